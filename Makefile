@@ -1,0 +1,43 @@
+# The commands of the project. Each installs what it needs on a fresh Debian 12 (see scripts/setup), builds what changed,
+# and runs. The work is done by scripts/; this file only names it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench torture sanitize format lint clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## train a small model, kill it twice, see it end where an undisturbed run ends
+	@scripts/setup build
+	@scripts/build release quickstart
+	@scripts/demo build/release/bin/quickstart
+
+test: ## every test: layers, format, fuzz targets 10 s each, unit, integration, crash, e2e
+	@scripts/setup build test
+	@scripts/test
+
+bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...' for bench/run.py)
+	@scripts/setup build bench
+	@scripts/build release
+	@/usr/bin/python3 bench/run.py build/release $(ARGS)
+
+torture: ## the long random suites: make torture [SUITE=name] [TIME=30m]; fuzz targets 10 min each
+	@scripts/setup build test
+	@scripts/build dev
+	@scripts/build fuzz
+	@scripts/torture $(if $(SUITE),--suite $(SUITE)) $(if $(TIME),--time $(TIME))
+
+sanitize: ## unit and crash suites under the address, undefined-behaviour and thread sanitizers
+	@scripts/setup build test
+	@scripts/sanitize
+
+format: ## format our C++ files in place
+	@scripts/setup lint
+	@scripts/format
+
+lint: ## layers, format and clang-tidy over src/
+	@scripts/setup build test lint
+	@scripts/lint
+
+clean: ## remove all build directories
+	rm -rf build

@@ -1,0 +1,57 @@
+# Third-party libraries, found once and exposed under one naming scheme: cairn_dep::<name>.
+#
+#   cairn_find_runtime_dependencies()  uring xxhash isal zstd fmt spdlog json simdjson threads: what libcairn.a links.
+#                                      The installed package config includes this same file, so a user's
+#                                      find_package(cairn) finds exactly what the build found.
+#   cairn_find_dependency_cli11() _gtest() _benchmark()   cli11; gtest gtest_main gmock; benchmark. Only for our own tree.
+#
+# Some of Debian 12's packages ship a CMake config and some only a pkg-config file; the wrappers hide which.
+include_guard(GLOBAL)
+
+# Makes cairn_dep::<name> an alias-like interface over the real targets. GLOBAL, so that it may be made in any directory.
+function(_cairn_dep name)
+  if(NOT TARGET cairn_dep::${name})
+    add_library(cairn_dep::${name} INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(cairn_dep::${name} INTERFACE ${ARGN})
+  endif()
+endfunction()
+
+macro(_cairn_pkg name module)
+  pkg_check_modules(cairn_pkg_${name} REQUIRED QUIET IMPORTED_TARGET GLOBAL ${module})
+  _cairn_dep(${name} PkgConfig::cairn_pkg_${name})
+endmacro()
+
+macro(cairn_find_runtime_dependencies)
+  find_package(PkgConfig REQUIRED QUIET)
+  find_package(Threads REQUIRED QUIET)
+  _cairn_dep(threads Threads::Threads)
+  _cairn_pkg(uring "liburing>=2.3")
+  _cairn_pkg(xxhash "libxxhash>=0.8")
+  _cairn_pkg(isal "libisal>=2.30")
+  _cairn_pkg(zstd "libzstd>=1.5")
+  find_package(fmt REQUIRED QUIET)
+  _cairn_dep(fmt fmt::fmt)
+  find_package(spdlog REQUIRED QUIET)  # Debian builds it against the packaged fmt; its target says so.
+  _cairn_dep(spdlog spdlog::spdlog)
+  find_package(nlohmann_json 3.11 REQUIRED QUIET)
+  _cairn_dep(json nlohmann_json::nlohmann_json)
+  find_package(simdjson REQUIRED QUIET)
+  _cairn_dep(simdjson simdjson::simdjson)
+endmacro()
+
+macro(cairn_find_dependency_cli11)
+  find_package(CLI11 REQUIRED QUIET)
+  _cairn_dep(cli11 CLI11::CLI11)
+endmacro()
+
+macro(cairn_find_dependency_gtest)
+  find_package(GTest REQUIRED QUIET)
+  _cairn_dep(gtest GTest::gtest)
+  _cairn_dep(gtest_main GTest::gtest_main)
+  _cairn_dep(gmock GTest::gmock)
+endmacro()
+
+macro(cairn_find_dependency_benchmark)
+  find_package(benchmark REQUIRED QUIET)
+  _cairn_dep(benchmark benchmark::benchmark)
+endmacro()

@@ -1,0 +1,16 @@
+# cmake --install: headers, libcairn.a, the package config, and the programs marked INSTALL.
+include_guard(GLOBAL)
+if(TARGET cairn_public)
+  include(CMakePackageConfigHelpers)
+  set(CAIRN_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/cairn)
+  install(TARGETS cairn_public EXPORT cairnTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(DIRECTORY include/cairn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+  install(EXPORT cairnTargets NAMESPACE cairn:: DESTINATION ${CAIRN_PACKAGE_DIR})
+  configure_package_config_file(cmake/cairnConfig.cmake.in ${PROJECT_BINARY_DIR}/cairnConfig.cmake
+                                INSTALL_DESTINATION ${CAIRN_PACKAGE_DIR})
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/cairnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/cairnConfig.cmake ${PROJECT_BINARY_DIR}/cairnConfigVersion.cmake
+          DESTINATION ${CAIRN_PACKAGE_DIR})
+  install(FILES cmake/dependencies.cmake DESTINATION ${CAIRN_PACKAGE_DIR} RENAME cairnDependencies.cmake)
+  install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+endif()

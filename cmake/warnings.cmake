@@ -1,0 +1,18 @@
+# cairn_warnings(<target>): the one place that says which warnings our own code is compiled with. They are errors
+# unless CAIRN_WERROR is off (for packagers with another compiler).
+include_guard(GLOBAL)
+option(CAIRN_WERROR "Treat warnings in Cairn's own code as errors" ON)
+
+function(cairn_warnings target)
+  target_compile_options(
+    ${target}
+    PRIVATE
+      $<$<BOOL:${CAIRN_WERROR}>:-Werror>
+      -Wall
+      -Wextra
+      -Wnon-virtual-dtor
+      -Woverloaded-virtual
+      -Wimplicit-fallthrough
+      -Wno-missing-field-initializers # Options are designated initialisers that name only what differs.
+      $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+endfunction()
