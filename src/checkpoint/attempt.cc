@@ -1,0 +1,160 @@
+#include "checkpoint/attempt.h"
+
+#include <map>
+
+#include "base/status_macros.h"
+#include "checkpoint/names.h"
+#include "checkpoint/poll.h"
+#include "checkpoint/repository.h"
+
+namespace cairn {
+namespace {
+
+std::string Listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+/// The record under `name`, or nullopt while it is not there.
+template <typename Record>
+Result<std::optional<Record>> ReadIfThere(Store* store, const std::string& name) {
+  auto bytes = store->Get(name, kMaxRecordBytes);
+  if (bytes.status().Is(Code::kNotFound)) return std::optional<Record>();
+  if (!bytes.ok()) return bytes.status();
+  auto record = Decode<Record>(*bytes);
+  if (!record.ok()) return record.status().WithContext(name);
+  return std::optional<Record>(*std::move(record));
+}
+
+}  // namespace
+
+Status Attempt::Announce(const AttemptRecord& record) {
+  env_.Step("save: announce");
+  return PublishRecord(env_, names::Attempt(generation_->number(), record.number), Encode(record));
+}
+
+Result<AttemptRecord> Attempt::WaitAnnounced(std::uint64_t number, std::int64_t step) {
+  env_.Step("save: wait for the announcement");
+  const std::string name = names::Attempt(generation_->number(), number);
+  std::optional<AttemptRecord> record;
+  ASSIGN_OR_RETURN(const bool there,
+                   PollUntil(env_.clock, deadline_, [&]() -> Result<bool> {
+                     RETURN_IF_ERROR(
+                         env_.store->Refresh(names::AttemptsOf(generation_->number())));
+                     ASSIGN_OR_RETURN(record, ReadIfThere<AttemptRecord>(env_.store.get(), name));
+                     if (record) return true;
+                     RETURN_IF_ERROR(generation_->CheckFence());
+                     return false;
+                   }));
+  if (!there) {
+    return DeadlineExceededError(participants_[self_] + " waited for " + participants_[0] +
+                                 " to begin the save of step " + std::to_string(step));
+  }
+  if (record->step != step && !record->skipped) {
+    return FailedPreconditionError(participants_[self_] + " saves step " + std::to_string(step) +
+                                   " while " + participants_[0] + " saves step " +
+                                   std::to_string(record->step) +
+                                   ": all ranks must save the same steps in the same order");
+  }
+  return *std::move(record);
+}
+
+Status Attempt::PublishPart(const AttemptRecord& attempt, PartRecord part) {
+  env_.Step("save: part");
+  part.attempt = attempt.attempt;
+  part.participant = participants_[self_];
+  part.uuid = generation_->uuid();
+  return PublishRecord(env_, names::Part(attempt.directory, part.participant), Encode(part));
+}
+
+Status Attempt::AbandonedBy(const AttemptRecord& attempt) {
+  auto record = ReadIfThere<AbandonedRecord>(
+      env_.store.get(), names::Path(attempt.directory, names::kAbandoned));
+  if (!record.ok()) return record.status();
+  if (!*record) return Status::Ok();
+  return UnavailableError("the save of step " + std::to_string(attempt.step) +
+                          " was given up: nothing came from " + Listed((*record)->missing));
+}
+
+Result<std::vector<PartRecord>> Attempt::WaitParts(const AttemptRecord& attempt,
+                                                   const std::string& restore_id,
+                                                   std::vector<std::string>* missing) {
+  env_.Step("save: wait for parts");
+  std::map<std::string, PartRecord> parts;
+  ASSIGN_OR_RETURN(
+      const bool all, PollUntil(env_.clock, deadline_, [&]() -> Result<bool> {
+        missing->clear();
+        RETURN_IF_ERROR(env_.store->Refresh(names::Path(attempt.directory, "parts")));
+        for (const std::string& participant : participants_) {
+          if (parts.contains(participant)) continue;
+          ASSIGN_OR_RETURN(auto part, ReadIfThere<PartRecord>(
+                                          env_.store.get(),
+                                          names::Part(attempt.directory, participant)));
+          const auto admitted = generation_->admitted().find(participant);
+          const bool expected = part && part->attempt == attempt.attempt &&
+                                admitted != generation_->admitted().end() &&
+                                part->uuid == admitted->second;
+          if (part && (expected || !env_.rules.check_part_identity)) {
+            parts[participant] = *std::move(part);
+          } else {
+            missing->push_back(participant);
+          }
+        }
+        if (missing->empty()) return true;
+        RETURN_IF_ERROR(AbandonedBy(attempt));
+        RETURN_IF_ERROR(generation_->AdmitRestarted(restore_id));
+        RETURN_IF_ERROR(generation_->CheckFence());
+        return false;
+      }));
+  if (!all) {
+    return DeadlineExceededError("the save of step " + std::to_string(attempt.step) +
+                                 " was given up: nothing came from " + Listed(*missing));
+  }
+  std::vector<PartRecord> ordered;
+  for (const std::string& participant : participants_) {
+    ordered.push_back(std::move(parts[participant]));
+  }
+  return ordered;
+}
+
+Result<Manifest> Attempt::WaitManifest(const AttemptRecord& attempt) {
+  env_.Step("save: wait for the manifest");
+  std::optional<Manifest> manifest;
+  const std::string name = names::Path(attempt.directory, names::kManifest);
+  // The committer gives up at its own deadline and says so; ours is later, so that its word wins.
+  const Clock::Duration patience = deadline_ + std::chrono::seconds(10);
+  ASSIGN_OR_RETURN(const bool there, PollUntil(env_.clock, patience, [&]() -> Result<bool> {
+    RETURN_IF_ERROR(env_.store->Refresh(attempt.directory));
+    auto bytes = env_.store->Get(name, kMaxManifestBytes);
+    if (bytes.ok()) {
+      ASSIGN_OR_RETURN(manifest, DecodeManifest(*bytes));
+      if (manifest->attempt != attempt.attempt) {
+        return AbortedError(attempt.directory + " was committed by another writer");
+      }
+      return true;
+    }
+    if (!bytes.status().Is(Code::kNotFound)) return bytes.status();
+    RETURN_IF_ERROR(AbandonedBy(attempt));
+    RETURN_IF_ERROR(generation_->CheckFence());
+    return false;
+  }));
+  if (!there) {
+    return DeadlineExceededError(participants_[self_] + " waited for " + participants_[0] +
+                                 " to commit step " + std::to_string(attempt.step) +
+                                 "; whether it will is unknown");
+  }
+  return *std::move(manifest);
+}
+
+Status Attempt::Abandon(const AttemptRecord& attempt, const std::vector<std::string>& missing) {
+  env_.Step("save: abandon");
+  AbandonedRecord record;
+  record.attempt = attempt.attempt;
+  record.missing = missing;
+  Status published = PublishRecord(
+      env_, names::Path(attempt.directory, names::kAbandoned), Encode(record));
+  return published.Is(Code::kAlreadyExists) ? Status::Ok() : published;  // somebody said so already
+}
+
+}  // namespace cairn

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <cairn/status.h>
+
+#include "checkpoint/environment.h"
+#include "checkpoint/generation.h"
+#include "format/manifest.h"
+#include "format/records.h"
+
+namespace cairn {
+
+/// The steps of a save that several participants make together (PROTOCOL.md, "Saving"). The
+/// committer announces, waits for the parts and commits; the others follow the announcements.
+class Attempt {
+ public:
+  Attempt(const Environment& env, Generation* generation, std::vector<std::string> participants,
+          std::size_t self, std::chrono::nanoseconds deadline)
+      : env_(env),
+        generation_(generation),
+        participants_(std::move(participants)),
+        self_(self),
+        deadline_(env.clock->Now() + deadline) {}
+
+  /// Committer: publishes attempts/<n>.json.
+  Status Announce(const AttemptRecord& record);
+  /// The others: waits for attempts/<n>.json. Aborted when overtaken meanwhile, DeadlineExceeded
+  /// when the committer never announced it, FailedPrecondition when its step is another one.
+  Result<AttemptRecord> WaitAnnounced(std::uint64_t number, std::int64_t step);
+
+  Status PublishPart(const AttemptRecord& attempt, PartRecord part);
+  /// Committer: all parts, in the order of the participants. DeadlineExceeded naming the missing,
+  /// Unavailable when one of them gave up; `missing` says who has not delivered. Participants that
+  /// were restarted meanwhile are admitted again, restoring `restore_id`.
+  Result<std::vector<PartRecord>> WaitParts(const AttemptRecord& attempt,
+                                            const std::string& restore_id,
+                                            std::vector<std::string>* missing);
+  /// The others: the committed manifest. DeadlineExceeded: the outcome is unknown.
+  Result<Manifest> WaitManifest(const AttemptRecord& attempt);
+  /// Gives the attempt up: everybody who waits for it is told who was missing.
+  Status Abandon(const AttemptRecord& attempt, const std::vector<std::string>& missing);
+
+ private:
+  Status AbandonedBy(const AttemptRecord& attempt);
+
+  const Environment& env_;
+  Generation* const generation_;
+  const std::vector<std::string> participants_;
+  const std::size_t self_;
+  const Clock::Duration deadline_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,419 @@
+#include "checkpoint/catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/status_macros.h"
+#include "checkpoint/coverage.h"
+#include "checkpoint/names.h"
+#include "checkpoint/read_chunks.h"
+#include "format/json_cursor.h"
+#include "format/safetensors.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kSafetensors = ".safetensors";
+// An index names every tensor: a gibibyte is about ten million of them.
+constexpr std::uint64_t kMaxIndexBytes = 1u << 30;
+// Up to so many wanted names per file each gets a scan of the header; for more it is decoded once.
+constexpr std::size_t kMaxHeaderScans = 4;
+
+std::uint64_t ChunkCount(std::uint64_t bytes) {
+  return bytes / kChunkBytes + (bytes % kChunkBytes != 0);
+}
+
+bool BelongsTo(const ManifestFile& file, TensorGroup group, const std::string& participant) {
+  switch (group) {
+    case TensorGroup::kModel:
+      return file.path.starts_with(names::Path(names::kModel, "")) &&
+             file.path.ends_with(kSafetensors) && (participant.empty() || file.part == participant);
+    case TensorGroup::kTable:
+      if (participant.empty()) {
+        return file.path.starts_with(names::Path(names::kTables, "")) &&
+               file.path.ends_with(kSafetensors);
+      }
+      return file.path == names::Path(names::kTables, participant + std::string(kSafetensors));
+    case TensorGroup::kState:
+      return file.path == names::Path(participant, names::kStateTensors);
+  }
+  return false;
+}
+
+/// Collects the pieces of arrays from the headers of files.
+class Gatherer {
+ public:
+  explicit Gatherer(const OpenCheckpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  Status Add(std::size_t file, const TensorEntry& entry, std::uint64_t data_offset,
+             const SafetensorsMetadata& metadata) {
+    ASSIGN_OR_RETURN(Piece piece, DescribePiece(entry, metadata));
+    return AddPiece(file, entry, data_offset, std::move(piece));
+  }
+
+  Status AddPiece(std::size_t file, const TensorEntry& entry, std::uint64_t data_offset,
+                  Piece piece) {
+    StoredTensor& tensor = tensors_[piece.name];
+    if (tensor.pieces.empty()) {
+      if (!TensorBytes(entry.dtype, piece.global_shape).ok()) {
+        return CorruptionError(Where(file) + fmt::format(": array {}: impossible shape [{}]",
+                                                         piece.name,
+                                                         EncodeDims(piece.global_shape)));
+      }
+      tensor.dtype = entry.dtype;
+      tensor.shape = piece.global_shape;
+    } else if (piece.whole || tensor.dtype != entry.dtype || tensor.shape != piece.global_shape) {
+      return CorruptionError(fmt::format("{} and {} both hold array {}{}",
+                                         Where(tensor.pieces.front().file), Where(file), piece.name,
+                                         piece.whole ? "" : ", with other types or shapes"));
+    }
+    tensor.pieces.push_back({.file = file,
+                             .file_offset = data_offset + entry.begin,
+                             .bytes = entry.end - entry.begin,
+                             .shape = entry.shape,
+                             .offset = std::move(piece.offset)});
+    return Status::Ok();
+  }
+
+  void Keep(const std::set<std::string, std::less<>>& wanted) {
+    std::erase_if(tensors_, [&](const auto& item) { return !wanted.contains(item.first); });
+  }
+
+  /// `complete`: every piece of each array was added, so that arrays must be whole.
+  Result<TensorMap> Finish(bool complete) {
+    for (auto& [name, tensor] : tensors_) {
+      // Headers arrive in any order; plans and messages shall not depend on it.
+      std::sort(tensor.pieces.begin(), tensor.pieces.end(),
+                [](const StoredPiece& a, const StoredPiece& b) {
+                  return std::pair(a.file, a.file_offset) < std::pair(b.file, b.file_offset);
+                });
+      if (!complete) continue;
+      const Status status = CheckCoverage(name, tensor);
+      if (!status.ok()) return status.WithContext(checkpoint_.directory());
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  std::string Where(std::size_t file) const {
+    return names::Path(checkpoint_.directory(), checkpoint_.files()[file].entry->path);
+  }
+
+  const OpenCheckpoint& checkpoint_;
+  TensorMap tensors_;
+};
+
+/// What the index says of the wanted names.
+struct IndexHits {
+  std::map<std::string, std::set<std::string, std::less<>>, std::less<>> whole;  // file → names
+  std::set<std::string, std::less<>> split;  // files with pieces of wanted arrays
+  std::uint64_t stored = 0;
+};
+
+// "x@0,4" → "x" when that looks like a piece's name; whether it is one, the file's header says.
+std::string_view ArrayOfPiece(std::string_view stored_name) {
+  const std::size_t at = stored_name.rfind('@');
+  if (at == std::string_view::npos) return {};
+  return DecodeDims(stored_name.substr(at + 1)).ok() ? stored_name.substr(0, at)
+                                                     : std::string_view();
+}
+
+Result<IndexHits> ScanIndex(std::string_view text,
+                            const std::set<std::string, std::less<>>& wanted) {
+  IndexHits hits;
+  JsonCursor cursor(text);
+  std::string key_scratch;
+  std::string file_scratch;
+  std::string_view key;
+  std::string_view file;
+  const auto map_member = [&] {
+    if (!cursor.ReadString(&key, &key_scratch) || !cursor.Expect(':')) return;
+    if (!cursor.ReadString(&file, &file_scratch)) return;
+    ++hits.stored;
+    if (wanted.contains(key)) {
+      // A name that looks like a piece's may be one, or a tensor that is really called so.
+      if (ArrayOfPiece(key).empty()) {
+        hits.whole[std::string(file)].emplace(key);
+      } else {
+        hits.split.emplace(file);
+      }
+    }
+    const std::string_view array = ArrayOfPiece(key);
+    if (!array.empty() && wanted.contains(array)) hits.split.emplace(file);
+  };
+  cursor.Expect('{');
+  for (bool first = true; cursor.ok() && !cursor.Consume('}'); first = false) {
+    if (!first && !cursor.Expect(',')) break;
+    if (!cursor.ReadString(&key, &key_scratch) || !cursor.Expect(':')) break;
+    if (key != "weight_map") {
+      if (!cursor.SkipValue(64)) break;
+      continue;
+    }
+    cursor.Expect('{');
+    for (bool first_name = true; cursor.ok() && !cursor.Consume('}'); first_name = false) {
+      if (!first_name && !cursor.Expect(',')) break;
+      map_member();
+    }
+  }
+  if (cursor.ok()) cursor.ExpectEnd();
+  if (!cursor.ok()) return cursor.status();
+  return hits;
+}
+
+}  // namespace
+
+OpenCheckpoint::OpenCheckpoint() : buffers_(std::make_unique<ChunkBuffers>()) {}
+
+Result<std::unique_ptr<OpenCheckpoint>> OpenCheckpoint::Open(
+    Store* store, std::string directory, std::shared_ptr<const Manifest> manifest) {
+  std::unique_ptr<OpenCheckpoint> checkpoint(new OpenCheckpoint());
+  checkpoint->store_ = store;
+  checkpoint->directory_ = std::move(directory);
+  checkpoint->manifest_ = std::move(manifest);
+  const std::vector<ManifestFile>& entries = checkpoint->manifest_->files;
+  checkpoint->files_.reserve(entries.size());
+  for (const ManifestFile& entry : entries) {
+    const std::string path = names::Path(checkpoint->directory_, entry.path);
+    auto reader = store->OpenReader(entry.ref.empty() ? path : entry.ref);
+    if (!reader.ok()) return reader.status().WithContext(path);
+    const std::uint64_t bytes = (*reader)->bytes();
+    if (bytes != entry.hash.bytes) {
+      return CorruptionError(
+          fmt::format("{}: has {} bytes, the manifest says {}", path, bytes, entry.hash.bytes));
+    }
+    if (entry.hash.chunks.size() != ChunkCount(entry.hash.bytes)) {
+      return CorruptionError(fmt::format("{}: the manifest has {} checksums for {} bytes", path,
+                                         entry.hash.chunks.size(), entry.hash.bytes));
+    }
+    if (!checkpoint->by_path_.emplace(entry.path, checkpoint->files_.size()).second) {
+      return CorruptionError(path + ": the manifest names it twice");
+    }
+    checkpoint->files_.push_back({&entry, std::move(reader).value()});
+  }
+  return checkpoint;
+}
+
+std::ptrdiff_t OpenCheckpoint::FindFile(std::string_view path) const {
+  const auto it = by_path_.find(path);
+  return it == by_path_.end() ? -1 : static_cast<std::ptrdiff_t>(it->second);
+}
+
+Result<std::string> OpenCheckpoint::ReadWhole(std::string_view path, std::uint64_t limit) {
+  const std::ptrdiff_t index = FindFile(path);
+  if (index < 0) {
+    return NotFoundError(names::Path(directory_, path) + ": the manifest has no such file");
+  }
+  const auto file = static_cast<std::size_t>(index);
+  const FileHash& hash = files_[file].entry->hash;
+  if (hash.bytes > limit) {
+    return ResourceExhaustedError(fmt::format("{}: has {} bytes, at most {} are read",
+                                              names::Path(directory_, path), hash.bytes, limit));
+  }
+  std::vector<ChunkRequest> requests;
+  for (std::size_t i = 0; i < hash.chunks.size(); ++i) requests.push_back({file, i});
+  std::string out(hash.bytes, '\0');
+  RETURN_IF_ERROR(
+      ReadChunks(store_, *this, requests, {},
+                 [&](std::size_t request, const Status& outcome, std::span<const std::byte> bytes) {
+                   if (!outcome.ok()) return outcome;
+                   std::copy_n(reinterpret_cast<const char*>(bytes.data()), bytes.size(),
+                               out.data() + requests[request].chunk * kChunkBytes);
+                   return Status::Ok();
+                 }));
+  if (Xxh3Wide(std::as_bytes(std::span(out))) != hash.whole) {
+    return CorruptionError(names::Path(directory_, path) +
+                           ": the file differs from its whole checksum");
+  }
+  return out;
+}
+
+Status OpenCheckpoint::ReadHeaders(
+    const std::vector<std::size_t>& files,
+    const std::function<Status(std::size_t, std::string_view)>& decode) {
+  const auto decode_here = [&](std::size_t file, std::string_view bytes) {
+    return decode(file, bytes).WithContext(names::Path(directory_, files_[file].entry->path));
+  };
+  std::vector<ChunkRequest> first;
+  for (const std::size_t file : files) {
+    if (files_[file].entry->hash.bytes < 8) {
+      return CorruptionError(names::Path(directory_, files_[file].entry->path) +
+                             ": too short for a safetensors file");
+    }
+    first.push_back({file, 0});
+  }
+  // Headers of more than a chunk are put together here; few files have one.
+  std::map<std::size_t, std::string> long_headers;
+  RETURN_IF_ERROR(ReadChunks(
+      store_, *this, first, {},
+      [&](std::size_t request, const Status& outcome, std::span<const std::byte> chunk) {
+        if (!outcome.ok()) return outcome;
+        const std::size_t file = first[request].file;
+        const std::string_view bytes(reinterpret_cast<const char*>(chunk.data()), chunk.size());
+        const auto length =
+            SafetensorsHeaderBytes(bytes.substr(0, 8), files_[file].entry->hash.bytes);
+        if (!length.ok()) {
+          return length.status().WithContext(names::Path(directory_, files_[file].entry->path));
+        }
+        if (*length <= bytes.size()) return decode_here(file, bytes.substr(0, *length));
+        std::string& header = long_headers[file];
+        header.resize(*length);
+        std::copy(bytes.begin(), bytes.end(), header.begin());
+        return Status::Ok();
+      }));
+  for (auto& [file, header] : long_headers) {
+    std::vector<ChunkRequest> rest;
+    for (std::uint64_t i = 1; i < ChunkCount(header.size()); ++i) rest.push_back({file, i});
+    RETURN_IF_ERROR(ReadChunks(store_, *this, rest, {},
+                               [&, &header = header](std::size_t request, const Status& outcome,
+                                                     std::span<const std::byte> chunk) {
+                                 if (!outcome.ok()) return outcome;
+                                 const std::uint64_t start = rest[request].chunk * kChunkBytes;
+                                 std::copy_n(
+                                     reinterpret_cast<const char*>(chunk.data()),
+                                     std::min<std::uint64_t>(chunk.size(), header.size() - start),
+                                     header.data() + start);
+                                 return Status::Ok();
+                               }));
+    RETURN_IF_ERROR(decode_here(file, header));
+    header = {};
+  }
+  return Status::Ok();
+}
+
+std::vector<std::size_t> OpenCheckpoint::FilesOf(TensorGroup group,
+                                                 const std::string& participant) const {
+  std::vector<std::size_t> files;
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    if (BelongsTo(*files_[i].entry, group, participant)) files.push_back(i);
+  }
+  return files;
+}
+
+Result<TensorMap> OpenCheckpoint::ReadCatalog(TensorGroup group, const std::string& participant) {
+  if (group == TensorGroup::kState && participant.empty()) {
+    return InvalidArgumentError("state tensors belong to a participant: name it");
+  }
+  Gatherer gatherer(*this);
+  const std::vector<std::size_t> files = FilesOf(group, participant);
+  RETURN_IF_ERROR(ReadHeaders(files, [&](std::size_t file, std::string_view bytes) -> Status {
+    ASSIGN_OR_RETURN(const SafetensorsHeader header,
+                     DecodeSafetensorsHeader(bytes, files_[file].entry->hash.bytes));
+    for (const TensorEntry& entry : header.tensors) {
+      RETURN_IF_ERROR(gatherer.Add(file, entry, header.data_offset, header.metadata));
+    }
+    return Status::Ok();
+  }));
+  // One participant's model files hold its own pieces only.
+  return gatherer.Finish(group != TensorGroup::kModel || participant.empty());
+}
+
+Result<SafetensorsIndex> OpenCheckpoint::BuildIndex() {
+  SafetensorsIndex index;
+  const std::vector<std::size_t> files = FilesOf(TensorGroup::kModel, "");
+  const std::size_t prefix = names::Path(names::kModel, "").size();
+  RETURN_IF_ERROR(ReadHeaders(files, [&](std::size_t file, std::string_view bytes) -> Status {
+    const ManifestFile& manifest_file = *files_[file].entry;
+    ASSIGN_OR_RETURN(const SafetensorsHeader header,
+                     DecodeSafetensorsHeader(bytes, manifest_file.hash.bytes));
+    const std::string file_name = manifest_file.path.substr(prefix);
+    for (const TensorEntry& entry : header.tensors) {
+      const auto [it, fresh] = index.files.try_emplace(entry.name, file_name);
+      // Ranks may well hold the same empty piece.
+      if (!fresh && entry.begin != entry.end) {
+        return InvalidArgumentError(fmt::format(
+            "tensor {} is in {} too: ranks that save it either say that it is replicated, or give "
+            "it a shard or a name of their own",
+            entry.name, it->second));
+      }
+      index.total_bytes += entry.end - entry.begin;
+    }
+    return Status::Ok();
+  }));
+  return index;
+}
+
+Result<StoredTensor> OpenCheckpoint::FindModelTensor(std::string_view name) {
+  ASSIGN_OR_RETURN(TensorMap found, FindModelTensors({std::string(name)}, nullptr));
+  if (found.empty()) {
+    return NotFoundError(fmt::format("{}: no tensor {} in the model", directory_, name));
+  }
+  return std::move(found.begin()->second);
+}
+
+Result<TensorMap> OpenCheckpoint::FindModelTensors(const std::set<std::string, std::less<>>& wanted,
+                                                   std::uint64_t* stored) {
+  if (FindFile(names::kIndex) < 0) {
+    ASSIGN_OR_RETURN(TensorMap all, ReadCatalog(TensorGroup::kModel, ""));
+    if (stored != nullptr) *stored = all.size();
+    std::erase_if(all, [&](const auto& item) { return !wanted.contains(item.first); });
+    return all;
+  }
+  IndexHits hits;
+  {
+    ASSIGN_OR_RETURN(const std::string index, ReadWhole(names::kIndex, kMaxIndexBytes));
+    auto scanned = ScanIndex(index, wanted);
+    if (!scanned.ok()) {
+      return scanned.status().WithContext(names::Path(directory_, names::kIndex));
+    }
+    hits = std::move(scanned).value();
+  }
+  if (stored != nullptr) *stored = hits.stored;
+
+  std::vector<std::size_t> files;
+  std::map<std::size_t, const std::set<std::string, std::less<>>*> scans;
+  const auto add_file = [&](const std::string& name) -> Result<std::size_t> {
+    const std::ptrdiff_t file = FindFile(names::Path(names::kModel, name));
+    if (file < 0) {
+      return CorruptionError(fmt::format("{}: names {}, which the manifest does not have",
+                                         names::Path(directory_, names::kIndex), name));
+    }
+    files.push_back(static_cast<std::size_t>(file));
+    return files.back();
+  };
+  for (const std::string& name : hits.split) RETURN_IF_ERROR(add_file(name).status());
+  for (const auto& [name, tensors] : hits.whole) {
+    if (hits.split.contains(name)) continue;
+    ASSIGN_OR_RETURN(const std::size_t file, add_file(name));
+    if (tensors.size() <= kMaxHeaderScans) scans[file] = &tensors;
+  }
+
+  Gatherer gatherer(*this);
+  RETURN_IF_ERROR(ReadHeaders(files, [&](std::size_t file, std::string_view bytes) -> Status {
+    const std::uint64_t file_bytes = files_[file].entry->hash.bytes;
+    if (const auto it = scans.find(file); it != scans.end()) {
+      for (const std::string& name : *it->second) {
+        auto entry = FindTensorInHeader(bytes, file_bytes, name);
+        if (entry.status().Is(Code::kNotFound)) {
+          return CorruptionError(fmt::format("has no tensor {}, though the index says so", name));
+        }
+        if (!entry.ok()) return entry.status();
+        Piece whole{.name = name,
+                    .global_shape = entry->shape,
+                    .offset = std::vector<std::uint64_t>(entry->shape.size(), 0)};
+        RETURN_IF_ERROR(gatherer.AddPiece(file, *entry, bytes.size(), std::move(whole)));
+      }
+      return Status::Ok();
+    }
+    ASSIGN_OR_RETURN(const SafetensorsHeader header, DecodeSafetensorsHeader(bytes, file_bytes));
+    for (const TensorEntry& entry : header.tensors) {
+      if (!wanted.contains(entry.name) && !wanted.contains(ArrayOfPiece(entry.name))) continue;
+      RETURN_IF_ERROR(gatherer.Add(file, entry, header.data_offset, header.metadata));
+    }
+    return Status::Ok();
+  }));
+  gatherer.Keep(wanted);
+  ASSIGN_OR_RETURN(TensorMap found, gatherer.Finish(true));
+  for (const auto& [file, tensors] : hits.whole) {
+    for (const std::string& name : tensors) {
+      if (found.contains(name)) continue;
+      return CorruptionError(
+          fmt::format("{}: {} has no tensor {}, though the index says so", directory_, file, name));
+    }
+  }
+  return found;
+}
+
+}  // namespace cairn

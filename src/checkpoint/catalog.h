@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/status.h>
+
+#include "checkpoint/chunk_buffers.h"
+#include "format/manifest.h"
+#include "format/safetensors.h"
+#include "storage/store.h"
+
+namespace cairn {
+
+/// A file of a checkpoint opened for reading, with what the manifest says of its bytes.
+struct OpenFile {
+  const ManifestFile* entry = nullptr;  // points into the manifest
+  std::unique_ptr<ObjectReader> reader;
+};
+
+/// One stored piece of an array.
+struct StoredPiece {
+  std::size_t file = 0;           // index into OpenCheckpoint::files
+  std::uint64_t file_offset = 0;  // of the piece's first byte
+  std::uint64_t bytes = 0;
+  std::vector<std::uint64_t> shape;
+  std::vector<std::uint64_t> offset;  // in the whole array
+};
+
+/// An array of a checkpoint, whole or in pieces.
+struct StoredTensor {
+  DType dtype = DType::kU8;
+  std::vector<std::uint64_t> shape;  // of the whole array
+  std::vector<StoredPiece> pieces;
+};
+
+/// Arrays of a checkpoint by name.
+using TensorMap = std::map<std::string, StoredTensor, std::less<>>;
+
+/// A checkpoint whose files are all open and have the manifest's sizes. Readers open everything
+/// first, so that a removal meanwhile (local disks) does not pull files away under a restore. For
+/// one thread at a time.
+class OpenCheckpoint {
+ public:
+  /// Opens every file of the manifest: NotFound when one is missing, Corruption when a size is
+  /// wrong, both naming the file.
+  static Result<std::unique_ptr<OpenCheckpoint>> Open(Store* store, std::string directory,
+                                                      std::shared_ptr<const Manifest> manifest);
+
+  const Manifest& manifest() const { return *manifest_; }
+  const std::shared_ptr<const Manifest>& shared_manifest() const { return manifest_; }
+  const std::string& directory() const { return directory_; }
+  const std::vector<OpenFile>& files() const { return files_; }
+  /// Index into files() of a path of the manifest, or -1.
+  std::ptrdiff_t FindFile(std::string_view path) const;
+
+  /// A small file whole, with every checksum compared.
+  Result<std::string> ReadWhole(std::string_view path, std::uint64_t limit);
+
+  /// Name → tensor of a group; for kState and (when asked) others only `participant`'s files. Reads
+  /// headers, verifying the chunks that hold them; Corruption for pieces that overlap, differ in
+  /// dtype or shape, or do not cover the array.
+  Result<TensorMap> ReadCatalog(TensorGroup group, const std::string& participant);
+
+  /// The index of all model tensors, by their stored names, read from the files' headers.
+  /// InvalidArgument when two files hold the same tensor or piece.
+  Result<SafetensorsIndex> BuildIndex();
+
+  /// One tensor of the model group without reading every name of every file (uses the index).
+  Result<StoredTensor> FindModelTensor(std::string_view name);
+  /// The same for several names in one pass over the index. Names that are not stored are left out.
+  /// `stored` (may be null): how many tensors and pieces the index lists.
+  Result<TensorMap> FindModelTensors(const std::set<std::string, std::less<>>& names,
+                                     std::uint64_t* stored);
+
+  /// Memory for chunks in flight, kept between reads of this checkpoint.
+  ChunkBuffers* buffers() const { return buffers_.get(); }
+
+ private:
+  OpenCheckpoint();
+
+  std::vector<std::size_t> FilesOf(TensorGroup group, const std::string& participant) const;
+  /// The first bytes of the files (indexes into files()), exactly length + JSON, from chunks that
+  /// were compared with the manifest. `decode` is called once per file, in any order.
+  Status ReadHeaders(const std::vector<std::size_t>& files,
+                     const std::function<Status(std::size_t, std::string_view)>& decode);
+
+  Store* store_ = nullptr;
+  std::string directory_;
+  std::shared_ptr<const Manifest> manifest_;  // shared with the view it came from
+  std::vector<OpenFile> files_;
+  std::map<std::string, std::size_t, std::less<>> by_path_;
+  std::unique_ptr<ChunkBuffers> buffers_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/status.h>
+
+#include "checkpoint/attempt.h"
+#include "checkpoint/environment.h"
+#include "checkpoint/file_writer.h"
+#include "checkpoint/generation.h"
+#include "checkpoint/save_task.h"
+
+namespace cairn {
+
+struct CommitterOptions {
+  std::vector<std::string> participants;  // the first commits
+  std::size_t self = 0;
+  int rank = 0;
+  int world_size = 1;
+  bool private_parts = false;
+  bool serial_names = false;
+  Retention retention;
+  std::chrono::nanoseconds deadline = std::chrono::seconds(600);
+  std::uint64_t pool_bytes = 0;
+  WriteMode mode = WriteMode::kAuto;
+};
+
+/// Turns planned and copied saves into committed checkpoints, and removes those that retention no
+/// longer wants. For one thread at a time. A failed commit leaves the repository as it was.
+class Committer {
+ public:
+  static Result<std::unique_ptr<Committer>> Open(const Environment& env, Generation* generation,
+                                                 CommitterOptions options);
+
+  /// Writes this participant's files and takes part in the commit; returns when the checkpoint is
+  /// durable and may be acknowledged. `arena` holds the snapshot (null: everything is streamed).
+  Result<CheckpointInfo> Commit(const SaveTask& task, const std::byte* arena);
+  Status AnnounceSkipped(const SaveTask& task);
+
+  Status ApplyRetention();
+  /// Reads the notes again: late scores and pins.
+  Status Reload();
+  Status Delete(const std::string& id);
+
+  /// The number of the newest attempt that is decided; 0 at the start of a generation.
+  Result<std::uint64_t> LastDecidedAttempt();
+
+  void SetParent(std::string id) { parent_ = std::move(id); }
+  const SaveHistory& history() const { return history_; }
+  std::uint64_t pooled_bytes() const;
+
+ private:
+  Committer(const Environment& env, Generation* generation, CommitterOptions options)
+      : env_(env), generation_(generation), options_(std::move(options)) {}
+
+  bool collective() const { return options_.participants.size() > 1; }
+  bool committing() const { return options_.self == 0; }
+  const std::string& self() const { return options_.participants[options_.self]; }
+
+  Result<Manifest> CommitAlone(const SaveTask& task, const std::byte* arena,
+                               std::string* directory);
+  Result<Manifest> CommitTogether(const SaveTask& task, const std::byte* arena,
+                                  std::string* directory);
+  Result<Manifest> Join(const SaveTask& task, const std::byte* arena, std::string* directory);
+  Status Write(const SaveTask& task, const std::byte* arena, const std::string& directory,
+               const std::string& marker, WrittenFiles* written);
+  Status WriteIndex(const std::string& directory, std::vector<ManifestFile>* files);
+  Status PublishManifest(const std::string& directory, const Manifest& manifest);
+  Manifest NewManifest(const SaveTask& task, std::string attempt);
+  std::string NextDirectory(const SaveTask& task, int* copy);
+  Result<std::string> ClaimDirectory(const SaveTask& task, const std::string& attempt);
+  void CleanUp(const std::string& directory, const std::vector<std::string>& created);
+  void DeleteDataBelow(const std::string& prefix);
+  void Learn(SaveHistory written);
+  void Remember(Checkpoint checkpoint);
+  std::vector<std::string> Referenced() const;
+  Status Remove(const Checkpoint& checkpoint, bool* removed);
+
+  const Environment& env_;
+  Generation* const generation_;
+  const CommitterOptions options_;
+  std::vector<Checkpoint> checkpoints_;  // those that count, oldest first
+  std::set<std::string> directories_;    // names taken, as far as we know
+  std::vector<std::string> leftovers_;   // removed ones with files that others refer to
+  std::int64_t next_serial_ = 0;
+  std::uint64_t sequence_ = 0;
+  std::string parent_;
+  SaveHistory history_;
+  StreamRing ring_;
+  std::vector<ObjectInfo> pool_;
+  std::uint64_t last_bytes_ = 0;
+};
+
+}  // namespace cairn

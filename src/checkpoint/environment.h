@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "storage/store.h"
+
+namespace cairn {
+
+/// The rules of PROTOCOL.md that a test can switch off, one at a time, to see that the interleaving
+/// explorer or the crash enumeration notices. All are on in the product; nothing else sets them.
+struct ProtocolRules {
+  bool fence_before_listing = true;      // list the checkpoints only after the own fence is there
+  bool create_only_records = true;       // of two writers of a record only one wins
+  bool readers_obey_seals = true;        // a manifest counts only by the newest seal
+  bool reread_fence_before_ack = true;   // overtaken after the commit: never acknowledge
+  bool reread_fence_before_delete = true;  // overtaken before a removal: delete nothing
+  bool remove_note_first = true;         // a removal announces itself before the manifest goes
+  bool check_part_identity = true;       // a part counts only with the attempt and uuid expected
+  bool latest_by_sequence = true;        // latest is the newest commit, not the greatest step
+};
+
+/// What the engine stands on; tests replace each piece.
+struct Environment {
+  std::shared_ptr<Store> store;  // shared: handles of saves in flight outlive the manager
+  Clock* clock = Clock::System();
+  IdSource* ids = IdSource::System();
+  std::string host;
+  std::int64_t pid = 0;
+  ProtocolRules rules;
+  /// Told the name of each protocol step when it begins; must be quick. For crash tests, which
+  /// report which step each kill hit.
+  std::function<void(std::string_view)> on_step;
+
+  void Step(std::string_view name) const {
+    if (on_step) on_step(name);
+  }
+};
+
+/// Publishes a record that only one writer may publish: OK when the name is now ours (also by an
+/// earlier, retried request), AlreadyExists when another's bytes stand there.
+Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes);
+
+}  // namespace cairn

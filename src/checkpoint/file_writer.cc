@@ -1,0 +1,334 @@
+#include "checkpoint/file_writer.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "checkpoint/names.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kArenaPart = ~std::uint64_t{0};  // tag of parts that need no buffer back
+constexpr std::size_t kRingBuffers = 8;
+constexpr std::uint64_t kMaxLinks = 8;  // rewritten after that: a rotten block must not take all
+constexpr std::uint64_t kReuseBytes = 1u << 20;
+
+/// A user's file, read in order.
+class UserFileReader {
+ public:
+  ~UserFileReader() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Status Open(const std::string& path) {
+    path_ = path;
+    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd_ < 0) return UnavailableError("open \"" + path + "\": " + std::strerror(errno));
+    return Status::Ok();
+  }
+  Status Fill(std::uint64_t offset, std::span<std::byte> into) {
+    while (!into.empty()) {
+      const ssize_t n = pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return InternalError("read \"" + path_ + "\": " + std::strerror(errno));
+      if (n == 0) {
+        return FailedPreconditionError("\"" + path_ + "\" became shorter while it was being saved");
+      }
+      offset += static_cast<std::uint64_t>(n);
+      into = into.subspan(static_cast<std::size_t>(n));
+    }
+    return Status::Ok();
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+class Writer {
+ public:
+  Writer(const Environment& env, const FileWriterInput& input, StreamRing* ring,
+         WriteProgress* progress, WrittenFiles* out)
+      : env_(env), store_(env.store.get()), input_(input), ring_(ring), progress_(progress),
+        out_(out) {}
+
+  Status Run();
+
+ private:
+  Status Claim();
+  Status WriteOne(const PlannedFile& file);
+  Result<bool> Share(const PlannedFile& file, const FileHash& hash);
+  Status WriteFromArena(const PlannedFile& file, std::uint32_t object, const FileHash* known,
+                        FileHash* hash);
+  Status WriteStreamed(const PlannedFile& file, std::uint32_t object, FileHash* hash);
+  Status FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
+                      std::span<std::byte> into);
+  Result<std::size_t> FreeBuffer();
+  std::string TakeFromPool(std::uint64_t bytes);
+  void Learn(const PlannedFile& file, const FileHash& hash);
+  std::string Location(const PlannedFile& file) const {
+    return names::Path(input_.directory, file.path);
+  }
+
+  const Environment& env_;
+  Store* const store_;
+  const FileWriterInput& input_;
+  StreamRing* const ring_;
+  WriteProgress* const progress_;
+  WrittenFiles* const out_;
+  std::unique_ptr<WriteSession> session_;
+  std::vector<std::size_t> free_buffers_;
+  std::size_t streamed_parts_ = 0;  // buffers of the ring handed out for the first time
+};
+
+Status Writer::Run() {
+  ASSIGN_OR_RETURN(session_, store_->NewWriteSession(input_.mode));
+  if (!input_.marker.empty()) RETURN_IF_ERROR(Claim());
+  env_.Step("save: write");
+  for (const PlannedFile& file : input_.plan->files) {
+    if (input_.cancelled && input_.cancelled()) return CancelledError("the save was cancelled");
+    RETURN_IF_ERROR(WriteOne(file).WithContext("write " + file.path));
+  }
+  env_.Step("save: sync data");
+  RETURN_IF_ERROR(session_->Drain());
+  session_.reset();
+  env_.Step("save: sync names");
+  return store_->SyncNames(input_.directory, "checkpoint names");
+}
+
+Status Writer::Claim() {
+  env_.Step("save: claim");
+  const std::string name = names::Path(input_.directory, names::kMarker);
+  if (store_->traits().directories) {
+    // Exclusive, but not synced on its own: it only has to keep others out of the directory and to
+    // tell a later sweep whose garbage this is.
+    ASSIGN_OR_RETURN(const std::uint32_t object,
+                     session_->Open(name, {.bytes = input_.marker.size(), .reuse = ""}));
+    out_->created.push_back(name);
+    RETURN_IF_ERROR(session_->Append(object, std::as_bytes(std::span(input_.marker)), false,
+                                     kArenaPart));
+    return session_->Close(object);
+  }
+  RETURN_IF_ERROR(PublishRecord(env_, name, input_.marker));
+  out_->created.push_back(name);
+  return Status::Ok();
+}
+
+Status Writer::WriteOne(const PlannedFile& file) {
+  FileHash hash;
+  bool known = false;
+  const bool maybe_shared =
+      input_.shareable != nullptr && !file.streamed && file.bytes > 0 &&
+      input_.shareable->HasBytes(file.bytes);
+  if (maybe_shared && (file.expect_unchanged || file.bytes <= kChunkBytes)) {
+    FileHasher hasher;
+    hasher.Update({input_.arena + file.arena_offset, file.bytes});
+    hash = hasher.Finish();
+    known = true;
+    ASSIGN_OR_RETURN(const bool shared, Share(file, hash));
+    if (shared) {
+      Learn(file, hash);
+      return Status::Ok();
+    }
+  }
+  const std::string name = Location(file);
+  NewObject object{.bytes = file.bytes, .reuse = TakeFromPool(file.bytes)};
+  if (!object.reuse.empty()) env_.Step("save: recycle");
+  ASSIGN_OR_RETURN(const std::uint32_t handle, session_->Open(name, object));
+  out_->created.push_back(name);
+  if (file.streamed) {
+    RETURN_IF_ERROR(WriteStreamed(file, handle, &hash));
+  } else {
+    RETURN_IF_ERROR(WriteFromArena(file, handle, known ? &hash : nullptr, &hash));
+  }
+  RETURN_IF_ERROR(session_->Close(handle));
+  ManifestFile entry;
+  entry.path = file.path;
+  entry.hash = hash;
+  entry.part = input_.participant;
+  out_->files.push_back(std::move(entry));
+  Learn(file, hash);
+  return Status::Ok();
+}
+
+Result<bool> Writer::Share(const PlannedFile& file, const FileHash& hash) {
+  const ShareableFiles::File* previous = input_.shareable->Find(hash);
+  if (previous == nullptr) return false;
+  ManifestFile entry;
+  entry.path = file.path;
+  entry.hash = hash;
+  entry.part = input_.participant;
+  if (store_->traits().hard_links) {
+    env_.Step("save: link");
+    auto links = store_->LinkCount(previous->location);
+    if (!links.ok() || *links >= kMaxLinks) return false;
+    const Status linked = store_->Link(previous->location, Location(file));
+    if (linked.Is(Code::kNotFound) || linked.Is(Code::kResourceExhausted) ||
+        linked.Is(Code::kUnimplemented)) {
+      return false;  // removed by hand, EMLINK, no links on this mount: write it
+    }
+    RETURN_IF_ERROR(linked);
+    out_->created.push_back(Location(file));
+  } else {
+    entry.ref = previous->location;
+  }
+  out_->files.push_back(std::move(entry));
+  progress_->shared += hash.bytes;
+  return true;
+}
+
+Status Writer::WriteFromArena(const PlannedFile& file, std::uint32_t object, const FileHash* known,
+                              FileHash* hash) {
+  FileHasher hasher;
+  const std::byte* from = input_.arena + file.arena_offset;
+  const std::uint64_t step = session_->part_bytes();
+  for (std::uint64_t offset = 0; offset < file.bytes; offset += step) {
+    const std::span<const std::byte> part(from + offset,
+                                          std::min<std::uint64_t>(step, file.bytes - offset));
+    if (known == nullptr) hasher.Update(part);
+    RETURN_IF_ERROR(session_->Append(object, part, true, kArenaPart));
+    progress_->written += part.size();
+  }
+  if (known == nullptr) *hash = hasher.Finish();
+  return Status::Ok();
+}
+
+Result<std::size_t> Writer::FreeBuffer() {
+  if (ring_->count() == 0) {
+    RETURN_IF_ERROR(ring_->Reserve(session_->part_bytes(), kRingBuffers));
+  }
+  if (free_buffers_.empty() && streamed_parts_ < ring_->count()) return streamed_parts_++;
+  while (free_buffers_.empty()) {
+    ASSIGN_OR_RETURN(const std::uint64_t tag, session_->WaitPart());
+    if (tag != kArenaPart) free_buffers_.push_back(static_cast<std::size_t>(tag));
+  }
+  const std::size_t buffer = free_buffers_.back();
+  free_buffers_.pop_back();
+  return buffer;
+}
+
+Status Writer::WriteStreamed(const PlannedFile& file, std::uint32_t object, FileHash* hash) {
+  FileHasher hasher;
+  UserFileReader reader;
+  if (!file.source_path.empty()) RETURN_IF_ERROR(reader.Open(file.source_path));
+  const std::uint64_t step = session_->part_bytes();
+  for (std::uint64_t offset = 0; offset < file.bytes; offset += step) {
+    if (input_.cancelled && input_.cancelled()) return CancelledError("the save was cancelled");
+    ASSIGN_OR_RETURN(const std::size_t buffer, FreeBuffer());
+    const std::span<std::byte> part(ring_->buffer(buffer),
+                                    std::min<std::uint64_t>(step, file.bytes - offset));
+    RETURN_IF_ERROR(FillStreamed(file, &reader, offset, part));
+    hasher.Update(part);
+    RETURN_IF_ERROR(session_->Append(object, part, true, buffer));
+    progress_->written += part.size();
+  }
+  *hash = hasher.Finish();
+  return Status::Ok();
+}
+
+Status Writer::FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
+                            std::span<std::byte> into) {
+  if (!file.source_path.empty()) return reader->Fill(offset, into);
+  const std::uint64_t end = offset + into.size();
+  if (offset < file.head.size()) {
+    const std::size_t n = std::min<std::uint64_t>(into.size(), file.head.size() - offset);
+    std::memcpy(into.data(), file.head.data() + offset, n);
+  }
+  // The first tensor that ends behind `offset`; tensors stand in order.
+  auto it = std::partition_point(
+      file.tensors.begin(), file.tensors.end(),
+      [&](const PlannedTensor& tensor) { return tensor.file_offset + tensor.bytes <= offset; });
+  for (; it != file.tensors.end() && it->file_offset < end; ++it) {
+    const std::uint64_t from = std::max(offset, it->file_offset);
+    const std::uint64_t to = std::min(end, it->file_offset + it->bytes);
+    const std::span<std::byte> piece = into.subspan(from - offset, to - from);
+    const Tensor& tensor = input_.request->tensors[it->index];
+    if (tensor.source != nullptr) {
+      RETURN_IF_ERROR(tensor.source->Fill(from - it->file_offset, piece)
+                          .WithContext("tensor \"" + tensor.name + "\""));
+    } else {
+      const std::byte* bytes = input_.arena != nullptr
+                                   ? input_.arena + it->arena_offset
+                                   : static_cast<const std::byte*>(tensor.data);
+      std::memcpy(piece.data(), bytes + (from - it->file_offset), piece.size());
+    }
+  }
+  return Status::Ok();
+}
+
+std::string Writer::TakeFromPool(std::uint64_t bytes) {
+  if (input_.pool == nullptr || bytes < kReuseBytes) return "";
+  // The nearest size: blocks that are there already are written over, the rest is cut off or added.
+  auto best = input_.pool->end();
+  auto distance = [&](const ObjectInfo& object) {
+    return object.bytes > bytes ? object.bytes - bytes : bytes - object.bytes;
+  };
+  for (auto it = input_.pool->begin(); it != input_.pool->end(); ++it) {
+    if (it->bytes < bytes / 2) continue;
+    if (best == input_.pool->end() || distance(*it) < distance(*best)) best = it;
+  }
+  if (best == input_.pool->end()) return "";
+  std::string name = std::move(best->name);
+  input_.pool->erase(best);
+  return name;
+}
+
+void Writer::Learn(const PlannedFile& file, const FileHash& hash) {
+  if (file.streamed) return;
+  for (const PlannedTensor& tensor : file.tensors) {
+    TensorHistory& history = out_->history[tensor.stored_name];
+    history.hash = file.own_file
+                       ? hash.whole.low
+                       : Xxh3(std::span(input_.arena + file.arena_offset + tensor.file_offset,
+                                        tensor.bytes));
+  }
+}
+
+}  // namespace
+
+ShareableFiles::ShareableFiles(const std::string& directory, const Manifest& manifest) {
+  for (const ManifestFile& file : manifest.files) {
+    const std::string location = file.ref.empty() ? names::Path(directory, file.path) : file.ref;
+    by_bytes_.emplace(file.hash.bytes, std::pair(file.hash, File{location}));
+  }
+}
+
+const ShareableFiles::File* ShareableFiles::Find(const FileHash& hash) const {
+  const auto [begin, end] = by_bytes_.equal_range(hash.bytes);
+  for (auto it = begin; it != end; ++it) {
+    if (it->second.first == hash) return &it->second.second;
+  }
+  return nullptr;
+}
+
+bool ShareableFiles::HasBytes(std::uint64_t bytes) const { return by_bytes_.contains(bytes); }
+
+StreamRing::~StreamRing() {
+  if (data_ != nullptr) munmap(data_, buffer_bytes_ * count_);
+}
+
+Status StreamRing::Reserve(std::size_t buffer_bytes, std::size_t count) {
+  if (data_ != nullptr) return Status::Ok();
+  void* mapped = mmap(nullptr, buffer_bytes * count, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return ResourceExhaustedError(std::string("no memory for write buffers: ") +
+                                  std::strerror(errno));
+  }
+  data_ = static_cast<std::byte*>(mapped);
+  buffer_bytes_ = buffer_bytes;
+  count_ = count;
+  return Status::Ok();
+}
+
+Status WriteFiles(const Environment& env, const FileWriterInput& input, StreamRing* ring,
+                  WriteProgress* progress, WrittenFiles* out) {
+  return Writer(env, input, ring, progress, out).Run();
+}
+
+}  // namespace cairn

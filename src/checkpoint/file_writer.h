@@ -1,0 +1,89 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/status.h>
+
+#include "base/checksum.h"
+#include "checkpoint/environment.h"
+#include "checkpoint/layout.h"
+#include "format/manifest.h"
+
+namespace cairn {
+
+/// Files of the previous checkpoint that a new one may share, by content.
+class ShareableFiles {
+ public:
+  ShareableFiles() = default;
+  /// Those of a committed checkpoint.
+  ShareableFiles(const std::string& directory, const Manifest& manifest);
+
+  struct File {
+    std::string location;  // inside the repository
+  };
+  const File* Find(const FileHash& hash) const;
+  bool HasBytes(std::uint64_t bytes) const;
+
+ private:
+  std::multimap<std::uint64_t, std::pair<FileHash, File>> by_bytes_;
+};
+
+/// A few buffers that streamed files pass through; allocated at the first use, then reused.
+class StreamRing;
+
+struct WriteProgress {
+  std::atomic<std::uint64_t> written{0};
+  std::atomic<std::uint64_t> shared{0};
+};
+
+struct FileWriterInput {
+  const SavePlan* plan = nullptr;
+  const SaveRequest* request = nullptr;  // for streamed tensors
+  const std::byte* arena = nullptr;
+  std::string directory;
+  std::string participant;
+  const ShareableFiles* shareable = nullptr;
+  std::vector<ObjectInfo>* pool = nullptr;  // recycled objects; used ones are taken out
+  std::string marker;  // when not empty: the directory is claimed with this marker first
+  WriteMode mode = WriteMode::kAuto;
+  std::function<bool()> cancelled;
+};
+
+struct WrittenFiles {
+  std::vector<ManifestFile> files;
+  SaveHistory history;
+  std::vector<std::string> created;  // every name made, for cleaning up after a failure
+};
+
+/// Writes the planned files into `directory`: hashes as it goes, shares what did not change, makes
+/// bytes and names durable. On failure `out->created` says what to delete. AlreadyExists: the
+/// directory belongs to somebody else; nothing was made.
+Status WriteFiles(const Environment& env, const FileWriterInput& input, StreamRing* ring,
+                  WriteProgress* progress, WrittenFiles* out);
+
+class StreamRing {
+ public:
+  StreamRing() = default;
+  ~StreamRing();
+  StreamRing(const StreamRing&) = delete;
+  StreamRing& operator=(const StreamRing&) = delete;
+
+  Status Reserve(std::size_t buffer_bytes, std::size_t count);
+  std::byte* buffer(std::size_t i) { return data_ + i * buffer_bytes_; }
+  std::size_t count() const { return count_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t buffer_bytes_ = 0;
+  std::size_t count_ = 0;
+};
+
+}  // namespace cairn

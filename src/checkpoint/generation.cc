@@ -1,0 +1,476 @@
+#include "checkpoint/generation.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "checkpoint/names.h"
+
+// Opening a repository for writing, the committer's side. Each step's reason:
+//
+//  1. Lock.      Only courtesy: two writers started by mistake on one machine get a clear message at
+//                once. Nothing below relies on it (NFS, takeover, object stores).
+//  2. Fence N.   From here on every older writer finds itself overtaken when it re-reads the fences,
+//                which it does after each commit and before it acknowledges.
+//  3. List, then seal. Listing after the fence sees every manifest whose writer could still
+//                acknowledge it (its re-read came before our fence, so its manifest was there). The
+//                seal fixes which older commits count; a late commit of an older writer is not
+//                named and never counts.
+//  4. Joins and the start record, with several participants: who takes part, and what all restore.
+//  5. Sweep.     Directories of older generations without a counting manifest can no longer become
+//                checkpoints that count, so their bytes are garbage.
+
+namespace cairn {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstPoll{1};
+constexpr std::chrono::milliseconds kLastPoll{50};
+
+std::string_view FileName(std::string_view path) {
+  const auto slash = path.rfind('/');
+  return slash == path.npos ? path : path.substr(slash + 1);
+}
+
+/// The numbers and uuids of a generation's start records, in order.
+Result<std::vector<StartRecord>> ReadStarts(Store* store, std::uint64_t generation) {
+  std::vector<StartRecord> starts;
+  for (std::uint64_t number = 1;; ++number) {
+    auto bytes = store->Get(names::Start(generation, number), kMaxRecordBytes);
+    if (bytes.status().Is(Code::kNotFound)) return starts;
+    if (!bytes.ok()) return bytes.status();
+    ASSIGN_OR_RETURN(StartRecord start, Decode<StartRecord>(*bytes));
+    starts.push_back(std::move(start));
+  }
+}
+
+/// The uuids that start records of any generation have used up.
+Result<std::set<std::string>> ConsumedJoins(Store* store) {
+  std::set<std::string> consumed;
+  ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kGenerations)));
+  for (const ObjectInfo& object : listing.objects) {
+    if (object.name.find(".start") == object.name.npos) continue;
+    auto bytes = store->Get(object.name, kMaxRecordBytes);
+    if (!bytes.ok()) continue;
+    auto start = Decode<StartRecord>(*bytes);
+    if (!start.ok()) continue;
+    for (const auto& [participant, uuid] : start->participants) consumed.insert(uuid);
+  }
+  return consumed;
+}
+
+std::string JoinNames(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+bool IsParticipantDirectory(std::string_view name) {
+  for (const std::string_view kind : {"rank_", "trainer_", "ps_"}) {
+    if (name.starts_with(kind)) return true;
+  }
+  return false;
+}
+
+Status DeleteTree(Store* store, const std::string& prefix, const std::set<std::string>& kept) {
+  ASSIGN_OR_RETURN(const Listing listing, store->List(prefix));
+  for (const ObjectInfo& object : listing.objects) {
+    if (kept.contains(object.name)) continue;
+    const Status deleted = store->Delete(object.name);
+    if (!deleted.ok() && !deleted.Is(Code::kNotFound)) return deleted;
+  }
+  for (const std::string& sub : listing.prefixes) RETURN_IF_ERROR(DeleteTree(store, sub, kept));
+  return Status::Ok();
+}
+
+Status DeleteIfThere(Store* store, const std::string& name) {
+  Status deleted = store->Delete(name);
+  return deleted.Is(Code::kNotFound) ? Status::Ok() : deleted;
+}
+
+/// Whose attempt a directory without a manifest is: ours to sweep only with a mark of the engine.
+Result<bool> IsOldAttempt(Store* store, RepositoryReader* reader, const std::string& directory,
+                          std::uint64_t generation, const std::set<std::string>& announced) {
+  if (announced.contains(directory)) return true;
+  auto marker = store->Get(names::Path(directory, names::kMarker), kMaxRecordBytes);
+  if (marker.ok()) {
+    auto record = Decode<MarkerRecord>(*marker);
+    // The marker is not synced: after a crash it may be empty or torn, and is still ours.
+    return !record.ok() || record->generation < generation;
+  }
+  if (!marker.status().Is(Code::kNotFound)) return marker.status();
+  ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes, reader->ReadNotes(directory));
+  return std::any_of(notes.begin(), notes.end(),
+                     [](const NoteRecord& note) { return note.kind == NoteKind::kRemove; });
+}
+
+/// Directories that attempts of older generations announced.
+Result<std::set<std::string>> AnnouncedDirectories(Store* store, std::uint64_t generation) {
+  std::set<std::string> announced;
+  ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kGenerations)));
+  for (const std::string& prefix : listing.prefixes) {
+    if (prefix == names::kJoins) continue;
+    const std::string own = names::AttemptsOf(generation);
+    if (own.starts_with(prefix + "/")) continue;
+    ASSIGN_OR_RETURN(const Listing attempts, store->List(names::Path(prefix, "attempts")));
+    for (const ObjectInfo& object : attempts.objects) {
+      auto bytes = store->Get(object.name, kMaxRecordBytes);
+      if (!bytes.ok()) continue;
+      auto attempt = Decode<AttemptRecord>(*bytes);
+      if (attempt.ok() && !attempt->directory.empty()) announced.insert(attempt->directory);
+    }
+  }
+  return announced;
+}
+
+}  // namespace
+
+Status DeleteCheckpointDirectory(Store* store, const std::string& directory,
+                                 const std::vector<std::string>& kept_list) {
+  const std::set<std::string> kept(kept_list.begin(), kept_list.end());
+  RETURN_IF_ERROR(DeleteIfThere(store, names::Path(directory, names::kManifest)));
+  ASSIGN_OR_RETURN(const Listing listing, store->List(directory));
+  for (const std::string& sub : listing.prefixes) {
+    const std::string_view name = FileName(sub);
+    if (name == names::kModel || name == names::kTables || name == names::kFiles ||
+        name == "parts" || IsParticipantDirectory(name)) {
+      RETURN_IF_ERROR(DeleteTree(store, sub, kept));
+    }
+  }
+  RETURN_IF_ERROR(DeleteIfThere(store, names::Path(directory, names::kAbandoned)));
+  const bool data_stays = std::any_of(kept.begin(), kept.end(), [&](const std::string& path) {
+    return path.starts_with(directory + "/");
+  });
+  if (!data_stays) {
+    // The marks go last: a sweep that is cut short finds the rest next time.
+    RETURN_IF_ERROR(DeleteTree(store, names::Path(directory, "notes"), kept));
+    RETURN_IF_ERROR(DeleteIfThere(store, names::Path(directory, names::kMarker)));
+  }
+  return store->PruneDirectories(directory);
+}
+
+Result<std::unique_ptr<Generation>> Generation::Open(Environment env, GenerationOptions options) {
+  auto generation =
+      std::unique_ptr<Generation>(new Generation(std::move(env), std::move(options)));
+  generation->uuid_ = generation->env_.ids->NewUuid();
+  if (generation->options_.self == 0) {
+    RETURN_IF_ERROR(generation->OpenCommitter());
+  } else {
+    RETURN_IF_ERROR(generation->OpenParticipant());
+  }
+  return generation;
+}
+
+Status Generation::OpenCommitter() {
+  Store* store = env_.store.get();
+  env_.Step("open: lock");
+  auto lock = store->TryLock(std::string(names::kLock));
+  if (lock.ok()) {
+    lock_ = std::move(lock).value();
+  } else if (!lock.status().Is(Code::kUnimplemented) && !options_.takeover) {
+    if (!lock.status().Is(Code::kUnavailable)) return lock.status();
+    std::string owner;
+    RepositoryReader reader(store);
+    if (auto newest = reader.NewestFence(); newest.ok() && *newest > 0) {
+      auto bytes = store->Get(names::Fence(*newest), kMaxRecordBytes);
+      if (bytes.ok()) {
+        if (auto fence = Decode<FenceRecord>(*bytes); fence.ok()) {
+          owner = " (host " + fence->host + ", pid " + std::to_string(fence->pid) + ")";
+        }
+      }
+    }
+    return UnavailableError("\"" + store->Describe() + "\" is being written by a living process" +
+                            owner + "; stop it, or open with takeover to fence it out");
+  }
+  RETURN_IF_ERROR(AdoptJob());
+  if (env_.rules.fence_before_listing) {
+    RETURN_IF_ERROR(PublishFence());
+    RETURN_IF_ERROR(PublishSeal());
+  } else {
+    RepositoryReader reader(store);
+    ASSIGN_OR_RETURN(const RepositoryView early, reader.Read());
+    for (const Checkpoint& checkpoint : early.checkpoints) {
+      if (checkpoint.counts) sealed_.push_back(checkpoint);
+    }
+    RETURN_IF_ERROR(PublishFence());
+    RETURN_IF_ERROR(PublishSeal());
+  }
+  if (options_.participants.size() > 1) RETURN_IF_ERROR(StartParticipants());
+  return Sweep();
+}
+
+Status Generation::AdoptJob() {
+  Store* store = env_.store.get();
+  RepositoryReader reader(store);
+  auto record = reader.ReadRecord();
+  if (!record.ok() && record.status().Is(Code::kNotFound)) {
+    RepositoryRecord fresh;
+    fresh.job = options_.job.empty() ? env_.ids->NewUuid() : options_.job;
+    env_.Step("open: cairn.json");
+    const Status published = PublishRecord(env_, std::string(names::kRepository), Encode(fresh));
+    if (!published.ok() && !published.Is(Code::kAlreadyExists)) return published;
+    record = reader.ReadRecord();  // another opener may have been first
+  }
+  if (!record.ok()) return record.status();
+  if (!options_.job.empty() && record->job != options_.job) {
+    return FailedPreconditionError("\"" + store->Describe() + "\" belongs to the job \"" +
+                                   record->job + "\", not to \"" + options_.job +
+                                   "\"; use another directory, or open it without naming a job");
+  }
+  job_ = record->job;
+  // A damaged record was rebuilt from the fences: write it again.
+  auto bytes = store->Get(std::string(names::kRepository), kMaxRecordBytes);
+  if (bytes.ok() && Decode<RepositoryRecord>(*bytes).status().Is(Code::kCorruption)) {
+    RETURN_IF_ERROR(store->Put(std::string(names::kRepository), Encode(*record)));
+  }
+  return Status::Ok();
+}
+
+Status Generation::PublishFence() {
+  Store* store = env_.store.get();
+  RepositoryReader reader(store);
+  for (;;) {
+    ASSIGN_OR_RETURN(const std::uint64_t newest, reader.NewestFence());
+    if (newest > 0) {
+      auto bytes = store->Get(names::Fence(newest), kMaxRecordBytes);
+      if (!bytes.ok()) return bytes.status();
+      if (auto fence = Decode<FenceRecord>(*bytes); fence.ok() && fence->run > options_.run) {
+        return FailedPreconditionError(
+            "\"" + store->Describe() + "\" was opened by run " + std::to_string(fence->run) +
+            "; run " + std::to_string(options_.run) + " was replaced and may not write");
+      }
+    }
+    FenceRecord fence;
+    fence.generation = newest + 1;
+    fence.uuid = uuid_;
+    fence.job = job_;
+    fence.run = options_.run;
+    fence.host = env_.host;
+    fence.pid = env_.pid;
+    env_.Step("open: fence");
+    const Status published = PublishRecord(env_, names::Fence(newest + 1), Encode(fence));
+    if (published.ok()) {
+      number_ = newest + 1;
+      return published;
+    }
+    // Another opener took the number: go above it.
+    if (!published.Is(Code::kAlreadyExists)) return published;
+  }
+}
+
+Status Generation::PublishSeal() {
+  RepositoryReader reader(env_.store.get());
+  if (env_.rules.fence_before_listing) {
+    ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
+    for (const DamagedCheckpoint& damaged : view.damaged) {
+      LogWarning(damaged.directory + " is damaged and is passed over: " +
+                 std::string(damaged.status.message()));
+    }
+    if (view.newest_seal && view.newest_seal->generation > number_) {
+      return AbortedError("generation " + std::to_string(view.newest_seal->generation) +
+                          " overtook generation " + std::to_string(number_) +
+                          " while it was opening");
+    }
+    for (const Checkpoint& checkpoint : view.checkpoints) {
+      if (checkpoint.counts) sealed_.push_back(checkpoint);
+    }
+  }
+  SealRecord seal;
+  seal.generation = number_;
+  seal.uuid = uuid_;
+  for (const Checkpoint& checkpoint : sealed_) seal.commits.push_back(checkpoint.manifest->id);
+  env_.Step("open: seal");
+  return PublishRecord(env_, names::Seal(number_), Encode(seal));
+}
+
+Status Generation::CheckFence() const {
+  // Fences are numbered without gaps and never deleted, so the next number tells.
+  RETURN_IF_ERROR(env_.store->Refresh(std::string(names::kGenerations)));
+  const auto next = env_.store->Stat(names::Fence(number_ + 1));
+  if (next.status().Is(Code::kNotFound)) return Status::Ok();
+  if (!next.ok()) return next.status();
+  std::string who;
+  if (auto bytes = env_.store->Get(names::Fence(number_ + 1), kMaxRecordBytes); bytes.ok()) {
+    if (auto fence = Decode<FenceRecord>(*bytes); fence.ok()) {
+      who = " (host " + fence->host + ", pid " + std::to_string(fence->pid) + ")";
+    }
+  }
+  return AbortedError("fenced: generation " + std::to_string(number_) + " of \"" +
+                      env_.store->Describe() + "\" was overtaken by generation " +
+                      std::to_string(number_ + 1) + who);
+}
+
+Result<std::map<std::string, std::string, std::less<>>> Generation::ReadJoins() {
+  Store* store = env_.store.get();
+  RETURN_IF_ERROR(store->Refresh(std::string(names::kJoins)));
+  ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kJoins)));
+  std::map<std::string, std::string, std::less<>> joins;
+  for (const ObjectInfo& object : listing.objects) {
+    auto bytes = store->Get(object.name, kMaxRecordBytes);
+    if (!bytes.ok()) {
+      if (bytes.status().Is(Code::kNotFound)) continue;
+      return bytes.status();
+    }
+    auto join = Decode<JoinRecord>(*bytes);
+    if (join.ok()) joins[join->participant] = join->uuid;
+  }
+  return joins;
+}
+
+Status Generation::StartParticipants() {
+  Store* store = env_.store.get();
+  const Clock::Duration deadline = env_.clock->Now() + options_.join_deadline;
+  ASSIGN_OR_RETURN(const std::set<std::string> consumed, ConsumedJoins(store));
+  auto poll = std::chrono::nanoseconds(kFirstPoll);
+  for (;;) {
+    ASSIGN_OR_RETURN(const auto joins, ReadJoins());
+    std::vector<std::string> missing;
+    start_.participants.clear();
+    start_.participants[options_.participants[0]] = uuid_;
+    for (std::size_t i = 1; i < options_.participants.size(); ++i) {
+      const auto it = joins.find(options_.participants[i]);
+      if (it == joins.end() || consumed.contains(it->second)) {
+        missing.push_back(options_.participants[i]);
+      } else {
+        start_.participants[it->first] = it->second;
+      }
+    }
+    if (missing.empty()) break;
+    RETURN_IF_ERROR(CheckFence());
+    if (env_.clock->Now() >= deadline) {
+      return DeadlineExceededError(
+          "waited for " + JoinNames(missing) + " to open \"" + store->Describe() +
+          "\"; are they running, and is the directory shared by all ranks? Where it is not, open "
+          "each with private=True and use `cairn checkpoint merge`");
+    }
+    env_.clock->Sleep(poll);
+    poll = std::min<std::chrono::nanoseconds>(poll * 2, kLastPoll);
+  }
+  // All restore the newest checkpoint whose files are there.
+  for (auto it = sealed_.rbegin(); it != sealed_.rend() && start_.restore.empty(); ++it) {
+    bool whole = true;
+    for (const ManifestFile& file : it->manifest->files) {
+      const std::string path =
+          file.ref.empty() ? names::Path(it->directory, file.path) : file.ref;
+      const auto stat = store->Stat(path);
+      if (!stat.ok() && !stat.status().Is(Code::kNotFound)) return stat.status();
+      whole = whole && stat.ok() && stat->bytes == file.hash.bytes;
+    }
+    if (whole) {
+      start_.restore = it->manifest->id;
+    } else {
+      LogWarning(it->directory + " has missing or cut files and is passed over");
+    }
+  }
+  start_.generation = number_;
+  start_.uuid = uuid_;
+  start_number_ = 1;
+  env_.Step("open: start");
+  return PublishRecord(env_, names::Start(number_, 1), Encode(start_));
+}
+
+Status Generation::AdmitRestarted(const std::string& restore_id) {
+  ASSIGN_OR_RETURN(const auto joins, ReadJoins());
+  StartRecord next = start_;
+  next.restore = restore_id;
+  for (const auto& [participant, uuid] : joins) {
+    const auto it = next.participants.find(participant);
+    if (it != next.participants.end() && participant != options_.participants[0]) {
+      it->second = uuid;
+    }
+  }
+  if (next.participants == start_.participants) return Status::Ok();
+  RETURN_IF_ERROR(PublishRecord(env_, names::Start(number_, start_number_ + 1), Encode(next)));
+  start_ = std::move(next);
+  ++start_number_;
+  return Status::Ok();
+}
+
+Status Generation::OpenParticipant() {
+  Store* store = env_.store.get();
+  const std::string& self = options_.participants[options_.self];
+  // An earlier join under our name is of a process that we replace.
+  ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kJoins)));
+  for (const ObjectInfo& object : listing.objects) {
+    auto bytes = store->Get(object.name, kMaxRecordBytes);
+    if (!bytes.ok()) continue;
+    auto join = Decode<JoinRecord>(*bytes);
+    if (join.ok() && join->participant == self) {
+      store->Delete(object.name).IgnoreError("a join left behind is harmless");
+    }
+  }
+  JoinRecord join;
+  join.participant = self;
+  join.uuid = uuid_;
+  join.host = env_.host;
+  join.pid = env_.pid;
+  env_.Step("open: join");
+  RETURN_IF_ERROR(PublishRecord(env_, names::Join(self, uuid_), Encode(join)));
+
+  RepositoryReader reader(store);
+  const Clock::Duration deadline = env_.clock->Now() + options_.join_deadline;
+  auto poll = std::chrono::nanoseconds(kFirstPoll);
+  for (;;) {
+    ASSIGN_OR_RETURN(const std::uint64_t newest, reader.NewestFence());
+    if (newest > 0) {
+      ASSIGN_OR_RETURN(const std::vector<StartRecord> starts, ReadStarts(store, newest));
+      for (const StartRecord& start : starts) {
+        const auto it = start.participants.find(self);
+        if (it == start.participants.end() || it->second != uuid_) continue;
+        start_ = start;
+        readmitted_ = &start != &starts.front();
+        number_ = newest;
+        ASSIGN_OR_RETURN(const RepositoryRecord record, reader.ReadRecord());
+        if (!options_.job.empty() && record.job != options_.job) {
+          return FailedPreconditionError("\"" + store->Describe() + "\" belongs to the job \"" +
+                                         record.job + "\", not to \"" + options_.job + "\"");
+        }
+        job_ = record.job;
+        return Status::Ok();
+      }
+    }
+    if (env_.clock->Now() >= deadline) {
+      return DeadlineExceededError(
+          self + " waited for " + options_.participants[0] + " to start \"" + store->Describe() +
+          "\"; is it running, and is the directory shared by all ranks? Where it is not, open "
+          "each with private=True and use `cairn checkpoint merge`");
+    }
+    env_.clock->Sleep(poll);
+    poll = std::min<std::chrono::nanoseconds>(poll * 2, kLastPoll);
+  }
+}
+
+Status Generation::Sweep() {
+  Store* store = env_.store.get();
+  env_.Step("open: sweep");
+  RepositoryReader reader(store);
+  ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
+  RETURN_IF_ERROR(CheckFence());  // an overtaken opener must not judge by its old seal
+  ASSIGN_OR_RETURN(const std::set<std::string> announced, AnnouncedDirectories(store, number_));
+  std::vector<std::string> kept;
+  for (const Checkpoint& checkpoint : view.checkpoints) {
+    if (!checkpoint.counts && !checkpoint.foreign) continue;
+    for (const ManifestFile& file : checkpoint.manifest->files) {
+      if (!file.ref.empty()) kept.push_back(file.ref);
+    }
+  }
+  for (const Checkpoint& checkpoint : view.checkpoints) {
+    if (checkpoint.counts || checkpoint.foreign) continue;
+    if (checkpoint.manifest->generation >= number_) continue;
+    RETURN_IF_ERROR(DeleteCheckpointDirectory(store, checkpoint.directory, kept));
+  }
+  for (const std::string& directory : view.unfinished) {
+    ASSIGN_OR_RETURN(const bool ours,
+                     IsOldAttempt(store, &reader, directory, number_, announced));
+    if (ours) RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
+  }
+  // Pools of older generations: their owner may still be writing into them, so never reuse, unlink.
+  ASSIGN_OR_RETURN(const Listing pools, store->List(std::string(names::kPool)));
+  for (const std::string& pool : pools.prefixes) {
+    if (FileName(pool) == std::to_string(number_)) continue;
+    RETURN_IF_ERROR(DeleteTree(store, pool, {}));
+  }
+  return store->PruneDirectories(std::string(names::kPool));
+}
+
+}  // namespace cairn

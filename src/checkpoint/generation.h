@@ -1,0 +1,92 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/status.h>
+
+#include "checkpoint/environment.h"
+#include "checkpoint/repository.h"
+#include "format/records.h"
+
+namespace cairn {
+
+struct GenerationOptions {
+  std::string job;  // "" adopts or makes one
+  std::uint64_t run = 0;
+  bool takeover = false;
+  std::vector<std::string> participants;  // all of them; the first is the committer
+  std::size_t self = 0;                   // which of them we are
+  std::chrono::nanoseconds join_deadline = std::chrono::seconds(30);
+};
+
+/// One opening of a repository for writing (PROTOCOL.md, "Opening for writing"), by the committer
+/// or by one of the others that joined it. Methods may be called from several threads.
+class Generation {
+ public:
+  /// Takes ownership: lock, fence, seal, (with several participants) joins and start record; then
+  /// sweeps what older generations left. Errors: Unavailable (a living writer holds the lock),
+  /// FailedPrecondition (another job's directory, or a higher run was here), DeadlineExceeded
+  /// (participants missing), Aborted (overtaken meanwhile). A failure leaves at most a fence.
+  static Result<std::unique_ptr<Generation>> Open(Environment env, GenerationOptions options);
+
+  std::uint64_t number() const { return number_; }
+  const std::string& job() const { return job_; }
+  const std::string& uuid() const { return uuid_; }
+  /// The checkpoints that count, as of the seal; the committer's. Oldest first.
+  const std::vector<Checkpoint>& sealed() const { return sealed_; }
+  /// With several participants: what all of them restore ("": nothing).
+  const std::string& restore_id() const { return start_.restore; }
+
+  /// True for a participant that was restarted alone and admitted to a running generation.
+  bool readmitted() const { return readmitted_; }
+
+  /// OK, or Aborted when a higher fence exists.
+  Status CheckFence() const;
+
+  /// Gives up the lock. The fence stays: only a later opening moves it.
+  void Release() { lock_.reset(); }
+
+  /// Committer: the uuid of each participant as last admitted. Looks for participants that were
+  /// restarted alone and admits them with a further start record restoring `restore_id`.
+  Status AdmitRestarted(const std::string& restore_id);
+  const std::map<std::string, std::string, std::less<>>& admitted() const {
+    return start_.participants;
+  }
+
+ private:
+  Generation(Environment env, GenerationOptions options)
+      : env_(std::move(env)), options_(std::move(options)) {}
+
+  Status OpenCommitter();
+  Status OpenParticipant();
+  Status AdoptJob();
+  Status PublishFence();
+  Status PublishSeal();
+  Status StartParticipants();
+  Status Sweep();
+  Result<std::map<std::string, std::string, std::less<>>> ReadJoins();
+
+  const Environment env_;
+  const GenerationOptions options_;
+  std::unique_ptr<StoreLock> lock_;
+  std::uint64_t number_ = 0;
+  std::uint64_t start_number_ = 0;
+  std::string uuid_;
+  std::string job_;
+  std::vector<Checkpoint> sealed_;
+  StartRecord start_;
+  bool readmitted_ = false;
+};
+
+/// Deletes what the engine wrote in a checkpoint's directory: the manifest first, then everything
+/// but `kept` (paths inside the repository that other checkpoints refer to), then the marks that
+/// say whose it was, then the empty directories. Files of others stay. Missing ones are no error.
+Status DeleteCheckpointDirectory(Store* store, const std::string& directory,
+                                 const std::vector<std::string>& kept);
+
+}  // namespace cairn

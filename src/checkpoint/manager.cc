@@ -1,0 +1,566 @@
+#include "checkpoint/manager.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/worker_pool.h"
+#include "checkpoint/arena.h"
+#include "checkpoint/committer.h"
+#include "checkpoint/generation.h"
+#include "checkpoint/names.h"
+#include "checkpoint/removal.h"
+#include "checkpoint/repository.h"
+#include "checkpoint/restore.h"
+#include "checkpoint/retention.h"
+#include "checkpoint/save_task.h"
+#include "checkpoint/snapshot.h"
+#include "storage/local/local_store.h"
+
+namespace cairn {
+namespace {
+
+Status ValidateOptions(const ManagerOptions& options) {
+  RETURN_IF_ERROR(ValidateRetention(options.retention));
+  if (options.world_size < 1) return InvalidArgumentError("world_size must be at least 1");
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return InvalidArgumentError("rank " + std::to_string(options.rank) +
+                                " is not one of world_size " + std::to_string(options.world_size));
+  }
+  if (options.participant.empty() ||
+      !ValidateObjectName(options.participant).ok() ||
+      options.participant.find('/') != options.participant.npos) {
+    return InvalidArgumentError("participant must be a plain name like \"rank\" or \"trainer\"");
+  }
+  return Status::Ok();
+}
+
+std::string StepsOf(const RepositoryView& view) {
+  std::string steps;
+  int shown = 0;
+  for (auto it = view.checkpoints.rbegin(); it != view.checkpoints.rend() && shown < 10; ++it) {
+    if (!it->counts) continue;
+    steps += (steps.empty() ? "" : ", ") + std::to_string(it->manifest->step);
+    ++shown;
+  }
+  return steps.empty() ? "none" : steps;
+}
+
+class Manager final : public CheckpointManager {
+ public:
+  Manager(ManagerOptions options, Environment env, LayoutLimits limits)
+      : options_(std::move(options)),
+        env_(std::move(env)),
+        limits_(limits),
+        reader_(env_.store.get()),
+        owner_pid_(getpid()) {}
+  ~Manager() override;
+
+  Status Start();
+
+  Result<SaveHandle> Save(SaveRequest request) override EXCLUDES(mu_);
+  Result<std::optional<Restored>> Restore(RestoreRequest request) override;
+  Result<std::vector<CheckpointInfo>> List() override;
+  Result<std::optional<CheckpointInfo>> Latest() override;
+  Status WaitAll() override EXCLUDES(mu_);
+  Status Pin(const std::string& id) override;
+  Status Unpin(const std::string& id) override;
+  Status AddMetrics(const std::string& id, Value metrics) override;
+  Status Delete(const std::string& id) override;
+  Status Close() override EXCLUDES(mu_);
+  std::uint64_t generation() const override { return generation_ ? generation_->number() : 0; }
+  const std::string& job() const override { return job_; }
+
+ private:
+  std::string Self() const { return names::Participant(options_.participant, options_.rank); }
+  bool Collective() const { return options_.world_size > 1 && !options_.private_parts; }
+  Status CheckUsable(bool writing) const;
+  Status CheckSpace(const SavePlan& plan);
+  Result<SaveHandle> Skip(SaveRequest request);
+  void WaitIdle() REQUIRES(mu_);
+  Status TakeFailure() REQUIRES(mu_);
+  void Background(std::stop_token stop) EXCLUDES(mu_);
+  void RunTask(SaveTask* task);
+  Result<std::optional<Restored>> RestoreByPath(const RestoreRequest& request);
+  Result<std::optional<Restored>> RestoreLatest(const RepositoryView& view,
+                                                const RestoreRequest& request);
+  Result<Restored> RestoreOne(Store* store, const Checkpoint& checkpoint,
+                              const RestoreRequest& request);
+  Status Note(const std::string& id, NoteKind kind, Value values);
+
+  const ManagerOptions options_;
+  const Environment env_;
+  const LayoutLimits limits_;
+  RepositoryReader reader_;
+  const pid_t owner_pid_;
+  std::string job_;
+  std::unique_ptr<Generation> generation_;  // null when read-only
+  std::unique_ptr<Committer> committer_;    // used by the background thread, or while it is idle
+  std::unique_ptr<WorkerPool> pool_;
+  Arena arena_;      // written by Save while idle, read by the background thread
+  std::uint64_t last_number_ = 0;  // of the attempts; by the caller of Save
+
+  Mutex mu_;
+  CondVar changed_;
+  std::unique_ptr<SaveTask> task_ GUARDED_BY(mu_);  // in flight
+  std::deque<std::unique_ptr<SaveTask>> skips_ GUARDED_BY(mu_);  // announcements still to be made
+  std::shared_ptr<SaveHandle::State> last_ GUARDED_BY(mu_);  // shared with the caller's handle
+  Status background_failure_ GUARDED_BY(mu_);  // of retention: no handle reports it
+  bool closed_ GUARDED_BY(mu_) = false;
+
+  std::jthread thread_;  // last: joined first
+};
+
+Manager::~Manager() {
+  if (getpid() != owner_pid_) {
+    // A forked child has neither the thread nor the ownership.
+    thread_.detach();
+    return;
+  }
+  const Status closed = Close();
+  if (!closed.ok() && !closed.Is(Code::kFailedPrecondition)) {
+    LogError("a save failed and nobody asked: " + closed.ToString());
+  }
+}
+
+Status Manager::Start() {
+  if (options_.read_only) {
+    auto record = reader_.ReadRecord();
+    if (!record.ok()) return record.status();
+    job_ = record->job;
+    return Status::Ok();
+  }
+  GenerationOptions open;
+  open.job = options_.job;
+  open.run = options_.run;
+  open.takeover = options_.takeover;
+  open.join_deadline = options_.join_deadline;
+  if (Collective()) {
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      open.participants.push_back(names::Participant(options_.participant, rank));
+    }
+    open.self = static_cast<std::size_t>(options_.rank);
+  } else {
+    open.participants = {Self()};
+  }
+  CommitterOptions commit;
+  commit.participants = open.participants;
+  commit.self = open.self;
+  commit.rank = options_.rank;
+  commit.world_size = options_.world_size;
+  commit.private_parts = options_.private_parts;
+  commit.serial_names = options_.naming == Naming::kSerial;
+  commit.retention = options_.retention;
+  commit.deadline = options_.deadline;
+  commit.pool_bytes = options_.pool_bytes;
+  switch (options_.disk_writes) {
+    case DiskWrites::kAuto: commit.mode = WriteMode::kAuto; break;
+    case DiskWrites::kDirect: commit.mode = WriteMode::kDirect; break;
+    case DiskWrites::kBuffered: commit.mode = WriteMode::kBuffered; break;
+  }
+  ASSIGN_OR_RETURN(generation_, Generation::Open(env_, std::move(open)));
+  job_ = generation_->job();
+  ASSIGN_OR_RETURN(committer_, Committer::Open(env_, generation_.get(), std::move(commit)));
+  ASSIGN_OR_RETURN(last_number_, committer_->LastDecidedAttempt());
+  pool_ = std::make_unique<WorkerPool>(options_.copy_threads);
+  thread_ = std::jthread([this](std::stop_token stop) { Background(std::move(stop)); });
+  return Status::Ok();
+}
+
+Status Manager::CheckUsable(bool writing) const {
+  if (getpid() != owner_pid_) {
+    return FailedPreconditionError(
+        "this CheckpointManager was opened by the parent process; open another one after fork");
+  }
+  if (writing && generation_ == nullptr) {
+    return FailedPreconditionError("\"" + env_.store->Describe() + "\" was opened read-only");
+  }
+  return Status::Ok();
+}
+
+Status Manager::CheckSpace(const SavePlan& plan) {
+  ASSIGN_OR_RETURN(const std::optional<std::uint64_t> free, env_.store->FreeBytes());
+  if (!free) return Status::Ok();
+  std::uint64_t needed = 0;
+  for (const PlannedFile& file : plan.files) {
+    if (!file.expect_unchanged) needed += file.bytes;
+  }
+  const std::uint64_t available = *free + committer_->pooled_bytes();
+  if (needed > available) {
+    return ResourceExhaustedError(
+        "no space: the checkpoint needs " + std::to_string(needed) + " bytes, \"" +
+        env_.store->Describe() + "\" has " + std::to_string(available) +
+        " free; delete checkpoints (`cairn checkpoint rm`) or keep fewer");
+  }
+  return Status::Ok();
+}
+
+void Manager::WaitIdle() {
+  while (task_ != nullptr || !skips_.empty()) changed_.Wait(&mu_);
+}
+
+Status Manager::TakeFailure() {
+  if (last_ != nullptr) RETURN_IF_ERROR(last_->TakeUnreportedFailure());
+  return std::exchange(background_failure_, Status::Ok());
+}
+
+Result<SaveHandle> Manager::Skip(SaveRequest request) {
+  auto state = std::make_shared<SaveHandle::State>(env_.clock);
+  state->MarkCopied(Status::Ok());
+  state->Finish(CancelledError("step " + std::to_string(request.step) +
+                               " was skipped: the save before it is still being written"));
+  LogInfo("the save of step " + std::to_string(request.step) + " was skipped: still busy");
+  return SaveHandle(state);
+}
+
+Result<SaveHandle> Manager::Save(SaveRequest request) {
+  const Clock::Duration begun = env_.clock->Now();
+  RETURN_IF_ERROR(CheckUsable(true));
+  if (request.step < 0) {
+    return InvalidArgumentError("step must not be negative: " + std::to_string(request.step));
+  }
+  const bool committing = !Collective() || options_.rank == 0;
+  {
+    MutexLock lock(&mu_);
+    if (closed_) return FailedPreconditionError("this CheckpointManager is closed");
+    if (task_ != nullptr && options_.on_busy == OnBusy::kSkip && committing) {
+      if (Collective()) {
+        // The others count attempts: they must learn that this one is skipped.
+        auto skip = std::make_unique<SaveTask>();
+        skip->request.step = request.step;
+        skip->number = ++last_number_;
+        skip->skipped = true;
+        skips_.push_back(std::move(skip));
+        changed_.NotifyAll();
+      }
+      return Skip(std::move(request));
+    }
+    WaitIdle();
+    RETURN_IF_ERROR(TakeFailure());
+  }
+  // Idle from here until the task is handed over: arena and committer are ours.
+  env_.Step("save: plan");
+  ASSIGN_OR_RETURN(SavePlan plan, PlanSave(request, Self(), options_.rank,
+                                           Collective() ? options_.world_size : 1,
+                                           committer_->history(), limits_, !Collective(),
+                                           options_.low_memory));
+  RETURN_IF_ERROR(CheckSpace(plan));
+  RETURN_IF_ERROR(arena_.Reserve(plan.arena_bytes));
+
+  auto task = std::make_unique<SaveTask>();
+  auto state = std::make_shared<SaveHandle::State>(env_.clock);
+  task->state = state;
+  task->plan = std::move(plan);
+  task->request = std::move(request);
+  task->number = ++last_number_;
+  const bool blocking = task->request.blocking || options_.low_memory;
+  task->copy_in_background = task->request.lazy && !blocking;
+  if (!task->copy_in_background) {
+    env_.Step("save: snapshot");
+    CopyIntoArena(task->request, task->plan, arena_.data(), pool_.get());
+    if (!options_.low_memory) state->MarkCopied(Status::Ok());
+  }
+  {
+    MutexLock lock(&mu_);
+    last_ = state;
+    task_ = std::move(task);
+  }
+  changed_.NotifyAll();
+  SaveHandle handle(state);
+  if (blocking) {
+    auto result = handle.Wait();
+    state->AddStall(env_.clock->Now() - begun);
+    if (!result.ok()) return result.status();
+    return handle;
+  }
+  state->AddStall(env_.clock->Now() - begun);
+  return handle;
+}
+
+void Manager::Background(std::stop_token stop) {
+  // Under the lock: between the loop's look at the token and its wait nothing may be missed.
+  std::stop_callback wake(stop, [this] {
+    MutexLock lock(&mu_);
+    changed_.NotifyAll();
+  });
+  for (;;) {
+    SaveTask* task = nullptr;
+    std::unique_ptr<SaveTask> skip;
+    {
+      MutexLock lock(&mu_);
+      while (task_ == nullptr && skips_.empty() && !stop.stop_requested()) changed_.Wait(&mu_);
+      if (task_ != nullptr) {
+        task = task_.get();
+      } else if (!skips_.empty()) {
+        skip = std::move(skips_.front());
+      } else {
+        return;
+      }
+    }
+    Status failure;
+    if (skip != nullptr) {
+      failure = committer_->AnnounceSkipped(*skip);
+    } else {
+      RunTask(task);
+      env_.Step("retention");
+      failure = committer_->ApplyRetention();
+    }
+    env_.Step("idle");
+    {
+      MutexLock lock(&mu_);
+      if (!failure.ok()) background_failure_ = failure;
+      if (skip != nullptr) {
+        skips_.pop_front();
+      } else {
+        task_.reset();
+      }
+    }
+    changed_.NotifyAll();
+  }
+}
+
+void Manager::RunTask(SaveTask* task) {
+  if (task->copy_in_background) {
+    env_.Step("save: snapshot");
+    CopyIntoArena(task->request, task->plan, arena_.data(), pool_.get());
+    task->state->MarkCopied(Status::Ok());
+  }
+  auto info = committer_->Commit(*task, options_.low_memory ? nullptr : arena_.data());
+  if (!info.ok()) {
+    task->state->Finish(info.status().WithContext("save of step " +
+                                                  std::to_string(task->request.step)));
+    return;
+  }
+  env_.Step("acknowledge");
+  task->state->Finish(*std::move(info));
+}
+
+Status Manager::WaitAll() {
+  RETURN_IF_ERROR(CheckUsable(false));
+  MutexLock lock(&mu_);
+  WaitIdle();
+  return TakeFailure();
+}
+
+Status Manager::Close() {
+  RETURN_IF_ERROR(CheckUsable(false));
+  Status failure;
+  {
+    MutexLock lock(&mu_);
+    if (closed_) return Status::Ok();
+    WaitIdle();
+    closed_ = true;
+    failure = TakeFailure();
+  }
+  if (thread_.joinable()) {
+    thread_.request_stop();
+    thread_.join();
+  }
+  if (generation_ != nullptr) generation_->Release();
+  return failure;
+}
+
+Result<std::vector<CheckpointInfo>> Manager::List() {
+  RETURN_IF_ERROR(CheckUsable(false));
+  ASSIGN_OR_RETURN(const RepositoryView view, reader_.Read());
+  std::vector<CheckpointInfo> infos;
+  for (const Checkpoint& checkpoint : view.checkpoints) {
+    if (checkpoint.counts || checkpoint.foreign) {
+      infos.push_back(MakeInfo(*env_.store, checkpoint));
+    }
+  }
+  return infos;
+}
+
+Result<std::optional<CheckpointInfo>> Manager::Latest() {
+  RETURN_IF_ERROR(CheckUsable(false));
+  ASSIGN_OR_RETURN(const RepositoryView view, reader_.Read());
+  const Checkpoint* latest = view.Latest();
+  if (latest == nullptr) return std::optional<CheckpointInfo>();
+  return std::optional(MakeInfo(*env_.store, *latest));
+}
+
+Result<Restored> Manager::RestoreOne(Store* store, const Checkpoint& checkpoint,
+                                     const RestoreRequest& request) {
+  ASSIGN_OR_RETURN(std::unique_ptr<OpenCheckpoint> open,
+                   OpenCheckpoint::Open(store, checkpoint.directory, checkpoint.manifest));
+  ASSIGN_OR_RETURN(Restored restored, RestoreCheckpoint(store, open.get(), request, Self(), {}));
+  restored.info = MakeInfo(*store, checkpoint);
+  restored.metrics = restored.info.metrics;
+  return restored;
+}
+
+Result<std::optional<Restored>> Manager::RestoreByPath(const RestoreRequest& request) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(request.path, error);
+  std::filesystem::path clean = path.lexically_normal();
+  if (!clean.has_filename()) clean = clean.parent_path();
+  const std::string where = clean.string();
+  ASSIGN_OR_RETURN(const Environment other,
+                   LocalEnvironment(clean.parent_path().string(), /*create=*/false));
+  RepositoryReader reader(other.store.get());
+  Checkpoint checkpoint;
+  checkpoint.directory = clean.filename().string();
+  auto manifest = reader.ReadManifest(checkpoint.directory);
+  if (!manifest.ok()) {
+    if (manifest.status().Is(Code::kNotFound)) {
+      return NotFoundError("\"" + where + "\" is not a checkpoint (it has no manifest.json)");
+    }
+    return manifest.status();
+  }
+  checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
+  ASSIGN_OR_RETURN(checkpoint.notes, reader.ReadNotes(checkpoint.directory));
+  checkpoint.foreign = checkpoint.manifest->job != job_;
+  auto restored = RestoreOne(other.store.get(), checkpoint, request);
+  if (!restored.ok()) return restored.status().WithContext("restore \"" + where + "\"");
+  return std::optional(*std::move(restored));
+}
+
+Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& view,
+                                                       const RestoreRequest& request) {
+  std::vector<std::string> fallbacks;
+  bool any = !view.damaged.empty();
+  for (const DamagedCheckpoint& damaged : view.damaged) {
+    fallbacks.push_back(damaged.directory + ": " + std::string(damaged.status.message()));
+  }
+  for (auto it = view.checkpoints.rbegin(); it != view.checkpoints.rend(); ++it) {
+    if (!it->counts) continue;
+    any = true;
+    auto restored = RestoreOne(env_.store.get(), *it, request);
+    if (restored.ok()) {
+      for (const std::string& fallback : fallbacks) LogWarning("passed over " + fallback);
+      restored->fallbacks = std::move(fallbacks);
+      if (committer_ != nullptr) committer_->SetParent(restored->info.id);
+      return std::optional(*std::move(restored));
+    }
+    const Status& status = restored.status();
+    if (!status.Is(Code::kCorruption) && !status.Is(Code::kNotFound)) {
+      return status.WithContext("restore step " + std::to_string(it->manifest->step));
+    }
+    fallbacks.push_back(it->directory + " (step " + std::to_string(it->manifest->step) +
+                        "): " + std::string(status.message()));
+  }
+  if (!any) return std::optional<Restored>();
+  std::string all;
+  for (const std::string& fallback : fallbacks) all += "\n  " + fallback;
+  return CorruptionError("\"" + env_.store->Describe() + "\" has checkpoints, but none is whole:" +
+                         all);
+}
+
+Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
+  RETURN_IF_ERROR(CheckUsable(false));
+  RETURN_IF_ERROR(WaitAll());
+  if (!request.path.empty()) return RestoreByPath(request);
+  const bool chosen_together =
+      Collective() && generation_ != nullptr && !request.step && request.id.empty();
+  if (chosen_together) {
+    if (generation_->restore_id().empty()) return std::optional<Restored>();
+    request.id = generation_->restore_id();
+  }
+  ASSIGN_OR_RETURN(const RepositoryView view, reader_.Read());
+  if (!request.step && request.id.empty()) {
+    auto restored = RestoreLatest(view, request);
+    if (restored.status().Is(Code::kCorruption)) {
+      // A removal may have taken the files away under us: look once more.
+      ASSIGN_OR_RETURN(const RepositoryView again, reader_.Read());
+      const Checkpoint* before = view.Latest();
+      const Checkpoint* now = again.Latest();
+      if (now != nullptr && (before == nullptr || before->manifest->id != now->manifest->id)) {
+        return RestoreLatest(again, request);
+      }
+    }
+    return restored;
+  }
+  const Checkpoint* wanted = nullptr;
+  for (const Checkpoint& checkpoint : view.checkpoints) {
+    if (!request.id.empty()) {
+      if (checkpoint.manifest->id == request.id && !checkpoint.removed) wanted = &checkpoint;
+    } else if (checkpoint.counts && checkpoint.manifest->step == *request.step) {
+      wanted = &checkpoint;  // the newest of that step
+    }
+  }
+  if (wanted == nullptr) {
+    const std::string what =
+        request.id.empty() ? "of step " + std::to_string(*request.step) : "with id " + request.id;
+    return NotFoundError("\"" + env_.store->Describe() + "\" has no checkpoint " + what +
+                         " (steps there: " + StepsOf(view) + ")");
+  }
+  auto restored = RestoreOne(env_.store.get(), *wanted, request);
+  if (!restored.ok()) {
+    return restored.status().WithContext("restore step " + std::to_string(wanted->manifest->step));
+  }
+  if (committer_ != nullptr) committer_->SetParent(restored->info.id);
+  return std::optional(*std::move(restored));
+}
+
+Status Manager::Note(const std::string& id, NoteKind kind, Value values) {
+  RETURN_IF_ERROR(CheckUsable(false));
+  ASSIGN_OR_RETURN(const RepositoryView view, reader_.Read());
+  const Checkpoint* checkpoint = view.Find(id);
+  if (checkpoint == nullptr) {
+    return NotFoundError("\"" + env_.store->Describe() + "\" has no checkpoint with id " + id);
+  }
+  NoteRecord note;
+  note.kind = kind;
+  note.values = std::move(values);
+  return AppendNote(env_, checkpoint->directory, std::move(note)).status();
+}
+
+Status Manager::Pin(const std::string& id) { return Note(id, NoteKind::kPin, Value::Object{}); }
+Status Manager::Unpin(const std::string& id) {
+  return Note(id, NoteKind::kUnpin, Value::Object{});
+}
+
+Status Manager::AddMetrics(const std::string& id, Value metrics) {
+  if (!metrics.is_object()) return InvalidArgumentError("metrics must be an object");
+  RETURN_IF_ERROR(CheckUsable(true));
+  RETURN_IF_ERROR(Note(id, NoteKind::kScore, std::move(metrics)));
+  MutexLock lock(&mu_);
+  if (closed_) return FailedPreconditionError("this CheckpointManager is closed");
+  WaitIdle();
+  RETURN_IF_ERROR(committer_->Reload());
+  return committer_->ApplyRetention();
+}
+
+Status Manager::Delete(const std::string& id) {
+  RETURN_IF_ERROR(CheckUsable(true));
+  MutexLock lock(&mu_);
+  if (closed_) return FailedPreconditionError("this CheckpointManager is closed");
+  WaitIdle();
+  return committer_->Delete(id);
+}
+
+}  // namespace
+
+Result<Environment> LocalEnvironment(const std::string& directory, bool create) {
+  if (directory.empty()) return InvalidArgumentError("the directory's name is empty");
+  Environment env;
+  ASSIGN_OR_RETURN(env.store, OpenLocalStore(directory, create));
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  env.host = host;
+  env.pid = getpid();
+  return env;
+}
+
+Result<std::unique_ptr<CheckpointManager>> OpenManager(ManagerOptions options, Environment env,
+                                                       LayoutLimits limits) {
+  RETURN_IF_ERROR(ValidateOptions(options));
+  auto manager = std::make_unique<Manager>(std::move(options), std::move(env), limits);
+  RETURN_IF_ERROR(manager->Start());
+  return std::unique_ptr<CheckpointManager>(std::move(manager));
+}
+
+Result<std::unique_ptr<CheckpointManager>> CheckpointManager::Open(ManagerOptions options) {
+  RETURN_IF_ERROR(ValidateOptions(options));
+  ASSIGN_OR_RETURN(Environment env, LocalEnvironment(options.directory, !options.read_only));
+  return OpenManager(std::move(options), std::move(env));
+}
+
+}  // namespace cairn

@@ -1,0 +1,382 @@
+#include "checkpoint/manager.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "storage/memory/memory_store.h"
+
+namespace cairn {
+namespace {
+
+/// A few variables with values that depend on the step.
+struct Model {
+  std::vector<float> weights = std::vector<float>(3000);
+  std::vector<double> slots = std::vector<double>(500);
+  std::vector<std::int64_t> frozen = std::vector<std::int64_t>(2000, 7);
+
+  void Train(std::int64_t step) {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = static_cast<float>(step * 1000) + static_cast<float>(i);
+    }
+    std::iota(slots.begin(), slots.end(), static_cast<double>(step));
+  }
+  std::vector<Tensor> Views() const {
+    return {
+        {.name = "weights", .dtype = DType::kF32, .shape = {30, 100}, .data = weights.data()},
+        {.name = "slots", .dtype = DType::kF64, .shape = {500}, .data = slots.data()},
+        {.name = "frozen", .dtype = DType::kI64, .shape = {2000}, .data = frozen.data()},
+    };
+  }
+  std::vector<MutableTensor> Targets() {
+    return {
+        {.name = "weights", .dtype = DType::kF32, .shape = {30, 100}, .data = weights.data()},
+        {.name = "slots", .dtype = DType::kF64, .shape = {500}, .data = slots.data()},
+        {.name = "frozen", .dtype = DType::kI64, .shape = {2000}, .data = frozen.data()},
+    };
+  }
+  friend bool operator==(const Model&, const Model&) = default;
+};
+
+/// Runs every test on a store with links and on one like an object store.
+class ManagerTest : public testing::TestWithParam<bool> {
+ protected:
+  ManagerTest() : store_(NewStore()) {}
+
+  static std::shared_ptr<MemoryStore> NewStore() {
+    MemoryStore::Options options;
+    options.object_store = GetParam();
+    return MemoryStore::Open(options).value();
+  }
+  Environment Env() {
+    Environment env;
+    env.store = store_;
+    env.host = "here";
+    env.pid = 1;
+    return env;
+  }
+  std::unique_ptr<CheckpointManager> Open(ManagerOptions options = {}) {
+    auto manager = OpenManager(std::move(options), Env());
+    EXPECT_TRUE(manager.ok()) << manager.status().ToString();
+    return manager.ok() ? *std::move(manager) : nullptr;
+  }
+  static CheckpointInfo SaveModel(CheckpointManager* manager, const Model& model,
+                                  std::int64_t step, Value metrics = Value::Object{}) {
+    auto handle = manager->Save({.step = step,
+                                 .tensors = model.Views(),
+                                 .counters = Value::Object{{"epoch", 3}},
+                                 .metrics = std::move(metrics),
+                                 .blocking = true});
+    EXPECT_TRUE(handle.ok()) << handle.status().ToString();
+    auto info = handle->Wait();
+    EXPECT_TRUE(info.ok()) << info.status().ToString();
+    return *info;
+  }
+  static std::vector<std::int64_t> Steps(CheckpointManager* manager) {
+    std::vector<std::int64_t> steps;
+    auto infos = manager->List();
+    EXPECT_TRUE(infos.ok()) << infos.status().ToString();
+    for (const CheckpointInfo& info : *infos) steps.push_back(info.step);
+    return steps;
+  }
+
+  std::shared_ptr<MemoryStore> store_;
+};
+
+TEST_P(ManagerTest, RestoreOfAFreshDirectoryIsNothing) {
+  auto manager = Open();
+  auto restored = manager->Restore({});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_FALSE(restored->has_value());
+}
+
+TEST_P(ManagerTest, RestoresWhatWasSavedInAnotherOpening) {
+  Model model;
+  {
+    auto manager = Open();
+    model.Train(10);
+    SaveModel(manager.get(), model, 10);
+    model.Train(20);
+    SaveModel(manager.get(), model, 20);
+  }
+  auto manager = Open();
+  EXPECT_EQ(manager->generation(), 2u);
+  Model other;
+  auto restored = manager->Restore({.into = other.Targets()});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  ASSERT_TRUE(restored->has_value());
+  EXPECT_EQ((*restored)->step, 20);
+  EXPECT_EQ((*restored)->counters.Find("epoch")->AsInt(), 3);
+  EXPECT_EQ(other, model);
+}
+
+TEST_P(ManagerTest, AValueChangedAfterSaveReturnedIsNotInTheCheckpoint) {
+  auto manager = Open();
+  Model model;
+  model.Train(1);
+  const Model saved = model;
+  auto handle = manager->Save({.step = 1, .tensors = model.Views()});
+  ASSERT_TRUE(handle.ok());
+  model.Train(2);
+  ASSERT_TRUE(handle->Wait().ok());
+  Model other;
+  ASSERT_TRUE(manager->Restore({.into = other.Targets()}).ok());
+  EXPECT_EQ(other, saved);
+}
+
+TEST_P(ManagerTest, KeepsTheLastThreeByDefaultAndPinnedOnes) {
+  auto manager = Open();
+  Model model;
+  std::string pinned;
+  for (std::int64_t step = 1; step <= 6; ++step) {
+    model.Train(step);
+    const CheckpointInfo info = SaveModel(manager.get(), model, step);
+    if (step == 2) {
+      pinned = info.id;
+      ASSERT_TRUE(manager->Pin(pinned).ok());
+    }
+  }
+  ASSERT_TRUE(manager->WaitAll().ok());
+  EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{2, 4, 5, 6}));
+  EXPECT_EQ(manager->Delete(pinned).code(), Code::kFailedPrecondition);
+  ASSERT_TRUE(manager->Unpin(pinned).ok());
+  ASSERT_TRUE(manager->Delete(pinned).ok());
+  EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{4, 5, 6}));
+}
+
+TEST_P(ManagerTest, GoingBackMakesTheNewBranchWin) {
+  Model model;
+  {
+    auto manager = Open({.retention = {.keep_last = std::nullopt}});
+    for (const std::int64_t step : {20, 40}) {
+      model.Train(step);
+      SaveModel(manager.get(), model, step);
+    }
+    ASSERT_TRUE(manager->Restore({.into = model.Targets(), .step = 20}).ok());
+    model.Train(30);
+    SaveModel(manager.get(), model, 30);
+  }
+  auto manager = Open();
+  auto latest = manager->Latest();
+  ASSERT_TRUE(latest.ok() && latest->has_value());
+  EXPECT_EQ((*latest)->step, 30);
+}
+
+TEST_P(ManagerTest, UnchangedTensorsAreSharedOnceTheyStandApart) {
+  auto manager = Open();
+  Model model;
+  std::uint64_t shared = 0;
+  for (std::int64_t step = 1; step <= 5; ++step) {
+    model.Train(step);
+    auto handle = manager->Save({.step = step, .tensors = model.Views(), .blocking = true});
+    ASSERT_TRUE(handle.ok());
+    shared = handle->BytesShared();
+  }
+  EXPECT_GE(shared, 16'000u);
+  Model other;
+  other.frozen.assign(2000, 0);
+  auto restored = manager->Restore({.into = other.Targets()});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ(other, model);
+}
+
+TEST_P(ManagerTest, ANamedJobThatDiffersIsRefused) {
+  { auto manager = Open({.job = "mine"}); }
+  auto other = OpenManager({.job = "yours"}, Env());
+  EXPECT_EQ(other.status().code(), Code::kFailedPrecondition);
+  EXPECT_NE(other.status().message().find("mine"), std::string_view::npos);
+  EXPECT_EQ(Open()->job(), "mine");
+}
+
+TEST_P(ManagerTest, AnOvertakenWriterIsFencedAndTheNewOneIsUnharmed) {
+  auto old = Open();
+  Model model;
+  model.Train(1);
+  SaveModel(old.get(), model, 1);
+  auto young = Open({.takeover = true});
+  auto handle = old->Save({.step = 2, .tensors = model.Views(), .blocking = true});
+  EXPECT_EQ(handle.status().code(), Code::kAborted) << handle.status().ToString();
+  SaveModel(young.get(), model, 3);
+  EXPECT_EQ(Steps(young.get()), (std::vector<std::int64_t>{1, 3}));
+}
+
+TEST_P(ManagerTest, MismatchesAreListedBeforeMemoryIsTouched) {
+  auto manager = Open();
+  Model model;
+  model.Train(1);
+  SaveModel(manager.get(), model, 1);
+  Model other;
+  const Model before = other;
+  std::vector<MutableTensor> targets = other.Targets();
+  targets[0].shape = {100, 30};
+  targets[1].name = "slot";
+  MismatchReport mismatch;
+  auto restored = manager->Restore({.into = targets, .mismatch = &mismatch});
+  EXPECT_EQ(restored.status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(mismatch.missing, std::vector<std::string>{"slot"});
+  EXPECT_EQ(mismatch.unexpected, std::vector<std::string>{"slots"});
+  ASSERT_EQ(mismatch.mismatched.size(), 1u);
+  EXPECT_EQ(other, before);
+}
+
+TEST_P(ManagerTest, LazySavesCopyBehindTheCallerUntilTheGuard) {
+  auto manager = Open();
+  Model model;
+  model.Train(1);
+  const Model saved = model;
+  auto handle = manager->Save({.step = 1, .tensors = model.Views(), .lazy = true});
+  ASSERT_TRUE(handle.ok());
+  ASSERT_TRUE(handle->Guard().ok());
+  model.Train(2);
+  ASSERT_TRUE(handle->Wait().ok());
+  Model other;
+  ASSERT_TRUE(manager->Restore({.into = other.Targets()}).ok());
+  EXPECT_EQ(other, saved);
+}
+
+TEST_P(ManagerTest, LowMemorySavesAreTheSame) {
+  auto manager = Open({.low_memory = true});
+  Model model;
+  model.Train(1);
+  SaveModel(manager.get(), model, 1);
+  Model other;
+  ASSERT_TRUE(manager->Restore({.into = other.Targets()}).ok());
+  EXPECT_EQ(other, model);
+}
+
+TEST_P(ManagerTest, UserFilesAndStateFilesComeBack) {
+  auto manager = Open();
+  Model model;
+  auto handle = manager->Save({.step = 1,
+                               .tensors = model.Views(),
+                               .files = {{.name = "notes/a b.txt", .bytes = "hello"}},
+                               .state_files = {{"state.json", "{\"x\":1}"}, {"epoch_id", "3"}},
+                               .blocking = true});
+  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  auto restored = manager->Restore({});
+  ASSERT_TRUE(restored.ok() && restored->has_value());
+  EXPECT_EQ((*restored)->state_files.at("epoch_id"), "3");
+  const std::string directory = "checkpoint_000001";
+  EXPECT_EQ(store_->Get(directory + "/files/notes/a b.txt", 100).value(), "hello");
+  EXPECT_FALSE(manager->Save({.step = 2, .files = {{.name = "../x", .bytes = "y"}}}).ok());
+}
+
+TEST_P(ManagerTest, ReadOnlyManagersListAndRestoreButNeverSave) {
+  Model model;
+  model.Train(5);
+  auto writer = Open();
+  SaveModel(writer.get(), model, 5);
+  auto reader = Open({.read_only = true});
+  Model other;
+  ASSERT_TRUE(reader->Restore({.into = other.Targets()}).ok());
+  EXPECT_EQ(other, model);
+  EXPECT_EQ(reader->Save({.step = 6}).status().code(), Code::kFailedPrecondition);
+}
+
+TEST_P(ManagerTest, SerialNamesGoOnAfterAReopening) {
+  Model model;
+  for (int round = 0; round < 2; ++round) {
+    auto manager = Open({.naming = Naming::kSerial});
+    SaveModel(manager.get(), model, 100 + round);
+  }
+  auto listing = store_->List("");
+  ASSERT_TRUE(listing.ok());
+  EXPECT_NE(std::find(listing->prefixes.begin(), listing->prefixes.end(), "checkpoint_1"),
+            listing->prefixes.end());
+}
+
+TEST_P(ManagerTest, BestScoresStayAndNanRanksLast) {
+  auto manager = Open({.retention = {.keep_last = 1, .keep_best = 2, .score = "eval/acc"}});
+  Model model;
+  const std::vector<double> scores = {0.5, std::nan(""), 0.9, 0.1, 0.7, 0.2};
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    SaveModel(manager.get(), model, static_cast<std::int64_t>(i),
+              Value::Object{{"eval", Value::Object{{"acc", scores[i]}}}});
+  }
+  ASSERT_TRUE(manager->WaitAll().ok());
+  EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{2, 4, 5}));
+}
+
+TEST_P(ManagerTest, ThreeRanksCommitOneCheckpointAndAnyNumberRestoresIt) {
+  constexpr int kRanks = 3;
+  constexpr std::uint64_t kRows = 7;  // of each rank
+  auto run = [&](int rank) {
+    ManagerOptions options;
+    options.rank = rank;
+    options.world_size = kRanks;
+    auto manager = OpenManager(options, Env());
+    ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+    std::vector<float> piece(kRows * 5);
+    for (std::size_t i = 0; i < piece.size(); ++i) {
+      piece[i] = static_cast<float>(static_cast<std::size_t>(rank) * piece.size() + i);
+    }
+    const std::vector<int> shared(100, 42);
+    for (const std::int64_t step : {1, 2}) {
+      auto handle = (*manager)->Save(
+          {.step = step,
+           .tensors = {{.name = "embedding",
+                        .dtype = DType::kF32,
+                        .shape = {kRows, 5},
+                        .data = piece.data(),
+                        .shard = ShardSpec{{kRows * kRanks, 5},
+                                           {kRows * static_cast<std::uint64_t>(rank), 0}}},
+                       {.name = "shared",
+                        .dtype = DType::kI32,
+                        .shape = {100},
+                        .data = shared.data(),
+                        .replicated = true}},
+           .state_files = {{"step_id", std::to_string(step) + "/" + std::to_string(rank)}}});
+      ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+      auto info = handle->Wait();
+      ASSERT_TRUE(info.ok()) << info.status().ToString();
+    }
+  };
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back(run, rank);
+  }
+  auto reader = Open({.rank = 1, .read_only = true});
+  std::vector<float> top(10 * 5);
+  std::vector<float> rest(11 * 5);
+  std::vector<int> shared(100);
+  auto restored = reader->Restore(
+      {.into = {{.name = "embedding",
+                 .dtype = DType::kF32,
+                 .shape = {10, 5},
+                 .data = top.data(),
+                 .shard = ShardSpec{{kRows * kRanks, 5}, {0, 0}}},
+                {.name = "shared", .dtype = DType::kI32, .shape = {100}, .data = shared.data()}}});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ((*restored)->step, 2);
+  EXPECT_EQ(top[49], 49.0f);
+  EXPECT_EQ(shared, std::vector<int>(100, 42));
+  auto second = reader->Restore({.into = {{.name = "embedding",
+                                           .dtype = DType::kF32,
+                                           .shape = {11, 5},
+                                           .data = rest.data(),
+                                           .shard = ShardSpec{{kRows * kRanks, 5}, {10, 0}}}},
+                                 .skip = {"shared"}});
+  ASSERT_TRUE(second.ok()) << second.status().ToString();
+  EXPECT_EQ(rest.front(), 50.0f);
+  EXPECT_EQ(rest.back(), 104.0f);
+}
+
+TEST_P(ManagerTest, AMissingRankIsNamed) {
+  ManagerOptions options;
+  options.world_size = 2;
+  options.join_deadline = std::chrono::milliseconds(50);
+  auto manager = OpenManager(options, Env());
+  EXPECT_EQ(manager.status().code(), Code::kDeadlineExceeded);
+  EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
+  EXPECT_NE(manager.status().message().find("merge"), std::string_view::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),
+                         [](const auto& param) { return param.param ? "Objects" : "Links"; });
+
+}  // namespace
+}  // namespace cairn

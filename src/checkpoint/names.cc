@@ -1,0 +1,84 @@
+#include "checkpoint/names.h"
+
+#include <charconv>
+#include <cstdio>
+
+namespace cairn::names {
+namespace {
+
+std::string Padded(std::uint64_t number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%06llu", static_cast<unsigned long long>(number));
+  return text;
+}
+
+std::optional<std::uint64_t> NumberBefore(std::string_view name, std::string_view suffix) {
+  if (name.size() <= suffix.size() || !name.ends_with(suffix)) return std::nullopt;
+  name.remove_suffix(suffix.size());
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value);
+  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  if (Padded(value) != name) return std::nullopt;  // one spelling per number
+  return value;
+}
+
+}  // namespace
+
+std::string Path(std::string_view directory, std::string_view name) {
+  if (directory.empty()) return std::string(name);
+  std::string path(directory);
+  path += '/';
+  path += name;
+  return path;
+}
+
+std::string Fence(std::uint64_t generation) {
+  return Path(kGenerations, Padded(generation) + ".json");
+}
+std::string Seal(std::uint64_t generation) {
+  return Path(kGenerations, Padded(generation) + ".seal.json");
+}
+std::string Start(std::uint64_t generation, std::uint64_t number) {
+  const std::string which = number == 1 ? ".start" : ".start-" + std::to_string(number);
+  return Path(kGenerations, Padded(generation) + which + ".json");
+}
+std::string AttemptsOf(std::uint64_t generation) {
+  return Path(kGenerations, Padded(generation) + "/attempts");
+}
+std::string Attempt(std::uint64_t generation, std::uint64_t number) {
+  return Path(AttemptsOf(generation), std::to_string(number) + ".json");
+}
+std::string Join(std::string_view participant, std::string_view uuid) {
+  return Path(kJoins, std::string(participant) + "-" + std::string(uuid) + ".json");
+}
+std::string Part(std::string_view directory, std::string_view participant) {
+  return Path(Path(directory, "parts"), std::string(participant) + ".json");
+}
+std::string Note(std::string_view directory, std::uint64_t number) {
+  return Path(Path(directory, "notes"), Padded(number) + ".json");
+}
+std::string Participant(std::string_view kind, int rank) {
+  return std::string(kind) + "_" + std::to_string(rank);
+}
+
+std::optional<std::uint64_t> GenerationOfFence(std::string_view file_name) {
+  return NumberBefore(file_name, ".json");
+}
+std::optional<std::uint64_t> GenerationOfSeal(std::string_view file_name) {
+  return NumberBefore(file_name, ".seal.json");
+}
+
+std::string CheckpointDirectory(bool increment, bool serial, std::int64_t number, int copy) {
+  std::string name = increment ? "increment_" : "checkpoint_";
+  if (serial) {
+    name += std::to_string(number);
+  } else if (number < 0) {
+    name += "-" + Padded(static_cast<std::uint64_t>(-(number + 1)) + 1);
+  } else {
+    name += Padded(static_cast<std::uint64_t>(number));
+  }
+  if (copy > 1) name += "-" + std::to_string(copy);
+  return name;
+}
+
+}  // namespace cairn::names

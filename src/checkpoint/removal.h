@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <cairn/status.h>
+
+#include "checkpoint/environment.h"
+#include "checkpoint/generation.h"
+#include "checkpoint/repository.h"
+
+namespace cairn {
+
+/// Appends a note to a checkpoint under the next free number; returns that number. NotFound when
+/// the checkpoint's manifest is gone; Aborted when a removal was first.
+Result<std::uint64_t> AppendNote(const Environment& env, const std::string& directory,
+                                 NoteRecord note);
+
+struct RemovalOptions {
+  std::vector<std::string> kept;  // paths that live manifests refer to
+  std::string pool;               // "" or a directory for recycled files
+  std::uint64_t pool_bytes = 0;   // room left in the pool
+  std::uint64_t pool_min_file = 1u << 20;
+};
+
+struct Removed {
+  bool removed = false;          // false: pinned meanwhile, and left alone
+  std::vector<ObjectInfo> pooled;
+};
+
+/// Removes a checkpoint as its owner (PROTOCOL.md, "Removing"). Aborted when overtaken.
+Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& generation,
+                                 const Checkpoint& checkpoint, const RemovalOptions& options);
+
+}  // namespace cairn

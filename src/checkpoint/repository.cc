@@ -1,0 +1,261 @@
+#include "checkpoint/repository.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "checkpoint/names.h"
+
+namespace cairn {
+namespace {
+
+bool IsEngineDirectory(std::string_view name) {
+  return name == names::kGenerations || name == names::kPool || name == "log";
+}
+
+bool LooksLikeCheckpoint(std::string_view name) {
+  return name.starts_with("checkpoint_") || name.starts_with("increment_");
+}
+
+std::string_view FileName(std::string_view path) {
+  const auto slash = path.rfind('/');
+  return slash == path.npos ? path : path.substr(slash + 1);
+}
+
+/// The generation records that decide what counts.
+struct GenerationRecords {
+  std::uint64_t newest_fence = 0;
+  std::optional<SealRecord> seal;    // the newest readable one
+  std::uint64_t newest_sealed = 0;   // also of a damaged seal
+  std::vector<std::string> damaged;
+};
+
+Result<GenerationRecords> ReadGenerations(Store* store) {
+  RETURN_IF_ERROR(store->Refresh(std::string(names::kGenerations)));
+  ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kGenerations)));
+  GenerationRecords records;
+  std::set<std::uint64_t, std::greater<>> seals;
+  for (const ObjectInfo& object : listing.objects) {
+    const std::string_view file = FileName(object.name);
+    if (const auto fence = names::GenerationOfFence(file)) {
+      records.newest_fence = std::max(records.newest_fence, *fence);
+    } else if (const auto seal = names::GenerationOfSeal(file)) {
+      seals.insert(*seal);
+    }
+  }
+  if (!seals.empty()) records.newest_sealed = *seals.begin();
+  for (const std::uint64_t generation : seals) {
+    const std::string name = names::Seal(generation);
+    auto bytes = store->Get(name, kMaxRecordBytes);
+    if (!bytes.ok()) return bytes.status().WithContext("read " + name);
+    auto seal = Decode<SealRecord>(*bytes);
+    if (seal.ok() && seal->generation == generation) {
+      records.seal = *std::move(seal);
+      break;
+    }
+    records.damaged.push_back(name);
+  }
+  return records;
+}
+
+/// PROTOCOL.md, "What counts". A damaged newest seal is bridged by the newest readable one: then all
+/// manifests of the generations from that one on count, which can only add commits that the lost
+/// seal might have left out, never lose one.
+bool CountsBySeal(const GenerationRecords& records, const Manifest& manifest) {
+  if (records.newest_sealed == 0) return false;
+  if (!records.seal) return manifest.generation <= records.newest_sealed;
+  const SealRecord& seal = *records.seal;
+  if (manifest.generation >= seal.generation && manifest.generation <= records.newest_sealed) {
+    return true;
+  }
+  return std::find(seal.commits.begin(), seal.commits.end(), manifest.id) != seal.commits.end();
+}
+
+void JudgeNotes(const GenerationRecords& records, Checkpoint* checkpoint) {
+  for (const NoteRecord& note : checkpoint->notes) {
+    switch (note.kind) {
+      case NoteKind::kPin: checkpoint->pinned = true; break;
+      case NoteKind::kUnpin: checkpoint->pinned = false; break;
+      case NoteKind::kRemove: {
+        // Void when a seal of a later generation names the checkpoint: its remover was overtaken
+        // before it deleted anything.
+        const bool sealed_later =
+            records.seal && records.seal->generation > note.generation &&
+            std::find(records.seal->commits.begin(), records.seal->commits.end(),
+                      checkpoint->manifest->id) != records.seal->commits.end();
+        if (!sealed_later) checkpoint->removed = true;
+        break;
+      }
+      case NoteKind::kScore:
+      case NoteKind::kLabel: break;
+    }
+  }
+}
+
+}  // namespace
+
+Value Checkpoint::Metrics() const {
+  Value metrics = manifest->metrics;
+  Value::Object* object = metrics.if_object();
+  if (object == nullptr) return metrics;
+  for (const NoteRecord& note : notes) {
+    if (note.kind != NoteKind::kScore) continue;
+    if (const auto* late = note.values.if_object()) {
+      for (const auto& [key, value] : *late) (*object)[key] = value;
+    }
+  }
+  return metrics;
+}
+
+const Checkpoint* RepositoryView::Latest() const {
+  const Checkpoint* latest = nullptr;
+  for (const Checkpoint& checkpoint : checkpoints) {
+    if (checkpoint.counts) latest = &checkpoint;  // ordered by (generation, sequence)
+  }
+  return latest;
+}
+
+const Checkpoint* RepositoryView::Find(std::string_view id) const {
+  for (const Checkpoint& checkpoint : checkpoints) {
+    if (checkpoint.manifest->id == id) return &checkpoint;
+  }
+  return nullptr;
+}
+
+Result<RepositoryRecord> RepositoryReader::ReadRecord() {
+  auto bytes = store_->Get(std::string(names::kRepository), kMaxRecordBytes);
+  if (!bytes.ok()) {
+    if (!bytes.status().Is(Code::kNotFound)) return bytes.status();
+    return NotFoundError("\"" + store_->Describe() +
+                         "\" is not a checkpoint repository (it has no cairn.json)");
+  }
+  auto record = Decode<RepositoryRecord>(*bytes);
+  if (record.ok() || !record.status().Is(Code::kCorruption)) return record;
+
+  // The job is in every fence as well: a damaged cairn.json loses nothing.
+  auto newest = NewestFence();
+  if (!newest.ok()) return newest.status();
+  for (std::uint64_t generation = *newest; generation > 0; --generation) {
+    auto fence_bytes = store_->Get(names::Fence(generation), kMaxRecordBytes);
+    if (!fence_bytes.ok()) continue;
+    auto fence = Decode<FenceRecord>(*fence_bytes);
+    if (!fence.ok()) continue;
+    LogWarning("\"" + store_->Describe() + "\": cairn.json is damaged; the job id was taken from " +
+               names::Fence(generation));
+    RepositoryRecord rebuilt;
+    rebuilt.job = fence->job;
+    return rebuilt;
+  }
+  return record.status().WithContext("\"" + store_->Describe() + "\": cairn.json");
+}
+
+Result<std::uint64_t> RepositoryReader::NewestFence() {
+  ASSIGN_OR_RETURN(const GenerationRecords records, ReadGenerations(store_));
+  return records.newest_fence;
+}
+
+Result<Manifest> RepositoryReader::ReadManifest(const std::string& directory) {
+  ASSIGN_OR_RETURN(const std::string bytes,
+                   store_->Get(names::Path(directory, names::kManifest), kMaxManifestBytes));
+  auto manifest = DecodeManifest(bytes);
+  if (!manifest.ok()) {
+    return manifest.status().WithContext(names::Path(directory, names::kManifest));
+  }
+  return manifest;
+}
+
+Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& directory) {
+  ASSIGN_OR_RETURN(const Listing listing, store_->List(names::Path(directory, "notes")));
+  std::vector<NoteRecord> notes;
+  for (const ObjectInfo& object : listing.objects) {
+    auto bytes = store_->Get(object.name, kMaxRecordBytes);
+    if (!bytes.ok()) {
+      if (bytes.status().Is(Code::kNotFound)) continue;  // removed together with its checkpoint
+      return bytes.status();
+    }
+    auto note = Decode<NoteRecord>(*bytes);
+    if (!note.ok()) {
+      // A note whose kind cannot be read may be a pin: keep the checkpoint rather than guess.
+      LogWarning(object.name + " is damaged and is taken for a pin");
+      NoteRecord unknown;
+      unknown.kind = NoteKind::kPin;
+      unknown.number = notes.empty() ? 1 : notes.back().number + 1;
+      notes.push_back(unknown);
+      continue;
+    }
+    notes.push_back(*std::move(note));
+  }
+  std::sort(notes.begin(), notes.end(),
+            [](const NoteRecord& a, const NoteRecord& b) { return a.number < b.number; });
+  return notes;
+}
+
+Result<RepositoryView> RepositoryReader::Read() {
+  for (int round = 0;; ++round) {
+    RepositoryView view;
+    ASSIGN_OR_RETURN(view.record, ReadRecord());
+    ASSIGN_OR_RETURN(GenerationRecords records, ReadGenerations(store_));
+    ASSIGN_OR_RETURN(const Listing root, store_->List(""));
+    for (const std::string& directory : root.prefixes) {
+      if (IsEngineDirectory(directory)) continue;
+      auto manifest = ReadManifest(directory);
+      if (manifest.ok()) {
+        Checkpoint checkpoint;
+        checkpoint.directory = directory;
+        checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
+        checkpoint.foreign = checkpoint.manifest->job != view.record.job;
+        ASSIGN_OR_RETURN(checkpoint.notes, ReadNotes(directory));
+        JudgeNotes(records, &checkpoint);
+        checkpoint.counts = !checkpoint.foreign && !checkpoint.removed &&
+                            CountsBySeal(records, *checkpoint.manifest);
+        view.checkpoints.push_back(std::move(checkpoint));
+      } else if (manifest.status().Is(Code::kNotFound)) {
+        if (LooksLikeCheckpoint(directory)) view.unfinished.push_back(directory);
+      } else if (manifest.status().Is(Code::kCorruption) ||
+                 manifest.status().Is(Code::kUnimplemented)) {
+        // Other programs have files of that name too: only our directories can be damaged ones.
+        if (LooksLikeCheckpoint(directory)) {
+          view.damaged.push_back({directory, manifest.status()});
+        }
+      } else {
+        return manifest.status();
+      }
+    }
+    std::sort(view.checkpoints.begin(), view.checkpoints.end(),
+              [](const Checkpoint& a, const Checkpoint& b) {
+                return std::pair(a.manifest->generation, a.manifest->sequence) <
+                       std::pair(b.manifest->generation, b.manifest->sequence);
+              });
+    // A seal published while we listed changes what counts.
+    ASSIGN_OR_RETURN(const GenerationRecords after, ReadGenerations(store_));
+    if (after.newest_sealed != records.newest_sealed && round < 16) continue;
+    view.newest_fence = records.newest_fence;
+    view.newest_seal = std::move(records.seal);
+    view.damaged_records = std::move(records.damaged);
+    return view;
+  }
+}
+
+CheckpointInfo MakeInfo(const Store& store, const Checkpoint& checkpoint) {
+  const Manifest& manifest = *checkpoint.manifest;
+  CheckpointInfo info;
+  info.id = manifest.id;
+  info.step = manifest.step;
+  info.kind = KindName(manifest.kind);
+  info.path = store.Describe() + "/" + checkpoint.directory;
+  info.bytes = manifest.Bytes();
+  info.metrics = checkpoint.Metrics();
+  info.metadata = manifest.metadata;
+  info.counters = manifest.counters;
+  info.time = manifest.time;
+  info.parent = manifest.parent;
+  info.base = manifest.base;
+  info.generation = manifest.generation;
+  info.sequence = manifest.sequence;
+  info.pinned = checkpoint.pinned;
+  info.foreign = checkpoint.foreign;
+  return info;
+}
+
+}  // namespace cairn

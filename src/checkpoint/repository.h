@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/status.h>
+
+#include "format/manifest.h"
+#include "format/records.h"
+#include "storage/store.h"
+
+namespace cairn {
+
+/// A checkpoint directory as a reader sees it.
+struct Checkpoint {
+  std::string directory;  // inside the repository; never trusted for identity or step
+  std::shared_ptr<const Manifest> manifest;  // shared: immutable, kept by plans and lists
+  std::vector<NoteRecord> notes;             // by number
+  bool counts = false;   // by the newest seal (PROTOCOL.md, "What counts")
+  bool foreign = false;  // of another job
+  bool pinned = false;
+  bool removed = false;  // a valid remove note
+
+  /// The manifest's metrics with late scores laid over them.
+  Value Metrics() const;
+};
+
+struct DamagedCheckpoint {
+  std::string directory;
+  Status status;
+};
+
+/// All that one pass over a repository found.
+struct RepositoryView {
+  RepositoryRecord record;
+  std::uint64_t newest_fence = 0;          // 0: none
+  std::optional<SealRecord> newest_seal;   // of the newest sealed generation
+  std::vector<Checkpoint> checkpoints;     // by (generation, sequence)
+  std::vector<DamagedCheckpoint> damaged;  // a manifest that cannot be read
+  std::vector<std::string> damaged_records;
+  std::vector<std::string> unfinished;  // directories with engine files but no manifest
+
+  /// The checkpoint with the greatest (generation, sequence) that counts; null when there is none.
+  const Checkpoint* Latest() const;
+  const Checkpoint* Find(std::string_view id) const;
+};
+
+/// Reads a repository; needs no ownership, changes nothing. May be used from several threads.
+class RepositoryReader {
+ public:
+  explicit RepositoryReader(Store* store) : store_(store) {}
+
+  /// NotFound when the directory is no repository (no cairn.json).
+  Result<RepositoryRecord> ReadRecord();
+  /// One consistent pass: when a new seal appears meanwhile, it is read again.
+  Result<RepositoryView> Read();
+  Result<std::uint64_t> NewestFence();
+  Result<Manifest> ReadManifest(const std::string& directory);
+  Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory);
+
+ private:
+  Store* const store_;
+};
+
+CheckpointInfo MakeInfo(const Store& store, const Checkpoint& checkpoint);
+
+inline constexpr std::uint64_t kMaxRecordBytes = 64u << 20;
+inline constexpr std::uint64_t kMaxManifestBytes = 1u << 30;
+
+}  // namespace cairn

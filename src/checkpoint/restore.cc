@@ -1,0 +1,410 @@
+#include "checkpoint/restore.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "checkpoint/names.h"
+#include "checkpoint/repository.h"
+#include "format/safetensors.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kMaxStateFileBytes = 256u << 20;
+// Looking for few names pays when there are very many: an index of 1 MiB lists some 15,000.
+constexpr std::uint64_t kLargeIndexBytes = 1u << 20;
+constexpr std::size_t kFewTargets = 64;
+
+constexpr std::size_t kNamesInMessage = 10;
+constexpr std::size_t kNameInMessageBytes = 200;
+
+// "a, b, c and 12 more"
+std::string JoinNames(const std::vector<std::string>& list) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min(list.size(), kNamesInMessage); ++i) {
+    if (i > 0) out += ", ";
+    out += list[i].size() <= kNameInMessageBytes ? list[i]
+                                                 : list[i].substr(0, kNameInMessageBytes) + "…";
+  }
+  if (list.size() > kNamesInMessage) {
+    out += fmt::format(" and {} more", list.size() - kNamesInMessage);
+  }
+  return out;
+}
+
+std::string TypeAndShape(DType dtype, const std::vector<std::uint64_t>& shape) {
+  return fmt::format("{} [{}]", DTypeName(dtype), EncodeDims(shape));
+}
+
+const std::vector<std::uint64_t>& GlobalShape(const MutableTensor& target) {
+  return target.shard.has_value() ? target.shard->global_shape : target.shape;
+}
+
+Status CheckTarget(const MutableTensor& target) {
+  const auto bytes = TensorBytes(target.dtype, target.shape);
+  if (!bytes.ok()) return bytes.status();
+  if (*bytes > 0 && target.data == nullptr) return InvalidArgumentError("has no memory");
+  if (!target.shard.has_value()) return Status::Ok();
+  const auto whole = TensorBytes(target.dtype, target.shard->global_shape);
+  if (!whole.ok()) return whole.status();
+  const auto& [global, offset] = *target.shard;
+  bool inside = global.size() == target.shape.size() && offset.size() == target.shape.size();
+  for (std::size_t d = 0; inside && d < global.size(); ++d) {
+    inside = offset[d] <= global[d] && target.shape[d] <= global[d] - offset[d];
+  }
+  if (inside) return Status::Ok();
+  return InvalidArgumentError(fmt::format("the shard [{}] at [{}] is not inside [{}]",
+                                          EncodeDims(target.shape), EncodeDims(offset),
+                                          EncodeDims(global)));
+}
+
+Result<OwnedTensor> Allocate(std::string name, TensorGroup group, const StoredTensor& stored) {
+  // Large tensors are page-aligned, so that chunks are read straight into them, and in huge pages,
+  // so that the kernel has fewer of them to clear.
+  constexpr std::uint64_t kHugePage = 2u << 20;
+  ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes(stored.dtype, stored.shape));
+  const std::align_val_t align{bytes >= 4 * kHugePage ? kHugePage : 64};
+  void* memory = ::operator new(std::max<std::uint64_t>(bytes, 1), align, std::nothrow);
+  if (memory == nullptr) {
+    return ResourceExhaustedError(fmt::format("no memory for {}: {} bytes", name, bytes));
+  }
+  if (bytes >= 4 * kHugePage) {
+    (void)madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // only advice
+  }
+  return OwnedTensor{
+      .name = std::move(name),
+      .dtype = stored.dtype,
+      .shape = stored.shape,
+      .group = group,
+      .bytes = bytes,
+      .data = std::shared_ptr<std::byte>(static_cast<std::byte*>(memory),
+                                         [align](std::byte* p) { ::operator delete(p, align); })};
+}
+
+/// One RestoreCheckpoint call. Matches stored tensors and targets first; memory is touched by
+/// Read() alone.
+class Restoration {
+ public:
+  Restoration(Store* store, OpenCheckpoint* checkpoint, const RestoreRequest& request,
+              const std::string& participant)
+      : store_(store), checkpoint_(checkpoint), request_(request), participant_(participant) {}
+
+  Result<Restored> Run(const Progress& progress) {
+    for (const MutableTensor& target : request_.into) {
+      const Status status = CheckTarget(target);
+      if (!status.ok()) return status.WithContext("tensor " + target.name);
+    }
+    FillFromManifest();
+    RETURN_IF_ERROR(ReadStateFiles());
+    if (!request_.into.empty() || request_.allocate) {
+      RETURN_IF_ERROR(MatchModel());
+      RETURN_IF_ERROR(MatchState());
+      RETURN_IF_ERROR(MatchTables());
+      RETURN_IF_ERROR(JudgeMismatches());
+      RETURN_IF_ERROR(PlanRuns());
+      RETURN_IF_ERROR(Read(progress));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  /// A stored tensor and the memory it goes to.
+  struct Transfer {
+    std::string name;  // the target's
+    StoredTensor stored;
+    std::vector<std::uint64_t> shape;
+    std::vector<std::uint64_t> offset;
+    std::byte* to = nullptr;
+  };
+
+  void FillFromManifest() {
+    const Manifest& manifest = checkpoint_->manifest();
+    Checkpoint view;
+    view.directory = checkpoint_->directory();
+    view.manifest = checkpoint_->shared_manifest();
+    out_.info = MakeInfo(*store_, view);
+    out_.step = manifest.step;
+    out_.counters = manifest.counters;
+    out_.metrics = manifest.metrics;
+    out_.metadata = manifest.metadata;
+
+    const auto& all = manifest.participants;
+    own_state_ = std::find(all.begin(), all.end(), participant_) != all.end();
+    if (own_state_) {
+      state_of_ = participant_;
+    } else if (!all.empty()) {
+      state_of_ = all.front();
+    }
+  }
+
+  Status ReadStateFiles() {
+    if (state_of_.empty()) return Status::Ok();
+    const std::string prefix = names::Path(state_of_, "");
+    for (const OpenFile& file : checkpoint_->files()) {
+      const std::string& path = file.entry->path;
+      if (!path.starts_with(prefix)) continue;
+      std::string name = path.substr(prefix.size());
+      if (name == names::kStateTensors) continue;
+      ASSIGN_OR_RETURN(out_.state_files[std::move(name)],
+                       checkpoint_->ReadWhole(path, kMaxStateFileBytes));
+    }
+    return Status::Ok();
+  }
+
+  std::vector<const MutableTensor*> TargetsOf(TensorGroup group) const {
+    std::vector<const MutableTensor*> targets;
+    for (const MutableTensor& target : request_.into) {
+      if (target.group == group) targets.push_back(&target);
+    }
+    return targets;
+  }
+
+  Status MatchModel() {
+    const std::vector<const MutableTensor*> targets = TargetsOf(TensorGroup::kModel);
+    if (!FewOfVeryMany(targets.size())) {
+      ASSIGN_OR_RETURN(TensorMap stored, checkpoint_->ReadCatalog(TensorGroup::kModel, ""));
+      return Match(TensorGroup::kModel, std::move(stored), targets);
+    }
+    std::set<std::string, std::less<>> wanted;
+    for (const MutableTensor* target : targets) wanted.insert(target->name);
+    std::uint64_t listed = 0;
+    ASSIGN_OR_RETURN(TensorMap stored, checkpoint_->FindModelTensors(wanted, &listed));
+    for (const auto& [name, tensor] : stored) {
+      listed -= std::min<std::uint64_t>(listed, tensor.pieces.size());
+    }
+    RETURN_IF_ERROR(Match(TensorGroup::kModel, std::move(stored), targets));
+    if (listed > 0) {
+      out_.skipped.emplace_back("*", fmt::format("{} more stored tensors not asked for", listed));
+    }
+    return Status::Ok();
+  }
+
+  bool FewOfVeryMany(std::size_t targets) const {
+    if (request_.strict || request_.allocate || !request_.rename.empty()) return false;
+    const std::ptrdiff_t index = checkpoint_->FindFile(names::kIndex);
+    return targets <= kFewTargets && index >= 0 &&
+           checkpoint_->files()[static_cast<std::size_t>(index)].entry->hash.bytes >=
+               kLargeIndexBytes;
+  }
+
+  Status MatchState() {
+    const std::vector<const MutableTensor*> targets = TargetsOf(TensorGroup::kState);
+    TensorMap stored;
+    if (!state_of_.empty()) {
+      ASSIGN_OR_RETURN(stored, checkpoint_->ReadCatalog(TensorGroup::kState, state_of_));
+    }
+    if (own_state_) return Match(TensorGroup::kState, std::move(stored), targets);
+    // Another number of ranks than before: what belonged to one of them fits nobody.
+    std::set<std::string> left_out;
+    for (const MutableTensor* target : targets) left_out.insert(target->name);
+    for (const auto& [name, tensor] : stored) left_out.insert(name);
+    for (const std::string& name : left_out) {
+      out_.skipped.emplace_back(
+          name, fmt::format("state of a participant; the checkpoint has no {}", participant_));
+    }
+    return Status::Ok();
+  }
+
+  Status MatchTables() {
+    const std::vector<const MutableTensor*> targets = TargetsOf(TensorGroup::kTable);
+    if (targets.empty()) return Status::Ok();  // a table restores its own rows
+    ASSIGN_OR_RETURN(TensorMap stored, checkpoint_->ReadCatalog(TensorGroup::kTable, participant_));
+    return Match(TensorGroup::kTable, std::move(stored), targets);
+  }
+
+  const std::string& Renamed(const std::string& stored_name) const {
+    const auto it = request_.rename.find(stored_name);
+    return it == request_.rename.end() ? stored_name : it->second;
+  }
+
+  Status Match(TensorGroup group, TensorMap stored,
+               const std::vector<const MutableTensor*>& targets) {
+    // Target name → stored tensor; those to be left alone are taken out first.
+    std::map<std::string, std::pair<const std::string*, StoredTensor*>, std::less<>> by_target;
+    std::set<std::string> left_alone;
+    for (auto& [stored_name, tensor] : stored) {
+      const std::string& name = Renamed(stored_name);
+      if (request_.skip.contains(stored_name) || request_.skip.contains(name)) {
+        left_alone.insert(name);
+        continue;
+      }
+      const auto [it, fresh] = by_target.try_emplace(name, &stored_name, &tensor);
+      if (!fresh) {
+        return InvalidArgumentError(fmt::format("rename: both {} and {} would become {}",
+                                                *it->second.first, stored_name, name));
+      }
+    }
+    std::set<std::string, std::less<>> wanted;
+    for (const MutableTensor* target : targets) {
+      const std::string& name = target->name;
+      if (request_.skip.contains(name)) left_alone.insert(name);
+      if (left_alone.contains(name)) continue;
+      wanted.insert(name);
+      const auto it = by_target.find(name);
+      if (it == by_target.end()) {
+        mismatch_.missing.push_back(name);
+        continue;
+      }
+      AddTransfer(*target, *it->second.second);
+    }
+    for (const std::string& name : left_alone) {
+      out_.skipped.emplace_back(name, "left alone, as asked for");
+    }
+    for (auto& [name, source] : by_target) {
+      if (wanted.contains(name)) continue;
+      if (request_.allocate) {
+        to_allocate_.push_back({group, name, std::move(*source.second)});
+      } else {
+        mismatch_.unexpected.push_back(*source.first);
+      }
+    }
+    return Status::Ok();
+  }
+
+  void AddTransfer(const MutableTensor& target, const StoredTensor& stored) {
+    const std::vector<std::uint64_t>& global = GlobalShape(target);
+    if (stored.dtype != target.dtype || stored.shape != global) {
+      mismatch_.mismatched.push_back(fmt::format("{}: stored {}, wanted {}", target.name,
+                                                 TypeAndShape(stored.dtype, stored.shape),
+                                                 TypeAndShape(target.dtype, global)));
+      return;
+    }
+    transfers_.push_back({.name = target.name,
+                          .stored = stored,
+                          .shape = target.shape,
+                          .offset = target.shard.has_value()
+                                        ? target.shard->offset
+                                        : std::vector<std::uint64_t>(target.shape.size(), 0),
+                          .to = static_cast<std::byte*>(target.data)});
+  }
+
+  Status JudgeMismatches() {
+    if (!request_.strict) {
+      for (std::string& name : mismatch_.missing) {
+        out_.skipped.emplace_back(std::move(name), "not in the checkpoint");
+      }
+      for (std::string& name : mismatch_.unexpected) {
+        out_.skipped.emplace_back(std::move(name), "not asked for");
+      }
+      for (const std::string& line : mismatch_.mismatched) {
+        const std::size_t end = line.rfind(": stored ");
+        out_.skipped.emplace_back(line.substr(0, end), line.substr(end + 2));
+      }
+      return Status::Ok();
+    }
+    std::vector<std::string> parts;
+    const auto add = [&](const std::vector<std::string>& list, std::string_view what) {
+      if (!list.empty())
+        parts.push_back(fmt::format("{} {}: {}", list.size(), what, JoinNames(list)));
+    };
+    add(mismatch_.missing, "not in the checkpoint");
+    add(mismatch_.unexpected, "stored but not asked for");
+    add(mismatch_.mismatched, "of another type or shape");
+    if (parts.empty()) return Status::Ok();
+    const Status refused = FailedPreconditionError(fmt::format(
+        "restore {}: the tensors do not match: {}. Nothing was changed; rename, skip or "
+        "strict=false restore the others",
+        checkpoint_->directory(), fmt::join(parts, "; ")));
+    if (request_.mismatch != nullptr) *request_.mismatch = std::move(mismatch_);
+    return refused;
+  }
+
+  Status PlanRuns() {
+    for (auto& [group, name, stored] : to_allocate_) {
+      ASSIGN_OR_RETURN(OwnedTensor tensor, Allocate(name, group, stored));
+      std::vector<std::uint64_t> origin(stored.shape.size(), 0);
+      transfers_.push_back({.name = name,
+                            .stored = std::move(stored),
+                            .shape = tensor.shape,
+                            .offset = std::move(origin),
+                            .to = tensor.data.get()});
+      out_.tensors.push_back(std::move(tensor));
+    }
+    for (std::size_t i = 0; i < transfers_.size(); ++i) {
+      const Transfer& transfer = transfers_[i];
+      const Status status = IntersectPieces(transfer.stored, transfer.shape, transfer.offset,
+                                            transfer.to, /*owner=*/i, &runs_);
+      if (!status.ok()) {
+        return status.WithContext(
+            fmt::format("restore {}: tensor {}", checkpoint_->directory(), transfer.name));
+      }
+      ASSIGN_OR_RETURN(const std::uint64_t bytes,
+                       TensorBytes(transfer.stored.dtype, transfer.shape));
+      out_.bytes += bytes;
+      out_.restored.push_back(transfer.name);
+    }
+    return Status::Ok();
+  }
+
+  Status Read(const Progress& progress) {
+    Progress second = progress;
+    if (request_.atomic) {
+      // The two passes are one to whoever watches.
+      Progress first;
+      if (progress) {
+        first = [&](std::uint64_t done, std::uint64_t total) { progress(done, 2 * total); };
+        second = [&](std::uint64_t done, std::uint64_t total) {
+          progress(total + done, 2 * total);
+        };
+      }
+      const Status status = ReadRuns(store_, *checkpoint_, runs_, /*verify_only=*/true, first);
+      if (!status.ok()) return WithOverwritten(status, {});
+    }
+    std::vector<bool> touched(transfers_.size());
+    const Status status =
+        ReadRuns(store_, *checkpoint_, runs_, /*verify_only=*/false, second, &touched);
+    return status.ok() ? status : WithOverwritten(status, touched);
+  }
+
+  Status WithOverwritten(const Status& status, const std::vector<bool>& touched) const {
+    std::vector<std::string> overwritten;
+    const std::size_t given = transfers_.size() - out_.tensors.size();  // not allocated here
+    for (std::size_t i = 0; i < std::min(touched.size(), given); ++i) {
+      if (touched[i]) overwritten.push_back(transfers_[i].name);
+    }
+    std::string message(status.message());
+    if (overwritten.empty()) {
+      message += "; nothing was overwritten";
+    } else {
+      message += fmt::format("; {} of {} tensors were already overwritten, whole or in part: {}",
+                             overwritten.size(), given, JoinNames(overwritten));
+    }
+    return Status(status.code(), std::move(message));
+  }
+
+  struct NewTensor {
+    TensorGroup group;
+    std::string name;
+    StoredTensor stored;
+  };
+
+  Store* const store_;
+  OpenCheckpoint* const checkpoint_;
+  const RestoreRequest& request_;
+  const std::string& participant_;
+  bool own_state_ = false;  // the checkpoint has this participant
+  std::string state_of_;    // whose state files are read
+  MismatchReport mismatch_;
+  std::vector<Transfer> transfers_;  // the given targets, then those to allocate
+  std::vector<NewTensor> to_allocate_;
+  std::vector<ByteRun> runs_;
+  Restored out_;
+};
+
+}  // namespace
+
+Result<Restored> RestoreCheckpoint(Store* store, OpenCheckpoint* checkpoint,
+                                   const RestoreRequest& request, const std::string& participant,
+                                   const Progress& progress) {
+  return Restoration(store, checkpoint, request, participant).Run(progress);
+}
+
+}  // namespace cairn

@@ -1,0 +1,90 @@
+#include "checkpoint/retention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "format/json.h"
+
+namespace cairn {
+namespace {
+
+bool IsRanked(const Value& score) {
+  return score.is_number() && !(score.is_double() && std::isnan(*score.if_double()));
+}
+
+Value ScoreOf(const RetentionItem& item, const std::string& key) {
+  const Value* found = item.metrics.Find(key);
+  return found == nullptr ? Value() : NumberFrom(*found);
+}
+
+}  // namespace
+
+int CompareScores(const Value& a, const Value& b, bool maximize) {
+  const bool a_ranked = IsRanked(a);
+  const bool b_ranked = IsRanked(b);
+  if (!a_ranked || !b_ranked) return static_cast<int>(a_ranked) - static_cast<int>(b_ranked);
+  const int order = CompareNumbers(a, b);
+  return maximize ? order : -order;
+}
+
+Status ValidateRetention(const Retention& retention) {
+  if (retention.keep_last && *retention.keep_last == 0) {
+    return InvalidArgumentError("keep_last must be at least 1 (or unset, to keep all)");
+  }
+  if (retention.keep_best && *retention.keep_best == 0) {
+    return InvalidArgumentError("keep_best must be at least 1 (or unset)");
+  }
+  if (retention.keep_best && retention.score.empty()) {
+    return InvalidArgumentError("keep_best needs the name of a metric in score");
+  }
+  if (retention.keep_every && *retention.keep_every <= 0) {
+    return InvalidArgumentError("keep_every must be at least 1 (or unset)");
+  }
+  return Status::Ok();
+}
+
+std::vector<std::string> ChooseRemovals(const Retention& retention,
+                                        std::span<const RetentionItem> items) {
+  if (items.empty() || !retention.keep_last) return {};
+  std::set<std::string> kept;
+  kept.insert(items.back().id);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const RetentionItem& item = items[i];
+    const bool recent = items.size() - i <= *retention.keep_last;
+    const bool periodic = retention.keep_every && item.step % *retention.keep_every == 0;
+    if (recent || periodic || item.pinned) kept.insert(item.id);
+  }
+  if (retention.keep_best) {
+    std::vector<std::size_t> order(items.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      const int better = CompareScores(ScoreOf(items[a], retention.score),
+                                       ScoreOf(items[b], retention.score), retention.maximize);
+      return better != 0 ? better > 0 : a > b;  // ties: the later wins
+    });
+    for (std::size_t i = 0; i < order.size() && i < *retention.keep_best; ++i) {
+      kept.insert(items[order[i]].id);
+    }
+  }
+  // What a kept increment builds on stays as long as it does.
+  std::map<std::string, const RetentionItem*> by_id;
+  for (const RetentionItem& item : items) by_id[item.id] = &item;
+  std::vector<std::string> open(kept.begin(), kept.end());
+  while (!open.empty()) {
+    const auto it = by_id.find(open.back());
+    open.pop_back();
+    if (it == by_id.end() || it->second->base.empty()) continue;
+    for (const std::string& needed : {it->second->base, it->second->parent}) {
+      if (!needed.empty() && kept.insert(needed).second) open.push_back(needed);
+    }
+  }
+  std::vector<std::string> removals;
+  for (const RetentionItem& item : items) {
+    if (!kept.contains(item.id)) removals.push_back(item.id);
+  }
+  return removals;
+}
+
+}  // namespace cairn

@@ -1,0 +1,68 @@
+#include "checkpoint/save_task.h"
+
+namespace cairn {
+
+void SaveHandle::State::MarkCopied(Status status) {
+  {
+    MutexLock lock(&mu_);
+    if (!copied_) copied_ = std::move(status);
+  }
+  changed_.NotifyAll();
+}
+
+void SaveHandle::State::Finish(Result<CheckpointInfo> result) {
+  {
+    MutexLock lock(&mu_);
+    durable_ns_ = (clock_->Now() - begun_).count();
+    if (!copied_) copied_ = result.status();
+    result_ = std::move(result);
+  }
+  changed_.NotifyAll();
+}
+
+Result<CheckpointInfo> SaveHandle::State::Wait() {
+  MutexLock lock(&mu_);
+  while (!result_) changed_.Wait(&mu_);
+  reported_ = true;
+  return *result_;
+}
+
+Status SaveHandle::State::Guard() {
+  const Clock::Duration begun = clock_->Now();
+  MutexLock lock(&mu_);
+  if (copied_) return *copied_;
+  while (!copied_) changed_.Wait(&mu_);
+  AddStall(clock_->Now() - begun);
+  return *copied_;
+}
+
+bool SaveHandle::State::Done() {
+  MutexLock lock(&mu_);
+  return result_.has_value();
+}
+
+Status SaveHandle::State::TakeUnreportedFailure() {
+  MutexLock lock(&mu_);
+  if (!result_ || result_->ok() || reported_) return Status::Ok();
+  reported_ = true;
+  return result_->status();
+}
+
+namespace {
+Status EmptyHandle() { return InvalidArgumentError("this handle belongs to no save"); }
+}  // namespace
+
+Result<CheckpointInfo> SaveHandle::Wait() const {
+  if (state_ == nullptr) return EmptyHandle();
+  return state_->Wait();
+}
+bool SaveHandle::Done() const { return state_ == nullptr || state_->Done(); }
+Status SaveHandle::Guard() const { return state_ == nullptr ? EmptyHandle() : state_->Guard(); }
+double SaveHandle::StallSeconds() const { return state_ ? state_->StallSeconds() : 0; }
+double SaveHandle::DurableSeconds() const { return state_ ? state_->DurableSeconds() : 0; }
+std::uint64_t SaveHandle::BytesWritten() const {
+  return state_ ? state_->progress.written.load() : 0;
+}
+std::uint64_t SaveHandle::BytesShared() const { return state_ ? state_->progress.shared.load() : 0; }
+
+}  // namespace cairn
