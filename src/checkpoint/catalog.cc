@@ -310,31 +310,6 @@ Result<TensorMap> OpenCheckpoint::ReadCatalog(TensorGroup group, const std::stri
   return gatherer.Finish(group != TensorGroup::kModel || participant.empty());
 }
 
-Result<SafetensorsIndex> OpenCheckpoint::BuildIndex() {
-  SafetensorsIndex index;
-  const std::vector<std::size_t> files = FilesOf(TensorGroup::kModel, "");
-  const std::size_t prefix = names::Path(names::kModel, "").size();
-  RETURN_IF_ERROR(ReadHeaders(files, [&](std::size_t file, std::string_view bytes) -> Status {
-    const ManifestFile& manifest_file = *files_[file].entry;
-    ASSIGN_OR_RETURN(const SafetensorsHeader header,
-                     DecodeSafetensorsHeader(bytes, manifest_file.hash.bytes));
-    const std::string file_name = manifest_file.path.substr(prefix);
-    for (const TensorEntry& entry : header.tensors) {
-      const auto [it, fresh] = index.files.try_emplace(entry.name, file_name);
-      // Ranks may well hold the same empty piece.
-      if (!fresh && entry.begin != entry.end) {
-        return InvalidArgumentError(fmt::format(
-            "tensor {} is in {} too: ranks that save it either say that it is replicated, or give "
-            "it a shard or a name of their own",
-            entry.name, it->second));
-      }
-      index.total_bytes += entry.end - entry.begin;
-    }
-    return Status::Ok();
-  }));
-  return index;
-}
-
 Result<StoredTensor> OpenCheckpoint::FindModelTensor(std::string_view name) {
   ASSIGN_OR_RETURN(TensorMap found, FindModelTensors({std::string(name)}, nullptr));
   if (found.empty()) {

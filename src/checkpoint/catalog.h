@@ -71,7 +71,6 @@ class OpenCheckpoint {
   Result<TensorMap> ReadCatalog(TensorGroup group, const std::string& participant);
 
   /// The index of all model tensors, by their stored names, read from the files' headers.
-  /// InvalidArgument when two files hold the same tensor or piece.
   Result<SafetensorsIndex> BuildIndex();
 
   /// One tensor of the model group without reading every name of every file (uses the index).

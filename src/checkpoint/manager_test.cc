@@ -339,7 +339,7 @@ TEST_P(ManagerTest, ThreeRanksCommitOneCheckpointAndAnyNumberRestoresIt) {
     std::vector<std::jthread> ranks;
     for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back(run, rank);
   }
-  auto reader = Open({.rank = 1, .read_only = true});
+  auto reader = Open({.rank = 1, .world_size = 2, .read_only = true});
   std::vector<float> top(10 * 5);
   std::vector<float> rest(11 * 5);
   std::vector<int> shared(100);

@@ -20,6 +20,7 @@ struct Copy {
 
 void CopyIntoArena(const SaveRequest& request, const SavePlan& plan, std::byte* arena,
                    WorkerPool* pool) {
+  if (plan.arena_bytes == 0) return;  // everything is streamed
   // Pieces of about kPiece bytes: big tensors are cut, runs of small ones go together.
   std::vector<Copy> copies;
   std::vector<std::size_t> pieces = {0};  // where each piece begins in `copies`
