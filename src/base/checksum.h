@@ -38,6 +38,24 @@ struct FileHash {
   friend bool operator==(const FileHash&, const FileHash&) = default;
 };
 
+/// Xxh3 and Xxh3Wide of bytes that come in pieces. Both hashes of the same bytes have the same state,
+/// so either may be taken at the end; the stream is then ready for other bytes. One caller at a time.
+class Xxh3Stream {
+ public:
+  Xxh3Stream();
+  ~Xxh3Stream();
+  Xxh3Stream(Xxh3Stream&&) noexcept;
+  Xxh3Stream& operator=(Xxh3Stream&&) noexcept;
+
+  void Update(std::span<const std::byte> bytes);
+  std::uint64_t Finish();
+  Hash128 FinishWide();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 /// Hashes a file's bytes as they pass, in order. One caller at a time.
 class FileHasher {
  public:

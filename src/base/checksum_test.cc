@@ -28,6 +28,19 @@ TEST(ChecksumTest, HexRoundTripsAndRefusesOtherText) {
   EXPECT_FALSE(Hash128FromHex("0123456789abcdeg0123456789abcdef"));
 }
 
+TEST(Xxh3StreamTest, GivesTheHashesOfTheBytesAtOnce) {
+  for (const std::size_t size : {0, 1, 240, 241, 1024, 100'001}) {
+    const std::vector<std::byte> bytes = RandomBytes(size);
+    const std::span<const std::byte> all(bytes);
+    Xxh3Stream stream;
+    stream.Update(all.first(size / 3));
+    stream.Update(all.subspan(size / 3));
+    EXPECT_EQ(stream.Finish(), Xxh3(all)) << size;
+    stream.Update(all);
+    EXPECT_EQ(stream.FinishWide(), Xxh3Wide(all)) << size;
+  }
+}
+
 TEST(FileHasherTest, IsTheSameHoweverTheBytesArrive) {
   const std::vector<std::byte> bytes = RandomBytes(2 * kChunkBytes + 12345);
   FileHasher hasher;

@@ -1,5 +1,6 @@
 #include "checkpoint/attempt.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/status_macros.h"
@@ -9,6 +10,8 @@
 
 namespace cairn {
 namespace {
+
+constexpr std::chrono::seconds kGrace{10};
 
 std::string Listed(const std::vector<std::string>& names) {
   std::string text;
@@ -123,7 +126,7 @@ Result<Manifest> Attempt::WaitManifest(const AttemptRecord& attempt) {
   std::optional<Manifest> manifest;
   const std::string name = names::Path(attempt.directory, names::kManifest);
   // The committer gives up at its own deadline and says so; ours is later, so that its word wins.
-  const Clock::Duration patience = deadline_ + std::chrono::seconds(10);
+  const Clock::Duration patience = deadline_ + std::min<Clock::Duration>(patience_, kGrace);
   ASSIGN_OR_RETURN(const bool there, PollUntil(env_.clock, patience, [&]() -> Result<bool> {
     RETURN_IF_ERROR(env_.store->Refresh(attempt.directory));
     auto bytes = env_.store->Get(name, kMaxManifestBytes);

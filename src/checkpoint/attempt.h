@@ -24,6 +24,7 @@ class Attempt {
         generation_(generation),
         participants_(std::move(participants)),
         self_(self),
+        patience_(deadline),
         deadline_(env.clock->Now() + deadline) {}
 
   /// Committer: publishes attempts/<n>.json.
@@ -51,6 +52,7 @@ class Attempt {
   Generation* const generation_;
   const std::vector<std::string> participants_;
   const std::size_t self_;
+  const Clock::Duration patience_;
   const Clock::Duration deadline_;
 };
 

@@ -48,34 +48,19 @@ class Gatherer {
  public:
   explicit Gatherer(const OpenCheckpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  Status Add(std::size_t file, const TensorEntry& entry, std::uint64_t data_offset,
+  Status Add(std::size_t file, TensorEntry entry, std::uint64_t data_offset,
              const SafetensorsMetadata& metadata) {
+    if (entry.name.find('@') == std::string::npos)
+      return AddWhole(file, std::move(entry), data_offset);
     ASSIGN_OR_RETURN(Piece piece, DescribePiece(entry, metadata));
-    return AddPiece(file, entry, data_offset, std::move(piece));
+    return AddPiece(file, std::move(entry), data_offset, std::move(piece));
   }
 
-  Status AddPiece(std::size_t file, const TensorEntry& entry, std::uint64_t data_offset,
-                  Piece piece) {
-    StoredTensor& tensor = tensors_[piece.name];
-    if (tensor.pieces.empty()) {
-      if (!TensorBytes(entry.dtype, piece.global_shape).ok()) {
-        return CorruptionError(Where(file) + fmt::format(": array {}: impossible shape [{}]",
-                                                         piece.name,
-                                                         EncodeDims(piece.global_shape)));
-      }
-      tensor.dtype = entry.dtype;
-      tensor.shape = piece.global_shape;
-    } else if (piece.whole || tensor.dtype != entry.dtype || tensor.shape != piece.global_shape) {
-      return CorruptionError(fmt::format("{} and {} both hold array {}{}",
-                                         Where(tensor.pieces.front().file), Where(file), piece.name,
-                                         piece.whole ? "" : ", with other types or shapes"));
-    }
-    tensor.pieces.push_back({.file = file,
-                             .file_offset = data_offset + entry.begin,
-                             .bytes = entry.end - entry.begin,
-                             .shape = entry.shape,
-                             .offset = std::move(piece.offset)});
-    return Status::Ok();
+  Status AddWhole(std::size_t file, TensorEntry entry, std::uint64_t data_offset) {
+    Piece whole{.name = std::move(entry.name),
+                .global_shape = entry.shape,
+                .offset = std::vector<std::uint64_t>(entry.shape.size(), 0)};
+    return AddPiece(file, std::move(entry), data_offset, std::move(whole));
   }
 
   void Keep(const std::set<std::string, std::less<>>& wanted) {
@@ -98,6 +83,31 @@ class Gatherer {
   }
 
  private:
+  // `entry.name` may be moved from; the piece has the array's.
+  Status AddPiece(std::size_t file, TensorEntry entry, std::uint64_t data_offset, Piece piece) {
+    const auto [it, fresh] = tensors_.try_emplace(std::move(piece.name));
+    const std::string& name = it->first;
+    StoredTensor& tensor = it->second;
+    if (fresh) {
+      if (!TensorBytes(entry.dtype, piece.global_shape).ok()) {
+        return CorruptionError(fmt::format("{}: array {}: impossible shape [{}]", Where(file), name,
+                                           EncodeDims(piece.global_shape)));
+      }
+      tensor.dtype = entry.dtype;
+      tensor.shape = std::move(piece.global_shape);
+    } else if (piece.whole || tensor.dtype != entry.dtype || tensor.shape != piece.global_shape) {
+      return CorruptionError(fmt::format("{} and {} both hold array {}{}",
+                                         Where(tensor.pieces.front().file), Where(file), name,
+                                         piece.whole ? "" : ", with other types or shapes"));
+    }
+    tensor.pieces.push_back({.file = file,
+                             .file_offset = data_offset + entry.begin,
+                             .bytes = entry.end - entry.begin,
+                             .shape = std::move(entry.shape),
+                             .offset = std::move(piece.offset)});
+    return Status::Ok();
+  }
+
   std::string Where(std::size_t file) const {
     return names::Path(checkpoint_.directory(), checkpoint_.files()[file].entry->path);
   }
@@ -299,10 +309,10 @@ Result<TensorMap> OpenCheckpoint::ReadCatalog(TensorGroup group, const std::stri
   Gatherer gatherer(*this);
   const std::vector<std::size_t> files = FilesOf(group, participant);
   RETURN_IF_ERROR(ReadHeaders(files, [&](std::size_t file, std::string_view bytes) -> Status {
-    ASSIGN_OR_RETURN(const SafetensorsHeader header,
+    ASSIGN_OR_RETURN(SafetensorsHeader header,
                      DecodeSafetensorsHeader(bytes, files_[file].entry->hash.bytes));
-    for (const TensorEntry& entry : header.tensors) {
-      RETURN_IF_ERROR(gatherer.Add(file, entry, header.data_offset, header.metadata));
+    for (TensorEntry& entry : header.tensors) {
+      RETURN_IF_ERROR(gatherer.Add(file, std::move(entry), header.data_offset, header.metadata));
     }
     return Status::Ok();
   }));
@@ -365,17 +375,14 @@ Result<TensorMap> OpenCheckpoint::FindModelTensors(const std::set<std::string, s
           return CorruptionError(fmt::format("has no tensor {}, though the index says so", name));
         }
         if (!entry.ok()) return entry.status();
-        Piece whole{.name = name,
-                    .global_shape = entry->shape,
-                    .offset = std::vector<std::uint64_t>(entry->shape.size(), 0)};
-        RETURN_IF_ERROR(gatherer.AddPiece(file, *entry, bytes.size(), std::move(whole)));
+        RETURN_IF_ERROR(gatherer.AddWhole(file, *std::move(entry), bytes.size()));
       }
       return Status::Ok();
     }
-    ASSIGN_OR_RETURN(const SafetensorsHeader header, DecodeSafetensorsHeader(bytes, file_bytes));
-    for (const TensorEntry& entry : header.tensors) {
+    ASSIGN_OR_RETURN(SafetensorsHeader header, DecodeSafetensorsHeader(bytes, file_bytes));
+    for (TensorEntry& entry : header.tensors) {
       if (!wanted.contains(entry.name) && !wanted.contains(ArrayOfPiece(entry.name))) continue;
-      RETURN_IF_ERROR(gatherer.Add(file, entry, header.data_offset, header.metadata));
+      RETURN_IF_ERROR(gatherer.Add(file, std::move(entry), header.data_offset, header.metadata));
     }
     return Status::Ok();
   }));

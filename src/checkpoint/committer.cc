@@ -46,7 +46,9 @@ Result<std::unique_ptr<Committer>> Committer::Open(const Environment& env, Gener
       std::unique_ptr<Committer>(new Committer(env, generation, std::move(options)));
   committer->checkpoints_ = generation->sealed();
   ASSIGN_OR_RETURN(const Listing root, env.store->List(""));
-  for (const std::string& directory : root.prefixes) {
+  std::set<std::string> taken(root.prefixes.begin(), root.prefixes.end());
+  taken.insert(generation->retired().begin(), generation->retired().end());
+  for (const std::string& directory : taken) {
     committer->directories_.insert(directory);
     if (const auto serial = SerialOf(directory)) {
       committer->next_serial_ = std::max(committer->next_serial_, *serial + 1);
@@ -130,31 +132,50 @@ Status Committer::Write(const SaveTask& task, const std::byte* arena, const std:
   input.directory = directory;
   input.participant = self();
   input.shareable = &shareable;
+  input.history = &history_;
   input.pool = &pool_;
+  input.recycle_from_bytes = options_.recycle_from_bytes;
   input.marker = marker;
   input.mode = options_.mode;
   return WriteFiles(env_, input, &ring_, &task.state->progress, written);
 }
 
-Status Committer::PublishManifest(const std::string& directory, const Manifest& manifest) {
+Status Committer::PublishManifest(const std::string& directory, const Manifest& manifest,
+                                  bool* unknown) {
+  *unknown = false;
+  RETURN_IF_ERROR(ValidateManifest(manifest));
   env_.Step("save: manifest");
   const std::string name = names::Path(directory, names::kManifest);
   Status published = PublishRecord(env_, name, EncodeManifest(manifest));
   if (published.ok() || published.Is(Code::kAlreadyExists)) return published;
   // The manifest may be there and not durable. It must not outlive its files, nor count by chance
-  // later: take it back first, durably.
-  Status taken_back = env_.store->Delete(name);
-  if (taken_back.Is(Code::kNotFound)) return published;
-  if (taken_back.ok()) taken_back = env_.store->SyncNames(directory, "withdrawn manifest");
-  if (taken_back.ok()) return published;
+  // later: take it back first, durably. With several participants the others may have seen it and
+  // acknowledged: then it stays, and its files with it.
+  Status settled;
+  if (collective()) {
+    settled = env_.store->Stat(name).status();
+    if (settled.ok()) settled = UnavailableError("it is there, perhaps not for good");
+  } else {
+    settled = env_.store->Delete(name);
+    if (settled.ok()) settled = env_.store->SyncNames(directory, "withdrawn manifest");
+  }
+  if (settled.ok() || settled.Is(Code::kNotFound)) return published;
+  *unknown = true;
+  Checkpoint checkpoint;
+  checkpoint.directory = directory;
+  checkpoint.manifest = std::make_shared<const Manifest>(manifest);
+  uncertain_.push_back(std::move(checkpoint));
   return UnavailableError(std::string(published.message()) +
                           "; whether the checkpoint counts is unknown (" +
-                          std::string(taken_back.message()) + ")");
+                          std::string(settled.message()) + ")");
 }
 
 void Committer::CleanUp(const std::string& directory, const std::vector<std::string>& created) {
+  // The marker was made first and goes last: while anything is left, the next opening must see
+  // whose it is.
   for (auto it = created.rbegin(); it != created.rend(); ++it) {
-    env_.store->Delete(*it).IgnoreError("what stays is swept at the next opening");
+    const Status deleted = env_.store->Delete(*it);
+    if (!deleted.ok() && !deleted.Is(Code::kNotFound)) return;
   }
   env_.store->PruneDirectories(directory).IgnoreError("empty directories are harmless");
 }
@@ -185,6 +206,14 @@ void Committer::Remember(Checkpoint checkpoint) {
     env_.store->Delete(object.name).IgnoreError("the pool is swept at the next opening");
   }
   pool_.clear();
+  if (!committing()) checkpoints_.clear();  // only what the next save may share
+  // Now that a newer one is durable, commits of unknown outcome are retention's like all others.
+  for (Checkpoint& uncertain : std::exchange(uncertain_, {})) {
+    const auto manifest = env_.store->Stat(names::Path(uncertain.directory, names::kManifest));
+    if (manifest.status().Is(Code::kNotFound)) continue;
+    uncertain.counts = true;
+    checkpoints_.push_back(std::move(uncertain));
+  }
   checkpoints_.push_back(std::move(checkpoint));
 }
 
@@ -208,9 +237,10 @@ Result<Manifest> Committer::CommitAlone(const SaveTask& task, const std::byte* a
   }
   Manifest manifest = NewManifest(task, attempt);
   manifest.files = std::move(written.files);
-  const Status published = PublishManifest(*directory, manifest);
+  bool unknown = false;
+  const Status published = PublishManifest(*directory, manifest, &unknown);
   if (!published.ok()) {
-    if (!published.Is(Code::kUnavailable)) CleanUp(*directory, written.created);
+    if (!unknown) CleanUp(*directory, written.created);
     return published;
   }
   Learn(std::move(written.history));
@@ -254,6 +284,7 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   WrittenFiles written;
   written.created.push_back(names::Path(record.directory, names::kMarker));
   std::vector<std::string> missing = {self()};
+  bool unknown = false;
   auto commit = [&]() -> Result<Manifest> {
     RETURN_IF_ERROR(attempt.Announce(record));
     RETURN_IF_ERROR(Write(task, arena, record.directory, "", &written));
@@ -266,12 +297,12 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
       std::move(one.files.begin(), one.files.end(), std::back_inserter(manifest.files));
     }
     RETURN_IF_ERROR(WriteIndex(record.directory, &manifest.files));
-    RETURN_IF_ERROR(PublishManifest(record.directory, manifest));
+    RETURN_IF_ERROR(PublishManifest(record.directory, manifest, &unknown));
     return manifest;
   };
   auto manifest = commit();
   if (!manifest.ok()) {
-    if (manifest.status().Is(Code::kAborted)) return manifest;  // the new owner sweeps
+    if (manifest.status().Is(Code::kAborted) || unknown) return manifest;  // others clean up
     attempt.Abandon(record, missing).IgnoreError("the others give up at their own deadline");
     // All of its data goes at once; the record that says why stays until the next opening.
     for (const std::string_view sub : {names::kModel, names::kTables, names::kFiles}) {
@@ -317,6 +348,8 @@ Result<Manifest> Committer::Join(const SaveTask& task, const std::byte* arena,
   part.files = written.files;
   RETURN_IF_ERROR(attempt.PublishPart(record, std::move(part)));
   ASSIGN_OR_RETURN(Manifest manifest, attempt.WaitManifest(record));
+  // The committer publishes first and syncs then: what we saw may not be durable yet.
+  RETURN_IF_ERROR(env_.store->SyncDirectory(record.directory, "seen manifest"));
   Learn(std::move(written.history));
   return manifest;
 }
@@ -350,11 +383,14 @@ Status Committer::WriteIndex(const std::string& directory, std::vector<ManifestF
   return Status::Ok();
 }
 
-std::vector<std::string> Committer::Referenced() const {
+std::vector<std::string> Committer::Referenced(std::string_view except) const {
   std::vector<std::string> paths;
-  for (const Checkpoint& checkpoint : checkpoints_) {
-    for (const ManifestFile& file : checkpoint.manifest->files) {
-      if (!file.ref.empty()) paths.push_back(file.ref);
+  for (const auto* list : {&checkpoints_, &uncertain_}) {
+    for (const Checkpoint& checkpoint : *list) {
+      if (checkpoint.manifest->id == except) continue;
+      for (const ManifestFile& file : checkpoint.manifest->files) {
+        if (!file.ref.empty()) paths.push_back(file.ref);
+      }
     }
   }
   return paths;
@@ -362,17 +398,13 @@ std::vector<std::string> Committer::Referenced() const {
 
 Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
   RemovalOptions removal;
-  for (const Checkpoint& other : checkpoints_) {
-    if (other.manifest->id == checkpoint.manifest->id) continue;
-    for (const ManifestFile& file : other.manifest->files) {
-      if (!file.ref.empty()) removal.kept.push_back(file.ref);
-    }
-  }
+  removal.kept = Referenced(checkpoint.manifest->id);
   const std::uint64_t limit = std::min(options_.pool_bytes, last_bytes_);
   const std::uint64_t pooled = pooled_bytes();
   if (limit > pooled) {
     removal.pool = names::Path(names::kPool, std::to_string(generation_->number()));
     removal.pool_bytes = limit - pooled;
+    removal.pool_min_file = options_.recycle_from_bytes;
   }
   ASSIGN_OR_RETURN(Removed result, RemoveCheckpoint(env_, *generation_, checkpoint, removal));
   *removed = result.removed;
@@ -420,7 +452,7 @@ Status Committer::ApplyRetention() {
   }
   // Files that the last reference to is gone.
   if (!leftovers_.empty()) {
-    const std::vector<std::string> referenced = Referenced();
+    const std::vector<std::string> referenced = Referenced("");
     std::erase_if(leftovers_, [&](const std::string& directory) {
       const std::string prefix = directory + "/";
       for (const std::string& path : referenced) {
@@ -435,7 +467,7 @@ Status Committer::ApplyRetention() {
 }
 
 Status Committer::Reload() {
-  RepositoryReader reader(env_.store.get());
+  RepositoryReader reader(env_.store.get(), env_.rules);
   for (Checkpoint& checkpoint : checkpoints_) {
     ASSIGN_OR_RETURN(checkpoint.notes, reader.ReadNotes(checkpoint.directory));
     checkpoint.pinned = false;

@@ -28,6 +28,7 @@ struct CommitterOptions {
   Retention retention;
   std::chrono::nanoseconds deadline = std::chrono::seconds(600);
   std::uint64_t pool_bytes = 0;
+  std::uint64_t recycle_from_bytes = 1u << 20;
   WriteMode mode = WriteMode::kAuto;
 };
 
@@ -71,7 +72,8 @@ class Committer {
   Status Write(const SaveTask& task, const std::byte* arena, const std::string& directory,
                const std::string& marker, WrittenFiles* written);
   Status WriteIndex(const std::string& directory, std::vector<ManifestFile>* files);
-  Status PublishManifest(const std::string& directory, const Manifest& manifest);
+  /// `unknown`: it failed, and may be there all the same; its files must stay.
+  Status PublishManifest(const std::string& directory, const Manifest& manifest, bool* unknown);
   Manifest NewManifest(const SaveTask& task, std::string attempt);
   std::string NextDirectory(const SaveTask& task, int* copy);
   Result<std::string> ClaimDirectory(const SaveTask& task, const std::string& attempt);
@@ -79,13 +81,15 @@ class Committer {
   void DeleteDataBelow(const std::string& prefix);
   void Learn(SaveHistory written);
   void Remember(Checkpoint checkpoint);
-  std::vector<std::string> Referenced() const;
+  /// The files that checkpoints other than `except` refer to in other directories.
+  std::vector<std::string> Referenced(std::string_view except) const;
   Status Remove(const Checkpoint& checkpoint, bool* removed);
 
   const Environment& env_;
   Generation* const generation_;
   const CommitterOptions options_;
   std::vector<Checkpoint> checkpoints_;  // those that count, oldest first
+  std::vector<Checkpoint> uncertain_;    // newer ones that may count: their publish failed
   std::set<std::string> directories_;    // names taken, as far as we know
   std::vector<std::string> leftovers_;   // removed ones with files that others refer to
   std::int64_t next_serial_ = 0;

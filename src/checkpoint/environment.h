@@ -21,6 +21,7 @@ struct ProtocolRules {
   bool reread_fence_before_ack = true;   // overtaken after the commit: never acknowledge
   bool reread_fence_before_delete = true;  // overtaken before a removal: delete nothing
   bool remove_note_first = true;         // a removal announces itself before the manifest goes
+  bool retire_names = true;              // names that an older writer may be deleting are not reused
   bool check_part_identity = true;       // a part counts only with the attempt and uuid expected
   bool latest_by_sequence = true;        // latest is the newest commit, not the greatest step
 };

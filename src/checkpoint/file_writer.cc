@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "base/status_macros.h"
+#include "checkpoint/content_hasher.h"
 #include "checkpoint/names.h"
 
 namespace cairn {
@@ -16,8 +18,9 @@ namespace {
 
 constexpr std::uint64_t kArenaPart = ~std::uint64_t{0};  // tag of parts that need no buffer back
 constexpr std::size_t kRingBuffers = 8;
+// Copied and hashed piece by piece, so that the hashes read the copy from the cache.
+constexpr std::size_t kFillPiece = 64u << 10;
 constexpr std::uint64_t kMaxLinks = 8;  // rewritten after that: a rotten block must not take all
-constexpr std::uint64_t kReuseBytes = 1u << 20;
 
 /// A user's file, read in order.
 class UserFileReader {
@@ -61,16 +64,24 @@ class Writer {
 
  private:
   Status Claim();
+  void NoteCreated(std::string name, const Status& status);
   Status WriteOne(const PlannedFile& file);
-  Result<bool> Share(const PlannedFile& file, const FileHash& hash);
-  Status WriteFromArena(const PlannedFile& file, std::uint32_t object, const FileHash* known,
-                        FileHash* hash);
-  Status WriteStreamed(const PlannedFile& file, std::uint32_t object, FileHash* hash);
+  /// Shares the file with the previous checkpoint if its bytes are the same. What was hashed on the
+  /// way is left in `known`, for writing it.
+  Result<bool> ShareIfUnchanged(const PlannedFile& file, std::optional<FileHash>* known);
+  Result<bool> Share(const PlannedFile& file, const ShareableFiles::File& previous);
+  /// `hasher`: null when the hashes are known already.
+  Status WriteFromArena(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher);
+  Status WriteStreamed(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher);
   Status FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
                       std::span<std::byte> into);
   Result<std::size_t> FreeBuffer();
   std::string TakeFromPool(std::uint64_t bytes);
-  void Learn(const PlannedFile& file, const FileHash& hash);
+  bool Rereadable(const PlannedFile& file) const;
+  /// Calls fn(span) for the bytes of a rereadable file, in order.
+  template <typename Fn>
+  void ForEachSpan(const PlannedFile& file, Fn fn) const;
+  void Learn(const PlannedFile& file, const std::vector<std::uint64_t>& tensors);
   std::string Location(const PlannedFile& file) const {
     return names::Path(input_.directory, file.path);
   }
@@ -105,96 +116,146 @@ Status Writer::Claim() {
   env_.Step("save: claim");
   const std::string name = names::Path(input_.directory, names::kMarker);
   if (store_->traits().directories) {
-    // Exclusive, but not synced on its own: it only has to keep others out of the directory and to
-    // tell a later sweep whose garbage this is.
-    ASSIGN_OR_RETURN(const std::uint32_t object,
-                     session_->Open(name, {.bytes = input_.marker.size(), .reuse = ""}));
-    out_->created.push_back(name);
-    RETURN_IF_ERROR(session_->Append(object, std::as_bytes(std::span(input_.marker)), false,
-                                     kArenaPart));
-    return session_->Close(object);
+    // Exclusive, but never synced, hence not closed: it only has to keep others out of the directory
+    // and to tell a later sweep whose garbage this is; empty or torn it does so too.
+    auto object = session_->Open(name, {.bytes = input_.marker.size(), .reuse = ""});
+    NoteCreated(name, object.status());
+    if (!object.ok()) return object.status();
+    return session_->Append(*object, std::as_bytes(std::span(input_.marker)), false, kArenaPart);
   }
-  RETURN_IF_ERROR(PublishRecord(env_, name, input_.marker));
-  out_->created.push_back(name);
-  return Status::Ok();
+  const Status published = PublishRecord(env_, name, input_.marker);
+  NoteCreated(name, published);
+  return published;
+}
+
+void Writer::NoteCreated(std::string name, const Status& status) {
+  // After a failure half-way the name may be there, and is ours. Somebody else's is not.
+  if (!status.Is(Code::kAlreadyExists)) out_->created.push_back(std::move(name));
 }
 
 Status Writer::WriteOne(const PlannedFile& file) {
-  FileHash hash;
-  bool known = false;
-  const bool maybe_shared =
-      input_.shareable != nullptr && !file.streamed && file.bytes > 0 &&
-      input_.shareable->HasBytes(file.bytes);
-  if (maybe_shared && (file.expect_unchanged || file.bytes <= kChunkBytes)) {
-    FileHasher hasher;
-    hasher.Update({input_.arena + file.arena_offset, file.bytes});
-    hash = hasher.Finish();
-    known = true;
-    ASSIGN_OR_RETURN(const bool shared, Share(file, hash));
-    if (shared) {
-      Learn(file, hash);
-      return Status::Ok();
-    }
-  }
+  std::optional<FileHash> known;
+  ASSIGN_OR_RETURN(const bool shared, ShareIfUnchanged(file, &known));
+  if (shared) return Status::Ok();
   const std::string name = Location(file);
   NewObject object{.bytes = file.bytes, .reuse = TakeFromPool(file.bytes)};
   if (!object.reuse.empty()) env_.Step("save: recycle");
-  ASSIGN_OR_RETURN(const std::uint32_t handle, session_->Open(name, object));
-  out_->created.push_back(name);
+  auto handle = session_->Open(name, object);
+  NoteCreated(name, handle.status());
+  if (!handle.ok()) return handle.status();
+  ContentHasher hasher(file);
   if (file.streamed) {
-    RETURN_IF_ERROR(WriteStreamed(file, handle, &hash));
+    RETURN_IF_ERROR(WriteStreamed(file, *handle, known ? nullptr : &hasher));
   } else {
-    RETURN_IF_ERROR(WriteFromArena(file, handle, known ? &hash : nullptr, &hash));
+    RETURN_IF_ERROR(WriteFromArena(file, *handle, known ? nullptr : &hasher));
   }
-  RETURN_IF_ERROR(session_->Close(handle));
+  RETURN_IF_ERROR(session_->Close(*handle));
   ManifestFile entry;
   entry.path = file.path;
-  entry.hash = hash;
+  entry.hash = known ? *known : hasher.Finish();
   entry.part = input_.participant;
   out_->files.push_back(std::move(entry));
-  Learn(file, hash);
+  // What cannot be compared next time is not expected to be shared either.
+  if (!known && Rereadable(file)) Learn(file, hasher.tensors());
   return Status::Ok();
 }
 
-Result<bool> Writer::Share(const PlannedFile& file, const FileHash& hash) {
-  const ShareableFiles::File* previous = input_.shareable->Find(hash);
+bool Writer::Rereadable(const PlannedFile& file) const {
+  if (!file.streamed) return true;
+  if (!file.source_path.empty()) return false;
+  return std::none_of(file.tensors.begin(), file.tensors.end(), [&](const PlannedTensor& tensor) {
+    return input_.request->tensors[tensor.index].source != nullptr;
+  });
+}
+
+template <typename Fn>
+void Writer::ForEachSpan(const PlannedFile& file, Fn fn) const {
+  if (!file.streamed) {
+    fn(std::span(input_.arena + file.arena_offset, file.bytes));
+    return;
+  }
+  fn(std::as_bytes(std::span(file.head)));
+  for (const PlannedTensor& tensor : file.tensors) {
+    const auto* bytes = input_.arena != nullptr
+                            ? input_.arena + tensor.arena_offset
+                            : static_cast<const std::byte*>(
+                                  input_.request->tensors[tensor.index].data);
+    fn(std::span(bytes, tensor.bytes));
+  }
+}
+
+Result<bool> Writer::ShareIfUnchanged(const PlannedFile& file, std::optional<FileHash>* known) {
+  if (input_.shareable == nullptr || file.bytes == 0 || !Rereadable(file) ||
+      !input_.shareable->HasBytes(file.bytes)) {
+    return false;
+  }
+  if (file.bytes <= kChunkBytes) {
+    ContentHasher hasher(file);
+    ForEachSpan(file, [&](std::span<const std::byte> bytes) { hasher.Update(bytes); });
+    *known = hasher.Finish();
+    Learn(file, hasher.tensors());
+    const ShareableFiles::File* previous = input_.shareable->Find(file.bytes, (*known)->whole);
+    if (previous == nullptr) return false;
+    return Share(file, *previous);
+  }
+  if (!file.expect_unchanged || input_.history == nullptr) return false;
+  // One hash decides. The chunks' and the tensors' are then those of the last time.
+  Xxh3Stream whole;
+  ForEachSpan(file, [&](std::span<const std::byte> bytes) { whole.Update(bytes); });
+  const ShareableFiles::File* previous = input_.shareable->Find(file.bytes, whole.FinishWide());
   if (previous == nullptr) return false;
+  std::vector<std::uint64_t> tensors;
+  for (const PlannedTensor& tensor : file.tensors) {
+    const auto before = input_.history->find(tensor.stored_name);
+    if (before == input_.history->end()) return false;
+    tensors.push_back(before->second.hash);
+  }
+  ASSIGN_OR_RETURN(const bool shared, Share(file, *previous));
+  if (shared) Learn(file, tensors);
+  return shared;
+}
+
+Result<bool> Writer::Share(const PlannedFile& file, const ShareableFiles::File& previous) {
   ManifestFile entry;
   entry.path = file.path;
-  entry.hash = hash;
+  entry.hash = previous.hash;
   entry.part = input_.participant;
   if (store_->traits().hard_links) {
     env_.Step("save: link");
-    auto links = store_->LinkCount(previous->location);
+    auto links = store_->LinkCount(previous.location);
     if (!links.ok() || *links >= kMaxLinks) return false;
-    const Status linked = store_->Link(previous->location, Location(file));
+    const Status linked = store_->Link(previous.location, Location(file));
+    NoteCreated(Location(file), linked);
     if (linked.Is(Code::kNotFound) || linked.Is(Code::kResourceExhausted) ||
         linked.Is(Code::kUnimplemented)) {
       return false;  // removed by hand, EMLINK, no links on this mount: write it
     }
     RETURN_IF_ERROR(linked);
-    out_->created.push_back(Location(file));
   } else {
-    entry.ref = previous->location;
+    // A reference keeps nothing alive: the file may have been deleted by hand, or by half.
+    const auto there = store_->Stat(previous.location);
+    if (there.status().Is(Code::kNotFound)) return false;
+    if (!there.ok()) return there.status();
+    if (there->bytes != file.bytes) return false;
+    entry.ref = previous.location;
   }
   out_->files.push_back(std::move(entry));
-  progress_->shared += hash.bytes;
+  progress_->shared += file.bytes;
   return true;
 }
 
-Status Writer::WriteFromArena(const PlannedFile& file, std::uint32_t object, const FileHash* known,
-                              FileHash* hash) {
-  FileHasher hasher;
+Status Writer::WriteFromArena(const PlannedFile& file, std::uint32_t object,
+                              ContentHasher* hasher) {
   const std::byte* from = input_.arena + file.arena_offset;
   const std::uint64_t step = session_->part_bytes();
   for (std::uint64_t offset = 0; offset < file.bytes; offset += step) {
     const std::span<const std::byte> part(from + offset,
                                           std::min<std::uint64_t>(step, file.bytes - offset));
-    if (known == nullptr) hasher.Update(part);
+    // On its way first, hashed meanwhile.
     RETURN_IF_ERROR(session_->Append(object, part, true, kArenaPart));
+    if (hasher != nullptr) hasher->Update(part);
     progress_->written += part.size();
   }
-  if (known == nullptr) *hash = hasher.Finish();
   return Status::Ok();
 }
 
@@ -212,22 +273,26 @@ Result<std::size_t> Writer::FreeBuffer() {
   return buffer;
 }
 
-Status Writer::WriteStreamed(const PlannedFile& file, std::uint32_t object, FileHash* hash) {
-  FileHasher hasher;
+Status Writer::WriteStreamed(const PlannedFile& file, std::uint32_t object,
+                             ContentHasher* hasher) {
   UserFileReader reader;
   if (!file.source_path.empty()) RETURN_IF_ERROR(reader.Open(file.source_path));
   const std::uint64_t step = session_->part_bytes();
+  // Sources are asked for large pieces: a call of theirs may cost more than a copy.
+  const std::uint64_t fill = Rereadable(file) ? kFillPiece : step;
   for (std::uint64_t offset = 0; offset < file.bytes; offset += step) {
     if (input_.cancelled && input_.cancelled()) return CancelledError("the save was cancelled");
     ASSIGN_OR_RETURN(const std::size_t buffer, FreeBuffer());
     const std::span<std::byte> part(ring_->buffer(buffer),
                                     std::min<std::uint64_t>(step, file.bytes - offset));
-    RETURN_IF_ERROR(FillStreamed(file, &reader, offset, part));
-    hasher.Update(part);
+    for (std::uint64_t done = 0; done < part.size(); done += fill) {
+      const auto piece = part.subspan(done, std::min<std::uint64_t>(fill, part.size() - done));
+      RETURN_IF_ERROR(FillStreamed(file, &reader, offset + done, piece));
+      if (hasher != nullptr) hasher->Update(piece);
+    }
     RETURN_IF_ERROR(session_->Append(object, part, true, buffer));
     progress_->written += part.size();
   }
-  *hash = hasher.Finish();
   return Status::Ok();
 }
 
@@ -244,6 +309,7 @@ Status Writer::FillStreamed(const PlannedFile& file, UserFileReader* reader, std
       file.tensors.begin(), file.tensors.end(),
       [&](const PlannedTensor& tensor) { return tensor.file_offset + tensor.bytes <= offset; });
   for (; it != file.tensors.end() && it->file_offset < end; ++it) {
+    if (it->bytes == 0) continue;
     const std::uint64_t from = std::max(offset, it->file_offset);
     const std::uint64_t to = std::min(end, it->file_offset + it->bytes);
     const std::span<std::byte> piece = into.subspan(from - offset, to - from);
@@ -262,7 +328,7 @@ Status Writer::FillStreamed(const PlannedFile& file, UserFileReader* reader, std
 }
 
 std::string Writer::TakeFromPool(std::uint64_t bytes) {
-  if (input_.pool == nullptr || bytes < kReuseBytes) return "";
+  if (input_.pool == nullptr || bytes < input_.recycle_from_bytes) return "";
   // The nearest size: blocks that are there already are written over, the rest is cut off or added.
   auto best = input_.pool->end();
   auto distance = [&](const ObjectInfo& object) {
@@ -278,14 +344,9 @@ std::string Writer::TakeFromPool(std::uint64_t bytes) {
   return name;
 }
 
-void Writer::Learn(const PlannedFile& file, const FileHash& hash) {
-  if (file.streamed) return;
-  for (const PlannedTensor& tensor : file.tensors) {
-    TensorHistory& history = out_->history[tensor.stored_name];
-    history.hash = file.own_file
-                       ? hash.whole.low
-                       : Xxh3(std::span(input_.arena + file.arena_offset + tensor.file_offset,
-                                        tensor.bytes));
+void Writer::Learn(const PlannedFile& file, const std::vector<std::uint64_t>& tensors) {
+  for (std::size_t i = 0; i < file.tensors.size(); ++i) {
+    out_->history[file.tensors[i].stored_name].hash = tensors[i];
   }
 }
 
@@ -294,14 +355,14 @@ void Writer::Learn(const PlannedFile& file, const FileHash& hash) {
 ShareableFiles::ShareableFiles(const std::string& directory, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
     const std::string location = file.ref.empty() ? names::Path(directory, file.path) : file.ref;
-    by_bytes_.emplace(file.hash.bytes, std::pair(file.hash, File{location}));
+    by_bytes_.emplace(file.hash.bytes, File{location, file.hash});
   }
 }
 
-const ShareableFiles::File* ShareableFiles::Find(const FileHash& hash) const {
-  const auto [begin, end] = by_bytes_.equal_range(hash.bytes);
+const ShareableFiles::File* ShareableFiles::Find(std::uint64_t bytes, const Hash128& whole) const {
+  const auto [begin, end] = by_bytes_.equal_range(bytes);
   for (auto it = begin; it != end; ++it) {
-    if (it->second.first == hash) return &it->second.second;
+    if (it->second.hash.whole == whole) return &it->second;
   }
   return nullptr;
 }
@@ -320,6 +381,7 @@ Status StreamRing::Reserve(std::size_t buffer_bytes, std::size_t count) {
     return ResourceExhaustedError(std::string("no memory for write buffers: ") +
                                   std::strerror(errno));
   }
+  madvise(mapped, buffer_bytes * count, MADV_HUGEPAGE);  // fewer pages to pin for direct writes
   data_ = static_cast<std::byte*>(mapped);
   buffer_bytes_ = buffer_bytes;
   count_ = count;

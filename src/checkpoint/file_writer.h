@@ -28,12 +28,13 @@ class ShareableFiles {
 
   struct File {
     std::string location;  // inside the repository
+    FileHash hash;
   };
-  const File* Find(const FileHash& hash) const;
+  const File* Find(std::uint64_t bytes, const Hash128& whole) const;
   bool HasBytes(std::uint64_t bytes) const;
 
  private:
-  std::multimap<std::uint64_t, std::pair<FileHash, File>> by_bytes_;
+  std::multimap<std::uint64_t, File> by_bytes_;
 };
 
 /// A few buffers that streamed files pass through; allocated at the first use, then reused.
@@ -51,7 +52,9 @@ struct FileWriterInput {
   std::string directory;
   std::string participant;
   const ShareableFiles* shareable = nullptr;
+  const SaveHistory* history = nullptr;  // that the plan was made with
   std::vector<ObjectInfo>* pool = nullptr;  // recycled objects; used ones are taken out
+  std::uint64_t recycle_from_bytes = 0;     // smaller files are made anew
   std::string marker;  // when not empty: the directory is claimed with this marker first
   WriteMode mode = WriteMode::kAuto;
   std::function<bool()> cancelled;

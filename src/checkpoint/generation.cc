@@ -18,8 +18,15 @@
 //                seal fixes which older commits count; a late commit of an older writer is not
 //                named and never counts.
 //  4. Joins and the start record, with several participants: who takes part, and what all restore.
-//  5. Sweep.     Directories of older generations without a counting manifest can no longer become
-//                checkpoints that count, so their bytes are garbage.
+//  5. Sweep.     Directories of older generations without a manifest can no longer become
+//                checkpoints that count, so their bytes are garbage. A directory with a whole
+//                manifest that does not count is left alone unless its removal had begun: it may be
+//                a copy that somebody put back.
+//
+// Names are retired (step 3, in the seal): an older writer may have been stopped in the middle of
+// deleting a directory, after it had made sure that it was not overtaken. It goes on by name. Were
+// the name in use again by then, it would delete files of a checkpoint that counts. Whatever it can
+// still be deleting is listed, without a counting manifest, when the next generation opens.
 
 namespace cairn {
 namespace {
@@ -101,7 +108,19 @@ Result<bool> IsOldAttempt(Store* store, RepositoryReader* reader, const std::str
   if (!marker.status().Is(Code::kNotFound)) return marker.status();
   ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes, reader->ReadNotes(directory));
   return std::any_of(notes.begin(), notes.end(),
-                     [](const NoteRecord& note) { return note.kind == NoteKind::kRemove; });
+                     // With a uuid: read whole, and so ours; a removal's, or one that came after it.
+                     [](const NoteRecord& note) { return !note.uuid.empty(); });
+}
+
+/// True when there is no object at or below `prefix`, only empty directories.
+Result<bool> HoldsNothing(Store* store, const std::string& prefix) {
+  ASSIGN_OR_RETURN(const Listing listing, store->List(prefix));
+  if (!listing.objects.empty()) return false;
+  for (const std::string& sub : listing.prefixes) {
+    ASSIGN_OR_RETURN(const bool nothing, HoldsNothing(store, sub));
+    if (!nothing) return false;
+  }
+  return true;
 }
 
 /// Directories that attempts of older generations announced.
@@ -170,7 +189,7 @@ Status Generation::OpenCommitter() {
   } else if (!lock.status().Is(Code::kUnimplemented) && !options_.takeover) {
     if (!lock.status().Is(Code::kUnavailable)) return lock.status();
     std::string owner;
-    RepositoryReader reader(store);
+    RepositoryReader reader(store, env_.rules);
     if (auto newest = reader.NewestFence(); newest.ok() && *newest > 0) {
       auto bytes = store->Get(names::Fence(*newest), kMaxRecordBytes);
       if (bytes.ok()) {
@@ -187,7 +206,7 @@ Status Generation::OpenCommitter() {
     RETURN_IF_ERROR(PublishFence());
     RETURN_IF_ERROR(PublishSeal());
   } else {
-    RepositoryReader reader(store);
+    RepositoryReader reader(store, env_.rules);
     ASSIGN_OR_RETURN(const RepositoryView early, reader.Read());
     for (const Checkpoint& checkpoint : early.checkpoints) {
       if (checkpoint.counts) sealed_.push_back(checkpoint);
@@ -201,7 +220,7 @@ Status Generation::OpenCommitter() {
 
 Status Generation::AdoptJob() {
   Store* store = env_.store.get();
-  RepositoryReader reader(store);
+  RepositoryReader reader(store, env_.rules);
   auto record = reader.ReadRecord();
   if (!record.ok() && record.status().Is(Code::kNotFound)) {
     RepositoryRecord fresh;
@@ -228,7 +247,7 @@ Status Generation::AdoptJob() {
 
 Status Generation::PublishFence() {
   Store* store = env_.store.get();
-  RepositoryReader reader(store);
+  RepositoryReader reader(store, env_.rules);
   for (;;) {
     ASSIGN_OR_RETURN(const std::uint64_t newest, reader.NewestFence());
     if (newest > 0) {
@@ -259,7 +278,7 @@ Status Generation::PublishFence() {
 }
 
 Status Generation::PublishSeal() {
-  RepositoryReader reader(env_.store.get());
+  RepositoryReader reader(env_.store.get(), env_.rules);
   if (env_.rules.fence_before_listing) {
     ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
     for (const DamagedCheckpoint& damaged : view.damaged) {
@@ -272,15 +291,35 @@ Status Generation::PublishSeal() {
                           " while it was opening");
     }
     for (const Checkpoint& checkpoint : view.checkpoints) {
-      if (checkpoint.counts) sealed_.push_back(checkpoint);
+      if (!checkpoint.counts) continue;
+      sealed_.push_back(checkpoint);
+      // Its writer may have been killed between the manifest's link and the sync of its name. What
+      // a seal names, and what is restored, must not vanish with the next power loss.
+      if (view.newest_seal && checkpoint.manifest->generation < view.newest_seal->generation) {
+        continue;
+      }
+      RETURN_IF_ERROR(env_.store->SyncDirectory(checkpoint.directory, "sealed manifest"));
     }
+    RetireNames(view);
   }
   SealRecord seal;
   seal.generation = number_;
   seal.uuid = uuid_;
   for (const Checkpoint& checkpoint : sealed_) seal.commits.push_back(checkpoint.manifest->id);
+  seal.retired.assign(retired_.begin(), retired_.end());
   env_.Step("open: seal");
   return PublishRecord(env_, names::Seal(number_), Encode(seal));
+}
+
+void Generation::RetireNames(const RepositoryView& view) {
+  if (!env_.rules.retire_names) return;
+  if (view.newest_seal) {
+    retired_.insert(view.newest_seal->retired.begin(), view.newest_seal->retired.end());
+  }
+  for (const Checkpoint& checkpoint : view.checkpoints) {
+    if (!checkpoint.counts && !checkpoint.foreign) retired_.insert(checkpoint.directory);
+  }
+  retired_.insert(view.unfinished.begin(), view.unfinished.end());
 }
 
 Status Generation::CheckFence() const {
@@ -407,7 +446,7 @@ Status Generation::OpenParticipant() {
   env_.Step("open: join");
   RETURN_IF_ERROR(PublishRecord(env_, names::Join(self, uuid_), Encode(join)));
 
-  RepositoryReader reader(store);
+  RepositoryReader reader(store, env_.rules);
   const Clock::Duration deadline = env_.clock->Now() + options_.join_deadline;
   auto poll = std::chrono::nanoseconds(kFirstPoll);
   for (;;) {
@@ -443,7 +482,7 @@ Status Generation::OpenParticipant() {
 Status Generation::Sweep() {
   Store* store = env_.store.get();
   env_.Step("open: sweep");
-  RepositoryReader reader(store);
+  RepositoryReader reader(store, env_.rules);
   ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
   RETURN_IF_ERROR(CheckFence());  // an overtaken opener must not judge by its old seal
   ASSIGN_OR_RETURN(const std::set<std::string> announced, AnnouncedDirectories(store, number_));
@@ -454,20 +493,33 @@ Status Generation::Sweep() {
       if (!file.ref.empty()) kept.push_back(file.ref);
     }
   }
+  // What an overtaken writer claims after our seal is not retired: swept, its name would be free
+  // while that writer still works in it. The next opening takes it.
+  auto retired = [this](const std::string& directory) {
+    return retired_.contains(directory) || !env_.rules.retire_names;
+  };
   for (const Checkpoint& checkpoint : view.checkpoints) {
-    if (checkpoint.counts || checkpoint.foreign) continue;
-    if (checkpoint.manifest->generation >= number_) continue;
+    if (checkpoint.foreign || !checkpoint.removed || !retired(checkpoint.directory)) continue;
     RETURN_IF_ERROR(DeleteCheckpointDirectory(store, checkpoint.directory, kept));
   }
   for (const std::string& directory : view.unfinished) {
+    if (!retired(directory)) continue;
     ASSIGN_OR_RETURN(const bool ours,
                      IsOldAttempt(store, &reader, directory, number_, announced));
-    if (ours) RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
+    if (ours) {
+      RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
+      continue;
+    }
+    // A save or a removal that ended between the directory and its marker.
+    ASSIGN_OR_RETURN(const bool empty, HoldsNothing(store, directory));
+    if (empty) RETURN_IF_ERROR(store->PruneDirectories(directory));
   }
   // Pools of older generations: their owner may still be writing into them, so never reuse, unlink.
   ASSIGN_OR_RETURN(const Listing pools, store->List(std::string(names::kPool)));
   for (const std::string& pool : pools.prefixes) {
-    if (FileName(pool) == std::to_string(number_)) continue;
+    const std::string_view name = FileName(pool);
+    const bool ours = name.find_first_not_of("0123456789") == name.npos;
+    if (!ours || name == std::to_string(number_)) continue;
     RETURN_IF_ERROR(DeleteTree(store, pool, {}));
   }
   return store->PruneDirectories(std::string(names::kPool));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class Generation {
   const std::string& uuid() const { return uuid_; }
   /// The checkpoints that count, as of the seal; the committer's. Oldest first.
   const std::vector<Checkpoint>& sealed() const { return sealed_; }
+  /// Directory names that must not be used again; the committer's.
+  const std::set<std::string>& retired() const { return retired_; }
   /// With several participants: what all of them restore ("": nothing).
   const std::string& restore_id() const { return start_.restore; }
 
@@ -67,6 +70,7 @@ class Generation {
   Status AdoptJob();
   Status PublishFence();
   Status PublishSeal();
+  void RetireNames(const RepositoryView& view);
   Status StartParticipants();
   Status Sweep();
   Result<std::map<std::string, std::string, std::less<>>> ReadJoins();
@@ -79,6 +83,7 @@ class Generation {
   std::string uuid_;
   std::string job_;
   std::vector<Checkpoint> sealed_;
+  std::set<std::string> retired_;
   StartRecord start_;
   bool readmitted_ = false;
 };

@@ -130,6 +130,12 @@ Status IntersectPieces(const StoredTensor& stored, const std::vector<std::uint64
   const std::size_t before = runs->size();
   const auto bits = static_cast<std::uint64_t>(DTypeBits(stored.dtype));
   for (const StoredPiece& piece : stored.pieces) {
+    ByteRun run{.file = piece.file, .file_offset = piece.file_offset, .to = target, .owner = owner};
+    if (piece.shape == shape && piece.offset == offset) {  // mostly: the whole of a whole tensor
+      run.bytes = bytes;
+      runs->push_back(run);
+      return Status::Ok();
+    }
     SharedRectangle shared;
     if (!Intersect(piece, shape, offset, bits, &shared)) continue;
     if (!shared.WholeBytes()) {
@@ -137,9 +143,7 @@ Status IntersectPieces(const StoredTensor& stored, const std::vector<std::uint64
       return UnimplementedError(
           fmt::format("elements of {} bits in pieces that do not start at whole bytes", bits));
     }
-    AddRuns(shared,
-            {.file = piece.file, .file_offset = piece.file_offset, .to = target, .owner = owner},
-            runs);
+    AddRuns(shared, run, runs);
   }
   return Status::Ok();
 }

@@ -7,59 +7,11 @@
 
 #include "checkpoint/coverage.h"
 #include "checkpoint/restore.h"
+#include "checkpoint/test_rectangles.h"
 #include "format/safetensors.h"
 
 namespace cairn {
 namespace {
-
-using Dims = std::vector<std::uint64_t>;
-
-std::uint64_t Volume(const Dims& shape) {
-  std::uint64_t volume = 1;
-  for (const std::uint64_t extent : shape) volume *= extent;
-  return volume;
-}
-
-struct Rectangle {
-  Dims shape;
-  Dims offset;
-};
-
-// Cuts the rectangle at random places until there are about `count` parts.
-std::vector<Rectangle> RandomPartition(const Dims& shape, std::size_t count,
-                                       std::mt19937_64* random) {
-  std::vector<Rectangle> parts = {{shape, Dims(shape.size(), 0)}};
-  for (std::size_t tries = 0; parts.size() < count && tries < 10 * count; ++tries) {
-    Rectangle& part = parts[(*random)() % parts.size()];
-    if (shape.empty()) break;
-    const std::size_t d = (*random)() % shape.size();
-    if (part.shape[d] < 2) continue;
-    const std::uint64_t cut = 1 + (*random)() % (part.shape[d] - 1);
-    Rectangle rest = part;
-    rest.offset[d] += cut;
-    rest.shape[d] -= cut;
-    part.shape[d] = cut;
-    parts.push_back(rest);
-  }
-  return parts;
-}
-
-// Calls fn(index in the whole array, index in the rectangle) for each element of the rectangle.
-template <typename Fn>
-void ForEachElement(const Dims& whole, const Rectangle& rectangle, Fn fn) {
-  const std::uint64_t count = Volume(rectangle.shape);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    std::uint64_t rest = i;
-    std::uint64_t index = 0;
-    std::uint64_t stride = 1;
-    for (std::size_t d = whole.size(); d-- > 0;) {
-      index += (rectangle.offset[d] + rest % rectangle.shape[d]) * stride;
-      rest /= rectangle.shape[d];
-      stride *= whole[d];
-    }
-    fn(index, i);
-  }
-}
 
 // The array cut into pieces, one "file" each, with a few bytes before the data.
 struct Stored {
@@ -74,16 +26,13 @@ Stored Store(const std::string& array, DType dtype, const Dims& shape,
   stored.tensor = {.dtype = dtype, .shape = shape};
   for (const Rectangle& part : parts) {
     const std::uint64_t lead = 3 + stored.files.size() % 5;
-    std::string file(lead + Volume(part.shape) * width, '#');
-    ForEachElement(shape, part, [&](std::uint64_t from, std::uint64_t to) {
-      std::memcpy(file.data() + lead + to * width, array.data() + from * width, width);
-    });
+    const std::string file = std::string(lead, '#') + CutOut(array, shape, part, width);
     stored.tensor.pieces.push_back({.file = stored.files.size(),
                                     .file_offset = lead,
                                     .bytes = file.size() - lead,
                                     .shape = part.shape,
                                     .offset = part.offset});
-    stored.files.push_back(std::move(file));
+    stored.files.push_back(file);
   }
   return stored;
 }
@@ -118,10 +67,7 @@ TEST(IntersectPieces, AnyLayoutIsFilledFromAnyOther) {
     ASSERT_TRUE(CheckCoverage("x", stored.tensor).ok());
     for (const Rectangle& target : RandomPartition(shape, 1 + random() % 12, &random)) {
       std::string filled(Volume(target.shape) * width, '\0');
-      std::string expected = filled;
-      ForEachElement(shape, target, [&](std::uint64_t from, std::uint64_t to) {
-        std::memcpy(expected.data() + to * width, array.data() + from * width, width);
-      });
+      const std::string expected = CutOut(array, shape, target, width);
       std::vector<ByteRun> runs;
       ASSERT_TRUE(IntersectPieces(stored.tensor, target.shape, target.offset,
                                   reinterpret_cast<std::byte*>(filled.data()), 7, &runs)

@@ -91,6 +91,8 @@ Status Planner::CheckTensors(const SaveHistory& history, int rank, int world_siz
                              std::map<TensorGroup, std::vector<Item>>* groups) {
   std::map<std::string, std::uint64_t> replicated;
   std::set<std::pair<TensorGroup, std::string>> taken;
+  std::set<std::string> sharded;
+  std::vector<const Tensor*> with_at;
   std::vector<Item> items;
   for (std::size_t i = 0; i < request_.tensors.size(); ++i) {
     const Tensor& tensor = request_.tensors[i];
@@ -121,8 +123,20 @@ Status Planner::CheckTensors(const SaveHistory& history, int rank, int world_siz
     if (!taken.insert({tensor.group, item.stored_name}).second) {
       return InvalidArgumentError("two tensors are called " + Quoted(item.stored_name));
     }
+    if (tensor.shard) {
+      sharded.insert(tensor.name);
+    } else if (tensor.name.find('@') != tensor.name.npos) {
+      with_at.push_back(&tensor);
+    }
     if (tensor.replicated) replicated[item.stored_name] = item.bytes;
     items.push_back(std::move(item));
+  }
+  for (const Tensor* tensor : with_at) {
+    // "x@0" beside pieces of "x" would be read as one of them.
+    if (sharded.contains(tensor->name.substr(0, tensor->name.rfind('@')))) {
+      return InvalidArgumentError("the tensor " + Quoted(tensor->name) +
+                                  " is called like a piece of a distributed array; rename it");
+    }
   }
   const std::map<std::string, int> writers = AssignReplicated(replicated, world_size);
   for (Item& item : items) {

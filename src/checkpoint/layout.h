@@ -26,6 +26,7 @@ struct LayoutLimits {
   std::uint64_t own_file_bytes = 64u << 20;     // tensors of at least this have a file of their own
   std::uint64_t packed_file_bytes = 256u << 20;  // others are packed up to this
   std::uint64_t header_bytes = kSafetensorsHeaderBudget;
+  std::uint64_t recycle_from_bytes = 1u << 20;  // smaller files of removed checkpoints are unlinked
 };
 
 /// A tensor's place in a planned file.

@@ -21,10 +21,15 @@
 #include "checkpoint/retention.h"
 #include "checkpoint/save_task.h"
 #include "checkpoint/snapshot.h"
+#include "format/json.h"
 #include "storage/local/local_store.h"
 
 namespace cairn {
 namespace {
+
+// How often a restore starts over because what it read was removed under it. Each time a newer
+// checkpoint was committed meanwhile.
+constexpr int kMaxRestoreRounds = 16;
 
 Status ValidateOptions(const ManagerOptions& options) {
   RETURN_IF_ERROR(ValidateRetention(options.retention));
@@ -37,6 +42,19 @@ Status ValidateOptions(const ManagerOptions& options) {
       !ValidateObjectName(options.participant).ok() ||
       options.participant.find('/') != options.participant.npos) {
     return InvalidArgumentError("participant must be a plain name like \"rank\" or \"trainer\"");
+  }
+  return Status::Ok();
+}
+
+Status ValidateValues(const SaveRequest& request) {
+  const std::pair<const char*, const Value*> members[] = {{"counters", &request.counters},
+                                                          {"metrics", &request.metrics},
+                                                          {"metadata", &request.metadata},
+                                                          {"lineage", &request.lineage}};
+  for (const auto& [name, value] : members) {
+    if (!value->is_object()) return InvalidArgumentError(std::string(name) + " must be an object");
+    // Two levels are the manifest's own.
+    RETURN_IF_ERROR(ValidateJsonValue(*value, kMaxJsonDepth - 2).WithContext(name));
   }
   return Status::Ok();
 }
@@ -58,7 +76,7 @@ class Manager final : public CheckpointManager {
       : options_(std::move(options)),
         env_(std::move(env)),
         limits_(limits),
-        reader_(env_.store.get()),
+        reader_(env_.store.get(), env_.rules),
         owner_pid_(getpid()) {}
   ~Manager() override;
 
@@ -88,8 +106,9 @@ class Manager final : public CheckpointManager {
   void Background(std::stop_token stop) EXCLUDES(mu_);
   void RunTask(SaveTask* task);
   Result<std::optional<Restored>> RestoreByPath(const RestoreRequest& request);
+  /// `removed`: a checkpoint of the view was removed while we read it; look again.
   Result<std::optional<Restored>> RestoreLatest(const RepositoryView& view,
-                                                const RestoreRequest& request);
+                                                const RestoreRequest& request, bool* removed);
   Result<Restored> RestoreOne(Store* store, const Checkpoint& checkpoint,
                               const RestoreRequest& request);
   Status Note(const std::string& id, NoteKind kind, Value values);
@@ -159,6 +178,7 @@ Status Manager::Start() {
   commit.retention = options_.retention;
   commit.deadline = options_.deadline;
   commit.pool_bytes = options_.pool_bytes;
+  commit.recycle_from_bytes = limits_.recycle_from_bytes;
   switch (options_.disk_writes) {
     case DiskWrites::kAuto: commit.mode = WriteMode::kAuto; break;
     case DiskWrites::kDirect: commit.mode = WriteMode::kDirect; break;
@@ -225,6 +245,7 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
   if (request.step < 0) {
     return InvalidArgumentError("step must not be negative: " + std::to_string(request.step));
   }
+  RETURN_IF_ERROR(ValidateValues(request));
   const bool committing = !Collective() || options_.rank == 0;
   {
     MutexLock lock(&mu_);
@@ -246,10 +267,12 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
   }
   // Idle from here until the task is handed over: arena and committer are ours.
   env_.Step("save: plan");
+  // A caller who waits anyway needs no snapshot: its memory is copied and written piece by piece.
+  const bool streamed = request.blocking || options_.low_memory;
   ASSIGN_OR_RETURN(SavePlan plan, PlanSave(request, Self(), options_.rank,
                                            Collective() ? options_.world_size : 1,
                                            committer_->history(), limits_, !Collective(),
-                                           options_.low_memory));
+                                           streamed));
   RETURN_IF_ERROR(CheckSpace(plan));
   RETURN_IF_ERROR(arena_.Reserve(plan.arena_bytes));
 
@@ -259,12 +282,11 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
   task->plan = std::move(plan);
   task->request = std::move(request);
   task->number = ++last_number_;
-  const bool blocking = task->request.blocking || options_.low_memory;
-  task->copy_in_background = task->request.lazy && !blocking;
+  task->copy_in_background = task->request.lazy && !streamed;
   if (!task->copy_in_background) {
     env_.Step("save: snapshot");
     CopyIntoArena(task->request, task->plan, arena_.data(), pool_.get());
-    if (!options_.low_memory) state->MarkCopied(Status::Ok());
+    if (!streamed) state->MarkCopied(Status::Ok());
   }
   {
     MutexLock lock(&mu_);
@@ -273,7 +295,7 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
   }
   changed_.NotifyAll();
   SaveHandle handle(state);
-  if (blocking) {
+  if (streamed) {
     auto result = handle.Wait();
     state->AddStall(env_.clock->Now() - begun);
     if (!result.ok()) return result.status();
@@ -331,7 +353,7 @@ void Manager::RunTask(SaveTask* task) {
     CopyIntoArena(task->request, task->plan, arena_.data(), pool_.get());
     task->state->MarkCopied(Status::Ok());
   }
-  auto info = committer_->Commit(*task, options_.low_memory ? nullptr : arena_.data());
+  auto info = committer_->Commit(*task, task->plan.arena_bytes == 0 ? nullptr : arena_.data());
   if (!info.ok()) {
     task->state->Finish(info.status().WithContext("save of step " +
                                                   std::to_string(task->request.step)));
@@ -423,7 +445,8 @@ Result<std::optional<Restored>> Manager::RestoreByPath(const RestoreRequest& req
 }
 
 Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& view,
-                                                       const RestoreRequest& request) {
+                                                       const RestoreRequest& request,
+                                                       bool* removed) {
   std::vector<std::string> fallbacks;
   bool any = !view.damaged.empty();
   for (const DamagedCheckpoint& damaged : view.damaged) {
@@ -443,6 +466,11 @@ Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& vie
     if (!status.Is(Code::kCorruption) && !status.Is(Code::kNotFound)) {
       return status.WithContext("restore step " + std::to_string(it->manifest->step));
     }
+    // A removal takes the manifest before the files: then there is a newer one, no damage.
+    const auto still = reader_.ReadManifest(it->directory);
+    *removed = *removed || still.status().Is(Code::kNotFound) ||
+               (still.ok() && still->id != it->manifest->id);
+    if (*removed) return status;
     fallbacks.push_back(it->directory + " (step " + std::to_string(it->manifest->step) +
                         "): " + std::string(status.message()));
   }
@@ -463,19 +491,14 @@ Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
     if (generation_->restore_id().empty()) return std::optional<Restored>();
     request.id = generation_->restore_id();
   }
-  ASSIGN_OR_RETURN(const RepositoryView view, reader_.Read());
+  ASSIGN_OR_RETURN(RepositoryView view, reader_.Read());
   if (!request.step && request.id.empty()) {
-    auto restored = RestoreLatest(view, request);
-    if (restored.status().Is(Code::kCorruption)) {
-      // A removal may have taken the files away under us: look once more.
-      ASSIGN_OR_RETURN(const RepositoryView again, reader_.Read());
-      const Checkpoint* before = view.Latest();
-      const Checkpoint* now = again.Latest();
-      if (now != nullptr && (before == nullptr || before->manifest->id != now->manifest->id)) {
-        return RestoreLatest(again, request);
-      }
+    for (int round = 1;; ++round) {
+      bool removed = false;
+      auto restored = RestoreLatest(view, request, &removed);
+      if (!removed || round == kMaxRestoreRounds) return restored;
+      ASSIGN_OR_RETURN(view, reader_.Read());
     }
-    return restored;
   }
   const Checkpoint* wanted = nullptr;
   for (const Checkpoint& checkpoint : view.checkpoints) {
@@ -509,7 +532,7 @@ Status Manager::Note(const std::string& id, NoteKind kind, Value values) {
   NoteRecord note;
   note.kind = kind;
   note.values = std::move(values);
-  return AppendNote(env_, checkpoint->directory, std::move(note)).status();
+  return AppendNote(env_, checkpoint->directory, id, std::move(note)).status();
 }
 
 Status Manager::Pin(const std::string& id) { return Note(id, NoteKind::kPin, Value::Object{}); }

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include <cairn/checkpoint_manager.h>
 #include <cairn/status.h>
 
 #include "checkpoint/catalog.h"
@@ -17,30 +18,32 @@ namespace cairn {
 struct ChunkRequest {
   std::size_t file = 0;     // index into OpenCheckpoint::files
   std::uint64_t chunk = 0;  // number of the kChunkBytes piece
-  /// Where the bytes go; null: into a buffer that is valid during the callback. Only for full
-  /// chunks and 4 KiB-aligned memory.
-  std::byte* direct = nullptr;
+
+  friend bool operator==(const ChunkRequest&, const ChunkRequest&) = default;
 };
 
 struct ReadChunksOptions {
   /// Compare with the manifest's sums; a difference is Corruption. Off for callers that hash
   /// themselves.
   bool verify = true;
-  /// Hand over in the order of the requests rather than as they arrive.
-  bool in_order = false;
-  /// Set to the number of requests (the first ones) whose reads were started, also on failure: the
-  /// memory of `direct` ones among them may have changed.
-  std::size_t* started = nullptr;
+  enum class Delivery {
+    kAsTheyArrive,  // on the calling thread
+    kInOrder,       // on the calling thread, in the order of the requests
+    kConcurrent,    // on several threads at once; hashing is spread over them too
+  };
+  Delivery delivery = Delivery::kAsTheyArrive;
+  /// Called on the calling thread with the bytes handed over so far and all that were asked for.
+  Progress progress = {};
 };
 
-/// Receives each chunk with the outcome of its read (`bytes` is empty when that failed). A status
-/// that is not OK ends the reading.
+/// Receives each chunk with the outcome of its read (`bytes` is empty when that failed; they are
+/// valid during the call). A status that is not OK ends the reading.
 using ChunkSink = std::function<Status(std::size_t request, const Status& outcome,
                                        std::span<const std::byte> bytes)>;
 
-/// Reads chunks with several in flight, through the checkpoint's buffers, and hands each to `sink`
-/// on the calling thread. A failure names checkpoint, file and chunk. When it returns, nothing is
-/// in flight any more.
+/// Reads chunks with several in flight, through the checkpoint's buffers, and hands each to `sink`.
+/// A failure names checkpoint, file and chunk. When it returns, nothing is in flight and no call of
+/// `sink` is under way any more.
 Status ReadChunks(Store* store, const OpenCheckpoint& checkpoint,
                   const std::vector<ChunkRequest>& requests, const ReadChunksOptions& options,
                   const ChunkSink& sink);

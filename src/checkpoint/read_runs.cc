@@ -6,14 +6,13 @@
 
 #include "base/checksum.h"
 #include "base/status_macros.h"
+#include "base/thread_annotations.h"
 #include "checkpoint/names.h"
 #include "checkpoint/read_chunks.h"
 #include "checkpoint/restore.h"
 
 namespace cairn {
 namespace {
-
-constexpr std::uintptr_t kDirectAlign = 4096;
 
 /// That a run has bytes in a chunk.
 struct Share {
@@ -86,16 +85,6 @@ Result<std::vector<Share>> ShareOut(const OpenCheckpoint& checkpoint,
   return shares;
 }
 
-// The memory that the chunk alone fills, when it can be read straight into it; null otherwise.
-std::byte* DirectTarget(const ByteRun& run, std::uint64_t chunk) {
-  const std::uint64_t begin = chunk * kChunkBytes;
-  if (run.count != 1 || run.file_offset > begin || RunEnd(run) < begin + kChunkBytes) {
-    return nullptr;
-  }
-  std::byte* to = run.to + (begin - run.file_offset);
-  return reinterpret_cast<std::uintptr_t>(to) % kDirectAlign == 0 ? to : nullptr;
-}
-
 }  // namespace
 
 Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const ByteRun> runs,
@@ -103,56 +92,39 @@ Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const 
   ASSIGN_OR_RETURN(const std::vector<Share> shares, ShareOut(checkpoint, runs));
   std::vector<ChunkRequest> requests;
   std::vector<std::size_t> first_share;  // of each request, and the end
-  std::uint64_t total = 0;
-  const auto touch = [&](const Share& share) {
-    if (touched == nullptr) return;
-    const std::size_t owner = runs[share.run].owner;
-    if (owner >= touched->size()) touched->resize(owner + 1);
-    (*touched)[owner] = true;
-  };
-  for (std::size_t i = 0; i < shares.size();) {
-    const Share& share = shares[i];
-    std::size_t end = i + 1;
-    while (end < shares.size() && shares[end].file == share.file &&
-           shares[end].chunk == share.chunk) {
-      ++end;
-    }
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const ChunkRequest request{shares[i].file, shares[i].chunk};
+    if (!requests.empty() && requests.back() == request) continue;
+    requests.push_back(request);
     first_share.push_back(i);
-    std::byte* direct =
-        verify_only || end - i > 1 ? nullptr : DirectTarget(runs[share.run], share.chunk);
-    requests.push_back({share.file, share.chunk, direct});
-    total += ChunkLength(checkpoint.files()[share.file].entry->hash.bytes, share.chunk);
-    i = end;
   }
   first_share.push_back(shares.size());
 
-  std::uint64_t done = 0;
-  std::size_t started = 0;
-  const Status status =
-      ReadChunks(store, checkpoint, requests, {.started = &started},
-                 [&](std::size_t index, const Status& outcome, std::span<const std::byte> bytes) {
-                   const ChunkRequest& request = requests[index];
-                   const std::uint64_t begin = request.chunk * kChunkBytes;
-                   const std::span<const Share> chunk_shares(
-                       &shares[first_share[index]], first_share[index + 1] - first_share[index]);
-                   if (!outcome.ok()) return outcome;
-                   if (!verify_only && request.direct == nullptr) {
-                     for (const Share& share : chunk_shares) {
-                       touch(share);
-                       ForEachStretch(runs[share.run], begin, begin + bytes.size(),
-                                      [&](std::uint64_t from, std::uint64_t count, std::byte* to) {
-                                        std::memcpy(to, bytes.data() + (from - begin), count);
-                                      });
-                     }
-                   }
-                   done += bytes.size();
-                   if (progress) progress(done, total);
-                   return Status::Ok();
-                 });
-  for (std::size_t i = 0; i < started; ++i) {
-    if (requests[i].direct != nullptr) touch(shares[first_share[i]]);
-  }
-  return status;
+  Mutex touched_mu;  // guards *touched
+  const auto copy = [&](std::size_t index, const Status& outcome,
+                        std::span<const std::byte> bytes) {
+    if (!outcome.ok() || verify_only) return outcome;
+    const std::uint64_t begin = requests[index].chunk * kChunkBytes;
+    const std::span<const Share> chunk_shares(&shares[first_share[index]],
+                                              first_share[index + 1] - first_share[index]);
+    for (const Share& share : chunk_shares) {
+      ForEachStretch(runs[share.run], begin, begin + bytes.size(),
+                     [&](std::uint64_t from, std::uint64_t count, std::byte* to) {
+                       std::memcpy(to, bytes.data() + (from - begin), count);
+                     });
+    }
+    if (touched == nullptr) return outcome;
+    MutexLock lock(&touched_mu);
+    for (const Share& share : chunk_shares) {
+      const std::size_t owner = runs[share.run].owner;
+      if (owner >= touched->size()) touched->resize(owner + 1);
+      (*touched)[owner] = true;
+    }
+    return outcome;
+  };
+  return ReadChunks(store, checkpoint, requests,
+                    {.delivery = ReadChunksOptions::Delivery::kConcurrent, .progress = progress},
+                    copy);
 }
 
 }  // namespace cairn

@@ -42,10 +42,10 @@ bool Pinned(const std::vector<NoteRecord>& notes) {
 }  // namespace
 
 Result<std::uint64_t> AppendNote(const Environment& env, const std::string& directory,
-                                 NoteRecord note) {
+                                 const std::string& id, NoteRecord note) {
   note.uuid = env.ids->NewUuid();
   note.time = env.clock->WallNanos();
-  RepositoryReader reader(env.store.get());
+  RepositoryReader reader(env.store.get(), env.rules);
   for (;;) {
     ASSIGN_OR_RETURN(note.number, NextNoteNumber(env.store.get(), directory));
     // Judged after the number was chosen: a removal that takes a lower number is seen here, one
@@ -53,14 +53,21 @@ Result<std::uint64_t> AppendNote(const Environment& env, const std::string& dire
     ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
     const Checkpoint* found = nullptr;
     for (const Checkpoint& checkpoint : view.checkpoints) {
-      if (checkpoint.directory == directory) found = &checkpoint;
+      if (checkpoint.directory == directory && checkpoint.manifest->id == id) found = &checkpoint;
     }
     if (found == nullptr) return NotFoundError("there is no checkpoint in " + directory);
     if (found->removed) return AbortedError(directory + " is being removed");
     const Status published =
         PublishRecord(env, names::Note(directory, note.number), Encode(note));
-    if (published.ok()) return note.number;
-    if (!published.Is(Code::kAlreadyExists)) return published;
+    if (published.Is(Code::kAlreadyExists)) continue;
+    RETURN_IF_ERROR(published);
+    // A removal that began after we judged may have ended before we wrote: it took its note with it
+    // and so gave the number free. Then the manifest is gone, and ours is a note of nothing, left
+    // to the next sweep (deleting it by name could hit another's).
+    auto manifest = reader.ReadManifest(directory);
+    if (manifest.ok() && manifest->id == id) return note.number;
+    if (!manifest.ok() && !manifest.status().Is(Code::kNotFound)) return manifest.status();
+    return AbortedError(directory + " was removed meanwhile");
   }
 }
 
@@ -68,7 +75,7 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
                                  const Checkpoint& checkpoint, const RemovalOptions& options) {
   Store* store = env.store.get();
   const std::string& directory = checkpoint.directory;
-  RepositoryReader reader(store);
+  RepositoryReader reader(store, env.rules);
   if (env.rules.remove_note_first) {
     NoteRecord note;
     note.kind = NoteKind::kRemove;

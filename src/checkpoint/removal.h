@@ -11,10 +11,10 @@
 
 namespace cairn {
 
-/// Appends a note to a checkpoint under the next free number; returns that number. NotFound when
-/// the checkpoint's manifest is gone; Aborted when a removal was first.
+/// Appends a note to the checkpoint `id` in `directory` under the next free number; returns that
+/// number. NotFound when the checkpoint is gone; Aborted when a removal was first.
 Result<std::uint64_t> AppendNote(const Environment& env, const std::string& directory,
-                                 NoteRecord note);
+                                 const std::string& id, NoteRecord note);
 
 struct RemovalOptions {
   std::vector<std::string> kept;  // paths that live manifests refer to

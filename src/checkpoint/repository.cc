@@ -10,6 +10,10 @@
 namespace cairn {
 namespace {
 
+// Passes over a repository that does not stand still. A writer would have to commit and remove in
+// each of them.
+constexpr int kMaxRounds = 16;
+
 bool IsEngineDirectory(std::string_view name) {
   return name == names::kGenerations || name == names::kPool || name == "log";
 }
@@ -166,13 +170,20 @@ Result<Manifest> RepositoryReader::ReadManifest(const std::string& directory) {
 }
 
 Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& directory) {
+  bool vanished = false;
+  return ReadNotes(directory, &vanished);
+}
+
+Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& directory,
+                                                            bool* vanished) {
   ASSIGN_OR_RETURN(const Listing listing, store_->List(names::Path(directory, "notes")));
   std::vector<NoteRecord> notes;
   for (const ObjectInfo& object : listing.objects) {
     auto bytes = store_->Get(object.name, kMaxRecordBytes);
     if (!bytes.ok()) {
-      if (bytes.status().Is(Code::kNotFound)) continue;  // removed together with its checkpoint
-      return bytes.status();
+      if (!bytes.status().Is(Code::kNotFound)) return bytes.status();
+      *vanished = true;  // removed together with its checkpoint
+      continue;
     }
     auto note = Decode<NoteRecord>(*bytes);
     if (!note.ok()) {
@@ -191,12 +202,25 @@ Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& d
   return notes;
 }
 
+Result<bool> RepositoryReader::HasMoved(const Listing& root,
+                                        const std::vector<std::string>& unfinished) {
+  for (const std::string& directory : unfinished) {
+    const auto stat = store_->Stat(names::Path(directory, names::kManifest));
+    if (stat.ok()) return true;
+    if (!stat.status().Is(Code::kNotFound)) return stat.status();
+  }
+  ASSIGN_OR_RETURN(const Listing now, store_->List(""));
+  return now.prefixes != root.prefixes;
+}
+
 Result<RepositoryView> RepositoryReader::Read() {
   for (int round = 0;; ++round) {
     RepositoryView view;
     ASSIGN_OR_RETURN(view.record, ReadRecord());
     ASSIGN_OR_RETURN(GenerationRecords records, ReadGenerations(store_));
     ASSIGN_OR_RETURN(const Listing root, store_->List(""));
+    bool removals = false;
+    bool vanished = false;
     for (const std::string& directory : root.prefixes) {
       if (IsEngineDirectory(directory)) continue;
       auto manifest = ReadManifest(directory);
@@ -205,10 +229,12 @@ Result<RepositoryView> RepositoryReader::Read() {
         checkpoint.directory = directory;
         checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
         checkpoint.foreign = checkpoint.manifest->job != view.record.job;
-        ASSIGN_OR_RETURN(checkpoint.notes, ReadNotes(directory));
+        ASSIGN_OR_RETURN(checkpoint.notes, ReadNotes(directory, &vanished));
         JudgeNotes(records, &checkpoint);
+        removals = removals || checkpoint.removed;
         checkpoint.counts = !checkpoint.foreign && !checkpoint.removed &&
-                            CountsBySeal(records, *checkpoint.manifest);
+                            (CountsBySeal(records, *checkpoint.manifest) ||
+                             !rules_.readers_obey_seals);
         view.checkpoints.push_back(std::move(checkpoint));
       } else if (manifest.status().Is(Code::kNotFound)) {
         if (LooksLikeCheckpoint(directory)) view.unfinished.push_back(directory);
@@ -223,13 +249,22 @@ Result<RepositoryView> RepositoryReader::Read() {
       }
     }
     std::sort(view.checkpoints.begin(), view.checkpoints.end(),
-              [](const Checkpoint& a, const Checkpoint& b) {
+              [this](const Checkpoint& a, const Checkpoint& b) {
+                if (!rules_.latest_by_sequence && a.manifest->step != b.manifest->step) {
+                  return a.manifest->step < b.manifest->step;
+                }
                 return std::pair(a.manifest->generation, a.manifest->sequence) <
                        std::pair(b.manifest->generation, b.manifest->sequence);
               });
     // A seal published while we listed changes what counts.
     ASSIGN_OR_RETURN(const GenerationRecords after, ReadGenerations(store_));
-    if (after.newest_sealed != records.newest_sealed && round < 16) continue;
+    if (after.newest_sealed != records.newest_sealed && round < kMaxRounds) continue;
+    // So does a checkpoint that was committed after we looked for it: the one that it made
+    // superfluous may be gone already, and we would see neither.
+    if (removals || vanished || !view.unfinished.empty()) {
+      ASSIGN_OR_RETURN(const bool moved, vanished ? true : HasMoved(root, view.unfinished));
+      if (moved && round < kMaxRounds) continue;
+    }
     view.newest_fence = records.newest_fence;
     view.newest_seal = std::move(records.seal);
     view.damaged_records = std::move(records.damaged);

@@ -9,6 +9,7 @@
 #include <cairn/checkpoint_manager.h>
 #include <cairn/status.h>
 
+#include "checkpoint/environment.h"
 #include "format/manifest.h"
 #include "format/records.h"
 #include "storage/store.h"
@@ -52,18 +53,26 @@ struct RepositoryView {
 /// Reads a repository; needs no ownership, changes nothing. May be used from several threads.
 class RepositoryReader {
  public:
-  explicit RepositoryReader(Store* store) : store_(store) {}
+  /// `rules`: what a test switches off.
+  explicit RepositoryReader(Store* store, const ProtocolRules& rules = {})
+      : store_(store), rules_(rules) {}
 
   /// NotFound when the directory is no repository (no cairn.json).
   Result<RepositoryRecord> ReadRecord();
-  /// One consistent pass: when a new seal appears meanwhile, it is read again.
+  /// One consistent pass: when a new seal appears meanwhile, or a commit beside a removal, it is
+  /// read again. Whatever was acknowledged before and is not removed is in it, or something newer.
   Result<RepositoryView> Read();
   Result<std::uint64_t> NewestFence();
   Result<Manifest> ReadManifest(const std::string& directory);
   Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory);
 
  private:
+  /// `vanished` becomes true when a note was listed and is gone: so is its checkpoint.
+  Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory, bool* vanished);
+  Result<bool> HasMoved(const Listing& root, const std::vector<std::string>& unfinished);
+
   Store* const store_;
+  const ProtocolRules rules_;
 };
 
 CheckpointInfo MakeInfo(const Store& store, const Checkpoint& checkpoint);

@@ -4,9 +4,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <deque>
 #include <new>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -67,8 +71,7 @@ Status CheckTarget(const MutableTensor& target) {
 }
 
 Result<OwnedTensor> Allocate(std::string name, TensorGroup group, const StoredTensor& stored) {
-  // Large tensors are page-aligned, so that chunks are read straight into them, and in huge pages,
-  // so that the kernel has fewer of them to clear.
+  // Large tensors are in huge pages, so that the kernel has fewer of them to hand out.
   constexpr std::uint64_t kHugePage = 2u << 20;
   ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes(stored.dtype, stored.shape));
   const std::align_val_t align{bytes >= 4 * kHugePage ? kHugePage : 64};
@@ -116,12 +119,12 @@ class Restoration {
   }
 
  private:
-  /// A stored tensor and the memory it goes to.
+  /// A stored tensor and the memory it goes to. Points into request_ and catalogs_.
   struct Transfer {
-    std::string name;  // the target's
-    StoredTensor stored;
-    std::vector<std::uint64_t> shape;
-    std::vector<std::uint64_t> offset;
+    const std::string* name = nullptr;  // the target's
+    const StoredTensor* stored = nullptr;
+    const std::vector<std::uint64_t>* shape = nullptr;
+    const std::vector<std::uint64_t>* offset = nullptr;  // null: the origin
     std::byte* to = nullptr;
   };
 
@@ -225,45 +228,51 @@ class Restoration {
     return it == request_.rename.end() ? stored_name : it->second;
   }
 
-  Status Match(TensorGroup group, TensorMap stored,
+  Status Match(TensorGroup group, TensorMap catalog,
                const std::vector<const MutableTensor*>& targets) {
-    // Target name → stored tensor; those to be left alone are taken out first.
-    std::map<std::string, std::pair<const std::string*, StoredTensor*>, std::less<>> by_target;
-    std::set<std::string> left_alone;
-    for (auto& [stored_name, tensor] : stored) {
+    const TensorMap& stored = catalogs_.emplace_back(std::move(catalog));
+    struct Source {
+      const std::string* stored_name;
+      const StoredTensor* tensor;
+      bool wanted = false;
+    };
+    std::unordered_map<std::string_view, Source> by_target;  // target name → stored tensor
+    by_target.reserve(stored.size());
+    std::set<std::string_view> left_alone;
+    for (const auto& [stored_name, tensor] : stored) {
       const std::string& name = Renamed(stored_name);
       if (request_.skip.contains(stored_name) || request_.skip.contains(name)) {
         left_alone.insert(name);
         continue;
       }
-      const auto [it, fresh] = by_target.try_emplace(name, &stored_name, &tensor);
+      const auto [it, fresh] = by_target.try_emplace(name, Source{&stored_name, &tensor});
       if (!fresh) {
         return InvalidArgumentError(fmt::format("rename: both {} and {} would become {}",
-                                                *it->second.first, stored_name, name));
+                                                *it->second.stored_name, stored_name, name));
       }
     }
-    std::set<std::string, std::less<>> wanted;
     for (const MutableTensor* target : targets) {
-      const std::string& name = target->name;
-      if (request_.skip.contains(name)) left_alone.insert(name);
-      if (left_alone.contains(name)) continue;
-      wanted.insert(name);
-      const auto it = by_target.find(name);
+      if (request_.skip.contains(target->name)) left_alone.insert(target->name);
+      if (left_alone.contains(target->name)) continue;
+      const auto it = by_target.find(target->name);
       if (it == by_target.end()) {
-        mismatch_.missing.push_back(name);
+        mismatch_.missing.push_back(target->name);
         continue;
       }
-      AddTransfer(*target, *it->second.second);
+      it->second.wanted = true;
+      AddTransfer(*target, *it->second.tensor);
     }
-    for (const std::string& name : left_alone) {
+    for (const std::string_view name : left_alone) {
       out_.skipped.emplace_back(name, "left alone, as asked for");
     }
-    for (auto& [name, source] : by_target) {
-      if (wanted.contains(name)) continue;
+    for (const auto& [stored_name, tensor] : stored) {
+      const std::string& name = Renamed(stored_name);
+      const auto it = by_target.find(name);
+      if (it == by_target.end() || it->second.tensor != &tensor || it->second.wanted) continue;
       if (request_.allocate) {
-        to_allocate_.push_back({group, name, std::move(*source.second)});
+        to_allocate_.push_back({group, &name, &tensor});
       } else {
-        mismatch_.unexpected.push_back(*source.first);
+        mismatch_.unexpected.push_back(stored_name);
       }
     }
     return Status::Ok();
@@ -277,12 +286,10 @@ class Restoration {
                                                  TypeAndShape(target.dtype, global)));
       return;
     }
-    transfers_.push_back({.name = target.name,
-                          .stored = stored,
-                          .shape = target.shape,
-                          .offset = target.shard.has_value()
-                                        ? target.shard->offset
-                                        : std::vector<std::uint64_t>(target.shape.size(), 0),
+    transfers_.push_back({.name = &target.name,
+                          .stored = &stored,
+                          .shape = &target.shape,
+                          .offset = target.shard.has_value() ? &target.shard->offset : nullptr,
                           .to = static_cast<std::byte*>(target.data)});
   }
 
@@ -318,28 +325,26 @@ class Restoration {
   }
 
   Status PlanRuns() {
-    for (auto& [group, name, stored] : to_allocate_) {
-      ASSIGN_OR_RETURN(OwnedTensor tensor, Allocate(name, group, stored));
-      std::vector<std::uint64_t> origin(stored.shape.size(), 0);
-      transfers_.push_back({.name = name,
-                            .stored = std::move(stored),
-                            .shape = tensor.shape,
-                            .offset = std::move(origin),
-                            .to = tensor.data.get()});
+    for (const auto& [group, name, stored] : to_allocate_) {
+      ASSIGN_OR_RETURN(OwnedTensor tensor, Allocate(*name, group, *stored));
+      transfers_.push_back(
+          {.name = name, .stored = stored, .shape = &stored->shape, .to = tensor.data.get()});
       out_.tensors.push_back(std::move(tensor));
     }
+    std::vector<std::uint64_t> origin;
+    out_.restored.reserve(transfers_.size());
     for (std::size_t i = 0; i < transfers_.size(); ++i) {
-      const Transfer& transfer = transfers_[i];
-      const Status status = IntersectPieces(transfer.stored, transfer.shape, transfer.offset,
-                                            transfer.to, /*owner=*/i, &runs_);
+      const auto& [name, stored, shape, offset, to] = transfers_[i];
+      origin.assign(shape->size(), 0);
+      const Status status = IntersectPieces(*stored, *shape, offset == nullptr ? origin : *offset,
+                                            to, /*owner=*/i, &runs_);
       if (!status.ok()) {
         return status.WithContext(
-            fmt::format("restore {}: tensor {}", checkpoint_->directory(), transfer.name));
+            fmt::format("restore {}: tensor {}", checkpoint_->directory(), *name));
       }
-      ASSIGN_OR_RETURN(const std::uint64_t bytes,
-                       TensorBytes(transfer.stored.dtype, transfer.shape));
+      ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes(stored->dtype, *shape));
       out_.bytes += bytes;
-      out_.restored.push_back(transfer.name);
+      out_.restored.push_back(*name);
     }
     return Status::Ok();
   }
@@ -368,7 +373,7 @@ class Restoration {
     std::vector<std::string> overwritten;
     const std::size_t given = transfers_.size() - out_.tensors.size();  // not allocated here
     for (std::size_t i = 0; i < std::min(touched.size(), given); ++i) {
-      if (touched[i]) overwritten.push_back(transfers_[i].name);
+      if (touched[i]) overwritten.push_back(*transfers_[i].name);
     }
     std::string message(status.message());
     if (overwritten.empty()) {
@@ -382,16 +387,17 @@ class Restoration {
 
   struct NewTensor {
     TensorGroup group;
-    std::string name;
-    StoredTensor stored;
+    const std::string* name;
+    const StoredTensor* stored;
   };
 
   Store* const store_;
   OpenCheckpoint* const checkpoint_;
   const RestoreRequest& request_;
   const std::string& participant_;
-  bool own_state_ = false;  // the checkpoint has this participant
-  std::string state_of_;    // whose state files are read
+  bool own_state_ = false;          // the checkpoint has this participant
+  std::string state_of_;            // whose state files are read
+  std::deque<TensorMap> catalogs_;  // of the groups; a deque: others point into them
   MismatchReport mismatch_;
   std::vector<Transfer> transfers_;  // the given targets, then those to allocate
   std::vector<NewTensor> to_allocate_;

@@ -29,12 +29,11 @@ struct ByteRun {
 };
 
 /// Reads the chunks of the checkpoint's files that hold the runs, compares each chunk with the
-/// manifest's checksum and only then copies from it; a chunk that fills 4 KiB-aligned memory alone
-/// is read straight into it and compared there. Runs may be in any order: each chunk is read once;
-/// several are in flight. On Corruption the message names file and chunk; what was written to
-/// memory before stays, and `touched` (may be null) has true for the owners that it belongs to.
-/// `verify_only`: compares and writes nothing. The runs' destinations must not overlap. `progress`
-/// counts bytes of chunks.
+/// manifest's checksum and only then copies from it. Runs may be in any order: each chunk is read
+/// once; several are in flight, and two threads hash and copy. On Corruption the message names file
+/// and chunk; what was copied before stays, and `touched` (may be null) has true for the owners
+/// that it belongs to. `verify_only`: compares and copies nothing. The runs' destinations must not
+/// overlap. `progress` counts bytes of chunks.
 Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const ByteRun> runs,
                 bool verify_only, const Progress& progress, std::vector<bool>* touched = nullptr);
 

@@ -44,6 +44,7 @@ bool SaveHandle::State::Done() {
 Status SaveHandle::State::TakeUnreportedFailure() {
   MutexLock lock(&mu_);
   if (!result_ || result_->ok() || reported_) return Status::Ok();
+  if (result_->status().Is(Code::kCancelled)) return Status::Ok();  // skipped, as was asked for
   reported_ = true;
   return result_->status();
 }

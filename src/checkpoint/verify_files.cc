@@ -31,11 +31,9 @@ std::string Compare(const FileHash& found, const FileHash& expected) {
 Result<std::uint64_t> VerifyFiles(Store* store, const OpenCheckpoint& checkpoint,
                                   const Progress& progress, std::vector<VerifyProblem>* problems) {
   std::vector<ChunkRequest> requests;
-  std::uint64_t total = 0;
   for (std::size_t file = 0; file < checkpoint.files().size(); ++file) {
     const FileHash& hash = checkpoint.files()[file].entry->hash;
     for (std::size_t i = 0; i < hash.chunks.size(); ++i) requests.push_back({file, i});
-    total += hash.bytes;
     if (hash.chunks.empty() && hash.whole != FileHasher().Finish().whole) {
       problems->push_back({checkpoint.directory(), checkpoint.files()[file].entry->path +
                                                        ": an empty file with another's checksum"});
@@ -45,7 +43,8 @@ Result<std::uint64_t> VerifyFiles(Store* store, const OpenCheckpoint& checkpoint
   std::string unreadable;  // why the present file cannot be read; its other chunks are passed over
   std::uint64_t done = 0;
   RETURN_IF_ERROR(ReadChunks(
-      store, checkpoint, requests, {.verify = false, .in_order = true},
+      store, checkpoint, requests,
+      {.verify = false, .delivery = ReadChunksOptions::Delivery::kInOrder, .progress = progress},
       [&](std::size_t index, const Status& outcome, std::span<const std::byte> bytes) {
         // A store that cannot be reached says nothing of the files.
         if (outcome.Is(Code::kUnavailable)) return outcome;
@@ -62,7 +61,6 @@ Result<std::uint64_t> VerifyFiles(Store* store, const OpenCheckpoint& checkpoint
           }
           unreadable.clear();
         }
-        if (progress) progress(done, total);
         return Status::Ok();
       }));
   return done;

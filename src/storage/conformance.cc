@@ -202,7 +202,7 @@ TEST_P(StoreConformance, ReadersOfAPutSeeOldOrNewAndNeverAMixture) {
   ASSERT_OK(store().Put("a", texts[0]));
   std::atomic<bool> stop = false;
   std::jthread writer([&] {
-    for (int i = 0; i < 50; ++i) EXPECT_OK(store().Put("a", texts[i % 2]));
+    for (int i = 0; i < 20; ++i) EXPECT_OK(store().Put("a", texts[i % 2]));
     stop = true;
   });
   while (!stop) {
@@ -235,7 +235,7 @@ TEST_P(StoreConformance, CreateStoresEmptyAndLargeObjects) {
 
 TEST_P(StoreConformance, OneOfManyConcurrentCreatorsWins) {
   if (!store().traits().create_only) GTEST_SKIP() << "no create-only puts";
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 5; ++round) {
     const std::string name = "race/" + std::to_string(round) + "/record.json";
     std::vector<std::unique_ptr<Store>> stores;
     for (int i = 0; i < kThreads / 2; ++i) stores.push_back(OpenAnother());
@@ -329,7 +329,7 @@ TEST_P(StoreConformance, DeleteRemovesOneObject) {
 
 TEST_P(StoreConformance, TakesEveryValidName) {
   std::string deep = "deep";
-  for (int i = 0; i < 40; ++i) deep += "/level " + std::to_string(i);
+  for (int i = 0; i < 12; ++i) deep += "/level " + std::to_string(i);
   // Not the full 1,024 bytes: a store may stand under a prefix of its own.
   std::string longest = std::string(255, 'x');
   for (int i = 0; i < 2; ++i) longest += "/" + std::string(255, static_cast<char>('a' + i));
@@ -589,7 +589,7 @@ TEST_P(StoreConformance, SessionWritesManyObjectsInTurn) {
 
 TEST_P(StoreConformance, SessionWritesManySmallObjects) {
   std::vector<std::pair<std::string, std::string>> objects;
-  for (std::uint64_t i = 0; i < 100; ++i) {
+  for (std::uint64_t i = 0; i < 40; ++i) {
     objects.emplace_back("small/" + std::to_string(i), Pattern(i * 13, i));
   }
   WriteObjects(objects, false);

@@ -157,7 +157,6 @@ TEST_F(DirtyDirectoriesTest, NobodyReturnsBeforeTheSyncThatCoversThemHasEnded) {
   std::atomic<bool> ended{false};
   std::jthread second;
   fs_.during = [&](const std::string&) {
-    fs_.during = nullptr;
     second = std::jthread([&] {
       EXPECT_TRUE(directories_.SyncTree("", "w").ok());
       EXPECT_TRUE(ended);

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/status.h>
+
+#include "bench/rounds.h"
+#include "bench/state.h"
+
+/// The benchmarks, one function each; run.py says what is asked of their figures.
+namespace cairn::bench {
+
+/// Rates of raw writes with several block sizes and depths: what "best depth" means here.
+Status RunRaw(const Options& options);
+/// Durable saves into new and into recycled files. Variant: the shapes.
+Status RunSave(const Options& options);
+/// The first save of a process, whose arena is cold. Variant: the shapes.
+Status RunFirstSave(const Options& options);
+/// How long a save that is not blocking holds its caller.
+Status RunBlocked(const Options& options);
+/// Cold restores into memory that is there. Variant: the shapes.
+Status RunRestore(const Options& options);
+/// 10,000 tensors of 4 KiB, saved and restored.
+Status RunSmall(const Options& options);
+/// Peak memory above the state. Variant: "background", "blocking" or "low_memory".
+Status RunMemory(const Options& options);
+/// A repository with very many names: made by the variant "make", opened by the variant "open".
+Status RunNames(const Options& options);
+/// A save of a state of which most is as it was.
+Status RunUnchanged(const Options& options);
+/// A computation on all cores while a save is written.
+Status RunMatmul(const Options& options);
+
+/// A fresh directory below the benchmark's own.
+Result<std::string> FreshDirectory(const Options& options, const std::string& name);
+void RemoveDirectory(const std::string& path);
+
+/// As much memory as a save or load of the state may need.
+std::uint64_t MemoryToTouch(const Options& options);
+
+/// Saves the state durably as `step` (the caller's memory is free again when it returns).
+Status SaveDurably(CheckpointManager* manager, const State& state, std::int64_t step);
+
+}  // namespace cairn::bench

@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/transfer.h>
+
+#include "base/status_macros.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/checkpoint_path.h"
+#include "checkpoint/manager.h"
+#include "checkpoint/names.h"
+#include "checkpoint/stored_bytes.h"
+#include "checkpoint/transfer.h"
+
+namespace cairn {
+namespace {
+
+/// The name that the copy's directory should have: the source's, if a sweep would know it as a
+/// checkpoint's.
+std::string DirectoryFor(const Checkpoint& checkpoint) {
+  const bool increment = checkpoint.manifest->kind == CheckpointKind::kIncrement;
+  if (checkpoint.directory.starts_with(increment ? "increment_" : "checkpoint_")) {
+    return checkpoint.directory;
+  }
+  return names::CheckpointDirectory(increment, /*serial=*/false, checkpoint.manifest->step, 1);
+}
+
+bool IsGone(Store* store, const Checkpoint& checkpoint) {
+  return store->Stat(names::Path(checkpoint.directory, names::kManifest))
+      .status()
+      .Is(Code::kNotFound);
+}
+
+/// Copies from one repository into one other. One use, one thread.
+class Copier {
+ public:
+  Copier(const Environment& source, const Environment& target, const TransferControl& control)
+      : source_(source), target_(target), control_(control) {}
+
+  Result<CopyReport> Run(const std::string& job, const std::vector<const Checkpoint*>& chosen) {
+    ASSIGN_OR_RETURN(const std::vector<const Checkpoint*> missing, Missing(chosen));
+    if (missing.empty()) return std::move(report_);
+    for (const Checkpoint* checkpoint : missing) total_ += checkpoint->manifest->Bytes();
+    ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation, OpenForTool(target_, job));
+    ASSIGN_OR_RETURN(committer_, IncomingCommitter::Open(target_, generation.get()));
+    for (const Checkpoint* checkpoint : missing) {
+      // Another copy may have been quicker between the look and the opening.
+      const auto& sealed = generation->sealed();
+      const auto there = std::find_if(sealed.begin(), sealed.end(), [&](const Checkpoint& other) {
+        return other.manifest->id == checkpoint->manifest->id;
+      });
+      if (there != sealed.end()) {
+        report_.already_there.push_back(MakeInfo(*target_.store, *there));
+      } else {
+        RETURN_IF_ERROR(
+            CopyOne(*checkpoint)
+                .WithContext("copy step " + std::to_string(checkpoint->manifest->step)));
+      }
+      done_ += checkpoint->manifest->Bytes();
+    }
+    return std::move(report_);
+  }
+
+ private:
+  /// Those of `chosen` that do not count in the target yet.
+  Result<std::vector<const Checkpoint*>> Missing(const std::vector<const Checkpoint*>& chosen) {
+    RepositoryReader reader(target_.store.get());
+    auto view = reader.Read();
+    if (view.status().Is(Code::kNotFound)) return chosen;
+    if (!view.ok()) return view.status();
+    std::vector<const Checkpoint*> missing;
+    for (const Checkpoint* checkpoint : chosen) {
+      const Checkpoint* there = nullptr;
+      for (const Checkpoint& other : view->checkpoints) {
+        if (other.counts && other.manifest->id == checkpoint->manifest->id) there = &other;
+      }
+      if (there == nullptr) {
+        missing.push_back(checkpoint);
+        continue;
+      }
+      const auto whole =
+          OpenCheckpoint::Open(target_.store.get(), there->directory, there->manifest);
+      if (!whole.ok()) {
+        return FailedPreconditionError(
+            "step " + std::to_string(checkpoint->manifest->step) +
+            " is there already but is damaged: " + std::string(whole.status().message()) +
+            "; remove it (`cairn checkpoint rm`) and copy again");
+      }
+      report_.already_there.push_back(MakeInfo(*target_.store, *there));
+    }
+    return missing;
+  }
+
+  Status CopyOne(const Checkpoint& checkpoint) {
+    auto opened =
+        OpenCheckpoint::Open(source_.store.get(), checkpoint.directory, checkpoint.manifest);
+    if (opened.status().Is(Code::kNotFound) && IsGone(source_.store.get(), checkpoint)) {
+      report_.vanished.push_back(checkpoint.directory);
+      return Status::Ok();
+    }
+    if (!opened.ok()) return opened.status();
+    StoredBytes bytes(source_.store.get(), opened->get());
+    IncomingFiles files;
+    files.progress_before = done_;
+    files.progress_total = total_;
+    std::uint64_t shared = 0;
+    for (std::size_t i = 0; i < (*opened)->files().size(); ++i) {
+      ManifestFile file = *(*opened)->files()[i].entry;
+      ASSIGN_OR_RETURN(file.ref, committer_->Shareable(file.hash));
+      if (!file.ref.empty()) {
+        shared += file.hash.bytes;
+        files.AddShared(std::move(file));
+      } else {
+        files.AddCopy(file.path, file.part, file.hash,
+                      std::make_unique<StoredFileSource>(&bytes, i, /*begin=*/0));
+      }
+    }
+    files.progress_before += shared;
+    const std::uint64_t written = files.bytes();
+    Manifest manifest = *checkpoint.manifest;
+    manifest.metrics = checkpoint.Metrics();
+    if (!manifest.lineage.is_object()) manifest.lineage = Value::Object{};
+    (*manifest.lineage.if_object())["copied_from"] =
+        Value::Object{{"repository", LineagePath(source_.store->Describe())},
+                      {"job", checkpoint.manifest->job},
+                      {"generation", checkpoint.manifest->generation},
+                      {"sequence", checkpoint.manifest->sequence}};
+    auto committed = committer_->Commit(std::move(manifest), DirectoryFor(checkpoint),
+                                        std::move(files), /*rebuild_index=*/false, control_);
+    if (committed.status().Is(Code::kNotFound) && IsGone(source_.store.get(), checkpoint)) {
+      report_.vanished.push_back(checkpoint.directory);
+      return Status::Ok();
+    }
+    if (!committed.ok()) return committed.status();
+    report_.bytes += written;
+    report_.bytes_shared += shared;
+    report_.copied.push_back(MakeInfo(*target_.store, *committed));
+    return Status::Ok();
+  }
+
+  const Environment& source_;
+  const Environment& target_;
+  const TransferControl& control_;
+  std::unique_ptr<IncomingCommitter> committer_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+  CopyReport report_;
+};
+
+}  // namespace
+
+Result<std::vector<const Checkpoint*>> ChooseForCopy(const RepositoryView& view,
+                                                     const std::string& where,
+                                                     const CopyRequest& request) {
+  std::set<const Checkpoint*> wanted;
+  if (request.all) {
+    for (const Checkpoint& checkpoint : view.checkpoints) {
+      if (checkpoint.counts) wanted.insert(&checkpoint);
+    }
+    if (wanted.empty()) RETURN_IF_ERROR(Choose(view, where, {}).status());
+  } else {
+    for (const CheckpointChoice& choice : request.choices) {
+      ASSIGN_OR_RETURN(const Checkpoint* chosen, Choose(view, where, choice));
+      wanted.insert(chosen);
+    }
+  }
+  // An increment is nothing without what it builds on.
+  std::vector<const Checkpoint*> open(wanted.begin(), wanted.end());
+  while (!open.empty()) {
+    const Manifest& manifest = *open.back()->manifest;
+    open.pop_back();
+    if (manifest.kind != CheckpointKind::kIncrement) continue;
+    for (const std::string& id :
+         {manifest.base, manifest.chain == "consecutive" ? manifest.parent : std::string()}) {
+      if (id.empty()) continue;
+      const Checkpoint* below = view.Find(id);
+      if (below == nullptr || below->removed) {
+        return CorruptionError("the increment of step " + std::to_string(manifest.step) + " in \"" +
+                               where + "\" builds on checkpoint " + id + ", which is not there");
+      }
+      if (wanted.insert(below).second) open.push_back(below);
+    }
+  }
+  std::vector<const Checkpoint*> ordered;
+  for (const Checkpoint& checkpoint : view.checkpoints) {
+    if (wanted.contains(&checkpoint)) ordered.push_back(&checkpoint);
+  }
+  return ordered;
+}
+
+Result<CopyReport> CopyInto(const Environment& source, const RepositoryView& view,
+                            const std::vector<const Checkpoint*>& chosen, const Environment& target,
+                            const CopyRequest& request, const TransferControl& control) {
+  RepositoryReader reader(target.store.get());
+  const auto record = reader.ReadRecord();
+  if (!record.ok() && !record.status().Is(Code::kNotFound)) return record.status();
+  if (record.ok() && !request.adopt) {
+    for (const Checkpoint* checkpoint : chosen) {
+      if (checkpoint->manifest->job == record->job) continue;
+      return FailedPreconditionError(
+          "\"" + target.store->Describe() + "\" belongs to the job \"" + record->job +
+          "\", the checkpoint to the job \"" + checkpoint->manifest->job +
+          "\"; copy into a new directory, or with adopt (--adopt) to make it that job's own");
+    }
+  }
+  return Copier(source, target, control).Run(view.record.job, chosen);
+}
+
+Result<CopyReport> CopyCheckpoints(const CopyRequest& request, const TransferControl& control) {
+  ASSIGN_OR_RETURN(const Environment source, ExistingDirectory(request.source));
+  RETURN_IF_ERROR(CheckPath(request.target));
+  std::error_code error;
+  if (std::filesystem::equivalent(request.source, request.target, error)) {
+    return InvalidArgumentError("\"" + request.source + "\" and \"" + request.target +
+                                "\" are the same repository");
+  }
+  RepositoryReader reader(source.store.get());
+  ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
+  ASSIGN_OR_RETURN(const std::vector<const Checkpoint*> chosen,
+                   ChooseForCopy(view, request.source, request));
+  ASSIGN_OR_RETURN(const Environment target, LocalEnvironment(request.target, /*create=*/true));
+  return CopyInto(source, view, chosen, target, request, control);
+}
+
+}  // namespace cairn

@@ -1,0 +1,236 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <cairn/transfer.h>
+
+#include "base/status_macros.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/checkpoint_path.h"
+#include "checkpoint/manager.h"
+#include "checkpoint/names.h"
+#include "checkpoint/stored_bytes.h"
+#include "checkpoint/transfer.h"
+#include "format/safetensors.h"
+#include "storage/local/object_path.h"
+#include "storage/local/posix_fs.h"
+
+namespace cairn {
+namespace {
+
+// The size at which Hugging Face's tools begin another file.
+constexpr std::uint64_t kFileBytes = 5'000'000'000;
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+/// A directory beside the final one, gone at the end unless it was renamed.
+class HiddenDirectory {
+ public:
+  HiddenDirectory() = default;
+  ~HiddenDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  HiddenDirectory(const HiddenDirectory&) = delete;
+  HiddenDirectory& operator=(const HiddenDirectory&) = delete;
+
+  Status Make(const std::filesystem::path& beside, IdSource* ids) {
+    path_ = beside / fmt::format("{}-export-{}", kTemporaryPrefix, ids->NewUuid());
+    return PosixFs()->MakeDirectory(path_.string());
+  }
+  Status MoveTo(const std::filesystem::path& out) {
+    RETURN_IF_ERROR(PosixFs()->Rename(path_.string(), out.string()));
+    path_.clear();
+    return PosixFs()->SyncDirectory(out.parent_path().string(), "exported directory");
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// The absolute path of a directory that may be made.
+Result<std::filesystem::path> CheckOut(const std::string& out) {
+  RETURN_IF_ERROR(CheckPath(out));
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(out, error).lexically_normal();
+  if (error) return InvalidArgumentError("\"" + out + "\": " + error.message());
+  if (!path.has_filename()) path = path.parent_path();
+  const auto parent = std::filesystem::status(path.parent_path(), error);
+  if (!std::filesystem::is_directory(parent)) {
+    return NotFoundError("there is no directory \"" + path.parent_path().string() +
+                         "\" to export into; make it first");
+  }
+  const auto status = std::filesystem::symlink_status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) return path;
+  if (!std::filesystem::is_directory(status)) {
+    return AlreadyExistsError("\"" + out + "\" exists and is not a directory; choose another name");
+  }
+  const bool empty = std::filesystem::is_empty(path, error);
+  if (error) return PermissionDeniedError("\"" + out + "\": " + error.message());
+  if (!empty) {
+    return AlreadyExistsError("\"" + out +
+                              "\" exists and is not empty; choose another name, or empty it first");
+  }
+  return path;
+}
+
+/// Plans and writes one export. One use, one thread.
+class Exporter {
+ public:
+  Exporter(Store* store, const Checkpoint& checkpoint) : store_(store), checkpoint_(checkpoint) {}
+
+  Result<ExportReport> Run(const std::filesystem::path& out, const TransferControl& control) {
+    ASSIGN_OR_RETURN(open_,
+                     OpenCheckpoint::Open(store_, checkpoint_.directory, checkpoint_.manifest));
+    bytes_ = std::make_unique<StoredBytes>(store_, open_.get());
+    RETURN_IF_ERROR(PlanModel());
+    RETURN_IF_ERROR(PlanOtherFiles());
+    HiddenDirectory hidden;
+    RETURN_IF_ERROR(hidden.Make(out.parent_path(), IdSource::System()));
+    ASSIGN_OR_RETURN(const Environment env, LocalEnvironment(hidden.path(), /*create=*/false));
+    RETURN_IF_ERROR(CheckRoom(env, files_.bytes()));
+    std::vector<std::string> created;
+    ASSIGN_OR_RETURN(const std::vector<ManifestFile> written,
+                     files_.Write(env, "", control, &created));
+    for (const ManifestFile& file : written) report_.files.push_back(file.path);
+    report_.bytes = files_.bytes();
+    RETURN_IF_ERROR(hidden.MoveTo(out));
+    report_.info = MakeInfo(*store_, checkpoint_);
+    return std::move(report_);
+  }
+
+ private:
+  struct ModelFile {
+    std::vector<TensorEntry> entries;
+    std::vector<std::unique_ptr<TensorSource>> sources;
+    std::uint64_t bytes = 0;
+    std::uint64_t header = 1024;  // metadata and frame
+  };
+
+  Status PlanModel() {
+    ASSIGN_OR_RETURN(TensorMap tensors, open_->ReadCatalog(TensorGroup::kModel, ""));
+    report_.tensors = tensors.size();
+    // As they stand in the files, so that the disk is read front to back.
+    std::vector<TensorMap::value_type*> order;
+    for (auto& item : tensors) order.push_back(&item);
+    const auto place = [](const TensorMap::value_type* item) {
+      const auto& pieces = item->second.pieces;
+      return pieces.empty() ? std::pair(std::size_t{0}, std::uint64_t{0})
+                            : std::pair(pieces.front().file, pieces.front().file_offset);
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](const auto* a, const auto* b) { return place(a) < place(b); });
+    std::vector<ModelFile> files;
+    for (TensorMap::value_type* item : order) {
+      StoredTensor& tensor = item->second;
+      TensorEntry entry;
+      entry.name = item->first;
+      entry.dtype = tensor.dtype;
+      entry.shape = tensor.shape;
+      ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes(tensor.dtype, tensor.shape));
+      const std::uint64_t cost = SafetensorsHeaderCost(entry);
+      if (files.empty() || (!files.back().entries.empty() &&
+                            (files.back().bytes + bytes > kFileBytes ||
+                             files.back().header + cost > kSafetensorsHeaderBudget))) {
+        files.emplace_back();
+      }
+      ModelFile& file = files.back();
+      entry.begin = file.bytes;
+      entry.end = file.bytes + bytes;
+      file.bytes += bytes;
+      file.header += cost;
+      file.entries.push_back(std::move(entry));
+      file.sources.push_back(std::make_unique<StoredArraySource>(bytes_.get(), std::move(tensor)));
+    }
+    if (!files.empty()) RETURN_IF_ERROR(AddModelFiles(std::move(files)));
+    return Status::Ok();
+  }
+
+  Status AddModelFiles(std::vector<ModelFile> files) {
+    SafetensorsIndex index;
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      const std::string name =
+          files.size() == 1 ? "model.safetensors"
+                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+      for (const TensorEntry& entry : files[i].entries) index.files[entry.name] = name;
+      index.total_bytes += files[i].bytes;
+      // "pt" is what Hugging Face's loaders ask for.
+      const SafetensorsMetadata metadata = {
+          {"format", "pt"},
+          {"cairn.id", checkpoint_.manifest->id},
+          {"cairn.step", std::to_string(checkpoint_.manifest->step)},
+      };
+      ASSIGN_OR_RETURN(std::string head, EncodeSafetensorsHeader(files[i].entries, metadata));
+      RETURN_IF_ERROR(Take(name));
+      files_.AddTensors(name, "", std::move(head), files[i].entries, std::move(files[i].sources));
+    }
+    RETURN_IF_ERROR(Take(std::string(kIndexName)));
+    files_.AddBytes(std::string(kIndexName), "", EncodeSafetensorsIndex(index));
+    return Status::Ok();
+  }
+
+  Status PlanOtherFiles() {
+    const std::string user = names::Path(names::kFiles, "");
+    const std::string tables = names::Path(names::kTables, "");
+    const std::string model = names::Path(names::kModel, "");
+    for (std::size_t i = 0; i < open_->files().size(); ++i) {
+      const ManifestFile& file = *open_->files()[i].entry;
+      std::string name;
+      if (file.path.starts_with(user)) {
+        name = file.path.substr(user.size());
+      } else if (file.path.starts_with(tables)) {
+        name = file.path;
+      } else {
+        if (!file.path.starts_with(model)) report_.left_out.push_back(file.path);
+        continue;
+      }
+      RETURN_IF_ERROR(Take(name));
+      files_.AddCopy(name, "", file.hash,
+                     std::make_unique<StoredFileSource>(bytes_.get(), i, /*begin=*/0));
+    }
+    return Status::Ok();
+  }
+
+  Status Take(const std::string& name) {
+    if (taken_.insert(name).second) return Status::Ok();
+    return FailedPreconditionError("the checkpoint's own file \"" + name +
+                                   "\" has the name of a file that the export writes");
+  }
+
+  Store* const store_;
+  const Checkpoint& checkpoint_;
+  std::unique_ptr<OpenCheckpoint> open_;
+  std::unique_ptr<StoredBytes> bytes_;
+  IncomingFiles files_;
+  std::set<std::string> taken_;
+  ExportReport report_;
+};
+
+}  // namespace
+
+Result<ExportReport> ExportFrom(Store* store, const Checkpoint& checkpoint, const std::string& out,
+                                const TransferControl& control) {
+  ASSIGN_OR_RETURN(const std::filesystem::path path, CheckOut(out));
+  if (checkpoint.manifest->kind == CheckpointKind::kIncrement) {
+    return FailedPreconditionError(
+        checkpoint.directory +
+        " is an increment, which holds only what changed; export the full one it builds on (id " +
+        checkpoint.manifest->base + ")");
+  }
+  return Exporter(store, checkpoint).Run(path, control);
+}
+
+Result<ExportReport> ExportCheckpoint(const std::string& checkpoint, const std::string& out,
+                                      const TransferControl& control) {
+  ASSIGN_OR_RETURN(const PlacedCheckpoint placed, ReadCheckpointAt(checkpoint));
+  return ExportFrom(placed.env.store.get(), placed.checkpoint, out, control);
+}
+
+}  // namespace cairn

@@ -1,0 +1,231 @@
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+
+#include "base/status_macros.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/checkpoint_path.h"
+#include "checkpoint/names.h"
+#include "checkpoint/repository.h"
+#include "checkpoint/restore.h"
+#include "format/records.h"
+#include "format/safetensors.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kMaxIndexBytes = 1u << 30;
+
+std::string_view FileName(std::string_view path) {
+  const auto slash = path.rfind('/');
+  return slash == path.npos ? path : path.substr(slash + 1);
+}
+
+/// Looks over one repository or one checkpoint; one use, one thread.
+class Verifier {
+ public:
+  Verifier(Store* store, bool deep, const Progress& progress)
+      : store_(store), reader_(store), deep_(deep), progress_(progress) {}
+
+  Result<VerifyReport> Repository() {
+    ASSIGN_OR_RETURN(const RepositoryView view, reader_.Read());
+    RETURN_IF_ERROR(CheckGenerations());
+    for (const DamagedCheckpoint& damaged : view.damaged) {
+      Problem(damaged.directory, std::string(damaged.status.message()));
+    }
+    std::vector<const Checkpoint*> checked;
+    for (const Checkpoint& checkpoint : view.checkpoints) {
+      if (!checkpoint.counts && !(checkpoint.foreign && !checkpoint.removed)) continue;
+      checked.push_back(&checkpoint);
+      total_ += checkpoint.manifest->Bytes();
+    }
+    for (const Checkpoint* checkpoint : checked) RETURN_IF_ERROR(Check(*checkpoint));
+    return std::move(report_);
+  }
+
+  Result<VerifyReport> Alone(const Checkpoint& checkpoint) {
+    total_ = checkpoint.manifest->Bytes();
+    RETURN_IF_ERROR(Check(checkpoint));
+    return std::move(report_);
+  }
+
+ private:
+  void Problem(const std::string& checkpoint, std::string what) {
+    report_.problems.push_back({checkpoint, std::move(what)});
+  }
+
+  template <typename Record>
+  Status CheckRecord(const std::string& name) {
+    auto bytes = store_->Get(name, kMaxRecordBytes);
+    if (bytes.status().Is(Code::kNotFound)) return Status::Ok();  // removed meanwhile
+    if (!bytes.ok()) return bytes.status();
+    const auto record = Decode<Record>(*bytes);
+    if (!record.ok()) Problem(name, std::string(record.status().message()));
+    return Status::Ok();
+  }
+
+  Status CheckGenerations() {
+    RETURN_IF_ERROR(CheckRecord<RepositoryRecord>(std::string(names::kRepository)));
+    ASSIGN_OR_RETURN(const Listing listing, store_->List(std::string(names::kGenerations)));
+    for (const ObjectInfo& object : listing.objects) {
+      const std::string_view file = FileName(object.name);
+      if (names::GenerationOfFence(file)) {
+        RETURN_IF_ERROR(CheckRecord<FenceRecord>(object.name));
+      } else if (names::GenerationOfSeal(file)) {
+        RETURN_IF_ERROR(CheckRecord<SealRecord>(object.name));
+      } else if (file.find(".start") != file.npos && file.ends_with(".json")) {
+        RETURN_IF_ERROR(CheckRecord<StartRecord>(object.name));
+      }
+    }
+    for (const std::string& prefix : listing.prefixes) {
+      const bool joins = prefix == names::kJoins;
+      ASSIGN_OR_RETURN(const Listing records,
+                       store_->List(joins ? prefix : names::Path(prefix, "attempts")));
+      for (const ObjectInfo& object : records.objects) {
+        if (!object.name.ends_with(".json")) continue;
+        RETURN_IF_ERROR(joins ? CheckRecord<JoinRecord>(object.name)
+                              : CheckRecord<AttemptRecord>(object.name));
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status CheckSmallRecords(const std::string& directory) {
+    ASSIGN_OR_RETURN(const Listing notes, store_->List(names::Path(directory, "notes")));
+    for (const ObjectInfo& object : notes.objects) {
+      RETURN_IF_ERROR(CheckRecord<NoteRecord>(object.name));
+    }
+    ASSIGN_OR_RETURN(const Listing parts, store_->List(names::Path(directory, "parts")));
+    for (const ObjectInfo& object : parts.objects) {
+      RETURN_IF_ERROR(CheckRecord<PartRecord>(object.name));
+    }
+    return Status::Ok();
+  }
+
+  /// The files that are there with their sizes; a problem for each of the others.
+  Result<std::shared_ptr<const Manifest>> WholeFiles(const Checkpoint& checkpoint) {
+    auto whole = std::make_shared<Manifest>(*checkpoint.manifest);
+    whole->files.clear();
+    for (const ManifestFile& file : checkpoint.manifest->files) {
+      const std::string name =
+          file.ref.empty() ? names::Path(checkpoint.directory, file.path) : file.ref;
+      const auto reader = store_->OpenReader(name);
+      if (reader.status().Is(Code::kUnavailable)) return reader.status();
+      if (reader.status().Is(Code::kNotFound)) {
+        Problem(checkpoint.directory, file.path + ": is missing");
+      } else if (!reader.ok()) {
+        Problem(checkpoint.directory, file.path + ": " + std::string(reader.status().message()));
+      } else if ((*reader)->bytes() != file.hash.bytes) {
+        Problem(checkpoint.directory, file.path + ": has " + std::to_string((*reader)->bytes()) +
+                                          " bytes, the manifest says " +
+                                          std::to_string(file.hash.bytes));
+      } else {
+        whole->files.push_back(file);
+      }
+    }
+    return std::shared_ptr<const Manifest>(std::move(whole));
+  }
+
+  Status Check(const Checkpoint& checkpoint) {
+    const std::size_t problems = report_.problems.size();
+    const std::uint64_t before = done_;
+    Status status = CheckFiles(checkpoint);
+    done_ = before + checkpoint.manifest->Bytes();
+    if (progress_) progress_(done_, total_);
+    RETURN_IF_ERROR(status);
+    if (report_.problems.size() > problems &&
+        store_->Stat(names::Path(checkpoint.directory, names::kManifest))
+            .status()
+            .Is(Code::kNotFound)) {
+      report_.problems.resize(problems);  // retention removed it while we looked
+      return Status::Ok();
+    }
+    RETURN_IF_ERROR(CheckSmallRecords(checkpoint.directory));
+    report_.files += checkpoint.manifest->files.size();
+    report_.checkpoints.push_back(MakeInfo(*store_, checkpoint));
+    return Status::Ok();
+  }
+
+  Status CheckFiles(const Checkpoint& checkpoint) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<const Manifest> whole, WholeFiles(checkpoint));
+    if (!deep_) return Status::Ok();
+    const std::size_t problems = report_.problems.size();
+    auto opened = OpenCheckpoint::Open(store_, checkpoint.directory, whole);
+    if (opened.status().Is(Code::kUnavailable)) return opened.status();
+    if (!opened.ok()) {
+      Problem(checkpoint.directory, std::string(opened.status().message()));
+      return Status::Ok();
+    }
+    const Progress report = [&](std::uint64_t done, std::uint64_t) {
+      if (progress_) progress_(done_ + done, total_);
+    };
+    ASSIGN_OR_RETURN(const std::uint64_t read,
+                     VerifyFiles(store_, **opened, report, &report_.problems));
+    report_.bytes += read;
+    const bool all = whole->files.size() == checkpoint.manifest->files.size();
+    if (all && report_.problems.size() == problems) return CheckContents(opened->get());
+    return Status::Ok();
+  }
+
+  /// The bytes are what was written; is what was written a checkpoint that can be restored?
+  Status CheckContents(OpenCheckpoint* open) {
+    const auto judge = [&](const Status& status, const std::string& what) -> Status {
+      if (status.ok()) return status;
+      if (status.Is(Code::kUnavailable) || status.Is(Code::kResourceExhausted)) return status;
+      Problem(open->directory(), what + std::string(status.message()));
+      return Status::Ok();
+    };
+    RETURN_IF_ERROR(judge(open->ReadCatalog(TensorGroup::kModel, "").status(), ""));
+    RETURN_IF_ERROR(judge(open->ReadCatalog(TensorGroup::kTable, "").status(), ""));
+    if (open->FindFile(names::kIndex) < 0) return Status::Ok();
+    ASSIGN_OR_RETURN(const std::string text, open->ReadWhole(names::kIndex, kMaxIndexBytes));
+    const auto index = DecodeSafetensorsIndex(text);
+    RETURN_IF_ERROR(judge(index.status(), std::string(names::kIndex) + ": "));
+    const auto built = open->BuildIndex();
+    RETURN_IF_ERROR(judge(built.status(), ""));
+    if (index.ok() && built.ok() && index->files != built->files) {
+      Problem(open->directory(),
+              std::string(names::kIndex) + ": does not name the tensors that the files hold");
+    }
+    return Status::Ok();
+  }
+
+  Store* const store_;
+  RepositoryReader reader_;
+  const bool deep_;
+  const Progress& progress_;
+  VerifyReport report_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace
+
+Result<VerifyReport> Verify(const std::string& directory, bool deep, const Progress& progress) {
+  ASSIGN_OR_RETURN(const Environment env, ExistingDirectory(directory));
+  if (IsCheckpointDirectory(directory)) {
+    ASSIGN_OR_RETURN(const PlacedCheckpoint placed, ReadCheckpointAt(directory));
+    return Verifier(placed.env.store.get(), deep, progress).Alone(placed.checkpoint);
+  }
+  return Verifier(env.store.get(), deep, progress).Repository();
+}
+
+Result<std::vector<TensorDifference>> Diff(const std::string& a, const std::string& b,
+                                           const Progress& progress) {
+  ASSIGN_OR_RETURN(const PlacedCheckpoint left, ReadCheckpointAt(a));
+  ASSIGN_OR_RETURN(const PlacedCheckpoint right, ReadCheckpointAt(b));
+  ASSIGN_OR_RETURN(const auto open_left,
+                   OpenCheckpoint::Open(left.env.store.get(), left.checkpoint.directory,
+                                        left.checkpoint.manifest));
+  ASSIGN_OR_RETURN(const auto open_right,
+                   OpenCheckpoint::Open(right.env.store.get(), right.checkpoint.directory,
+                                        right.checkpoint.manifest));
+  return DiffCheckpoints(left.env.store.get(), open_left.get(), right.env.store.get(),
+                         open_right.get(), progress);
+}
+
+}  // namespace cairn

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <cairn/transfer.h>
+
+#include "checkpoint/environment.h"
+#include "checkpoint/file_writer.h"
+#include "checkpoint/generation.h"
+#include "checkpoint/layout.h"
+#include "checkpoint/repository.h"
+#include "checkpoint/stored_bytes.h"
+
+namespace cairn {
+
+/// Opens the repository for writing as a tool does: alone, for a short time. Unavailable names the
+/// living writer. `job`: recorded when the repository is fresh; of an existing one the job stays
+/// ("": any).
+Result<std::unique_ptr<Generation>> OpenForTool(const Environment& env, const std::string& job);
+
+/// The run that owned the repository last; 0 when there was none. A tool acts for that run, and so
+/// is not refused as an older one.
+Result<std::uint64_t> NewestRun(const Environment& env);
+
+/// The message of Generation::Open for a living writer, in words that fit a tool.
+Status ExplainLivingWriter(const Environment& env, Status status);
+
+/// Files of a checkpoint in the making, and where their bytes come from. Built by one thread, used
+/// once.
+class IncomingFiles {
+ public:
+  /// A stored file as it is. `hash` must be what arrives.
+  void AddCopy(std::string path, std::string part, const FileHash& hash,
+               std::unique_ptr<TensorSource> source);
+  /// A small file.
+  void AddBytes(std::string path, std::string part, std::string bytes);
+  /// A safetensors file: `head`, then the entries' bytes, each from the source of the same number.
+  void AddTensors(std::string path, std::string part, std::string head,
+                  const std::vector<TensorEntry>& entries,
+                  std::vector<std::unique_ptr<TensorSource>> sources);
+  /// A file that the target has already under another name.
+  void AddShared(ManifestFile file) { shared_.push_back(std::move(file)); }
+
+  std::uint64_t bytes() const { return plan_.total_bytes; }
+  const SavePlan& plan() const { return plan_; }
+
+  /// Writes the files into `directory` of the store, durably, and gives their manifest entries
+  /// (without the shared ones). Corruption when a copied file's bytes are not those of its hash.
+  /// `created`: every name made, also on failure.
+  Result<std::vector<ManifestFile>> Write(const Environment& env, const std::string& directory,
+                                          const TransferControl& control,
+                                          std::vector<std::string>* created);
+  const std::vector<ManifestFile>& shared() const { return shared_; }
+
+  /// For progress over several checkpoints: how many bytes came before, and how many there are.
+  std::uint64_t progress_before = 0;
+  std::uint64_t progress_total = 0;
+
+ private:
+  PlannedFile* Add(std::string path, std::string part, std::uint64_t bytes,
+                   const FileHash* expected);
+
+  SavePlan plan_;
+  SaveRequest request_;  // its tensors are the sources of the plan
+  std::vector<std::unique_ptr<TensorSource>> sources_;
+  std::vector<std::string> parts_;                 // by number of the plan's file
+  std::vector<std::optional<FileHash>> expected_;  // likewise
+  std::vector<ManifestFile> shared_;
+};
+
+/// Commits checkpoints that come from elsewhere into a repository that is open for writing
+/// (PROTOCOL.md, "Saving", with a single participant). For one thread. A failed commit leaves the
+/// repository as it was.
+class IncomingCommitter {
+ public:
+  /// Both outlive this object.
+  static Result<std::unique_ptr<IncomingCommitter>> Open(const Environment& env,
+                                                         Generation* generation);
+
+  /// The location of a file with these bytes that a new checkpoint may share, or "".
+  Result<std::string> Shareable(const FileHash& hash);
+
+  /// Writes the files and publishes the manifest. Its generation, sequence, attempt, job and files
+  /// are filled in here; `directory` is the name wished for.
+  Result<Checkpoint> Commit(Manifest manifest, const std::string& directory, IncomingFiles files,
+                            bool rebuild_index, const TransferControl& control);
+
+  /// The newest checkpoint that counts, or null.
+  const Checkpoint* Latest() const { return checkpoints_.empty() ? nullptr : &checkpoints_.back(); }
+
+ private:
+  IncomingCommitter(const Environment& env, Generation* generation)
+      : env_(env), generation_(generation) {}
+
+  Result<std::string> Claim(const std::string& wish, const std::string& attempt);
+  Status Fill(const std::string& directory, IncomingFiles* files, bool rebuild_index,
+              const TransferControl& control, Manifest* manifest,
+              std::vector<std::string>* created);
+  Status ShareFiles(const std::string& directory, const std::vector<ManifestFile>& files,
+                    Manifest* manifest, std::vector<std::string>* created);
+  Status WriteIndex(const std::string& directory, Manifest* manifest,
+                    std::vector<std::string>* created);
+  Status Publish(const std::string& directory, const Manifest& manifest, bool* unknown);
+  void CleanUp(const std::string& directory, const std::vector<std::string>& created);
+
+  const Environment& env_;
+  Generation* const generation_;
+  std::vector<Checkpoint> checkpoints_;  // those that count, oldest first
+  std::set<std::string> directories_;
+  std::uint64_t sequence_ = 0;
+};
+
+/// A path for a manifest's lineage, which is for people; "" when it is not text that JSON can hold.
+std::string LineagePath(const std::string& path);
+
+/// ResourceExhausted when the store is known to have less room.
+Status CheckRoom(const Environment& env, std::uint64_t bytes);
+
+/// The checkpoint that the choice means: of a step the newest that counts; by id also a foreign
+/// one. NotFound says which steps there are.
+Result<const Checkpoint*> Choose(const RepositoryView& view, const std::string& where,
+                                 const CheckpointChoice& choice);
+
+// What the public functions do, over any store.
+Result<ExportReport> ExportFrom(Store* store, const Checkpoint& checkpoint, const std::string& out,
+                                const TransferControl& control);
+Result<CopyReport> CopyInto(const Environment& source, const RepositoryView& view,
+                            const std::vector<const Checkpoint*>& chosen, const Environment& target,
+                            const CopyRequest& request, const TransferControl& control);
+/// The checkpoints that a request means, with the bases they need, oldest first.
+Result<std::vector<const Checkpoint*>> ChooseForCopy(const RepositoryView& view,
+                                                     const std::string& where,
+                                                     const CopyRequest& request);
+/// The part of each rank for one step.
+struct MergePart {
+  Environment env;
+  Checkpoint checkpoint;
+  std::string participant;
+};
+Result<std::vector<MergePart>> ChooseForMerge(const std::vector<Environment>& parts,
+                                              const MergeRequest& request);
+Result<MergeReport> MergeInto(std::vector<MergePart> parts, const Environment& target,
+                              const MergeRequest& request, const TransferControl& control);
+Result<GarbageReport> CollectGarbageIn(const Environment& env);
+
+}  // namespace cairn

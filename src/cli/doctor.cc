@@ -1,0 +1,349 @@
+#include "cli/doctor.h"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint_path.h"
+#include "cli/output.h"
+#include "storage/local/object_path.h"
+#include "storage/local/posix_fs.h"
+#include "storage/local/uring_queue.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr std::size_t kPart = 8u << 20;
+constexpr int kDepth = 6;
+constexpr std::size_t kAlign = 4096;
+
+std::string FileSystemName(const std::string& path) {
+  struct statfs info{};
+  if (statfs(path.c_str(), &info) != 0) return "unknown";
+  static const std::map<std::uint64_t, std::string> kNames = {
+      {0xef53, "ext4"},        {0x58465342, "XFS"},  {0x9123683e, "Btrfs"}, {0x01021994, "tmpfs"},
+      {0x794c7630, "overlay"}, {0x6969, "NFS"},      {0x2fc12fc1, "ZFS"},   {0xff534d42, "CIFS"},
+      {0xfe534d42, "SMB2"},    {0x65735546, "FUSE"}, {0xf2f52010, "F2FS"},  {0x0bd00bd0, "Lustre"},
+      {0x00c36400, "Ceph"},    {0x4d44, "FAT"},      {0x47504653, "GPFS"}};
+  const auto magic = static_cast<std::uint64_t>(info.f_type) & 0xffffffff;
+  const auto it = kNames.find(magic);
+  return it != kNames.end() ? it->second : fmt::format("type {:#x}", magic);
+}
+
+/// A directory for the trials, removed with everything in it.
+class TrialDirectory {
+ public:
+  ~TrialDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  Status Make(const std::string& directory) {
+    const std::string path = JoinPath(
+        directory, fmt::format("{}-doctor-{}", kTemporaryPrefix, IdSource::System()->NewUuid()));
+    RETURN_IF_ERROR(PosixFs()->MakeDirectory(path));
+    path_ = path;
+    return Status::Ok();
+  }
+  std::string operator/(std::string_view name) const { return JoinPath(path_, name); }
+
+ private:
+  std::string path_;
+};
+
+struct FreeAligned {
+  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{kAlign}); }
+};
+
+/// Moves a file's bytes with several parts in flight, as the engine does.
+class Mover {
+ public:
+  explicit Mover(Clock* clock) : clock_(clock) {
+    memory_.reset(
+        static_cast<std::byte*>(::operator new(kPart * kDepth, std::align_val_t{kAlign})));
+    // Touched, and not compressible by whatever lies below.
+    std::uint64_t state = 88172645463325252u;
+    for (std::size_t i = 0; i < kPart * kDepth; i += 8) {
+      state ^= state << 13;
+      state ^= state >> 7;
+      state ^= state << 17;
+      std::memcpy(memory_.get() + i, &state, 8);
+    }
+  }
+
+  /// Bytes per second until they are durable.
+  Result<double> Write(const std::string& path, std::uint64_t bytes, bool direct, bool fresh) {
+    const Clock::Duration begun = clock_->Now();
+    ASSIGN_OR_RETURN(const std::unique_ptr<FsFile> file,
+                     PosixFs()->Open(path, {.write = true, .create = fresh, .direct = direct}));
+    RETURN_IF_ERROR(Move(file.get(), bytes, /*write=*/true, direct));
+    RETURN_IF_ERROR(file->Sync("doctor"));
+    return Rate(bytes, begun);
+  }
+
+  Result<double> Read(const std::string& path, std::uint64_t bytes, bool direct) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<FsFile> file, PosixFs()->Open(path, {.direct = direct}));
+    file->DropCache(0, bytes);
+    const Clock::Duration begun = clock_->Now();
+    RETURN_IF_ERROR(Move(file.get(), bytes, /*write=*/false, direct));
+    return Rate(bytes, begun);
+  }
+
+ private:
+  double Rate(std::uint64_t bytes, Clock::Duration begun) const {
+    const double seconds = std::chrono::duration<double>(clock_->Now() - begun).count();
+    return seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
+  }
+
+  Status Move(FsFile* file, std::uint64_t bytes, bool write, bool direct) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<IoQueue> queue, PosixFs()->NewQueue(kDepth));
+    std::vector<std::uint64_t> free;
+    for (std::uint64_t i = 0; i < kDepth; ++i) free.push_back(i);
+    Status failure;
+    const auto wait = [&]() -> Status {
+      ASSIGN_OR_RETURN(const IoQueue::Done done, queue->Wait());
+      free.push_back(done.tag);
+      return done.status;
+    };
+    for (std::uint64_t at = 0; at < bytes; at += kPart) {
+      if (Console::interrupted()) return CancelledError("interrupted");
+      if (free.empty()) RETURN_IF_ERROR(wait());
+      const std::uint64_t slot = free.back();
+      free.pop_back();
+      const std::span<std::byte> part(memory_.get() + slot * kPart,
+                                      std::min<std::uint64_t>(kPart, bytes - at));
+      RETURN_IF_ERROR(write ? queue->SubmitWrite(file, at, part, slot)
+                            : queue->SubmitRead(file, at, part, slot));
+      if (write && !direct) file->StartWriteback(at, part.size());
+    }
+    while (queue->in_flight() > 0) RETURN_IF_ERROR(wait());
+    return Status::Ok();
+  }
+
+  Clock* const clock_;
+  std::unique_ptr<std::byte, FreeAligned> memory_;
+};
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Rates {
+  std::map<std::string, std::vector<double>> measured;
+};
+
+/// All ways in turn, several rounds, so that a disk that slows down favours none.
+Status Measure(const DoctorOptions& options, const TrialDirectory& trial, bool direct,
+               std::uint64_t bytes, Console* console, Rates* rates) {
+  Mover mover(console->clock());
+  ProgressBar bar("measure", console->clock(), console->progress_enabled());
+  const std::uint64_t steps = static_cast<std::uint64_t>(options.rounds) * 5;
+  std::uint64_t step = 0;
+  const auto note = [&](const std::string& what, Result<double> rate) -> Status {
+    RETURN_IF_ERROR(rate.status());
+    rates->measured[what].push_back(*rate);
+    bar.Update(++step * bytes, steps * bytes);
+    return Status::Ok();
+  };
+  for (int round = 0; round < options.rounds; ++round) {
+    const std::string a = trial / "direct";
+    const std::string b = trial / "buffered";
+    if (direct) {
+      RETURN_IF_ERROR(note("write_direct", mover.Write(a, bytes, true, true)));
+      RETURN_IF_ERROR(note("overwrite_direct", mover.Write(a, bytes, true, false)));
+    }
+    RETURN_IF_ERROR(note("write_buffered", mover.Write(b, bytes, false, true)));
+    if (!direct) {
+      RETURN_IF_ERROR(note("overwrite_buffered", mover.Write(b, bytes, false, false)));
+    }
+    RETURN_IF_ERROR(note("read_buffered", mover.Read(b, bytes, false)));
+    if (direct) RETURN_IF_ERROR(note("read_direct", mover.Read(a, bytes, true)));
+    for (const std::string& path : {a, b}) {
+      const Status gone = PosixFs()->Unlink(path);
+      if (!gone.ok() && !gone.Is(Code::kNotFound)) return gone;
+    }
+  }
+  return Status::Ok();
+}
+
+struct Finding {
+  std::string key;
+  bool works = false;
+  std::string text;  // what it means
+};
+
+/// What the file system lets us do, found out by trying.
+Result<std::vector<Finding>> TryAbilities(const TrialDirectory& trial) {
+  Fs* fs = PosixFs();
+  const std::string file = trial / "file";
+  const std::string bytes(kAlign, 'x');
+  {
+    ASSIGN_OR_RETURN(const auto made, fs->Open(file, {.write = true, .create = true}));
+    RETURN_IF_ERROR(made->WriteAt(0, std::as_bytes(std::span(bytes))));
+    RETURN_IF_ERROR(made->Sync("doctor"));
+  }
+  std::vector<Finding> findings;
+  const auto add = [&](std::string key, bool works, std::string yes, std::string no) {
+    findings.push_back({std::move(key), works, works ? std::move(yes) : std::move(no)});
+  };
+  add("o_direct", fs->Open(file, {.write = true, .direct = true}).ok(),
+      "large files bypass the page cache where that is faster",
+      "files are written through the page cache");
+  add("hard_links", fs->Link(file, trial / "link").ok(),
+      "unchanged files are shared between checkpoints",
+      "REQUIRED for a repository: use another file system");
+  add("locks", fs->TryLock(trial / "lock").ok(), "a second writer is refused at once",
+      "a second writer is found out at its first commit only");
+  fs->Unlink(trial / "link").IgnoreError("it may not be there");
+  add("leases", fs->IsUnused(file), "files of removed checkpoints are written over, not made anew",
+      "files of removed checkpoints are not recycled");
+  return findings;
+}
+
+std::string MachineName() {
+  utsname name{};
+  if (uname(&name) != 0) return "unknown";
+  return fmt::format("{} {} ({})", name.sysname, name.release, name.machine);
+}
+
+std::uint64_t MemoryBytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0
+             ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page)
+             : 0;
+}
+
+std::string Advice(const std::map<std::string, double>& rates) {
+  const auto rate = [&](const std::string& key) {
+    const auto it = rates.find(key);
+    return it == rates.end() ? 0.0 : it->second;
+  };
+  const double direct = rate("write_direct");
+  const double buffered = rate("write_buffered");
+  std::string text;
+  if (direct > 0) {
+    text += fmt::format("O_DIRECT writes are {:.2f} x buffered ones here", direct / buffered);
+    text += direct * 1.1 >= buffered ? "; the engine, which measures too, will prefer them.\n"
+                                     : "; the engine, which measures too, will write buffered.\n";
+    if (rate("overwrite_direct") > 1.1 * direct) {
+      text += fmt::format("Overwriting is {:.2f} x as fast as new files: recycling pays off.\n",
+                          rate("overwrite_direct") / direct);
+    }
+  }
+  const double best = std::max(direct, buffered);
+  if (best > 0) {
+    text += fmt::format("A checkpoint of 10 GiB is durable in about {:.0f} s.\n",
+                        10.0 * (1u << 30) / best);
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<Output> Doctor(const DoctorOptions& options, Console* console) {
+  Output out;
+  const bool uring = UringWorks();
+  const unsigned cores = std::thread::hardware_concurrency();
+  const auto line = [&](std::string_view name, std::string_view value, std::string_view meaning) {
+    out.text += fmt::format("{:<14} {:<10} {}", name, value, meaning);
+    out.text.erase(out.text.find_last_not_of(' ') + 1);
+    out.text += "\n";
+  };
+  out.text += "Machine\n";
+  line("system", MachineName(), "");
+  line("cores", std::to_string(cores), "");
+  line("memory", HumanBytes(MemoryBytes()), "");
+  line("io_uring", uring ? "yes" : "no",
+       uring ? "several reads and writes in flight from one thread"
+             : "threads do the same; a little more CPU");
+  Value::Object machine = {{"system", MachineName()},
+                           {"cores", static_cast<std::uint64_t>(cores)},
+                           {"memory_bytes", MemoryBytes()},
+                           {"io_uring", uring}};
+  if (options.directory.empty()) {
+    out.text += "\nName a directory to try it and to measure its speed: cairn doctor DIR\n";
+    out.json = Value::Object{{"machine", std::move(machine)}, {"directory", Value()}};
+    return out;
+  }
+
+  RETURN_IF_ERROR(ExistingDirectory(options.directory).status());
+  console->CatchInterrupts();
+  ASSIGN_OR_RETURN(const std::uint64_t free, PosixFs()->FreeBytes(options.directory));
+  TrialDirectory trial;
+  RETURN_IF_ERROR(trial.Make(options.directory));
+  ASSIGN_OR_RETURN(const std::vector<Finding> findings, TryAbilities(trial));
+  const std::string file_system = FileSystemName(options.directory);
+  const bool network = PosixFs()->IsNetwork(options.directory);
+  out.text += "\nDirectory " + Printable(options.directory) + "\n";
+  line("file system", file_system, network ? "on the network" : "");
+  line("free", HumanBytes(free), "");
+  Value::Object directory = {{"path", options.directory},
+                             {"file_system", file_system},
+                             {"network", network},
+                             {"free_bytes", free}};
+  bool direct = false;
+  for (const Finding& finding : findings) {
+    static const std::map<std::string, std::string> kTitles = {{"o_direct", "O_DIRECT"},
+                                                               {"hard_links", "hard links"},
+                                                               {"locks", "locks"},
+                                                               {"leases", "leases"}};
+    line(kTitles.at(finding.key), finding.works ? "yes" : "no", finding.text);
+    directory[finding.key] = finding.works;
+    if (finding.key == "o_direct") direct = finding.works;
+    if (finding.key == "hard_links" && !finding.works) out.exit_code = 1;
+  }
+
+  // Two files at once, and never the disk's last bytes.
+  std::uint64_t bytes = std::min(options.bytes, free / 8);
+  bytes -= bytes % kPart;
+  Value::Object rates_json;
+  if (bytes == 0) {
+    out.text += "\nToo little space to measure the speed.\n";
+  } else {
+    Rates rates;
+    RETURN_IF_ERROR(Measure(options, trial, direct, bytes, console, &rates));
+    static const std::vector<std::pair<std::string, std::string>> kTitles = {
+        {"write_direct", "new file, O_DIRECT"},
+        {"write_buffered", "new file, buffered + fsync"},
+        {"overwrite_direct", "overwriting, O_DIRECT"},
+        {"overwrite_buffered", "overwriting, buffered"},
+        {"read_direct", "read, O_DIRECT"},
+        {"read_buffered", "read, buffered, not cached"}};
+    out.text += fmt::format("\nSpeed, {} per file, median of {} rounds (slowest to fastest)\n",
+                            HumanBytes(bytes), options.rounds);
+    std::map<std::string, double> medians;
+    for (const auto& [key, title] : kTitles) {
+      const auto it = rates.measured.find(key);
+      if (it == rates.measured.end()) continue;
+      const auto [low, high] = std::minmax_element(it->second.begin(), it->second.end());
+      medians[key] = Median(it->second);
+      out.text += fmt::format("{:<27} {:>12}   ({} to {})\n", title, HumanRate(medians[key]),
+                              HumanRate(*low), HumanRate(*high));
+      rates_json[key] =
+          Value::Object{{"median", medians[key]}, {"slowest", *low}, {"fastest", *high}};
+    }
+    out.text += "\n" + Advice(medians);
+  }
+  directory["measured_bytes"] = bytes;
+  directory["bytes_per_second"] = std::move(rates_json);
+  out.json = Value::Object{{"machine", std::move(machine)}, {"directory", std::move(directory)}};
+  return out;
+}
+
+}  // namespace cairn::cli

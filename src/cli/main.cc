@@ -1,0 +1,369 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <cairn/status.h>
+
+#include "cli/checkpoint_commands.h"
+#include "cli/console.h"
+#include "cli/doctor.h"
+#include "cli/output.h"
+#include "format/json.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int kFailure = 1;
+constexpr int kUsage = 2;
+
+using Run = std::function<Result<Output>(Console*)>;
+
+/// The commands by their place in the command line.
+class Commands {
+ public:
+  void Add(CLI::App* app, Run run) {
+    app->add_flag("--json", json_, "Print JSON, also for errors");
+    leaves_.emplace_back(app, std::move(run));
+  }
+  /// The one that was named, or null.
+  const Run* Chosen() const {
+    for (const auto& [app, run] : leaves_) {
+      if (app->parsed()) return &run;
+    }
+    return nullptr;
+  }
+
+ private:
+  bool json_ = false;  // read from the arguments before they are parsed
+  std::vector<std::pair<CLI::App*, Run>> leaves_;
+};
+
+CLI::App* Leaf(CLI::App* parent, const std::string& name, const std::string& description,
+               const std::string& examples) {
+  CLI::App* app = parent->add_subcommand(name, description);
+  app->footer("\nExamples:\n" + examples);
+  return app;
+}
+
+void AddReading(CLI::App* checkpoint, Commands* commands) {
+  {
+    auto options = std::make_shared<LsOptions>();
+    CLI::App* app = Leaf(checkpoint, "ls", "List the checkpoints of a repository",
+                         "  cairn checkpoint ls runs/a\n"
+                         "  cairn checkpoint ls runs/a --json | jq '.checkpoints[].step'");
+    app->add_option("DIR", options->directory, "The repository")->required();
+    app->add_flag("-a,--all", options->all, "Also those that do not count any more");
+    commands->Add(app, [options](Console* console) { return List(*options, console); });
+  }
+  {
+    auto options = std::make_shared<ShowOptions>();
+    CLI::App* app = Leaf(checkpoint, "show", "Show what is in a checkpoint",
+                         "  cairn checkpoint show runs/a             the latest\n"
+                         "  cairn checkpoint show runs/a 40          that of step 40\n"
+                         "  cairn checkpoint show runs/a 5b3c9e01    by the beginning of its id\n"
+                         "  cairn checkpoint show runs/a/checkpoint_000040");
+    app->add_option("DIR", options->directory, "The repository, or a checkpoint's directory")
+        ->required();
+    app->add_option("STEP|ID", options->which, "Which one; without it the latest");
+    app->add_flag("-a,--all", options->all, "All tensors and files, however many");
+    commands->Add(app, [options](Console* console) { return Show(*options, console); });
+  }
+  {
+    auto options = std::make_shared<VerifyOptions>();
+    CLI::App* app =
+        Leaf(checkpoint, "verify",
+             "Compare every byte with its checksum; exit code 1 when something is wrong",
+             "  cairn checkpoint verify runs/a\n"
+             "  cairn checkpoint verify runs/a --fast      records and sizes only\n"
+             "  cairn checkpoint verify runs/a/checkpoint_000040");
+    app->add_option("DIR", options->directory, "The repository, or a checkpoint's directory")
+        ->required();
+    app->add_flag("--fast", options->fast, "Records, and files present with their sizes");
+    commands->Add(app, [options](Console* console) { return VerifyAll(*options, console); });
+  }
+  {
+    auto options = std::make_shared<DiffOptions>();
+    CLI::App* app =
+        Leaf(checkpoint, "diff", "Compare the tensors of two checkpoints",
+             "  cairn checkpoint diff runs/a 20 40\n"
+             "  cairn checkpoint diff runs/a/checkpoint_000020 runs/b/checkpoint_000020\n"
+             "  cairn checkpoint diff runs/a runs/b        the latest of each");
+    app->add_option("A B | DIR STEP STEP", options->words,
+                    "Two checkpoints' directories (or repositories: their latest), or a repository "
+                    "and two steps or ids")
+        ->required()
+        ->expected(2, 3);
+    app->add_flag("-a,--all", options->all, "All tensors that differ, however many");
+    app->add_flag("--exit-code", options->exit_code, "Exit with 1 when they differ");
+    commands->Add(app, [options](Console* console) { return DiffTwo(*options, console); });
+  }
+}
+
+void AddMoving(CLI::App* checkpoint, Commands* commands) {
+  {
+    auto options = std::make_shared<ExportOptions>();
+    CLI::App* app =
+        Leaf(checkpoint, "export", "Write a checkpoint as a plain safetensors directory",
+             "  cairn checkpoint export runs/a model/          the latest\n"
+             "  cairn checkpoint export runs/a 40 model/\n"
+             "OUT gets model.safetensors (or model-00001-of-0000n.safetensors) with an index, as "
+             "Hugging\n"
+             "Face's tools expect them, and the checkpoint's own files. It appears whole or not at "
+             "all.");
+    app->add_option(
+           "DIR [STEP|ID] OUT", options->words,
+           "The repository (or a checkpoint's directory), which one, and the new directory")
+        ->required()
+        ->expected(2, 3);
+    commands->Add(app, [options](Console* console) { return Export(*options, console); });
+  }
+  {
+    auto options = std::make_shared<ImportOptions>();
+    CLI::App* app =
+        Leaf(checkpoint, "import", "Commit plain safetensors files as a checkpoint",
+             "  cairn checkpoint import model.safetensors runs/a --step 0\n"
+             "  cairn checkpoint import model/ runs/a --step 0     with its other files");
+    app->add_option("SRC", options->source, "A .safetensors file, or a directory of them")
+        ->required();
+    app->add_option("DIR", options->directory, "The repository; made when missing")->required();
+    app->add_option("--step", options->step, "The step of the new checkpoint")->required();
+    app->add_flag("--no-files", options->no_files, "Leave the directory's other files out");
+    commands->Add(app, [options](Console* console) { return Import(*options, console); });
+  }
+  {
+    auto options = std::make_shared<CopyOptions>();
+    CLI::App* app =
+        Leaf(checkpoint, "copy", "Copy checkpoints to another repository",
+             "  cairn checkpoint copy runs/a backup/a              the latest\n"
+             "  cairn checkpoint copy runs/a backup/a --all\n"
+             "  cairn checkpoint copy runs/a backup/a --step 20 --step 40\n"
+             "What is there already is passed over: start it again after an interruption.");
+    app->add_option("SRC", options->source, "The repository to copy from")->required();
+    app->add_option("DST", options->target, "The repository to copy into; made when missing")
+        ->required();
+    auto* step = app->add_option("--step", options->which, "A step or an id; may be repeated")
+                     ->type_name("STEP|ID")
+                     ->expected(1)
+                     ->take_all();
+    app->add_flag("--all", options->all, "Every checkpoint")->excludes(step);
+    app->add_flag("--adopt", options->adopt,
+                  "Copy into another job's repository: the copy becomes that job's own");
+    commands->Add(app, [options](Console* console) { return Copy(*options, console); });
+  }
+  {
+    auto options = std::make_shared<MergeOptions>();
+    CLI::App* app = Leaf(checkpoint, "merge",
+                         "Make one checkpoint of the parts that ranks saved into their own "
+                         "directories (private=True)",
+                         "  cairn checkpoint merge runs/all runs/rank_0 runs/rank_1 runs/rank_2");
+    app->add_option("OUT", options->target, "The repository for the result; made when missing")
+        ->required();
+    app->add_option("DIR", options->parts, "The repositories of all ranks, in any order")
+        ->required()
+        ->expected(1, -1);
+    app->add_option("--step", options->step, "Instead of the newest step that all have");
+    app->add_flag("--separate-files", options->separate_files,
+                  "Keep files that differ between ranks as <rank>/<name>");
+    commands->Add(app, [options](Console* console) { return Merge(*options, console); });
+  }
+}
+
+void AddKeeping(CLI::App* checkpoint, Commands* commands) {
+  {
+    auto options = std::make_shared<RemoveOptions>();
+    CLI::App* app = Leaf(checkpoint, "rm", "Remove checkpoints",
+                         "  cairn checkpoint rm runs/a 20 40\n"
+                         "  cairn checkpoint rm runs/a 5b3c9e01 --yes");
+    app->add_option("DIR", options->directory, "The repository")->required();
+    app->add_option("STEP|ID", options->which, "Which ones")->required()->expected(1, -1);
+    app->add_flag("-y,--yes", options->yes, "Do not ask");
+    commands->Add(app, [options](Console* console) { return Remove(*options, console); });
+  }
+  for (const bool pin : {true, false}) {
+    auto options = std::make_shared<PinOptions>();
+    CLI::App* app =
+        pin ? Leaf(checkpoint, "pin", "Keep a checkpoint whatever the retention rules say",
+                   "  cairn checkpoint pin runs/a 40\n"
+                   "Works while the training runs.")
+            : Leaf(checkpoint, "unpin", "Take a pin back", "  cairn checkpoint unpin runs/a 40");
+    app->add_option("DIR", options->directory, "The repository")->required();
+    app->add_option("STEP|ID", options->which, "Which one")->required();
+    commands->Add(app, [options, pin](Console* console) { return Pin(*options, pin, console); });
+  }
+  {
+    auto options = std::make_shared<GcOptions>();
+    CLI::App* app = Leaf(checkpoint, "gc", "Sweep what crashes left behind",
+                         "  cairn checkpoint gc runs/a\n"
+                         "The next start of the training does the same.");
+    app->add_option("DIR", options->directory, "The repository")->required();
+    commands->Add(app, [options](Console* console) { return Gc(*options, console); });
+  }
+}
+
+void AddDoctor(CLI::App* root, Commands* commands) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* app =
+      Leaf(root, "doctor", "Tell what this machine and a directory allow, and how fast it is",
+           "  cairn doctor\n"
+           "  cairn doctor runs/             writes and removes two files of 512 MiB there\n"
+           "  cairn doctor runs/ --size 2GiB --rounds 5");
+  app->add_option("DIR", options->directory, "An existing directory to try and to measure");
+  app->add_option("--size", options->bytes, "Bytes of each measured file")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{8} << 20, std::uint64_t{1} << 40))
+      ->type_name("BYTES");
+  app->add_option("--rounds", options->rounds, "How often each way is measured")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  commands->Add(app, [options](Console* console) { return Doctor(*options, console); });
+}
+
+std::string ErrorJson(std::string_view code, std::string_view message) {
+  return EncodeJson(Value::Object{{"error", Value::Object{{"code", std::string(code)},
+                                                          {"message", std::string(message)}}}},
+                    2) +
+         "\n";
+}
+
+/// False when standard output cannot be written, for another reason than a reader that left.
+bool Print(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = write(STDOUT_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EPIPE) return true;
+    if (n < 0) {
+      std::fprintf(stderr, "cairn: cannot write the output: %s\n", std::strerror(errno));
+      return false;
+    }
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+int Fail(bool json, const Status& status, int exit_code) {
+  if (json) {
+    Print(ErrorJson(CodeName(status.code()), status.message()));
+  } else {
+    std::fputs(("cairn: " + Printable(status.message()) + "\n").c_str(), stderr);
+  }
+  return exit_code;
+}
+
+/// The deepest command that was named, for its help.
+const CLI::App* Deepest(const CLI::App* app) {
+  for (const CLI::App* sub : app->get_subcommands()) return Deepest(sub);
+  return app;
+}
+
+std::string CommandName(const CLI::App* app) {
+  return app->get_parent() == nullptr ? "cairn"
+                                      : CommandName(app->get_parent()) + " " + app->get_name();
+}
+
+int Usage(const CLI::App& root, const CLI::ParseError& error, bool json) {
+  const CLI::App* where = Deepest(&root);
+  if (error.get_name() == "CallForHelp" || error.get_name() == "CallForAllHelp") {
+    return Print(where->help(CommandName(where))) ? 0 : kFailure;
+  }
+  if (error.get_name() == "CallForVersion")
+    return Print(std::string(error.what()) + "\n") ? 0 : kFailure;
+  std::string what = error.what();
+  if (error.get_name() == "RequiredError" && what.find("subcommand") != what.npos) {
+    if (!json) {
+      std::fputs(where->help(CommandName(where)).c_str(), stderr);
+      return kUsage;
+    }
+    what = "name a command";
+  }
+  return Fail(json, InvalidArgumentError(what + ": see `" + CommandName(where) + " --help`"),
+              kUsage);
+}
+
+/// Checkpoints of large models have thousands of files, all open at once.
+void AllowManyOpenFiles() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int Main(int argc, char** argv) {
+  // A reader that left must not end us in the middle of a change.
+  std::signal(SIGPIPE, SIG_IGN);
+  AllowManyOpenFiles();
+  bool json = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--") break;
+    json = json || std::string_view(argv[i]) == "--json";
+  }
+
+  CLI::App root("Cairn keeps training alive: checkpoints that survive anything.", "cairn");
+  root.set_version_flag("--version", "cairn " CAIRN_VERSION);
+  root.require_subcommand(1);
+  root.footer(
+      "\nExamples:\n"
+      "  cairn checkpoint ls runs/a\n"
+      "  cairn checkpoint verify runs/a\n"
+      "  cairn doctor runs/\n"
+      "`cairn COMMAND --help` tells more. Exit codes: 0 done, 1 failed or problems found, 2 "
+      "usage.");
+  CLI::App* checkpoint =
+      root.add_subcommand("checkpoint", "Look at, move, keep and remove checkpoints");
+  checkpoint->require_subcommand(1);
+  checkpoint->footer(
+      "\nExamples:\n"
+      "  cairn checkpoint ls runs/a\n"
+      "  cairn checkpoint show runs/a 40\n"
+      "`cairn checkpoint COMMAND --help` tells more.");
+  Commands commands;
+  AddReading(checkpoint, &commands);
+  AddMoving(checkpoint, &commands);
+  AddKeeping(checkpoint, &commands);
+  AddDoctor(&root, &commands);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return Usage(root, error, json);
+  }
+  const Run* run = commands.Chosen();
+  if (run == nullptr) return Fail(json, InvalidArgumentError("name a command"), kUsage);
+
+  Console console(json);
+  const Result<Output> result = (*run)(&console);
+  if (!result.ok()) {
+    const int code = Fail(json, result.status(), kFailure);
+    if (Console::interrupted()) Console::EndByCaughtSignal();
+    return code;
+  }
+  const std::string text = json ? EncodeJson(result->json, 2) + "\n" : result->text;
+  return Print(text) ? result->exit_code : kFailure;
+}
+
+}  // namespace
+}  // namespace cairn::cli
+
+int main(int argc, char** argv) {
+  try {
+    return cairn::cli::Main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("cairn: out of memory\n", stderr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "cairn: internal error: %s; please report it\n", error.what());
+  } catch (...) {
+    std::fputs("cairn: internal error; please report it\n", stderr);
+  }
+  return 1;
+}

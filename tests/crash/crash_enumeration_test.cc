@@ -1,0 +1,70 @@
+// The crash enumeration: every operation of a save, a removal or an opening is an instant at which
+// the machine may end, in several ways; what the engine had promised until then must hold.
+
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+
+#include <cctype>
+#include <cstdio>
+#include <string>
+
+#include "base/log.h"
+#include "tests/crash/scenarios.h"
+
+namespace cairn::crash {
+namespace {
+
+struct Param {
+  Machine::Kind kind;
+  std::size_t scenario;
+};
+
+std::vector<Param> AllParams() {
+  std::vector<Param> params;
+  for (const Machine::Kind kind : {Machine::Kind::kDisk, Machine::Kind::kBucket}) {
+    for (std::size_t i = 0; i < Scenarios(kind).size(); ++i) params.push_back({kind, i});
+  }
+  return params;
+}
+
+std::string ParamName(const testing::TestParamInfo<Param>& info) {
+  std::string name = info.param.kind == Machine::Kind::kDisk ? "Disk" : "Bucket";
+  const std::string words = Scenarios(info.param.kind)[info.param.scenario].name;
+  bool capital = true;
+  for (const char c : words) {
+    if (c == ' ') {
+      capital = true;
+    } else {
+      name += capital ? static_cast<char>(std::toupper(c)) : c;
+      capital = false;
+    }
+  }
+  return name;
+}
+
+class CrashEnumeration : public testing::TestWithParam<Param> {
+ protected:
+  CrashEnumeration() {
+    SetLogSink([](LogLevel, std::string_view) {});
+    // The engine's buffers are in huge pages, which are dear to clear for a few KiB.
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  }
+  ~CrashEnumeration() override { SetLogSink(nullptr); }
+};
+
+TEST_P(CrashEnumeration, EveryPromiseHoldsAtEveryInstant) {
+  const auto [kind, index] = GetParam();
+  const Scenario scenario = Scenarios(kind)[index];
+  const Recording recording = Record(scenario);
+  ASSERT_TRUE(recording.status.ok()) << scenario.name << ": " << recording.status.ToString();
+  EXPECT_EQ(recording.not_done, std::vector<std::string>()) << scenario.name;
+  const Tally tally = Enumerate(scenario, recording.cuts, Ends(kind, 2), 5);
+  for (const Violation& violation : tally.violations) ADD_FAILURE() << violation.text;
+  std::printf("%-28s %5zu prefixes, %6zu images\n", scenario.name.c_str(),
+              static_cast<std::size_t>(tally.cuts), static_cast<std::size_t>(tally.images));
+}
+
+INSTANTIATE_TEST_SUITE_P(Machines, CrashEnumeration, testing::ValuesIn(AllParams()), ParamName);
+
+}  // namespace
+}  // namespace cairn::crash

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/crash/world.h"
+
+namespace cairn::crash {
+
+/// Something a job does to its repository. `run` drives a world and returns the first failure of a
+/// call that should have worked, or OK.
+struct Scenario {
+  std::string name;
+  World::Options world;
+  bool foreign = false;  // plant foreign objects first
+  std::function<Status(World*)> run;
+  std::vector<std::string> must_do;  // protocol steps that a run must have gone through
+};
+
+/// All of them, on a machine of that kind.
+std::vector<Scenario> Scenarios(Machine::Kind kind);
+
+/// A run of a scenario: every instant at which the machine could have ended.
+struct Recording {
+  Status status;
+  std::vector<Cut> cuts;
+  std::set<SyncPoint> syncs;           // that were asked for, on a disk
+  std::vector<std::string> not_done;  // of Scenario::must_do
+};
+/// `ignore`: syncs that do nothing.
+Recording Record(const Scenario& scenario,
+                 const std::function<bool(const SyncPoint&)>& ignore = nullptr);
+
+/// A way for the machine to end.
+struct End {
+  Ending ending = Ending::kForget;
+  std::uint64_t seed = 0;
+};
+/// Forget, keep, kill, and `seeds` each of subset and torn; a bucket has one way.
+std::vector<End> Ends(Machine::Kind kind, int seeds, std::uint64_t first_seed = 1);
+
+struct Violation {
+  std::size_t cut = 0;
+  std::string text;  // the instant, how the machine ended, and what is broken
+};
+struct Tally {
+  std::uint64_t cuts = 0;
+  std::uint64_t images = 0;
+  std::vector<Violation> violations;
+};
+
+/// Rebuilds the machine for every cut and way of ending, recovers and checks. Stops after
+/// `max_violations`. Uses as many threads as there are cores.
+Tally Enumerate(const Scenario& scenario, const std::vector<Cut>& cuts,
+                const std::vector<End>& ends, std::size_t max_violations);
+
+/// The opening, a save and retention that follow the end of `scenario` at `cut`: the second world,
+/// whose own cuts make the double crash.
+Recording RecordAfter(const Scenario& scenario, const Cut& cut, const End& end);
+
+}  // namespace cairn::crash

@@ -1,0 +1,46 @@
+#include <cstdlib>
+#include <iostream>
+#include <map>
+
+#include "tests/interleaving/scenarios.h"
+
+using namespace cairn::interleaving;
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "saves";
+  const Disk disk = argc > 2 && std::string(argv[2]) == "plain" ? Disk::kPlain : Disk::kObjects;
+  const int bound = argc > 3 ? std::atoi(argv[3]) : -1;
+  const int seconds = argc > 4 ? std::atoi(argv[4]) : 60;
+  const std::string off = argc > 5 ? argv[5] : "";
+  std::map<std::string, Scenario> all = {
+      {"saves1", TakeoverDuringSaves(disk, 1)}, {"saves2", TakeoverDuringSaves(disk, 2)},
+      {"open", TwoOpenAtOnce(disk)},            {"removal", TakeoverDuringRemoval(disk)},
+      {"pin", PinAgainstRetention(disk)},       {"pintake", PinRemovalTakeover(disk)},
+      {"reader", ReaderBesideRetention(disk)},  {"ranks1", TwoRanks(disk, 1, 0)},
+      {"ranks2", TwoRanks(disk, 2, 1)},         {"restart", RestartedRank(disk)},
+      {"back", GoingBack(disk)},                {"crowd", Crowd(disk)},
+  };
+  Scenario scenario = all.at(what);
+  scenario.share_files = std::getenv("SHARE") != nullptr;
+  if (off == "fence_before_listing") scenario.rules.fence_before_listing = false;
+  if (off == "create_only_records") scenario.rules.create_only_records = false;
+  if (off == "readers_obey_seals") scenario.rules.readers_obey_seals = false;
+  if (off == "reread_fence_before_ack") scenario.rules.reread_fence_before_ack = false;
+  if (off == "reread_fence_before_delete") scenario.rules.reread_fence_before_delete = false;
+  if (off == "remove_note_first") scenario.rules.remove_note_first = false;
+  if (off == "retire_names") scenario.rules.retire_names = false;
+  if (off == "check_part_identity") scenario.rules.check_part_identity = false;
+  if (off == "latest_by_sequence") scenario.rules.latest_by_sequence = false;
+  Limits limits;
+  limits.time = std::chrono::seconds(seconds);
+  Exploration result;
+  if (bound == -2) {
+    result = ExploreRandomly(scenario, 1, limits);
+  } else if (bound == -3) {
+    result = ExploreDeepening(scenario, limits);
+  } else {
+    if (bound >= 0) limits.preemptions = bound;
+    result = ExploreAll(scenario, limits);
+  }
+  std::cout << result.Summary(scenario.name) << "\n" << result.schedule;
+}

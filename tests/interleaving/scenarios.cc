@@ -1,0 +1,181 @@
+#include "tests/interleaving/scenarios.h"
+
+#include <string>
+
+namespace cairn::interleaving {
+namespace {
+
+constexpr int kSetupActor = 100;
+
+MemoryStoreOptions StoreOf(Disk disk) {
+  MemoryStoreOptions options;
+  options.object_store = disk == Disk::kObjects;
+  options.part_bytes = 4096;
+  return options;
+}
+
+std::string NameOf(const std::string& what, Disk disk) {
+  return what + (disk == Disk::kObjects ? " (object store)" : " (plain)");
+}
+
+/// A finished writer left these steps.
+std::function<void(World*)> Saved(std::vector<std::int64_t> steps) {
+  return [steps = std::move(steps)](World* world) {
+    Actor* actor = world->AddActor(kSetupActor);
+    ManagerOptions options = actor->Options();
+    options.retention.keep_last.reset();
+    auto manager = actor->Open(options);
+    for (const std::int64_t step : steps) actor->Save(manager.get(), step);
+  };
+}
+
+ManagerOptions KeepLast(const Actor& actor, std::optional<std::uint64_t> keep) {
+  ManagerOptions options = actor.Options();
+  options.retention.keep_last = keep;
+  return options;
+}
+
+void SaveSteps(Actor* actor, CheckpointManager* manager, std::vector<std::int64_t> steps) {
+  for (const std::int64_t step : steps) {
+    if (!actor->Save(manager, step)) break;
+  }
+  manager->Close().IgnoreError("what it left is what is judged");
+}
+
+/// Opens before anybody else runs, then saves.
+std::function<void(Actor*)> OpenedWriter(std::vector<std::int64_t> steps,
+                                         std::optional<std::uint64_t> keep = std::nullopt) {
+  return [=](Actor* actor) {
+    actor->set_quiet(true);
+    auto manager = actor->Open(KeepLast(*actor, keep));
+    actor->set_quiet(false);
+    if (manager != nullptr) SaveSteps(actor, manager.get(), steps);
+  };
+}
+
+std::function<void(Actor*)> Writer(std::vector<std::int64_t> steps,
+                                   std::optional<std::uint64_t> keep = std::nullopt) {
+  return [=](Actor* actor) {
+    actor->Pause();
+    const auto floor = actor->Floor();
+    auto manager = actor->Open(KeepLast(*actor, keep));
+    if (manager == nullptr) return;
+    actor->Restore(manager.get(), floor);
+    SaveSteps(actor, manager.get(), steps);
+  };
+}
+
+std::function<void(Actor*)> Reader() {
+  return [](Actor* actor) {
+    actor->Pause();
+    const auto floor = actor->Floor();
+    ManagerOptions options = actor->Options();
+    options.read_only = true;
+    auto manager = actor->Open(options);
+    if (manager == nullptr) return;
+    actor->Restore(manager.get(), floor);
+  };
+}
+
+std::function<void(Actor*)> Pinner(const std::string& directory) {
+  return [=](Actor* actor) {
+    actor->set_quiet(true);
+    ManagerOptions options = actor->Options();
+    options.read_only = true;
+    auto manager = actor->Open(options);
+    const std::string id = actor->world()->ledger().IdIn(directory);
+    actor->set_quiet(false);
+    if (manager != nullptr) actor->Pin(manager.get(), id);
+  };
+}
+
+std::function<void(Actor*)> Rank(int rank, std::vector<std::int64_t> steps) {
+  return [=](Actor* actor) {
+    ManagerOptions options = actor->RankOptions(rank, 2);
+    options.retention.keep_last.reset();
+    auto manager = actor->Open(options);
+    if (manager != nullptr) SaveSteps(actor, manager.get(), steps);
+  };
+}
+
+std::vector<std::int64_t> Steps(int count) {
+  std::vector<std::int64_t> steps;
+  for (int i = 0; i < count; ++i) steps.push_back(20 + 10 * i);
+  return steps;
+}
+
+}  // namespace
+
+Scenario TakeoverDuringSaves(Disk disk, int saves) {
+  return {.name = NameOf("takeover during saves", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10}),
+          .scripts = {OpenedWriter(Steps(saves)), Writer(Steps(saves))}};
+}
+
+Scenario TwoOpenAtOnce(Disk disk) {
+  return {.name = NameOf("two open at once", disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Writer({20}), Writer({20})}};
+}
+
+Scenario TakeoverDuringRemoval(Disk disk) {
+  return {.name = NameOf("takeover during removal", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10}),
+          .scripts = {OpenedWriter({20}, 1), Writer({10})}};
+}
+
+Scenario PinAgainstRetention(Disk disk) {
+  return {.name = NameOf("pin against retention", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10}),
+          .scripts = {OpenedWriter({20, 10}, 1), Pinner("checkpoint_000010")}};
+}
+
+Scenario PinRemovalTakeover(Disk disk) {
+  return {.name = NameOf("pin, removal and takeover", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10}),
+          .scripts = {OpenedWriter({20}, 1), Pinner("checkpoint_000010"), Writer({}, 1)}};
+}
+
+Scenario ReaderBesideRetention(Disk disk) {
+  return {.name = NameOf("reader beside retention", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10}),
+          .scripts = {OpenedWriter({20, 30}, 1), Reader()}};
+}
+
+Scenario TwoRanks(Disk disk, int saves, int expiries) {
+  return {.name = NameOf("two ranks", disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, Steps(saves)), Rank(1, Steps(saves))},
+          .expiries = expiries};
+}
+
+Scenario RestartedRank(Disk disk) {
+  return {.name = NameOf("restarted rank", disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, {20, 30}), Rank(1, {20, 30}), Rank(1, {30})}};
+}
+
+Scenario GoingBack(Disk disk) {
+  return {.name = NameOf("going back", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10}),
+          .scripts = {OpenedWriter({40, 20}), Writer({20})}};
+}
+
+Scenario Crowd(Disk disk) {
+  return {.name = NameOf("crowd", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10, 15}),
+          .scripts = {OpenedWriter({20, 30}, 2), Writer({20, 30}, 1), Writer({20, 30}, 2), Reader(),
+                      Pinner("checkpoint_000010")}};
+}
+
+}  // namespace cairn::interleaving

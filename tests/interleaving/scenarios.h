@@ -1,0 +1,32 @@
+#pragma once
+
+#include "tests/interleaving/explorer.h"
+
+namespace cairn::interleaving {
+
+/// Which memory store a scenario runs on.
+enum class Disk { kPlain, kObjects };
+
+/// A writer that has opened saves `saves` times; another opens with takeover, restores and saves
+/// the same steps. One checkpoint is there before.
+Scenario TakeoverDuringSaves(Disk disk, int saves);
+/// Two writers open a fresh repository at once and save.
+Scenario TwoOpenAtOnce(Disk disk);
+/// The first writer keeps one checkpoint: it removes the older ones while the other takes over.
+Scenario TakeoverDuringRemoval(Disk disk);
+/// A writer with retention, and a tool that pins the checkpoint which is about to go.
+Scenario PinAgainstRetention(Disk disk);
+/// The same, and another writer takes over.
+Scenario PinRemovalTakeover(Disk disk);
+/// A writer that keeps one checkpoint, and a reader that restores the latest.
+Scenario ReaderBesideRetention(Disk disk);
+/// Two ranks make `saves` saves together; deadlines may pass `expiries` times.
+Scenario TwoRanks(Disk disk, int saves, int expiries);
+/// Rank 1 is started again while its former process is still alive.
+Scenario RestartedRank(Disk disk);
+/// One process goes back to an earlier step and on again, then another takes over.
+Scenario GoingBack(Disk disk);
+/// Three writers, two saves each, retention, a reader and a pinning tool.
+Scenario Crowd(Disk disk);
+
+}  // namespace cairn::interleaving
