@@ -36,8 +36,7 @@ Status RunBlocked(const Options& options) {
   // The same source addresses for both: the state as it lies in memory.
   const std::span<const std::byte> from(state.memory(0).data(), state.bytes());
   const std::uint64_t room = state.bytes() + (2u << 20);
-  void* mapped =
-      mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return ResourceExhaustedError("no memory for the copy");
   madvise(mapped, room, MADV_HUGEPAGE);
   std::memset(mapped, 1, room);

@@ -86,8 +86,7 @@ double StealTicks() {
 }  // namespace
 
 void TouchAndFree(std::uint64_t bytes) {
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return;
   madvise(memory, bytes, MADV_HUGEPAGE);
   auto* first = static_cast<volatile char*>(memory);

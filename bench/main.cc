@@ -1,8 +1,8 @@
-// cairn_bench NAME --directory DIR [options]: one benchmark, figures as lines of JSON on standard output. bench/run.py
-// runs them all and compares them with their targets.
-#include <CLI/CLI.hpp>
+// cairn_bench NAME --directory DIR [options]: one benchmark, figures as lines of JSON on standard
+// output. bench/run.py runs them all and compares them with their targets.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -43,11 +43,16 @@ Status SaveDurably(CheckpointManager* manager, const State& state, std::int64_t 
 int main(int argc, char** argv) {
   using cairn::bench::Options;
   const std::map<std::string, cairn::Status (*)(const Options&)> benchmarks = {
-      {"raw", cairn::bench::RunRaw},           {"save", cairn::bench::RunSave},
-      {"first", cairn::bench::RunFirstSave},   {"blocked", cairn::bench::RunBlocked},
-      {"restore", cairn::bench::RunRestore},   {"small", cairn::bench::RunSmall},
-      {"memory", cairn::bench::RunMemory},     {"names", cairn::bench::RunNames},
-      {"unchanged", cairn::bench::RunUnchanged}, {"matmul", cairn::bench::RunMatmul},
+      {"raw", cairn::bench::RunRaw},
+      {"save", cairn::bench::RunSave},
+      {"first", cairn::bench::RunFirstSave},
+      {"blocked", cairn::bench::RunBlocked},
+      {"restore", cairn::bench::RunRestore},
+      {"small", cairn::bench::RunSmall},
+      {"memory", cairn::bench::RunMemory},
+      {"names", cairn::bench::RunNames},
+      {"unchanged", cairn::bench::RunUnchanged},
+      {"matmul", cairn::bench::RunMatmul},
   };
   CLI::App app("Measures the checkpoint engine against baselines in the same run");
   Options options;

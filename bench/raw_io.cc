@@ -139,8 +139,7 @@ Status ReadBuffered(const std::string& path, std::span<std::byte> into) {
 
 void CopyOnThreads(std::span<const std::byte> from, std::byte* to, int threads) {
   if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
-  const std::size_t share =
-      (from.size() / static_cast<std::size_t>(threads) + 4095) / 4096 * 4096;
+  const std::size_t share = (from.size() / static_cast<std::size_t>(threads) + 4095) / 4096 * 4096;
   std::vector<std::jthread> workers;
   for (int i = 0; i < threads; ++i) {
     const std::size_t begin = std::min(from.size(), static_cast<std::size_t>(i) * share);

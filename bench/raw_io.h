@@ -13,7 +13,7 @@ namespace cairn::bench {
 /// memory that starts at a page boundary.
 struct RawOptions {
   std::size_t block = 8u << 20;
-  int depth = 8;       // blocks in flight, O_DIRECT only
+  int depth = 8;         // blocks in flight, O_DIRECT only
   bool allocate = true;  // reserve the blocks of a new file first
 };
 

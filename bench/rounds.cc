@@ -30,8 +30,7 @@ void Stopwatch::Stop() {
 }
 
 Status RunRounds(const Options& options, const std::string& what,
-                 const std::function<Status()>& prepare,
-                 const std::vector<Contender>& contenders) {
+                 const std::function<Status()>& prepare, const std::vector<Contender>& contenders) {
   int undisturbed = 0;
   for (int round = 0; round < options.max_rounds && undisturbed < options.rounds; ++round) {
     bool disturbed = false;

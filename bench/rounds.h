@@ -54,8 +54,8 @@ struct Contender {
 };
 
 /// Runs the contenders round robin, each after the same preparation, until `rounds` rounds were
-/// undisturbed, and prints a line of JSON for each measurement. The order turns from round to round:
-/// nobody always comes after the same neighbour.
+/// undisturbed, and prints a line of JSON for each measurement. The order turns from round to
+/// round: nobody always comes after the same neighbour.
 Status RunRounds(const Options& options, const std::string& what,
                  const std::function<Status()>& prepare, const std::vector<Contender>& contenders);
 

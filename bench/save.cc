@@ -1,9 +1,8 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "base/status_macros.h"
 #include "bench/benchmarks.h"
@@ -66,15 +65,15 @@ Status RunRaw(const Options& options) {
     for (const std::size_t block : {1u << 20, 4u << 20, 8u << 20, 16u << 20}) {
       for (const int depth : {2, 4, 8, 16}) {
         const RawOptions raw{.block = block, .depth = depth, .allocate = allocate};
-        contenders.push_back({fmt::format("direct {} MiB x {}{}", block >> 20, depth,
-                                          allocate ? "" : " growing"),
-                              bytes.size(), [=](Stopwatch* watch) {
-                                watch->Start();
-                                const Status wrote = WriteDirect(path, bytes, false, raw);
-                                watch->Stop();
-                                unlink(path.c_str());
-                                return wrote;
-                              }});
+        contenders.push_back(
+            {fmt::format("direct {} MiB x {}{}", block >> 20, depth, allocate ? "" : " growing"),
+             bytes.size(), [=](Stopwatch* watch) {
+               watch->Start();
+               const Status wrote = WriteDirect(path, bytes, false, raw);
+               watch->Stop();
+               unlink(path.c_str());
+               return wrote;
+             }});
       }
     }
   }

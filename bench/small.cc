@@ -41,9 +41,13 @@ Status RunSmall(const Options& options) {
       {"cairn", state.bytes(),
        [&](Stopwatch* watch) -> Status {
          state.ChangeAll();
+         SaveRequest request;
+         request.step = ++step;
+         request.tensors = state.Views();
+         request.blocking = true;
          Settle();
          watch->Start();
-         const Status saved = SaveDurably(manager.get(), state, ++step);
+         const Status saved = manager->Save(std::move(request)).status();
          watch->Stop();
          RETURN_IF_ERROR(saved);
          return manager->WaitAll();

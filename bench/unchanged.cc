@@ -28,8 +28,7 @@ std::uint64_t HashOnThreads(std::span<const std::byte> bytes, int threads) {
   {
     std::vector<std::jthread> workers;
     for (std::size_t i = 0; i < sums.size(); ++i) {
-      workers.emplace_back(
-          [&, i] { sums[i] = XXH3_64bits(bytes.data() + i * share, share); });
+      workers.emplace_back([&, i] { sums[i] = XXH3_64bits(bytes.data() + i * share, share); });
     }
   }
   std::uint64_t all = 0;
@@ -48,8 +47,7 @@ Status RunUnchanged(const Options& options) {
   manager_options.copy_threads = options.threads;
   ASSIGN_OR_RETURN(const auto manager, CheckpointManager::Open(std::move(manager_options)));
   const std::uint64_t room = state.bytes() + (2u << 20);
-  void* mapped =
-      mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return ResourceExhaustedError("no memory for the copy");
   madvise(mapped, room, MADV_HUGEPAGE);
   std::memset(mapped, 1, room);

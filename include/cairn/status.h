@@ -92,10 +92,11 @@ class [[nodiscard]] Result {
 
   T& value() & { return *Checked(); }
   const T& value() const& { return *const_cast<Result*>(this)->Checked(); }
-  T&& value() && { return std::move(*Checked()); }
+  // By value: `for (auto& x : f().value())` must not walk through a dead temporary.
+  T value() && { return std::move(*Checked()); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
+  T operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 

@@ -1,7 +1,8 @@
 #include "base/checksum.h"
 
-// Debian's library carries the AVX2 and AVX-512 loops too and picks one at run time, but only for those
-// who ask by these names; the plain ones are compiled for the oldest x86-64, at half the speed.
+// Debian's library carries the AVX2 and AVX-512 loops too and picks one at run time, but only for
+// those who ask by these names; the plain ones are compiled for the oldest x86-64, at half the
+// speed.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #else
@@ -13,8 +14,8 @@
 namespace cairn {
 namespace {
 
-// Both hashes of a file are taken over pieces that stay in the first-level cache, so that the second
-// one reads no memory.
+// Both hashes of a file are taken over pieces that stay in the first-level cache, so that the
+// second one reads no memory.
 constexpr std::size_t kPieceBytes = 16u << 10;
 
 std::optional<std::uint64_t> ParseHex(std::string_view hex) {
@@ -128,8 +129,7 @@ FileHasher& FileHasher::operator=(FileHasher&&) noexcept = default;
 void FileHasher::Update(std::span<const std::byte> bytes) {
   State& s = *state_;
   while (!bytes.empty()) {
-    const std::size_t n =
-        std::min({bytes.size(), kPieceBytes, kChunkBytes - s.in_chunk});
+    const std::size_t n = std::min({bytes.size(), kPieceBytes, kChunkBytes - s.in_chunk});
     XXH3_64bits_update(s.chunk, bytes.data(), n);
     XXH3_128bits_update(s.whole, bytes.data(), n);
     s.in_chunk += n;

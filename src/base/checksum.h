@@ -25,8 +25,8 @@ std::uint64_t Xxh3(std::span<const std::byte> bytes);
 std::uint64_t Xxh3(std::string_view bytes);
 Hash128 Xxh3Wide(std::span<const std::byte> bytes);
 
-std::string ToHex(std::uint64_t hash);     // 16 digits
-std::string ToHex(const Hash128& hash);    // 32 digits, high half first (as xxhsum prints it)
+std::string ToHex(std::uint64_t hash);   // 16 digits
+std::string ToHex(const Hash128& hash);  // 32 digits, high half first (as xxhsum prints it)
 std::optional<std::uint64_t> Hash64FromHex(std::string_view hex);
 std::optional<Hash128> Hash128FromHex(std::string_view hex);
 
@@ -38,8 +38,9 @@ struct FileHash {
   friend bool operator==(const FileHash&, const FileHash&) = default;
 };
 
-/// Xxh3 and Xxh3Wide of bytes that come in pieces. Both hashes of the same bytes have the same state,
-/// so either may be taken at the end; the stream is then ready for other bytes. One caller at a time.
+/// Xxh3 and Xxh3Wide of bytes that come in pieces. Both hashes of the same bytes have the same
+/// state, so either may be taken at the end; the stream is then ready for other bytes. One caller
+/// at a time.
 class Xxh3Stream {
  public:
   Xxh3Stream();

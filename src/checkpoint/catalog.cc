@@ -50,8 +50,9 @@ class Gatherer {
 
   Status Add(std::size_t file, TensorEntry entry, std::uint64_t data_offset,
              const SafetensorsMetadata& metadata) {
-    if (entry.name.find('@') == std::string::npos)
+    if (entry.name.find('@') == std::string::npos) {
       return AddWhole(file, std::move(entry), data_offset);
+    }
     ASSIGN_OR_RETURN(Piece piece, DescribePiece(entry, metadata));
     return AddPiece(file, std::move(entry), data_offset, std::move(piece));
   }
@@ -75,7 +76,7 @@ class Gatherer {
                 [](const StoredPiece& a, const StoredPiece& b) {
                   return std::pair(a.file, a.file_offset) < std::pair(b.file, b.file_offset);
                 });
-      if (!complete) continue;
+      if (!complete || partial_) continue;
       const Status status = CheckCoverage(name, tensor);
       if (!status.ok()) return status.WithContext(checkpoint_.directory());
     }
@@ -113,6 +114,8 @@ class Gatherer {
   }
 
   const OpenCheckpoint& checkpoint_;
+  // What one of several trainers wrote into a directory of its own: pieces, until they are merged.
+  const bool partial_ = checkpoint_.manifest().lineage.Find("private") != nullptr;
   TensorMap tensors_;
 };
 
@@ -222,17 +225,7 @@ Result<std::string> OpenCheckpoint::ReadWhole(std::string_view path, std::uint64
     return ResourceExhaustedError(fmt::format("{}: has {} bytes, at most {} are read",
                                               names::Path(directory_, path), hash.bytes, limit));
   }
-  std::vector<ChunkRequest> requests;
-  for (std::size_t i = 0; i < hash.chunks.size(); ++i) requests.push_back({file, i});
-  std::string out(hash.bytes, '\0');
-  RETURN_IF_ERROR(
-      ReadChunks(store_, *this, requests, {},
-                 [&](std::size_t request, const Status& outcome, std::span<const std::byte> bytes) {
-                   if (!outcome.ok()) return outcome;
-                   std::copy_n(reinterpret_cast<const char*>(bytes.data()), bytes.size(),
-                               out.data() + requests[request].chunk * kChunkBytes);
-                   return Status::Ok();
-                 }));
+  ASSIGN_OR_RETURN(std::string out, ReadStart(file, hash.bytes));
   if (Xxh3Wide(std::as_bytes(std::span(out))) != hash.whole) {
     return CorruptionError(names::Path(directory_, path) +
                            ": the file differs from its whole checksum");
@@ -254,8 +247,7 @@ Status OpenCheckpoint::ReadHeaders(
     }
     first.push_back({file, 0});
   }
-  // Headers of more than a chunk are put together here; few files have one.
-  std::map<std::size_t, std::string> long_headers;
+  std::map<std::size_t, std::uint64_t> longer;  // headers of more than a chunk, and their bytes
   RETURN_IF_ERROR(ReadChunks(
       store_, *this, first, {},
       [&](std::size_t request, const Status& outcome, std::span<const std::byte> chunk) {
@@ -268,29 +260,31 @@ Status OpenCheckpoint::ReadHeaders(
           return length.status().WithContext(names::Path(directory_, files_[file].entry->path));
         }
         if (*length <= bytes.size()) return decode_here(file, bytes.substr(0, *length));
-        std::string& header = long_headers[file];
-        header.resize(*length);
-        std::copy(bytes.begin(), bytes.end(), header.begin());
+        longer[file] = *length;
         return Status::Ok();
       }));
-  for (auto& [file, header] : long_headers) {
-    std::vector<ChunkRequest> rest;
-    for (std::uint64_t i = 1; i < ChunkCount(header.size()); ++i) rest.push_back({file, i});
-    RETURN_IF_ERROR(ReadChunks(store_, *this, rest, {},
-                               [&, &header = header](std::size_t request, const Status& outcome,
-                                                     std::span<const std::byte> chunk) {
-                                 if (!outcome.ok()) return outcome;
-                                 const std::uint64_t start = rest[request].chunk * kChunkBytes;
-                                 std::copy_n(
-                                     reinterpret_cast<const char*>(chunk.data()),
-                                     std::min<std::uint64_t>(chunk.size(), header.size() - start),
-                                     header.data() + start);
-                                 return Status::Ok();
-                               }));
+  // One after the other: each may take a hundred megabytes.
+  for (const auto& [file, length] : longer) {
+    ASSIGN_OR_RETURN(const std::string header, ReadStart(file, length));
     RETURN_IF_ERROR(decode_here(file, header));
-    header = {};
   }
   return Status::Ok();
+}
+
+Result<std::string> OpenCheckpoint::ReadStart(std::size_t file, std::uint64_t length) {
+  std::vector<ChunkRequest> requests;
+  for (std::uint64_t i = 0; i < ChunkCount(length); ++i) requests.push_back({file, i});
+  std::string out(length, '\0');
+  RETURN_IF_ERROR(ReadChunks(
+      store_, *this, requests, {},
+      [&](std::size_t request, const Status& outcome, std::span<const std::byte> chunk) {
+        if (!outcome.ok()) return outcome;
+        const std::uint64_t start = requests[request].chunk * kChunkBytes;
+        std::copy_n(reinterpret_cast<const char*>(chunk.data()),
+                    std::min<std::uint64_t>(chunk.size(), length - start), out.data() + start);
+        return Status::Ok();
+      }));
+  return out;
 }
 
 std::vector<std::size_t> OpenCheckpoint::FilesOf(TensorGroup group,

@@ -87,6 +87,8 @@ class OpenCheckpoint {
   OpenCheckpoint();
 
   std::vector<std::size_t> FilesOf(TensorGroup group, const std::string& participant) const;
+  /// The first bytes of a file, from chunks that were compared with the manifest.
+  Result<std::string> ReadStart(std::size_t file, std::uint64_t length);
   /// The first bytes of the files (indexes into files()), exactly length + JSON, from chunks that
   /// were compared with the manifest. `decode` is called once per file, in any order.
   Status ReadHeaders(const std::vector<std::size_t>& files,

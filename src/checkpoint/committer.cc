@@ -248,10 +248,13 @@ Result<Manifest> Committer::CommitAlone(const SaveTask& task, const std::byte* a
 }
 
 void Committer::Learn(SaveHistory written) {
+  bool same = written.size() == history_.size();
   for (auto& [name, tensor] : written) {
     const auto before = history_.find(name);
     tensor.changed = before == history_.end() || before->second.hash != tensor.hash;
+    same = same && before != history_.end() && before->second.changed == tensor.changed;
   }
+  if (!same) ++history_version_;
   history_ = std::move(written);
 }
 
@@ -271,22 +274,31 @@ Result<std::string> Committer::ClaimDirectory(const SaveTask& task, const std::s
 
 Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte* arena,
                                            std::string* directory) {
-  RETURN_IF_ERROR(generation_->CheckFence());
-  RETURN_IF_ERROR(generation_->AdmitRestarted(parent_));
   AttemptRecord record;
   record.number = task.number;
   record.attempt = env_.ids->NewUuid();
   record.step = task.request.step;
   record.participants = options_.participants;
-  ASSIGN_OR_RETURN(record.directory, ClaimDirectory(task, record.attempt));
+  auto begin = [&]() -> Status {
+    RETURN_IF_ERROR(generation_->CheckFence());
+    RETURN_IF_ERROR(generation_->AdmitRestarted(parent_));
+    ASSIGN_OR_RETURN(record.directory, ClaimDirectory(task, record.attempt));
+    return Status::Ok();
+  };
+  if (const Status begun = begin(); !begun.ok()) {
+    AnnounceSkipped(task).IgnoreError("the others give up at their own deadline");
+    return begun;
+  }
   *directory = record.directory;
   Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
   WrittenFiles written;
   written.created.push_back(names::Path(record.directory, names::kMarker));
   std::vector<std::string> missing = {self()};
+  bool announced = false;
   bool unknown = false;
   auto commit = [&]() -> Result<Manifest> {
     RETURN_IF_ERROR(attempt.Announce(record));
+    announced = true;
     RETURN_IF_ERROR(Write(task, arena, record.directory, "", &written));
     PartRecord part;
     part.files = written.files;
@@ -303,6 +315,10 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   auto manifest = commit();
   if (!manifest.ok()) {
     if (manifest.status().Is(Code::kAborted) || unknown) return manifest;  // others clean up
+    if (!announced) {
+      // Harmless when the announcement is there all the same: of two records the first stays.
+      AnnounceSkipped(task).IgnoreError("the others give up at their own deadline");
+    }
     attempt.Abandon(record, missing).IgnoreError("the others give up at their own deadline");
     // All of its data goes at once; the record that says why stays until the next opening.
     for (const std::string_view sub : {names::kModel, names::kTables, names::kFiles}) {
@@ -333,7 +349,7 @@ Result<Manifest> Committer::Join(const SaveTask& task, const std::byte* arena,
                    attempt.WaitAnnounced(task.number, task.request.step));
   if (record.skipped) {
     return CancelledError("skipped by " + options_.participants[0] +
-                          ": its save before it is still being written");
+                          ": its save before it is still being written, or it cannot save");
   }
   *directory = record.directory;
   WrittenFiles written;
@@ -341,17 +357,31 @@ Result<Manifest> Committer::Join(const SaveTask& task, const std::byte* arena,
   if (!wrote.ok()) {
     // Tell the others at once that nothing will come from here.
     attempt.Abandon(record, {self()}).IgnoreError("they give up at the deadline");
-    CleanUp(record.directory, written.created);
+    // Where a file of ours stood already, another process goes by our name. On object stores that
+    // shows only at the end, so nothing in `created` is surely ours.
+    if (!wrote.Is(Code::kAlreadyExists)) CleanUp(record.directory, written.created);
     return wrote;
   }
   PartRecord part;
   part.files = written.files;
-  RETURN_IF_ERROR(attempt.PublishPart(record, std::move(part)));
+  if (const Status published = attempt.PublishPart(record, std::move(part)); !published.ok()) {
+    // The part may be there all the same, and the checkpoint be committed with it: its files stay.
+    attempt.Abandon(record, {self()}).IgnoreError("they give up at the deadline");
+    return published;
+  }
   ASSIGN_OR_RETURN(Manifest manifest, attempt.WaitManifest(record));
   // The committer publishes first and syncs then: what we saw may not be durable yet.
   RETURN_IF_ERROR(env_.store->SyncDirectory(record.directory, "seen manifest"));
   Learn(std::move(written.history));
   return manifest;
+}
+
+Status Committer::Decline(const SaveTask& task) {
+  if (committing()) return AnnounceSkipped(task);
+  Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
+  const auto record = attempt.WaitAnnounced(task.number, task.request.step);
+  if (!record.ok() || record->skipped) return Status::Ok();  // nobody waits for this participant
+  return attempt.Abandon(*record, {self()});
 }
 
 Status Committer::AnnounceSkipped(const SaveTask& task) {
@@ -373,6 +403,9 @@ Status Committer::WriteIndex(const std::string& directory, std::vector<ManifestF
   ASSIGN_OR_RETURN(const SafetensorsIndex index, open->BuildIndex());
   const std::string bytes = EncodeSafetensorsIndex(index);
   const std::string name = names::Path(directory, names::kIndex);
+  // An array with a part missing would be refused by every restore: refuse the commit instead.
+  auto catalog = open->ReadCatalog(TensorGroup::kModel, "");
+  if (!catalog.ok()) return FailedPreconditionError(std::string(catalog.status().message()));
   RETURN_IF_ERROR(env_.store->Put(name, bytes));
   FileHasher hasher;
   hasher.Update(std::as_bytes(std::span(bytes)));

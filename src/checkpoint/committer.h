@@ -42,7 +42,8 @@ class Committer {
   /// Writes this participant's files and takes part in the commit; returns when the checkpoint is
   /// durable and may be acknowledged. `arena` holds the snapshot (null: everything is streamed).
   Result<CheckpointInfo> Commit(const SaveTask& task, const std::byte* arena);
-  Status AnnounceSkipped(const SaveTask& task);
+  /// With several participants: this one has nothing for the attempt, and tells the others.
+  Status Decline(const SaveTask& task);
 
   Status ApplyRetention();
   /// Reads the notes again: late scores and pins.
@@ -54,6 +55,8 @@ class Committer {
 
   void SetParent(std::string id) { parent_ = std::move(id); }
   const SaveHistory& history() const { return history_; }
+  /// Another one whenever history() marks other tensors as changed.
+  std::uint64_t history_version() const { return history_version_; }
   std::uint64_t pooled_bytes() const;
 
  private:
@@ -71,6 +74,7 @@ class Committer {
   Result<Manifest> Join(const SaveTask& task, const std::byte* arena, std::string* directory);
   Status Write(const SaveTask& task, const std::byte* arena, const std::string& directory,
                const std::string& marker, WrittenFiles* written);
+  Status AnnounceSkipped(const SaveTask& task);
   Status WriteIndex(const std::string& directory, std::vector<ManifestFile>* files);
   /// `unknown`: it failed, and may be there all the same; its files must stay.
   Status PublishManifest(const std::string& directory, const Manifest& manifest, bool* unknown);
@@ -96,6 +100,7 @@ class Committer {
   std::uint64_t sequence_ = 0;
   std::string parent_;
   SaveHistory history_;
+  std::uint64_t history_version_ = 0;
   StreamRing ring_;
   std::vector<ObjectInfo> pool_;
   std::uint64_t last_bytes_ = 0;

@@ -10,8 +10,8 @@
 
 namespace cairn {
 
-/// Hashes a planned file in one pass over its bytes: the file, its chunks, and each tensor in it. For
-/// one thread.
+/// Hashes a planned file in one pass over its bytes: the file, its chunks, and each tensor in it.
+/// For one thread.
 class ContentHasher {
  public:
   /// Borrows `file`.
@@ -21,8 +21,8 @@ class ContentHasher {
   void Update(std::span<const std::byte> bytes);
   /// After all bytes.
   FileHash Finish();
-  /// After Finish: a hash of each tensor's bytes, in the order of the file. The one tensor of a file
-  /// of its own has the file's.
+  /// After Finish: a hash of each tensor's bytes, in the order of the file. The one tensor of a
+  /// file of its own has the file's.
   const std::vector<std::uint64_t>& tensors() const { return tensors_; }
 
  private:

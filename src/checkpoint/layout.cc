@@ -6,6 +6,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "base/status_macros.h"
@@ -69,6 +70,9 @@ class Planner {
   Status AddSmallFiles();
   Status AddUserFiles();
   void AddIndex();
+  /// Takes over the files of tensors, and their index, from an earlier plan.
+  void Adopt(SavePlan last);
+  void AddAdoptedIndex();
   SavePlan Take();
 
  private:
@@ -84,6 +88,7 @@ class Planner {
   const bool stream_all_;
   SavePlan plan_;
   SafetensorsIndex index_;
+  std::optional<PlannedFile> adopted_index_;
   int model_files_ = 0;
 };
 
@@ -317,6 +322,21 @@ void Planner::AddIndex() {
   plan_.files.push_back(std::move(file));
 }
 
+void Planner::Adopt(SavePlan last) {
+  for (PlannedFile& file : last.files) {
+    if (!file.tensors.empty()) {
+      plan_.files.push_back(std::move(file));
+    } else if (file.path == names::kIndex) {
+      file.streamed = false;
+      adopted_index_ = std::move(file);
+    }
+  }
+}
+
+void Planner::AddAdoptedIndex() {
+  if (adopted_index_) plan_.files.push_back(*std::move(adopted_index_));
+}
+
 SavePlan Planner::Take() {
   std::uint64_t arena = 0;
   for (PlannedFile& file : plan_.files) {
@@ -368,6 +388,16 @@ Result<SavePlan> PlanSave(const SaveRequest& request, const std::string& partici
   RETURN_IF_ERROR(planner.AddSmallFiles());
   RETURN_IF_ERROR(planner.AddUserFiles());
   if (index_file) planner.AddIndex();
+  return planner.Take();
+}
+
+Result<SavePlan> PlanAgain(SavePlan last, const SaveRequest& request,
+                           const std::string& participant, bool stream_all) {
+  Planner planner(request, participant, LayoutLimits{}, stream_all);
+  planner.Adopt(std::move(last));
+  RETURN_IF_ERROR(planner.AddSmallFiles());
+  RETURN_IF_ERROR(planner.AddUserFiles());
+  planner.AddAdoptedIndex();
   return planner.Take();
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <cairn/checkpoint_manager.h>
@@ -20,7 +21,7 @@ struct TensorHistory {
   std::uint64_t hash = 0;  // XXH3-64 of the bytes
   bool changed = true;     // between the last two saves
 };
-using SaveHistory = std::map<std::string, TensorHistory, std::less<>>;  // by stored name
+using SaveHistory = std::unordered_map<std::string, TensorHistory>;  // by stored name
 
 struct LayoutLimits {
   std::uint64_t own_file_bytes = 64u << 20;     // tensors of at least this have a file of their own
@@ -66,6 +67,11 @@ struct SavePlan {
 Result<SavePlan> PlanSave(const SaveRequest& request, const std::string& participant, int rank,
                           int world_size, const SaveHistory& history, const LayoutLimits& limits,
                           bool index_file, bool stream_all);
+
+/// The same for a request with the same tensors as the one that `last` was made for, which only its
+/// other files may differ from; participant and stream_all are the same too.
+Result<SavePlan> PlanAgain(SavePlan last, const SaveRequest& request,
+                           const std::string& participant, bool stream_all);
 
 /// Which rank writes each replicated tensor: the same answer on every rank that has the same list.
 /// Balanced by bytes. Indexed like `bytes_by_name` (sorted by name).

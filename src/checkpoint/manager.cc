@@ -15,6 +15,7 @@
 #include "checkpoint/committer.h"
 #include "checkpoint/generation.h"
 #include "checkpoint/names.h"
+#include "checkpoint/plan_cache.h"
 #include "checkpoint/removal.h"
 #include "checkpoint/repository.h"
 #include "checkpoint/restore.h"
@@ -76,6 +77,11 @@ class Manager final : public CheckpointManager {
       : options_(std::move(options)),
         env_(std::move(env)),
         limits_(limits),
+        plans_({.participant = Self(),
+                .rank = Collective() ? options_.rank : 0,
+                .world_size = Collective() ? options_.world_size : 1,
+                .limits = limits,
+                .index_file = !Collective()}),
         reader_(env_.store.get(), env_.rules),
         owner_pid_(getpid()) {}
   ~Manager() override;
@@ -101,6 +107,10 @@ class Manager final : public CheckpointManager {
   Status CheckUsable(bool writing) const;
   Status CheckSpace(const SavePlan& plan);
   Result<SaveHandle> Skip(SaveRequest request);
+  /// With several ranks: an attempt has this rank's save neither now nor later. The others count
+  /// attempts, so it takes its number, and the background thread tells them.
+  void Decline(std::int64_t step) REQUIRES(mu_);
+  Result<SavePlan> Plan(const SaveRequest& request, bool streamed);
   void WaitIdle() REQUIRES(mu_);
   Status TakeFailure() REQUIRES(mu_);
   void Background(std::stop_token stop) EXCLUDES(mu_);
@@ -116,6 +126,7 @@ class Manager final : public CheckpointManager {
   const ManagerOptions options_;
   const Environment env_;
   const LayoutLimits limits_;
+  PlanCache plans_;  // as the committer: by the background thread, or while it is idle
   RepositoryReader reader_;
   const pid_t owner_pid_;
   std::string job_;
@@ -239,6 +250,25 @@ Result<SaveHandle> Manager::Skip(SaveRequest request) {
   return SaveHandle(state);
 }
 
+void Manager::Decline(std::int64_t step) {
+  if (!Collective()) return;
+  auto skip = std::make_unique<SaveTask>();
+  skip->request.step = step;
+  skip->number = ++last_number_;
+  skip->skipped = true;
+  skips_.push_back(std::move(skip));
+  changed_.NotifyAll();
+}
+
+Result<SavePlan> Manager::Plan(const SaveRequest& request, bool streamed) {
+  env_.Step("save: plan");
+  ASSIGN_OR_RETURN(SavePlan plan, plans_.Plan(request, committer_->history(),
+                                              committer_->history_version(), streamed));
+  RETURN_IF_ERROR(CheckSpace(plan));
+  RETURN_IF_ERROR(arena_.Reserve(plan.arena_bytes));
+  return plan;
+}
+
 Result<SaveHandle> Manager::Save(SaveRequest request) {
   const Clock::Duration begun = env_.clock->Now();
   RETURN_IF_ERROR(CheckUsable(true));
@@ -251,35 +281,30 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
     MutexLock lock(&mu_);
     if (closed_) return FailedPreconditionError("this CheckpointManager is closed");
     if (task_ != nullptr && options_.on_busy == OnBusy::kSkip && committing) {
-      if (Collective()) {
-        // The others count attempts: they must learn that this one is skipped.
-        auto skip = std::make_unique<SaveTask>();
-        skip->request.step = request.step;
-        skip->number = ++last_number_;
-        skip->skipped = true;
-        skips_.push_back(std::move(skip));
-        changed_.NotifyAll();
-      }
+      Decline(request.step);
       return Skip(std::move(request));
     }
     WaitIdle();
-    RETURN_IF_ERROR(TakeFailure());
+    const Status failure = TakeFailure();
+    if (!failure.ok()) {
+      Decline(request.step);
+      return failure;
+    }
   }
   // Idle from here until the task is handed over: arena and committer are ours.
-  env_.Step("save: plan");
   // A caller who waits anyway needs no snapshot: its memory is copied and written piece by piece.
   const bool streamed = request.blocking || options_.low_memory;
-  ASSIGN_OR_RETURN(SavePlan plan, PlanSave(request, Self(), options_.rank,
-                                           Collective() ? options_.world_size : 1,
-                                           committer_->history(), limits_, !Collective(),
-                                           streamed));
-  RETURN_IF_ERROR(CheckSpace(plan));
-  RETURN_IF_ERROR(arena_.Reserve(plan.arena_bytes));
+  auto plan = Plan(request, streamed);
+  if (!plan.ok()) {
+    MutexLock lock(&mu_);
+    Decline(request.step);
+    return plan.status();
+  }
 
   auto task = std::make_unique<SaveTask>();
   auto state = std::make_shared<SaveHandle::State>(env_.clock);
   task->state = state;
-  task->plan = std::move(plan);
+  task->plan = *std::move(plan);
   task->request = std::move(request);
   task->number = ++last_number_;
   task->copy_in_background = task->request.lazy && !streamed;
@@ -327,9 +352,10 @@ void Manager::Background(std::stop_token stop) {
     }
     Status failure;
     if (skip != nullptr) {
-      failure = committer_->AnnounceSkipped(*skip);
+      failure = committer_->Decline(*skip);
     } else {
       RunTask(task);
+      plans_.Return(std::move(task->plan), std::move(task->request.tensors));
       env_.Step("retention");
       failure = committer_->ApplyRetention();
     }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -165,11 +166,16 @@ Status ReadChunks(Store* store, const OpenCheckpoint& checkpoint,
   }
   // Two cores hash and copy faster than any disk we know reads.
   Status status_beside;
-  std::jthread beside([&] {
-    status_beside = ChunkPipeline(&work, depth / 2, depth - depth / 2).Run(store, false);
-  });
+  std::jthread beside;
+  try {
+    beside = std::jthread([&] {
+      status_beside = ChunkPipeline(&work, depth / 2, depth - depth / 2).Run(store, false);
+    });
+  } catch (const std::system_error&) {
+    // No thread to be had: this one takes all requests.
+  }
   const Status status = ChunkPipeline(&work, 0, depth / 2).Run(store, /*report=*/true);
-  beside.join();
+  if (beside.joinable()) beside.join();
   if (!status.ok()) return status;
   if (status_beside.ok() && options.progress) options.progress(work.bytes, work.total);
   return status_beside;

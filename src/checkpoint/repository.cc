@@ -170,20 +170,13 @@ Result<Manifest> RepositoryReader::ReadManifest(const std::string& directory) {
 }
 
 Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& directory) {
-  bool vanished = false;
-  return ReadNotes(directory, &vanished);
-}
-
-Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& directory,
-                                                            bool* vanished) {
   ASSIGN_OR_RETURN(const Listing listing, store_->List(names::Path(directory, "notes")));
   std::vector<NoteRecord> notes;
   for (const ObjectInfo& object : listing.objects) {
     auto bytes = store_->Get(object.name, kMaxRecordBytes);
     if (!bytes.ok()) {
-      if (!bytes.status().Is(Code::kNotFound)) return bytes.status();
-      *vanished = true;  // removed together with its checkpoint
-      continue;
+      if (bytes.status().Is(Code::kNotFound)) continue;  // removed together with its checkpoint
+      return bytes.status();
     }
     auto note = Decode<NoteRecord>(*bytes);
     if (!note.ok()) {
@@ -220,16 +213,24 @@ Result<RepositoryView> RepositoryReader::Read() {
     ASSIGN_OR_RETURN(GenerationRecords records, ReadGenerations(store_));
     ASSIGN_OR_RETURN(const Listing root, store_->List(""));
     bool removals = false;
-    bool vanished = false;
     for (const std::string& directory : root.prefixes) {
       if (IsEngineDirectory(directory)) continue;
+      // A removal writes its note, deletes the manifest, then the notes. So the notes are read
+      // first: a manifest that is there afterwards was not being removed when they were read.
+      std::vector<NoteRecord> notes;
+      if (LooksLikeCheckpoint(directory)) {
+        ASSIGN_OR_RETURN(notes, ReadNotes(directory));
+      }
       auto manifest = ReadManifest(directory);
       if (manifest.ok()) {
         Checkpoint checkpoint;
         checkpoint.directory = directory;
         checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
         checkpoint.foreign = checkpoint.manifest->job != view.record.job;
-        ASSIGN_OR_RETURN(checkpoint.notes, ReadNotes(directory, &vanished));
+        if (!LooksLikeCheckpoint(directory)) {
+          ASSIGN_OR_RETURN(notes, ReadNotes(directory));
+        }
+        checkpoint.notes = std::move(notes);
         JudgeNotes(records, &checkpoint);
         removals = removals || checkpoint.removed;
         checkpoint.counts = !checkpoint.foreign && !checkpoint.removed &&
@@ -261,8 +262,8 @@ Result<RepositoryView> RepositoryReader::Read() {
     if (after.newest_sealed != records.newest_sealed && round < kMaxRounds) continue;
     // So does a checkpoint that was committed after we looked for it: the one that it made
     // superfluous may be gone already, and we would see neither.
-    if (removals || vanished || !view.unfinished.empty()) {
-      ASSIGN_OR_RETURN(const bool moved, vanished ? true : HasMoved(root, view.unfinished));
+    if (removals || !view.unfinished.empty()) {
+      ASSIGN_OR_RETURN(const bool moved, HasMoved(root, view.unfinished));
       if (moved && round < kMaxRounds) continue;
     }
     view.newest_fence = records.newest_fence;

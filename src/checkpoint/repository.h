@@ -67,8 +67,6 @@ class RepositoryReader {
   Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory);
 
  private:
-  /// `vanished` becomes true when a note was listed and is gone: so is its checkpoint.
-  Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory, bool* vanished);
   Result<bool> HasMoved(const Listing& root, const std::vector<std::string>& unfinished);
 
   Store* const store_;

@@ -238,11 +238,13 @@ class Restoration {
     };
     std::unordered_map<std::string_view, Source> by_target;  // target name → stored tensor
     by_target.reserve(stored.size());
-    std::set<std::string_view> left_alone;
+    std::set<std::string_view> left_alone;   // stored and target names, for the report
+    std::set<std::string_view> lost_source;  // targets whose stored tensor is left alone
     for (const auto& [stored_name, tensor] : stored) {
       const std::string& name = Renamed(stored_name);
       if (request_.skip.contains(stored_name) || request_.skip.contains(name)) {
-        left_alone.insert(name);
+        left_alone.insert(request_.skip.contains(stored_name) ? stored_name : name);
+        lost_source.insert(name);
         continue;
       }
       const auto [it, fresh] = by_target.try_emplace(name, Source{&stored_name, &tensor});
@@ -252,9 +254,12 @@ class Restoration {
       }
     }
     for (const MutableTensor* target : targets) {
-      if (request_.skip.contains(target->name)) left_alone.insert(target->name);
-      if (left_alone.contains(target->name)) continue;
       const auto it = by_target.find(target->name);
+      if (request_.skip.contains(target->name) ||
+          (it == by_target.end() && lost_source.contains(target->name))) {
+        left_alone.insert(target->name);
+        continue;
+      }
       if (it == by_target.end()) {
         mismatch_.missing.push_back(target->name);
         continue;
@@ -309,8 +314,8 @@ class Restoration {
     }
     std::vector<std::string> parts;
     const auto add = [&](const std::vector<std::string>& list, std::string_view what) {
-      if (!list.empty())
-        parts.push_back(fmt::format("{} {}: {}", list.size(), what, JoinNames(list)));
+      if (list.empty()) return;
+      parts.push_back(fmt::format("{} {}: {}", list.size(), what, JoinNames(list)));
     };
     add(mismatch_.missing, "not in the checkpoint");
     add(mismatch_.unexpected, "stored but not asked for");
@@ -336,6 +341,7 @@ class Restoration {
     for (std::size_t i = 0; i < transfers_.size(); ++i) {
       const auto& [name, stored, shape, offset, to] = transfers_[i];
       origin.assign(shape->size(), 0);
+      const std::size_t first = runs_.size();
       const Status status = IntersectPieces(*stored, *shape, offset == nullptr ? origin : *offset,
                                             to, /*owner=*/i, &runs_);
       if (!status.ok()) {
@@ -343,6 +349,16 @@ class Restoration {
             fmt::format("restore {}: tensor {}", checkpoint_->directory(), *name));
       }
       ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes(stored->dtype, *shape));
+      std::uint64_t covered = 0;
+      for (std::size_t run = first; run < runs_.size(); ++run) {
+        covered += runs_[run].bytes * runs_[run].count;
+      }
+      if (covered != bytes) {
+        return FailedPreconditionError(fmt::format(
+            "restore {}: tensor {}: only {} of {} bytes are here; the checkpoint holds one "
+            "trainer's part (`cairn checkpoint merge` brings all together)",
+            checkpoint_->directory(), *name, covered, bytes));
+      }
       out_.bytes += bytes;
       out_.restored.push_back(*name);
     }

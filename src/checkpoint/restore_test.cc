@@ -260,7 +260,14 @@ TEST(Restore, SkippedNamesAreLeftAloneAndReported) {
   EXPECT_TRUE(renamed.untouched());
   std::vector<std::string> skipped;
   for (const auto& [name, reason] : restored->skipped) skipped.push_back(name);
-  EXPECT_THAT(skipped, UnorderedElementsAre("b", "d", "z"));
+  EXPECT_THAT(skipped, UnorderedElementsAre("b", "c", "d", "z"));
+
+  // Another stored tensor may fill the target of one that is left alone.
+  Target other("b", DType::kU8, {1});
+  ASSERT_TRUE(Restore(store.get(), checkpoint,
+                      {.into = {a.tensor(), other.tensor()}, .rename = {{"c", "b"}}, .skip = {"c"}})
+                  .ok());
+  EXPECT_EQ(other.bytes(), "b");
 }
 
 TEST(Restore, BadTargetsAreRefusedBeforeAnythingIsRead) {

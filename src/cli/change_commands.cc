@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <functional>
 #include <utility>
 
 #include <cairn/transfer.h>
@@ -21,13 +23,13 @@ std::string Described(const CheckpointInfo& info) {
 
 Value Texts(const std::vector<std::string>& texts) {
   Value::List list;
-  for (const std::string& text : texts) list.push_back(text);
+  for (const std::string& text : texts) list.emplace_back(text);
   return list;
 }
 
 Value Infos(const std::vector<CheckpointInfo>& infos) {
   Value::List list;
-  for (const CheckpointInfo& info : infos) list.push_back(InfoJson(info));
+  for (const CheckpointInfo& info : infos) list.emplace_back(InfoJson(info));
   return list;
 }
 
@@ -85,7 +87,7 @@ Result<Output> Import(const ImportOptions& options, Console* console) {
   Value::List skipped;
   for (const auto& [file, reason] : imported->skipped) {
     out.text += "Skipped " + Printable(file) + ": " + Printable(reason) + "\n";
-    skipped.push_back(Value::Object{{"file", file}, {"reason", reason}});
+    skipped.emplace_back(Value::Object{{"file", file}, {"reason", reason}});
   }
   out.json = Value::Object{{"checkpoint", InfoJson(imported->info)},
                            {"tensors", imported->tensors},
@@ -284,7 +286,8 @@ Result<Output> Gc(const GcOptions& options, Console* console) {
   TextTable table({{"FREED", TextTable::Align::kRight}, {"NAME"}, {"WHAT IT WAS"}});
   for (const GarbageReport::Item& item : report.removed) {
     table.AddRow({HumanBytes(item.bytes), Printable(item.name), item.what});
-    rows.push_back(Value::Object{{"name", item.name}, {"what", item.what}, {"bytes", item.bytes}});
+    rows.emplace_back(
+        Value::Object{{"name", item.name}, {"what", item.what}, {"bytes", item.bytes}});
   }
   out.text = table.empty() ? "Nothing to sweep.\n"
                            : table.Render() + "\n" + HumanBytes(report.bytes) + " freed.\n";

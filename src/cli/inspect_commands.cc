@@ -103,7 +103,7 @@ std::string ShapeText(const std::vector<std::uint64_t>& shape) {
 
 Value ShapeJson(const std::vector<std::uint64_t>& shape) {
   Value::List list;
-  for (const std::uint64_t extent : shape) list.push_back(extent);
+  for (const std::uint64_t extent : shape) list.emplace_back(extent);
   return list;
 }
 
@@ -152,7 +152,7 @@ Result<Output> List(const LsOptions& options, Console* console) {
     row["latest"] = &checkpoint == latest;
     row["counts"] = checkpoint.counts;
     row["bytes_shared"] = shared;
-    rows.push_back(std::move(row));
+    rows.emplace_back(std::move(row));
   }
 
   Output out;
@@ -170,11 +170,11 @@ Result<Output> List(const LsOptions& options, Console* console) {
   for (const DamagedCheckpoint& item : view.damaged) {
     out.text +=
         "Damaged: " + Printable(item.directory) + ": " + Printable(item.status.message()) + "\n";
-    damaged.push_back(Value::Object{{"directory", item.directory},
-                                    {"problem", std::string(item.status.message())}});
+    damaged.emplace_back(Value::Object{{"directory", item.directory},
+                                       {"problem", std::string(item.status.message())}});
   }
   Value::List unfinished;
-  for (const std::string& directory : view.unfinished) unfinished.push_back(directory);
+  for (const std::string& directory : view.unfinished) unfinished.emplace_back(directory);
   if (!unfinished.empty()) {
     out.text += "Unfinished: ";
     for (std::size_t i = 0; i < view.unfinished.size(); ++i) {
@@ -232,7 +232,7 @@ Result<Output> Show(const ShowOptions& options, Console* console) {
   TextTable file_table({{"BYTES", Align::kRight}, {"FILE"}, {"NOTE"}});
   for (std::size_t i = 0; i < manifest.files.size(); ++i) {
     const ManifestFile& file = manifest.files[i];
-    files.push_back(EncodeManifestFile(file));
+    files.emplace_back(EncodeManifestFile(file));
     if (Value::Object* object = files.back().if_object()) object->erase("chunks");
     if (!options.all && i >= kShownRows) continue;
     std::string note;
@@ -257,12 +257,12 @@ Result<Output> Show(const ShowOptions& options, Console* console) {
       const std::string dtype(DTypeName(row.tensor->dtype));
       const std::size_t pieces = row.tensor->pieces.size();
       if (console->json()) {
-        tensors.push_back(Value::Object{{"name", row.name},
-                                        {"dtype", dtype},
-                                        {"shape", ShapeJson(row.tensor->shape)},
-                                        {"bytes", row.bytes},
-                                        {"group", row.group},
-                                        {"pieces", static_cast<std::uint64_t>(pieces)}});
+        tensors.emplace_back(Value::Object{{"name", row.name},
+                                           {"dtype", dtype},
+                                           {"shape", ShapeJson(row.tensor->shape)},
+                                           {"bytes", row.bytes},
+                                           {"group", row.group},
+                                           {"pieces", static_cast<std::uint64_t>(pieces)}});
         continue;
       }
       if (!options.all && i >= kShownRows) continue;
@@ -321,13 +321,14 @@ Result<Output> VerifyAll(const VerifyOptions& options, Console* console) {
                   ok ? "ok" : "DAMAGED"});
     Value::Object row = InfoJson(info);
     row["ok"] = ok;
-    rows.push_back(std::move(row));
+    rows.emplace_back(std::move(row));
   }
   if (!table.empty()) out.text = table.Render() + "\n";
   Value::List problems;
   for (const VerifyProblem& problem : report.problems) {
     out.text += "Problem: " + Printable(problem.checkpoint) + ": " + Printable(problem.what) + "\n";
-    problems.push_back(Value::Object{{"checkpoint", problem.checkpoint}, {"what", problem.what}});
+    problems.emplace_back(
+        Value::Object{{"checkpoint", problem.checkpoint}, {"what", problem.what}});
   }
   out.text += Counted(report.checkpoints.size(), "checkpoint") + ", " +
               Counted(report.files, "file") + ", ";
@@ -384,10 +385,10 @@ Result<Output> DiffTwo(const DiffOptions& options, Console* console) {
     const TensorDifference& difference = (*differences)[i];
     ++counts[difference.what];
     const bool changed = difference.what == "changed";
-    rows.push_back(Value::Object{{"name", difference.name},
-                                 {"what", difference.what},
-                                 {"max_abs", changed ? Value(difference.max_abs) : Value()},
-                                 {"elements", changed ? Value(difference.elements) : Value()}});
+    rows.emplace_back(Value::Object{{"name", difference.name},
+                                    {"what", difference.what},
+                                    {"max_abs", changed ? Value(difference.max_abs) : Value()},
+                                    {"elements", changed ? Value(difference.elements) : Value()}});
     if (!options.all && i >= kShownRows) continue;
     table.AddRow(
         {difference.what == "shape" || difference.what == "dtype" ? "other " + difference.what
@@ -406,7 +407,8 @@ Result<Output> DiffTwo(const DiffOptions& options, Console* console) {
       summary += fmt::format("{}{} {}", summary.empty() ? "" : ", ", count,
                              what == "shape" || what == "dtype" ? "of another " + what : what);
     }
-    out.text += Counted(differences->size(), "tensor") + " that differ: " + summary + "\n";
+    out.text += Counted(differences->size(), "tensor") +
+                (differences->size() == 1 ? " differs: " : " differ: ") + summary + "\n";
     if (options.exit_code) out.exit_code = 1;
   }
   out.json = Value::Object{

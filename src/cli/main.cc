@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -54,7 +55,7 @@ class Commands {
 CLI::App* Leaf(CLI::App* parent, const std::string& name, const std::string& description,
                const std::string& examples) {
   CLI::App* app = parent->add_subcommand(name, description);
-  app->footer("\nExamples:\n" + examples);
+  app->footer("Examples:\n" + examples);
   return app;
 }
 
@@ -273,20 +274,29 @@ std::string CommandName(const CLI::App* app) {
                                       : CommandName(app->get_parent()) + " " + app->get_name();
 }
 
+std::string HelpOf(const CLI::App* app) {
+  return app->help(app->get_parent() == nullptr ? "" : CommandName(app->get_parent()));
+}
+
 int Usage(const CLI::App& root, const CLI::ParseError& error, bool json) {
   const CLI::App* where = Deepest(&root);
   if (error.get_name() == "CallForHelp" || error.get_name() == "CallForAllHelp") {
-    return Print(where->help(CommandName(where))) ? 0 : kFailure;
+    return Print(HelpOf(where)) ? 0 : kFailure;
   }
-  if (error.get_name() == "CallForVersion")
+  if (error.get_name() == "CallForVersion") {
     return Print(std::string(error.what()) + "\n") ? 0 : kFailure;
+  }
   std::string what = error.what();
   if (error.get_name() == "RequiredError" && what.find("subcommand") != what.npos) {
-    if (!json) {
-      std::fputs(where->help(CommandName(where)).c_str(), stderr);
+    const std::vector<std::string> words = where->remaining();
+    if (!json && words.empty()) {
+      std::fputs(HelpOf(where).c_str(), stderr);
       return kUsage;
     }
-    what = "name a command";
+    what = words.empty() ? "name a command" : "there is no command \"" + words.front() + "\"";
+  }
+  if (error.get_name() == "ExtrasError") {
+    what = "not understood" + what.substr(std::min(what.find(": "), what.size()));
   }
   return Fail(json, InvalidArgumentError(what + ": see `" + CommandName(where) + " --help`"),
               kUsage);
@@ -314,7 +324,7 @@ int Main(int argc, char** argv) {
   root.set_version_flag("--version", "cairn " CAIRN_VERSION);
   root.require_subcommand(1);
   root.footer(
-      "\nExamples:\n"
+      "Examples:\n"
       "  cairn checkpoint ls runs/a\n"
       "  cairn checkpoint verify runs/a\n"
       "  cairn doctor runs/\n"
@@ -324,7 +334,7 @@ int Main(int argc, char** argv) {
       root.add_subcommand("checkpoint", "Look at, move, keep and remove checkpoints");
   checkpoint->require_subcommand(1);
   checkpoint->footer(
-      "\nExamples:\n"
+      "Examples:\n"
       "  cairn checkpoint ls runs/a\n"
       "  cairn checkpoint show runs/a 40\n"
       "`cairn checkpoint COMMAND --help` tells more.");

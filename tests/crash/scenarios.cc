@@ -166,8 +166,7 @@ std::vector<Scenario> Scenarios(Machine::Kind kind) {
   return all;
 }
 
-Recording Record(const Scenario& scenario,
-                 const std::function<bool(const SyncPoint&)>& ignore) {
+Recording Record(const Scenario& scenario, const std::function<bool(const SyncPoint&)>& ignore) {
   World world(scenario.world);
   if (scenario.foreign) world.PlantForeign();
   if (scenario.world.kind == Machine::Kind::kDisk) world.WatchSyncs(ignore);
@@ -239,10 +238,10 @@ Tally Enumerate(const Scenario& scenario, const std::vector<Cut>& cuts,
       ++images;
       if (broken.empty()) continue;
       MutexLock lock(&mu);
-      tally.violations.push_back(
-          {at, scenario.name + ", cut " + std::to_string(at) + " before \"" + cut.before + "\" (" +
-                   cut.step + "), " + std::string(EndingName(end.ending)) + " with seed " +
-                   std::to_string(seed) + ": " + broken});
+      tally.violations.push_back({at, scenario.name + ", cut " + std::to_string(at) + " before \"" +
+                                          cut.before + "\" (" + cut.step + "), " +
+                                          std::string(EndingName(end.ending)) + " with seed " +
+                                          std::to_string(seed) + ": " + broken});
       if (tally.violations.size() >= max_violations) next = total;
     }
   };

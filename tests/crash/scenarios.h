@@ -27,7 +27,7 @@ std::vector<Scenario> Scenarios(Machine::Kind kind);
 struct Recording {
   Status status;
   std::vector<Cut> cuts;
-  std::set<SyncPoint> syncs;           // that were asked for, on a disk
+  std::set<SyncPoint> syncs;          // that were asked for, on a disk
   std::vector<std::string> not_done;  // of Scenario::must_do
 };
 /// `ignore`: syncs that do nothing.

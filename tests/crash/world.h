@@ -41,7 +41,7 @@ struct Variable {
   int period = 1;  // its value changes every so many saves; 0: never
 };
 
-/// A save ready to be made, with the memory it borrows.
+/// A save ready to be made, with the memory it borrows until its handle was waited for.
 struct PreparedSave {
   std::deque<std::string> memory;  // a deque: moving it moves no string
   SaveRequest request;
@@ -112,8 +112,7 @@ class Oracle {
   std::set<int> released_ GUARDED_BY(mu_);  // retention or a Delete may have removed them
 };
 
-using Image =
-    std::variant<std::shared_ptr<const SimImage>, std::shared_ptr<const MemoryImage>>;
+using Image = std::variant<std::shared_ptr<const SimImage>, std::shared_ptr<const MemoryImage>>;
 
 /// How a machine ends.
 enum class Ending {
@@ -143,7 +142,7 @@ class Machine {
   SimFs* fs() { return fs_.get(); }
 
  private:
-  std::unique_ptr<SimFs> fs_;             // kDisk
+  std::unique_ptr<SimFs> fs_;            // kDisk
   std::unique_ptr<MemoryStore> memory_;  // kBucket
   Mutex mu_;
   std::function<void(const std::string&)> hook_ GUARDED_BY(mu_);
@@ -151,14 +150,15 @@ class Machine {
 
 /// The repository as a local store of `fs`, with parts and direct I/O from a few KiB up, so that
 /// small files go the ways of large ones.
-Result<std::unique_ptr<Store>> OpenRepository(Fs* fs, IdSource* ids, bool create = true);
 inline constexpr std::string_view kRepositoryRoot = "/data/run";
+Result<std::unique_ptr<Store>> OpenRepository(Fs* fs, IdSource* ids,
+                                              std::string_view root = kRepositoryRoot);
 
 /// Layout limits with which a few KiB become several files that are shared and recycled.
 LayoutLimits SmallLayout();
 
-/// A sync as the mutation suite tells them apart: what it is for, of what (the path normalised), and
-/// in which protocol step.
+/// A sync as the mutation suite tells them apart: what it is for, of what (the path normalised),
+/// and in which protocol step.
 struct SyncPoint {
   SimSync sync;
   std::string step;
@@ -209,7 +209,7 @@ class World {
   std::vector<Cut> StopRecording() EXCLUDES(mu_);
 
   Result<std::unique_ptr<CheckpointManager>> Open(int rank = 0);
-  /// A blocking save; `serial` from Oracle::Begin.
+  /// Saves and waits; `serial` from Oracle::Begin.
   Result<CheckpointInfo> Save(CheckpointManager* manager, int serial, int rank = 0);
 
   /// How often each protocol step was begun.
@@ -235,16 +235,16 @@ class World {
   std::string step_ GUARDED_BY(mu_);
   std::map<std::string, int> steps_ GUARDED_BY(mu_);
   std::set<SyncPoint> syncs_ GUARDED_BY(mu_);
-  std::vector<int> saving_ GUARDED_BY(mu_);         // the save of each rank; 0: none
+  std::vector<int> saving_ GUARDED_BY(mu_);           // the save of each rank; 0: none
   std::vector<std::uint64_t> polls_ GUARDED_BY(mu_);  // by rank
   std::string linked_manifest_ GUARDED_BY(mu_);       // a directory whose manifest is not synced
 };
 
 struct RecoveryOptions {
-  bool foreign = false;      // foreign objects were planted
-  bool no_garbage = false;   // nothing of an unfinished save may be left
-  bool save_again = true;    // a new save works, and survives a power loss
-  int world_size = 1;        // of the job that saved: each rank's view is restored
+  bool foreign = false;     // foreign objects were planted
+  bool no_garbage = false;  // nothing of an unfinished save may be left
+  bool save_again = true;   // a new save works, and survives a power loss
+  int world_size = 1;       // of the job that saved: each rank's view is restored
 };
 
 /// Starts the job again on the machine and checks everything that was promised: "" or what is

@@ -1,5 +1,5 @@
-// Small cases, every interleaving: whatever the order of the actors' operations, and wherever one of
-// them is stopped, the promises of the commit protocol hold (explorer.h, ledger.h).
+// Small cases, every interleaving: whatever the order of the actors' operations, and wherever one
+// of them is stopped, the promises of the commit protocol hold (explorer.h, ledger.h).
 
 #include <gtest/gtest.h>
 
@@ -27,9 +27,7 @@ TEST_P(EveryInterleaving, OfATakeoverDuringASave) { Explore(TakeoverDuringSaves(
 
 TEST_P(EveryInterleaving, OfTwoOpeningsAtOnce) { Explore(TwoOpenAtOnce(GetParam())); }
 
-TEST_P(EveryInterleaving, OfATakeoverDuringARemoval) {
-  Explore(TakeoverDuringRemoval(GetParam()));
-}
+TEST_P(EveryInterleaving, OfATakeoverDuringARemoval) { Explore(TakeoverDuringRemoval(GetParam())); }
 
 TEST_P(EveryInterleaving, OfATakeoverDuringARemovalOfSharedFiles) {
   Scenario scenario = TakeoverDuringRemoval(GetParam());

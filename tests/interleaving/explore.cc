@@ -13,12 +13,18 @@ int main(int argc, char** argv) {
   const int seconds = argc > 4 ? std::atoi(argv[4]) : 60;
   const std::string off = argc > 5 ? argv[5] : "";
   std::map<std::string, Scenario> all = {
-      {"saves1", TakeoverDuringSaves(disk, 1)}, {"saves2", TakeoverDuringSaves(disk, 2)},
-      {"open", TwoOpenAtOnce(disk)},            {"removal", TakeoverDuringRemoval(disk)},
-      {"pin", PinAgainstRetention(disk)},       {"pintake", PinRemovalTakeover(disk)},
-      {"reader", ReaderBesideRetention(disk)},  {"ranks1", TwoRanks(disk, 1, 0)},
-      {"ranks2", TwoRanks(disk, 2, 1)},         {"restart", RestartedRank(disk)},
-      {"back", GoingBack(disk)},                {"crowd", Crowd(disk)},
+      {"saves1", TakeoverDuringSaves(disk, 1)},
+      {"saves2", TakeoverDuringSaves(disk, 2)},
+      {"open", TwoOpenAtOnce(disk)},
+      {"removal", TakeoverDuringRemoval(disk)},
+      {"pin", PinAgainstRetention(disk)},
+      {"pintake", PinRemovalTakeover(disk)},
+      {"reader", ReaderBesideRetention(disk)},
+      {"ranks1", TwoRanks(disk, 1, 0)},
+      {"ranks2", TwoRanks(disk, 2, 1)},
+      {"restart", RestartedRank(disk)},
+      {"back", GoingBack(disk)},
+      {"crowd", Crowd(disk)},
   };
   Scenario scenario = all.at(what);
   scenario.share_files = std::getenv("SHARE") != nullptr;

@@ -24,8 +24,7 @@ std::vector<Option> OptionsOf(const std::vector<Parked>& parked, int current, in
   std::vector<Option> options;
   auto at = [&](int actor) -> const Parked& { return parked[static_cast<std::size_t>(actor)]; };
   const int actors = static_cast<int>(parked.size());
-  const bool could_go_on =
-      current >= 0 && at(current).kind == Parked::Kind::kAtOperation;
+  const bool could_go_on = current >= 0 && at(current).kind == Parked::Kind::kAtOperation;
   if (could_go_on) options.push_back({{current, false}, 0, 0});
   const int cost = could_go_on ? 1 : 0;
   for (int actor = 0; actor < actors; ++actor) {
@@ -82,8 +81,8 @@ class Run {
  private:
   void Trace(const Choice& choice) {
     const Parked& parked = scheduler_.parked()[static_cast<std::size_t>(choice.actor)];
-    trace_.emplace_back(choice, parked.kind == Parked::Kind::kAtOperation ? parked.next
-                                                                          : StoreOp{});
+    trace_.emplace_back(choice,
+                        parked.kind == Parked::Kind::kAtOperation ? parked.next : StoreOp{});
     if (parked.kind != Parked::Kind::kAtOperation) trace_.back().second.why = "wakes up";
   }
 
@@ -179,10 +178,10 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
         expiries_left = path.back().expiries_left - taken.expiries;
       }
       const std::uint64_t hash = self->Hash();
-      const std::uint64_t key = MixHash(MixHash(hash, static_cast<std::uint64_t>(expiries_left)),
-                                        // Which switch is free depends on who is running.
-                                        limits.preemptions ? static_cast<std::uint64_t>(current + 1)
-                                                           : 0);
+      const std::uint64_t key =
+          MixHash(MixHash(hash, static_cast<std::uint64_t>(expiries_left)),
+                  // Which switch is free depends on who is running.
+                  limits.preemptions ? static_cast<std::uint64_t>(current + 1) : 0);
       const auto [it, fresh] = seen.emplace(key, preemptions_left);
       if (fresh) {
         result.violation = self->world().Check(&verified);
@@ -288,8 +287,8 @@ Exploration Replay(const Scenario& scenario, const std::vector<Turn>& turns) {
       const Parked& parked = self->parked()[static_cast<std::size_t>(turn.actor)];
       if (parked.kind == Parked::Kind::kEnded) {
         if (!turn.before.empty()) {
-          result.violation = "actor " + std::to_string(turn.actor) + " ended before \"" +
-                             turn.before + "\"";
+          result.violation =
+              "actor " + std::to_string(turn.actor) + " ended before \"" + turn.before + "\"";
           return std::nullopt;
         }
         left.pop_back();

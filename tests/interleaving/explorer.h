@@ -37,9 +37,9 @@ struct Limits {
 struct Exploration {
   std::uint64_t runs = 0;
   std::uint64_t states = 0;  // distinct ones
-  bool complete = false;     // nothing was left out (but what the limits and the scenario leave out)
-  std::string violation;     // empty: none
-  std::string schedule;      // how it came to the violation, for people
+  bool complete = false;  // nothing was left out (but what the limits and the scenario leave out)
+  std::string violation;  // empty: none
+  std::string schedule;   // how it came to the violation, for people
   std::string Summary(const std::string& name) const;
 };
 

@@ -28,16 +28,14 @@ std::string Named(const Ledger::Commit& commit) {
 std::uint64_t DigestOf(const Checkpoint& checkpoint, const ObjectDigests& objects) {
   std::string text = checkpoint.manifest->id;
   for (const ManifestFile& file : checkpoint.manifest->files) {
-    const auto it = objects.find(file.ref.empty() ? names::Path(checkpoint.directory, file.path)
-                                                  : file.ref);
+    const auto it =
+        objects.find(file.ref.empty() ? names::Path(checkpoint.directory, file.path) : file.ref);
     text += " " + (it == objects.end() ? "missing" : std::to_string(it->second));
   }
   return Xxh3(text);
 }
 
-Ledger::Place PlaceOf(const Ledger::Commit& commit) {
-  return {commit.generation, commit.sequence};
-}
+Ledger::Place PlaceOf(const Ledger::Commit& commit) { return {commit.generation, commit.sequence}; }
 
 }  // namespace
 

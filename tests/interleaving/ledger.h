@@ -75,13 +75,13 @@ class Ledger {
   bool RemovedByOwner(const Commit& commit) const;
   static std::string CheckState(Store* store, const Checkpoint& checkpoint, const Commit& commit);
 
-  std::map<std::string, Commit> commits_;          // by id
-  std::map<std::string, std::string> manifests_;   // directory → id, as long as it is there
+  std::map<std::string, Commit> commits_;         // by id
+  std::map<std::string, std::string> manifests_;  // directory → id, as long as it is there
   std::map<std::uint64_t, std::set<std::string>> seals_;
-  std::map<std::uint64_t, int> fences_;            // generation → actor
-  std::map<int, std::uint64_t> generations_;       // actor → its newest generation
+  std::map<std::uint64_t, int> fences_;                          // generation → actor
+  std::map<int, std::uint64_t> generations_;                     // actor → its newest generation
   std::map<std::pair<int, std::int64_t>, std::int64_t> values_;  // (actor, step) → what it saves
-  std::map<std::string, int> joined_;              // uuid → actor
+  std::map<std::string, int> joined_;                            // uuid → actor
   std::map<std::uint64_t, std::map<std::string, std::string>> admitted_;  // name → uuid
   std::string failure_;
 };

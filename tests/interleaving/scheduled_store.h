@@ -15,9 +15,9 @@ namespace cairn::interleaving {
 /// Points: every operation that changes the store, and every read whose answer another actor can
 /// still change. Not points, because nobody else can notice when they happen: reading a record that
 /// is there and is never replaced or deleted (cairn.json and what stands directly in generations/);
-/// handing parts to a write session; syncs, locks and refreshes, which do nothing here. In
-/// object-store mode a session's objects appear in one step, at its Drain: they stand in a
-/// directory that only the attempt knows until its manifest names them.
+/// handing parts to a write session; syncs, locks and refreshes, which do nothing here. Data files
+/// of one directory are created, opened, read, recycled or deleted in one step: who finds some of
+/// them missing does what he does when all are.
 std::unique_ptr<Store> NewScheduledStore(Actor* actor);
 
 }  // namespace cairn::interleaving

@@ -29,8 +29,8 @@ struct Parked {
 };
 
 /// Runs actors (each a thread, together with the threads that the engine starts for it) one at a
-/// time: an actor runs from one point to the next, and `decide` says who runs then. Deciding happens
-/// on the thread that arrived, so an actor that goes on costs no thread switch.
+/// time: an actor runs from one point to the next, and `decide` says who runs then. Deciding
+/// happens on the thread that arrived, so an actor that goes on costs no thread switch.
 ///
 /// Of an actor's threads only one may be at a point at a time. Point, Sleep and the bodies are for
 /// the actors' threads, Run for the owner.

@@ -1,6 +1,6 @@
-// A trainer that does what it is told on its standard input, a line at a time, and answers each line
-// with one: the other half of stopped_process_test. `--stop-at STEP` or `stop STEP` makes it stop
-// itself (SIGSTOP) when the engine's next protocol step of that name begins.
+// A trainer that does what it is told on its standard input, a line at a time, and answers each
+// line with one: the other half of stopped_process_test. `--stop-at STEP` or `stop STEP` makes it
+// stop itself (SIGSTOP) when the engine's next protocol step of that name begins.
 //
 //   stop STEP            → ok
 //   save STEP VALUE      → saved STEP ID              (acknowledged, and retention is done)
@@ -92,8 +92,7 @@ class Trainer {
       tensor->shard = ShardSpec{{static_cast<std::uint64_t>(options_.world_size)},
                                 {static_cast<std::uint64_t>(options_.rank)}};
     }
-    auto handle =
-        manager_->Save({.step = step, .tensors = {changing, frozen}, .blocking = true});
+    auto handle = manager_->Save({.step = step, .tensors = {changing, frozen}, .blocking = true});
     Status status = handle.status();
     if (status.ok()) status = manager_->WaitAll();
     if (!status.ok()) return AnswerError(status);

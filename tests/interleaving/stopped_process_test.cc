@@ -168,11 +168,12 @@ class StoppedProcessTest : public testing::Test {
 /// The steps of a single writer, in order; "open: cairn.json" only in a fresh directory.
 const char* const kOpenSteps[] = {"open: lock", "open: cairn.json", "open: fence", "open: seal",
                                   "open: sweep"};
-const char* const kSaveSteps[] = {
-    "save: plan",      "save: snapshot",   "save: claim",    "save: write",   "save: link",
-    "save: recycle",   "save: sync data",  "save: sync names", "save: manifest", "save: fence",
-    "acknowledge",     "retention",        "remove: note",   "remove: fence", "remove: manifest",
-    "remove: pool",    "remove: files",    "idle"};
+const char* const kSaveSteps[] = {"save: plan",      "save: snapshot",   "save: claim",
+                                  "save: write",     "save: link",       "save: recycle",
+                                  "save: sync data", "save: sync names", "save: manifest",
+                                  "save: fence",     "acknowledge",      "retention",
+                                  "remove: note",    "remove: fence",    "remove: manifest",
+                                  "remove: pool",    "remove: files",    "idle"};
 
 class StoppedWhileOpening : public StoppedProcessTest,
                             public testing::WithParamInterface<const char*> {};
@@ -249,12 +250,11 @@ TEST_P(StoppedWhileSaving, NeverAcknowledgesOnceOvertakenAndItsCommitCountsOnlyI
   stopped->Continue();
   const std::string answer = stopped->Answer();
   // From its own look at the fence on it may tell its caller: nobody had overtaken it then.
-  const std::vector<std::string> after_the_look = {"acknowledge",      "retention",
-                                                   "remove: note",     "remove: fence",
-                                                   "remove: manifest", "remove: pool",
-                                                   "remove: files",    "idle"};
-  const bool told = std::find(after_the_look.begin(), after_the_look.end(), step) !=
-                    after_the_look.end();
+  const std::vector<std::string> after_the_look = {
+      "acknowledge",      "retention",    "remove: note",  "remove: fence",
+      "remove: manifest", "remove: pool", "remove: files", "idle"};
+  const bool told =
+      std::find(after_the_look.begin(), after_the_look.end(), step) != after_the_look.end();
   if (told) {
     EXPECT_EQ(Word(answer, 0), "saved") << answer;
     EXPECT_TRUE(sealed.contains(Word(answer, 2))) << "acknowledged, but the seal does not name it";
@@ -345,8 +345,10 @@ TEST_F(StoppedProcessTest, OfTwoCoordinatorsWithTakeoverExactlyOneSurvives) {
   std::vector<Process*> open;
   for (auto& coordinator : coordinators) {
     const std::string opened = coordinator->Answer();
-    if (Word(opened, 0) == "opened") open.push_back(coordinator.get());
-    else EXPECT_EQ(Word(opened, 1), "Aborted") << opened;
+    if (Word(opened, 0) == "opened")
+      open.push_back(coordinator.get());
+    else
+      EXPECT_EQ(Word(opened, 1), "Aborted") << opened;
   }
   for (Process* coordinator : open) coordinator->Tell("save 20 20");
   int survivors = 0;

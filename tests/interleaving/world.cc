@@ -22,6 +22,12 @@ class ActorClock final : public Clock {
   Actor* const actor_;
 };
 
+/// Names the series that an operation on a data file belongs to; empty for protocol records.
+std::string BulkOf(const StoreOp& op) {
+  if (op.name.find("/__model__/") == op.name.npos) return "";
+  return std::string(StoreOpName(op.kind)) + op.name.substr(0, op.name.find('/'));
+}
+
 }  // namespace
 
 std::uint64_t MixHash(std::uint64_t a, std::uint64_t b) {
@@ -81,7 +87,8 @@ std::unique_ptr<CheckpointManager> Actor::Open(const ManagerOptions& options) {
 bool Actor::Save(CheckpointManager* manager, std::int64_t step) {
   const std::int64_t value = number_ * 1000 + ++saves_;
   world_->ledger().Saving(number_, step, value);
-  Tensor tensor{.name = world_->TensorName(step), .dtype = DType::kI64, .shape = {1}, .data = &value};
+  Tensor tensor{
+      .name = world_->TensorName(step), .dtype = DType::kI64, .shape = {1}, .data = &value};
   if (options_.world_size > 1) {
     tensor.shard = ShardSpec{{static_cast<std::uint64_t>(options_.world_size)},
                              {static_cast<std::uint64_t>(options_.rank)}};
@@ -127,6 +134,10 @@ bool Actor::Enter(const StoreOp& op, bool point) {
   Scheduler* scheduler = world_->scheduler();
   if (scheduler == nullptr) return true;
   if (!point || quiet_) return !scheduler->stopped();
+  // Files of one directory are opened, read, deleted in one go.
+  const std::string bulk = BulkOf(op);
+  if (!bulk.empty() && bulk == last_bulk_) return !scheduler->stopped();
+  last_bulk_ = bulk;
   return scheduler->Point(number_, op);
 }
 

@@ -75,6 +75,7 @@ class Actor {
   Clock::Duration now_ = std::chrono::hours(1);
   ManagerOptions options_;  // as last opened
   std::int64_t saves_ = 0;
+  std::string last_bulk_;
   std::string last_manifest_;  // id of the one last published or read
   std::uint64_t history_ = 0;
   // Polling: a round that saw what the round before saw leaves the actor as it was.

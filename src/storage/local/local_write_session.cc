@@ -170,7 +170,6 @@ Status LocalWriteSession::AppendUnchecked(std::uint32_t id, std::span<const std:
   if (id >= objects_.size() || objects_[id].closed) {
     return InvalidArgumentError(fmt::format("append: object {} is not open", id));
   }
-  // By index below: waiting may not move objects, but a reference would invite it.
   if (part.size() > objects_[id].bytes - objects_[id].appended) {
     return InvalidArgumentError(
         fmt::format("append to \"{}\": {} bytes are more than the {} announced", objects_[id].name,
@@ -205,7 +204,7 @@ Status LocalWriteSession::AppendUnchecked(std::uint32_t id, std::span<const std:
       RETURN_IF_ERROR(WriteOddEnd(id, transfer.offset + part.size() - odd, part.last(odd)));
       transfer.bytes = part.first(part.size() - odd);
     }
-    if (reinterpret_cast<std::uintptr_t>(part.data()) % kBlock != 0) {
+    if (!transfer.bytes.empty() && reinterpret_cast<std::uintptr_t>(part.data()) % kBlock != 0) {
       RETURN_IF_ERROR(CopyPart(&transfer));
     }
   }

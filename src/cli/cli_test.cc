@@ -1,0 +1,464 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+
+#include "format/json.h"
+#include "storage/local/temp_directory.h"
+
+// Runs the real program as a process, as a user does.
+
+namespace cairn {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+struct Finished {
+  int code = -1;    // exit code, or -1
+  int signal = 0;   // that ended it, or 0
+  std::string out;  // standard output
+  std::string err;  // standard error; with a terminal everything is in `out`
+};
+
+std::string Program() {
+  const char* bin = std::getenv("CAIRN_BIN_DIR");
+  return std::string(bin != nullptr ? bin : "build/bin") + "/cairn";
+}
+
+/// In the child: becomes the program.
+[[noreturn]] void Become(const std::vector<std::string>& words) {
+  std::vector<std::string> copy = words;
+  copy.insert(copy.begin(), Program());
+  std::vector<char*> argv;
+  for (std::string& word : copy) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  _exit(127);
+}
+
+void Reap(pid_t child, Finished* finished) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status)) finished->code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) finished->signal = WTERMSIG(status);
+}
+
+/// Without a terminal. `in_child` runs before the program does.
+Finished RunProgram(const std::vector<std::string>& words, const std::function<void()>& in_child = {}) {
+  int out[2];
+  int err[2];
+  EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
+  EXPECT_EQ(pipe2(err, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int null = open("/dev/null", O_RDONLY);
+    dup2(null, STDIN_FILENO);
+    dup2(out[1], STDOUT_FILENO);
+    dup2(err[1], STDERR_FILENO);
+    if (in_child) in_child();
+    Become(words);
+  }
+  close(out[1]);
+  close(err[1]);
+  Finished finished;
+  pollfd open_ends[2] = {{out[0], POLLIN, 0}, {err[0], POLLIN, 0}};
+  std::string* const texts[2] = {&finished.out, &finished.err};
+  while (open_ends[0].fd >= 0 || open_ends[1].fd >= 0) {
+    if (poll(open_ends, 2, -1) < 0) continue;
+    for (int i = 0; i < 2; ++i) {
+      if (open_ends[i].fd < 0 || open_ends[i].revents == 0) continue;
+      char buffer[4096];
+      const ssize_t n = read(open_ends[i].fd, buffer, sizeof buffer);
+      if (n > 0) {
+        texts[i]->append(buffer, static_cast<std::size_t>(n));
+      } else {
+        close(open_ends[i].fd);
+        open_ends[i].fd = -1;
+      }
+    }
+  }
+  Reap(child, &finished);
+  return finished;
+}
+
+/// On a terminal of its own, where somebody types `answer`.
+Finished RunOnTerminal(const std::vector<std::string>& words, const std::string& answer) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) Become(words);
+  Finished finished;
+  EXPECT_EQ(write(terminal, answer.data(), answer.size()), static_cast<ssize_t>(answer.size()));
+  char buffer[4096];
+  for (;;) {
+    const ssize_t n = read(terminal, buffer, sizeof buffer);
+    if (n <= 0) break;  // EIO: the other side is closed
+    finished.out.append(buffer, static_cast<std::size_t>(n));
+  }
+  Reap(child, &finished);
+  close(terminal);
+  return finished;
+}
+
+Value Json(const Finished& finished) {
+  auto value = DecodeJson(finished.out);
+  EXPECT_TRUE(value.ok()) << finished.out << finished.err;
+  return value.ok() ? *value : Value();
+}
+
+class CliTest : public testing::Test {
+ protected:
+  std::string Path(const std::string& name) const { return directory_ / name; }
+
+  /// Saves the steps; the metrics of the last are not numbers.
+  std::string Repository(const std::string& name, const std::vector<std::int64_t>& steps,
+                         ManagerOptions options = {}) {
+    const std::string path = Path(name);
+    options.directory = path;
+    options.retention.keep_last.reset();
+    options.pool_bytes = 0;
+    auto manager = CheckpointManager::Open(std::move(options));
+    EXPECT_TRUE(manager.ok()) << manager.status().ToString();
+    for (const std::int64_t step : steps) {
+      std::vector<float> weights(2000, static_cast<float>(step));
+      const double loss = step == steps.back() ? std::nan("") : 0.25;
+      auto saved = (*manager)->Save(
+          {.step = step,
+           .tensors = {{.name = "w\033[31m", .shape = {2000}, .data = weights.data()}},
+           .metrics = Value::Object{{"loss", loss}},
+           .files = {{.name = "config.json", .bytes = "{}"}},
+           .blocking = true});
+      EXPECT_TRUE(saved.ok()) << saved.status().ToString();
+    }
+    EXPECT_TRUE((*manager)->Close().ok());
+    return path;
+  }
+  std::vector<std::int64_t> Steps(const std::string& path) {
+    std::vector<std::int64_t> steps;
+    const Value json = Json(RunProgram({"checkpoint", "ls", path, "--json"}));
+    const Value* list = json.Find("checkpoints");
+    if (list == nullptr || list->if_list() == nullptr) return steps;
+    for (const Value& row : *list->if_list()) steps.push_back(row.Find("step")->AsInt());
+    return steps;
+  }
+  static void Flip(const std::string& path, std::streamoff at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const int byte = file.get();
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 1));
+  }
+
+  TempDirectory directory_;
+};
+
+TEST_F(CliTest, HelpExistsOnEveryLevelAndGoesToStandardOutput) {
+  std::vector<std::vector<std::string>> levels = {{}, {"checkpoint"}, {"doctor"}};
+  for (const char* command : {"ls", "show", "verify", "diff", "export", "import", "copy", "merge",
+                              "rm", "pin", "unpin", "gc"}) {
+    levels.push_back({"checkpoint", command});
+  }
+  for (std::vector<std::string> words : levels) {
+    words.push_back("--help");
+    const Finished finished = RunProgram(words);
+    EXPECT_EQ(finished.code, 0);
+    EXPECT_THAT(finished.out, AllOf(HasSubstr("Usage: cairn"), HasSubstr("Examples:")));
+    EXPECT_EQ(finished.err, "");
+  }
+  EXPECT_THAT(RunProgram({"--version"}).out, StartsWith("cairn "));
+}
+
+TEST_F(CliTest, AWrongCommandLineIsUsage) {
+  EXPECT_EQ(RunProgram({}).code, 2);
+  EXPECT_EQ(RunProgram({"checkpoint"}).code, 2);
+  const Finished typo = RunProgram({"checkpoint", "lst", "x"});
+  EXPECT_EQ(typo.code, 2);
+  EXPECT_THAT(typo.err, HasSubstr("there is no command \"lst\""));
+  EXPECT_EQ(RunProgram({"checkpoint", "ls"}).code, 2);
+  EXPECT_EQ(RunProgram({"checkpoint", "ls", "a", "b"}).code, 2);
+  EXPECT_EQ(RunProgram({"checkpoint", "import", "a", "b"}).code, 2);
+  EXPECT_EQ(RunProgram({"checkpoint", "import", "a", "b", "--step", "x"}).code, 2);
+  EXPECT_EQ(RunProgram({"checkpoint", "diff", "a"}).code, 2);
+  const Finished json = RunProgram({"checkpoint", "ls", "--json"});
+  EXPECT_EQ(json.code, 2);
+  EXPECT_EQ(*Json(json).Find("error/code"), Value("InvalidArgument"));
+}
+
+TEST_F(CliTest, BadDirectoriesGiveAClearErrorAndNothingIsMade) {
+  std::ofstream(Path("file")) << "x";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {Path("missing"), "there is no directory"},
+      {Path("file"), "is a file"},
+      {directory_.path(), "is not a checkpoint repository"},
+      {Path(std::string(10000, 'n')), "is too long"},
+      {Path("../nowhere/.."), "there is no directory"},
+      {Path("ünïcode/…"), "there is no directory"},
+      {"", "empty"}};
+  for (const auto& [path, message] : cases) {
+    for (const char* command : {"ls", "show", "verify", "gc"}) {
+      const Finished finished = RunProgram({"checkpoint", command, path});
+      EXPECT_EQ(finished.code, 1) << command << " " << path.substr(0, 80);
+      EXPECT_THAT(finished.err, AllOf(StartsWith("cairn: "), HasSubstr(message)));
+      EXPECT_LT(finished.err.size(), 500u);
+    }
+    EXPECT_EQ(RunProgram({"checkpoint", "pin", path, "1"}).code, 1);
+    EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "1", "--yes"}).code, 1);
+    EXPECT_EQ(RunProgram({"checkpoint", "copy", path, Path("new")}).code, 1);
+    EXPECT_EQ(RunProgram({"checkpoint", "export", path, Path("new")}).code, 1);
+    EXPECT_EQ(RunProgram({"checkpoint", "merge", Path("new"), path}).code, 1);
+  }
+  EXPECT_FALSE(fs::exists(Path("missing")));
+  EXPECT_FALSE(fs::exists(Path("new")));
+  EXPECT_FALSE(fs::exists(Path("cairn.json")));
+  EXPECT_EQ(*Json(RunProgram({"checkpoint", "ls", Path("missing"), "--json"})).Find("error/code"),
+            Value("NotFound"));
+}
+
+TEST_F(CliTest, ADirectoryWithoutPermissionIsSaid) {
+  const std::string path = Repository("a", {10});
+  fs::permissions(path, fs::perms::none);
+  // Root may read everything: become nobody.
+  const Finished finished = RunProgram({"checkpoint", "ls", path}, [] {
+    if (geteuid() == 0 && setuid(65534) != 0) _exit(99);
+  });
+  fs::permissions(path, fs::perms::owner_all);
+  if (finished.code == 99 || finished.code == 127) GTEST_SKIP() << "cannot become another user";
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_THAT(finished.err, HasSubstr("ermission denied"));
+}
+
+TEST_F(CliTest, LsListsForPeopleAndForPrograms) {
+  const std::string path = Repository("a", {10, 20});
+  const Finished text = RunProgram({"checkpoint", "ls", path});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("STEP"), HasSubstr("loss=0.25"), HasSubstr("latest"),
+                              HasSubstr("2 checkpoints")));
+  const Value json = Json(RunProgram({"checkpoint", "ls", path, "--json"}));
+  const Value::List& rows = *json.Find("checkpoints")->if_list();
+  ASSERT_EQ(rows.size(), 2u);
+  for (const char* key : {"id", "step", "kind", "path", "bytes", "metrics", "metadata", "counters",
+                          "time", "parent", "base", "generation", "sequence", "pinned", "foreign",
+                          "latest", "counts", "bytes_shared"}) {
+    EXPECT_TRUE(rows[0].if_object()->contains(key)) << key;
+  }
+  EXPECT_EQ(*rows[1].Find("metrics/loss"), Value("NaN"));
+  EXPECT_EQ(*rows[1].Find("latest"), Value(true));
+}
+
+TEST_F(CliTest, ForeignAndUnfinishedOnesAreMarked) {
+  const std::string path = Repository("a", {10});
+  const std::string other = Repository("b", {30});
+  fs::copy(other + "/checkpoint_000030", path + "/checkpoint_000030", fs::copy_options::recursive);
+  fs::create_directories(path + "/checkpoint_000040/__model__");
+  const Finished text = RunProgram({"checkpoint", "ls", path});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("foreign"), HasSubstr("Unfinished: checkpoint_000040"),
+                              HasSubstr("1 checkpoint,")));
+  const Finished removed = RunProgram({"checkpoint", "rm", path, "checkpoint_000030", "--yes"});
+  EXPECT_EQ(removed.code, 1);
+  EXPECT_THAT(removed.err, HasSubstr("by hand"));
+}
+
+TEST_F(CliTest, ShowTakesStepsIdsAndDirectories) {
+  const std::string path = Repository("a", {10, 20});
+  const Value json = Json(RunProgram({"checkpoint", "show", path, "--json"}));
+  EXPECT_EQ(*json.Find("step"), Value(20));
+  EXPECT_EQ(json.Find("tensors")->if_list()->size(), 1u);
+  const std::string id = *json.Find("id")->if_string();
+  for (const std::string& word : {std::string("20"), id, id.substr(0, 8),
+                                  std::string("checkpoint_000020"), std::string("latest")}) {
+    EXPECT_EQ(*Json(RunProgram({"checkpoint", "show", path, word, "--json"})).Find("id"), Value(id))
+        << word;
+  }
+  EXPECT_EQ(*Json(RunProgram({"checkpoint", "show", path + "/checkpoint_000010", "--json"})).Find("step"),
+            Value(10));
+  const Finished text = RunProgram({"checkpoint", "show", path});
+  // A name with an escape sequence must not reach the terminal.
+  EXPECT_THAT(text.out, AllOf(HasSubstr("\\x1b[31m"), Not(HasSubstr("\033"))));
+  for (const std::string& word : {std::string("zzz"), std::string("../x"), std::string("30"),
+                                  std::string("ffffffff"), std::string(10000, 'a')}) {
+    const Finished bad = RunProgram({"checkpoint", "show", path, word});
+    EXPECT_EQ(bad.code, 1) << word.substr(0, 20);
+    EXPECT_LT(bad.err.size(), 500u);
+  }
+}
+
+TEST_F(CliTest, AStepThatWasSavedTwiceMeansTheNewestAndSaysSo) {
+  const std::string path = Repository("a", {10, 20});
+  Repository("a", {10});
+  const Finished text = RunProgram({"checkpoint", "show", path, "10"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.err, HasSubstr("saved 2 times"));
+  EXPECT_EQ(*Json(RunProgram({"checkpoint", "show", path, "10", "--json"})).Find("generation"), Value(2));
+}
+
+TEST_F(CliTest, VerifyFindsDamageAndExitsWithOne) {
+  const std::string path = Repository("a", {10, 20});
+  EXPECT_EQ(RunProgram({"checkpoint", "verify", path}).code, 0);
+  Flip(path + "/checkpoint_000020/__model__/rank_0-00001.safetensors", 5000);
+  EXPECT_EQ(RunProgram({"checkpoint", "verify", path, "--fast"}).code, 0);
+  const Finished deep = RunProgram({"checkpoint", "verify", path});
+  EXPECT_EQ(deep.code, 1);
+  EXPECT_THAT(deep.out, AllOf(HasSubstr("DAMAGED"), HasSubstr("rank_0-00001.safetensors")));
+  const Finished json = RunProgram({"checkpoint", "verify", path, "--json"});
+  EXPECT_EQ(json.code, 1);
+  EXPECT_EQ(*Json(json).Find("ok"), Value(false));
+  EXPECT_EQ(Json(json).Find("problems")->if_list()->size(), 1u);
+}
+
+TEST_F(CliTest, DiffTellsWhatChanged) {
+  const std::string path = Repository("a", {10, 20});
+  const Finished steps = RunProgram({"checkpoint", "diff", path, "10", "20"});
+  EXPECT_EQ(steps.code, 0);
+  EXPECT_THAT(steps.out, AllOf(HasSubstr("changed"), HasSubstr("2000"), HasSubstr("10")));
+  EXPECT_EQ(RunProgram({"checkpoint", "diff", path, "10", "20", "--exit-code"}).code, 1);
+  const Finished same = RunProgram({"checkpoint", "diff", path + "/checkpoint_000010",
+                             path + "/checkpoint_000010", "--exit-code", "--json"});
+  EXPECT_EQ(same.code, 0);
+  EXPECT_TRUE(Json(same).Find("differences")->if_list()->empty());
+}
+
+TEST_F(CliTest, ExportAndImportGoRound) {
+  const std::string path = Repository("a", {10, 20});
+  EXPECT_EQ(RunProgram({"checkpoint", "export", path, "10", Path("out")}).code, 0);
+  EXPECT_TRUE(fs::exists(Path("out/model.safetensors")));
+  EXPECT_TRUE(fs::exists(Path("out/config.json")));
+  EXPECT_EQ(RunProgram({"checkpoint", "export", path, Path("out")}).code, 1);
+  EXPECT_EQ(RunProgram({"checkpoint", "import", Path("out"), Path("b"), "--step", "3"}).code, 0);
+  EXPECT_EQ(Steps(Path("b")), std::vector<std::int64_t>{3});
+  const Finished same = RunProgram({"checkpoint", "diff", path + "/checkpoint_000010",
+                             Path("b") + "/checkpoint_000003", "--exit-code"});
+  EXPECT_EQ(same.code, 0) << same.out << same.err;
+}
+
+TEST_F(CliTest, CopyIsANoOpTheSecondTime) {
+  const std::string path = Repository("a", {10, 20});
+  EXPECT_EQ(RunProgram({"checkpoint", "copy", path, Path("b"), "--step", "10"}).code, 0);
+  const Finished all = RunProgram({"checkpoint", "copy", path, Path("b"), "--all"});
+  EXPECT_EQ(all.code, 0);
+  EXPECT_THAT(all.out, AllOf(HasSubstr("Already there: step 10"), HasSubstr("Copied step 20")));
+  const Finished again = RunProgram({"checkpoint", "copy", path, Path("b"), "--all"});
+  EXPECT_EQ(again.code, 0);
+  EXPECT_THAT(again.out, HasSubstr("Nothing to do"));
+  EXPECT_EQ(Steps(Path("b")), (std::vector<std::int64_t>{10, 20}));
+}
+
+TEST_F(CliTest, MergeNamesTheMissingRank) {
+  for (const int rank : {0, 2}) {
+    Repository("r" + std::to_string(rank), {10},
+               {.rank = rank, .world_size = 3, .private_parts = true});
+  }
+  const Finished missing = RunProgram({"checkpoint", "merge", Path("all"), Path("r0"), Path("r2")});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("rank 1"));
+  EXPECT_FALSE(fs::exists(Path("all")));
+}
+
+TEST_F(CliTest, RmAsksOnATerminalAndRefusesWithoutOne) {
+  const std::string path = Repository("a", {10, 20, 30});
+  const Finished refused = RunProgram({"checkpoint", "rm", path, "10"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("--yes"));
+  const Finished no = RunOnTerminal({"checkpoint", "rm", path, "10"}, "n\n");
+  EXPECT_EQ(no.code, 1);
+  EXPECT_THAT(no.out, HasSubstr("Remove 1 checkpoint"));
+  EXPECT_EQ(Steps(path), (std::vector<std::int64_t>{10, 20, 30}));
+  const Finished yes = RunOnTerminal({"checkpoint", "rm", path, "10"}, "y\n");
+  EXPECT_EQ(yes.code, 0) << yes.out;
+  EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "20", "--yes"}).code, 0);
+  EXPECT_EQ(Steps(path), std::vector<std::int64_t>{30});
+  // All or nothing when one of them is not there.
+  EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "30", "99", "--yes"}).code, 1);
+  EXPECT_EQ(Steps(path), std::vector<std::int64_t>{30});
+}
+
+TEST_F(CliTest, APinnedCheckpointIsNotRemoved) {
+  const std::string path = Repository("a", {10, 20});
+  EXPECT_EQ(RunProgram({"checkpoint", "pin", path, "10"}).code, 0);
+  EXPECT_THAT(RunProgram({"checkpoint", "pin", path, "10"}).out, HasSubstr("already pinned"));
+  EXPECT_THAT(RunProgram({"checkpoint", "ls", path}).out, HasSubstr("pinned"));
+  const Finished refused = RunProgram({"checkpoint", "rm", path, "10", "--yes"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("unpin"));
+  EXPECT_EQ(RunProgram({"checkpoint", "unpin", path, "10"}).code, 0);
+  EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "10", "--yes"}).code, 0);
+}
+
+TEST_F(CliTest, WhatWritesRefusesWhileAWriterLivesAndReadingGoesOn) {
+  const std::string path = Repository("a", {10});
+  auto writer = CheckpointManager::Open({.directory = path});
+  ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+  const std::string pid = std::to_string(getpid());
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"checkpoint", "rm", path, "10", "--yes"}, {"checkpoint", "gc", path}}) {
+    const Finished finished = RunProgram(words);
+    EXPECT_EQ(finished.code, 1);
+    EXPECT_THAT(finished.err, HasSubstr(pid));
+  }
+  EXPECT_EQ(*Json(RunProgram({"checkpoint", "gc", path, "--json"})).Find("error/code"),
+            Value("Unavailable"));
+  EXPECT_EQ(RunProgram({"checkpoint", "verify", path}).code, 0);
+  EXPECT_EQ(RunProgram({"checkpoint", "pin", path, "10"}).code, 0);
+  EXPECT_EQ(RunProgram({"checkpoint", "export", path, Path("out")}).code, 0);
+  EXPECT_EQ(RunProgram({"checkpoint", "copy", path, Path("b")}).code, 0);
+  EXPECT_TRUE((*writer)->Save({.step = 11, .blocking = true}).ok());
+}
+
+TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailureAndAClosedPipeIsNot) {
+  const std::string path = Repository("a", {10});
+  const auto onto = [](const char* device) {
+    return [device] { dup2(open(device, O_WRONLY), STDOUT_FILENO); };
+  };
+  const Finished full = RunProgram({"checkpoint", "ls", path}, onto("/dev/full"));
+  EXPECT_EQ(full.code, 1);
+  EXPECT_THAT(full.err, HasSubstr("cannot write the output"));
+  const Finished closed = RunProgram({"checkpoint", "ls", path}, [] {
+    int ends[2];
+    if (pipe(ends) != 0) _exit(99);
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+  });
+  EXPECT_EQ(closed.code, 0);
+  EXPECT_EQ(closed.signal, 0);
+}
+
+TEST_F(CliTest, DoctorTriesAndMeasuresADirectoryAndLeavesNothing) {
+  const Finished machine = RunProgram({"doctor"});
+  EXPECT_EQ(machine.code, 0);
+  EXPECT_THAT(machine.out, HasSubstr("io_uring"));
+  fs::create_directory(Path("d"));
+  const Value json = Json(RunProgram({"doctor", Path("d"), "--size", "8MiB", "--rounds", "1", "--json"}));
+  for (const char* key : {"o_direct", "hard_links", "locks", "leases", "file_system", "network"}) {
+    EXPECT_NE(json.Find(std::string("directory/") + key), nullptr) << key;
+  }
+  const Value* rates = json.Find("directory/bytes_per_second");
+  ASSERT_NE(rates, nullptr);
+  EXPECT_GT(rates->Find("write_buffered/median")->AsDouble(), 0.0);
+  EXPECT_GT(rates->Find("read_buffered/median")->AsDouble(), 0.0);
+  EXPECT_TRUE(fs::is_empty(Path("d")));
+  EXPECT_EQ(RunProgram({"doctor", Path("none")}).code, 1);
+  EXPECT_FALSE(fs::exists(Path("none")));
+}
+
+}  // namespace
+}  // namespace cairn
