@@ -38,7 +38,8 @@ class TensorSource {
   virtual Status Fill(std::uint64_t offset, std::span<std::byte> into) = 0;
 };
 
-/// Where a piece stands in a distributed array: the rectangle of the tensor's own shape at `offset`.
+/// Where a piece stands in a distributed array: the rectangle of the tensor's own shape at
+/// `offset`.
 struct ShardSpec {
   std::vector<std::uint64_t> global_shape;
   std::vector<std::uint64_t> offset;
@@ -157,12 +158,12 @@ struct RestoreRequest {
   bool allocate = false;             // give back new tensors for all (further) stored ones
   std::optional<std::int64_t> step;  // the newest of that step, instead of the latest
   std::string id;
-  std::string path;    // a checkpoint's directory, anywhere
-  bool strict = true;  // every stored tensor wanted, every wanted one stored
+  std::string path;                           // a checkpoint's directory, anywhere
+  bool strict = true;                         // every stored tensor wanted, every wanted one stored
   std::map<std::string, std::string> rename;  // stored name → target name
   std::set<std::string> skip;                 // stored or target names to leave alone
-  bool atomic = false;  // verify everything before the first byte changes
-  MismatchReport* mismatch = nullptr;  // filled when the restore is refused for mismatches
+  bool atomic = false;                        // verify everything before the first byte changes
+  MismatchReport* mismatch = nullptr;         // filled when the restore is refused for mismatches
 };
 
 struct Restored {
@@ -195,7 +196,8 @@ enum class DiskWrites : std::uint8_t { kAuto, kDirect, kBuffered };
 struct ManagerOptions {
   std::string directory;  // a path; it is made when missing (unless read_only)
   std::string job;        // "" adopts the directory's job, or makes a new one in a fresh one
-  std::uint64_t run = 0;  // a supervisor's run number: a lower one is refused once a higher was seen
+  std::uint64_t run =
+      0;  // a supervisor's run number: a lower one is refused once a higher was seen
   Retention retention;
   int rank = 0;
   int world_size = 1;
@@ -209,7 +211,7 @@ struct ManagerOptions {
   bool private_parts = false;  // each rank has a directory of its own; `cairn checkpoint merge`
   bool takeover = false;       // do not wait for a living writer's lock: fence it out
   DiskWrites disk_writes = DiskWrites::kAuto;
-  int copy_threads = 0;         // 0: all cores
+  int copy_threads = 0;                          // 0: all cores
   std::uint64_t pool_bytes = ~std::uint64_t{0};  // of removed files kept for overwriting; 0: none
 };
 
@@ -227,7 +229,7 @@ class CheckpointManager {
   /// newest older one that is not damaged (see Restored::fallbacks).
   virtual Result<std::optional<Restored>> Restore(RestoreRequest request) = 0;
 
-  virtual Result<std::vector<CheckpointInfo>> List() = 0;            // oldest first
+  virtual Result<std::vector<CheckpointInfo>> List() = 0;  // oldest first
   virtual Result<std::optional<CheckpointInfo>> Latest() = 0;
   virtual Status WaitAll() = 0;
   virtual Status Pin(const std::string& id) = 0;

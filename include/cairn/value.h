@@ -19,17 +19,17 @@ class Value {
   using Object = std::map<std::string, Value, std::less<>>;
 
   Value() = default;
-  Value(std::nullptr_t) {}                                                  // NOLINT
-  Value(bool b) : v_(b) {}                                                  // NOLINT
-  Value(int i) : v_(static_cast<std::int64_t>(i)) {}                        // NOLINT
-  Value(std::int64_t i) : v_(i) {}                                          // NOLINT
-  Value(std::uint64_t i);                                                   // NOLINT
-  Value(double d) : v_(d) {}                                                // NOLINT
-  Value(const char* s) : v_(std::string(s)) {}                              // NOLINT
-  Value(std::string s) : v_(std::move(s)) {}                                // NOLINT
-  Value(std::string_view s) : v_(std::string(s)) {}                         // NOLINT
-  Value(List list) : v_(std::move(list)) {}                                 // NOLINT
-  Value(Object object) : v_(std::move(object)) {}                           // NOLINT
+  Value(std::nullptr_t) {}                            // NOLINT
+  Value(bool b) : v_(b) {}                            // NOLINT
+  Value(int i) : v_(static_cast<std::int64_t>(i)) {}  // NOLINT
+  Value(std::int64_t i) : v_(i) {}                    // NOLINT
+  Value(std::uint64_t i);                             // NOLINT
+  Value(double d) : v_(d) {}                          // NOLINT
+  Value(const char* s) : v_(std::string(s)) {}        // NOLINT
+  Value(std::string s) : v_(std::move(s)) {}          // NOLINT
+  Value(std::string_view s) : v_(std::string(s)) {}   // NOLINT
+  Value(List list) : v_(std::move(list)) {}           // NOLINT
+  Value(Object object) : v_(std::move(object)) {}     // NOLINT
 
   bool is_null() const { return std::holds_alternative<std::monostate>(v_); }
   bool is_bool() const { return std::holds_alternative<bool>(v_); }

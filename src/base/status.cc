@@ -6,20 +6,34 @@ namespace cairn {
 
 std::string_view CodeName(Code code) {
   switch (code) {
-    case Code::kOk: return "OK";
-    case Code::kNotFound: return "NotFound";
-    case Code::kAlreadyExists: return "AlreadyExists";
-    case Code::kCorruption: return "Corruption";
-    case Code::kInvalidArgument: return "InvalidArgument";
-    case Code::kFailedPrecondition: return "FailedPrecondition";
-    case Code::kUnavailable: return "Unavailable";
-    case Code::kDeadlineExceeded: return "DeadlineExceeded";
-    case Code::kAborted: return "Aborted";
-    case Code::kResourceExhausted: return "ResourceExhausted";
-    case Code::kPermissionDenied: return "PermissionDenied";
-    case Code::kCancelled: return "Cancelled";
-    case Code::kUnimplemented: return "Unimplemented";
-    case Code::kInternal: return "Internal";
+    case Code::kOk:
+      return "OK";
+    case Code::kNotFound:
+      return "NotFound";
+    case Code::kAlreadyExists:
+      return "AlreadyExists";
+    case Code::kCorruption:
+      return "Corruption";
+    case Code::kInvalidArgument:
+      return "InvalidArgument";
+    case Code::kFailedPrecondition:
+      return "FailedPrecondition";
+    case Code::kUnavailable:
+      return "Unavailable";
+    case Code::kDeadlineExceeded:
+      return "DeadlineExceeded";
+    case Code::kAborted:
+      return "Aborted";
+    case Code::kResourceExhausted:
+      return "ResourceExhausted";
+    case Code::kPermissionDenied:
+      return "PermissionDenied";
+    case Code::kCancelled:
+      return "Cancelled";
+    case Code::kUnimplemented:
+      return "Unimplemented";
+    case Code::kInternal:
+      return "Internal";
   }
   return "Unknown";
 }

@@ -6,10 +6,9 @@
 #define CAIRN_CONCAT(a, b) CAIRN_CONCAT_INNER(a, b)
 
 /// Leaves the function with the status when it is not OK.
-#define RETURN_IF_ERROR(expr)                                      \
-  do {                                                             \
-    if (::cairn::Status cairn_status = (expr); !cairn_status.ok()) \
-      return cairn_status;                                         \
+#define RETURN_IF_ERROR(expr)                                                           \
+  do {                                                                                  \
+    if (::cairn::Status cairn_status = (expr); !cairn_status.ok()) return cairn_status; \
   } while (false)
 
 /// `lhs` becomes the result's value, or the function is left with its status.

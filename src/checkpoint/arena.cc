@@ -20,8 +20,7 @@ Status Arena::Reserve(std::uint64_t bytes) {
   if (data_ != nullptr) munmap(data_, capacity_);
   data_ = nullptr;
   capacity_ = 0;
-  void* mapped =
-      mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
     return ResourceExhaustedError("no memory for a snapshot of " + std::to_string(rounded) +
                                   " bytes (" + std::strerror(errno) +

@@ -41,10 +41,8 @@ Result<AttemptRecord> Attempt::WaitAnnounced(std::uint64_t number, std::int64_t 
   env_.Step("save: wait for the announcement");
   const std::string name = names::Attempt(generation_->number(), number);
   std::optional<AttemptRecord> record;
-  ASSIGN_OR_RETURN(const bool there,
-                   PollUntil(env_.clock, deadline_, [&]() -> Result<bool> {
-                     RETURN_IF_ERROR(
-                         env_.store->Refresh(names::AttemptsOf(generation_->number())));
+  ASSIGN_OR_RETURN(const bool there, PollUntil(env_.clock, deadline_, [&]() -> Result<bool> {
+                     RETURN_IF_ERROR(env_.store->Refresh(names::AttemptsOf(generation_->number())));
                      ASSIGN_OR_RETURN(record, ReadIfThere<AttemptRecord>(env_.store.get(), name));
                      if (record) return true;
                      RETURN_IF_ERROR(generation_->CheckFence());
@@ -72,8 +70,8 @@ Status Attempt::PublishPart(const AttemptRecord& attempt, PartRecord part) {
 }
 
 Status Attempt::AbandonedBy(const AttemptRecord& attempt) {
-  auto record = ReadIfThere<AbandonedRecord>(
-      env_.store.get(), names::Path(attempt.directory, names::kAbandoned));
+  auto record = ReadIfThere<AbandonedRecord>(env_.store.get(),
+                                             names::Path(attempt.directory, names::kAbandoned));
   if (!record.ok()) return record.status();
   if (!*record) return Status::Ok();
   return UnavailableError("the save of step " + std::to_string(attempt.step) +
@@ -85,31 +83,31 @@ Result<std::vector<PartRecord>> Attempt::WaitParts(const AttemptRecord& attempt,
                                                    std::vector<std::string>* missing) {
   env_.Step("save: wait for parts");
   std::map<std::string, PartRecord> parts;
-  ASSIGN_OR_RETURN(
-      const bool all, PollUntil(env_.clock, deadline_, [&]() -> Result<bool> {
-        missing->clear();
-        RETURN_IF_ERROR(env_.store->Refresh(names::Path(attempt.directory, "parts")));
-        for (const std::string& participant : participants_) {
-          if (parts.contains(participant)) continue;
-          ASSIGN_OR_RETURN(auto part, ReadIfThere<PartRecord>(
-                                          env_.store.get(),
-                                          names::Part(attempt.directory, participant)));
-          const auto admitted = generation_->admitted().find(participant);
-          const bool expected = part && part->attempt == attempt.attempt &&
-                                admitted != generation_->admitted().end() &&
-                                part->uuid == admitted->second;
-          if (part && (expected || !env_.rules.check_part_identity)) {
-            parts[participant] = *std::move(part);
-          } else {
-            missing->push_back(participant);
-          }
-        }
-        if (missing->empty()) return true;
-        RETURN_IF_ERROR(AbandonedBy(attempt));
-        RETURN_IF_ERROR(generation_->AdmitRestarted(restore_id));
-        RETURN_IF_ERROR(generation_->CheckFence());
-        return false;
-      }));
+  ASSIGN_OR_RETURN(const bool all, PollUntil(env_.clock, deadline_, [&]() -> Result<bool> {
+                     missing->clear();
+                     RETURN_IF_ERROR(env_.store->Refresh(names::Path(attempt.directory, "parts")));
+                     for (const std::string& participant : participants_) {
+                       if (parts.contains(participant)) continue;
+                       ASSIGN_OR_RETURN(
+                           auto part,
+                           ReadIfThere<PartRecord>(env_.store.get(),
+                                                   names::Part(attempt.directory, participant)));
+                       const auto admitted = generation_->admitted().find(participant);
+                       const bool expected = part && part->attempt == attempt.attempt &&
+                                             admitted != generation_->admitted().end() &&
+                                             part->uuid == admitted->second;
+                       if (part && (expected || !env_.rules.check_part_identity)) {
+                         parts[participant] = *std::move(part);
+                       } else {
+                         missing->push_back(participant);
+                       }
+                     }
+                     if (missing->empty()) return true;
+                     RETURN_IF_ERROR(AbandonedBy(attempt));
+                     RETURN_IF_ERROR(generation_->AdmitRestarted(restore_id));
+                     RETURN_IF_ERROR(generation_->CheckFence());
+                     return false;
+                   }));
   if (!all) {
     return DeadlineExceededError("the save of step " + std::to_string(attempt.step) +
                                  " was given up: nothing came from " + Listed(*missing));
@@ -127,21 +125,22 @@ Result<Manifest> Attempt::WaitManifest(const AttemptRecord& attempt) {
   const std::string name = names::Path(attempt.directory, names::kManifest);
   // The committer gives up at its own deadline and says so; ours is later, so that its word wins.
   const Clock::Duration patience = deadline_ + std::min<Clock::Duration>(patience_, kGrace);
-  ASSIGN_OR_RETURN(const bool there, PollUntil(env_.clock, patience, [&]() -> Result<bool> {
-    RETURN_IF_ERROR(env_.store->Refresh(attempt.directory));
-    auto bytes = env_.store->Get(name, kMaxManifestBytes);
-    if (bytes.ok()) {
-      ASSIGN_OR_RETURN(manifest, DecodeManifest(*bytes));
-      if (manifest->attempt != attempt.attempt) {
-        return AbortedError(attempt.directory + " was committed by another writer");
-      }
-      return true;
-    }
-    if (!bytes.status().Is(Code::kNotFound)) return bytes.status();
-    RETURN_IF_ERROR(AbandonedBy(attempt));
-    RETURN_IF_ERROR(generation_->CheckFence());
-    return false;
-  }));
+  ASSIGN_OR_RETURN(
+      const bool there, PollUntil(env_.clock, patience, [&]() -> Result<bool> {
+        RETURN_IF_ERROR(env_.store->Refresh(attempt.directory));
+        auto bytes = env_.store->Get(name, kMaxManifestBytes);
+        if (bytes.ok()) {
+          ASSIGN_OR_RETURN(manifest, DecodeManifest(*bytes));
+          if (manifest->attempt != attempt.attempt) {
+            return AbortedError(attempt.directory + " was committed by another writer");
+          }
+          return true;
+        }
+        if (!bytes.status().Is(Code::kNotFound)) return bytes.status();
+        RETURN_IF_ERROR(AbandonedBy(attempt));
+        RETURN_IF_ERROR(generation_->CheckFence());
+        return false;
+      }));
   if (!there) {
     return DeadlineExceededError(participants_[self_] + " waited for " + participants_[0] +
                                  " to commit step " + std::to_string(attempt.step) +
@@ -155,8 +154,8 @@ Status Attempt::Abandon(const AttemptRecord& attempt, const std::vector<std::str
   AbandonedRecord record;
   record.attempt = attempt.attempt;
   record.missing = missing;
-  Status published = PublishRecord(
-      env_, names::Path(attempt.directory, names::kAbandoned), Encode(record));
+  Status published =
+      PublishRecord(env_, names::Path(attempt.directory, names::kAbandoned), Encode(record));
   return published.Is(Code::kAlreadyExists) ? Status::Ok() : published;  // somebody said so already
 }
 

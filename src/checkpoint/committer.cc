@@ -42,8 +42,7 @@ std::optional<std::int64_t> SerialOf(std::string_view directory) {
 
 Result<std::unique_ptr<Committer>> Committer::Open(const Environment& env, Generation* generation,
                                                    CommitterOptions options) {
-  auto committer =
-      std::unique_ptr<Committer>(new Committer(env, generation, std::move(options)));
+  auto committer = std::unique_ptr<Committer>(new Committer(env, generation, std::move(options)));
   committer->checkpoints_ = generation->sealed();
   ASSIGN_OR_RETURN(const Listing root, env.store->List(""));
   std::set<std::string> taken(root.prefixes.begin(), root.prefixes.end());
@@ -182,7 +181,7 @@ void Committer::CleanUp(const std::string& directory, const std::vector<std::str
 
 Result<CheckpointInfo> Committer::Commit(const SaveTask& task, const std::byte* arena) {
   std::string directory;
-  auto manifest = !collective()   ? CommitAlone(task, arena, &directory)
+  auto manifest = !collective()  ? CommitAlone(task, arena, &directory)
                   : committing() ? CommitTogether(task, arena, &directory)
                                  : Join(task, arena, &directory);
   if (!manifest.ok()) return manifest.status();

@@ -15,15 +15,15 @@ namespace cairn {
 /// The rules of PROTOCOL.md that a test can switch off, one at a time, to see that the interleaving
 /// explorer or the crash enumeration notices. All are on in the product; nothing else sets them.
 struct ProtocolRules {
-  bool fence_before_listing = true;      // list the checkpoints only after the own fence is there
-  bool create_only_records = true;       // of two writers of a record only one wins
-  bool readers_obey_seals = true;        // a manifest counts only by the newest seal
-  bool reread_fence_before_ack = true;   // overtaken after the commit: never acknowledge
+  bool fence_before_listing = true;        // list the checkpoints only after the own fence is there
+  bool create_only_records = true;         // of two writers of a record only one wins
+  bool readers_obey_seals = true;          // a manifest counts only by the newest seal
+  bool reread_fence_before_ack = true;     // overtaken after the commit: never acknowledge
   bool reread_fence_before_delete = true;  // overtaken before a removal: delete nothing
-  bool remove_note_first = true;         // a removal announces itself before the manifest goes
-  bool retire_names = true;              // names that an older writer may be deleting are not reused
-  bool check_part_identity = true;       // a part counts only with the attempt and uuid expected
-  bool latest_by_sequence = true;        // latest is the newest commit, not the greatest step
+  bool remove_note_first = true;           // a removal announces itself before the manifest goes
+  bool retire_names = true;         // names that an older writer may be deleting are not reused
+  bool check_part_identity = true;  // a part counts only with the attempt and uuid expected
+  bool latest_by_sequence = true;   // latest is the newest commit, not the greatest step
 };
 
 /// What the engine stands on; tests replace each piece.

@@ -57,7 +57,11 @@ class Writer {
  public:
   Writer(const Environment& env, const FileWriterInput& input, StreamRing* ring,
          WriteProgress* progress, WrittenFiles* out)
-      : env_(env), store_(env.store.get()), input_(input), ring_(ring), progress_(progress),
+      : env_(env),
+        store_(env.store.get()),
+        input_(input),
+        ring_(ring),
+        progress_(progress),
         out_(out) {}
 
   Status Run();
@@ -116,8 +120,8 @@ Status Writer::Claim() {
   env_.Step("save: claim");
   const std::string name = names::Path(input_.directory, names::kMarker);
   if (store_->traits().directories) {
-    // Exclusive, but never synced, hence not closed: it only has to keep others out of the directory
-    // and to tell a later sweep whose garbage this is; empty or torn it does so too.
+    // Exclusive, but never synced, hence not closed: it only has to keep others out of the
+    // directory and to tell a later sweep whose garbage this is; empty or torn it does so too.
     auto object = session_->Open(name, {.bytes = input_.marker.size(), .reuse = ""});
     NoteCreated(name, object.status());
     if (!object.ok()) return object.status();
@@ -176,10 +180,10 @@ void Writer::ForEachSpan(const PlannedFile& file, Fn fn) const {
   }
   fn(std::as_bytes(std::span(file.head)));
   for (const PlannedTensor& tensor : file.tensors) {
-    const auto* bytes = input_.arena != nullptr
-                            ? input_.arena + tensor.arena_offset
-                            : static_cast<const std::byte*>(
-                                  input_.request->tensors[tensor.index].data);
+    const auto* bytes =
+        input_.arena != nullptr
+            ? input_.arena + tensor.arena_offset
+            : static_cast<const std::byte*>(input_.request->tensors[tensor.index].data);
     fn(std::span(bytes, tensor.bytes));
   }
 }
@@ -273,8 +277,7 @@ Result<std::size_t> Writer::FreeBuffer() {
   return buffer;
 }
 
-Status Writer::WriteStreamed(const PlannedFile& file, std::uint32_t object,
-                             ContentHasher* hasher) {
+Status Writer::WriteStreamed(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher) {
   UserFileReader reader;
   if (!file.source_path.empty()) RETURN_IF_ERROR(reader.Open(file.source_path));
   const std::uint64_t step = session_->part_bytes();
@@ -318,9 +321,8 @@ Status Writer::FillStreamed(const PlannedFile& file, UserFileReader* reader, std
       RETURN_IF_ERROR(tensor.source->Fill(from - it->file_offset, piece)
                           .WithContext("tensor \"" + tensor.name + "\""));
     } else {
-      const std::byte* bytes = input_.arena != nullptr
-                                   ? input_.arena + it->arena_offset
-                                   : static_cast<const std::byte*>(tensor.data);
+      const std::byte* bytes = input_.arena != nullptr ? input_.arena + it->arena_offset
+                                                       : static_cast<const std::byte*>(tensor.data);
       std::memcpy(piece.data(), bytes + (from - it->file_offset), piece.size());
     }
   }

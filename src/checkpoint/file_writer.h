@@ -52,7 +52,7 @@ struct FileWriterInput {
   std::string directory;
   std::string participant;
   const ShareableFiles* shareable = nullptr;
-  const SaveHistory* history = nullptr;  // that the plan was made with
+  const SaveHistory* history = nullptr;     // that the plan was made with
   std::vector<ObjectInfo>* pool = nullptr;  // recycled objects; used ones are taken out
   std::uint64_t recycle_from_bytes = 0;     // smaller files are made anew
   std::string marker;  // when not empty: the directory is claimed with this marker first

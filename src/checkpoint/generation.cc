@@ -9,9 +9,11 @@
 
 // Opening a repository for writing, the committer's side. Each step's reason:
 //
-//  1. Lock.      Only courtesy: two writers started by mistake on one machine get a clear message at
+//  1. Lock.      Only courtesy: two writers started by mistake on one machine get a clear message
+//  at
 //                once. Nothing below relies on it (NFS, takeover, object stores).
-//  2. Fence N.   From here on every older writer finds itself overtaken when it re-reads the fences,
+//  2. Fence N.   From here on every older writer finds itself overtaken when it re-reads the
+//  fences,
 //                which it does after each commit and before it acknowledges.
 //  3. List, then seal. Listing after the fence sees every manifest whose writer could still
 //                acknowledge it (its re-read came before our fence, so its manifest was there). The
@@ -107,9 +109,10 @@ Result<bool> IsOldAttempt(Store* store, RepositoryReader* reader, const std::str
   }
   if (!marker.status().Is(Code::kNotFound)) return marker.status();
   ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes, reader->ReadNotes(directory));
-  return std::any_of(notes.begin(), notes.end(),
-                     // With a uuid: read whole, and so ours; a removal's, or one that came after it.
-                     [](const NoteRecord& note) { return !note.uuid.empty(); });
+  return std::any_of(
+      notes.begin(), notes.end(),
+      // With a uuid: read whole, and so ours; a removal's, or one that came after it.
+      [](const NoteRecord& note) { return !note.uuid.empty(); });
 }
 
 /// True when there is no object at or below `prefix`, only empty directories.
@@ -169,8 +172,7 @@ Status DeleteCheckpointDirectory(Store* store, const std::string& directory,
 }
 
 Result<std::unique_ptr<Generation>> Generation::Open(Environment env, GenerationOptions options) {
-  auto generation =
-      std::unique_ptr<Generation>(new Generation(std::move(env), std::move(options)));
+  auto generation = std::unique_ptr<Generation>(new Generation(std::move(env), std::move(options)));
   generation->uuid_ = generation->env_.ids->NewUuid();
   if (generation->options_.self == 0) {
     RETURN_IF_ERROR(generation->OpenCommitter());
@@ -282,8 +284,8 @@ Status Generation::PublishSeal() {
   if (env_.rules.fence_before_listing) {
     ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
     for (const DamagedCheckpoint& damaged : view.damaged) {
-      LogWarning(damaged.directory + " is damaged and is passed over: " +
-                 std::string(damaged.status.message()));
+      LogWarning(damaged.directory +
+                 " is damaged and is passed over: " + std::string(damaged.status.message()));
     }
     if (view.newest_seal && view.newest_seal->generation > number_) {
       return AbortedError("generation " + std::to_string(view.newest_seal->generation) +
@@ -389,8 +391,7 @@ Status Generation::StartParticipants() {
   for (auto it = sealed_.rbegin(); it != sealed_.rend() && start_.restore.empty(); ++it) {
     bool whole = true;
     for (const ManifestFile& file : it->manifest->files) {
-      const std::string path =
-          file.ref.empty() ? names::Path(it->directory, file.path) : file.ref;
+      const std::string path = file.ref.empty() ? names::Path(it->directory, file.path) : file.ref;
       const auto stat = store->Stat(path);
       if (!stat.ok() && !stat.status().Is(Code::kNotFound)) return stat.status();
       whole = whole && stat.ok() && stat->bytes == file.hash.bytes;
@@ -504,8 +505,7 @@ Status Generation::Sweep() {
   }
   for (const std::string& directory : view.unfinished) {
     if (!retired(directory)) continue;
-    ASSIGN_OR_RETURN(const bool ours,
-                     IsOldAttempt(store, &reader, directory, number_, announced));
+    ASSIGN_OR_RETURN(const bool ours, IsOldAttempt(store, &reader, directory, number_, announced));
     if (ours) {
       RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
       continue;

@@ -226,9 +226,8 @@ Status Planner::EmitFile(std::string path, std::vector<Item> items, bool unchang
     if (item.bytes % kPage == 0) return kPage;
     return std::uint64_t{1} << std::countr_zero(item.bytes);
   };
-  std::stable_sort(items.begin(), items.end(), [&](const Item& a, const Item& b) {
-    return alignment(a) > alignment(b);
-  });
+  std::stable_sort(items.begin(), items.end(),
+                   [&](const Item& a, const Item& b) { return alignment(a) > alignment(b); });
   PlannedFile file;
   file.path = std::move(path);
   file.expect_unchanged = unchanged;

@@ -24,7 +24,7 @@ struct TensorHistory {
 using SaveHistory = std::unordered_map<std::string, TensorHistory>;  // by stored name
 
 struct LayoutLimits {
-  std::uint64_t own_file_bytes = 64u << 20;     // tensors of at least this have a file of their own
+  std::uint64_t own_file_bytes = 64u << 20;  // tensors of at least this have a file of their own
   std::uint64_t packed_file_bytes = 256u << 20;  // others are packed up to this
   std::uint64_t header_bytes = kSafetensorsHeaderBudget;
   std::uint64_t recycle_from_bytes = 1u << 20;  // smaller files of removed checkpoints are unlinked
@@ -47,9 +47,9 @@ struct PlannedFile {
   std::vector<PlannedTensor> tensors;
   std::string source_path;
   std::uint64_t bytes = 0;
-  bool own_file = false;          // of one large tensor: the file changes exactly when it does
-  bool expect_unchanged = false;  // all its tensors were unchanged last time
-  bool streamed = false;          // from sources: does not stand in the arena
+  bool own_file = false;           // of one large tensor: the file changes exactly when it does
+  bool expect_unchanged = false;   // all its tensors were unchanged last time
+  bool streamed = false;           // from sources: does not stand in the arena
   std::uint64_t arena_offset = 0;  // multiple of 4 KiB; where not streamed
 };
 

@@ -39,8 +39,7 @@ Status ValidateOptions(const ManagerOptions& options) {
     return InvalidArgumentError("rank " + std::to_string(options.rank) +
                                 " is not one of world_size " + std::to_string(options.world_size));
   }
-  if (options.participant.empty() ||
-      !ValidateObjectName(options.participant).ok() ||
+  if (options.participant.empty() || !ValidateObjectName(options.participant).ok() ||
       options.participant.find('/') != options.participant.npos) {
     return InvalidArgumentError("participant must be a plain name like \"rank\" or \"trainer\"");
   }
@@ -133,14 +132,14 @@ class Manager final : public CheckpointManager {
   std::unique_ptr<Generation> generation_;  // null when read-only
   std::unique_ptr<Committer> committer_;    // used by the background thread, or while it is idle
   std::unique_ptr<WorkerPool> pool_;
-  Arena arena_;      // written by Save while idle, read by the background thread
+  Arena arena_;                    // written by Save while idle, read by the background thread
   std::uint64_t last_number_ = 0;  // of the attempts; by the caller of Save
 
   Mutex mu_;
   CondVar changed_;
-  std::unique_ptr<SaveTask> task_ GUARDED_BY(mu_);  // in flight
+  std::unique_ptr<SaveTask> task_ GUARDED_BY(mu_);               // in flight
   std::deque<std::unique_ptr<SaveTask>> skips_ GUARDED_BY(mu_);  // announcements still to be made
-  std::shared_ptr<SaveHandle::State> last_ GUARDED_BY(mu_);  // shared with the caller's handle
+  std::shared_ptr<SaveHandle::State> last_ GUARDED_BY(mu_);      // shared with the caller's handle
   Status background_failure_ GUARDED_BY(mu_);  // of retention: no handle reports it
   bool closed_ GUARDED_BY(mu_) = false;
 
@@ -191,9 +190,15 @@ Status Manager::Start() {
   commit.pool_bytes = options_.pool_bytes;
   commit.recycle_from_bytes = limits_.recycle_from_bytes;
   switch (options_.disk_writes) {
-    case DiskWrites::kAuto: commit.mode = WriteMode::kAuto; break;
-    case DiskWrites::kDirect: commit.mode = WriteMode::kDirect; break;
-    case DiskWrites::kBuffered: commit.mode = WriteMode::kBuffered; break;
+    case DiskWrites::kAuto:
+      commit.mode = WriteMode::kAuto;
+      break;
+    case DiskWrites::kDirect:
+      commit.mode = WriteMode::kDirect;
+      break;
+    case DiskWrites::kBuffered:
+      commit.mode = WriteMode::kBuffered;
+      break;
   }
   ASSIGN_OR_RETURN(generation_, Generation::Open(env_, std::move(open)));
   job_ = generation_->job();
@@ -381,8 +386,8 @@ void Manager::RunTask(SaveTask* task) {
   }
   auto info = committer_->Commit(*task, task->plan.arena_bytes == 0 ? nullptr : arena_.data());
   if (!info.ok()) {
-    task->state->Finish(info.status().WithContext("save of step " +
-                                                  std::to_string(task->request.step)));
+    task->state->Finish(
+        info.status().WithContext("save of step " + std::to_string(task->request.step)));
     return;
   }
   env_.Step("acknowledge");
@@ -503,8 +508,8 @@ Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& vie
   if (!any) return std::optional<Restored>();
   std::string all;
   for (const std::string& fallback : fallbacks) all += "\n  " + fallback;
-  return CorruptionError("\"" + env_.store->Describe() + "\" has checkpoints, but none is whole:" +
-                         all);
+  return CorruptionError("\"" + env_.store->Describe() +
+                         "\" has checkpoints, but none is whole:" + all);
 }
 
 Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
@@ -562,9 +567,7 @@ Status Manager::Note(const std::string& id, NoteKind kind, Value values) {
 }
 
 Status Manager::Pin(const std::string& id) { return Note(id, NoteKind::kPin, Value::Object{}); }
-Status Manager::Unpin(const std::string& id) {
-  return Note(id, NoteKind::kUnpin, Value::Object{});
-}
+Status Manager::Unpin(const std::string& id) { return Note(id, NoteKind::kUnpin, Value::Object{}); }
 
 Status Manager::AddMetrics(const std::string& id, Value metrics) {
   if (!metrics.is_object()) return InvalidArgumentError("metrics must be an object");

@@ -64,8 +64,8 @@ class ManagerTest : public testing::TestWithParam<bool> {
     EXPECT_TRUE(manager.ok()) << manager.status().ToString();
     return manager.ok() ? *std::move(manager) : nullptr;
   }
-  static CheckpointInfo SaveModel(CheckpointManager* manager, const Model& model,
-                                  std::int64_t step, Value metrics = Value::Object{}) {
+  static CheckpointInfo SaveModel(CheckpointManager* manager, const Model& model, std::int64_t step,
+                                  Value metrics = Value::Object{}) {
     auto handle = manager->Save({.step = step,
                                  .tensors = model.Views(),
                                  .counters = Value::Object{{"epoch", 3}},
@@ -185,7 +185,9 @@ TEST_P(ManagerTest, UnchangedTensorsAreSharedOnceTheyStandApart) {
 }
 
 TEST_P(ManagerTest, ANamedJobThatDiffersIsRefused) {
-  { auto manager = Open({.job = "mine"}); }
+  {
+    auto manager = Open({.job = "mine"});
+  }
   auto other = OpenManager({.job = "yours"}, Env());
   EXPECT_EQ(other.status().code(), Code::kFailedPrecondition);
   EXPECT_NE(other.status().message().find("mine"), std::string_view::npos);

@@ -57,8 +57,7 @@ Result<std::uint64_t> AppendNote(const Environment& env, const std::string& dire
     }
     if (found == nullptr) return NotFoundError("there is no checkpoint in " + directory);
     if (found->removed) return AbortedError(directory + " is being removed");
-    const Status published =
-        PublishRecord(env, names::Note(directory, note.number), Encode(note));
+    const Status published = PublishRecord(env, names::Note(directory, note.number), Encode(note));
     if (published.Is(Code::kAlreadyExists)) continue;
     RETURN_IF_ERROR(published);
     // A removal that began after we judged may have ended before we wrote: it took its note with it
@@ -87,7 +86,8 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
       ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes, reader.ReadNotes(directory));
       if (Pinned(notes)) return Removed{};
       env.Step("remove: note");
-      const Status published = PublishRecord(env, names::Note(directory, note.number), Encode(note));
+      const Status published =
+          PublishRecord(env, names::Note(directory, note.number), Encode(note));
       if (published.ok()) break;
       if (!published.Is(Code::kAlreadyExists)) return published;
     }

@@ -24,7 +24,7 @@ struct RemovalOptions {
 };
 
 struct Removed {
-  bool removed = false;          // false: pinned meanwhile, and left alone
+  bool removed = false;  // false: pinned meanwhile, and left alone
   std::vector<ObjectInfo> pooled;
 };
 

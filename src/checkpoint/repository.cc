@@ -30,8 +30,8 @@ std::string_view FileName(std::string_view path) {
 /// The generation records that decide what counts.
 struct GenerationRecords {
   std::uint64_t newest_fence = 0;
-  std::optional<SealRecord> seal;    // the newest readable one
-  std::uint64_t newest_sealed = 0;   // also of a damaged seal
+  std::optional<SealRecord> seal;   // the newest readable one
+  std::uint64_t newest_sealed = 0;  // also of a damaged seal
   std::vector<std::string> damaged;
 };
 
@@ -63,9 +63,9 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
   return records;
 }
 
-/// PROTOCOL.md, "What counts". A damaged newest seal is bridged by the newest readable one: then all
-/// manifests of the generations from that one on count, which can only add commits that the lost
-/// seal might have left out, never lose one.
+/// PROTOCOL.md, "What counts". A damaged newest seal is bridged by the newest readable one: then
+/// all manifests of the generations from that one on count, which can only add commits that the
+/// lost seal might have left out, never lose one.
 bool CountsBySeal(const GenerationRecords& records, const Manifest& manifest) {
   if (records.newest_sealed == 0) return false;
   if (!records.seal) return manifest.generation <= records.newest_sealed;
@@ -79,8 +79,12 @@ bool CountsBySeal(const GenerationRecords& records, const Manifest& manifest) {
 void JudgeNotes(const GenerationRecords& records, Checkpoint* checkpoint) {
   for (const NoteRecord& note : checkpoint->notes) {
     switch (note.kind) {
-      case NoteKind::kPin: checkpoint->pinned = true; break;
-      case NoteKind::kUnpin: checkpoint->pinned = false; break;
+      case NoteKind::kPin:
+        checkpoint->pinned = true;
+        break;
+      case NoteKind::kUnpin:
+        checkpoint->pinned = false;
+        break;
       case NoteKind::kRemove: {
         // Void when a seal of a later generation names the checkpoint: its remover was overtaken
         // before it deleted anything.
@@ -92,7 +96,8 @@ void JudgeNotes(const GenerationRecords& records, Checkpoint* checkpoint) {
         break;
       }
       case NoteKind::kScore:
-      case NoteKind::kLabel: break;
+      case NoteKind::kLabel:
+        break;
     }
   }
 }
@@ -233,9 +238,9 @@ Result<RepositoryView> RepositoryReader::Read() {
         checkpoint.notes = std::move(notes);
         JudgeNotes(records, &checkpoint);
         removals = removals || checkpoint.removed;
-        checkpoint.counts = !checkpoint.foreign && !checkpoint.removed &&
-                            (CountsBySeal(records, *checkpoint.manifest) ||
-                             !rules_.readers_obey_seals);
+        checkpoint.counts =
+            !checkpoint.foreign && !checkpoint.removed &&
+            (CountsBySeal(records, *checkpoint.manifest) || !rules_.readers_obey_seals);
         view.checkpoints.push_back(std::move(checkpoint));
       } else if (manifest.status().Is(Code::kNotFound)) {
         if (LooksLikeCheckpoint(directory)) view.unfinished.push_back(directory);

@@ -21,8 +21,8 @@ struct Checkpoint {
   std::string directory;  // inside the repository; never trusted for identity or step
   std::shared_ptr<const Manifest> manifest;  // shared: immutable, kept by plans and lists
   std::vector<NoteRecord> notes;             // by number
-  bool counts = false;   // by the newest seal (PROTOCOL.md, "What counts")
-  bool foreign = false;  // of another job
+  bool counts = false;                       // by the newest seal (PROTOCOL.md, "What counts")
+  bool foreign = false;                      // of another job
   bool pinned = false;
   bool removed = false;  // a valid remove note
 

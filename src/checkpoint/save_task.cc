@@ -64,6 +64,8 @@ double SaveHandle::DurableSeconds() const { return state_ ? state_->DurableSecon
 std::uint64_t SaveHandle::BytesWritten() const {
   return state_ ? state_->progress.written.load() : 0;
 }
-std::uint64_t SaveHandle::BytesShared() const { return state_ ? state_->progress.shared.load() : 0; }
+std::uint64_t SaveHandle::BytesShared() const {
+  return state_ ? state_->progress.shared.load() : 0;
+}
 
 }  // namespace cairn

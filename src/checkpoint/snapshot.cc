@@ -15,8 +15,8 @@ namespace {
 constexpr std::uint64_t kPiece = 4u << 20;
 
 // A snapshot that is larger than any cache is written past it: a plain copy reads each line of the
-// destination before it overwrites it, which takes a third of the memory's bandwidth. memcpy does so
-// by itself, but only in calls much larger than our pieces.
+// destination before it overwrites it, which takes a third of the memory's bandwidth. memcpy does
+// so by itself, but only in calls much larger than our pieces.
 constexpr std::uint64_t kStreamFrom = 64u << 20;
 
 void StreamCopy(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -65,7 +65,8 @@ void Reap(pid_t child, Finished* finished) {
 }
 
 /// Without a terminal. `in_child` runs before the program does.
-Finished RunProgram(const std::vector<std::string>& words, const std::function<void()>& in_child = {}) {
+Finished RunProgram(const std::vector<std::string>& words,
+                    const std::function<void()>& in_child = {}) {
   int out[2];
   int err[2];
   EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
@@ -289,8 +290,9 @@ TEST_F(CliTest, ShowTakesStepsIdsAndDirectories) {
     EXPECT_EQ(*Json(RunProgram({"checkpoint", "show", path, word, "--json"})).Find("id"), Value(id))
         << word;
   }
-  EXPECT_EQ(*Json(RunProgram({"checkpoint", "show", path + "/checkpoint_000010", "--json"})).Find("step"),
-            Value(10));
+  EXPECT_EQ(
+      *Json(RunProgram({"checkpoint", "show", path + "/checkpoint_000010", "--json"})).Find("step"),
+      Value(10));
   const Finished text = RunProgram({"checkpoint", "show", path});
   // A name with an escape sequence must not reach the terminal.
   EXPECT_THAT(text.out, AllOf(HasSubstr("\\x1b[31m"), Not(HasSubstr("\033"))));
@@ -308,7 +310,8 @@ TEST_F(CliTest, AStepThatWasSavedTwiceMeansTheNewestAndSaysSo) {
   const Finished text = RunProgram({"checkpoint", "show", path, "10"});
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.err, HasSubstr("saved 2 times"));
-  EXPECT_EQ(*Json(RunProgram({"checkpoint", "show", path, "10", "--json"})).Find("generation"), Value(2));
+  EXPECT_EQ(*Json(RunProgram({"checkpoint", "show", path, "10", "--json"})).Find("generation"),
+            Value(2));
 }
 
 TEST_F(CliTest, VerifyFindsDamageAndExitsWithOne) {
@@ -332,7 +335,7 @@ TEST_F(CliTest, DiffTellsWhatChanged) {
   EXPECT_THAT(steps.out, AllOf(HasSubstr("changed"), HasSubstr("2000"), HasSubstr("10")));
   EXPECT_EQ(RunProgram({"checkpoint", "diff", path, "10", "20", "--exit-code"}).code, 1);
   const Finished same = RunProgram({"checkpoint", "diff", path + "/checkpoint_000010",
-                             path + "/checkpoint_000010", "--exit-code", "--json"});
+                                    path + "/checkpoint_000010", "--exit-code", "--json"});
   EXPECT_EQ(same.code, 0);
   EXPECT_TRUE(Json(same).Find("differences")->if_list()->empty());
 }
@@ -346,7 +349,7 @@ TEST_F(CliTest, ExportAndImportGoRound) {
   EXPECT_EQ(RunProgram({"checkpoint", "import", Path("out"), Path("b"), "--step", "3"}).code, 0);
   EXPECT_EQ(Steps(Path("b")), std::vector<std::int64_t>{3});
   const Finished same = RunProgram({"checkpoint", "diff", path + "/checkpoint_000010",
-                             Path("b") + "/checkpoint_000003", "--exit-code"});
+                                    Path("b") + "/checkpoint_000003", "--exit-code"});
   EXPECT_EQ(same.code, 0) << same.out << same.err;
 }
 
@@ -447,7 +450,8 @@ TEST_F(CliTest, DoctorTriesAndMeasuresADirectoryAndLeavesNothing) {
   EXPECT_EQ(machine.code, 0);
   EXPECT_THAT(machine.out, HasSubstr("io_uring"));
   fs::create_directory(Path("d"));
-  const Value json = Json(RunProgram({"doctor", Path("d"), "--size", "8MiB", "--rounds", "1", "--json"}));
+  const Value json =
+      Json(RunProgram({"doctor", Path("d"), "--size", "8MiB", "--rounds", "1", "--json"}));
   for (const char* key : {"o_direct", "hard_links", "locks", "leases", "file_system", "network"}) {
     EXPECT_NE(json.Find(std::string("directory/") + key), nullptr) << key;
   }

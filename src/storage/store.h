@@ -15,10 +15,10 @@ namespace cairn {
 
 /// What a store can do beyond the interface's promises.
 struct StoreTraits {
-  bool create_only = true;  // Create() admits one winner among concurrent callers
-  bool hard_links = false;  // Link() works, MoveToPool() too
-  bool locks = false;       // TryLock() works
-  bool direct_io = false;   // bulk data bypasses the page cache
+  bool create_only = true;   // Create() admits one winner among concurrent callers
+  bool hard_links = false;   // Link() works, MoveToPool() too
+  bool locks = false;        // TryLock() works
+  bool direct_io = false;    // bulk data bypasses the page cache
   bool directories = false;  // empty directories exist and are worth pruning
 };
 
@@ -28,8 +28,8 @@ struct ObjectInfo {
 };
 
 struct Listing {
-  std::vector<ObjectInfo> objects;     // sorted by name
-  std::vector<std::string> prefixes;   // "sub-directories" one level down, without trailing slash
+  std::vector<ObjectInfo> objects;    // sorted by name
+  std::vector<std::string> prefixes;  // "sub-directories" one level down, without trailing slash
 };
 
 /// How the local store moves bulk data to the disk.
@@ -151,7 +151,8 @@ class Store {
   virtual Result<std::unique_ptr<ReadQueue>> NewReadQueue(int depth) = 0;
 
   /// A second name for the same bytes. AlreadyExists when `to` is taken; ResourceExhausted when the
-  /// object has all the links it may have; Unimplemented without hard_links. Durable after SyncNames.
+  /// object has all the links it may have; Unimplemented without hard_links. Durable after
+  /// SyncNames.
   virtual Status Link(const std::string& from, const std::string& to) = 0;
   /// How many names the object has (1 without hard_links).
   virtual Result<std::uint64_t> LinkCount(const std::string& name) = 0;

@@ -118,17 +118,21 @@ TEST_F(BadInputTest, FileNamesThatLeaveTheDirectory) {
 
 TEST_F(BadInputTest, OddNamesThatAreFineComeBack) {
   auto manager = Open();
-  const std::vector<std::string> names = {std::string(10'000, 'n'), "später/層.weight", "a b\tc",
-                                          "../dots", "quote\"back\\slash", "x@0"};
+  const std::vector<std::string> names = {std::string(10'000, 'n'),
+                                          "später/層.weight",
+                                          "a b\tc",
+                                          "../dots",
+                                          "quote\"back\\slash",
+                                          "x@0"};
   SaveRequest request{.step = 1, .blocking = true};
   for (const std::string& name : names) request.tensors.push_back(Good(name));
   request.files = {{.name = "ünï/ço dé.txt", .bytes = "x"}};
   ASSERT_TRUE(manager->Save(request).ok());
   for (const std::string& name : names) {
     float out[4] = {};
-    auto restored = manager->Restore(
-        {.into = {{.name = name, .dtype = DType::kF32, .shape = {4}, .data = out}},
-         .strict = false});
+    auto restored =
+        manager->Restore({.into = {{.name = name, .dtype = DType::kF32, .shape = {4}, .data = out}},
+                          .strict = false});
     ASSERT_TRUE(restored.ok()) << restored.status().ToString();
     EXPECT_EQ(out[3], 4.0f) << name.substr(0, 40);
   }

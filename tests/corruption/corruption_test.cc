@@ -1,5 +1,6 @@
 // Damages every kind of byte of a repository on a real disk and checks that the damage is noticed
-// and that a restore falls back to a whole checkpoint, or refuses, but never hands out wrong values.
+// and that a restore falls back to a whole checkpoint, or refuses, but never hands out wrong
+// values.
 
 #include <gtest/gtest.h>
 
@@ -146,7 +147,8 @@ TEST_F(CorruptionTest, AFlippedByteAnywhereIsNoticedAndPassedOver) {
       ++kinds[relative.filename().string()];
     }
   }
-  for (const auto& [kind, count] : kinds) std::cout << "  " << count << " flips in " << kind << "\n";
+  for (const auto& [kind, count] : kinds)
+    std::cout << "  " << count << " flips in " << kind << "\n";
 }
 
 TEST_F(CorruptionTest, CutFilesAreNoticedAndPassedOver) {
@@ -171,8 +173,7 @@ TEST_F(CorruptionTest, CutFilesAreNoticedAndPassedOver) {
 }
 
 TEST_F(CorruptionTest, FilesOfAnotherCheckpointAreNoticed) {
-  for (const auto& entry :
-       fs::directory_iterator(pristine_ / "checkpoint_000005" / "__model__")) {
+  for (const auto& entry : fs::directory_iterator(pristine_ / "checkpoint_000005" / "__model__")) {
     const fs::path name = entry.path().filename();
     const fs::path other = pristine_ / "checkpoint_000004" / "__model__" / name;
     if (!fs::exists(other) || ReadFile(other) == ReadFile(entry.path())) continue;

@@ -28,11 +28,10 @@ namespace fs = std::filesystem;
 
 /// The protocol steps of a single writer that a kill must hit. "idle" is no step.
 const std::vector<std::string> kSteps = {
-    "open: lock",     "open: fence",       "open: seal",       "open: sweep",
-    "save: plan",     "save: snapshot",    "save: claim",      "save: write",
-    "save: link",     "save: recycle",     "save: sync data",  "save: sync names",
-    "save: manifest", "save: fence",       "acknowledge",      "retention",
-    "remove: note",   "remove: fence",     "remove: manifest", "remove: pool",
+    "open: lock",      "open: fence",      "open: seal",     "open: sweep",      "save: plan",
+    "save: snapshot",  "save: claim",      "save: write",    "save: link",       "save: recycle",
+    "save: sync data", "save: sync names", "save: manifest", "save: fence",      "acknowledge",
+    "retention",       "remove: note",     "remove: fence",  "remove: manifest", "remove: pool",
     "remove: files",
 };
 
@@ -114,8 +113,7 @@ void CheckRepository(const std::string& directory, std::uint64_t seed, int ranks
       JobState state;
       JobState expected;
       expected.Compute(seed, info.step, rank);
-      auto restored =
-          (*manager)->Restore({.into = state.Targets(rank, ranks), .id = info.id});
+      auto restored = (*manager)->Restore({.into = state.Targets(rank, ranks), .id = info.id});
       ASSERT_TRUE(restored.ok()) << info.path << ": " << restored.status().ToString();
       ASSERT_TRUE(state == expected) << info.path << " does not hold the state of its step";
     }
@@ -200,10 +198,11 @@ TEST(KillTest, TwoRanksLoseNothingWhenOneOrBothAreKilled) {
   const std::uint64_t seed = 77;
   std::mt19937_64 random(seed);
   const std::string directory = (temp.path() / "repository").string();
-  MappedBoard boards[2] = {MappedBoard(temp.path() / "board0"), MappedBoard(temp.path() / "board1")};
+  MappedBoard boards[2] = {MappedBoard(temp.path() / "board0"),
+                           MappedBoard(temp.path() / "board1")};
   const std::vector<std::string> targets = {
-      "save: announce", "save: write",    "save: part",  "save: wait for parts",
-      "save: manifest", "save: fence",    "acknowledge", "save: wait for the manifest",
+      "save: announce", "save: write",     "save: part",  "save: wait for parts",
+      "save: manifest", "save: fence",     "acknowledge", "save: wait for the manifest",
       "open: start",    "remove: manifest"};
   std::map<std::string, int> hits;
   std::int64_t acknowledged = -1;
@@ -218,10 +217,10 @@ TEST(KillTest, TwoRanksLoseNothingWhenOneOrBothAreKilled) {
     pid_t pids[2];
     for (int rank = 0; rank < 2; ++rank) {
       boards[rank]->SetStep("start");
-      pids[rank] = StartWriter(
-          {directory, boards[rank].path().string(), std::to_string(seed),
-           rank == victim ? target : "-", std::to_string(target.starts_with("open") ? 1 : 3),
-           std::to_string(random() % 300), std::to_string(rank), "2"});
+      pids[rank] = StartWriter({directory, boards[rank].path().string(), std::to_string(seed),
+                                rank == victim ? target : "-",
+                                std::to_string(target.starts_with("open") ? 1 : 3),
+                                std::to_string(random() % 300), std::to_string(rank), "2"});
     }
     int exit_code = 0;
     ASSERT_TRUE(WaitKilled(pids[victim], &exit_code)) << exit_code << " aimed at " << target;
