@@ -186,12 +186,19 @@ Result<CheckpointInfo> Committer::Commit(const SaveTask& task, const std::byte* 
                                  : Join(task, arena, &directory);
   if (!manifest.ok()) return manifest.status();
 
-  env_.Step("save: fence");
-  if (env_.rules.reread_fence_before_ack) RETURN_IF_ERROR(generation_->CheckFence());
   Checkpoint checkpoint;
   checkpoint.directory = directory;
   checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
   checkpoint.counts = true;
+  env_.Step("save: fence");
+  if (env_.rules.reread_fence_before_ack) {
+    const Status fence = generation_->CheckFence();
+    if (!fence.ok()) {
+      // Committed, but the look failed: not acknowledged, and retention's all the same.
+      if (!fence.Is(Code::kAborted)) uncertain_.push_back(std::move(checkpoint));
+      return fence;
+    }
+  }
   CheckpointInfo info = MakeInfo(*env_.store, checkpoint);
   Remember(std::move(checkpoint));
   return info;
