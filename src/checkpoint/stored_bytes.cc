@@ -10,6 +10,7 @@
 #include "base/checksum.h"
 #include "base/status_macros.h"
 #include "checkpoint/names.h"
+#include "checkpoint/read_chunks.h"
 #include "checkpoint/restore.h"
 #include "format/safetensors.h"
 
@@ -19,11 +20,6 @@ namespace {
 constexpr std::size_t kSlots = 12;
 constexpr int kAhead = 6;
 constexpr std::uint64_t kReadAlign = 4096;
-
-std::uint64_t ChunkLength(std::uint64_t file_bytes, std::uint64_t chunk) {
-  const std::uint64_t start = chunk * kChunkBytes;
-  return start >= file_bytes ? 0 : std::min<std::uint64_t>(kChunkBytes, file_bytes - start);
-}
 
 std::uint64_t ChunksOf(const OpenFile& file) { return file.entry->hash.chunks.size(); }
 
