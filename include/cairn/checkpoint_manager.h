@@ -57,7 +57,7 @@ struct Tensor {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::uint64_t> shape;
-  const void* data = nullptr;      // borrowed until Save returned (lazy: until Guard returned)
+  const void* data = nullptr;      // borrowed until Save returned (lazy, stream: until Guard did)
   TensorSource* source = nullptr;  // instead of data; borrowed until the save is done
   std::optional<ShardSpec> shard;  // a piece of a distributed array
   bool replicated = false;         // all ranks hold the same bytes: written once, by one of them
@@ -121,6 +121,10 @@ struct SaveRequest {
   std::map<std::string, std::string> state_files;
   bool blocking = false;  // return when it is durable
   bool lazy = false;      // return at once; copy behind the caller's next computation (Guard)
+  /// Return at once and make no copy: the tensors are read while they are written. They must not
+  /// change until Guard returned, which takes as long as writing them. What blocking does, without
+  /// the wait.
+  bool stream = false;
 };
 
 /// A save under way. Copies share it; may be used from any thread.
@@ -131,8 +135,11 @@ class SaveHandle {
   /// Waits until the save is durable or has failed. Cancelled: it was skipped (on_busy = kSkip).
   Result<CheckpointInfo> Wait() const;
   bool Done() const;
-  /// Waits until the tensors may be changed again; at once unless the save is lazy.
+  /// Waits until the tensors may be changed again; at once unless the save is lazy or streams.
   Status Guard() const;
+  /// The same waits with an end: false when it was not over in time.
+  bool WaitFor(std::chrono::nanoseconds timeout) const;
+  bool GuardFor(std::chrono::nanoseconds timeout) const;
   /// Time that the caller of Save (and of Guard) was held up.
   double StallSeconds() const;
   double DurableSeconds() const;       // from Save to durable; 0 before
@@ -153,9 +160,16 @@ struct MismatchReport {
   std::vector<std::string> mismatched;  // "name: stored F32 [2,3], wanted F32 [3,2]"
 };
 
+/// Called now and then during long work with (done, total) bytes, on the thread that
+/// asked for it.
+using Progress = std::function<void(std::uint64_t, std::uint64_t)>;
+
+struct Restored;
+
 struct RestoreRequest {
   std::vector<MutableTensor> into;
-  bool allocate = false;             // give back new tensors for all (further) stored ones
+  bool allocate = false;             // give back new tensors for all (further) stored ones …
+  std::set<std::string> allocate_names;  // … or, when not empty, for these of them only
   std::optional<std::int64_t> step;  // the newest of that step, instead of the latest
   std::string id;
   std::string path;                           // a checkpoint's directory, anywhere
@@ -164,6 +178,14 @@ struct RestoreRequest {
   std::set<std::string> skip;                 // stored or target names to leave alone
   bool atomic = false;                        // verify everything before the first byte changes
   MismatchReport* mismatch = nullptr;         // filled when the restore is refused for mismatches
+  /// Called for each checkpoint that is tried (the latest, then older ones when it is damaged), when
+  /// its records and state files were read and before any tensor is. May change the tensors asked
+  /// for (into, allocate, strict, rename, skip): what they are may depend on what was stored. An
+  /// error ends the restore with nothing changed.
+  std::function<Status(const Restored& head, RestoreRequest* request)> prepare;
+  Progress progress;
+  /// Asked from any thread while tensors are read; true ends the restore with Cancelled.
+  std::function<bool()> cancelled;
 };
 
 struct Restored {
@@ -213,6 +235,8 @@ struct ManagerOptions {
   DiskWrites disk_writes = DiskWrites::kAuto;
   int copy_threads = 0;                          // 0: all cores
   std::uint64_t pool_bytes = ~std::uint64_t{0};  // of removed files kept for overwriting; 0: none
+  /// Asked now and then while Open waits for other ranks; true ends it with Cancelled.
+  std::function<bool()> cancelled;
 };
 
 /// Saves and restores the checkpoints of one job. One Save at a time may be called (from any
@@ -244,6 +268,11 @@ class CheckpointManager {
   virtual const std::string& job() const = 0;
 };
 
+/// Restores the checkpoint in the directory request.path, wherever it lies; no repository and no
+/// ownership are needed. `participant`: whose own state is read.
+Result<Restored> LoadCheckpoint(const RestoreRequest& request,
+                                const std::string& participant = "rank_0");
+
 struct VerifyProblem {
   std::string checkpoint;  // directory name, or a record's name
   std::string what;
@@ -255,9 +284,6 @@ struct VerifyReport {
   std::uint64_t bytes = 0;  // read and compared
   bool ok() const { return problems.empty(); }
 };
-/// Called now and then during long work with (done, total) bytes.
-using Progress = std::function<void(std::uint64_t, std::uint64_t)>;
-
 /// Fast: records, manifests, files present with their sizes. Deep: every checksum too.
 Result<VerifyReport> Verify(const std::string& directory, bool deep, const Progress& progress = {});
 

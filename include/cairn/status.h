@@ -28,18 +28,26 @@ enum class Code : std::uint8_t {
 
 std::string_view CodeName(Code code);
 
+/// What kFailedPrecondition means where callers treat the cases differently.
+enum class Reason : std::uint8_t {
+  kNone = 0,
+  kOwnedByAnotherJob,
+  kMismatch,  // what is stored and what was asked for differ in names, dtypes or shapes
+};
+
 /// The outcome of an operation: OK, or a code with a message that names the thing and the remedy.
 /// Cheap to move; an OK status holds no memory. A value type: distinct objects may be used from
 /// different threads.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Code code, std::string message);
+  Status(Code code, std::string message, Reason reason = Reason::kNone);
 
   static Status Ok() { return {}; }
 
   bool ok() const { return rep_ == nullptr; }
   Code code() const { return rep_ == nullptr ? Code::kOk : rep_->code; }
+  Reason reason() const { return rep_ == nullptr ? Reason::kNone : rep_->reason; }
   std::string_view message() const {
     return rep_ == nullptr ? std::string_view() : std::string_view(rep_->message);
   }
@@ -58,6 +66,7 @@ class [[nodiscard]] Status {
  private:
   struct Rep {
     Code code;
+    Reason reason;
     std::string message;
   };
   std::shared_ptr<const Rep> rep_;  // shared: statuses are copied into several waiters' hands
@@ -68,6 +77,8 @@ Status AlreadyExistsError(std::string message);
 Status CorruptionError(std::string message);
 Status InvalidArgumentError(std::string message);
 Status FailedPreconditionError(std::string message);
+Status OwnedByAnotherJobError(std::string message);
+Status MismatchError(std::string message);
 Status UnavailableError(std::string message);
 Status DeadlineExceededError(std::string message);
 Status AbortedError(std::string message);

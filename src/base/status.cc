@@ -38,8 +38,8 @@ std::string_view CodeName(Code code) {
   return "Unknown";
 }
 
-Status::Status(Code code, std::string message) {
-  if (code != Code::kOk) rep_ = std::make_shared<const Rep>(Rep{code, std::move(message)});
+Status::Status(Code code, std::string message, Reason reason) {
+  if (code != Code::kOk) rep_ = std::make_shared<const Rep>(Rep{code, reason, std::move(message)});
 }
 
 std::string Status::ToString() const {
@@ -49,11 +49,18 @@ std::string Status::ToString() const {
 
 Status Status::WithContext(std::string_view context) const& {
   if (ok()) return *this;
-  return Status(code(), std::string(context) + ": " + std::string(message()));
+  return Status(code(), std::string(context) + ": " + std::string(message()), reason());
 }
 
 Status Status::WithContext(std::string_view context) && {
   return std::as_const(*this).WithContext(context);
+}
+
+Status OwnedByAnotherJobError(std::string message) {
+  return Status(Code::kFailedPrecondition, std::move(message), Reason::kOwnedByAnotherJob);
+}
+Status MismatchError(std::string message) {
+  return Status(Code::kFailedPrecondition, std::move(message), Reason::kMismatch);
 }
 
 #define CAIRN_DEFINE_ERROR(name) \

@@ -136,7 +136,9 @@ Status Committer::Write(const SaveTask& task, const std::byte* arena, const std:
   input.recycle_from_bytes = options_.recycle_from_bytes;
   input.marker = marker;
   input.mode = options_.mode;
-  return WriteFiles(env_, input, &ring_, &task.state->progress, written);
+  RETURN_IF_ERROR(WriteFiles(env_, input, &ring_, &task.state->progress, written));
+  task.state->MarkCopied(Status::Ok());  // a save that streams has read all of its tensors now
+  return Status::Ok();
 }
 
 Status Committer::PublishManifest(const std::string& directory, const Manifest& manifest,

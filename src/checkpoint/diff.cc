@@ -174,7 +174,7 @@ class Comparison {
       if (!status.ok()) return status.WithContext("tensor " + pair.name);
       to += block.bytes;
     }
-    return ReadRuns(store, checkpoint, runs, /*verify_only=*/false, {});
+    return ReadRuns(store, checkpoint, runs, {});
   }
 
   Status CompareBatch(std::span<const Block> blocks) {

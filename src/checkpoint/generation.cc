@@ -234,7 +234,7 @@ Status Generation::AdoptJob() {
   }
   if (!record.ok()) return record.status();
   if (!options_.job.empty() && record->job != options_.job) {
-    return FailedPreconditionError("\"" + store->Describe() + "\" belongs to the job \"" +
+    return OwnedByAnotherJobError("\"" + store->Describe() + "\" belongs to the job \"" +
                                    record->job + "\", not to \"" + options_.job +
                                    "\"; use another directory, or open it without naming a job");
   }
@@ -384,6 +384,9 @@ Status Generation::StartParticipants() {
           "\"; are they running, and is the directory shared by all ranks? Where it is not, open "
           "each with private=True and use `cairn checkpoint merge`");
     }
+    if (options_.cancelled && options_.cancelled()) {
+      return CancelledError("the wait for the other participants was cancelled");
+    }
     env_.clock->Sleep(poll);
     poll = std::min<std::chrono::nanoseconds>(poll * 2, kLastPoll);
   }
@@ -462,7 +465,7 @@ Status Generation::OpenParticipant() {
         number_ = newest;
         ASSIGN_OR_RETURN(const RepositoryRecord record, reader.ReadRecord());
         if (!options_.job.empty() && record.job != options_.job) {
-          return FailedPreconditionError("\"" + store->Describe() + "\" belongs to the job \"" +
+          return OwnedByAnotherJobError("\"" + store->Describe() + "\" belongs to the job \"" +
                                          record.job + "\", not to \"" + options_.job + "\"");
         }
         job_ = record.job;
@@ -474,6 +477,9 @@ Status Generation::OpenParticipant() {
           self + " waited for " + options_.participants[0] + " to start \"" + store->Describe() +
           "\"; is it running, and is the directory shared by all ranks? Where it is not, open "
           "each with private=True and use `cairn checkpoint merge`");
+    }
+    if (options_.cancelled && options_.cancelled()) {
+      return CancelledError("the wait for the other participants was cancelled");
     }
     env_.clock->Sleep(poll);
     poll = std::min<std::chrono::nanoseconds>(poll * 2, kLastPoll);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,6 +24,7 @@ struct GenerationOptions {
   std::vector<std::string> participants;  // all of them; the first is the committer
   std::size_t self = 0;                   // which of them we are
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(30);
+  std::function<bool()> cancelled;  // asked while waiting for others
 };
 
 /// One opening of a repository for writing (PROTOCOL.md, "Opening for writing"), by the committer

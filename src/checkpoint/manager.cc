@@ -70,6 +70,45 @@ std::string StepsOf(const RepositoryView& view) {
   return steps.empty() ? "none" : steps;
 }
 
+Result<Restored> RestoreView(Store* store, const Checkpoint& checkpoint,
+                             const RestoreRequest& request, const std::string& participant) {
+  ASSIGN_OR_RETURN(std::unique_ptr<OpenCheckpoint> open,
+                   OpenCheckpoint::Open(store, checkpoint.directory, checkpoint.manifest));
+  ASSIGN_OR_RETURN(Restored restored, RestoreCheckpoint(store, open.get(), request, participant,
+                                                        request.progress));
+  restored.info = MakeInfo(*store, checkpoint);
+  restored.metrics = restored.info.metrics;
+  return restored;
+}
+
+/// `job`: whose checkpoints are not foreign; "": all are.
+Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string& participant,
+                                const std::string& job) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(request.path, error);
+  std::filesystem::path clean = path.lexically_normal();
+  if (!clean.has_filename()) clean = clean.parent_path();
+  const std::string where = clean.string();
+  ASSIGN_OR_RETURN(const Environment other,
+                   LocalEnvironment(clean.parent_path().string(), /*create=*/false));
+  RepositoryReader reader(other.store.get());
+  Checkpoint checkpoint;
+  checkpoint.directory = clean.filename().string();
+  auto manifest = reader.ReadManifest(checkpoint.directory);
+  if (!manifest.ok()) {
+    if (manifest.status().Is(Code::kNotFound)) {
+      return NotFoundError("\"" + where + "\" is not a checkpoint (it has no manifest.json)");
+    }
+    return manifest.status();
+  }
+  checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
+  ASSIGN_OR_RETURN(checkpoint.notes, reader.ReadNotes(checkpoint.directory));
+  checkpoint.foreign = checkpoint.manifest->job != job;
+  auto restored = RestoreView(other.store.get(), checkpoint, request, participant);
+  if (!restored.ok()) return restored.status().WithContext("restore \"" + where + "\"");
+  return restored;
+}
+
 class Manager final : public CheckpointManager {
  public:
   Manager(ManagerOptions options, Environment env, LayoutLimits limits)
@@ -170,6 +209,7 @@ Status Manager::Start() {
   open.run = options_.run;
   open.takeover = options_.takeover;
   open.join_deadline = options_.join_deadline;
+  open.cancelled = options_.cancelled;
   if (Collective()) {
     for (int rank = 0; rank < options_.world_size; ++rank) {
       open.participants.push_back(names::Participant(options_.participant, rank));
@@ -298,7 +338,9 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
   }
   // Idle from here until the task is handed over: arena and committer are ours.
   // A caller who waits anyway needs no snapshot: its memory is copied and written piece by piece.
-  const bool streamed = request.blocking || options_.low_memory;
+  const bool streamed = request.blocking || request.stream || options_.low_memory;
+  const bool blocking = request.blocking;
+  const bool stream = request.stream;
   auto plan = Plan(request, streamed);
   if (!plan.ok()) {
     MutexLock lock(&mu_);
@@ -325,13 +367,15 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
   }
   changed_.NotifyAll();
   SaveHandle handle(state);
-  if (streamed) {
-    auto result = handle.Wait();
-    state->AddStall(env_.clock->Now() - begun);
-    if (!result.ok()) return result.status();
-    return handle;
+  Status ended;
+  if (blocking) {
+    ended = handle.Wait().status();
+  } else if (streamed && !stream) {
+    ended = handle.Guard();  // low memory
+    if (!ended.ok()) ended = handle.Wait().status();
   }
   state->AddStall(env_.clock->Now() - begun);
+  if (!ended.ok()) return ended;
   return handle;
 }
 
@@ -441,38 +485,12 @@ Result<std::optional<CheckpointInfo>> Manager::Latest() {
 
 Result<Restored> Manager::RestoreOne(Store* store, const Checkpoint& checkpoint,
                                      const RestoreRequest& request) {
-  ASSIGN_OR_RETURN(std::unique_ptr<OpenCheckpoint> open,
-                   OpenCheckpoint::Open(store, checkpoint.directory, checkpoint.manifest));
-  ASSIGN_OR_RETURN(Restored restored, RestoreCheckpoint(store, open.get(), request, Self(), {}));
-  restored.info = MakeInfo(*store, checkpoint);
-  restored.metrics = restored.info.metrics;
-  return restored;
+  return RestoreView(store, checkpoint, request, Self());
 }
 
 Result<std::optional<Restored>> Manager::RestoreByPath(const RestoreRequest& request) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(request.path, error);
-  std::filesystem::path clean = path.lexically_normal();
-  if (!clean.has_filename()) clean = clean.parent_path();
-  const std::string where = clean.string();
-  ASSIGN_OR_RETURN(const Environment other,
-                   LocalEnvironment(clean.parent_path().string(), /*create=*/false));
-  RepositoryReader reader(other.store.get());
-  Checkpoint checkpoint;
-  checkpoint.directory = clean.filename().string();
-  auto manifest = reader.ReadManifest(checkpoint.directory);
-  if (!manifest.ok()) {
-    if (manifest.status().Is(Code::kNotFound)) {
-      return NotFoundError("\"" + where + "\" is not a checkpoint (it has no manifest.json)");
-    }
-    return manifest.status();
-  }
-  checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
-  ASSIGN_OR_RETURN(checkpoint.notes, reader.ReadNotes(checkpoint.directory));
-  checkpoint.foreign = checkpoint.manifest->job != job_;
-  auto restored = RestoreOne(other.store.get(), checkpoint, request);
-  if (!restored.ok()) return restored.status().WithContext("restore \"" + where + "\"");
-  return std::optional(*std::move(restored));
+  ASSIGN_OR_RETURN(Restored restored, LoadCheckpoint(request, Self(), job_));
+  return std::optional(std::move(restored));
 }
 
 Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& view,
@@ -607,6 +625,10 @@ Result<std::unique_ptr<CheckpointManager>> OpenManager(ManagerOptions options, E
   auto manager = std::make_unique<Manager>(std::move(options), std::move(env), limits);
   RETURN_IF_ERROR(manager->Start());
   return std::unique_ptr<CheckpointManager>(std::move(manager));
+}
+
+Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string& participant) {
+  return LoadCheckpoint(request, participant, "");
 }
 
 Result<std::unique_ptr<CheckpointManager>> CheckpointManager::Open(ManagerOptions options) {

@@ -461,7 +461,7 @@ Result<MergeReport> MergeInto(std::vector<MergePart> parts, const Environment& t
   if (view.ok()) {
     const std::string job = merger.Job();
     if (!job.empty() && job != view->record.job) {
-      return FailedPreconditionError("\"" + target.store->Describe() + "\" belongs to the job \"" +
+      return OwnedByAnotherJobError("\"" + target.store->Describe() + "\" belongs to the job \"" +
                                      view->record.job + "\", the parts to the job \"" + job +
                                      "\"; merge into another directory");
     }

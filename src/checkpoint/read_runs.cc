@@ -88,7 +88,7 @@ Result<std::vector<Share>> ShareOut(const OpenCheckpoint& checkpoint,
 }  // namespace
 
 Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const ByteRun> runs,
-                bool verify_only, const Progress& progress, std::vector<bool>* touched) {
+                const ReadRunsOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<Share> shares, ShareOut(checkpoint, runs));
   std::vector<ChunkRequest> requests;
   std::vector<std::size_t> first_share;  // of each request, and the end
@@ -100,10 +100,12 @@ Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const 
   }
   first_share.push_back(shares.size());
 
+  std::vector<bool>* const touched = options.touched;
   Mutex touched_mu;  // guards *touched
   const auto copy = [&](std::size_t index, const Status& outcome,
                         std::span<const std::byte> bytes) {
-    if (!outcome.ok() || verify_only) return outcome;
+    if (options.cancelled && options.cancelled()) return CancelledError("the restore was cancelled");
+    if (!outcome.ok() || options.verify_only) return outcome;
     const std::uint64_t begin = requests[index].chunk * kChunkBytes;
     const std::span<const Share> chunk_shares(&shares[first_share[index]],
                                               first_share[index + 1] - first_share[index]);
@@ -123,7 +125,7 @@ Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const 
     return outcome;
   };
   return ReadChunks(store, checkpoint, requests,
-                    {.delivery = ReadChunksOptions::Delivery::kConcurrent, .progress = progress},
+                    {.delivery = ReadChunksOptions::Delivery::kConcurrent, .progress = options.progress},
                     copy);
 }
 

@@ -101,12 +101,13 @@ class Restoration {
       : store_(store), checkpoint_(checkpoint), request_(request), participant_(participant) {}
 
   Result<Restored> Run(const Progress& progress) {
+    FillFromManifest();
+    RETURN_IF_ERROR(ReadStateFiles());
+    if (request_.prepare) RETURN_IF_ERROR(request_.prepare(out_, &request_));
     for (const MutableTensor& target : request_.into) {
       const Status status = CheckTarget(target);
       if (!status.ok()) return status.WithContext("tensor " + target.name);
     }
-    FillFromManifest();
-    RETURN_IF_ERROR(ReadStateFiles());
     if (!request_.into.empty() || request_.allocate) {
       RETURN_IF_ERROR(MatchModel());
       RETURN_IF_ERROR(MatchState());
@@ -274,7 +275,8 @@ class Restoration {
       const std::string& name = Renamed(stored_name);
       const auto it = by_target.find(name);
       if (it == by_target.end() || it->second.tensor != &tensor || it->second.wanted) continue;
-      if (request_.allocate) {
+      if (request_.allocate &&
+          (request_.allocate_names.empty() || request_.allocate_names.contains(name))) {
         to_allocate_.push_back({group, &name, &tensor});
       } else {
         mismatch_.unexpected.push_back(stored_name);
@@ -321,7 +323,7 @@ class Restoration {
     add(mismatch_.unexpected, "stored but not asked for");
     add(mismatch_.mismatched, "of another type or shape");
     if (parts.empty()) return Status::Ok();
-    const Status refused = FailedPreconditionError(fmt::format(
+    const Status refused = MismatchError(fmt::format(
         "restore {}: the tensors do not match: {}. Nothing was changed; rename, skip or "
         "strict=false restore the others",
         checkpoint_->directory(), fmt::join(parts, "; ")));
@@ -376,12 +378,16 @@ class Restoration {
           progress(total + done, 2 * total);
         };
       }
-      const Status status = ReadRuns(store_, *checkpoint_, runs_, /*verify_only=*/true, first);
+      const Status status = ReadRuns(store_, *checkpoint_, runs_,
+                                     {.verify_only = true,
+                                      .progress = first,
+                                      .cancelled = request_.cancelled});
       if (!status.ok()) return WithOverwritten(status, {});
     }
     std::vector<bool> touched(transfers_.size());
     const Status status =
-        ReadRuns(store_, *checkpoint_, runs_, /*verify_only=*/false, second, &touched);
+        ReadRuns(store_, *checkpoint_, runs_,
+                 {.progress = second, .cancelled = request_.cancelled, .touched = &touched});
     return status.ok() ? status : WithOverwritten(status, touched);
   }
 
@@ -398,7 +404,7 @@ class Restoration {
       message += fmt::format("; {} of {} tensors were already overwritten, whole or in part: {}",
                              overwritten.size(), given, JoinNames(overwritten));
     }
-    return Status(status.code(), std::move(message));
+    return Status(status.code(), std::move(message), status.reason());
   }
 
   struct NewTensor {
@@ -409,7 +415,7 @@ class Restoration {
 
   Store* const store_;
   OpenCheckpoint* const checkpoint_;
-  const RestoreRequest& request_;
+  RestoreRequest request_;
   const std::string& participant_;
   bool own_state_ = false;          // the checkpoint has this participant
   std::string state_of_;            // whose state files are read

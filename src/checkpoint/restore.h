@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,14 +29,19 @@ struct ByteRun {
   std::size_t owner = 0;  // the caller's number for what the run belongs to
 };
 
+struct ReadRunsOptions {
+  bool verify_only = false;             // compare and copy nothing
+  Progress progress = {};               // counts bytes of chunks
+  std::function<bool()> cancelled = {};  // asked from any thread; true: Cancelled
+  std::vector<bool>* touched = nullptr;  // has true for the owners whose memory was written to
+};
+
 /// Reads the chunks of the checkpoint's files that hold the runs, compares each chunk with the
 /// manifest's checksum and only then copies from it. Runs may be in any order: each chunk is read
 /// once; several are in flight, and two threads hash and copy. On Corruption the message names file
-/// and chunk; what was copied before stays, and `touched` (may be null) has true for the owners
-/// that it belongs to. `verify_only`: compares and copies nothing. The runs' destinations must not
-/// overlap. `progress` counts bytes of chunks.
+/// and chunk; what was copied before stays. The runs' destinations must not overlap.
 Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const ByteRun> runs,
-                bool verify_only, const Progress& progress, std::vector<bool>* touched = nullptr);
+                const ReadRunsOptions& options);
 
 /// Adds the runs that fill `target` (of `shape`, standing at `offset` of the whole array) from the
 /// stored pieces: the intersection of rectangles, in contiguous stretches. InvalidArgument when the

@@ -561,13 +561,13 @@ TEST(ReadRuns, AnyRunsGiveTheFilesBytes) {
       run.to = memory.back().get();
       runs.push_back(run);
     }
-    ASSERT_TRUE(ReadRuns(store.get(), *open, runs, /*verify_only=*/true, {}).ok());
+    ASSERT_TRUE(ReadRuns(store.get(), *open, runs, {.verify_only = true}).ok());
     for (std::size_t i = 0; i < runs.size(); ++i) {
       if (runs[i].bytes > 0) {
         ASSERT_EQ(runs[i].to[0], std::byte{0});
       }
     }
-    ASSERT_TRUE(ReadRuns(store.get(), *open, runs, /*verify_only=*/false, {}).ok());
+    ASSERT_TRUE(ReadRuns(store.get(), *open, runs, {}).ok());
     for (const ByteRun& run : runs) {
       for (std::uint64_t row = 0; row < run.count; ++row) {
         ASSERT_EQ(std::memcmp(run.to + row * run.to_stride,
@@ -596,7 +596,7 @@ TEST(ReadRuns, RunsOutsideOfAFileAreRefused) {
            {.file = 0, .bytes = 10, .to = memory, .count = 11, .file_stride = 10, .to_stride = 10},
            {.file = 0, .bytes = 10, .to = memory, .count = max, .file_stride = max, .to_stride = 1},
            {.file = 0, .bytes = 10, .to = memory, .count = 2, .file_stride = 9, .to_stride = 10}}) {
-    EXPECT_FALSE(ReadRuns(store.get(), *open, std::span(&run, 1), false, {}).ok());
+    EXPECT_FALSE(ReadRuns(store.get(), *open, std::span(&run, 1), {}).ok());
   }
 }
 

@@ -36,6 +36,30 @@ Status SaveHandle::State::Guard() {
   return *copied_;
 }
 
+bool SaveHandle::State::WaitFor(Clock::Duration timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(&mu_);
+  while (!result_) {
+    const auto left = end - std::chrono::steady_clock::now();
+    if (left <= left.zero()) return false;
+    changed_.WaitFor(&mu_, left);
+  }
+  return true;
+}
+
+bool SaveHandle::State::GuardFor(Clock::Duration timeout) {
+  const auto begun = std::chrono::steady_clock::now();
+  MutexLock lock(&mu_);
+  if (copied_) return true;
+  while (!copied_) {
+    const auto left = begun + timeout - std::chrono::steady_clock::now();
+    if (left <= left.zero()) break;
+    changed_.WaitFor(&mu_, left);
+  }
+  AddStall(std::chrono::steady_clock::now() - begun);
+  return copied_.has_value();
+}
+
 bool SaveHandle::State::Done() {
   MutexLock lock(&mu_);
   return result_.has_value();
@@ -59,6 +83,12 @@ Result<CheckpointInfo> SaveHandle::Wait() const {
 }
 bool SaveHandle::Done() const { return state_ == nullptr || state_->Done(); }
 Status SaveHandle::Guard() const { return state_ == nullptr ? EmptyHandle() : state_->Guard(); }
+bool SaveHandle::WaitFor(std::chrono::nanoseconds timeout) const {
+  return state_ == nullptr || state_->WaitFor(timeout);
+}
+bool SaveHandle::GuardFor(std::chrono::nanoseconds timeout) const {
+  return state_ == nullptr || state_->GuardFor(timeout);
+}
 double SaveHandle::StallSeconds() const { return state_ ? state_->StallSeconds() : 0; }
 double SaveHandle::DurableSeconds() const { return state_ ? state_->DurableSeconds() : 0; }
 std::uint64_t SaveHandle::BytesWritten() const {

@@ -25,6 +25,8 @@ class SaveHandle::State {
 
   Result<CheckpointInfo> Wait() EXCLUDES(mu_);
   Status Guard() EXCLUDES(mu_);
+  bool WaitFor(Clock::Duration timeout) EXCLUDES(mu_);
+  bool GuardFor(Clock::Duration timeout) EXCLUDES(mu_);
   bool Done() EXCLUDES(mu_);
   /// The failure, once: null status when there is none or somebody was told already.
   Status TakeUnreportedFailure() EXCLUDES(mu_);

@@ -1,0 +1,60 @@
+"""Cairn keeps training alive: checkpoints that survive anything, exact resume.
+
+    import cairn
+
+    m = cairn.CheckpointManager("runs/a")
+    restored = m.restore(state)              # None the first time
+    for step in range(start, steps):
+        ...
+        m.save(step, state)                  # returns after a copy at memory speed
+    m.close()
+"""
+
+from __future__ import annotations
+
+from .errors import (
+    Cancelled,
+    Corruption,
+    Error,
+    Fenced,
+    Invalid,
+    Mismatch,
+    NoSpace,
+    NotFound,
+    OwnedByAnotherJob,
+    PermissionDenied,
+    Timeout,
+    Unavailable,
+)
+from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
+from .oneshot import Difference, Report, diff, load, save, verify
+from .shard import Replicated, Shard
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cancelled",
+    "CheckpointInfo",
+    "CheckpointManager",
+    "Corruption",
+    "Difference",
+    "Error",
+    "Fenced",
+    "Invalid",
+    "Mismatch",
+    "NoSpace",
+    "NotFound",
+    "OwnedByAnotherJob",
+    "PermissionDenied",
+    "Replicated",
+    "Report",
+    "Restored",
+    "SaveHandle",
+    "Shard",
+    "Timeout",
+    "Unavailable",
+    "diff",
+    "load",
+    "save",
+    "verify",
+]

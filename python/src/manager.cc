@@ -1,0 +1,299 @@
+#include "src/manager.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <cairn/checkpoint_manager.h>
+
+#include "src/convert.h"
+#include "src/errors.h"
+#include "src/waiting.h"
+
+namespace nb = nanobind;
+
+namespace cairn::python {
+namespace {
+
+std::chrono::nanoseconds Seconds(double seconds, const char* what) {
+  // Over a century no clock is asked.
+  if (!(seconds >= 0)) Raise(InvalidArgumentError(std::string(what) + " must not be negative"));
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, 3e9) * 1e9));
+}
+
+template <typename Fn>
+auto Unlocked(Fn fn) {
+  const nb::gil_scoped_release released;
+  return fn();
+}
+
+template <typename Fn>
+void Do(Fn fn) {
+  RaiseIfError(Unlocked(std::move(fn)));
+}
+
+/// A save under way.
+class Handle {
+ public:
+  explicit Handle(SaveHandle save) : save_(std::move(save)) {}
+
+  nb::object Wait() {
+    WaitUntilDone(save_);
+    return FromInfo(ValueOrRaise(save_.Wait()));
+  }
+  bool Done() const { return save_.Done(); }
+  bool WaitFor(double seconds) {
+    const nb::gil_scoped_release released;
+    return save_.WaitFor(Seconds(seconds, "timeout"));
+  }
+  void Guard() {
+    WaitUntilCopied(save_);
+    RaiseIfError(save_.Guard());
+  }
+  const SaveHandle& save() const { return save_; }
+
+ private:
+  SaveHandle save_;
+};
+
+void Ask(const nb::callable& prepare, const Restored& head, RestoreRequest* asked) {
+  nb::dict files;
+  for (const auto& [name, content] : head.state_files) {
+    files[nb::str(name.data(), name.size())] = nb::bytes(content.data(), content.size());
+  }
+  const auto answer = nb::cast<nb::dict>(prepare(FromInfo(head.info), files));
+  asked->into = ToMutableTensors(answer["into"]);
+  asked->allocate = nb::cast<bool>(answer["allocate"]);
+  for (const nb::handle name : answer["allocate_names"]) {
+    asked->allocate_names.insert(nb::cast<std::string>(name));
+  }
+  asked->strict = nb::cast<bool>(answer["strict"]);
+  for (const nb::handle name : answer["skip"]) asked->skip.insert(nb::cast<std::string>(name));
+  asked->rename = nb::cast<std::map<std::string, std::string>>(answer["rename"]);
+}
+
+nb::object FromRestored(const Restored& restored) {
+  nb::dict out;
+  out["info"] = FromInfo(restored.info);
+  out["bytes"] = restored.bytes;
+  out["restored"] = restored.restored;
+  out["skipped"] = restored.skipped;
+  out["fallbacks"] = restored.fallbacks;
+  nb::list tensors;
+  for (const OwnedTensor& tensor : restored.tensors) tensors.append(FromOwned(tensor));
+  out["tensors"] = tensors;
+  return out;
+}
+
+/// Runs a restore without the GIL. `prepare(info, state_files)` gives {"into": [...], "skip": [...],
+/// "allocate": bool, "allocate_names": [...], "strict": bool, "rename": {...}}; see
+/// RestoreRequest::prepare. What it raises is raised here.
+template <typename Outcome, typename Fn>
+Outcome RunRestore(RestoreRequest request, const nb::callable& prepare, Fn restore) {
+  MismatchReport mismatch;
+  std::optional<nb::python_error> refused;
+  request.prepare = [&](const Restored& head, RestoreRequest* asked) -> Status {
+    const nb::gil_scoped_acquire gil;
+    try {
+      Ask(prepare, head, asked);
+      return Status::Ok();
+    } catch (nb::python_error& error) {
+      refused.emplace(error);
+      return CancelledError("the state does not fit");
+    }
+  };
+  request.mismatch = &mismatch;
+  Interrupts interrupts;
+  request.progress = [&](std::uint64_t, std::uint64_t) { interrupts.Poll(); };
+  request.cancelled = [&] { return interrupts.interrupted(); };
+  std::optional<Result<Outcome>> result;
+  {
+    const nb::gil_scoped_release released;
+    result.emplace(restore(std::move(request)));
+  }
+  interrupts.Rethrow();
+  if (refused) throw nb::python_error(*refused);
+  if (!result->ok()) Raise(result->status(), mismatch);
+  return *std::move(*result);
+}
+
+nb::object Load(const std::string& path, const nb::callable& prepare, bool atomic) {
+  RestoreRequest request;
+  request.path = path;
+  request.atomic = atomic;
+  return FromRestored(RunRestore<Restored>(
+      std::move(request), prepare,
+      [](const RestoreRequest& asked) { return LoadCheckpoint(asked); }));
+}
+
+class Manager {
+ public:
+  explicit Manager(std::shared_ptr<CheckpointManager> manager) : manager_(std::move(manager)) {}
+
+  std::unique_ptr<Handle> Save(std::int64_t step, nb::handle tensors, nb::handle counters,
+                               nb::handle metrics, nb::handle metadata, nb::handle lineage,
+                               const std::vector<std::pair<std::string, nb::object>>& files,
+                               std::map<std::string, std::string> state_files, bool lazy,
+                               bool stream) {
+    SaveRequest request;
+    request.step = step;
+    request.tensors = ToTensors(tensors);
+    request.counters = ToValue(counters, "counters");
+    request.metrics = ToValue(metrics, "metrics");
+    request.metadata = ToValue(metadata, "metadata");
+    request.lineage = ToValue(lineage, "lineage");
+    for (const auto& [name, content] : files) {
+      UserFile file;
+      file.name = name;
+      if (nb::isinstance<nb::bytes>(content)) {
+        const auto bytes = nb::borrow<nb::bytes>(content);
+        file.bytes.assign(bytes.c_str(), bytes.size());
+      } else {
+        file.path = nb::cast<std::string>(content);
+      }
+      request.files.push_back(std::move(file));
+    }
+    request.state_files = std::move(state_files);
+    request.lazy = lazy;
+    request.stream = stream;
+    std::optional<Result<SaveHandle>> handle;
+    {
+      const nb::gil_scoped_release released;
+      handle.emplace(manager_->Save(std::move(request)));
+    }
+    return std::make_unique<Handle>(ValueOrRaise(*std::move(handle)));
+  }
+
+  nb::object Restore(nb::callable prepare, std::optional<std::int64_t> step, const std::string& id,
+                     const std::string& path, bool atomic) {
+    RestoreRequest request;
+    request.step = step;
+    request.id = id;
+    request.path = path;
+    request.atomic = atomic;
+    const auto restored = RunRestore<std::optional<Restored>>(
+        std::move(request), prepare,
+        [&](RestoreRequest asked) { return manager_->Restore(std::move(asked)); });
+    return restored ? FromRestored(*restored) : nb::none();
+  }
+
+  nb::object List() {
+    nb::list out;
+    for (const CheckpointInfo& info :
+         ValueOrRaise(Unlocked([&] { return manager_->List(); }))) {
+      out.append(FromInfo(info));
+    }
+    return out;
+  }
+  nb::object Latest() {
+    const auto info = ValueOrRaise(Unlocked([&] { return manager_->Latest(); }));
+    return info ? FromInfo(*info) : nb::none();
+  }
+  void Wait() { Do([&] { return manager_->WaitAll(); }); }
+  void Pin(const std::string& id) {
+    Do([&] { return manager_->Pin(id); });
+  }
+  void Unpin(const std::string& id) {
+    Do([&] { return manager_->Unpin(id); });
+  }
+  void Delete(const std::string& id) {
+    Do([&] { return manager_->Delete(id); });
+  }
+  void AddMetrics(const std::string& id, nb::handle metrics) {
+    Value value = ToValue(metrics, "metrics");
+    Do([&] { return manager_->AddMetrics(id, std::move(value)); });
+  }
+  void Close() { Do([&] { return manager_->Close(); }); }
+  const std::string& job() const { return manager_->job(); }
+  std::uint64_t generation() const { return manager_->generation(); }
+
+ private:
+  // Shared: the interpreter may end, and drop this object, in the middle of another thread's call.
+  std::shared_ptr<CheckpointManager> manager_;
+};
+
+template <typename T>
+std::optional<T> Optional(const nb::dict& options, const char* name) {
+  if (!options.contains(name) || options[name].is_none()) return std::nullopt;
+  return nb::cast<T>(options[name]);
+}
+
+std::unique_ptr<Manager> Open(const nb::dict& given) {
+  ManagerOptions options;
+  options.directory = nb::cast<std::string>(given["directory"]);
+  options.job = Optional<std::string>(given, "job").value_or("");
+  options.run = Optional<std::uint64_t>(given, "run").value_or(0);
+  options.retention.keep_last = Optional<std::uint64_t>(given, "keep_last");
+  options.retention.keep_best = Optional<std::uint64_t>(given, "keep_best");
+  options.retention.keep_every = Optional<std::int64_t>(given, "keep_every");
+  options.retention.score = Optional<std::string>(given, "score").value_or("");
+  options.retention.maximize = nb::cast<bool>(given["maximize"]);
+  options.rank = nb::cast<int>(given["rank"]);
+  options.world_size = nb::cast<int>(given["world_size"]);
+  options.participant = nb::cast<std::string>(given["participant"]);
+  options.naming = nb::cast<bool>(given["serial"]) ? Naming::kSerial : Naming::kStep;
+  options.on_busy = nb::cast<bool>(given["skip_when_busy"]) ? OnBusy::kSkip : OnBusy::kWait;
+  options.deadline = Seconds(nb::cast<double>(given["deadline"]), "deadline");
+  if (const auto join = Optional<double>(given, "join_deadline")) {
+    options.join_deadline = Seconds(*join, "join_deadline");
+  }
+  options.low_memory = nb::cast<bool>(given["low_memory"]);
+  options.read_only = nb::cast<bool>(given["read_only"]);
+  options.private_parts = nb::cast<bool>(given["private"]);
+  options.takeover = nb::cast<bool>(given["takeover"]);
+  Interrupts interrupts;
+  options.cancelled = [&] {
+    interrupts.Poll();
+    return interrupts.interrupted();
+  };
+  std::optional<Result<std::unique_ptr<CheckpointManager>>> manager;
+  {
+    const nb::gil_scoped_release released;
+    manager.emplace(CheckpointManager::Open(std::move(options)));
+  }
+  interrupts.Rethrow();
+  return std::make_unique<Manager>(ValueOrRaise(*std::move(manager)));
+}
+
+}  // namespace
+
+void DefineManager(nb::module_& module) {
+  nb::class_<Handle>(module, "Handle")
+      .def("wait", &Handle::Wait)
+      .def("wait_for", &Handle::WaitFor)
+      .def("done", &Handle::Done)
+      .def("guard", &Handle::Guard)
+      .def_prop_ro("stall_seconds", [](const Handle& h) { return h.save().StallSeconds(); })
+      .def_prop_ro("durable_seconds", [](const Handle& h) { return h.save().DurableSeconds(); })
+      .def_prop_ro("bytes_written", [](const Handle& h) { return h.save().BytesWritten(); })
+      .def_prop_ro("bytes_shared", [](const Handle& h) { return h.save().BytesShared(); });
+  nb::class_<Manager>(module, "Manager")
+      .def_static("open", &Open)
+      .def("save", &Manager::Save, nb::kw_only(), nb::arg("step"), nb::arg("tensors"),
+           nb::arg("counters"), nb::arg("metrics"), nb::arg("metadata"), nb::arg("lineage"),
+           nb::arg("files"), nb::arg("state_files"), nb::arg("lazy"), nb::arg("stream"))
+      .def("restore", &Manager::Restore, nb::kw_only(), nb::arg("prepare"),
+           nb::arg("step").none(), nb::arg("id"), nb::arg("path"), nb::arg("atomic"))
+      .def("list", &Manager::List)
+      .def("latest", &Manager::Latest)
+      .def("wait", &Manager::Wait)
+      .def("pin", &Manager::Pin)
+      .def("unpin", &Manager::Unpin)
+      .def("delete", &Manager::Delete)
+      .def("add_metrics", &Manager::AddMetrics)
+      .def("close", &Manager::Close)
+      .def_prop_ro("job", &Manager::job)
+      .def_prop_ro("generation", &Manager::generation);
+  module.def("load", &Load, nb::kw_only(), nb::arg("path"), nb::arg("prepare"), nb::arg("atomic"));
+}
+
+}  // namespace cairn::python
