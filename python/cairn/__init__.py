@@ -29,15 +29,29 @@ from .errors import (
 from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from .oneshot import Difference, Report, diff, load, save, verify
 from .shard import Replicated, Shard
+from .trainer import (
+    BeginEpochEvent,
+    BeginStepEvent,
+    CheckpointConfig,
+    EndEpochEvent,
+    EndStepEvent,
+    Trainer,
+    TrainSummary,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BeginEpochEvent",
+    "BeginStepEvent",
     "Cancelled",
+    "CheckpointConfig",
     "CheckpointInfo",
     "CheckpointManager",
     "Corruption",
     "Difference",
+    "EndEpochEvent",
+    "EndStepEvent",
     "Error",
     "Fenced",
     "Invalid",
@@ -52,6 +66,8 @@ __all__ = [
     "SaveHandle",
     "Shard",
     "Timeout",
+    "TrainSummary",
+    "Trainer",
     "Unavailable",
     "diff",
     "load",

@@ -137,10 +137,20 @@ class Encoded(NamedTuple):
     nbytes: int
 
 
+class Layout(NamedTuple):
+    """Which participant writes which arrays of a state, and under which names."""
+
+    rank: int = 0
+    world_size: int = 1
+    participant: str = "rank_0"
+    own: str = ""  # a subtree that is each participant's own, also rank 0's
+    common: bool = False  # the rest is alike everywhere: rank 0 writes it, others refer to it
+    plain: str = ""  # a subtree whose tensors are named without its own name
+
+
 class _Encoder:
-    def __init__(self, rank: int, world_size: int, participant: str) -> None:
-        self._own = f"{participant}/" if rank > 0 else ""
-        self._several = world_size > 1
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
         self._names = _Names()
         self._shared: Dict[Tuple[Any, ...], Dict[str, Any]] = {}
         self._open: Set[int] = set()
@@ -258,6 +268,23 @@ class _Encoder:
         name = dtype.name if dtype.kind not in "mM" else dtype.str
         return {"numpy": [name, np.asarray(value).astype(dtype).tobytes().hex()]}
 
+    def _is_own(self, path: str) -> bool:
+        own = self._layout.own
+        return bool(own) and (path == own or path.startswith(own + "/"))
+
+    def _group(self, path: str) -> str:
+        if self._is_own(path):
+            return "state"
+        return "state" if self._layout.rank > 0 and not self._layout.common else "model"
+
+    def _tensor_name(self, path: str, group: str) -> str:
+        if group == "state" and not self._is_own(path):
+            return f"{self._layout.participant}/{path}"  # rank 0 has one of this name
+        plain = self._layout.plain
+        if plain and path.startswith(plain + "/"):
+            return path[len(plain) + 1 :]
+        return path
+
     def _array(
         self, value: Any, path: str, shard: Optional[Shard] = None, replicated: bool = False
     ) -> Any:
@@ -278,10 +305,8 @@ class _Encoder:
             same = dict(self._shared[key])
             same.update(source.note)
             return {"tensor": same}
-        group = "model"
-        if self._own and shard is None and not replicated:
-            group = "state"
-        name = self._names.unique(_check_text((self._own if group == "state" else "") + path, path))
+        group = "model" if shard is not None or replicated else self._group(path)
+        name = self._names.unique(_check_text(self._tensor_name(path, group), path))
         leaf: Dict[str, Any] = {
             "name": name,
             "dtype": source.stored,
@@ -293,6 +318,8 @@ class _Encoder:
             leaf["group"] = group
         if tied:
             self._shared[key] = leaf
+        if self._layout.common and self._layout.rank > 0 and group == "model" and shard is None:
+            return {"tensor": leaf}  # rank 0 writes it
         self.tensors.append(
             (
                 name,
@@ -301,7 +328,7 @@ class _Encoder:
                 source.address,
                 whole,
                 offset,
-                replicated and self._several,
+                replicated and self._layout.world_size > 1,
                 group,
             )
         )
@@ -363,9 +390,9 @@ def _make_rng(kind: str, state: Any) -> Any:
     return made
 
 
-def encode(value: Any, rank: int, world_size: int, participant: str) -> Encoded:
+def encode(value: Any, layout: Layout) -> Encoded:
     """Walks a state; the arrays' memory is described, not copied."""
-    encoder = _Encoder(rank, world_size, participant)
+    encoder = _Encoder(layout)
     root = encoder.node(value, "", 0)
     text = json.dumps(
         {"cairn_state": VERSION, "state": root}, ensure_ascii=False, separators=(",", ":")

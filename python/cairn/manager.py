@@ -490,9 +490,7 @@ class CheckpointManager:
             self._check_open()
             if not self._skips:
                 self._settle()
-            encoded = _tree.encode(
-                state, self._rank, self._world_size, f"{self._participant}_{self._rank}"
-            )
+            encoded = _tree.encode(state, self._layout())
             native = self._native.save(
                 step=number,
                 tensors=encoded.tensors,
@@ -501,7 +499,7 @@ class CheckpointManager:
                 metadata=_values(metadata, "metadata"),
                 lineage={},
                 files=_user_files(files),
-                state_files={_STATE_FILE: encoded.json, **self._state_files(number)},
+                state_files={_STATE_FILE: encoded.json, **self._state_files()},
                 lazy=bool(lazy),
                 stream=bool(blocking),
             )
@@ -514,7 +512,13 @@ class CheckpointManager:
             handle.wait()
         return handle
 
-    def _state_files(self, step: int) -> Dict[str, str]:
+    def _layout(self) -> _tree.Layout:
+        """Who writes what; for subclasses."""
+        return _tree.Layout(
+            self._rank, self._world_size, f"{self._participant}_{self._rank}"
+        )
+
+    def _state_files(self) -> Dict[str, str]:
         """Further small files of this participant; for subclasses."""
         return {}
 

@@ -17,6 +17,7 @@
 
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/steps.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -258,7 +259,7 @@ std::unique_ptr<Manager> Open(const nb::dict& given) {
   std::optional<Result<std::unique_ptr<CheckpointManager>>> manager;
   {
     const nb::gil_scoped_release released;
-    manager.emplace(CheckpointManager::Open(std::move(options)));
+    manager.emplace(OpenWatched(std::move(options)));
   }
   interrupts.Rethrow();
   return std::make_unique<Manager>(ValueOrRaise(*std::move(manager)));

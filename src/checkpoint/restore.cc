@@ -205,7 +205,12 @@ class Restoration {
     if (!state_of_.empty()) {
       ASSIGN_OR_RETURN(stored, checkpoint_->ReadCatalog(TensorGroup::kState, state_of_));
     }
-    if (own_state_) return Match(TensorGroup::kState, std::move(stored), targets);
+    const bool asked_by_name = std::any_of(
+        stored.begin(), stored.end(),
+        [&](const auto& entry) { return request_.allocate_names.contains(entry.first); });
+    if (own_state_ || asked_by_name) {
+      return Match(TensorGroup::kState, std::move(stored), targets);
+    }
     // Another number of ranks than before: what belonged to one of them fits nobody.
     std::set<std::string> left_out;
     for (const MutableTensor* target : targets) left_out.insert(target->name);

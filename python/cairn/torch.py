@@ -1,0 +1,333 @@
+"""PyTorch: capture a training's live objects as one state; a loader that resumes at once."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Mapping, Optional
+
+import numpy as np
+import torch
+
+from . import _tree
+from ._random import RandomStates
+from .errors import Invalid, Mismatch
+
+__all__ = ["Capture", "Loader", "capture"]
+
+
+class _Module(_tree.Stateful):
+    """A module: its parameters and buffers are filled in place."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+
+    def cairn_save(self) -> Any:
+        return _plain_dict(self._module.state_dict())
+
+    def cairn_template(self, stored: _tree.Stored) -> Any:
+        live = _plain_dict(self._module.state_dict())
+        return live if self._is_live(live) else None
+
+    def _is_live(self, state: Mapping[str, Any]) -> bool:
+        """False when state_dict gives copies (hooks, wrapped modules)."""
+        memory = {t.data_ptr() for t in self._module.parameters()}
+        memory |= {t.data_ptr() for t in self._module.buffers()}
+        return all(
+            not isinstance(value, torch.Tensor) or value.numel() == 0 or value.data_ptr() in memory
+            for value in state.values()
+        )
+
+    def cairn_load(self, state: Any) -> None:
+        # Tensors are in place already; modules with a state beside them (get_extra_state) take it.
+        live = self._module.state_dict()
+        if not self._is_live(live) or any(not isinstance(v, torch.Tensor) for v in live.values()):
+            self._module.load_state_dict(state)
+
+
+class _Optimizer(_tree.Stateful):
+    """An optimizer, also a fresh one that has not made a step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._lazy: Optional[Any] = None
+        self._hooked = False
+
+    def cairn_save(self) -> Any:
+        return _plain_dict(self._optimizer.state_dict())
+
+    def cairn_template(self, stored: _tree.Stored) -> Any:
+        groups = stored.skeleton()["param_groups"]  # type: ignore[attr-defined]
+        mine = self._optimizer.param_groups
+        sizes = [len(group["params"]) for group in groups]
+        wanted = [len(group["params"]) for group in mine]
+        if sizes != wanted:
+            path = getattr(stored, "path", "") or "optimizer"
+            line = f"{path}: stored parameter groups of {sizes}, wanted {wanted}"
+            raise Mismatch(
+                f"restore {stored.where}: {line}. Nothing was changed", mismatched=[line]
+            )
+        return None
+
+    def cairn_load(self, state: Any) -> None:
+        self._optimizer.load_state_dict(state)
+
+    def cairn_saved(self, handle: Any) -> None:
+        # The next step changes what a lazy save may still be copying: it waits.
+        self._lazy = handle
+        if not self._hooked:
+            self._optimizer.register_step_pre_hook(self._before_step)
+            self._hooked = True
+
+    def _before_step(self, *_: Any) -> None:
+        if self._lazy is not None:
+            lazy, self._lazy = self._lazy, None
+            lazy.guard()
+
+
+class _StateDict(_tree.Stateful):
+    """Schedulers, scalers, loaders: whatever has state_dict and load_state_dict."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def cairn_save(self) -> Any:
+        return _plain_dict(self._value.state_dict())
+
+    def cairn_load(self, state: Any) -> None:
+        self._value.load_state_dict(state)
+
+
+def _plain_dict(state: Any) -> Any:
+    """State dicts carry attributes (_metadata) that are no part of the state."""
+    return dict(state) if isinstance(state, dict) else state
+
+
+def stateful(value: Any) -> _tree.Stateful:
+    """How an object with state_dict and load_state_dict is saved and restored."""
+    if isinstance(value, torch.nn.Module):
+        return _Module(value)
+    if isinstance(value, torch.optim.Optimizer):
+        known = getattr(value, "_cairn_stateful", None)
+        if known is None:
+            known = _Optimizer(value)
+            value._cairn_stateful = known  # type: ignore[attr-defined]
+        return known
+    return _StateDict(value)
+
+
+class Capture(_tree.Stateful):
+    """The live objects of a training as a state or a part of one. Made by :func:`capture`."""
+
+    def __init__(self, parts: Mapping[str, Any], rng: bool) -> None:
+        self._parts: Dict[str, _tree.Stateful] = {}
+        for name, value in parts.items():
+            known = _tree.as_stateful(value)
+            if known is None:
+                raise Invalid(
+                    f"capture: {name} is a {type(value).__name__}, which has no state_dict and "
+                    "load_state_dict"
+                )
+            self._parts[name] = known
+        if rng:
+            self._parts["rng"] = RandomStates()
+
+    def cairn_save(self) -> Any:
+        return {name: part.cairn_save() for name, part in self._parts.items()}
+
+    def cairn_template(self, stored: _tree.Stored) -> Any:
+        return dict(self._parts)  # each compares and takes its own
+
+    def cairn_load(self, state: Any) -> None:
+        pass  # the parts did
+
+    def cairn_saved(self, handle: Any) -> None:
+        for part in self._parts.values():
+            part.cairn_saved(handle)
+
+    def state(self) -> Dict[str, Any]:
+        """The state now: nested dicts whose tensors are the live ones."""
+        return dict(self.cairn_save())
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Puts a state (from state(), or Restored.state) back into the live objects."""
+        missing = [name for name in self._parts if name not in state]
+        if missing:
+            raise Mismatch(f"capture: the state has no {', '.join(missing)}", missing=missing)
+        for name, part in self._parts.items():
+            if isinstance(part, _Module):
+                part._module.load_state_dict(state[name])
+            else:
+                part.cairn_load(state[name])
+
+    def __repr__(self) -> str:
+        return f"Capture({', '.join(self._parts)})"
+
+
+def capture(
+    model: Optional[torch.nn.Module] = None,
+    optimizer: Optional[torch.optim.Optimizer] = None,
+    scheduler: Optional[Any] = None,
+    scaler: Optional[Any] = None,
+    sampler: Optional[Any] = None,
+    loader: Optional[Any] = None,
+    rng: bool = True,
+    **others: Any,
+) -> Capture:
+    """Captures the live objects of a training: save it, restore into it.
+
+    The optimizer may be a fresh one. With ``save(..., lazy=True)`` the optimizer's next step waits
+    for the copy by itself.
+
+    Args:
+        model: a module.
+        optimizer, scheduler, scaler: as in a usual training loop.
+        sampler, loader: with state_dict and load_state_dict (cairn.torch.Loader, torchdata's
+            StatefulDataLoader).
+        rng: also the global random states of Python, NumPy and torch.
+        others: more objects with state_dict and load_state_dict.
+
+    >>> import tempfile, torch, cairn, cairn.torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.Adam(model.parameters())
+    >>> train = cairn.torch.capture(model=model, optimizer=optimizer)
+    >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
+    ...     before = model.weight.clone()
+    ...     info = m.save(1, {"train": train, "epoch": 3}).wait()
+    ...     _ = torch.nn.init.zeros_(model.weight)
+    ...     r = m.restore({"train": train, "epoch": None})
+    >>> bool((model.weight == before).all()), r.state["epoch"]
+    (True, 3)
+    """
+    named = {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "scaler": scaler,
+        "sampler": sampler,
+        "loader": loader,
+        **others,
+    }
+    if isinstance(loader, torch.utils.data.DataLoader) and not hasattr(loader, "state_dict"):
+        raise Invalid(
+            "capture: a plain DataLoader has no position that could be saved; use "
+            "cairn.torch.Loader or torchdata's StatefulDataLoader"
+        )
+    if rng and "rng" in named:
+        raise Invalid("capture: the name rng is taken by the random states")
+    return Capture({name: value for name, value in named.items() if value is not None}, rng)
+
+
+class Loader:
+    """Batches of a map-style dataset in an order that is a pure function of (seed, epoch), so that
+    a resume finds its place in O(1). It draws nothing from the global random state.
+
+    Args:
+        dataset: with __len__ and __getitem__.
+        batch_size: examples in a batch.
+        shuffle: a new order each epoch; else the dataset's own.
+        seed: of the order.
+        drop_last: leave the last batch out when it is smaller.
+        rank, world_size: each rank gets its own share of every epoch.
+        options: for torch.utils.data.DataLoader (num_workers, collate_fn, …).
+
+    >>> import torch
+    >>> loader = Loader(torch.arange(6), batch_size=2, seed=1)
+    >>> batches = iter(loader)
+    >>> first = next(batches)
+    >>> saved = loader.state_dict()
+    >>> rest = [b.tolist() for b in batches]
+    >>> again = Loader(torch.arange(6), batch_size=2, seed=1)
+    >>> again.load_state_dict(saved)
+    >>> [b.tolist() for b in again] == rest
+    True
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        **options: Any,
+    ) -> None:
+        for name in ("sampler", "batch_sampler", "generator"):
+            if name in options:
+                raise Invalid(f"Loader: {name} is the loader's own; it cannot be given")
+        if batch_size < 1:
+            raise Invalid(f"Loader: batch_size must be at least 1, not {batch_size}")
+        if not 0 <= rank < world_size:
+            raise Invalid(f"Loader: rank {rank} is not one of world_size {world_size}")
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._shuffle = shuffle
+        self._seed = seed
+        self._drop_last = drop_last
+        self._rank = rank
+        self._world_size = world_size
+        self._options = options
+        self.epoch = 0
+        self._next = 0  # batch of the epoch
+
+    def _order(self, epoch: int) -> List[int]:
+        count = len(self._dataset)
+        if self._shuffle:
+            entropy = [self._seed & 0xFFFFFFFFFFFFFFFF, epoch]
+            order = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+            indices = order.permutation(count)
+        else:
+            indices = np.arange(count)
+        share = indices[self._rank :: self._world_size]
+        if self._world_size > 1:  # all ranks make the same number of steps
+            share = share[: count // self._world_size]
+        return [int(i) for i in share]
+
+    def _batches(self, epoch: int) -> List[List[int]]:
+        order = self._order(epoch)
+        size = self._batch_size
+        batches = [order[i : i + size] for i in range(0, len(order), size)]
+        if self._drop_last and batches and len(batches[-1]) < size:
+            batches.pop()
+        return batches
+
+    def __len__(self) -> int:
+        share = len(self._dataset) // self._world_size
+        if self._drop_last:
+            return share // self._batch_size
+        return -(-share // self._batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of this epoch; the next call begins the next one."""
+        batches = self._batches(self.epoch)[self._next :]
+        workers = torch.Generator()
+        workers.manual_seed((self._seed * 1000003 + self.epoch) & 0x7FFFFFFFFFFFFFFF)
+        loader = torch.utils.data.DataLoader(
+            self._dataset, batch_sampler=batches, generator=workers, **self._options
+        )
+        for batch in loader:
+            self._next += 1
+            yield batch
+        self.epoch += 1
+        self._next = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins at the start of an epoch."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._next = 0
+
+    def state_dict(self) -> Dict[str, int]:
+        return {"epoch": self.epoch, "next": self._next, "seed": self._seed}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        if state["seed"] != self._seed:
+            raise Invalid(
+                f"Loader: the state is of seed {state['seed']}, this loader has {self._seed}"
+            )
+        self.epoch = int(state["epoch"])
+        self._next = int(state["next"])
+
+    # The names that cairn.Trainer knows.
+    state = state_dict
+    load_state = load_state_dict

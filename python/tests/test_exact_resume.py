@@ -1,0 +1,173 @@
+"""Killed wherever it may be, a training ends as the undisturbed one, bit for bit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import torch
+import torch._dynamo  # noqa: F401  optimizers import it: once here, not in every process
+
+import cairn
+import cairn.testing
+import cairn.torch
+
+KILLS = int(os.environ.get("CAIRN_TORCH_KILLS", "12"))
+
+
+class Accumulating:
+    """A training with all that makes resuming hard: dropout, Adam, a learning-rate schedule,
+    shuffled data, gradients gathered over two batches."""
+
+    def __init__(self):
+        torch.manual_seed(11)
+        torch.set_num_threads(1)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
+        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer, max_lr=0.05, total_steps=100
+        )
+        self.data = torch.randn(40, 6, generator=torch.Generator().manual_seed(3))
+        self.grads = Gradients(self.model)
+        self.batches = 0
+
+    def step(self, model, batch):
+        loss = ((model(batch) - batch.sum(1, keepdim=True)) ** 2).mean()
+        (loss / 2).backward()
+        self.grads.count += 1
+        if self.grads.count % 2 == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.schedule.step()
+        return {"loss": loss.item(), "lr": self.schedule.get_last_lr()[0]}
+
+
+class Gradients:
+    """Gradients between two optimizer steps are a part of the state."""
+
+    def __init__(self, model):
+        self._model = model
+        self.count = 0
+
+    def state_dict(self):
+        return {
+            "count": self.count,
+            "grads": {n: p.grad for n, p in self._model.named_parameters() if p.grad is not None},
+        }
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+        for name, parameter in self._model.named_parameters():
+            parameter.grad = state["grads"].get(name)
+
+
+def make_torch(directory):
+    training = Accumulating()
+    loader = cairn.torch.Loader(training.data, batch_size=4, seed=7)
+    trainer = cairn.Trainer(
+        training.model,
+        training.step,
+        optimizer=training.optimizer,
+        checkpoint_config=cairn.CheckpointConfig(directory, step_interval=3),
+        state={"schedule": training.schedule, "gradients": training.grads},
+    )
+    return trainer, 3, loader
+
+
+def make_torch_with_a_plain_loader(directory):
+    trainer, epochs, _ = make_torch(directory)
+    data = torch.randn(40, 6, generator=torch.Generator().manual_seed(3))
+    return trainer, epochs, torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+
+
+def test_torch_with_a_loader_that_seeks():
+    report = cairn.testing.check_resume(make_torch, kills=KILLS, seed=1)
+    assert report.kills == KILLS and report.repeated > 0
+
+
+def test_torch_with_a_plain_shuffling_loader():
+    report = cairn.testing.check_resume(make_torch_with_a_plain_loader, kills=KILLS, seed=2)
+    assert report.kills == KILLS
+
+
+def test_each_protocol_step_is_hit_once():
+    points = cairn.testing.kill_points(make_torch)
+    first = {}
+    for point in points:
+        first.setdefault(point.step, point)
+    steps = set(first)
+    assert {"open: fence", "open: seal", "save: write", "save: manifest", "acknowledge"} <= steps
+    assert {"remove: note", "remove: manifest", "remove: files"} <= steps
+    report = cairn.testing.check_resume(make_torch, points=list(first.values()))
+    assert set(report.steps_hit) == steps
+
+
+def test_a_training_that_does_not_save_its_randomness_is_found_out():
+    def make(directory):
+        trainer, epochs, loader = make_torch(directory)
+        trainer._rng = False
+        return trainer, epochs, loader
+
+    with pytest.raises(AssertionError):
+        cairn.testing.check_resume(make, kills=4, seed=3)
+
+
+TWO = Path(__file__).with_name("two_trainers.py")
+
+
+def start(directory, record, trainer):
+    return subprocess.Popen(
+        [sys.executable, str(TWO), str(directory), str(record), str(trainer)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(children):
+    for child in children:
+        try:
+            _, errors = child.communicate(timeout=120)
+        finally:
+            child.kill()
+        assert child.returncode == 0, errors
+
+
+def losses(record):
+    found = {}
+    for line in record.read_text().splitlines():
+        step, _, loss = line.partition(" ")
+        assert found.setdefault(step, loss) == loss, f"step {step}"
+    return found
+
+
+def test_two_trainers_killed_again_and_again(tmp_path):
+    undisturbed = [tmp_path / f"undisturbed-{i}" for i in range(2)]
+    finish([start(tmp_path / "reference", undisturbed[i], i) for i in range(2)])
+    records = [tmp_path / f"killed-{i}" for i in range(2)]
+    choose = random.Random(5)
+    kills = 0
+    while kills < 10:
+        children = [start(tmp_path / "killed", records[i], i) for i in range(2)]
+        time.sleep(choose.uniform(0.2, 2.5))  # anywhere: imports, opening, training, the end
+        victims = [children[choose.randrange(2)]] if choose.random() < 0.5 else children
+        ended = [child.poll() for child in children]
+        for child in victims:
+            child.send_signal(signal.SIGKILL)
+        # What a supervisor does: when one is gone the other is ended too, and both start again.
+        for child in children:
+            child.kill()
+            child.communicate()
+        kills += 1
+        if all(code == 0 for code in ended):
+            break
+    finish([start(tmp_path / "killed", records[i], i) for i in range(2)])
+    for i in range(2):
+        assert losses(records[i]) == losses(undisturbed[i])
+    assert cairn.diff(tmp_path / "reference", tmp_path / "killed").same
