@@ -2,10 +2,10 @@
 # and runs. The work is done by scripts/; this file only names it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench torture sanitize format lint clean
+.PHONY: help demo test bench bench-peers torture sanitize format lint clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## train a small model, kill it twice, see it end where an undisturbed run ends
 	@scripts/setup build
@@ -20,6 +20,12 @@ bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...'
 	@scripts/setup build bench
 	@scripts/build release
 	@/usr/bin/python3 bench/run.py build/release $(ARGS)
+
+bench-peers: ## the same beside torch.save, safetensors, DCP, orbax, paddle, numpy (ARGS='...')
+	@scripts/setup build test
+	@scripts/build dev
+	@scripts/venv peers
+	@.venv/peers/bin/python bench/peers/run.py $(ARGS)
 
 torture: ## the long random suites: make torture [SUITE=name] [TIME=30m]; fuzz targets 10 min each
 	@scripts/setup build test

@@ -377,6 +377,76 @@ TEST_P(ManagerTest, AMissingRankIsNamed) {
   EXPECT_NE(manager.status().message().find("merge"), std::string_view::npos);
 }
 
+TEST_P(ManagerTest, AStreamedSaveReturnsAtOnceAndIsOverForTheCallerAtGuard) {
+  auto manager = Open();
+  Model model;
+  model.Train(1);
+  const Model saved = model;
+  auto handle = manager->Save({.step = 1, .tensors = model.Views(), .stream = true});
+  ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  ASSERT_TRUE(handle->Guard().ok());
+  EXPECT_TRUE(handle->GuardFor(std::chrono::nanoseconds(0)));
+  model.Train(2);
+  ASSERT_TRUE(handle->Wait().ok());
+  EXPECT_TRUE(handle->WaitFor(std::chrono::nanoseconds(0)));
+  Model other;
+  ASSERT_TRUE(manager->Restore({.into = other.Targets()}).ok());
+  EXPECT_EQ(other, saved);
+}
+
+TEST_P(ManagerTest, ARestoreMayAskForTensorsWhenItSeesTheStateFiles) {
+  auto manager = Open();
+  Model model;
+  model.Train(1);
+  ASSERT_TRUE(manager
+                  ->Save({.step = 1,
+                          .tensors = model.Views(),
+                          .state_files = {{"state.json", "{}"}},
+                          .blocking = true})
+                  .ok());
+  Model other;
+  RestoreRequest request;
+  request.prepare = [&](const Restored& head, RestoreRequest* asked) {
+    EXPECT_EQ(head.step, 1);
+    EXPECT_EQ(head.state_files.at("state.json"), "{}");
+    asked->into = {other.Targets()[0]};
+    asked->strict = false;
+    asked->allocate = true;
+    asked->allocate_names = {"slots"};
+    return Status::Ok();
+  };
+  auto restored = manager->Restore(std::move(request));
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ(other.weights, model.weights);
+  ASSERT_EQ((*restored)->tensors.size(), 1u);
+  EXPECT_EQ((*restored)->tensors[0].name, "slots");
+}
+
+TEST_P(ManagerTest, WhatPrepareRefusesEndsTheRestoreWithNothingChanged) {
+  auto manager = Open();
+  Model model;
+  model.Train(1);
+  SaveModel(manager.get(), model, 1);
+  Model other;
+  const Model before = other;
+  RestoreRequest request;
+  request.into = other.Targets();
+  request.prepare = [](const Restored&, RestoreRequest*) { return MismatchError("other shapes"); };
+  auto restored = manager->Restore(std::move(request));
+  EXPECT_EQ(restored.status().reason(), Reason::kMismatch);
+  EXPECT_EQ(other, before);
+}
+
+TEST_P(ManagerTest, ACancelledRestoreSaysSo) {
+  auto manager = Open();
+  Model model;
+  SaveModel(manager.get(), model, 1);
+  RestoreRequest request;
+  request.into = model.Targets();
+  request.cancelled = [] { return true; };
+  EXPECT_TRUE(manager->Restore(std::move(request)).status().Is(Code::kCancelled));
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),
                          [](const auto& param) { return param.param ? "Objects" : "Links"; });
 

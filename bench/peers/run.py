@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+"""Cairn beside the libraries that people use today: same state, same disk, interleaved rounds.
+
+    bench/peers/run.py [--only cairn,torch.save] [--rounds 5] [--size 2GiB] [--quick]
+
+Each contender runs in a process of its own; durable means fsync of every file and directory, for
+all; loads are cold (caches dropped, which needs root) into memory that is touched. Prints a table;
+writes peers.json and peers.png into bench/out/ and the table into docs/benchmarks.md.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+NAMES = ("cairn", "torch.save", "safetensors.torch", "safetensors.numpy", "torch DCP", "orbax",
+         "paddle.save", "numpy.save")
+ASYNC = ("cairn", "torch DCP", "orbax")
+SMALL_COUNT, SMALL_BYTES = 10_000, 4096
+
+
+class Worker:
+    """A contender's process."""
+
+    def __init__(self, name, count, nbytes, seed=1):
+        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'python'}:{HERE}", "JAX_PLATFORMS": "cpu",
+               "GLOG_minloglevel": "3"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "worker.py"), name, str(count), str(nbytes), str(seed)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env=env)
+        hello = self._read()
+        self.version, self.digest = hello["version"], hello["digest"]
+
+    def _read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the contender's process ended")
+        return json.loads(line)
+
+    def begin(self, **command):
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def do(self, **command):
+        self.begin(**command)
+        return self._read()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def drop_caches():
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+def cpu_of_all():
+    fields = [int(v) for v in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def path_of(directory, name, what):
+    return str(directory / f"{name.replace(' ', '-')}-{what}")
+
+
+def measure(names, directory, rounds, count, nbytes, label):
+    """Interleaved saves and cold loads; {name: {"save": [...], "load": [...]}}."""
+    found = {name: {"save": [], "load": []} for name in names}
+    workers = {}
+    total = count * nbytes
+    for name in names:
+        try:
+            workers[name] = Worker(name, count, nbytes)
+        except (RuntimeError, OSError) as error:
+            print(f"  {name}: left out: {error}", file=sys.stderr)
+    for number in range(rounds + 1):  # the first warms everything up
+        for name, worker in workers.items():
+            print(f"  {label} round {number}: {name}", file=sys.stderr, flush=True)
+            path = path_of(directory, name, label)
+            saved = worker.do(do="save", path=path, touch=total)
+            drop_caches()
+            loaded = worker.do(do="load", path=path, touch=2 * total)
+            for what, reply in (("save", saved), ("load", loaded)):
+                if "error" in reply:
+                    raise SystemExit(f"{name}: {what}: {reply['error']}")
+                if number > 0:
+                    found[name][what].append(reply["seconds"])
+            if loaded["digest"] != worker.digest:
+                raise SystemExit(f"{name} loaded other bytes than it saved")
+    versions = {name: worker.version for name, worker in workers.items()}
+    for worker in workers.values():
+        worker.close()
+    return {name: found[name] for name in workers}, versions
+
+
+def measure_async(names, directory, rounds, count, nbytes):
+    found = {name: {"blocked": [], "lazy": [], "before": [], "during": [], "seconds": []}
+             for name in names}
+    memcpy = []
+    workers = {name: Worker(name, count, nbytes) for name in names}
+    for number in range(rounds + 1):
+        for name, worker in workers.items():
+            print(f"  async round {number}: {name}", file=sys.stderr, flush=True)
+            path = path_of(directory, name, "async")
+            reply = worker.do(do="async", path=path, touch=2 * count * nbytes)
+            loop = worker.do(do="matmul", path=path)
+            lazy = worker.do(do="async", path=path, lazy=True, touch=0) if name == "cairn" else {}
+            if number == 0:
+                continue
+            found[name]["blocked"].append(reply["blocked"])
+            for key in ("before", "during", "seconds"):
+                found[name][key].append(loop[key])
+            if lazy:
+                found[name]["lazy"].append(lazy["blocked"])
+                memcpy.append(worker.do(do="memcpy")["seconds"])
+    for worker in workers.values():
+        worker.close()
+    return found, memcpy
+
+
+def killed_while_overwriting(name, directory, tries):
+    """How often the earlier state (or the new one, whole) was still there."""
+    kept = 0
+    path = path_of(directory, name, "kill")
+    choose = random.Random(7)
+    count, nbytes = 16, 8 << 20
+    worker = Worker(name, count, nbytes)
+    begun = time.perf_counter()
+    worker.do(do="save", path=path, touch=0)
+    lasts = time.perf_counter() - begun
+    worker.do(do="change")
+    worker.close()
+    for _ in range(tries):
+        one = Worker(name, count, nbytes)
+        first = one.do(do="save", path=path, touch=0)
+        assert "error" not in first, first
+        old = one.digest
+        one.do(do="change")
+        one.begin(do="save", path=path, touch=0)
+        time.sleep(lasts * choose.uniform(0.1, 0.9))
+        one.kill()
+        reader = Worker(name, count, nbytes, seed=2)
+        reply = reader.do(do="load", path=path, touch=0)
+        changed = Worker(name, count, nbytes)
+        changed.do(do="change")
+        new = changed.do(do="save", path=path + "-new", touch=0) and changed.do(
+            do="load", path=path + "-new", touch=0)
+        kept += reply.get("digest") in (old, new["digest"])
+        reader.close()
+        changed.close()
+        __import__("contenders").remove(path)
+    return kept
+
+
+def flipped_byte(name, directory):
+    """Whether a flipped byte in the middle of the largest file is noticed."""
+    path = Path(path_of(directory, name, "flip"))
+    worker = Worker(name, 4, 8 << 20)
+    worker.do(do="save", path=str(path), touch=0)
+    worker.close()
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    largest = max(files, key=lambda p: p.stat().st_size)
+    with open(largest, "r+b") as file:
+        file.seek(largest.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    reader = Worker(name, 4, 8 << 20, seed=2)
+    reply = reader.do(do="load", path=str(path), touch=0)
+    reader.close()
+    if "error" in reply:
+        return "detected"
+    return "not read" if reply["digest"] == worker.digest else "silent"
+
+
+def rate(total, times):
+    return total / statistics.median(times) / 1e9 if times else float("nan")
+
+
+def table(result):
+    rows = ["| | version | save durable GB/s | cold load GB/s | 10,000 × 4 KiB save MB/s | load MB/s "
+            "| killed while overwriting | flipped byte |", "|---|---|---|---|---|---|---|---|"]
+    for name in result["names"]:
+        big, small = result["big"].get(name), result["small"].get(name)
+        if big is None:
+            continue
+        kept = result["kept"].get(name)
+        shown = "not tried" if kept is None else f"kept {kept} of {result['tries']}"
+        rows.append(
+            f"| {name} | {result['versions'][name]} | {rate(result['bytes'], big['save']):.2f} | "
+            f"{rate(result['bytes'], big['load']):.2f} | "
+            f"{1000 * rate(SMALL_COUNT * SMALL_BYTES, small['save']):.0f} | "
+            f"{1000 * rate(SMALL_COUNT * SMALL_BYTES, small['load']):.0f} | {shown} | "
+            f"{result['flips'].get(name, 'not tried')} |")
+    return rows
+
+
+def async_table(result):
+    rows = ["| | blocked s | lazy s | matmul during / before | durable after s |", "|---|---|---|---|---|"]
+    for name, found in result["async"].items():
+        lazy = f"{statistics.median(found['lazy']):.4f}" if found["lazy"] else "–"
+        kept = statistics.median(d / b for d, b in zip(found["during"], found["before"]))
+        rows.append(f"| {name} | {statistics.median(found['blocked']):.3f} | {lazy} | {kept:.2f} | "
+                    f"{statistics.median(found['seconds']):.2f} |")
+    return rows
+
+
+def targets(result):
+    """(what, target, measured): ratios within this run."""
+    big, small = result["big"], result["small"]
+    peers = [n for n in big if n != "cairn"]
+    middle = {n: {k: statistics.median(v) for k, v in big[n].items()} for n in big}
+    little = {n: {k: statistics.median(v) for k, v in small[n].items()} for n in small}
+    rows = []
+    if "cairn" not in big or not peers:
+        return rows
+    best_save = min(middle[n]["save"] for n in peers)
+    best_load = min(middle[n]["load"] for n in peers)
+    rows.append(("durable save / best peer", 1.0, best_save / middle["cairn"]["save"]))
+    for peer, target in (("torch.save", 1.4), ("torch DCP", 1.8)):
+        if peer in middle:
+            rows.append((f"durable save / {peer}", target, middle[peer]["save"] / middle["cairn"]["save"]))
+    rows.append(("cold verified load / best peer", 1.0, best_load / middle["cairn"]["load"]))
+    for peer, target in (("safetensors.torch", 1.0), ("safetensors.numpy", 1.0), ("torch.save", 4.0)):
+        if peer in little:
+            for what in ("save", "load"):
+                rows.append((f"10,000 x 4 KiB {what} / {peer}", target,
+                             little[peer][what] / little["cairn"][what]))
+    asynchronous = result["async"]
+    if "torch DCP" in asynchronous and "cairn" in asynchronous:
+        mine = statistics.median(asynchronous["cairn"]["blocked"])
+        rows.append(("blocked: DCP async_save / cairn", 3.0,
+                     statistics.median(asynchronous["torch DCP"]["blocked"]) / mine))
+        rows.append(("lazy: memcpy / blocked", 10.0, statistics.median(result["memcpy"])
+                     / statistics.median(asynchronous["cairn"]["lazy"])))
+        rows.append(("matmul kept during a save", 0.85, statistics.median(
+            d / b for d, b in zip(asynchronous["cairn"]["during"], asynchronous["cairn"]["before"]))))
+    return rows
+
+
+def plot(result, out):
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4))
+    for axis, what, title in ((axes[0], "save", "durable save, GB/s"), (axes[1], "load", "cold load, GB/s")):
+        names = [n for n in result["names"] if n in result["big"]]
+        values = [rate(result["bytes"], result["big"][n][what]) for n in names]
+        colors = ["#2a6f4e" if n == "cairn" else "#9aa5ad" for n in names]
+        axis.barh(names[::-1], values[::-1], color=colors[::-1])
+        axis.set_title(title)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(out, dpi=110)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(NAMES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", default="2GiB")
+    parser.add_argument("--tries", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="256 MiB, 2 rounds, 1 try")
+    parser.add_argument("--directory", default=None, help="on the disk to measure")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        raise SystemExit("dropping the caches needs root")
+    number, unit = re.fullmatch(r"(\d+)\s*([KMG])iB", options.size).groups()
+    total = int(number) << {"K": 10, "M": 20, "G": 30}[unit]
+    rounds, tries = options.rounds, options.tries
+    if options.quick:
+        total, rounds, tries = 256 << 20, 2, 1
+    names = [n for n in options.only.split(",") if n]
+    out = ROOT / "bench" / "out"
+    out.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=options.directory or str(out), prefix="peers-") as scratch:
+        directory = Path(scratch)
+        count = 64
+        cpu, wall = cpu_of_all(), time.perf_counter()
+        big, versions = measure(names, directory, rounds, count, total // count, "big")
+        small, _ = measure(list(big), directory, rounds, SMALL_COUNT, SMALL_BYTES, "small")
+        running = [n for n in ASYNC if n in big]
+        asynchronous, memcpy = measure_async(running, directory, rounds, count, total // count)
+        result = {
+            "names": names, "versions": versions, "bytes": total, "rounds": rounds, "tries": tries,
+            "big": big, "small": small, "async": asynchronous, "memcpy": memcpy,
+            "kept": {n: killed_while_overwriting(n, directory, tries) for n in big},
+            "flips": {n: flipped_byte(n, directory) for n in big},
+            "cpu_all": (cpu_of_all() - cpu) / (time.perf_counter() - wall),
+            "load": os.getloadavg()[0], "kernel": platform.release(), "cores": os.cpu_count(),
+        }
+    (out / "peers.json").write_text(json.dumps(result, indent=1))
+    plot(result, out / "peers.png")
+    text = "\n".join(table(result)) + "\n\n" + "\n".join(async_table(result)) + "\n"
+    print(text)
+    for what, target, measured in targets(result):
+        verdict = "pass" if measured >= target else "MISS"
+        print(f"{what:45} >= {target:<5} {measured:8.2f}  {verdict}")
+    print(f"{total >> 20} MiB as {count} tensors, {rounds} rounds, medians; {result['cores']} cores")
+
+
+if __name__ == "__main__":
+    main()
