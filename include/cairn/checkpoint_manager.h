@@ -168,9 +168,9 @@ struct Restored;
 
 struct RestoreRequest {
   std::vector<MutableTensor> into;
-  bool allocate = false;             // give back new tensors for all (further) stored ones …
+  bool allocate = false;                 // give back new tensors for all (further) stored ones …
   std::set<std::string> allocate_names;  // … or, when not empty, for these of them only
-  std::optional<std::int64_t> step;  // the newest of that step, instead of the latest
+  std::optional<std::int64_t> step;      // the newest of that step, instead of the latest
   std::string id;
   std::string path;                           // a checkpoint's directory, anywhere
   bool strict = true;                         // every stored tensor wanted, every wanted one stored
@@ -178,10 +178,10 @@ struct RestoreRequest {
   std::set<std::string> skip;                 // stored or target names to leave alone
   bool atomic = false;                        // verify everything before the first byte changes
   MismatchReport* mismatch = nullptr;         // filled when the restore is refused for mismatches
-  /// Called for each checkpoint that is tried (the latest, then older ones when it is damaged), when
-  /// its records and state files were read and before any tensor is. May change the tensors asked
-  /// for (into, allocate, strict, rename, skip): what they are may depend on what was stored. An
-  /// error ends the restore with nothing changed.
+  /// Called for each checkpoint that is tried (the latest, then older ones when it is damaged),
+  /// when its records and state files were read and before any tensor is. May change the tensors
+  /// asked for (into, allocate, strict, rename, skip): what they are may depend on what was stored.
+  /// An error ends the restore with nothing changed.
   std::function<Status(const Restored& head, RestoreRequest* request)> prepare;
   Progress progress;
   /// Asked from any thread while tensors are read; true ends the restore with Cancelled.

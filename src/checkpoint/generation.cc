@@ -235,8 +235,8 @@ Status Generation::AdoptJob() {
   if (!record.ok()) return record.status();
   if (!options_.job.empty() && record->job != options_.job) {
     return OwnedByAnotherJobError("\"" + store->Describe() + "\" belongs to the job \"" +
-                                   record->job + "\", not to \"" + options_.job +
-                                   "\"; use another directory, or open it without naming a job");
+                                  record->job + "\", not to \"" + options_.job +
+                                  "\"; use another directory, or open it without naming a job");
   }
   job_ = record->job;
   // A damaged record was rebuilt from the fences: write it again.
@@ -466,7 +466,7 @@ Status Generation::OpenParticipant() {
         ASSIGN_OR_RETURN(const RepositoryRecord record, reader.ReadRecord());
         if (!options_.job.empty() && record.job != options_.job) {
           return OwnedByAnotherJobError("\"" + store->Describe() + "\" belongs to the job \"" +
-                                         record.job + "\", not to \"" + options_.job + "\"");
+                                        record.job + "\", not to \"" + options_.job + "\"");
         }
         job_ = record.job;
         return Status::Ok();

@@ -74,8 +74,8 @@ Result<Restored> RestoreView(Store* store, const Checkpoint& checkpoint,
                              const RestoreRequest& request, const std::string& participant) {
   ASSIGN_OR_RETURN(std::unique_ptr<OpenCheckpoint> open,
                    OpenCheckpoint::Open(store, checkpoint.directory, checkpoint.manifest));
-  ASSIGN_OR_RETURN(Restored restored, RestoreCheckpoint(store, open.get(), request, participant,
-                                                        request.progress));
+  ASSIGN_OR_RETURN(Restored restored,
+                   RestoreCheckpoint(store, open.get(), request, participant, request.progress));
   restored.info = MakeInfo(*store, checkpoint);
   restored.metrics = restored.info.metrics;
   return restored;

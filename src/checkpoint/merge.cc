@@ -462,8 +462,8 @@ Result<MergeReport> MergeInto(std::vector<MergePart> parts, const Environment& t
     const std::string job = merger.Job();
     if (!job.empty() && job != view->record.job) {
       return OwnedByAnotherJobError("\"" + target.store->Describe() + "\" belongs to the job \"" +
-                                     view->record.job + "\", the parts to the job \"" + job +
-                                     "\"; merge into another directory");
+                                    view->record.job + "\", the parts to the job \"" + job +
+                                    "\"; merge into another directory");
     }
     const Value merged_from = merger.MergedFrom();
     for (const Checkpoint& checkpoint : view->checkpoints) {

@@ -104,7 +104,8 @@ Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const 
   Mutex touched_mu;  // guards *touched
   const auto copy = [&](std::size_t index, const Status& outcome,
                         std::span<const std::byte> bytes) {
-    if (options.cancelled && options.cancelled()) return CancelledError("the restore was cancelled");
+    if (options.cancelled && options.cancelled())
+      return CancelledError("the restore was cancelled");
     if (!outcome.ok() || options.verify_only) return outcome;
     const std::uint64_t begin = requests[index].chunk * kChunkBytes;
     const std::span<const Share> chunk_shares(&shares[first_share[index]],
@@ -124,9 +125,9 @@ Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const 
     }
     return outcome;
   };
-  return ReadChunks(store, checkpoint, requests,
-                    {.delivery = ReadChunksOptions::Delivery::kConcurrent, .progress = options.progress},
-                    copy);
+  return ReadChunks(
+      store, checkpoint, requests,
+      {.delivery = ReadChunksOptions::Delivery::kConcurrent, .progress = options.progress}, copy);
 }
 
 }  // namespace cairn

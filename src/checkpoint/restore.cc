@@ -205,9 +205,9 @@ class Restoration {
     if (!state_of_.empty()) {
       ASSIGN_OR_RETURN(stored, checkpoint_->ReadCatalog(TensorGroup::kState, state_of_));
     }
-    const bool asked_by_name = std::any_of(
-        stored.begin(), stored.end(),
-        [&](const auto& entry) { return request_.allocate_names.contains(entry.first); });
+    const bool asked_by_name = std::any_of(stored.begin(), stored.end(), [&](const auto& entry) {
+      return request_.allocate_names.contains(entry.first);
+    });
     if (own_state_ || asked_by_name) {
       return Match(TensorGroup::kState, std::move(stored), targets);
     }
@@ -383,10 +383,9 @@ class Restoration {
           progress(total + done, 2 * total);
         };
       }
-      const Status status = ReadRuns(store_, *checkpoint_, runs_,
-                                     {.verify_only = true,
-                                      .progress = first,
-                                      .cancelled = request_.cancelled});
+      const Status status =
+          ReadRuns(store_, *checkpoint_, runs_,
+                   {.verify_only = true, .progress = first, .cancelled = request_.cancelled});
       if (!status.ok()) return WithOverwritten(status, {});
     }
     std::vector<bool> touched(transfers_.size());

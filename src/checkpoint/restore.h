@@ -30,8 +30,8 @@ struct ByteRun {
 };
 
 struct ReadRunsOptions {
-  bool verify_only = false;             // compare and copy nothing
-  Progress progress = {};               // counts bytes of chunks
+  bool verify_only = false;              // compare and copy nothing
+  Progress progress = {};                // counts bytes of chunks
   std::function<bool()> cancelled = {};  // asked from any thread; true: Cancelled
   std::vector<bool>* touched = nullptr;  // has true for the owners whose memory was written to
 };
