@@ -36,6 +36,16 @@ void Oracle::Adopt(const std::set<int>& serials) {
   Release();
 }
 
+void Oracle::Opened(std::uint64_t run) {
+  MutexLock lock(&mu_);
+  promise_.run = std::max(promise_.run, run);
+}
+
+void Oracle::Fenced(int serial) {
+  MutexLock lock(&mu_);
+  promise_.fenced.insert(serial);
+}
+
 void Oracle::Deleting(int serial) {
   MutexLock lock(&mu_);
   released_.insert(serial);

@@ -16,6 +16,8 @@ struct Promise {
   std::vector<int> acknowledged;      // in order
   std::set<int> required;             // acknowledged, and retention may not have removed them
   std::set<int> deleted;              // Delete returned OK: they may not come back
+  std::set<int> fenced;               // of an overtaken writer, left out by a seal: never count
+  std::uint64_t run = 0;              // the greatest with which an opening returned
   std::map<int, bool> pinned;         // the last pin or unpin that returned, none under way
   std::map<int, double> scores;       // AddMetrics returned
 };
@@ -30,6 +32,10 @@ class Oracle {
   void Acknowledge(int serial) EXCLUDES(mu_);
   /// Sealed by an opening that returned: they count like acknowledged ones from now on.
   void Adopt(const std::set<int>& serials) EXCLUDES(mu_);
+  /// An opening of that run returned.
+  void Opened(std::uint64_t run) EXCLUDES(mu_);
+  /// Committed by an overtaken writer after the new owner's opening returned.
+  void Fenced(int serial) EXCLUDES(mu_);
   void Deleting(int serial) EXCLUDES(mu_);
   void Deleted(int serial) EXCLUDES(mu_);
   void Pinning(int serial) EXCLUDES(mu_);

@@ -49,6 +49,7 @@ class Recovery {
   Result<std::unique_ptr<CheckpointManager>> Open(ManagerOptions options,
                                                   std::shared_ptr<Store>* store);
   std::string CheckReader(int rank);
+  std::string CheckOlderRun();
   std::string CheckLatest(CheckpointManager* manager, int rank);
   std::string CheckList(CheckpointManager* manager, Store* store);
   std::string CheckOne(CheckpointManager* manager, Store* store, const CheckpointInfo& info);
@@ -73,6 +74,8 @@ Result<std::unique_ptr<CheckpointManager>> Recovery::Open(ManagerOptions options
   env.host = "machine";
   env.pid = 200;
   *store = env.store;
+  env.on_step = SetCurrentStep;
+  if (!options.read_only && options.run == 0) options.run = promise_.run;
   options.retention.keep_last = std::nullopt;
   options.copy_threads = 1;
   return OpenManager(std::move(options), std::move(env), SmallLayout());
@@ -111,6 +114,18 @@ std::string Recovery::CheckReader(int rank) {
   return wrong.empty() ? "" : "a reader, rank " + std::to_string(rank) + ": " + wrong;
 }
 
+// A run that was replaced stays out.
+std::string Recovery::CheckOlderRun() {
+  if (promise_.run < 2) return "";
+  ManagerOptions options;
+  options.run = promise_.run - 1;
+  std::shared_ptr<Store> store;
+  const auto opened = Open(options, &store);
+  if (opened.status().Is(Code::kFailedPrecondition)) return "";
+  return "run " + std::to_string(options.run) + " was replaced by run " +
+         std::to_string(promise_.run) + " and may write again: " + opened.status().ToString();
+}
+
 std::string Recovery::CheckOne(CheckpointManager* manager, Store* store,
                                const CheckpointInfo& info) {
   const int serial = Job::SerialOf(info.counters);
@@ -118,6 +133,7 @@ std::string Recovery::CheckOne(CheckpointManager* manager, Store* store,
   if (begun == promise_.begun.end()) return "was never begun";
   if (begun->second != info.step) return "has step " + std::to_string(info.step);
   if (promise_.deleted.contains(serial)) return "was deleted and is back";
+  if (promise_.fenced.contains(serial)) return "was left out by a seal and counts";
   if (!listed_.insert(serial).second) return "is there twice";
   auto restored = manager->Restore({.into = {}, .allocate = true, .id = info.id});
   if (!restored.ok()) return restored.status().ToString();
@@ -219,6 +235,7 @@ std::string Recovery::CheckNewSave(CheckpointManager* manager) {
   promise.required = listed_;
   promise.required.insert(kNewSerial);
   RecoveryOptions options = options_;
+  options.mutation = nullptr;
   options.save_again = false;
   options.no_garbage = false;
   options.world_size = 1;
@@ -227,9 +244,16 @@ std::string Recovery::CheckNewSave(CheckpointManager* manager) {
 }
 
 std::string Recovery::Run() {
+  const Mutation* mutation = options_.mutation;
+  if (mutation != nullptr && mutation->ignore && !mutation->late() &&
+      machine_->kind() == Machine::Kind::kDisk) {
+    machine_->fs()->IgnoreSyncs(
+        [mutation](const SimSync& sync) { return mutation->ignore(PointOf(sync)); });
+  }
   for (int rank = 0; rank < options_.world_size; ++rank) {
     if (std::string wrong = CheckReader(rank); !wrong.empty()) return wrong;
   }
+  if (std::string wrong = CheckOlderRun(); !wrong.empty()) return wrong;
   std::shared_ptr<Store> store;
   auto manager = Open({}, &store);
   if (!manager.ok()) return "open: " + manager.status().ToString();

@@ -9,6 +9,7 @@
 
 #include "tests/crash/job.h"
 #include "tests/crash/machine.h"
+#include "tests/crash/mutation.h"
 #include "tests/crash/oracle.h"
 
 namespace cairn::crash {
@@ -17,10 +18,11 @@ namespace cairn::crash {
 const std::map<std::string, std::string>& ForeignObjects();
 
 struct RecoveryOptions {
-  bool foreign = false;     // foreign objects were planted
-  bool no_garbage = false;  // nothing of an unfinished save may be left
-  bool save_again = true;   // a new save works, and survives a power loss
-  int world_size = 1;       // of the job that saved: each rank's view is restored
+  bool foreign = false;                // foreign objects were planted
+  bool no_garbage = false;             // nothing of an unfinished save may be left
+  bool save_again = true;              // a new save works, and survives a power loss
+  int world_size = 1;                  // of the job that saved: each rank's view is restored
+  const Mutation* mutation = nullptr;  // borrowed: syncs that the recovery leaves out too
 };
 
 /// Starts the job again on the machine and checks everything that was promised: "" or what is

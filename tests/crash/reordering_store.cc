@@ -114,16 +114,14 @@ Result<std::unique_ptr<WriteSession>> ReorderingStore::NewWriteSession(WriteMode
 }
 
 Status ReorderingStore::SyncNames(const std::string& prefix, std::string_view why) {
-  return Run(
-      {.kind = Kind::kSyncNames, .name = prefix, .why = std::string(why)},
-      [this, prefix, why = std::string(why)] { return inner_->SyncNames(prefix, why); });
+  return Run({.kind = Kind::kSyncNames, .name = prefix, .why = std::string(why)},
+             [this, prefix, why = std::string(why)] { return inner_->SyncNames(prefix, why); });
 }
 
 Status ReorderingStore::SyncDirectory(const std::string& directory, std::string_view why) {
-  return Run({.kind = Kind::kSyncNames, .name = directory, .why = std::string(why)},
-             [this, directory, why = std::string(why)] {
-               return inner_->SyncDirectory(directory, why);
-             });
+  return Run(
+      {.kind = Kind::kSyncNames, .name = directory, .why = std::string(why)},
+      [this, directory, why = std::string(why)] { return inner_->SyncDirectory(directory, why); });
 }
 
 Result<std::unique_ptr<ObjectReader>> ReorderingStore::OpenReader(const std::string& name) {

@@ -119,6 +119,29 @@ Status TakeNotes(World* world) {
   return manager->Close();
 }
 
+/// A writer is overtaken by a new run and saves once more: it learns that it is fenced, and what it
+/// has committed does not count.
+Status Overtake(World* world) {
+  Oracle& oracle = world->oracle();
+  ASSIGN_OR_RETURN(auto old, world->Open(0, [](ManagerOptions* options) { options->run = 1; }));
+  oracle.Opened(1);
+  RETURN_IF_ERROR(SaveTimes(world, old.get(), 1));
+  ASSIGN_OR_RETURN(auto owner, world->Open(0, [](ManagerOptions* options) {
+    options->run = 2;
+    options->takeover = true;
+  }));
+  oracle.Opened(2);
+  const int late = oracle.Begin(20);
+  const auto saved = world->Save(old.get(), late);
+  if (!saved.status().Is(Code::kAborted)) {
+    return InternalError("an overtaken writer saved: " + saved.status().ToString());
+  }
+  oracle.Fenced(late);
+  old->Close().IgnoreError("it is fenced");
+  RETURN_IF_ERROR(world->Save(owner.get(), oracle.Begin(30)).status());
+  return owner->Close();
+}
+
 Scenario Make(std::string name, Machine::Kind kind, std::vector<Variable> model,
               std::optional<std::uint64_t> keep_last, std::function<Status(World*)> run,
               std::vector<std::string> must_do = {}) {
@@ -164,18 +187,23 @@ std::vector<Scenario> Scenarios(Machine::Kind kind) {
   all.push_back(Make("user files", kind, MostlyFrozenModel(), 2,
                      [](World* world) { return OpenAndSave(world, 3); }));
   all.back().world.job = Job(1, MostlyFrozenModel(), /*user_files=*/true);
+  all.push_back(Make("overtaken writer", kind, MostlyFrozenModel(), std::nullopt, Overtake));
+  all.back().late_commits = true;
   return all;
 }
 
-Recording Record(const Scenario& scenario, const std::function<bool(const SyncPoint&)>& ignore) {
-  World world(scenario.world);
+Recording Record(const Scenario& scenario, const Mutation* mutation) {
+  World::Options options = scenario.world;
+  options.mutation = mutation;
+  World world(options);
   if (scenario.foreign) world.PlantForeign();
-  if (scenario.world.kind == Machine::Kind::kDisk) world.WatchSyncs(ignore);
+  if (scenario.world.kind == Machine::Kind::kDisk) world.WatchSyncs();
   world.StartRecording();
   Recording recording;
   recording.status = scenario.run(&world);
   recording.cuts = world.StopRecording();
   recording.syncs = world.syncs();
+  recording.first_effect = world.first_effect();
   const auto steps = world.steps();
   for (const std::string& step : scenario.must_do) {
     if (!steps.contains(step)) recording.not_done.push_back(step);
@@ -214,10 +242,11 @@ std::vector<End> Ends(Machine::Kind kind, int seeds, std::uint64_t first_seed) {
 }
 
 Tally Enumerate(const Scenario& scenario, const std::vector<Cut>& cuts,
-                const std::vector<End>& ends, std::size_t max_violations) {
+                const std::vector<End>& ends, const EnumerateOptions& how) {
   Tally tally;
-  tally.cuts = cuts.size();
-  const std::size_t total = cuts.size() * ends.size();
+  const std::size_t count = cuts.size() - std::min(how.first_cut, cuts.size());
+  tally.cuts = count;
+  const std::size_t total = std::min<std::uint64_t>(count * ends.size(), how.max_images);
   std::atomic<std::size_t> next{0};
   std::atomic<std::uint64_t> images{0};
   Mutex mu;
@@ -225,16 +254,18 @@ Tally Enumerate(const Scenario& scenario, const std::vector<Cut>& cuts,
     for (;;) {
       const std::size_t i = next++;
       if (i >= total) return;
-      // One way of ending after the other, over all cuts: the common ones find most.
-      const End& end = ends[i / cuts.size()];
-      const std::size_t at = i % cuts.size();
+      const End& end = ends[i / count];
+      const std::size_t at = how.first_cut + i % count;
       const Cut& cut = cuts[at];
       const std::uint64_t seed = end.seed * 1'000'003 + at;
       Machine machine(cut.image, end.ending, seed);
       RecoveryOptions options;
       options.foreign = scenario.foreign;
       options.world_size = scenario.world.world_size;
-      options.no_garbage = end.ending == Ending::kKeep || end.ending == Ending::kKill;
+      options.no_garbage =
+          !scenario.late_commits && (end.ending == Ending::kKeep || end.ending == Ending::kKill);
+      options.save_again = how.save_again;
+      options.mutation = how.mutation;
       const std::string broken = CheckRecovery(&machine, scenario.world.job, cut.promise, options);
       ++images;
       if (broken.empty()) continue;
@@ -243,13 +274,13 @@ Tally Enumerate(const Scenario& scenario, const std::vector<Cut>& cuts,
                                           cut.before + "\" (" + cut.step + "), " +
                                           std::string(EndingName(end.ending)) + " with seed " +
                                           std::to_string(seed) + ": " + broken});
-      if (tally.violations.size() >= max_violations) next = total;
+      if (tally.violations.size() >= how.max_violations) next = total;
     }
   };
   {
     std::vector<std::jthread> threads;
-    const unsigned count = std::max(1u, std::thread::hardware_concurrency());
-    for (unsigned i = 0; i < count; ++i) threads.emplace_back(work);
+    const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+    for (unsigned i = 0; i < cores; ++i) threads.emplace_back(work);
   }
   tally.images = images;
   return tally;

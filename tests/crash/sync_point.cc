@@ -9,6 +9,8 @@ thread_local std::string current_step;
 
 void SetCurrentStep(std::string_view step) { current_step = step; }
 
+std::string_view CurrentStep() { return current_step; }
+
 SyncPoint PointOf(const SimSync& sync) {
   SyncPoint point{.sync = sync, .step = ""};
   std::string& path = point.sync.path;

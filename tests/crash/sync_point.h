@@ -23,5 +23,6 @@ std::string DescribeSync(const SyncPoint& point);
 /// The protocol step of the calling thread: the engine's threads begin a step and then do its
 /// operations.
 void SetCurrentStep(std::string_view step);
+std::string_view CurrentStep();
 
 }  // namespace cairn::crash

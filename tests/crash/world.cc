@@ -11,13 +11,6 @@
 #include "tests/crash/recovery.h"
 
 namespace cairn::crash {
-namespace {
-
-/// Of the calling thread: the engine's threads begin a step and then do its operations.
-thread_local std::string current_step;
-
-}  // namespace
-
 /// Counts the polls of a rank, and keeps them short.
 class World::RankClock final : public Clock {
  public:
@@ -45,7 +38,7 @@ World::World(Options options)
       ids_(options_.seed),
       saving_(static_cast<std::size_t>(options_.world_size)),
       polls_(static_cast<std::size_t>(options_.world_size)) {
-  current_step = "start";
+  SetCurrentStep("start");
   for (int rank = 0; rank < options_.world_size; ++rank) {
     clocks_.push_back(std::make_unique<RankClock>(this, rank));
   }
@@ -79,32 +72,69 @@ Environment World::NewEnvironment(int rank) {
   env.host = "machine";
   env.pid = 100 + rank;
   env.on_step = [this, rank](std::string_view name) { OnStep(rank, name); };
+  if (options_.mutation != nullptr && options_.mutation->order && env.store != nullptr) {
+    auto store = std::make_shared<ReorderingStore>(env.store, *options_.mutation->order,
+                                                   [this] { NoteEffect(); });
+    env.on_step = [this, rank, store = store.get()](std::string_view name) {
+      OnStep(rank, name);
+      store->BeginStep(name);
+    };
+    env.store = std::move(store);
+  }
   return env;
 }
 
-std::string DescribeSync(const SyncPoint& point) {
-  return std::string(point.sync.kind == SimSync::Kind::kFile ? "file" : "directory") + " \"" +
-         point.sync.why + "\" " + point.sync.path +
-         (point.step.empty() ? "" : " in \"" + point.step + "\"");
+void World::WatchSyncs() {
+  machine_->fs()->IgnoreSyncs([this](const SimSync& sync) { return IgnoreSync(sync); });
 }
 
-void World::WatchSyncs(std::function<bool(const SyncPoint&)> ignore) {
-  machine_->fs()->IgnoreSyncs([this, ignore = std::move(ignore)](const SimSync& sync) {
-    SyncPoint point{.sync = sync, .step = ""};
-    point.sync.path = NormalizeSimPath(sync.path);
-    // checkpoint_000010-2 is like checkpoint_000010.
-    constexpr std::string_view kCopy = "checkpoint_#-#";
-    if (const auto at = point.sync.path.find(kCopy); at != std::string::npos) {
-      point.sync.path.erase(at + kCopy.size() - 2, 2);
+bool World::IgnoreSync(const SimSync& sync) {
+  const SyncPoint point = PointOf(sync);
+  {
+    MutexLock lock(&mu_);
+    syncs_.insert(point);
+  }
+  const Mutation* mutation = options_.mutation;
+  if (mutation == nullptr || !mutation->ignore || !mutation->ignore(point)) return false;
+  NoteEffect();
+  if (!mutation->late()) return true;
+  MutexLock lock(&mu_);
+  late_.push_back({.sync = sync});
+  return true;
+}
+
+void World::SyncLate(const std::string& operation) {
+  std::vector<SimSync> due;
+  {
+    MutexLock lock(&mu_);
+    std::erase_if(late_, [&](const LateSync& late) {
+      if (late.due) due.push_back(late.sync);
+      return late.due;
+    });
+    const Mutation* mutation = options_.mutation;
+    if (mutation != nullptr && !mutation->late_operation.empty() &&
+        operation.starts_with(mutation->late_operation)) {
+      for (LateSync& late : late_) late.due = true;
     }
-    // Records are told apart by the step: all of them pass through a temporary name.
-    if (sync.why.starts_with("record")) point.step = current_step;
-    {
-      MutexLock lock(&mu_);
-      syncs_.insert(point);
+  }
+  for (const SimSync& sync : due) {
+    SimFs* fs = machine_->fs();
+    if (sync.kind == SimSync::Kind::kDirectory) {
+      fs->SyncDirectory(sync.path, "late").IgnoreError("it may be gone by now");
+    } else if (auto file = fs->Open(sync.path, {.write = true}); file.ok()) {
+      (*file)->Sync("late").IgnoreError("as good as it gets");
     }
-    return ignore && ignore(point);
-  });
+  }
+}
+
+void World::NoteEffect() {
+  MutexLock lock(&mu_);
+  if (!first_effect_) first_effect_ = cuts_.size();
+}
+
+std::optional<std::size_t> World::first_effect() const {
+  MutexLock lock(&mu_);
+  return first_effect_;
 }
 
 std::set<SyncPoint> World::syncs() const {
@@ -113,10 +143,13 @@ std::set<SyncPoint> World::syncs() const {
 }
 
 void World::OnStep(int rank, std::string_view name) {
-  current_step = std::string(name);
+  SetCurrentStep(name);
   MutexLock lock(&mu_);
   step_ = std::string(name);
   ++steps_[step_];
+  if (options_.mutation != nullptr && options_.mutation->late_step == name) {
+    for (LateSync& late : late_) late.due = true;
+  }
   if (name != "acknowledge") return;
   int& saving = saving_[static_cast<std::size_t>(rank)];
   oracle_.Acknowledge(std::exchange(saving, 0));
@@ -125,6 +158,11 @@ void World::OnStep(int rank, std::string_view name) {
 
 void World::BeforeOperation(const std::string& operation) {
   LetOthersLook(operation);
+  TakeCut(operation);
+  SyncLate(operation);
+}
+
+void World::TakeCut(const std::string& operation) {
   MutexLock lock(&mu_);
   if (!recording_) return;
   // The promise first: what was promised before the snapshot must be in it.
@@ -177,12 +215,14 @@ std::vector<Cut> World::StopRecording() {
   return std::exchange(cuts_, {});
 }
 
-Result<std::unique_ptr<CheckpointManager>> World::Open(int rank) {
-  current_step = "open: store";
+Result<std::unique_ptr<CheckpointManager>> World::Open(
+    int rank, const std::function<void(ManagerOptions*)>& change) {
+  SetCurrentStep("open: store");
   ManagerOptions options = options_.manager;
   options.rank = rank;
   options.world_size = options_.world_size;
   options.copy_threads = 1;
+  if (change) change(&options);
   Environment env = NewEnvironment(rank);
   if (env.store == nullptr) return InternalError("the store cannot be opened");
   return OpenManager(std::move(options), std::move(env), SmallLayout());

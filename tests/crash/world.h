@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -16,24 +17,15 @@
 #include "base/ids.h"
 #include "base/thread_annotations.h"
 #include "checkpoint/environment.h"
-#include "storage/sim/sim_fs.h"
 #include "tests/crash/job.h"
 #include "tests/crash/machine.h"
+#include "tests/crash/mutation.h"
 #include "tests/crash/oracle.h"
+#include "tests/crash/sync_point.h"
 
 /// The world of the crash suites: a small training job whose every byte is known beforehand, an
 /// oracle that keeps what the engine promised, and machines that lose power at any operation.
 namespace cairn::crash {
-
-/// A sync as the mutation suite tells them apart: what it is for, of what (the path normalised),
-/// and in which protocol step.
-struct SyncPoint {
-  SimSync sync;
-  std::string step;
-
-  auto operator<=>(const SyncPoint&) const = default;
-};
-std::string DescribeSync(const SyncPoint& point);
 
 /// An instant at which the machine may end: just before an operation.
 struct Cut {
@@ -53,6 +45,7 @@ class World {
     int world_size = 1;
     ManagerOptions manager;  // of every opening
     std::uint64_t seed = 1;
+    const Mutation* mutation = nullptr;  // borrowed
   };
   explicit World(Options options);
   /// Goes on after the end of another world.
@@ -68,15 +61,19 @@ class World {
   /// Objects that are not the engine's, made durable; recoveries check that they survive.
   void PlantForeign();
 
-  /// Syncs for which `ignore` says true do nothing; every sync is remembered from now on. On disks.
-  void WatchSyncs(std::function<bool(const SyncPoint&)> ignore);
+  /// On a disk every sync is remembered from now on, and the mutation takes effect.
+  void WatchSyncs();
   std::set<SyncPoint> syncs() const EXCLUDES(mu_);
+  /// The cut that was next when the mutation took effect for the first time.
+  std::optional<std::size_t> first_effect() const EXCLUDES(mu_);
 
   void StartRecording();
   /// Ends it with a cut after the last operation.
   std::vector<Cut> StopRecording() EXCLUDES(mu_);
 
-  Result<std::unique_ptr<CheckpointManager>> Open(int rank = 0);
+  /// `change`: what this opening does otherwise than Options::manager.
+  Result<std::unique_ptr<CheckpointManager>> Open(
+      int rank = 0, const std::function<void(ManagerOptions*)>& change = nullptr);
   /// Saves and waits; `serial` from Oracle::Begin.
   Result<CheckpointInfo> Save(CheckpointManager* manager, int serial, int rank = 0);
 
@@ -89,6 +86,11 @@ class World {
   Environment NewEnvironment(int rank);
   void OnStep(int rank, std::string_view name) EXCLUDES(mu_);
   void BeforeOperation(const std::string& operation) EXCLUDES(mu_);
+  void TakeCut(const std::string& operation) EXCLUDES(mu_);
+  bool IgnoreSync(const SimSync& sync) EXCLUDES(mu_);
+  /// Makes the late syncs whose time has come.
+  void SyncLate(const std::string& operation) EXCLUDES(mu_);
+  void NoteEffect() EXCLUDES(mu_);
   void LetOthersLook(const std::string& operation) EXCLUDES(mu_);
 
   const Options options_;
@@ -103,6 +105,12 @@ class World {
   std::string step_ GUARDED_BY(mu_);
   std::map<std::string, int> steps_ GUARDED_BY(mu_);
   std::set<SyncPoint> syncs_ GUARDED_BY(mu_);
+  struct LateSync {
+    SimSync sync;
+    bool due = false;
+  };
+  std::vector<LateSync> late_ GUARDED_BY(mu_);
+  std::optional<std::size_t> first_effect_ GUARDED_BY(mu_);
   std::vector<int> saving_ GUARDED_BY(mu_);           // the save of each rank; 0: none
   std::vector<std::uint64_t> polls_ GUARDED_BY(mu_);  // by rank
   std::string linked_manifest_ GUARDED_BY(mu_);       // a directory whose manifest is not synced
