@@ -6,11 +6,9 @@ namespace cairn {
 
 namespace {
 
-Status Publish(const Environment& env, const std::string& name, const std::string& bytes,
-               bool durable) {
-  if (!env.rules.create_only_records) return env.store->Put(name, bytes);
-  Status created =
-      durable ? env.store->Create(name, bytes) : env.store->CreateVolatile(name, bytes);
+/// `created` is the answer to the request to create it.
+Status Judge(const Environment& env, const std::string& name, const std::string& bytes,
+             const Status& created) {
   if (!created.Is(Code::kAlreadyExists)) return created.WithContext("publish " + name);
   auto there = env.store->Get(name, kMaxManifestBytes);
   if (there.ok() && *there == bytes) return Status::Ok();
@@ -20,12 +18,14 @@ Status Publish(const Environment& env, const std::string& name, const std::strin
 }  // namespace
 
 Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes) {
-  return Publish(env, name, bytes, /*durable=*/true);
+  if (!env.rules.create_only_records) return env.store->Put(name, bytes);
+  return Judge(env, name, bytes, env.store->Create(name, bytes));
 }
 
 Status PublishForTheLiving(const Environment& env, const std::string& name,
-                           const std::string& bytes) {
-  return Publish(env, name, bytes, /*durable=*/false);
+                           const std::string& bytes, AfterCrash crash) {
+  if (!env.rules.create_only_records) return env.store->Put(name, bytes);
+  return Judge(env, name, bytes, env.store->CreateVolatile(name, bytes, crash));
 }
 
 }  // namespace cairn

@@ -38,6 +38,7 @@ Machine::Machine(Kind kind, SimFs::Options disk) {
         !fs_->SyncDirectory("/", "mount point").ok()) {
       std::abort();
     }
+    faults_ = std::make_unique<FaultyFs>(fs_.get());
   } else {
     memory_ = MemoryStore::Open({.object_store = true, .part_bytes = kSmallBlock}).value();
   }
@@ -66,11 +67,12 @@ Machine::Machine(const Image& image, Ending ending, std::uint64_t seed) {
       fs_ = SimFs::FromKill(disk);
       break;
   }
+  faults_ = std::make_unique<FaultyFs>(fs_.get());
 }
 
 Result<std::shared_ptr<Store>> Machine::NewStore(IdSource* ids) {
   if (fs_ != nullptr) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenRepository(fs_.get(), ids));
+    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenRepository(faults_.get(), ids));
     return std::shared_ptr<Store>(std::move(store));
   }
   std::shared_ptr<MemoryStore> store = memory_->OpenAgain();

@@ -13,6 +13,7 @@
 #include "base/thread_annotations.h"
 #include "checkpoint/layout.h"
 #include "storage/memory/memory_store.h"
+#include "storage/sim/faulty_fs.h"
 #include "storage/sim/sim_fs.h"
 
 namespace cairn::crash {
@@ -45,9 +46,12 @@ class Machine {
   void SetHook(std::function<void(const std::string&)> hook) EXCLUDES(mu_);
   Image Snapshot() const;
   SimFs* fs() { return fs_.get(); }
+  /// Fails operations of stores opened by NewStore. On a disk.
+  FaultyFs* faults() { return faults_.get(); }
 
  private:
   std::unique_ptr<SimFs> fs_;            // kDisk
+  std::unique_ptr<FaultyFs> faults_;     // kDisk: over fs_
   std::unique_ptr<MemoryStore> memory_;  // kBucket
   Mutex mu_;
   std::function<void(const std::string&)> hook_ GUARDED_BY(mu_);

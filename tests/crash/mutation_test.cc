@@ -7,28 +7,35 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <string>
 
 #include "base/log.h"
 #include "tests/crash/scenarios.h"
+#include "tests/crash/torture.h"
 
 namespace cairn::crash {
 namespace {
 
 /// What the enumeration cannot notice, and why it stays all the same.
 const std::map<std::string, std::string>& Explained(Machine::Kind kind) {
-  static const std::map<std::string, std::string> disk = {};
-  static const std::map<std::string, std::string> bucket = {};
+  static const std::string note =
+      "the note is for living actors: a pin that comes too late must see it. The interleaving "
+      "explorer misses it (rule remove_note_first)";
+  static const std::map<std::string, std::string> disk = {
+      {"a removal's manifest before its note", note},
+  };
+  static const std::map<std::string, std::string> bucket = {
+      {"a removal's manifest before its note", note},
+      {"a removal's files before its manifest",
+       "in a bucket the note before it is durable, so that a crash leaves a removed checkpoint and "
+       "not a damaged one; on a disk it need not be, and there the order is missed"},
+  };
   return kind == Machine::Kind::kDisk ? disk : bucket;
 }
 
-/// In `make test` a mutation that is explained is searched so far; what is missed is found within a
-/// few hundred images. CAIRN_TORTURE_SECONDS lifts the bound.
-std::uint64_t MaxImages() {
-  return std::getenv("CAIRN_TORTURE_SECONDS") == nullptr ? 1500 : ~std::uint64_t{0};
-}
+/// In `make test` each pass over a scenario ends here. CAIRN_TORTURE_SECONDS lifts the bound.
+std::uint64_t MaxImages() { return Torture::Asked() ? ~std::uint64_t{0} : 400; }
 
 struct Outcome {
   std::uint64_t images = 0;
@@ -37,10 +44,10 @@ struct Outcome {
 };
 
 /// The ends that lose most come first.
-std::vector<End> MutationEnds(Machine::Kind kind) {
+std::vector<End> MutationEnds(Machine::Kind kind, std::uint64_t seeds) {
   if (kind == Machine::Kind::kBucket) return {{Ending::kKill, 0}};
   std::vector<End> ends = {{Ending::kForget, 0}, {Ending::kKill, 0}};
-  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     ends.push_back({Ending::kSubset, seed});
     ends.push_back({Ending::kTorn, seed});
   }
@@ -56,16 +63,30 @@ bool Search(const Scenario& scenario, const Mutation& mutation, Outcome* outcome
     outcome->violation = scenario.name + ": " + recording.status.ToString();
     return false;
   }
-  // What is seen at once, and then what a further save and a further crash bring to light.
-  for (const bool save_again : {false, true}) {
-    const std::uint64_t left = MaxImages() - std::min(MaxImages(), outcome->images);
-    const Tally tally =
-        Enumerate(scenario, recording.cuts, MutationEnds(scenario.world.kind),
-                  {.max_violations = 1,
-                   .first_cut = *recording.first_effect,
-                   .max_images = save_again ? left : std::min(left, MaxImages() / 2),
-                   .save_again = save_again,
-                   .mutation = &mutation});
+  // First what is near the sync, in many ways; then everything; then what a further save and a
+  // further crash bring to light, also of syncs that only a recovery misses.
+  const bool everywhere = mutation.ignore && !mutation.late();
+  struct Pass {
+    std::size_t first_cut;
+    std::size_t max_cuts;
+    std::vector<End> ends;
+    bool save_again;
+  };
+  const std::size_t first = *recording.first_effect;
+  const Machine::Kind kind = scenario.world.kind;
+  const std::vector<Pass> passes = {
+      {first, 16, MutationEnds(kind, 12), false},
+      {first, recording.cuts.size(), MutationEnds(kind, 2), false},
+      {everywhere ? 0 : first, recording.cuts.size(), {{Ending::kKill, 0}}, true},
+  };
+  for (const Pass& pass : passes) {
+    const Tally tally = Enumerate(scenario, recording.cuts, pass.ends,
+                                  {.max_violations = 1,
+                                   .first_cut = pass.first_cut,
+                                   .max_cuts = pass.max_cuts,
+                                   .max_images = MaxImages(),
+                                   .save_again = pass.save_again,
+                                   .mutation = &mutation});
     outcome->images += tally.images;
     if (tally.violations.empty()) continue;
     outcome->violation = tally.violations.front().text;
@@ -74,16 +95,16 @@ bool Search(const Scenario& scenario, const Mutation& mutation, Outcome* outcome
   return true;
 }
 
-/// The likely scenario first.
+/// The likely scenario first; with `only_likely` that one alone.
 Outcome Judge(const std::vector<Scenario>& scenarios, const Mutation& mutation,
-              const std::string& likely) {
+              const std::string& likely, bool only_likely) {
   std::vector<const Scenario*> order;
   for (const Scenario& scenario : scenarios) order.push_back(&scenario);
   std::stable_partition(order.begin(), order.end(),
                         [&](const Scenario* scenario) { return scenario->name == likely; });
   Outcome outcome;
   for (const Scenario* scenario : order) {
-    if (!Search(*scenario, mutation, &outcome)) break;
+    if (!Search(*scenario, mutation, &outcome) || only_likely) break;
   }
   return outcome;
 }
@@ -97,7 +118,10 @@ class MutationTest : public testing::TestWithParam<Machine::Kind> {
   ~MutationTest() override { SetLogSink(nullptr); }
 
   void Judge(const Mutation& mutation, const std::string& likely) {
-    const Outcome outcome = crash::Judge(scenarios_, mutation, likely);
+    // What is explained is searched through by the torture alone.
+    const bool explained = Explained(GetParam()).contains(mutation.name);
+    const Outcome outcome =
+        crash::Judge(scenarios_, mutation, likely, explained && !Torture::Asked());
     EXPECT_TRUE(outcome.active) << "no scenario comes by here: " << mutation.name;
     std::string found = outcome.violation.substr(0, outcome.violation.find('\n'));
     if (found.empty()) {
@@ -124,6 +148,18 @@ class MutationTest : public testing::TestWithParam<Machine::Kind> {
   std::set<std::string> missed_by_nobody_;
 };
 
+/// The scenario that notices first what a step leaves out, where it is not the first with that
+/// step.
+const std::map<std::string, std::string>& Likely() {
+  static const std::map<std::string, std::string> scenarios = {
+      {"open: cairn.json", "overtaken writer"},
+      {"open: fence", "overtaken writer"},
+      {"open: seal", "overtaken writer"},
+      {"remove: note", "notes"},
+  };
+  return scenarios;
+}
+
 bool IsSync(const std::string& name) { return name.starts_with("no f"); }
 
 TEST_P(MutationTest, EverySyncIsMissedOrExplained) {
@@ -134,7 +170,10 @@ TEST_P(MutationTest, EverySyncIsMissedOrExplained) {
     ASSERT_TRUE(recording.status.ok()) << recording.status.ToString();
     for (const SyncPoint& point : recording.syncs) first.emplace(point, scenario.name);
   }
-  for (const auto& [point, scenario] : first) Judge(WithoutSync(point), scenario);
+  for (const auto& [point, scenario] : first) {
+    const auto likely = Likely().find(point.step);
+    Judge(WithoutSync(point), likely == Likely().end() ? scenario : likely->second);
+  }
   ExpectOnlyExplained(IsSync);
 }
 

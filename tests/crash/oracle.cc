@@ -3,6 +3,16 @@
 #include <algorithm>
 
 namespace cairn::crash {
+void Oracle::Resume(const Promise& promise) {
+  MutexLock lock(&mu_);
+  promise_ = promise;
+  released_.clear();
+  for (const int serial : promise.acknowledged) {
+    if (!promise.required.contains(serial)) released_.insert(serial);
+  }
+  promise_.required.clear();  // worked out anew
+}
+
 int Oracle::Begin(std::int64_t step) {
   MutexLock lock(&mu_);
   const int serial = promise_.begun.empty() ? 1 : promise_.begun.rbegin()->first + 1;

@@ -27,6 +27,8 @@ class Oracle {
  public:
   explicit Oracle(std::optional<std::uint64_t> keep_last) : keep_last_(keep_last) {}
 
+  /// Goes on with what was promised before the machine ended.
+  void Resume(const Promise& promise) EXCLUDES(mu_);
   /// The serial number of a new save.
   int Begin(std::int64_t step) EXCLUDES(mu_);
   void Acknowledge(int serial) EXCLUDES(mu_);

@@ -75,7 +75,6 @@ Result<std::unique_ptr<CheckpointManager>> Recovery::Open(ManagerOptions options
   env.pid = 200;
   *store = env.store;
   env.on_step = SetCurrentStep;
-  if (!options.read_only && options.run == 0) options.run = promise_.run;
   options.retention.keep_last = std::nullopt;
   options.copy_threads = 1;
   return OpenManager(std::move(options), std::move(env), SmallLayout());
@@ -116,7 +115,7 @@ std::string Recovery::CheckReader(int rank) {
 
 // A run that was replaced stays out.
 std::string Recovery::CheckOlderRun() {
-  if (promise_.run < 2) return "";
+  if (promise_.run == 0) return "";
   ManagerOptions options;
   options.run = promise_.run - 1;
   std::shared_ptr<Store> store;
@@ -217,6 +216,13 @@ std::string Recovery::CheckNoGarbage(Store* store) {
 }
 
 std::string Recovery::CheckNewSave(CheckpointManager* manager) {
+  // An opening that returned has replaced older runs for good.
+  Machine opened(machine_->Snapshot(), Ending::kForget, 0);
+  Promise replaced;
+  replaced.run = promise_.run + 1;
+  if (std::string wrong = Recovery(&opened, job_, replaced, {}).CheckOlderRun(); !wrong.empty()) {
+    return "after an opening and a power loss: " + wrong;
+  }
   constexpr int kNewSerial = 1000;
   constexpr std::int64_t kNewStep = 1000;
   PreparedSave save = job_.Prepare(kNewSerial, kNewStep);
@@ -229,6 +235,7 @@ std::string Recovery::CheckNewSave(CheckpointManager* manager) {
   // It was acknowledged, so a power loss now must not harm it, nor what was listed before it.
   Machine again(machine_->Snapshot(), Ending::kForget, 0);
   Promise promise = promise_;
+  promise.run = promise_.run + 1;
   promise.begun[kNewSerial] = kNewStep;
   promise.acknowledged.assign(listed_.begin(), listed_.end());
   promise.acknowledged.push_back(kNewSerial);
@@ -255,7 +262,9 @@ std::string Recovery::Run() {
   }
   if (std::string wrong = CheckOlderRun(); !wrong.empty()) return wrong;
   std::shared_ptr<Store> store;
-  auto manager = Open({}, &store);
+  ManagerOptions options;
+  options.run = promise_.run + 1;
+  auto manager = Open(options, &store);
   if (!manager.ok()) return "open: " + manager.status().ToString();
   if (std::string wrong = CheckLatest(manager->get(), 0); !wrong.empty()) return wrong;
   if (std::string wrong = CheckList(manager->get(), store.get()); !wrong.empty()) return wrong;

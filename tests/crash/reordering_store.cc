@@ -84,10 +84,12 @@ Status ReorderingStore::Create(const std::string& name, std::string_view bytes) 
              [this, name, bytes = std::string(bytes)] { return inner_->Create(name, bytes); });
 }
 
-Status ReorderingStore::CreateVolatile(const std::string& name, std::string_view bytes) {
-  return Run({.kind = Kind::kCreate, .name = name}, [this, name, bytes = std::string(bytes)] {
-    return inner_->CreateVolatile(name, bytes);
-  });
+Status ReorderingStore::CreateVolatile(const std::string& name, std::string_view bytes,
+                                       AfterCrash crash) {
+  return Run({.kind = Kind::kCreate, .name = name},
+             [this, name, bytes = std::string(bytes), crash] {
+               return inner_->CreateVolatile(name, bytes, crash);
+             });
 }
 
 Result<std::string> ReorderingStore::Get(const std::string& name, std::uint64_t limit) {

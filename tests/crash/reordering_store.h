@@ -37,7 +37,7 @@ class ReorderingStore final : public Store {
   StoreTraits traits() const override { return inner_->traits(); }
   Status Put(const std::string& name, std::string_view bytes) override;
   Status Create(const std::string& name, std::string_view bytes) override;
-  Status CreateVolatile(const std::string& name, std::string_view bytes) override;
+  Status CreateVolatile(const std::string& name, std::string_view bytes, AfterCrash crash) override;
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
   Result<ObjectInfo> Stat(const std::string& name) override;
   Result<Listing> List(const std::string& prefix) override;

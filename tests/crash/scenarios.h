@@ -55,6 +55,7 @@ struct Tally {
 struct EnumerateOptions {
   std::size_t max_violations = 5;  // stop then
   std::size_t first_cut = 0;
+  std::size_t max_cuts = ~std::size_t{0};
   std::uint64_t max_images = ~std::uint64_t{0};
   bool save_again = true;              // see RecoveryOptions
   const Mutation* mutation = nullptr;  // borrowed: of the recovery too
@@ -68,5 +69,17 @@ Tally Enumerate(const Scenario& scenario, const std::vector<Cut>& cuts,
 /// The opening, a save and retention that follow the end of `scenario` at `cut`: the second world,
 /// whose own cuts make the double crash.
 Recording RecordAfter(const Scenario& scenario, const Cut& cut, const End& end);
+
+struct TwiceOptions {
+  std::uint64_t seed = 1;
+  int samples = 1;            // second ends, drawn for each first one
+  std::size_t stride = 1;     // every so many first cuts …
+  std::size_t first_cut = 0;  // … from this one on
+  std::size_t max_violations = 5;
+};
+/// Ends the machine at every cut in one way, drawn; recovers; ends it again in the middle of that,
+/// `samples` times; recovers and checks. Uses as many threads as there are cores.
+Tally EnumerateTwice(const Scenario& scenario, const std::vector<Cut>& cuts,
+                     const TwiceOptions& how);
 
 }  // namespace cairn::crash

@@ -20,12 +20,8 @@ SyncPoint PointOf(const SimSync& sync) {
   if (const auto at = path.find(kCopy); at != std::string::npos) {
     path.erase(at + kCopy.size() - 2, 2);
   }
-  // Records are told apart by the step: all of them pass through a temporary name. Pins and scores
-  // are no steps of their own.
-  if (sync.why.starts_with("record")) {
-    const bool note = path.find("/notes") != std::string::npos && current_step != "remove: note";
-    point.step = note ? "pin or score" : current_step;
-  }
+  // Records are told apart by the step: all of them pass through a temporary name.
+  if (sync.why.starts_with("record")) point.step = current_step;
   return point;
 }
 

@@ -48,10 +48,7 @@ World::World(Options options, const Image& image, Ending ending, std::uint64_t s
              const Promise& promise)
     : World(std::move(options)) {
   machine_ = std::make_unique<Machine>(image, ending, seed);
-  for (const auto& [serial, step] : promise.begun) {
-    if (oracle_.Begin(step) != serial) std::abort();
-  }
-  for (const int serial : promise.acknowledged) oracle_.Acknowledge(serial);
+  oracle_.Resume(promise);
 }
 
 World::~World() = default;
@@ -147,6 +144,12 @@ void World::OnStep(int rank, std::string_view name) {
   MutexLock lock(&mu_);
   step_ = std::string(name);
   ++steps_[step_];
+  if (!fail_step_.empty() && fail_step_ == name) {
+    fail_step_.clear();
+    machine_->faults()->Arm({.failure = FsFailure::kIoError,
+                             .trigger = {.at = 0, .kind = fail_operation_},
+                             .status = Status()});
+  }
   if (options_.mutation != nullptr && options_.mutation->late_step == name) {
     for (LateSync& late : late_) late.due = true;
   }
@@ -237,6 +240,12 @@ Result<CheckpointInfo> World::Save(CheckpointManager* manager, int serial, int r
   PreparedSave save = options_.job.Prepare(serial, step, rank, options_.world_size);
   ASSIGN_OR_RETURN(const SaveHandle handle, manager->Save(std::move(save.request)));
   return handle.Wait();
+}
+
+void World::FailOnce(std::string step, FsOpKind operation) {
+  MutexLock lock(&mu_);
+  fail_step_ = std::move(step);
+  fail_operation_ = operation;
 }
 
 std::map<std::string, int> World::steps() const {

@@ -77,6 +77,9 @@ class World {
   /// Saves and waits; `serial` from Oracle::Begin.
   Result<CheckpointInfo> Save(CheckpointManager* manager, int serial, int rank = 0);
 
+  /// The first operation of that kind in the next step of that name fails. On a disk.
+  void FailOnce(std::string step, FsOpKind operation) EXCLUDES(mu_);
+
   /// How often each protocol step was begun.
   std::map<std::string, int> steps() const EXCLUDES(mu_);
 
@@ -111,6 +114,8 @@ class World {
   };
   std::vector<LateSync> late_ GUARDED_BY(mu_);
   std::optional<std::size_t> first_effect_ GUARDED_BY(mu_);
+  std::string fail_step_ GUARDED_BY(mu_);
+  FsOpKind fail_operation_ GUARDED_BY(mu_) = FsOpKind::kSync;
   std::vector<int> saving_ GUARDED_BY(mu_);           // the save of each rank; 0: none
   std::vector<std::uint64_t> polls_ GUARDED_BY(mu_);  // by rank
   std::string linked_manifest_ GUARDED_BY(mu_);       // a directory whose manifest is not synced

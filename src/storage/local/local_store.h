@@ -75,7 +75,7 @@ class LocalStore final : public Store {
 
   Status Put(const std::string& name, std::string_view bytes) override;
   Status Create(const std::string& name, std::string_view bytes) override;
-  Status CreateVolatile(const std::string& name, std::string_view bytes) override;
+  Status CreateVolatile(const std::string& name, std::string_view bytes, AfterCrash crash) override;
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
   Result<ObjectInfo> Stat(const std::string& name) override;
   Result<Listing> List(const std::string& prefix) override;
@@ -134,8 +134,13 @@ class LocalStore final : public Store {
   /// `why` "": the bytes need not be durable.
   Result<Temporary> WriteTemporary(const std::string& name, std::string_view bytes,
                                    std::string_view why);
-  Status CreateNew(const std::string& name, std::string_view bytes, bool durable);
-  Status CreateOnce(const std::string& name, std::string_view bytes, bool durable);
+  /// What Create syncs.
+  struct Syncs {
+    bool bytes = true;
+    bool name = true;
+  };
+  Status CreateNew(const std::string& name, std::string_view bytes, Syncs syncs);
+  Status CreateOnce(const std::string& name, std::string_view bytes, Syncs syncs);
   void RemoveTemporary(const std::string& temporary);
   /// NotFound instead of `status` when `name` is a directory or leads through a file: on other
   /// stores such a name is simply not there.
