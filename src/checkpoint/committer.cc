@@ -321,6 +321,8 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   auto manifest = commit();
   if (!manifest.ok()) {
     if (manifest.status().Is(Code::kAborted) || unknown) return manifest;  // others clean up
+    // Only a deadline says that others are missing; any other failure is our own.
+    if (!manifest.status().Is(Code::kDeadlineExceeded)) missing = {self()};
     if (!announced) {
       // Harmless when the announcement is there all the same: of two records the first stays.
       AnnounceSkipped(task).IgnoreError("the others give up at their own deadline");

@@ -328,7 +328,8 @@ Status Generation::CheckFence() const {
                       std::to_string(number_ + 1) + who);
 }
 
-Result<std::map<std::string, std::string, std::less<>>> Generation::ReadJoins() {
+Result<std::map<std::string, std::string, std::less<>>> Generation::ReadJoins(
+    std::uint64_t generation) {
   Store* store = env_.store.get();
   RETURN_IF_ERROR(store->Refresh(std::string(names::kJoins)));
   ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kJoins)));
@@ -340,10 +341,19 @@ Result<std::map<std::string, std::string, std::less<>>> Generation::ReadJoins() 
       return bytes.status();
     }
     auto join = Decode<JoinRecord>(*bytes);
-    // Only who has seen our fence is known to live: what the dead left behind names an older one.
-    if (join.ok() && join->generation == number_) joins[join->participant] = join->uuid;
+    // Only who has seen that fence is known to live: what the dead left behind names an older one.
+    if (join.ok() && join->generation == generation) joins[join->participant] = join->uuid;
   }
   return joins;
+}
+
+std::vector<std::string> Generation::Missing(
+    const std::map<std::string, std::string, std::less<>>& joins) {
+  std::vector<std::string> missing;
+  for (std::size_t i = 1; i < options_.participants.size(); ++i) {
+    if (!joins.contains(options_.participants[i])) missing.push_back(options_.participants[i]);
+  }
+  return missing;
 }
 
 Status Generation::StartParticipants() {
@@ -351,19 +361,16 @@ Status Generation::StartParticipants() {
   const Clock::Duration deadline = env_.clock->Now() + options_.join_deadline;
   auto poll = std::chrono::nanoseconds(kFirstPoll);
   for (;;) {
-    ASSIGN_OR_RETURN(const auto joins, ReadJoins());
-    std::vector<std::string> missing;
-    start_.participants.clear();
-    start_.participants[options_.participants[0]] = uuid_;
-    for (std::size_t i = 1; i < options_.participants.size(); ++i) {
-      const auto it = joins.find(options_.participants[i]);
-      if (it == joins.end()) {
-        missing.push_back(options_.participants[i]);
-      } else {
-        start_.participants[it->first] = it->second;
+    ASSIGN_OR_RETURN(const auto joins, ReadJoins(number_));
+    const std::vector<std::string> missing = Missing(joins);
+    if (missing.empty()) {
+      start_.participants.clear();
+      start_.participants[options_.participants[0]] = uuid_;
+      for (std::size_t i = 1; i < options_.participants.size(); ++i) {
+        start_.participants[options_.participants[i]] = joins.at(options_.participants[i]);
       }
+      break;
     }
-    if (missing.empty()) break;
     RETURN_IF_ERROR(CheckFence());
     if (env_.clock->Now() >= deadline) {
       return DeadlineExceededError(
@@ -397,7 +404,7 @@ Status Generation::StartParticipants() {
 }
 
 Status Generation::AdmitRestarted(const std::string& restore_id) {
-  ASSIGN_OR_RETURN(const auto joins, ReadJoins());
+  ASSIGN_OR_RETURN(const auto joins, ReadJoins(number_));
   StartRecord next = start_;
   next.restore = restore_id;
   for (const auto& [participant, uuid] : joins) {
@@ -468,10 +475,15 @@ Status Generation::OpenParticipant() {
       }
     }
     if (env_.clock->Now() >= deadline) {
+      // It waits for all: who else is missing may be the one that failed.
+      const auto joins = ReadJoins(newest);
+      const std::vector<std::string> missing =
+          joins.ok() ? Missing(*joins) : std::vector<std::string>();
       return DeadlineExceededError(
           self + " waited for " + options_.participants[0] + " to start \"" + store->Describe() +
-          "\"; is it running, and is the directory shared by all ranks? Where it is not, open "
-          "each with private=True and use `cairn checkpoint merge`");
+          "\"" + (missing.empty() ? "" : ", which may be waiting for " + JoinNames(missing)) +
+          "; is it running, and is the directory shared by all ranks? Where it is not, open each "
+          "with private=True and use `cairn checkpoint merge`");
     }
     env_.clock->Sleep(poll);
     poll = std::min<std::chrono::nanoseconds>(poll * 2, kLastPoll);

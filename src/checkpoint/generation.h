@@ -76,7 +76,9 @@ class Generation {
   /// Publishes the wish to take part in the generation of the newest fence.
   Status Join(std::uint64_t newest);
   Status Sweep();
-  Result<std::map<std::string, std::string, std::less<>>> ReadJoins();
+  Result<std::map<std::string, std::string, std::less<>>> ReadJoins(std::uint64_t generation);
+  /// The participants but the committer whose joins are not there.
+  std::vector<std::string> Missing(const std::map<std::string, std::string, std::less<>>& joins);
 
   const Environment env_;
   const GenerationOptions options_;

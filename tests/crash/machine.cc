@@ -1,10 +1,13 @@
 #include "tests/crash/machine.h"
 
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "storage/local/local_store.h"
+#include "storage/local/posix_fs.h"
 
 namespace cairn::crash {
 namespace {
@@ -13,6 +16,43 @@ constexpr std::string_view kParent = "/data";
 constexpr std::size_t kSmallBlock = 4096;
 
 }  // namespace
+
+class RealDirectory {
+ public:
+  RealDirectory() {
+    std::string pattern = std::filesystem::temp_directory_path() / "cairn-crash-XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    path_ = pattern;
+  }
+  ~RealDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  RealDirectory(const RealDirectory&) = delete;
+  RealDirectory& operator=(const RealDirectory&) = delete;
+
+  std::shared_ptr<const RealDirectory> Copy() const {
+    auto copy = std::make_shared<RealDirectory>();
+    std::filesystem::copy(path_, copy->path_, std::filesystem::copy_options::recursive);
+    return copy;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string_view KindName(Machine::Kind kind) {
+  switch (kind) {
+    case Machine::Kind::kDisk:
+      return "Disk";
+    case Machine::Kind::kBucket:
+      return "Bucket";
+    case Machine::Kind::kDirectory:
+      return "Directory";
+  }
+  return "Unknown";
+}
 
 std::string_view EndingName(Ending ending) {
   switch (ending) {
@@ -39,6 +79,8 @@ Machine::Machine(Kind kind, SimFs::Options disk) {
       std::abort();
     }
     faults_ = std::make_unique<FaultyFs>(fs_.get());
+  } else if (kind == Kind::kDirectory) {
+    directory_ = std::make_shared<RealDirectory>();
   } else {
     memory_ = MemoryStore::Open({.object_store = true, .part_bytes = kSmallBlock}).value();
   }
@@ -47,6 +89,10 @@ Machine::Machine(Kind kind, SimFs::Options disk) {
 Machine::Machine(const Image& image, Ending ending, std::uint64_t seed) {
   if (const auto* memory = std::get_if<std::shared_ptr<const MemoryImage>>(&image)) {
     memory_ = MemoryStore::FromSnapshot(**memory);
+    return;
+  }
+  if (const auto* directory = std::get_if<std::shared_ptr<const RealDirectory>>(&image)) {
+    directory_ = (*directory)->Copy();
     return;
   }
   const SimImage& disk = *std::get<std::shared_ptr<const SimImage>>(image);
@@ -70,9 +116,19 @@ Machine::Machine(const Image& image, Ending ending, std::uint64_t seed) {
   faults_ = std::make_unique<FaultyFs>(fs_.get());
 }
 
+Machine::~Machine() = default;
+
+std::string Machine::root() const {
+  return directory_ != nullptr ? directory_->path() + "/run" : std::string(kRepositoryRoot);
+}
+
 Result<std::shared_ptr<Store>> Machine::NewStore(IdSource* ids) {
   if (fs_ != nullptr) {
     ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenRepository(faults_.get(), ids));
+    return std::shared_ptr<Store>(std::move(store));
+  }
+  if (directory_ != nullptr) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenRepository(PosixFs(), ids, root()));
     return std::shared_ptr<Store>(std::move(store));
   }
   std::shared_ptr<MemoryStore> store = memory_->OpenAgain();
@@ -98,6 +154,7 @@ void Machine::SetHook(std::function<void(const std::string&)> hook) {
 
 Image Machine::Snapshot() const {
   if (fs_ != nullptr) return fs_->Snapshot();
+  if (directory_ != nullptr) return directory_->Copy();
   return memory_->Snapshot();
 }
 

@@ -18,7 +18,11 @@
 
 namespace cairn::crash {
 
-using Image = std::variant<std::shared_ptr<const SimImage>, std::shared_ptr<const MemoryImage>>;
+/// A directory of the real file system, removed with the last machine or image that has it.
+class RealDirectory;
+
+using Image = std::variant<std::shared_ptr<const SimImage>, std::shared_ptr<const MemoryImage>,
+                           std::shared_ptr<const RealDirectory>>;
 
 /// How a machine ends.
 enum class Ending {
@@ -30,19 +34,27 @@ enum class Ending {
 };
 std::string_view EndingName(Ending ending);
 
-/// A machine with a disk (a local store on SimFs) or a bucket (a memory store in object-store
-/// mode). Thread-safe.
+/// A machine with a disk (a local store on SimFs), a bucket (a memory store in object-store mode),
+/// or a temporary directory of the machine that the test runs on. Thread-safe.
 class Machine {
  public:
-  enum class Kind { kDisk, kBucket };
+  enum class Kind { kDisk, kBucket, kDirectory };
   explicit Machine(Kind kind, SimFs::Options disk = {});
-  /// The machine started again after its end at that instant. A bucket knows one kind of end.
+  /// The machine started again after its end at that instant. A bucket and a directory know one
+  /// kind of end: all that was done stays.
   Machine(const Image& image, Ending ending, std::uint64_t seed);
 
-  Kind kind() const { return fs_ != nullptr ? Kind::kDisk : Kind::kBucket; }
+  ~Machine();
+
+  Kind kind() const {
+    return fs_ != nullptr ? Kind::kDisk : memory_ != nullptr ? Kind::kBucket : Kind::kDirectory;
+  }
+  /// Where the repository is, on a disk or in a directory.
+  std::string root() const;
   /// The repository's store as another process would open it.
   Result<std::shared_ptr<Store>> NewStore(IdSource* ids) EXCLUDES(mu_);
-  /// Called before every operation that may change what is stored, of stores opened later too.
+  /// Called before every operation that may change what is stored, of stores opened later too. Not
+  /// in a directory.
   void SetHook(std::function<void(const std::string&)> hook) EXCLUDES(mu_);
   Image Snapshot() const;
   SimFs* fs() { return fs_.get(); }
@@ -50,12 +62,15 @@ class Machine {
   FaultyFs* faults() { return faults_.get(); }
 
  private:
-  std::unique_ptr<SimFs> fs_;            // kDisk
-  std::unique_ptr<FaultyFs> faults_;     // kDisk: over fs_
-  std::unique_ptr<MemoryStore> memory_;  // kBucket
+  std::unique_ptr<SimFs> fs_;                       // kDisk
+  std::unique_ptr<FaultyFs> faults_;                // kDisk: over fs_
+  std::unique_ptr<MemoryStore> memory_;             // kBucket
+  std::shared_ptr<const RealDirectory> directory_;  // kDirectory; shared with images of it
   Mutex mu_;
   std::function<void(const std::string&)> hook_ GUARDED_BY(mu_);
 };
+
+std::string_view KindName(Machine::Kind kind);
 
 /// The repository as a local store of `fs`, with parts and direct I/O from a few KiB up, so that
 /// small files go the ways of large ones.
