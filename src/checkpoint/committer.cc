@@ -274,7 +274,7 @@ Result<std::string> Committer::ClaimDirectory(const SaveTask& task, const std::s
     std::string directory = NextDirectory(task, &copy);
     env_.Step("save: claim");
     const Status claimed =
-        PublishRecord(env_, names::Path(directory, names::kMarker), Encode(marker));
+        PublishForTheLiving(env_, names::Path(directory, names::kMarker), Encode(marker));
     if (claimed.ok()) return directory;
     if (!claimed.Is(Code::kAlreadyExists)) return claimed;
   }
@@ -323,6 +323,8 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   auto manifest = commit();
   if (!manifest.ok()) {
     if (manifest.status().Is(Code::kAborted) || unknown) return manifest;  // others clean up
+    // Only a deadline says that others are missing; any other failure is our own.
+    if (!manifest.status().Is(Code::kDeadlineExceeded)) missing = {self()};
     if (!announced) {
       // Harmless when the announcement is there all the same: of two records the first stays.
       AnnounceSkipped(task).IgnoreError("the others give up at their own deadline");

@@ -4,13 +4,28 @@
 
 namespace cairn {
 
-Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes) {
-  if (!env.rules.create_only_records) return env.store->Put(name, bytes);
-  Status created = env.store->Create(name, bytes);
+namespace {
+
+/// `created` is the answer to the request to create it.
+Status Judge(const Environment& env, const std::string& name, const std::string& bytes,
+             const Status& created) {
   if (!created.Is(Code::kAlreadyExists)) return created.WithContext("publish " + name);
   auto there = env.store->Get(name, kMaxManifestBytes);
   if (there.ok() && *there == bytes) return Status::Ok();
   return created.WithContext("publish " + name);
+}
+
+}  // namespace
+
+Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes) {
+  if (!env.rules.create_only_records) return env.store->Put(name, bytes);
+  return Judge(env, name, bytes, env.store->Create(name, bytes));
+}
+
+Status PublishForTheLiving(const Environment& env, const std::string& name,
+                           const std::string& bytes, AfterCrash crash) {
+  if (!env.rules.create_only_records) return env.store->Put(name, bytes);
+  return Judge(env, name, bytes, env.store->CreateVolatile(name, bytes, crash));
 }
 
 }  // namespace cairn

@@ -46,5 +46,9 @@ struct Environment {
 /// Publishes a record that only one writer may publish: OK when the name is now ours (also by an
 /// earlier, retried request), AlreadyExists when another's bytes stand there.
 Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes);
+/// The same for a record that only living processes read, such as those of the meeting of the ranks
+/// (joins, starts, attempts, parts), which a crash of the machine ends: it is not made durable.
+Status PublishForTheLiving(const Environment& env, const std::string& name,
+                           const std::string& bytes, AfterCrash crash = AfterCrash::kAnything);
 
 }  // namespace cairn

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -74,8 +75,12 @@ class Generation {
   Status PublishSeal();
   void RetireNames(const RepositoryView& view);
   Status StartParticipants();
+  /// Publishes the wish to take part in the generation of the newest fence.
+  Status Join(std::uint64_t newest);
   Status Sweep();
-  Result<std::map<std::string, std::string, std::less<>>> ReadJoins();
+  Result<std::map<std::string, std::string, std::less<>>> ReadJoins(std::uint64_t generation);
+  /// The participants but the committer whose joins are not there.
+  std::vector<std::string> Missing(const std::map<std::string, std::string, std::less<>>& joins);
 
   const Environment env_;
   const GenerationOptions options_;
@@ -87,6 +92,7 @@ class Generation {
   std::vector<Checkpoint> sealed_;
   std::set<std::string> retired_;
   StartRecord start_;
+  std::optional<std::uint64_t> joined_;  // the fence that our join answers
   bool readmitted_ = false;
 };
 

@@ -10,11 +10,13 @@
 // Removing a checkpoint, and why in this order:
 //
 //  1. The remove note takes the next number in notes/. Pins compete for the same numbers, so of a
-//     pin and a removal one comes first and the other sees it.
+//     pin and a removal one comes first and the other sees it. It is for the living: a crash that
+//     forgets it leaves a whole checkpoint, because nothing is gone before step 3 is durable. A
+//     torn one would be taken for a pin, so its bytes are synced.
 //  2. Re-read the fence: overtaken → stop before anything is gone. The new owner may have sealed
 //     the checkpoint; the note is void then.
 //  3. The manifest goes first and durably. From here the directory is garbage, whatever remains.
-//  4. Then the files that no live manifest refers to.
+//  4. Only then the files that no live manifest refers to.
 
 namespace cairn {
 namespace {
@@ -86,8 +88,8 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
       ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes, reader.ReadNotes(directory));
       if (Pinned(notes)) return Removed{};
       env.Step("remove: note");
-      const Status published =
-          PublishRecord(env, names::Note(directory, note.number), Encode(note));
+      const Status published = PublishForTheLiving(env, names::Note(directory, note.number),
+                                                   Encode(note), AfterCrash::kWholeOrNothing);
       if (published.ok()) break;
       if (!published.Is(Code::kAlreadyExists)) return published;
     }
@@ -98,7 +100,8 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
   env.Step("remove: manifest");
   const Status gone = store->Delete(names::Path(directory, names::kManifest));
   if (!gone.ok() && !gone.Is(Code::kNotFound)) return gone;
-  RETURN_IF_ERROR(store->SyncNames(directory, "removed manifest"));
+  const Status durable = store->SyncDirectory(directory, "removed manifest");
+  if (!durable.ok() && !durable.Is(Code::kNotFound)) return durable;  // NotFound: gone by hand
 
   Removed result;
   result.removed = true;

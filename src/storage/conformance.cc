@@ -224,6 +224,19 @@ TEST_P(StoreConformance, CreateNeverReplaces) {
   EXPECT_EQ(*store().Get("d/a", kNoLimit), "again");
 }
 
+TEST_P(StoreConformance, CreateVolatileNeverReplacesEither) {
+  constexpr AfterCrash kAnything = AfterCrash::kAnything;
+  constexpr AfterCrash kWhole = AfterCrash::kWholeOrNothing;
+  ASSERT_OK(store().CreateVolatile("d/a", "first", kAnything));
+  EXPECT_EQ(*OpenAnother()->Get("d/a", kNoLimit), "first");
+  EXPECT_EQ(store().CreateVolatile("d/a", "second", kAnything).code(), Code::kAlreadyExists);
+  EXPECT_EQ(OpenAnother()->Create("d/a", "third").code(), Code::kAlreadyExists);
+  ASSERT_OK(store().Create("d/b", "durable"));
+  EXPECT_EQ(store().CreateVolatile("d/b", "second", kWhole).code(), Code::kAlreadyExists);
+  EXPECT_EQ(*store().Get("d/a", kNoLimit), "first");
+  EXPECT_EQ(store().CreateVolatile("d/../b", "x", kWhole).code(), Code::kInvalidArgument);
+}
+
 TEST_P(StoreConformance, CreateStoresEmptyAndLargeObjects) {
   ASSERT_OK(store().Create("empty", ""));
   EXPECT_EQ(*store().Get("empty", kNoLimit), "");

@@ -39,6 +39,12 @@ enum class WriteMode {
   kBuffered,  // through the page cache, written back and dropped as it goes
 };
 
+/// What a crash of the machine may leave of a volatile object.
+enum class AfterCrash {
+  kWholeOrNothing,
+  kAnything,  // also a name with torn bytes, or none
+};
+
 struct NewObject {
   std::uint64_t bytes = 0;  // the final size, known beforehand
   std::string reuse;        // an object of the pool to write over (it disappears), or empty
@@ -125,6 +131,13 @@ class Store {
   /// As Put, but never replaces: of all callers at any time exactly one gets OK for a name, the
   /// others AlreadyExists. After any other error the object may or may not be there.
   virtual Status Create(const std::string& name, std::string_view bytes) = 0;
+  /// As Create (one winner, never seen half-written), for what only the living read: a crash of the
+  /// machine may forget it, or more, as `crash` allows. Stores that gain nothing by that make it
+  /// durable.
+  virtual Status CreateVolatile(const std::string& name, std::string_view bytes,
+                                AfterCrash /*crash*/) {
+    return Create(name, bytes);
+  }
   /// The whole object; ResourceExhausted when it is larger than `limit`.
   virtual Result<std::string> Get(const std::string& name, std::uint64_t limit) = 0;
   virtual Result<ObjectInfo> Stat(const std::string& name) = 0;
@@ -141,8 +154,8 @@ class Store {
   /// `prefix`, and the directories that lead to it. Nothing to do on object stores.
   virtual Status SyncNames(const std::string& prefix, std::string_view why) = 0;
   /// Makes durable every name that stands directly in `directory`, whoever made it: what another
-  /// process has published is visible before it is durable. NotFound when the directory is not
-  /// there. Nothing to do on object stores.
+  /// process has published is visible before it is durable. The directory's own name is not
+  /// covered. NotFound when it is not there. Nothing to do on object stores.
   virtual Status SyncDirectory(const std::string& /*directory*/, std::string_view /*why*/) {
     return Status::Ok();
   }

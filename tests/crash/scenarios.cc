@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <span>
 #include <thread>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/status_macros.h"
+#include "base/thread_annotations.h"
+#include "storage/sim/seeded_random.h"
+#include "tests/crash/recovery.h"
 
 namespace cairn::crash {
 namespace {
@@ -92,6 +97,7 @@ Status TakeNotes(World* world) {
     return serial;
   };
   auto pin = [&](int serial, bool pinned) -> Status {
+    SetCurrentStep("pin");
     oracle.Pinning(serial);
     RETURN_IF_ERROR(pinned ? manager->Pin(ids[serial]) : manager->Unpin(ids[serial]));
     oracle.Pinned(serial, pinned);
@@ -103,6 +109,7 @@ Status TakeNotes(World* world) {
   RETURN_IF_ERROR(save().status());
   RETURN_IF_ERROR(save().status());  // the second goes, the first stays
   (void)second;
+  SetCurrentStep("score");
   oracle.Scoring();
   RETURN_IF_ERROR(manager->AddMetrics(ids[first], Value::Object{{"score", 0.5}}));
   oracle.Scored(first, 0.5);
@@ -115,6 +122,41 @@ Status TakeNotes(World* world) {
   RETURN_IF_ERROR(manager->Delete(ids[last]));
   oracle.Deleted(last);
   RETURN_IF_ERROR(save().status());
+  return manager->Close();
+}
+
+/// A writer is overtaken by a new run and saves once more: it learns that it is fenced, and what it
+/// has committed does not count.
+Status Overtake(World* world) {
+  Oracle& oracle = world->oracle();
+  ASSIGN_OR_RETURN(auto old, world->Open(0, [](ManagerOptions* options) { options->run = 1; }));
+  oracle.Opened(1);
+  RETURN_IF_ERROR(SaveTimes(world, old.get(), 1));
+  ASSIGN_OR_RETURN(auto owner, world->Open(0, [](ManagerOptions* options) {
+    options->run = 2;
+    options->takeover = true;
+  }));
+  oracle.Opened(2);
+  const int late = oracle.Begin(20);
+  const auto saved = world->Save(old.get(), late);
+  if (!saved.status().Is(Code::kAborted)) {
+    return InternalError("an overtaken writer saved: " + saved.status().ToString());
+  }
+  oracle.Fenced(late);
+  old->Close().IgnoreError("it is fenced");
+  RETURN_IF_ERROR(world->Save(owner.get(), oracle.Begin(30)).status());
+  return owner->Close();
+}
+
+/// The sync of a manifest's name fails: the save takes its manifest back, and the next one works.
+Status Withdraw(World* world) {
+  ASSIGN_OR_RETURN(auto manager, world->Open());
+  RETURN_IF_ERROR(SaveTimes(world, manager.get(), 1));
+  world->FailOnce("save: manifest", FsOpKind::kSyncDirectory);
+  const auto failed = world->Save(manager.get(), world->oracle().Begin(20));
+  if (failed.ok()) return InternalError("a manifest that could not be synced was acknowledged");
+  manager->WaitAll().IgnoreError("says it once more");
+  RETURN_IF_ERROR(world->Save(manager.get(), world->oracle().Begin(30)).status());
   return manager->Close();
 }
 
@@ -163,18 +205,26 @@ std::vector<Scenario> Scenarios(Machine::Kind kind) {
   all.push_back(Make("user files", kind, MostlyFrozenModel(), 2,
                      [](World* world) { return OpenAndSave(world, 3); }));
   all.back().world.job = Job(1, MostlyFrozenModel(), /*user_files=*/true);
+  all.push_back(Make("overtaken writer", kind, MostlyFrozenModel(), std::nullopt, Overtake));
+  all.back().late_commits = true;
+  if (disk) {
+    all.push_back(Make("withdrawn manifest", kind, MostlyFrozenModel(), std::nullopt, Withdraw));
+  }
   return all;
 }
 
-Recording Record(const Scenario& scenario, const std::function<bool(const SyncPoint&)>& ignore) {
-  World world(scenario.world);
+Recording Record(const Scenario& scenario, const Mutation* mutation) {
+  World::Options options = scenario.world;
+  options.mutation = mutation;
+  World world(options);
   if (scenario.foreign) world.PlantForeign();
-  if (scenario.world.kind == Machine::Kind::kDisk) world.WatchSyncs(ignore);
+  if (scenario.world.kind == Machine::Kind::kDisk) world.WatchSyncs();
   world.StartRecording();
   Recording recording;
   recording.status = scenario.run(&world);
   recording.cuts = world.StopRecording();
   recording.syncs = world.syncs();
+  recording.first_effect = world.first_effect();
   const auto steps = world.steps();
   for (const std::string& step : scenario.must_do) {
     if (!steps.contains(step)) recording.not_done.push_back(step);
@@ -187,12 +237,14 @@ Recording RecordAfter(const Scenario& scenario, const Cut& cut, const End& end) 
   options.world_size = 1;
   options.seed = 77;
   options.manager.retention.keep_last = 2;
+  options.manager.run = cut.promise.run + 1;
   World world(options, cut.image, end.ending, end.seed, cut.promise);
   world.StartRecording();
   Recording recording;
   recording.status = [&]() -> Status {
     ASSIGN_OR_RETURN(auto manager, world.Open());
     ASSIGN_OR_RETURN(const std::set<int> sealed, ListSerials(manager.get()));
+    world.oracle().Opened(options.manager.run);
     world.oracle().Adopt(sealed);
     RETURN_IF_ERROR(SaveTimes(&world, manager.get(), 1));
     return manager->Close();
@@ -212,45 +264,122 @@ std::vector<End> Ends(Machine::Kind kind, int seeds, std::uint64_t first_seed) {
   return ends;
 }
 
-Tally Enumerate(const Scenario& scenario, const std::vector<Cut>& cuts,
-                const std::vector<End>& ends, std::size_t max_violations) {
-  Tally tally;
-  tally.cuts = cuts.size();
-  const std::size_t total = cuts.size() * ends.size();
+namespace {
+
+/// Calls work(i) for all i below `total` on all cores, until one says false.
+void OnAllCores(std::size_t total, const std::function<bool(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
+  std::vector<std::jthread> threads;
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  for (unsigned core = 0; core < cores; ++core) {
+    threads.emplace_back([&] {
+      for (std::size_t i = next++; i < total; i = next++) {
+        if (!work(i)) next = total;
+      }
+    });
+  }
+}
+
+std::string DescribeEnd(const Cut& cut, std::size_t at, const End& end) {
+  return "cut " + std::to_string(at) + " before \"" + cut.before + "\" (" + cut.step + "), " +
+         std::string(EndingName(end.ending)) + " with seed " + std::to_string(end.seed);
+}
+
+/// Violations that several threads find.
+class Findings {
+ public:
+  explicit Findings(std::size_t max) : max_(max) {}
+  /// False when there are enough.
+  bool Add(Violation violation) EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    violations_.push_back(std::move(violation));
+    return violations_.size() < max_;
+  }
+  std::vector<Violation> Take() EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    return std::move(violations_);
+  }
+
+ private:
+  const std::size_t max_;
+  Mutex mu_;
+  std::vector<Violation> violations_ GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+Tally Enumerate(const Scenario& scenario, const std::vector<Cut>& cuts,
+                const std::vector<End>& ends, const EnumerateOptions& how) {
+  Tally tally;
+  const std::size_t count =
+      std::min(cuts.size() - std::min(how.first_cut, cuts.size()), how.max_cuts);
+  tally.cuts = count;
+  const std::size_t total = std::min<std::uint64_t>(count * ends.size(), how.max_images);
   std::atomic<std::uint64_t> images{0};
-  Mutex mu;
-  auto work = [&] {
-    for (;;) {
-      const std::size_t i = next++;
-      if (i >= total) return;
-      // One way of ending after the other, over all cuts: the common ones find most.
-      const End& end = ends[i / cuts.size()];
-      const std::size_t at = i % cuts.size();
-      const Cut& cut = cuts[at];
-      const std::uint64_t seed = end.seed * 1'000'003 + at;
-      Machine machine(cut.image, end.ending, seed);
+  Findings findings(how.max_violations);
+  OnAllCores(total, [&](std::size_t i) {
+    const std::size_t at = how.first_cut + i % count;
+    const Cut& cut = cuts[at];
+    End end = ends[i / count];
+    end.seed = (end.seed * 1'000'003 + at) ^ Xxh3(std::as_bytes(std::span(scenario.name)));
+    Machine machine(cut.image, end.ending, end.seed);
+    RecoveryOptions options;
+    options.foreign = scenario.foreign;
+    options.world_size = scenario.world.world_size;
+    options.no_garbage =
+        !scenario.late_commits && (end.ending == Ending::kKeep || end.ending == Ending::kKill);
+    options.save_again = how.save_again;
+    options.mutation = how.mutation;
+    const std::string broken = CheckRecovery(&machine, scenario.world.job, cut.promise, options);
+    ++images;
+    if (broken.empty()) return true;
+    return findings.Add({at, scenario.name + ", " + DescribeEnd(cut, at, end) + ": " + broken});
+  });
+  tally.images = images;
+  tally.violations = findings.Take();
+  return tally;
+}
+
+Tally EnumerateTwice(const Scenario& scenario, const std::vector<Cut>& cuts,
+                     const TwiceOptions& how) {
+  const Machine::Kind kind = scenario.world.kind;
+  const std::vector<End> ends = Ends(kind, 1);
+  Tally tally;
+  tally.cuts = (cuts.size() - std::min(how.first_cut, cuts.size()) + how.stride - 1) / how.stride;
+  std::atomic<std::uint64_t> images{0};
+  Findings findings(how.max_violations);
+  OnAllCores(tally.cuts, [&](std::size_t i) {
+    const std::size_t at = how.first_cut + i * how.stride;
+    const Cut& cut = cuts[at];
+    SeededRandom random((how.seed * 1'000'003 + at) ^
+                        Xxh3(std::as_bytes(std::span(scenario.name))));
+    const End first{ends[random.Below(ends.size())].ending, random.Next()};
+    const std::string name = scenario.name + ", " + DescribeEnd(cut, at, first);
+    const Recording again = RecordAfter(scenario, cut, first);
+    if (!again.status.ok()) {
+      return findings.Add({at, name + ": the recovery: " + again.status.ToString()});
+    }
+    for (int sample = 0; sample < how.samples; ++sample) {
+      const std::size_t second_at = random.Below(again.cuts.size());
+      const Cut& second_cut = again.cuts[second_at];
+      const End second{ends[random.Below(ends.size())].ending, random.Next()};
+      Machine machine(second_cut.image, second.ending, second.seed);
       RecoveryOptions options;
       options.foreign = scenario.foreign;
-      options.world_size = scenario.world.world_size;
-      options.no_garbage = end.ending == Ending::kKeep || end.ending == Ending::kKill;
-      const std::string broken = CheckRecovery(&machine, scenario.world.job, cut.promise, options);
+      options.save_again = false;
+      const std::string broken =
+          CheckRecovery(&machine, scenario.world.job, second_cut.promise, options);
       ++images;
       if (broken.empty()) continue;
-      MutexLock lock(&mu);
-      tally.violations.push_back({at, scenario.name + ", cut " + std::to_string(at) + " before \"" +
-                                          cut.before + "\" (" + cut.step + "), " +
-                                          std::string(EndingName(end.ending)) + " with seed " +
-                                          std::to_string(seed) + ": " + broken});
-      if (tally.violations.size() >= max_violations) next = total;
+      if (!findings.Add({at, name + "; then " + DescribeEnd(second_cut, second_at, second) + ": " +
+                                 broken})) {
+        return false;
+      }
     }
-  };
-  {
-    std::vector<std::jthread> threads;
-    const unsigned count = std::max(1u, std::thread::hardware_concurrency());
-    for (unsigned i = 0; i < count; ++i) threads.emplace_back(work);
-  }
+    return true;
+  });
   tally.images = images;
+  tally.violations = findings.Take();
   return tally;
 }
 

@@ -15,7 +15,8 @@ namespace cairn::crash {
 struct Scenario {
   std::string name;
   World::Options world;
-  bool foreign = false;  // plant foreign objects first
+  bool foreign = false;       // plant foreign objects first
+  bool late_commits = false;  // of an overtaken writer: they stay, and do not count
   std::function<Status(World*)> run;
   std::vector<std::string> must_do;  // protocol steps that a run must have gone through
 };
@@ -27,12 +28,11 @@ std::vector<Scenario> Scenarios(Machine::Kind kind);
 struct Recording {
   Status status;
   std::vector<Cut> cuts;
-  std::set<SyncPoint> syncs;          // that were asked for, on a disk
-  std::vector<std::string> not_done;  // of Scenario::must_do
+  std::set<SyncPoint> syncs;                // that were asked for, on a disk
+  std::optional<std::size_t> first_effect;  // the cut from which the mutation made a difference
+  std::vector<std::string> not_done;        // of Scenario::must_do
 };
-/// `ignore`: syncs that do nothing.
-Recording Record(const Scenario& scenario,
-                 const std::function<bool(const SyncPoint&)>& ignore = nullptr);
+Recording Record(const Scenario& scenario, const Mutation* mutation = nullptr);
 
 /// A way for the machine to end.
 struct End {
@@ -52,13 +52,34 @@ struct Tally {
   std::vector<Violation> violations;
 };
 
-/// Rebuilds the machine for every cut and way of ending, recovers and checks. Stops after
-/// `max_violations`. Uses as many threads as there are cores.
+struct EnumerateOptions {
+  std::size_t max_violations = 5;  // stop then
+  std::size_t first_cut = 0;
+  std::size_t max_cuts = ~std::size_t{0};
+  std::uint64_t max_images = ~std::uint64_t{0};
+  bool save_again = true;              // see RecoveryOptions
+  const Mutation* mutation = nullptr;  // borrowed: of the recovery too
+};
+
+/// Rebuilds the machine for every cut and way of ending, one way after the other, recovers and
+/// checks. Uses as many threads as there are cores.
 Tally Enumerate(const Scenario& scenario, const std::vector<Cut>& cuts,
-                const std::vector<End>& ends, std::size_t max_violations);
+                const std::vector<End>& ends, const EnumerateOptions& options = {});
 
 /// The opening, a save and retention that follow the end of `scenario` at `cut`: the second world,
 /// whose own cuts make the double crash.
 Recording RecordAfter(const Scenario& scenario, const Cut& cut, const End& end);
+
+struct TwiceOptions {
+  std::uint64_t seed = 1;
+  int samples = 1;            // second ends, drawn for each first one
+  std::size_t stride = 1;     // every so many first cuts …
+  std::size_t first_cut = 0;  // … from this one on
+  std::size_t max_violations = 5;
+};
+/// Ends the machine at every cut in one way, drawn; recovers; ends it again in the middle of that,
+/// `samples` times; recovers and checks. Uses as many threads as there are cores.
+Tally EnumerateTwice(const Scenario& scenario, const std::vector<Cut>& cuts,
+                     const TwiceOptions& how);
 
 }  // namespace cairn::crash

@@ -103,11 +103,20 @@ Status DirtyDirectories::SyncPath(std::string_view directory, std::string_view w
                                   std::string_view path_why) {
   MutexLock flush(&flush_mu_);
   RETURN_IF_ERROR(SyncOne(std::string(directory), why));
-  while (!directory.empty()) {
-    directory = ParentOf(directory);
-    RETURN_IF_ERROR(SyncOne(std::string(directory), path_why));
+  for (; !directory.empty(); directory = ParentOf(directory)) {
+    {
+      MutexLock lock(&mu_);
+      if (durable_.contains(directory)) continue;
+    }
+    RETURN_IF_ERROR(SyncOne(std::string(ParentOf(directory)), path_why));
   }
   return Status::Ok();
+}
+
+Status DirtyDirectories::SyncAlone(std::string_view directory, std::string_view why) {
+  NamesChanged(directory);  // as far as we know
+  MutexLock flush(&flush_mu_);
+  return SyncOne(std::string(directory), why);
 }
 
 }  // namespace cairn

@@ -39,8 +39,11 @@ class DirtyDirectories {
   /// every name that was changed there before the call is durable, also when another thread's sync
   /// is under way. A directory that has disappeared counts as synced.
   Status SyncTree(std::string_view prefix, std::string_view why);
-  /// The same for `directory` itself and those above it only; it must still be there.
+  /// The same for `directory` itself, which must still be there, and for those above it that hold
+  /// a component of its path not known to be durable.
   Status SyncPath(std::string_view directory, std::string_view why, std::string_view path_why);
+  /// Syncs `directory` alone, whoever changed names in it.
+  Status SyncAlone(std::string_view directory, std::string_view why);
 
  private:
   struct Mark {
