@@ -508,7 +508,8 @@ Status Committer::ApplyRetention() {
 Status Committer::Reload() {
   RepositoryReader reader(env_.store.get(), env_.rules);
   for (Checkpoint& checkpoint : checkpoints_) {
-    ASSIGN_OR_RETURN(checkpoint.notes, reader.ReadNotes(checkpoint.directory));
+    ASSIGN_OR_RETURN(checkpoint.notes,
+                     reader.ReadNotes(checkpoint.directory, checkpoint.manifest->id));
     checkpoint.pinned = false;
     for (const NoteRecord& note : checkpoint.notes) {
       if (note.kind == NoteKind::kPin) checkpoint.pinned = true;

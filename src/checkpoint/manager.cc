@@ -468,7 +468,8 @@ Result<std::optional<Restored>> Manager::RestoreByPath(const RestoreRequest& req
     return manifest.status();
   }
   checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
-  ASSIGN_OR_RETURN(checkpoint.notes, reader.ReadNotes(checkpoint.directory));
+  ASSIGN_OR_RETURN(checkpoint.notes,
+                   reader.ReadNotes(checkpoint.directory, checkpoint.manifest->id));
   checkpoint.foreign = checkpoint.manifest->job != job_;
   auto restored = RestoreOne(other.store.get(), checkpoint, request);
   if (!restored.ok()) return restored.status().WithContext("restore \"" + where + "\"");

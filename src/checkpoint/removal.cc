@@ -44,6 +44,7 @@ bool Pinned(const std::vector<NoteRecord>& notes) {
 Result<std::uint64_t> AppendNote(const Environment& env, const std::string& directory,
                                  const std::string& id, NoteRecord note) {
   note.uuid = env.ids->NewUuid();
+  note.checkpoint = id;
   note.time = env.clock->WallNanos();
   RepositoryReader reader(env.store.get(), env.rules);
   for (;;) {
@@ -60,6 +61,7 @@ Result<std::uint64_t> AppendNote(const Environment& env, const std::string& dire
     const Status published = PublishRecord(env, names::Note(directory, note.number), Encode(note));
     if (published.Is(Code::kAlreadyExists)) continue;
     RETURN_IF_ERROR(published);
+    if (!env.rules.reread_manifest_after_note) return note.number;
     // A removal that began after we judged may have ended before we wrote: it took its note with it
     // and so gave the number free. Then the manifest is gone, and ours is a note of nothing, left
     // to the next sweep (deleting it by name could hit another's).
@@ -79,11 +81,15 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
     NoteRecord note;
     note.kind = NoteKind::kRemove;
     note.uuid = env.ids->NewUuid();
+    // Stopped before the note is there and overtaken, we write it under a name that may belong to
+    // another checkpoint by then.
+    note.checkpoint = checkpoint.manifest->id;
     note.generation = generation.number();
     note.time = env.clock->WallNanos();
     for (;;) {
       ASSIGN_OR_RETURN(note.number, NextNoteNumber(store, directory));
-      ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes, reader.ReadNotes(directory));
+      ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes,
+                       reader.ReadNotes(directory, note.checkpoint));
       if (Pinned(notes)) return Removed{};
       env.Step("remove: note");
       const Status published =

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
       {"saves2", TakeoverDuringSaves(disk, 2)},
       {"open", TwoOpenAtOnce(disk)},
       {"removal", TakeoverDuringRemoval(disk)},
+      {"remover", TakeoverByARemover(disk)},
       {"pin", PinAgainstRetention(disk)},
       {"pintake", PinRemovalTakeover(disk)},
       {"reader", ReaderBesideRetention(disk)},

@@ -38,6 +38,7 @@ class Ledger {
     int actor = 0;
     bool late = false;  // a higher fence was there before it
     bool acknowledged = false;
+    bool pin_asked = false;
     bool pinned = false;  // somebody was told so
     State state;
     std::set<std::uint64_t> removers;  // generations whose owner announced or did its removal

@@ -127,6 +127,13 @@ Scenario TakeoverDuringRemoval(Disk disk) {
           .scripts = {OpenedWriter({20}, 1), Writer({10})}};
 }
 
+Scenario TakeoverByARemover(Disk disk) {
+  return {.name = NameOf("takeover by a remover", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10}),
+          .scripts = {OpenedWriter({20}, 1), Writer({20, 10}, 1)}};
+}
+
 Scenario PinAgainstRetention(Disk disk) {
   return {.name = NameOf("pin against retention", disk),
           .store = StoreOf(disk),

@@ -14,6 +14,8 @@ Scenario TakeoverDuringSaves(Disk disk, int saves);
 Scenario TwoOpenAtOnce(Disk disk);
 /// The first writer keeps one checkpoint: it removes the older ones while the other takes over.
 Scenario TakeoverDuringRemoval(Disk disk);
+/// Both keep one checkpoint, and the second saves under the name that the first was about to free.
+Scenario TakeoverByARemover(Disk disk);
 /// A writer with retention, and a tool that pins the checkpoint which is about to go.
 Scenario PinAgainstRetention(Disk disk);
 /// The same, and another writer takes over.
