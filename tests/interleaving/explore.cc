@@ -2,6 +2,7 @@
 #include <iostream>
 #include <map>
 
+#include "tests/interleaving/rules.h"
 #include "tests/interleaving/scenarios.h"
 
 using namespace cairn::interleaving;
@@ -23,21 +24,16 @@ int main(int argc, char** argv) {
       {"reader", ReaderBesideRetention(disk)},
       {"ranks1", TwoRanks(disk, 1, 0)},
       {"ranks2", TwoRanks(disk, 2, 1)},
+      {"replaced", ReplacedRank(disk, 0)},
       {"restart", RestartedRank(disk)},
       {"back", GoingBack(disk)},
       {"crowd", Crowd(disk)},
   };
   Scenario scenario = all.at(what);
   scenario.share_files = std::getenv("SHARE") != nullptr;
-  if (off == "fence_before_listing") scenario.rules.fence_before_listing = false;
-  if (off == "create_only_records") scenario.rules.create_only_records = false;
-  if (off == "readers_obey_seals") scenario.rules.readers_obey_seals = false;
-  if (off == "reread_fence_before_ack") scenario.rules.reread_fence_before_ack = false;
-  if (off == "reread_fence_before_delete") scenario.rules.reread_fence_before_delete = false;
-  if (off == "remove_note_first") scenario.rules.remove_note_first = false;
-  if (off == "retire_names") scenario.rules.retire_names = false;
-  if (off == "check_part_identity") scenario.rules.check_part_identity = false;
-  if (off == "latest_by_sequence") scenario.rules.latest_by_sequence = false;
+  for (const Rule& rule : kRules) {
+    if (rule.name == off) scenario.rules.*rule.on = false;
+  }
   Limits limits;
   limits.time = std::chrono::seconds(seconds);
   Exploration result;

@@ -89,11 +89,14 @@ std::function<void(Actor*)> Pinner(const std::string& directory) {
   };
 }
 
-std::function<void(Actor*)> Rank(int rank, std::vector<std::int64_t> steps) {
+/// `opened`: nobody else does anything while it opens, but where it waits for them.
+std::function<void(Actor*)> Rank(int rank, std::vector<std::int64_t> steps, bool opened = false) {
   return [=](Actor* actor) {
     ManagerOptions options = actor->RankOptions(rank, 2);
     options.retention.keep_last.reset();
+    actor->set_quiet(opened);
     auto manager = actor->Open(options);
+    actor->set_quiet(false);
     if (manager != nullptr) SaveSteps(actor, manager.get(), steps);
   };
 }
@@ -160,6 +163,14 @@ Scenario TwoRanks(Disk disk, int saves, int expiries) {
           .store = StoreOf(disk),
           .setup = nullptr,
           .scripts = {Rank(0, Steps(saves)), Rank(1, Steps(saves))},
+          .expiries = expiries};
+}
+
+Scenario ReplacedRank(Disk disk, int expiries) {
+  return {.name = NameOf("replaced rank", disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, {20}, true), Rank(1, {20}, true), Rank(1, {20})},
           .expiries = expiries};
 }
 

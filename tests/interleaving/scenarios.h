@@ -24,7 +24,9 @@ Scenario PinRemovalTakeover(Disk disk);
 Scenario ReaderBesideRetention(Disk disk);
 /// Two ranks make `saves` saves together; deadlines may pass `expiries` times.
 Scenario TwoRanks(Disk disk, int saves, int expiries);
-/// Rank 1 is started again while its former process is still alive.
+/// Two ranks save once; rank 1 is started again while its former process is still alive.
+Scenario ReplacedRank(Disk disk, int expiries);
+/// The same from a fresh repository on, with two saves.
 Scenario RestartedRank(Disk disk);
 /// One process goes back to an earlier step and on again, then another takes over.
 Scenario GoingBack(Disk disk);
