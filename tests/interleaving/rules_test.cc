@@ -1,6 +1,8 @@
-// Each rule of the commit protocol, switched off, makes the explorer find a broken promise; with the
-// rule on, the same search of the same scenario finds none. A rule that nobody misses would be a
-// step to take out of the engine, or a promise that nobody checks.
+// Each rule of the commit protocol, switched off, makes the explorer find a broken promise; with
+// the rule on, the same search of the same scenario finds none. A rule that nobody misses would be
+// a step to take out of the engine, or a promise that nobody checks.
+
+#include "tests/interleaving/rules.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +11,6 @@
 #include <string_view>
 #include <tuple>
 
-#include "tests/interleaving/rules.h"
 #include "tests/interleaving/scenarios.h"
 
 namespace cairn::interleaving {
@@ -63,8 +64,8 @@ TEST_P(EachRule, IsMissed) {
 
   scenario.rules.*rule.on = false;
   const Exploration without = ExploreDeepening(scenario, limits);
-  std::cout << "with " << rule.name << ": " << with.Summary(scenario.name) << "\nwithout: "
-            << without.Summary(scenario.name) << "\n";
+  std::cout << "with " << rule.name << ": " << with.Summary(scenario.name)
+            << "\nwithout: " << without.Summary(scenario.name) << "\n";
   EXPECT_NE(without.violation, "") << "nobody misses " << rule.name;
 }
 
