@@ -271,7 +271,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
   for (; !budget.Spent(result.runs); ++result.runs) {
     std::mt19937_64 random(seed + result.runs);
     // Few switches find other things than many.
-    const int stay = std::vector<int>{50, 80, 95}[random() % 3];
+    const int stay = std::vector<int>{500, 800, 950, 990}[random() % 4];
     int expiries_left = scenario.expiries;
     Run run(scenario, start, [&](Run* self, int current) -> std::optional<Choice> {
       if (seen.insert(self->Hash()).second) {
@@ -281,7 +281,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
       const std::vector<Option> options = OptionsOf(self->parked(), current, expiries_left);
       if (options.empty()) return std::nullopt;
       std::size_t pick = 0;
-      if (static_cast<int>(random() % 100) >= stay || options[0].choice.actor != current) {
+      if (static_cast<int>(random() % 1000) >= stay || options[0].choice.actor != current) {
         pick = random() % options.size();
       }
       // A leap in time is rare, or there would be none left for later.

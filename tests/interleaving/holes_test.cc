@@ -86,6 +86,19 @@ TEST_P(Hole, SevenALateRemoveNoteOnANameThatIsInUseAgain) {
              "was acknowledged and does not count any more");
 }
 
+TEST_P(Hole, EightAPartOfARankThatWasReplacedMeanwhile) {
+  const Scenario scenario = ReplacedRankOfThree(GetParam());
+  const std::vector<Turn> turns = {
+      Past(0, "create generations/000001/attempts/1.json"),
+      // The part of rank 1 is there, and is taken while that of rank 2 is missing.
+      Past(1, "create checkpoint_000020/parts/rank_1.json"), Past(3, "create generations/joins"),
+      // Then rank 1 is found to have been started again, and the new process is admitted.
+      Past(0, "create generations/000001.start-2.json"),
+      Past(2, "create checkpoint_000020/parts/rank_2.json"), ToTheEnd(3), ToTheEnd(0)};
+  ExpectClosed(scenario, turns);
+  ExpectOpen(scenario, &ProtocolRules::check_part_identity, turns, "holds another state");
+}
+
 INSTANTIATE_TEST_SUITE_P(Disks, Hole, testing::Values(Disk::kPlain, Disk::kObjects),
                          [](const auto& info) {
                            return info.param == Disk::kPlain ? "Plain" : "ObjectStore";

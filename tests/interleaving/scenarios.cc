@@ -90,9 +90,10 @@ std::function<void(Actor*)> Pinner(const std::string& directory) {
 }
 
 /// `opened`: nobody else does anything while it opens, but where it waits for them.
-std::function<void(Actor*)> Rank(int rank, std::vector<std::int64_t> steps, bool opened = false) {
+std::function<void(Actor*)> Rank(int rank, std::vector<std::int64_t> steps, bool opened = false,
+                                 int world_size = 2) {
   return [=](Actor* actor) {
-    ManagerOptions options = actor->RankOptions(rank, 2);
+    ManagerOptions options = actor->RankOptions(rank, world_size);
     options.retention.keep_last.reset();
     actor->set_quiet(opened);
     auto manager = actor->Open(options);
@@ -172,6 +173,14 @@ Scenario ReplacedRank(Disk disk, int expiries) {
           .setup = nullptr,
           .scripts = {Rank(0, {20}, true), Rank(1, {20}, true), Rank(1, {20})},
           .expiries = expiries};
+}
+
+Scenario ReplacedRankOfThree(Disk disk) {
+  return {.name = NameOf("replaced rank of three", disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, {20}, true, 3), Rank(1, {20}, true, 3), Rank(2, {20}, true, 3),
+                      Rank(1, {20}, false, 3)}};
 }
 
 Scenario RestartedRank(Disk disk) {

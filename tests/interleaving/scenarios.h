@@ -26,7 +26,9 @@ Scenario ReaderBesideRetention(Disk disk);
 Scenario TwoRanks(Disk disk, int saves, int expiries);
 /// Two ranks save once; rank 1 is started again while its former process is still alive.
 Scenario ReplacedRank(Disk disk, int expiries);
-/// The same from a fresh repository on, with two saves.
+/// The same with three ranks.
+Scenario ReplacedRankOfThree(Disk disk);
+/// The same with two, from a fresh repository on, with two saves.
 Scenario RestartedRank(Disk disk);
 /// One process goes back to an earlier step and on again, then another takes over.
 Scenario GoingBack(Disk disk);
