@@ -124,6 +124,19 @@ class Silence {
   ~Silence() { SetLogSink(nullptr); }
 };
 
+/// Judges states; remembers what need not be looked at twice.
+class Judgement {
+ public:
+  std::string Judge(World* world) {
+    std::string wrong = world->Check(&verified_);
+    return wrong.empty() ? world->CheckRecovery(&recovered_, &verified_) : wrong;
+  }
+
+ private:
+  std::set<std::uint64_t> verified_;
+  std::set<std::uint64_t> recovered_;
+};
+
 /// What is left of the limits.
 class Budget {
  public:
@@ -168,7 +181,7 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
   };
   std::vector<Frame> path;
   std::unordered_map<std::uint64_t, int> seen;  // state → the most preemptions left in it
-  std::set<std::uint64_t> verified;
+  Judgement judge;
   Exploration result;
   result.preemptions = limits.preemptions;
   const int preemptions = limits.preemptions.value_or(kUnlimited);
@@ -199,7 +212,7 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
                   limits.preemptions ? static_cast<std::uint64_t>(current + 1) : 0);
       const auto [it, fresh] = seen.emplace(key, preemptions_left);
       if (fresh) {
-        result.violation = self->world().Check(&verified);
+        result.violation = judge.Judge(&self->world());
         if (!result.violation.empty()) return std::nullopt;
       } else {
         if (it->second >= preemptions_left) return std::nullopt;
@@ -223,7 +236,7 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
     });
     ++result.runs;
     result.states = seen.size();
-    if (result.violation.empty()) result.violation = run.world().Check(&verified);
+    if (result.violation.empty()) result.violation = judge.Judge(&run.world());
     if (!result.violation.empty()) {
       result.schedule = Describe(run.trace());
       return result;
@@ -265,7 +278,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
   const Budget budget(limits);
   const WorldStart start = Prepare(scenario);
   std::set<std::uint64_t> seen;
-  std::set<std::uint64_t> verified;
+  Judgement judge;
   Exploration result;
   result.seed = seed;
   for (; !budget.Spent(result.runs); ++result.runs) {
@@ -275,7 +288,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
     int expiries_left = scenario.expiries;
     Run run(scenario, start, [&](Run* self, int current) -> std::optional<Choice> {
       if (seen.insert(self->Hash()).second) {
-        result.violation = self->world().Check(&verified);
+        result.violation = judge.Judge(&self->world());
         if (!result.violation.empty()) return std::nullopt;
       }
       const std::vector<Option> options = OptionsOf(self->parked(), current, expiries_left);
@@ -290,7 +303,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
       return options[pick].choice;
     });
     result.states = seen.size();
-    if (result.violation.empty()) result.violation = run.world().Check(&verified);
+    if (result.violation.empty()) result.violation = judge.Judge(&run.world());
     if (!result.violation.empty()) {
       result.violation += " (seed " + std::to_string(seed + result.runs) + ")";
       result.schedule = Describe(run.trace());
@@ -303,7 +316,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
 Exploration Replay(const Scenario& scenario, const std::vector<Turn>& turns) {
   const Silence silence;
   const WorldStart start = Prepare(scenario);
-  std::set<std::uint64_t> verified;
+  Judgement judge;
   Exploration result;
   std::vector<Turn> left(turns.rbegin(), turns.rend());
   auto misfit = [&](const Turn& turn, const std::string& what) {
@@ -313,7 +326,7 @@ Exploration Replay(const Scenario& scenario, const std::vector<Turn>& turns) {
   };
   Run run(scenario, start, [&](Run* self, int) -> std::optional<Choice> {
     ++result.states;
-    result.violation = self->world().Check(&verified);
+    result.violation = judge.Judge(&self->world());
     if (!result.violation.empty()) return std::nullopt;
     while (!left.empty()) {
       Turn& turn = left.back();
@@ -342,7 +355,7 @@ Exploration Replay(const Scenario& scenario, const std::vector<Turn>& turns) {
     return std::nullopt;
   });
   result.runs = 1;
-  if (result.violation.empty()) result.violation = run.world().Check(&verified);
+  if (result.violation.empty()) result.violation = judge.Judge(&run.world());
   result.schedule = Describe(run.trace());
   return result;
 }

@@ -55,7 +55,8 @@ struct Exploration {
 /// in the same state when the store holds the same, the ledger says the same, and every actor saw
 /// the same answers to all its operations: the actors are deterministic, so from there on they
 /// behave the same. An actor that is killed is an actor that is never chosen again, and the
-/// invariants are judged in every state; so kills need no choices of their own.
+/// invariants are judged in every state, now and after a restart from there; so kills need no
+/// choices of their own.
 Exploration ExploreAll(const Scenario& scenario, const Limits& limits);
 
 /// With 0, 1, 2 … preemptions until something is found, nothing is left out, or the limits are

@@ -22,6 +22,10 @@ class ActorClock final : public Clock {
   Actor* const actor_;
 };
 
+/// Who starts when all others were stopped, and what it saves.
+constexpr int kRecoveryActor = 200;
+constexpr std::int64_t kRecoveryStep = 90;
+
 /// Names the series that an operation on a data file belongs to; empty for protocol records.
 std::string BulkOf(const StoreOp& op) {
   if (op.name.find("/__model__/") == op.name.npos) return "";
@@ -55,7 +59,7 @@ Environment Actor::Env() {
   env.rules = world_->rules();
   env.on_step = [this](std::string_view step) {
     if (step != "acknowledge") return;
-    if (world_->scheduler() != nullptr && world_->scheduler()->stopped()) return;
+    if (Stopped()) return;
     world_->ledger().Acknowledged(number_, last_manifest_);
   };
   return env;
@@ -81,6 +85,7 @@ std::unique_ptr<CheckpointManager> Actor::Open(const ManagerOptions& options) {
   LayoutLimits limits;
   limits.recycle_from_bytes = 1;
   auto manager = OpenManager(options, Env(), limits);
+  failure_ = manager.status();
   return manager.ok() ? *std::move(manager) : nullptr;
 }
 
@@ -95,6 +100,7 @@ bool Actor::Save(CheckpointManager* manager, std::int64_t step) {
   }
   auto handle = manager->Save({.step = step, .tensors = {tensor}, .blocking = true});
   manager->WaitAll().IgnoreError("of retention: what it left is what is judged");
+  failure_ = handle.status();
   return handle.ok();
 }
 
@@ -107,7 +113,7 @@ std::optional<Ledger::Place> Actor::Floor() {
 
 void Actor::Restore(CheckpointManager* manager, std::optional<Ledger::Place> floor) {
   auto restored = manager->Restore({.allocate = true});
-  if (world_->scheduler()->stopped()) return;
+  if (Stopped()) return;
   Ledger& ledger = world_->ledger();
   if (!restored.ok()) {
     ledger.Fail("actor " + std::to_string(number_) +
@@ -121,7 +127,11 @@ void Actor::Restore(CheckpointManager* manager, std::optional<Ledger::Place> flo
 
 void Actor::Pin(CheckpointManager* manager, const std::string& id) {
   const Status pinned = manager->Pin(id);
-  if (pinned.ok() && !world_->scheduler()->stopped()) world_->ledger().PinAcknowledged(id);
+  if (pinned.ok() && !Stopped()) world_->ledger().PinAcknowledged(id);
+}
+
+bool Actor::Stopped() const {
+  return world_->scheduler() != nullptr && world_->scheduler()->stopped();
 }
 
 void Actor::Pause() {
@@ -207,6 +217,24 @@ std::uint64_t World::changes_by_others(int actor) const {
 
 std::string World::Check(std::set<std::uint64_t>* verified) {
   return ledger_.Check(store_.get(), objects_, rules_, verified);
+}
+
+std::string World::CheckRecovery(std::set<std::uint64_t>* recovered,
+                                 std::set<std::uint64_t>* verified) const {
+  if (!recovered->insert(MixHash(objects_hash_, ledger_.Hash())).second) return "";
+  World after(Take(), rules_);
+  after.set_share_files(share_files_);
+  Actor* actor = after.AddActor(kRecoveryActor);
+  const auto floor = after.ledger_.NewestAcknowledged();
+  auto manager = actor->Open(actor->Options());
+  if (manager == nullptr) return "it cannot be opened again: " + actor->failure().ToString();
+  actor->Restore(manager.get(), floor);
+  if (!actor->Save(manager.get(), kRecoveryStep)) {
+    return "nothing can be saved after a restart: " + actor->failure().ToString();
+  }
+  manager.reset();
+  const std::string wrong = after.Check(verified);
+  return wrong.empty() ? "" : "after a restart: " + wrong;
 }
 
 std::uint64_t World::Hash() const {

@@ -37,6 +37,8 @@ class Actor {
   /// Saves a state of this actor's own at `step`, and waits for it and for retention. False when it
   /// was not acknowledged.
   bool Save(CheckpointManager* manager, std::int64_t step);
+  /// Why the last Open or Save failed.
+  const Status& failure() const { return failure_; }
   /// What a restore that begins now may not fall short of.
   std::optional<Ledger::Place> Floor();
   /// Restores; what comes back is judged.
@@ -73,7 +75,10 @@ class Actor {
   std::shared_ptr<Store> store_;  // as Environment has it
   bool quiet_ = false;
   Clock::Duration now_ = std::chrono::hours(1);
+  bool Stopped() const;
+
   ManagerOptions options_;  // as last opened
+  Status failure_;
   std::int64_t saves_ = 0;
   std::string last_bulk_;
   std::string last_manifest_;  // id of the one last published or read
@@ -121,6 +126,11 @@ class World {
 
   /// The invariants; an empty text when they hold.
   std::string Check(std::set<std::uint64_t>* verified);
+  /// Everybody was stopped here: another process opens a copy of the repository, restores and
+  /// saves. What must work and what must hold then; an empty text when it does. `recovered`
+  /// remembers from call to call what was tried.
+  std::string CheckRecovery(std::set<std::uint64_t>* recovered,
+                            std::set<std::uint64_t>* verified) const;
   /// Store, ledger and actors' histories. With what the scheduler knows this is the whole state.
   std::uint64_t Hash() const;
 
