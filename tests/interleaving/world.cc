@@ -4,6 +4,7 @@
 
 #include "base/checksum.h"
 #include "checkpoint/manager.h"
+#include "checkpoint/repository.h"
 #include "tests/interleaving/scheduled_store.h"
 
 namespace cairn::interleaving {
@@ -30,6 +31,14 @@ constexpr std::int64_t kRecoveryStep = 90;
 std::string BulkOf(const StoreOp& op) {
   if (op.name.find("/__model__/") == op.name.npos) return "";
   return std::string(StoreOpName(op.kind)) + op.name.substr(0, op.name.find('/'));
+}
+
+/// What tells a sweep that a directory is the engine's. Data that an overtaken writer adds after
+/// its mark was swept is not told from somebody else's, and stays.
+bool IsEngineMark(const std::string& name) {
+  return name.starts_with("checkpoint_") &&
+         (name.ends_with("/.cairn-attempt") || name.ends_with("/abandoned.json") ||
+          name.find("/notes/") != name.npos || name.find("/parts/") != name.npos);
 }
 
 }  // namespace
@@ -219,6 +228,29 @@ std::string World::Check(std::set<std::uint64_t>* verified) {
   return ledger_.Check(store_.get(), objects_, rules_, verified);
 }
 
+std::string World::CheckSwept() const {
+  std::set<std::string> committed;
+  for (const auto& [name, digest] : objects_) {
+    if (name.ends_with("/manifest.json")) committed.insert(name.substr(0, name.find('/')));
+  }
+  std::set<std::string> referred;
+  for (const std::string& directory : committed) {
+    auto manifest = RepositoryReader(store_.get()).ReadManifest(directory);
+    if (!manifest.ok()) return manifest.status().ToString();
+    for (const ManifestFile& file : manifest->files) {
+      if (!file.ref.empty()) referred.insert(file.ref.substr(0, file.ref.find('/')));
+    }
+  }
+  for (const auto& [name, digest] : objects_) {
+    const std::string directory = name.substr(0, name.find('/'));
+    if (committed.contains(directory) || referred.contains(directory)) continue;
+    if (directory == "pool" || IsEngineMark(name)) {
+      return name + " belongs to no checkpoint and was not swept";
+    }
+  }
+  return "";
+}
+
 std::string World::CheckRecovery(std::set<std::uint64_t>* recovered,
                                  std::set<std::uint64_t>* verified) const {
   if (!recovered->insert(MixHash(objects_hash_, ledger_.Hash())).second) return "";
@@ -226,14 +258,17 @@ std::string World::CheckRecovery(std::set<std::uint64_t>* recovered,
   after.set_share_files(share_files_);
   Actor* actor = after.AddActor(kRecoveryActor);
   const auto floor = after.ledger_.NewestAcknowledged();
-  auto manager = actor->Open(actor->Options());
+  ManagerOptions options = actor->Options();
+  options.retention.keep_last.reset();
+  auto manager = actor->Open(options);
   if (manager == nullptr) return "it cannot be opened again: " + actor->failure().ToString();
   actor->Restore(manager.get(), floor);
   if (!actor->Save(manager.get(), kRecoveryStep)) {
     return "nothing can be saved after a restart: " + actor->failure().ToString();
   }
   manager.reset();
-  const std::string wrong = after.Check(verified);
+  std::string wrong = after.Check(verified);
+  if (wrong.empty()) wrong = after.CheckSwept();
   return wrong.empty() ? "" : "after a restart: " + wrong;
 }
 

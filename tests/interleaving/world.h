@@ -135,6 +135,10 @@ class World {
   std::uint64_t Hash() const;
 
  private:
+  /// After an opening with nobody else alive: nothing that can be known for the engine's is left of
+  /// saves and removals that ended half-way.
+  std::string CheckSwept() const;
+
   const ProtocolRules rules_;
   std::unique_ptr<MemoryStore> store_;
   ObjectDigests objects_;
