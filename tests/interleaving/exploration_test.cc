@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <iostream>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -13,31 +14,36 @@
 namespace cairn::interleaving {
 namespace {
 
+constexpr std::optional<int> kAll = std::nullopt;
+
+/// How many preemptions on either disk; kAll: no bound. The two differ in how data files appear and
+/// are shared, so that one of them may do with less.
 struct Bounded {
   std::string scenario;
-  std::optional<int> preemptions;  // unset: every schedule
+  std::optional<int> plain;
+  std::optional<int> objects;
 };
 
 const Bounded kBounded[] = {
-    {"TakeoverDuringASave", std::nullopt},
-    {"TakeoverDuringTwoSaves", std::nullopt},
-    {"GoingBack", 3},
-    {"TwoOpenedRanks", std::nullopt},
-    {"TwoOpenAtOnce", 2},
-    {"TakeoverDuringRemoval", 2},
-    {"TakeoverDuringRemovalOfSharedFiles", 2},
-    {"TakeoverByARemover", 2},
-    {"PinAgainstRetention", 2},
-    {"ReaderBesideRetention", 2},
-    {"TwoOpenedRanksTwoSaves", 2},
-    {"TwoOpenedRanksLate", 2},
-    {"PinRemovalTakeover", 1},
-    {"TwoRanks", 1},
-    {"TwoRanksTwoSavesLate", 1},
-    {"RanksAndTakeover", 1},
-    {"ReplacedRank", 0},
-    {"RestartedRank", 0},
-    {"Crowd", 0},
+    {"TakeoverDuringASave", kAll, kAll},
+    {"TakeoverDuringTwoSaves", kAll, 3},
+    {"GoingBack", 3, 2},
+    {"TwoOpenedRanks", kAll, 3},
+    {"TwoOpenAtOnce", 2, 2},
+    {"TakeoverDuringRemoval", 2, 2},
+    {"TakeoverDuringRemovalOfSharedFiles", 2, 2},
+    {"TakeoverByARemover", 2, 2},
+    {"PinAgainstRetention", 2, 2},
+    {"ReaderBesideRetention", 2, 2},
+    {"TwoOpenedRanksTwoSaves", 2, 1},
+    {"TwoOpenedRanksLate", 2, 2},
+    {"PinRemovalTakeover", 1, 1},
+    {"TwoRanks", 1, 1},
+    {"TwoRanksTwoSavesLate", 1, 0},
+    {"RanksAndTakeover", 1, 0},
+    {"ReplacedRank", 0, 0},
+    {"RestartedRank", 0, 0},
+    {"Crowd", 0, 0},
 };
 
 class EverySchedule : public testing::TestWithParam<std::tuple<Bounded, Disk>> {};
@@ -45,7 +51,8 @@ class EverySchedule : public testing::TestWithParam<std::tuple<Bounded, Disk>> {
 TEST_P(EverySchedule, KeepsThePromises) {
   const auto& [bounded, disk] = GetParam();
   const Scenario scenario = AllScenarios().at(bounded.scenario)(disk);
-  const Exploration found = ExploreAll(scenario, {.preemptions = bounded.preemptions});
+  const Exploration found =
+      ExploreAll(scenario, {.preemptions = disk == Disk::kPlain ? bounded.plain : bounded.objects});
   std::cout << found.Summary(scenario.name) << "\n";
   EXPECT_EQ(found.violation, "") << found.schedule;
   EXPECT_TRUE(found.complete);

@@ -27,13 +27,14 @@ struct Sample {
 };
 
 const Sample kSamples[] = {
-    {"Crowd", 100},
-    {"RestartedRank", 150},
-    {"ReplacedRankLate", 200},
-    {"PinRemovalTakeover", 300},
-    {"RanksAndTakeover", 300},
-    {"TwoRanksTwoSavesLate", 300},
-    {"ReplacedRankOfThree", 150},
+    {"Crowd", 50},
+    {"PinRemovalTakeover", 150},
+    {"RanksAndTakeover", 150},
+    {"TwoRanksTwoSavesLate", 150},
+    {"TwoCoordinators", 75},
+    {"ReplacedRankLate", 100},
+    {"ReplacedRankOfThree", 75},
+    {"RestartedRank", 75},
 };
 
 class RandomSchedules : public testing::TestWithParam<std::tuple<Sample, Disk>> {};

@@ -195,6 +195,13 @@ Scenario RanksAndTakeover(Disk disk) {
           .scripts = {Rank(0, {20}, true), Rank(1, {20}, true), Writer({20})}};
 }
 
+Scenario TwoCoordinators(Disk disk) {
+  return {.name = NameOf("two coordinators", disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, {20}), Rank(0, {20}), Rank(1, {20}), Rank(1, {20})}};
+}
+
 Scenario ReplacedRank(Disk disk, int expiries) {
   return {.name = NameOf(Counted("replaced rank", 1, expiries), disk),
           .store = StoreOf(disk),
@@ -251,6 +258,7 @@ const std::map<std::string, Scenario (*)(Disk)>& AllScenarios() {
       {"TwoOpenedRanksLate", [](Disk disk) { return TwoOpenedRanks(disk, 1, 1); }},
       {"TwoOpenedRanksTwoSaves", [](Disk disk) { return TwoOpenedRanks(disk, 2, 0); }},
       {"RanksAndTakeover", RanksAndTakeover},
+      {"TwoCoordinators", TwoCoordinators},
       {"ReplacedRank", [](Disk disk) { return ReplacedRank(disk, 0); }},
       {"ReplacedRankLate", [](Disk disk) { return ReplacedRank(disk, 1); }},
       {"ReplacedRankOfThree", ReplacedRankOfThree},

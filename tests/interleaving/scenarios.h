@@ -33,6 +33,8 @@ Scenario TwoRanks(Disk disk, int saves, int expiries);
 Scenario TwoOpenedRanks(Disk disk, int saves, int expiries);
 /// Two ranks save together, and a single process takes over.
 Scenario RanksAndTakeover(Disk disk);
+/// Both ranks are started twice, all at once.
+Scenario TwoCoordinators(Disk disk);
 /// Two ranks save once; rank 1 is started again while its former process is still alive.
 Scenario ReplacedRank(Disk disk, int expiries);
 /// The same with three ranks.
