@@ -124,19 +124,6 @@ class Silence {
   ~Silence() { SetLogSink(nullptr); }
 };
 
-/// Judges states; remembers what need not be looked at twice.
-class Judgement {
- public:
-  std::string Judge(World* world) {
-    std::string wrong = world->Check(&verified_);
-    return wrong.empty() ? world->CheckRecovery(&recovered_, &verified_) : wrong;
-  }
-
- private:
-  std::set<std::uint64_t> verified_;
-  std::set<std::uint64_t> recovered_;
-};
-
 /// What is left of the limits.
 class Budget {
  public:
@@ -181,7 +168,7 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
   };
   std::vector<Frame> path;
   std::unordered_map<std::uint64_t, int> seen;  // state → the most preemptions left in it
-  Judgement judge;
+  Judged judged;
   Exploration result;
   result.preemptions = limits.preemptions;
   const int preemptions = limits.preemptions.value_or(kUnlimited);
@@ -212,7 +199,7 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
                   limits.preemptions ? static_cast<std::uint64_t>(current + 1) : 0);
       const auto [it, fresh] = seen.emplace(key, preemptions_left);
       if (fresh) {
-        result.violation = judge.Judge(&self->world());
+        result.violation = self->world().Judge(&judged);
         if (!result.violation.empty()) return std::nullopt;
       } else {
         if (it->second >= preemptions_left) return std::nullopt;
@@ -236,7 +223,7 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
     });
     ++result.runs;
     result.states = seen.size();
-    if (result.violation.empty()) result.violation = judge.Judge(&run.world());
+    if (result.violation.empty()) result.violation = run.world().Judge(&judged);
     if (!result.violation.empty()) {
       result.schedule = Describe(run.trace());
       return result;
@@ -278,7 +265,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
   const Budget budget(limits);
   const WorldStart start = Prepare(scenario);
   std::set<std::uint64_t> seen;
-  Judgement judge;
+  Judged judged;
   Exploration result;
   result.seed = seed;
   for (; !budget.Spent(result.runs); ++result.runs) {
@@ -288,7 +275,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
     int expiries_left = scenario.expiries;
     Run run(scenario, start, [&](Run* self, int current) -> std::optional<Choice> {
       if (seen.insert(self->Hash()).second) {
-        result.violation = judge.Judge(&self->world());
+        result.violation = self->world().Judge(&judged);
         if (!result.violation.empty()) return std::nullopt;
       }
       const std::vector<Option> options = OptionsOf(self->parked(), current, expiries_left);
@@ -303,7 +290,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
       return options[pick].choice;
     });
     result.states = seen.size();
-    if (result.violation.empty()) result.violation = judge.Judge(&run.world());
+    if (result.violation.empty()) result.violation = run.world().Judge(&judged);
     if (!result.violation.empty()) {
       result.violation += " (seed " + std::to_string(seed + result.runs) + ")";
       result.schedule = Describe(run.trace());
@@ -316,7 +303,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
 Exploration Replay(const Scenario& scenario, const std::vector<Turn>& turns) {
   const Silence silence;
   const WorldStart start = Prepare(scenario);
-  Judgement judge;
+  Judged judged;
   Exploration result;
   std::vector<Turn> left(turns.rbegin(), turns.rend());
   auto misfit = [&](const Turn& turn, const std::string& what) {
@@ -326,7 +313,7 @@ Exploration Replay(const Scenario& scenario, const std::vector<Turn>& turns) {
   };
   Run run(scenario, start, [&](Run* self, int) -> std::optional<Choice> {
     ++result.states;
-    result.violation = judge.Judge(&self->world());
+    result.violation = self->world().Judge(&judged);
     if (!result.violation.empty()) return std::nullopt;
     while (!left.empty()) {
       Turn& turn = left.back();
@@ -355,7 +342,7 @@ Exploration Replay(const Scenario& scenario, const std::vector<Turn>& turns) {
     return std::nullopt;
   });
   result.runs = 1;
-  if (result.violation.empty()) result.violation = judge.Judge(&run.world());
+  if (result.violation.empty()) result.violation = run.world().Judge(&judged);
   result.schedule = Describe(run.trace());
   return result;
 }

@@ -258,6 +258,8 @@ std::uint64_t Ledger::Hash() const {
     facts += commit.acknowledged ? 'a' : '-';
     facts += commit.pinned ? 'p' : '-';
     facts += commit.pin_asked ? 'q' : '-';
+    for (const std::int64_t value : commit.state) facts += std::to_string(value) + ",";
+    facts += ';';
     for (const std::uint64_t remover : commit.removers) facts += std::to_string(remover) + ",";
   }
   return Xxh3(facts);

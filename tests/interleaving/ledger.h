@@ -56,6 +56,8 @@ class Ledger {
                      std::optional<Place> floor);
   void RestoredNothing(int actor, std::optional<Place> floor);
   void Fail(std::string what);
+  /// What an event itself showed to be wrong; empty: nothing.
+  const std::string& failure() const { return failure_; }
 
   /// The newest acknowledged save that no owner removed.
   std::optional<Place> NewestAcknowledged() const;

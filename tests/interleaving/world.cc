@@ -224,8 +224,16 @@ std::uint64_t World::changes_by_others(int actor) const {
   return changes_ - (it == changes_by_.end() ? 0 : it->second);
 }
 
-std::string World::Check(std::set<std::uint64_t>* verified) {
-  return ledger_.Check(store_.get(), objects_, rules_, verified);
+std::string World::Judge(Judged* judged) {
+  if (!ledger_.failure().empty()) return ledger_.failure();
+  // The same repository with the same past was judged before: by whoever it is read.
+  if (!judged->repositories.insert(MixHash(objects_hash_, ledger_.Hash())).second) return "";
+  std::string wrong = Check(judged);
+  return wrong.empty() ? CheckRestart(judged) : wrong;
+}
+
+std::string World::Check(Judged* judged) {
+  return ledger_.Check(store_.get(), objects_, rules_, &judged->files);
 }
 
 std::string World::CheckSwept() const {
@@ -251,9 +259,7 @@ std::string World::CheckSwept() const {
   return "";
 }
 
-std::string World::CheckRecovery(std::set<std::uint64_t>* recovered,
-                                 std::set<std::uint64_t>* verified) const {
-  if (!recovered->insert(MixHash(objects_hash_, ledger_.Hash())).second) return "";
+std::string World::CheckRestart(Judged* judged) const {
   World after(Take(), rules_);
   after.set_share_files(share_files_);
   Actor* actor = after.AddActor(kRecoveryActor);
@@ -267,7 +273,7 @@ std::string World::CheckRecovery(std::set<std::uint64_t>* recovered,
     return "nothing can be saved after a restart: " + actor->failure().ToString();
   }
   manager.reset();
-  std::string wrong = after.Check(verified);
+  std::string wrong = after.Check(judged);
   if (wrong.empty()) wrong = after.CheckSwept();
   return wrong.empty() ? "" : "after a restart: " + wrong;
 }

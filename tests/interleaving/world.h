@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,12 @@ struct WorldStart {
   Ledger ledger;
 };
 
+/// What earlier judgements need not look at again.
+struct Judged {
+  std::set<std::uint64_t> repositories;  // with their ledgers
+  std::set<std::uint64_t> files;         // of checkpoints, compared byte by byte
+};
+
 /// One run's world: the shared objects, the ledger, the actors.
 class World {
  public:
@@ -124,17 +131,15 @@ class World {
   void SetObject(int actor, const std::string& name, std::optional<std::uint64_t> digest);
   std::uint64_t changes_by_others(int actor) const;
 
-  /// The invariants; an empty text when they hold.
-  std::string Check(std::set<std::uint64_t>* verified);
-  /// Everybody was stopped here: another process opens a copy of the repository, restores and
-  /// saves. What must work and what must hold then; an empty text when it does. `recovered`
-  /// remembers from call to call what was tried.
-  std::string CheckRecovery(std::set<std::uint64_t>* recovered,
-                            std::set<std::uint64_t>* verified) const;
+  /// The invariants as things stand, and after everybody is stopped here and another process opens
+  /// the repository, restores and saves: an empty text when they hold.
+  std::string Judge(Judged* judged);
   /// Store, ledger and actors' histories. With what the scheduler knows this is the whole state.
   std::uint64_t Hash() const;
 
  private:
+  std::string Check(Judged* judged);
+  std::string CheckRestart(Judged* judged) const;
   /// After an opening with nobody else alive: nothing that can be known for the engine's is left of
   /// saves and removals that ended half-way.
   std::string CheckSwept() const;
