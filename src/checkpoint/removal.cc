@@ -10,7 +10,8 @@
 // Removing a checkpoint, and why in this order:
 //
 //  1. The remove note takes the next number in notes/. Pins compete for the same numbers, so of a
-//     pin and a removal one comes first and the other sees it.
+//     pin and a removal one comes first and the other sees it. It names the checkpoint: a remover
+//     that was overtaken before this step may write it under a name that is in use again.
 //  2. Re-read the fence: overtaken → stop before anything is gone. The new owner may have sealed
 //     the checkpoint; the note is void then.
 //  3. The manifest goes first and durably. From here the directory is garbage, whatever remains.
@@ -81,8 +82,6 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
     NoteRecord note;
     note.kind = NoteKind::kRemove;
     note.uuid = env.ids->NewUuid();
-    // Stopped before the note is there and overtaken, we write it under a name that may belong to
-    // another checkpoint by then.
     note.checkpoint = checkpoint.manifest->id;
     note.generation = generation.number();
     note.time = env.clock->WallNanos();
