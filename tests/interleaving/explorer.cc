@@ -58,6 +58,7 @@ class Run {
                    }) {
     world_.set_scheduler(&scheduler_);
     world_.set_share_files(scenario.share_files);
+    world_.set_failing_writer(scenario.failing_writer);
     std::vector<std::function<void()>> bodies;
     for (std::size_t i = 0; i < scenario.scripts.size(); ++i) {
       Actor* actor = world_.AddActor(static_cast<int>(i));

@@ -26,6 +26,8 @@ struct Scenario {
   /// How often per run a waiting actor may find its deadlines over although others could go on.
   int expiries = 0;
   bool share_files = false;  // files of one checkpoint are shared by the next
+  /// The actor whose data files never reach the store: its drains fail as if the network were down.
+  std::optional<int> failing_writer;
   ProtocolRules rules;
 };
 

@@ -99,6 +99,20 @@ TEST_P(Hole, EightAPartOfARankThatWasReplacedMeanwhile) {
   ExpectOpen(scenario, &ProtocolRules::check_part_identity, turns, "holds another state");
 }
 
+TEST_P(Hole, NineAReplacedRankThatCleansUp) {
+  Scenario scenario = ReplacedRank(GetParam(), 0);
+  scenario.failing_writer = 1;
+  // Both processes of rank 1 write a file of the same name. On an object store the one that comes
+  // first shows only at the end; the other's write fails for a reason of its own.
+  const std::string first_write =
+      GetParam() == Disk::kPlain ? "open object checkpoint_000020" : "drain checkpoint_000020";
+  ExpectClosed(
+      scenario,
+      {Past(0, "create generations/000001/attempts/1.json"), Before(1, first_write),
+       Past(2, "create generations/joins"), Past(0, "create generations/000001.start-2.json"),
+       Past(2, "create checkpoint_000020/parts/rank_1.json"), ToTheEnd(0), ToTheEnd(1)});
+}
+
 INSTANTIATE_TEST_SUITE_P(Disks, Hole, testing::Values(Disk::kPlain, Disk::kObjects),
                          [](const auto& info) {
                            return info.param == Disk::kPlain ? "Plain" : "ObjectStore";

@@ -117,6 +117,8 @@ class World {
   Scheduler* scheduler() { return scheduler_; }
   /// One name for all steps: then files of checkpoints have the same bytes and are shared.
   void set_share_files(bool share) { share_files_ = share; }
+  void set_failing_writer(std::optional<int> actor) { failing_writer_ = actor; }
+  bool WritesFail(int actor) const { return failing_writer_ == actor; }
   std::string TensorName(std::int64_t step) const {
     return share_files_ ? "w" : "w" + std::to_string(step);
   }
@@ -150,6 +152,7 @@ class World {
   std::uint64_t objects_hash_ = 0;
   Ledger ledger_;
   bool share_files_ = false;
+  std::optional<int> failing_writer_;
   Scheduler* scheduler_ = nullptr;  // null during a setup
   std::vector<std::unique_ptr<Actor>> actors_;
   std::uint64_t changes_ = 0;
