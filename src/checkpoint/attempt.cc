@@ -84,31 +84,35 @@ Result<std::vector<PartRecord>> Attempt::WaitParts(const AttemptRecord& attempt,
                                                    std::vector<std::string>* missing) {
   env_.Step("save: wait for parts");
   std::map<std::string, PartRecord> parts;
-  ASSIGN_OR_RETURN(const bool all, PollUntil(env_.clock, deadline_, [&]() -> Result<bool> {
-                     missing->clear();
-                     RETURN_IF_ERROR(env_.store->Refresh(names::Path(attempt.directory, "parts")));
-                     for (const std::string& participant : participants_) {
-                       if (parts.contains(participant)) continue;
-                       ASSIGN_OR_RETURN(
-                           auto part,
-                           ReadIfThere<PartRecord>(env_.store.get(),
-                                                   names::Part(attempt.directory, participant)));
-                       const auto admitted = generation_->admitted().find(participant);
-                       const bool expected = part && part->attempt == attempt.attempt &&
-                                             admitted != generation_->admitted().end() &&
-                                             part->uuid == admitted->second;
-                       if (part && (expected || !env_.rules.check_part_identity)) {
-                         parts[participant] = *std::move(part);
-                       } else {
-                         missing->push_back(participant);
-                       }
-                     }
-                     if (missing->empty()) return true;
-                     RETURN_IF_ERROR(AbandonedBy(attempt));
-                     RETURN_IF_ERROR(generation_->AdmitRestarted(restore_id));
-                     RETURN_IF_ERROR(generation_->CheckFence());
-                     return false;
-                   }));
+  auto expected = [&](const std::string& participant, const PartRecord& part) {
+    const auto admitted = generation_->admitted().find(participant);
+    return !env_.rules.check_part_identity ||
+           (part.attempt == attempt.attempt && admitted != generation_->admitted().end() &&
+            part.uuid == admitted->second);
+  };
+  auto look = [&]() -> Result<bool> {
+    missing->clear();
+    RETURN_IF_ERROR(env_.store->Refresh(names::Path(attempt.directory, "parts")));
+    for (const std::string& participant : participants_) {
+      // Judged again each time: whoever sent it may have been replaced since.
+      const auto known = parts.find(participant);
+      if (known != parts.end() && expected(participant, known->second)) continue;
+      ASSIGN_OR_RETURN(
+          auto part,
+          ReadIfThere<PartRecord>(env_.store.get(), names::Part(attempt.directory, participant)));
+      if (part && expected(participant, *part)) {
+        parts[participant] = *std::move(part);
+      } else {
+        missing->push_back(participant);
+      }
+    }
+    if (missing->empty()) return true;
+    RETURN_IF_ERROR(AbandonedBy(attempt));
+    RETURN_IF_ERROR(generation_->AdmitRestarted(restore_id));
+    RETURN_IF_ERROR(generation_->CheckFence());
+    return false;
+  };
+  ASSIGN_OR_RETURN(const bool all, PollUntil(env_.clock, deadline_, look));
   if (!all) {
     return DeadlineExceededError("the save of step " + std::to_string(attempt.step) +
                                  " was given up: nothing came from " + Listed(*missing));

@@ -85,7 +85,7 @@ Result<PlacedCheckpoint> ReadCheckpointAt(const std::string& path) {
   ASSIGN_OR_RETURN(Manifest manifest, reader.ReadManifest(name));
   placed.checkpoint.directory = name;
   placed.checkpoint.manifest = std::make_shared<const Manifest>(std::move(manifest));
-  ASSIGN_OR_RETURN(placed.checkpoint.notes, reader.ReadNotes(name));
+  ASSIGN_OR_RETURN(placed.checkpoint.notes, reader.ReadNotes(name, placed.checkpoint.manifest->id));
   return placed;
 }
 

@@ -365,11 +365,10 @@ Result<Manifest> Committer::Join(const SaveTask& task, const std::byte* arena,
   WrittenFiles written;
   const Status wrote = Write(task, arena, record.directory, "", &written);
   if (!wrote.ok()) {
-    // Tell the others at once that nothing will come from here.
+    // Tell the others at once that nothing will come from here. The committer then deletes what is
+    // there. We do not: a process that replaced us goes by the same names, its part may be
+    // committed, and on object stores it shows only at the end whose bytes a name has.
     attempt.Abandon(record, {self()}).IgnoreError("they give up at the deadline");
-    // Where a file of ours stood already, another process goes by our name. On object stores that
-    // shows only at the end, so nothing in `created` is surely ours.
-    if (!wrote.Is(Code::kAlreadyExists)) CleanUp(record.directory, written.created);
     return wrote;
   }
   PartRecord part;
@@ -512,7 +511,8 @@ Status Committer::ApplyRetention() {
 Status Committer::Reload() {
   RepositoryReader reader(env_.store.get(), env_.rules);
   for (Checkpoint& checkpoint : checkpoints_) {
-    ASSIGN_OR_RETURN(checkpoint.notes, reader.ReadNotes(checkpoint.directory));
+    ASSIGN_OR_RETURN(checkpoint.notes,
+                     reader.ReadNotes(checkpoint.directory, checkpoint.manifest->id));
     checkpoint.pinned = false;
     for (const NoteRecord& note : checkpoint.notes) {
       if (note.kind == NoteKind::kPin) checkpoint.pinned = true;

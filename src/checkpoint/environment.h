@@ -24,6 +24,11 @@ struct ProtocolRules {
   bool retire_names = true;         // names that an older writer may be deleting are not reused
   bool check_part_identity = true;  // a part counts only with the attempt and uuid expected
   bool latest_by_sequence = true;   // latest is the newest commit, not the greatest step
+  // The mends of docs/decisions/0005.
+  bool reread_manifest_after_note = true;  // a note of what was removed meanwhile is no success
+  bool reread_when_moved = true;           // a pass in which something vanished is made again
+  bool notes_before_manifest = true;       // a manifest seen after its notes was not being removed
+  bool notes_name_checkpoint = true;       // a note is about one checkpoint, not about a name
 };
 
 /// What the engine stands on; tests replace each piece.

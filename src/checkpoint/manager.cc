@@ -102,7 +102,8 @@ Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string
     return manifest.status();
   }
   checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
-  ASSIGN_OR_RETURN(checkpoint.notes, reader.ReadNotes(checkpoint.directory));
+  ASSIGN_OR_RETURN(checkpoint.notes,
+                   reader.ReadNotes(checkpoint.directory, checkpoint.manifest->id));
   checkpoint.foreign = checkpoint.manifest->job != job;
   auto restored = RestoreView(other.store.get(), checkpoint, request, participant);
   if (!restored.ok()) return restored.status().WithContext("restore \"" + where + "\"");

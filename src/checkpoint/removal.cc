@@ -10,9 +10,10 @@
 // Removing a checkpoint, and why in this order:
 //
 //  1. The remove note takes the next number in notes/. Pins compete for the same numbers, so of a
-//     pin and a removal one comes first and the other sees it. It is for the living: a crash that
-//     forgets it leaves a whole checkpoint, because nothing is gone before step 3 is durable. A
-//     torn one would be taken for a pin, so its bytes are synced.
+//     pin and a removal one comes first and the other sees it. It names the checkpoint: a remover
+//     that was overtaken before this step may write it under a name that is in use again. It is for
+//     the living: a crash that forgets it leaves a whole checkpoint, because nothing is gone before
+//     step 3 is durable. A torn one would be taken for a pin, so its bytes are synced.
 //  2. Re-read the fence: overtaken → stop before anything is gone. The new owner may have sealed
 //     the checkpoint; the note is void then.
 //  3. The manifest goes first and durably. From here the directory is garbage, whatever remains.
@@ -46,6 +47,7 @@ bool Pinned(const std::vector<NoteRecord>& notes) {
 Result<std::uint64_t> AppendNote(const Environment& env, const std::string& directory,
                                  const std::string& id, NoteRecord note) {
   note.uuid = env.ids->NewUuid();
+  note.checkpoint = id;
   note.time = env.clock->WallNanos();
   RepositoryReader reader(env.store.get(), env.rules);
   for (;;) {
@@ -62,6 +64,7 @@ Result<std::uint64_t> AppendNote(const Environment& env, const std::string& dire
     const Status published = PublishRecord(env, names::Note(directory, note.number), Encode(note));
     if (published.Is(Code::kAlreadyExists)) continue;
     RETURN_IF_ERROR(published);
+    if (!env.rules.reread_manifest_after_note) return note.number;
     // A removal that began after we judged may have ended before we wrote: it took its note with it
     // and so gave the number free. Then the manifest is gone, and ours is a note of nothing, left
     // to the next sweep (deleting it by name could hit another's).
@@ -81,11 +84,13 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
     NoteRecord note;
     note.kind = NoteKind::kRemove;
     note.uuid = env.ids->NewUuid();
+    note.checkpoint = checkpoint.manifest->id;
     note.generation = generation.number();
     note.time = env.clock->WallNanos();
     for (;;) {
       ASSIGN_OR_RETURN(note.number, NextNoteNumber(store, directory));
-      ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes, reader.ReadNotes(directory));
+      ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes,
+                       reader.ReadNotes(directory, note.checkpoint));
       if (Pinned(notes)) return Removed{};
       env.Step("remove: note");
       const Status published = PublishForTheLiving(env, names::Note(directory, note.number),

@@ -200,6 +200,21 @@ Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& d
   return notes;
 }
 
+std::vector<NoteRecord> RepositoryReader::NotesAbout(std::string_view id,
+                                                     std::vector<NoteRecord> notes) const {
+  if (!rules_.notes_name_checkpoint) return notes;
+  std::erase_if(notes, [&](const NoteRecord& note) {
+    return !note.checkpoint.empty() && note.checkpoint != id;
+  });
+  return notes;
+}
+
+Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& directory,
+                                                            std::string_view id) {
+  ASSIGN_OR_RETURN(std::vector<NoteRecord> notes, ReadNotes(directory));
+  return NotesAbout(id, std::move(notes));
+}
+
 Result<bool> RepositoryReader::HasMoved(const Listing& root,
                                         const std::vector<std::string>& unfinished) {
   for (const std::string& directory : unfinished) {
@@ -223,7 +238,8 @@ Result<RepositoryView> RepositoryReader::Read() {
       // A removal writes its note, deletes the manifest, then the notes. So the notes are read
       // first: a manifest that is there afterwards was not being removed when they were read.
       std::vector<NoteRecord> notes;
-      if (LooksLikeCheckpoint(directory)) {
+      const bool notes_first = LooksLikeCheckpoint(directory) && rules_.notes_before_manifest;
+      if (notes_first) {
         ASSIGN_OR_RETURN(notes, ReadNotes(directory));
       }
       auto manifest = ReadManifest(directory);
@@ -232,10 +248,10 @@ Result<RepositoryView> RepositoryReader::Read() {
         checkpoint.directory = directory;
         checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
         checkpoint.foreign = checkpoint.manifest->job != view.record.job;
-        if (!LooksLikeCheckpoint(directory)) {
+        if (!notes_first) {
           ASSIGN_OR_RETURN(notes, ReadNotes(directory));
         }
-        checkpoint.notes = std::move(notes);
+        checkpoint.notes = NotesAbout(checkpoint.manifest->id, std::move(notes));
         JudgeNotes(records, &checkpoint);
         removals = removals || checkpoint.removed;
         checkpoint.counts =
@@ -267,7 +283,7 @@ Result<RepositoryView> RepositoryReader::Read() {
     if (after.newest_sealed != records.newest_sealed && round < kMaxRounds) continue;
     // So does a checkpoint that was committed after we looked for it: the one that it made
     // superfluous may be gone already, and we would see neither.
-    if (removals || !view.unfinished.empty()) {
+    if (rules_.reread_when_moved && (removals || !view.unfinished.empty())) {
       ASSIGN_OR_RETURN(const bool moved, HasMoved(root, view.unfinished));
       if (moved && round < kMaxRounds) continue;
     }

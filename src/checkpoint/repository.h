@@ -64,9 +64,14 @@ class RepositoryReader {
   Result<RepositoryView> Read();
   Result<std::uint64_t> NewestFence();
   Result<Manifest> ReadManifest(const std::string& directory);
+  /// All notes that lie in a directory, by number.
   Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory);
+  /// Those about the checkpoint `id`. A writer that was overtaken, or a tool that was slow, may put
+  /// its note under a name that meanwhile belongs to another checkpoint.
+  Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory, std::string_view id);
 
  private:
+  std::vector<NoteRecord> NotesAbout(std::string_view id, std::vector<NoteRecord> notes) const;
   Result<bool> HasMoved(const Listing& root, const std::vector<std::string>& unfinished);
 
   Store* const store_;

@@ -142,6 +142,7 @@ Status Read(const MemberReader& in, NoteRecord* out) {
   }
   if (!known) return CorruptionError("unknown kind of note " + QuoteForMessage(kind));
   RETURN_IF_ERROR(in.Text("uuid", &out->uuid));
+  RETURN_IF_ERROR(in.OptionalText("checkpoint", &out->checkpoint));
   RETURN_IF_ERROR(in.OptionalUint("generation", &out->generation));
   RETURN_IF_ERROR(in.OptionalObject("values", &out->values));
   if (out->kind == NoteKind::kScore) RestoreNonFinite(&out->values);
@@ -285,6 +286,7 @@ std::string Encode(const NoteRecord& record) {
   out.Uint("number", record.number);
   out.Text("kind", NoteKindName(record.kind));
   out.Text("uuid", record.uuid);
+  if (!record.checkpoint.empty()) out.Text("checkpoint", record.checkpoint);
   out.Uint("generation", record.generation);
   out.Json("values", record.values);
   out.Int("time", record.time);

@@ -48,6 +48,7 @@ Examples() {
       NoteRecord{.number = 1,
                  .kind = NoteKind::kLabel,
                  .uuid = "n",
+                 .checkpoint = "c",
                  .values = Value::Object{{"label", "best so far"}},
                  .time = 1'700'000'000'000'000'000},
       MarkerRecord{.generation = 7, .attempt = "a"},

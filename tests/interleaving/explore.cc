@@ -1,52 +1,91 @@
-#include <cstdlib>
+// Explores one scenario, for whoever looks for a schedule or follows one up:
+//
+//   explore SCENARIO plain|objects [preemptions=N] [deepen=1] [seed=N] [runs=N] [seconds=N]
+//   [off=RULE]
+//
+// Every schedule, unless `preemptions` bounds them (`deepen`: with 0, 1, … up to that bound) or
+// `seed` asks for random ones.
+
+#include <charconv>
 #include <iostream>
 #include <map>
+#include <string>
 
+#include "tests/interleaving/rules.h"
 #include "tests/interleaving/scenarios.h"
 
-using namespace cairn::interleaving;
+namespace cairn::interleaving {
+namespace {
 
-int main(int argc, char** argv) {
-  const std::string what = argc > 1 ? argv[1] : "saves";
-  const Disk disk = argc > 2 && std::string(argv[2]) == "plain" ? Disk::kPlain : Disk::kObjects;
-  const int bound = argc > 3 ? std::atoi(argv[3]) : -1;
-  const int seconds = argc > 4 ? std::atoi(argv[4]) : 60;
-  const std::string off = argc > 5 ? argv[5] : "";
-  std::map<std::string, Scenario> all = {
-      {"saves1", TakeoverDuringSaves(disk, 1)},
-      {"saves2", TakeoverDuringSaves(disk, 2)},
-      {"open", TwoOpenAtOnce(disk)},
-      {"removal", TakeoverDuringRemoval(disk)},
-      {"pin", PinAgainstRetention(disk)},
-      {"pintake", PinRemovalTakeover(disk)},
-      {"reader", ReaderBesideRetention(disk)},
-      {"ranks1", TwoRanks(disk, 1, 0)},
-      {"ranks2", TwoRanks(disk, 2, 1)},
-      {"restart", RestartedRank(disk)},
-      {"back", GoingBack(disk)},
-      {"crowd", Crowd(disk)},
-  };
-  Scenario scenario = all.at(what);
-  scenario.share_files = std::getenv("SHARE") != nullptr;
-  if (off == "fence_before_listing") scenario.rules.fence_before_listing = false;
-  if (off == "create_only_records") scenario.rules.create_only_records = false;
-  if (off == "readers_obey_seals") scenario.rules.readers_obey_seals = false;
-  if (off == "reread_fence_before_ack") scenario.rules.reread_fence_before_ack = false;
-  if (off == "reread_fence_before_delete") scenario.rules.reread_fence_before_delete = false;
-  if (off == "remove_note_first") scenario.rules.remove_note_first = false;
-  if (off == "retire_names") scenario.rules.retire_names = false;
-  if (off == "check_part_identity") scenario.rules.check_part_identity = false;
-  if (off == "latest_by_sequence") scenario.rules.latest_by_sequence = false;
-  Limits limits;
-  limits.time = std::chrono::seconds(seconds);
-  Exploration result;
-  if (bound == -2) {
-    result = ExploreRandomly(scenario, 1, limits);
-  } else if (bound == -3) {
-    result = ExploreDeepening(scenario, limits);
-  } else {
-    if (bound >= 0) limits.preemptions = bound;
-    result = ExploreAll(scenario, limits);
-  }
-  std::cout << result.Summary(scenario.name) << "\n" << result.schedule;
+int Usage() {
+  std::cerr << "usage: explore SCENARIO plain|objects [preemptions=N] [deepen=1] [seed=N] [runs=N] "
+               "[seconds=N] [off=RULE]\nscenarios:\n";
+  for (const auto& [name, make] : AllScenarios()) std::cerr << "  " << name << "\n";
+  std::cerr << "rules:\n";
+  for (const Rule& rule : kRules) std::cerr << "  " << rule.name << "\n";
+  return 2;
 }
+
+struct Arguments {
+  std::map<std::string, std::uint64_t> numbers;
+  std::string off;
+  bool ok = true;
+
+  Arguments(int argc, char** argv) {
+    for (int i = 3; i < argc; ++i) {
+      const std::string argument = argv[i];
+      const auto equals = argument.find('=');
+      if (equals == argument.npos) {
+        ok = false;
+        return;
+      }
+      const std::string value = argument.substr(equals + 1);
+      if (argument.starts_with("off=")) {
+        off = value;
+        continue;
+      }
+      const auto parsed = std::from_chars(value.data(), value.data() + value.size(),
+                                          numbers[argument.substr(0, equals)]);
+      ok = ok && parsed.ec == std::errc() && parsed.ptr == value.data() + value.size();
+    }
+  }
+  std::optional<std::uint64_t> Get(const std::string& name) const {
+    const auto it = numbers.find(name);
+    return it == numbers.end() ? std::nullopt : std::optional(it->second);
+  }
+};
+
+int Main(int argc, char** argv) {
+  if (argc < 3) return Usage();
+  const auto named = AllScenarios().find(argv[1]);
+  const std::string disk = argv[2];
+  const Arguments arguments(argc, argv);
+  if (named == AllScenarios().end() || (disk != "plain" && disk != "objects") || !arguments.ok) {
+    return Usage();
+  }
+  Scenario scenario = named->second(disk == "plain" ? Disk::kPlain : Disk::kObjects);
+  bool found = arguments.off.empty();
+  for (const Rule& rule : kRules) {
+    if (rule.name != arguments.off) continue;
+    scenario.rules.*rule.on = false;
+    found = true;
+  }
+  if (!found) return Usage();
+  Limits limits;
+  limits.runs = arguments.Get("runs");
+  if (const auto bound = arguments.Get("preemptions")) {
+    limits.preemptions = static_cast<int>(*bound);
+  }
+  if (const auto seconds = arguments.Get("seconds")) limits.time = std::chrono::seconds(*seconds);
+  const auto seed = arguments.Get("seed");
+  const Exploration result = seed                      ? ExploreRandomly(scenario, *seed, limits)
+                             : arguments.Get("deepen") ? ExploreDeepening(scenario, limits)
+                                                       : ExploreAll(scenario, limits);
+  std::cout << result.Summary(scenario.name) << "\n" << result.schedule;
+  return result.violation.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace cairn::interleaving
+
+int main(int argc, char** argv) { return cairn::interleaving::Main(argc, argv); }

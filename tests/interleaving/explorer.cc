@@ -58,6 +58,7 @@ class Run {
                    }) {
     world_.set_scheduler(&scheduler_);
     world_.set_share_files(scenario.share_files);
+    world_.set_failing_writer(scenario.failing_writer);
     std::vector<std::function<void()>> bodies;
     for (std::size_t i = 0; i < scenario.scripts.size(); ++i) {
       Actor* actor = world_.AddActor(static_cast<int>(i));
@@ -124,27 +125,40 @@ class Silence {
   ~Silence() { SetLogSink(nullptr); }
 };
 
-class Deadline {
+/// What is left of the limits.
+class Budget {
  public:
-  explicit Deadline(std::chrono::seconds time) : end_(Clock::System()->Now() + time) {}
-  bool over() const { return Clock::System()->Now() >= end_; }
+  explicit Budget(const Limits& limits) : limits_(limits), begun_(Clock::System()->Now()) {}
+  bool Spent(std::uint64_t runs) const {
+    if (limits_.runs && runs >= *limits_.runs) return true;
+    return limits_.time && Clock::System()->Now() >= begun_ + *limits_.time;
+  }
 
  private:
-  const Clock::Duration end_;
+  const Limits limits_;
+  const Clock::Duration begun_;
 };
 
 }  // namespace
 
 std::string Exploration::Summary(const std::string& name) const {
-  std::string text = name + ": " + std::to_string(runs) + " runs, " + std::to_string(states) +
-                     " states" + (complete ? ", complete" : ", not complete");
+  std::string text =
+      name + ": " + std::to_string(runs) + " runs, " + std::to_string(states) + " states, ";
+  if (seed) {
+    text += "random from seed " + std::to_string(*seed);
+  } else if (exhaustive) {
+    text += "every schedule";
+  } else {
+    text += complete ? "every schedule" : "not all schedules";
+    if (preemptions) text += " with at most " + std::to_string(*preemptions) + " preemptions";
+  }
   if (!violation.empty()) text += "; VIOLATION: " + violation;
   return text;
 }
 
 Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
   const Silence silence;
-  const Deadline deadline(limits.time);
+  const Budget budget(limits);
   const WorldStart start = Prepare(scenario);
   struct Frame {
     std::uint64_t hash = 0;
@@ -155,9 +169,11 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
   };
   std::vector<Frame> path;
   std::unordered_map<std::uint64_t, int> seen;  // state → the most preemptions left in it
-  std::set<std::uint64_t> verified;
+  Judged judged;
   Exploration result;
+  result.preemptions = limits.preemptions;
   const int preemptions = limits.preemptions.value_or(kUnlimited);
+  bool left_out = false;
 
   for (;;) {
     std::size_t depth = 0;
@@ -184,7 +200,7 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
                   limits.preemptions ? static_cast<std::uint64_t>(current + 1) : 0);
       const auto [it, fresh] = seen.emplace(key, preemptions_left);
       if (fresh) {
-        result.violation = self->world().Check(&verified);
+        result.violation = self->world().Judge(&judged);
         if (!result.violation.empty()) return std::nullopt;
       } else {
         if (it->second >= preemptions_left) return std::nullopt;
@@ -195,7 +211,11 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
       frame.preemptions_left = preemptions_left;
       frame.expiries_left = expiries_left;
       for (const Option& option : OptionsOf(self->parked(), current, expiries_left)) {
-        if (option.preemptions <= preemptions_left) frame.options.push_back(option);
+        if (option.preemptions <= preemptions_left) {
+          frame.options.push_back(option);
+        } else {
+          left_out = true;
+        }
       }
       if (frame.options.empty()) return std::nullopt;
       path.push_back(std::move(frame));
@@ -204,7 +224,7 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
     });
     ++result.runs;
     result.states = seen.size();
-    if (result.violation.empty()) result.violation = run.world().Check(&verified);
+    if (result.violation.empty()) result.violation = run.world().Judge(&judged);
     if (!result.violation.empty()) {
       result.schedule = Describe(run.trace());
       return result;
@@ -212,48 +232,57 @@ Exploration ExploreAll(const Scenario& scenario, const Limits& limits) {
     while (!path.empty() && path.back().next + 1 == path.back().options.size()) path.pop_back();
     if (path.empty()) {
       result.complete = true;
+      result.exhaustive = !left_out;
       return result;
     }
     ++path.back().next;
-    if (deadline.over()) return result;
+    if (budget.Spent(result.runs)) return result;
   }
 }
 
 Exploration ExploreDeepening(const Scenario& scenario, const Limits& limits) {
-  const Deadline deadline(limits.time);
+  const Budget budget(limits);
+  const Clock::Duration begun = Clock::System()->Now();
   Exploration last;
   std::uint64_t runs = 0;
   for (int bound = 0; bound <= limits.preemptions.value_or(kUnlimited); ++bound) {
-    last = ExploreAll(scenario, {.preemptions = bound, .time = limits.time});
+    Limits left = limits;
+    left.preemptions = bound;
+    if (left.runs) *left.runs -= runs;
+    if (left.time) {
+      *left.time -=
+          std::chrono::duration_cast<std::chrono::seconds>(Clock::System()->Now() - begun);
+    }
+    last = ExploreAll(scenario, left);
     runs += last.runs;
     last.runs = runs;
-    if (!last.violation.empty() || deadline.over()) break;
+    if (!last.violation.empty() || last.exhaustive || budget.Spent(runs)) break;
   }
   return last;
 }
 
-Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const Limits& limits,
-                            std::uint64_t runs) {
+Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const Limits& limits) {
   const Silence silence;
-  const Deadline deadline(limits.time);
+  const Budget budget(limits);
   const WorldStart start = Prepare(scenario);
   std::set<std::uint64_t> seen;
-  std::set<std::uint64_t> verified;
+  Judged judged;
   Exploration result;
-  for (; result.runs < runs && !deadline.over(); ++result.runs) {
+  result.seed = seed;
+  for (; !budget.Spent(result.runs); ++result.runs) {
     std::mt19937_64 random(seed + result.runs);
     // Few switches find other things than many.
-    const int stay = std::vector<int>{50, 80, 95}[random() % 3];
+    const int stay = std::vector<int>{500, 800, 950, 990}[random() % 4];
     int expiries_left = scenario.expiries;
     Run run(scenario, start, [&](Run* self, int current) -> std::optional<Choice> {
       if (seen.insert(self->Hash()).second) {
-        result.violation = self->world().Check(&verified);
+        result.violation = self->world().Judge(&judged);
         if (!result.violation.empty()) return std::nullopt;
       }
       const std::vector<Option> options = OptionsOf(self->parked(), current, expiries_left);
       if (options.empty()) return std::nullopt;
       std::size_t pick = 0;
-      if (static_cast<int>(random() % 100) >= stay || options[0].choice.actor != current) {
+      if (static_cast<int>(random() % 1000) >= stay || options[0].choice.actor != current) {
         pick = random() % options.size();
       }
       // A leap in time is rare, or there would be none left for later.
@@ -262,7 +291,7 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
       return options[pick].choice;
     });
     result.states = seen.size();
-    if (result.violation.empty()) result.violation = run.world().Check(&verified);
+    if (result.violation.empty()) result.violation = run.world().Judge(&judged);
     if (!result.violation.empty()) {
       result.violation += " (seed " + std::to_string(seed + result.runs) + ")";
       result.schedule = Describe(run.trace());
@@ -275,34 +304,38 @@ Exploration ExploreRandomly(const Scenario& scenario, std::uint64_t seed, const 
 Exploration Replay(const Scenario& scenario, const std::vector<Turn>& turns) {
   const Silence silence;
   const WorldStart start = Prepare(scenario);
-  std::set<std::uint64_t> verified;
+  Judged judged;
   Exploration result;
   std::vector<Turn> left(turns.rbegin(), turns.rend());
+  auto misfit = [&](const Turn& turn, const std::string& what) {
+    result.violation = "the schedule does not fit: actor " + std::to_string(turn.actor) + " " +
+                       what + " before \"" + turn.operation + "\"";
+    return std::nullopt;
+  };
   Run run(scenario, start, [&](Run* self, int) -> std::optional<Choice> {
     ++result.states;
-    result.violation = self->world().Check(&verified);
+    result.violation = self->world().Judge(&judged);
     if (!result.violation.empty()) return std::nullopt;
     while (!left.empty()) {
       Turn& turn = left.back();
       const Parked& parked = self->parked()[static_cast<std::size_t>(turn.actor)];
       if (parked.kind == Parked::Kind::kEnded) {
-        if (!turn.before.empty()) {
-          result.violation =
-              "actor " + std::to_string(turn.actor) + " ended before \"" + turn.before + "\"";
-          return std::nullopt;
-        }
+        if (!turn.operation.empty()) return misfit(turn, "ends");
         left.pop_back();
         continue;
       }
       if (parked.kind == Parked::Kind::kAsleep) {
         if (turn.expire) return Choice{turn.actor, true};
         if (parked.changed) return Choice{turn.actor, false};
-        left.pop_back();
-        continue;
+        return misfit(turn, "waits for others");
       }
-      if (!turn.before.empty() &&
-          DescribeStoreOp(parked.next).find(turn.before) != std::string::npos && turn.skip-- == 0) {
+      if (!turn.operation.empty() &&
+          DescribeStoreOp(parked.next).find(turn.operation) != std::string::npos &&
+          turn.skip-- == 0) {
+        const Choice through{turn.actor, false};
+        const bool past = turn.past;
         left.pop_back();
+        if (past) return through;
         continue;
       }
       return Choice{turn.actor, false};
@@ -310,7 +343,7 @@ Exploration Replay(const Scenario& scenario, const std::vector<Turn>& turns) {
     return std::nullopt;
   });
   result.runs = 1;
-  if (result.violation.empty()) result.violation = run.world().Check(&verified);
+  if (result.violation.empty()) result.violation = run.world().Judge(&judged);
   result.schedule = Describe(run.trace());
   return result;
 }

@@ -77,10 +77,11 @@ void Ledger::Wrote(int actor, const std::string& name, std::string_view bytes) {
   }
   if (IsNote(name)) {
     auto note = Decode<NoteRecord>(bytes);
-    const auto at = manifests_.find(DirectoryOf(name));
-    if (note.ok() && note->kind == NoteKind::kRemove && at != manifests_.end()) {
-      commits_[at->second].removers.insert(note->generation);
-    }
+    if (!note.ok()) return Fail(name + ": " + note.status().ToString());
+    const auto it = commits_.find(note->checkpoint);
+    if (it == commits_.end()) return Fail(name + " is about a checkpoint that nobody committed");
+    if (note->kind == NoteKind::kRemove) it->second.removers.insert(note->generation);
+    if (note->kind == NoteKind::kPin) it->second.pin_asked = true;
     return;
   }
   if (!name.starts_with("generations/")) return;
@@ -219,6 +220,9 @@ std::string Ledger::Check(Store* store, const ObjectDigests& objects, const Prot
     const Commit* commit = Find(checkpoint.manifest->id);
     if (commit == nullptr) return checkpoint.directory + " counts, but nobody committed it";
     counting.insert(commit->id);
+    if (checkpoint.pinned && !commit->pin_asked) {
+      return Named(*commit) + " is pinned, but nobody asked for that";
+    }
     if (commit->generation != newest_seal && !seals_[newest_seal].contains(commit->id)) {
       return Named(*commit) + " counts although the newest seal (generation " +
              std::to_string(newest_seal) + ") does not name it";
@@ -253,6 +257,9 @@ std::uint64_t Ledger::Hash() const {
     facts += commit.late ? 'l' : '-';
     facts += commit.acknowledged ? 'a' : '-';
     facts += commit.pinned ? 'p' : '-';
+    facts += commit.pin_asked ? 'q' : '-';
+    for (const std::int64_t value : commit.state) facts += std::to_string(value) + ",";
+    facts += ';';
     for (const std::uint64_t remover : commit.removers) facts += std::to_string(remover) + ",";
   }
   return Xxh3(facts);

@@ -38,6 +38,7 @@ class Ledger {
     int actor = 0;
     bool late = false;  // a higher fence was there before it
     bool acknowledged = false;
+    bool pin_asked = false;
     bool pinned = false;  // somebody was told so
     State state;
     std::set<std::uint64_t> removers;  // generations whose owner announced or did its removal
@@ -55,6 +56,8 @@ class Ledger {
                      std::optional<Place> floor);
   void RestoredNothing(int actor, std::optional<Place> floor);
   void Fail(std::string what);
+  /// What an event itself showed to be wrong; empty: nothing.
+  const std::string& failure() const { return failure_; }
 
   /// The newest acknowledged save that no owner removed.
   std::optional<Place> NewestAcknowledged() const;

@@ -14,6 +14,12 @@ MemoryStoreOptions StoreOf(Disk disk) {
   return options;
 }
 
+/// "two ranks, 2 saves, 1 late".
+std::string Counted(const std::string& what, int saves, int expiries) {
+  return what + ", " + std::to_string(saves) + (saves == 1 ? " save" : " saves") +
+         (expiries == 0 ? "" : ", " + std::to_string(expiries) + " late");
+}
+
 std::string NameOf(const std::string& what, Disk disk) {
   return what + (disk == Disk::kObjects ? " (object store)" : " (plain)");
 }
@@ -89,11 +95,15 @@ std::function<void(Actor*)> Pinner(const std::string& directory) {
   };
 }
 
-std::function<void(Actor*)> Rank(int rank, std::vector<std::int64_t> steps) {
+/// `opened`: nobody else does anything while it opens, but where it waits for them.
+std::function<void(Actor*)> Rank(int rank, std::vector<std::int64_t> steps, bool opened = false,
+                                 int world_size = 2) {
   return [=](Actor* actor) {
-    ManagerOptions options = actor->RankOptions(rank, 2);
+    ManagerOptions options = actor->RankOptions(rank, world_size);
     options.retention.keep_last.reset();
+    actor->set_quiet(opened);
     auto manager = actor->Open(options);
+    actor->set_quiet(false);
     if (manager != nullptr) SaveSteps(actor, manager.get(), steps);
   };
 }
@@ -107,7 +117,7 @@ std::vector<std::int64_t> Steps(int count) {
 }  // namespace
 
 Scenario TakeoverDuringSaves(Disk disk, int saves) {
-  return {.name = NameOf("takeover during saves", disk),
+  return {.name = NameOf(Counted("takeover during saves", saves, 0), disk),
           .store = StoreOf(disk),
           .setup = Saved({10}),
           .scripts = {OpenedWriter(Steps(saves)), Writer(Steps(saves))}};
@@ -125,6 +135,20 @@ Scenario TakeoverDuringRemoval(Disk disk) {
           .store = StoreOf(disk),
           .setup = Saved({10}),
           .scripts = {OpenedWriter({20}, 1), Writer({10})}};
+}
+
+Scenario TakeoverDuringRemovalOfSharedFiles(Disk disk) {
+  Scenario scenario = TakeoverDuringRemoval(disk);
+  scenario.name = NameOf("takeover during removal of shared files", disk);
+  scenario.share_files = true;
+  return scenario;
+}
+
+Scenario TakeoverByARemover(Disk disk) {
+  return {.name = NameOf("takeover by a remover", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10}),
+          .scripts = {OpenedWriter({20}, 1), Writer({20, 10}, 1)}};
 }
 
 Scenario PinAgainstRetention(Disk disk) {
@@ -149,11 +173,49 @@ Scenario ReaderBesideRetention(Disk disk) {
 }
 
 Scenario TwoRanks(Disk disk, int saves, int expiries) {
-  return {.name = NameOf("two ranks", disk),
+  return {.name = NameOf(Counted("two ranks", saves, expiries), disk),
           .store = StoreOf(disk),
           .setup = nullptr,
           .scripts = {Rank(0, Steps(saves)), Rank(1, Steps(saves))},
           .expiries = expiries};
+}
+
+Scenario TwoOpenedRanks(Disk disk, int saves, int expiries) {
+  return {.name = NameOf(Counted("two opened ranks", saves, expiries), disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, Steps(saves), true), Rank(1, Steps(saves), true)},
+          .expiries = expiries};
+}
+
+Scenario RanksAndTakeover(Disk disk) {
+  return {.name = NameOf("ranks and takeover", disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, {20}, true), Rank(1, {20}, true), Writer({20})}};
+}
+
+Scenario TwoCoordinators(Disk disk) {
+  return {.name = NameOf("two coordinators", disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, {20}), Rank(0, {20}), Rank(1, {20}), Rank(1, {20})}};
+}
+
+Scenario ReplacedRank(Disk disk, int expiries) {
+  return {.name = NameOf(Counted("replaced rank", 1, expiries), disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, {20}, true), Rank(1, {20}, true), Rank(1, {20})},
+          .expiries = expiries};
+}
+
+Scenario ReplacedRankOfThree(Disk disk) {
+  return {.name = NameOf("replaced rank of three", disk),
+          .store = StoreOf(disk),
+          .setup = nullptr,
+          .scripts = {Rank(0, {20}, true, 3), Rank(1, {20}, true, 3), Rank(2, {20}, true, 3),
+                      Rank(1, {20}, false, 3)}};
 }
 
 Scenario RestartedRank(Disk disk) {
@@ -176,6 +238,34 @@ Scenario Crowd(Disk disk) {
           .setup = Saved({10, 15}),
           .scripts = {OpenedWriter({20, 30}, 2), Writer({20, 30}, 1), Writer({20, 30}, 2), Reader(),
                       Pinner("checkpoint_000010")}};
+}
+
+const std::map<std::string, Scenario (*)(Disk)>& AllScenarios() {
+  static const std::map<std::string, Scenario (*)(Disk)> all = {
+      {"TakeoverDuringASave", [](Disk disk) { return TakeoverDuringSaves(disk, 1); }},
+      {"TakeoverDuringTwoSaves", [](Disk disk) { return TakeoverDuringSaves(disk, 2); }},
+      {"GoingBack", GoingBack},
+      {"TwoOpenAtOnce", TwoOpenAtOnce},
+      {"TakeoverDuringRemoval", TakeoverDuringRemoval},
+      {"TakeoverDuringRemovalOfSharedFiles", TakeoverDuringRemovalOfSharedFiles},
+      {"TakeoverByARemover", TakeoverByARemover},
+      {"PinAgainstRetention", PinAgainstRetention},
+      {"PinRemovalTakeover", PinRemovalTakeover},
+      {"ReaderBesideRetention", ReaderBesideRetention},
+      {"TwoRanks", [](Disk disk) { return TwoRanks(disk, 1, 0); }},
+      {"TwoRanksTwoSavesLate", [](Disk disk) { return TwoRanks(disk, 2, 1); }},
+      {"TwoOpenedRanks", [](Disk disk) { return TwoOpenedRanks(disk, 1, 0); }},
+      {"TwoOpenedRanksLate", [](Disk disk) { return TwoOpenedRanks(disk, 1, 1); }},
+      {"TwoOpenedRanksTwoSaves", [](Disk disk) { return TwoOpenedRanks(disk, 2, 0); }},
+      {"RanksAndTakeover", RanksAndTakeover},
+      {"TwoCoordinators", TwoCoordinators},
+      {"ReplacedRank", [](Disk disk) { return ReplacedRank(disk, 0); }},
+      {"ReplacedRankLate", [](Disk disk) { return ReplacedRank(disk, 1); }},
+      {"ReplacedRankOfThree", ReplacedRankOfThree},
+      {"RestartedRank", RestartedRank},
+      {"Crowd", Crowd},
+  };
+  return all;
 }
 
 }  // namespace cairn::interleaving

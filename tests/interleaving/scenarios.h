@@ -1,5 +1,8 @@
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "tests/interleaving/explorer.h"
 
 namespace cairn::interleaving {
@@ -14,6 +17,10 @@ Scenario TakeoverDuringSaves(Disk disk, int saves);
 Scenario TwoOpenAtOnce(Disk disk);
 /// The first writer keeps one checkpoint: it removes the older ones while the other takes over.
 Scenario TakeoverDuringRemoval(Disk disk);
+/// Both keep one checkpoint, and the second saves under the name that the first was about to free.
+Scenario TakeoverByARemover(Disk disk);
+/// TakeoverDuringRemoval of checkpoints that share a file.
+Scenario TakeoverDuringRemovalOfSharedFiles(Disk disk);
 /// A writer with retention, and a tool that pins the checkpoint which is about to go.
 Scenario PinAgainstRetention(Disk disk);
 /// The same, and another writer takes over.
@@ -22,11 +29,24 @@ Scenario PinRemovalTakeover(Disk disk);
 Scenario ReaderBesideRetention(Disk disk);
 /// Two ranks make `saves` saves together; deadlines may pass `expiries` times.
 Scenario TwoRanks(Disk disk, int saves, int expiries);
-/// Rank 1 is started again while its former process is still alive.
+/// The same, where nobody is in the way while they open.
+Scenario TwoOpenedRanks(Disk disk, int saves, int expiries);
+/// Two ranks save together, and a single process takes over.
+Scenario RanksAndTakeover(Disk disk);
+/// Both ranks are started twice, all at once.
+Scenario TwoCoordinators(Disk disk);
+/// Two ranks save once; rank 1 is started again while its former process is still alive.
+Scenario ReplacedRank(Disk disk, int expiries);
+/// The same with three ranks.
+Scenario ReplacedRankOfThree(Disk disk);
+/// The same with two, from a fresh repository on, with two saves.
 Scenario RestartedRank(Disk disk);
 /// One process goes back to an earlier step and on again, then another takes over.
 Scenario GoingBack(Disk disk);
 /// Three writers, two saves each, retention, a reader and a pinning tool.
 Scenario Crowd(Disk disk);
+
+/// All of them by name, for the tests' tables and bin/explore.
+const std::map<std::string, Scenario (*)(Disk)>& AllScenarios();
 
 }  // namespace cairn::interleaving

@@ -71,7 +71,9 @@ class ScheduledSession final : public WriteSession {
     if (!actor_->Enter({.kind = Kind::kDrain, .name = first}, /*point=*/!in_place_)) {
       return Stopped();
     }
-    Status drained = session_->Drain();
+    Status drained = actor_->world()->WritesFail(actor_->number())
+                         ? UnavailableError("the network is down")
+                         : session_->Drain();
     actor_->Observe(Kind::kDrain, first, CodeOf(drained));
     World* world = actor_->world();
     for (auto& [handle, object] : outgoing_) {

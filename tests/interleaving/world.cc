@@ -4,6 +4,7 @@
 
 #include "base/checksum.h"
 #include "checkpoint/manager.h"
+#include "checkpoint/repository.h"
 #include "tests/interleaving/scheduled_store.h"
 
 namespace cairn::interleaving {
@@ -22,10 +23,22 @@ class ActorClock final : public Clock {
   Actor* const actor_;
 };
 
+/// Who starts when all others were stopped, and what it saves.
+constexpr int kRecoveryActor = 200;
+constexpr std::int64_t kRecoveryStep = 90;
+
 /// Names the series that an operation on a data file belongs to; empty for protocol records.
 std::string BulkOf(const StoreOp& op) {
   if (op.name.find("/__model__/") == op.name.npos) return "";
   return std::string(StoreOpName(op.kind)) + op.name.substr(0, op.name.find('/'));
+}
+
+/// What tells a sweep that a directory is the engine's. Data that an overtaken writer adds after
+/// its mark was swept is not told from somebody else's, and stays.
+bool IsEngineMark(const std::string& name) {
+  return name.starts_with("checkpoint_") &&
+         (name.ends_with("/.cairn-attempt") || name.ends_with("/abandoned.json") ||
+          name.find("/notes/") != name.npos || name.find("/parts/") != name.npos);
 }
 
 }  // namespace
@@ -55,7 +68,7 @@ Environment Actor::Env() {
   env.rules = world_->rules();
   env.on_step = [this](std::string_view step) {
     if (step != "acknowledge") return;
-    if (world_->scheduler() != nullptr && world_->scheduler()->stopped()) return;
+    if (Stopped()) return;
     world_->ledger().Acknowledged(number_, last_manifest_);
   };
   return env;
@@ -81,6 +94,7 @@ std::unique_ptr<CheckpointManager> Actor::Open(const ManagerOptions& options) {
   LayoutLimits limits;
   limits.recycle_from_bytes = 1;
   auto manager = OpenManager(options, Env(), limits);
+  failure_ = manager.status();
   return manager.ok() ? *std::move(manager) : nullptr;
 }
 
@@ -95,6 +109,7 @@ bool Actor::Save(CheckpointManager* manager, std::int64_t step) {
   }
   auto handle = manager->Save({.step = step, .tensors = {tensor}, .blocking = true});
   manager->WaitAll().IgnoreError("of retention: what it left is what is judged");
+  failure_ = handle.status();
   return handle.ok();
 }
 
@@ -107,7 +122,7 @@ std::optional<Ledger::Place> Actor::Floor() {
 
 void Actor::Restore(CheckpointManager* manager, std::optional<Ledger::Place> floor) {
   auto restored = manager->Restore({.allocate = true});
-  if (world_->scheduler()->stopped()) return;
+  if (Stopped()) return;
   Ledger& ledger = world_->ledger();
   if (!restored.ok()) {
     ledger.Fail("actor " + std::to_string(number_) +
@@ -121,7 +136,11 @@ void Actor::Restore(CheckpointManager* manager, std::optional<Ledger::Place> flo
 
 void Actor::Pin(CheckpointManager* manager, const std::string& id) {
   const Status pinned = manager->Pin(id);
-  if (pinned.ok() && !world_->scheduler()->stopped()) world_->ledger().PinAcknowledged(id);
+  if (pinned.ok() && !Stopped()) world_->ledger().PinAcknowledged(id);
+}
+
+bool Actor::Stopped() const {
+  return world_->scheduler() != nullptr && world_->scheduler()->stopped();
 }
 
 void Actor::Pause() {
@@ -205,8 +224,58 @@ std::uint64_t World::changes_by_others(int actor) const {
   return changes_ - (it == changes_by_.end() ? 0 : it->second);
 }
 
-std::string World::Check(std::set<std::uint64_t>* verified) {
-  return ledger_.Check(store_.get(), objects_, rules_, verified);
+std::string World::Judge(Judged* judged) {
+  if (!ledger_.failure().empty()) return ledger_.failure();
+  // The same repository with the same past was judged before: by whoever it is read.
+  if (!judged->repositories.insert(MixHash(objects_hash_, ledger_.Hash())).second) return "";
+  std::string wrong = Check(judged);
+  return wrong.empty() ? CheckRestart(judged) : wrong;
+}
+
+std::string World::Check(Judged* judged) {
+  return ledger_.Check(store_.get(), objects_, rules_, &judged->files);
+}
+
+std::string World::CheckSwept() const {
+  std::set<std::string> committed;
+  for (const auto& [name, digest] : objects_) {
+    if (name.ends_with("/manifest.json")) committed.insert(name.substr(0, name.find('/')));
+  }
+  std::set<std::string> referred;
+  for (const std::string& directory : committed) {
+    auto manifest = RepositoryReader(store_.get()).ReadManifest(directory);
+    if (!manifest.ok()) return manifest.status().ToString();
+    for (const ManifestFile& file : manifest->files) {
+      if (!file.ref.empty()) referred.insert(file.ref.substr(0, file.ref.find('/')));
+    }
+  }
+  for (const auto& [name, digest] : objects_) {
+    const std::string directory = name.substr(0, name.find('/'));
+    if (committed.contains(directory) || referred.contains(directory)) continue;
+    if (directory == "pool" || IsEngineMark(name)) {
+      return name + " belongs to no checkpoint and was not swept";
+    }
+  }
+  return "";
+}
+
+std::string World::CheckRestart(Judged* judged) const {
+  World after(Take(), rules_);
+  after.set_share_files(share_files_);
+  Actor* actor = after.AddActor(kRecoveryActor);
+  const auto floor = after.ledger_.NewestAcknowledged();
+  ManagerOptions options = actor->Options();
+  options.retention.keep_last.reset();
+  auto manager = actor->Open(options);
+  if (manager == nullptr) return "it cannot be opened again: " + actor->failure().ToString();
+  actor->Restore(manager.get(), floor);
+  if (!actor->Save(manager.get(), kRecoveryStep)) {
+    return "nothing can be saved after a restart: " + actor->failure().ToString();
+  }
+  manager.reset();
+  std::string wrong = after.Check(judged);
+  if (wrong.empty()) wrong = after.CheckSwept();
+  return wrong.empty() ? "" : "after a restart: " + wrong;
 }
 
 std::uint64_t World::Hash() const {

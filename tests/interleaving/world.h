@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ class Actor {
   /// Saves a state of this actor's own at `step`, and waits for it and for retention. False when it
   /// was not acknowledged.
   bool Save(CheckpointManager* manager, std::int64_t step);
+  /// Why the last Open or Save failed.
+  const Status& failure() const { return failure_; }
   /// What a restore that begins now may not fall short of.
   std::optional<Ledger::Place> Floor();
   /// Restores; what comes back is judged.
@@ -73,7 +76,10 @@ class Actor {
   std::shared_ptr<Store> store_;  // as Environment has it
   bool quiet_ = false;
   Clock::Duration now_ = std::chrono::hours(1);
+  bool Stopped() const;
+
   ManagerOptions options_;  // as last opened
+  Status failure_;
   std::int64_t saves_ = 0;
   std::string last_bulk_;
   std::string last_manifest_;  // id of the one last published or read
@@ -92,6 +98,12 @@ struct WorldStart {
   Ledger ledger;
 };
 
+/// What earlier judgements need not look at again.
+struct Judged {
+  std::set<std::uint64_t> repositories;  // with their ledgers
+  std::set<std::uint64_t> files;         // of checkpoints, compared byte by byte
+};
+
 /// One run's world: the shared objects, the ledger, the actors.
 class World {
  public:
@@ -105,6 +117,8 @@ class World {
   Scheduler* scheduler() { return scheduler_; }
   /// One name for all steps: then files of checkpoints have the same bytes and are shared.
   void set_share_files(bool share) { share_files_ = share; }
+  void set_failing_writer(std::optional<int> actor) { failing_writer_ = actor; }
+  bool WritesFail(int actor) const { return failing_writer_ == actor; }
   std::string TensorName(std::int64_t step) const {
     return share_files_ ? "w" : "w" + std::to_string(step);
   }
@@ -119,18 +133,26 @@ class World {
   void SetObject(int actor, const std::string& name, std::optional<std::uint64_t> digest);
   std::uint64_t changes_by_others(int actor) const;
 
-  /// The invariants; an empty text when they hold.
-  std::string Check(std::set<std::uint64_t>* verified);
+  /// The invariants as things stand, and after everybody is stopped here and another process opens
+  /// the repository, restores and saves: an empty text when they hold.
+  std::string Judge(Judged* judged);
   /// Store, ledger and actors' histories. With what the scheduler knows this is the whole state.
   std::uint64_t Hash() const;
 
  private:
+  std::string Check(Judged* judged);
+  std::string CheckRestart(Judged* judged) const;
+  /// After an opening with nobody else alive: nothing that can be known for the engine's is left of
+  /// saves and removals that ended half-way.
+  std::string CheckSwept() const;
+
   const ProtocolRules rules_;
   std::unique_ptr<MemoryStore> store_;
   ObjectDigests objects_;
   std::uint64_t objects_hash_ = 0;
   Ledger ledger_;
   bool share_files_ = false;
+  std::optional<int> failing_writer_;
   Scheduler* scheduler_ = nullptr;  // null during a setup
   std::vector<std::unique_ptr<Actor>> actors_;
   std::uint64_t changes_ = 0;
