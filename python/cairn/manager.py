@@ -12,8 +12,9 @@ import weakref
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from . import _native, _tree
+from . import _arrays, _native, _plan, _tree
 from .errors import Error, Invalid
+from .shard import Replicated, Shard
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "Restored", "SaveHandle"]
 
@@ -146,7 +147,7 @@ class _Restore:
         self._strict = strict
         self._rename = rename
         self._skip = skip
-        self.plan: Optional[_tree.Plan] = None
+        self.plan: Optional[_plan.Plan] = None
         self.flat: Optional[_FlatPlan] = None
 
     def prepare(self, info: Dict[str, Any], state_files: Dict[str, bytes]) -> Dict[str, Any]:
@@ -165,7 +166,7 @@ class _Restore:
                 "skip": self._skip,
             }
         self.flat = None
-        self.plan = _tree.Plan(
+        self.plan = _plan.Plan(
             _tree.Stored(text, where),
             self._state,
             anything=self._state is None,
@@ -225,19 +226,19 @@ class _FlatPlan:
             self._add(stateful.cairn_save(), path)
         elif isinstance(value, dict):
             for key, item in value.items():
-                self._add(item, _tree._join(path, key))
+                self._add(item, _tree.join(path, key))
         elif isinstance(value, (list, tuple)):
             for i, item in enumerate(value):
-                self._add(item, _tree._join(path, i))
+                self._add(item, _tree.join(path, i))
         else:
             self._add_leaf(value, path)
 
     def _add_leaf(self, value: Any, path: str) -> None:
-        shard = value if isinstance(value, _tree.Shard) else None
-        array = value.array if isinstance(value, (_tree.Shard, _tree.Replicated)) else value
-        if not _tree._arrays.is_array(array):
+        shard = value if isinstance(value, Shard) else None
+        array = value.array if isinstance(value, (Shard, Replicated)) else value
+        if not _arrays.is_array(array):
             return
-        target = _tree._arrays.target(array, path)
+        target = _arrays.target(array, path)
         whole = shard.global_shape if shard else None
         offset = shard.offset if shard else None
         self.into.append(
@@ -256,7 +257,7 @@ class _FlatPlan:
         made = {}
         for group, name, dtype, shape, data in tensors:
             if group == "model":
-                made[name] = _tree._arrays.make("numpy", dtype, tuple(shape), data, {}, name)
+                made[name] = _arrays.make("numpy", dtype, tuple(shape), data, {}, name)
         return made
 
 

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
-from . import _native, _tree
+from . import _arrays, _native, _tree
 from .errors import Corruption, Error, Invalid, NotFound
 from .manager import CheckpointInfo, CheckpointManager, PathLike, _Restore
 
@@ -109,7 +109,7 @@ def _load_mapped(path: Path) -> Any:
     state_file = path / participant / "state.json"
     text = state_file.read_bytes() if state_file.is_file() else b""
     if not _tree.Stored.is_one(text):
-        return {n: _tree._arrays.make("numpy", *dtypes[n], a, {}, n) for n, a in arrays.items()}
+        return {n: _arrays.make("numpy", *dtypes[n], a, {}, n) for n, a in arrays.items()}
     made: Dict[str, Any] = {}
 
     def array(leaf: Dict[str, Any]) -> Any:
@@ -118,7 +118,7 @@ def _load_mapped(path: Path) -> Any:
             if name not in arrays:
                 raise Invalid(f"{path}: {name} is stored in pieces; load it without mmap")
             shape = tuple(int(d) for d in leaf["shape"])
-            made[name] = _tree._arrays.make(
+            made[name] = _arrays.make(
                 str(leaf["kind"]), str(leaf["dtype"]), shape, arrays[name], leaf, name
             )
         return made[name]
@@ -158,7 +158,7 @@ def _map_tensors(file: Path) -> Iterator[Tuple[str, str, Tuple[int, ...], np.nda
 
 def _open_safetensors(file: Path, mmap: bool) -> Iterator[Tuple[str, np.ndarray]]:
     for name, dtype, shape, data in _map_tensors(file):
-        array = _tree._arrays.make("numpy", dtype, shape, data, {}, name)
+        array = _arrays.make("numpy", dtype, shape, data, {}, name)
         yield name, array if mmap else np.array(array)
 
 
