@@ -22,7 +22,7 @@ _AS_ASKED = "left alone, as asked for"
 class _Place:
     """A node of the stored tree, the name it is stored under and the name it is asked for by."""
 
-    __slots__ = ("node", "name", "target", "children", "used")
+    __slots__ = ("children", "name", "node", "target", "used")
 
     def __init__(
         self, node: Any, name: str, target: str, children: Optional[List[Tuple[Any, "_Place"]]]

@@ -22,6 +22,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 Files = Union[PathLike, Sequence[PathLike], Mapping[str, Union[PathLike, bytes]]]
 
 _STATE_FILE = "state.json"
+_MAX_VALUE_DEPTH = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +74,14 @@ class SaveHandle:
     def __init__(self, native: Any, keep: List[Any], step: int) -> None:
         self._native = native
         self._keep: Optional[List[Any]] = keep
+        self._pid = os.getpid()
         self.step = step
+        _of_this_process.add(self)
 
     def wait(self) -> CheckpointInfo:
-        """Waits until the save is durable. Raises what went wrong, if it failed."""
+        """Waits until the save is durable. Raises what went wrong, if it failed; Cancelled, if it was
+        skipped. Ctrl-C ends the wait, not the save."""
+        _check_process(self._pid)
         info = self._native.wait()
         self._keep = None
         return CheckpointInfo(**info)
@@ -86,7 +91,9 @@ class SaveHandle:
         return bool(self._native.done())
 
     def guard(self) -> None:
-        """Waits until the arrays may be changed again: at once, unless the save is lazy."""
+        """Waits until the arrays may be changed again: at once, unless the save is lazy. Ctrl-C is
+        raised after that: until then the arrays are being read."""
+        _check_process(self._pid)
         self._native.guard()
         self._keep = None
 
@@ -296,12 +303,14 @@ def _user_files(files: Optional[Files]) -> List[Tuple[str, Any]]:
     return out
 
 
-def _json_values(value: Any, where: str) -> Any:
+def _json_values(value: Any, where: str, depth: int = 0) -> Any:
     """NumPy and torch numbers as Python's; the rest is judged by the native module."""
+    if depth > _MAX_VALUE_DEPTH:
+        raise Invalid(f"{where[:100]}…: nested deeper than {_MAX_VALUE_DEPTH} levels")
     if isinstance(value, Mapping):
-        return {k: _json_values(v, f"{where}/{k}") for k, v in value.items()}
+        return {k: _json_values(v, f"{where}/{k}", depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_json_values(v, f"{where}/{i}") for i, v in enumerate(value)]
+        return [_json_values(v, f"{where}/{i}", depth + 1) for i, v in enumerate(value)]
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
         size = getattr(value, "size", None)
         count = value.numel() if callable(size) else size
@@ -323,9 +332,12 @@ def _whole(value: Any, what: str) -> int:
     if isinstance(value, bool):
         raise Invalid(f"{what} must be an integer, not {value!r}")
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise Invalid(f"{what} must be an integer, not {value!r}") from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise Invalid(f"{what} has more than 64 bits: {number:#x}")
+    return number
 
 
 def _positive(value: Any, what: str) -> Optional[int]:
@@ -343,11 +355,23 @@ def _choice(value: Any, what: str, allowed: Tuple[str, ...]) -> str:
     return str(value)
 
 
+def _check_process(pid: int) -> None:
+    if os.getpid() != pid:
+        raise Error(
+            f"this CheckpointManager belongs to process {pid}, and this is a fork of it, which has "
+            "none of its threads; open the directory here with read_only=True"
+        )
+
+
 class CheckpointManager:
     """Saves the state of one job into a directory of checkpoints and brings it back.
 
     Start the same program again after any crash: restore() gives the last state whose save was
     acknowledged.
+
+    May be used from any thread, one call at a time; others wait. What is still being written when
+    the program ends, or when the last reference to the manager is gone, is finished first; a failure
+    is printed. A fork of the process cannot use it: its calls raise Error there.
 
     Args:
         directory: where the checkpoints are; made when missing (unless read_only).
@@ -413,9 +437,8 @@ class CheckpointManager:
         self._world_size = _whole(world_size, "world_size")
         self._participant = participant
         self._skips = _choice(on_busy, "on_busy", ("wait", "skip")) == "skip"
-        self._last: Optional[SaveHandle] = None
+        self._last: Optional[SaveHandle] = None  # the newest save that was not skipped
         self._lock = threading.RLock()
-        self._closed = False
         self._pid = os.getpid()
         self._native = _native.Manager.open(
             {
@@ -440,7 +463,9 @@ class CheckpointManager:
                 "takeover": bool(takeover),
             }
         )
+        self._closed = False
         _open_managers.add(self)
+        _of_this_process.add(self)
 
     @property
     def directory(self) -> str:
@@ -477,7 +502,8 @@ class CheckpointManager:
             metadata: any JSON-like values.
             files: files of your own: a directory, paths, or {name: path or bytes}. Paths must not
                 change until the save is done.
-            blocking: return when it is durable.
+            blocking: return when it is durable. No copy is made: Ctrl-C is raised when the arrays
+                have been read, and the save goes on to its end.
             lazy: return before the copy, which runs behind your next computation; call
                 handle.guard() before you change the arrays.
 
@@ -487,8 +513,8 @@ class CheckpointManager:
         {'loss': 0.5}
         """
         number = _whole(step, "step")
+        self._check_open()
         with self._lock:
-            self._check_open()
             if not self._skips:
                 self._settle()
             encoded = _tree.encode(
@@ -507,7 +533,8 @@ class CheckpointManager:
                 stream=bool(blocking),
             )
             handle = SaveHandle(native, encoded.keep if lazy or blocking else [], number)
-            self._last = handle
+            if not (self._skips and handle.done()):
+                self._last = handle  # a skipped save does not take the place of the one in flight
             for stateful in encoded.stateful:
                 stateful.cairn_saved(handle)
         if blocking:
@@ -557,8 +584,8 @@ class CheckpointManager:
         if given > 1:
             raise Invalid("restore: give one of step, id and path")
         wanted = None if step is None else _whole(step, "step")
+        self._check_open()
         with self._lock:
-            self._check_open()
             self._settle()
             plan = _Restore(state, bool(strict), dict(rename or {}), _names(skip))
             result = self._native.restore(
@@ -583,8 +610,8 @@ class CheckpointManager:
 
     def wait(self) -> None:
         """Waits for the save in flight. Raises what went wrong, if nobody was told yet."""
+        self._check_open()
         with self._lock:
-            self._check_open()
             self._settle()
             self._native.wait()
 
@@ -600,29 +627,27 @@ class CheckpointManager:
 
     def delete(self, id: str) -> None:
         """Removes a checkpoint (its id)."""
+        self._check_open()
         with self._lock:
-            self._check_open()
             self._settle()
             self._native.delete(_id(id))
 
     def add_metrics(self, id: str, metrics: Mapping[str, Any]) -> None:
         """Adds metrics that came later (a validation) and applies retention."""
+        self._check_open()
         with self._lock:
-            self._check_open()
             self._settle()
             self._native.add_metrics(_id(id), _values(metrics, "metrics"))
 
     def close(self) -> None:
         """Waits for the save in flight, reports its failure, gives up the directory."""
+        if self._closed or os.getpid() != self._pid:
+            return
         with self._lock:
-            if self._closed:
-                return
-            if os.getpid() == self._pid:
-                self._settle()
+            self._settle()
             self._closed = True
             _open_managers.discard(self)
-            if os.getpid() == self._pid:
-                self._native.close()
+            self._native.close()
 
     def _settle(self) -> None:
         """Waits, interruptibly, until no save is in flight."""
@@ -634,13 +659,18 @@ class CheckpointManager:
         last._keep = None
 
     def _check_open(self) -> None:
+        _check_process(self._pid)
         if self._closed:
             raise Error("this CheckpointManager is closed")
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):  # it was opened
+            _close_reporting(self)
 
     def __enter__(self) -> "CheckpointManager":
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self.close()
             return
@@ -670,15 +700,30 @@ def _names(names: Optional[Iterable[str]]) -> Set[str]:
 
 
 _open_managers: "weakref.WeakSet[CheckpointManager]" = weakref.WeakSet()
+_of_this_process: "weakref.WeakSet[Any]" = weakref.WeakSet()  # managers and handles
+
+
+def _close_reporting(manager: CheckpointManager) -> None:
+    try:
+        manager.close()
+    except Error as failure:
+        print(f"cairn: {manager.directory}: {failure}", file=sys.stderr)
 
 
 def _close_all() -> None:
     """At the end of the interpreter: saves in flight are finished, failures are reported."""
     for manager in list(_open_managers):
-        try:
-            manager.close()
-        except Error as failure:
-            print(f"cairn: {manager.directory}: {failure}", file=sys.stderr)
+        _close_reporting(manager)
+
+
+def _leave_to_parent() -> None:
+    """In a fork: the threads behind these objects are the parent's. Ending the objects would wait
+    for them for ever."""
+    for owner in list(_of_this_process):
+        owner._native.abandon()
+    _of_this_process.clear()
+    _open_managers.clear()
 
 
 atexit.register(_close_all)
+os.register_at_fork(after_in_child=_leave_to_parent)

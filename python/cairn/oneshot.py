@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 import numpy as np
 
 from . import _arrays, _native, _tree
-from .errors import Corruption, Error, Invalid, NotFound
+from .errors import Corruption, Invalid, NotFound
 from .manager import CheckpointInfo, CheckpointManager, PathLike, _Restore
 
 __all__ = ["Difference", "Report", "diff", "load", "save", "verify"]
