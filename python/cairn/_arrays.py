@@ -311,7 +311,9 @@ def _make_numpy(
     made = data.view(dtype).reshape(shape)
     if "np" in note:
         wanted = np.dtype(str(note["np"]))
-        made = made.view(wanted) if wanted.kind in "mM" else made.astype(wanted)
+        if wanted.kind in "mM":
+            made = made.view(wanted.newbyteorder("="))
+        made = made.astype(wanted, copy=False)
     return made
 
 

@@ -609,7 +609,8 @@ class CheckpointManager:
         return None if info is None else CheckpointInfo(**info)
 
     def wait(self) -> None:
-        """Waits for the save in flight. Raises what went wrong, if nobody was told yet."""
+        """Waits for the save in flight, and until what need not stay is removed. Raises what went
+        wrong, if nobody was told yet."""
         self._check_open()
         with self._lock:
             self._settle()
