@@ -148,6 +148,20 @@ TEST_P(ManagerTest, KeepsTheLastThreeByDefaultAndPinnedOnes) {
   EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{4, 5, 6}));
 }
 
+TEST_P(ManagerTest, AnUnpinnedCheckpointIsLeftToRetentionAgain) {
+  auto manager = Open();
+  Model model;
+  const std::string first = SaveModel(manager.get(), model, 1).id;
+  ASSERT_TRUE(manager->Pin(first).ok());
+  for (std::int64_t step = 2; step <= 5; ++step) SaveModel(manager.get(), model, step);
+  ASSERT_TRUE(manager->WaitAll().ok());
+  EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{1, 3, 4, 5}));
+  ASSERT_TRUE(manager->Unpin(first).ok());
+  SaveModel(manager.get(), model, 6);
+  ASSERT_TRUE(manager->WaitAll().ok());
+  EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{4, 5, 6}));
+}
+
 TEST_P(ManagerTest, GoingBackMakesTheNewBranchWin) {
   Model model;
   {
