@@ -90,6 +90,14 @@ def is_fillable(value: Any) -> bool:
     return isinstance(value, (np.ndarray, bytearray, _array.array, memoryview)) or is_torch(value)
 
 
+def itemsize(stored: str) -> Optional[int]:
+    """Bytes of an element by its dtype in a file; None for one that is not known."""
+    if stored not in _BY_STORED:
+        return None
+    digits = "".join(c for c in stored.split("_")[0] if c.isdigit())
+    return int(digits) // 8 if digits else 1
+
+
 def is_storable(dtype_name: str) -> bool:
     return dtype_name in _STORED or dtype_name in _COMPLEX
 

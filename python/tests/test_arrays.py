@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from sameness import assert_same
 
 import cairn
-from sameness import assert_same
 
 NUMPY_DTYPES = [
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",

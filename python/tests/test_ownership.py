@@ -6,9 +6,9 @@ import subprocess
 
 import numpy as np
 import pytest
+from children import Child, command_line, run
 
 import cairn
-from children import Child, command_line, run
 
 HOLD = """
 m = cairn.CheckpointManager(sys.argv[1])
@@ -240,9 +240,9 @@ def test_a_rank_that_does_not_save_is_named(directory):
         os._exit(0)
         """, directory)  # fmt: skip
     rank1.expect("joined")
-    status, out, err = rank0.end()
+    _, out, err = rank0.end()
     rank1.tell()
-    assert re.search(r"^timeout .*rank_1.*\n\[\]$", out, re.M), (out, err)
+    assert re.search(r"^timeout .*rank_1.*\n\[\]$", out, re.MULTILINE), (out, err)
 
 
 def test_a_rank_that_never_comes_is_named(directory):

@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 import pytest
+from children import Child, run
 
 import cairn
-from children import Child, run
 
 # A rank that never saves holds up the other's save for as long as a test needs.
 SLOW_PAIR = """

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from sameness import assert_same
 
 import cairn
-from sameness import assert_same
 
 STATES = 300
 SEED = 88172645463325252

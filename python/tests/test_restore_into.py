@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sameness import assert_same
 
 import cairn
-from sameness import assert_same
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import sys
 
 import numpy as np
 import pytest
+from sameness import assert_same
 
 import cairn
-from sameness import assert_same
 
 NAN_WITH_PAYLOAD = struct.unpack("<d", struct.pack("<Q", 0x7FF8DEADBEEF0001))[0]
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
