@@ -169,7 +169,7 @@ struct Restored;
 struct RestoreRequest {
   std::vector<MutableTensor> into;
   bool allocate = false;                 // give back new tensors for all (further) stored ones …
-  std::set<std::string> allocate_names;  // … or, when not empty, for these of them only
+  std::set<std::string> allocate_names;  // … or, when not empty, for these (also when in `into`)
   std::optional<std::int64_t> step;      // the newest of that step, instead of the latest
   std::string id;
   std::string path;                           // a checkpoint's directory, anywhere

@@ -13,8 +13,8 @@ import numpy as np
 
 from .errors import Invalid
 
-# NumPy dtypes (by name) and what they are called in safetensors.
-_NUMPY: Dict[str, str] = {
+# Dtypes by their names in NumPy (with ml_dtypes) and torch, and what safetensors calls them.
+_STORED: Dict[str, str] = {
     "bool": "BOOL",
     "uint8": "U8",
     "int8": "I8",
@@ -27,23 +27,17 @@ _NUMPY: Dict[str, str] = {
     "float16": "F16",
     "float32": "F32",
     "float64": "F64",
-    "bfloat16": "BF16",  # this and the next: ml_dtypes
+    "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
     "float8_e8m0fnu": "F8_E8M0",
     "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }
-_ML_DTYPES = frozenset(name for name in _NUMPY if name.startswith(("bfloat", "float8")))
+_BY_STORED = {stored: name for name, stored in _STORED.items()}
+_ML_DTYPES = frozenset(name for name in _STORED if name.startswith(("bfloat", "float8")))
 # Stored as pairs of floats.
-_COMPLEX: Dict[str, Tuple[str, str]] = {
-    "complex32": ("F16", "float16"),
-    "complex64": ("F32", "float32"),
-    "complex128": ("F64", "float64"),
-}
-_TORCH: Dict[str, str] = {**_NUMPY}
-_TORCH_BY_STORED = {stored: name for name, stored in _TORCH.items()}
-_NUMPY_BY_STORED = {stored: name for name, stored in _NUMPY.items()}
+_COMPLEX: Dict[str, str] = {"complex32": "F16", "complex64": "F32", "complex128": "F64"}
 
 
 class Source(NamedTuple):
@@ -54,6 +48,7 @@ class Source(NamedTuple):
     address: int
     nbytes: int
     keep: Any  # whoever owns the memory
+    identity: Tuple[Any, ...]  # equal for arrays that are the same view of the same memory
     kind: str  # "numpy", "torch", "bytearray", "array"
     note: Dict[str, Any]  # what the file does not say of the array
 
@@ -63,6 +58,7 @@ class Target(NamedTuple):
 
     stored: str
     shape: Tuple[int, ...]
+    meaning: Optional[str]
     address: int
     keep: Any
     finish: Optional[Callable[[], None]]  # copies from a temporary where memory cannot be filled
@@ -89,6 +85,45 @@ def is_array(value: Any) -> bool:
     return hasattr(value, "__dlpack__") and not isinstance(value, np.generic)
 
 
+def is_fillable(value: Any) -> bool:
+    """False for arrays that nobody may write to (jax): they are made anew."""
+    return isinstance(value, (np.ndarray, bytearray, _array.array, memoryview)) or is_torch(value)
+
+
+def itemsize(stored: str) -> Optional[int]:
+    """Bytes of an element by its dtype in a file; None for one that is not known."""
+    if stored not in _BY_STORED:
+        return None
+    digits = "".join(c for c in stored.split("_")[0] if c.isdigit())
+    return int(digits) // 8 if digits else 1
+
+
+def is_storable(dtype_name: str) -> bool:
+    return dtype_name in _STORED or dtype_name in _COMPLEX
+
+
+def meaning(note: Dict[str, Any]) -> Optional[str]:
+    """What elements stand for when their stored dtype does not say it: arrays fit each other only
+    when these are equal too."""
+    if "complex" in note:
+        return str(note["complex"])
+    if "typecode" in note:
+        return f"array({str(note['typecode'])!r})"
+    dtype = numpy_dtype(str(note["np"]), "an array") if "np" in note else None
+    return dtype.name if dtype is not None and dtype.kind in "mM" else None
+
+
+def numpy_dtype(name: str, where: str) -> np.dtype:
+    """A dtype by its name, those of ml_dtypes too."""
+    if name not in _ML_DTYPES:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise Invalid(f"{where}: NumPy needs ml_dtypes for {name}: pip install ml_dtypes") from None
+    return np.dtype(getattr(ml_dtypes, name))
+
+
 def source(value: Any, name: str) -> Source:
     """The memory of an array that is to be saved. Invalid, naming it, when it cannot be."""
     if isinstance(value, np.ndarray):
@@ -105,38 +140,38 @@ def source(value: Any, name: str) -> Source:
         ) from error
 
 
+def _stored_as(dtype_name: str, shape: Tuple[int, ...]) -> Tuple[Optional[str], Tuple[int, ...]]:
+    """Dtype (None: cannot be stored) and shape in the file. Complex numbers are pairs."""
+    if dtype_name in _COMPLEX:
+        return _COMPLEX[dtype_name], shape + (2,)
+    return _STORED.get(dtype_name), shape
+
+
 def _numpy_source(value: np.ndarray, name: str) -> Source:
+    if isinstance(value, np.ma.MaskedArray):
+        raise Invalid(f"{name}: a masked array would lose its mask; store .data and .mask")
     dtype = value.dtype
-    note: Dict[str, Any] = {}
-    if dtype.byteorder == ">" or (dtype.byteorder == "=" and sys.byteorder == "big"):
-        note["np"] = dtype.str
-        value = value.astype(dtype.newbyteorder("<"))
-        dtype = value.dtype
-    if dtype.kind in "mM":
-        note["np"] = dtype.str
-        value = np.ascontiguousarray(value).view(np.int64)
-        dtype = value.dtype
-    shape = value.shape
-    base = dtype.name
-    if base in _COMPLEX:
-        stored, _ = _COMPLEX[base]
-        note["complex"] = base
-        shape = shape + (2,)
-    elif base in _NUMPY:
-        stored = _NUMPY[base]
-    else:
+    stored, shape = _stored_as("int64" if dtype.kind in "mM" else dtype.name, value.shape)
+    if stored is None:
         raise Invalid(
             f"{name}: arrays of dtype {dtype} cannot be stored; numbers, bool, complex, datetime64 "
             "and timedelta64 can"
         )
-    if type(value) is not np.ndarray:
-        if isinstance(value, np.ma.MaskedArray):
-            raise Invalid(f"{name}: a masked array would lose its mask; store .data and .mask")
-        value = np.asarray(value)
-    if not value.flags.c_contiguous:
+    note: Dict[str, Any] = {}
+    if dtype.name in _COMPLEX:
+        note["complex"] = dtype.name
+    interface = value.__array_interface__
+    identity = (interface["data"][0], interface["strides"], shape, dtype.str)
+    if dtype.kind in "mM" or not dtype.isnative:
+        note["np"] = dtype.str
+    if not dtype.isnative:
+        value = value.astype(dtype.newbyteorder("="))
+    elif not value.flags.c_contiguous:
         value = np.ascontiguousarray(value)
+    else:
+        return Source(stored, shape, identity[0], value.nbytes, value, identity, "numpy", note)
     address = value.__array_interface__["data"][0]
-    return Source(stored, shape, address, value.nbytes, value, "numpy", note)
+    return Source(stored, shape, address, value.nbytes, value, identity, "numpy", note)
 
 
 def _torch_dtype_name(dtype: Any) -> str:
@@ -157,6 +192,12 @@ def _torch_source(value: Any, name: str) -> Source:
     if isinstance(value, torch.nn.Parameter):
         note["parameter"] = True
     base = _torch_dtype_name(value.dtype)
+    stored, shape = _stored_as(base, tuple(value.shape))
+    if stored is None:
+        raise Invalid(f"{name}: tensors of dtype {value.dtype} cannot be stored")
+    if base in _COMPLEX:
+        note["complex"] = base
+    identity = (value.data_ptr(), value.stride(), shape, base, value.is_conj(), value.is_neg())
     tensor = value.detach()
     if tensor.device.type != "cpu":
         tensor = _to_host(tensor)
@@ -164,17 +205,8 @@ def _torch_source(value: Any, name: str) -> Source:
         tensor = tensor.resolve_conj().resolve_neg()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    shape = tuple(tensor.shape)
-    if base in _COMPLEX:
-        stored, _ = _COMPLEX[base]
-        note["complex"] = base
-        shape = shape + (2,)
-    elif base in _TORCH:
-        stored = _TORCH[base]
-    else:
-        raise Invalid(f"{name}: tensors of dtype {value.dtype} cannot be stored")
     nbytes = tensor.numel() * tensor.element_size()
-    return Source(stored, shape, tensor.data_ptr(), nbytes, tensor, "torch", note)
+    return Source(stored, shape, tensor.data_ptr(), nbytes, tensor, identity, "torch", note)
 
 
 def _to_host(tensor: Any) -> Any:
@@ -202,7 +234,8 @@ def _buffer_source(value: Any, name: str) -> Source:
         view = memoryview(view.tobytes())
     data = np.frombuffer(view, dtype=np.uint8)
     address = data.__array_interface__["data"][0]
-    return Source("U8", (data.nbytes,), address, data.nbytes, data, kind, note)
+    identity = (address, data.nbytes, note.get("typecode"))
+    return Source("U8", (data.nbytes,), address, data.nbytes, data, identity, kind, note)
 
 
 def target(value: Any, name: str) -> Target:
@@ -214,31 +247,27 @@ def target(value: Any, name: str) -> Target:
     view = np.frombuffer(value, dtype=np.uint8)
     if not view.flags.writeable:
         raise Invalid(f"{name}: the {type(value).__name__} is read-only and cannot be filled")
-    return Target("U8", (view.nbytes,), view.__array_interface__["data"][0], view, None)
+    typecode = {"typecode": value.typecode} if isinstance(value, _array.array) else {}
+    address = view.__array_interface__["data"][0]
+    return Target("U8", (view.nbytes,), meaning(typecode), address, view, None)
 
 
 def _numpy_target(value: np.ndarray, name: str) -> Target:
     if not value.flags.writeable:
         raise Invalid(f"{name}: the array is read-only and cannot be filled; give a writable copy")
     dtype = value.dtype
-    swapped = dtype.byteorder == ">"
-    plain = np.dtype(np.int64) if dtype.kind in "mM" else dtype.newbyteorder("=")
-    shape = value.shape
-    if plain.name in _COMPLEX:
-        stored = _COMPLEX[plain.name][0]
-        shape = shape + (2,)
-    elif plain.name in _NUMPY:
-        stored = _NUMPY[plain.name]
-    else:
+    stored, shape = _stored_as("int64" if dtype.kind in "mM" else dtype.name, value.shape)
+    if stored is None:
         raise Invalid(f"{name}: arrays of dtype {dtype} cannot be restored")
-    if value.flags.c_contiguous and not swapped:
-        return Target(stored, shape, value.__array_interface__["data"][0], value, None)
-    staging = np.empty(value.shape, dtype=plain)
+    what = dtype.name if dtype.kind in "mMc" else None
+    if value.flags.c_contiguous and dtype.isnative:
+        return Target(stored, shape, what, value.__array_interface__["data"][0], value, None)
+    staging = np.empty(value.shape, dtype=dtype.newbyteorder("="))
 
     def finish() -> None:
-        value[...] = staging.view(dtype) if dtype.kind in "mM" else staging
+        value[...] = staging
 
-    return Target(stored, shape, staging.__array_interface__["data"][0], staging, finish)
+    return Target(stored, shape, what, staging.__array_interface__["data"][0], staging, finish)
 
 
 def _torch_target(value: Any, name: str) -> Target:
@@ -246,24 +275,20 @@ def _torch_target(value: Any, name: str) -> Target:
     if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
         raise Invalid(f"{name}: only ordinary dense tensors can be filled")
     base = _torch_dtype_name(value.dtype)
-    shape = tuple(value.shape)
-    if base in _COMPLEX:
-        stored = _COMPLEX[base][0]
-        shape = shape + (2,)
-    elif base in _TORCH:
-        stored = _TORCH[base]
-    else:
+    stored, shape = _stored_as(base, tuple(value.shape))
+    if stored is None:
         raise Invalid(f"{name}: tensors of dtype {value.dtype} cannot be restored")
+    what = base if base in _COMPLEX else None
     plain = value.device.type == "cpu" and value.is_contiguous()
     if plain and not value.is_conj() and not value.is_neg():
-        return Target(stored, shape, value.data_ptr(), value, None)
+        return Target(stored, shape, what, value.data_ptr(), value, None)
     staging = torch.empty(value.shape, dtype=value.dtype)
 
     def finish() -> None:
         with torch.no_grad():
             value.copy_(staging)
 
-    return Target(stored, shape, staging.data_ptr(), staging, finish)
+    return Target(stored, shape, what, staging.data_ptr(), staging, finish)
 
 
 def make(kind: str, stored: str, shape: Tuple[int, ...], data: np.ndarray, note: Dict[str, Any],
@@ -285,23 +310,18 @@ def make(kind: str, stored: str, shape: Tuple[int, ...], data: np.ndarray, note:
 def _make_numpy(
     stored: str, shape: Tuple[int, ...], data: np.ndarray, note: Dict[str, Any], name: str
 ) -> np.ndarray:
-    base = _NUMPY_BY_STORED.get(stored)
+    base = _BY_STORED.get(stored)
     if "complex" in note:
         base, shape = str(note["complex"]), shape[:-1]
     if base is None:
         raise Invalid(f"{name}: NumPy has no dtype for {stored}; give a target to restore into")
-    if base in _ML_DTYPES:
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise Invalid(f"{name}: NumPy needs ml_dtypes for {base}: pip install ml_dtypes") from None
-        dtype = np.dtype(getattr(ml_dtypes, base))
-    else:
-        dtype = np.dtype(base)
+    dtype = numpy_dtype(base, name)
     made = data.view(dtype).reshape(shape)
     if "np" in note:
         wanted = np.dtype(str(note["np"]))
-        made = made.view(wanted) if wanted.kind in "mM" else made.astype(wanted)
+        if wanted.kind in "mM":
+            made = made.view(wanted.newbyteorder("="))
+        made = made.astype(wanted, copy=False)
     return made
 
 
@@ -315,7 +335,7 @@ def _make_torch(
             f"{name} was stored from a torch tensor, and torch is not installed: install it, or "
             "give NumPy arrays to restore into"
         ) from None
-    base = _TORCH_BY_STORED.get(stored)
+    base = _BY_STORED.get(stored)
     if "complex" in note:
         base, shape = str(note["complex"]), shape[:-1]
     dtype = getattr(torch, base or "", None)

@@ -12,8 +12,9 @@ import weakref
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from . import _native, _tree
+from . import _arrays, _native, _plan, _tree
 from .errors import Error, Invalid
+from .shard import Replicated, Shard
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "Restored", "SaveHandle"]
 
@@ -21,6 +22,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 Files = Union[PathLike, Sequence[PathLike], Mapping[str, Union[PathLike, bytes]]]
 
 _STATE_FILE = "state.json"
+_MAX_VALUE_DEPTH = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +74,14 @@ class SaveHandle:
     def __init__(self, native: Any, keep: List[Any], step: int) -> None:
         self._native = native
         self._keep: Optional[List[Any]] = keep
+        self._pid = os.getpid()
         self.step = step
+        _of_this_process.add(self)
 
     def wait(self) -> CheckpointInfo:
-        """Waits until the save is durable. Raises what went wrong, if it failed."""
+        """Waits until the save is durable. Raises what went wrong, if it failed; Cancelled, if it was
+        skipped. Ctrl-C ends the wait, not the save."""
+        _check_process(self._pid)
         info = self._native.wait()
         self._keep = None
         return CheckpointInfo(**info)
@@ -85,7 +91,9 @@ class SaveHandle:
         return bool(self._native.done())
 
     def guard(self) -> None:
-        """Waits until the arrays may be changed again: at once, unless the save is lazy."""
+        """Waits until the arrays may be changed again: at once, unless the save is lazy. Ctrl-C is
+        raised after that: until then the arrays are being read."""
+        _check_process(self._pid)
         self._native.guard()
         self._keep = None
 
@@ -146,7 +154,7 @@ class _Restore:
         self._strict = strict
         self._rename = rename
         self._skip = skip
-        self.plan: Optional[_tree.Plan] = None
+        self.plan: Optional[_plan.Plan] = None
         self.flat: Optional[_FlatPlan] = None
 
     def prepare(self, info: Dict[str, Any], state_files: Dict[str, bytes]) -> Dict[str, Any]:
@@ -165,7 +173,7 @@ class _Restore:
                 "skip": self._skip,
             }
         self.flat = None
-        self.plan = _tree.Plan(
+        self.plan = _plan.Plan(
             _tree.Stored(text, where),
             self._state,
             anything=self._state is None,
@@ -225,19 +233,19 @@ class _FlatPlan:
             self._add(stateful.cairn_save(), path)
         elif isinstance(value, dict):
             for key, item in value.items():
-                self._add(item, _tree._join(path, key))
+                self._add(item, _tree.join(path, key))
         elif isinstance(value, (list, tuple)):
             for i, item in enumerate(value):
-                self._add(item, _tree._join(path, i))
+                self._add(item, _tree.join(path, i))
         else:
             self._add_leaf(value, path)
 
     def _add_leaf(self, value: Any, path: str) -> None:
-        shard = value if isinstance(value, _tree.Shard) else None
-        array = value.array if isinstance(value, (_tree.Shard, _tree.Replicated)) else value
-        if not _tree._arrays.is_array(array):
+        shard = value if isinstance(value, Shard) else None
+        array = value.array if isinstance(value, (Shard, Replicated)) else value
+        if not _arrays.is_array(array):
             return
-        target = _tree._arrays.target(array, path)
+        target = _arrays.target(array, path)
         whole = shard.global_shape if shard else None
         offset = shard.offset if shard else None
         self.into.append(
@@ -256,7 +264,7 @@ class _FlatPlan:
         made = {}
         for group, name, dtype, shape, data in tensors:
             if group == "model":
-                made[name] = _tree._arrays.make("numpy", dtype, tuple(shape), data, {}, name)
+                made[name] = _arrays.make("numpy", dtype, tuple(shape), data, {}, name)
         return made
 
 
@@ -295,12 +303,14 @@ def _user_files(files: Optional[Files]) -> List[Tuple[str, Any]]:
     return out
 
 
-def _json_values(value: Any, where: str) -> Any:
+def _json_values(value: Any, where: str, depth: int = 0) -> Any:
     """NumPy and torch numbers as Python's; the rest is judged by the native module."""
+    if depth > _MAX_VALUE_DEPTH:
+        raise Invalid(f"{where[:100]}…: nested deeper than {_MAX_VALUE_DEPTH} levels")
     if isinstance(value, Mapping):
-        return {k: _json_values(v, f"{where}/{k}") for k, v in value.items()}
+        return {k: _json_values(v, f"{where}/{k}", depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_json_values(v, f"{where}/{i}") for i, v in enumerate(value)]
+        return [_json_values(v, f"{where}/{i}", depth + 1) for i, v in enumerate(value)]
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
         size = getattr(value, "size", None)
         count = value.numel() if callable(size) else size
@@ -322,9 +332,12 @@ def _whole(value: Any, what: str) -> int:
     if isinstance(value, bool):
         raise Invalid(f"{what} must be an integer, not {value!r}")
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise Invalid(f"{what} must be an integer, not {value!r}") from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise Invalid(f"{what} has more than 64 bits: {number:#x}")
+    return number
 
 
 def _positive(value: Any, what: str) -> Optional[int]:
@@ -342,11 +355,23 @@ def _choice(value: Any, what: str, allowed: Tuple[str, ...]) -> str:
     return str(value)
 
 
+def _check_process(pid: int) -> None:
+    if os.getpid() != pid:
+        raise Error(
+            f"this CheckpointManager belongs to process {pid}, and this is a fork of it, which has "
+            "none of its threads; open the directory here with read_only=True"
+        )
+
+
 class CheckpointManager:
     """Saves the state of one job into a directory of checkpoints and brings it back.
 
     Start the same program again after any crash: restore() gives the last state whose save was
     acknowledged.
+
+    May be used from any thread, one call at a time; others wait. What is still being written when
+    the program ends, or when the last reference to the manager is gone, is finished first; a failure
+    is printed. A fork of the process cannot use it: its calls raise Error there.
 
     Args:
         directory: where the checkpoints are; made when missing (unless read_only).
@@ -412,9 +437,8 @@ class CheckpointManager:
         self._world_size = _whole(world_size, "world_size")
         self._participant = participant
         self._skips = _choice(on_busy, "on_busy", ("wait", "skip")) == "skip"
-        self._last: Optional[SaveHandle] = None
+        self._last: Optional[SaveHandle] = None  # the newest save that was not skipped
         self._lock = threading.RLock()
-        self._closed = False
         self._pid = os.getpid()
         self._native = _native.Manager.open(
             {
@@ -439,7 +463,9 @@ class CheckpointManager:
                 "takeover": bool(takeover),
             }
         )
+        self._closed = False
         _open_managers.add(self)
+        _of_this_process.add(self)
 
     @property
     def directory(self) -> str:
@@ -476,7 +502,8 @@ class CheckpointManager:
             metadata: any JSON-like values.
             files: files of your own: a directory, paths, or {name: path or bytes}. Paths must not
                 change until the save is done.
-            blocking: return when it is durable.
+            blocking: return when it is durable. No copy is made: Ctrl-C is raised when the arrays
+                have been read, and the save goes on to its end.
             lazy: return before the copy, which runs behind your next computation; call
                 handle.guard() before you change the arrays.
 
@@ -486,8 +513,8 @@ class CheckpointManager:
         {'loss': 0.5}
         """
         number = _whole(step, "step")
+        self._check_open()
         with self._lock:
-            self._check_open()
             if not self._skips:
                 self._settle()
             encoded = _tree.encode(state, self._layout())
@@ -504,7 +531,8 @@ class CheckpointManager:
                 stream=bool(blocking),
             )
             handle = SaveHandle(native, encoded.keep if lazy or blocking else [], number)
-            self._last = handle
+            if not (self._skips and handle.done()):
+                self._last = handle  # a skipped save does not take the place of the one in flight
             for stateful in encoded.stateful:
                 stateful.cairn_saved(handle)
         if blocking:
@@ -560,8 +588,8 @@ class CheckpointManager:
         if given > 1:
             raise Invalid("restore: give one of step, id and path")
         wanted = None if step is None else _whole(step, "step")
+        self._check_open()
         with self._lock:
-            self._check_open()
             self._settle()
             plan = _Restore(state, bool(strict), dict(rename or {}), _names(skip))
             result = self._native.restore(
@@ -585,9 +613,10 @@ class CheckpointManager:
         return None if info is None else CheckpointInfo(**info)
 
     def wait(self) -> None:
-        """Waits for the save in flight. Raises what went wrong, if nobody was told yet."""
+        """Waits for the save in flight, and until what need not stay is removed. Raises what went
+        wrong, if nobody was told yet."""
+        self._check_open()
         with self._lock:
-            self._check_open()
             self._settle()
             self._native.wait()
 
@@ -603,29 +632,27 @@ class CheckpointManager:
 
     def delete(self, id: str) -> None:
         """Removes a checkpoint (its id)."""
+        self._check_open()
         with self._lock:
-            self._check_open()
             self._settle()
             self._native.delete(_id(id))
 
     def add_metrics(self, id: str, metrics: Mapping[str, Any]) -> None:
         """Adds metrics that came later (a validation) and applies retention."""
+        self._check_open()
         with self._lock:
-            self._check_open()
             self._settle()
             self._native.add_metrics(_id(id), _values(metrics, "metrics"))
 
     def close(self) -> None:
         """Waits for the save in flight, reports its failure, gives up the directory."""
+        if self._closed or os.getpid() != self._pid:
+            return
         with self._lock:
-            if self._closed:
-                return
-            if os.getpid() == self._pid:
-                self._settle()
+            self._settle()
             self._closed = True
             _open_managers.discard(self)
-            if os.getpid() == self._pid:
-                self._native.close()
+            self._native.close()
 
     def _settle(self) -> None:
         """Waits, interruptibly, until no save is in flight."""
@@ -637,13 +664,18 @@ class CheckpointManager:
         last._keep = None
 
     def _check_open(self) -> None:
+        _check_process(self._pid)
         if self._closed:
             raise Error("this CheckpointManager is closed")
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):  # it was opened
+            _close_reporting(self)
 
     def __enter__(self) -> "CheckpointManager":
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self.close()
             return
@@ -673,15 +705,30 @@ def _names(names: Optional[Iterable[str]]) -> Set[str]:
 
 
 _open_managers: "weakref.WeakSet[CheckpointManager]" = weakref.WeakSet()
+_of_this_process: "weakref.WeakSet[Any]" = weakref.WeakSet()  # managers and handles
+
+
+def _close_reporting(manager: CheckpointManager) -> None:
+    try:
+        manager.close()
+    except Error as failure:
+        print(f"cairn: {manager.directory}: {failure}", file=sys.stderr)
 
 
 def _close_all() -> None:
     """At the end of the interpreter: saves in flight are finished, failures are reported."""
     for manager in list(_open_managers):
-        try:
-            manager.close()
-        except Error as failure:
-            print(f"cairn: {manager.directory}: {failure}", file=sys.stderr)
+        _close_reporting(manager)
+
+
+def _leave_to_parent() -> None:
+    """In a fork: the threads behind these objects are the parent's. Ending the objects would wait
+    for them for ever."""
+    for owner in list(_of_this_process):
+        owner._native.abandon()
+    _of_this_process.clear()
+    _open_managers.clear()
 
 
 atexit.register(_close_all)
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -6,18 +6,17 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
-from . import _native, _tree
-from .errors import Corruption, Error, Invalid, NotFound
+from . import _arrays, _native, _plan, _safetensors, _tree
+from .errors import Invalid, NotFound, PermissionDenied
 from .manager import CheckpointInfo, CheckpointManager, PathLike, _Restore
 
 __all__ = ["Difference", "Report", "diff", "load", "save", "verify"]
 
 _WRITER = "cairn.save"
-_MAX_HEADER = 100 << 20
 
 
 def save(path: PathLike, state: Any) -> CheckpointInfo:
@@ -60,27 +59,46 @@ def load(path: PathLike, mmap: bool = False) -> Any:
     [0, 1, 2]
     """
     where = Path(os.fspath(path))
+    try:
+        return _load(where, mmap)
+    except PermissionError as error:
+        raise PermissionDenied(str(error)) from None
+    except FileNotFoundError as error:
+        raise NotFound(str(error)) from None
+
+
+def _load(where: Path, mmap: bool) -> Any:
     if where.is_file():
-        return {name: array for name, array in _open_safetensors(where, mmap)}
+        return _load_safetensors([where], mmap)
     if not where.is_dir():
-        raise NotFound(f"there is no {os.fspath(path)!r}")
+        raise NotFound(f"there is no {str(where)!r}")
     if (where / "manifest.json").is_file():
         return _load_mapped(where) if mmap else _load_checkpoint(where)
     if (where / "cairn.json").is_file():
-        with CheckpointManager(where, read_only=True) as manager:
-            if not mmap:
-                restored = manager.restore()
-                if restored is None:
-                    raise NotFound(f"{os.fspath(path)!r} has no checkpoint yet")
-                return restored.state
-            latest = manager.latest()
-            if latest is None:
-                raise NotFound(f"{os.fspath(path)!r} has no checkpoint yet")
-            return _load_mapped(Path(latest.path))
+        return _load_latest(where, mmap)
     files = sorted(where.glob("*.safetensors"))
     if not files:
-        raise NotFound(f"{os.fspath(path)!r} holds neither checkpoints nor safetensors files")
-    return {name: array for file in files for name, array in _open_safetensors(file, mmap)}
+        raise NotFound(f"{str(where)!r} holds neither checkpoints nor safetensors files")
+    return _load_safetensors(files, mmap)
+
+
+def _load_latest(where: Path, mmap: bool) -> Any:
+    with CheckpointManager(where, read_only=True) as manager:
+        found = manager.latest() if mmap else manager.restore()
+    if found is None:
+        raise NotFound(f"{str(where)!r} has no checkpoint yet")
+    return _load_mapped(Path(found.path)) if isinstance(found, CheckpointInfo) else found.state
+
+
+def _load_safetensors(files: List[Path], mmap: bool) -> Dict[str, np.ndarray]:
+    made: Dict[str, np.ndarray] = {}
+    for file in files:
+        for name, dtype, shape, data in _safetensors.map_tensors(file):
+            if name in made:
+                raise Invalid(f"{file}: {name!r} is in another file of the directory too")
+            array = _arrays.make("numpy", dtype, shape, data, {}, name)
+            made[name] = array if mmap else np.array(array)
+    return made
 
 
 def _load_checkpoint(path: Path) -> Any:
@@ -88,78 +106,45 @@ def _load_checkpoint(path: Path) -> Any:
     return plan.finish(_native.load(path=str(path), prepare=plan.prepare, atomic=False)).state
 
 
+def _read_records(path: Path) -> bytes:
+    """Compares manifest and state files with their checksums and reads no tensor. Gives state.json."""
+    found: Dict[str, bytes] = {}
+
+    def take_nothing(info: Dict[str, Any], state_files: Dict[str, bytes]) -> Dict[str, Any]:
+        found.update(state_files)
+        return {
+            "into": [], "allocate": False, "allocate_names": [], "strict": False, "rename": {},
+            "skip": [],
+        }  # fmt: skip
+
+    _native.load(path=str(path), prepare=take_nothing, atomic=False)
+    return found.get("state.json", b"")
+
+
 def _load_mapped(path: Path) -> Any:
-    """A checkpoint's state with mapped arrays. Sizes are compared, checksums are not."""
-    manifest = json.loads((path / "manifest.json").read_bytes())
-    participant = manifest["participants"][0]
-    arrays: Dict[str, np.ndarray] = {}
-    dtypes: Dict[str, Tuple[str, Tuple[int, ...]]] = {}
-    for entry in manifest["files"]:
+    """A checkpoint's state with mapped arrays, whose checksums are not compared."""
+    text = _read_records(path)
+    tensors: Dict[str, _safetensors.Mapped] = {}
+    for entry in json.loads((path / "manifest.json").read_bytes())["files"]:
         name = entry["path"]
         if not name.startswith("__model__/") or not name.endswith(".safetensors"):
             continue
         if entry.get("ref"):
             raise Invalid(f"{path}: mmap works on local disks only")
-        file = path / name
-        if file.stat().st_size != entry["bytes"]:
-            raise Corruption(f"{file}: {file.stat().st_size} bytes, the manifest says {entry['bytes']}")
-        for tensor, dtype, shape, data in _map_tensors(file):
-            arrays[tensor] = data
-            dtypes[tensor] = (dtype, shape)
-    state_file = path / participant / "state.json"
-    text = state_file.read_bytes() if state_file.is_file() else b""
+        for tensor in _safetensors.map_tensors(path / name):
+            tensors[tensor.name] = tensor
     if not _tree.Stored.is_one(text):
-        return {n: _tree._arrays.make("numpy", *dtypes[n], a, {}, n) for n, a in arrays.items()}
-    made: Dict[str, Any] = {}
-
-    def array(leaf: Dict[str, Any]) -> Any:
-        name = str(leaf["name"])
-        if name not in made:
-            if name not in arrays:
-                raise Invalid(f"{path}: {name} is stored in pieces; load it without mmap")
-            shape = tuple(int(d) for d in leaf["shape"])
-            made[name] = _tree._arrays.make(
-                str(leaf["kind"]), str(leaf["dtype"]), shape, arrays[name], leaf, name
-            )
-        return made[name]
-
-    return _tree.build(_tree.Stored(text, str(path)).root, array)
-
-
-def _header(file: Path) -> Tuple[Dict[str, Any], int]:
-    with open(file, "rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
-        start = stream.read(8)
-        length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > min(_MAX_HEADER, size - 8):
-            raise Corruption(f"{file}: not a safetensors file")
-        try:
-            header = json.loads(stream.read(length))
-        except ValueError as error:
-            raise Corruption(f"{file}: the header is not JSON: {error}") from None
-    if not isinstance(header, dict):
-        raise Corruption(f"{file}: the header is no object")
-    return header, 8 + length
-
-
-def _map_tensors(file: Path) -> Iterator[Tuple[str, str, Tuple[int, ...], np.ndarray]]:
-    header, data_start = _header(file)
-    # While it is mapped nobody writes over the file, even when its checkpoint is removed: only files
-    # that no process has open are recycled.
-    whole = np.memmap(file, dtype=np.uint8, mode="c").view(np.ndarray)
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = entry["data_offsets"]
-        if not 0 <= begin <= end <= whole.size - data_start:
-            raise Corruption(f"{file}: {name} lies outside of the file")
-        yield name, entry["dtype"], tuple(entry["shape"]), whole[data_start + begin : data_start + end]
-
-
-def _open_safetensors(file: Path, mmap: bool) -> Iterator[Tuple[str, np.ndarray]]:
-    for name, dtype, shape, data in _map_tensors(file):
-        array = _tree._arrays.make("numpy", dtype, shape, data, {}, name)
-        yield name, array if mmap else np.array(array)
+        return {n: _arrays.make("numpy", t.dtype, t.shape, t.data, {}, n) for n, t in tensors.items()}
+    made = [
+        ("model", t.name, t.dtype, t.shape, t.data) for t in tensors.values()
+    ]
+    plan = _plan.Plan(
+        _tree.Stored(text, str(path)), None, anything=True, strict=True, rename={}, skip=set()
+    )
+    pieces = sorted(plan.allocate - tensors.keys())
+    if pieces:
+        raise Invalid(f"{path}: {pieces[0]!r} is stored in pieces; load it without mmap")
+    return plan.finish(made)
 
 
 @dataclasses.dataclass(frozen=True)

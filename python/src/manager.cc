@@ -61,6 +61,8 @@ class Handle {
     RaiseIfError(save_.Guard());
   }
   const SaveHandle& save() const { return save_; }
+  /// In a fork, whose copy of this object nobody may destroy: waiting threads are the parent's.
+  void Abandon() { new SaveHandle(save_); }  // NOLINT: never freed, on purpose
 
  private:
   SaveHandle save_;
@@ -217,6 +219,8 @@ class Manager {
   void Close() {
     Do([&] { return manager_->Close(); });
   }
+  /// As Handle::Abandon.
+  void Abandon() { new std::shared_ptr<CheckpointManager>(manager_); }  // NOLINT
   const std::string& job() const { return manager_->job(); }
   std::uint64_t generation() const { return manager_->generation(); }
 
@@ -276,6 +280,7 @@ void DefineManager(nb::module_& module) {
       .def("wait_for", &Handle::WaitFor)
       .def("done", &Handle::Done)
       .def("guard", &Handle::Guard)
+      .def("abandon", &Handle::Abandon)
       .def_prop_ro("stall_seconds", [](const Handle& h) { return h.save().StallSeconds(); })
       .def_prop_ro("durable_seconds", [](const Handle& h) { return h.save().DurableSeconds(); })
       .def_prop_ro("bytes_written", [](const Handle& h) { return h.save().BytesWritten(); })
@@ -295,6 +300,7 @@ void DefineManager(nb::module_& module) {
       .def("delete", &Manager::Delete)
       .def("add_metrics", &Manager::AddMetrics)
       .def("close", &Manager::Close)
+      .def("abandon", &Manager::Abandon)
       .def_prop_ro("job", &Manager::job)
       .def_prop_ro("generation", &Manager::generation);
   module.def("load", &Load, nb::kw_only(), nb::arg("path"), nb::arg("prepare"), nb::arg("atomic"));

@@ -16,11 +16,13 @@ void Interrupts::Poll() {
   if (now - last_ < kBetweenLooks || interrupted()) return;
   last_ = now;
   const nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) interrupted_ = true;  // the error stays set until Rethrow
+  if (PyErr_CheckSignals() == 0) return;
+  raised_.emplace();  // takes the error away: Python code may still run before Rethrow
+  interrupted_ = true;
 }
 
 void Interrupts::Rethrow() {
-  if (interrupted()) throw nb::python_error();
+  if (raised_) throw nb::python_error(*raised_);
 }
 
 void WaitUntilDone(const SaveHandle& handle) {
@@ -36,7 +38,7 @@ void WaitUntilDone(const SaveHandle& handle) {
 }
 
 void WaitUntilCopied(const SaveHandle& handle) {
-  bool interrupted = false;
+  std::optional<nb::python_error> raised;
   for (;;) {
     bool copied = false;
     {
@@ -44,10 +46,9 @@ void WaitUntilCopied(const SaveHandle& handle) {
       copied = handle.GuardFor(kBetweenLooks);
     }
     if (copied) break;
-    // An error indicator that is set must not meet the interpreter before it is thrown.
-    if (!interrupted) interrupted = PyErr_CheckSignals() != 0;
+    if (PyErr_CheckSignals() != 0) raised.emplace();
   }
-  if (interrupted) throw nb::python_error();
+  if (raised) throw nb::python_error(*raised);
 }
 
 }  // namespace cairn::python

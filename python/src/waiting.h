@@ -1,8 +1,10 @@
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <atomic>
 #include <chrono>
-#include <functional>
+#include <optional>
 
 #include <cairn/checkpoint_manager.h>
 
@@ -23,6 +25,7 @@ class Interrupts {
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
   std::atomic<bool> interrupted_{false};
+  std::optional<nanobind::python_error> raised_;
 };
 
 /// Waits (with the GIL held on entry and exit, released between) until the save is over. Raises

@@ -467,6 +467,10 @@ Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
 
 Status Committer::ApplyRetention() {
   if (!committing()) return Status::Ok();
+  for (Checkpoint& checkpoint : checkpoints_) {
+    // Unpinned since, by us or by a tool? When that cannot be read it stays for now.
+    if (checkpoint.pinned) RereadNotes(&checkpoint).IgnoreError("it stays");
+  }
   std::vector<RetentionItem> items;
   for (const Checkpoint& checkpoint : checkpoints_) {
     RetentionItem item;
@@ -508,17 +512,20 @@ Status Committer::ApplyRetention() {
   return Status::Ok();
 }
 
-Status Committer::Reload() {
+Status Committer::RereadNotes(Checkpoint* checkpoint) {
   RepositoryReader reader(env_.store.get(), env_.rules);
-  for (Checkpoint& checkpoint : checkpoints_) {
-    ASSIGN_OR_RETURN(checkpoint.notes,
-                     reader.ReadNotes(checkpoint.directory, checkpoint.manifest->id));
-    checkpoint.pinned = false;
-    for (const NoteRecord& note : checkpoint.notes) {
-      if (note.kind == NoteKind::kPin) checkpoint.pinned = true;
-      if (note.kind == NoteKind::kUnpin) checkpoint.pinned = false;
-    }
+  ASSIGN_OR_RETURN(checkpoint->notes,
+                   reader.ReadNotes(checkpoint->directory, checkpoint->manifest->id));
+  checkpoint->pinned = false;
+  for (const NoteRecord& note : checkpoint->notes) {
+    if (note.kind == NoteKind::kPin) checkpoint->pinned = true;
+    if (note.kind == NoteKind::kUnpin) checkpoint->pinned = false;
   }
+  return Status::Ok();
+}
+
+Status Committer::Reload() {
+  for (Checkpoint& checkpoint : checkpoints_) RETURN_IF_ERROR(RereadNotes(&checkpoint));
   return Status::Ok();
 }
 

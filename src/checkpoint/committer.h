@@ -88,6 +88,7 @@ class Committer {
   /// The files that checkpoints other than `except` refer to in other directories.
   std::vector<std::string> Referenced(std::string_view except) const;
   Status Remove(const Checkpoint& checkpoint, bool* removed);
+  Status RereadNotes(Checkpoint* checkpoint);
 
   const Environment& env_;
   Generation* const generation_;

@@ -148,6 +148,20 @@ TEST_P(ManagerTest, KeepsTheLastThreeByDefaultAndPinnedOnes) {
   EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{4, 5, 6}));
 }
 
+TEST_P(ManagerTest, AnUnpinnedCheckpointIsLeftToRetentionAgain) {
+  auto manager = Open();
+  Model model;
+  const std::string first = SaveModel(manager.get(), model, 1).id;
+  ASSERT_TRUE(manager->Pin(first).ok());
+  for (std::int64_t step = 2; step <= 5; ++step) SaveModel(manager.get(), model, step);
+  ASSERT_TRUE(manager->WaitAll().ok());
+  EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{1, 3, 4, 5}));
+  ASSERT_TRUE(manager->Unpin(first).ok());
+  SaveModel(manager.get(), model, 6);
+  ASSERT_TRUE(manager->WaitAll().ok());
+  EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{4, 5, 6}));
+}
+
 TEST_P(ManagerTest, GoingBackMakesTheNewBranchWin) {
   Model model;
   {
@@ -445,21 +459,21 @@ TEST_P(ManagerTest, ACancelledRestoreSaysSo) {
   request.into = model.Targets();
   request.cancelled = [] { return true; };
   EXPECT_TRUE(manager->Restore(std::move(request)).status().Is(Code::kCancelled));
-// A rank that waited in vain, or was killed while it waited, leaves its join behind.
-TEST_P(ManagerTest, AJoinThatADeadRankLeftBehindIsNotTakenForALivingOne) {
-  ManagerOptions options;
-  options.world_size = 2;
-  options.rank = 1;
-  options.join_deadline = std::chrono::milliseconds(20);
-  EXPECT_EQ(OpenManager(options, Env()).status().code(), Code::kDeadlineExceeded);
-  options.rank = 0;
-  const auto manager = OpenManager(options, Env());
-  EXPECT_EQ(manager.status().code(), Code::kDeadlineExceeded) << manager.status().ToString();
-  EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
-}
+  // A rank that waited in vain, or was killed while it waited, leaves its join behind.
+  TEST_P(ManagerTest, AJoinThatADeadRankLeftBehindIsNotTakenForALivingOne) {
+    ManagerOptions options;
+    options.world_size = 2;
+    options.rank = 1;
+    options.join_deadline = std::chrono::milliseconds(20);
+    EXPECT_EQ(OpenManager(options, Env()).status().code(), Code::kDeadlineExceeded);
+    options.rank = 0;
+    const auto manager = OpenManager(options, Env());
+    EXPECT_EQ(manager.status().code(), Code::kDeadlineExceeded) << manager.status().ToString();
+    EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
+  }
 
-INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),
-                         [](const auto& param) { return param.param ? "Objects" : "Links"; });
+  INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),
+                           [](const auto& param) { return param.param ? "Objects" : "Links"; });
 
 }  // namespace
 }  // namespace cairn

@@ -279,9 +279,10 @@ class Restoration {
     for (const auto& [stored_name, tensor] : stored) {
       const std::string& name = Renamed(stored_name);
       const auto it = by_target.find(name);
-      if (it == by_target.end() || it->second.tensor != &tensor || it->second.wanted) continue;
-      if (request_.allocate &&
-          (request_.allocate_names.empty() || request_.allocate_names.contains(name))) {
+      if (it == by_target.end() || it->second.tensor != &tensor) continue;
+      const bool named = request_.allocate_names.contains(name);
+      if (it->second.wanted && !(request_.allocate && named)) continue;
+      if (request_.allocate && (request_.allocate_names.empty() || named)) {
         to_allocate_.push_back({group, &name, &tensor});
       } else {
         mismatch_.unexpected.push_back(stored_name);

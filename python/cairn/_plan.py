@@ -1,0 +1,421 @@
+"""How a stored tree fills what was given: compared, names and all, before memory is touched."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+
+import numpy as np
+
+from . import _arrays, _tree
+from .errors import Corruption, Invalid, Mismatch
+from .shard import Replicated, Shard
+
+# Where a value stands: its keys from the root. Names (keys joined with /) may collide, these do not.
+Key = Tuple[Any, ...]
+# Makes a value when the tensors were read; None: what was given stays.
+Recipe = Optional[Callable[[], Any]]
+
+_AS_ASKED = "left alone, as asked for"
+
+
+class _Place:
+    """A node of the stored tree, the name it is stored under and the name it is asked for by."""
+
+    __slots__ = ("children", "name", "node", "target", "used")
+
+    def __init__(
+        self, node: Any, name: str, target: str, children: Optional[List[Tuple[Any, "_Place"]]]
+    ) -> None:
+        self.node = node
+        self.name = name
+        self.target = target
+        self.children = children  # None: a leaf
+        self.used = False
+
+    def leaves(self) -> Iterator["_Place"]:
+        if self.children is None:
+            yield self
+            return
+        for _, child in self.children:
+            yield from child.leaves()
+
+
+class _Index:
+    """The places of a stored tree by key and by name, renamed as asked for."""
+
+    def __init__(self, root: Any, rename: Dict[str, str]) -> None:
+        self._rename = rename
+        self._by_key: Dict[Key, _Place] = {}
+        self._by_name: Dict[str, Optional[_Place]] = {}  # None: several have the name
+        self._renamed_leaves: Dict[str, str] = {}
+        self.root = self._add(root, (), "")
+        self._refuse_collisions()
+
+    def find(self, key: Key, name: str) -> Optional[_Place]:
+        """The place asked for. A list's element 0 is also found by the key "0", if that is clear."""
+        place = self._by_key.get(key)
+        return self._by_name.get(name) if place is None else place
+
+    def _add(self, node: Any, key: Key, name: str) -> _Place:
+        target, renamed = self._renamed(name) if self._rename else (name, False)
+        children = None
+        if not _tree.is_leaf(node):
+            children = [
+                (k, self._add(child, key + (k,), _tree.join(name, k)))
+                for k, child in _tree.children(node)
+            ]
+        elif isinstance(node, dict):
+            collections.deque(_tree.tensors_of(node), maxlen=0)  # refuses what has a bad form
+        place = _Place(node, name or "the state", target, children)
+        if not renamed:
+            self._by_key[key] = place
+        elif children is None:
+            self._renamed_leaves.setdefault(target, name)
+        self._by_name[target] = None if target in self._by_name and not renamed else place
+        return place
+
+    def _renamed(self, name: str) -> Tuple[str, bool]:
+        """The longest renamed part counts."""
+        part = name
+        while True:
+            if part in self._rename:
+                return self._rename[part] + name[len(part) :], True
+            part, slash, _ = part.rpartition("/")
+            if not slash:
+                return name, False
+
+    def _refuse_collisions(self) -> None:
+        if not self._renamed_leaves:
+            return
+        seen: Dict[str, str] = {}
+        for leaf in self.root.leaves():
+            other = seen.setdefault(leaf.target, leaf.name)
+            if other != leaf.name and leaf.target in self._renamed_leaves:
+                raise Invalid(f"rename: both {other} and {leaf.name} would become {leaf.target}")
+
+
+class Plan:
+    """How a stored tree fills what was given.
+
+    Attributes:
+        into: the tensors to fill, for the native module.
+        allocate: names of tensors to be made anew.
+        skipped: (name, reason) of what is not restored.
+    """
+
+    def __init__(
+        self,
+        stored: _tree.Stored,
+        given: Any,
+        *,
+        anything: bool,
+        strict: bool,
+        rename: Dict[str, str],
+        skip: Set[str],
+    ) -> None:
+        self.into: List[_tree.Described] = []
+        self.allocate: Set[str] = set()
+        self.skipped: List[Tuple[str, str]] = []
+        self._stored = stored
+        self._strict = strict
+        self._skip = skip
+        self._missing: List[str] = []
+        self._mismatched: List[Tuple[str, str]] = []
+        self._memory: Dict[Tuple[Any, ...], Tuple[str, str]] = {}  # → (tensor, name) that fills it
+        self._keep: List[Any] = []
+        self._finish: List[Callable[[], None]] = []
+        self._loads: List[Callable[[], None]] = []
+        self._made: Dict[Tuple[str, str], np.ndarray] = {}  # bytes, by group and tensor name
+        self._arrays: Dict[str, Any] = {}  # over those bytes
+        self._given = given
+        self._index = _Index(stored.root, rename)
+        if anything:
+            if rename:
+                raise Invalid("rename: give the state to restore into")
+            self._recipe: Recipe = self._take(self._index.root)
+        else:
+            self._recipe = self._match(given, (), "")
+        self._judge()
+
+    # Taking what is stored, as it is ------------------------------------------------------------
+
+    def _is_skipped(self, target: str, stored: str) -> bool:
+        return any(
+            name == skip or name.startswith(skip + "/")
+            for skip in self._skip
+            for name in (target, stored)
+        )
+
+    def _take(self, place: _Place) -> Recipe:
+        """All of a stored node, in new memory."""
+        whole = True
+        for leaf in place.leaves():
+            leaf.used = True
+            if self._skip and self._is_skipped(leaf.target, leaf.name):
+                self.skipped.append((leaf.name, _AS_ASKED))
+                whole = False
+            else:
+                self._allocate(leaf.node)
+        if whole:
+            return lambda: _tree.build(place.node, self._array, place.name)
+        return lambda: self._build_without_skipped(place)
+
+    def _allocate(self, node: Any) -> None:
+        for tensor in _tree.tensors_of(node):
+            self.allocate.add(tensor["name"])
+
+    def _build_without_skipped(self, place: _Place) -> Any:
+        if place.children is None:
+            return _tree.build(place.node, self._array, place.name)
+        kept = [
+            (key, self._build_without_skipped(child))
+            for key, child in place.children
+            if not self._is_skipped(child.target, child.name)
+        ]
+        if isinstance(place.node, list):
+            return [value for _, value in kept]
+        if "tuple" in place.node:
+            return tuple(value for _, value in kept)
+        ordered = "odict" in place.node or "odict_items" in place.node
+        return collections.OrderedDict(kept) if ordered else dict(kept)
+
+    def _array(self, leaf: Dict[str, Any]) -> Any:
+        """An array over the bytes that were read. Tied ones are the same object, or (a parameter and
+        its detached self) share their memory."""
+        name = leaf["name"]
+        alike = f"{name}\0{leaf.get('parameter')}\0{leaf.get('requires_grad')}"
+        if alike not in self._arrays:
+            data = self._made.get((leaf.get("group", "model"), name))
+            if data is None:
+                raise Corruption(f"{self._stored.where}: the tensor {name!r} is not there")
+            self._arrays[alike] = _arrays.make(
+                leaf["kind"], leaf["dtype"], tuple(leaf["shape"]), data, leaf, name
+            )
+        return self._arrays[alike]
+
+    # Comparing with what was given --------------------------------------------------------------
+
+    def _match(self, given: Any, key: Key, name: str) -> Recipe:
+        if isinstance(given, (dict, list, tuple)) and len(given) > 0:
+            return self._match_container(given, key, name)
+        place = self._index.find(key, name)
+        if self._skip and self._is_skipped(name, place.name if place else name):
+            self.skipped.append((name, _AS_ASKED))
+            for leaf in place.leaves() if place else ():
+                leaf.used = True
+            return None
+        if isinstance(given, (dict, list, tuple)) and (place is None or place.children is not None):
+            return None  # empty: whatever is stored below was not asked for
+        if place is None:
+            self._missing.append(name or "the state")
+            return None
+        if given is None:
+            return self._take(place)
+        stateful = _tree.as_stateful(given)
+        if stateful is not None:
+            return self._match_stateful(stateful, place, key, name)
+        for leaf in place.leaves():
+            leaf.used = True
+        return self._match_leaf(given, place, name or "the state")
+
+    def _match_container(self, given: Any, key: Key, name: str) -> Recipe:
+        items = given.items() if isinstance(given, dict) else enumerate(given)
+        changes: Dict[Any, Callable[[], Any]] = {}
+        for k, item in items:
+            recipe = self._match(item, key + (k,), _tree.join(name, k))
+            if recipe is not None:
+                changes[k] = recipe
+        if not changes:
+            return None
+        if isinstance(given, tuple):
+            return lambda: _replaced(given, {i: make() for i, make in changes.items()})
+
+        def fill() -> Any:
+            for k, make in changes.items():
+                given[k] = make()
+            return given
+
+        return fill
+
+    def _match_stateful(
+        self, stateful: _tree.Stateful, place: _Place, key: Key, name: str
+    ) -> Recipe:
+        template = stateful.cairn_template(_View(self._stored.where, place.node, place.name))
+        recipe = self._take(place) if template is None else self._match(template, key, name)
+        self._loads.append(
+            lambda: stateful.cairn_load(template if recipe is None else recipe())
+        )
+        return None
+
+    def _match_leaf(self, given: Any, place: _Place, name: str) -> Recipe:
+        array = given.array if isinstance(given, (Shard, Replicated)) else given
+        node = place.node
+        tensor = node.get("tensor") if isinstance(node, dict) else None
+        if _arrays.is_array(array):
+            if tensor is None:
+                return self._refuse(name, node, _describe_array(array))
+            if not _arrays.is_fillable(array):
+                self.allocate.add(tensor["name"])
+                return lambda: self._array(tensor)
+            return self._fill(array, given if isinstance(given, Shard) else None, tensor, name)
+        if isinstance(node, dict) and "rng" in node:
+            return self._match_rng(given, node, name)
+        if place.children is not None or (
+            tensor is not None and tensor["kind"] not in ("bytes", "bytearray")
+        ):
+            return self._refuse(name, node, f"a {_tree.type_name(given)}")
+        return self._take(place)
+
+    def _refuse(self, name: str, node: Any, wanted: str) -> Recipe:
+        self._mismatched.append((name, f"stored {_describe(node)}, wanted {wanted}"))
+        return None
+
+    def _match_rng(self, given: Any, node: Any, name: str) -> Recipe:
+        kind, state = node["rng"]
+        if not _tree.fits_rng(given, kind):
+            self._mismatched.append(
+                (name, f"stored a {kind} generator, wanted a {_tree.type_name(given)}")
+            )
+            return None
+        self._allocate(node)
+        self._loads.append(
+            lambda: _tree.set_rng(given, _tree.build(state, self._array, name))
+        )
+        return None
+
+    def _fill(
+        self, array: Any, shard: Optional[Shard], tensor: Dict[str, Any], name: str
+    ) -> Recipe:
+        target = _arrays.target(array, name)
+        whole: Optional[Tuple[int, ...]] = None
+        offset: Optional[Tuple[int, ...]] = None
+        if shard is not None:
+            tail = target.shape[len(shard.offset) :]
+            whole, offset = shard.global_shape + tail, shard.offset + (0,) * len(tail)
+        wanted = (target.stored, target.shape if whole is None else whole, target.meaning)
+        stored = (tensor["dtype"], tuple(tensor["shape"]), _arrays.meaning(tensor))
+        if stored != wanted:
+            self._mismatched.append(
+                (name, f"stored {_type_and_shape(*stored)}, wanted {_type_and_shape(*wanted)}")
+            )
+            return None
+        if self._is_filled_already(target, tensor["name"], (whole, offset), name):
+            return None
+        group = tensor.get("group", "model")
+        self.into.append(
+            (tensor["name"], target.stored, target.shape, target.address, whole, offset, False, group)
+        )
+        self._keep.append(target.keep)
+        if target.finish is not None:
+            self._finish.append(target.finish)
+        return None
+
+    def _is_filled_already(
+        self, target: _arrays.Target, tensor: str, piece: Tuple[Any, ...], name: str
+    ) -> bool:
+        """True for the second of two tied targets. What was stored apart cannot fill both."""
+        if target.finish is not None:
+            return False  # the memory is a temporary of its own
+        memory = (target.address, target.stored, target.shape)
+        filled_by, first = self._memory.setdefault(memory, (f"{tensor}{piece}", name))
+        if first == name or 0 in target.shape:
+            return False
+        if filled_by != f"{tensor}{piece}":
+            self._mismatched.append((name, f"stored apart from {first}, wanted tied to it"))
+        return True
+
+    def _judge(self) -> None:
+        unexpected = []
+        for leaf in self._index.root.leaves():
+            if leaf.used or leaf.node is None:  # a None that nobody wants is no loss
+                continue
+            if self._skip and self._is_skipped(leaf.target, leaf.name):
+                self.skipped.append((leaf.name, _AS_ASKED))
+            else:
+                unexpected.append(leaf.name)
+        if not self._strict:
+            self.skipped += [(n, "not in the checkpoint") for n in self._missing]
+            self.skipped += [(n, "not asked for") for n in unexpected]
+            self.skipped += self._mismatched
+        elif self._missing or unexpected or self._mismatched:
+            mismatched = [f"{name}: {why}" for name, why in self._mismatched]
+            raise_mismatch(self._stored.where, self._missing, unexpected, mismatched)
+
+    # After the tensors were read ----------------------------------------------------------------
+
+    def finish(self, tensors: List[Tuple[str, str, str, Tuple[int, ...], np.ndarray]]) -> Any:
+        """Puts everything in its place; gives the state."""
+        for group, name, _, _, data in tensors:
+            self._made[(group, name)] = data
+        for finish in self._finish:
+            finish()
+        state = self._given if self._recipe is None else self._recipe()
+        for load in self._loads:
+            load()
+        return state
+
+
+class _View(_tree.Stored):
+    """A part of a stored tree, for Stateful.cairn_template."""
+
+    def __init__(self, where: str, node: Any, path: str) -> None:
+        self.where = where
+        self.root = node
+        self.path = path
+
+    def skeleton(self) -> Any:
+        """The values; arrays are shown as (dtype, shape)."""
+        return _tree.build(self.root, lambda leaf: (leaf["dtype"], tuple(leaf["shape"])))
+
+
+def _replaced(given: Any, changes: Dict[int, Any]) -> Any:
+    """A tuple (or named tuple) with some of its elements changed."""
+    items = [changes.get(i, item) for i, item in enumerate(given)]
+    return type(given)(*items) if hasattr(given, "_fields") else tuple(items)
+
+
+def _type_and_shape(dtype: str, shape: Tuple[int, ...], meaning: Optional[str] = None) -> str:
+    return f"{dtype} [{','.join(str(d) for d in shape)}]" + (f" of {meaning}" if meaning else "")
+
+
+def _describe_array(value: Any) -> str:
+    try:
+        source = _arrays.source(value, "")
+        return _type_and_shape(source.stored, source.shape)
+    except Invalid:
+        return f"a {_tree.type_name(value)}"
+
+
+def _describe(node: Any) -> str:
+    if isinstance(node, dict) and "tensor" in node:
+        tensor = node["tensor"]
+        return _type_and_shape(tensor["dtype"], tuple(tensor["shape"]))
+    if isinstance(node, dict) and "rng" in node:
+        return f"a {node['rng'][0]} generator"
+    if _tree.is_leaf(node):
+        return f"a {_tree.type_name(_tree.plain(node))}"
+    return f"{sum(1 for _ in _tree.children(node))} values below it"
+
+
+def raise_mismatch(
+    where: str, missing: List[str], unexpected: List[str], mismatched: List[str]
+) -> None:
+    """Mismatch with a message that lists the first of each."""
+    parts = []
+    for names, what in (
+        (missing, "not in the checkpoint"),
+        (unexpected, "stored but not asked for"),
+        (mismatched, "of another type or shape"),
+    ):
+        if names:
+            more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+            shown = ", ".join(n if len(n) <= 200 else n[:200] + "…" for n in names[:10])
+            parts.append(f"{len(names)} {what}: {shown}{more}")
+    raise Mismatch(
+        f"restore {where}: the state does not match: {'; '.join(parts)}. Nothing was changed; "
+        "rename, skip or strict=False restore the others",
+        missing,
+        unexpected,
+        mismatched,
+    )
