@@ -382,7 +382,7 @@ Status Generation::StartParticipants() {
       return DeadlineExceededError(
           "waited for " + JoinNames(missing) + " to open \"" + store->Describe() +
           "\"; are they running, and is the directory shared by all ranks? Where it is not, open "
-          "each with private=True and use `cairn checkpoint merge`");
+          "each with private_parts (Python: private=True) and use `cairn checkpoint merge`");
     }
     env_.clock->Sleep(poll);
     poll = std::min<std::chrono::nanoseconds>(poll * 2, kLastPoll);
@@ -473,7 +473,7 @@ Status Generation::OpenParticipant() {
       return DeadlineExceededError(
           self + " waited for " + options_.participants[0] + " to start \"" + store->Describe() +
           "\"; is it running, and is the directory shared by all ranks? Where it is not, open "
-          "each with private=True and use `cairn checkpoint merge`");
+          "each with private_parts (Python: private=True) and use `cairn checkpoint merge`");
     }
     env_.clock->Sleep(poll);
     poll = std::min<std::chrono::nanoseconds>(poll * 2, kLastPoll);
