@@ -99,6 +99,7 @@ Status TrainCheckpoints::Save(const TrainerState& state, const Value& metrics,
   request.metrics = MakeMetrics(metrics);
   ASSIGN_OR_RETURN(request.state_files, EncodeTrainerState(state));
   const Clock::Duration begun = env_.clock->Now();
+  in_flight_.reset();  // Save waits for it, and reports its failure
   ASSIGN_OR_RETURN(in_flight_, manager_->Save(std::move(request)));
   *stall_seconds = std::chrono::duration<double>(env_.clock->Now() - begun).count();
   return Status::Ok();
