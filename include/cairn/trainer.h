@@ -212,7 +212,7 @@ class Trainer {
   /// step. A Stop before Train counts for the next one.
   virtual void Stop() = 0;
 
-  /// Completed steps, those of earlier runs too: 0 on a fresh start.
+  /// Completed steps, those of earlier runs too: 0 on a fresh start. Also from the event handler.
   virtual std::int64_t global_step() const = 0;
   /// What Open resumed from; nullopt on a fresh start.
   virtual const std::optional<CheckpointInfo>& resumed() const = 0;

@@ -375,7 +375,7 @@ Result<TrainResult> TrainerImpl::TrainOn(std::int64_t num_epochs, internal::Batc
   if (!outcome.ok()) {
     if (checkpoints_ != nullptr) {
       const Status pending = checkpoints_->Wait();
-      if (!pending.ok()) LogError("the last save failed too: " + pending.ToString());
+      if (!pending.ok()) LogError("the save in flight failed too: " + pending.ToString());
     }
     return outcome.status();
   }
