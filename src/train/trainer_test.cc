@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <thread>
+
+#include <cairn/transfer.h>
 
 #include "checkpoint/manager.h"
 #include "checkpoint/names.h"
@@ -609,6 +613,54 @@ TEST_F(TrainerTest, PrivatePartsAreCommittedAloneAndResumedOnlyWhenMerged) {
   auto trainer = OpenTrainer(options, Env());
   EXPECT_EQ(trainer.status().code(), Code::kFailedPrecondition);
   EXPECT_THAT(trainer.status().ToString(), HasSubstr("cairn checkpoint merge"));
+}
+
+TEST(PrivateTrainerTest, CopiesOfTheMergedDirectoryAreResumedByAll) {
+  namespace fs = std::filesystem;
+  std::string name = (fs::temp_directory_path() / "cairn-trainer-XXXXXX").string();
+  const fs::path root = mkdtemp(name.data());
+  const auto run = [&](const std::string& prefix, int id, std::int64_t epochs, std::int64_t resumed,
+                       Training* training) {
+    training->random.seed(static_cast<std::uint64_t>(id));
+    TrainerOptions options;
+    options.model = training->Variables();
+    options.checkpoint_config = {
+        {.checkpoint_dir = (root / (prefix + std::to_string(id))).string()}};
+    options.trainer_id = id;
+    options.num_trainers = 2;
+    options.private_parts = true;
+    auto trainer = Trainer::Open(options);
+    ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
+    EXPECT_EQ((*trainer)->global_step(), resumed);
+    ASSERT_TRUE((*trainer)->AddRandomEngine("random", &training->random).ok());
+    NumberReader reader(kSteps, true);
+    auto result =
+        (*trainer)->Train(epochs, reader, [&](std::int64_t batch) { training->Step(batch); });
+    ASSERT_TRUE(result.ok()) << result.status().ToString();
+  };
+  for (const int id : {0, 1}) {
+    Training first;
+    run("part_", id, 1, 0, &first);
+  }
+  auto merged = MergeCheckpoints({.parts = {(root / "part_0").string(), (root / "part_1").string()},
+                                  .target = (root / "merged").string()});
+  ASSERT_TRUE(merged.ok()) << merged.status().ToString();
+  for (const int id : {0, 1}) {
+    fs::copy(root / "merged", root / ("copy_" + std::to_string(id)), fs::copy_options::recursive);
+    Training second;
+    run("copy_", id, 2, kSteps, &second);
+    // Trainer 0's variables, and each one's own generator.
+    Training expected;
+    run("undisturbed_of_" + std::to_string(id) + "_", 0, 1, 0, &expected);
+    if (id == 1) {
+      Training own;
+      run("own_", 1, 1, 0, &own);
+      expected.random = own.random;
+    }
+    for (std::int64_t step = 0; step < kSteps; ++step) expected.Step(100 + step);
+    EXPECT_TRUE(second.SameState(expected)) << "trainer " << id;
+  }
+  fs::remove_all(root);
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 // A training with a Trainer, as a process that a test kills:
 //   train_job DIR BOARD LOSSES RESULT EPOCHS SEEK KILL_STEP KILL_COUNT KILL_DELAY_US
-//             TRAINER_ID NUM_TRAINERS PEER_FD
+//             TRAINER_ID NUM_TRAINERS PEER_FD STEP_US
 // When the protocol step KILL_STEP has begun for the KILL_COUNT-th time, the process sends SIGKILL
 // to itself KILL_DELAY_US later. "*": so long after the process began; "-": never. SEEK 0: the
 // reader cannot seek. PEER_FD: a socket to the other one of two trainers, over which gradients are
-// exchanged. Every step's loss is appended to LOSSES; at the end the state goes into RESULT. Exit
-// codes: 0 the training is complete, 3 an error.
+// exchanged. Every step takes STEP_US more. Its loss is appended to LOSSES; at the end the state
+// goes into RESULT. Exit codes: 0 the training is complete, 3 an error, 4 ended by SIGTERM and
+// saved.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -37,6 +38,7 @@ struct Arguments {
   int trainer_id = 0;
   int num_trainers = 1;
   int peer_fd = -1;
+  long step_us = 0;
 };
 
 int Fail(const Status& status) {
@@ -139,6 +141,7 @@ int Run(const Arguments& arguments, kill::Blackboard* board) {
   auto result = trainer->Train(
       arguments.epochs, reader,
       [&](const std::vector<std::uint64_t>& batch) {
+        if (arguments.step_us > 0) usleep(static_cast<useconds_t>(arguments.step_us));
         return model.Step(
             batch, [&](std::vector<float>* own) { return ExchangeGradients(arguments, own); });
       },
@@ -150,6 +153,7 @@ int Run(const Arguments& arguments, kill::Blackboard* board) {
       });
   if (!result.ok()) return Fail(result.status());
   if (const Status closed = trainer->Close(); !closed.ok()) return Fail(closed);
+  if (result->outcome == TrainOutcome::kTerminated) return 4;
   std::ofstream(arguments.result, std::ios::binary) << model.Bytes();
   return 0;
 }
@@ -158,7 +162,7 @@ int Run(const Arguments& arguments, kill::Blackboard* board) {
 }  // namespace cairn::train_job
 
 int main(int argc, char** argv) {
-  if (argc != 13) return 2;
+  if (argc != 14) return 2;
   cairn::train_job::Arguments arguments;
   arguments.directory = argv[1];
   arguments.board = argv[2];
@@ -172,6 +176,7 @@ int main(int argc, char** argv) {
   arguments.trainer_id = std::atoi(argv[10]);
   arguments.num_trainers = std::atoi(argv[11]);
   arguments.peer_fd = std::atoi(argv[12]);
+  arguments.step_us = std::atol(argv[13]);
   const int fd = open(arguments.board.c_str(), O_RDWR);
   auto* board = static_cast<cairn::kill::Blackboard*>(
       mmap(nullptr, sizeof(cairn::kill::Blackboard), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));

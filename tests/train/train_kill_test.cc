@@ -48,7 +48,8 @@ class Job {
   }
 
   /// Starts all trainers; `kill_args` (step, count, delay) are for the target's.
-  void Start(const Target& target, const std::vector<std::string>& kill_args, bool seek) {
+  void Start(const Target& target, const std::vector<std::string>& kill_args, bool seek,
+             int step_us = 0) {
     int sockets[2] = {-1, -1};
     if (trainers_ == 2) {
       ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
@@ -67,8 +68,8 @@ class Job {
       const std::vector<std::string> never = {"-", "0", "0"};
       const auto& kill = id == target.trainer ? kill_args : never;
       args.insert(args.end(), kill.begin(), kill.end());
-      args.insert(args.end(),
-                  {std::to_string(id), std::to_string(trainers_), std::to_string(sockets[id])});
+      args.insert(args.end(), {std::to_string(id), std::to_string(trainers_),
+                               std::to_string(sockets[id]), std::to_string(step_us)});
       pids_.push_back(kill::StartProcess("train_job", args, sockets[id]));
     }
     for (const int fd : sockets) {
@@ -300,6 +301,43 @@ TEST(TrainKillTest, TwoTrainersEndAsIfTheyHadNeverBeenKilled) {
           "save: part", "save: wait for the manifest", "save: fence", "acknowledge"});
   targets.insert(targets.end(), others.begin(), others.end());
   KillAndCompare(2, targets);
+}
+
+/// Waits until each trainer has made a step: from then on it handles SIGTERM.
+void WaitForSteps(const Job& job, int trainers, std::size_t steps) {
+  for (int id = 0; id < trainers; ++id) {
+    while (Contents(job.Losses(id)).size() < steps * sizeof(LossRecord)) usleep(1000);
+  }
+}
+
+TEST(TrainKillTest, TwoTrainersThatGetSigtermSaveTheSameStepAndGoOn) {
+  kill::TempDir temp;
+  Reference reference;
+  ASSERT_NO_FATAL_FAILURE(MakeReference(temp.path() / "reference", 2, &reference));
+  std::mt19937_64 random(5);
+  int terminated = 0;
+  for (int round = 0; round < 3; ++round) {
+    Job job(temp.path() / ("job_" + std::to_string(round)), 2);
+    // So long that the step which trainer 0 chooses, a second ahead, comes before the end.
+    job.Start({}, {"-", "0", "0"}, true, /*step_us=*/40'000);
+    WaitForSteps(job, 2, 1 + random() % 8);
+    const int first = static_cast<int>(random() % 2);
+    ::kill(job.pid(first), SIGTERM);
+    usleep(static_cast<useconds_t>(random() % 100'000));  // as launchers do, one after the other
+    ::kill(job.pid(1 - first), SIGTERM);
+    int codes[2] = {0, 0};
+    for (int id = 0; id < 2; ++id) ASSERT_FALSE(kill::WaitKilled(job.pid(id), &codes[id]));
+    ASSERT_EQ(codes[0], codes[1]);
+    ASSERT_TRUE(codes[0] == 0 || codes[0] == 4) << codes[0];
+    terminated += codes[0] == 4 ? 1 : 0;
+    for (int id = 0; id < 2; ++id) {
+      EXPECT_EQ(job.LatestStep(), ReadLosses(job.Losses(id)).back().global_step + 1)
+          << "trainer " << id << " lost a step";
+    }
+    ASSERT_NO_FATAL_FAILURE(RunToTheEnd(&job, 2));
+    ASSERT_NO_FATAL_FAILURE(Compare(job, 2, reference));
+  }
+  EXPECT_GT(terminated, 0);
 }
 
 }  // namespace
