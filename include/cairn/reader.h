@@ -31,7 +31,8 @@ class Reader {
 
   /// True: SaveState and LoadState work.
   virtual bool seekable() const { return false; }
-  /// Where the reader stands: all that LoadState needs, small. Between two calls of Next.
+  /// Where the reader stands: all that LoadState needs, small; never null. Called between two calls
+  /// of Next: what counts is what Next has handed out, not what was read ahead.
   virtual Result<Value> SaveState() { return Value(); }
   /// Puts the reader (any object made the same way) where SaveState found it, without reading what
   /// came before. Begin is not called for the epoch under way.

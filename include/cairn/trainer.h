@@ -1,13 +1,14 @@
 #pragma once
 
 #include <chrono>
-#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <locale>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -69,7 +70,9 @@ struct TrainerOptions {
   bool strict = true;
 };
 
-/// `step` is the first one to come: above 0 when training resumes inside the epoch.
+/// `step` is the first one to come: above 0 when training resumes inside the epoch. A handler that
+/// changes the state at the beginning of an epoch does so at step 0 only: later it was saved
+/// changed.
 struct BeginEpochEvent {
   std::int64_t epoch = 0;
   std::int64_t step = 0;
@@ -231,6 +234,7 @@ Status Trainer::AddRandomEngine(std::string name, Engine* engine) {
       std::move(name),
       [engine] {
         std::ostringstream text;
+        text.imbue(std::locale::classic());  // no grouping of digits, whatever the program set
         text << *engine;
         return Value(text.str());
       },
@@ -238,7 +242,8 @@ Status Trainer::AddRandomEngine(std::string name, Engine* engine) {
         const std::string* text = value.if_string();
         if (text == nullptr) return FailedPreconditionError("not the state of a generator");
         std::istringstream in(*text);
-        Engine read;
+        in.imbue(std::locale::classic());
+        Engine read = *engine;
         in >> read;
         if (in.fail()) return FailedPreconditionError("not the state of such a generator");
         *engine = read;

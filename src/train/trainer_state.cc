@@ -3,6 +3,7 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "base/status_macros.h"
 #include "format/json.h"
@@ -17,6 +18,10 @@ constexpr std::string_view kStepFile = "step_id";
 constexpr std::string_view kBits = "$f64";
 // Levels of state.json above a registered value, and below it for the bits.
 constexpr int kOwnLevels = 3;
+// More is damage; what is counted on from here does not overflow.
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+
+constexpr std::int64_t kMostTrainers = std::numeric_limits<int>::max();
 
 std::string Hex(std::uint64_t bits) {
   std::string text(16, '0');
@@ -54,7 +59,9 @@ Status FromJson(Value* value) {
   }
   const std::string* text = bits->second.if_string();
   std::uint64_t parsed = 0;
-  if (text == nullptr || text->size() != 16) return CorruptionError("a number's bits are cut");
+  if (object->size() != 1 || text == nullptr || text->size() != 16) {
+    return CorruptionError("a number's bits are not as written");
+  }
   const auto [end, error] = std::from_chars(text->data(), text->data() + 16, parsed, 16);
   if (error != std::errc() || end != text->data() + 16) {
     return CorruptionError("a number's bits are no hex digits");
@@ -71,9 +78,11 @@ Result<Value> Stored(const Value& value, const std::string& what) {
   return copy;
 }
 
-Result<std::int64_t> Integer(const Value& json, std::string_view name, std::int64_t least) {
+Result<std::int64_t> Integer(const Value& json, std::string_view name, std::int64_t least,
+                             std::int64_t most = kMostSteps) {
   const Value* value = json.Find(name);
-  if (value == nullptr || !value->is_int() || value->AsInt(least - 1) < least) {
+  if (value == nullptr || !value->is_int() || value->AsInt(least - 1) < least ||
+      value->AsInt() > most) {
     return CorruptionError(std::string(kStateFile) + ": " + std::string(name) +
                            " is missing or no count");
   }
@@ -122,8 +131,8 @@ Result<TrainerState> DecodeTrainerState(const std::map<std::string, std::string>
   ASSIGN_OR_RETURN(state.progress.epoch, Integer(json, "epoch", 0));
   ASSIGN_OR_RETURN(state.progress.next_step, Integer(json, "next_step", 1));
   ASSIGN_OR_RETURN(state.progress.global_step, Integer(json, "global_step", 1));
-  ASSIGN_OR_RETURN(const std::int64_t id, Integer(json, "trainer_id", 0));
-  ASSIGN_OR_RETURN(const std::int64_t trainers, Integer(json, "num_trainers", 1));
+  ASSIGN_OR_RETURN(const std::int64_t id, Integer(json, "trainer_id", 0, kMostTrainers));
+  ASSIGN_OR_RETURN(const std::int64_t trainers, Integer(json, "num_trainers", 1, kMostTrainers));
   state.trainer_id = static_cast<int>(id);
   state.num_trainers = static_cast<int>(trainers);
   const Value* complete = json.Find("epoch_complete");

@@ -32,6 +32,39 @@ TEST(TrainerStateTest, TheIdsArePlainNumbersOfTheLastCompletedStep) {
   EXPECT_EQ(state->reader, Example().reader);
 }
 
+// Written by the first version; must be read for ever.
+constexpr std::string_view kGolden = R"({
+  "epoch": 3,
+  "epoch_complete": false,
+  "global_step": 83,
+  "next_step": 8,
+  "num_trainers": 2,
+  "reader": {
+    "position": 12
+  },
+  "state": {
+    "lr": 0.1,
+    "worst": {
+      "$f64": "7ff0000000000000"
+    }
+  },
+  "trainer": 1,
+  "trainer_id": 1
+}
+)";
+
+TEST(TrainerStateTest, ReadsAndWritesTheGoldenFile) {
+  TrainerState state = Example();
+  state.values["lr"] = 0.1;
+  state.values["worst"] = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(EncodeTrainerState(state)->at("state.json"), kGolden);
+  auto decoded = DecodeTrainerState({{"state.json", std::string(kGolden)}});
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(decoded->progress, state.progress);
+  EXPECT_EQ(decoded->values, state.values);
+  EXPECT_EQ(decoded->reader, state.reader);
+}
+
 TEST(TrainerStateTest, NumbersComeBackWithTheirExactBits) {
   const std::uint64_t patterns[] = {
       0,
