@@ -1,8 +1,7 @@
 #include "train/sigterm.h"
 
-#include <signal.h>
-
 #include <atomic>
+#include <csignal>
 
 #include "base/thread_annotations.h"
 

@@ -1,5 +1,7 @@
 #include "train/train_checkpoints.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/log.h"
@@ -78,7 +80,7 @@ Result<std::optional<TrainCheckpoints::Resumed>> TrainCheckpoints::Restore() {
                    manager_->Restore({.into = options_.model, .strict = options_.strict}));
   if (!restored) return std::optional<Resumed>();
   for (const auto& [name, reason] : restored->skipped) {
-    LogWarning("resume: \"" + name + "\" was not restored: " + reason);
+    LogWarning(fmt::format("resume: \"{}\" was not restored: {}", name, reason));
   }
   Resumed resumed;
   resumed.info = restored->info;

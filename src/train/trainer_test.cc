@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <stdexcept>
 #include <thread>
 
 #include <cairn/transfer.h>
@@ -372,6 +374,48 @@ TEST_F(TrainerTest, AFailedStepIsNamedAndTheNextProcessRepeatsIt) {
   EXPECT_TRUE(again.SameState(Undisturbed(1)));
 }
 
+TEST_F(TrainerTest, StopsFromAnotherThread) {
+  Training training;
+  auto trainer = Open(&training);
+  NumberReader reader(1'000'000'000, true);
+  std::atomic<bool> begun = false;
+  std::jthread other([&] {
+    begun.wait(false);
+    trainer->Stop();
+  });
+  auto result = trainer->Train(1, reader, [&](std::int64_t batch) {
+    begun = true;
+    begun.notify_all();
+    return training.Step(batch);
+  });
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->outcome, TrainOutcome::kStopped);
+  EXPECT_EQ(result->checkpoint->step, result->global_step);
+}
+
+TEST_F(TrainerTest, AnExceptionOfTheProgramPassesThroughAndLeavesTheCheckpoints) {
+  struct sigaction before = {};
+  sigaction(SIGTERM, nullptr, &before);
+  {
+    Training training;
+    auto trainer = Open(&training);
+    NumberReader reader(kSteps, true);
+    const auto step = [&](std::int64_t batch) {
+      if (batch == 13) throw std::runtime_error("out of coffee");
+      training.Step(batch);
+    };
+    EXPECT_THROW(trainer->Train(1, reader, step).status().IgnoreError("it throws"),
+                 std::runtime_error);
+    EXPECT_EQ(trainer->Train(1, reader, step).status().code(), Code::kFailedPrecondition);
+  }
+  struct sigaction after = {};
+  sigaction(SIGTERM, nullptr, &after);
+  EXPECT_EQ(after.sa_handler, before.sa_handler);
+  Training again;
+  auto trainer = Open(&again);
+  EXPECT_EQ(trainer->global_step(), 11);
+}
+
 TEST_F(TrainerTest, SaysOnceWhenSavingHoldsTheTrainingUp) {
   ManualClock clock;
   FaultyStore slow(store_.get());
@@ -524,6 +568,23 @@ TEST_F(TrainerTest, TwoTrainersCommitEachCheckpointTogether) {
   for (const ObjectInfo& object : model->objects) {
     EXPECT_THAT(object.name, testing::Not(HasSubstr("trainer_1"))) << "trainer 0 saves the model";
   }
+}
+
+TEST_F(TrainerTest, TrainersSaveAlikeThoughOnlyOneHasAHandler) {
+  InTwoTrainers([&](int id) {
+    Training training;
+    TrainerOptions options = Options(&training, {.step_interval = 24});  // also the last step
+    options.trainer_id = id;
+    options.num_trainers = 2;
+    auto trainer = OpenWith(options, &training);
+    ASSERT_NE(trainer, nullptr);
+    NumberReader reader(kSteps, true);
+    EventHandler handler;
+    if (id == 0) handler = [](const TrainerEvent&) {};
+    auto result = Run(trainer.get(), &training, 1, &reader, handler);
+    ASSERT_TRUE(result.ok()) << result.status().ToString();
+    EXPECT_EQ(result->checkpoint->step, kSteps);
+  });
 }
 
 TEST_F(TrainerTest, AnotherNumberOfTrainersIsRefusedUnlessAskedFor) {
