@@ -6,10 +6,12 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
 #include "base/thread_annotations.h"
+#include "checkpoint/manager.h"
 #include "storage/memory/memory_store.h"
 #include "train/trainer.h"
 
@@ -120,6 +122,66 @@ struct Training {
   bool SameState(const Training& other) const {
     return weights == other.weights && slots == other.slots && random == other.random;
   }
+};
+
+inline constexpr std::int64_t kSteps = 25;  // of an epoch
+
+/// Trainings in a store in memory, which stays from one trainer to the next.
+class TrainerTest : public testing::Test {
+ protected:
+  TrainerTest() {
+    MemoryStore::Options options;
+    options.object_store = false;
+    store_ = MemoryStore::Open(options).value();
+  }
+  Environment Env() {
+    Environment env;
+    env.store = store_;
+    env.host = "here";
+    env.pid = 1;
+    return env;
+  }
+  static TrainerOptions Options(Training* training, CheckpointConfig config = {}) {
+    config.checkpoint_dir = "runs/a";
+    TrainerOptions options;
+    options.model = training->Variables();
+    options.checkpoint_config = config;
+    return options;
+  }
+  std::unique_ptr<Trainer> Open(Training* training, CheckpointConfig config = {}) {
+    return OpenWith(Options(training, config), training);
+  }
+  std::unique_ptr<Trainer> OpenWith(TrainerOptions options, Training* training) {
+    auto trainer = OpenTrainer(std::move(options), Env());
+    EXPECT_TRUE(trainer.ok()) << trainer.status().ToString();
+    if (!trainer.ok()) return nullptr;
+    EXPECT_TRUE((*trainer)->AddRandomEngine("random", &training->random).ok());
+    return *std::move(trainer);
+  }
+  static Result<TrainResult> Run(Trainer* trainer, Training* training, std::int64_t epochs,
+                                 NumberReader* reader, EventHandler handler = {}) {
+    return trainer->Train(
+        epochs, *reader, [&](std::int64_t batch) { return training->Step(batch); }, handler);
+  }
+  /// Trains without a disturbance and without checkpoints.
+  static Training Undisturbed(std::int64_t epochs) {
+    Training training;
+    auto trainer = Trainer::Open({.model = training.Variables()});
+    NumberReader reader(kSteps, true);
+    EXPECT_TRUE(Run(trainer->get(), &training, epochs, &reader).ok());
+    return training;
+  }
+  std::vector<std::pair<std::string, std::int64_t>> Checkpoints() {
+    auto manager = OpenManager({.read_only = true}, Env());
+    std::vector<std::pair<std::string, std::int64_t>> found;
+    for (const CheckpointInfo& info : (*manager)->List().value()) {
+      found.emplace_back(info.path.substr(info.path.rfind('/') + 1), info.step);
+    }
+    return found;
+  }
+  std::string Text(const std::string& name) { return store_->Get(name, 1 << 20).value(); }
+
+  std::shared_ptr<MemoryStore> store_;
 };
 
 }  // namespace cairn
