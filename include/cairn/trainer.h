@@ -23,8 +23,9 @@
 /// step and ends with the weights that an undisturbed run would have given.
 ///
 ///   auto trainer = cairn::Trainer::Open({.model = variables,
-///                                        .checkpoint_config = {{.checkpoint_dir = "runs/a"}}});
-///   trainer->AddRandomEngine("dropout", &engine);
+///                                        .checkpoint_config = {{.checkpoint_dir = "runs/a"}}})
+///                      .value();
+///   trainer->AddRandomEngine("dropout", &engine).IgnoreError("a new name");
 ///   auto result = trainer->Train(/*num_epochs=*/10, reader, [&](const Batch& batch) {
 ///     return cairn::Value::Object{{"loss", Step(batch)}};
 ///   });

@@ -100,6 +100,8 @@ class TrainerImpl final : public Trainer {
   Result<std::optional<TrainOutcome>> RunSteps(Run* run);
   Status EnterEpoch(Run* run);
   Status Replay(Run* run);
+  /// Before anything is read: the registered names are those of the checkpoint.
+  Status CheckRegistered();
   Status LoadRegistered();
   Result<std::optional<TrainOutcome>> Ending(Run* run);
   Status SaveWhenDue(Run* run);
@@ -168,21 +170,15 @@ Status TrainerImpl::AddState(std::string name, std::function<Value()> save,
   return Status::Ok();
 }
 
-Status TrainerImpl::LoadRegistered() {
+Status TrainerImpl::CheckRegistered() {
   started_ = true;
   if (!to_load_) return Status::Ok();
-  const std::map<std::string, Value> stored = *std::exchange(to_load_, std::nullopt);
   std::string differences;
-  for (const auto& [name, value] : stored) {
+  for (const auto& [name, value] : *to_load_) {
     if (!registered_.contains(name)) differences += " \"" + name + "\" is stored, not registered;";
   }
   for (const auto& [name, functions] : registered_) {
-    const auto it = stored.find(name);
-    if (it == stored.end()) {
-      differences += " \"" + name + "\" is registered, not stored;";
-      continue;
-    }
-    RETURN_IF_ERROR(functions.load(it->second).WithContext("load state \"" + name + "\""));
+    if (!to_load_->contains(name)) differences += " \"" + name + "\" is registered, not stored;";
   }
   if (differences.empty()) return Status::Ok();
   differences.pop_back();
@@ -191,6 +187,17 @@ Status TrainerImpl::LoadRegistered() {
                                    differences + "; strict=false goes on without");
   }
   LogWarning("resume:" + differences);
+  return Status::Ok();
+}
+
+Status TrainerImpl::LoadRegistered() {
+  if (!to_load_) return Status::Ok();
+  const std::map<std::string, Value> stored = *std::exchange(to_load_, std::nullopt);
+  for (const auto& [name, functions] : registered_) {
+    const auto it = stored.find(name);
+    if (it == stored.end()) continue;
+    RETURN_IF_ERROR(functions.load(it->second).WithContext("load state \"" + name + "\""));
+  }
   return Status::Ok();
 }
 
@@ -236,6 +243,7 @@ Status TrainerImpl::EnterEpoch(Run* run) {
 }
 
 Result<TrainOutcome> TrainerImpl::RunEpochs(Run* run) {
+  RETURN_IF_ERROR(CheckRegistered());
   for (;;) {
     const std::int64_t next = progress_.epoch + (progress_.epoch_complete ? 1 : 0);
     if (next >= run->num_epochs) {
@@ -248,7 +256,10 @@ Result<TrainOutcome> TrainerImpl::RunEpochs(Run* run) {
     if (ended) return *ended;
     if (run->handler) run->handler(EndEpochEvent{progress_.epoch});
     progress_.epoch_complete = true;
-    if (stop_.load() && progress_.epoch + 1 < run->num_epochs) return TrainOutcome::kStopped;
+    if (progress_.epoch + 1 == run->num_epochs) continue;
+    if (stop_.load()) return TrainOutcome::kStopped;
+    // Several trainers agree on a step, and this is none.
+    if (!together() && run->sigterm && run->sigterm->received()) return TrainOutcome::kTerminated;
   }
   return run->result.steps_run == 0 ? TrainOutcome::kAlreadyComplete : TrainOutcome::kCompleted;
 }

@@ -224,6 +224,23 @@ TEST_F(TrainerTest, SigtermEndsAfterTheStepSavedAndGivesTheSignalBack) {
   EXPECT_EQ(Checkpoints().back().second, 6);
 }
 
+TEST_F(TrainerTest, SigtermAtTheEndOfAnEpochEndsThere) {
+  Training training;
+  auto trainer = Open(&training);
+  NumberReader reader(kSteps, true);
+  auto result = Run(trainer.get(), &training, 3, &reader, [](const TrainerEvent& event) {
+    if (std::holds_alternative<EndEpochEvent>(event)) raise(SIGTERM);
+  });
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->outcome, TrainOutcome::kTerminated);
+  EXPECT_EQ(result->global_step, kSteps);
+  trainer.reset();
+  Training again;
+  trainer = Open(&again);
+  ASSERT_TRUE(Run(trainer.get(), &again, 3, &reader).ok());
+  EXPECT_TRUE(again.SameState(Undisturbed(3)));
+}
+
 TEST_F(TrainerTest, SigtermIsLeftAloneWhenAskedTo) {
   Training training;
   auto trainer = Open(&training, {.handle_sigterm = false});
@@ -444,6 +461,7 @@ TEST_F(TrainerTest, OtherRegisteredStateIsRefusedByName) {
   NumberReader reader(kSteps, true);
   auto result = Run(trainer->get(), &training, 2, &reader);
   EXPECT_EQ(result.status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(reader.begun + reader.read, 0);
   EXPECT_THAT(result.status().ToString(), HasSubstr("\"random\" is stored, not registered"));
   EXPECT_THAT(result.status().ToString(), HasSubstr("\"counter\" is registered, not stored"));
 }
