@@ -34,7 +34,8 @@ Result<std::optional<Record>> ReadIfThere(Store* store, const std::string& name)
 
 Status Attempt::Announce(const AttemptRecord& record) {
   env_.Step("save: announce");
-  return PublishRecord(env_, names::Attempt(generation_->number(), record.number), Encode(record));
+  return PublishForTheLiving(env_, names::Attempt(generation_->number(), record.number),
+                             Encode(record));
 }
 
 Result<AttemptRecord> Attempt::WaitAnnounced(std::uint64_t number, std::int64_t step) {
@@ -66,7 +67,7 @@ Status Attempt::PublishPart(const AttemptRecord& attempt, PartRecord part) {
   part.attempt = attempt.attempt;
   part.participant = participants_[self_];
   part.uuid = generation_->uuid();
-  return PublishRecord(env_, names::Part(attempt.directory, part.participant), Encode(part));
+  return PublishForTheLiving(env_, names::Part(attempt.directory, part.participant), Encode(part));
 }
 
 Status Attempt::AbandonedBy(const AttemptRecord& attempt) {
@@ -155,7 +156,7 @@ Status Attempt::Abandon(const AttemptRecord& attempt, const std::vector<std::str
   record.attempt = attempt.attempt;
   record.missing = missing;
   Status published =
-      PublishRecord(env_, names::Path(attempt.directory, names::kAbandoned), Encode(record));
+      PublishForTheLiving(env_, names::Path(attempt.directory, names::kAbandoned), Encode(record));
   return published.Is(Code::kAlreadyExists) ? Status::Ok() : published;  // somebody said so already
 }
 

@@ -272,7 +272,7 @@ Result<std::string> Committer::ClaimDirectory(const SaveTask& task, const std::s
     std::string directory = NextDirectory(task, &copy);
     env_.Step("save: claim");
     const Status claimed =
-        PublishRecord(env_, names::Path(directory, names::kMarker), Encode(marker));
+        PublishForTheLiving(env_, names::Path(directory, names::kMarker), Encode(marker));
     if (claimed.ok()) return directory;
     if (!claimed.Is(Code::kAlreadyExists)) return claimed;
   }

@@ -46,5 +46,9 @@ struct Environment {
 /// Publishes a record that only one writer may publish: OK when the name is now ours (also by an
 /// earlier, retried request), AlreadyExists when another's bytes stand there.
 Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes);
+/// The same for a record of the meeting of the ranks: joins, starts, attempts, parts. Only living
+/// processes read them, and a crash of the machine ends the meeting: they are not made durable.
+Status PublishForTheLiving(const Environment& env, const std::string& name,
+                           const std::string& bytes);
 
 }  // namespace cairn

@@ -20,6 +20,8 @@
 //                seal fixes which older commits count; a late commit of an older writer is not
 //                named and never counts.
 //  4. Joins and the start record, with several participants: who takes part, and what all restore.
+//                A join answers a fence: one that a dead process left behind names an older fence,
+//                and is no sign of life.
 //  5. Sweep.     Directories of older generations without a manifest can no longer become
 //                checkpoints that count, so their bytes are garbage. A directory with a whole
 //                manifest that does not count is left alone unless its removal had begun: it may be
@@ -51,21 +53,6 @@ Result<std::vector<StartRecord>> ReadStarts(Store* store, std::uint64_t generati
     ASSIGN_OR_RETURN(StartRecord start, Decode<StartRecord>(*bytes));
     starts.push_back(std::move(start));
   }
-}
-
-/// The uuids that start records of any generation have used up.
-Result<std::set<std::string>> ConsumedJoins(Store* store) {
-  std::set<std::string> consumed;
-  ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kGenerations)));
-  for (const ObjectInfo& object : listing.objects) {
-    if (object.name.find(".start") == object.name.npos) continue;
-    auto bytes = store->Get(object.name, kMaxRecordBytes);
-    if (!bytes.ok()) continue;
-    auto start = Decode<StartRecord>(*bytes);
-    if (!start.ok()) continue;
-    for (const auto& [participant, uuid] : start->participants) consumed.insert(uuid);
-  }
-  return consumed;
 }
 
 std::string JoinNames(const std::vector<std::string>& names) {
@@ -353,7 +340,8 @@ Result<std::map<std::string, std::string, std::less<>>> Generation::ReadJoins() 
       return bytes.status();
     }
     auto join = Decode<JoinRecord>(*bytes);
-    if (join.ok()) joins[join->participant] = join->uuid;
+    // Only who has seen our fence is known to live: what the dead left behind names an older one.
+    if (join.ok() && join->generation == number_) joins[join->participant] = join->uuid;
   }
   return joins;
 }
@@ -361,7 +349,6 @@ Result<std::map<std::string, std::string, std::less<>>> Generation::ReadJoins() 
 Status Generation::StartParticipants() {
   Store* store = env_.store.get();
   const Clock::Duration deadline = env_.clock->Now() + options_.join_deadline;
-  ASSIGN_OR_RETURN(const std::set<std::string> consumed, ConsumedJoins(store));
   auto poll = std::chrono::nanoseconds(kFirstPoll);
   for (;;) {
     ASSIGN_OR_RETURN(const auto joins, ReadJoins());
@@ -370,7 +357,7 @@ Status Generation::StartParticipants() {
     start_.participants[options_.participants[0]] = uuid_;
     for (std::size_t i = 1; i < options_.participants.size(); ++i) {
       const auto it = joins.find(options_.participants[i]);
-      if (it == joins.end() || consumed.contains(it->second)) {
+      if (it == joins.end()) {
         missing.push_back(options_.participants[i]);
       } else {
         start_.participants[it->first] = it->second;
@@ -406,7 +393,7 @@ Status Generation::StartParticipants() {
   start_.uuid = uuid_;
   start_number_ = 1;
   env_.Step("open: start");
-  return PublishRecord(env_, names::Start(number_, 1), Encode(start_));
+  return PublishForTheLiving(env_, names::Start(number_, 1), Encode(start_));
 }
 
 Status Generation::AdmitRestarted(const std::string& restore_id) {
@@ -420,10 +407,28 @@ Status Generation::AdmitRestarted(const std::string& restore_id) {
     }
   }
   if (next.participants == start_.participants) return Status::Ok();
-  RETURN_IF_ERROR(PublishRecord(env_, names::Start(number_, start_number_ + 1), Encode(next)));
+  RETURN_IF_ERROR(
+      PublishForTheLiving(env_, names::Start(number_, start_number_ + 1), Encode(next)));
   start_ = std::move(next);
   ++start_number_;
   return Status::Ok();
+}
+
+Status Generation::Join(std::uint64_t newest) {
+  const std::string& self = options_.participants[options_.self];
+  if (joined_.has_value()) {
+    env_.store->Delete(names::Join(self, uuid_)).IgnoreError("a join left behind is harmless");
+    uuid_ = env_.ids->NewUuid();
+  }
+  joined_ = newest;
+  JoinRecord join;
+  join.participant = self;
+  join.uuid = uuid_;
+  join.generation = newest;
+  join.host = env_.host;
+  join.pid = env_.pid;
+  env_.Step("open: join");
+  return PublishForTheLiving(env_, names::Join(self, uuid_), Encode(join));
 }
 
 Status Generation::OpenParticipant() {
@@ -439,19 +444,12 @@ Status Generation::OpenParticipant() {
       store->Delete(object.name).IgnoreError("a join left behind is harmless");
     }
   }
-  JoinRecord join;
-  join.participant = self;
-  join.uuid = uuid_;
-  join.host = env_.host;
-  join.pid = env_.pid;
-  env_.Step("open: join");
-  RETURN_IF_ERROR(PublishRecord(env_, names::Join(self, uuid_), Encode(join)));
-
   RepositoryReader reader(store, env_.rules);
   const Clock::Duration deadline = env_.clock->Now() + options_.join_deadline;
   auto poll = std::chrono::nanoseconds(kFirstPoll);
   for (;;) {
     ASSIGN_OR_RETURN(const std::uint64_t newest, reader.NewestFence());
+    if (joined_ != newest) RETURN_IF_ERROR(Join(newest));
     if (newest > 0) {
       ASSIGN_OR_RETURN(const std::vector<StartRecord> starts, ReadStarts(store, newest));
       for (const StartRecord& start : starts) {

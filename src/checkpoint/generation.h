@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -72,6 +73,8 @@ class Generation {
   Status PublishSeal();
   void RetireNames(const RepositoryView& view);
   Status StartParticipants();
+  /// Publishes the wish to take part in the generation of the newest fence.
+  Status Join(std::uint64_t newest);
   Status Sweep();
   Result<std::map<std::string, std::string, std::less<>>> ReadJoins();
 
@@ -85,6 +88,7 @@ class Generation {
   std::vector<Checkpoint> sealed_;
   std::set<std::string> retired_;
   StartRecord start_;
+  std::optional<std::uint64_t> joined_;  // the fence that our join answers
   bool readmitted_ = false;
 };
 

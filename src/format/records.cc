@@ -76,6 +76,7 @@ Status Read(const MemberReader& in, JoinRecord* out) {
   RETURN_IF_ERROR(in.Text("participant", &out->participant));
   RETURN_IF_ERROR(AsCorruption(ValidateParticipant(out->participant)));
   RETURN_IF_ERROR(in.Text("uuid", &out->uuid));
+  RETURN_IF_ERROR(in.OptionalUint("generation", &out->generation));
   RETURN_IF_ERROR(in.OptionalText("host", &out->host));
   return in.OptionalInt("pid", &out->pid);
 }
@@ -236,6 +237,7 @@ std::string Encode(const JoinRecord& record) {
   SealedJsonWriter out = Begin(kKind<JoinRecord>);
   out.Text("participant", record.participant);
   out.Text("uuid", record.uuid);
+  if (record.generation != 0) out.Uint("generation", record.generation);
   out.Text("host", record.host);
   out.Int("pid", record.pid);
   return out.Seal();

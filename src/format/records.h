@@ -65,6 +65,7 @@ struct StartRecord {
 struct JoinRecord {
   std::string participant;
   std::string uuid;
+  std::uint64_t generation = 0;  // the newest fence that the participant has seen
   std::string host;
   std::int64_t pid = 0;
 

@@ -29,7 +29,7 @@ Examples() {
                   .uuid = "u",
                   .restore = "id-2",
                   .participants = {{"rank_0", "u0"}, {"rank_1", "u1"}}},
-      JoinRecord{.participant = "rank_1", .uuid = "u1", .host = "h", .pid = 10},
+      JoinRecord{.participant = "rank_1", .uuid = "u1", .generation = 7, .host = "h", .pid = 10},
       AttemptRecord{.number = 1,
                     .directory = "increment_000060",
                     .attempt = "a",

@@ -224,6 +224,17 @@ TEST_P(StoreConformance, CreateNeverReplaces) {
   EXPECT_EQ(*store().Get("d/a", kNoLimit), "again");
 }
 
+TEST_P(StoreConformance, CreateVolatileNeverReplacesEither) {
+  ASSERT_OK(store().CreateVolatile("d/a", "first"));
+  EXPECT_EQ(*OpenAnother()->Get("d/a", kNoLimit), "first");
+  EXPECT_EQ(store().CreateVolatile("d/a", "second").code(), Code::kAlreadyExists);
+  EXPECT_EQ(OpenAnother()->Create("d/a", "third").code(), Code::kAlreadyExists);
+  ASSERT_OK(store().Create("d/b", "durable"));
+  EXPECT_EQ(store().CreateVolatile("d/b", "second").code(), Code::kAlreadyExists);
+  EXPECT_EQ(*store().Get("d/a", kNoLimit), "first");
+  EXPECT_EQ(store().CreateVolatile("d/../b", "x").code(), Code::kInvalidArgument);
+}
+
 TEST_P(StoreConformance, CreateStoresEmptyAndLargeObjects) {
   ASSERT_OK(store().Create("empty", ""));
   EXPECT_EQ(*store().Get("empty", kNoLimit), "");

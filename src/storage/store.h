@@ -125,6 +125,11 @@ class Store {
   /// As Put, but never replaces: of all callers at any time exactly one gets OK for a name, the
   /// others AlreadyExists. After any other error the object may or may not be there.
   virtual Status Create(const std::string& name, std::string_view bytes) = 0;
+  /// As Create (one winner, never seen half-written), for what only the living read: a crash of the
+  /// machine may forget it or leave it torn. Stores that gain nothing by that make it durable.
+  virtual Status CreateVolatile(const std::string& name, std::string_view bytes) {
+    return Create(name, bytes);
+  }
   /// The whole object; ResourceExhausted when it is larger than `limit`.
   virtual Result<std::string> Get(const std::string& name, std::uint64_t limit) = 0;
   virtual Result<ObjectInfo> Stat(const std::string& name) = 0;

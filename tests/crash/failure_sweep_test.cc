@@ -20,6 +20,7 @@
 #include "storage/local/temp_directory.h"
 #include "storage/sim/faulty_fs.h"
 #include "storage/sim/faulty_store.h"
+#include "tests/crash/recovery.h"
 #include "tests/crash/virtual_time.h"
 #include "tests/crash/world.h"
 

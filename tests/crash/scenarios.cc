@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "tests/crash/recovery.h"
 
 namespace cairn::crash {
 namespace {

@@ -133,7 +133,10 @@ Result<LocalStore::Temporary> LocalStore::WriteTemporary(const std::string& name
   if (!file.ok()) return file.status();
   temporary.file = *std::move(file);
   Status written = temporary.file->WriteAt(0, std::as_bytes(std::span(bytes)));
-  if (written.ok()) written = temporary.file->Sync(why);
+  // On a network file system the sync is also what sends the bytes to the others: without it they
+  // could see the name before what it stands for.
+  if (why.empty() && network_) why = "record bytes for other machines";
+  if (written.ok() && !why.empty()) written = temporary.file->Sync(why);
   if (!written.ok()) {
     RemoveTemporary(temporary.name);
     return written;
@@ -152,8 +155,10 @@ void LocalStore::RemoveTemporary(const std::string& temporary) {
 //     O_EXCL and rename do not promise as much);
 //  3. remove the temporary name, so that the next step's sync covers that too;
 //  4. sync the directory, and those above it whose names may be new: only then is it durable.
-Status LocalStore::CreateOnce(const std::string& name, std::string_view bytes) {
-  ASSIGN_OR_RETURN(const Temporary temporary, WriteTemporary(name, bytes, "record bytes"));
+// A volatile record goes without the syncs of 1 and 4.
+Status LocalStore::CreateOnce(const std::string& name, std::string_view bytes, bool durable) {
+  ASSIGN_OR_RETURN(const Temporary temporary,
+                   WriteTemporary(name, bytes, durable ? "record bytes" : ""));
   Status linked = options_.fs->Link(PathOf(temporary.name), PathOf(name));
   if (!linked.ok() && !linked.Is(Code::kUnimplemented) && !linked.Is(Code::kNotFound)) {
     // A network file system that lost the answer to the first request says "exists" to the second.
@@ -170,14 +175,23 @@ Status LocalStore::CreateOnce(const std::string& name, std::string_view bytes) {
         name, Describe(), linked.message()));
   }
   RETURN_IF_ERROR(linked);
+  if (!durable) return Status::Ok();
   return directories_.SyncPath(ParentOf(name), "record name", "record path");
 }
 
 Status LocalStore::Create(const std::string& name, std::string_view bytes) {
+  return CreateNew(name, bytes, /*durable=*/true);
+}
+
+Status LocalStore::CreateVolatile(const std::string& name, std::string_view bytes) {
+  return CreateNew(name, bytes, /*durable=*/false);
+}
+
+Status LocalStore::CreateNew(const std::string& name, std::string_view bytes, bool durable) {
   RETURN_IF_ERROR(ValidateObjectName(name));
   Status created;
   for (int i = 0; i < kDirectoryAttempts; ++i) {
-    created = CreateOnce(name, bytes);
+    created = CreateOnce(name, bytes, durable);
     // NotFound: somebody removed the directory with our temporary file in it.
     if (!created.Is(Code::kNotFound)) break;
   }

@@ -75,6 +75,7 @@ class LocalStore final : public Store {
 
   Status Put(const std::string& name, std::string_view bytes) override;
   Status Create(const std::string& name, std::string_view bytes) override;
+  Status CreateVolatile(const std::string& name, std::string_view bytes) override;
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
   Result<ObjectInfo> Stat(const std::string& name) override;
   Result<Listing> List(const std::string& prefix) override;
@@ -124,15 +125,17 @@ class LocalStore final : public Store {
     }
     return result;
   }
-  /// A synced file beside an object's final name. It stays open until the object has its name,
+  /// A file beside an object's final name. It stays open until the object has its name,
   /// which tells PruneDirectories in any process that it is not what a crash left.
   struct Temporary {
     std::string name;
     std::unique_ptr<FsFile> file;
   };
+  /// `why` "": the bytes need not be durable.
   Result<Temporary> WriteTemporary(const std::string& name, std::string_view bytes,
                                    std::string_view why);
-  Status CreateOnce(const std::string& name, std::string_view bytes);
+  Status CreateNew(const std::string& name, std::string_view bytes, bool durable);
+  Status CreateOnce(const std::string& name, std::string_view bytes, bool durable);
   void RemoveTemporary(const std::string& temporary);
   /// NotFound instead of `status` when `name` is a directory or leads through a file: on other
   /// stores such a name is simply not there.

@@ -1,0 +1,160 @@
+#include "tests/crash/reordering_store.h"
+
+#include <utility>
+
+namespace cairn::crash {
+
+using Kind = StoreOp::Kind;
+
+/// Close and Drain can be postponed; the inner session then lives until they are done. The memory
+/// of its parts does too: it is the committer's, who uses it again only for the next save.
+class ReorderingStore::Session final : public WriteSession {
+ public:
+  Session(ReorderingStore* store, std::shared_ptr<WriteSession> inner)
+      : store_(store), inner_(std::move(inner)) {}
+
+  std::size_t part_bytes() const override { return inner_->part_bytes(); }
+  Result<std::uint32_t> Open(const std::string& name, const NewObject& object) override {
+    auto opened = inner_->Open(name, object);
+    store_->Done({.kind = Kind::kOpenObject, .name = name});
+    return opened;
+  }
+  Status Append(std::uint32_t object, std::span<const std::byte> part, bool padded,
+                std::uint64_t tag) override {
+    return inner_->Append(object, part, padded, tag);
+  }
+  Status Close(std::uint32_t object) override {
+    return store_->Run({.kind = Kind::kCloseObject},
+                       [inner = inner_, object] { return inner->Close(object); });
+  }
+  Result<std::uint64_t> WaitPart() override { return inner_->WaitPart(); }
+  Status Drain() override {
+    return store_->Run({.kind = Kind::kDrain}, [inner = inner_] { return inner->Drain(); });
+  }
+
+ private:
+  ReorderingStore* const store_;
+  const std::shared_ptr<WriteSession> inner_;  // shared with what is postponed
+};
+
+ReorderingStore::ReorderingStore(std::shared_ptr<Store> inner, BrokenOrder order,
+                                 std::function<void()> on_postponed)
+    : inner_(std::move(inner)), order_(std::move(order)), on_postponed_(std::move(on_postponed)) {}
+
+ReorderingStore::~ReorderingStore() = default;
+
+Status ReorderingStore::Run(const StoreOp& op, Action action) {
+  if (order_.first(op)) {
+    on_postponed_();
+    MutexLock lock(&mu_);
+    postponed_.push_back(std::move(action));
+    return Status::Ok();
+  }
+  Status status = action();
+  Done(op);
+  return status;
+}
+
+void ReorderingStore::Done(const StoreOp& op) {
+  if (order_.then && order_.then(op)) Flush();
+}
+
+void ReorderingStore::BeginStep(std::string_view step) {
+  if (!order_.then_step.empty() && step == order_.then_step) Flush();
+}
+
+void ReorderingStore::Flush() {
+  std::vector<Action> actions;
+  {
+    MutexLock lock(&mu_);
+    actions = std::exchange(postponed_, {});
+  }
+  for (const Action& action : actions) {
+    action().IgnoreError("too late: the engine was told that it had worked");
+  }
+}
+
+Status ReorderingStore::Put(const std::string& name, std::string_view bytes) {
+  return Run({.kind = Kind::kPut, .name = name},
+             [this, name, bytes = std::string(bytes)] { return inner_->Put(name, bytes); });
+}
+
+Status ReorderingStore::Create(const std::string& name, std::string_view bytes) {
+  return Run({.kind = Kind::kCreate, .name = name},
+             [this, name, bytes = std::string(bytes)] { return inner_->Create(name, bytes); });
+}
+
+Status ReorderingStore::CreateVolatile(const std::string& name, std::string_view bytes) {
+  return Run({.kind = Kind::kCreate, .name = name}, [this, name, bytes = std::string(bytes)] {
+    return inner_->CreateVolatile(name, bytes);
+  });
+}
+
+Result<std::string> ReorderingStore::Get(const std::string& name, std::uint64_t limit) {
+  return inner_->Get(name, limit);
+}
+
+Result<ObjectInfo> ReorderingStore::Stat(const std::string& name) { return inner_->Stat(name); }
+
+Result<Listing> ReorderingStore::List(const std::string& prefix) { return inner_->List(prefix); }
+
+Status ReorderingStore::Delete(const std::string& name) {
+  return Run({.kind = Kind::kDelete, .name = name}, [this, name] { return inner_->Delete(name); });
+}
+
+Status ReorderingStore::PruneDirectories(const std::string& prefix) {
+  return inner_->PruneDirectories(prefix);
+}
+
+Result<std::unique_ptr<WriteSession>> ReorderingStore::NewWriteSession(WriteMode mode) {
+  auto session = inner_->NewWriteSession(mode);
+  if (!session.ok()) return session.status();
+  return std::unique_ptr<WriteSession>(
+      std::make_unique<Session>(this, std::shared_ptr<WriteSession>(*std::move(session))));
+}
+
+Status ReorderingStore::SyncNames(const std::string& prefix, std::string_view why) {
+  return Run(
+      {.kind = Kind::kSyncNames, .name = prefix, .why = std::string(why)},
+      [this, prefix, why = std::string(why)] { return inner_->SyncNames(prefix, why); });
+}
+
+Status ReorderingStore::SyncDirectory(const std::string& directory, std::string_view why) {
+  return Run({.kind = Kind::kSyncNames, .name = directory, .why = std::string(why)},
+             [this, directory, why = std::string(why)] {
+               return inner_->SyncDirectory(directory, why);
+             });
+}
+
+Result<std::unique_ptr<ObjectReader>> ReorderingStore::OpenReader(const std::string& name) {
+  return inner_->OpenReader(name);
+}
+
+Result<std::unique_ptr<ReadQueue>> ReorderingStore::NewReadQueue(int depth) {
+  return inner_->NewReadQueue(depth);
+}
+
+Status ReorderingStore::Link(const std::string& from, const std::string& to) {
+  return inner_->Link(from, to);
+}
+
+Result<std::uint64_t> ReorderingStore::LinkCount(const std::string& name) {
+  return inner_->LinkCount(name);
+}
+
+Result<bool> ReorderingStore::MoveToPool(const std::string& name, const std::string& pool_name) {
+  const StoreOp op{.kind = Kind::kMoveToPool, .name = name, .to = pool_name};
+  auto moved = inner_->MoveToPool(name, pool_name);
+  Done(op);
+  return moved;
+}
+
+Result<std::unique_ptr<StoreLock>> ReorderingStore::TryLock(const std::string& name) {
+  return inner_->TryLock(name);
+}
+
+Result<std::optional<std::uint64_t>> ReorderingStore::FreeBytes() { return inner_->FreeBytes(); }
+
+Status ReorderingStore::Refresh(const std::string& prefix) { return inner_->Refresh(prefix); }
+
+}  // namespace cairn::crash
