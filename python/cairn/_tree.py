@@ -318,7 +318,7 @@ class _Encoder:
         if tied:
             self._shared[memory] = leaf
         if self._layout.common and self._layout.rank > 0 and group == "model" and shard is None:
-            return {"tensor": leaf}  # rank 0 writes it
+            return {"tensor": {**leaf, **source.note}}  # rank 0 writes it
         several = replicated and self._layout.world_size > 1
         self.tensors.append(
             (name, source.stored, source.shape, source.address, whole, offset, several, group)

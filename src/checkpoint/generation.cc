@@ -376,7 +376,7 @@ Status Generation::StartParticipants() {
       return DeadlineExceededError(
           "waited for " + JoinNames(missing) + " to open \"" + store->Describe() +
           "\"; are they running, and is the directory shared by all ranks? Where it is not, open "
-          "each with private=True and use `cairn checkpoint merge`");
+          "each with private_parts (Python: private=True) and use `cairn checkpoint merge`");
     }
     if (options_.cancelled && options_.cancelled()) {
       return CancelledError("the wait for the other participants was cancelled");
@@ -486,7 +486,7 @@ Status Generation::OpenParticipant() {
           self + " waited for " + options_.participants[0] + " to start \"" + store->Describe() +
           "\"" + (missing.empty() ? "" : ", which may be waiting for " + JoinNames(missing)) +
           "; is it running, and is the directory shared by all ranks? Where it is not, open each "
-          "with private=True and use `cairn checkpoint merge`");
+          "with private_parts (Python: private=True) and use `cairn checkpoint merge`");
     }
     if (options_.cancelled && options_.cancelled()) {
       return CancelledError("the wait for the other participants was cancelled");

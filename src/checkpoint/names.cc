@@ -48,6 +48,9 @@ std::string AttemptsOf(std::uint64_t generation) {
 std::string Attempt(std::uint64_t generation, std::uint64_t number) {
   return Path(AttemptsOf(generation), std::to_string(number) + ".json");
 }
+std::string LastStep(std::uint64_t generation) {
+  return Path(kGenerations, Padded(generation) + "/last_step.json");
+}
 std::string Join(std::string_view participant, std::string_view uuid) {
   return Path(kJoins, std::string(participant) + "-" + std::string(uuid) + ".json");
 }

@@ -28,6 +28,7 @@ std::string Seal(std::uint64_t generation);
 std::string Start(std::uint64_t generation, std::uint64_t number);  // number from 1
 std::string AttemptsOf(std::uint64_t generation);
 std::string Attempt(std::uint64_t generation, std::uint64_t number);
+std::string LastStep(std::uint64_t generation);  // where trainers agreed to end
 std::string Join(std::string_view participant, std::string_view uuid);
 std::string Part(std::string_view directory, std::string_view participant);
 std::string Note(std::string_view directory, std::uint64_t number);

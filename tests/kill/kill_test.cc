@@ -2,29 +2,19 @@
 // acknowledged save was lost and nothing torn is ever restored. CAIRN_TORTURE_SECONDS makes it run
 // that long instead; CAIRN_TORTURE_STATE keeps seeds and counts from run to run.
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <random>
 
 #include "checkpoint/manager.h"
-#include "format/json.h"
-#include "tests/kill/job_state.h"
+#include "tests/kill/harness.h"
 
 namespace cairn::kill {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// The protocol steps of a single writer that a kill must hit. "idle" is no step.
 const std::vector<std::string> kSteps = {
@@ -34,62 +24,6 @@ const std::vector<std::string> kSteps = {
     "retention",       "remove: note",     "remove: fence",  "remove: manifest", "remove: pool",
     "remove: files",
 };
-
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (fs::temp_directory_path() / "cairn-kill-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TempDir() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-/// A blackboard in a file of its own.
-class MappedBoard {
- public:
-  explicit MappedBoard(const fs::path& path) : path_(path) {
-    const int fd = open(path.c_str(), O_RDWR | O_CREAT, 0600);
-    EXPECT_EQ(ftruncate(fd, sizeof(Blackboard)), 0);
-    board_ = static_cast<Blackboard*>(
-        mmap(nullptr, sizeof(Blackboard), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    close(fd);
-    board_->acknowledged = -1;
-    board_->resumed = -1;
-  }
-  ~MappedBoard() { munmap(board_, sizeof(Blackboard)); }
-  Blackboard* operator->() { return board_; }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-  Blackboard* board_;
-};
-
-pid_t StartWriter(const std::vector<std::string>& args) {
-  const char* bin = std::getenv("CAIRN_BIN_DIR");
-  const std::string program = std::string(bin == nullptr ? "." : bin) + "/kill_writer";
-  std::vector<char*> argv = {const_cast<char*>(program.c_str())};
-  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
-  argv.push_back(nullptr);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    execv(program.c_str(), argv.data());
-    _exit(127);
-  }
-  return pid;
-}
-
-/// True when the process ended by SIGKILL; false with its exit code otherwise.
-bool WaitKilled(pid_t pid, int* exit_code) {
-  int status = 0;
-  waitpid(pid, &status, 0);
-  *exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-}
 
 /// Every listed checkpoint restores to exactly its step's state, and the latest is not older than
 /// `acknowledged`.
@@ -120,39 +54,6 @@ void CheckRepository(const std::string& directory, std::uint64_t seed, int ranks
   }
 }
 
-/// Seeds and counts that accumulate over runs of `make torture`.
-struct Record {
-  std::uint64_t seed = 20261115;
-  std::int64_t cycles = 0;
-  std::map<std::string, std::int64_t> hits;
-
-  static Record Load() {
-    Record record;
-    const char* path = std::getenv("CAIRN_TORTURE_STATE");
-    if (path == nullptr) return record;
-    std::ifstream in(path);
-    const std::string text((std::istreambuf_iterator<char>(in)), {});
-    auto value = DecodeJson(text);
-    if (!value.ok()) return record;
-    if (const Value* seed = value->Find("seed")) {
-      record.seed = static_cast<std::uint64_t>(seed->AsInt()) + 1;
-    }
-    if (const Value* cycles = value->Find("cycles")) record.cycles = cycles->AsInt();
-    return record;
-  }
-  void Save() const {
-    const char* path = std::getenv("CAIRN_TORTURE_STATE");
-    if (path == nullptr) return;
-    Value::Object object{{"seed", seed}, {"cycles", cycles}};
-    std::ofstream(path) << EncodeJson(object) << "\n";
-  }
-};
-
-std::chrono::seconds TortureTime() {
-  const char* seconds = std::getenv("CAIRN_TORTURE_SECONDS");
-  return std::chrono::seconds(seconds == nullptr ? 0 : std::atol(seconds));
-}
-
 TEST(KillTest, NoAcknowledgedSaveIsLostWhereverTheWriterIsKilled) {
   TempDir temp;
   Record record = Record::Load();
@@ -173,8 +74,9 @@ TEST(KillTest, NoAcknowledgedSaveIsLostWhereverTheWriterIsKilled) {
     // Half of the kills strike the very beginning of the step, the others somewhere inside it.
     const long delay = random() % 2 == 0 ? 0 : static_cast<long>(random() % 1500);
     board->SetStep("start");
-    const pid_t pid = StartWriter({directory, board.path().string(), std::to_string(record.seed),
-                                   target, std::to_string(count), std::to_string(delay)});
+    const pid_t pid =
+        StartProcess("kill_writer", {directory, board.path().string(), std::to_string(record.seed),
+                                     target, std::to_string(count), std::to_string(delay)});
     int exit_code = 0;
     ASSERT_TRUE(WaitKilled(pid, &exit_code))
         << "the writer ended by itself with code " << exit_code << " (aimed at " << target << ")";
@@ -217,10 +119,11 @@ TEST(KillTest, TwoRanksLoseNothingWhenOneOrBothAreKilled) {
     pid_t pids[2];
     for (int rank = 0; rank < 2; ++rank) {
       boards[rank]->SetStep("start");
-      pids[rank] = StartWriter({directory, boards[rank].path().string(), std::to_string(seed),
-                                rank == victim ? target : "-",
-                                std::to_string(target.starts_with("open") ? 1 : 3),
-                                std::to_string(random() % 300), std::to_string(rank), "2"});
+      pids[rank] =
+          StartProcess("kill_writer", {directory, boards[rank].path().string(),
+                                       std::to_string(seed), rank == victim ? target : "-",
+                                       std::to_string(target.starts_with("open") ? 1 : 3),
+                                       std::to_string(random() % 300), std::to_string(rank), "2"});
     }
     int exit_code = 0;
     ASSERT_TRUE(WaitKilled(pids[victim], &exit_code)) << exit_code << " aimed at " << target;

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <cairn/trainer.h>
+
+#include "checkpoint/environment.h"
+#include "train/trainer_state.h"
+
+namespace cairn {
+
+/// The checkpoints of a Trainer: opens the repository as TrainerOptions say, brings the variables
+/// back, saves them in the background. For one thread. A failed save leaves the checkpoints before
+/// it as they were.
+class TrainCheckpoints {
+ public:
+  static Result<std::unique_ptr<TrainCheckpoints>> Open(const TrainerOptions& options,
+                                                        const Environment& env);
+
+  struct Resumed {
+    TrainerState state;
+    CheckpointInfo info;
+  };
+  /// Fills the variables from the newest checkpoint; nullopt when there is none.
+  Result<std::optional<Resumed>> Restore();
+
+  /// Returns when the variables are copied; `*stall_seconds` is how long that took. Reports the
+  /// failure of the save before.
+  Status Save(const TrainerState& state, const Value& metrics, double* stall_seconds);
+  /// The failure of the save in flight, as soon as it is known. Does not wait.
+  Status Check();
+  /// Waits until the save in flight is durable.
+  Status Wait();
+  /// The newest checkpoint that this object saved, after Wait.
+  const std::optional<CheckpointInfo>& saved() const { return saved_; }
+
+  Status Close() { return manager_->Close(); }
+  std::uint64_t generation() const { return manager_->generation(); }
+
+ private:
+  TrainCheckpoints(const TrainerOptions& options, const Environment& env)
+      : options_(options), env_(env) {}
+  /// Private parts that were not merged cannot be resumed: each trainer knows only its own.
+  Status RefuseUnmergedParts();
+
+  const TrainerOptions options_;
+  const Environment env_;
+  std::vector<Tensor> own_tensors_;  // what this trainer saves
+  std::unique_ptr<CheckpointManager> manager_;
+  std::optional<SaveHandle> in_flight_;
+  std::optional<CheckpointInfo> saved_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,441 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <set>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "checkpoint/manager.h"
+#include "train/save_schedule.h"
+#include "train/sigterm.h"
+#include "train/stop_agreement.h"
+#include "train/train_checkpoints.h"
+#include "train/trainer_state.h"
+
+// The order of things, which exact resume depends on:
+//
+//   BeginEpoch · { read a batch · BeginStep · step · count it · EndStep · save when due } ·
+//   EndEpoch
+//
+// A save holds the state after EndStep, and the reader's position after the batch of that step. A
+// resumed run reads the next batch, as the run before would have done. Stop and SIGTERM are looked
+// at after a step (and after EndEpoch), so every saved state is one after a completed step.
+//
+// On resume the reader is put into place first and the registered state comes last: a reader that
+// is read anew may draw from a generator that is registered.
+
+namespace cairn {
+namespace {
+
+double Seconds(Clock::Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string At(const TrainProgress& progress) {
+  return fmt::format("epoch {} step {}", progress.epoch, progress.next_step);
+}
+
+Status ValidateModel(const std::vector<MutableTensor>& model) {
+  std::set<std::string_view> names;
+  for (const MutableTensor& variable : model) {
+    if (variable.name.empty()) return InvalidArgumentError("a variable has no name");
+    if (!names.insert(variable.name).second) {
+      return InvalidArgumentError("two variables are called \"" + variable.name + "\"");
+    }
+  }
+  return Status::Ok();
+}
+
+Status ValidateOptions(const TrainerOptions& options) {
+  if (options.num_trainers < 1) return InvalidArgumentError("num_trainers must be at least 1");
+  if (options.trainer_id < 0 || options.trainer_id >= options.num_trainers) {
+    return InvalidArgumentError(fmt::format("trainer_id {} is not one of num_trainers {}",
+                                            options.trainer_id, options.num_trainers));
+  }
+  RETURN_IF_ERROR(ValidateModel(options.model));
+  if (!options.checkpoint_config) return Status::Ok();
+  return ValidateCheckpointConfig(*options.checkpoint_config, options.num_trainers);
+}
+
+struct RegisteredState {
+  std::function<Value()> save;
+  std::function<Status(const Value&)> load;
+};
+
+class TrainerImpl final : public Trainer {
+ public:
+  TrainerImpl(TrainerOptions options, Environment env)
+      : options_(std::move(options)), env_(std::move(env)) {}
+
+  Status Start();
+
+  Status AddState(std::string name, std::function<Value()> save,
+                  std::function<Status(const Value&)> load) override;
+  void Stop() override { stop_.store(true); }
+  std::int64_t global_step() const override { return progress_.global_step; }
+  const std::optional<CheckpointInfo>& resumed() const override { return resumed_; }
+  Status Close() override;
+
+ protected:
+  Result<TrainResult> TrainOn(std::int64_t num_epochs, internal::BatchSource* source,
+                              EventHandler event_handler) override;
+
+ private:
+  /// One call of Train.
+  struct Run {
+    std::int64_t num_epochs = 0;
+    internal::BatchSource* source = nullptr;
+    EventHandler handler;
+    std::optional<SigtermWatch> sigterm;
+    std::optional<StopAgreement> agreement;  // with several trainers, after SIGTERM
+    Clock::Duration begun{};
+    Value metrics;  // of the last step
+    TrainResult result;
+  };
+
+  bool together() const { return options_.num_trainers > 1 && !options_.private_parts; }
+  Status Adopt(TrainerState state);
+  Result<TrainOutcome> RunEpochs(Run* run);
+  /// Nullopt: the epoch is over; else why the training ends inside it.
+  Result<std::optional<TrainOutcome>> RunSteps(Run* run);
+  Status EnterEpoch(Run* run);
+  Status Replay(Run* run);
+  /// Before anything is read: the registered names are those of the checkpoint.
+  Status CheckRegistered();
+  Status LoadRegistered();
+  Result<std::optional<TrainOutcome>> Ending(Run* run);
+  Status SaveWhenDue(Run* run);
+  Status SaveLast(Run* run);
+  Status Save(Run* run);
+  void Report(Run* run, TrainOutcome outcome);
+
+  const TrainerOptions options_;
+  const Environment env_;
+  std::unique_ptr<TrainCheckpoints> checkpoints_;  // null: none wanted
+  std::optional<SaveSchedule> schedule_;
+  std::map<std::string, RegisteredState> registered_;
+  std::optional<CheckpointInfo> resumed_;
+
+  TrainProgress progress_;
+  TrainProgress saved_;                                  // of the newest checkpoint
+  Value reader_state_;                                   // of progress_; null: read anew
+  std::optional<std::map<std::string, Value>> to_load_;  // by the first Train
+  bool started_ = false;
+  bool unusable_ = false;  // a Train under way, or one that failed, or closed
+  std::atomic<bool> stop_ = false;
+};
+
+Status TrainerImpl::Start() {
+  if (!options_.checkpoint_config) return Status::Ok();
+  schedule_.emplace(*options_.checkpoint_config);
+  ASSIGN_OR_RETURN(checkpoints_, TrainCheckpoints::Open(options_, env_));
+  ASSIGN_OR_RETURN(auto resumed, checkpoints_->Restore());
+  if (!resumed) {
+    LogInfo("\"" + options_.checkpoint_config->checkpoint_dir +
+            "\" has no checkpoint: a new start");
+    return Status::Ok();
+  }
+  resumed_ = std::move(resumed->info);
+  return Adopt(std::move(resumed->state)).WithContext("resume from \"" + resumed_->path + "\"");
+}
+
+Status TrainerImpl::Adopt(TrainerState state) {
+  progress_ = state.progress;
+  saved_ = state.progress;
+  if (state.num_trainers == options_.num_trainers && state.trainer_id == options_.trainer_id) {
+    reader_state_ = std::move(state.reader);
+    to_load_ = std::move(state.values);
+    return Status::Ok();
+  }
+  const std::string what = fmt::format("it was saved by {} trainers, and there are {} now",
+                                       state.num_trainers, options_.num_trainers);
+  if (options_.strict) {
+    return FailedPreconditionError(
+        what +
+        "; start as many, or open with strict=false: the variables and the counts of epochs "
+        "and steps are then restored, each trainer's own state is not");
+  }
+  LogWarning("resume: " + what + ": each trainer's own state starts anew");
+  return Status::Ok();
+}
+
+Status TrainerImpl::AddState(std::string name, std::function<Value()> save,
+                             std::function<Status(const Value&)> load) {
+  if (started_) return FailedPreconditionError("state is registered before Train");
+  if (name.empty() || !save || !load) {
+    return InvalidArgumentError("state needs a name, a function that saves and one that loads");
+  }
+  const auto [it, fresh] = registered_.try_emplace(name, std::move(save), std::move(load));
+  if (!fresh) return AlreadyExistsError("state \"" + name + "\" is registered already");
+  return Status::Ok();
+}
+
+Status TrainerImpl::CheckRegistered() {
+  started_ = true;
+  if (!to_load_) return Status::Ok();
+  std::string differences;
+  for (const auto& [name, value] : *to_load_) {
+    if (!registered_.contains(name)) differences += " \"" + name + "\" is stored, not registered;";
+  }
+  for (const auto& [name, functions] : registered_) {
+    if (!to_load_->contains(name)) differences += " \"" + name + "\" is registered, not stored;";
+  }
+  if (differences.empty()) return Status::Ok();
+  differences.pop_back();
+  if (options_.strict) {
+    return FailedPreconditionError("the registered state is not that of the checkpoint:" +
+                                   differences + "; strict=false goes on without");
+  }
+  LogWarning("resume:" + differences);
+  return Status::Ok();
+}
+
+Status TrainerImpl::LoadRegistered() {
+  if (!to_load_) return Status::Ok();
+  const std::map<std::string, Value> stored = *std::exchange(to_load_, std::nullopt);
+  for (const auto& [name, functions] : registered_) {
+    const auto it = stored.find(name);
+    if (it == stored.end()) continue;
+    RETURN_IF_ERROR(functions.load(it->second).WithContext("load state \"" + name + "\""));
+  }
+  return Status::Ok();
+}
+
+Status TrainerImpl::Replay(Run* run) {
+  const Clock::Duration begun = env_.clock->Now();
+  RETURN_IF_ERROR(run->source->Begin(progress_.epoch));
+  for (std::int64_t step = 0; step < progress_.next_step; ++step) {
+    ASSIGN_OR_RETURN(const bool more, run->source->Advance());
+    if (!more) {
+      return FailedPreconditionError(
+          fmt::format("the reader ended after {} batches, but the checkpoint was made after {}: is "
+                      "it the same data?",
+                      step, progress_.next_step));
+    }
+  }
+  const double took = Seconds(env_.clock->Now() - begun);
+  run->result.replay_seconds += took;
+  LogWarning(fmt::format("the reader cannot seek: read {} batches of epoch {} again in {:.2f} s",
+                         progress_.next_step, progress_.epoch, took));
+  return Status::Ok();
+}
+
+Status TrainerImpl::EnterEpoch(Run* run) {
+  const bool inside = progress_.next_step > 0 && !progress_.epoch_complete;
+  const bool seek = run->source->seekable() && !reader_state_.is_null();
+  if (seek && progress_.next_step > 0) {
+    RETURN_IF_ERROR(
+        run->source->LoadState(reader_state_).WithContext("put the reader back into place"));
+  }
+  reader_state_ = Value();
+  if (inside) {
+    if (!seek) RETURN_IF_ERROR(Replay(run).WithContext("read again up to " + At(progress_)));
+  } else {
+    if (progress_.epoch_complete) {
+      ++progress_.epoch;
+      progress_.next_step = 0;
+      progress_.epoch_complete = false;
+    }
+    RETURN_IF_ERROR(run->source->Begin(progress_.epoch)
+                        .WithContext(fmt::format("begin epoch {}", progress_.epoch)));
+  }
+  return LoadRegistered();
+}
+
+Result<TrainOutcome> TrainerImpl::RunEpochs(Run* run) {
+  RETURN_IF_ERROR(CheckRegistered());
+  for (;;) {
+    const std::int64_t next = progress_.epoch + (progress_.epoch_complete ? 1 : 0);
+    if (next >= run->num_epochs) {
+      RETURN_IF_ERROR(LoadRegistered());
+      break;
+    }
+    RETURN_IF_ERROR(EnterEpoch(run));
+    if (run->handler) run->handler(BeginEpochEvent{progress_.epoch, progress_.next_step});
+    ASSIGN_OR_RETURN(const std::optional<TrainOutcome> ended, RunSteps(run));
+    if (ended) return *ended;
+    if (run->handler) run->handler(EndEpochEvent{progress_.epoch});
+    progress_.epoch_complete = true;
+    if (progress_.epoch + 1 == run->num_epochs) continue;
+    if (stop_.load()) return TrainOutcome::kStopped;
+    // Several trainers agree on a step, and this is none.
+    if (!together() && run->sigterm && run->sigterm->received()) return TrainOutcome::kTerminated;
+  }
+  return run->result.steps_run == 0 ? TrainOutcome::kAlreadyComplete : TrainOutcome::kCompleted;
+}
+
+Result<std::optional<TrainOutcome>> TrainerImpl::RunSteps(Run* run) {
+  for (;;) {
+    auto more = run->source->Advance();
+    if (!more.ok()) return more.status().WithContext("read the batch of " + At(progress_));
+    if (!*more) break;
+    const std::int64_t epoch = progress_.epoch;
+    const std::int64_t step = progress_.next_step;
+    if (run->handler) run->handler(BeginStepEvent{epoch, step});
+    auto metrics = run->source->Step();
+    if (!metrics.ok()) return metrics.status().WithContext(At(progress_));
+    run->metrics = *std::move(metrics);
+    ++progress_.next_step;
+    ++progress_.global_step;
+    ++run->result.steps_run;
+    if (run->handler) run->handler(EndStepEvent{epoch, step, run->metrics});
+    RETURN_IF_ERROR(SaveWhenDue(run));
+    ASSIGN_OR_RETURN(const std::optional<TrainOutcome> ending, Ending(run));
+    if (ending) return ending;
+  }
+  if (progress_.next_step > 0) return std::optional<TrainOutcome>();
+  return FailedPreconditionError(fmt::format(
+      "the reader gave no batch in epoch {}: can it begin a second time?", progress_.epoch));
+}
+
+Result<std::optional<TrainOutcome>> TrainerImpl::Ending(Run* run) {
+  if (stop_.load()) return std::optional(TrainOutcome::kStopped);
+  if (!run->sigterm || !run->sigterm->received()) return std::optional<TrainOutcome>();
+  if (together()) {
+    if (!run->agreement) {
+      run->agreement.emplace(env_, checkpoints_->generation(), options_.trainer_id == 0,
+                             options_.checkpoint_config->join_deadline);
+    }
+    const double elapsed = Seconds(env_.clock->Now() - run->begun);
+    ASSIGN_OR_RETURN(const bool last, run->agreement->LastStep(
+                                          progress_.global_step,
+                                          elapsed / static_cast<double>(run->result.steps_run)));
+    if (!last) return std::optional<TrainOutcome>();
+  }
+  return std::optional(TrainOutcome::kTerminated);
+}
+
+Status TrainerImpl::SaveWhenDue(Run* run) {
+  if (checkpoints_ == nullptr) return Status::Ok();
+  RETURN_IF_ERROR(checkpoints_->Check());
+  if (!schedule_->Due(progress_.epoch, progress_.next_step - 1, env_.clock->Now())) {
+    return Status::Ok();
+  }
+  return Save(run);
+}
+
+Status TrainerImpl::Save(Run* run) {
+  TrainerState state;
+  state.progress = progress_;
+  state.trainer_id = options_.trainer_id;
+  state.num_trainers = options_.num_trainers;
+  if (run->source->seekable()) {
+    auto reader = run->source->SaveState();
+    if (!reader.ok()) return reader.status().WithContext("the reader's position");
+    state.reader = *std::move(reader);
+  }
+  for (const auto& [name, functions] : registered_) state.values[name] = functions.save();
+  double stall = 0;
+  RETURN_IF_ERROR(checkpoints_->Save(state, run->metrics, &stall));
+  saved_ = progress_;
+  schedule_->Saved(env_.clock->Now(), stall);
+  if (const auto warning = schedule_->CostWarning(env_.clock->Now())) LogWarning(*warning);
+  return Status::Ok();
+}
+
+Status TrainerImpl::SaveLast(Run* run) {
+  if (checkpoints_ == nullptr) return Status::Ok();
+  // A checkpoint of the last step is enough when nothing of ours ran since: an event handler may
+  // have changed the state at the epoch's end. Several trainers must decide alike, whether or not
+  // each has a handler.
+  const bool may_differ = run->handler != nullptr || together();
+  const bool saved =
+      saved_.global_step == progress_.global_step && (saved_ == progress_ || !may_differ);
+  if (!saved && progress_.global_step > 0) RETURN_IF_ERROR(Save(run));
+  return checkpoints_->Wait();
+}
+
+void TrainerImpl::Report(Run* run, TrainOutcome outcome) {
+  TrainResult& result = run->result;
+  result.outcome = outcome;
+  if (progress_.global_step > 0) {
+    result.epoch = progress_.epoch;
+    result.step = progress_.next_step - 1;
+  }
+  result.global_step = progress_.global_step;
+  result.train_seconds = Seconds(env_.clock->Now() - run->begun);
+  if (schedule_) result.stall_seconds = schedule_->stall_seconds();
+  if (checkpoints_ != nullptr) {
+    result.checkpoint = checkpoints_->saved() ? checkpoints_->saved() : resumed_;
+  }
+  if (outcome == TrainOutcome::kAlreadyComplete) {
+    LogWarning(
+        fmt::format("nothing to do: {} epochs were asked for, and they are complete (epoch "
+                    "{}, step {}, {} steps in all)",
+                    run->num_epochs, result.epoch, result.step, result.global_step));
+  }
+}
+
+Result<TrainResult> TrainerImpl::TrainOn(std::int64_t num_epochs, internal::BatchSource* source,
+                                         EventHandler event_handler) {
+  if (num_epochs < 0) return InvalidArgumentError("num_epochs must not be negative");
+  if (unusable_) {
+    return FailedPreconditionError(
+        "this Trainer is closed, training already, or its training failed; open another one");
+  }
+  unusable_ = true;  // until the end is reached: a callback may also throw
+  Run run;
+  run.num_epochs = num_epochs;
+  run.source = source;
+  run.handler = std::move(event_handler);
+  run.begun = env_.clock->Now();
+  if (checkpoints_ != nullptr && options_.checkpoint_config->handle_sigterm) run.sigterm.emplace();
+  if (schedule_) schedule_->Start(run.begun);
+
+  auto outcome = RunEpochs(&run);
+  if (!outcome.ok()) {
+    if (checkpoints_ != nullptr) {
+      const Status pending = checkpoints_->Wait();
+      if (!pending.ok()) LogError("the save in flight failed too: " + pending.ToString());
+    }
+    return outcome.status();
+  }
+  RETURN_IF_ERROR(SaveLast(&run));
+  if (source->seekable() && run.result.steps_run > 0) {
+    ASSIGN_OR_RETURN(reader_state_, source->SaveState());
+  }
+  Report(&run, *outcome);
+  stop_.store(false);
+  unusable_ = false;
+  return std::move(run.result);
+}
+
+Status TrainerImpl::Close() {
+  unusable_ = true;
+  return checkpoints_ == nullptr ? Status::Ok() : checkpoints_->Close();
+}
+
+}  // namespace
+
+std::string_view TrainOutcomeName(TrainOutcome outcome) {
+  switch (outcome) {
+    case TrainOutcome::kCompleted:
+      return "completed";
+    case TrainOutcome::kAlreadyComplete:
+      return "already complete";
+    case TrainOutcome::kStopped:
+      return "stopped";
+    case TrainOutcome::kTerminated:
+      return "terminated";
+  }
+  return "unknown";
+}
+
+Result<std::unique_ptr<Trainer>> OpenTrainer(TrainerOptions options, Environment env) {
+  RETURN_IF_ERROR(ValidateOptions(options));
+  auto trainer = std::make_unique<TrainerImpl>(std::move(options), std::move(env));
+  RETURN_IF_ERROR(trainer->Start());
+  return std::unique_ptr<Trainer>(std::move(trainer));
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::Open(TrainerOptions options) {
+  RETURN_IF_ERROR(ValidateOptions(options));
+  Environment env;
+  if (options.checkpoint_config) {
+    ASSIGN_OR_RETURN(env,
+                     LocalEnvironment(options.checkpoint_config->checkpoint_dir, /*create=*/true));
+  }
+  return OpenTrainer(std::move(options), std::move(env));
+}
+
+}  // namespace cairn
