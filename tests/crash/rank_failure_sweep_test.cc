@@ -93,12 +93,15 @@ Status Ranks::RunOne(int rank, int serial, std::int64_t step) {
   RETURN_IF_ERROR(process(rank).Open(options));
   PreparedSave save = job_.Prepare(serial, step, rank, kRanks);
   CheckpointManager* manager = process(rank).manager();
-  ASSIGN_OR_RETURN(const SaveHandle handle, manager->Save(std::move(save.request)));
-  const auto saved = handle.Wait();
+  const Status saved = [&]() -> Status {
+    ASSIGN_OR_RETURN(const SaveHandle handle, manager->Save(std::move(save.request)));
+    return handle.Wait().status();
+  }();
   // One rank's word is enough: it may have told its trainer.
   if (saved.ok()) oracle_.Acknowledge(serial);
+  // Also after a failure: the manager may still be telling the others, and sleeps meanwhile.
   manager->WaitAll().IgnoreError("the save's own status is what counts here");
-  return saved.status();
+  return saved;
 }
 
 std::vector<Status> Ranks::Run() {
