@@ -189,7 +189,7 @@ class FailureSweep : public testing::TestWithParam<Machine::Kind> {
   ~FailureSweep() override { SetLogSink(nullptr); }
 
   /// A real directory takes its time for real syncs: there every so many operations fail in turn.
-  static std::uint64_t Stride() { return GetParam() == Machine::Kind::kDirectory ? 19 : 1; }
+  static std::uint64_t Stride() { return GetParam() == Machine::Kind::kDirectory ? 29 : 1; }
 
   /// `prepare` runs without faults, `run` with them.
   void Sweep(const std::function<void(Trial*)>& prepare, const std::function<void(Trial*)>& run) {
