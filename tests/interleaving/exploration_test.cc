@@ -27,6 +27,7 @@ struct Bounded {
 const Bounded kBounded[] = {
     {"TakeoverDuringASave", kAll, kAll},
     {"TakeoverDuringTwoSaves", kAll, 3},
+    {"TakeoverOfAFailingWriter", kAll, kAll},
     {"GoingBack", 3, 2},
     {"TwoOpenedRanks", kAll, 3},
     {"TwoOpenAtOnce", 2, 2},
@@ -42,6 +43,7 @@ const Bounded kBounded[] = {
     {"TwoRanksTwoSavesLate", 1, 0},
     {"RanksAndTakeover", 1, 0},
     {"ReplacedRank", 0, 0},
+    {"ReplacedFailingRank", 0, 0},
     {"RestartedRank", 0, 0},
     {"Crowd", 0, 0},
 };

@@ -144,6 +144,13 @@ Scenario TakeoverDuringRemovalOfSharedFiles(Disk disk) {
   return scenario;
 }
 
+Scenario TakeoverOfAFailingWriter(Disk disk) {
+  Scenario scenario = TakeoverDuringSaves(disk, 2);
+  scenario.name = NameOf("takeover of a failing writer", disk);
+  scenario.failing_writer = 0;
+  return scenario;
+}
+
 Scenario TakeoverByARemover(Disk disk) {
   return {.name = NameOf("takeover by a remover", disk),
           .store = StoreOf(disk),
@@ -210,6 +217,13 @@ Scenario ReplacedRank(Disk disk, int expiries) {
           .expiries = expiries};
 }
 
+Scenario ReplacedFailingRank(Disk disk) {
+  Scenario scenario = ReplacedRank(disk, 0);
+  scenario.name = NameOf("replaced failing rank", disk);
+  scenario.failing_writer = 1;
+  return scenario;
+}
+
 Scenario ReplacedRankOfThree(Disk disk) {
   return {.name = NameOf("replaced rank of three", disk),
           .store = StoreOf(disk),
@@ -244,6 +258,7 @@ const std::map<std::string, Scenario (*)(Disk)>& AllScenarios() {
   static const std::map<std::string, Scenario (*)(Disk)> all = {
       {"TakeoverDuringASave", [](Disk disk) { return TakeoverDuringSaves(disk, 1); }},
       {"TakeoverDuringTwoSaves", [](Disk disk) { return TakeoverDuringSaves(disk, 2); }},
+      {"TakeoverOfAFailingWriter", TakeoverOfAFailingWriter},
       {"GoingBack", GoingBack},
       {"TwoOpenAtOnce", TwoOpenAtOnce},
       {"TakeoverDuringRemoval", TakeoverDuringRemoval},
@@ -261,6 +276,7 @@ const std::map<std::string, Scenario (*)(Disk)>& AllScenarios() {
       {"TwoCoordinators", TwoCoordinators},
       {"ReplacedRank", [](Disk disk) { return ReplacedRank(disk, 0); }},
       {"ReplacedRankLate", [](Disk disk) { return ReplacedRank(disk, 1); }},
+      {"ReplacedFailingRank", ReplacedFailingRank},
       {"ReplacedRankOfThree", ReplacedRankOfThree},
       {"RestartedRank", RestartedRank},
       {"Crowd", Crowd},

@@ -17,6 +17,8 @@ Scenario TakeoverDuringSaves(Disk disk, int saves);
 Scenario TwoOpenAtOnce(Disk disk);
 /// The first writer keeps one checkpoint: it removes the older ones while the other takes over.
 Scenario TakeoverDuringRemoval(Disk disk);
+/// A takeover during a save whose files never reach the store.
+Scenario TakeoverOfAFailingWriter(Disk disk);
 /// Both keep one checkpoint, and the second saves under the name that the first was about to free.
 Scenario TakeoverByARemover(Disk disk);
 /// TakeoverDuringRemoval of checkpoints that share a file.
@@ -37,6 +39,8 @@ Scenario RanksAndTakeover(Disk disk);
 Scenario TwoCoordinators(Disk disk);
 /// Two ranks save once; rank 1 is started again while its former process is still alive.
 Scenario ReplacedRank(Disk disk, int expiries);
+/// The same; the files of the former process never reach the store.
+Scenario ReplacedFailingRank(Disk disk);
 /// The same with three ranks.
 Scenario ReplacedRankOfThree(Disk disk);
 /// The same with two, from a fresh repository on, with two saves.
