@@ -393,13 +393,13 @@ class Stored:
         return text.startswith(b'{"cairn_state"')
 
 
-_CONTAINERS = ("dict", "odict", "dict_items", "odict_items", "tuple")
+_CONTAINERS = frozenset(("dict", "odict", "dict_items", "odict_items", "tuple"))
 
 
 def is_leaf(node: Any) -> bool:
     if isinstance(node, list):
         return False
-    return not (isinstance(node, dict) and any(tag in node for tag in _CONTAINERS))
+    return not isinstance(node, dict) or _CONTAINERS.isdisjoint(node)
 
 
 def _only_member(node: Dict[str, Any]) -> Tuple[str, Any]:
@@ -431,12 +431,12 @@ def children(node: Any) -> Iterator[Tuple[Any, Any]]:
 
 def _check_tensor(leaf: Any) -> None:
     """What is said of a tensor, as a file says it."""
-    good = (
-        isinstance(leaf, dict)
-        and all(isinstance(leaf.get(member), str) for member in ("name", "dtype", "kind"))
-        and isinstance(leaf.get("shape"), list)
-        and all(type(dim) is int and dim >= 0 for dim in leaf["shape"])
-    )
+    good = isinstance(leaf, dict) and type(leaf.get("shape")) is list
+    if good:
+        for member in ("name", "dtype", "kind"):
+            good = good and type(leaf.get(member)) is str
+        for dim in leaf["shape"]:
+            good = good and type(dim) is int and dim >= 0
     if not good:
         raise Corruption(f"state.json: a bad tensor: {str(leaf)[:200]}")
 
