@@ -133,6 +133,8 @@ def source(value: Any, name: str) -> Source:
         return _torch_source(value, name)
     if isinstance(value, (bytearray, memoryview, _array.array)):
         return _buffer_source(value, name)
+    if not is_array(value):
+        raise Invalid(f"{name}: a {type(value).__name__} is no array")
     try:
         return _numpy_source(np.from_dlpack(value), name)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -74,7 +74,7 @@ class _Index:
                 for k, child in _tree.children(node)
             ]
         elif isinstance(node, dict):
-            collections.deque(_tree.tensors_of(node), maxlen=0)  # refuses what has a bad form
+            _tree.check_leaf(node)
         place = _Place(node, name or "the state", target, children)
         if not renamed:
             self._by_key[key] = place
@@ -163,14 +163,15 @@ class Plan:
             if self._skip and self._is_skipped(leaf.target, leaf.name):
                 self.skipped.append((leaf.name, _AS_ASKED))
                 whole = False
-            else:
+            elif isinstance(leaf.node, dict):
                 self._allocate(leaf.node)
         if whole:
             return lambda: _tree.build(place.node, self._array, place.name)
         return lambda: self._build_without_skipped(place)
 
     def _allocate(self, node: Any) -> None:
-        if not isinstance(node, dict):
+        if "tensor" in node:
+            self.allocate.add(node["tensor"]["name"])
             return
         for tensor in _tree.tensors_of(node):
             self.allocate.add(tensor["name"])
@@ -222,7 +223,7 @@ class Plan:
             return None
         if given is None:
             return self._take(place)
-        stateful = _tree.as_stateful(given)
+        stateful = None if type(given) is np.ndarray else _tree.as_stateful(given)
         if stateful is not None:
             return self._match_stateful(stateful, place, key, name)
         place.use()
