@@ -6,6 +6,7 @@ Nothing here imports torch or ml_dtypes unless an object of theirs is met (or mu
 from __future__ import annotations
 
 import array as _array
+import functools
 import sys
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
@@ -132,6 +133,8 @@ def source(value: Any, name: str) -> Source:
         return _torch_source(value, name)
     if isinstance(value, (bytearray, memoryview, _array.array)):
         return _buffer_source(value, name)
+    if not is_array(value):
+        raise Invalid(f"{name}: a {type(value).__name__} is no array")
     try:
         return _numpy_source(np.from_dlpack(value), name)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -147,31 +150,49 @@ def _stored_as(dtype_name: str, shape: Tuple[int, ...]) -> Tuple[Optional[str], 
     return _STORED.get(dtype_name), shape
 
 
+class _NumpyKind(NamedTuple):
+    """What is to be known of a NumPy dtype; looking it up is much of the cost of a small array."""
+
+    stored: Optional[str]  # None: cannot be stored
+    tail: Tuple[int, ...]  # added to the shape
+    note: Dict[str, Any]
+    meaning: Optional[str]
+    native: bool
+
+
+@functools.lru_cache(maxsize=256)
+def _numpy_kind(dtype: np.dtype) -> _NumpyKind:
+    stored, tail = _stored_as("int64" if dtype.kind in "mM" else dtype.name, ())
+    note: Dict[str, Any] = {}
+    if dtype.name in _COMPLEX:
+        note["complex"] = dtype.name
+    if dtype.kind in "mM" or not dtype.isnative:
+        note["np"] = dtype.str
+    return _NumpyKind(stored, tail, note, meaning(note), dtype.isnative)
+
+
 def _numpy_source(value: np.ndarray, name: str) -> Source:
     if isinstance(value, np.ma.MaskedArray):
         raise Invalid(f"{name}: a masked array would lose its mask; store .data and .mask")
     dtype = value.dtype
-    stored, shape = _stored_as("int64" if dtype.kind in "mM" else dtype.name, value.shape)
-    if stored is None:
+    kind = _numpy_kind(dtype)
+    if kind.stored is None:
         raise Invalid(
             f"{name}: arrays of dtype {dtype} cannot be stored; numbers, bool, complex, datetime64 "
             "and timedelta64 can"
         )
-    note: Dict[str, Any] = {}
-    if dtype.name in _COMPLEX:
-        note["complex"] = dtype.name
-    interface = value.__array_interface__
-    identity = (interface["data"][0], interface["strides"], shape, dtype.str)
-    if dtype.kind in "mM" or not dtype.isnative:
-        note["np"] = dtype.str
-    if not dtype.isnative:
+    shape = value.shape + kind.tail
+    address = value.__array_interface__["data"][0]
+    identity = (address, value.strides, shape, dtype)
+    if not kind.native:
         value = value.astype(dtype.newbyteorder("="))
+        address = value.__array_interface__["data"][0]
     elif not value.flags.c_contiguous:
         value = np.ascontiguousarray(value)
-    else:
-        return Source(stored, shape, identity[0], value.nbytes, value, identity, "numpy", note)
-    address = value.__array_interface__["data"][0]
-    return Source(stored, shape, address, value.nbytes, value, identity, "numpy", note)
+        address = value.__array_interface__["data"][0]
+    return Source(
+        kind.stored, shape, address, value.nbytes, value, identity, "numpy", kind.note
+    )
 
 
 def _torch_dtype_name(dtype: Any) -> str:
@@ -255,19 +276,20 @@ def target(value: Any, name: str) -> Target:
 def _numpy_target(value: np.ndarray, name: str) -> Target:
     if not value.flags.writeable:
         raise Invalid(f"{name}: the array is read-only and cannot be filled; give a writable copy")
-    dtype = value.dtype
-    stored, shape = _stored_as("int64" if dtype.kind in "mM" else dtype.name, value.shape)
-    if stored is None:
-        raise Invalid(f"{name}: arrays of dtype {dtype} cannot be restored")
-    what = dtype.name if dtype.kind in "mMc" else None
-    if value.flags.c_contiguous and dtype.isnative:
-        return Target(stored, shape, what, value.__array_interface__["data"][0], value, None)
-    staging = np.empty(value.shape, dtype=dtype.newbyteorder("="))
+    kind = _numpy_kind(value.dtype)
+    if kind.stored is None:
+        raise Invalid(f"{name}: arrays of dtype {value.dtype} cannot be restored")
+    shape = value.shape + kind.tail
+    if kind.native and value.flags.c_contiguous:
+        address = value.__array_interface__["data"][0]
+        return Target(kind.stored, shape, kind.meaning, address, value, None)
+    staging = np.empty(value.shape, dtype=value.dtype.newbyteorder("="))
 
     def finish() -> None:
         value[...] = staging
 
-    return Target(stored, shape, what, staging.__array_interface__["data"][0], staging, finish)
+    address = staging.__array_interface__["data"][0]
+    return Target(kind.stored, shape, kind.meaning, address, staging, finish)
 
 
 def _torch_target(value: Any, name: str) -> Target:

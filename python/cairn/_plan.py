@@ -33,6 +33,14 @@ class _Place:
         self.children = children  # None: a leaf
         self.used = False
 
+    def use(self) -> None:
+        """Marks what stands here, or below, as asked for."""
+        if self.children is None:
+            self.used = True
+            return
+        for leaf in self.leaves():
+            leaf.used = True
+
     def leaves(self) -> Iterator["_Place"]:
         if self.children is None:
             yield self
@@ -66,7 +74,7 @@ class _Index:
                 for k, child in _tree.children(node)
             ]
         elif isinstance(node, dict):
-            collections.deque(_tree.tensors_of(node), maxlen=0)  # refuses what has a bad form
+            _tree.check_leaf(node)
         place = _Place(node, name or "the state", target, children)
         if not renamed:
             self._by_key[key] = place
@@ -122,7 +130,7 @@ class Plan:
         self._skip = skip
         self._missing: List[str] = []
         self._mismatched: List[Tuple[str, str]] = []
-        self._memory: Dict[Tuple[Any, ...], Tuple[str, str]] = {}  # → (tensor, name) that fills it
+        self._memory: Dict[Tuple[Any, ...], Tuple[Any, str]] = {}  # → (tensor, name) that fills it
         self._keep: List[Any] = []
         self._finish: List[Callable[[], None]] = []
         self._loads: List[Callable[[], None]] = []
@@ -155,13 +163,16 @@ class Plan:
             if self._skip and self._is_skipped(leaf.target, leaf.name):
                 self.skipped.append((leaf.name, _AS_ASKED))
                 whole = False
-            else:
+            elif isinstance(leaf.node, dict):
                 self._allocate(leaf.node)
         if whole:
             return lambda: _tree.build(place.node, self._array, place.name)
         return lambda: self._build_without_skipped(place)
 
     def _allocate(self, node: Any) -> None:
+        if "tensor" in node:
+            self.allocate.add(node["tensor"]["name"])
+            return
         for tensor in _tree.tensors_of(node):
             self.allocate.add(tensor["name"])
 
@@ -202,8 +213,8 @@ class Plan:
         place = self._index.find(key, name)
         if self._skip and self._is_skipped(name, place.name if place else name):
             self.skipped.append((name, _AS_ASKED))
-            for leaf in place.leaves() if place else ():
-                leaf.used = True
+            if place is not None:
+                place.use()
             return None
         if isinstance(given, (dict, list, tuple)) and (place is None or place.children is not None):
             return None  # empty: whatever is stored below was not asked for
@@ -212,11 +223,10 @@ class Plan:
             return None
         if given is None:
             return self._take(place)
-        stateful = _tree.as_stateful(given)
+        stateful = None if type(given) is np.ndarray else _tree.as_stateful(given)
         if stateful is not None:
             return self._match_stateful(stateful, place, key, name)
-        for leaf in place.leaves():
-            leaf.used = True
+        place.use()
         return self._match_leaf(given, place, name or "the state")
 
     def _match_container(self, given: Any, key: Key, name: str) -> Recipe:
@@ -318,10 +328,10 @@ class Plan:
         if target.finish is not None:
             return False  # the memory is a temporary of its own
         memory = (target.address, target.stored, target.shape)
-        filled_by, first = self._memory.setdefault(memory, (f"{tensor}{piece}", name))
+        filled_by, first = self._memory.setdefault(memory, ((tensor, piece), name))
         if first == name or 0 in target.shape:
             return False
-        if filled_by != f"{tensor}{piece}":
+        if filled_by != (tensor, piece):
             self._mismatched.append((name, f"stored apart from {first}, wanted tied to it"))
         return True
 

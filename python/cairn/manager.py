@@ -173,14 +173,15 @@ class _Restore:
                 "skip": self._skip,
             }
         self.flat = None
-        self.plan = _plan.Plan(
-            _tree.Stored(text, where),
-            self._state,
-            anything=self._state is None,
-            strict=self._strict,
-            rename=self._rename,
-            skip=self._skip,
-        )
+        with _tree.collector_paused():
+            self.plan = _plan.Plan(
+                _tree.Stored(text, where),
+                self._state,
+                anything=self._state is None,
+                strict=self._strict,
+                rename=self._rename,
+                skip=self._skip,
+            )
         return {
             "into": self.plan.into,
             "allocate": bool(self.plan.allocate),
@@ -197,7 +198,8 @@ class _Restore:
             lost = {d[0] for d in self.plan.into} - set(result["restored"])
             if lost:
                 raise Error(f"restore {info.path}: not restored: {', '.join(sorted(lost)[:10])}")
-            state = self.plan.finish(result["tensors"])
+            with _tree.collector_paused():
+                state = self.plan.finish(result["tensors"])
             skipped = self.plan.skipped
         else:
             assert self.flat is not None

@@ -51,6 +51,10 @@ class Child:
     def interrupt(self):
         os.kill(self.pid, signal.SIGINT)
 
+    def wait(self):
+        """Until it has ended, though others may still hold its pipes."""
+        self._process.wait(TIMEOUT)
+
     def kill(self):
         """SIGKILL; gives what it printed before."""
         self._process.kill()

@@ -8,7 +8,7 @@ from children import Child
 
 import cairn
 
-KILLS = 24
+KILLS = 20
 SEED = 6364136223846793005
 
 WRITER = """

@@ -12,7 +12,7 @@ from sameness import assert_same
 
 import cairn
 
-STATES = 300
+STATES = 240
 SEED = 88172645463325252
 
 

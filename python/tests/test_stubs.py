@@ -1,0 +1,27 @@
+"""The type stubs name what the native module has, and nothing else."""
+
+import ast
+import pathlib
+
+import cairn
+from cairn import _native
+
+
+def test_the_stubs_name_what_the_native_module_has():
+    text = (pathlib.Path(cairn.__file__).parent / "_native.pyi").read_text(encoding="utf-8")
+    stubs = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            stubs[node.name] = None
+        elif isinstance(node, ast.ClassDef):
+            stubs[node.name] = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+    found = {}
+    for name, value in vars(_native).items():
+        if not name.startswith("_"):
+            members = {n for n in vars(value) if not n.startswith("_")}
+            found[name] = members if isinstance(value, type) else None
+    assert stubs == found
+
+
+def test_every_name_that_is_exported_exists():
+    assert all(hasattr(cairn, name) for name in cairn.__all__)
