@@ -147,6 +147,21 @@ def losses(record):
     return found
 
 
+def lines_of(record):
+    return len(record.read_text().splitlines()) if record.exists() else 0
+
+
+def wait_for_lines(record, count, children):
+    """Until a trainer has made so many steps; False when it ended before."""
+    end = time.monotonic() + 60
+    while lines_of(record) < count:
+        assert time.monotonic() < end, "no step was made"
+        if any(child.poll() is not None for child in children):
+            return False
+        time.sleep(0.001)
+    return True
+
+
 def test_two_trainers_killed_again_and_again(tmp_path):
     undisturbed = [tmp_path / f"undisturbed-{i}" for i in range(2)]
     finish([start(tmp_path / "reference", undisturbed[i], i) for i in range(2)])
@@ -155,18 +170,17 @@ def test_two_trainers_killed_again_and_again(tmp_path):
     kills = 0
     while kills < 10:
         children = [start(tmp_path / "killed", records[i], i) for i in range(2)]
-        time.sleep(choose.uniform(0.2, 2.5))  # anywhere: imports, opening, training, the end
+        alive = wait_for_lines(records[0], lines_of(records[0]) + choose.randint(1, 6), children)
+        time.sleep(choose.uniform(0, 0.02))  # anywhere in a step or a save
         victims = [children[choose.randrange(2)]] if choose.random() < 0.5 else children
-        ended = [child.poll() for child in children]
         for child in victims:
             child.send_signal(signal.SIGKILL)
         # What a supervisor does: when one is gone the other is ended too, and both start again.
         for child in children:
             child.kill()
             child.communicate()
+        assert alive, "the training ended before it was killed often enough"
         kills += 1
-        if all(code == 0 for code in ended):
-            break
     finish([start(tmp_path / "killed", records[i], i) for i in range(2)])
     for i in range(2):
         assert losses(records[i]) == losses(undisturbed[i])

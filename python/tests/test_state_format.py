@@ -29,7 +29,7 @@ def state():
 
 
 def test_the_state_is_encoded_to_the_golden_bytes():
-    assert _tree.encode(state(), 0, 1, "rank_0").json == GOLDEN.read_text(encoding="utf-8")
+    assert _tree.encode(state(), _tree.Layout()).json == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_the_golden_bytes_hold_the_state():

@@ -14,6 +14,11 @@ import pytest
 import cairn
 
 
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "checkpoints"
+
+
 def count(model, batch):
     model["w"] += batch
     model["seen"] = model.get("seen", 0) + 1
@@ -41,7 +46,7 @@ def test_saves_where_both_intervals_divide_and_at_the_end(directory):
 def test_the_tree_has_serial_names_and_text_files_of_the_last_completed_step(directory):
     trainer, _ = make(directory, max_num_checkpoints=None)
     trainer.train(1, [1.0, 1.0])
-    assert sorted(p.name for p in Path(directory).glob("checkpoint_*")) == ["checkpoint_0", "checkpoint_1"]
+    assert sorted(p.name for p in directory.glob("checkpoint_*")) == ["checkpoint_0", "checkpoint_1"]
     assert (directory / "checkpoint_0/trainer_0/epoch_id").read_text().strip() == "0"
     assert (directory / "checkpoint_1/trainer_0/step_id").read_text().strip() == "1"
     assert list((directory / "checkpoint_0/__model__").glob("*.safetensors"))

@@ -459,21 +459,23 @@ TEST_P(ManagerTest, ACancelledRestoreSaysSo) {
   request.into = model.Targets();
   request.cancelled = [] { return true; };
   EXPECT_TRUE(manager->Restore(std::move(request)).status().Is(Code::kCancelled));
-  // A rank that waited in vain, or was killed while it waited, leaves its join behind.
-  TEST_P(ManagerTest, AJoinThatADeadRankLeftBehindIsNotTakenForALivingOne) {
-    ManagerOptions options;
-    options.world_size = 2;
-    options.rank = 1;
-    options.join_deadline = std::chrono::milliseconds(20);
-    EXPECT_EQ(OpenManager(options, Env()).status().code(), Code::kDeadlineExceeded);
-    options.rank = 0;
-    const auto manager = OpenManager(options, Env());
-    EXPECT_EQ(manager.status().code(), Code::kDeadlineExceeded) << manager.status().ToString();
-    EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
-  }
+}
 
-  INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),
-                           [](const auto& param) { return param.param ? "Objects" : "Links"; });
+// A rank that waited in vain, or was killed while it waited, leaves its join behind.
+TEST_P(ManagerTest, AJoinThatADeadRankLeftBehindIsNotTakenForALivingOne) {
+  ManagerOptions options;
+  options.world_size = 2;
+  options.rank = 1;
+  options.join_deadline = std::chrono::milliseconds(20);
+  EXPECT_EQ(OpenManager(options, Env()).status().code(), Code::kDeadlineExceeded);
+  options.rank = 0;
+  const auto manager = OpenManager(options, Env());
+  EXPECT_EQ(manager.status().code(), Code::kDeadlineExceeded) << manager.status().ToString();
+  EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),
+                         [](const auto& param) { return param.param ? "Objects" : "Links"; });
 
 }  // namespace
 }  // namespace cairn
