@@ -9,9 +9,8 @@ import sys
 import threading
 import time
 
-import numpy as np
-
 import contenders
+import numpy as np
 
 
 def make_state(count, nbytes, seed):

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 from . import _tree
 from ._random import random_state, set_random_state

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 import torch
 import torch._dynamo  # noqa: F401  optimizers import it: once here, not in every process
 
