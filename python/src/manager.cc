@@ -96,8 +96,8 @@ nb::object FromRestored(const Restored& restored) {
   return out;
 }
 
-/// Runs a restore without the GIL. `prepare(info, state_files)` gives {"into": [...], "skip": [...],
-/// "allocate": bool, "allocate_names": [...], "strict": bool, "rename": {...}}; see
+/// Runs a restore without the GIL. `prepare(info, state_files)` gives {"into": [...], "skip":
+/// [...], "allocate": bool, "allocate_names": [...], "strict": bool, "rename": {...}}; see
 /// RestoreRequest::prepare. What it raises is raised here.
 template <typename Outcome, typename Fn>
 Outcome RunRestore(RestoreRequest request, const nb::callable& prepare, Fn restore) {
@@ -132,9 +132,9 @@ nb::object Load(const std::string& path, const nb::callable& prepare, bool atomi
   RestoreRequest request;
   request.path = path;
   request.atomic = atomic;
-  return FromRestored(RunRestore<Restored>(
-      std::move(request), prepare,
-      [](const RestoreRequest& asked) { return LoadCheckpoint(asked); }));
+  return FromRestored(
+      RunRestore<Restored>(std::move(request), prepare,
+                           [](const RestoreRequest& asked) { return LoadCheckpoint(asked); }));
 }
 
 class Manager {
@@ -190,8 +190,7 @@ class Manager {
 
   nb::object List() {
     nb::list out;
-    for (const CheckpointInfo& info :
-         ValueOrRaise(Unlocked([&] { return manager_->List(); }))) {
+    for (const CheckpointInfo& info : ValueOrRaise(Unlocked([&] { return manager_->List(); }))) {
       out.append(FromInfo(info));
     }
     return out;
@@ -200,7 +199,9 @@ class Manager {
     const auto info = ValueOrRaise(Unlocked([&] { return manager_->Latest(); }));
     return info ? FromInfo(*info) : nb::none();
   }
-  void Wait() { Do([&] { return manager_->WaitAll(); }); }
+  void Wait() {
+    Do([&] { return manager_->WaitAll(); });
+  }
   void Pin(const std::string& id) {
     Do([&] { return manager_->Pin(id); });
   }
@@ -214,7 +215,9 @@ class Manager {
     Value value = ToValue(metrics, "metrics");
     Do([&] { return manager_->AddMetrics(id, std::move(value)); });
   }
-  void Close() { Do([&] { return manager_->Close(); }); }
+  void Close() {
+    Do([&] { return manager_->Close(); });
+  }
   /// As Handle::Abandon.
   void Abandon() { new std::shared_ptr<CheckpointManager>(manager_); }  // NOLINT
   const std::string& job() const { return manager_->job(); }
@@ -286,8 +289,8 @@ void DefineManager(nb::module_& module) {
       .def("save", &Manager::Save, nb::kw_only(), nb::arg("step"), nb::arg("tensors"),
            nb::arg("counters"), nb::arg("metrics"), nb::arg("metadata"), nb::arg("lineage"),
            nb::arg("files"), nb::arg("state_files"), nb::arg("lazy"), nb::arg("stream"))
-      .def("restore", &Manager::Restore, nb::kw_only(), nb::arg("prepare"),
-           nb::arg("step").none(), nb::arg("id"), nb::arg("path"), nb::arg("atomic"))
+      .def("restore", &Manager::Restore, nb::kw_only(), nb::arg("prepare"), nb::arg("step").none(),
+           nb::arg("id"), nb::arg("path"), nb::arg("atomic"))
       .def("list", &Manager::List)
       .def("latest", &Manager::Latest)
       .def("wait", &Manager::Wait)

@@ -44,8 +44,8 @@ nb::object DiffDirectories(const std::string& a, const std::string& b) {
   }
   nb::list out;
   for (const TensorDifference& difference : ValueOrRaise(*std::move(result))) {
-    out.append(nb::make_tuple(difference.name, difference.what, difference.max_abs,
-                              difference.elements));
+    out.append(
+        nb::make_tuple(difference.name, difference.what, difference.max_abs, difference.elements));
   }
   return out;
 }

@@ -4,9 +4,9 @@ by its page in docs/format."""
 import pathlib
 
 import numpy as np
+from sameness import assert_same
 
 from cairn import _plan, _tree
-from sameness import assert_same
 
 ROOT = pathlib.Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "compat" / "state_v1" / "state.json"
