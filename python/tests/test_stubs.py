@@ -17,10 +17,9 @@ def test_the_stubs_name_what_the_native_module_has():
             stubs[node.name] = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
     found = {}
     for name, value in vars(_native).items():
-        if isinstance(value, type):
-            found[name] = {n for n in vars(value) if not n.startswith("_")}
-        elif not name.startswith("_"):
-            found[name] = None
+        if not name.startswith("_"):
+            is_class = isinstance(value, type)
+            found[name] = {n for n in vars(value) if not n.startswith("_")} if is_class else None
     assert stubs == found
 
 
