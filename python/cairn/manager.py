@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, 
 
 from . import _native, _tree
 from .errors import Error, Invalid
+from .observe import SavedCallback, SaveWatcher
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "Restored", "SaveHandle"]
 
@@ -88,6 +89,14 @@ class SaveHandle:
         """Waits until the arrays may be changed again: at once, unless the save is lazy."""
         self._native.guard()
         self._keep = None
+
+    def _outcome(self) -> Tuple[Optional[Dict[str, Any]], Optional[Error]]:
+        """The info or the error of a save that is over. A failure seen here is still reported to
+        whoever waits."""
+        try:
+            return self._native.outcome(), None
+        except Error as error:
+            return None, error
 
     @property
     def stall_seconds(self) -> float:
@@ -363,6 +372,8 @@ class CheckpointManager:
         read_only: only look; needs no ownership.
         private: each rank has a directory of its own; `cairn checkpoint merge` brings them together.
         takeover: do not wait for a living writer: fence it out.
+        on_saved: called with a SaveRecord after every save; see add_callback.
+        progress: show background saves as one line on stderr. None: when it is a terminal.
 
     >>> import numpy as np, tempfile, cairn
     >>> directory = tempfile.mkdtemp()
@@ -398,6 +409,8 @@ class CheckpointManager:
         join_deadline: float = 30,
         participant: str = "rank",
         run: int = 0,
+        on_saved: Optional[SavedCallback] = None,
+        progress: Optional[bool] = None,
     ) -> None:
         if not isinstance(directory, (str, os.PathLike)):
             raise Invalid(f"directory must be a path, not {type(directory).__name__}")
@@ -416,6 +429,10 @@ class CheckpointManager:
         self._lock = threading.RLock()
         self._closed = False
         self._pid = os.getpid()
+        self._watcher = SaveWatcher(progress, self._rank)
+        if on_saved is not None:
+            self._watcher.add(on_saved)
+        weakref.finalize(self, self._watcher.forget).atexit = False
         self._native = _native.Manager.open(
             {
                 "directory": self._directory,
@@ -505,6 +522,7 @@ class CheckpointManager:
             )
             handle = SaveHandle(native, encoded.keep if lazy or blocking else [], number)
             self._last = handle
+            self._watcher.watch(handle, encoded.nbytes)
             for stateful in encoded.stateful:
                 stateful.cairn_saved(handle)
         if blocking:
@@ -584,11 +602,29 @@ class CheckpointManager:
         info = self._native.latest()
         return None if info is None else CheckpointInfo(**info)
 
+    def add_callback(self, callback: SavedCallback) -> None:
+        """Calls `callback(record)` with a SaveRecord whenever a save became durable or failed.
+
+        It runs on a thread of its own, after the save and outside of all locks, so it may use this
+        manager; what it raises is logged. wait() and close() return when callbacks were called.
+
+        >>> import tempfile, cairn
+        >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
+        ...     m.add_callback(lambda record: print("step", record.step, record.ok))
+        ...     handle = m.save(1, {"x": 1})
+        ...     m.wait()
+        step 1 True
+        """
+        self._watcher.add(callback)
+
     def wait(self) -> None:
         """Waits for the save in flight. Raises what went wrong, if nobody was told yet."""
         with self._lock:
             self._check_open()
             self._settle()
+        self._watcher.drain()
+        with self._lock:
+            self._check_open()
             self._native.wait()
 
     def pin(self, id: str) -> None:
@@ -617,6 +653,12 @@ class CheckpointManager:
 
     def close(self) -> None:
         """Waits for the save in flight, reports its failure, gives up the directory."""
+        with self._lock:
+            if self._closed:
+                return
+            if os.getpid() == self._pid:
+                self._settle()
+        self._watcher.close()  # callbacks may still use the manager
         with self._lock:
             if self._closed:
                 return
