@@ -1,7 +1,5 @@
-"""One rank of the processes that test_dcp.py starts: dcp_rank.py TASK RANK WORLD DIRECTORY RENDEZVOUS."""
-
-import os
-import sys
+"""What each rank of the processes that test_dcp.py starts does. They are forked from one process that
+has imported this, because importing torch takes seconds."""
 
 import torch
 import torch.distributed as dist
@@ -11,6 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from cairn import _native
 from cairn.integrations.dcp import CairnReader, CairnWriter
 
 
@@ -66,6 +65,15 @@ def save(directory, mesh):
     with CairnWriter(directory) as writer:
         for step in (10, 20):
             dcp.save(state(mesh, step), storage_writer=writer, checkpoint_id=str(step))
+
+
+def load_ten(directory, mesh):
+    found = blank(mesh)
+    del found[f"only_{dist.get_rank()}"]
+    reader = CairnReader(directory)
+    dcp.load(found, storage_reader=reader)
+    assert reader.info.step == 10
+    check(found, mesh, 10, own=False)
 
 
 def load(directory, mesh, keep_own=False):
@@ -139,30 +147,21 @@ def fsdp_resume(directory, mesh):
         assert torch.allclose(a.full_tensor(), b.full_tensor(), rtol=1e-6, atol=1e-7)
 
 
-def killed(directory, mesh):
-    """Saves step 10, then is killed (rank 1, or all) in the middle of step 20."""
-    with CairnWriter(directory, deadline=5) as writer:
+def killed(directory, mesh, rank, step):
+    """Saves step 10, then one rank is killed in the middle of step 20."""
+    if rank == dist.get_rank():
+        _native.kill_at(step, 2)
+    with CairnWriter(directory) as writer:
         dcp.save(state(mesh, 10), storage_writer=writer, checkpoint_id="10")
-        if os.environ["KILL_RANK"] in ("all", str(dist.get_rank())):
-            from cairn import _native
-
-            _native.kill_at(os.environ["KILL_STEP"], 1)
         live = state(mesh, 20)
         live["model"]["big"] = distribute_tensor(whole(20, 1 << 18, 4), mesh, [Shard(0)])
         dcp.save(live, storage_writer=writer, checkpoint_id="20")
 
 
-def main():
-    task, rank, world, directory, rendezvous = sys.argv[1:]
+def run(task, rank, world, directory, rendezvous, *arguments):
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(world)
-    )
-    mesh = init_device_mesh("cpu", (int(world),))
-    globals()[task](directory, mesh)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (world,))
+    globals()[task](directory, mesh, *arguments)
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
