@@ -8,15 +8,15 @@ import warnings
 import lightning.pytorch as pl
 import torch
 
-import cairn.torch
-from cairn.integrations.lightning import CairnCallback, CairnCheckpointIO
+from cairn.integrations.lightning import CairnCallback, CairnCheckpointIO, Loader
 
 STEPS = 20  # 4 epochs of 5
 
 
 class Model(pl.LightningModule):
-    def __init__(self, kill_at=None):
+    def __init__(self, kill_at=None, settled=True):
         super().__init__()
+        self.settled = settled
         self.save_hyperparameters({"width": 8})
         self.kill_at = kill_at
         self.net = torch.nn.Sequential(
@@ -25,6 +25,9 @@ class Model(pl.LightningModule):
 
     def training_step(self, batch, index):
         if self.kill_at is not None and self.global_step == self.kill_at:
+            manager = self.trainer.strategy.checkpoint_io._manager
+            if self.settled and manager is not None:  # else the save in flight is cut short
+                manager.wait()
             os.kill(os.getpid(), signal.SIGKILL)
         return self.net(batch).square().mean()
 
@@ -35,7 +38,7 @@ class Model(pl.LightningModule):
 
 def loader():
     data = torch.randn(20, 4, generator=torch.Generator().manual_seed(3))
-    return cairn.torch.Loader(data, batch_size=4, shuffle=True, seed=5)
+    return Loader(data, batch_size=4, shuffle=True, seed=5)
 
 
 def quiet():
@@ -55,11 +58,11 @@ def trainer(**options):
     )
 
 
-def train(directory, out, kill_at, every):
+def train(directory, out, kill_at, every, settled=True):
     """With the callback alone; the final weights go to `out`."""
     quiet()
     pl.seed_everything(1, verbose=False)
-    model = Model(kill_at)
+    model = Model(kill_at, settled)
     callback = CairnCallback(directory, every_n_steps=every)
     run = trainer(callbacks=[callback], enable_checkpointing=False)
     run.fit(model, loader(), ckpt_path=callback.latest())
@@ -73,7 +76,9 @@ def train_with_plugin(directory, checkpoints, out, kill_at):
     pl.seed_everything(1, verbose=False)
     model = Model(kill_at)
     io = CairnCheckpointIO(directory)
-    own = pl.callbacks.ModelCheckpoint(checkpoints, every_n_epochs=1, save_top_k=2, monitor="epoch", mode="max")
+    own = pl.callbacks.ModelCheckpoint(
+        checkpoints, every_n_epochs=1, save_top_k=2, monitor="epoch", mode="max"
+    )
     run = trainer(plugins=[io], callbacks=[own, CairnCallback(every_n_steps=1000)])
     run.fit(model, loader(), ckpt_path=io.latest())
     torch.save(model.state_dict(), out)

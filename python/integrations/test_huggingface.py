@@ -5,17 +5,18 @@ from pathlib import Path
 import huggingface_run
 import pytest
 import torch
+from processes import run_in_process
 
 import cairn
 from cairn.integrations.huggingface import CairnCallback, latest
 
 
-def test_killed_and_resumed_it_ends_with_the_weights_of_an_undisturbed_run(tmp_path, in_process):
+def test_killed_and_resumed_it_ends_with_the_weights_of_an_undisturbed_run(tmp_path):
     straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
-    assert not in_process(huggingface_run.train, tmp_path / "a", straight, None)
+    assert not run_in_process(huggingface_run.train, tmp_path / "a", straight, None)
     for kill_at in (5, 13):  # in the middle of the first and of the last epoch
-        assert in_process(huggingface_run.train, tmp_path / "b", resumed, kill_at)
-    assert not in_process(huggingface_run.train, tmp_path / "b", resumed, None)
+        assert run_in_process(huggingface_run.train, tmp_path / "b", resumed, kill_at)
+    assert not run_in_process(huggingface_run.train, tmp_path / "b", resumed, None)
     a, b = torch.load(straight), torch.load(resumed)
     assert a.keys() == b.keys()
     different = [name for name in a if not torch.equal(a[name], b[name])]

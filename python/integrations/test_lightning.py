@@ -1,11 +1,13 @@
 """PyTorch Lightning on a repository: killed, resumed, equal to an undisturbed run."""
 
 import json
+from pathlib import Path
 
 import lightning.pytorch as pl
 import lightning_run
 import pytest
 import torch
+from processes import run_in_process
 
 import cairn
 from cairn.integrations.lightning import CairnCallback, CairnCheckpointIO
@@ -17,46 +19,53 @@ def equal(a, b):
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_killed_and_resumed_it_ends_with_the_weights_of_an_undisturbed_run(tmp_path, in_process):
-    straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
-    assert not in_process(lightning_run.train, tmp_path / "a", straight, None, 3)
-    # In the middle of the first epoch, at an epoch's first step, in the middle of the last.
-    for kill_at in (4, 10, 17):
-        assert in_process(lightning_run.train, tmp_path / "b", resumed, kill_at, 3)
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The weights of an undisturbed run."""
+    root = tmp_path_factory.mktemp("straight")
+    assert not run_in_process(lightning_run.train, root / "run", root / "weights.pt", None, 100)
+    return root / "weights.pt"
+
+
+# An epoch has 5 steps: kills and saves in the middle of one, at its last step and at its first.
+@pytest.mark.parametrize("every", [1, 3, 5])
+@pytest.mark.parametrize("settled", [True, False])
+def test_killed_and_resumed_it_ends_with_the_weights_of_an_undisturbed_run(
+    tmp_path, straight, every, settled
+):
+    resumed = tmp_path / "resumed.pt"
+    for kill_at in (4, 5, 7, 10, 17):
+        arguments = (tmp_path / "run", resumed, kill_at, every, settled)
+        assert run_in_process(lightning_run.train, *arguments)
         assert not resumed.exists()
-    assert not in_process(lightning_run.train, tmp_path / "b", resumed, None, 3)
+    assert not run_in_process(lightning_run.train, tmp_path / "run", resumed, None, every)
     assert equal(straight, resumed)
-    assert cairn.verify(tmp_path / "b").ok
-    with cairn.CheckpointManager(tmp_path / "b", read_only=True) as m:
+    assert cairn.verify(tmp_path / "run").ok
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as m:
         assert m.latest().step == lightning_run.STEPS
-        assert len(m.list()) == 3
 
 
-def test_another_seed_would_be_seen(tmp_path, in_process):
-    """The comparison above can fail: a run that starts anew in the middle ends elsewhere."""
-    straight, other = tmp_path / "straight.pt", tmp_path / "other.pt"
-    assert not in_process(lightning_run.train, tmp_path / "a", straight, None, 3)
-    assert in_process(lightning_run.train, tmp_path / "b", other, 7, 100)  # nothing was saved yet
-    torch.save({k: v + 0 for k, v in torch.load(straight).items()}, other)
-    weights = torch.load(other)
-    weights["net.0.weight"][0, 0] += 1e-7
-    torch.save(weights, other)
-    assert not equal(straight, other)
+def test_a_resume_goes_on_from_the_newest_save(tmp_path, straight):
+    """The comparison above would also pass if every start began anew."""
+    out = tmp_path / "out.pt"
+    assert run_in_process(lightning_run.train, tmp_path / "run", out, 12, 5)
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as m:
+        assert [i.step for i in m.list()] == [5, 10]
+    # A kill at a step before that is never reached again.
+    assert not run_in_process(lightning_run.train, tmp_path / "run", out, 9, 5)
+    assert equal(straight, out)
 
 
-def test_model_checkpoint_saves_and_removes_through_the_plugin(tmp_path, in_process):
+def test_model_checkpoint_saves_and_removes_through_the_plugin(tmp_path, straight):
     arguments = (tmp_path / "b", tmp_path / "lightning")
-    straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
-    assert not in_process(
-        lightning_run.train_with_plugin, tmp_path / "a", tmp_path / "other", straight, None
-    )
-    assert in_process(lightning_run.train_with_plugin, *arguments, resumed, 12)
+    resumed = tmp_path / "resumed.pt"
+    assert run_in_process(lightning_run.train_with_plugin, *arguments, resumed, 12)
     with cairn.CheckpointManager(tmp_path / "b", read_only=True) as m:
         assert [i.step for i in m.list()] == [5, 10]
-    assert not in_process(lightning_run.train_with_plugin, *arguments, resumed, None)
+    assert not run_in_process(lightning_run.train_with_plugin, *arguments, resumed, None)
     assert equal(straight, resumed)
     # save_top_k=2, and one at the end of training.
-    pointers = sorted(p.name for p in (tmp_path / "lightning").iterdir())
+    pointers = sorted(p.name for p in (tmp_path / "lightning").glob("*.ckpt"))
     assert pointers == ["epoch=2-step=15.ckpt", "epoch=3-step=20.ckpt"]
     with cairn.CheckpointManager(tmp_path / "b", read_only=True) as m:
         kept = {i.id: i.step for i in m.list()}
@@ -90,6 +99,20 @@ def test_a_saved_path_can_be_loaded(fitted, tmp_path):
     assert io.load_checkpoint(io.latest())["global_step"] == 3
 
 
+def test_a_path_whose_file_was_never_written_is_known(fitted, tmp_path):
+    trainer, model, io = fitted
+    paths = [tmp_path / "one.ckpt", tmp_path / "two.ckpt"]
+    for path in paths:
+        trainer.save_checkpoint(path)
+    io.teardown()
+    paths[0].unlink()  # as if the process had been killed in between
+    assert io.load_checkpoint(paths[0])["global_step"] == 3
+    io.remove_checkpoint(paths[0])
+    io.teardown()
+    with cairn.CheckpointManager(io.directory, read_only=True) as m:
+        assert [i.metadata["lightning"]["path"] for i in m.list()] == [str(paths[1])]
+
+
 def test_a_checkpoints_directory_can_be_loaded(fitted, tmp_path):
     trainer, model, io = fitted
     trainer.save_checkpoint(tmp_path / "mine.ckpt")
@@ -108,9 +131,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(fitted, tmp_path):
     io.teardown()
     with cairn.CheckpointManager(io.directory, read_only=True) as m:
         newest = m.latest().path
-    file = next(p for p in (io_path := __import__("pathlib").Path(newest)).rglob("*.safetensors"))
-    assert io_path in file.parents
-    file.unlink()
+    next(Path(newest).rglob("*.safetensors")).unlink()
     found = io.load_checkpoint(io.latest())
     assert torch.equal(found["state_dict"]["net.0.weight"] + 1, model.net[0].weight)
 

@@ -24,8 +24,9 @@ from .._random import random_state, set_random_state
 from ..errors import Invalid, NotFound
 from ..manager import CheckpointManager, PathLike, SaveHandle
 from ..observe import SaveRecord
+from ..torch import Loader as _Loader
 
-__all__ = ["CairnCallback", "CairnCheckpointIO"]
+__all__ = ["CairnCallback", "CairnCheckpointIO", "Loader"]
 
 log = logging.getLogger("cairn")
 
@@ -102,16 +103,16 @@ class CairnCheckpointIO(CheckpointIO):
         **_: Any,
     ) -> Dict[str, Any]:
         where = os.path.abspath(os.fspath(path))
-        pointer = _read_pointer(where)
         manager = self._manager
         opened = manager is None
         if manager is None:
             manager = CheckpointManager(self.directory, read_only=True)
         try:
-            if pointer is not None:
-                restored = manager.restore(id=pointer)
-            elif where == self.directory:
+            id = _find(manager, where)
+            if where == self.directory:
                 restored = manager.restore()
+            elif id is not None:
+                restored = manager.restore(id=id)
             elif (Path(where) / "manifest.json").is_file():
                 restored = manager.restore(path=where)
             else:
@@ -132,20 +133,19 @@ class CairnCheckpointIO(CheckpointIO):
         where = os.path.abspath(os.fspath(path))
         manager = self._open()
         manager.wait()  # the file that names it is written when it is durable
-        id = _read_pointer(where)
-        if id is None:
-            return
-        os.unlink(where)
-        try:
+        id = _find(manager, where)
+        if os.path.isfile(where):
+            os.unlink(where)
+        if id is not None and any(info.id == id for info in manager.list()):  # else: retention did
             manager.delete(id)
-        except NotFound:
-            pass  # retention was faster
 
     def teardown(self) -> None:
         """Waits for the save in flight, reports its failure, gives the directory up."""
         if self._manager is not None:
-            manager, self._manager = self._manager, None
-            manager.close()
+            try:
+                self._manager.close()  # whose callbacks still need it
+            finally:
+                self._manager = None
 
     def _inside(self, path: str) -> bool:
         return path == self.directory or path.startswith(self.directory + os.sep)
@@ -170,6 +170,18 @@ class CairnCheckpointIO(CheckpointIO):
                 where = self._paths.pop(int(info.metadata["lightning"]["number"]), None)
                 if where is not None:
                     _write_pointer(where, info.id, self.directory)
+
+
+def _find(manager: CheckpointManager, path: str) -> Optional[str]:
+    """The id of the checkpoint that Lightning knows by a path: by the file there, or, when a crash
+    came between the checkpoint and its file, by what the checkpoint says."""
+    found = _read_pointer(path)
+    if found is not None:
+        return found
+    for info in reversed(manager.list()):
+        if info.metadata.get("lightning", {}).get("path") == path:
+            return info.id
+    return None
 
 
 def _write_pointer(path: str, id: str, repository: str) -> None:
@@ -202,6 +214,22 @@ def _plain(value: Any) -> Any:
     return value
 
 
+class Loader(_Loader):
+    """cairn.torch.Loader as Lightning wants it: Lightning counts batches and does not ask for one
+    after an epoch's last, so the position after that one is the start of the next epoch."""
+
+    def state_dict(self) -> Dict[str, int]:
+        state = super().state_dict()
+        if self._complete:
+            state.update(epoch=self.epoch + 1, next=0)
+        return state
+
+    @property
+    def sampler(self) -> "Loader":
+        """Lightning tells samplers the epoch; after an epoch's end it gives no state back."""
+        return self
+
+
 class CairnCallback(pl.Callback):
     """Saves every n steps, also in the middle of an epoch, with the random states.
 
@@ -210,8 +238,8 @@ class CairnCallback(pl.Callback):
     own: ``callback = CairnCallback("runs/a", every_n_steps=50)`` and
     ``trainer.fit(model, ckpt_path=callback.latest())``.
 
-    A resume is exact when the data is: a loader with state_dict and load_state_dict, such as
-    cairn.torch.Loader, goes on with the next batch.
+    A resume is exact when the data is: a loader with state_dict and load_state_dict, such as the Loader
+    of this module, goes on with the next batch.
 
     Args:
         directory: of checkpoints; None uses the trainer's CairnCheckpointIO.
