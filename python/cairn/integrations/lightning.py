@@ -286,6 +286,12 @@ class CairnCallback(pl.Callback):
             set_random_state(rng)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        # After an epoch's last batch Lightning's counters stand between two epochs, and it does not
+        # find its way back from there; they are right at the end of the epoch.
+        if trainer.global_step % self._every == 0 and not trainer.is_last_batch:
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.global_step % self._every == 0:
             self._save(trainer)
 
