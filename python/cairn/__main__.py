@@ -48,11 +48,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(done: Converted) -> None:
-    print(f"{done.arrays} arrays, {done.bytes / 1e6:.1f} MB: {done.source} -> {done.target}: {done.path}")
+    print(
+        f"{done.arrays} arrays, {done.bytes / 1e6:.1f} MB: {done.source} -> {done.target}: "
+        f"{done.path}"
+    )
     if done.left_out:
         names = ", ".join(done.left_out[:5]) + (", …" if len(done.left_out) > 5 else "")
         print(
-            f"left out, because {done.target} holds arrays only: {len(done.left_out)} values ({names})",
+            f"left out, because {done.target} holds arrays only: {len(done.left_out)} values "
+            f"({names})",
             file=sys.stderr,
         )
 

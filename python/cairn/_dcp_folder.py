@@ -1,4 +1,4 @@
-"""Folders as torch.distributed.checkpoint itself writes them, read without running what they hold."""
+"""Folders as torch.distributed.checkpoint itself writes them, and nothing in them is run."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ class _Planner(_EmptyStateDictLoadPlanner):
             made = torch.load(value, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise Invalid(
-                f"{name} is a Python object, and loading it would run code from the file. torch says: "
+                f"{name} is a Python object, and loading it would run code from the file. torch "
+                "says: "
                 f"{str(error).splitlines()[0][:300]}"
             ) from None
         path = (self.metadata.planner_data or {}).get(name, (name,))
@@ -127,4 +128,3 @@ def write_folder(state: Dict[str, Any], where: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _save_state_dict(state, FileSystemWriter(where), no_dist=True)
-

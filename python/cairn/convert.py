@@ -1,4 +1,4 @@
-"""Between other formats and repositories: torch files, safetensors, torch.distributed.checkpoint folders.
+"""Between repositories and other formats: torch, safetensors, torch.distributed.checkpoint.
 
 Nothing that is read is executed: pickles are read with torch's weights_only, and the metadata of
 distributed checkpoints by an unpickler that knows nothing but its classes.
@@ -21,7 +21,14 @@ __all__ = ["FORMATS", "Converted", "convert", "read"]
 
 FORMATS = ("cairn", "torch", "safetensors", "dcp")
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
-_WEIGHTS = _TORCH_SUFFIXES + (".safetensors", ".index.json", ".h5", ".msgpack", ".distcp", ".metadata")
+_WEIGHTS = _TORCH_SUFFIXES + (
+    ".safetensors",
+    ".index.json",
+    ".h5",
+    ".msgpack",
+    ".distcp",
+    ".metadata",
+)
 _MAX_SIDE_FILE = 64 << 20
 
 
@@ -66,7 +73,8 @@ def format_of(path: PathLike) -> str:
     if any(where.glob("*.bin")) or any(where.glob("*.pt")):
         return "torch"
     raise Invalid(
-        f"{where} holds no checkpoints (cairn.json), no *.safetensors, no torch files and no .metadata "
+        f"{where} holds no checkpoints (cairn.json), no *.safetensors, no torch files and no "
+        ".metadata "
         "of torch.distributed.checkpoint"
     )
 
@@ -75,8 +83,8 @@ def read(path: PathLike, step: Optional[int] = None) -> Any:
     """The state stored at a path, in any of the formats.
 
     Args:
-        path: a repository or a checkpoint, a torch file or folder (weights_only), a safetensors file
-            or folder (with or without index), a folder of torch.distributed.checkpoint.
+        path: a repository or a checkpoint, a torch file or folder (weights_only), a safetensors
+            file or folder (with or without index), a folder of torch.distributed.checkpoint.
         step: of a repository: a certain checkpoint instead of the latest.
 
     >>> import numpy as np, tempfile, cairn.convert
@@ -198,7 +206,7 @@ def _leaves(value: Any, path: str) -> Iterator[Tuple[str, Any]]:
         yield path, value
 
 
-# Repositories ------------------------------------------------------------------------------------------
+# Repositories -----------------------------------------------------------------------------------
 
 
 def _read_cairn(where: Path, step: Optional[int]) -> Any:
@@ -213,9 +221,7 @@ def _read_cairn(where: Path, step: Optional[int]) -> Any:
     return restored.state
 
 
-def _write_cairn(
-    source: Path, kind: str, state: Any, target: Path, step: int
-) -> CheckpointInfo:
+def _write_cairn(source: Path, kind: str, state: Any, target: Path, step: int) -> CheckpointInfo:
     # keep_last=None: an import never removes a checkpoint that is there.
     with CheckpointManager(target, keep_last=None) as manager:
         return manager.save(
@@ -239,7 +245,7 @@ def _side_files(source: Path) -> Optional[Dict[str, PathLike]]:
     return found or None
 
 
-# torch -------------------------------------------------------------------------------------------------
+# torch ------------------------------------------------------------------------------------------
 
 
 def _torch() -> Any:
@@ -259,7 +265,9 @@ def _read_torch(where: Path) -> Any:
     files = sorted(where.glob("*.bin")) or sorted(where.glob("*.pt"))
     if len(files) > 1:
         names = ", ".join(f.name for f in files[:5])
-        raise Invalid(f"{where} holds several torch files and no index: {names}; convert one of them")
+        raise Invalid(
+            f"{where} holds several torch files and no index: {names}; convert one of them"
+        )
     return _load_torch(files[0])
 
 
@@ -313,7 +321,7 @@ def _tensor(value: Any, name: str) -> Any:
     return _arrays.make("torch", source.stored, source.shape, np.array(data), source.note, name)
 
 
-# safetensors -------------------------------------------------------------------------------------------
+# safetensors ------------------------------------------------------------------------------------
 
 
 def _read_safetensors(where: Path) -> Dict[str, Any]:
@@ -346,7 +354,7 @@ def _open_safetensors(file: Path) -> Dict[str, Any]:
 
 
 def _by_index(where: Path, index: Path, load: Any) -> Dict[str, Any]:
-    """A folder of files with Hugging Face's index: exactly what the index names, from where it says."""
+    """A folder of files with Hugging Face's index: exactly what it names, from where it says."""
     try:
         weight_map = json.loads(index.read_bytes())["weight_map"]
         files = sorted(set(weight_map.values()))
@@ -361,7 +369,9 @@ def _by_index(where: Path, index: Path, load: Any) -> Dict[str, Any]:
         loaded[name] = load(where / name)
     missing = [tensor for tensor, name in weight_map.items() if tensor not in loaded[name]]
     if missing:
-        raise Corruption(f"{where}: {', '.join(missing[:10])}: not in the files that the index names")
+        raise Corruption(
+            f"{where}: {', '.join(missing[:10])}: not in the files that the index names"
+        )
     return {tensor: loaded[name][tensor] for tensor, name in weight_map.items()}
 
 
@@ -409,7 +419,7 @@ def _apart(tensors: Dict[str, Any]) -> Dict[str, Any]:
     return out
 
 
-# torch.distributed.checkpoint -----------------------------------------------------------------------------
+# torch.distributed.checkpoint -------------------------------------------------------------------
 
 
 def _read_dcp(where: Path) -> Any:

@@ -1,7 +1,7 @@
 """Watching saves: what each one cost, told to callbacks and shown on a terminal.
 
-A manager with callbacks or a terminal has one thread that waits for the saves in the order they were
-made. It never holds the manager's lock while it calls anybody.
+A manager with callbacks or a terminal has one thread that waits for the saves in the order they
+were made. It never holds the manager's lock while it calls anybody.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ SavedCallback = Callable[[SaveRecord], Any]
 class SaveWatcher:
     """Waits for the saves of one manager and tells who asked.
 
-    watch and drain may be called from any thread; callbacks run on the watcher's own, one at a time,
-    in the order of the saves. What they raise is logged.
+    watch and drain may be called from any thread; callbacks run on the watcher's own, one at a
+    time, in the order of the saves. What they raise is logged.
     """
 
     def __init__(self, progress: Optional[bool], rank: int) -> None:

@@ -37,8 +37,14 @@ def model():
     """Tied embeddings and dropout, random weights."""
     torch.manual_seed(4)
     config = transformers.GPT2Config(
-        vocab_size=40, n_positions=8, n_embd=16, n_layer=1, n_head=2, resid_pdrop=0.2,
-        bos_token_id=0, eos_token_id=0,
+        vocab_size=40,
+        n_positions=8,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        resid_pdrop=0.2,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     return transformers.GPT2LMHeadModel(config)
 

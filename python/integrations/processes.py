@@ -5,8 +5,8 @@ import os
 import signal
 from pathlib import Path
 
-# Importing these libraries takes seconds: processes are forked from one that has them, and which does
-# not see what pytest adds to sys.path.
+# Importing these libraries takes seconds: processes are forked from one that has them, and which
+# does not see what pytest adds to sys.path.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
 )

@@ -44,7 +44,11 @@ def test_save_events_of_the_trainer_are_saved(tmp_path):
     path = Path(latest(directory))
     assert path.name == "checkpoint-12"
     assert sorted(p.name for p in path.iterdir()) == [
-        "model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"
+        "model.safetensors",
+        "optimizer.pt",
+        "rng_state.pth",
+        "scheduler.pt",
+        "trainer_state.json",
     ]
     again = huggingface_run.trainer(tmp_path / "out", [], max_steps=12)
     again.train(resume_from_checkpoint=str(path))
@@ -55,7 +59,9 @@ def test_save_events_of_the_trainer_are_saved(tmp_path):
 
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):
     directory = tmp_path / "checkpoints"
-    run = huggingface_run.trainer(tmp_path / "out", [CairnCallback(directory, save_steps=3)], max_steps=6)
+    run = huggingface_run.trainer(
+        tmp_path / "out", [CairnCallback(directory, save_steps=3)], max_steps=6
+    )
     run.train()
     with cairn.CheckpointManager(directory, read_only=True) as m:
         newest = Path(m.latest().path)

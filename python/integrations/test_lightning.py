@@ -79,8 +79,13 @@ def fitted(directory):
     lightning_run.quiet()
     io = CairnCheckpointIO(directory)
     trainer = pl.Trainer(
-        max_steps=3, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, enable_checkpointing=False, plugins=[io],
+        max_steps=3,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        plugins=[io],
     )
     model = lightning_run.Model()
     trainer.fit(model, lightning_run.loader())

@@ -1,5 +1,5 @@
-"""What each rank of the processes that test_dcp.py starts does. They are forked from one process that
-has imported this, because importing torch takes seconds."""
+"""What each rank of the processes that test_dcp.py starts does. They are forked from one process
+that has imported this, because importing torch takes seconds."""
 
 import torch
 import torch.distributed as dist

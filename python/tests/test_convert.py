@@ -1,4 +1,4 @@
-"""python -m cairn convert: other formats into repositories and back; nothing that is read is run."""
+"""python -m cairn convert: other formats into repositories and back; nothing in them is run."""
 
 import json
 import os
@@ -161,7 +161,11 @@ def test_a_repository_becomes_safetensors(state, tmp_path):
 
 
 def test_numpy_states_become_safetensors_and_torch_files(tmp_path):
-    arrays = {"a": np.arange(6).reshape(2, 3), "b": np.ones(2, np.float16), "empty": np.zeros((0, 2))}
+    arrays = {
+        "a": np.arange(6).reshape(2, 3),
+        "b": np.ones(2, np.float16),
+        "empty": np.zeros((0, 2)),
+    }
     cairn.save(tmp_path / "run", {"model": arrays})
     convert(tmp_path / "run", tmp_path / "out.safetensors", only="model")
     found = safetensors.numpy.load_file(tmp_path / "out.safetensors")
@@ -257,7 +261,10 @@ def test_the_command(tmp_path):
     def run(*arguments):
         return subprocess.run(
             [sys.executable, "-m", "cairn", *arguments],
-            cwd=tmp_path, capture_output=True, text=True, timeout=120,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
 
     assert "convert" in run().stdout and run().returncode == 0

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint on a repository: real gloo processes, other numbers of them, kills."""
+"""torch.distributed.checkpoint on a repository: gloo processes, other numbers of them, kills."""
 
 import multiprocessing
 import os
@@ -120,7 +120,7 @@ def test_killed_in_a_save_the_one_before_is_loaded(tmp_path, rank, step):
     run("load_ten", 1, directory, tmp_path)
 
 
-# One process ------------------------------------------------------------------------------------------
+# One process ------------------------------------------------------------------------------------
 
 
 def save(directory, state, step=None, planner=None, **options):
@@ -154,8 +154,10 @@ def test_modules_optimizers_and_values_come_back(directory):
     found = {
         "model": torch.nn.Linear(3, 2).state_dict(),
         "optimizer": {
-            "state": {k: {n: torch.zeros_like(t) for n, t in v.items()}
-                      for k, v in state["optimizer"]["state"].items()},
+            "state": {
+                k: {n: torch.zeros_like(t) for n, t in v.items()}
+                for k, v in state["optimizer"]["state"].items()
+            },
             "param_groups": [{k: None for k in state["optimizer"]["param_groups"][0]}],
         },
         "rng": torch.zeros_like(state["rng"]),
@@ -170,8 +172,10 @@ def test_modules_optimizers_and_values_come_back(directory):
     assert torch.equal(found["model"]["weight"], model.weight)
     again = torch.optim.Adam(model.parameters())
     again.load_state_dict(
-        {"state": {int(k): v for k, v in found["optimizer"]["state"].items()},
-         "param_groups": found["optimizer"]["param_groups"]}
+        {
+            "state": {int(k): v for k, v in found["optimizer"]["state"].items()},
+            "param_groups": found["optimizer"]["param_groups"],
+        }
     )
     exp_avg = again.state[model.weight]["exp_avg"]
     assert torch.equal(exp_avg, optimizer.state[model.weight]["exp_avg"])
@@ -211,7 +215,9 @@ def test_a_writer_can_be_closed_and_used_again(directory):
 
 def test_tensors_are_converted_to_the_targets_dtype(directory):
     save(directory, {"w": torch.arange(4, dtype=torch.float32)}, "1")
-    found = {"w": torch.zeros(4, dtype=torch.bfloat16), }
+    found = {
+        "w": torch.zeros(4, dtype=torch.bfloat16),
+    }
     load(directory, found)
     assert found["w"].tolist() == [0, 1, 2, 3] and found["w"].dtype == torch.bfloat16
 

@@ -1,4 +1,4 @@
-"""Adapters for the libraries people already train with. Each imports its library when it is imported:
+"""Adapters for the libraries people already train with. Each needs its own:
 
 - :mod:`cairn.integrations.lightning`: CairnCheckpointIO, CairnCallback
 - :mod:`cairn.integrations.huggingface`: CairnCallback, latest

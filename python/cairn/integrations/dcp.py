@@ -58,10 +58,12 @@ def _step_of(checkpoint_id: Any) -> Optional[int]:
     if checkpoint_id is None:
         return None
     try:
-        return int(os.fspath(checkpoint_id) if not isinstance(checkpoint_id, int) else checkpoint_id)
+        return int(
+            os.fspath(checkpoint_id) if not isinstance(checkpoint_id, int) else checkpoint_id
+        )
     except (TypeError, ValueError):
         raise Invalid(
-            f"checkpoint_id is the step of a checkpoint, such as \"40\", not {checkpoint_id!r}; the "
+            f'checkpoint_id is the step of a checkpoint, such as "40", not {checkpoint_id!r}; the '
             "directory is given to CairnWriter or CairnReader"
         ) from None
 
@@ -135,12 +137,13 @@ class CairnWriter(StorageWriter):
         # async_save in a process of its own takes a copy for each save.
         if self._manager is not None:
             raise Invalid(
-                "CairnWriter: it has the directory open here and cannot be sent to another process; "
+                "CairnWriter: it has the directory open here and cannot be sent to another "
+                "process; "
                 "use another writer for async saves in a process"
             )
         return {**self.__dict__, "_is_copy": True}
 
-    # What torch.distributed.checkpoint calls, in this order ----------------------------------------
+    # What torch.distributed.checkpoint calls, in this order -------------------------------------
 
     def reset(self, checkpoint_id: Any = None) -> None:
         self._asked = _step_of(checkpoint_id)
@@ -148,7 +151,8 @@ class CairnWriter(StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
             raise Invalid(
-                "dcp.save(use_collectives=False) makes a checkpoint for each rank; Cairn makes one of "
+                "dcp.save(use_collectives=False) makes a checkpoint for each rank; Cairn makes "
+                "one of "
                 "all ranks. Leave use_collectives as it is"
             )
         self._coordinator = is_coordinator
@@ -368,9 +372,12 @@ class CairnReader(StorageReader):
             return _request([], [])
 
         with CheckpointManager(self._directory, read_only=True) as manager:
-            if manager._native.restore(
-                prepare=prepare, step=self._step, id="", path="", atomic=False
-            ) is None:
+            if (
+                manager._native.restore(
+                    prepare=prepare, step=self._step, id="", path="", atomic=False
+                )
+                is None
+            ):
                 raise NotFound(f"{self._directory!r} has no checkpoint yet")
         self._info = CheckpointInfo(**found["info"])
         if not _tree.Stored.is_one(found["text"]):
@@ -464,8 +471,16 @@ class _Reading:
         offset = tuple(a + b for a, b in zip(start, item.storage_offsets)) + (0,) * len(tail)
         whole = tuple(int(d) for d in leaf["shape"])
         self.into.append(
-            (str(leaf["name"]), target.stored, target.shape, target.address, whole, offset, False,
-             str(leaf.get("group", "model")))
+            (
+                str(leaf["name"]),
+                target.stored,
+                target.shape,
+                target.address,
+                whole,
+                offset,
+                False,
+                str(leaf.get("group", "model")),
+            )
         )
         self._keep.append(target.keep)
 
@@ -542,11 +557,7 @@ def _flatten(
 
 
 def _is_tensor(node: Any) -> bool:
-    return (
-        isinstance(node, dict)
-        and "tensor" in node
-        and node["tensor"].get("kind") == "torch"
-    )
+    return isinstance(node, dict) and "tensor" in node and node["tensor"].get("kind") == "torch"
 
 
 def _taken_apart(node: Any) -> bool:
@@ -572,7 +583,9 @@ def _metadata(node: Any, where: str) -> Any:
 
 
 def _dtype(leaf: Mapping[str, Any], name: str) -> Any:
-    base = str(leaf["complex"]) if "complex" in leaf else _arrays._TORCH_BY_STORED.get(leaf["dtype"])
+    base = (
+        str(leaf["complex"]) if "complex" in leaf else _arrays._TORCH_BY_STORED.get(leaf["dtype"])
+    )
     dtype = getattr(torch, base or "", None)
     if dtype is None:
         raise Invalid(f"{name}: this torch has no dtype for {leaf['dtype']}")

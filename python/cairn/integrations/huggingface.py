@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: a callback that saves into a repository, and the newest state for a resume."""
+"""Hugging Face Trainer: a callback that saves into a repository, and the newest state to resume."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ log = logging.getLogger("cairn")
 class CairnCallback(transformers.TrainerCallback):
     """Saves model, optimizer, scheduler, scaler, random states and the trainer's state.
 
-    On every save event of the Trainer (save_strategy, save_steps), and every `save_steps` of its own:
-    with ``save_strategy="no"`` the Trainer writes nothing itself and saves cost a copy in memory.
+    On every save event of the Trainer (save_strategy, save_steps), and every `save_steps` of its
+    own: with ``save_strategy="no"`` the Trainer writes nothing itself and saves cost a copy in
+    memory.
 
         trainer = Trainer(..., callbacks=[CairnCallback("runs/a", save_steps=50)])
         trainer.train(resume_from_checkpoint=latest("runs/a"))
@@ -144,13 +145,14 @@ def _plain(value: Any) -> Any:
 
 
 def latest(directory: PathLike, into: Optional[PathLike] = None) -> Optional[str]:
-    """A directory for ``resume_from_checkpoint`` with the newest checkpoint that is whole; None when
-    there is no checkpoint yet, which is what a first start needs.
+    """A directory for ``resume_from_checkpoint`` with the newest checkpoint that is whole; None
+    when there is no checkpoint yet, which is what a first start needs.
 
     Args:
         directory: of checkpoints.
-        into: where the files that the Trainer wants are put; ``<directory>.resume`` by default. What
-            an earlier call put there is removed. With several processes, call it in each of them.
+        into: where the files that the Trainer wants are put; ``<directory>.resume`` by default.
+            What an earlier call put there is removed. With several processes, call it in each of
+            them.
     """
     where = os.path.abspath(os.fspath(directory))
     target = os.path.abspath(os.fspath(into) if into is not None else where + ".resume")
@@ -188,8 +190,11 @@ def _materialise(state: Dict[str, Any], path: str) -> None:
         seen.add(tensor.data_ptr())
         weights[name] = tensor.detach().contiguous()
     save_file(weights, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
-    for key, name in (("optimizer", "optimizer.pt"), ("scheduler", "scheduler.pt"),
-                      ("scaler", "scaler.pt")):
+    for key, name in (
+        ("optimizer", "optimizer.pt"),
+        ("scheduler", "scheduler.pt"),
+        ("scaler", "scaler.pt"),
+    ):
         if state[key] is not None:
             torch.save(state[key], os.path.join(path, name))
     for rank, rng in enumerate(state["rng"]):
@@ -202,9 +207,7 @@ def _materialise(state: Dict[str, Any], path: str) -> None:
 def _rng_state(rng: Dict[str, Any]) -> Dict[str, Any]:
     python, numpy = rng["python"], rng["numpy"]
     state: Dict[str, Any] = {
-        "python": (
-            python["version"], tuple(int(w) for w in python["words"]), python["gauss"]
-        ),
+        "python": (python["version"], tuple(int(w) for w in python["words"]), python["gauss"]),
         "numpy": (
             numpy["bit_generator"],
             numpy["state"]["key"],

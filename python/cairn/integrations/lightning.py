@@ -1,4 +1,4 @@
-"""PyTorch Lightning: checkpoints in a repository (CheckpointIO), periodic saves and exact resume."""
+"""PyTorch Lightning: checkpoints in a repository (CheckpointIO), periodic saves, exact resume."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _RNG = "cairn_rng"
 class CairnCheckpointIO(CheckpointIO):
     """Lightning's checkpoints in a repository: ``Trainer(plugins=[CairnCheckpointIO(directory)])``.
 
-    trainer.save_checkpoint and ModelCheckpoint return when the state is copied; it is written in the
-    background. Where Lightning expects its file, a small one that names the checkpoint is put when
-    the checkpoint is durable, so that ckpt_path takes the names that Lightning gives, "best" and
+    trainer.save_checkpoint and ModelCheckpoint return when the state is copied; it is written in
+    the background. Where Lightning expects its file, a small one that names the checkpoint is put
+    when the checkpoint is durable, so that ckpt_path takes the names that Lightning gives, "best" and
     "last". ``ckpt_path=io.latest()`` goes on from the newest checkpoint that is whole.
 
     Only rank 0 saves, as Lightning has it; strategies that write checkpoints of their own (FSDP,
@@ -82,7 +82,9 @@ class CairnCheckpointIO(CheckpointIO):
         self, checkpoint: Dict[str, Any], path: PathLike, storage_options: Optional[Any] = None
     ) -> None:
         if storage_options is not None:
-            raise Invalid("CairnCheckpointIO takes no storage_options; give them to its constructor")
+            raise Invalid(
+                "CairnCheckpointIO takes no storage_options; give them to its constructor"
+            )
         manager = self._open()
         where = os.path.abspath(os.fspath(path))
         number = self._numbers
@@ -117,7 +119,8 @@ class CairnCheckpointIO(CheckpointIO):
                 restored = manager.restore(path=where)
             else:
                 raise NotFound(
-                    f"{where} is no checkpoint. Give the repository ({self.directory}) for the newest, "
+                    f"{where} is no checkpoint. Give the repository ({self.directory}) for the "
+                    "newest, "
                     "or a path that Lightning saved to"
                 )
         finally:
@@ -233,13 +236,13 @@ class Loader(_Loader):
 class CairnCallback(pl.Callback):
     """Saves every n steps, also in the middle of an epoch, with the random states.
 
-    With a CairnCheckpointIO: ``Trainer(plugins=[io], callbacks=[CairnCallback(every_n_steps=50)])``,
+    With a plugin: ``Trainer(plugins=[io], callbacks=[CairnCallback(every_n_steps=50)])``,
     then ``trainer.fit(model, ckpt_path=io.latest())``. Given a directory it brings a plugin of its
     own: ``callback = CairnCallback("runs/a", every_n_steps=50)`` and
     ``trainer.fit(model, ckpt_path=callback.latest())``.
 
-    A resume is exact when the data is: a loader with state_dict and load_state_dict, such as the Loader
-    of this module, goes on with the next batch.
+    A resume is exact when the data is: a loader with state_dict and load_state_dict, such as the
+    Loader of this module, goes on with the next batch.
 
     Args:
         directory: of checkpoints; None uses the trainer's CairnCheckpointIO.
@@ -256,7 +259,11 @@ class CairnCallback(pl.Callback):
         keep_last: Optional[int] = 3,
         **options: Any,
     ) -> None:
-        if isinstance(every_n_steps, bool) or not isinstance(every_n_steps, int) or every_n_steps < 1:
+        if (
+            isinstance(every_n_steps, bool)
+            or not isinstance(every_n_steps, int)
+            or every_n_steps < 1
+        ):
             raise Invalid(f"CairnCallback: every_n_steps must be at least 1, not {every_n_steps!r}")
         self._every = every_n_steps
         self._io: Optional[CairnCheckpointIO] = None

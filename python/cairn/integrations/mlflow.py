@@ -18,7 +18,7 @@ __all__ = ["MLflowCallback"]
 
 
 class MLflowCallback:
-    """Logs every save to an MLflow run: ``CheckpointManager(directory, on_saved=MLflowCallback())``.
+    """Logs every save to a run: ``CheckpointManager(directory, on_saved=MLflowCallback())``.
 
     Metrics, at the step of the checkpoint: checkpoint/bytes, stall_seconds, durable_seconds,
     bytes_written, bytes_shared. Tags: checkpoint.id, checkpoint.step and checkpoint.path of the
@@ -36,7 +36,9 @@ class MLflowCallback:
         if run_id is None:
             active = mlflow.active_run()
             if active is None:
-                raise Invalid("MLflowCallback: no run is active; call mlflow.start_run() or give run_id")
+                raise Invalid(
+                    "MLflowCallback: no run is active; call mlflow.start_run() or give run_id"
+                )
             run_id = active.info.run_id
         self.run_id = run_id
         self._prefix = prefix

@@ -20,9 +20,9 @@ __all__ = ["WandbCallback"]
 class WandbCallback:
     """Logs every save to a W&B run: ``CheckpointManager(directory, on_saved=WandbCallback())``.
 
-    Logged: checkpoint/step, bytes, stall_seconds, durable_seconds, bytes_written, bytes_shared; they
-    are drawn over checkpoint/step, because saves end later than the step they were made at. Summary:
-    checkpoint/id, checkpoint/path of the newest one, checkpoint/error of a failed one.
+    Logged: checkpoint/step, bytes, stall_seconds, durable_seconds, bytes_written, bytes_shared;
+    they are drawn over checkpoint/step, because saves end later than the step they were made at.
+    Summary: checkpoint/id, checkpoint/path of the newest one, checkpoint/error of a failed one.
 
     Args:
         run: None takes the run that is active when this is made.
