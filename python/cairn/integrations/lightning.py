@@ -39,8 +39,8 @@ class CairnCheckpointIO(CheckpointIO):
 
     trainer.save_checkpoint and ModelCheckpoint return when the state is copied; it is written in
     the background. Where Lightning expects its file, a small one that names the checkpoint is put
-    when the checkpoint is durable, so that ckpt_path takes the names that Lightning gives, "best" and
-    "last". ``ckpt_path=io.latest()`` goes on from the newest checkpoint that is whole.
+    when the checkpoint is durable, so that ckpt_path takes the names that Lightning gives, "best"
+    and "last". ``ckpt_path=io.latest()`` goes on from the newest checkpoint that is whole.
 
     Only rank 0 saves, as Lightning has it; strategies that write checkpoints of their own (FSDP,
     DeepSpeed) do not use this plugin: see cairn.integrations.dcp.
