@@ -2,7 +2,7 @@
 # and runs. The work is done by scripts/; this file only names it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-peers torture sanitize format lint clean
+.PHONY: help demo test test-integrations bench bench-peers torture sanitize format lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,10 @@ demo: ## train a small model, kill it twice, see it end where an undisturbed run
 test: ## every test: layers, format, fuzz targets 10 s each, unit, integration, crash, e2e
 	@scripts/setup build test
 	@scripts/test
+
+test-integrations: ## the adapters against Lightning, Hugging Face, MLflow and W&B
+	@scripts/setup build test
+	@scripts/test_integrations
 
 bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...' for bench/run.py)
 	@scripts/setup build bench

@@ -135,6 +135,9 @@ class SaveHandle {
   /// Waits until the save is durable or has failed. Cancelled: it was skipped (on_busy = kSkip).
   Result<CheckpointInfo> Wait() const;
   bool Done() const;
+  /// What Wait gives, without the wait: nullopt before the save is over. For observers: a failure
+  /// seen here still counts as unreported.
+  std::optional<Result<CheckpointInfo>> Outcome() const;
   /// Waits until the tensors may be changed again; at once unless the save is lazy or streams.
   Status Guard() const;
   /// The same waits with an end: false when it was not over in time.

@@ -27,6 +27,7 @@ from .errors import (
     Unavailable,
 )
 from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
+from .observe import SaveRecord
 from .oneshot import Difference, Report, diff, load, save, verify
 from .shard import Replicated, Shard
 from .trainer import (
@@ -64,6 +65,7 @@ __all__ = [
     "Report",
     "Restored",
     "SaveHandle",
+    "SaveRecord",
     "Shard",
     "Timeout",
     "TrainSummary",

@@ -64,6 +64,24 @@ class Stateful:
         """A save of this object was handed over."""
 
 
+class Pieces:
+    """A distributed array of which this rank writes some pieces, or none: for adapters, whose rank 0
+    describes the whole state whoever holds it.
+
+    Args:
+        like: an empty, one-dimensional array of the dtype.
+        global_shape: of the whole array.
+        shards: this rank's pieces; one that is the whole array is stored under its plain name.
+    """
+
+    __slots__ = ("like", "global_shape", "shards")
+
+    def __init__(self, like: Any, global_shape: Tuple[int, ...], shards: List[Shard]) -> None:
+        self.like = like
+        self.global_shape = tuple(global_shape)
+        self.shards = shards
+
+
 class _StateDict(Stateful):
     """Anything with state_dict and load_state_dict."""
 
@@ -184,6 +202,8 @@ class _Encoder:
             return self._array(value.array, path, shard=value)
         if isinstance(value, Replicated):
             return self._array(value.array, path, replicated=True)
+        if isinstance(value, Pieces):
+            return self._pieces(value, path)
         if type(value) is bytes:
             return self._bytes(value, path)
         if isinstance(value, np.generic):
@@ -328,6 +348,34 @@ class _Encoder:
         self.keep.append(source.keep)
         self.nbytes += source.nbytes
         return {"tensor": {**leaf, **source.note}}
+
+    def _pieces(self, value: Pieces, path: str) -> Any:
+        like = _arrays.source(value.like, path)
+        tail = like.shape[1:]  # complex numbers
+        whole = value.global_shape + tail
+        name = self._names.unique(_check_text(path, path))
+        for shard in value.shards:
+            source = _arrays.source(shard.array, path)
+            if source.stored != like.stored or shard.global_shape != value.global_shape:
+                raise Invalid(f"{path}: a piece is of another dtype or another array")
+            piece = None if source.shape == whole else shard.offset + (0,) * len(tail)
+            self.tensors.append(
+                (
+                    name,
+                    source.stored,
+                    source.shape,
+                    source.address,
+                    None if piece is None else whole,
+                    piece,
+                    False,
+                    "model",
+                )
+            )
+            self.keep.append(source.keep)
+            self.nbytes += source.nbytes
+        leaf = {"name": name, "dtype": like.stored, "shape": list(whole), "kind": like.kind}
+        leaf.update(like.note)
+        return {"tensor": leaf}
 
 
 def type_name(value: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, 
 
 from . import _arrays, _native, _plan, _tree
 from .errors import Error, Invalid
+from .observe import SavedCallback, SaveWatcher
 from .shard import Replicated, Shard
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "Restored", "SaveHandle"]
@@ -96,6 +97,14 @@ class SaveHandle:
         _check_process(self._pid)
         self._native.guard()
         self._keep = None
+
+    def _outcome(self) -> Tuple[Optional[Dict[str, Any]], Optional[Error]]:
+        """The info or the error of a save that is over. A failure seen here is still reported to
+        whoever waits."""
+        try:
+            return self._native.outcome(), None
+        except Error as error:
+            return None, error
 
     @property
     def stall_seconds(self) -> float:
@@ -390,6 +399,8 @@ class CheckpointManager:
         read_only: only look; needs no ownership.
         private: each rank has a directory of its own; `cairn checkpoint merge` brings them together.
         takeover: do not wait for a living writer: fence it out.
+        on_saved: called with a SaveRecord after every save; see add_callback.
+        progress: show background saves as one line on stderr. None: when it is a terminal.
 
     >>> import numpy as np, tempfile, cairn
     >>> directory = tempfile.mkdtemp()
@@ -425,6 +436,8 @@ class CheckpointManager:
         join_deadline: float = 30,
         participant: str = "rank",
         run: int = 0,
+        on_saved: Optional[SavedCallback] = None,
+        progress: Optional[bool] = None,
     ) -> None:
         if not isinstance(directory, (str, os.PathLike)):
             raise Invalid(f"directory must be a path, not {type(directory).__name__}")
@@ -442,6 +455,10 @@ class CheckpointManager:
         self._last: Optional[SaveHandle] = None  # the newest save that was not skipped
         self._lock = threading.RLock()
         self._pid = os.getpid()
+        self._watcher = SaveWatcher(progress, self._rank)
+        if on_saved is not None:
+            self._watcher.add(on_saved)
+        weakref.finalize(self, self._watcher.forget).atexit = False
         self._native = _native.Manager.open(
             {
                 "directory": self._directory,
@@ -535,6 +552,7 @@ class CheckpointManager:
             handle = SaveHandle(native, encoded.keep if lazy or blocking else [], number)
             if not (self._skips and handle.done()):
                 self._last = handle  # a skipped save does not take the place of the one in flight
+            self._watcher.watch(handle, encoded.nbytes)
             for stateful in encoded.stateful:
                 stateful.cairn_saved(handle)
         if blocking:
@@ -614,12 +632,30 @@ class CheckpointManager:
         info = self._native.latest()
         return None if info is None else CheckpointInfo(**info)
 
+    def add_callback(self, callback: SavedCallback) -> None:
+        """Calls `callback(record)` with a SaveRecord whenever a save became durable or failed.
+
+        It runs on a thread of its own, after the save and outside of all locks, so it may use this
+        manager; what it raises is logged. wait() and close() return when callbacks were called.
+
+        >>> import tempfile, cairn
+        >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
+        ...     m.add_callback(lambda record: print("step", record.step, record.ok))
+        ...     handle = m.save(1, {"x": 1})
+        ...     m.wait()
+        step 1 True
+        """
+        self._watcher.add(callback)
+
     def wait(self) -> None:
         """Waits for the save in flight, and until what need not stay is removed. Raises what went
         wrong, if nobody was told yet."""
         self._check_open()
         with self._lock:
             self._settle()
+        self._watcher.drain()
+        with self._lock:
+            self._check_open()
             self._native.wait()
 
     def pin(self, id: str) -> None:
@@ -651,6 +687,11 @@ class CheckpointManager:
         if self._closed or os.getpid() != self._pid:
             return
         with self._lock:
+            self._settle()
+        self._watcher.close()  # callbacks may still use the manager
+        with self._lock:
+            if self._closed:
+                return
             self._settle()
             self._closed = True
             _open_managers.discard(self)

@@ -269,6 +269,7 @@ class Loader:
         self._options = options
         self.epoch = 0
         self._next = 0  # batch of the epoch
+        self._complete = False  # its last batch was given, to somebody who did not ask for more
 
     def _order(self, epoch: int) -> List[int]:
         count = len(self._dataset)
@@ -299,23 +300,29 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of this epoch; the next call begins the next one."""
+        if self._complete:
+            self._begin(self.epoch + 1)
         batches = self._batches(self.epoch)[self._next :]
         workers = torch.Generator()
         workers.manual_seed((self._seed * 1000003 + self.epoch) & 0x7FFFFFFFFFFFFFFF)
         loader = torch.utils.data.DataLoader(
             self._dataset, batch_sampler=batches, generator=workers, **self._options
         )
-        for batch in loader:
+        for number, batch in enumerate(loader, 1):
             self._next += 1
+            self._complete = number == len(batches)
             yield batch
-        self.epoch += 1
+        self._begin(self.epoch + 1)
+
+    def _begin(self, epoch: int) -> None:
+        self.epoch = epoch
         self._next = 0
+        self._complete = False
 
     def set_epoch(self, epoch: int) -> None:
         """Begins at the start of an epoch."""
         if epoch != self.epoch:
-            self.epoch = epoch
-            self._next = 0
+            self._begin(epoch)
 
     def state_dict(self) -> Dict[str, int]:
         return {"epoch": self.epoch, "next": self._next, "seed": self._seed}
@@ -325,7 +332,7 @@ class Loader:
             raise Invalid(
                 f"Loader: the state is of seed {state['seed']}, this loader has {self._seed}"
             )
-        self.epoch = int(state["epoch"])
+        self._begin(int(state["epoch"]))
         self._next = int(state["next"])
 
     # The names that cairn.Trainer knows.

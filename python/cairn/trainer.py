@@ -17,6 +17,7 @@ from . import _tree
 from ._random import random_state, set_random_state
 from .errors import Error, Invalid
 from .manager import CheckpointManager, PathLike, Restored, SaveHandle, _json_values, _whole
+from .observe import SavedCallback
 
 __all__ = [
     "BeginEpochEvent",
@@ -285,6 +286,8 @@ class Trainer:
         rng: save and restore the global random states of Python, NumPy and torch.
         job: see CheckpointManager.
         private: each trainer has a directory of its own (see `cairn checkpoint merge`).
+        callbacks: called with a SaveRecord after every save; see CheckpointManager.add_callback.
+        progress: see CheckpointManager.
 
     >>> import numpy as np, tempfile, cairn
     >>> def step(model, batch):
@@ -318,6 +321,8 @@ class Trainer:
         private: bool = False,
         join_deadline: float = 30,
         deadline: float = 600,
+        callbacks: Iterable[SavedCallback] = (),
+        progress: Optional[bool] = None,
     ) -> None:
         if not callable(step):
             raise Invalid(f"step must be callable, not a {type(step).__name__}")
@@ -354,7 +359,9 @@ class Trainer:
             "private": private,
             "join_deadline": join_deadline,
             "deadline": deadline,
+            "progress": progress,
         }
+        self._callbacks = list(callbacks)
         self._stop = False
         self.restored: Optional[Restored] = None
         self.global_step = 0
@@ -398,7 +405,7 @@ class Trainer:
         config = self._config
         if config is None:
             return None
-        return stack.enter_context(
+        repository = stack.enter_context(
             _Repository(
                 config.checkpoint_dir,
                 keep_last=config.max_num_checkpoints,
@@ -407,6 +414,9 @@ class Trainer:
                 **self._options,
             )
         )
+        for callback in self._callbacks:
+            repository.add_callback(callback)
+        return repository
 
 
 def _saveable(value: Any, name: str) -> Any:
@@ -591,7 +601,7 @@ class _Run:
     def _warn_when_slow(self) -> None:
         spent = time.perf_counter() - self._begun
         config = self._trainer._config
-        if self._warned or config is None or self._saves < 3 or spent < 1:
+        if self._warned or config is None or self._saves < 3 or spent < 0.1:
             return
         share = self._stall / spent
         if share <= _STALL_SHARE:

@@ -51,6 +51,10 @@ class Handle {
     WaitUntilDone(save_);
     return FromInfo(ValueOrRaise(save_.Wait()));
   }
+  nb::object Outcome() const {
+    auto outcome = save_.Outcome();
+    return outcome ? FromInfo(ValueOrRaise(*std::move(outcome))) : nb::none();
+  }
   bool Done() const { return save_.Done(); }
   bool WaitFor(double seconds) {
     const nb::gil_scoped_release released;
@@ -279,6 +283,7 @@ void DefineManager(nb::module_& module) {
       .def("wait", &Handle::Wait)
       .def("wait_for", &Handle::WaitFor)
       .def("done", &Handle::Done)
+      .def("outcome", &Handle::Outcome)
       .def("guard", &Handle::Guard)
       .def("abandon", &Handle::Abandon)
       .def_prop_ro("stall_seconds", [](const Handle& h) { return h.save().StallSeconds(); })

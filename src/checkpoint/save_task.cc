@@ -65,6 +65,11 @@ bool SaveHandle::State::Done() {
   return result_.has_value();
 }
 
+std::optional<Result<CheckpointInfo>> SaveHandle::State::Outcome() {
+  MutexLock lock(&mu_);
+  return result_;
+}
+
 Status SaveHandle::State::TakeUnreportedFailure() {
   MutexLock lock(&mu_);
   if (!result_ || result_->ok() || reported_) return Status::Ok();
@@ -82,6 +87,10 @@ Result<CheckpointInfo> SaveHandle::Wait() const {
   return state_->Wait();
 }
 bool SaveHandle::Done() const { return state_ == nullptr || state_->Done(); }
+std::optional<Result<CheckpointInfo>> SaveHandle::Outcome() const {
+  if (state_ == nullptr) return EmptyHandle();
+  return state_->Outcome();
+}
 Status SaveHandle::Guard() const { return state_ == nullptr ? EmptyHandle() : state_->Guard(); }
 bool SaveHandle::WaitFor(std::chrono::nanoseconds timeout) const {
   return state_ == nullptr || state_->WaitFor(timeout);

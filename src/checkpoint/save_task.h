@@ -28,6 +28,7 @@ class SaveHandle::State {
   bool WaitFor(Clock::Duration timeout) EXCLUDES(mu_);
   bool GuardFor(Clock::Duration timeout) EXCLUDES(mu_);
   bool Done() EXCLUDES(mu_);
+  std::optional<Result<CheckpointInfo>> Outcome() EXCLUDES(mu_);
   /// The failure, once: null status when there is none or somebody was told already.
   Status TakeUnreportedFailure() EXCLUDES(mu_);
 

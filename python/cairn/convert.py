@@ -1,0 +1,464 @@
+"""Between repositories and other formats: torch, safetensors, torch.distributed.checkpoint.
+
+Nothing that is read is executed: pickles are read with torch's weights_only, and the metadata of
+distributed checkpoints by an unpickler that knows nothing but its classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from . import _arrays, _safetensors, _tree, oneshot
+from .errors import Corruption, Invalid, NotFound
+from .manager import CheckpointInfo, CheckpointManager, PathLike
+
+__all__ = ["FORMATS", "Converted", "convert", "read"]
+
+FORMATS = ("cairn", "torch", "safetensors", "dcp")
+_TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+_WEIGHTS = _TORCH_SUFFIXES + (
+    ".safetensors",
+    ".index.json",
+    ".h5",
+    ".msgpack",
+    ".distcp",
+    ".metadata",
+)
+_MAX_SIDE_FILE = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Converted:
+    """What convert did.
+
+    Attributes:
+        source, target: the formats.
+        path: what was written: a file, a folder, or the directory of the new checkpoint.
+        arrays, bytes: that were converted.
+        left_out: names of values that the target's format cannot hold.
+    """
+
+    source: str
+    target: str
+    path: str
+    arrays: int
+    bytes: int
+    left_out: List[str]
+
+
+def format_of(path: PathLike) -> str:
+    """The format of what is stored at a path."""
+    where = Path(os.fspath(path))
+    if where.is_file():
+        if where.suffix == ".safetensors":
+            return "safetensors"
+        if where.suffix in _TORCH_SUFFIXES:
+            return "torch"
+        raise Invalid(
+            f"{where}: neither *.safetensors nor a torch file ({', '.join(_TORCH_SUFFIXES)})"
+        )
+    if not where.is_dir():
+        raise NotFound(f"there is no {str(where)!r}")
+    if (where / "cairn.json").is_file() or (where / "manifest.json").is_file():
+        return "cairn"
+    if (where / ".metadata").is_file():
+        return "dcp"
+    if any(where.glob("*.safetensors")):
+        return "safetensors"
+    if any(where.glob("*.bin")) or any(where.glob("*.pt")):
+        return "torch"
+    raise Invalid(
+        f"{where} holds no checkpoints (cairn.json), no *.safetensors, no torch files and no "
+        ".metadata "
+        "of torch.distributed.checkpoint"
+    )
+
+
+def read(path: PathLike, step: Optional[int] = None) -> Any:
+    """The state stored at a path, in any of the formats.
+
+    Args:
+        path: a repository or a checkpoint, a torch file or folder (weights_only), a safetensors
+            file or folder (with or without index), a folder of torch.distributed.checkpoint.
+        step: of a repository: a certain checkpoint instead of the latest.
+
+    >>> import numpy as np, tempfile, cairn.convert
+    >>> path = tempfile.mkdtemp() + "/model"
+    >>> info = cairn.save(path, {"w": np.ones(2)})
+    >>> cairn.convert.read(path)
+    {'w': array([1., 1.])}
+    """
+    where = Path(os.fspath(path))
+    kind = format_of(where)
+    if kind != "cairn" and step is not None:
+        raise Invalid(f"step chooses a checkpoint of a repository; {where} is none")
+    if kind == "cairn":
+        return _read_cairn(where, step)
+    if kind == "torch":
+        return _read_torch(where)
+    if kind == "dcp":
+        return _read_dcp(where)
+    return _read_safetensors(where)
+
+
+def convert(
+    source: PathLike,
+    target: PathLike,
+    *,
+    to: Optional[str] = None,
+    step: Optional[int] = None,
+    only: Optional[str] = None,
+    force: bool = False,
+) -> Converted:
+    """Converts what is stored at `source` and writes it to `target`.
+
+    Args:
+        source: see read.
+        target: a repository (a checkpoint is added), or a file or folder that is made.
+        to: one of FORMATS; None goes by the target's name, and is a repository otherwise.
+        step: of the new checkpoint (default 0); from a repository: of the checkpoint to read.
+        only: a part of the state, such as "model".
+        force: replace a file or folder that exists.
+
+    >>> import numpy as np, tempfile, cairn, cairn.convert
+    >>> root = tempfile.mkdtemp()
+    >>> info = cairn.save(root + "/run", {"model": {"w": np.ones(2)}, "epoch": 3})
+    >>> done = cairn.convert.convert(root + "/run", root + "/w.safetensors", only="model")
+    >>> done.arrays, cairn.load(root + "/w.safetensors")
+    (1, {'w': array([1., 1.])})
+    """
+    kind = format_of(source)
+    goal = _goal(kind, Path(os.fspath(target)), to)
+    if goal == "cairn" and kind == "cairn":
+        raise Invalid("both are repositories: `cairn checkpoint copy` copies checkpoints")
+    state = read(source, step if kind == "cairn" else None)
+    if only is not None:
+        state = _part(state, only)
+    where = Path(os.fspath(target))
+    left_out: List[str] = []
+    if goal == "cairn":
+        path = _write_cairn(Path(os.fspath(source)), kind, state, where, step or 0).path
+    else:
+        if where.exists() and not force:
+            raise Invalid(f"{where} exists; --force (force=True) replaces it")
+        where.parent.mkdir(parents=True, exist_ok=True)
+        if goal == "torch":
+            _write_torch(state, where)
+        elif goal == "dcp":
+            _write_dcp(state, where, force)
+        else:
+            left_out = _write_safetensors(state, where)
+        path = str(where)
+    arrays = list(_leaves(state, ""))
+    sizes = [_arrays.source(a, n).nbytes for n, a in arrays if _arrays.is_array(a)]
+    return Converted(kind, goal, path, len(sizes), sum(sizes), left_out)
+
+
+def _goal(kind: str, target: Path, to: Optional[str]) -> str:
+    if to is not None:
+        if to not in FORMATS:
+            raise Invalid(f"to must be one of {', '.join(FORMATS)}, not {to!r}")
+        return to
+    if target.suffix == ".safetensors":
+        return "safetensors"
+    if target.suffix in _TORCH_SUFFIXES:
+        return "torch"
+    if kind == "cairn":
+        raise Invalid(
+            f"what should {target} become? Name it *.safetensors or *.pt, or give --to (to=): "
+            "torch, safetensors or dcp"
+        )
+    return "cairn"
+
+
+def _part(state: Any, name: str) -> Any:
+    """A subtree, by its keys joined with /."""
+    here = state
+    rest = name
+    while rest:
+        if not isinstance(here, dict):
+            break
+        if rest in here:
+            return here[rest]
+        keys = [k for k in here if isinstance(k, str) and rest.startswith(k + "/")]
+        if not keys:
+            break
+        key = max(keys, key=len)
+        here, rest = here[key], rest[len(key) + 1 :]
+    known = ", ".join(str(k) for k in state)[:300] if isinstance(state, dict) else "no names"
+    raise NotFound(f"the state has no {name!r}; it has {known}")
+
+
+def _leaves(value: Any, path: str) -> Iterator[Tuple[str, Any]]:
+    """(name, leaf) with keys joined with /."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, _tree.join(path, key))
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _leaves(item, _tree.join(path, i))
+    else:
+        yield path, value
+
+
+# Repositories -----------------------------------------------------------------------------------
+
+
+def _read_cairn(where: Path, step: Optional[int]) -> Any:
+    if step is None:
+        return oneshot.load(where)
+    if not (where / "cairn.json").is_file():
+        raise Invalid(f"{where} is one checkpoint; step chooses among those of a repository")
+    with CheckpointManager(where, read_only=True) as manager:
+        restored = manager.restore(step=step)
+    if restored is None:
+        raise NotFound(f"{where} has no checkpoint yet")
+    return restored.state
+
+
+def _write_cairn(source: Path, kind: str, state: Any, target: Path, step: int) -> CheckpointInfo:
+    # keep_last=None: an import never removes a checkpoint that is there.
+    with CheckpointManager(target, keep_last=None) as manager:
+        return manager.save(
+            step,
+            state,
+            metadata={"converted_from": {"format": kind, "name": source.name}},
+            files=_side_files(source),
+            blocking=True,
+        ).wait()
+
+
+def _side_files(source: Path) -> Optional[Dict[str, PathLike]]:
+    """Configurations and vocabularies that stand beside the weights are kept with them."""
+    if not source.is_dir():
+        return None
+    found: Dict[str, PathLike] = {}
+    for file in sorted(source.iterdir()):
+        weights = file.name.endswith(_WEIGHTS) or file.name == ".metadata"
+        if file.is_file() and not weights and file.stat().st_size <= _MAX_SIDE_FILE:
+            found[file.name] = file
+    return found or None
+
+
+# torch ------------------------------------------------------------------------------------------
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise Invalid("torch files need torch: pip install torch") from None
+    return torch
+
+
+def _read_torch(where: Path) -> Any:
+    if where.is_file():
+        return _load_torch(where)
+    index = next(iter(sorted(where.glob("*.bin.index.json"))), None)
+    if index is not None:
+        return _by_index(where, index, _load_torch)
+    files = sorted(where.glob("*.bin")) or sorted(where.glob("*.pt"))
+    if len(files) > 1:
+        names = ", ".join(f.name for f in files[:5])
+        raise Invalid(
+            f"{where} holds several torch files and no index: {names}; convert one of them"
+        )
+    return _load_torch(files[0])
+
+
+def _load_torch(file: Path) -> Any:
+    torch = _torch()
+    options = {"map_location": "cpu", "weights_only": True}
+    try:
+        try:
+            return torch.load(file, mmap=True, **options)
+        except RuntimeError as error:
+            if "mmap" not in str(error):
+                raise
+            return torch.load(file, **options)  # files of torch before 1.6
+    except pickle.UnpicklingError as error:
+        reason = str(error).split("\n")[0][:300]
+        raise Invalid(
+            f"{file} holds Python objects besides tensors and plain values, and loading them would "
+            f"run code from the file. If you trust it, load it with torch.load(..., "
+            f"weights_only=False) and give what you need to cairn.save. torch says: {reason}"
+        ) from None
+    except (RuntimeError, EOFError, ValueError) as error:
+        raise Corruption(f"{file} is no whole torch file: {str(error)[:300]}") from None
+
+
+def _write_torch(state: Any, target: Path) -> None:
+    torch = _torch()
+    with _replacing(target) as part:
+        torch.save(_as_tensors(state), part)
+
+
+def _as_tensors(value: Any) -> Any:
+    """NumPy arrays as tensors: torch.load(weights_only=True) takes nothing else."""
+    import numpy as np
+
+    if isinstance(value, dict):
+        return {key: _as_tensors(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_as_tensors(item) for item in value)
+    return _tensor(value, "") if isinstance(value, np.ndarray) else value
+
+
+def _tensor(value: Any, name: str) -> Any:
+    """Any array as a torch tensor over the same memory where that is possible."""
+    torch = _torch()
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    source = _arrays.source(value, name)
+    import numpy as np
+
+    data = np.ascontiguousarray(value).view(np.uint8).reshape(-1) if value.nbytes else value
+    return _arrays.make("torch", source.stored, source.shape, np.array(data), source.note, name)
+
+
+# safetensors ------------------------------------------------------------------------------------
+
+
+def _read_safetensors(where: Path) -> Dict[str, Any]:
+    if where.is_file():
+        return _open_safetensors(where)
+    index = next(iter(sorted(where.glob("*.safetensors.index.json"))), None)
+    if index is not None:
+        return _by_index(where, index, _open_safetensors)
+    state: Dict[str, Any] = {}
+    for file in sorted(where.glob("*.safetensors")):
+        for name, array in _open_safetensors(file).items():
+            if name in state:
+                raise Invalid(f"{where}: two files hold a tensor {name!r}, and there is no index")
+            state[name] = array
+    return state
+
+
+def _open_safetensors(file: Path) -> Dict[str, Any]:
+    """Mapped, not read: a model larger than memory can be converted."""
+    kind = "numpy"
+    try:
+        _torch()
+        kind = "torch"  # knows all dtypes
+    except Invalid:
+        pass
+    return {
+        name: _arrays.make(kind, dtype, shape, data, {}, name)
+        for name, dtype, shape, data in _safetensors.map_tensors(file)
+    }
+
+
+def _by_index(where: Path, index: Path, load: Any) -> Dict[str, Any]:
+    """A folder of files with Hugging Face's index: exactly what it names, from where it says."""
+    try:
+        weight_map = json.loads(index.read_bytes())["weight_map"]
+        files = sorted(set(weight_map.values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corruption(f"{index}: not an index of weights: {error!r}") from None
+    loaded: Dict[str, Dict[str, Any]] = {}
+    for name in files:
+        if os.path.basename(name) != name:
+            raise Corruption(f"{index} names the file {name!r}, which is not in its folder")
+        if not (where / name).is_file():
+            raise NotFound(f"{where / name} is missing; {index.name} names it")
+        loaded[name] = load(where / name)
+    missing = [tensor for tensor, name in weight_map.items() if tensor not in loaded[name]]
+    if missing:
+        raise Corruption(
+            f"{where}: {', '.join(missing[:10])}: not in the files that the index names"
+        )
+    return {tensor: loaded[name][tensor] for tensor, name in weight_map.items()}
+
+
+def _write_safetensors(state: Any, target: Path) -> List[str]:
+    """Gives the names of what safetensors cannot hold."""
+    if target.suffix != ".safetensors":
+        target.mkdir(parents=True, exist_ok=True)
+        target = target / "model.safetensors"
+    arrays: Dict[str, Any] = {}
+    left_out: List[str] = []
+    for name, value in _leaves(state, ""):
+        if _arrays.is_array(value):
+            arrays[name or "value"] = value
+        else:
+            left_out.append(name)
+    if not arrays:
+        raise Invalid("there is no array in the state, and safetensors holds nothing else")
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise Invalid("safetensors files need safetensors: pip install safetensors") from None
+    with _replacing(target) as part:
+        if any(_arrays.is_torch(value) for value in arrays.values()):
+            import safetensors.torch
+
+            tensors = {name: _tensor(value, name) for name, value in arrays.items()}
+            safetensors.torch.save_file(_apart(tensors), part, metadata={"format": "pt"})
+        else:
+            import numpy as np
+
+            plain = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+            safetensors.numpy.save_file(plain, part)
+    return left_out
+
+
+def _apart(tensors: Dict[str, Any]) -> Dict[str, Any]:
+    """safetensors takes no two tensors of one memory: tied weights are written twice."""
+    seen = set()
+    out: Dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        tensor = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+        out[name] = tensor.contiguous()
+    return out
+
+
+# torch.distributed.checkpoint -------------------------------------------------------------------
+
+
+def _read_dcp(where: Path) -> Any:
+    _torch()
+    from ._dcp_folder import read_folder
+
+    return read_folder(where)
+
+
+def _write_dcp(state: Any, target: Path, force: bool) -> None:
+    _torch()
+    from ._dcp_folder import write_folder
+
+    if not isinstance(state, dict):
+        raise Invalid("torch.distributed.checkpoint holds dicts; the state is none")
+    if force and (target / ".metadata").exists():
+        (target / ".metadata").unlink()  # with the old one new files would look complete
+    write_folder(_as_tensors(state), target)
+
+
+class _replacing:
+    """A file that takes its name when it is whole."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._part = target.with_name(f"{target.name}.part")
+
+    def __enter__(self) -> str:
+        return str(self._part)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self._part.unlink(missing_ok=True)
+            return
+        with open(self._part, "rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(self._part, self._target)
+        parent = os.open(self._target.parent, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)

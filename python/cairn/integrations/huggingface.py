@@ -1,0 +1,222 @@
+"""Hugging Face Trainer: a callback that saves into a repository, and the newest state to resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+from typing import Any, Dict, List, Optional
+
+try:
+    import torch
+    import transformers
+    from transformers.trainer_callback import ExportableState
+except ImportError as error:
+    raise ImportError(
+        "cairn.integrations.huggingface needs transformers and torch: "
+        f"pip install transformers accelerate torch ({error})"
+    ) from error
+
+from .._random import random_state
+from ..errors import Invalid, NotFound
+from ..manager import CheckpointManager, PathLike
+
+__all__ = ["CairnCallback", "latest"]
+
+log = logging.getLogger("cairn")
+
+
+class CairnCallback(transformers.TrainerCallback):
+    """Saves model, optimizer, scheduler, scaler, random states and the trainer's state.
+
+    On every save event of the Trainer (save_strategy, save_steps), and every `save_steps` of its
+    own: with ``save_strategy="no"`` the Trainer writes nothing itself and saves cost a copy in
+    memory.
+
+        trainer = Trainer(..., callbacks=[CairnCallback("runs/a", save_steps=50)])
+        trainer.train(resume_from_checkpoint=latest("runs/a"))
+
+    With several processes rank 0 saves the model, which all hold alike (DDP); sharded models (FSDP,
+    DeepSpeed) are refused.
+
+    Args:
+        directory: of checkpoints.
+        save_steps: also save every so many steps.
+        keep_last: how many stay.
+        options: for CheckpointManager (job, on_saved, …).
+    """
+
+    def __init__(
+        self,
+        directory: PathLike,
+        *,
+        save_steps: Optional[int] = None,
+        keep_last: Optional[int] = 3,
+        **options: Any,
+    ) -> None:
+        if save_steps is not None and (
+            isinstance(save_steps, bool) or not isinstance(save_steps, int) or save_steps < 1
+        ):
+            raise Invalid(f"CairnCallback: save_steps must be at least 1, not {save_steps!r}")
+        self._directory = os.fspath(directory)
+        self._save_steps = save_steps
+        self._options = {"keep_last": keep_last, **options}
+        self._manager: Optional[CheckpointManager] = None
+        self._saved_step = -1
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if getattr(args, "deepspeed", None) or getattr(args, "fsdp", None):
+            raise Invalid(
+                "CairnCallback saves models that every process holds whole; with FSDP or DeepSpeed "
+                "use cairn.integrations.dcp"
+            )
+        self._saved_step = state.global_step
+        if state.is_world_process_zero and self._manager is None:
+            self._manager = CheckpointManager(self._directory, **self._options)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._save_steps is not None and state.global_step % self._save_steps == 0:
+            self._save(state, control, **kwargs)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._save(state, control, **kwargs)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._save(state, control, **kwargs)
+        if self._manager is not None:
+            manager, self._manager = self._manager, None
+            manager.close()
+
+    def _save(
+        self,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        lr_scheduler: Any = None,
+        **_: Any,
+    ) -> None:
+        if state.global_step == self._saved_step:
+            return
+        self._saved_step = state.global_step
+        random_states = _gather(random_state())
+        if self._manager is None:
+            return
+        scaler = getattr(optimizer, "scaler", None)
+        self._manager.save(
+            state.global_step,
+            {
+                "model": dict(model.state_dict()),
+                "optimizer": None if optimizer is None else optimizer.state_dict(),
+                "scheduler": None if lr_scheduler is None else _plain(lr_scheduler.state_dict()),
+                "scaler": None if scaler is None else scaler.state_dict(),
+                "rng": random_states,
+                "trainer": _trainer_state(state, control),
+            },
+            metadata={"huggingface": {"transformers": transformers.__version__}},
+        )
+
+
+def _gather(value: Any) -> List[Any]:
+    """The value of every process; on all of them."""
+    dist = torch.distributed
+    if not (dist.is_available() and dist.is_initialized()):
+        return [value]
+    values: List[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _trainer_state(state: Any, control: Any) -> str:
+    """As TrainerState.save_to_json writes it, with the control's state as of now."""
+    copied = dataclasses.replace(state, stateful_callbacks=dict(state.stateful_callbacks or {}))
+    if isinstance(control, ExportableState):
+        copied.stateful_callbacks[type(control).__name__] = control.state()
+    return json.dumps(dataclasses.asdict(copied), indent=2, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """Schedulers keep their functions, which cannot be stored and are made anew, in their state."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items() if not callable(item)}
+    return value
+
+
+def latest(directory: PathLike, into: Optional[PathLike] = None) -> Optional[str]:
+    """A directory for ``resume_from_checkpoint`` with the newest checkpoint that is whole; None
+    when there is no checkpoint yet, which is what a first start needs.
+
+    Args:
+        directory: of checkpoints.
+        into: where the files that the Trainer wants are put; ``<directory>.resume`` by default.
+            What an earlier call put there is removed. With several processes, call it in each of
+            them.
+    """
+    where = os.path.abspath(os.fspath(directory))
+    target = os.path.abspath(os.fspath(into) if into is not None else where + ".resume")
+    first = int(os.environ.get("RANK", "0")) == 0
+    try:
+        with CheckpointManager(where, read_only=True) as manager:
+            if not first:
+                info = manager.latest()
+                return None if info is None else os.path.join(target, f"checkpoint-{info.step}")
+            restored = manager.restore()
+    except NotFound:
+        return None
+    if restored is None:
+        return None
+    for line in restored.fallbacks:
+        log.warning("a newer checkpoint was passed over: %s", line)
+    if "huggingface" not in restored.metadata:
+        raise Invalid(f"{restored.info.path} was not saved by cairn.integrations.huggingface")
+    path = os.path.join(target, f"checkpoint-{restored.step}")
+    shutil.rmtree(target, ignore_errors=True)
+    os.makedirs(path)
+    _materialise(restored.state, path)
+    return path
+
+
+def _materialise(state: Dict[str, Any], path: str) -> None:
+    """Writes the files that transformers.Trainer resumes from."""
+    from safetensors.torch import save_file
+
+    weights: Dict[str, Any] = {}
+    seen = set()
+    for name, tensor in state["model"].items():
+        if tensor.numel() and tensor.data_ptr() in seen:
+            continue  # tied weights are one tensor, and tied in the model
+        seen.add(tensor.data_ptr())
+        weights[name] = tensor.detach().contiguous()
+    save_file(weights, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+    for key, name in (
+        ("optimizer", "optimizer.pt"),
+        ("scheduler", "scheduler.pt"),
+        ("scaler", "scaler.pt"),
+    ):
+        if state[key] is not None:
+            torch.save(state[key], os.path.join(path, name))
+    for rank, rng in enumerate(state["rng"]):
+        name = "rng_state.pth" if len(state["rng"]) == 1 else f"rng_state_{rank}.pth"
+        torch.save(_rng_state(rng), os.path.join(path, name))
+    with open(os.path.join(path, "trainer_state.json"), "w", encoding="utf-8") as stream:
+        stream.write(state["trainer"] + "\n")
+
+
+def _rng_state(rng: Dict[str, Any]) -> Dict[str, Any]:
+    python, numpy = rng["python"], rng["numpy"]
+    state: Dict[str, Any] = {
+        "python": (python["version"], tuple(int(w) for w in python["words"]), python["gauss"]),
+        "numpy": (
+            numpy["bit_generator"],
+            numpy["state"]["key"],
+            int(numpy["state"]["pos"]),
+            int(numpy["has_gauss"]),
+            float(numpy["gauss"]),
+        ),
+        "cpu": rng["torch"],
+    }
+    if "cuda" in rng:
+        state["cuda"] = rng["cuda"] if len(rng["cuda"]) > 1 else rng["cuda"][0]
+    return state

@@ -1,0 +1,167 @@
+"""What each rank of the processes that test_dcp.py starts does. They are forked from one process
+that has imported this, because importing torch takes seconds."""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from cairn import _native
+from cairn.integrations.dcp import CairnReader, CairnWriter
+
+
+def whole(step, *shape, dtype=torch.float32):
+    """A tensor that depends on the step, the same on every rank."""
+    count = int(torch.tensor(shape).prod())
+    return (torch.arange(count, dtype=torch.float64) * 0.5 + step).reshape(shape).to(dtype)
+
+
+def state(mesh, step):
+    """Uneven shards along both dimensions, replicas, plain tensors, and values."""
+    return {
+        "model": {
+            "rows": distribute_tensor(whole(step, 7, 3), mesh, [Shard(0)]),
+            "columns": distribute_tensor(whole(step + 1, 2, 5), mesh, [Shard(1)]),
+            "replica": distribute_tensor(whole(step + 2, 4), mesh, [Replicate()]),
+            "half": distribute_tensor(whole(step, 9, dtype=torch.bfloat16), mesh, [Shard(0)]),
+            "plain": whole(step + 3, 3, 2),
+            "scalar": torch.tensor(float(step)),
+        },
+        "list": [whole(step, 2), {"x": whole(step, 3)}],
+        "lr": 0.125 * step,
+        "names": ["a", "b", step],
+        f"only_{dist.get_rank()}": {"position": dist.get_rank() + step},
+    }
+
+
+def blank(mesh):
+    made = state(mesh, 0)
+    for value in made["model"].values():
+        (value.to_local() if isinstance(value, DTensor) else value).fill_(-1)
+    made["list"][0].fill_(-1)
+    made["list"][1]["x"].fill_(-1)
+    return made
+
+
+def check(found, mesh, step, own=True):
+    wanted = state(mesh, step)
+    for name, tensor in wanted["model"].items():
+        got = found["model"][name]
+        full = got.full_tensor() if isinstance(got, DTensor) else got
+        want = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        assert torch.equal(full, want), (name, full, want)
+    assert torch.equal(found["list"][0], wanted["list"][0])
+    assert torch.equal(found["list"][1]["x"], wanted["list"][1]["x"])
+    assert (found["lr"], found["names"]) == (wanted["lr"], wanted["names"])
+    if own:
+        key = f"only_{dist.get_rank()}"
+        assert found[key] == wanted[key]
+
+
+def save(directory, mesh):
+    with CairnWriter(directory) as writer:
+        for step in (10, 20):
+            dcp.save(state(mesh, step), storage_writer=writer, checkpoint_id=str(step))
+
+
+def load_ten(directory, mesh):
+    found = blank(mesh)
+    del found[f"only_{dist.get_rank()}"]
+    reader = CairnReader(directory)
+    dcp.load(found, storage_reader=reader)
+    assert reader.info.step == 10
+    check(found, mesh, 10, own=False)
+
+
+def load(directory, mesh, keep_own=False):
+    found = blank(mesh)
+    for key in [k for k in found if k.startswith("only_") and not keep_own]:
+        del found[key]
+    dcp.load(found, storage_reader=CairnReader(directory))
+    check(found, mesh, 20, own=keep_own)
+    older = blank(mesh)
+    for key in [k for k in older if k.startswith("only_") and not keep_own]:
+        del older[key]
+    dcp.load(older, storage_reader=CairnReader(directory), checkpoint_id="10")
+    check(older, mesh, 10, own=keep_own)
+
+
+def load_own(directory, mesh):
+    load(directory, mesh, keep_own=True)
+
+
+def asynchronous(directory, mesh):
+    with CairnWriter(directory) as writer:
+        live = state(mesh, 10)
+        for step in (10, 20):
+            live = state(mesh, step)
+            future = dcp.async_save(live, storage_writer=writer, checkpoint_id=str(step))
+            for tensor in live["model"].values():  # what comes after the call is not in it
+                (tensor.to_local() if isinstance(tensor, DTensor) else tensor).zero_()
+            future.result()
+
+
+def _fsdp(mesh):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    return model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def _train(model, optimizer, steps, first=0):
+    for step in range(first, first + steps):
+        data = torch.sin(torch.arange(20.0).reshape(4, 5) + step)  # the same on every rank
+        loss = model(data).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def fsdp_save(directory, mesh):
+    model, optimizer = _fsdp(mesh)
+    _train(model, optimizer, 3)
+    weights, moments = get_state_dict(model, optimizer)
+    with CairnWriter(directory) as writer:
+        dcp.save({"model": weights, "optimizer": moments}, storage_writer=writer, checkpoint_id="3")
+
+
+def fsdp_resume(directory, mesh):
+    model, optimizer = _fsdp(mesh)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.to_local().zero_()
+    weights, moments = get_state_dict(model, optimizer)
+    found = {"model": weights, "optimizer": moments}
+    dcp.load(found, storage_reader=CairnReader(directory))
+    set_state_dict(
+        model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
+    )
+    _train(model, optimizer, 2, first=3)
+    straight, straight_optimizer = _fsdp(mesh)
+    _train(straight, straight_optimizer, 5)
+    for a, b in zip(model.parameters(), straight.parameters()):
+        assert torch.allclose(a.full_tensor(), b.full_tensor(), rtol=1e-6, atol=1e-7)
+
+
+def killed(directory, mesh, rank, step):
+    """Saves step 10, then one rank is killed in the middle of step 20."""
+    if rank == dist.get_rank():
+        _native.kill_at(step, 2)
+    with CairnWriter(directory) as writer:
+        dcp.save(state(mesh, 10), storage_writer=writer, checkpoint_id="10")
+        live = state(mesh, 20)
+        live["model"]["big"] = distribute_tensor(whole(20, 1 << 18, 4), mesh, [Shard(0)])
+        dcp.save(live, storage_writer=writer, checkpoint_id="20")
+
+
+def run(task, rank, world, directory, rendezvous, *arguments):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (world,))
+    globals()[task](directory, mesh, *arguments)
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,279 @@
+"""python -m cairn convert: other formats into repositories and back; nothing in them is run."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+import torch.distributed.checkpoint as dcp
+
+import cairn
+from cairn.__main__ import main
+from cairn.convert import convert, format_of, read
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+@pytest.fixture
+def state():
+    generator = torch.Generator().manual_seed(1)
+    w = torch.randn(3, 2, generator=generator)
+    return {
+        "model": {"w": w, "tied": w, "half": torch.ones(2, dtype=torch.bfloat16)},
+        "epoch": 3,
+        "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}],
+        "flags": torch.tensor([True, False]),
+    }
+
+
+def same(a, b):
+    """Equal, types and all."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".bin", ".pth"])
+def test_torch_files_and_back(state, tmp_path, suffix):
+    torch.save(state, tmp_path / f"in{suffix}")
+    done = convert(tmp_path / f"in{suffix}", tmp_path / "run", step=1000)
+    assert (done.source, done.target, done.left_out) == ("torch", "cairn", [])
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as m:
+        info = m.latest()
+    assert info.step == 1000 and info.path == done.path
+    assert info.metadata["converted_from"] == {"format": "torch", "name": f"in{suffix}"}
+    found = cairn.load(tmp_path / "run")
+    assert same(found, state)
+    assert found["model"]["w"] is found["model"]["tied"]
+    convert(tmp_path / "run", tmp_path / "out.pt")
+    assert same(torch.load(tmp_path / "out.pt", weights_only=True), state)
+
+
+def test_torch_files_of_the_old_kind(state, tmp_path):
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    convert(tmp_path / "old.pt", tmp_path / "run")
+    assert same(cairn.load(tmp_path / "run"), state)
+
+
+class Runs:
+    """A pickle that leaves a file behind when it is loaded."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self._path,)
+
+
+def test_a_torch_file_that_would_run_code_is_refused(tmp_path):
+    trap = tmp_path / "trap"
+    torch.save({"w": torch.ones(1), "x": Runs(str(trap))}, tmp_path / "bad.pt")
+    with pytest.raises(cairn.Invalid, match="would run code.*weights_only=False"):
+        convert(tmp_path / "bad.pt", tmp_path / "run")
+    assert not trap.exists() and not (tmp_path / "run").exists()
+
+
+def test_a_cut_torch_file_is_corruption(state, tmp_path):
+    torch.save(state, tmp_path / "in.pt")
+    data = (tmp_path / "in.pt").read_bytes()
+    (tmp_path / "cut.pt").write_bytes(data[: len(data) // 2])
+    with pytest.raises(cairn.Corruption, match="no whole torch file"):
+        convert(tmp_path / "cut.pt", tmp_path / "run")
+
+
+def folder_with_index(root, suffix="safetensors"):
+    """A Hugging Face folder of two files."""
+    root.mkdir()
+    parts = [{"a": torch.arange(6.0).reshape(2, 3)}, {"b": torch.ones(4, dtype=torch.bfloat16)}]
+    stem = "model" if suffix == "safetensors" else "pytorch_model"
+    names = [f"{stem}-0000{i}-of-00002.{suffix}" for i in (1, 2)]
+    for part, name in zip(parts, names):
+        if suffix == "safetensors":
+            safetensors.torch.save_file(part, root / name)
+        else:
+            torch.save(part, root / name)
+    index = {"metadata": {}, "weight_map": {"a": names[0], "b": names[1]}}
+    (root / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
+    (root / "config.json").write_text('{"hidden": 3}')
+    return {**parts[0], **parts[1]}, names
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_folders_with_an_index(tmp_path, suffix):
+    wanted, names = folder_with_index(tmp_path / "hf", suffix)
+    if suffix == "safetensors":  # what the index does not name is not taken
+        safetensors.torch.save_file({"stray": torch.ones(1)}, tmp_path / "hf" / "stray.safetensors")
+    convert(tmp_path / "hf", tmp_path / "run")
+    assert same(cairn.load(tmp_path / "run"), wanted)
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as m:
+        files = m.restore().files
+    assert list(files) == ["config.json"]
+    os.unlink(tmp_path / "hf" / names[1])
+    with pytest.raises(cairn.NotFound, match=names[1]):
+        read(tmp_path / "hf")
+
+
+def test_an_index_that_lies_is_refused(tmp_path):
+    _, names = folder_with_index(tmp_path / "hf")
+    index = tmp_path / "hf" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": names[0], "c": names[1]}}))
+    with pytest.raises(cairn.Corruption, match="c: not in the files"):
+        read(tmp_path / "hf")
+    index.write_text(json.dumps({"weight_map": {"a": f"../{names[0]}"}}))
+    with pytest.raises(cairn.Corruption, match="not in its folder"):
+        read(tmp_path / "hf")
+    index.write_text("[]")
+    with pytest.raises(cairn.Corruption, match="not an index"):
+        read(tmp_path / "hf")
+
+
+def test_safetensors_files_and_folders_without_an_index(tmp_path):
+    safetensors.numpy.save_file({"a": np.arange(3)}, tmp_path / "a.safetensors")
+    assert read(tmp_path / "a.safetensors")["a"].tolist() == [0, 1, 2]
+    safetensors.numpy.save_file({"b": np.arange(2)}, tmp_path / "b.safetensors")
+    assert set(read(tmp_path)) == {"a", "b"}
+    safetensors.numpy.save_file({"a": np.arange(2)}, tmp_path / "c.safetensors")
+    with pytest.raises(cairn.Invalid, match="two files hold"):
+        read(tmp_path)
+
+
+def test_a_repository_becomes_safetensors(state, tmp_path):
+    cairn.save(tmp_path / "run", state)
+    done = convert(tmp_path / "run", tmp_path / "out.safetensors")
+    assert done.left_out == ["epoch", "groups/0/lr", "groups/0/betas/0", "groups/0/betas/1"]
+    found = safetensors.torch.load_file(tmp_path / "out.safetensors")
+    assert set(found) == {"model/w", "model/tied", "model/half", "flags"}
+    assert same(found["model/tied"], state["model"]["w"])
+    done = convert(tmp_path / "run", tmp_path / "folder", to="safetensors", only="model")
+    assert done.left_out == [] and done.arrays == 3
+    found = safetensors.torch.load_file(tmp_path / "folder" / "model.safetensors")
+    assert same(found["half"], state["model"]["half"])
+
+
+def test_numpy_states_become_safetensors_and_torch_files(tmp_path):
+    arrays = {
+        "a": np.arange(6).reshape(2, 3),
+        "b": np.ones(2, np.float16),
+        "empty": np.zeros((0, 2)),
+    }
+    cairn.save(tmp_path / "run", {"model": arrays})
+    convert(tmp_path / "run", tmp_path / "out.safetensors", only="model")
+    found = safetensors.numpy.load_file(tmp_path / "out.safetensors")
+    assert all(np.array_equal(found[n], arrays[n]) for n in arrays)
+    convert(tmp_path / "run", tmp_path / "out.pt")
+    loaded = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
+    assert all(np.array_equal(loaded[n].numpy(), arrays[n]) for n in arrays)
+
+
+def test_distributed_folders_and_back(state, tmp_path):
+    dcp.save(state, checkpoint_id=str(tmp_path / "dcp"))
+    assert format_of(tmp_path / "dcp") == "dcp"
+    convert(tmp_path / "dcp", tmp_path / "run", step=40)
+    found = cairn.load(tmp_path / "run")
+    assert same(found, state)
+    convert(tmp_path / "run", tmp_path / "again", to="dcp")
+    blank = {"model": {n: torch.zeros_like(t) for n, t in state["model"].items()}, "epoch": None}
+    dcp.load(blank, checkpoint_id=str(tmp_path / "again"))
+    assert same(blank, {"model": state["model"], "epoch": 3})
+
+
+def test_distributed_folders_cannot_run_code(state, tmp_path):
+    trap = tmp_path / "trap"
+    dcp.save({"w": torch.ones(1), "x": Runs(str(trap))}, checkpoint_id=str(tmp_path / "value"))
+    with pytest.raises(cairn.Invalid, match="would run code"):
+        read(tmp_path / "value")
+    dcp.save({"w": torch.ones(1)}, checkpoint_id=str(tmp_path / "metadata"))
+    (tmp_path / "metadata" / ".metadata").write_bytes(pickle.dumps(Runs(str(trap))))
+    with pytest.raises(cairn.Invalid, match="mkdir has no place"):
+        read(tmp_path / "metadata")
+    assert not trap.exists()
+    (tmp_path / "metadata" / ".metadata").write_bytes(b"no pickle")
+    with pytest.raises(cairn.Error):
+        read(tmp_path / "metadata")
+
+
+def test_a_step_chooses_the_checkpoint_to_read(tmp_path):
+    with cairn.CheckpointManager(tmp_path / "run") as m:
+        for step in (1, 2):
+            m.save(step, {"x": torch.tensor(step)})
+    convert(tmp_path / "run", tmp_path / "one.pt", step=1)
+    assert torch.load(tmp_path / "one.pt")["x"] == 1
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as m:
+        path = m.latest().path
+    convert(path, tmp_path / "two.pt")
+    assert torch.load(tmp_path / "two.pt")["x"] == 2
+
+
+def test_an_import_removes_no_checkpoint(tmp_path):
+    with cairn.CheckpointManager(tmp_path / "run", keep_last=None) as m:
+        for step in range(5):
+            m.save(step, {"x": step})
+    torch.save({"x": 9}, tmp_path / "in.pt")
+    convert(tmp_path / "in.pt", tmp_path / "run", step=9)
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as m:
+        assert [i.step for i in m.list()] == [0, 1, 2, 3, 4, 9]
+
+
+def test_nothing_is_replaced_unless_asked_for(tmp_path):
+    cairn.save(tmp_path / "run", {"x": torch.ones(1)})
+    (tmp_path / "out.pt").write_text("mine")
+    with pytest.raises(cairn.Invalid, match="--force"):
+        convert(tmp_path / "run", tmp_path / "out.pt")
+    assert (tmp_path / "out.pt").read_text() == "mine"
+    convert(tmp_path / "run", tmp_path / "out.pt", force=True)
+    assert torch.load(tmp_path / "out.pt")["x"] == 1
+    assert [p.name for p in tmp_path.glob("*.part")] == []
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["nothing", "run"], "there is no 'nothing'"),
+        (["run", "elsewhere"], "what should elsewhere become"),
+        (["run", "x.pt", "--only", "modle"], "no 'modle'; it has model"),
+        (["run", "x.pt", "--step", "77"], "77"),
+        (["run", "other", "--to", "cairn"], "cairn checkpoint copy"),
+        (["text.txt", "run"], "neither"),
+        (["empty", "run"], "holds no checkpoints"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    cairn.save("run", {"model": {"w": torch.ones(1)}})
+    (tmp_path / "text.txt").write_text("x")
+    (tmp_path / "empty").mkdir()
+    assert main(["convert", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("cairn convert: ") and message in error
+
+
+def test_the_command(tmp_path):
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "cairn", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    assert "convert" in run().stdout and run().returncode == 0
+    shown = run("convert", "--help")
+    assert shown.returncode == 0 and "examples:" in shown.stdout
+    assert run("convert", "a").returncode == 2
+    torch.save({"model": {"w": torch.ones(250_000)}, "epoch": 3}, tmp_path / "in.pt")
+    done = run("convert", "in.pt", "run", "--step", "7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 arrays, 1.0 MB: torch -> cairn: ")
+    done = run("convert", "run", "out.safetensors")
+    assert done.returncode == 0 and "left out" in done.stderr and "epoch" in done.stderr
