@@ -27,7 +27,15 @@ SHAPE_TEXT = {
     "gpt2": "GPT-2's shapes",
 }
 BENCHMARKS = (
-    "save", "first", "blocked", "restore", "small", "memory", "names", "unchanged", "matmul",
+    "save",
+    "first",
+    "blocked",
+    "restore",
+    "small",
+    "memory",
+    "names",
+    "unchanged",
+    "matmul",
 )
 NEED_ROOT = ("restore", "small", "names")
 
@@ -52,13 +60,20 @@ class Runner:
     def run(self, name, variant="", size=None, rounds=None, first_round=0):
         rounds = rounds or self.options.rounds
         command = [
-            str(self.program), name,
-            "--directory", str(self.options.directory),
-            "--bytes", str(size or self.options.size),
-            "--rounds", str(rounds),
-            "--max-rounds", str(rounds if self.options.quick else 3 * rounds),
-            "--max-others", str(self.options.max_others),
-            "--threads", str(self.options.threads),
+            str(self.program),
+            name,
+            "--directory",
+            str(self.options.directory),
+            "--bytes",
+            str(size or self.options.size),
+            "--rounds",
+            str(rounds),
+            "--max-rounds",
+            str(rounds if self.options.quick else 3 * rounds),
+            "--max-others",
+            str(self.options.max_others),
+            "--threads",
+            str(self.options.threads),
         ]
         if variant:
             command += ["--variant", variant]
@@ -138,15 +153,34 @@ class Table:
         elif at_most is not None:
             verdict = "pass" if measured <= at_most else "MISS"
             target = f"<= {at_most:g}{unit}"
-        self.rows.append({
-            "what": what, "target": target, "at_least": at_least, "at_most": at_most,
-            "measured": measured, "least": min(values), "most": max(values), "unit": unit,
-            "verdict": verdict, "detail": detail, **(conditions or {}),
-        })
+        self.rows.append(
+            {
+                "what": what,
+                "target": target,
+                "at_least": at_least,
+                "at_most": at_most,
+                "measured": measured,
+                "least": min(values),
+                "most": max(values),
+                "unit": unit,
+                "verdict": verdict,
+                "detail": detail,
+                **(conditions or {}),
+            }
+        )
 
     def print(self):
-        head = ("what", "target", "measured", "spread", "verdict", "rounds", "load", "others",
-                "beside it")
+        head = (
+            "what",
+            "target",
+            "measured",
+            "spread",
+            "verdict",
+            "rounds",
+            "load",
+            "others",
+            "beside it",
+        )
         lines = [head]
         for row in self.rows:
             unit = row["unit"]
@@ -154,13 +188,21 @@ class Table:
             if "rounds" in row:
                 rounds = f"{row['rounds']}/{row['rounds_run']}"
                 rounds += " disturbed" if row["disturbed"] else ""
-            lines.append((
-                row["what"], row["target"], f"{row['measured']:.3g}{unit}",
-                f"{row['least']:.3g} - {row['most']:.3g}" if row["least"] != row["most"] else "",
-                row["verdict"], rounds,
-                f"{row['load']:.1f}" if "load" in row else "",
-                f"{row['others']:.2f}" if "others" in row else "", row["detail"],
-            ))
+            lines.append(
+                (
+                    row["what"],
+                    row["target"],
+                    f"{row['measured']:.3g}{unit}",
+                    f"{row['least']:.3g} - {row['most']:.3g}"
+                    if row["least"] != row["most"]
+                    else "",
+                    row["verdict"],
+                    rounds,
+                    f"{row['load']:.1f}" if "load" in row else "",
+                    f"{row['others']:.2f}" if "others" in row else "",
+                    row["detail"],
+                )
+            )
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         for number, line in enumerate(lines):
             print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
@@ -181,17 +223,24 @@ def judge_save(runner, table):
         case = Case(runner, f"save/{shape}")
         conditions = case.conditions()
         raw = case.fastest(("raw direct", "raw buffered"))
-        rates = (f"{gigabytes(case, 'cairn new'):.2f} GB/s, {raw} {gigabytes(case, raw):.2f}")
-        table.add(f"durable save, {SHAPE_TEXT[shape]}: rate / raw",
-                  case.ratios("cairn new", raw, rate), at_least=0.95, detail=rates,
-                  conditions=conditions)
+        rates = f"{gigabytes(case, 'cairn new'):.2f} GB/s, {raw} {gigabytes(case, raw):.2f}"
+        table.add(
+            f"durable save, {SHAPE_TEXT[shape]}: rate / raw",
+            case.ratios("cairn new", raw, rate),
+            at_least=0.95,
+            detail=rates,
+            conditions=conditions,
+        )
         over = gigabytes(case, "raw overwrite")
         faster = over > gigabytes(case, raw)
         detail = f"{gigabytes(case, 'cairn recycled'):.2f} GB/s, raw overwrite {over:.2f}"
-        table.add(f"recycled files, {SHAPE_TEXT[shape]}: rate / raw new",
-                  case.ratios("cairn recycled", raw, rate), at_least=1.2 if faster else None,
-                  detail=detail + ("" if faster else "; overwriting is not faster here"),
-                  conditions=conditions)
+        table.add(
+            f"recycled files, {SHAPE_TEXT[shape]}: rate / raw new",
+            case.ratios("cairn recycled", raw, rate),
+            at_least=1.2 if faster else None,
+            detail=detail + ("" if faster else "; overwriting is not faster here"),
+            conditions=conditions,
+        )
 
 
 def judge_first(runner, table):
@@ -199,19 +248,32 @@ def judge_first(runner, table):
         runner.run("first", "uniform", rounds=1, first_round=number)
     case = Case(runner, "first/uniform")
     blocked = statistics.median(case.values("cairn first", lambda row: row["blocked"]))
-    table.add("first save of a process: rate / raw", case.ratios("cairn first", "raw direct", rate),
-              detail=f"blocked for {blocked:.2f} s", conditions=case.conditions())
+    table.add(
+        "first save of a process: rate / raw",
+        case.ratios("cairn first", "raw direct", rate),
+        detail=f"blocked for {blocked:.2f} s",
+        conditions=case.conditions(),
+    )
 
 
 def judge_blocked(runner, table):
     runner.run("blocked")
     case = Case(runner, "blocked")
     detail = f"memcpy {gigabytes(case, 'memcpy'):.1f} GB/s"
-    table.add("blocked by a save: time / memcpy", case.ratios("cairn", "memcpy", seconds),
-              at_most=1.15, detail=detail, conditions=case.conditions())
-    table.add("blocked by a lazy save: time / memcpy",
-              case.ratios("cairn lazy", "memcpy", seconds), at_most=0.1, detail=detail,
-              conditions=case.conditions())
+    table.add(
+        "blocked by a save: time / memcpy",
+        case.ratios("cairn", "memcpy", seconds),
+        at_most=1.15,
+        detail=detail,
+        conditions=case.conditions(),
+    )
+    table.add(
+        "blocked by a lazy save: time / memcpy",
+        case.ratios("cairn lazy", "memcpy", seconds),
+        at_most=0.1,
+        detail=detail,
+        conditions=case.conditions(),
+    )
 
 
 def judge_restore(runner, table):
@@ -219,10 +281,13 @@ def judge_restore(runner, table):
         runner.run("restore", shape)
         case = Case(runner, f"restore/{shape}")
         raw = case.fastest(("raw direct", "raw buffered"))
-        table.add(f"cold restore, {SHAPE_TEXT[shape]}: rate / raw",
-                  case.ratios("cairn", raw, rate), at_least=0.9,
-                  detail=f"{gigabytes(case, 'cairn'):.2f} GB/s, {raw} {gigabytes(case, raw):.2f}",
-                  conditions=case.conditions())
+        table.add(
+            f"cold restore, {SHAPE_TEXT[shape]}: rate / raw",
+            case.ratios("cairn", raw, rate),
+            at_least=0.9,
+            detail=f"{gigabytes(case, 'cairn'):.2f} GB/s, {raw} {gigabytes(case, raw):.2f}",
+            conditions=case.conditions(),
+        )
 
 
 def judge_small(runner, table):
@@ -230,12 +295,16 @@ def judge_small(runner, table):
     runner.run("small", size=count * 4096)
     for direction in ("save", "restore"):
         case = Case(runner, f"small/{direction}")
-        times = [statistics.median(case.values(c, seconds)) * 1e3
-                 for c in ("cairn", "raw buffered")]
-        table.add(f"{count:,} tensors of 4 KiB, {direction}: rate / one file",
-                  case.ratios("cairn", "raw buffered", rate), at_least=0.7,
-                  detail=f"{times[0]:.1f} ms, one buffered file {times[1]:.1f} ms",
-                  conditions=case.conditions())
+        times = [
+            statistics.median(case.values(c, seconds)) * 1e3 for c in ("cairn", "raw buffered")
+        ]
+        table.add(
+            f"{count:,} tensors of 4 KiB, {direction}: rate / one file",
+            case.ratios("cairn", "raw buffered", rate),
+            at_least=0.7,
+            detail=f"{times[0]:.1f} ms, one buffered file {times[1]:.1f} ms",
+            conditions=case.conditions(),
+        )
 
 
 def judge_memory(runner, table):
@@ -244,11 +313,15 @@ def judge_memory(runner, table):
         what = f"memory/{variant}"
         above = runner.fact(what, "above")
         if variant == "background":
-            table.add("peak memory above the state, non-blocking: / state",
-                      [above / runner.fact(what, "state")], at_most=1.05)
+            table.add(
+                "peak memory above the state, non-blocking: / state",
+                [above / runner.fact(what, "state")],
+                at_most=1.05,
+            )
         else:
-            table.add("peak memory above the state, low_memory", [above / 2**20], at_most=128,
-                      unit=" MiB")
+            table.add(
+                "peak memory above the state, low_memory", [above / 2**20], at_most=128, unit=" MiB"
+            )
 
 
 def judge_names(runner, table):
@@ -256,10 +329,19 @@ def judge_names(runner, table):
     runner.run("names", "make", size=count * 64)
     runner.run("names", "open", size=count * 64)
     detail = f"saving them took {runner.fact('names', 'save_seconds'):.1f} s"
-    table.add(f"{count:,} names, cold: list, open, restore one",
-              [runner.fact("names", "seconds")], at_most=1, unit=" s", detail=detail)
-    table.add(f"{count:,} names: peak memory", [runner.fact("names", "peak_memory") / 2**20],
-              at_most=1024, unit=" MiB")
+    table.add(
+        f"{count:,} names, cold: list, open, restore one",
+        [runner.fact("names", "seconds")],
+        at_most=1,
+        unit=" s",
+        detail=detail,
+    )
+    table.add(
+        f"{count:,} names: peak memory",
+        [runner.fact("names", "peak_memory") / 2**20],
+        at_most=1024,
+        unit=" MiB",
+    )
     shutil.rmtree(runner.options.directory / "names", ignore_errors=True)
 
 
@@ -268,23 +350,39 @@ def judge_unchanged(runner, table):
     case = Case(runner, "unchanged")
     baseline = case.fastest(("baseline", "baseline, hashed on all cores"))
     detail = f"against memcpy + XXH3 + raw write ({baseline})"
-    table.add("95 % unchanged, blocking: time / baseline", case.ratios("cairn", baseline, seconds),
-              at_most=1.3, detail=detail, conditions=case.conditions())
-    table.add("95 % unchanged, in the background: time / baseline",
-              case.ratios("cairn in the background", baseline, seconds), at_most=1.3,
-              detail=detail, conditions=case.conditions())
+    table.add(
+        "95 % unchanged, blocking: time / baseline",
+        case.ratios("cairn", baseline, seconds),
+        at_most=1.3,
+        detail=detail,
+        conditions=case.conditions(),
+    )
+    table.add(
+        "95 % unchanged, in the background: time / baseline",
+        case.ratios("cairn in the background", baseline, seconds),
+        at_most=1.3,
+        detail=detail,
+        conditions=case.conditions(),
+    )
 
 
 def judge_matmul(runner, table):
     runner.run("matmul")
     case = Case(runner, "matmul")
     raw = case.fastest(("raw direct", "raw buffered"))
-    table.add("matmul on all cores during a save / before",
-              case.values("cairn", lambda row: row["during"] / row["before"]), at_least=0.85,
-              conditions=case.conditions())
-    table.add("that save's rate / raw", case.ratios("cairn", raw, rate), at_least=0.9,
-              detail=f"{gigabytes(case, 'cairn'):.2f} GB/s, {raw} {gigabytes(case, raw):.2f}",
-              conditions=case.conditions())
+    table.add(
+        "matmul on all cores during a save / before",
+        case.values("cairn", lambda row: row["during"] / row["before"]),
+        at_least=0.85,
+        conditions=case.conditions(),
+    )
+    table.add(
+        "that save's rate / raw",
+        case.ratios("cairn", raw, rate),
+        at_least=0.9,
+        detail=f"{gigabytes(case, 'cairn'):.2f} GB/s, {raw} {gigabytes(case, raw):.2f}",
+        conditions=case.conditions(),
+    )
 
 
 def machine(directory):
@@ -294,15 +392,23 @@ def machine(directory):
             model = line.split(":", 1)[1].strip()
             break
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    kind = subprocess.run(["stat", "-f", "-c", "%T", str(directory)], capture_output=True,
-                          text=True, check=False).stdout.strip()
-    return {"cpu": model, "cores": os.cpu_count(), "memory": memory, "file_system": kind,
-            "kernel": platform.release(), "python": platform.python_version()}
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(directory)], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory": memory,
+        "file_system": kind,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
 
 
 def plot(table, path):
     try:
         import matplotlib
+
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
@@ -314,15 +420,23 @@ def plot(table, path):
     figure, axes = pyplot.subplots(figsize=(10, 0.4 * len(rows) + 1.5))
     for y, row in enumerate(rows):
         # As a share of the target, turned so that more is better.
-        share = (lambda value, row=row: value / row["at_least"] if row["at_least"] is not None
-                 else row["at_most"] / max(value, 1e-9))
+        share = lambda value, row=row: (
+            value / row["at_least"]
+            if row["at_least"] is not None
+            else row["at_most"] / max(value, 1e-9)
+        )
         ends = sorted((share(row["least"]), share(row["most"])))
         middle = share(row["measured"])
         colour = "tab:green" if row["verdict"] == "pass" else "tab:red"
         axes.barh(y, min(middle, 3), color=colour, alpha=0.7)
         axes.plot([min(e, 3) for e in ends], [y, y], color="black", linewidth=1)
-        axes.text(0.02, y, f"{row['measured']:.3g}{row['unit']} (target {row['target']})",
-                  va="center", fontsize=7)
+        axes.text(
+            0.02,
+            y,
+            f"{row['measured']:.3g}{row['unit']} (target {row['target']})",
+            va="center",
+            fontsize=7,
+        )
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(rows)), [row["what"] for row in rows], fontsize=7)
     axes.set_xlim(0, 3)
@@ -338,11 +452,19 @@ def main():
     parser.add_argument("--rounds", type=int, help="undisturbed rounds of each (default 5)")
     parser.add_argument("--size", type=parse_size, help="of the state (default 2GiB)")
     parser.add_argument("--quick", action="store_true", help="small and short: does it all work?")
-    parser.add_argument("--max-others", type=float, default=0.5,
-                        help="cores that others may use in a round that counts")
+    parser.add_argument(
+        "--max-others",
+        type=float,
+        default=0.5,
+        help="cores that others may use in a round that counts",
+    )
     parser.add_argument("--threads", type=int, default=0, help="that copy (default: all cores)")
-    parser.add_argument("--directory", type=Path, default=HERE / "out",
-                        help="on the disk to measure; all is written below cairn-bench/ in it")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=HERE / "out",
+        help="on the disk to measure; all is written below cairn-bench/ in it",
+    )
     options = parser.parse_args()
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.size = options.size or parse_size("128MiB" if options.quick else "2GiB")
@@ -372,16 +494,25 @@ def main():
     finally:
         shutil.rmtree(options.directory, ignore_errors=True)
 
-    print(f"{facts['cpu']}, {facts['cores']} cores, {facts['memory'] / 2**30:.0f} GiB, "
-          f"{facts['file_system']}, Linux {facts['kernel']}; state of "
-          f"{options.size / 2**20:.0f} MiB; rounds with more than {options.max_others:g} cores "
-          "taken by others are left out\n")
+    print(
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory'] / 2**30:.0f} GiB, "
+        f"{facts['file_system']}, Linux {facts['kernel']}; state of "
+        f"{options.size / 2**20:.0f} MiB; rounds with more than {options.max_others:g} cores "
+        "taken by others are left out\n"
+    )
     table.print()
     record = {
         "machine": facts,
-        "options": {"size": options.size, "rounds": options.rounds, "quick": options.quick,
-                    "max_others": options.max_others, "threads": options.threads},
-        "results": table.rows, "measurements": runner.measurements, "facts": runner.facts,
+        "options": {
+            "size": options.size,
+            "rounds": options.rounds,
+            "quick": options.quick,
+            "max_others": options.max_others,
+            "threads": options.threads,
+        },
+        "results": table.rows,
+        "measurements": runner.measurements,
+        "facts": runner.facts,
     }
     (out / "bench.json").write_text(json.dumps(record, indent=1) + "\n")
     plot(table, out / "bench.png")

@@ -24,8 +24,16 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
-NAMES = ("cairn", "torch.save", "safetensors.torch", "safetensors.numpy", "torch DCP", "orbax",
-         "paddle.save", "numpy.save")
+NAMES = (
+    "cairn",
+    "torch.save",
+    "safetensors.torch",
+    "safetensors.numpy",
+    "torch DCP",
+    "orbax",
+    "paddle.save",
+    "numpy.save",
+)
 ASYNC = ("cairn", "torch DCP", "orbax")
 SMALL_COUNT, SMALL_BYTES = 10_000, 4096
 
@@ -34,12 +42,20 @@ class Worker:
     """A contender's process."""
 
     def __init__(self, name, count, nbytes, seed=1):
-        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'python'}:{HERE}", "JAX_PLATFORMS": "cpu",
-               "GLOG_minloglevel": "3"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'python'}:{HERE}",
+            "JAX_PLATFORMS": "cpu",
+            "GLOG_minloglevel": "3",
+        }
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py"), name, str(count), str(nbytes), str(seed)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env=env)
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=env,
+        )
         hello = self._read()
         self.version, self.digest = hello["version"], hello["digest"]
 
@@ -111,8 +127,10 @@ def measure(names, directory, rounds, count, nbytes, label):
 
 
 def measure_async(names, directory, rounds, count, nbytes):
-    found = {name: {"blocked": [], "lazy": [], "before": [], "during": [], "seconds": []}
-             for name in names}
+    found = {
+        name: {"blocked": [], "lazy": [], "before": [], "during": [], "seconds": []}
+        for name in names
+    }
     memcpy = []
     workers = {name: Worker(name, count, nbytes) for name in names}
     for number in range(rounds + 1):
@@ -161,7 +179,8 @@ def killed_while_overwriting(name, directory, tries):
         changed = Worker(name, count, nbytes)
         changed.do(do="change")
         new = changed.do(do="save", path=path + "-new", touch=0) and changed.do(
-            do="load", path=path + "-new", touch=0)
+            do="load", path=path + "-new", touch=0
+        )
         kept += reply.get("digest") in (old, new["digest"])
         reader.close()
         changed.close()
@@ -195,8 +214,11 @@ def rate(total, times):
 
 
 def table(result):
-    rows = ["| | version | save durable GB/s | cold load GB/s | 10,000 × 4 KiB save MB/s | load MB/s "
-            "| killed while overwriting | flipped byte |", "|---|---|---|---|---|---|---|---|"]
+    rows = [
+        "| | version | save durable GB/s | cold load GB/s | 10,000 × 4 KiB save MB/s | load MB/s "
+        "| killed while overwriting | flipped byte |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for name in result["names"]:
         big, small = result["big"].get(name), result["small"].get(name)
         if big is None:
@@ -208,17 +230,23 @@ def table(result):
             f"{rate(result['bytes'], big['load']):.2f} | "
             f"{1000 * rate(SMALL_COUNT * SMALL_BYTES, small['save']):.0f} | "
             f"{1000 * rate(SMALL_COUNT * SMALL_BYTES, small['load']):.0f} | {shown} | "
-            f"{result['flips'].get(name, 'not tried')} |")
+            f"{result['flips'].get(name, 'not tried')} |"
+        )
     return rows
 
 
 def async_table(result):
-    rows = ["| | blocked s | lazy s | matmul during / before | durable after s |", "|---|---|---|---|---|"]
+    rows = [
+        "| | blocked s | lazy s | matmul during / before | durable after s |",
+        "|---|---|---|---|---|",
+    ]
     for name, found in result["async"].items():
         lazy = f"{statistics.median(found['lazy']):.4f}" if found["lazy"] else "–"
         kept = statistics.median(d / b for d, b in zip(found["during"], found["before"]))
-        rows.append(f"| {name} | {statistics.median(found['blocked']):.3f} | {lazy} | {kept:.2f} | "
-                    f"{statistics.median(found['seconds']):.2f} |")
+        rows.append(
+            f"| {name} | {statistics.median(found['blocked']):.3f} | {lazy} | {kept:.2f} | "
+            f"{statistics.median(found['seconds']):.2f} |"
+        )
     return rows
 
 
@@ -236,22 +264,54 @@ def targets(result):
     rows.append(("durable save / best peer", 1.0, best_save / middle["cairn"]["save"]))
     for peer, target in (("torch.save", 1.4), ("torch DCP", 1.8)):
         if peer in middle:
-            rows.append((f"durable save / {peer}", target, middle[peer]["save"] / middle["cairn"]["save"]))
+            rows.append(
+                (f"durable save / {peer}", target, middle[peer]["save"] / middle["cairn"]["save"])
+            )
     rows.append(("cold verified load / best peer", 1.0, best_load / middle["cairn"]["load"]))
-    for peer, target in (("safetensors.torch", 1.0), ("safetensors.numpy", 1.0), ("torch.save", 4.0)):
+    for peer, target in (
+        ("safetensors.torch", 1.0),
+        ("safetensors.numpy", 1.0),
+        ("torch.save", 4.0),
+    ):
         if peer in little:
             for what in ("save", "load"):
-                rows.append((f"10,000 x 4 KiB {what} / {peer}", target,
-                             little[peer][what] / little["cairn"][what]))
+                rows.append(
+                    (
+                        f"10,000 x 4 KiB {what} / {peer}",
+                        target,
+                        little[peer][what] / little["cairn"][what],
+                    )
+                )
     asynchronous = result["async"]
     if "torch DCP" in asynchronous and "cairn" in asynchronous:
         mine = statistics.median(asynchronous["cairn"]["blocked"])
-        rows.append(("blocked: DCP async_save / cairn", 3.0,
-                     statistics.median(asynchronous["torch DCP"]["blocked"]) / mine))
-        rows.append(("lazy: memcpy / blocked", 10.0, statistics.median(result["memcpy"])
-                     / statistics.median(asynchronous["cairn"]["lazy"])))
-        rows.append(("matmul kept during a save", 0.85, statistics.median(
-            d / b for d, b in zip(asynchronous["cairn"]["during"], asynchronous["cairn"]["before"]))))
+        rows.append(
+            (
+                "blocked: DCP async_save / cairn",
+                3.0,
+                statistics.median(asynchronous["torch DCP"]["blocked"]) / mine,
+            )
+        )
+        rows.append(
+            (
+                "lazy: memcpy / blocked",
+                10.0,
+                statistics.median(result["memcpy"])
+                / statistics.median(asynchronous["cairn"]["lazy"]),
+            )
+        )
+        rows.append(
+            (
+                "matmul kept during a save",
+                0.85,
+                statistics.median(
+                    d / b
+                    for d, b in zip(
+                        asynchronous["cairn"]["during"], asynchronous["cairn"]["before"]
+                    )
+                ),
+            )
+        )
     return rows
 
 
@@ -264,7 +324,10 @@ def plot(result, out):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(11, 4))
-    for axis, what, title in ((axes[0], "save", "durable save, GB/s"), (axes[1], "load", "cold load, GB/s")):
+    for axis, what, title in (
+        (axes[0], "save", "durable save, GB/s"),
+        (axes[1], "load", "cold load, GB/s"),
+    ):
         names = [n for n in result["names"] if n in result["big"]]
         values = [rate(result["bytes"], result["big"][n][what]) for n in names]
         colors = ["#2a6f4e" if n == "cairn" else "#9aa5ad" for n in names]
@@ -303,12 +366,21 @@ def main():
         running = [n for n in ASYNC if n in big]
         asynchronous, memcpy = measure_async(running, directory, rounds, count, total // count)
         result = {
-            "names": names, "versions": versions, "bytes": total, "rounds": rounds, "tries": tries,
-            "big": big, "small": small, "async": asynchronous, "memcpy": memcpy,
+            "names": names,
+            "versions": versions,
+            "bytes": total,
+            "rounds": rounds,
+            "tries": tries,
+            "big": big,
+            "small": small,
+            "async": asynchronous,
+            "memcpy": memcpy,
             "kept": {n: killed_while_overwriting(n, directory, tries) for n in big},
             "flips": {n: flipped_byte(n, directory) for n in big},
             "cpu_all": (cpu_of_all() - cpu) / (time.perf_counter() - wall),
-            "load": os.getloadavg()[0], "kernel": platform.release(), "cores": os.cpu_count(),
+            "load": os.getloadavg()[0],
+            "kernel": platform.release(),
+            "cores": os.cpu_count(),
         }
     (out / "peers.json").write_text(json.dumps(result, indent=1))
     plot(result, out / "peers.png")
@@ -317,7 +389,9 @@ def main():
     for what, target, measured in targets(result):
         verdict = "pass" if measured >= target else "MISS"
         print(f"{what:45} >= {target:<5} {measured:8.2f}  {verdict}")
-    print(f"{total >> 20} MiB as {count} tensors, {rounds} rounds, medians; {result['cores']} cores")
+    print(
+        f"{total >> 20} MiB as {count} tensors, {rounds} rounds, medians; {result['cores']} cores"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Runs one contender: reads commands (JSON lines) from stdin, answers on stdout.
 
-    worker.py NAME COUNT BYTES_EACH SEED
+worker.py NAME COUNT BYTES_EACH SEED
 """
 
 import json
@@ -115,8 +115,11 @@ def main():
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print do not disturb the answers
     contender = contenders.ALL[name](make_state(count, nbytes, seed))
-    print(json.dumps({"version": contender.version(), "digest": digest(contender.arrays)}), file=out,
-          flush=True)
+    print(
+        json.dumps({"version": contender.version(), "digest": digest(contender.arrays)}),
+        file=out,
+        flush=True,
+    )
     for line in sys.stdin:
         try:
             reply = answer(contender, json.loads(line))

@@ -31,7 +31,7 @@ def show(event):
 
 
 directory = sys.argv[1] if len(sys.argv) > 1 else "runs/quickstart"
-config = cairn.CheckpointConfig(directory, step_interval=10)
+config = cairn.CheckpointConfig(directory, step_interval=50)
 trainer = cairn.Trainer(model, step, optimizer=optimizer, checkpoint_config=config)
 summary = trainer.train(num_epochs=10, reader=loader, event_handler=show)
 print(f"{summary.global_step} steps in all, {summary.steps} of them now")

@@ -1,13 +1,13 @@
 """Cairn keeps training alive: checkpoints that survive anything, exact resume.
 
-    import cairn
+import cairn
 
-    m = cairn.CheckpointManager("runs/a")
-    restored = m.restore(state)              # None the first time
-    for step in range(start, steps):
-        ...
-        m.save(step, state)                  # returns after a copy at memory speed
-    m.close()
+m = cairn.CheckpointManager("runs/a")
+restored = m.restore(state)              # None the first time
+for step in range(start, steps):
+    ...
+    m.save(step, state)                  # returns after a copy at memory speed
+m.close()
 """
 
 from __future__ import annotations

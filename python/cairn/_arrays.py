@@ -190,9 +190,7 @@ def _numpy_source(value: np.ndarray, name: str) -> Source:
     elif not value.flags.c_contiguous:
         value = np.ascontiguousarray(value)
         address = value.__array_interface__["data"][0]
-    return Source(
-        kind.stored, shape, address, value.nbytes, value, identity, "numpy", kind.note
-    )
+    return Source(kind.stored, shape, address, value.nbytes, value, identity, "numpy", kind.note)
 
 
 def _torch_dtype_name(dtype: Any) -> str:
@@ -313,8 +311,14 @@ def _torch_target(value: Any, name: str) -> Target:
     return Target(stored, shape, what, staging.data_ptr(), staging, finish)
 
 
-def make(kind: str, stored: str, shape: Tuple[int, ...], data: np.ndarray, note: Dict[str, Any],
-         name: str) -> Any:
+def make(
+    kind: str,
+    stored: str,
+    shape: Tuple[int, ...],
+    data: np.ndarray,
+    note: Dict[str, Any],
+    name: str,
+) -> Any:
     """An array of the stored kind over `data` (bytes that nobody else uses)."""
     if kind == "torch":
         return _make_torch(stored, shape, data, note, name)

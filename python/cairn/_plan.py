@@ -146,7 +146,7 @@ class Plan:
             self._recipe = self._match(given, (), "")
         self._judge()
 
-    # Taking what is stored, as it is ------------------------------------------------------------
+    # Taking what is stored, as it is ----------
 
     def _is_skipped(self, target: str, stored: str) -> bool:
         return any(
@@ -205,7 +205,7 @@ class Plan:
             )
         return self._arrays[alike]
 
-    # Comparing with what was given --------------------------------------------------------------
+    # Comparing with what was given ----------
 
     def _match(self, given: Any, key: Key, name: str) -> Recipe:
         if isinstance(given, (dict, list, tuple)) and len(given) > 0:
@@ -253,9 +253,7 @@ class Plan:
     ) -> Recipe:
         template = stateful.cairn_template(_View(self._stored.where, place.node, place.name))
         recipe = self._take(place) if template is None else self._match(template, key, name)
-        self._loads.append(
-            lambda: stateful.cairn_load(template if recipe is None else recipe())
-        )
+        self._loads.append(lambda: stateful.cairn_load(template if recipe is None else recipe()))
         return None
 
     def _match_leaf(self, given: Any, place: _Place, name: str) -> Recipe:
@@ -289,9 +287,7 @@ class Plan:
             )
             return None
         self._allocate(node)
-        self._loads.append(
-            lambda: _tree.set_rng(given, _tree.build(state, self._array, name))
-        )
+        self._loads.append(lambda: _tree.set_rng(given, _tree.build(state, self._array, name)))
         return None
 
     def _fill(
@@ -314,7 +310,16 @@ class Plan:
             return None
         group = tensor.get("group", "model")
         self.into.append(
-            (tensor["name"], target.stored, target.shape, target.address, whole, offset, False, group)
+            (
+                tensor["name"],
+                target.stored,
+                target.shape,
+                target.address,
+                whole,
+                offset,
+                False,
+                group,
+            )
         )
         self._keep.append(target.keep)
         if target.finish is not None:
@@ -352,7 +357,7 @@ class Plan:
             mismatched = [f"{name}: {why}" for name, why in self._mismatched]
             raise_mismatch(self._stored.where, self._missing, unexpected, mismatched)
 
-    # After the tensors were read ----------------------------------------------------------------
+    # After the tensors were read ----------
 
     def finish(self, tensors: List[Tuple[str, str, str, Tuple[int, ...], np.ndarray]]) -> Any:
         """Puts everything in its place; gives the state."""

@@ -258,7 +258,9 @@ class _Encoder:
         if all(type(key) is str for key in value):
             for key in value:
                 _check_text(key, path)
-            return {tag: {key: self.node(v, join(path, key), depth + 1) for key, v in value.items()}}
+            return {
+                tag: {key: self.node(v, join(path, key), depth + 1) for key, v in value.items()}
+            }
         items = []
         for key, item in value.items():
             if not isinstance(key, (str, int, float, bool, bytes, tuple, type(None))):
@@ -575,9 +577,7 @@ def build(node: Any, array: Callable[[Dict[str, Any]], Any], path: str = "") -> 
         raise Corruption(f"state.json: a bad {tag!r} at {path!r}: {error}") from None
 
 
-def _build_tagged(
-    tag: str, body: Any, array: Callable[[Dict[str, Any]], Any], path: str
-) -> Any:
+def _build_tagged(tag: str, body: Any, array: Callable[[Dict[str, Any]], Any], path: str) -> Any:
     if tag == "tensor":
         return array(body)
     if tag in _CONTAINERS:

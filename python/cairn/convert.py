@@ -206,7 +206,7 @@ def _leaves(value: Any, path: str) -> Iterator[Tuple[str, Any]]:
         yield path, value
 
 
-# Repositories -----------------------------------------------------------------------------------
+# Repositories ----------
 
 
 def _read_cairn(where: Path, step: Optional[int]) -> Any:
@@ -245,7 +245,7 @@ def _side_files(source: Path) -> Optional[Dict[str, PathLike]]:
     return found or None
 
 
-# torch ------------------------------------------------------------------------------------------
+# torch ----------
 
 
 def _torch() -> Any:
@@ -321,7 +321,7 @@ def _tensor(value: Any, name: str) -> Any:
     return _arrays.make("torch", source.stored, source.shape, np.array(data), source.note, name)
 
 
-# safetensors ------------------------------------------------------------------------------------
+# safetensors ----------
 
 
 def _read_safetensors(where: Path) -> Dict[str, Any]:
@@ -419,7 +419,7 @@ def _apart(tensors: Dict[str, Any]) -> Dict[str, Any]:
     return out
 
 
-# torch.distributed.checkpoint -------------------------------------------------------------------
+# torch.distributed.checkpoint ----------
 
 
 def _read_dcp(where: Path) -> Any:

@@ -156,9 +156,7 @@ class Restored:
 class _Restore:
     """One restore: asks the native module for tensors when the stored tree is known."""
 
-    def __init__(
-        self, state: Any, strict: bool, rename: Dict[str, str], skip: Set[str]
-    ) -> None:
+    def __init__(self, state: Any, strict: bool, rename: Dict[str, str], skip: Set[str]) -> None:
         self._state = state
         self._strict = strict
         self._rename = rename
@@ -260,8 +258,16 @@ class _FlatPlan:
         whole = shard.global_shape if shard else None
         offset = shard.offset if shard else None
         self.into.append(
-            (path or "value", target.stored, target.shape, target.address, whole, offset, False,
-             "model")
+            (
+                path or "value",
+                target.stored,
+                target.shape,
+                target.address,
+                whole,
+                offset,
+                False,
+                "model",
+            )
         )
         self._keep.append(target.keep)
         if target.finish is not None:
@@ -283,9 +289,7 @@ def _files_of(path: str) -> Dict[str, str]:
     root = Path(path) / "files"
     if not root.is_dir():
         return {}
-    return {
-        str(p.relative_to(root)): str(p) for p in sorted(root.rglob("*")) if p.is_file()
-    }
+    return {str(p.relative_to(root)): str(p) for p in sorted(root.rglob("*")) if p.is_file()}
 
 
 def _user_files(files: Optional[Files]) -> List[Tuple[str, Any]]:
@@ -562,9 +566,7 @@ class CheckpointManager:
 
     def _layout(self) -> _tree.Layout:
         """Who writes what; for subclasses."""
-        return _tree.Layout(
-            self._rank, self._world_size, f"{self._participant}_{self._rank}"
-        )
+        return _tree.Layout(self._rank, self._world_size, f"{self._participant}_{self._rank}")
 
     def _state_files(self) -> Dict[str, str]:
         """Further small files of this participant; for subclasses."""

@@ -134,10 +134,10 @@ def _load_mapped(path: Path) -> Any:
         for tensor in _safetensors.map_tensors(path / name):
             tensors[tensor.name] = tensor
     if not _tree.Stored.is_one(text):
-        return {n: _arrays.make("numpy", t.dtype, t.shape, t.data, {}, n) for n, t in tensors.items()}
-    made = [
-        ("model", t.name, t.dtype, t.shape, t.data) for t in tensors.values()
-    ]
+        return {
+            n: _arrays.make("numpy", t.dtype, t.shape, t.data, {}, n) for n, t in tensors.items()
+        }
+    made = [("model", t.name, t.dtype, t.shape, t.data) for t in tensors.values()]
     plan = _plan.Plan(
         _tree.Stored(text, str(path)), None, anything=True, strict=True, rename={}, skip=set()
     )
@@ -211,9 +211,7 @@ class Difference:
         return not (self.added or self.removed or self.changed or self.reshaped)
 
 
-def diff(
-    a: Union[PathLike, CheckpointInfo], b: Union[PathLike, CheckpointInfo]
-) -> Difference:
+def diff(a: Union[PathLike, CheckpointInfo], b: Union[PathLike, CheckpointInfo]) -> Difference:
     """Compares the tensors of two checkpoints (directories, infos, or repositories: their latest).
 
     >>> import numpy as np, tempfile, cairn

@@ -83,6 +83,4 @@ class Replicated:
         self.array = array
 
     def __repr__(self) -> str:
-        return (
-            f"Replicated({str(self.array.dtype).replace('torch.', '')} {list(self.array.shape)})"
-        )
+        return f"Replicated({str(self.array.dtype).replace('torch.', '')} {list(self.array.shape)})"

@@ -110,7 +110,9 @@ def check_resume(
             killed = 0
             while True:
                 left = kills - sum(hit.values())
-                point = single if plan is not None else (choose.choice(candidates) if left else None)
+                point = (
+                    single if plan is not None else (choose.choice(candidates) if left else None)
+                )
                 if plan is not None and killed:
                     point = None
                 ended = _train(make_trainer, directory, losses, root / "result", point)

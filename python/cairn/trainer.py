@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
 
 from . import _tree
 from ._random import random_state, set_random_state
@@ -31,7 +31,8 @@ __all__ = [
 
 log = logging.getLogger("cairn")
 
-_STALL_SHARE = 0.05  # of the training time; more is worth a warning
+_STALL_SHARE = 0.05  # of the training time; more is worth a warning …
+_WARN_AFTER = 1.0  # … when so many seconds were measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -601,7 +602,7 @@ class _Run:
     def _warn_when_slow(self) -> None:
         spent = time.perf_counter() - self._begun
         config = self._trainer._config
-        if self._warned or config is None or self._saves < 3 or spent < 0.1:
+        if self._warned or config is None or self._saves < 3 or spent < _WARN_AFTER:
             return
         share = self._stall / spent
         if share <= _STALL_SHARE:

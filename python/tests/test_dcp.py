@@ -120,7 +120,7 @@ def test_killed_in_a_save_the_one_before_is_loaded(tmp_path, rank, step):
     run("load_ten", 1, directory, tmp_path)
 
 
-# One process ------------------------------------------------------------------------------------
+# One process ----------
 
 
 def save(directory, state, step=None, planner=None, **options):

@@ -20,8 +20,10 @@ print("fine")
 def test_imports_in_any_order(order):
     code = "\n".join(f"import {name}" for name in order)
     # The preamble of a child imports cairn first; here the order is what counts.
-    program = f"import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {code + USE!r}]," \
-              " capture_output=True, text=True))"
+    program = (
+        f"import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {code + USE!r}],"
+        " capture_output=True, text=True))"
+    )
     assert "stdout='fine\\n'" in run(program)
 
 

@@ -73,14 +73,17 @@ def test_a_killed_overwrite_by_save_leaves_one_of_the_two_whole(tmp_path):
     r = random.Random(SEED)
     last = 0
     for _ in range(8):
-        child = Child("""
+        child = Child(
+            """
         n = cairn.load(sys.argv[1])["n"]
         print("from", n)
         while True:
             n += 1
             cairn.save(sys.argv[1], {"n": n, "w": np.full(300_000, float(n))})
             print(n)
-        """, path)
+        """,
+            path,
+        )
         assert int(child.line().split()[1]) >= last
         heard = [child.line() for _ in range(r.randrange(3))]
         time.sleep(r.random() * 0.1)

@@ -126,7 +126,7 @@ def test_an_error_inside_the_block_is_the_one_that_is_shown(directory):
     assert cairn.load(directory) == {"x": 1}
 
 
-# Busy -----------------------------------------------------------------------------------------------
+# Busy ----------
 
 
 def test_a_save_is_skipped_while_one_is_in_flight(directory):
@@ -151,7 +151,7 @@ def test_a_save_waits_for_the_one_in_flight(directory):
         assert [i.step for i in m.list()] == list(range(5))
 
 
-# Several ranks ----------------------------------------------------------------------------------------
+# Several ranks ----------
 
 RANK = """
 import json

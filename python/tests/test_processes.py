@@ -21,12 +21,17 @@ m = cairn.CheckpointManager(directory, rank=rank, world_size=2, deadline=120)
 
 def slow_rank_one(directory):
     """Rank 1 joins, and saves when it is told."""
-    return Child(SLOW_PAIR + """
+    return Child(
+        SLOW_PAIR
+        + """
 print("joined")
 input()
 m.save(1, {"x": 1}, blocking=True)
 m.close()
-""", directory, 1)
+""",
+        directory,
+        1,
+    )
 
 
 def until(condition):
@@ -37,11 +42,13 @@ def until(condition):
         time.sleep(0.005)
 
 
-# Ctrl-C -----------------------------------------------------------------------------------------------
+# Ctrl-C ----------
 
 
 def test_ctrl_c_ends_a_wait_and_the_save_goes_on(directory):
-    waiting = Child(SLOW_PAIR + """
+    waiting = Child(
+        SLOW_PAIR
+        + """
 handle = m.save(1, {"x": 1})
 try:
     print("saving")
@@ -51,7 +58,10 @@ except KeyboardInterrupt:
 handle.wait()
 print("durable")
 m.close()
-""", directory, 0)
+""",
+        directory,
+        0,
+    )
     slow = slow_rank_one(directory)
     slow.expect("joined")
     waiting.expect("saving")
@@ -65,7 +75,9 @@ m.close()
 
 @pytest.mark.parametrize("call", ["m.wait()", "m.save(2, {})", "m.restore()", "m.close()"])
 def test_ctrl_c_ends_every_call_that_waits_for_a_save(directory, call):
-    waiting = Child(SLOW_PAIR + f"""
+    waiting = Child(
+        SLOW_PAIR
+        + f"""
 handle = m.save(1, {{"x": 1}})
 try:
     print("saving")
@@ -74,7 +86,10 @@ except KeyboardInterrupt:
     print("interrupted")
 print(handle.wait().step)
 os._exit(0)
-""", directory, 0)
+""",
+        directory,
+        0,
+    )
     slow = slow_rank_one(directory)
     slow.expect("joined")
     waiting.expect("saving")
@@ -86,7 +101,9 @@ os._exit(0)
 
 
 def test_ctrl_c_in_a_blocking_save_loses_nothing(directory):
-    waiting = Child(SLOW_PAIR + """
+    waiting = Child(
+        SLOW_PAIR
+        + """
 try:
     print("saving")
     m.save(1, {"w": np.ones(1 << 16)}, blocking=True)
@@ -94,7 +111,10 @@ except KeyboardInterrupt:
     print("interrupted")
 m.close()
 print("closed")
-""", directory, 0)
+""",
+        directory,
+        0,
+    )
     slow = slow_rank_one(directory)
     slow.expect("joined")
     waiting.expect("saving")
@@ -108,13 +128,16 @@ print("closed")
 
 
 def test_ctrl_c_ends_an_opening_that_waits_for_ranks(directory):
-    child = Child("""
+    child = Child(
+        """
     try:
         print("opening")
         cairn.CheckpointManager(sys.argv[1], rank=0, world_size=2, join_deadline=100)
     except KeyboardInterrupt:
         print("interrupted")
-    """, directory)
+    """,
+        directory,
+    )
     child.expect("opening")
     started = time.monotonic()
     child.interrupt()
@@ -126,7 +149,8 @@ def test_ctrl_c_ends_an_opening_that_waits_for_ranks(directory):
 def test_ctrl_c_ends_a_restore(directory):
     with cairn.CheckpointManager(directory) as m:
         m.save(1, {f"w{i}": np.ones(1 << 20) for i in range(24)}, blocking=True)
-    child = Child("""
+    child = Child(
+        """
     m = cairn.CheckpointManager(sys.argv[1], read_only=True)
     given = {f"w{i}": np.zeros(1 << 20) for i in range(24)}
     try:
@@ -137,7 +161,9 @@ def test_ctrl_c_ends_a_restore(directory):
         print("interrupted")
     m.restore(given)
     print(all(w.all() for w in given.values()))
-    """, directory)
+    """,
+        directory,
+    )
     child.expect("restoring")
     child.interrupt()
     child.expect("interrupted")
@@ -146,13 +172,18 @@ def test_ctrl_c_ends_a_restore(directory):
 
 
 def test_a_signal_handler_that_does_not_raise_ends_nothing(directory):
-    waiting = Child(SLOW_PAIR + """
+    waiting = Child(
+        SLOW_PAIR
+        + """
 signal.signal(signal.SIGINT, lambda *_: print("handled"))
 handle = m.save(1, {"x": 1})
 print("saving")
 print(handle.wait().step)
 m.close()
-""", directory, 0)
+""",
+        directory,
+        0,
+    )
     slow = slow_rank_one(directory)
     slow.expect("joined")
     waiting.expect("saving")
@@ -163,27 +194,33 @@ m.close()
     slow.end()
 
 
-# The end of the interpreter -----------------------------------------------------------------------------
+# The end of the interpreter ----------
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise RuntimeError('bang')", "del m"])
 @pytest.mark.parametrize("lazy", [False, True], ids=["copied", "lazy"])
 def test_a_save_in_flight_at_the_end_is_durable(directory, end, lazy):
-    Child(f"""
+    Child(
+        f"""
     m = cairn.CheckpointManager(sys.argv[1])
     m.save(1, {{"w": np.arange(1 << 21)}}, lazy={lazy})
     {end}
-    """, directory).end()
+    """,
+        directory,
+    ).end()
     with cairn.CheckpointManager(directory, read_only=True) as m:
         assert m.restore().state["w"].tolist() == list(range(1 << 21))
 
 
 def test_a_failure_at_the_end_is_printed(directory):
-    child = Child("""
+    child = Child(
+        """
     m = cairn.CheckpointManager(sys.argv[1], rank=0, world_size=2, deadline=0.5)
     m.save(1, {"x": 1})
     print("leaving")
-    """, directory)
+    """,
+        directory,
+    )
     other = Child(SLOW_PAIR + 'print("joined"); input(); os._exit(0)', directory, 1)
     other.expect("joined")
     status, out, err = child.end()
@@ -193,13 +230,16 @@ def test_a_failure_at_the_end_is_printed(directory):
 
 
 def test_a_failure_of_a_dropped_manager_is_printed(directory):
-    child = Child("""
+    child = Child(
+        """
     m = cairn.CheckpointManager(sys.argv[1], rank=0, world_size=2, deadline=0.5)
     m.save(1, {"x": 1})
     del m
     gc.collect()
     print("dropped")
-    """, directory)
+    """,
+        directory,
+    )
     other = Child(SLOW_PAIR + 'print("joined"); input(); os._exit(0)', directory, 1)
     other.expect("joined")
     status, out, err = child.end()
@@ -209,7 +249,8 @@ def test_a_failure_of_a_dropped_manager_is_printed(directory):
 
 
 def test_daemon_threads_may_still_save_at_the_end(directory):
-    status, _, err = Child("""
+    status, _, err = Child(
+        """
     m = cairn.CheckpointManager(sys.argv[1])
     def work():
         step = 0
@@ -219,16 +260,19 @@ def test_daemon_threads_may_still_save_at_the_end(directory):
     threading.Thread(target=work, daemon=True).start()
     while m.latest() is None:
         time.sleep(0.01)
-    """, directory).end()
+    """,
+        directory,
+    ).end()
     assert status == 0, err
     assert cairn.verify(directory).ok
 
 
-# Forks ------------------------------------------------------------------------------------------------------
+# Forks ----------
 
 
 def test_a_fork_is_told_and_the_parent_goes_on(directory):
-    out = run("""
+    out = run(
+        """
     m = cairn.CheckpointManager(sys.argv[1])
     handle = m.save(1, {"w": np.ones(1 << 21)})
     pid = os.fork()
@@ -249,13 +293,16 @@ def test_a_fork_is_told_and_the_parent_goes_on(directory):
     print("parent", os.waitstatus_to_exitcode(status))
     print(handle.wait().step, m.save(2, {"x": 2}).wait().step)
     m.close()
-    """, directory)
+    """,
+        directory,
+    )
     assert out.split("\n") == ["child True", "parent 7", "1 2", ""]
     assert cairn.verify(directory).ok
 
 
 def test_a_fork_reads_through_a_manager_of_its_own(directory):
-    out = run("""
+    out = run(
+        """
     m = cairn.CheckpointManager(sys.argv[1])
     m.save(1, {"x": 5}, blocking=True)
     pid = os.fork()
@@ -265,12 +312,15 @@ def test_a_fork_reads_through_a_manager_of_its_own(directory):
         os._exit(0)
     os.waitpid(pid, 0)
     m.close()
-    """, directory)
+    """,
+        directory,
+    )
     assert out == "{'x': 5}\n"
 
 
 def test_a_fork_that_outlives_its_parent_holds_no_lock(directory):
-    parent = Child("""
+    parent = Child(
+        """
     m = cairn.CheckpointManager(sys.argv[1])
     m.save(1, {"x": 5}, blocking=True)
     pid = os.fork()
@@ -281,7 +331,9 @@ def test_a_fork_that_outlives_its_parent_holds_no_lock(directory):
     print(pid)
     sys.stdout.flush()
     os.kill(os.getpid(), signal.SIGKILL)
-    """, directory)
+    """,
+        directory,
+    )
     child_pid = int(parent.line())
     parent.wait()
     try:
@@ -306,7 +358,7 @@ def test_multiprocessing_by_fork_beside_a_manager(directory):
         assert m.restore().step == 2
 
 
-# Threads ------------------------------------------------------------------------------------------------------
+# Threads ----------
 
 
 def turns_of_another_thread(call):

@@ -89,7 +89,11 @@ def test_a_generator_of_another_kind_does_not_fit(directory):
 
 
 def test_states_of_the_global_generators(round_trip):
-    states = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    states = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
     expected = [random.random(), np.random.rand(), torch.rand(1).item()]
     restored = round_trip(states)
     random.setstate(restored["python"])

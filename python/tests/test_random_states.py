@@ -42,7 +42,19 @@ class Maker:
         return collections.OrderedDict(items) if kind == 2 else dict(items)
 
     def key(self, kind):
-        texts = ["a", "b", "a/b", "", "layer.0.weight", "ё", "0", "1", "value", "a~2", "__metadata__"]
+        texts = [
+            "a",
+            "b",
+            "a/b",
+            "",
+            "layer.0.weight",
+            "ё",
+            "0",
+            "1",
+            "value",
+            "a~2",
+            "__metadata__",
+        ]
         if kind < 4:
             return self.r.choice(texts)
         return self.r.choice([*texts, 0, 1, -1, None, (1, "a"), b"k", 2.5, True, 2**80])
@@ -61,7 +73,9 @@ class Maker:
         return tuple(self.r.choice([0, 1, 2, 3, 7]) for _ in range(self.r.randrange(4)))
 
     def array(self):
-        dtype = self.r.choice(["f4", "f8", "i8", "u1", "?", "c8", ">i4", "M8[s]", ml_dtypes.bfloat16])
+        dtype = self.r.choice(
+            ["f4", "f8", "i8", "u1", "?", "c8", ">i4", "M8[s]", ml_dtypes.bfloat16]
+        )
         made = np.array(self.r.choices(range(256), k=4096), np.uint8)[:1024] % 100
         count = int(np.prod(shape := self.shape(), dtype=np.int64))
         made = made[:count].astype(np.int64).astype(dtype).reshape(shape)
@@ -69,7 +83,9 @@ class Maker:
         return made.T if self.r.random() < 0.3 else made
 
     def tensor(self):
-        dtype = self.r.choice([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
+        dtype = self.r.choice(
+            [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
+        )
         made = torch.tensor(self.r.choices(range(100), k=343))
         count = int(np.prod(shape := self.shape(), dtype=np.int64))
         made = made[:count].to(dtype).reshape(shape)

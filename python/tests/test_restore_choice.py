@@ -69,7 +69,9 @@ def test_a_path_is_restored(reader):
     assert reader.restore(path=reader.list()[1].path).step == 2
 
 
-@pytest.mark.parametrize("asked", [{"step": 9}, {"id": "0" * 32}, {"path": "/nowhere/at/all"}], ids=str)
+@pytest.mark.parametrize(
+    "asked", [{"step": 9}, {"id": "0" * 32}, {"path": "/nowhere/at/all"}], ids=str
+)
 def test_what_does_not_exist_is_not_found(reader, asked):
     with pytest.raises(cairn.NotFound):
         reader.restore(**asked)
@@ -95,7 +97,7 @@ def test_going_back_makes_the_new_branch_the_latest(three):
         assert m.restore().state["step"] == 20
 
 
-# Damage -------------------------------------------------------------------------------------------
+# Damage ----------
 
 
 def test_a_damaged_latest_falls_back_and_says_so(three):
@@ -212,7 +214,7 @@ def test_a_state_file_of_any_content_is_refused_in_order(text):
         plan.finish([])
 
 
-# Moved, copied, foreign -----------------------------------------------------------------------------
+# Moved, copied, foreign ----------
 
 
 def test_a_repository_can_be_moved(three, tmp_path):
@@ -284,7 +286,7 @@ def test_foreign_files_are_left_alone(three):
     assert os.path.exists(notes) and os.path.exists(own)
 
 
-# The user's own files -----------------------------------------------------------------------------------
+# The user's own files ----------
 
 
 def test_files_come_back(directory, tmp_path):
@@ -297,13 +299,17 @@ def test_files_come_back(directory, tmp_path):
         assert sorted(restored.files) == ["a.txt", "sub/b.bin"]
         with open(restored.files["sub/b.bin"], "rb") as file:
             assert file.read() == b"B" * 9000
-        m.save(1, {}, files={"config.json": b"{}", "deep/x": tmp_path / "src" / "a.txt"}, blocking=True)
+        m.save(
+            1, {}, files={"config.json": b"{}", "deep/x": tmp_path / "src" / "a.txt"}, blocking=True
+        )
         assert sorted(m.restore().files) == ["config.json", "deep/x"]
         m.save(2, {}, files=[tmp_path / "src" / "a.txt"], blocking=True)
         assert sorted(m.restore().files) == ["a.txt"]
 
 
-@pytest.mark.parametrize("files", [["/no/such/file"], {"x": 3}, {"../up": b"x"}, {"/abs": b"x"}], ids=str)
+@pytest.mark.parametrize(
+    "files", [["/no/such/file"], {"x": 3}, {"../up": b"x"}, {"/abs": b"x"}], ids=str
+)
 def test_files_that_cannot_be_stored_are_refused(directory, files):
     with cairn.CheckpointManager(directory) as m:
         with pytest.raises(cairn.Invalid):

@@ -36,7 +36,7 @@ def stored_tensor_bytes(manager):
         return json.load(file)["metadata"]["total_size"]
 
 
-# In place ---------------------------------------------------------------------------------------
+# In place ----------
 
 
 def test_parameters_stay_the_same_objects(saved):
@@ -122,7 +122,7 @@ def test_step_metrics_and_metadata_come_along(saved):
     assert restored.info.step == 3 and restored.skipped == [] and restored.fallbacks == []
 
 
-# Tied -------------------------------------------------------------------------------------------
+# Tied ----------
 
 
 @pytest.mark.parametrize("make", [np.arange, torch.arange], ids=["numpy", "torch"])
@@ -188,14 +188,27 @@ def test_arrays_stored_apart_do_not_fit_tied_targets(saved):
     assert target.tolist() == [7.0, 7.0, 7.0]
 
 
-# Compared first -----------------------------------------------------------------------------------
+# Compared first ----------
 
 
 def test_a_mismatch_lists_everything_and_changes_nothing(saved):
-    m = saved({"same": np.ones(2), "shape": np.ones(3), "dtype": np.ones(2), "extra": {"x": 1, "n": None},
-               "value": 5})
-    given = {"same": np.zeros(2), "shape": np.zeros((3, 1)), "dtype": np.zeros(2, np.float32),
-             "lost": np.zeros(1), "deep": {"lost": 3}, "value": 0}
+    m = saved(
+        {
+            "same": np.ones(2),
+            "shape": np.ones(3),
+            "dtype": np.ones(2),
+            "extra": {"x": 1, "n": None},
+            "value": 5,
+        }
+    )
+    given = {
+        "same": np.zeros(2),
+        "shape": np.zeros((3, 1)),
+        "dtype": np.zeros(2, np.float32),
+        "lost": np.zeros(1),
+        "deep": {"lost": 3},
+        "value": 0,
+    }
     with pytest.raises(cairn.Mismatch) as refused:
         m.restore(given)
     error = refused.value
@@ -242,13 +255,16 @@ def test_not_strict_restores_what_matches_and_reports_the_rest(saved):
     }
 
 
-# Renamed, skipped -----------------------------------------------------------------------------------
+# Renamed, skipped ----------
 
 
 def test_renaming_a_leaf_and_a_subtree(saved):
     m = saved({"old": np.arange(2), "encoder": {"w": np.ones(2), "deep": {"b": 5}}, "encoderx": 1})
-    given = {"new": np.zeros(2, np.int64), "backbone": {"w": np.zeros(2), "deep": {"b": 0}},
-             "encoderx": 0}
+    given = {
+        "new": np.zeros(2, np.int64),
+        "backbone": {"w": np.zeros(2), "deep": {"b": 0}},
+        "encoderx": 0,
+    }
     m.restore(given, rename={"old": "new", "encoder": "backbone"})
     assert given["new"].tolist() == [0, 1]
     assert given["backbone"]["w"].tolist() == [1.0, 1.0]
@@ -319,7 +335,7 @@ def test_a_stored_name_may_be_skipped_after_renaming(saved):
     assert given["new"][0] == 0.0 and given["x"] == 1
 
 
-# Objects with a state of their own ------------------------------------------------------------------
+# Objects with a state of their own ----------
 
 STATEFUL = """
 import sys, cairn, numpy as np
@@ -341,6 +357,11 @@ print("fine")
 
 
 def test_objects_with_state_dict_work_without_torch(directory):
-    done = subprocess.run([sys.executable, "-c", STATEFUL, directory], capture_output=True, text=True,
-                          timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", STATEFUL, directory],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.stdout == "fine\n", done.stderr

@@ -46,7 +46,10 @@ def test_saves_where_both_intervals_divide_and_at_the_end(directory):
 def test_the_tree_has_serial_names_and_text_files_of_the_last_completed_step(directory):
     trainer, _ = make(directory, max_num_checkpoints=None)
     trainer.train(1, [1.0, 1.0])
-    assert sorted(p.name for p in directory.glob("checkpoint_*")) == ["checkpoint_0", "checkpoint_1"]
+    assert sorted(p.name for p in directory.glob("checkpoint_*")) == [
+        "checkpoint_0",
+        "checkpoint_1",
+    ]
     assert (directory / "checkpoint_0/trainer_0/epoch_id").read_text().strip() == "0"
     assert (directory / "checkpoint_1/trainer_0/step_id").read_text().strip() == "1"
     assert list((directory / "checkpoint_0/__model__").glob("*.safetensors"))
@@ -246,10 +249,13 @@ def test_another_jobs_directory_is_refused(directory):
         cairn.Trainer({"w": np.zeros(1)}, count, checkpoint_config=config, job="mine").train(1, [1])
 
 
-def test_saving_much_is_warned_of_once(directory, caplog):
+def test_saving_much_is_warned_of_once(directory, caplog, monkeypatch):
+    monkeypatch.setattr("cairn.trainer._WARN_AFTER", 0.0)
     model = {"w": np.zeros(20_000_000)}
     config = cairn.CheckpointConfig(directory, step_interval=1)
-    trainer = cairn.Trainer(model, lambda m, b: m["w"].__setitem__(b, 1.0), checkpoint_config=config)
+    trainer = cairn.Trainer(
+        model, lambda m, b: m["w"].__setitem__(b, 1.0), checkpoint_config=config
+    )
     with caplog.at_level(logging.WARNING, logger="cairn"):
         trainer.train(1, list(range(25)))
     warnings = [r.getMessage() for r in caplog.records if "of the training time" in r.getMessage()]

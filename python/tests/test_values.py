@@ -113,8 +113,12 @@ def test_colliding_names_stay_apart(round_trip):
 
 def test_colliding_names_reach_their_targets_in_any_order(directory):
     def state(scale):
-        return {"a/b": np.full(2, 1.0 * scale), "a": {"b": np.full(2, 2.0 * scale)}, "x/y": 1 * scale,
-                "x": {"y": 2 * scale}}
+        return {
+            "a/b": np.full(2, 1.0 * scale),
+            "a": {"b": np.full(2, 2.0 * scale)},
+            "x/y": 1 * scale,
+            "x": {"y": 2 * scale},
+        }
 
     with cairn.CheckpointManager(directory) as m:
         m.save(0, state(1), blocking=True)
@@ -203,9 +207,14 @@ def test_what_cannot_be_stored_is_refused_by_name(directory, name):
         assert m.list() == []
 
 
-@pytest.mark.parametrize("key", [object(), np.int64(3), frozenset({1})], ids=["object", "np", "set"])
+@pytest.mark.parametrize(
+    "key", [object(), np.int64(3), frozenset({1})], ids=["object", "np", "set"]
+)
 def test_a_key_that_cannot_be_stored_is_refused(directory, key):
-    with cairn.CheckpointManager(directory) as m, pytest.raises(cairn.Invalid, match="keys of type"):
+    with (
+        cairn.CheckpointManager(directory) as m,
+        pytest.raises(cairn.Invalid, match="keys of type"),
+    ):
         m.save(0, {"outer": {key: 1}})
 
 

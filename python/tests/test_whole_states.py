@@ -93,7 +93,7 @@ def test_tied_arrays_are_tied_when_mapped(path):
     assert mapped["a"] is mapped["b"]
 
 
-# Damage --------------------------------------------------------------------------------------------------
+# Damage ----------
 
 
 def test_a_damaged_state_is_not_loaded(path):
@@ -137,10 +137,20 @@ def test_shallow_verify_finds_a_missing_file_and_no_flipped_byte(path):
 
 
 def test_diff_tells_what_changed(tmp_path):
-    a = {"same": np.ones(3), "moved": np.zeros(3), "shape": np.zeros(3), "gone": np.zeros(1),
-         "dtype": np.zeros(2)}
-    b = {"same": np.ones(3), "moved": np.array([0, 0.25, -0.5]), "shape": np.zeros(4), "new": np.zeros(1),
-         "dtype": np.zeros(2, np.float32)}
+    a = {
+        "same": np.ones(3),
+        "moved": np.zeros(3),
+        "shape": np.zeros(3),
+        "gone": np.zeros(1),
+        "dtype": np.zeros(2),
+    }
+    b = {
+        "same": np.ones(3),
+        "moved": np.array([0, 0.25, -0.5]),
+        "shape": np.zeros(4),
+        "new": np.zeros(1),
+        "dtype": np.zeros(2, np.float32),
+    }
     one, two = cairn.save(tmp_path / "a", a), cairn.save(tmp_path / "b", b)
     for left, right in ((one, two), (tmp_path / "a", tmp_path / "b"), (one.path, two.path)):
         found = cairn.diff(left, right)
@@ -149,7 +159,7 @@ def test_diff_tells_what_changed(tmp_path):
     assert cairn.diff(one, one).same
 
 
-# Plain safetensors -----------------------------------------------------------------------------------------
+# Plain safetensors ----------
 
 
 @pytest.mark.parametrize("mmap", [False, True], ids=["read", "mapped"])
@@ -212,7 +222,7 @@ def test_a_bad_safetensors_file_is_refused(tmp_path, name, mmap):
         cairn.load(file, mmap=mmap)
 
 
-# Paths that cannot be used -----------------------------------------------------------------------------------
+# Paths that cannot be used ----------
 
 
 @pytest.mark.parametrize("call", [cairn.load, cairn.verify, lambda p: cairn.diff(p, p)],

@@ -583,9 +583,7 @@ def _metadata(node: Any, where: str) -> Any:
 
 
 def _dtype(leaf: Mapping[str, Any], name: str) -> Any:
-    base = (
-        str(leaf["complex"]) if "complex" in leaf else _arrays._BY_STORED.get(leaf["dtype"])
-    )
+    base = str(leaf["complex"]) if "complex" in leaf else _arrays._BY_STORED.get(leaf["dtype"])
     dtype = getattr(torch, base or "", None)
     if dtype is None:
         raise Invalid(f"{name}: this torch has no dtype for {leaf['dtype']}")
