@@ -28,6 +28,11 @@ _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["dcp_rank"])
 
 
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "run"
+
+
 def start(task, world, directory, tmp_path, *arguments):
     rendezvous = tmp_path / f"rendezvous-{uuid.uuid4()}"
     processes = [
@@ -301,7 +306,7 @@ def test_saves_are_told_to_callbacks(directory):
         (lambda d: save(d, {"x": torch.ones(1)}, "runs/a"), "checkpoint_id is the step"),
         (lambda d: save(d, {"x": object()}, "1"), "x.*cannot be stored"),
         (lambda d: save(d, {"x": torch.ones(1)}, "1", rank=1), "process group's"),
-        (lambda d: load(d, {"x": torch.ones(1)}), "has no checkpoint|no .*checkpoints"),
+        (lambda d: load(d, {"x": torch.ones(1)}), "has no checkpoint|no such directory"),
         (
             lambda d: dcp.save(
                 {"x": torch.ones(1)}, storage_writer=CairnWriter(d), use_collectives=False

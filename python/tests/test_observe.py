@@ -15,6 +15,11 @@ import pytest
 import cairn
 
 
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "run"
+
+
 def test_a_callback_gets_the_figures_of_each_save(directory):
     records = []
     with cairn.CheckpointManager(directory, on_saved=records.append) as m:
