@@ -59,10 +59,12 @@ class Matmul:
 def answer(contender, command):
     what, path = command["do"], command.get("path")
     if what == "save":
+        contender.refresh()
         touch(command["touch"])
         begun = time.perf_counter()
         contender.save(path)
-        return {"seconds": time.perf_counter() - begun}
+        seconds = time.perf_counter() - begun
+        return {"seconds": seconds, "digest": digest(contender.arrays)}
     if what == "load":
         touch(command["touch"])
         begun = time.perf_counter()
@@ -70,6 +72,7 @@ def answer(contender, command):
         seconds = time.perf_counter() - begun
         return {"seconds": seconds, "digest": digest(loaded)}
     if what == "async":
+        contender.refresh()
         touch(command["touch"])
         begun = time.perf_counter()
         handle = contender.begin(path, command.get("lazy", False))
@@ -79,6 +82,7 @@ def answer(contender, command):
     if what == "matmul":
         with Matmul() as loop:
             before = loop.rate(2.0)
+            contender.refresh()
             rounds, begun = loop.rounds, time.perf_counter()
             handle = contender.begin(path)
             contender.finish(handle)
