@@ -247,7 +247,8 @@ class _Signals:
     def __enter__(self) -> "_Signals":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._handle)
+                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup asks for
+                    self._before[number] = signal.signal(number, self._handle)
         return self
 
     def _handle(self, number: int, frame: Any) -> None:

@@ -8,7 +8,12 @@ import subprocess
 import sys
 import textwrap
 
-PREAMBLE = "import gc, os, random, signal, sys, threading, time\nimport numpy as np\nimport cairn\n"
+# Started in the background by a shell, a process inherits that Ctrl-C is ignored.
+PREAMBLE = """import gc, os, random, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import numpy as np
+import cairn
+"""
 TIMEOUT = 60
 
 

@@ -263,7 +263,8 @@ def test_saving_much_is_warned_of_once(directory, caplog, monkeypatch):
 
 
 SCRIPT = """
-    import sys, time
+    import signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
     import numpy as np
     import cairn
 
