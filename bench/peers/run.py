@@ -5,7 +5,7 @@
 
 Each contender runs in a process of its own; durable means fsync of every file and directory, for
 all; loads are cold (caches dropped, which needs root) into memory that is touched. Prints a table;
-writes peers.json and peers.png into bench/out/ and the table into docs/benchmarks.md.
+writes peers.json and peers.png into bench/out/; with --write also docs/benchmarks.md.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import os
 import platform
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -338,6 +339,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--size", default="2GiB")
     parser.add_argument("--tries", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--quick", action="store_true", help="256 MiB, 2 rounds, 1 try")
     parser.add_argument("--directory", default=None, help="on the disk to measure")
     options = parser.parse_args()
@@ -379,12 +381,33 @@ def main():
     (out / "peers.json").write_text(json.dumps(result, indent=1))
     plot(result, out / "peers.png")
     text = "\n".join(table(result)) + "\n\n" + "\n".join(async_table(result)) + "\n"
-    print(text)
-    for what, target, measured in targets(result):
-        verdict = "pass" if measured >= target else "MISS"
-        print(f"{what:45} >= {target:<5} {measured:8.2f}  {verdict}")
-    print(
-        f"{total >> 20} MiB as {count} tensors, {rounds} rounds, medians; {result['cores']} cores"
+    verdicts = [
+        f"{what:45} >= {target:<5} {measured:8.2f}  {'pass' if measured >= target else 'MISS'}"
+        for what, target, measured in targets(result)
+    ]
+    setting = (
+        f"{total >> 20} MiB as {count} tensors, {rounds} rounds, medians; {result['cores']} cores, "
+        f"Linux {result['kernel']}, load {result['load']:.1f}"
+    )
+    print(text + "\n" + "\n".join(verdicts) + "\n" + setting)
+    if options.write:
+        write_page(text, verdicts, setting, out / "peers.png")
+
+
+def write_page(tables, verdicts, setting, picture):
+    """The page that people read; written by this program alone."""
+    docs = ROOT / "docs"
+    shutil.copy(picture, docs / "benchmarks.png")
+    (docs / "benchmarks.md").write_text(
+        "# Beside other libraries\n\n"
+        "Written by `make bench-peers ARGS=--write`. Same state, same disk, interleaved rounds; durable\n"
+        "means that every file and directory was synced, for all; loads are cold, into memory that is\n"
+        "touched, and Cairn's compare every checksum. The state changes between Cairn's saves, so that\n"
+        "nothing is linked. What killed and flipped mean is in [bench/peers/run.py](../bench/peers/run.py).\n\n"
+        f"{setting}.\n\n{tables}\n![rates](benchmarks.png)\n\n## Targets\n\n```\n"
+        + "\n".join(verdicts)
+        + "\n```\n",
+        encoding="utf-8",
     )
 
 
