@@ -262,17 +262,18 @@ std::unique_ptr<Manager> Open(const nb::dict& given) {
   options.read_only = nb::cast<bool>(given["read_only"]);
   options.private_parts = nb::cast<bool>(given["private"]);
   options.takeover = nb::cast<bool>(given["takeover"]);
-  Interrupts interrupts;
-  options.cancelled = [&] {
-    interrupts.Poll();
-    return interrupts.interrupted();
+  // Shared: the manager keeps its options for life.
+  const auto interrupts = std::make_shared<Interrupts>();
+  options.cancelled = [interrupts] {
+    interrupts->Poll();
+    return interrupts->interrupted();
   };
   std::optional<Result<std::unique_ptr<CheckpointManager>>> manager;
   {
     const nb::gil_scoped_release released;
     manager.emplace(OpenWatched(std::move(options)));
   }
-  interrupts.Rethrow();
+  interrupts->Rethrow();
   return std::make_unique<Manager>(ValueOrRaise(*std::move(manager)));
 }
 
