@@ -258,6 +258,11 @@ struct StoredColumn {
   std::vector<std::uint64_t> shape;
 };
 
+/// The keys of a part whose column is "keys_zstd" (CutRequest::compress_keys); `rows` is how many
+/// there are, as shard_offsets ends. Corruption when they are not.
+Result<std::vector<std::int64_t>> DecodeTableKeys(std::span<const std::byte> stored,
+                                                  std::uint64_t rows);
+
 /// Rows [first, first + count) of a stored part.
 struct RowRange {
   std::uint64_t first = 0;
@@ -288,7 +293,7 @@ struct RowBlock {
 ///       auto part = loader->BeginPart(columns, shard_offsets).value();
 ///       loader->AddDeleted(keys);                              // of increments, before rows
 ///       for (RowRange range : part->rows()) … part->AddRows(block);   // from several threads
-///       loader->AddPending(keys, counts);
+///       loader->AddPending(keys, counts, versions);
 ///     }
 ///   }
 ///   loader->Finish();
@@ -322,7 +327,8 @@ class TableLoader {
   /// Keys removed since the base; those of other shards are passed over.
   virtual Status AddDeleted(std::span<const std::int64_t> keys) = 0;
   virtual Status AddPending(std::span<const std::int64_t> keys,
-                            std::span<const std::int64_t> counts) = 0;
+                            std::span<const std::int64_t> counts,
+                            std::span<const std::int64_t> versions) = 0;
   virtual Status Finish() = 0;
 };
 
