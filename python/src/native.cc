@@ -10,6 +10,7 @@
 #include "src/errors.h"
 #include "src/manager.h"
 #include "src/steps.h"
+#include "src/table.h"
 
 namespace nb = nanobind;
 
@@ -60,6 +61,7 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);
   DefineManager(module);
   DefineSteps(module);
+  DefineTable(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));
   module.def("diff", &DiffDirectories, nb::arg("a"), nb::arg("b"));
 }

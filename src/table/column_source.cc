@@ -65,6 +65,10 @@ ColumnSource::ColumnSource(TableImpl* table, const ColumnSpec* spec,
                            std::span<const std::uint32_t> counts, CutProgress* progress,
                            TableCut::Error* error)
     : table_(table), spec_(spec), counts_(counts), progress_(progress), error_(error) {
+  if (IsPayload(*spec)) {
+    const RowLayout::Column& column = table->layout().columns()[spec->payload];
+    last_byte_ = column.offset + column.bytes - 1;
+  }
   if (spec->kind == ColumnKind::kQuantized || spec->kind == ColumnKind::kScale) {
     floats_.resize(spec->payload == 0 ? table->layout().dim()
                                       : table->layout().slots()[spec->payload - 1].width);
@@ -114,10 +118,11 @@ Result<std::size_t> ColumnSource::Produce(std::span<std::byte> out) {
   const std::size_t want = std::min<std::size_t>(
       {kPiece, out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_});
   std::size_t found = 0;
+  if (done_in_shard_ == 0) StoreOf(table_->FindShard(shard_))->SortCutRows();
   {
     const MutexLock lock(table_->LockOf(shard_));
     const RowStore* store = StoreOf(table_->FindShard(shard_));
-    found = store->NextCutRows(&cursor_, std::span(rows).first(want));
+    found = store->NextCutRows(&cursor_, std::span(rows).first(want), last_byte_);
     for (std::size_t i = 0; i < found; ++i) {
       Write(*store, rows[i], out.data() + i * spec_->row_bytes);
     }

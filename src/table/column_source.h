@@ -72,6 +72,7 @@ class ColumnSource final : public TensorSource {
   const std::span<const std::uint32_t> counts_;
   CutProgress* const progress_;
   TableCut::Error* const error_;
+  std::size_t last_byte_ = 0;  // of the column in a record: what is fetched ahead
 
   std::uint64_t next_ = 0;  // offset
   std::uint32_t shard_ = 0;

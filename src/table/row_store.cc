@@ -117,6 +117,7 @@ bool RowStore::Erase(RowHeader* row, std::uint64_t hash, const Epoch& epoch,
 std::uint64_t RowStore::BeginCut(const CutScope& scope) {
   scope_ = scope;
   cutting_ = true;
+  cut_sorted_ = false;
   cut_dropped_ = 0;
   closed_.swap(current_);
   in_current_ = 0;
@@ -140,8 +141,16 @@ bool RowStore::AtCut(const RowHeader* slot, bool earlier, CutRow* row) const {
   return row->header->epoch > scope_.from && (!earlier || row->header->epoch < scope_.epoch);
 }
 
-std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows) const {
-  constexpr std::size_t kAhead = 8;
+void RowStore::SortCutRows() {
+  if (cut_sorted_ || scope_.full) return;
+  std::sort(earlier_.begin(), earlier_.end());
+  std::sort(closed_.begin(), closed_.end());
+  cut_sorted_ = true;
+}
+
+std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows,
+                                  std::size_t offset) const {
+  constexpr std::size_t kAhead = 16;
   std::size_t found = 0;
   if (scope_.full) {
     for (; cursor->list < cut_chunks_; ++cursor->list, cursor->at = 0) {
@@ -159,7 +168,11 @@ std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows) con
     const std::vector<RowHeader*>& list = earlier ? earlier_ : closed_;
     while (cursor->at < list.size()) {
       if (found == rows.size()) return found;
-      if (cursor->at + kAhead < list.size()) __builtin_prefetch(list[cursor->at + kAhead]);
+      if (cursor->at + kAhead < list.size()) {
+        const std::byte* ahead = RowLayout::Bytes(list[cursor->at + kAhead]);
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + offset);
+      }
       if (AtCut(list[cursor->at++], earlier, &rows[found])) ++found;
     }
   }

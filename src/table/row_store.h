@@ -105,8 +105,12 @@ class RowStore {
     const RowHeader* live = nullptr;  // where its columns are, unless …
     PreImages::Image image{};         // … they were kept aside
   };
-  /// Gives the next rows of the cut, up to rows.size(); fewer only at the end.
-  std::size_t NextCutRows(CutCursor* cursor, std::span<CutRow> rows) const;
+  /// Puts the rows of the cut into the order of their addresses, before the first walk: the walks
+  /// are several times as fast. Needs no lock: updates do not look at these lists.
+  void SortCutRows();
+  /// Gives the next rows of the cut, up to rows.size(); fewer only at the end. `offset`: what will
+  /// be read of their records.
+  std::size_t NextCutRows(CutCursor* cursor, std::span<CutRow> rows, std::size_t offset) const;
   const std::byte* CutColumn(const CutRow& row, std::size_t column) const {
     return row.live != nullptr ? RowLayout::Bytes(row.live) + layout_->columns()[column].offset
                                : pre_images_->Column(row.image, column);
@@ -172,6 +176,7 @@ class RowStore {
 
   bool cutting_ = false;  // the cut's columns are being read
   CutScope scope_;
+  bool cut_sorted_ = false;
   std::uint64_t cut_dropped_ = 0;  // columns that were read, a bit each
   std::uint32_t cut_chunks_ = 0;   // the arena's end at the cut
   std::uint32_t cut_used_in_last_ = 0;
