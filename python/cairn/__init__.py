@@ -12,6 +12,7 @@ m.close()
 
 from __future__ import annotations
 
+from . import initializers, optimizers, table
 from .errors import (
     Cancelled,
     Corruption,
@@ -30,6 +31,13 @@ from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from .observe import SaveRecord
 from .oneshot import Difference, Report, diff, load, save, verify
 from .shard import Replicated, Shard
+from .table import (
+    CounterFilter,
+    EmbeddingTable,
+    GlobalStepEvict,
+    L2WeightEvict,
+    tables,
+)
 from .trainer import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -50,12 +58,16 @@ __all__ = [
     "CheckpointInfo",
     "CheckpointManager",
     "Corruption",
+    "CounterFilter",
     "Difference",
+    "EmbeddingTable",
     "EndEpochEvent",
     "EndStepEvent",
     "Error",
     "Fenced",
+    "GlobalStepEvict",
     "Invalid",
+    "L2WeightEvict",
     "Mismatch",
     "NoSpace",
     "NotFound",
@@ -72,7 +84,11 @@ __all__ = [
     "Trainer",
     "Unavailable",
     "diff",
+    "initializers",
     "load",
+    "optimizers",
     "save",
+    "table",
+    "tables",
     "verify",
 ]

@@ -9,9 +9,10 @@ import torch
 
 from . import _tree
 from ._random import RandomStates
+from ._torch_embedding import Embedding, EmbeddingBag
 from .errors import Invalid, Mismatch
 
-__all__ = ["Capture", "Loader", "capture"]
+__all__ = ["Capture", "Embedding", "EmbeddingBag", "Loader", "capture"]
 
 
 class _Module(_tree.Stateful):

@@ -13,6 +13,7 @@
 #include "src/state_encoder.h"
 #include "src/state_matcher.h"
 #include "src/steps.h"
+#include "src/table.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -75,6 +76,7 @@ NB_MODULE(_native, module) {
   DefineStateMatcher(module);
   DefineManager(module);
   DefineSteps(module);
+  DefineTable(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));
   module.def("diff", &DiffDirectories, nb::arg("a"), nb::arg("b"));
 }

@@ -1,0 +1,141 @@
+"""torch modules on top of tables: forward looks up, backward applies."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+
+from .errors import Invalid
+from .table import EmbeddingTable
+
+__all__ = ["Embedding", "EmbeddingBag"]
+
+
+class _Rows(torch.autograd.Function):
+    """The rows of ids; the gradient goes into the table instead of a parameter."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: torch.Tensor, ids: torch.Tensor, table: EmbeddingTable
+    ) -> torch.Tensor:
+        ctx.table = table
+        ctx.ids = ids.cpu()
+        return torch.from_numpy(table.lookup(ctx.ids.numpy())).to(ids.device)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[None, None, None]:
+        gradient = gradients[0].detach().to("cpu", torch.float32).contiguous()
+        ctx.table.apply_gradients(ctx.ids.numpy(), gradient.numpy())
+        return None, None, None
+
+
+class Embedding(torch.nn.Module):
+    """Like ``torch.nn.Embedding``, of any ids, on a table.
+
+    ``backward`` applies the table's own optimizer at once; torch's optimizers do not see the rows.
+    In evaluation (``eval()``, ``no_grad``) no rows are made.
+
+    Args:
+        table: the rows.
+        padding_idx: an id that gives zeros and gets no gradient.
+
+    >>> import torch, cairn, cairn.torch
+    >>> table = cairn.EmbeddingTable("words", 8, optimizer=cairn.optimizers.Adagrad(0.1))
+    >>> words = cairn.torch.Embedding(table)
+    >>> words(torch.tensor([[1, 2], [3, 10**12]])).sum().backward()
+    >>> table.size()
+    4
+    """
+
+    def __init__(self, table: EmbeddingTable, padding_idx: Optional[int] = None) -> None:
+        super().__init__()
+        self.table = table
+        self.padding_idx = padding_idx
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise Invalid(f"Embedding {self.table.name!r}: ids must be integers, not {ids.dtype}")
+        ids = ids.detach().to(torch.int64)
+        if self.padding_idx is not None:
+            kept = ids != self.padding_idx
+            rows = self._lookup(ids[kept])
+            return rows.new_zeros((*ids.shape, self.table.dim)).masked_scatter(
+                kept.unsqueeze(-1).expand(*ids.shape, self.table.dim), rows
+            )
+        return self._lookup(ids)
+
+    def _lookup(self, ids: torch.Tensor) -> torch.Tensor:
+        if not (self.training and torch.is_grad_enabled()):
+            rows = self.table.lookup(ids.cpu().numpy(), create=False)
+            return torch.from_numpy(rows).to(ids.device)
+        # Autograd calls backward only where something wants a gradient.
+        anchor = torch.empty(0, requires_grad=True)
+        result: torch.Tensor = _Rows.apply(anchor, ids, self.table)
+        return result
+
+    def extra_repr(self) -> str:
+        return repr(self.table)
+
+
+class EmbeddingBag(torch.nn.Module):
+    """Like ``torch.nn.EmbeddingBag``: sums, means or maxima of bags of rows.
+
+    Args:
+        table: the rows.
+        mode: "sum", "mean" or "max".
+
+    >>> import torch, cairn, cairn.torch
+    >>> table = cairn.EmbeddingTable("tags", 4, optimizer=cairn.optimizers.SGD(0.1))
+    >>> bag = cairn.torch.EmbeddingBag(table, mode="mean")
+    >>> bag(torch.tensor([5, 6, 7]), offsets=torch.tensor([0, 2])).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(self, table: EmbeddingTable, mode: str = "mean") -> None:
+        super().__init__()
+        if mode not in ("sum", "mean", "max"):
+            raise Invalid(
+                f'EmbeddingBag {table.name!r}: mode is "sum", "mean" or "max", not {mode!r}'
+            )
+        self.embedding = Embedding(table)
+        self.mode = mode
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        offsets: Optional[torch.Tensor] = None,
+        per_sample_weights: Optional[torch.Tensor] = None,
+    ) -> torch.Tensor:
+        """Bags are the rows of a 2-d `ids`, or begin at `offsets` of a 1-d one."""
+        name = self.embedding.table.name
+        if per_sample_weights is not None and self.mode != "sum":
+            raise Invalid(f'EmbeddingBag {name!r}: per_sample_weights go with mode "sum" only')
+        if ids.dim() == 2 and offsets is None:
+            bags, size = ids.shape
+            bag_of = torch.arange(bags, device=ids.device).repeat_interleave(size)
+            ids = ids.reshape(-1)
+        elif ids.dim() == 1 and offsets is not None:
+            bags = offsets.numel()
+            ends = torch.cat([offsets[1:], offsets.new_tensor([ids.numel()])])
+            lengths = ends - offsets
+            if bags == 0 or int(offsets[0]) != 0 or bool((lengths < 0).any()):
+                raise Invalid(f"EmbeddingBag {name!r}: offsets must begin with 0 and not fall")
+            bag_of = torch.arange(bags, device=ids.device).repeat_interleave(lengths)
+        else:
+            raise Invalid(f"EmbeddingBag {name!r}: ids of 2 dimensions, or of 1 with offsets")
+        rows = self.embedding(ids)
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.reshape(-1, 1)
+        return self._pool(rows, bag_of, bags)
+
+    def _pool(self, rows: torch.Tensor, bag_of: torch.Tensor, bags: int) -> torch.Tensor:
+        empty = rows.new_zeros((bags, rows.shape[1]))
+        if self.mode == "max":
+            index = bag_of.unsqueeze(1).expand_as(rows)
+            return empty.scatter_reduce(0, index, rows, "amax", include_self=False)
+        pooled = empty.index_add(0, bag_of, rows)
+        if self.mode == "sum":
+            return pooled
+        counts = torch.bincount(bag_of, minlength=bags).clamp(min=1).to(rows.dtype)
+        return pooled / counts.unsqueeze(1)

@@ -1,0 +1,374 @@
+"""Sparse tables: rows of weights by 64-bit ids."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _native
+from .errors import Invalid
+from .initializers import Initializer, Uniform
+from .optimizers import Optimizer
+
+__all__ = [
+    "CounterFilter",
+    "EmbeddingTable",
+    "Evicted",
+    "GlobalStepEvict",
+    "L2WeightEvict",
+    "TableCut",
+    "batch",
+    "cut",
+    "tables",
+]
+
+_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_SHARDS = 1024
+
+# In the order in which they were made; WeakSet has none.
+_made: List["weakref.ref[EmbeddingTable]"] = []
+
+
+@dataclass(frozen=True)
+class CounterFilter:
+    """Admits an id when it was looked up `filter_freq` times."""
+
+    filter_freq: int
+
+
+@dataclass(frozen=True)
+class GlobalStepEvict:
+    """Evicts rows that were not made or updated for more than `steps_to_live` steps."""
+
+    steps_to_live: int
+
+
+@dataclass(frozen=True)
+class L2WeightEvict:
+    """Evicts rows whose weights are shorter than `l2_weight_threshold`."""
+
+    l2_weight_threshold: float
+
+
+class Evicted(NamedTuple):
+    """What :meth:`EmbeddingTable.evict` removed."""
+
+    rows: int
+    pending: int  # counts of ids that were not admitted yet
+
+
+_Eviction = Union[GlobalStepEvict, L2WeightEvict]
+
+
+class EmbeddingTable:
+    """A sparse table: rows are made when an id is first looked up or updated.
+
+    Many threads may use it at once. Gradients of an id that a batch holds several times are summed
+    in order, then applied once.
+
+    Args:
+        name: of its tensors in checkpoints.
+        dim: weights of a row.
+        initializer: of new rows (:mod:`cairn.initializers`).
+        optimizer: of updates (:mod:`cairn.optimizers`).
+        dtype: of the weights: "float32", "float16" or "bfloat16". Slots are float32.
+        admission: an id gets a row only after it was looked up so often: a number, or
+            :class:`CounterFilter`. Until then lookups give the initial value, gradients are ignored.
+        eviction: what :meth:`evict` removes: :class:`GlobalStepEvict`, :class:`L2WeightEvict`, or
+            several.
+        seed: of the initial values.
+        shards: this process's part of the 1,024 logical shards, as (begin, end).
+        side_buffer_bytes: memory for the earlier content of rows that change while a checkpoint is
+            written; when it is used up, updates wait for the writer.
+
+    >>> import numpy as np, cairn
+    >>> table = cairn.EmbeddingTable(
+    ...     "users", 4,
+    ...     initializer=cairn.initializers.Constant(1.0),
+    ...     optimizer=cairn.optimizers.SGD(0.5),
+    ... )
+    >>> table.lookup([7, -3]).shape
+    (2, 4)
+    >>> table.apply_gradients([7, 7], np.ones((2, 4)))
+    >>> table.lookup([7])
+    array([[0., 0., 0., 0.]], dtype=float32)
+    >>> table.size()
+    2
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        *,
+        optimizer: Optimizer,
+        initializer: Optional[Initializer] = None,
+        dtype: str = "float32",
+        admission: Union[None, int, CounterFilter] = None,
+        eviction: Union[None, _Eviction, Sequence[_Eviction]] = None,
+        seed: int = 0,
+        shards: Tuple[int, int] = (0, _SHARDS),
+        side_buffer_bytes: int = 512 << 20,
+    ) -> None:
+        initializer = Uniform() if initializer is None else initializer
+        if not isinstance(optimizer, Optimizer):
+            raise Invalid(f"table {name!r}: optimizer: use one of cairn.optimizers")
+        if not isinstance(initializer, Initializer):
+            raise Invalid(f"table {name!r}: initializer: use one of cairn.initializers")
+        if str(dtype) not in _DTYPES:
+            raise Invalid(f"table {name!r}: dtype {dtype!r}: there are {', '.join(_DTYPES)}")
+        if not isinstance(dim, int) or not 0 < dim < 1 << 32:
+            raise Invalid(f"table {name!r}: dim must be a positive integer, not {dim!r}")
+        self.name = name
+        self.dim = dim
+        self.dtype = str(dtype)
+        self.optimizer = optimizer
+        self.initializer = initializer
+        self.shards = (int(shards[0]), int(shards[1]))
+        steps, norm = _eviction(name, eviction)
+        self._native = _native.Table.make(
+            {
+                "name": name,
+                "dim": dim,
+                "dtype": _DTYPES[self.dtype],
+                "optimizer": optimizer._described(),
+                "initializer": initializer._described(),
+                "seed": seed % (1 << 64),
+                "admission": _admission(name, admission),
+                "steps_to_live": steps,
+                "min_l2_norm": norm,
+                "shards": self.shards,
+                "side_buffer_bytes": side_buffer_bytes,
+            }
+        )
+        _made.append(weakref.ref(self, _made.remove))
+
+    def lookup(self, ids: Any, create: bool = True) -> np.ndarray:
+        """The weights of each id, as float32 of shape ``ids.shape + (dim,)``.
+
+        With ``create=False`` missing rows give their initial value and nothing changes.
+        """
+        flat, shape = _ids(self.name, ids)
+        out = np.empty((flat.size, self.dim), dtype=np.float32)
+        self._native.lookup(flat, out, create)
+        return out.reshape((*shape, self.dim))
+
+    def apply_gradients(self, ids: Any, grads: Any) -> None:
+        """Lets the optimizer change each id's row by its gradient."""
+        flat, _ = _ids(self.name, ids)
+        self._native.apply_gradients(flat, self._rows(flat, grads, "grads"))
+
+    def assign(self, ids: Any, values: Any) -> None:
+        """Sets weights; of an id given twice the last counts. Slots stay as they are."""
+        flat, _ = _ids(self.name, ids)
+        self._native.assign(flat, self._rows(flat, values, "values"))
+
+    def erase(self, ids: Any) -> int:
+        """Removes rows; returns how many there were."""
+        return self._native.erase(_ids(self.name, ids)[0])
+
+    def evict(self, step: int) -> Evicted:
+        """Removes what the eviction rules say, at `step`."""
+        return Evicted(*self._native.evict(step))
+
+    def clear(self) -> None:
+        """Removes everything."""
+        self._native.clear()
+
+    def items(self) -> Iterator[Tuple[int, np.ndarray]]:
+        """(id, weights) of each row, from a copy made now."""
+        keys, weights = self.arrays()
+        return zip(keys.tolist(), weights)
+
+    def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+        """All ids and their weights, as two arrays."""
+        keys, _, _, weights, _ = self._native.export()
+        return (
+            np.frombuffer(keys, dtype=np.int64),
+            np.frombuffer(weights, dtype=np.float32).reshape(-1, self.dim),
+        )
+
+    def rows(self) -> Dict[int, Dict[str, Any]]:
+        """Every row with its slots, frequency and version: for small tables and tests."""
+        keys, frequency, version, weights, slots = self._native.export()
+        count = len(keys) // 8
+        values = np.frombuffer(weights, dtype=np.float32).reshape(count, self.dim)
+        states = np.frombuffer(slots, dtype=np.float32).reshape(count, -1 if count else 0)
+        out: Dict[int, Dict[str, Any]] = {}
+        for i, key in enumerate(np.frombuffer(keys, dtype=np.int64).tolist()):
+            row: Dict[str, Any] = {
+                "weights": values[i],
+                "frequency": int(np.frombuffer(frequency, dtype=np.int64)[i]),
+                "version": int(np.frombuffer(version, dtype=np.int64)[i]),
+            }
+            at = 0
+            for name, width in self._native.slots():
+                row[name] = states[i, at : at + width]
+                at += width
+            out[key] = row
+        return out
+
+    def size(self) -> int:
+        """How many rows there are."""
+        return self._native.size()
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def pending(self) -> int:
+        """How many ids are counted and not admitted yet."""
+        return self._native.pending_size()
+
+    def memory(self) -> Dict[str, int]:
+        """Bytes by purpose: rows, index, tracking, side_buffer, pending."""
+        return self._native.memory()
+
+    @property
+    def slots(self) -> Dict[str, int]:
+        """What the optimizer keeps with each row: name → elements."""
+        return dict(self._native.slots())
+
+    @property
+    def step(self) -> int:
+        """The step that changes are stamped with; sessions set it."""
+        return self._native.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._native.step = step
+
+    @property
+    def learning_rate(self) -> float:
+        """Of updates from now on."""
+        return self._native.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self._native.learning_rate = rate
+
+    def __repr__(self) -> str:
+        return f"EmbeddingTable({self.name!r}, dim={self.dim}, {self.dtype}, {self.size()} rows)"
+
+    def _rows(self, flat: np.ndarray, rows: Any, what: str) -> np.ndarray:
+        array = np.ascontiguousarray(rows, dtype=np.float32)
+        if array.size != flat.size * self.dim:
+            raise Invalid(
+                f"table {self.name!r}: {flat.size} ids of {self.dim} weights need {what} of "
+                f"{flat.size * self.dim} elements, not {list(array.shape)}"
+            )
+        return array.reshape(flat.size, self.dim)
+
+
+class TableCut:
+    """The rows of a table at one instant, all or those that changed; made by :func:`cut`."""
+
+    def __init__(self, native: "_native.TableCut", table: EmbeddingTable) -> None:
+        self._native = native
+        self.table = table
+
+    @property
+    def summary(self) -> Dict[str, Any]:
+        """name, dim, dtype, rows, deleted, pending."""
+        return self._native.summary()
+
+    def committed(self) -> None:
+        """The rows are durable: they leave the set of changed rows."""
+        self._native.committed()
+
+    def failed(self) -> None:
+        """The rows will be in the next increment."""
+        self._native.failed()
+
+    @property
+    def quantization_error(self) -> Tuple[float, float]:
+        """The largest error of an 8-bit increment, absolute and relative to its row."""
+        return self._native.quantization_error()
+
+
+def cut(
+    tables: Sequence[EmbeddingTable],
+    kind: str = "full",
+    *,
+    quantize: bool = False,
+    compress_keys: bool = False,
+    also: Optional[Callable[[], Any]] = None,
+) -> List[TableCut]:
+    """Cuts tables at one instant; `also` is called at the same, to take dense state.
+
+    Args:
+        tables: which ones.
+        kind: "full", "cumulative" (since the last full) or "consecutive" (since the last save).
+        quantize: 8-bit rows in increments.
+        compress_keys: the column of keys as zstd.
+        also: called while nobody updates.
+    """
+    natives = _native.cut_tables([t._native for t in tables], kind, quantize, compress_keys, also)
+    return [TableCut(native, table) for native, table in zip(natives, tables)]
+
+
+def tables() -> List[EmbeddingTable]:
+    """Every table of this process that still lives, in the order in which they were made.
+
+    >>> import cairn
+    >>> t = cairn.EmbeddingTable("items", 2, optimizer=cairn.optimizers.SGD())
+    >>> [table.name for table in cairn.tables() if table is t]
+    ['items']
+    """
+    return [table for table in (made() for made in _made) if table is not None]
+
+
+@contextlib.contextmanager
+def batch() -> Iterator[None]:
+    """A ``with`` block that no cut divides: for steps that change several tables or dense state.
+
+    >>> import cairn
+    >>> with cairn.table.batch():
+    ...     pass
+    """
+    inside = _native.Batch()
+    inside.enter()
+    try:
+        yield
+    finally:
+        inside.leave()
+
+
+def _ids(name: str, ids: Any) -> Tuple[np.ndarray, Tuple[int, ...]]:
+    array = np.asarray(ids)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise Invalid(f"table {name!r}: ids must be integers, not {array.dtype}")
+    # Hashed features are often uint64: the same 64 bits.
+    return np.ascontiguousarray(array.astype(np.int64, copy=False)).reshape(-1), array.shape
+
+
+def _admission(name: str, admission: Union[None, int, CounterFilter]) -> Optional[int]:
+    count = admission.filter_freq if isinstance(admission, CounterFilter) else admission
+    if count is None:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < 1 << 31:
+        raise Invalid(f"table {name!r}: admission: a count of at least 1, not {count!r}")
+    return count
+
+
+def _eviction(
+    name: str, eviction: Union[None, _Eviction, Sequence[_Eviction]]
+) -> Tuple[Optional[int], Optional[float]]:
+    rules = [] if eviction is None else eviction
+    steps: Optional[int] = None
+    norm: Optional[float] = None
+    for rule in rules if isinstance(rules, (list, tuple)) else [rules]:
+        if isinstance(rule, GlobalStepEvict):
+            steps = int(rule.steps_to_live)
+        elif isinstance(rule, L2WeightEvict):
+            norm = float(rule.l2_weight_threshold)
+        else:
+            raise Invalid(
+                f"table {name!r}: eviction: GlobalStepEvict or L2WeightEvict, not {rule!r}"
+            )
+    return steps, norm

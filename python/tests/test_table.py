@@ -1,0 +1,260 @@
+"""Sparse tables from Python."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import cairn
+from cairn import initializers, optimizers
+from cairn.table import batch, cut
+
+
+def make(name="t", dim=4, **settings):
+    settings.setdefault("optimizer", optimizers.SGD(1.0))
+    settings.setdefault("initializer", initializers.Constant(0.0))
+    return cairn.EmbeddingTable(name, dim, **settings)
+
+
+def same_rows(a, b):
+    a, b = a.rows(), b.rows()
+    assert a.keys() == b.keys()
+    for key, row in a.items():
+        for name, value in row.items():
+            np.testing.assert_array_equal(value, b[key][name], err_msg=f"{key} {name}")
+
+
+def save(tables, kind="full", **settings):
+    """What a checkpoint would hold of each table."""
+    out = []
+    for each in cut(tables, kind, **settings):
+        out.append((kind, [each._native.read()]))
+        each.committed()
+    return out
+
+
+def test_lookup_gives_rows_in_the_shape_of_the_ids():
+    table = make(initializer=initializers.Normal(0, 1), seed=3)
+    rows = table.lookup([[1, 2, 3], [3, 2, -(2**63)]])
+    assert rows.shape == (2, 3, 4) and rows.dtype == np.float32
+    np.testing.assert_array_equal(rows[0, 2], rows[1, 0])
+    assert table.size() == len(table) == 4
+
+
+def test_lookup_without_create_makes_nothing():
+    table = make(initializer=initializers.Uniform(-1, 1))
+    before = table.lookup([5], create=False)
+    assert table.size() == 0
+    np.testing.assert_array_equal(table.lookup([5]), before)
+
+
+def test_unsigned_ids_are_the_same_64_bits():
+    table = make()
+    table.lookup(np.array([2**64 - 1], dtype=np.uint64))
+    assert list(table.rows()) == [-1]
+
+
+def test_gradients_of_one_id_are_summed():
+    table = make()
+    table.apply_gradients([7, 8, 7], np.full((3, 4), 0.5))
+    np.testing.assert_array_equal(table.lookup([7, 8]), [[-1] * 4, [-0.5] * 4])
+    assert table.rows()[7]["frequency"] == 2
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optimizers.SGD(0.1),
+        optimizers.Momentum(0.1, 0.9, nesterov=True),
+        optimizers.Adagrad(0.1),
+        optimizers.Adam(0.01),
+        optimizers.AdamW(0.01, weight_decay=0.1),
+        optimizers.Ftrl(0.1, l1=0.01),
+        optimizers.RowwiseAdagrad(0.1),
+    ],
+    ids=lambda o: type(o).__name__,
+)
+def test_every_optimizer_minimises_a_parabola(optimizer):
+    table = make(optimizer=optimizer, initializer=initializers.Constant(1.0))
+    for _ in range(200):
+        table.apply_gradients([1], 2 * table.lookup([1]))
+    assert np.abs(table.lookup([1])).max() < 0.5
+    assert set(table.rows()[1]) == {"weights", "frequency", "version", *table.slots}
+
+
+def test_adagrad_is_torchs():
+    torch = pytest.importorskip("torch")
+    table = make(optimizer=optimizers.Adagrad(0.1, initial_accumulator_value=1.0))
+    weight = torch.zeros(4, requires_grad=True)
+    theirs = torch.optim.Adagrad([weight], lr=0.1, initial_accumulator_value=1.0, eps=0)
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        g = rng.normal(size=4).astype(np.float32)
+        table.apply_gradients([1], g)
+        weight.grad = torch.from_numpy(g)
+        theirs.step()
+    np.testing.assert_allclose(table.lookup([1])[0], weight.detach().numpy(), rtol=1e-5)
+
+
+def test_assign_erase_and_items():
+    table = make(dim=2)
+    table.assign([1, 2, 3], [[1, 1], [2, 2], [3, 3]])
+    assert table.erase([2, 99]) == 1
+    assert {key: row.tolist() for key, row in table.items()} == {1: [1, 1], 3: [3, 3]}
+    table.clear()
+    assert list(table.items()) == []
+
+
+def test_admission_counts_lookups():
+    table = make(admission=cairn.CounterFilter(3))
+    table.lookup([1, 1])
+    table.apply_gradients([1], np.ones((1, 4)))
+    assert (table.size(), table.pending()) == (0, 1)
+    table.lookup([1])
+    assert (table.size(), table.pending()) == (1, 0)
+
+
+def test_eviction_by_age_and_by_length():
+    table = make(
+        dim=1,
+        eviction=[cairn.GlobalStepEvict(5), cairn.L2WeightEvict(0.5)],
+        optimizer=optimizers.SGD(),
+    )
+    table.step = 1
+    table.assign([1, 2, 3], [[1], [1], [0.1]])
+    table.step = 9
+    table.assign([2], [[2]])
+    assert table.evict(9) == (2, 0)
+    assert list(table.rows()) == [2]
+
+
+def test_bad_arguments_are_refused_by_name():
+    for settings, word in [
+        ({"dim": 0}, "dim"),
+        ({"dtype": "int8"}, "int8"),
+        ({"optimizer": "adam"}, "optimizer"),
+        ({"initializer": 3}, "initializer"),
+        ({"admission": 0}, "admission"),
+        ({"eviction": 5}, "eviction"),
+        ({"shards": (4, 4)}, "shards"),
+        ({"optimizer": optimizers.SGD(float("nan"))}, "learning_rate"),
+    ]:
+        with pytest.raises(cairn.Invalid, match=word):
+            make(**settings)
+    table = make()
+    with pytest.raises(cairn.Invalid, match="integers"):
+        table.lookup([0.5])
+    with pytest.raises(cairn.Invalid, match="8 elements"):
+        table.apply_gradients([1, 2], np.zeros((2, 3)))
+    with pytest.raises(cairn.Error, match="eviction"):
+        table.evict(1)
+
+
+def test_tables_lists_the_living_in_order():
+    a, b = make("a"), make("b")
+    assert [t for t in cairn.tables() if t in (a, b)] == [a, b]
+    del a
+    gc.collect()
+    assert "a" not in [t.name for t in cairn.tables()]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_full_and_increments_bring_everything_back(dtype):
+    table = make(dtype=dtype, optimizer=optimizers.Adagrad(0.1), initializer=initializers.Normal())
+    table.apply_gradients(np.arange(500), np.ones((500, 4)))
+    chain = save([table])
+    for i in range(3):
+        table.apply_gradients(np.arange(i * 10, i * 10 + 20), np.ones((20, 4)))
+        table.erase([400 + i])
+        chain += save([table], "consecutive")
+    assert chain[-1][1][0]["keys"][1] == [20]
+    other = make(dtype=dtype, optimizer=optimizers.Adagrad(0.1), initializer=initializers.Normal())
+    other._native.load(chain, False)
+    same_rows(table, other)
+
+
+def test_quantized_increments_tell_their_error():
+    table = make(dim=16, optimizer=optimizers.Adagrad(0.1), initializer=initializers.Normal())
+    table.lookup(np.arange(100))
+    save([table])
+    table.apply_gradients(np.arange(100), np.ones((100, 16)))
+    (increment,) = cut([table], "cumulative", quantize=True, compress_keys=True)
+    columns = increment._native.read()
+    assert columns["values"][0] == "I8" and "keys_zstd" in columns
+    absolute, relative = increment.quantization_error
+    assert 0 < absolute and 0 < relative < 0.5 / 127 + 1e-6
+
+
+def test_an_increment_without_a_full_is_refused():
+    with pytest.raises(cairn.Error, match="save a full one first"):
+        cut([make()], "cumulative")
+
+
+def test_another_optimizer_is_a_mismatch():
+    table = make(optimizer=optimizers.Adagrad(0.1))
+    table.lookup([1])
+    chain = save([table])
+    with pytest.raises(cairn.Mismatch, match="accumulator"):
+        make(optimizer=optimizers.SGD(0.1))._native.load(chain, False)
+
+
+def test_a_cut_takes_dense_state_of_the_same_instant():
+    table, dense = make(dim=1), np.zeros(1)
+    stop = threading.Event()
+
+    def train():
+        while not stop.is_set():
+            with batch():
+                table.apply_gradients([1], [[-1.0]])
+                dense[0] += 1
+
+    table.assign([1], [[0.0]])
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        for _ in range(30):
+            seen = []
+            (each,) = cut([table], also=lambda seen=seen: seen.append(dense[0]))
+            value = np.frombuffer(each._native.read()["values"][2], dtype=np.float32)[0]
+            assert value == seen[0]
+            each.failed()
+    finally:
+        stop.set()
+        trainer.join()
+
+
+def test_an_error_of_the_callback_is_raised_and_nothing_is_cut():
+    table = make()
+    table.lookup([1])
+
+    def fail():
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        cut([table], also=fail)
+    assert save([table])[0][1][0]["keys"][1] == [1]
+
+
+def test_a_cut_keeps_its_table_alive():
+    (each,) = cut([make()])
+    native = each._native
+    del each
+    gc.collect()
+    native.failed()
+
+
+def test_threads_update_together():
+    table = make(dim=1)
+    ids = np.arange(200)
+
+    def work():
+        for _ in range(100):
+            table.apply_gradients(ids, np.full((200, 1), -1.0))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert set(table.lookup(ids).ravel()) == {400.0}

@@ -1,0 +1,116 @@
+"""torch modules on top of tables."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cairn  # noqa: E402
+import cairn.torch  # noqa: E402
+from cairn import initializers, optimizers  # noqa: E402
+
+
+def pair(rows=50, dim=6, lr=0.1):
+    """A table and a torch embedding with the same weights."""
+    table = cairn.EmbeddingTable(
+        "t", dim, optimizer=optimizers.SGD(lr), initializer=initializers.Normal(0, 1)
+    )
+    theirs = torch.nn.Embedding(rows, dim)
+    with torch.no_grad():
+        theirs.weight.copy_(torch.from_numpy(table.lookup(np.arange(rows))))
+    return table, theirs
+
+
+def test_embedding_trains_as_torchs_does():
+    table, theirs = pair()
+    ours = cairn.torch.Embedding(table)
+    sgd = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        ids = torch.randint(0, 50, (8, 3), generator=generator)
+        ours(ids).square().sum().backward()
+        sgd.zero_grad()
+        theirs(ids).square().sum().backward()
+        sgd.step()
+    np.testing.assert_allclose(
+        table.lookup(np.arange(50)), theirs.weight.detach().numpy(), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_are_torchs(mode):
+    table, theirs = pair()
+    ours = cairn.torch.EmbeddingBag(table, mode=mode)
+    bag = torch.nn.EmbeddingBag.from_pretrained(theirs.weight, freeze=False, mode=mode)
+    flat, offsets = torch.tensor([1, 2, 3, 3, 9]), torch.tensor([0, 2, 2])
+    torch.testing.assert_close(ours(flat, offsets), bag(flat, offsets))
+    table_ids = torch.tensor([[1, 2], [3, 4]])
+    ours(table_ids).square().sum().backward()
+    bag(table_ids).square().sum().backward()
+    want = bag.weight.detach() - 0.1 * bag.weight.grad
+    np.testing.assert_allclose(table.lookup(np.arange(50)), want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_weighted_sums():
+    table, theirs = pair()
+    weights = torch.tensor([0.5, 2.0, 1.0])
+    ids, offsets = torch.tensor([4, 5, 6]), torch.tensor([0, 1])
+    ours = cairn.torch.EmbeddingBag(table, mode="sum")(ids, offsets, weights)
+    bag = torch.nn.EmbeddingBag.from_pretrained(theirs.weight, mode="sum")
+    torch.testing.assert_close(ours, bag(ids, offsets, per_sample_weights=weights))
+
+
+def test_evaluation_makes_no_rows():
+    table, _ = pair()
+    module = cairn.torch.Embedding(table)
+    with torch.no_grad():
+        module(torch.tensor([1000]))
+    module.eval()
+    assert not module(torch.tensor([1001])).requires_grad
+    assert table.size() == 50
+
+
+def test_padding_is_zero_and_not_trained():
+    table, _ = pair()
+    module = cairn.torch.Embedding(table, padding_idx=0)
+    before = table.lookup([0])
+    out = module(torch.tensor([[0, 1], [2, 0]]))
+    assert not out[0, 0].any() and out[0, 1].any() and not out[1, 1].any()
+    out.sum().backward()
+    np.testing.assert_array_equal(table.lookup([0]), before)
+
+
+def test_wrong_input_is_refused():
+    table, _ = pair()
+    with pytest.raises(cairn.Invalid, match="integers"):
+        cairn.torch.Embedding(table)(torch.tensor([0.5]))
+    bag = cairn.torch.EmbeddingBag(table)
+    with pytest.raises(cairn.Invalid, match="offsets"):
+        bag(torch.tensor([1, 2]))
+    with pytest.raises(cairn.Invalid, match="offsets"):
+        bag(torch.tensor([1, 2]), torch.tensor([1]))
+    with pytest.raises(cairn.Invalid, match="mode"):
+        cairn.torch.EmbeddingBag(table, mode="median")
+
+
+def test_a_model_of_two_towers_learns():
+    torch.manual_seed(0)
+    settings = dict(optimizer=optimizers.Adagrad(0.5), initializer=initializers.Normal(0, 0.3))
+    users = cairn.EmbeddingTable("users", 8, **settings)
+    items = cairn.EmbeddingTable("items", 8, **settings)
+    user, item = cairn.torch.Embedding(users), cairn.torch.Embedding(items)
+    head = torch.nn.Linear(1, 1)
+    torch.nn.init.ones_(head.weight)
+    dense = torch.optim.SGD(head.parameters(), lr=0.1)
+    losses = []
+    for _ in range(300):
+        u, i = torch.randint(0, 20, (64,)), torch.randint(0, 20, (64,))
+        score = head((user(u * 10**9) * item(i - 10)).sum(-1, keepdim=True)).squeeze(-1)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            score, ((u + i) % 2).to(torch.float32)
+        )
+        dense.zero_grad()
+        loss.backward()
+        dense.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.5 * losses[0]

@@ -1,0 +1,187 @@
+#include "table/column_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "table/quantize.h"
+
+namespace cairn::table {
+namespace {
+
+// Rows copied under one lock: some ten microseconds.
+constexpr std::size_t kPiece = 128;
+
+bool IsPayload(const ColumnSpec& column) {
+  return column.kind == ColumnKind::kPayload || column.kind == ColumnKind::kQuantized ||
+         column.kind == ColumnKind::kScale;
+}
+
+RowStore* StoreIn(Shard* shard, StoreKind kind) {
+  switch (kind) {
+    case StoreKind::kRows:
+      return &shard->rows;
+    case StoreKind::kDeleted:
+      return shard->deleted.get();
+    case StoreKind::kPending:
+      return shard->pending.get();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+CutProgress::CutProgress(TableImpl* table, const std::vector<ColumnSpec>& columns)
+    : table_(table),
+      readers_(table->layout().columns().size()),
+      payload_passed_(table->layout().columns().size()) {
+  for (const ColumnSpec& column : columns) {
+    ++columns_[static_cast<std::size_t>(column.store)];
+    if (IsPayload(column)) ++readers_[column.payload];
+  }
+  for (auto& passed : passed_) passed.resize(kTableShards);
+  for (auto& passed : payload_passed_) passed.resize(kTableShards);
+}
+
+void CutProgress::Passed(const ColumnSpec& column, std::uint32_t shard) {
+  const auto store_kind = static_cast<std::size_t>(column.store);
+  const bool last = ++passed_[store_kind][shard] == columns_[store_kind];
+  const bool drop =
+      IsPayload(column) && ++payload_passed_[column.payload][shard] == readers_[column.payload];
+  if (!last && !drop) return;
+  const MutexLock lock(table_->LockOf(shard));
+  RowStore* store = StoreIn(table_->FindShard(shard), column.store);
+  if (last) {
+    store->EndCopy();
+  } else {
+    store->DropCutColumn(column.payload);
+  }
+}
+
+ColumnSource::ColumnSource(TableImpl* table, const ColumnSpec* spec,
+                           std::span<const std::uint32_t> counts, CutProgress* progress,
+                           TableCut::Error* error)
+    : table_(table), spec_(spec), counts_(counts), progress_(progress), error_(error) {
+  if (IsPayload(*spec)) {
+    const RowLayout::Column& column = table->layout().columns()[spec->payload];
+    last_byte_ = column.offset + column.bytes - 1;
+  }
+  if (spec->kind == ColumnKind::kQuantized || spec->kind == ColumnKind::kScale) {
+    floats_.resize(spec->payload == 0 ? table->layout().dim()
+                                      : table->layout().slots()[spec->payload - 1].width);
+  }
+}
+
+RowStore* ColumnSource::StoreOf(Shard* shard) const { return StoreIn(shard, spec_->store); }
+
+Status ColumnSource::Fill(std::uint64_t offset, std::span<std::byte> into) {
+  if (offset != next_) {
+    return InternalError(
+        fmt::format("column {} of table \"{}\" was asked for byte {} after byte {}", spec_->name,
+                    table_->options().name, offset, next_));
+  }
+  next_ += into.size();
+  while (!into.empty()) {
+    if (carried_ < carry_.size()) {
+      const std::size_t n = std::min(into.size(), carry_.size() - carried_);
+      std::memcpy(into.data(), carry_.data() + carried_, n);
+      carried_ += n;
+      into = into.subspan(n);
+      continue;
+    }
+    if (into.size() < spec_->row_bytes) {
+      carry_.resize(spec_->row_bytes);
+      carried_ = 0;
+      RETURN_IF_ERROR(Produce(carry_).status());
+      continue;
+    }
+    ASSIGN_OR_RETURN(const std::size_t rows, Produce(into));
+    into = into.subspan(rows * spec_->row_bytes);
+  }
+  return Status::Ok();
+}
+
+Result<std::size_t> ColumnSource::Produce(std::span<std::byte> out) {
+  while (shard_ < kTableShards && done_in_shard_ == counts_[shard_]) {
+    ++shard_;
+    done_in_shard_ = 0;
+    cursor_ = {};
+  }
+  if (shard_ == kTableShards) {
+    return InternalError(fmt::format("column {} of table \"{}\" has no further rows", spec_->name,
+                                     table_->options().name));
+  }
+  std::array<RowStore::CutRow, kPiece> rows;
+  const std::size_t want = std::min<std::size_t>(
+      {kPiece, out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_});
+  std::size_t found = 0;
+  if (done_in_shard_ == 0) StoreOf(table_->FindShard(shard_))->SortCutRows();
+  {
+    const MutexLock lock(table_->LockOf(shard_));
+    const RowStore* store = StoreOf(table_->FindShard(shard_));
+    found = store->NextCutRows(&cursor_, std::span(rows).first(want), last_byte_);
+    for (std::size_t i = 0; i < found; ++i) {
+      Write(*store, rows[i], out.data() + i * spec_->row_bytes);
+    }
+  }
+  if (found < want) {
+    return InternalError(fmt::format("shard {} of table \"{}\" has {} rows fewer than at the cut",
+                                     shard_, table_->options().name, want - found));
+  }
+  done_in_shard_ += static_cast<std::uint32_t>(found);
+  if (done_in_shard_ == counts_[shard_]) progress_->Passed(*spec_, shard_);
+  return found;
+}
+
+void ColumnSource::Write(const RowStore& store, const RowStore::CutRow& row, std::byte* out) {
+  std::int64_t number = 0;
+  switch (spec_->kind) {
+    case ColumnKind::kKey:
+      number = row.header->key;
+      break;
+    case ColumnKind::kFrequency:
+      number = row.header->frequency;
+      break;
+    case ColumnKind::kVersion:
+      number = row.header->version;
+      break;
+    case ColumnKind::kPayload:
+      std::memcpy(out, store.CutColumn(row, spec_->payload), spec_->row_bytes);
+      return;
+    case ColumnKind::kQuantized:
+    case ColumnKind::kScale:
+      WriteQuantized(store.CutColumn(row, spec_->payload), out);
+      return;
+  }
+  std::memcpy(out, &number, sizeof number);
+}
+
+void ColumnSource::WriteQuantized(const std::byte* stored, std::byte* out) {
+  if (spec_->payload == 0) {
+    table_->layout().ReadStored(stored, floats_.data());
+  } else {
+    std::memcpy(floats_.data(), stored, floats_.size() * sizeof(float));
+  }
+  const float scale = RowScale(floats_);
+  if (spec_->kind == ColumnKind::kScale) {
+    std::memcpy(out, &scale, sizeof scale);
+    return;
+  }
+  auto* integers = reinterpret_cast<std::int8_t*>(out);
+  QuantizeRow(floats_, scale, integers);
+  for (std::size_t i = 0; i < floats_.size(); ++i) {
+    const double error = std::fabs(static_cast<double>(floats_[i]) -
+                                   static_cast<double>(integers[i]) * static_cast<double>(scale));
+    if (!(error > 0)) continue;
+    error_->max_abs = std::max(error_->max_abs, error);
+    if (scale > 0) {
+      error_->max_relative =
+          std::max(error_->max_relative, error / (static_cast<double>(scale) * 127.0));
+    }
+  }
+}
+
+}  // namespace cairn::table

@@ -1,0 +1,152 @@
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include <cairn/table.h>
+
+#include "base/thread_annotations.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kSlots = 64;
+// A cut takes some ten microseconds: whoever it holds back looks for as long before it sleeps.
+constexpr int kLooks = 2000;
+
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+std::size_t ThreadNumber() {
+  static std::atomic<std::size_t> next{0};
+  thread_local const std::size_t number = next.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
+/// How deep this thread is inside of the gates that it entered.
+struct Inside {
+  const void* gate;
+  int depth;
+};
+std::vector<Inside>& InsideOfThread() {
+  thread_local std::vector<Inside> inside;
+  return inside;
+}
+Inside* FindInside(const void* gate) {
+  for (Inside& entry : InsideOfThread()) {
+    if (entry.gate == gate) return &entry;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+/// Each thread counts itself in on a cache line of its own. Both sides write and then look at what
+/// the other wrote, in one total order, so that at least one of them sees the other.
+struct CutGate::Impl {
+  struct alignas(64) Slot {
+    std::atomic<std::uint32_t> inside{0};
+  };
+  std::array<Slot, kSlots> slots;
+  std::atomic<bool> closed{false};
+  Mutex cutting;  // one cut at a time
+  Mutex mu;
+  CondVar opened;
+
+  void AwaitOpen() {
+    for (int i = 0; i < kLooks; ++i) {
+      if (!closed.load(std::memory_order_acquire)) return;
+      Relax();
+    }
+    const MutexLock lock(&mu);
+    while (closed.load(std::memory_order_acquire)) opened.Wait(&mu);
+  }
+
+  bool Empty() const {
+    for (const Slot& slot : slots) {
+      if (slot.inside.load(std::memory_order_seq_cst) != 0) return false;
+    }
+    return true;
+  }
+
+  void AwaitEmpty() const {
+    for (int i = 0; i < kLooks; ++i) {
+      if (Empty()) return;
+      Relax();
+    }
+    // Batches take up to milliseconds; those that wait for room in a side buffer, longer.
+    constexpr int kYields = 2000;
+    for (int i = 0; !Empty(); ++i) {
+      if (i < kYields) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    }
+  }
+
+  void Open() {
+    {
+      const MutexLock lock(&mu);
+      closed.store(false, std::memory_order_seq_cst);
+    }
+    opened.NotifyAll();
+  }
+};
+
+CutGate::CutGate() : impl_(std::make_unique<Impl>()) {}
+CutGate::~CutGate() = default;
+
+const std::shared_ptr<CutGate>& CutGate::Process() {
+  static const auto* gate = new std::shared_ptr<CutGate>(std::make_shared<CutGate>());
+  return *gate;
+}
+
+CutGate::Batch::Batch(CutGate* gate) : gate_(gate), slot_(nullptr) {
+  if (Inside* inside = FindInside(gate)) {
+    ++inside->depth;
+    return;
+  }
+  InsideOfThread().push_back({gate, 1});
+  Impl::Slot& slot = gate->impl_->slots[ThreadNumber() % kSlots];
+  slot_ = &slot;
+  while (true) {
+    slot.inside.fetch_add(1, std::memory_order_seq_cst);
+    if (!gate->impl_->closed.load(std::memory_order_seq_cst)) return;
+    slot.inside.fetch_sub(1, std::memory_order_seq_cst);
+    gate->impl_->AwaitOpen();
+  }
+}
+
+CutGate::Batch::~Batch() {
+  Inside* inside = FindInside(gate_);
+  if (--inside->depth > 0) return;
+  *inside = InsideOfThread().back();
+  InsideOfThread().pop_back();
+  static_cast<Impl::Slot*>(slot_)->inside.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+Status CutGate::Exclusive(const std::function<Status()>& fn) {
+  if (FindInside(this) != nullptr) {
+    return FailedPreconditionError(
+        "a cut inside of a batch would wait for itself: leave the batch first");
+  }
+  const MutexLock lock(&impl_->cutting);
+  impl_->closed.store(true, std::memory_order_seq_cst);
+  impl_->AwaitEmpty();
+  Status status;
+  try {
+    status = fn();
+  } catch (...) {
+    impl_->Open();
+    throw;
+  }
+  impl_->Open();
+  return status;
+}
+
+}  // namespace cairn

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace cairn::table {
+
+/// Rows as 8-bit integers: element = integer × scale, where the scale is the row's largest
+/// magnitude over 127 (docs/format/tables.md). Not finite elements: the scale is NaN or infinite,
+/// and so is what comes back.
+float RowScale(std::span<const float> row);
+void QuantizeRow(std::span<const float> row, float scale, std::int8_t* out);
+void DequantizeRow(const std::int8_t* stored, float scale, std::span<float> row);
+
+}  // namespace cairn::table

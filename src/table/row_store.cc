@@ -1,0 +1,265 @@
+#include "table/row_store.h"
+
+#include <algorithm>
+#include <new>
+
+namespace cairn::table {
+namespace {
+
+// Chunks grow with the shard, so that small tables stay small and the rest of the last chunk is
+// little against the others.
+constexpr std::size_t kFirstChunkBytes = 512;
+constexpr std::size_t kLargestChunkBytes = 32u << 10;
+
+template <typename T>
+void Free(std::vector<T>* list) {
+  std::vector<T>().swap(*list);
+}
+
+bool Alive(const RowHeader* row) { return row->frequency != kDeadRow; }
+
+}  // namespace
+
+RowHeader* RowStore::TakePlace() {
+  if (!free_.empty()) {
+    RowHeader* row = free_.back();
+    free_.pop_back();
+    return row;
+  }
+  if (chunks_.empty() || used_in_last_ == chunks_.back().rows) {
+    const std::size_t stride = layout_->stride();
+    const std::size_t bytes =
+        std::clamp<std::size_t>(capacity_ * stride / 8, kFirstChunkBytes, kLargestChunkBytes);
+    const auto rows = static_cast<std::uint32_t>(std::max<std::size_t>(bytes / stride, 1));
+    chunks_.reserve(chunks_.size() + 1);
+    std::byte* base = slab_->Allocate(rows * stride);
+    if (base == nullptr) throw std::bad_alloc();
+    chunks_.push_back({base, rows});
+    capacity_ += rows;
+    used_in_last_ = 0;
+  }
+  RowHeader* row = At(chunks_.back(), used_in_last_++);
+  row->frequency = kDeadRow;  // until it is in the index
+  return row;
+}
+
+RowHeader* RowStore::Insert(std::int64_t key, std::uint64_t hash, const Epoch& epoch) {
+  if (kTracking && epoch.tracking) {
+    if (current_.size() == current_.capacity()) current_.reserve(current_.size() * 3 / 2 + 8);
+  }
+  if (free_.size() == free_.capacity()) free_.reserve(free_.size() + 1);
+  RowHeader* row = TakePlace();
+  row->key = key;  // before the index grows: it reads the keys
+  try {
+    index_.Insert(hash, row);
+  } catch (const std::bad_alloc&) {
+    free_.push_back(row);
+    throw;
+  }
+  row->version = 0;
+  row->frequency = 0;
+  if constexpr (kTracking) {
+    // A place that was freed in this epoch is in the list already.
+    if (epoch.tracking && row->epoch != epoch.number) current_.push_back(row);
+    ++in_current_;
+    ++since_parent_;
+    ++since_base_;
+  }
+  row->epoch = epoch.number;
+  return row;
+}
+
+bool RowStore::KeepForCut(const RowHeader* row) {
+  if (!Alive(row) || row->epoch > scope_.epoch) return true;
+  if (!scope_.full && row->epoch <= scope_.from) return true;
+  if (pre_images_ == nullptr) pre_images_ = std::make_unique<PreImages>(layout_, cut_dropped_);
+  const std::uint64_t cost = pre_images_->CostOfOne();
+  if (!side_->Take(cost)) return false;
+  try {
+    pre_images_->Keep(row);
+  } catch (const std::bad_alloc&) {
+    side_->Release(cost);
+    throw;
+  }
+  return true;
+}
+
+bool RowStore::FirstTouch(RowHeader* row, const Epoch& epoch, const DurableEpochs& durable) {
+  if (epoch.tracking && current_.size() == current_.capacity()) {
+    current_.reserve(current_.size() * 3 / 2 + 8);
+  }
+  if (cutting_ && !KeepForCut(row)) return false;
+  if (epoch.tracking) {
+    current_.push_back(row);
+    ++in_current_;
+    if (row->epoch <= durable.parent) ++since_parent_;
+    if (row->epoch <= durable.base) ++since_base_;
+  }
+  row->epoch = epoch.number;
+  return true;
+}
+
+bool RowStore::Erase(RowHeader* row, std::uint64_t hash, const Epoch& epoch,
+                     const DurableEpochs& durable) {
+  if (free_.size() == free_.capacity()) free_.reserve(free_.size() * 3 / 2 + 8);
+  if (!Touch(row, epoch, durable)) return false;
+  index_.Remove(row->key, hash);
+  row->frequency = kDeadRow;
+  free_.push_back(row);
+  if (kTracking && epoch.tracking) {
+    --in_current_;
+    --since_parent_;
+    --since_base_;
+  }
+  return true;
+}
+
+std::uint64_t RowStore::BeginCut(const CutScope& scope) {
+  scope_ = scope;
+  cutting_ = true;
+  cut_sorted_ = false;
+  cut_dropped_ = 0;
+  closed_.swap(current_);
+  in_current_ = 0;
+  cut_chunks_ = static_cast<std::uint32_t>(chunks_.size());
+  cut_used_in_last_ = used_in_last_;
+  if (scope.full) return index_.size();
+  return scope.cumulative ? since_base_ : since_parent_;
+}
+
+bool RowStore::AtCut(const RowHeader* slot, bool earlier, CutRow* row) const {
+  row->header = slot;
+  row->live = slot;
+  if (slot->epoch > scope_.epoch) {
+    if (pre_images_ == nullptr || !pre_images_->Find(slot, &row->image)) return false;
+    row->header = row->image.header;
+    row->live = nullptr;
+  }
+  if (!Alive(row->header)) return false;
+  if (scope_.full) return true;
+  // A row of the closed epoch may stand in the earlier list too: it is given out from the other.
+  return row->header->epoch > scope_.from && (!earlier || row->header->epoch < scope_.epoch);
+}
+
+void RowStore::SortCutRows() {
+  if (cut_sorted_ || scope_.full) return;
+  std::sort(earlier_.begin(), earlier_.end());
+  std::sort(closed_.begin(), closed_.end());
+  cut_sorted_ = true;
+}
+
+std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows,
+                                  std::size_t offset) const {
+  constexpr std::size_t kAhead = 16;
+  std::size_t found = 0;
+  if (scope_.full) {
+    for (; cursor->list < cut_chunks_; ++cursor->list, cursor->at = 0) {
+      const Chunk& chunk = chunks_[cursor->list];
+      const std::size_t end = cursor->list + 1 == cut_chunks_ ? cut_used_in_last_ : chunk.rows;
+      while (cursor->at < end) {
+        if (found == rows.size()) return found;
+        if (AtCut(At(chunk, cursor->at++), false, &rows[found])) ++found;
+      }
+    }
+    return found;
+  }
+  for (; cursor->list < 2; ++cursor->list, cursor->at = 0) {
+    const bool earlier = cursor->list == 0;
+    const std::vector<RowHeader*>& list = earlier ? earlier_ : closed_;
+    while (cursor->at < list.size()) {
+      if (found == rows.size()) return found;
+      if (cursor->at + kAhead < list.size()) {
+        const std::byte* ahead = RowLayout::Bytes(list[cursor->at + kAhead]);
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + offset);
+      }
+      if (AtCut(list[cursor->at++], earlier, &rows[found])) ++found;
+    }
+  }
+  return found;
+}
+
+void RowStore::DropCutColumn(std::size_t column) {
+  cut_dropped_ |= std::uint64_t{1} << column;
+  if (pre_images_ != nullptr) side_->Release(pre_images_->DropColumn(column));
+}
+
+void RowStore::EndCopy() {
+  cutting_ = false;
+  if (pre_images_ == nullptr) return;
+  const std::uint64_t bytes = pre_images_->bytes();
+  pre_images_ = nullptr;
+  side_->Release(bytes);
+}
+
+void RowStore::EndCut(bool committed, const DurableEpochs& durable) {
+  if (committed && scope_.full) {
+    Free(&earlier_);
+    since_base_ = in_current_;
+    since_parent_ = in_current_;
+  } else {
+    if (committed) since_parent_ = in_current_;
+    const auto stays = [&](const RowHeader* row) {
+      return Alive(row) && row->epoch > durable.base && row->epoch <= scope_.epoch;
+    };
+    std::erase_if(earlier_,
+                  [&](const RowHeader* row) { return !stays(row) || row->epoch == scope_.epoch; });
+    constexpr std::size_t kAhead = 8;
+    earlier_.reserve(earlier_.size() + closed_.size());
+    for (std::size_t i = 0; i < closed_.size(); ++i) {
+      if (i + kAhead < closed_.size()) __builtin_prefetch(closed_[i + kAhead]);
+      if (stays(closed_[i])) earlier_.push_back(closed_[i]);
+    }
+  }
+  closed_.clear();  // its memory serves the next epoch
+}
+
+RowHeader* RowStore::Next(Cursor* cursor) const {
+  for (; cursor->chunk < chunks_.size(); ++cursor->chunk, cursor->at = 0) {
+    const Chunk& chunk = chunks_[cursor->chunk];
+    const std::uint32_t end = cursor->chunk + 1 == chunks_.size() ? used_in_last_ : chunk.rows;
+    while (cursor->at < end) {
+      RowHeader* row = At(chunk, cursor->at++);
+      if (Alive(row)) return row;
+    }
+  }
+  return nullptr;
+}
+
+void RowStore::EndLoad() {
+  std::erase_if(current_, [](const RowHeader* row) { return !Alive(row); });
+  current_.shrink_to_fit();
+  earlier_ = std::move(current_);
+  Free(&current_);
+  in_current_ = 0;
+  since_parent_ = 0;
+  since_base_ = earlier_.size();
+}
+
+void RowStore::Forget(std::uint32_t epoch) {
+  Cursor cursor;
+  while (RowHeader* row = Next(&cursor)) {
+    if (row->epoch > epoch) continue;
+    free_.reserve(free_.size() + 1);
+    index_.Remove(row->key, IndexHash(row->key));
+    row->frequency = kDeadRow;
+    free_.push_back(row);
+  }
+}
+
+void RowStore::Reset() {
+  EndCopy();
+  index_.Reset();
+  Free(&chunks_);
+  used_in_last_ = 0;
+  capacity_ = 0;
+  Free(&free_);
+  Free(&current_);
+  Free(&closed_);
+  Free(&earlier_);
+  in_current_ = 0;
+  since_parent_ = 0;
+  since_base_ = 0;
+}
+
+}  // namespace cairn::table

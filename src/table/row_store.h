@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "table/key_index.h"
+#include "table/pre_images.h"
+#include "table/row_layout.h"
+#include "table/side_buffer.h"
+#include "table/slab.h"
+
+namespace cairn::table {
+
+// Off only in the benchmark that measures what tracking costs.
+#if defined(CAIRN_TABLE_UNTRACKED)
+inline constexpr bool kTracking = false;
+#else
+inline constexpr bool kTracking = true;
+#endif
+
+/// The time between two cuts, as seen by an update. It does not change while a batch is inside of
+/// the gate.
+struct Epoch {
+  std::uint32_t number = 1;
+  bool tracking = false;  // changed rows are listed: a full was cut or loaded
+};
+
+/// Which epochs are durable: rows changed after `base` are in a cumulative increment, rows changed
+/// after `parent` in a consecutive one.
+struct DurableEpochs {
+  std::uint32_t base = 0;
+  std::uint32_t parent = 0;
+};
+
+/// Which rows belong to a cut: those alive and changed after `from` (a full: all that are alive).
+struct CutScope {
+  std::uint32_t epoch = 0;  // the one that the cut closed
+  std::uint32_t from = 0;
+  bool full = false;
+  bool cumulative = false;
+};
+
+/// The records of one logical shard: arena, index, changed rows, and what a cut under way needs.
+///
+/// Changed rows. A record's epoch is that of its last change, and it is in the list of the current
+/// epoch exactly when its epoch is the current one, alive or not. So no set is needed: the first
+/// touch in an epoch appends. At a cut the list is put aside whole (`closed_`); when the cut is
+/// over it is merged with what earlier ones left (`earlier_`: distinct, changed after the base and
+/// before the closed epoch). Places of removed rows are used again at once.
+///
+/// A cut under way. Its rows are found by walking the lists (a full: the arena up to where it
+/// reached), as often as there are columns. A record whose epoch is after the cut's was changed
+/// since: its content at the cut is in the pre-images, and if it is not there the record did not
+/// belong to the cut.
+///
+/// The shard's lock guards all of it but PrefetchIndex. std::bad_alloc passes through, with nothing
+/// changed that anybody sees.
+class RowStore {
+ public:
+  RowStore(const RowLayout* layout, Slab* slab, SideBuffer* side)
+      : layout_(layout), slab_(slab), side_(side) {}
+
+  const RowLayout& layout() const { return *layout_; }
+  std::size_t size() const { return index_.size(); }
+
+  void PrefetchIndex(std::uint64_t hash) const { index_.Prefetch(hash); }
+  RowHeader* Candidate(std::uint64_t hash) const { return index_.Candidate(hash); }
+  RowHeader* Find(std::int64_t key, std::uint64_t hash) const { return index_.Find(key, hash); }
+
+  /// Makes the row of a key that has none; frequency and version are 0, the rest is the caller's to
+  /// fill.
+  RowHeader* Insert(std::int64_t key, std::uint64_t hash, const Epoch& epoch);
+  /// Before a row is changed. False: the side buffer is full, and nothing happened.
+  bool Touch(RowHeader* row, const Epoch& epoch, const DurableEpochs& durable) {
+    if constexpr (!kTracking) return true;
+    if (row->epoch == epoch.number) return true;
+    return FirstTouch(row, epoch, durable);
+  }
+  /// Removes a row. False: as with Touch.
+  bool Erase(RowHeader* row, std::uint64_t hash, const Epoch& epoch, const DurableEpochs& durable);
+
+  /// Rows that a cut of this kind would have, if the current epoch ended now.
+  std::uint64_t ChangedSinceBase() const { return since_base_; }
+  std::uint64_t ChangedSinceParent() const { return since_parent_; }
+
+  /// Closes the current epoch; returns how many rows belong to the cut. Takes no time to speak of.
+  std::uint64_t BeginCut(const CutScope& scope);
+  /// Every column was read, or the cut is given up.
+  void EndCopy();
+  /// After EndCopy. Sorts out which rows are still changed; `durable` is what holds from now on.
+  void EndCut(bool committed, const DurableEpochs& durable);
+  bool cutting() const { return cutting_; }
+
+  /// A place in the walk over the rows of a cut.
+  struct CutCursor {
+    std::uint32_t list = 0;  // chunk of a full; 0, 1: earlier and closed rows of an increment
+    std::size_t at = 0;
+  };
+  /// A row as it was at the cut.
+  struct CutRow {
+    const RowHeader* header = nullptr;
+    const RowHeader* live = nullptr;  // where its columns are, unless …
+    PreImages::Image image{};         // … they were kept aside
+  };
+  /// Puts the rows of the cut into the order of their addresses, before the first walk: the walks
+  /// are several times as fast. Needs no lock: updates do not look at these lists.
+  void SortCutRows();
+  /// Gives the next rows of the cut, up to rows.size(); fewer only at the end. `offset`: what will
+  /// be read of their records.
+  std::size_t NextCutRows(CutCursor* cursor, std::span<CutRow> rows, std::size_t offset) const;
+  const std::byte* CutColumn(const CutRow& row, std::size_t column) const {
+    return row.live != nullptr ? RowLayout::Bytes(row.live) + layout_->columns()[column].offset
+                               : pre_images_->Column(row.image, column);
+  }
+  /// No one will read this column of the cut again.
+  void DropCutColumn(std::size_t column);
+
+  /// A place in the walk over all rows, at any time.
+  struct Cursor {
+    std::size_t chunk = 0;
+    std::uint32_t at = 0;
+  };
+  /// The next row that is alive, or nullptr.
+  RowHeader* Next(Cursor* cursor) const;
+
+  /// After a load: what is in the current epoch changed since the base, and nothing since the
+  /// parent.
+  void EndLoad();
+  /// For tombstones: removes rows last changed in or before `epoch`, which nobody tracks.
+  void Forget(std::uint32_t epoch);
+  void Reserve(std::size_t rows) { index_.Reserve(rows); }
+  /// Empty, with nothing tracked; the slab is the caller's to reset.
+  void Reset();
+
+  std::uint64_t row_bytes() const { return capacity_ * layout_->stride(); }
+  std::uint64_t index_bytes() const { return index_.bytes(); }
+  std::uint64_t tracking_bytes() const {
+    return (current_.capacity() + closed_.capacity() + earlier_.capacity() + free_.capacity()) *
+           sizeof(RowHeader*);
+  }
+
+ private:
+  struct Chunk {
+    std::byte* base;
+    std::uint32_t rows;
+  };
+  RowHeader* At(const Chunk& chunk, std::size_t row) const {
+    return reinterpret_cast<RowHeader*>(chunk.base + row * layout_->stride());
+  }
+  bool FirstTouch(RowHeader* row, const Epoch& epoch, const DurableEpochs& durable);
+  bool KeepForCut(const RowHeader* row);
+  RowHeader* TakePlace();
+  /// The slot's row at the cut, if it belongs to it. `earlier`: it stands in that list.
+  bool AtCut(const RowHeader* slot, bool earlier, CutRow* row) const;
+
+  const RowLayout* const layout_;
+  Slab* const slab_;
+  SideBuffer* const side_;
+
+  KeyIndex index_;
+  std::vector<Chunk> chunks_;
+  std::uint32_t used_in_last_ = 0;  // rows of the last chunk
+  std::uint64_t capacity_ = 0;      // rows of all chunks
+  std::vector<RowHeader*> free_;
+
+  std::vector<RowHeader*> current_;
+  std::vector<RowHeader*> closed_;
+  std::vector<RowHeader*> earlier_;
+  // Rows alive by when they last changed.
+  std::uint64_t in_current_ = 0;
+  std::uint64_t since_parent_ = 0;
+  std::uint64_t since_base_ = 0;
+
+  bool cutting_ = false;  // the cut's columns are being read
+  CutScope scope_;
+  bool cut_sorted_ = false;
+  std::uint64_t cut_dropped_ = 0;  // columns that were read, a bit each
+  std::uint32_t cut_chunks_ = 0;   // the arena's end at the cut
+  std::uint32_t cut_used_in_last_ = 0;
+  std::unique_ptr<PreImages> pre_images_;
+};
+
+}  // namespace cairn::table
