@@ -19,12 +19,13 @@
 ///   shard_offsets                                   int64 [shards + 1]: the rows of shard s are
 ///                                                   those from shard_offsets[s] on
 ///   deleted                                         of an increment: keys that are gone
-///   pending_keys, pending_counts                    keys that are not admitted yet
+///   pending_keys, pending_counts, …                 keys that are not admitted yet
+///   <column>_zstd                                   instead of <column>: packed bytes
 ///
-/// Any other column is one of the rows. An increment has the rows that changed; to replay it is to
-/// put its rows over those that are there, and to take out its deleted keys (a key is in one of the
-/// two, never in both). A pending entry replaces the one of the same key; a key that becomes a row,
-/// or is deleted, is pending no longer.
+/// Any other column is one of the rows. An increment has what changed. To replay it is to take out
+/// its deleted keys, then to put its rows over those that are there, then to put in its pending
+/// keys; a key that is deleted or becomes a row is pending no longer. To replay it once more
+/// changes nothing.
 namespace cairn {
 
 /// What a checkpoint's manifest says of a table: the sum over all participants.
@@ -40,7 +41,12 @@ struct TableFacts {
 
 /// Which entries of a table a column belongs to. The columns of a group have equal lengths and are
 /// handed out together.
-enum class TableGroup : std::uint8_t { kRows, kDeleted, kPending };
+enum class TableGroup : std::uint8_t {
+  kRows,
+  kDeleted,
+  kPending,
+  kPacked,  // one column each, whose entries are bytes; it comes whole, in order
+};
 
 struct TableColumn {
   std::string name;  // without the table's: "keys", "slot/accumulator"
@@ -51,11 +57,11 @@ struct TableColumn {
 };
 
 /// Logical shards [begin, end).
-struct ShardRange {
+struct ShardSpan {
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
 
-  friend bool operator==(const ShardRange&, const ShardRange&) = default;
+  friend bool operator==(const ShardSpan&, const ShardSpan&) = default;
 };
 
 /// What one participant stored of one table in one checkpoint of a restore point.
@@ -71,11 +77,11 @@ struct TablePart {
   std::uint64_t deleted = 0;
   std::uint64_t pending = 0;
   /// shards + 1 numbers; empty where rows are not grouped. Then all of them are handed out.
-  std::vector<std::uint64_t> shard_offsets;
+  std::vector<std::int64_t> shard_offsets;
   /// The shards whose rows are wanted, ascending, without overlap. All of them, unless
-  /// TableSink::Start says otherwise; none: nothing of the part is read, deleted and pending keys
-  /// neither. Those two come whole: the sink keeps what it owns.
-  std::vector<ShardRange> wanted;
+  /// TableSink::Start says otherwise; none: nothing of the part is read. Deleted and pending keys
+  /// and packed columns come whole: the sink keeps what it owns.
+  std::vector<ShardSpan> wanted;
 
   std::uint32_t shards() const {
     return shard_offsets.empty() ? 0 : static_cast<std::uint32_t>(shard_offsets.size() - 1);
@@ -92,8 +98,9 @@ struct TableBlock {
 };
 
 /// Takes the rows of a restore point: those of the full checkpoint, then those of each increment in
-/// order. Called on the thread that called Restore, one call at a time. Every byte was compared
-/// with its checksum before it is handed out. A status other than OK ends the restore with it.
+/// order; of a part the packed columns, the deleted keys, the rows, the pending keys. Called on the
+/// thread that called Restore, one call at a time. Every byte was compared with its checksum before
+/// it is handed out. A status other than OK ends the restore with it.
 ///
 /// The engine holds a few dozen megabytes at a time, however many rows there are.
 class TableSink {
