@@ -318,11 +318,15 @@ Result<VerifyReport> Verify(const std::string& directory, bool deep, const Progr
 
 struct TensorDifference {
   std::string name;
-  std::string what;            // "changed", "added", "removed", "shape", "dtype"
+  std::string what;            // "changed", "added", "removed", "shape", "dtype"; "rows": a table
   double max_abs = 0;          // of changed ones, where numbers can be subtracted
-  std::uint64_t elements = 0;  // that differ
+  std::uint64_t elements = 0;  // that differ; of a table: rows
+  std::uint64_t rows_added = 0;
+  std::uint64_t rows_removed = 0;
+  std::uint64_t rows_changed = 0;
 };
-/// Compares two checkpoints (their directories): b against a.
+/// Compares two checkpoints (their directories): b against a. Tables are compared row by row, those
+/// of increments with what they build on.
 Result<std::vector<TensorDifference>> Diff(const std::string& a, const std::string& b,
                                            const Progress& progress = {});
 
