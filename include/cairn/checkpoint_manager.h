@@ -16,6 +16,7 @@
 
 #include <cairn/dtype.h>
 #include <cairn/status.h>
+#include <cairn/table_rows.h>
 #include <cairn/value.h>
 
 /// Checkpoints that survive anything. A CheckpointManager owns a repository (a directory of
@@ -92,18 +93,28 @@ struct UserFile {
   std::string bytes;  // used when path is empty
 };
 
+/// What a checkpoint holds. Dense variables are whole in each; rows of tables in a full one are all
+/// of them, in an increment those that changed.
+enum class SaveKind : std::uint8_t {
+  kFull,
+  kCumulative,   // an increment: changed since its base, the newest full one of the branch
+  kConsecutive,  // an increment: changed since its parent, the checkpoint before it on the branch
+};
+
 struct CheckpointInfo {
   std::string id;
   std::int64_t step = 0;
-  std::string kind;  // "full" or "increment"
-  std::string path;  // of the checkpoint's directory
+  std::string kind;   // "full" or "increment"
+  std::string chain;  // of an increment: "cumulative" or "consecutive"
+  std::string path;   // of the checkpoint's directory
   std::uint64_t bytes = 0;
   Value metrics;
   Value metadata;
   Value counters;
   std::int64_t time = 0;  // nanoseconds since 1970
   std::string parent;
-  std::string base;
+  std::string base;  // of an increment: id of the full checkpoint it builds on
+  std::vector<TableFacts> tables;
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;
   bool pinned = false;
@@ -112,7 +123,16 @@ struct CheckpointInfo {
 
 struct SaveRequest {
   std::int64_t step = 0;
+  /// An increment is refused (FailedPrecondition) unless the branch it goes on with has a committed
+  /// full checkpoint: one that this manager saved, or restored from.
+  SaveKind kind = SaveKind::kFull;
   std::vector<Tensor> tensors;
+  /// The tables that this participant's tensors of TensorGroup::kTable belong to.
+  std::vector<TableFacts> tables;
+  /// Of an increment, where not empty: the checkpoint since which its rows are counted. The save is
+  /// refused when the engine would take another one for the base (cumulative) or the parent
+  /// (consecutive), because a chain with a gap restores to a state that never was.
+  std::string since;
   Value counters = Value::Object{};
   Value metrics = Value::Object{};
   Value metadata = Value::Object{};
@@ -201,6 +221,7 @@ struct RestoreRequest {
   std::map<std::string, std::string> rename;  // stored name → target name
   std::set<std::string> skip;                 // stored or target names to leave alone
   bool atomic = false;                        // verify everything before the first byte changes
+  TableSink* tables = nullptr;                // takes the rows of tables; borrowed
   MismatchReport* mismatch = nullptr;         // filled when the restore is refused for mismatches
   /// Called for each checkpoint that is tried (the latest, then older ones when it is damaged),
   /// when its records and state files were read and before any tensor is. May change the tensors
@@ -227,8 +248,11 @@ struct Restored {
 };
 
 /// Which checkpoints stay. All rules add up: one that any rule keeps stays. The latest always does.
+/// Each checkpoint is a restore point, an increment as well as a full one, and the rules count them
+/// alike. What a kept increment builds on stays with it and is not counted.
 struct Retention {
   std::optional<std::uint64_t> keep_last = 3;  // nullopt: all
+  std::optional<std::uint64_t> keep_fulls;     // the newest so many full ones, whatever came since
   std::optional<std::uint64_t> keep_best;      // best by `score`
   std::string score;                           // a metric; "a/b" reaches into nested ones
   bool maximize = true;
@@ -284,6 +308,7 @@ class CheckpointManager {
   virtual Status Unpin(const std::string& id) = 0;
   /// Adds metrics to a committed checkpoint (a validation that came later) and applies retention.
   virtual Status AddMetrics(const std::string& id, Value metrics) = 0;
+  /// FailedPrecondition, naming them, while increments build on it: those go first.
   virtual Status Delete(const std::string& id) = 0;
   /// Waits for the save in flight, reports its failure, gives up ownership. Further calls fail.
   virtual Status Close() = 0;
@@ -293,7 +318,8 @@ class CheckpointManager {
 };
 
 /// Restores the checkpoint in the directory request.path, wherever it lies; no repository and no
-/// ownership are needed. `participant`: whose own state is read.
+/// ownership are needed. What an increment builds on is looked for in the directories beside it.
+/// `participant`: whose own state is read.
 Result<Restored> LoadCheckpoint(const RestoreRequest& request,
                                 const std::string& participant = "rank_0");
 
@@ -313,11 +339,15 @@ Result<VerifyReport> Verify(const std::string& directory, bool deep, const Progr
 
 struct TensorDifference {
   std::string name;
-  std::string what;            // "changed", "added", "removed", "shape", "dtype"
+  std::string what;            // "changed", "added", "removed", "shape", "dtype"; "rows": a table
   double max_abs = 0;          // of changed ones, where numbers can be subtracted
-  std::uint64_t elements = 0;  // that differ
+  std::uint64_t elements = 0;  // that differ; of a table: rows
+  std::uint64_t rows_added = 0;
+  std::uint64_t rows_removed = 0;
+  std::uint64_t rows_changed = 0;
 };
-/// Compares two checkpoints (their directories): b against a.
+/// Compares two checkpoints (their directories): b against a. Tables are compared row by row, those
+/// of increments with what they build on.
 Result<std::vector<TensorDifference>> Diff(const std::string& a, const std::string& b,
                                            const Progress& progress = {});
 

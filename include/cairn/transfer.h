@@ -40,8 +40,8 @@ struct ExportReport {
 /// Writes a checkpoint (its directory) as a plain directory that any safetensors tool opens:
 /// model.safetensors, or model-00001-of-0000n.safetensors, with model.safetensors.index.json;
 /// tables under __lookup_table__/; the user's files under their own names. Pieces of distributed
-/// arrays are put together. `out` must not exist or be an empty directory; it appears whole or not
-/// at all.
+/// arrays are put together, and so are the rows of an increment and of what it builds on. `out`
+/// must not exist or be an empty directory; it appears whole or not at all.
 Result<ExportReport> ExportCheckpoint(const std::string& checkpoint, const std::string& out,
                                       const TransferControl& control = {});
 
@@ -102,6 +102,22 @@ struct MergeReport {
 /// all at one step. NotFound, naming rank and step, when a part is missing.
 Result<MergeReport> MergeCheckpoints(const MergeRequest& request,
                                      const TransferControl& control = {});
+
+struct CompactReport {
+  CheckpointInfo info;             // the new full one, or the one that was full already
+  bool already_full = false;       // nothing had to be done
+  std::vector<std::string> chain;  // ids that were put together, the full one first
+  bool replaced_removed = false;   // the increment that it takes the place of is gone
+  std::uint64_t bytes = 0;         // written
+};
+/// Puts an increment and all that it builds on together into one full checkpoint of the same step,
+/// which takes the increment's place: it is as old, keeps its pin, and increments that were saved
+/// on top of it stand on the full one from now on. Restored, it gives the same bits. The increment
+/// is removed; what else the chain had is left to the retention of the next training. Memory stays
+/// small: the keys of one shard at a time.
+Result<CompactReport> CompactCheckpoint(const std::string& directory,
+                                        const CheckpointChoice& choice = {},
+                                        const TransferControl& control = {});
 
 struct GarbageReport {
   struct Item {

@@ -6,9 +6,8 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/names.h"
-#include "checkpoint/removal.h"
-#include "checkpoint/retention.h"
 
 // One save, and why in this order (PROTOCOL.md, "Saving"):
 //
@@ -25,10 +24,12 @@
 namespace cairn {
 namespace {
 
+/// Full checkpoints and increments are numbered together.
 std::optional<std::int64_t> SerialOf(std::string_view directory) {
-  constexpr std::string_view kPrefix = "checkpoint_";
-  if (!directory.starts_with(kPrefix)) return std::nullopt;
-  directory.remove_prefix(kPrefix.size());
+  const std::size_t digits = directory.find('_') + 1;
+  const std::string_view prefix = directory.substr(0, digits);
+  if (prefix != "checkpoint_" && prefix != "increment_") return std::nullopt;
+  directory.remove_prefix(digits);
   std::int64_t serial = 0;
   const auto [end, error] =
       std::from_chars(directory.data(), directory.data() + directory.size(), serial);
@@ -36,6 +37,30 @@ std::optional<std::int64_t> SerialOf(std::string_view directory) {
     return std::nullopt;
   }
   return serial;
+}
+
+std::string_view ChainName(SaveKind kind) {
+  switch (kind) {
+    case SaveKind::kFull:
+      return "";
+    case SaveKind::kCumulative:
+      return "cumulative";
+    case SaveKind::kConsecutive:
+      return "consecutive";
+  }
+  return "";
+}
+
+CheckpointKind KindOf(SaveKind kind) {
+  return kind == SaveKind::kFull ? CheckpointKind::kFull : CheckpointKind::kIncrement;
+}
+
+std::vector<ManifestTable> TablesOf(const SaveRequest& request) {
+  std::vector<ManifestTable> tables;
+  for (const TableFacts& table : request.tables) {
+    tables.push_back({table.name, table.dim, table.dtype, table.rows, table.deleted});
+  }
+  return tables;
 }
 
 }  // namespace
@@ -85,13 +110,82 @@ std::string Committer::NextDirectory(const SaveTask& task, int* copy) {
   for (;;) {
     ++*copy;
     const std::int64_t number = options_.serial_names ? next_serial_ : task.request.step;
-    std::string name =
-        names::CheckpointDirectory(/*increment=*/false, options_.serial_names, number, *copy);
+    std::string name = names::CheckpointDirectory(task.request.kind != SaveKind::kFull,
+                                                  options_.serial_names, number, *copy);
     if (directories_.insert(name).second) {
       if (options_.serial_names) ++next_serial_;
       return name;
     }
   }
+}
+
+void Committer::GoOnFrom(const Manifest& manifest) {
+  parent_ = manifest.id;
+  base_ = manifest.kind == CheckpointKind::kFull ? manifest.id : manifest.base;
+}
+
+Status Committer::CheckIncrement(const SaveRequest& request) const {
+  if (request.kind == SaveKind::kFull) return Status::Ok();
+  const std::string what = "step " + std::to_string(request.step) + " cannot be an increment: ";
+  if (base_.empty()) {
+    return FailedPreconditionError(what +
+                                   "nothing was saved in full or restored since the opening, so "
+                                   "there is nothing to build on; save a full one first");
+  }
+  const std::string& from = request.kind == SaveKind::kCumulative ? base_ : parent_;
+  if (!request.since.empty() && request.since != from) {
+    return FailedPreconditionError(what + "its rows are those that changed since checkpoint " +
+                                   request.since + ", and it would build on checkpoint " + from +
+                                   "; save a full one first");
+  }
+  if (!committing()) return Status::Ok();  // the committer knows what there is
+  Checkpoint tip;
+  auto manifest = std::make_shared<Manifest>();
+  manifest->kind = CheckpointKind::kIncrement;
+  manifest->chain = ChainName(request.kind);
+  manifest->base = base_;
+  manifest->parent = parent_;
+  tip.manifest = manifest;
+  tip.counts = true;
+  const auto chain = ChainIndex(checkpoints_).Resolve(tip);
+  if (!chain.ok()) {
+    return FailedPreconditionError(what + "it " + std::string(chain.status().message()) +
+                                   "; save a full one first");
+  }
+  // Somebody may have deleted them by hand.
+  for (const Checkpoint* below : {chain->front(), (*chain)[chain->size() - 2]}) {
+    const auto stat = env_.store->Stat(names::Path(below->directory, names::kManifest));
+    if (stat.status().Is(Code::kNotFound)) {
+      return FailedPreconditionError(what + "it builds on " + below->directory +
+                                     ", which is gone; save a full one first");
+    }
+    RETURN_IF_ERROR(stat.status());
+  }
+  return Status::Ok();
+}
+
+Status Committer::CheckAgreed(const SaveTask& task, const AttemptRecord& record) const {
+  const SaveRequest& request = task.request;
+  if (record.kind != KindOf(request.kind) || record.chain != ChainName(request.kind)) {
+    const auto words = [](CheckpointKind kind, std::string_view chain) {
+      return kind == CheckpointKind::kFull ? "a full checkpoint"
+                                           : "a " + std::string(chain) + " increment";
+    };
+    return FailedPreconditionError(
+        self() + " saves step " + std::to_string(request.step) + " as " +
+        words(KindOf(request.kind), ChainName(request.kind)) + ", " + options_.participants[0] +
+        " as " + words(record.kind, record.chain) + ": all ranks must save the same kind");
+  }
+  if (request.kind == SaveKind::kFull) return Status::Ok();
+  // A participant that saw a commit which the committer could not make sure of, or the other way
+  // round, has other rows than the chain that the committer names.
+  const bool same_base = record.base == base_;
+  const bool same_parent = request.kind == SaveKind::kCumulative || record.parent == parent_;
+  if (same_base && same_parent) return Status::Ok();
+  return FailedPreconditionError(self() + " builds on checkpoint " + (same_base ? parent_ : base_) +
+                                 ", " + options_.participants[0] + " on checkpoint " +
+                                 (same_base ? record.parent : record.base) +
+                                 "; save a full one first");
 }
 
 Manifest Committer::NewManifest(const SaveTask& task, std::string attempt) {
@@ -101,6 +195,9 @@ Manifest Committer::NewManifest(const SaveTask& task, std::string attempt) {
   manifest.generation = generation_->number();
   manifest.sequence = ++sequence_;
   manifest.attempt = std::move(attempt);
+  manifest.kind = KindOf(task.request.kind);
+  manifest.chain = ChainName(task.request.kind);
+  if (manifest.kind == CheckpointKind::kIncrement) manifest.base = base_;
   manifest.step = task.request.step;
   manifest.parent = parent_;
   manifest.participants = options_.participants;
@@ -207,7 +304,7 @@ Result<CheckpointInfo> Committer::Commit(const SaveTask& task, const std::byte* 
 }
 
 void Committer::Remember(Checkpoint checkpoint) {
-  parent_ = checkpoint.manifest->id;
+  GoOnFrom(*checkpoint.manifest);
   last_bytes_ = checkpoint.manifest->Bytes();
   // Objects that this save did not take are of sizes that are no longer written.
   for (const ObjectInfo& object : pool_) {
@@ -245,6 +342,7 @@ Result<Manifest> Committer::CommitAlone(const SaveTask& task, const std::byte* a
   }
   Manifest manifest = NewManifest(task, attempt);
   manifest.files = std::move(written.files);
+  manifest.tables = TablesOf(task.request);
   bool unknown = false;
   const Status published = PublishManifest(*directory, manifest, &unknown);
   if (!published.ok()) {
@@ -286,6 +384,10 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   record.number = task.number;
   record.attempt = env_.ids->NewUuid();
   record.step = task.request.step;
+  record.kind = KindOf(task.request.kind);
+  record.chain = ChainName(task.request.kind);
+  if (task.request.kind != SaveKind::kFull) record.base = base_;
+  if (task.request.kind == SaveKind::kConsecutive) record.parent = parent_;
   record.participants = options_.participants;
   auto begin = [&]() -> Status {
     RETURN_IF_ERROR(generation_->CheckFence());
@@ -310,11 +412,13 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
     RETURN_IF_ERROR(Write(task, arena, record.directory, "", &written));
     PartRecord part;
     part.files = written.files;
+    part.tables = TablesOf(task.request);
     RETURN_IF_ERROR(attempt.PublishPart(record, std::move(part)));
     ASSIGN_OR_RETURN(std::vector<PartRecord> parts, attempt.WaitParts(record, parent_, &missing));
     Manifest manifest = NewManifest(task, record.attempt);
     for (PartRecord& one : parts) {
       std::move(one.files.begin(), one.files.end(), std::back_inserter(manifest.files));
+      RETURN_IF_ERROR(AddManifestTables(one.tables, &manifest.tables));
     }
     RETURN_IF_ERROR(WriteIndex(record.directory, &manifest.files));
     RETURN_IF_ERROR(PublishManifest(record.directory, manifest, &unknown));
@@ -363,7 +467,8 @@ Result<Manifest> Committer::Join(const SaveTask& task, const std::byte* arena,
   }
   *directory = record.directory;
   WrittenFiles written;
-  const Status wrote = Write(task, arena, record.directory, "", &written);
+  Status wrote = CheckAgreed(task, record);
+  if (wrote.ok()) wrote = Write(task, arena, record.directory, "", &written);
   if (!wrote.ok()) {
     // Tell the others at once that nothing will come from here. The committer then deletes what is
     // there. We do not: a process that replaced us goes by the same names, its part may be
@@ -373,6 +478,7 @@ Result<Manifest> Committer::Join(const SaveTask& task, const std::byte* arena,
   }
   PartRecord part;
   part.files = written.files;
+  part.tables = TablesOf(task.request);
   if (const Status published = attempt.PublishPart(record, std::move(part)); !published.ok()) {
     // The part may be there all the same, and the checkpoint be committed with it: its files stay.
     attempt.Abandon(record, {self()}).IgnoreError("they give up at the deadline");
@@ -422,131 +528,6 @@ Status Committer::WriteIndex(const std::string& directory, std::vector<ManifestF
   entry.path = names::kIndex;
   entry.hash = hasher.Finish();
   files->push_back(std::move(entry));
-  return Status::Ok();
-}
-
-std::vector<std::string> Committer::Referenced(std::string_view except) const {
-  std::vector<std::string> paths;
-  for (const auto* list : {&checkpoints_, &uncertain_}) {
-    for (const Checkpoint& checkpoint : *list) {
-      if (checkpoint.manifest->id == except) continue;
-      for (const ManifestFile& file : checkpoint.manifest->files) {
-        if (!file.ref.empty()) paths.push_back(file.ref);
-      }
-    }
-  }
-  return paths;
-}
-
-Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
-  RemovalOptions removal;
-  removal.kept = Referenced(checkpoint.manifest->id);
-  const std::uint64_t limit = std::min(options_.pool_bytes, last_bytes_);
-  const std::uint64_t pooled = pooled_bytes();
-  if (limit > pooled) {
-    removal.pool = names::Path(names::kPool, std::to_string(generation_->number()));
-    removal.pool_bytes = limit - pooled;
-    removal.pool_min_file = options_.recycle_from_bytes;
-  }
-  ASSIGN_OR_RETURN(Removed result, RemoveCheckpoint(env_, *generation_, checkpoint, removal));
-  *removed = result.removed;
-  std::move(result.pooled.begin(), result.pooled.end(), std::back_inserter(pool_));
-  if (result.removed) {
-    const std::string prefix = checkpoint.directory + "/";
-    const bool referenced =
-        std::any_of(removal.kept.begin(), removal.kept.end(),
-                    [&](const std::string& path) { return path.starts_with(prefix); });
-    if (referenced) {
-      leftovers_.push_back(checkpoint.directory);
-    } else {
-      directories_.erase(checkpoint.directory);
-    }
-  }
-  return Status::Ok();
-}
-
-Status Committer::ApplyRetention() {
-  if (!committing()) return Status::Ok();
-  for (Checkpoint& checkpoint : checkpoints_) {
-    // Unpinned since, by us or by a tool? When that cannot be read it stays for now.
-    if (checkpoint.pinned) RereadNotes(&checkpoint).IgnoreError("it stays");
-  }
-  std::vector<RetentionItem> items;
-  for (const Checkpoint& checkpoint : checkpoints_) {
-    RetentionItem item;
-    item.id = checkpoint.manifest->id;
-    item.step = checkpoint.manifest->step;
-    item.metrics = checkpoint.Metrics();
-    item.pinned = checkpoint.pinned;
-    item.base = checkpoint.manifest->base;
-    if (checkpoint.manifest->chain == "consecutive") item.parent = checkpoint.manifest->parent;
-    items.push_back(std::move(item));
-  }
-  for (const std::string& id : ChooseRemovals(options_.retention, items)) {
-    const auto it =
-        std::find_if(checkpoints_.begin(), checkpoints_.end(),
-                     [&](const Checkpoint& checkpoint) { return checkpoint.manifest->id == id; });
-    bool removed = false;
-    const Status status = Remove(*it, &removed);
-    if (status.Is(Code::kAborted)) return Status::Ok();  // the next save says that we are fenced
-    if (!status.ok()) return status.WithContext("remove " + it->directory);
-    if (removed) {
-      checkpoints_.erase(it);
-    } else {
-      it->pinned = true;
-    }
-  }
-  // Files that the last reference to is gone.
-  if (!leftovers_.empty()) {
-    const std::vector<std::string> referenced = Referenced("");
-    std::erase_if(leftovers_, [&](const std::string& directory) {
-      const std::string prefix = directory + "/";
-      for (const std::string& path : referenced) {
-        if (path.starts_with(prefix)) return false;
-      }
-      if (!DeleteCheckpointDirectory(env_.store.get(), directory, referenced).ok()) return false;
-      directories_.erase(directory);
-      return true;
-    });
-  }
-  return Status::Ok();
-}
-
-Status Committer::RereadNotes(Checkpoint* checkpoint) {
-  RepositoryReader reader(env_.store.get(), env_.rules);
-  ASSIGN_OR_RETURN(checkpoint->notes,
-                   reader.ReadNotes(checkpoint->directory, checkpoint->manifest->id));
-  checkpoint->pinned = false;
-  for (const NoteRecord& note : checkpoint->notes) {
-    if (note.kind == NoteKind::kPin) checkpoint->pinned = true;
-    if (note.kind == NoteKind::kUnpin) checkpoint->pinned = false;
-  }
-  return Status::Ok();
-}
-
-Status Committer::Reload() {
-  for (Checkpoint& checkpoint : checkpoints_) RETURN_IF_ERROR(RereadNotes(&checkpoint));
-  return Status::Ok();
-}
-
-Status Committer::Delete(const std::string& id) {
-  if (!committing()) {
-    return FailedPreconditionError("only " + options_.participants[0] + " deletes checkpoints");
-  }
-  const auto it =
-      std::find_if(checkpoints_.begin(), checkpoints_.end(),
-                   [&](const Checkpoint& checkpoint) { return checkpoint.manifest->id == id; });
-  if (it == checkpoints_.end()) return NotFoundError("there is no checkpoint with id " + id);
-  for (const Checkpoint& other : checkpoints_) {
-    if (other.manifest->base == id) {
-      return FailedPreconditionError(other.directory + " builds on it; delete that one first");
-    }
-  }
-  bool removed = false;
-  const std::string directory = it->directory;
-  RETURN_IF_ERROR(Remove(*it, &removed).WithContext("remove " + directory));
-  if (!removed) return FailedPreconditionError(directory + " is pinned; unpin it first");
-  checkpoints_.erase(it);
   return Status::Ok();
 }
 

@@ -11,9 +11,11 @@
 #include <cairn/status.h>
 
 #include "checkpoint/attempt.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/environment.h"
 #include "checkpoint/file_writer.h"
 #include "checkpoint/generation.h"
+#include "checkpoint/retention.h"
 #include "checkpoint/save_task.h"
 
 namespace cairn {
@@ -53,7 +55,12 @@ class Committer {
   /// The number of the newest attempt that is decided; 0 at the start of a generation.
   Result<std::uint64_t> LastDecidedAttempt();
 
-  void SetParent(std::string id) { parent_ = std::move(id); }
+  /// That checkpoint was restored: the branch goes on from it.
+  void GoOnFrom(const Manifest& manifest);
+  /// A state from elsewhere was restored: the branch has no base until the next full save.
+  void LeaveBranch() { base_.clear(); }
+  /// FailedPrecondition, saying what to do, when an increment has nothing to build on.
+  Status CheckIncrement(const SaveRequest& request) const;
   const SaveHistory& history() const { return history_; }
   /// Another one whenever history() marks other tensors as changed.
   std::uint64_t history_version() const { return history_version_; }
@@ -75,6 +82,8 @@ class Committer {
   Status Write(const SaveTask& task, const std::byte* arena, const std::string& directory,
                const std::string& marker, WrittenFiles* written);
   Status AnnounceSkipped(const SaveTask& task);
+  /// FailedPrecondition when the committer saves another kind, or builds on another checkpoint.
+  Status CheckAgreed(const SaveTask& task, const AttemptRecord& record) const;
   Status WriteIndex(const std::string& directory, std::vector<ManifestFile>* files);
   /// `unknown`: it failed, and may be there all the same; its files must stay.
   Status PublishManifest(const std::string& directory, const Manifest& manifest, bool* unknown);
@@ -88,6 +97,9 @@ class Committer {
   /// The files that checkpoints other than `except` refer to in other directories.
   std::vector<std::string> Referenced(std::string_view except) const;
   Status Remove(const Checkpoint& checkpoint, bool* removed);
+  std::vector<RetentionItem> RetentionItems(const ChainIndex& index) const;
+  /// `again`: one of them was pinned meanwhile; choose once more.
+  Status RemoveSuperfluous(bool* again);
   Status RereadNotes(Checkpoint* checkpoint);
 
   const Environment& env_;
@@ -99,7 +111,8 @@ class Committer {
   std::vector<std::string> leftovers_;   // removed ones with files that others refer to
   std::int64_t next_serial_ = 0;
   std::uint64_t sequence_ = 0;
-  std::string parent_;
+  std::string parent_;  // the checkpoint that the branch goes on from; "": none
+  std::string base_;    // the full one below it, or itself
   SaveHistory history_;
   std::uint64_t history_version_ = 0;
   StreamRing ring_;

@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/checkpoint_path.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/names.h"
@@ -169,21 +170,14 @@ Result<std::vector<const Checkpoint*>> ChooseForCopy(const RepositoryView& view,
     }
   }
   // An increment is nothing without what it builds on.
-  std::vector<const Checkpoint*> open(wanted.begin(), wanted.end());
-  while (!open.empty()) {
-    const Manifest& manifest = *open.back()->manifest;
-    open.pop_back();
-    if (manifest.kind != CheckpointKind::kIncrement) continue;
-    for (const std::string& id :
-         {manifest.base, manifest.chain == "consecutive" ? manifest.parent : std::string()}) {
-      if (id.empty()) continue;
-      const Checkpoint* below = view.Find(id);
-      if (below == nullptr || below->removed) {
-        return CorruptionError("the increment of step " + std::to_string(manifest.step) + " in \"" +
-                               where + "\" builds on checkpoint " + id + ", which is not there");
-      }
-      if (wanted.insert(below).second) open.push_back(below);
+  const ChainIndex index(view.checkpoints);
+  for (const Checkpoint* chosen : std::vector(wanted.begin(), wanted.end())) {
+    const auto chain = index.Resolve(*chosen);
+    if (!chain.ok()) {
+      return CorruptionError("the increment of step " + std::to_string(chosen->manifest->step) +
+                             " in \"" + where + "\" " + std::string(chain.status().message()));
     }
+    wanted.insert(chain->begin(), chain->end());
   }
   std::vector<const Checkpoint*> ordered;
   for (const Checkpoint& checkpoint : view.checkpoints) {

@@ -12,6 +12,7 @@
 #include "checkpoint/element_difference.h"
 #include "checkpoint/names.h"
 #include "checkpoint/restore.h"
+#include "checkpoint/stored_tables.h"
 #include "format/safetensors.h"
 
 namespace cairn {
@@ -49,6 +50,12 @@ Result<TensorMap> AllTensors(OpenCheckpoint* checkpoint) {
   for (const std::string& participant : Participants(*checkpoint)) {
     for (const TensorGroup group : {TensorGroup::kTable, TensorGroup::kState}) {
       ASSIGN_OR_RETURN(TensorMap own, checkpoint->ReadCatalog(group, participant));
+      if (group == TensorGroup::kTable) {
+        // Tables are compared row by row (table_diff.h); here only what belongs to none.
+        ASSIGN_OR_RETURN(const auto loose, LooseTableTensors(checkpoint, participant));
+        const std::set<std::string> left(loose.begin(), loose.end());
+        std::erase_if(own, [&](const auto& item) { return !left.contains(item.first); });
+      }
       for (auto& [name, tensor] : own) {
         std::string full = names::Path(participant, name);
         while (all.contains(full)) full += '\'';  // a variable of the model may be called so

@@ -16,7 +16,9 @@
 #include "checkpoint/checkpoint_path.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/names.h"
+#include "checkpoint/restore_point.h"
 #include "checkpoint/stored_bytes.h"
+#include "checkpoint/table_merge.h"
 #include "checkpoint/transfer.h"
 #include "format/safetensors.h"
 #include "storage/local/object_path.h"
@@ -84,14 +86,19 @@ Result<std::filesystem::path> CheckOut(const std::string& out) {
 /// Plans and writes one export. One use, one thread.
 class Exporter {
  public:
-  Exporter(Store* store, const Checkpoint& checkpoint) : store_(store), checkpoint_(checkpoint) {}
+  Exporter(Store* store, const Chain& chain)
+      : store_(store), chain_(chain), checkpoint_(*chain.back()) {}
 
   Result<ExportReport> Run(const std::filesystem::path& out, const TransferControl& control) {
-    ASSIGN_OR_RETURN(open_,
-                     OpenCheckpoint::Open(store_, checkpoint_.directory, checkpoint_.manifest));
-    bytes_ = std::make_unique<StoredBytes>(store_, open_.get());
+    ASSIGN_OR_RETURN(const OpenRestorePoint point, OpenRestorePoint::Open(store_, chain_));
+    open_ = point.tip();
+    bytes_ = std::make_unique<StoredBytes>(store_, open_);
     RETURN_IF_ERROR(PlanModel());
     RETURN_IF_ERROR(PlanOtherFiles());
+    if (chain_.size() > 1) {
+      ASSIGN_OR_RETURN(merged_, MergedTables::Open(store_, point.chain()));
+      RETURN_IF_ERROR(merged_->AddTo(&files_));
+    }
     HiddenDirectory hidden;
     RETURN_IF_ERROR(hidden.Make(out.parent_path(), IdSource::System()));
     ASSIGN_OR_RETURN(const Environment env, LocalEnvironment(hidden.path(), /*create=*/false));
@@ -186,6 +193,7 @@ class Exporter {
       if (file.path.starts_with(user)) {
         name = file.path.substr(user.size());
       } else if (file.path.starts_with(tables)) {
+        if (chain_.size() > 1) continue;  // the rows of the whole chain are put together instead
         name = file.path;
       } else {
         if (!file.path.starts_with(model)) report_.left_out.push_back(file.path);
@@ -205,9 +213,11 @@ class Exporter {
   }
 
   Store* const store_;
-  const Checkpoint& checkpoint_;
-  std::unique_ptr<OpenCheckpoint> open_;
+  const Chain& chain_;
+  const Checkpoint& checkpoint_;  // the last of the chain
+  OpenCheckpoint* open_ = nullptr;
   std::unique_ptr<StoredBytes> bytes_;
+  std::unique_ptr<MergedTables> merged_;
   IncomingFiles files_;
   std::set<std::string> taken_;
   ExportReport report_;
@@ -218,13 +228,16 @@ class Exporter {
 Result<ExportReport> ExportFrom(Store* store, const Checkpoint& checkpoint, const std::string& out,
                                 const TransferControl& control) {
   ASSIGN_OR_RETURN(const std::filesystem::path path, CheckOut(out));
-  if (checkpoint.manifest->kind == CheckpointKind::kIncrement) {
-    return FailedPreconditionError(
-        checkpoint.directory +
-        " is an increment, which holds only what changed; export the full one it builds on (id " +
-        checkpoint.manifest->base + ")");
+  if (checkpoint.manifest->kind == CheckpointKind::kFull) {
+    const Chain alone = {&checkpoint};
+    return Exporter(store, alone).Run(path, control);
   }
-  return Exporter(store, checkpoint).Run(path, control);
+  ASSIGN_OR_RETURN(const std::vector<Checkpoint> siblings, ReadSiblings(store));
+  const auto chain = ChainIndex(siblings).Resolve(checkpoint);
+  if (!chain.ok()) {
+    return CorruptionError(checkpoint.directory + " " + std::string(chain.status().message()));
+  }
+  return Exporter(store, *chain).Run(path, control);
 }
 
 Result<ExportReport> ExportCheckpoint(const std::string& checkpoint, const std::string& out,

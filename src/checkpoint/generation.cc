@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/names.h"
 
 // Opening a repository for writing, the committer's side. Each step's reason:
@@ -284,7 +285,8 @@ Status Generation::PublishSeal() {
       sealed_.push_back(checkpoint);
       // Its writer may have been killed between the manifest's link and the sync of its name. What
       // a seal names, and what is restored, must not vanish with the next power loss.
-      if (view.newest_seal && checkpoint.manifest->generation < view.newest_seal->generation) {
+      if (view.newest_seal &&
+          checkpoint.manifest->CommitGeneration() < view.newest_seal->generation) {
         continue;
       }
       RETURN_IF_ERROR(env_.store->SyncDirectory(checkpoint.directory, "sealed manifest"));
@@ -384,26 +386,36 @@ Status Generation::StartParticipants() {
     env_.clock->Sleep(poll);
     poll = std::min<std::chrono::nanoseconds>(poll * 2, kLastPoll);
   }
-  // All restore the newest checkpoint whose files are there.
-  for (auto it = sealed_.rbegin(); it != sealed_.rend() && start_.restore.empty(); ++it) {
-    bool whole = true;
-    for (const ManifestFile& file : it->manifest->files) {
-      const std::string path = file.ref.empty() ? names::Path(it->directory, file.path) : file.ref;
-      const auto stat = store->Stat(path);
-      if (!stat.ok() && !stat.status().Is(Code::kNotFound)) return stat.status();
-      whole = whole && stat.ok() && stat->bytes == file.hash.bytes;
-    }
-    if (whole) {
-      start_.restore = it->manifest->id;
-    } else {
-      LogWarning(it->directory + " has missing or cut files and is passed over");
-    }
-  }
+  ASSIGN_OR_RETURN(start_.restore, ChooseRestore());
   start_.generation = number_;
   start_.uuid = uuid_;
   start_number_ = 1;
   env_.Step("open: start");
   return PublishForTheLiving(env_, names::Start(number_, 1), Encode(start_));
+}
+
+Result<std::string> Generation::ChooseRestore() {
+  const ChainIndex index(sealed_);
+  for (auto it = sealed_.rbegin(); it != sealed_.rend(); ++it) {
+    const auto chain = index.Resolve(*it);
+    if (!chain.ok()) {
+      LogWarning(it->directory + " is passed over: it " + std::string(chain.status().message()));
+      continue;
+    }
+    bool whole = true;
+    for (const Checkpoint* checkpoint : *chain) {
+      for (const ManifestFile& file : checkpoint->manifest->files) {
+        const std::string path =
+            file.ref.empty() ? names::Path(checkpoint->directory, file.path) : file.ref;
+        const auto stat = env_.store->Stat(path);
+        if (!stat.ok() && !stat.status().Is(Code::kNotFound)) return stat.status();
+        whole = whole && stat.ok() && stat->bytes == file.hash.bytes;
+      }
+    }
+    if (whole) return it->manifest->id;
+    LogWarning(it->directory + " has missing or cut files and is passed over");
+  }
+  return std::string();
 }
 
 Status Generation::AdmitRestarted(const std::string& restore_id) {

@@ -8,10 +8,14 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/checkpoint_path.h"
 #include "checkpoint/names.h"
 #include "checkpoint/repository.h"
 #include "checkpoint/restore.h"
+#include "checkpoint/restore_point.h"
+#include "checkpoint/stored_tables.h"
+#include "checkpoint/table_diff.h"
 #include "format/records.h"
 #include "format/safetensors.h"
 
@@ -44,12 +48,17 @@ class Verifier {
       total_ += checkpoint.manifest->Bytes();
     }
     for (const Checkpoint* checkpoint : checked) RETURN_IF_ERROR(Check(*checkpoint));
+    CheckChains(view.checkpoints, checked);
     return std::move(report_);
   }
 
   Result<VerifyReport> Alone(const Checkpoint& checkpoint) {
     total_ = checkpoint.manifest->Bytes();
     RETURN_IF_ERROR(Check(checkpoint));
+    if (checkpoint.manifest->kind == CheckpointKind::kIncrement) {
+      ASSIGN_OR_RETURN(const std::vector<Checkpoint> siblings, ReadSiblings(store_));
+      CheckChains(siblings, {&checkpoint});
+    }
     return std::move(report_);
   }
 
@@ -180,7 +189,7 @@ class Verifier {
       return Status::Ok();
     };
     RETURN_IF_ERROR(judge(open->ReadCatalog(TensorGroup::kModel, "").status(), ""));
-    RETURN_IF_ERROR(judge(open->ReadCatalog(TensorGroup::kTable, "").status(), ""));
+    RETURN_IF_ERROR(CheckTables(open, judge));
     if (open->FindFile(names::kIndex) < 0) return Status::Ok();
     ASSIGN_OR_RETURN(const std::string text, open->ReadWhole(names::kIndex, kMaxIndexBytes));
     const auto index = DecodeSafetensorsIndex(text);
@@ -194,6 +203,40 @@ class Verifier {
     return Status::Ok();
   }
 
+  template <typename Judge>
+  Status CheckTables(OpenCheckpoint* open, const Judge& judge) {
+    for (const std::string& participant : TableParticipants(open->manifest())) {
+      RETURN_IF_ERROR(judge(open->ReadCatalog(TensorGroup::kTable, participant).status(), ""));
+    }
+    const auto tables = ReadTables(store_, open, 0);
+    RETURN_IF_ERROR(judge(tables.status(), ""));
+    if (!tables.ok()) return Status::Ok();
+    for (const ManifestTable& said : open->manifest().tables) {
+      std::uint64_t rows = 0;
+      std::uint64_t deleted = 0;
+      for (const StoredTable& table : *tables) {
+        if (table.part.table != said.name) continue;
+        rows += table.part.rows;
+        deleted += table.part.deleted;
+      }
+      if (rows == said.rows && deleted == said.deleted) continue;
+      Problem(open->directory(), "table " + said.name + ": " + std::to_string(rows) + " rows and " +
+                                     std::to_string(deleted) + " deleted keys, the manifest says " +
+                                     std::to_string(said.rows) + " and " +
+                                     std::to_string(said.deleted));
+    }
+    return Status::Ok();
+  }
+
+  void CheckChains(const std::vector<Checkpoint>& all,
+                   const std::vector<const Checkpoint*>& checked) {
+    const ChainIndex index(all);
+    for (const Checkpoint* checkpoint : checked) {
+      const auto chain = index.Resolve(*checkpoint);
+      if (!chain.ok()) Problem(checkpoint->directory, std::string(chain.status().message()));
+    }
+  }
+
   Store* const store_;
   RepositoryReader reader_;
   const bool deep_;
@@ -202,6 +245,21 @@ class Verifier {
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };
+
+/// With what it builds on, which lies beside it.
+Result<OpenRestorePoint> OpenPlaced(const PlacedCheckpoint& placed) {
+  Store* const store = placed.env.store.get();
+  if (placed.checkpoint.manifest->kind == CheckpointKind::kFull) {
+    return OpenRestorePoint::Open(store, {&placed.checkpoint});
+  }
+  ASSIGN_OR_RETURN(const std::vector<Checkpoint> siblings, ReadSiblings(store));
+  const auto chain = ChainIndex(siblings).Resolve(placed.checkpoint);
+  if (!chain.ok()) {
+    return CorruptionError(placed.checkpoint.directory + " " +
+                           std::string(chain.status().message()));
+  }
+  return OpenRestorePoint::Open(store, *chain);
+}
 
 }  // namespace
 
@@ -218,14 +276,17 @@ Result<std::vector<TensorDifference>> Diff(const std::string& a, const std::stri
                                            const Progress& progress) {
   ASSIGN_OR_RETURN(const PlacedCheckpoint left, ReadCheckpointAt(a));
   ASSIGN_OR_RETURN(const PlacedCheckpoint right, ReadCheckpointAt(b));
-  ASSIGN_OR_RETURN(const auto open_left,
-                   OpenCheckpoint::Open(left.env.store.get(), left.checkpoint.directory,
-                                        left.checkpoint.manifest));
-  ASSIGN_OR_RETURN(const auto open_right,
-                   OpenCheckpoint::Open(right.env.store.get(), right.checkpoint.directory,
-                                        right.checkpoint.manifest));
-  return DiffCheckpoints(left.env.store.get(), open_left.get(), right.env.store.get(),
-                         open_right.get(), progress);
+  ASSIGN_OR_RETURN(const OpenRestorePoint open_left, OpenPlaced(left));
+  ASSIGN_OR_RETURN(const OpenRestorePoint open_right, OpenPlaced(right));
+  Store* const store_left = left.env.store.get();
+  Store* const store_right = right.env.store.get();
+  ASSIGN_OR_RETURN(
+      std::vector<TensorDifference> out,
+      DiffCheckpoints(store_left, open_left.tip(), store_right, open_right.tip(), progress));
+  ASSIGN_OR_RETURN(const std::vector<TensorDifference> tables,
+                   DiffTables(store_left, open_left, store_right, open_right));
+  out.insert(out.end(), tables.begin(), tables.end());
+  return out;
 }
 
 }  // namespace cairn

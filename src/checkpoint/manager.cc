@@ -12,16 +12,18 @@
 #include "base/status_macros.h"
 #include "base/worker_pool.h"
 #include "checkpoint/arena.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/committer.h"
 #include "checkpoint/generation.h"
 #include "checkpoint/names.h"
 #include "checkpoint/plan_cache.h"
 #include "checkpoint/removal.h"
 #include "checkpoint/repository.h"
-#include "checkpoint/restore.h"
+#include "checkpoint/restore_point.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/save_task.h"
 #include "checkpoint/snapshot.h"
+#include "checkpoint/stored_tables.h"
 #include "format/json.h"
 #include "storage/local/local_store.h"
 
@@ -70,17 +72,6 @@ std::string StepsOf(const RepositoryView& view) {
   return steps.empty() ? "none" : steps;
 }
 
-Result<Restored> RestoreView(Store* store, const Checkpoint& checkpoint,
-                             const RestoreRequest& request, const std::string& participant) {
-  ASSIGN_OR_RETURN(std::unique_ptr<OpenCheckpoint> open,
-                   OpenCheckpoint::Open(store, checkpoint.directory, checkpoint.manifest));
-  ASSIGN_OR_RETURN(Restored restored,
-                   RestoreCheckpoint(store, open.get(), request, participant, request.progress));
-  restored.info = MakeInfo(*store, checkpoint);
-  restored.metrics = restored.info.metrics;
-  return restored;
-}
-
 /// `job`: whose checkpoints are not foreign; "": all are.
 Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string& participant,
                                 const std::string& job) {
@@ -91,21 +82,12 @@ Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string
   const std::string where = clean.string();
   ASSIGN_OR_RETURN(const Environment other,
                    LocalEnvironment(clean.parent_path().string(), /*create=*/false));
-  RepositoryReader reader(other.store.get());
-  Checkpoint checkpoint;
-  checkpoint.directory = clean.filename().string();
-  auto manifest = reader.ReadManifest(checkpoint.directory);
-  if (!manifest.ok()) {
-    if (manifest.status().Is(Code::kNotFound)) {
-      return NotFoundError("\"" + where + "\" is not a checkpoint (it has no manifest.json)");
-    }
-    return manifest.status();
+  const std::string directory = clean.filename().string();
+  const auto manifest = other.store->Stat(names::Path(directory, names::kManifest));
+  if (manifest.status().Is(Code::kNotFound)) {
+    return NotFoundError("\"" + where + "\" is not a checkpoint (it has no manifest.json)");
   }
-  checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
-  ASSIGN_OR_RETURN(checkpoint.notes,
-                   reader.ReadNotes(checkpoint.directory, checkpoint.manifest->id));
-  checkpoint.foreign = checkpoint.manifest->job != job;
-  auto restored = RestoreView(other.store.get(), checkpoint, request, participant);
+  auto restored = RestoreDirectory(other.store.get(), directory, request, participant, job);
   if (!restored.ok()) return restored.status().WithContext("restore \"" + where + "\"");
   return restored;
 }
@@ -158,7 +140,8 @@ class Manager final : public CheckpointManager {
   /// `removed`: a checkpoint of the view was removed while we read it; look again.
   Result<std::optional<Restored>> RestoreLatest(const RepositoryView& view,
                                                 const RestoreRequest& request, bool* removed);
-  Result<Restored> RestoreOne(Store* store, const Checkpoint& checkpoint,
+  /// With what it builds on.
+  Result<Restored> RestoreOne(const ChainIndex& index, const Checkpoint& checkpoint,
                               const RestoreRequest& request);
   Status Note(const std::string& id, NoteKind kind, Value values);
 
@@ -308,6 +291,8 @@ void Manager::Decline(std::int64_t step) {
 
 Result<SavePlan> Manager::Plan(const SaveRequest& request, bool streamed) {
   env_.Step("save: plan");
+  RETURN_IF_ERROR(CheckTableFacts(request.tables, request.tensors));
+  RETURN_IF_ERROR(committer_->CheckIncrement(request));
   ASSIGN_OR_RETURN(SavePlan plan, plans_.Plan(request, committer_->history(),
                                               committer_->history_version(), streamed));
   RETURN_IF_ERROR(CheckSpace(plan));
@@ -484,19 +469,25 @@ Result<std::optional<CheckpointInfo>> Manager::Latest() {
   return std::optional(MakeInfo(*env_.store, *latest));
 }
 
-Result<Restored> Manager::RestoreOne(Store* store, const Checkpoint& checkpoint,
+Result<Restored> Manager::RestoreOne(const ChainIndex& index, const Checkpoint& checkpoint,
                                      const RestoreRequest& request) {
-  return RestoreView(store, checkpoint, request, Self());
+  auto chain = index.Resolve(checkpoint);
+  if (!chain.ok()) return CorruptionError("it " + std::string(chain.status().message()));
+  ASSIGN_OR_RETURN(Restored restored, RestorePoint(env_.store.get(), *chain, request, Self()));
+  if (committer_ != nullptr) committer_->GoOnFrom(*checkpoint.manifest);
+  return restored;
 }
 
 Result<std::optional<Restored>> Manager::RestoreByPath(const RestoreRequest& request) {
   ASSIGN_OR_RETURN(Restored restored, LoadCheckpoint(request, Self(), job_));
+  if (committer_ != nullptr) committer_->LeaveBranch();
   return std::optional(std::move(restored));
 }
 
 Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& view,
                                                        const RestoreRequest& request,
                                                        bool* removed) {
+  const ChainIndex index(view.checkpoints);
   std::vector<std::string> fallbacks;
   bool any = !view.damaged.empty();
   for (const DamagedCheckpoint& damaged : view.damaged) {
@@ -505,11 +496,10 @@ Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& vie
   for (auto it = view.checkpoints.rbegin(); it != view.checkpoints.rend(); ++it) {
     if (!it->counts) continue;
     any = true;
-    auto restored = RestoreOne(env_.store.get(), *it, request);
+    auto restored = RestoreOne(index, *it, request);
     if (restored.ok()) {
       for (const std::string& fallback : fallbacks) LogWarning("passed over " + fallback);
       restored->fallbacks = std::move(fallbacks);
-      if (committer_ != nullptr) committer_->SetParent(restored->info.id);
       return std::optional(*std::move(restored));
     }
     const Status& status = restored.status();
@@ -564,11 +554,10 @@ Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
     return NotFoundError("\"" + env_.store->Describe() + "\" has no checkpoint " + what +
                          " (steps there: " + StepsOf(view) + ")");
   }
-  auto restored = RestoreOne(env_.store.get(), *wanted, request);
+  auto restored = RestoreOne(ChainIndex(view.checkpoints), *wanted, request);
   if (!restored.ok()) {
     return restored.status().WithContext("restore step " + std::to_string(wanted->manifest->step));
   }
-  if (committer_ != nullptr) committer_->SetParent(restored->info.id);
   return std::optional(*std::move(restored));
 }
 

@@ -15,10 +15,13 @@
 #include "base/checksum.h"
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/checkpoint_path.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/names.h"
+#include "checkpoint/restore_point.h"
 #include "checkpoint/stored_bytes.h"
+#include "checkpoint/table_merge.h"
 #include "checkpoint/transfer.h"
 #include "format/safetensors.h"
 
@@ -49,7 +52,8 @@ struct RankDirectory {
   const Environment* env = nullptr;
   std::string where;
   PrivateRank rank;
-  std::vector<Checkpoint> checkpoints;  // private, full, counting; oldest first
+  std::vector<Checkpoint> checkpoints;  // private, counting, with all they build on; oldest first
+  std::vector<Checkpoint> all;
 
   const Checkpoint* OfStep(std::int64_t step) const {
     const Checkpoint* found = nullptr;
@@ -74,13 +78,14 @@ Result<RankDirectory> ReadRank(const Environment& env) {
   directory.where = env.store->Describe();
   RepositoryReader reader(env.store.get());
   ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
+  const ChainIndex index(view.checkpoints);
   bool any = false;
   for (const Checkpoint& checkpoint : view.checkpoints) {
     if (!checkpoint.counts) continue;
     any = true;
     const auto rank = RankOf(*checkpoint.manifest);
-    if (!rank || checkpoint.manifest->kind != CheckpointKind::kFull) continue;
-    if (checkpoint.manifest->participants.size() != 1) continue;
+    if (!rank || checkpoint.manifest->participants.size() != 1) continue;
+    if (!index.Resolve(checkpoint).ok()) continue;
     // After a restart with another number of ranks the newest ones tell.
     if (!directory.checkpoints.empty() &&
         (directory.rank.rank != rank->rank || directory.rank.world_size != rank->world_size)) {
@@ -95,6 +100,7 @@ Result<RankDirectory> ReadRank(const Environment& env) {
         "\"" + directory.where +
         "\" has no parts to merge: its checkpoints were not saved with private=True");
   }
+  directory.all = view.checkpoints;
   return directory;
 }
 
@@ -194,6 +200,7 @@ class Merger {
     ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation, OpenForTool(target, Job()));
     ASSIGN_OR_RETURN(const auto committer, IncomingCommitter::Open(target, generation.get()));
     Manifest manifest = NewManifest(target);
+    manifest.tables = std::move(facts_);
     if (committer->Latest() != nullptr) manifest.parent = committer->Latest()->manifest->id;
     report_.bytes = files_.bytes();
     const std::string directory = names::CheckpointDirectory(
@@ -224,10 +231,14 @@ class Merger {
   Status OpenParts() {
     for (const MergePart& part : parts_) {
       Store* store = part.env.store.get();
-      auto open = OpenCheckpoint::Open(store, part.checkpoint.directory, part.checkpoint.manifest);
-      if (!open.ok()) return open.status().WithContext(store->Describe());
-      open_.push_back(*std::move(open));
-      bytes_.push_back(std::make_unique<StoredBytes>(store, open_.back().get()));
+      Chain chain;
+      for (const Checkpoint& below : part.below) chain.push_back(&below);
+      chain.push_back(&part.checkpoint);
+      auto point = OpenRestorePoint::Open(store, chain);
+      if (!point.ok()) return point.status().WithContext(store->Describe());
+      points_.push_back(*std::move(point));
+      open_.push_back(points_.back().tip());
+      bytes_.push_back(std::make_unique<StoredBytes>(store, open_.back()));
     }
     return Status::Ok();
   }
@@ -310,11 +321,25 @@ class Merger {
     return Status::Ok();
   }
 
+  /// Rows of an increment are put together with those of what it builds on.
+  Status AddMergedTables(std::size_t part) {
+    Store* store = parts_[part].env.store.get();
+    ASSIGN_OR_RETURN(auto merged, MergedTables::Open(store, points_[part].chain()));
+    RETURN_IF_ERROR(merged->AddTo(&files_));
+    merged_.push_back(std::move(merged));
+    return AddManifestTables(merged_.back()->facts(), &facts_);
+  }
+
   Status AddFiles(std::size_t part) {
     const std::string user = names::Path(names::kFiles, "");
+    const std::string tables = names::Path(names::kTables, "");
+    const bool increment = !parts_[part].below.empty();
+    RETURN_IF_ERROR(increment ? AddMergedTables(part)
+                              : AddManifestTables(open_[part]->manifest().tables, &facts_));
     for (std::size_t i = 0; i < open_[part]->files().size(); ++i) {
       const ManifestFile& file = *open_[part]->files()[i].entry;
       if (file.path == names::kIndex) continue;  // made anew
+      if (increment && file.path.starts_with(tables)) continue;
       if (IsModelFile(file.path)) {
         RETURN_IF_ERROR(AddModelFile(part, i));
       } else if (file.path.starts_with(user)) {
@@ -392,11 +417,9 @@ class Merger {
     manifest.metrics = first.Metrics();
     manifest.metadata = first.manifest->metadata;
     manifest.time = first.manifest->time;
-    std::set<std::string> tables;
     for (const MergePart& part : parts_) {
       const Manifest& own = *part.checkpoint.manifest;
       manifest.participants.push_back(part.participant);
-      manifest.tables.insert(manifest.tables.end(), own.tables.begin(), own.tables.end());
       for (const std::string& feature : own.features) {
         if (std::find(manifest.features.begin(), manifest.features.end(), feature) ==
             manifest.features.end()) {
@@ -416,8 +439,11 @@ class Merger {
   const std::vector<MergePart> parts_;
   const MergeRequest& request_;
   const TransferControl& control_;
-  std::vector<std::unique_ptr<OpenCheckpoint>> open_;
+  std::vector<OpenRestorePoint> points_;
+  std::vector<OpenCheckpoint*> open_;  // of each part what was chosen
   std::vector<std::unique_ptr<StoredBytes>> bytes_;
+  std::vector<std::unique_ptr<MergedTables>> merged_;
+  std::vector<ManifestTable> facts_;
   std::vector<std::map<std::size_t, SafetensorsHeader>> headers_;         // by part: file → header
   std::map<std::string, std::vector<ModelTensor>, std::less<>> tensors_;  // by stored name
   std::set<std::tuple<std::size_t, std::size_t, std::string>> duplicates_;  // part, file, name
@@ -447,7 +473,12 @@ Result<std::vector<MergePart>> ChooseForMerge(const std::vector<Environment>& pa
       return FailedPreconditionError("two parts are of a participant called \"" + participant +
                                      "\"");
     }
-    chosen.push_back({*rank.env, *checkpoint, participant});
+    ASSIGN_OR_RETURN(const Chain chain, ChainIndex(rank.all).Resolve(*checkpoint));
+    MergePart part{*rank.env, *checkpoint, participant, {}};
+    for (const Checkpoint* below : chain) {
+      if (below != checkpoint) part.below.push_back(*below);
+    }
+    chosen.push_back(std::move(part));
   }
   return chosen;
 }

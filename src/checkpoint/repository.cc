@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/names.h"
 
 namespace cairn {
@@ -68,11 +70,10 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
 /// lost seal might have left out, never lose one.
 bool CountsBySeal(const GenerationRecords& records, const Manifest& manifest) {
   if (records.newest_sealed == 0) return false;
-  if (!records.seal) return manifest.generation <= records.newest_sealed;
+  const std::uint64_t generation = manifest.CommitGeneration();
+  if (!records.seal) return generation <= records.newest_sealed;
   const SealRecord& seal = *records.seal;
-  if (manifest.generation >= seal.generation && manifest.generation <= records.newest_sealed) {
-    return true;
-  }
+  if (generation >= seal.generation && generation <= records.newest_sealed) return true;
   return std::find(seal.commits.begin(), seal.commits.end(), manifest.id) != seal.commits.end();
 }
 
@@ -275,15 +276,20 @@ Result<RepositoryView> RepositoryReader::Read() {
                 if (!rules_.latest_by_sequence && a.manifest->step != b.manifest->step) {
                   return a.manifest->step < b.manifest->step;
                 }
-                return std::pair(a.manifest->generation, a.manifest->sequence) <
-                       std::pair(b.manifest->generation, b.manifest->sequence);
+                // What compact wrote stands behind what it replaces, should both be there.
+                const auto place = [](const Manifest& m) {
+                  return std::tuple(m.generation, m.sequence, m.compacted);
+                };
+                return place(*a.manifest) < place(*b.manifest);
               });
     // A seal published while we listed changes what counts.
     ASSIGN_OR_RETURN(const GenerationRecords after, ReadGenerations(store_));
     if (after.newest_sealed != records.newest_sealed && round < kMaxRounds) continue;
     // So does a checkpoint that was committed after we looked for it: the one that it made
-    // superfluous may be gone already, and we would see neither.
-    if (rules_.reread_when_moved && (removals || !view.unfinished.empty())) {
+    // superfluous may be gone already, and we would see neither. Or we see an increment and not
+    // what it builds on.
+    if (rules_.reread_when_moved &&
+        (removals || !view.unfinished.empty() || HasBrokenChain(view.checkpoints))) {
       ASSIGN_OR_RETURN(const bool moved, HasMoved(root, view.unfinished));
       if (moved && round < kMaxRounds) continue;
     }
@@ -306,8 +312,12 @@ CheckpointInfo MakeInfo(const Store& store, const Checkpoint& checkpoint) {
   info.metadata = manifest.metadata;
   info.counters = manifest.counters;
   info.time = manifest.time;
+  info.chain = manifest.chain;
   info.parent = manifest.parent;
   info.base = manifest.base;
+  for (const ManifestTable& table : manifest.tables) {
+    info.tables.push_back({table.name, table.dim, table.dtype, table.rows, table.deleted});
+  }
   info.generation = manifest.generation;
   info.sequence = manifest.sequence;
   info.pinned = checkpoint.pinned;

@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/names.h"
 #include "checkpoint/repository.h"
+#include "checkpoint/table_restore.h"
 #include "format/safetensors.h"
 
 namespace cairn {
@@ -92,15 +93,20 @@ Result<OwnedTensor> Allocate(std::string name, TensorGroup group, const StoredTe
                                          [align](std::byte* p) { ::operator delete(p, align); })};
 }
 
-/// One RestoreCheckpoint call. Matches stored tensors and targets first; memory is touched by
-/// Read() alone.
+/// One RestoreChain call. Matches stored tensors and targets first; memory is touched by Read()
+/// alone.
 class Restoration {
  public:
-  Restoration(Store* store, OpenCheckpoint* checkpoint, const RestoreRequest& request,
-              const std::string& participant)
-      : store_(store), checkpoint_(checkpoint), request_(request), participant_(participant) {}
+  Restoration(Store* store, std::vector<OpenCheckpoint*> chain, const RestoreRequest& request,
+              const std::string& participant, const Progress& progress)
+      : store_(store),
+        chain_(std::move(chain)),
+        checkpoint_(chain_.back()),
+        request_(request),
+        participant_(participant),
+        progress_(progress) {}
 
-  Result<Restored> Run(const Progress& progress) {
+  Result<Restored> Run() {
     FillFromManifest();
     RETURN_IF_ERROR(ReadStateFiles());
     if (request_.prepare) RETURN_IF_ERROR(request_.prepare(out_, &request_));
@@ -114,8 +120,13 @@ class Restoration {
       RETURN_IF_ERROR(MatchTables());
       RETURN_IF_ERROR(JudgeMismatches());
       RETURN_IF_ERROR(PlanRuns());
-      RETURN_IF_ERROR(Read(progress));
     }
+    if (request_.tables != nullptr) RETURN_IF_ERROR(StartTables());
+    if (request_.atomic) {
+      RETURN_IF_ERROR(Verify());
+      ++pass_;
+    }
+    RETURN_IF_ERROR(Read());
     return std::move(out_);
   }
 
@@ -373,26 +384,46 @@ class Restoration {
     return Status::Ok();
   }
 
-  Status Read(const Progress& progress) {
-    Progress second = progress;
-    if (request_.atomic) {
-      // The two passes are one to whoever watches.
-      Progress first;
-      if (progress) {
-        first = [&](std::uint64_t done, std::uint64_t total) { return progress(done, 2 * total); };
-        second = [&](std::uint64_t done, std::uint64_t total) {
-          return progress(total + done, 2 * total);
-        };
-      }
-      const Status status =
-          ReadRuns(store_, *checkpoint_, runs_,
-                   {.verify_only = true, .progress = first, .cancelled = request_.cancelled});
-      if (!status.ok()) return WithOverwritten(status, {});
+  Status StartTables() {
+    TableRestore::Options options;
+    options.cancelled = request_.cancelled;
+    if (progress_) {
+      options.progress = [this](std::uint64_t done, std::uint64_t) { return Report(dense_ + done); };
     }
+    tables_.emplace(store_, chain_, request_.tables, std::move(options));
+    const Status status = tables_->Start();
+    if (!status.ok()) return WithOverwritten(status, {});
+    out_.bytes += tables_->bytes();
+    return Status::Ok();
+  }
+
+  /// Variables and rows, read once or twice, are one to whoever watches.
+  bool Report(std::uint64_t done) const {
+    const std::uint64_t pass = dense_ + (tables_ ? tables_->bytes() : 0);
+    return progress_(pass_ * pass + done, (request_.atomic ? 2 : 1) * pass);
+  }
+  Progress DenseProgress() {
+    if (!progress_) return {};
+    return [this](std::uint64_t done, std::uint64_t total) {
+      dense_ = total;
+      return Report(done);
+    };
+  }
+
+  Status Verify() {
+    Status status = ReadRuns(
+        store_, *checkpoint_, runs_,
+        {.verify_only = true, .progress = DenseProgress(), .cancelled = request_.cancelled});
+    if (status.ok() && tables_) status = tables_->Verify();
+    return status.ok() ? status : WithOverwritten(status, {});
+  }
+
+  Status Read() {
     std::vector<bool> touched(transfers_.size());
-    const Status status =
-        ReadRuns(store_, *checkpoint_, runs_,
-                 {.progress = second, .cancelled = request_.cancelled, .touched = &touched});
+    Status status = ReadRuns(
+        store_, *checkpoint_, runs_,
+        {.progress = DenseProgress(), .cancelled = request_.cancelled, .touched = &touched});
+    if (status.ok() && tables_) status = tables_->Read();
     return status.ok() ? status : WithOverwritten(status, touched);
   }
 
@@ -419,9 +450,14 @@ class Restoration {
   };
 
   Store* const store_;
-  OpenCheckpoint* const checkpoint_;
+  const std::vector<OpenCheckpoint*> chain_;
+  OpenCheckpoint* const checkpoint_;  // the last of the chain: dense variables are whole in it
   RestoreRequest request_;
   const std::string& participant_;
+  const Progress& progress_;
+  std::optional<TableRestore> tables_;
+  std::uint64_t dense_ = 0;         // bytes of chunks of variables in a pass
+  std::uint64_t pass_ = 0;          // 1 after everything was verified
   bool own_state_ = false;          // the checkpoint has this participant
   std::string state_of_;            // whose state files are read
   std::deque<TensorMap> catalogs_;  // of the groups; a deque: others point into them
@@ -437,7 +473,13 @@ class Restoration {
 Result<Restored> RestoreCheckpoint(Store* store, OpenCheckpoint* checkpoint,
                                    const RestoreRequest& request, const std::string& participant,
                                    const Progress& progress) {
-  return Restoration(store, checkpoint, request, participant).Run(progress);
+  return RestoreChain(store, {checkpoint}, request, participant, progress);
+}
+
+Result<Restored> RestoreChain(Store* store, std::vector<OpenCheckpoint*> chain,
+                              const RestoreRequest& request, const std::string& participant,
+                              const Progress& progress) {
+  return Restoration(store, std::move(chain), request, participant, progress).Run();
 }
 
 }  // namespace cairn

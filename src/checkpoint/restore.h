@@ -63,6 +63,12 @@ Result<Restored> RestoreCheckpoint(Store* store, OpenCheckpoint* checkpoint,
                                    const RestoreRequest& request, const std::string& participant,
                                    const Progress& progress);
 
+/// The same for a restore point (a full checkpoint, then increments): the variables of the last
+/// one, and the rows of tables of all, in order, for request.tables.
+Result<Restored> RestoreChain(Store* store, std::vector<OpenCheckpoint*> chain,
+                              const RestoreRequest& request, const std::string& participant,
+                              const Progress& progress);
+
 /// Every file of the checkpoint, all bytes: the chunk sums and the whole file's. Returns the bytes
 /// read; problems are appended, one per damaged file.
 Result<std::uint64_t> VerifyFiles(Store* store, const OpenCheckpoint& checkpoint,

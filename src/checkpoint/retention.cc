@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "format/json.h"
@@ -33,6 +32,9 @@ Status ValidateRetention(const Retention& retention) {
   if (retention.keep_last && *retention.keep_last == 0) {
     return InvalidArgumentError("keep_last must be at least 1 (or unset, to keep all)");
   }
+  if (retention.keep_fulls && *retention.keep_fulls == 0) {
+    return InvalidArgumentError("keep_fulls must be at least 1 (or unset)");
+  }
   if (retention.keep_best && *retention.keep_best == 0) {
     return InvalidArgumentError("keep_best must be at least 1 (or unset)");
   }
@@ -46,19 +48,26 @@ Status ValidateRetention(const Retention& retention) {
 }
 
 std::vector<std::string> ChooseRemovals(const Retention& retention,
-                                        std::span<const RetentionItem> items) {
+                                        std::span<const RetentionItem> items,
+                                        const std::set<std::string>& also_kept) {
   if (items.empty() || !retention.keep_last) return {};
-  std::set<std::string> kept;
+  std::set<std::string> kept = also_kept;
   kept.insert(items.back().id);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const RetentionItem& item = items[i];
-    const bool recent = items.size() - i <= *retention.keep_last;
-    const bool periodic = retention.keep_every && item.step % *retention.keep_every == 0;
-    if (recent || periodic || item.pinned) kept.insert(item.id);
+  std::uint64_t newer = 0;  // restore points
+  std::uint64_t newer_fulls = 0;
+  for (auto item = items.rbegin(); item != items.rend(); ++item) {
+    const bool recent = newer < *retention.keep_last;
+    const bool recent_full = item->full && newer_fulls < retention.keep_fulls.value_or(0);
+    const bool periodic = retention.keep_every && item->step % *retention.keep_every == 0;
+    if (recent || recent_full || periodic || item->pinned) kept.insert(item->id);
+    if (!item->broken) ++newer;
+    if (item->full) ++newer_fulls;
   }
   if (retention.keep_best) {
-    std::vector<std::size_t> order(items.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (!items[i].broken) order.push_back(i);
+    }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       const int better = CompareScores(ScoreOf(items[a], retention.score),
                                        ScoreOf(items[b], retention.score), retention.maximize);
@@ -68,21 +77,14 @@ std::vector<std::string> ChooseRemovals(const Retention& retention,
       kept.insert(items[order[i]].id);
     }
   }
-  // What a kept increment builds on stays as long as it does.
-  std::map<std::string, const RetentionItem*> by_id;
-  for (const RetentionItem& item : items) by_id[item.id] = &item;
-  std::vector<std::string> open(kept.begin(), kept.end());
-  while (!open.empty()) {
-    const auto it = by_id.find(open.back());
-    open.pop_back();
-    if (it == by_id.end() || it->second->base.empty()) continue;
-    for (const std::string& needed : {it->second->base, it->second->parent}) {
-      if (!needed.empty() && kept.insert(needed).second) open.push_back(needed);
-    }
+  // What a kept increment builds on stays as long as it does, and nothing else does.
+  std::set<std::string> needed;
+  for (const RetentionItem& item : items) {
+    if (kept.contains(item.id)) needed.insert(item.needs.begin(), item.needs.end());
   }
   std::vector<std::string> removals;
-  for (const RetentionItem& item : items) {
-    if (!kept.contains(item.id)) removals.push_back(item.id);
+  for (auto item = items.rbegin(); item != items.rend(); ++item) {
+    if (!kept.contains(item->id) && !needed.contains(item->id)) removals.push_back(item->id);
   }
   return removals;
 }

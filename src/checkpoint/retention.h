@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,14 +17,18 @@ struct RetentionItem {
   std::int64_t step = 0;
   Value metrics;
   bool pinned = false;
-  std::string base;    // of an increment: needed as long as the increment is kept
-  std::string parent;  // of a consecutive increment: needed too
+  bool full = true;
+  bool broken = false;             // what it builds on is not there: no restore point
+  std::vector<std::string> needs;  // ids of all that it builds on
 };
 
-/// The checkpoints to remove, oldest first. `items` are those that count, oldest first; the last
-/// one is the latest and always stays. A pure function.
+/// The checkpoints to remove, newest first, so that increments go before what they build on.
+/// `items` are those that count, oldest first; the last one is the latest and always stays, and so
+/// do `kept` (ids) and what all these need. Broken ones use up no place among the last; they go
+/// when enough good ones are newer. A pure function.
 std::vector<std::string> ChooseRemovals(const Retention& retention,
-                                        std::span<const RetentionItem> items);
+                                        std::span<const RetentionItem> items,
+                                        const std::set<std::string>& kept = {});
 
 /// InvalidArgument for rules that contradict themselves (keep_best without a score, zero counts).
 Status ValidateRetention(const Retention& retention);

@@ -17,8 +17,6 @@
 namespace cairn {
 namespace {
 
-constexpr std::size_t kSlots = 12;
-constexpr int kAhead = 6;
 constexpr std::uint64_t kReadAlign = 4096;
 
 std::uint64_t ChunksOf(const OpenFile& file) { return file.entry->hash.chunks.size(); }
@@ -27,9 +25,9 @@ std::uint64_t ChunksOf(const OpenFile& file) { return file.entry->hash.chunks.si
 
 Status StoredBytes::Prepare() {
   if (queue_ != nullptr) return Status::Ok();
-  RETURN_IF_ERROR(buffers_.Reserve(kSlots));
-  ASSIGN_OR_RETURN(queue_, store_->NewReadQueue(static_cast<int>(kSlots)));
-  slots_.resize(kSlots);
+  RETURN_IF_ERROR(buffers_.Reserve(chunks_));
+  ASSIGN_OR_RETURN(queue_, store_->NewReadQueue(static_cast<int>(chunks_)));
+  slots_.resize(chunks_);
   return Status::Ok();
 }
 
@@ -67,7 +65,7 @@ Status StoredBytes::StartAhead(const Slot& current) {
   const std::vector<OpenFile>& files = checkpoint_->files();
   std::size_t file = current.file;
   std::uint64_t chunk = current.chunk;
-  for (int i = 0; i < kAhead; ++i) {
+  for (std::size_t i = 0; i < chunks_ / 2; ++i) {
     // The files of a checkpoint are mostly read one after the other.
     for (++chunk; file < files.size() && chunk >= ChunksOf(files[file]); chunk = 0) ++file;
     if (file >= files.size()) return Status::Ok();

@@ -18,13 +18,13 @@ namespace cairn {
 
 /// Reads bytes of a checkpoint's files where they are wanted next, several chunks ahead, and
 /// compares each chunk with the manifest before any of it is handed out. Meant for reading roughly
-/// front to back: a dozen chunks are kept. For one thread at a time; a failure names the file and
-/// leaves the reader usable.
+/// front to back: a dozen chunks are kept unless told otherwise. For one thread at a time; a
+/// failure names the file and leaves the reader usable.
 class StoredBytes {
  public:
-  /// Both outlive this object.
-  StoredBytes(Store* store, const OpenCheckpoint* checkpoint)
-      : store_(store), checkpoint_(checkpoint) {}
+  /// Both outlive this object. `chunks`: how many are kept, half of them read ahead; at least 2.
+  StoredBytes(Store* store, const OpenCheckpoint* checkpoint, std::size_t chunks = 12)
+      : store_(store), checkpoint_(checkpoint), chunks_(chunks) {}
   StoredBytes(const StoredBytes&) = delete;
   StoredBytes& operator=(const StoredBytes&) = delete;
 
@@ -55,6 +55,7 @@ class StoredBytes {
 
   Store* const store_;
   const OpenCheckpoint* const checkpoint_;
+  const std::size_t chunks_;
   std::uint64_t reads_ = 0;
   std::vector<Slot> slots_;
   ChunkBuffers buffers_;              // one per slot

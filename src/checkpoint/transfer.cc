@@ -309,11 +309,14 @@ Status IncomingCommitter::Publish(const std::string& directory, const Manifest& 
 
 Result<Checkpoint> IncomingCommitter::Commit(Manifest manifest, const std::string& directory,
                                              IncomingFiles files, bool rebuild_index,
-                                             const TransferControl& control) {
+                                             const TransferControl& control, bool keep_place) {
   RETURN_IF_ERROR(CheckRoom(env_, files.bytes()));
   manifest.job = generation_->job();
-  manifest.generation = generation_->number();
-  manifest.sequence = sequence_ + 1;
+  manifest.compacted = keep_place ? generation_->number() : 0;
+  if (!keep_place) {
+    manifest.generation = generation_->number();
+    manifest.sequence = sequence_ + 1;
+  }
   manifest.attempt = env_.ids->NewUuid();
   Checkpoint checkpoint;
   ASSIGN_OR_RETURN(checkpoint.directory, Claim(directory, manifest.attempt));

@@ -86,12 +86,16 @@ class IncomingCommitter {
   Result<std::string> Shareable(const FileHash& hash);
 
   /// Writes the files and publishes the manifest. Its generation, sequence, attempt, job and files
-  /// are filled in here; `directory` is the name wished for.
+  /// are filled in here; `directory` is the name wished for. With `keep_place` generation and
+  /// sequence stay, and the manifest says that this generation committed it.
   Result<Checkpoint> Commit(Manifest manifest, const std::string& directory, IncomingFiles files,
-                            bool rebuild_index, const TransferControl& control);
+                            bool rebuild_index, const TransferControl& control,
+                            bool keep_place = false);
 
   /// The newest checkpoint that counts, or null.
   const Checkpoint* Latest() const { return checkpoints_.empty() ? nullptr : &checkpoints_.back(); }
+  /// All that count, those committed here last.
+  const std::vector<Checkpoint>& checkpoints() const { return checkpoints_; }
 
  private:
   IncomingCommitter(const Environment& env, Generation* generation)
@@ -141,11 +145,17 @@ struct MergePart {
   Environment env;
   Checkpoint checkpoint;
   std::string participant;
+  std::vector<Checkpoint> below;  // what an increment builds on, the full one first
 };
 Result<std::vector<MergePart>> ChooseForMerge(const std::vector<Environment>& parts,
                                               const MergeRequest& request);
 Result<MergeReport> MergeInto(std::vector<MergePart> parts, const Environment& target,
                               const MergeRequest& request, const TransferControl& control);
 Result<GarbageReport> CollectGarbageIn(const Environment& env);
+Result<CompactReport> CompactIn(const Environment& env, const CheckpointChoice& choice,
+                                const TransferControl& control);
+/// The files of a restore point but for its tables: shared where the target has them already.
+Status AddOtherFiles(const OpenCheckpoint& open, StoredBytes* bytes, IncomingCommitter* committer,
+                     IncomingFiles* files);
 
 }  // namespace cairn

@@ -8,6 +8,7 @@
 #include <cairn/transfer.h>
 
 #include "base/status_macros.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/transfer.h"
 #include "cli/checkpoint_commands.h"
@@ -179,6 +180,64 @@ Result<Output> Merge(const MergeOptions& options, Console* console) {
   return out;
 }
 
+Result<Output> Compact(const CompactOptions& options, Console* console) {
+  ASSIGN_OR_RETURN(const OpenedRepository opened, OpenRepository(options.directory));
+  ASSIGN_OR_RETURN(const Selected selected, Select(opened.view, options.directory, options.which));
+  if (!selected.note.empty()) console->Note("note: " + selected.note);
+  console->CatchInterrupts();
+  ProgressBar bar("compact", console->clock(), console->progress_enabled());
+  auto compacted = CompactIn(opened.env, {.step = {}, .id = selected.checkpoint->manifest->id},
+                             console->Control(&bar));
+  bar.Clear();
+  if (!compacted.ok()) return compacted.status();
+  Output out;
+  if (compacted->already_full) {
+    out.text = "Nothing to do: " + Described(compacted->info) + " is a full checkpoint.\n";
+  } else {
+    out.text = fmt::format("Put {} together: {} is a full checkpoint now, {} written.\n",
+                           Counted(compacted->chain.size(), "checkpoint"),
+                           Described(compacted->info), HumanBytes(compacted->bytes));
+    out.text += compacted->replaced_removed
+                    ? "The increment is gone; what it stood on stays until the retention of the "
+                      "next training, or `cairn checkpoint rm`, takes it.\n"
+                    : "The increment was pinned meanwhile and stays as well.\n";
+  }
+  out.json = Value::Object{{"checkpoint", InfoJson(compacted->info)},
+                           {"already_full", compacted->already_full},
+                           {"chain", Texts(compacted->chain)},
+                           {"replaced_removed", compacted->replaced_removed},
+                           {"bytes", compacted->bytes}};
+  return out;
+}
+
+/// Adds what builds on the chosen ones, or refuses by name.
+Status CloseOver(const RepositoryView& view, bool increments,
+                 std::vector<const Checkpoint*>* chosen) {
+  const ChainIndex index(view.checkpoints);
+  for (const Checkpoint& checkpoint : view.checkpoints) {
+    if (!checkpoint.counts) continue;
+    const auto is_chosen = [&](const Checkpoint* one) {
+      return std::find(chosen->begin(), chosen->end(), one) != chosen->end();
+    };
+    const auto chain = index.Resolve(checkpoint);
+    if (is_chosen(&checkpoint) || !chain.ok()) continue;
+    const auto below = std::find_if(chain->begin(), chain->end(), is_chosen);
+    if (below == chain->end()) continue;
+    if (!increments) {
+      const std::string id = (*below)->manifest->id;
+      return FailedPreconditionError(
+          fmt::format("{} is what {} build on; remove those too (name them, or add --increments)",
+                      (*below)->directory, DependentsOf(id, view.checkpoints)));
+    }
+    if (checkpoint.pinned) {
+      return FailedPreconditionError(fmt::format("{} builds on {} and is pinned; unpin it first",
+                                                 checkpoint.directory, (*below)->directory));
+    }
+    chosen->push_back(&checkpoint);
+  }
+  return Status::Ok();
+}
+
 Result<Output> Remove(const RemoveOptions& options, Console* console) {
   ASSIGN_OR_RETURN(const OpenedRepository opened, OpenRepository(options.directory));
   const RepositoryView& view = opened.view;
@@ -203,6 +262,10 @@ Result<Output> Remove(const RemoveOptions& options, Console* console) {
     }
     if (!selected.note.empty()) console->Note("note: " + selected.note);
     chosen.push_back(checkpoint);
+  }
+  RETURN_IF_ERROR(CloseOver(view, options.increments, &chosen));
+  for (const Checkpoint* checkpoint : chosen) {
+    const CheckpointInfo info = MakeInfo(*opened.env.store, *checkpoint);
     bytes += info.bytes;
     list += "  " + Described(info) + (checkpoint == view.Latest() ? ", the latest" : "") + "\n";
   }

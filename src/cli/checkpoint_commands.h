@@ -70,9 +70,16 @@ struct MergeOptions {
 };
 Result<Output> Merge(const MergeOptions& options, Console* console);
 
+struct CompactOptions {
+  std::string directory;
+  std::string which;
+};
+Result<Output> Compact(const CompactOptions& options, Console* console);
+
 struct RemoveOptions {
   std::string directory;
   std::vector<std::string> which;
+  bool increments = false;  // also those that build on what is named
   bool yes = false;
 };
 Result<Output> Remove(const RemoveOptions& options, Console* console);

@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/names.h"
 #include "cli/checkpoint_commands.h"
 #include "cli/output.h"
@@ -53,6 +54,18 @@ std::string Flags(const Checkpoint& checkpoint, bool latest) {
     add("does not count");
   }
   return flags;
+}
+
+/// Over all tables.
+std::uint64_t SumOf(const CheckpointInfo& info, std::uint64_t TableFacts::* member) {
+  std::uint64_t sum = 0;
+  for (const TableFacts& table : info.tables) sum += table.*member;
+  return sum;
+}
+
+std::string BrokenFlag(const ChainIndex& index, const Checkpoint& checkpoint) {
+  if (!checkpoint.counts || index.Resolve(checkpoint).ok()) return "";
+  return " BROKEN: what it builds on is gone";
 }
 
 struct TensorRow {
@@ -125,8 +138,12 @@ Result<Output> List(const LsOptions& options, Console* console) {
                    {"KIND"},
                    {"SIZE", Align::kRight},
                    {"SHARED", Align::kRight},
+                   {"ROWS", Align::kRight},
+                   {"DELETED", Align::kRight},
                    {"AGE", Align::kRight},
                    {"ID"},
+                   {"BASE"},
+                   {"PARENT"},
                    {"METRICS"},
                    {"NOTES"}});
   Value::List rows;
@@ -137,6 +154,7 @@ Result<Output> List(const LsOptions& options, Console* console) {
   for (const Checkpoint& checkpoint : view.checkpoints) {
     increments = increments || checkpoint.manifest->kind == CheckpointKind::kIncrement;
   }
+  const ChainIndex index(view.checkpoints);
   for (const Checkpoint& checkpoint : view.checkpoints) {
     const bool listed = checkpoint.counts || (checkpoint.foreign && !checkpoint.removed);
     if (!listed && !options.all) continue;
@@ -144,10 +162,14 @@ Result<Output> List(const LsOptions& options, Console* console) {
     const std::uint64_t shared = SharedBytes(store, checkpoint, &on_disk);
     if (checkpoint.counts) ++counted;
     bytes += info.bytes;
+    const bool increment = !info.base.empty();
     table.AddRow({std::to_string(info.step), increments ? info.kind : "", HumanBytes(info.bytes),
-                  shared > 0 ? HumanBytes(shared) : "", HumanAge(now - info.time), ShortId(info.id),
-                  MetricsText(info.metrics, kShownMetrics),
-                  Flags(checkpoint, &checkpoint == latest)});
+                  shared > 0 ? HumanBytes(shared) : "",
+                  info.tables.empty() ? "" : std::to_string(SumOf(info, &TableFacts::rows)),
+                  increment ? std::to_string(SumOf(info, &TableFacts::deleted)) : "",
+                  HumanAge(now - info.time), ShortId(info.id), ShortId(info.base),
+                  increment ? ShortId(info.parent) : "", MetricsText(info.metrics, kShownMetrics),
+                  Flags(checkpoint, &checkpoint == latest) + BrokenFlag(index, checkpoint)});
     Value::Object row = InfoJson(info);
     row["latest"] = &checkpoint == latest;
     row["counts"] = checkpoint.counts;
@@ -201,7 +223,7 @@ Result<Output> Show(const ShowOptions& options, Console* console) {
   std::vector<std::pair<std::string, std::string>> facts = {
       {"step", std::to_string(info.step)},
       {"id", info.id},
-      {"kind", info.kind},
+      {"kind", info.kind + (info.chain.empty() ? "" : ", " + info.chain)},
       {"path", Printable(info.path)},
       {"size", HumanBytes(info.bytes) + " in " + Counted(manifest.files.size(), "file")},
       {"saved",
@@ -224,9 +246,21 @@ Result<Output> Show(const ShowOptions& options, Console* console) {
     if (object == nullptr || object->empty()) continue;
     facts.emplace_back(name, Printable(EncodeJson(*value)));
   }
+  if (!manifest.replaces.empty()) facts.emplace_back("replaces", Printable(manifest.replaces));
   for (const auto& [name, text] : facts) {
     if (!text.empty()) out.text += fmt::format("{:<11} {}\n", name, text);
   }
+  TextTable sparse({{"TABLE"},
+                    {"TYPE"},
+                    {"DIM", Align::kRight},
+                    {"ROWS", Align::kRight},
+                    {"DELETED", Align::kRight}});
+  for (const TableFacts& table : info.tables) {
+    sparse.AddRow({Printable(table.name), std::string(DTypeName(table.dtype)),
+                   std::to_string(table.dim), std::to_string(table.rows),
+                   info.base.empty() ? "" : std::to_string(table.deleted)});
+  }
+  if (!sparse.empty()) out.text += "\n" + sparse.Render();
 
   Value::List files;
   TextTable file_table({{"BYTES", Align::kRight}, {"FILE"}, {"NOTE"}});
@@ -389,12 +423,23 @@ Result<Output> DiffTwo(const DiffOptions& options, Console* console) {
                                     {"what", difference.what},
                                     {"max_abs", changed ? Value(difference.max_abs) : Value()},
                                     {"elements", changed ? Value(difference.elements) : Value()}});
+    const bool by_rows = difference.what == "rows";
+    if (by_rows) {
+      Value::Object& row = *rows.back().if_object();
+      row["rows_added"] = difference.rows_added;
+      row["rows_removed"] = difference.rows_removed;
+      row["rows_changed"] = difference.rows_changed;
+    }
     if (!options.all && i >= kShownRows) continue;
     table.AddRow(
         {difference.what == "shape" || difference.what == "dtype" ? "other " + difference.what
                                                                   : difference.what,
          Printable(difference.name), changed ? fmt::format("{:.6g}", difference.max_abs) : "",
-         changed ? std::to_string(difference.elements) : ""});
+         changed ? std::to_string(difference.elements)
+         : by_rows
+             ? fmt::format("{} rows: {} changed, {} added, {} removed", difference.elements,
+                           difference.rows_changed, difference.rows_added, difference.rows_removed)
+             : ""});
   }
   if (table.empty()) {
     out.text += "\nNo difference: every tensor is the same, bit for bit.\n";
@@ -405,7 +450,9 @@ Result<Output> DiffTwo(const DiffOptions& options, Console* console) {
     std::string summary;
     for (const auto& [what, count] : counts) {
       summary += fmt::format("{}{} {}", summary.empty() ? "" : ", ", count,
-                             what == "shape" || what == "dtype" ? "of another " + what : what);
+                             what == "shape" || what == "dtype" ? "of another " + what
+                             : what == "rows"                   ? "in its rows"
+                                                                : what);
     }
     out.text += Counted(differences->size(), "tensor") +
                 (differences->size() == 1 ? " differs: " : " differ: ") + summary + "\n";

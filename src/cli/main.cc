@@ -184,12 +184,24 @@ void AddMoving(CLI::App* checkpoint, Commands* commands) {
 
 void AddKeeping(CLI::App* checkpoint, Commands* commands) {
   {
+    auto options = std::make_shared<CompactOptions>();
+    CLI::App* app = Leaf(checkpoint, "compact",
+                         "Put an increment and what it builds on together into a full checkpoint",
+                         "  cairn checkpoint compact runs/a\n"
+                         "  cairn checkpoint compact runs/a 60\n"
+                         "Restored, it gives the same bits. Not while the training runs.");
+    app->add_option("DIR", options->directory, "The repository")->required();
+    app->add_option("STEP|ID", options->which, "Which one; the latest unless named");
+    commands->Add(app, [options](Console* console) { return Compact(*options, console); });
+  }
+  {
     auto options = std::make_shared<RemoveOptions>();
     CLI::App* app = Leaf(checkpoint, "rm", "Remove checkpoints",
                          "  cairn checkpoint rm runs/a 20 40\n"
                          "  cairn checkpoint rm runs/a 5b3c9e01 --yes");
     app->add_option("DIR", options->directory, "The repository")->required();
     app->add_option("STEP|ID", options->which, "Which ones")->required()->expected(1, -1);
+    app->add_flag("--increments", options->increments, "Also the increments that build on them");
     app->add_flag("-y,--yes", options->yes, "Do not ask");
     commands->Add(app, [options](Console* console) { return Remove(*options, console); });
   }

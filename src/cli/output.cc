@@ -137,6 +137,14 @@ std::string TextTable::Render() const {
 }
 
 Value::Object InfoJson(const CheckpointInfo& info) {
+  Value::List tables;
+  for (const TableFacts& table : info.tables) {
+    tables.emplace_back(Value::Object{{"name", table.name},
+                                      {"dim", table.dim},
+                                      {"dtype", std::string(DTypeName(table.dtype))},
+                                      {"rows", table.rows},
+                                      {"deleted", table.deleted}});
+  }
   const auto or_null = [](const std::string& text) { return text.empty() ? Value() : Value(text); };
   return {{"id", info.id},
           {"step", info.step},
@@ -149,6 +157,8 @@ Value::Object InfoJson(const CheckpointInfo& info) {
           {"time", info.time},
           {"parent", or_null(info.parent)},
           {"base", or_null(info.base)},
+          {"chain", or_null(info.chain)},
+          {"tables", std::move(tables)},
           {"generation", info.generation},
           {"sequence", info.sequence},
           {"pinned", info.pinned},

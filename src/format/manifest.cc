@@ -282,6 +282,26 @@ Result<ManifestTable> DecodeManifestTable(const Value& value) {
   return table;
 }
 
+Status AddManifestTables(const std::vector<ManifestTable>& part, std::vector<ManifestTable>* sums) {
+  for (const ManifestTable& table : part) {
+    const auto it = std::ranges::find(*sums, table.name, &ManifestTable::name);
+    if (it == sums->end()) {
+      sums->push_back(table);
+      continue;
+    }
+    if (it->dim != table.dim || it->dtype != table.dtype) {
+      return FailedPreconditionError(
+          "table " + QuoteForMessage(table.name) + " has rows of " + std::to_string(it->dim) + " " +
+          std::string(DTypeName(it->dtype)) + " on one participant and of " +
+          std::to_string(table.dim) + " " + std::string(DTypeName(table.dtype)) +
+          " on another; give one of them another name");
+    }
+    it->rows += std::min(table.rows, kMaxBytes - it->rows);
+    it->deleted += std::min(table.deleted, kMaxBytes - it->deleted);
+  }
+  return {};
+}
+
 std::string EncodeManifest(const Manifest& manifest) {
   std::vector<std::string> files;
   files.reserve(manifest.files.size());
@@ -303,6 +323,7 @@ std::string EncodeManifest(const Manifest& manifest) {
   out.TextOrNull("base", manifest.base);
   out.TextOrNull("parent", manifest.parent);
   if (!manifest.replaces.empty()) out.Text("replaces", manifest.replaces);
+  if (manifest.compacted != 0) out.Uint("compacted", manifest.compacted);
   out.Texts("participants", manifest.participants);
   out.Lines("files", files);
   out.Lines("tables", tables);
@@ -339,6 +360,7 @@ Status ReadManifest(const MemberReader& in, Manifest* out) {
   RETURN_IF_ERROR(in.OptionalText("base", &out->base));
   RETURN_IF_ERROR(in.OptionalText("parent", &out->parent));
   RETURN_IF_ERROR(in.OptionalText("replaces", &out->replaces));
+  RETURN_IF_ERROR(in.OptionalUint("compacted", &out->compacted));
   RETURN_IF_ERROR(in.Texts("participants", &out->participants));
   const Value::List* files = nullptr;
   RETURN_IF_ERROR(in.OptionalList("files", &files));

@@ -53,9 +53,10 @@ struct Manifest {
   CheckpointKind kind = CheckpointKind::kFull;
   std::string chain;  // "", "cumulative" or "consecutive"
   std::int64_t step = 0;
-  std::string base;      // of an increment: the full checkpoint it builds on
-  std::string parent;    // the checkpoint before it on its branch
-  std::string replaces;  // written by compact: the checkpoint whose place it takes
+  std::string base;             // of an increment: the full checkpoint it builds on
+  std::string parent;           // the checkpoint before it on its branch
+  std::string replaces;         // written by compact: the checkpoint whose place it takes
+  std::uint64_t compacted = 0;  // of such a one: the generation that committed it
   std::vector<std::string> participants;
   std::vector<ManifestFile> files;
   std::vector<ManifestTable> tables;
@@ -68,6 +69,9 @@ struct Manifest {
   friend bool operator==(const Manifest&, const Manifest&) = default;
 
   std::uint64_t Bytes() const;
+  /// The generation whose writer committed it, which decides whether it counts. What compact writes
+  /// keeps the place (generation, sequence) of what it replaces.
+  std::uint64_t CommitGeneration() const { return compacted != 0 ? compacted : generation; }
 };
 
 /// InvalidArgument, naming the thing, for a manifest that DecodeManifest would refuse or that would
@@ -99,5 +103,8 @@ Status ValidateManifestFiles(const std::vector<ManifestFile>& files);
 std::string ManifestTableJson(const ManifestTable& table);
 Value EncodeManifestTable(const ManifestTable& table);
 Result<ManifestTable> DecodeManifestTable(const Value& value);
+/// Adds what one participant has of each table to the sums. FailedPrecondition when two of them
+/// have a table of one name and different kinds of rows.
+Status AddManifestTables(const std::vector<ManifestTable>& part, std::vector<ManifestTable>* sums);
 
 }  // namespace cairn

@@ -75,22 +75,43 @@ TEST(Manifest, AnIncrementComesBackAsItWas) {
   m.kind = CheckpointKind::kIncrement;
   m.base = "base-id";
   m.chain = "cumulative";
-  m.replaces = "older";
   const auto back = DecodeManifest(EncodeManifest(m));
   ASSERT_TRUE(back.ok()) << back.status().ToString();
   EXPECT_EQ(*back, m);
 }
 
+TEST(Manifest, WhatCompactWritesKeepsItsPlaceAndNamesTheGenerationThatCommittedIt) {
+  Manifest m = Example();
+  EXPECT_EQ(m.CommitGeneration(), m.generation);
+  m.replaces = "older";
+  m.compacted = m.generation + 4;
+  const auto back = DecodeManifest(EncodeManifest(m));
+  ASSERT_TRUE(back.ok()) << back.status().ToString();
+  EXPECT_EQ(*back, m);
+  EXPECT_EQ(back->CommitGeneration(), m.generation + 4);
+}
+
+TEST(Manifest, TablesOfSeveralParticipantsAddUp) {
+  std::vector<ManifestTable> sums;
+  ASSERT_TRUE(AddManifestTables({{"a", 8, DType::kF32, 10, 1}, {"b", 4}}, &sums).ok());
+  ASSERT_TRUE(AddManifestTables({{"a", 8, DType::kF32, 5, 2}}, &sums).ok());
+  EXPECT_EQ(sums, (std::vector<ManifestTable>{{"a", 8, DType::kF32, 15, 3}, {"b", 4}}));
+  const Status other = AddManifestTables({{"a", 16}}, &sums);
+  EXPECT_TRUE(other.Is(Code::kFailedPrecondition)) << other.ToString();
+  EXPECT_THAT(std::string(other.message()), HasSubstr("\"a\""));
+}
+
 TEST(Manifest, MembersStandInTheDocumentedOrder) {
   Manifest m = Example();
   m.replaces = "older";
+  m.compacted = 9;
   const std::string text = EncodeManifest(m);
   std::size_t at = 0;
   for (const std::string_view member :
-       {"cairn",    "features",     "id",    "job",     "generation", "sequence",
-        "attempt",  "kind",         "chain", "step",    "base",       "parent",
-        "replaces", "participants", "files", "tables",  "counters",   "metrics",
-        "metadata", "lineage",      "time",  "checksum"}) {
+       {"cairn",    "features",  "id",           "job",   "generation", "sequence",
+        "attempt",  "kind",      "chain",        "step",  "base",       "parent",
+        "replaces", "compacted", "participants", "files", "tables",     "counters",
+        "metrics",  "metadata",  "lineage",      "time",  "checksum"}) {
     const std::size_t found = text.find("\n  \"" + std::string(member) + "\": ", at);
     ASSERT_NE(found, text.npos) << member;
     at = found;

@@ -98,6 +98,7 @@ Status Read(const MemberReader& in, AttemptRecord* out) {
   out->kind = *known;
   RETURN_IF_ERROR(in.OptionalText("base", &out->base));
   RETURN_IF_ERROR(in.OptionalText("chain", &out->chain));
+  RETURN_IF_ERROR(in.OptionalText("parent", &out->parent));
   RETURN_IF_ERROR(in.Texts("participants", &out->participants));
   return CheckParticipants(out->participants);
 }
@@ -254,6 +255,7 @@ std::string Encode(const AttemptRecord& record) {
   out.Text("kind", KindName(record.kind));
   out.TextOrNull("base", record.base);
   out.TextOrNull("chain", record.chain);
+  if (!record.parent.empty()) out.Text("parent", record.parent);
   out.Texts("participants", record.participants);
   return out.Seal();
 }

@@ -81,6 +81,7 @@ struct AttemptRecord {
   CheckpointKind kind = CheckpointKind::kFull;
   std::string base;
   std::string chain;
+  std::string parent;  // of a consecutive increment
   std::vector<std::string> participants;
   bool skipped = false;
 

@@ -37,6 +37,7 @@ Examples() {
                     .kind = CheckpointKind::kIncrement,
                     .base = "id-2",
                     .chain = "consecutive",
+                    .parent = "id-3",
                     .participants = {"rank_0", "rank_1"}},
       PartRecord{.attempt = "a",
                  .participant = "rank_1",

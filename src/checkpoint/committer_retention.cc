@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <set>
+
+#include "base/status_macros.h"
+#include "checkpoint/chain.h"
+#include "checkpoint/committer.h"
+#include "checkpoint/names.h"
+#include "checkpoint/removal.h"
+#include "checkpoint/retention.h"
+
+// The removing half of the committer. Increments go before what they build on, and one after the
+// other: each removal is durable before the next begins (removal.cc). So a crash anywhere in
+// between leaves restore points that are whole, and never an increment without its base.
+
+namespace cairn {
+
+std::vector<std::string> Committer::Referenced(std::string_view except) const {
+  std::vector<std::string> paths;
+  for (const auto* list : {&checkpoints_, &uncertain_}) {
+    for (const Checkpoint& checkpoint : *list) {
+      if (checkpoint.manifest->id == except) continue;
+      for (const ManifestFile& file : checkpoint.manifest->files) {
+        if (!file.ref.empty()) paths.push_back(file.ref);
+      }
+    }
+  }
+  return paths;
+}
+
+Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
+  RemovalOptions removal;
+  removal.kept = Referenced(checkpoint.manifest->id);
+  const std::uint64_t limit = std::min(options_.pool_bytes, last_bytes_);
+  const std::uint64_t pooled = pooled_bytes();
+  if (limit > pooled) {
+    removal.pool = names::Path(names::kPool, std::to_string(generation_->number()));
+    removal.pool_bytes = limit - pooled;
+    removal.pool_min_file = options_.recycle_from_bytes;
+  }
+  ASSIGN_OR_RETURN(Removed result, RemoveCheckpoint(env_, *generation_, checkpoint, removal));
+  *removed = result.removed;
+  std::move(result.pooled.begin(), result.pooled.end(), std::back_inserter(pool_));
+  if (result.removed) {
+    const std::string prefix = checkpoint.directory + "/";
+    const bool referenced =
+        std::any_of(removal.kept.begin(), removal.kept.end(),
+                    [&](const std::string& path) { return path.starts_with(prefix); });
+    if (referenced) {
+      leftovers_.push_back(checkpoint.directory);
+    } else {
+      directories_.erase(checkpoint.directory);
+    }
+  }
+  return Status::Ok();
+}
+
+std::vector<RetentionItem> Committer::RetentionItems(const ChainIndex& index) const {
+  std::vector<RetentionItem> items;
+  for (const Checkpoint& checkpoint : checkpoints_) {
+    RetentionItem item;
+    item.id = checkpoint.manifest->id;
+    item.step = checkpoint.manifest->step;
+    item.full = checkpoint.manifest->kind == CheckpointKind::kFull;
+    item.metrics = checkpoint.Metrics();
+    item.pinned = checkpoint.pinned;
+    const auto chain = index.Resolve(checkpoint);
+    item.broken = !chain.ok();
+    if (chain.ok()) {
+      for (const Checkpoint* below : *chain) item.needs.push_back(below->manifest->id);
+    }
+    items.push_back(std::move(item));
+  }
+  return items;
+}
+
+Status Committer::RemoveSuperfluous(bool* again) {
+  *again = false;
+  ChainIndex index(checkpoints_);
+  for (const Checkpoint& checkpoint : uncertain_) index.Add(checkpoint);
+  // What the next increment would build on, and what a commit of unknown outcome builds on.
+  std::set<std::string> kept = {parent_, base_};
+  for (const Checkpoint& checkpoint : uncertain_) {
+    const auto chain = index.Resolve(checkpoint);
+    if (!chain.ok()) continue;
+    for (const Checkpoint* below : *chain) kept.insert(below->manifest->id);
+  }
+  for (const std::string& id : ChooseRemovals(options_.retention, RetentionItems(index), kept)) {
+    const auto it =
+        std::find_if(checkpoints_.begin(), checkpoints_.end(),
+                     [&](const Checkpoint& checkpoint) { return checkpoint.manifest->id == id; });
+    bool removed = false;
+    const Status status = Remove(*it, &removed);
+    if (!status.ok()) return status.WithContext("remove " + it->directory);
+    if (!removed) {
+      // Pinned meanwhile: what it builds on has to stay as well.
+      it->pinned = true;
+      *again = true;
+      return Status::Ok();
+    }
+    checkpoints_.erase(it);
+  }
+  return Status::Ok();
+}
+
+Status Committer::ApplyRetention() {
+  if (!committing()) return Status::Ok();
+  for (Checkpoint& checkpoint : checkpoints_) {
+    // Unpinned since, by us or by a tool? When that cannot be read it stays for now.
+    if (checkpoint.pinned) RereadNotes(&checkpoint).IgnoreError("it stays");
+  }
+  for (bool again = true; again;) {
+    const Status status = RemoveSuperfluous(&again);
+    if (status.Is(Code::kAborted)) return Status::Ok();  // the next save says that we are fenced
+    RETURN_IF_ERROR(status);
+  }
+  // Files that the last reference to is gone.
+  if (!leftovers_.empty()) {
+    const std::vector<std::string> referenced = Referenced("");
+    std::erase_if(leftovers_, [&](const std::string& directory) {
+      const std::string prefix = directory + "/";
+      for (const std::string& path : referenced) {
+        if (path.starts_with(prefix)) return false;
+      }
+      if (!DeleteCheckpointDirectory(env_.store.get(), directory, referenced).ok()) return false;
+      directories_.erase(directory);
+      return true;
+    });
+  }
+  return Status::Ok();
+}
+
+Status Committer::RereadNotes(Checkpoint* checkpoint) {
+  RepositoryReader reader(env_.store.get(), env_.rules);
+  ASSIGN_OR_RETURN(checkpoint->notes,
+                   reader.ReadNotes(checkpoint->directory, checkpoint->manifest->id));
+  checkpoint->pinned = false;
+  for (const NoteRecord& note : checkpoint->notes) {
+    if (note.kind == NoteKind::kPin) checkpoint->pinned = true;
+    if (note.kind == NoteKind::kUnpin) checkpoint->pinned = false;
+  }
+  return Status::Ok();
+}
+
+Status Committer::Reload() {
+  for (Checkpoint& checkpoint : checkpoints_) RETURN_IF_ERROR(RereadNotes(&checkpoint));
+  return Status::Ok();
+}
+
+Status Committer::Delete(const std::string& id) {
+  if (!committing()) {
+    return FailedPreconditionError("only " + options_.participants[0] + " deletes checkpoints");
+  }
+  const auto it =
+      std::find_if(checkpoints_.begin(), checkpoints_.end(),
+                   [&](const Checkpoint& checkpoint) { return checkpoint.manifest->id == id; });
+  if (it == checkpoints_.end()) return NotFoundError("there is no checkpoint with id " + id);
+  const std::string directory = it->directory;
+  std::vector<Checkpoint> all = checkpoints_;
+  all.insert(all.end(), uncertain_.begin(), uncertain_.end());
+  if (const std::string dependents = DependentsOf(id, all); !dependents.empty()) {
+    return FailedPreconditionError(directory + " is what " + dependents +
+                                   " build on; delete those first, or with it");
+  }
+  bool removed = false;
+  RETURN_IF_ERROR(Remove(*it, &removed).WithContext("remove " + directory));
+  if (!removed) return FailedPreconditionError(directory + " is pinned; unpin it first");
+  checkpoints_.erase(it);
+  return Status::Ok();
+}
+
+}  // namespace cairn
