@@ -70,8 +70,8 @@ class CutGate {
     void* slot_;
   };
 
-  /// Calls `fn` while nobody is inside. FailedPrecondition from inside a batch, which would wait
-  /// for itself.
+  /// Calls `fn` while nobody is inside. May be nested. FailedPrecondition from inside a batch,
+  /// which would wait for itself.
   Status Exclusive(const std::function<Status()>& fn);
 
  private:
@@ -305,6 +305,9 @@ class TableLoader {
     bool merge = false;
   };
   static Result<std::unique_ptr<TableLoader>> Begin(Table* table, const Options& options);
+  /// Compares what is stored with the table, as BeginPart does, before anything is begun.
+  static Status Fits(const Table& table, const std::vector<StoredColumn>& columns,
+                     std::span<const std::int64_t> shard_offsets);
   virtual ~TableLoader() = default;
 
   /// One participant's file.

@@ -12,7 +12,7 @@ m.close()
 
 from __future__ import annotations
 
-from . import initializers, optimizers, table
+from . import initializers, optimizers, table, train
 from .errors import (
     Cancelled,
     Corruption,
@@ -90,5 +90,6 @@ __all__ = [
     "save",
     "table",
     "tables",
+    "train",
     "verify",
 ]

@@ -76,10 +76,25 @@ class Manager:
         state_files: Mapping[str, str],
         lazy: bool,
         stream: bool,
+        kind: str,
+        tables: list[Table],
+        quantize: bool,
+        compress_keys: bool,
     ) -> Handle: ...
     def restore(
-        self, *, prepare: _Prepare, step: Optional[int], id: str, path: str, atomic: bool
+        self,
+        *,
+        prepare: _Prepare,
+        step: Optional[int],
+        id: str,
+        path: str,
+        atomic: bool,
+        tables: list[Table],
+        strict: bool,
     ) -> Optional[dict[str, Any]]: ...
+    def settle(self) -> None: ...
+    def can_increment(self) -> bool: ...
+    def quantization_error(self) -> tuple[float, float]: ...
     def list(self) -> Iterable[dict[str, Any]]: ...
     def latest(self) -> Optional[dict[str, Any]]: ...
     def wait(self) -> None: ...

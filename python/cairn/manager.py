@@ -16,6 +16,7 @@ from . import _arrays, _native, _plan, _tree
 from .errors import Error, Invalid
 from .observe import SavedCallback, SaveWatcher
 from .shard import Replicated, Shard
+from .table import EmbeddingTable
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "Restored", "SaveHandle"]
 
@@ -408,6 +409,7 @@ class CheckpointManager:
         keep_last: how many of the newest stay; None keeps all.
         keep_best: how many of the best by `score` (a metric, "a/b" reaches into nested ones) stay.
         order: "max" or "min" is best.
+        keep_fulls: keep the newest so many full checkpoints, whatever increments came since.
         keep_every: multiples of this step stay.
         rank, world_size: one of several processes that save together, through the directory.
         naming: "step" (checkpoint_000040) or "serial" (checkpoint_0, checkpoint_1, …).
@@ -454,6 +456,7 @@ class CheckpointManager:
         join_deadline: float = 30,
         participant: str = "rank",
         run: int = 0,
+        keep_fulls: Optional[int] = None,
         on_saved: Optional[SavedCallback] = None,
         progress: Optional[bool] = None,
     ) -> None:
@@ -485,6 +488,7 @@ class CheckpointManager:
                 "keep_last": _positive(keep_last, "keep_last"),
                 "keep_best": _positive(keep_best, "keep_best"),
                 "keep_every": _positive(keep_every, "keep_every"),
+                "keep_fulls": _positive(keep_fulls, "keep_fulls"),
                 "score": score,
                 "maximize": _choice(order, "order", ("max", "min")) == "max",
                 "rank": self._rank,
@@ -528,6 +532,11 @@ class CheckpointManager:
         files: Optional[Files] = None,
         blocking: bool = False,
         lazy: bool = False,
+        *,
+        tables: Sequence[EmbeddingTable] = (),
+        kind: str = "full",
+        quantize: bool = False,
+        compress_keys: bool = False,
     ) -> SaveHandle:
         """Saves a state. Returns when it is copied; it is written in the background.
 
@@ -543,6 +552,12 @@ class CheckpointManager:
                 have been read, and the save goes on to its end.
             lazy: return before the copy, which runs behind your next computation; call
                 handle.guard() before you change the arrays.
+            tables: whose rows, as they are now, belong to the checkpoint.
+            kind: "full", or an increment, which holds the rows that changed: "cumulative" (since
+                the last full one) or "consecutive" (since the last save). The state is whole in
+                each. An increment needs a full one, saved or restored with the same tables.
+            quantize: rows of increments with 8 bits a number; see quantization_error.
+            compress_keys: the tables' keys as zstd.
 
         >>> import tempfile, cairn
         >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
@@ -566,6 +581,10 @@ class CheckpointManager:
                 state_files={_STATE_FILE: encoded.json, **self._state_files()},
                 lazy=bool(lazy),
                 stream=bool(blocking),
+                kind=kind,
+                tables=[table._native for table in tables],
+                quantize=bool(quantize),
+                compress_keys=bool(compress_keys),
             )
             handle = SaveHandle(native, encoded.keep if lazy or blocking else [], number)
             if not (self._skips and handle.done()):
@@ -576,6 +595,7 @@ class CheckpointManager:
         if blocking:
             handle.guard()
             handle.wait()
+            self._native.settle()
         return handle
 
     def _layout(self) -> _tree.Layout:
@@ -596,6 +616,8 @@ class CheckpointManager:
         rename: Optional[Mapping[str, str]] = None,
         skip: Optional[Iterable[str]] = None,
         atomic: bool = False,
+        *,
+        tables: Sequence[EmbeddingTable] = (),
     ) -> Optional[Restored]:
         """Brings a state back. None only if nothing was ever committed.
 
@@ -610,6 +632,7 @@ class CheckpointManager:
             rename: {stored name: your name}, of values or of whole subtrees.
             skip: names, of values or of whole subtrees, to leave alone.
             atomic: verify every byte before the first one is changed.
+            tables: to be filled; their own rows are dropped.
 
         >>> import tempfile, cairn
         >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
@@ -634,8 +657,21 @@ class CheckpointManager:
                 id=id or "",
                 path="" if path is None else os.fspath(path),
                 atomic=bool(atomic),
+                tables=[table._native for table in tables],
+                strict=bool(strict),
             )
             return None if result is None else plan.finish(result)
+
+    def can_increment(self) -> bool:
+        """Whether an increment of the tables used last can be saved: something to build on is
+        there."""
+        self._check_open()
+        return self._native.can_increment()
+
+    def quantization_error(self) -> Tuple[float, float]:
+        """Of the last increment with quantize=True: the greatest error of a number, and the
+        greatest in parts of its row's largest."""
+        return self._native.quantization_error()
 
     def list(self) -> List[CheckpointInfo]:
         """All checkpoints that count, and foreign ones, oldest first."""

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <cairn/checkpoint_manager.h>
+#include <cairn/table_checkpoint.h>
 
 #include "src/convert.h"
 #include "src/errors.h"
@@ -42,6 +43,14 @@ auto Unlocked(Fn fn) {
 template <typename Fn>
 void Do(Fn fn) {
   RaiseIfError(Unlocked(std::move(fn)));
+}
+
+SaveKind ToKind(const std::string& kind) {
+  if (kind == "full") return SaveKind::kFull;
+  if (kind == "cumulative") return SaveKind::kCumulative;
+  if (kind == "consecutive") return SaveKind::kConsecutive;
+  Raise(InvalidArgumentError("kind = \"" + kind +
+                             "\": there are \"full\", \"cumulative\" and \"consecutive\""));
 }
 
 /// A save under way.
@@ -155,8 +164,10 @@ class Manager {
                                nb::handle metrics, nb::handle metadata, nb::handle lineage,
                                const std::vector<std::pair<std::string, nb::object>>& files,
                                std::map<std::string, std::string> state_files, bool lazy,
-                               bool stream) {
+                               bool stream, const std::string& kind, const nb::list& tables,
+                               bool quantize, bool compress_keys) {
     SaveRequest request;
+    request.kind = ToKind(kind);
     request.step = step;
     request.tensors = tensors.TakeTensors();
     request.counters = ToValue(counters, "counters");
@@ -177,16 +188,18 @@ class Manager {
     request.state_files = std::move(state_files);
     request.lazy = lazy;
     request.stream = stream;
+    UseTables(tables, {.quantize = quantize, .compress_keys = compress_keys});
     std::optional<Result<SaveHandle>> handle;
     {
       const nb::gil_scoped_release released;
-      handle.emplace(manager_->Save(std::move(request)));
+      handle.emplace(tables_->Save(std::move(request)));
     }
     return std::make_unique<Handle>(ValueOrRaise(*std::move(handle)));
   }
 
   nb::object Restore(nb::callable prepare, std::optional<std::int64_t> step, const std::string& id,
-                     const std::string& path, bool atomic) {
+                     const std::string& path, bool atomic, const nb::list& tables, bool strict) {
+    UseTables(tables, {});
     RestoreRequest request;
     request.step = step;
     request.id = id;
@@ -194,8 +207,18 @@ class Manager {
     request.atomic = atomic;
     const auto restored = RunRestore<std::optional<Restored>>(
         std::move(request), prepare,
-        [&](RestoreRequest asked) { return manager_->Restore(std::move(asked)); });
+        [&](RestoreRequest asked) { return tables_->Restore(std::move(asked), strict); });
     return restored ? FromRestored(*restored) : nb::none();
+  }
+  /// Releases the rows of a save that is over.
+  void Settle() {
+    const nb::gil_scoped_release released;
+    if (tables_) tables_->Settle();
+  }
+  bool CanIncrement() const { return tables_ != nullptr && tables_->CanIncrement(); }
+  std::pair<double, double> QuantizationError() const {
+    const auto error = tables_ ? tables_->quantization_error() : TableCut::Error{};
+    return {error.max_abs, error.max_relative};
   }
 
   nb::object List() {
@@ -210,7 +233,10 @@ class Manager {
     return info ? FromInfo(*info) : nb::none();
   }
   void Wait() {
-    Do([&] { return manager_->WaitAll(); });
+    Do([&] {
+      if (tables_) tables_->Wait();
+      return manager_->WaitAll();
+    });
   }
   void Pin(const std::string& id) {
     Do([&] { return manager_->Pin(id); });
@@ -226,16 +252,37 @@ class Manager {
     Do([&] { return manager_->AddMetrics(id, std::move(value)); });
   }
   void Close() {
-    Do([&] { return manager_->Close(); });
+    Do([&] {
+      if (tables_) tables_->Wait();
+      return manager_->Close();
+    });
   }
   /// As Handle::Abandon.
-  void Abandon() { new std::shared_ptr<CheckpointManager>(manager_); }  // NOLINT
+  void Abandon() {
+    new std::shared_ptr<CheckpointManager>(manager_);  // NOLINT
+    (void)tables_.release();
+  }
   const std::string& job() const { return manager_->job(); }
   std::uint64_t generation() const { return manager_->generation(); }
 
  private:
+  /// Saves and restores are of these tables from now on. Increments go on only with the same ones.
+  void UseTables(const nb::list& tables, TableCheckpoints::Options options) {
+    auto wanted = nb::cast<std::vector<Table*>>(tables);
+    if (tables_ == nullptr || wanted != wanted_tables_) {
+      const nb::gil_scoped_release released;
+      tables_ = std::make_unique<TableCheckpoints>(manager_.get(), wanted);  // waits for the old
+    }
+    tables_->set_options(options);
+    wanted_tables_ = std::move(wanted);
+    keep_tables_ = tables;
+  }
+
   // Shared: the interpreter may end, and drop this object, in the middle of another thread's call.
   std::shared_ptr<CheckpointManager> manager_;
+  nb::list keep_tables_;  // own what the next ones borrow
+  std::vector<Table*> wanted_tables_;
+  std::unique_ptr<TableCheckpoints> tables_;
 };
 
 template <typename T>
@@ -251,6 +298,7 @@ std::unique_ptr<Manager> Open(const nb::dict& given) {
   options.run = Optional<std::uint64_t>(given, "run").value_or(0);
   options.retention.keep_last = Optional<std::uint64_t>(given, "keep_last");
   options.retention.keep_best = Optional<std::uint64_t>(given, "keep_best");
+  options.retention.keep_fulls = Optional<std::uint64_t>(given, "keep_fulls");
   options.retention.keep_every = Optional<std::int64_t>(given, "keep_every");
   options.retention.score = Optional<std::string>(given, "score").value_or("");
   options.retention.maximize = nb::cast<bool>(given["maximize"]);
@@ -300,9 +348,13 @@ void DefineManager(nb::module_& module) {
       .def_static("open", &Open)
       .def("save", &Manager::Save, nb::kw_only(), nb::arg("step"), nb::arg("tensors"),
            nb::arg("counters"), nb::arg("metrics"), nb::arg("metadata"), nb::arg("lineage"),
-           nb::arg("files"), nb::arg("state_files"), nb::arg("lazy"), nb::arg("stream"))
+           nb::arg("files"), nb::arg("state_files"), nb::arg("lazy"), nb::arg("stream"),
+           nb::arg("kind"), nb::arg("tables"), nb::arg("quantize"), nb::arg("compress_keys"))
       .def("restore", &Manager::Restore, nb::kw_only(), nb::arg("prepare"), nb::arg("step").none(),
-           nb::arg("id"), nb::arg("path"), nb::arg("atomic"))
+           nb::arg("id"), nb::arg("path"), nb::arg("atomic"), nb::arg("tables"), nb::arg("strict"))
+      .def("settle", &Manager::Settle)
+      .def("can_increment", &Manager::CanIncrement)
+      .def("quantization_error", &Manager::QuantizationError)
       .def("list", &Manager::List)
       .def("latest", &Manager::Latest)
       .def("wait", &Manager::Wait)

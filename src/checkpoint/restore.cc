@@ -388,7 +388,9 @@ class Restoration {
     TableRestore::Options options;
     options.cancelled = request_.cancelled;
     if (progress_) {
-      options.progress = [this](std::uint64_t done, std::uint64_t) { return Report(dense_ + done); };
+      options.progress = [this](std::uint64_t done, std::uint64_t) {
+        return Report(dense_ + done);
+      };
     }
     tables_.emplace(store_, chain_, request_.tables, std::move(options));
     const Status status = tables_->Start();

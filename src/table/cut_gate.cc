@@ -53,7 +53,8 @@ struct CutGate::Impl {
   };
   std::array<Slot, kSlots> slots;
   std::atomic<bool> closed{false};
-  Mutex cutting;  // one cut at a time
+  Mutex cutting;                        // one cut at a time
+  std::atomic<std::thread::id> cutter;  // who has it
   Mutex mu;
   CondVar opened;
 
@@ -90,6 +91,7 @@ struct CutGate::Impl {
   }
 
   void Open() {
+    cutter.store(std::thread::id(), std::memory_order_relaxed);
     {
       const MutexLock lock(&mu);
       closed.store(false, std::memory_order_seq_cst);
@@ -135,9 +137,11 @@ Status CutGate::Exclusive(const std::function<Status()>& fn) {
     return FailedPreconditionError(
         "a cut inside of a batch would wait for itself: leave the batch first");
   }
+  if (impl_->cutter.load(std::memory_order_relaxed) == std::this_thread::get_id()) return fn();
   const MutexLock lock(&impl_->cutting);
   impl_->closed.store(true, std::memory_order_seq_cst);
   impl_->AwaitEmpty();
+  impl_->cutter.store(std::this_thread::get_id(), std::memory_order_relaxed);
   Status status;
   try {
     status = fn();

@@ -514,6 +514,18 @@ Result<std::unique_ptr<TableLoader>> TableLoader::Begin(Table* table, const Opti
   return std::unique_ptr<TableLoader>(std::move(loader));
 }
 
+Status TableLoader::Fits(const Table& table, const std::vector<StoredColumn>& columns,
+                         std::span<const std::int64_t> shard_offsets) {
+  const auto* target = dynamic_cast<const table::TableImpl*>(&table);
+  if (target == nullptr) {
+    return InvalidArgumentError("only tables made by Table::Make can be loaded");
+  }
+  RETURN_IF_ERROR(table::CheckOffsets(table.options().name, shard_offsets));
+  return table::SchemaCheck(target, columns)
+      .Run(static_cast<std::uint64_t>(shard_offsets.back()))
+      .status();
+}
+
 Result<std::vector<std::int64_t>> DecodeTableKeys(std::span<const std::byte> stored,
                                                   std::uint64_t rows) {
   return DecodeKeyColumn(stored, rows);

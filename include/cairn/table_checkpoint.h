@@ -1,0 +1,113 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/status.h>
+#include <cairn/table.h>
+#include <cairn/table_rows.h>
+
+/// Tables in the checkpoints of a CheckpointManager, together with everything else:
+///
+///   cairn::TableCheckpoints checkpoints(manager.get(), {users.get(), items.get()});
+///   auto restored = checkpoints.Restore({.into = dense}).value();
+///   checkpoints.Save({.step = 10, .tensors = dense}).value();                             // a
+///   full checkpoints.Save({.step = 11, .tensors = dense, .kind = SaveKind::kCumulative}).value();
+///   checkpoints.Wait();
+namespace cairn {
+
+/// Fills tables from a restore point; for RestoreRequest::tables. Start refuses, before anything
+/// changes, tables that do not fit and (unless told not to be strict) tables that only one side
+/// has. The restore done, Finish gives the tables back to their users; without it, or when it
+/// failed, those that were begun are left empty. One use.
+class TableFiller final : public TableSink {
+ public:
+  struct Options {
+    bool strict = true;
+    bool merge = false;  // rows that the tables have stay, where none is loaded
+  };
+  TableFiller(std::vector<Table*> tables, Options options);
+  explicit TableFiller(std::vector<Table*> tables) : TableFiller(std::move(tables), Options{}) {}
+  ~TableFiller() override;
+
+  Status Start(std::vector<TablePart>* parts) override;
+  Status Begin(const TablePart& part) override;
+  Status Block(const TablePart& part, const TableBlock& block) override;
+  Status Finish();
+
+  /// Tables that the restore point has and nobody asked for, and the other way round.
+  const std::vector<std::string>& unexpected() const { return unexpected_; }
+  const std::vector<std::string>& missing() const { return missing_; }
+
+ private:
+  struct Target;
+  Target* Find(const std::string& table);
+  Status AddRows(Target* target, const TablePart& part, const TableBlock& block);
+
+  const Options options_;
+  std::vector<std::unique_ptr<Target>> targets_;
+  std::vector<std::string> unexpected_;
+  std::vector<std::string> missing_;
+};
+
+/// Saves and restores tables through a manager. Rows leave the set of changed ones when the
+/// checkpoint that has them is durable, and not before. For one thread at a time; the tables may be
+/// used by others meanwhile. Manager and tables are borrowed.
+class TableCheckpoints {
+ public:
+  struct Options {
+    bool quantize = false;       // see CutRequest; increments only
+    bool compress_keys = false;  // likewise
+  };
+  TableCheckpoints(CheckpointManager* manager, std::vector<Table*> tables, Options options);
+  TableCheckpoints(CheckpointManager* manager, std::vector<Table*> tables)
+      : TableCheckpoints(manager, std::move(tables), Options{}) {}
+  /// Waits for the save in flight, whose rows are released or kept.
+  ~TableCheckpoints();
+  TableCheckpoints(const TableCheckpoints&) = delete;
+  TableCheckpoints& operator=(const TableCheckpoints&) = delete;
+
+  /// As CheckpointManager::Save, with the rows of all tables at this instant: nobody updates a
+  /// table, or is inside of a batch of its gate, while it is cut and the other tensors are copied.
+  /// An increment is refused when there is nothing that it could build on (see CanIncrement).
+  Result<SaveHandle> Save(SaveRequest request);
+  /// Whether an increment can be saved: this object saved or restored the checkpoint before it.
+  bool CanIncrement() const;
+  /// Looks whether the last save is over, and releases or keeps its rows. Quick.
+  void Settle();
+  /// The same, and waits for it. The outcome is the handle's to tell.
+  void Wait();
+
+  /// As CheckpointManager::Restore; the tables get the stored rows instead of theirs. Strict: the
+  /// same tables must be there as are asked for.
+  Result<std::optional<Restored>> Restore(RestoreRequest request, bool strict);
+  Result<std::optional<Restored>> Restore(RestoreRequest request) {
+    const bool strict = request.strict;
+    return Restore(std::move(request), strict);
+  }
+
+  /// From the next save on.
+  void set_options(const Options& options) { options_ = options; }
+
+  /// Of the last save with quantized rows.
+  TableCut::Error quantization_error() const { return quantization_error_; }
+
+ private:
+  Status CutAndSave(SaveRequest* request, SaveHandle* handle);
+  void Resolve(const Result<CheckpointInfo>& outcome);
+
+  CheckpointManager* const manager_;
+  const std::vector<Table*> tables_;
+  Options options_;
+  std::vector<std::unique_ptr<TableCut>> cuts_;  // of the save in flight
+  SaveHandle in_flight_;
+  SaveKind kind_in_flight_ = SaveKind::kFull;
+  std::string base_;  // ids of what increments build on; "" for nothing
+  std::string parent_;
+  TableCut::Error quantization_error_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,276 @@
+"""MonitoredTrainingSession, Estimator and the switches that must agree."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import cairn
+from cairn.train import (
+    CheckpointSaverHook,
+    Estimator,
+    EstimatorSpec,
+    MonitoredTrainingSession,
+    Saver,
+    Scaffold,
+    StopAtStepHook,
+)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Training:
+    """Each step changes a row, a dense variable and a counter."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.table = cairn.EmbeddingTable(
+            "t",
+            4,
+            optimizer=cairn.optimizers.Adagrad(0.1, initial_accumulator_value=1),
+            initializer=cairn.initializers.Constant(1.0),
+        )
+        self.state = {"dense": np.zeros(2), "count": 0}
+
+    def step(self, step):
+        self.table.apply_gradients([step % 10], np.full((1, 4), 2.0, np.float32))
+        self.state["dense"] += 1.5 * (step + 1)
+        self.state["count"] += 1
+        self.clock.now += 1
+        return step
+
+    def session(self, directory, **options):
+        settings = {
+            "save_checkpoint_secs": 60,
+            "save_incremental_checkpoint_secs": 20,
+            "tables": [self.table],
+            "state": self.state,
+            "clock": self.clock,
+            **options,
+        }
+        return MonitoredTrainingSession(directory, **settings)
+
+    def rows(self):
+        return {
+            key: (row["weights"].tolist(), row["accumulator"].tolist(), row["frequency"])
+            for key, row in self.table.rows().items()
+        }
+
+
+def kinds(directory):
+    with cairn.CheckpointManager(directory, read_only=True) as m:
+        return [(info.kind, info.step) for info in m.list()]
+
+
+def scaffold(chain="cumulative", keep=None):
+    saver = Saver(incremental_save_restore=True, max_to_keep=keep, chain=chain)
+    return Scaffold(saver, incremental_save_restore=True)
+
+
+def test_full_and_increments_are_saved_when_due(tmp_path):
+    t = Training()
+    with t.session(tmp_path, scaffold=scaffold()) as sess:
+        for _ in range(85):
+            sess.run(t.step)
+    assert kinds(tmp_path) == [
+        ("full", 0), ("increment", 20), ("increment", 40), ("full", 60), ("increment", 80),
+        ("increment", 85),
+    ]  # fmt: skip
+
+
+def test_an_increment_holds_the_rows_that_changed_since_its_full_one(tmp_path):
+    t = Training()
+    with t.session(tmp_path, scaffold=scaffold(), save_incremental_checkpoint_secs=3) as sess:
+        for _ in range(4):
+            sess.run(t.step)
+    from safetensors.numpy import load_file
+
+    keys = load_file(tmp_path / "increment_000003" / "__lookup_table__" / "rank_0.safetensors")
+    assert sorted(keys["t/keys"].tolist()) == [0, 1, 2]
+    assert keys["t/values"].shape == (3, 4)
+
+
+@pytest.mark.parametrize("chain", ["cumulative", "consecutive"])
+def test_a_session_goes_on_as_if_nothing_had_happened(tmp_path, chain):
+    whole = Training()
+    with whole.session(tmp_path / "whole") as sess:
+        for _ in range(150):
+            sess.run(whole.step)
+    for stop in (7, 33, 65, 121, 150):
+        t = Training()
+        try:
+            with t.session(tmp_path / "c", scaffold=scaffold(chain, 5)) as sess:
+                while sess.global_step < stop:
+                    sess.run(t.step)
+                if stop < 150:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            pass
+    assert t.rows() == whole.rows()
+    assert t.state["dense"].tolist() == whole.state["dense"].tolist()
+    assert t.state["count"] == 150
+
+
+def test_without_increments_there_are_full_ones_only(tmp_path):
+    for off in (None, 0):
+        t = Training()
+        with t.session(tmp_path / str(off), save_incremental_checkpoint_secs=off) as sess:
+            for _ in range(61):
+                sess.run(t.step)
+        assert kinds(tmp_path / str(off)) == [("full", 0), ("full", 60), ("full", 61)]
+
+
+@pytest.mark.parametrize("bad", [-1, -0.5, float("nan"), "20", True, [1]])
+@pytest.mark.parametrize(
+    "name",
+    ["save_checkpoint_secs", "save_checkpoint_steps", "save_incremental_checkpoint_secs",
+     "save_incremental_checkpoint_steps"],
+)  # fmt: skip
+def test_bad_intervals_are_refused_by_name(tmp_path, name, bad):
+    with pytest.raises(cairn.Invalid, match=name):
+        MonitoredTrainingSession(tmp_path, tables=[], **{name: bad})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_three_switches_must_agree(tmp_path):
+    on = Saver(incremental_save_restore=True)
+    with pytest.raises(cairn.Invalid, match="Saver"):
+        Scaffold(saver=on)
+    with pytest.raises(cairn.Invalid, match="Saver"):
+        Scaffold(saver=Saver(), incremental_save_restore=True)
+    with pytest.raises(cairn.Invalid, match="no interval"):
+        MonitoredTrainingSession(tmp_path, scaffold=Scaffold(on, True), tables=[])
+    with pytest.raises(cairn.Invalid, match="is off"):
+        MonitoredTrainingSession(
+            tmp_path, scaffold=Scaffold(), save_incremental_checkpoint_secs=1, tables=[]
+        )
+    hook = CheckpointSaverHook(tmp_path, save_secs=60, scaffold=Scaffold(on, True))
+    with pytest.raises(cairn.Invalid, match="no interval"):
+        MonitoredTrainingSession(tmp_path, hooks=[hook], tables=[])
+    hook = CheckpointSaverHook(tmp_path, save_secs=60, incremental_save_secs=5)
+    with pytest.raises(cairn.Invalid, match="is off"):
+        MonitoredTrainingSession(tmp_path, hooks=[hook], scaffold=Scaffold(), tables=[])
+    with pytest.raises(cairn.Invalid, match="different"):
+        MonitoredTrainingSession(
+            tmp_path, hooks=[hook], save_incremental_checkpoint_secs=7, tables=[]
+        )
+    with pytest.raises(cairn.Invalid, match="checkpoint_dir"):
+        MonitoredTrainingSession(tmp_path / "other", hooks=[hook], tables=[])
+
+
+def test_two_tables_of_one_name_are_refused(tmp_path):
+    a, b = Training(), Training()
+    with pytest.raises(cairn.Invalid, match="'t'"):
+        MonitoredTrainingSession(tmp_path, tables=[a.table, b.table])
+
+
+def test_by_default_all_tables_of_the_process_are_saved(tmp_path):
+    script = """
+        import sys, numpy as np, cairn
+        made = [cairn.EmbeddingTable(n, 2, optimizer=cairn.optimizers.SGD(1.0)) for n in "ab"]
+        with cairn.train.MonitoredTrainingSession(sys.argv[1]) as sess:
+            sess.run(lambda step: [t.lookup([1, 2]) for t in made])
+        print(sorted(t.name for t in sess.tables))
+    """
+    out = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "c")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert out.stdout.strip() == "['a', 'b']"
+
+
+def test_a_stop_hook_stops(tmp_path):
+    t = Training()
+    with t.session(tmp_path, hooks=[StopAtStepHook(7)]) as sess:
+        while not sess.should_stop():
+            sess.run(t.step)
+    assert sess.global_step == 7
+    with t.session(tmp_path, hooks=[StopAtStepHook(7)]) as sess:
+        assert sess.should_stop()
+
+
+def test_an_estimator_trains_with_increments_and_goes_on(tmp_path):
+    def trained(directory, parts):
+        t = Training()
+
+        def model_fn(features, labels, mode, params):
+            both = scaffold(keep=5)
+            hook = CheckpointSaverHook(
+                params["model_dir"], save_steps=40, scaffold=both, incremental_save_steps=10
+            )
+            return EstimatorSpec(
+                mode,
+                loss=lambda: float(labels),
+                train_op=t.step,
+                training_chief_hooks=[hook],
+                scaffold=both,
+            )
+
+        def input_fn():
+            while True:
+                yield None, 1.0
+
+        for steps in parts:
+            estimator = Estimator(
+                model_fn, directory, {"model_dir": directory}, tables=[t.table], state=t.state
+            )
+            estimator.train(input_fn, steps=steps)
+            assert estimator.last_loss == 1.0
+        assert estimator.global_step == sum(parts)
+        return t.rows(), t.state["count"]
+
+    assert trained(tmp_path / "a", [95]) == trained(tmp_path / "b", [12, 50, 33])
+    assert ("increment", 10) not in kinds(tmp_path / "a")  # its full one went, and it with it
+    assert kinds(tmp_path / "a")[-1] == ("increment", 95)
+
+
+def test_a_model_function_that_gives_something_else_is_refused(tmp_path):
+    estimator = Estimator(lambda features: 3, tmp_path / "m", tables=[])
+    with pytest.raises(cairn.Invalid, match="EstimatorSpec"):
+        estimator.train(lambda: [(1, 2)], steps=1)
+    with pytest.raises(cairn.Invalid, match="no data"):
+        estimator.train(lambda: [], steps=1)
+
+
+KILLED = """
+import os, sys, numpy as np, cairn
+table = cairn.EmbeddingTable("t", 4, optimizer=cairn.optimizers.Adagrad(0.1, 1.0),
+                             initializer=cairn.initializers.Constant(1.0))
+state = {"dense": np.zeros(2)}
+kill = int(sys.argv[2])
+def step(n):
+    if n == kill:
+        os.kill(os.getpid(), 9)
+    table.apply_gradients([n % 10], np.full((1, 4), 2.0, np.float32))
+    state["dense"] += n
+with cairn.train.MonitoredTrainingSession(
+    sys.argv[1], save_checkpoint_secs=None, save_checkpoint_steps=40,
+    save_incremental_checkpoint_steps=5, tables=[table], state=state) as sess:
+    while sess.global_step < 120:
+        sess.run(step)
+rows = sorted((k, v.tolist()) for k, v in table.items())
+print(rows, state["dense"].tolist())
+"""
+
+
+def test_killed_at_any_step_the_same_command_goes_on(tmp_path):
+    def run(directory, kill):
+        return subprocess.run(
+            [sys.executable, "-c", KILLED, str(directory), str(kill)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    expected = run(tmp_path / "whole", -1).stdout
+    for kill in (3, 17, 44, 46, 80, 119):
+        assert run(tmp_path / "c", kill).returncode == -9
+    last = run(tmp_path / "c", -1)
+    assert last.returncode == 0, last.stderr
+    assert last.stdout == expected

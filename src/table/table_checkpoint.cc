@@ -1,0 +1,314 @@
+#include <cairn/table_checkpoint.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace cairn {
+namespace {
+
+std::vector<StoredColumn> ColumnsOf(const TablePart& part) {
+  std::vector<StoredColumn> columns;
+  for (const TableColumn& column : part.columns) {
+    const std::uint64_t entries = column.group == TableGroup::kRows      ? part.rows
+                                  : column.group == TableGroup::kDeleted ? part.deleted
+                                                                         : part.pending;
+    StoredColumn stored{column.name, column.dtype, {entries}};
+    stored.shape.insert(stored.shape.end(), column.entry_shape.begin(), column.entry_shape.end());
+    columns.push_back(std::move(stored));
+  }
+  columns.push_back({"shard_offsets", DType::kI64, {part.shard_offsets.size()}});
+  return columns;
+}
+
+/// A column's entries as numbers. Blocks need not be aligned for them.
+template <typename T>
+std::vector<T> Numbers(std::span<const std::byte> bytes) {
+  std::vector<T> numbers(bytes.size() / sizeof(T));
+  if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(T));
+  return numbers;
+}
+
+CutKind CutOf(SaveKind kind) {
+  switch (kind) {
+    case SaveKind::kFull:
+      return CutKind::kFull;
+    case SaveKind::kCumulative:
+      return CutKind::kCumulative;
+    case SaveKind::kConsecutive:
+      return CutKind::kConsecutive;
+  }
+  return CutKind::kFull;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- restore
+
+struct TableFiller::Target {
+  Table* table = nullptr;
+  std::unique_ptr<TableLoader> loader;
+  std::unique_ptr<TableLoader::Part> part;
+  std::optional<std::size_t> position;  // of the checkpoint that is being read
+  std::vector<std::byte> packed_keys;
+  std::vector<std::int64_t> keys;  // unpacked
+};
+
+TableFiller::TableFiller(std::vector<Table*> tables, Options options) : options_(options) {
+  for (Table* table : tables) {
+    targets_.push_back(std::make_unique<Target>());
+    targets_.back()->table = table;
+  }
+}
+
+TableFiller::~TableFiller() = default;
+
+TableFiller::Target* TableFiller::Find(const std::string& table) {
+  for (const auto& target : targets_) {
+    if (target->table->options().name == table) return target.get();
+  }
+  return nullptr;
+}
+
+Status TableFiller::Start(std::vector<TablePart>* parts) {
+  unexpected_.clear();
+  missing_.clear();
+  std::vector<std::string> stored;
+  for (TablePart& part : *parts) {
+    Target* target = Find(part.table);
+    if (target == nullptr) {
+      part.wanted.clear();
+      unexpected_.push_back(part.table);
+      continue;
+    }
+    stored.push_back(part.table);
+    RETURN_IF_ERROR(TableLoader::Fits(*target->table, ColumnsOf(part), part.shard_offsets));
+    const ShardRange owned = target->table->options().shards;
+    part.wanted = {{owned.begin, owned.end}};
+  }
+  for (const auto& target : targets_) {
+    const std::string& name = target->table->options().name;
+    if (std::find(stored.begin(), stored.end(), name) == stored.end()) missing_.push_back(name);
+  }
+  std::sort(unexpected_.begin(), unexpected_.end());
+  unexpected_.erase(std::unique(unexpected_.begin(), unexpected_.end()), unexpected_.end());
+  if (options_.strict && !(unexpected_.empty() && missing_.empty())) {
+    return MismatchError(
+        fmt::format("the tables do not match: not in the checkpoint: [{}]; stored but not asked "
+                    "for: [{}]. Nothing was changed",
+                    fmt::join(missing_, ", "), fmt::join(unexpected_, ", ")));
+  }
+  // A second call: what came of the damaged restore point is void.
+  for (const auto& target : targets_) {
+    target->part = nullptr;
+    target->loader = nullptr;
+    target->position.reset();
+  }
+  return Status::Ok();
+}
+
+Status TableFiller::Begin(const TablePart& part) {
+  Target* target = Find(part.table);
+  if (target == nullptr) return Status::Ok();
+  if (target->loader == nullptr) {  // not before: until here the restore may still be refused
+    ASSIGN_OR_RETURN(target->loader, TableLoader::Begin(target->table, {.merge = options_.merge}));
+  }
+  if (target->position != part.position) {
+    RETURN_IF_ERROR(
+        target->loader->BeginCheckpoint(part.increment ? CutKind::kConsecutive : CutKind::kFull));
+    target->position = part.position;
+  }
+  target->packed_keys.clear();
+  target->keys.clear();
+  ASSIGN_OR_RETURN(target->part, target->loader->BeginPart(ColumnsOf(part), part.shard_offsets));
+  return Status::Ok();
+}
+
+Status TableFiller::Block(const TablePart& part, const TableBlock& block) {
+  Target* target = Find(part.table);
+  if (target == nullptr || target->part == nullptr) return Status::Ok();
+  const auto column = [&](std::string_view name) -> std::span<const std::byte> {
+    for (std::size_t i = 0; i < part.columns.size(); ++i) {
+      if (part.columns[i].name == name) return block.columns[i];
+    }
+    return {};
+  };
+  switch (block.group) {
+    case TableGroup::kDeleted:
+      return target->loader->AddDeleted(Numbers<std::int64_t>(column("deleted")));
+    case TableGroup::kPending:
+      return target->loader->AddPending(Numbers<std::int64_t>(column("pending_keys")),
+                                        Numbers<std::int64_t>(column("pending_counts")),
+                                        Numbers<std::int64_t>(column("pending_versions")));
+    case TableGroup::kPacked: {
+      const std::span<const std::byte> bytes = column("keys_zstd");
+      target->packed_keys.insert(target->packed_keys.end(), bytes.begin(), bytes.end());
+      return Status::Ok();
+    }
+    case TableGroup::kRows:
+      return AddRows(target, part, block);
+  }
+  return Status::Ok();
+}
+
+Status TableFiller::AddRows(Target* target, const TablePart& part, const TableBlock& block) {
+  const auto column = [&](const std::string& name) -> std::span<const std::byte> {
+    for (std::size_t i = 0; i < part.columns.size(); ++i) {
+      if (part.columns[i].name == name) return block.columns[i];
+    }
+    return {};
+  };
+  RowBlock rows;
+  rows.first = block.first;
+  std::vector<std::int64_t> keys;
+  if (!target->packed_keys.empty()) {
+    if (target->keys.empty()) {
+      ASSIGN_OR_RETURN(target->keys, DecodeTableKeys(target->packed_keys, part.rows));
+    }
+    if (block.first > target->keys.size() || block.count > target->keys.size() - block.first) {
+      return CorruptionError("table \"" + part.table + "\": fewer keys than rows");
+    }
+    rows.keys = std::span(target->keys).subspan(block.first, block.count);
+  } else {
+    keys = Numbers<std::int64_t>(column("keys"));
+    rows.keys = keys;
+  }
+  const auto frequency = Numbers<std::int64_t>(column("frequency"));
+  const auto version = Numbers<std::int64_t>(column("version"));
+  rows.frequency = frequency;
+  rows.version = version;
+  rows.values = column("values");
+  const auto value_scale = Numbers<float>(column("values_scale"));
+  rows.value_scale = value_scale;
+  std::vector<std::vector<float>> scales;
+  for (const SlotSpec& slot : target->table->slots()) {
+    rows.slots.push_back(column("slot/" + slot.name));
+    scales.push_back(Numbers<float>(column("slot/" + slot.name + "_scale")));
+  }
+  for (const auto& scale : scales) rows.slot_scale.emplace_back(scale);
+  return target->part->AddRows(rows);
+}
+
+Status TableFiller::Finish() {
+  Status first;
+  for (const auto& target : targets_) {
+    target->part = nullptr;
+    if (target->loader == nullptr) continue;
+    Status finished = target->loader->Finish();
+    if (first.ok()) first = std::move(finished);
+    target->loader = nullptr;
+  }
+  return first;
+}
+
+// ---------------------------------------------------------------- save
+
+TableCheckpoints::TableCheckpoints(CheckpointManager* manager, std::vector<Table*> tables,
+                                   Options options)
+    : manager_(manager), tables_(std::move(tables)), options_(options) {}
+
+TableCheckpoints::~TableCheckpoints() { Wait(); }
+
+bool TableCheckpoints::CanIncrement() const {
+  if (base_.empty()) return false;
+  return std::all_of(tables_.begin(), tables_.end(), [](Table* t) { return t->has_base(); });
+}
+
+void TableCheckpoints::Settle() {
+  if (cuts_.empty()) return;
+  if (const auto outcome = in_flight_.Outcome()) Resolve(*outcome);
+}
+
+void TableCheckpoints::Wait() {
+  if (cuts_.empty()) return;
+  while (!in_flight_.WaitFor(std::chrono::hours(1))) {
+  }
+  Settle();
+}
+
+void TableCheckpoints::Resolve(const Result<CheckpointInfo>& outcome) {
+  for (const auto& cut : cuts_) {
+    if (options_.quantize && kind_in_flight_ != SaveKind::kFull) {
+      const TableCut::Error error = cut->QuantizationError();
+      quantization_error_.max_abs = std::max(quantization_error_.max_abs, error.max_abs);
+      quantization_error_.max_relative =
+          std::max(quantization_error_.max_relative, error.max_relative);
+    }
+    outcome.ok() ? cut->Committed() : cut->Failed();
+  }
+  cuts_.clear();
+  if (!outcome.ok()) return;
+  parent_ = outcome->id;
+  if (kind_in_flight_ == SaveKind::kFull) base_ = outcome->id;
+}
+
+Result<SaveHandle> TableCheckpoints::Save(SaveRequest request) {
+  if (tables_.empty()) {
+    if (request.kind != SaveKind::kFull) {
+      return FailedPreconditionError("an increment holds changed rows, and there are no tables");
+    }
+    return manager_->Save(std::move(request));
+  }
+  Wait();  // before the gate is closed: nobody waits for a disk there
+  if (request.kind != SaveKind::kFull) {
+    if (!CanIncrement()) {
+      return FailedPreconditionError(
+          "there is nothing that an increment could build on: save a full checkpoint first");
+    }
+    request.since = request.kind == SaveKind::kCumulative ? base_ : parent_;
+  }
+  const SaveKind kind = request.kind;
+  SaveHandle handle;
+  CutGate* gate =
+      tables_[0]->options().gate ? tables_[0]->options().gate.get() : CutGate::Process().get();
+  const Status saved = gate->Exclusive([&] { return CutAndSave(&request, &handle); });
+  if (!saved.ok()) {
+    cuts_.clear();  // their rows join the next one
+    return saved;
+  }
+  in_flight_ = handle;
+  kind_in_flight_ = kind;
+  quantization_error_ = {};
+  return handle;
+}
+
+Status TableCheckpoints::CutAndSave(SaveRequest* request, SaveHandle* handle) {
+  const CutRequest cut{CutOf(request->kind), options_.quantize, options_.compress_keys};
+  ASSIGN_OR_RETURN(cuts_, CutTables(tables_, cut));
+  for (const auto& each : cuts_) {
+    const TableSummary& summary = each->summary();
+    request->tables.push_back({.name = summary.name,
+                               .dim = summary.dim,
+                               .dtype = summary.dtype,
+                               .rows = summary.rows,
+                               .deleted = summary.deleted});
+    for (Tensor& tensor : each->Tensors()) request->tensors.push_back(std::move(tensor));
+  }
+  ASSIGN_OR_RETURN(*handle, manager_->Save(std::move(*request)));
+  return Status::Ok();
+}
+
+Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request, bool strict) {
+  Wait();
+  TableFiller filler(tables_, {.strict = strict, .merge = false});
+  if (!tables_.empty()) request.tables = &filler;
+  ASSIGN_OR_RETURN(std::optional<Restored> restored, manager_->Restore(std::move(request)));
+  if (!restored) return restored;
+  RETURN_IF_ERROR(filler.Finish());
+  for (const std::string& name : filler.missing()) {
+    restored->skipped.emplace_back(name, "the table is not in the checkpoint");
+  }
+  for (const std::string& name : filler.unexpected()) {
+    restored->skipped.emplace_back(name, "the table was not asked for");
+  }
+  parent_ = restored->info.id;
+  base_ = restored->info.kind == "full" ? restored->info.id : restored->info.base;
+  return restored;
+}
+
+}  // namespace cairn

@@ -1,0 +1,175 @@
+#include <cairn/session.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <cairn/table_checkpoint.h>
+
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "train/session_schedule.h"
+
+namespace cairn {
+namespace {
+
+// An increment that would hold most of a large table is no saving.
+constexpr std::uint64_t kLargeRows = 100'000;
+constexpr int kLongestChain = 100;
+
+class SessionImpl final : public TrainingSession {
+ public:
+  SessionImpl(SessionOptions options, SessionSchedule schedule)
+      : options_(std::move(options)), schedule_(schedule) {
+    if (!options_.now) {
+      options_.now = [] { return Clock::System()->Now(); };
+    }
+  }
+
+  Status Start() {
+    if (!options_.checkpoint_dir.empty()) RETURN_IF_ERROR(OpenManager());
+    Stamp();
+    schedule_.Start(options_.now(), step_);
+    if (!Saves() || restored_) return Status::Ok();
+    return Save(SaveKind::kFull).status();
+  }
+
+  Status Run(const std::function<Status(std::int64_t)>& step) override {
+    if (closed_) return FailedPreconditionError("this session is closed");
+    RETURN_IF_ERROR(step(step_));
+    ++step_;
+    Stamp();
+    if (!Saves()) return Status::Ok();
+    const SessionSchedule::Due due = schedule_.Check(options_.now(), step_);
+    if (due == SessionSchedule::Due::kNothing) {
+      checkpoints_->Settle();
+      return Status::Ok();
+    }
+    return Save(due == SessionSchedule::Due::kFull ? SaveKind::kFull : Increment()).status();
+  }
+
+  Result<SaveHandle> Save(SaveKind kind) override {
+    if (!Saves()) {
+      return FailedPreconditionError(
+          "this session saves nothing: it has no checkpoint_dir, or is not chief");
+    }
+    if (kind != SaveKind::kFull) {
+      checkpoints_->Wait();  // the one in flight decides what can be built on
+      if (!checkpoints_->CanIncrement() || WantsNewBase(kind)) kind = SaveKind::kFull;
+    }
+    SaveRequest request{.step = step_, .kind = kind};
+    for (const SessionVariable& v : options_.variables) {
+      request.tensors.push_back(
+          {.name = v.name, .dtype = v.dtype, .shape = v.shape, .data = v.data});
+    }
+    if (options_.save_state) request.state_files = options_.save_state();
+    ASSIGN_OR_RETURN(SaveHandle handle, checkpoints_->Save(std::move(request)));
+    const bool full = kind == SaveKind::kFull;
+    schedule_.Saved(full ? SessionSchedule::Due::kFull : SessionSchedule::Due::kIncrement,
+                    options_.now(), step_);
+    chain_ = full ? 0 : chain_ + 1;
+    saved_step_ = step_;
+    return handle;
+  }
+
+  Status Close() override {
+    if (closed_) return Status::Ok();
+    closed_ = true;
+    if (manager_ == nullptr) return Status::Ok();
+    Status saved;
+    if (Saves() && schedule_.saves() && step_ != saved_step_) {
+      closed_ = false;
+      saved = Save(schedule_.increments() ? Increment() : SaveKind::kFull).status();
+      closed_ = true;
+    }
+    checkpoints_->Wait();
+    const Status closed = manager_->Close();
+    return saved.ok() ? closed : saved;
+  }
+
+  std::int64_t global_step() const override { return step_; }
+  const std::optional<Restored>& restored() const override { return restored_; }
+  void RequestStop() override { stop_ = true; }
+  bool ShouldStop() const override { return stop_; }
+
+ private:
+  bool Saves() const { return manager_ != nullptr && options_.is_chief; }
+  SaveKind Increment() const {
+    return options_.consecutive ? SaveKind::kConsecutive : SaveKind::kCumulative;
+  }
+
+  Status OpenManager() {
+    ManagerOptions options{.directory = options_.checkpoint_dir};
+    options.read_only = !options_.is_chief;
+    options.retention.keep_last =
+        options_.max_to_keep ? std::optional<std::uint64_t>(1) : std::optional<std::uint64_t>();
+    options.retention.keep_fulls = options_.max_to_keep;
+    ASSIGN_OR_RETURN(manager_, CheckpointManager::Open(std::move(options)));
+    checkpoints_ = std::make_unique<TableCheckpoints>(
+        manager_.get(), options_.tables, TableCheckpoints::Options{.quantize = options_.quantize});
+    RestoreRequest request;
+    for (const SessionVariable& v : options_.variables) {
+      request.into.push_back({.name = v.name, .dtype = v.dtype, .shape = v.shape, .data = v.data});
+    }
+    ASSIGN_OR_RETURN(restored_, checkpoints_->Restore(std::move(request)));
+    if (!restored_) return Status::Ok();
+    step_ = saved_step_ = restored_->step;
+    chain_ = restored_->info.kind == "full" ? 0 : 1;
+    if (options_.restore_state) RETURN_IF_ERROR(options_.restore_state(restored_->state_files));
+    return Status::Ok();
+  }
+
+  bool WantsNewBase(SaveKind kind) const {
+    if (kind == SaveKind::kConsecutive && chain_ >= kLongestChain) return true;
+    std::uint64_t rows = 0;
+    std::uint64_t changed = 0;
+    for (const Table* table : options_.tables) {
+      rows += table->size();
+      changed += table->ChangedRows(kind == SaveKind::kConsecutive ? CutKind::kConsecutive
+                                                                   : CutKind::kCumulative);
+    }
+    return rows >= kLargeRows && changed > rows / 2;
+  }
+
+  void Stamp() {
+    for (Table* table : options_.tables) table->set_step(step_);
+  }
+
+  SessionOptions options_;
+  SessionSchedule schedule_;
+  std::unique_ptr<CheckpointManager> manager_;
+  std::unique_ptr<TableCheckpoints> checkpoints_;  // after the manager, which it uses to its end
+  std::optional<Restored> restored_;
+  std::int64_t step_ = 0;
+  std::int64_t saved_step_ = -1;
+  int chain_ = 0;  // increments since the last full one
+  bool stop_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+Status SessionOptions::Validate() const {
+  RETURN_IF_ERROR(SessionSchedule::Make(*this).status());
+  if (max_to_keep && *max_to_keep == 0) {
+    return InvalidArgumentError("max_to_keep is 0; at least one checkpoint must stay");
+  }
+  std::set<std::string> names;
+  for (const Table* table : tables) {
+    if (table == nullptr) return InvalidArgumentError("tables: one is null");
+    if (!names.insert(table->options().name).second) {
+      return InvalidArgumentError("tables: \"" + table->options().name + "\" is there twice");
+    }
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<TrainingSession>> TrainingSession::Open(SessionOptions options) {
+  RETURN_IF_ERROR(options.Validate());
+  ASSIGN_OR_RETURN(const SessionSchedule schedule, SessionSchedule::Make(options));
+  auto session = std::make_unique<SessionImpl>(std::move(options), schedule);
+  RETURN_IF_ERROR(session->Start());
+  return std::unique_ptr<TrainingSession>(std::move(session));
+}
+
+}  // namespace cairn

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include <cairn/session.h>
+#include <cairn/status.h>
+
+namespace cairn {
+
+/// When a session saves a full checkpoint or an increment. Time is passed in; nothing is reset
+/// unless something was saved.
+class SessionSchedule {
+ public:
+  enum class Due : std::uint8_t { kNothing, kIncrement, kFull };
+  using Nanos = std::chrono::nanoseconds;
+
+  /// InvalidArgument, naming it, for an interval that is negative or not a number.
+  static Result<SessionSchedule> Make(const SessionOptions& options);
+
+  bool increments() const { return increment_.on(); }
+  bool saves() const { return full_.on() || increment_.on(); }
+
+  /// A session begins here, saved or restored.
+  void Start(Nanos now, std::int64_t step);
+  /// Both are due: the full one.
+  Due Check(Nanos now, std::int64_t step) const;
+  void Saved(Due kind, Nanos now, std::int64_t step);
+
+ private:
+  struct Interval {
+    std::optional<Nanos> time;
+    std::optional<std::int64_t> steps;
+    bool on() const { return time || steps; }
+  };
+  struct Moment {
+    Nanos time{0};
+    std::int64_t step = 0;
+  };
+  static Result<Interval> MakeInterval(std::optional<double> secs,
+                                       std::optional<std::int64_t> steps, const char* name);
+  static bool Passed(const Interval& interval, const Moment& last, Nanos now, std::int64_t step);
+
+  Interval full_;
+  Interval increment_;
+  Moment last_full_;
+  Moment last_any_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,178 @@
+#include <cairn/session.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "storage/local/temp_directory.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::ElementsAre;
+
+/// A training whose every step changes a row, a dense variable and a counter of its own.
+struct Training {
+  Training() {
+    TableOptions options;
+    options.name = "t";
+    options.dim = 4;
+    options.optimizer = MakeAdagrad({.learning_rate = 0.1F}).value();
+    options.initializer = MakeConstant(1).value();
+    options.gate = std::make_shared<CutGate>();
+    table = Table::Make(options).value();
+  }
+
+  SessionOptions Options(const std::string& directory) {
+    SessionOptions options{.checkpoint_dir = directory, .save_checkpoint_secs = 60};
+    options.save_incremental_checkpoint_secs = 20;
+    options.tables = {table.get()};
+    options.variables = {{"dense", DType::kF64, {2}, dense.data()}};
+    options.save_state = [this] {
+      return std::map<std::string, std::string>{{"position", std::to_string(position)}};
+    };
+    options.restore_state = [this](const std::map<std::string, std::string>& files) {
+      position = std::stoi(files.at("position"));
+      return Status::Ok();
+    };
+    options.now = [this] { return now; };
+    return options;
+  }
+
+  Status Step(std::int64_t step) {
+    const std::vector<std::int64_t> ids = {step % 10};
+    const Status updated = table->ApplyGradients(ids, std::vector<float>(4, 2.0F));
+    if (!updated.ok()) return updated;
+    dense[0] += 1;
+    dense[1] += dense[0] * static_cast<double>(step);
+    ++position;
+    now += std::chrono::seconds(1);
+    return Status::Ok();
+  }
+
+  std::map<std::int64_t, std::vector<float>> Rows() {
+    std::map<std::int64_t, std::vector<float>> rows;
+    EXPECT_TRUE(table
+                    ->ForEach([&](const RowView& row) {
+                      auto& all = rows[row.key];
+                      all.assign(row.weights.begin(), row.weights.end());
+                      all.insert(all.end(), row.slots.begin(), row.slots.end());
+                      return Status::Ok();
+                    })
+                    .ok());
+    return rows;
+  }
+
+  std::unique_ptr<Table> table;
+  std::vector<double> dense = std::vector<double>(2);
+  int position = 0;
+  std::chrono::nanoseconds now{0};
+};
+
+std::vector<std::string> Kinds(const std::string& directory) {
+  auto manager = CheckpointManager::Open({.directory = directory, .read_only = true}).value();
+  std::vector<std::string> kinds;
+  for (const CheckpointInfo& info : manager->List().value()) {
+    kinds.push_back(info.kind + " " + std::to_string(info.step));
+  }
+  return kinds;
+}
+
+Status RunSteps(Training* training, TrainingSession* session, int count) {
+  for (int i = 0; i < count; ++i) {
+    const Status status = session->Run([&](std::int64_t step) { return training->Step(step); });
+    if (!status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+TEST(TrainingSession, SavesFullAndIncrementsWhenTheyAreDue) {
+  const TempDirectory dir;
+  Training training;
+  SessionOptions options = training.Options(dir / "c");
+  options.max_to_keep = std::nullopt;
+  auto session = TrainingSession::Open(options).value();
+  ASSERT_TRUE(RunSteps(&training, session.get(), 85).ok());
+  ASSERT_TRUE(session->Close().ok());
+  EXPECT_THAT(Kinds(dir / "c"), ElementsAre("full 0", "increment 20", "increment 40", "full 60",
+                                            "increment 80", "increment 85"));
+}
+
+TEST(TrainingSession, GoesOnAsIfNothingHadHappened) {
+  const TempDirectory dir;
+  Training undisturbed;
+  auto whole = TrainingSession::Open(undisturbed.Options(dir / "whole")).value();
+  ASSERT_TRUE(RunSteps(&undisturbed, whole.get(), 150).ok());
+  ASSERT_TRUE(whole->Close().ok());
+
+  std::int64_t done = 0;
+  for (const int stop : {7, 33, 65, 121, 150}) {
+    Training training;
+    auto session = TrainingSession::Open(training.Options(dir / "c")).value();
+    EXPECT_LE(session->global_step(), done);
+    const int steps = stop - static_cast<int>(session->global_step());
+    ASSERT_TRUE(RunSteps(&training, session.get(), steps).ok());
+    done = stop;
+    if (stop == 150) {
+      ASSERT_TRUE(session->Close().ok());
+      EXPECT_EQ(training.Rows(), undisturbed.Rows());
+      EXPECT_EQ(training.dense, undisturbed.dense);
+      EXPECT_EQ(training.position, undisturbed.position);
+    }  // else: gone without Close, as after an exception
+  }
+}
+
+TEST(TrainingSession, KeepsTheNewestFullOnesAndTheNewestChain) {
+  const TempDirectory dir;
+  Training training;
+  SessionOptions options = training.Options(dir / "c");
+  options.max_to_keep = 2;
+  auto session = TrainingSession::Open(options).value();
+  ASSERT_TRUE(RunSteps(&training, session.get(), 205).ok());
+  ASSERT_TRUE(session->Close().ok());
+  EXPECT_THAT(Kinds(dir / "c"), ElementsAre("full 120", "full 180", "increment 205"));
+}
+
+TEST(TrainingSession, AFailedStepIsNotCounted) {
+  Training training;
+  auto session = TrainingSession::Open({.checkpoint_dir = "", .tables = {}}).value();
+  EXPECT_FALSE(session->Run([](std::int64_t) { return InternalError("no"); }).ok());
+  EXPECT_EQ(session->global_step(), 0);
+}
+
+TEST(TrainingSession, OthersThanTheChiefSaveNothing) {
+  const TempDirectory dir;
+  {
+    Training chief;
+    auto session = TrainingSession::Open(chief.Options(dir / "c")).value();
+    ASSERT_TRUE(RunSteps(&chief, session.get(), 30).ok());
+    ASSERT_TRUE(session->Close().ok());
+  }
+  Training other;
+  SessionOptions options = other.Options(dir / "c");
+  options.is_chief = false;
+  auto session = TrainingSession::Open(options).value();
+  EXPECT_EQ(session->global_step(), 30);
+  const auto before = Kinds(dir / "c");
+  ASSERT_TRUE(RunSteps(&other, session.get(), 100).ok());
+  EXPECT_FALSE(session->Save(SaveKind::kFull).ok());
+  ASSERT_TRUE(session->Close().ok());
+  EXPECT_EQ(Kinds(dir / "c"), before);
+}
+
+TEST(TrainingSession, RefusesWhatCannotBe) {
+  Training training;
+  SessionOptions twice = training.Options("x");
+  twice.tables = {training.table.get(), training.table.get()};
+  EXPECT_TRUE(TrainingSession::Open(twice).status().Is(Code::kInvalidArgument));
+  SessionOptions none = training.Options("x");
+  none.max_to_keep = 0;
+  EXPECT_TRUE(TrainingSession::Open(none).status().Is(Code::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace cairn
