@@ -34,6 +34,20 @@ Status RunUnchanged(const Options& options);
 /// A computation on all cores while a save is written.
 Status RunMatmul(const Options& options);
 
+/// Updates of a sparse table of about `bytes`: against a plain map and on two threads. Variant
+/// "tracking": alone, to be compared with the same program compiled without tracking.
+Status RunTableUpdates(const Options& options);
+/// Resident memory of a row above what it holds.
+Status RunTableMemory(const Options& options);
+/// How long a cut holds updates up, against copying the changed rows.
+Status RunTableStall(const Options& options);
+/// Batch times around cuts and far from them.
+Status RunTableLatency(const Options& options);
+/// Size and rate of durable increments, and an updater beside them.
+Status RunTableIncrement(const Options& options);
+/// Rows of a table of about options.bytes.
+std::int64_t TableRows(const Options& options);
+
 /// A fresh directory below the benchmark's own.
 Result<std::string> FreshDirectory(const Options& options, const std::string& name);
 void RemoveDirectory(const std::string& path);

@@ -53,6 +53,11 @@ int main(int argc, char** argv) {
       {"names", cairn::bench::RunNames},
       {"unchanged", cairn::bench::RunUnchanged},
       {"matmul", cairn::bench::RunMatmul},
+      {"table_updates", cairn::bench::RunTableUpdates},
+      {"table_memory", cairn::bench::RunTableMemory},
+      {"table_stall", cairn::bench::RunTableStall},
+      {"table_latency", cairn::bench::RunTableLatency},
+      {"table_increment", cairn::bench::RunTableIncrement},
   };
   CLI::App app("Measures the checkpoint engine against baselines in the same run");
   Options options;

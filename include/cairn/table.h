@@ -70,6 +70,9 @@ class CutGate {
     void* slot_;
   };
 
+  /// Whether the calling thread is inside of a batch.
+  bool InBatch() const;
+
   /// Calls `fn` while nobody is inside. May be nested. FailedPrecondition from inside a batch,
   /// which would wait for itself.
   Status Exclusive(const std::function<Status()>& fn);

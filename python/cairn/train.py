@@ -11,7 +11,8 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, T
 
 from .errors import Invalid
 from .manager import CheckpointManager, PathLike, Restored, SaveHandle
-from .table import EmbeddingTable, tables as all_tables
+from .table import EmbeddingTable
+from .table import tables as all_tables
 
 __all__ = [
     "CheckpointSaverHook",

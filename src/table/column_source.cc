@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/status_macros.h"
-#include "table/quantize.h"
+#include "format/row_quantization.h"
 
 namespace cairn::table {
 namespace {

@@ -132,8 +132,10 @@ CutGate::Batch::~Batch() {
   static_cast<Impl::Slot*>(slot_)->inside.fetch_sub(1, std::memory_order_seq_cst);
 }
 
+bool CutGate::InBatch() const { return FindInside(this) != nullptr; }
+
 Status CutGate::Exclusive(const std::function<Status()>& fn) {
-  if (FindInside(this) != nullptr) {
+  if (InBatch()) {
     return FailedPreconditionError(
         "a cut inside of a batch would wait for itself: leave the batch first");
   }

@@ -9,6 +9,7 @@
 #include <cairn/table.h>
 
 #include "table/column_source.h"
+#include "table/cut_member.h"
 #include "table/table_impl.h"
 
 namespace cairn::table {
@@ -20,15 +21,17 @@ inline constexpr std::string_view kCompressedKeys = "keys_zstd";
 
 /// A cut: the counts of the instant, and a source for each column. Flip is called while the gate is
 /// closed; the rest by the thread that saves.
-class TableCutImpl final : public TableCut {
+class TableCutImpl final : public CutMember {
  public:
-  /// `table` has been told (OpenCut).
   TableCutImpl(TableImpl* table, const CutRequest& request);
   ~TableCutImpl() override;
 
-  void Flip();
-  /// Lays out the columns, outside of the gate.
-  Status Prepare();
+  CutGate* gate() const override { return table_->gate(); }
+  const std::string& name() const override { return table_->options().name; }
+  Status Open() override { return table_->OpenCut(request_.kind); }
+  void Cancel() override { table_->CancelCut(); }
+  void Flip() override;
+  Status Prepare() override;
 
   CutKind kind() const override { return request_.kind; }
   const TableSummary& summary() const override { return summary_; }

@@ -12,7 +12,7 @@
 
 #include "base/status_macros.h"
 #include "format/key_column.h"
-#include "table/quantize.h"
+#include "format/row_quantization.h"
 #include "table/table_cut.h"
 #include "table/table_impl.h"
 

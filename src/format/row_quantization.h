@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-namespace cairn::table {
+namespace cairn {
 
 /// Rows as 8-bit integers: element = integer × scale, where the scale is the row's largest
 /// magnitude over 127 (docs/format/tables.md). Not finite elements: the scale is NaN or infinite,
@@ -12,4 +12,4 @@ float RowScale(std::span<const float> row);
 void QuantizeRow(std::span<const float> row, float scale, std::int8_t* out);
 void DequantizeRow(const std::int8_t* stored, float scale, std::span<float> row);
 
-}  // namespace cairn::table
+}  // namespace cairn

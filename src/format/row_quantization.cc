@@ -1,9 +1,9 @@
-#include "table/quantize.h"
+#include "format/row_quantization.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace cairn::table {
+namespace cairn {
 
 float RowScale(std::span<const float> row) {
   float largest = 0;
@@ -33,4 +33,4 @@ void DequantizeRow(const std::int8_t* stored, float scale, std::span<float> row)
   for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(stored[i]) * scale;
 }
 
-}  // namespace cairn::table
+}  // namespace cairn

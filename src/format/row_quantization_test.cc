@@ -1,4 +1,4 @@
-#include "table/quantize.h"
+#include "format/row_quantization.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-namespace cairn::table {
+namespace cairn {
 namespace {
 
 std::vector<float> RoundTrip(const std::vector<float>& row) {
@@ -42,4 +42,4 @@ TEST(Quantize, TinyNumbersDoNotOverflow) {
 }
 
 }  // namespace
-}  // namespace cairn::table
+}  // namespace cairn
