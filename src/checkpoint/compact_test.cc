@@ -205,6 +205,35 @@ TEST_P(CompactTest, ABrokenChainIsToldBeforeAnythingIsDone) {
   EXPECT_THAT(std::string(compacted.status().message()), HasSubstr("increment_000020"));
 }
 
+/// The compactor stops before its commit; a new owner deletes the increment meanwhile.
+TEST_P(CompactTest, ACompactorThatWasOvertakenBringsNothingBack) {
+  {
+    auto manager = Open();
+    Save(manager.get(), 10);
+    Save(manager.get(), 20, SaveKind::kCumulative, 10);
+  }
+  bool overtaken = false;
+  store_->SetHook([&](const StoreOp& op) {
+    if (overtaken || op.kind != StoreOp::Kind::kCreate) return;
+    if (op.name != "checkpoint_000020/manifest.json") return;
+    overtaken = true;
+    Environment other = env_;
+    other.store = store_->OpenAgain();
+    ManagerOptions options;
+    options.retention.keep_last.reset();
+    options.takeover = true;
+    auto owner = OpenManager(options, other);
+    ASSERT_TRUE(owner.ok()) << owner.status().ToString();
+    ASSERT_TRUE((*owner)->Delete((*owner)->Latest().value()->id).ok());
+    EXPECT_TRUE((*owner)->Close().ok());
+  });
+  const auto compacted = CompactIn(env_, {}, {});
+  store_->SetHook(nullptr);
+  ASSERT_TRUE(overtaken);
+  EXPECT_TRUE(compacted.status().Is(Code::kAborted)) << compacted.status().ToString();
+  EXPECT_THAT(Steps(Open().get()), ElementsAre(10));
+}
+
 TEST_P(CompactTest, CopyBringsTheChain) {
   {
     auto manager = Open();

@@ -75,7 +75,10 @@ class World {
   Result<std::unique_ptr<CheckpointManager>> Open(
       int rank = 0, const std::function<void(ManagerOptions*)>& change = nullptr);
   /// Saves and waits; `serial` from Oracle::Begin.
-  Result<CheckpointInfo> Save(CheckpointManager* manager, int serial, int rank = 0);
+  Result<CheckpointInfo> Save(CheckpointManager* manager, int serial, int rank = 0,
+                              SaveKind kind = SaveKind::kFull, int since = 0);
+  /// Puts the latest and what it builds on together, as the tool does.
+  Status Compact();
 
   /// The first operation of that kind in the next step of that name fails. On a disk.
   void FailOnce(std::string step, FsOpKind operation) EXCLUDES(mu_);
