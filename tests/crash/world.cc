@@ -69,6 +69,7 @@ Environment World::NewEnvironment(int rank) {
   env.clock = clocks_[static_cast<std::size_t>(rank)].get();
   env.host = "machine";
   env.pid = 100 + rank;
+  env.rules = options_.rules;
   env.on_step = [this, rank](std::string_view name) { OnStep(rank, name); };
   if (options_.mutation != nullptr && options_.mutation->order && env.store != nullptr) {
     auto store = std::make_shared<ReorderingStore>(env.store, *options_.mutation->order,

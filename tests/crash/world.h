@@ -46,6 +46,7 @@ class World {
     ManagerOptions manager;  // of every opening
     std::uint64_t seed = 1;
     const Mutation* mutation = nullptr;  // borrowed
+    ProtocolRules rules;                 // of every opening
   };
   explicit World(Options options);
   /// Goes on after the end of another world.
