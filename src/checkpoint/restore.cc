@@ -388,7 +388,9 @@ class Restoration {
     TableRestore::Options options;
     options.cancelled = request_.cancelled;
     if (progress_) {
-      options.progress = [this](std::uint64_t done, std::uint64_t) { Report(dense_ + done); };
+      options.progress = [this](std::uint64_t done, std::uint64_t) {
+        return Report(dense_ + done);
+      };
     }
     tables_.emplace(store_, chain_, request_.tables, std::move(options));
     const Status status = tables_->Start();
@@ -398,15 +400,15 @@ class Restoration {
   }
 
   /// Variables and rows, read once or twice, are one to whoever watches.
-  void Report(std::uint64_t done) const {
+  bool Report(std::uint64_t done) const {
     const std::uint64_t pass = dense_ + (tables_ ? tables_->bytes() : 0);
-    progress_(pass_ * pass + done, (request_.atomic ? 2 : 1) * pass);
+    return progress_(pass_ * pass + done, (request_.atomic ? 2 : 1) * pass);
   }
   Progress DenseProgress() {
     if (!progress_) return {};
     return [this](std::uint64_t done, std::uint64_t total) {
       dense_ = total;
-      Report(done);
+      return Report(done);
     };
   }
 
