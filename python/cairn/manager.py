@@ -42,6 +42,9 @@ class CheckpointInfo:
         time: when it was committed, in seconds since 1970.
         parent: the id of the checkpoint that training stood on, or None.
         generation: which opening of the directory wrote it.
+        base: of an increment, the id of the full checkpoint it builds on.
+        chain: of an increment, "cumulative" or "consecutive".
+        tables: of each sparse table its name, dim, dtype, rows, and deleted keys.
         pinned: True while it may not be removed.
         foreign: True for another job's checkpoint, which is never chosen.
     """
@@ -58,6 +61,8 @@ class CheckpointInfo:
     generation: int
     counters: Dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     base: Optional[str] = dataclasses.field(default=None, repr=False)
+    chain: Optional[str] = dataclasses.field(default=None, repr=False)
+    tables: List[Dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
     sequence: int = dataclasses.field(default=0, repr=False)
     pinned: bool = False
     foreign: bool = False

@@ -173,6 +173,18 @@ nb::object FromInfo(const CheckpointInfo& info) {
   out["time"] = static_cast<double>(info.time) * 1e-9;
   out["parent"] = info.parent.empty() ? nb::object(nb::none()) : nb::cast(info.parent);
   out["base"] = info.base.empty() ? nb::object(nb::none()) : nb::cast(info.base);
+  out["chain"] = info.chain.empty() ? nb::object(nb::none()) : nb::cast(info.chain);
+  nb::list tables;
+  for (const TableFacts& table : info.tables) {
+    nb::dict facts;
+    facts["name"] = table.name;
+    facts["dim"] = table.dim;
+    facts["dtype"] = std::string(DTypeName(table.dtype));
+    facts["rows"] = table.rows;
+    facts["deleted"] = table.deleted;
+    tables.append(facts);
+  }
+  out["tables"] = tables;
   out["generation"] = info.generation;
   out["sequence"] = info.sequence;
   out["pinned"] = info.pinned;

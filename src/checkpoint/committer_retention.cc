@@ -84,7 +84,10 @@ Status Committer::RemoveSuperfluous(bool* again) {
     if (!chain.ok()) continue;
     for (const Checkpoint* below : *chain) kept.insert(below->manifest->id);
   }
-  for (const std::string& id : ChooseRemovals(options_.retention, RetentionItems(index), kept)) {
+  std::vector<std::string> removals =
+      ChooseRemovals(options_.retention, RetentionItems(index), kept);
+  if (!env_.rules.increments_go_first) std::reverse(removals.begin(), removals.end());
+  for (const std::string& id : removals) {
     const auto it =
         std::find_if(checkpoints_.begin(), checkpoints_.end(),
                      [&](const Checkpoint& checkpoint) { return checkpoint.manifest->id == id; });

@@ -205,6 +205,47 @@ TEST_P(CompactTest, ABrokenChainIsToldBeforeAnythingIsDone) {
   EXPECT_THAT(std::string(compacted.status().message()), HasSubstr("increment_000020"));
 }
 
+/// The compactor stops before its commit; a new owner deletes the increment meanwhile.
+TEST_P(CompactTest, ACompactorThatWasOvertakenBringsNothingBack) {
+  {
+    auto manager = Open();
+    Save(manager.get(), 10);
+    Save(manager.get(), 20, SaveKind::kCumulative, 10);
+  }
+  bool overtaken = false;
+  store_->SetHook([&](const StoreOp& op) {
+    if (overtaken || op.kind != StoreOp::Kind::kCreate) return;
+    if (op.name != "checkpoint_000020/manifest.json") return;
+    overtaken = true;
+    Environment other = env_;
+    other.store = store_->OpenAgain();
+    ManagerOptions options;
+    options.retention.keep_last.reset();
+    options.takeover = true;
+    auto owner = OpenManager(options, other);
+    ASSERT_TRUE(owner.ok()) << owner.status().ToString();
+    ASSERT_TRUE((*owner)->Delete((*owner)->Latest().value()->id).ok());
+    EXPECT_TRUE((*owner)->Close().ok());
+  });
+  const auto compacted = CompactIn(env_, {}, {});
+  store_->SetHook(nullptr);
+  ASSERT_TRUE(overtaken);
+  EXPECT_TRUE(compacted.status().Is(Code::kAborted)) << compacted.status().ToString();
+  const auto seen_with = [&](const ProtocolRules& rules) {
+    RepositoryReader reader(store_.get(), rules);
+    std::vector<std::int64_t> steps;
+    for (const Checkpoint& checkpoint : reader.Read()->checkpoints) {
+      if (checkpoint.counts) steps.push_back(checkpoint.manifest->step);
+    }
+    return steps;
+  };
+  EXPECT_THAT(seen_with({}), ElementsAre(10));
+  ProtocolRules without;
+  without.judge_by_commit_generation = false;
+  EXPECT_THAT(seen_with(without), ElementsAre(10, 20)) << "the rule is what keeps it out";
+  EXPECT_THAT(Steps(Open().get()), ElementsAre(10));
+}
+
 TEST_P(CompactTest, CopyBringsTheChain) {
   {
     auto manager = Open();
@@ -382,6 +423,51 @@ TEST_P(IncrementToolsTest, RowsThatAreStoredInAnotherWayAreNotPutTogether) {
   const auto refused = CompactCheckpoint(directory_);
   EXPECT_TRUE(refused.status().Is(Code::kFailedPrecondition)) << refused.status().ToString();
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("save in full"));
+}
+
+TEST_P(IncrementToolsTest, IncrementsOfPrivatePartsAreMergedWithWhatTheyBuildOn) {
+  MergeRequest request;
+  request.target = temp_.path() + "/all";
+  for (int rank = 0; rank < 2; ++rank) {
+    ManagerOptions options;
+    options.directory = temp_.path() + "/rank_" + std::to_string(rank);
+    options.rank = rank;
+    options.world_size = 2;
+    options.private_parts = true;
+    auto manager = CheckpointManager::Open(options).value();
+    for (const std::int64_t step : {10, 20, 30}) {
+      SaveRequest save;
+      save.step = step;
+      save.kind = step == 10 ? SaveKind::kFull : SaveKind::kConsecutive;
+      save.blocking = true;
+      std::deque<std::string> memory;
+      const auto half = [&](std::int64_t at) {
+        TestTable table = TableAt(at);
+        std::erase_if(table.rows, [&](const auto& row) { return row.first % 2 != rank; });
+        std::erase_if(table.pending, [&](const auto& row) { return row.first % 2 != rank; });
+        return table;
+      };
+      AddTestTable("users", step == 10 ? half(step).All() : half(step).Since(half(step - 10)),
+                   &save, &memory);
+      ASSERT_TRUE(manager->Save(std::move(save)).ok());
+    }
+    request.parts.push_back(options.directory);
+  }
+  const auto merged = MergeCheckpoints(request);
+  ASSERT_TRUE(merged.ok()) << merged.status().ToString();
+  EXPECT_EQ(merged->info.kind, "full");
+  EXPECT_EQ(merged->info.step, 30);
+  TestTable expected = TableAt(30);
+  std::erase_if(expected.rows, [](const auto& row) { return row.first % 2 < 0; });
+  std::erase_if(expected.pending, [](const auto& row) { return row.first % 2 < 0; });
+  EXPECT_EQ(merged->info.tables[0].rows, expected.rows.size());
+  TestTableSink sink;
+  RestoreRequest restore;
+  restore.path = merged->info.path;
+  restore.tables = &sink;
+  ASSERT_TRUE(LoadCheckpoint(restore).ok());
+  EXPECT_EQ(sink.broken, "");
+  EXPECT_EQ(sink.tables["users"], expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Disk, IncrementToolsTest, testing::Values(false),

@@ -68,13 +68,20 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
 /// PROTOCOL.md, "What counts". A damaged newest seal is bridged by the newest readable one: then
 /// all manifests of the generations from that one on count, which can only add commits that the
 /// lost seal might have left out, never lose one.
-bool CountsBySeal(const GenerationRecords& records, const Manifest& manifest) {
+bool CountsBySeal(const GenerationRecords& records, const Manifest& manifest,
+                  const ProtocolRules& rules) {
   if (records.newest_sealed == 0) return false;
   const std::uint64_t generation = manifest.CommitGeneration();
   if (!records.seal) return generation <= records.newest_sealed;
   const SealRecord& seal = *records.seal;
   if (generation >= seal.generation && generation <= records.newest_sealed) return true;
-  return std::find(seal.commits.begin(), seal.commits.end(), manifest.id) != seal.commits.end();
+  const auto named = [&](const std::string& id) {
+    return std::find(seal.commits.begin(), seal.commits.end(), id) != seal.commits.end();
+  };
+  // The hole that judging by the committing generation closes: by what it replaces, it would count
+  // also after its committer was overtaken and the increment deleted.
+  if (!rules.judge_by_commit_generation && named(manifest.replaces)) return true;
+  return named(manifest.id);
 }
 
 void JudgeNotes(const GenerationRecords& records, Checkpoint* checkpoint) {
@@ -257,7 +264,7 @@ Result<RepositoryView> RepositoryReader::Read() {
         removals = removals || checkpoint.removed;
         checkpoint.counts =
             !checkpoint.foreign && !checkpoint.removed &&
-            (CountsBySeal(records, *checkpoint.manifest) || !rules_.readers_obey_seals);
+            (CountsBySeal(records, *checkpoint.manifest, rules_) || !rules_.readers_obey_seals);
         view.checkpoints.push_back(std::move(checkpoint));
       } else if (manifest.status().Is(Code::kNotFound)) {
         if (LooksLikeCheckpoint(directory)) view.unfinished.push_back(directory);

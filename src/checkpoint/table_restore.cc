@@ -199,7 +199,7 @@ Status TableRestore::PassColumns(const StoredTable& table, const std::vector<std
                                                   .columns = bytes}));
       }
       done_ += count * entry_bytes;
-      if (options_.progress) options_.progress(done_, bytes_);
+      if (!options_.progress(done_, bytes_)) return CancelledError("the restore was cancelled");
     }
   }
   return Status::Ok();

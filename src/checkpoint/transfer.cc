@@ -222,7 +222,7 @@ Result<std::string> IncomingCommitter::Claim(const std::string& wish, const std:
     if (!directories_.insert(directory).second) continue;
     env_.Step("save: claim");
     const Status claimed =
-        PublishRecord(env_, names::Path(directory, names::kMarker), Encode(marker));
+        PublishForTheLiving(env_, names::Path(directory, names::kMarker), Encode(marker));
     if (claimed.ok()) return directory;
     if (!claimed.Is(Code::kAlreadyExists)) return claimed;
   }

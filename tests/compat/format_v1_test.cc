@@ -162,6 +162,25 @@ Manifest IncrementManifest() {
   return m;
 }
 
+/// What compact puts in the place of an increment.
+Manifest CompactedManifest() {
+  Manifest m;
+  m.id = kNote;
+  m.job = kJob;
+  m.generation = 7;
+  m.sequence = 3;
+  m.attempt = kAttempt2;
+  m.step = 60;
+  m.parent = kId40;
+  m.replaces = kId60;
+  m.compacted = 9;
+  m.participants = {"rank_0"};
+  m.tables = {{"users", 16, DType::kF32, 1200, 0}};
+  m.lineage = Value::Object{{"compacted_from", Value::List{kId40, kId60}}};
+  m.time = kTime + 1;
+  return m;
+}
+
 /// One golden file: its path, what is written into it, and what reading it must give.
 struct Golden {
   std::string path;
@@ -280,6 +299,7 @@ std::vector<Golden> AllGolden() {
                                                                    .time = kTime}),
       RecordFile("checkpoint_000055/abandoned.json",
                  AbandonedRecord{.attempt = kAttempt2, .missing = {"rank_1"}}),
+      ManifestGolden("checkpoint_000060/manifest.json", CompactedManifest()),
       ManifestGolden("increment_000060/manifest.json", IncrementManifest()),
       RecordFile("increment_000060/.cairn-attempt",
                  MarkerRecord{.generation = 7, .attempt = kAttempt3}),

@@ -65,6 +65,22 @@ TEST_P(CrashEnumeration, EveryPromiseHoldsAtEveryInstant) {
               static_cast<std::size_t>(tally.cuts), static_cast<std::size_t>(tally.images));
 }
 
+TEST(CrashRules, RemovingABaseBeforeItsIncrementsIsNoticed) {
+  SetLogSink([](LogLevel, std::string_view) {});
+  for (const Machine::Kind kind : {Machine::Kind::kDisk, Machine::Kind::kBucket}) {
+    for (Scenario& scenario : Scenarios(kind)) {
+      if (scenario.name != "increments and retention") continue;
+      scenario.world.rules.increments_go_first = false;
+      const Recording recording = Record(scenario);
+      ASSERT_TRUE(recording.status.ok()) << recording.status.ToString();
+      const Tally tally =
+          Enumerate(scenario, recording.cuts, {{Ending::kKill, 0}}, {.max_violations = 1});
+      EXPECT_EQ(tally.violations.size(), 1u);
+    }
+  }
+  SetLogSink(nullptr);
+}
+
 // One scenario a round, ended at every instant in ways that no round before has tried.
 TEST(RandomCrash, EveryPromiseHoldsForEverNewSubsetsAndTornWrites) {
   SetLogSink([](LogLevel, std::string_view) {});

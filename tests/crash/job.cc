@@ -47,7 +47,25 @@ std::map<std::string, std::string> Job::UserFiles(int serial) const {
           {"tokenizer.bin", BytesFor("tokenizer", seed_, 5000)}};
 }
 
-PreparedSave Job::Prepare(int serial, std::int64_t step, int rank, int world_size) const {
+/// A third of the keys are rows that change, a third are there or not, a third never change.
+TestTable Job::TableOf(int serial, int rank, int world_size) const {
+  TestTable table;
+  for (int i = rank; i < table_keys_; i += world_size) {
+    const std::uint64_t random = TestTable::Mix(seed_ + static_cast<std::uint64_t>(i));
+    const std::int64_t key = static_cast<std::int64_t>(random >> 16) * (i % 2 == 0 ? 1 : -1);
+    const auto now = static_cast<std::uint64_t>(serial) + random % 4;
+    if (i % 3 == 1 && now % 4 == 0) continue;
+    if (i % 3 == 1 && now % 4 == 1) {
+      table.pending[key] = now;
+      continue;
+    }
+    table.rows[key] = 1 + (i % 3 == 0 ? static_cast<std::uint64_t>(serial) : 0);
+  }
+  return table;
+}
+
+PreparedSave Job::Prepare(int serial, std::int64_t step, int rank, int world_size, SaveKind kind,
+                          int since) const {
   PreparedSave save;
   save.request.step = step;
   save.request.counters = Value::Object{{std::string(kSerialKey), serial}};
@@ -74,6 +92,13 @@ PreparedSave Job::Prepare(int serial, std::int64_t step, int rank, int world_siz
     save.memory.push_back(std::move(bytes));
     tensor.data = save.memory.back().data();
     save.request.tensors.push_back(std::move(tensor));
+  }
+  save.request.kind = kind;
+  if (has_table()) {
+    const TestTable now = TableOf(serial, rank, world_size);
+    AddTestTable("table",
+                 kind == SaveKind::kFull ? now.All() : now.Since(TableOf(since, rank, world_size)),
+                 &save.request, &save.memory);
   }
   if (rank == 0) {
     for (auto& [name, bytes] : UserFiles(serial)) {
@@ -109,6 +134,14 @@ std::string Job::Compare(const Restored& restored, int serial, int rank) const {
   }
   if (restored.state_files != StateFiles(serial, rank)) return "the state files differ";
   return "";
+}
+
+std::string Job::CompareTable(const TestTableSink& sink, int serial) const {
+  if (!has_table()) return "";
+  if (!sink.broken.empty()) return sink.broken;
+  const auto it = sink.tables.find("table");
+  if (it == sink.tables.end()) return "the table is missing";
+  return it->second == TableOf(serial, 0, 1) ? "" : "the table has other rows";
 }
 
 std::string Job::CompareUserFiles(Store* store, const std::string& directory, int serial) const {

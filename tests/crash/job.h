@@ -9,6 +9,7 @@
 
 #include <cairn/checkpoint_manager.h>
 
+#include "checkpoint/test_table.h"
 #include "storage/store.h"
 
 namespace cairn::crash {
@@ -39,25 +40,36 @@ struct PreparedSave {
 class Job {
  public:
   Job() = default;
-  Job(std::uint64_t seed, std::vector<Variable> variables, bool user_files)
-      : seed_(seed), variables_(std::move(variables)), user_files_(user_files) {}
+  /// `table_keys`: of the keys that a sparse table may have; 0: the job has none.
+  Job(std::uint64_t seed, std::vector<Variable> variables, bool user_files, int table_keys = 0)
+      : seed_(seed),
+        variables_(std::move(variables)),
+        user_files_(user_files),
+        table_keys_(table_keys) {}
 
-  PreparedSave Prepare(int serial, std::int64_t step, int rank = 0, int world_size = 1) const;
+  /// `since`: of an increment, the save that its rows are counted from.
+  PreparedSave Prepare(int serial, std::int64_t step, int rank = 0, int world_size = 1,
+                       SaveKind kind = SaveKind::kFull, int since = 0) const;
 
   /// The save that a checkpoint says it is; 0 when it does not say.
   static int SerialOf(const Value& counters);
   /// "" when `restored` (with allocate) holds exactly the state of that save as `rank` sees it.
   std::string Compare(const Restored& restored, int serial, int rank) const;
+  /// "" when the rows are exactly those of that save, of all ranks together.
+  std::string CompareTable(const TestTableSink& sink, int serial) const;
+  bool has_table() const { return table_keys_ > 0; }
   /// "" when the user's files of that save stand in the checkpoint's directory.
   std::string CompareUserFiles(Store* store, const std::string& directory, int serial) const;
 
  private:
   std::string Bytes(const Variable& variable, int serial, int rank) const;
   std::map<std::string, std::string> UserFiles(int serial) const;
+  TestTable TableOf(int serial, int rank, int world_size) const;
 
   std::uint64_t seed_ = 1;
   std::vector<Variable> variables_;
   bool user_files_ = false;
+  int table_keys_ = 0;
 };
 
 }  // namespace cairn::crash

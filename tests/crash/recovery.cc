@@ -81,7 +81,9 @@ Result<std::unique_ptr<CheckpointManager>> Recovery::Open(ManagerOptions options
 }
 
 std::string Recovery::CheckLatest(CheckpointManager* manager, int rank) {
-  auto restored = manager->Restore({.into = {}, .allocate = true});
+  TestTableSink sink;
+  auto restored = manager->Restore(
+      {.into = {}, .allocate = true, .tables = job_.has_table() ? &sink : nullptr});
   if (!restored.ok()) return "restore: " + restored.status().ToString();
   const int newest = promise_.required.empty() ? 0 : *promise_.required.rbegin();
   if (!restored->has_value()) {
@@ -94,7 +96,8 @@ std::string Recovery::CheckLatest(CheckpointManager* manager, int rank) {
   if (serial < newest) {
     return "the latest is " + Name(serial) + ", but " + Name(newest) + " was acknowledged";
   }
-  const std::string wrong = job_.Compare(latest, serial, rank);
+  std::string wrong = job_.Compare(latest, serial, rank);
+  if (wrong.empty()) wrong = job_.CompareTable(sink, serial);
   return wrong.empty() ? "" : "latest, " + Name(serial) + ": " + wrong;
 }
 
@@ -133,10 +136,13 @@ std::string Recovery::CheckOne(CheckpointManager* manager, Store* store,
   if (begun->second != info.step) return "has step " + std::to_string(info.step);
   if (promise_.deleted.contains(serial)) return "was deleted and is back";
   if (promise_.fenced.contains(serial)) return "was left out by a seal and counts";
-  if (!listed_.insert(serial).second) return "is there twice";
-  auto restored = manager->Restore({.into = {}, .allocate = true, .id = info.id});
+  const bool again = !listed_.insert(serial).second;
+  TestTableSink sink;
+  auto restored = manager->Restore(
+      {.into = {}, .allocate = true, .id = info.id, .tables = job_.has_table() ? &sink : nullptr});
   if (!restored.ok()) return restored.status().ToString();
   if (std::string wrong = job_.Compare(**restored, serial, 0); !wrong.empty()) return wrong;
+  if (std::string wrong = job_.CompareTable(sink, serial); !wrong.empty()) return wrong;
 
   const std::string directory = DirectoryOf(*store, info);
   directories_.insert(directory);
@@ -146,6 +152,8 @@ std::string Recovery::CheckOne(CheckpointManager* manager, Store* store,
   RepositoryReader reader(store);
   auto manifest = reader.ReadManifest(directory);
   if (!manifest.ok()) return manifest.status().ToString();
+  // Only what compact wrote may stand beside what it replaces.
+  if (again && manifest->replaces.empty()) return "is there twice";
   auto open = OpenCheckpoint::Open(store, directory,
                                    std::make_shared<const Manifest>(*std::move(manifest)));
   if (!open.ok()) return open.status().ToString();
@@ -206,7 +214,8 @@ std::string Recovery::CheckNoGarbage(Store* store) {
       continue;
     }
     // In a bucket a removed checkpoint keeps the files that others refer to.
-    if (machine_->kind() == Machine::Kind::kBucket && directory.starts_with("checkpoint_") &&
+    const bool ours = directory.starts_with("checkpoint_") || directory.starts_with("increment_");
+    if (machine_->kind() == Machine::Kind::kBucket && ours &&
         store->Stat(names::Path(directory, names::kMarker)).ok()) {
       continue;
     }

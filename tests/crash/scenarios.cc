@@ -160,6 +160,68 @@ Status Withdraw(World* world) {
   return manager->Close();
 }
 
+/// One save of a chain; `back`: of an increment, how many saves ago its rows are counted from.
+struct ChainStep {
+  SaveKind kind = SaveKind::kFull;
+  int back = 0;
+};
+
+/// Makes them on one rank, on from whatever the manager has restored.
+Status SaveChain(World* world, CheckpointManager* manager, const std::vector<ChainStep>& steps,
+                 int rank = 0, const std::vector<int>* shared = nullptr) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const int serial = shared != nullptr
+                           ? (*shared)[i]
+                           : world->oracle().Begin(10 * static_cast<std::int64_t>(i + 1));
+    const int since = steps[i].kind == SaveKind::kFull ? 0 : serial - steps[i].back;
+    RETURN_IF_ERROR(world->Save(manager, serial, rank, steps[i].kind, since).status());
+    RETURN_IF_ERROR(manager->WaitAll());
+  }
+  return Status::Ok();
+}
+
+Status OpenAndSaveChain(World* world, const std::vector<ChainStep>& steps, bool restore = false) {
+  ASSIGN_OR_RETURN(auto manager, world->Open());
+  if (restore) {
+    TestTableSink sink;
+    RETURN_IF_ERROR(manager->Restore({.tables = &sink}).status());
+  }
+  RETURN_IF_ERROR(SaveChain(world, manager.get(), steps));
+  return manager->Close();
+}
+
+Status SaveChainOnAllRanks(World* world, const std::vector<ChainStep>& steps) {
+  std::vector<int> serials;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    serials.push_back(world->oracle().Begin(10 * static_cast<std::int64_t>(i + 1)));
+  }
+  const auto size = static_cast<std::size_t>(world->options().world_size);
+  std::vector<Status> statuses(size);
+  {
+    std::vector<std::jthread> ranks;
+    for (std::size_t i = 0; i < size; ++i) {
+      ranks.emplace_back([&, i] {
+        const int rank = static_cast<int>(i);
+        statuses[i] = [&]() -> Status {
+          ASSIGN_OR_RETURN(auto manager, world->Open(rank));
+          RETURN_IF_ERROR(SaveChain(world, manager.get(), steps, rank, &serials));
+          return manager->Close();
+        }();
+      });
+    }
+  }
+  for (const Status& status : statuses) RETURN_IF_ERROR(status);
+  return Status::Ok();
+}
+
+/// A consecutive chain is put together in the middle of it, and goes on.
+Status CompactChain(World* world) {
+  constexpr auto kNext = SaveKind::kConsecutive;
+  RETURN_IF_ERROR(OpenAndSaveChain(world, {{SaveKind::kFull, 0}, {kNext, 1}, {kNext, 1}}));
+  RETURN_IF_ERROR(world->Compact());
+  return OpenAndSaveChain(world, {{kNext, 1}}, /*restore=*/true);
+}
+
 Scenario Make(std::string name, Machine::Kind kind, std::vector<Variable> model,
               std::optional<std::uint64_t> keep_last, std::function<Status(World*)> run,
               std::vector<std::string> must_do = {}) {
@@ -171,6 +233,42 @@ Scenario Make(std::string name, Machine::Kind kind, std::vector<Variable> model,
   scenario.run = std::move(run);
   scenario.must_do = std::move(must_do);
   return scenario;
+}
+
+std::vector<Scenario> ChainScenarios(Machine::Kind kind) {
+  constexpr auto kFull = SaveKind::kFull;
+  constexpr auto kSinceBase = SaveKind::kCumulative;
+  constexpr auto kNext = SaveKind::kConsecutive;
+  std::vector<Scenario> all;
+  const auto add = [&](std::string name, std::optional<std::uint64_t> keep_last,
+                       std::function<Status(World*)> run, std::vector<std::string> must_do) {
+    all.push_back(Make(std::move(name), kind, MostlyFrozenModel(), keep_last, std::move(run),
+                       std::move(must_do)));
+    all.back().world.job = Job(1, MostlyFrozenModel(), /*user_files=*/false, /*table_keys=*/90);
+  };
+  add("increments and retention", 2,
+      [=](World* world) {
+        return OpenAndSaveChain(
+            world,
+            {{kFull, 0}, {kSinceBase, 1}, {kSinceBase, 2}, {kFull, 0}, {kNext, 1}, {kNext, 1}});
+      },
+      {"remove: manifest"});
+  all.back().foreign = true;
+  add("increments in two generations", 2,
+      [=](World* world) -> Status {
+        RETURN_IF_ERROR(OpenAndSaveChain(world, {{kFull, 0}, {kNext, 1}}));
+        return OpenAndSaveChain(world, {{kNext, 1}, {kSinceBase, 3}, {kFull, 0}, {kFull, 0}},
+                                /*restore=*/true);
+      },
+      {"remove: manifest"});
+  add("increments of two ranks", 1,
+      [=](World* world) {
+        return SaveChainOnAllRanks(world, {{kFull, 0}, {kNext, 1}, {kSinceBase, 2}, {kFull, 0}});
+      },
+      {"save: part", "remove: manifest"});
+  all.back().world.world_size = 2;
+  add("compaction", std::nullopt, CompactChain, {"remove: manifest", "save: claim"});
+  return all;
 }
 
 }  // namespace
@@ -210,6 +308,7 @@ std::vector<Scenario> Scenarios(Machine::Kind kind) {
   if (disk) {
     all.push_back(Make("withdrawn manifest", kind, MostlyFrozenModel(), std::nullopt, Withdraw));
   }
+  for (Scenario& scenario : ChainScenarios(kind)) all.push_back(std::move(scenario));
   return all;
 }
 

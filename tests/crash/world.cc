@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "checkpoint/manager.h"
+#include "checkpoint/transfer.h"
 #include "tests/crash/recovery.h"
 
 namespace cairn::crash {
@@ -68,6 +69,7 @@ Environment World::NewEnvironment(int rank) {
   env.clock = clocks_[static_cast<std::size_t>(rank)].get();
   env.host = "machine";
   env.pid = 100 + rank;
+  env.rules = options_.rules;
   env.on_step = [this, rank](std::string_view name) { OnStep(rank, name); };
   if (options_.mutation != nullptr && options_.mutation->order && env.store != nullptr) {
     auto store = std::make_shared<ReorderingStore>(env.store, *options_.mutation->order,
@@ -231,13 +233,21 @@ Result<std::unique_ptr<CheckpointManager>> World::Open(
   return OpenManager(std::move(options), std::move(env), SmallLayout());
 }
 
-Result<CheckpointInfo> World::Save(CheckpointManager* manager, int serial, int rank) {
+Status World::Compact() {
+  SetCurrentStep("open: store");
+  const Environment env = NewEnvironment(0);
+  if (env.store == nullptr) return InternalError("the store cannot be opened");
+  return CompactIn(env, {}, {}).status();
+}
+
+Result<CheckpointInfo> World::Save(CheckpointManager* manager, int serial, int rank, SaveKind kind,
+                                   int since) {
   {
     MutexLock lock(&mu_);
     saving_[static_cast<std::size_t>(rank)] = serial;
   }
   const std::int64_t step = oracle_.Now().begun.at(serial);
-  PreparedSave save = options_.job.Prepare(serial, step, rank, options_.world_size);
+  PreparedSave save = options_.job.Prepare(serial, step, rank, options_.world_size, kind, since);
   ASSIGN_OR_RETURN(const SaveHandle handle, manager->Save(std::move(save.request)));
   return handle.Wait();
 }

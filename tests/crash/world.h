@@ -46,6 +46,7 @@ class World {
     ManagerOptions manager;  // of every opening
     std::uint64_t seed = 1;
     const Mutation* mutation = nullptr;  // borrowed
+    ProtocolRules rules;                 // of every opening
   };
   explicit World(Options options);
   /// Goes on after the end of another world.
@@ -75,7 +76,10 @@ class World {
   Result<std::unique_ptr<CheckpointManager>> Open(
       int rank = 0, const std::function<void(ManagerOptions*)>& change = nullptr);
   /// Saves and waits; `serial` from Oracle::Begin.
-  Result<CheckpointInfo> Save(CheckpointManager* manager, int serial, int rank = 0);
+  Result<CheckpointInfo> Save(CheckpointManager* manager, int serial, int rank = 0,
+                              SaveKind kind = SaveKind::kFull, int since = 0);
+  /// Puts the latest and what it builds on together, as the tool does.
+  Status Compact();
 
   /// The first operation of that kind in the next step of that name fails. On a disk.
   void FailOnce(std::string step, FsOpKind operation) EXCLUDES(mu_);

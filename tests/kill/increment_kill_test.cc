@@ -1,0 +1,142 @@
+// Kills writers of full checkpoints and increments with SIGKILL, in saves, in retention and in
+// compaction, and checks from outside that every restore point that is listed is whole and no
+// acknowledged one is lost. CAIRN_TORTURE_SECONDS makes it run that long instead.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manager.h"
+#include "tests/kill/harness.h"
+#include "tests/kill/table_state.h"
+
+namespace cairn::kill {
+namespace {
+
+/// The protocol steps that a kill must hit. "idle" is no step.
+const std::vector<std::string> kSteps = {
+    "open: fence",
+    "open: seal",
+    "open: sweep",
+    "save: plan",
+    "save: snapshot",
+    "save: claim",
+    "save: write",
+    "save: sync data",
+    "save: sync names",
+    "save: manifest",
+    "save: fence",
+    "acknowledge",
+    "retention",
+    "remove: note",
+    "remove: fence",
+    "remove: manifest",
+    "remove: files",
+    "compact open: seal",
+    "compact save: claim",
+    "compact save: write",
+    "compact save: manifest",
+    "compact save: fence",
+    "compact remove: note",
+    "compact remove: manifest",
+    "compact remove: files",
+};
+
+void CheckRepository(const std::string& directory, std::uint64_t seed, std::int64_t acknowledged) {
+  auto env = LocalEnvironment(directory, false);
+  ASSERT_TRUE(env.ok()) << env.status().ToString();
+  auto manager = OpenManager({.directory = directory, .read_only = true}, *env);
+  if (!manager.ok() && acknowledged < 0) return;  // killed before cairn.json
+  ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+  auto latest = (*manager)->Latest();
+  ASSERT_TRUE(latest.ok()) << latest.status().ToString();
+  if (acknowledged >= 0) {
+    ASSERT_TRUE(latest->has_value()) << "acknowledged step " << acknowledged << " is gone";
+    ASSERT_GE((*latest)->step, acknowledged);
+  }
+  auto infos = (*manager)->List();
+  ASSERT_TRUE(infos.ok());
+  for (const CheckpointInfo& info : *infos) {
+    TestTableSink sink;
+    std::vector<std::uint64_t> hot(100);
+    std::vector<std::uint64_t> expected(100);
+    JobState::Fill(&expected, seed ^ static_cast<std::uint64_t>(info.step));
+    RestoreRequest request;
+    request.into = {{.name = "hot", .dtype = DType::kU64, .shape = {100}, .data = hot.data()}};
+    request.id = info.id;
+    request.tables = &sink;
+    auto restored = (*manager)->Restore(std::move(request));
+    ASSERT_TRUE(restored.ok()) << info.path << ": " << restored.status().ToString();
+    ASSERT_EQ(sink.broken, "") << info.path;
+    ASSERT_EQ(hot, expected) << info.path;
+    ASSERT_TRUE(sink.tables["table"] == TableAt(seed, info.step))
+        << info.path << " does not give the rows of its step";
+  }
+}
+
+bool LatestIsIncrement(const std::string& directory) {
+  auto env = LocalEnvironment(directory, false);
+  if (!env.ok()) return false;
+  auto reader = OpenManager({.directory = directory, .read_only = true}, *env);
+  if (!reader.ok()) return false;
+  const auto latest = (*reader)->Latest();
+  return latest.ok() && latest->has_value() && (*latest)->kind == "increment";
+}
+
+TEST(IncrementKillTest, NoRestorePointIsLostOrTornWhereverTheWriterIsKilled) {
+  TempDir temp;
+  Record record = Record::Load();
+  std::mt19937_64 random(record.seed);
+  const std::string directory = (temp.path() / "repository").string();
+  MappedBoard board(temp.path() / "board");
+  std::map<std::string, int> hits;
+  const auto deadline = std::chrono::steady_clock::now() + TortureTime();
+  const std::size_t least = 3 * kSteps.size();
+  std::int64_t acknowledged = -1;
+  int cycles = 0;
+  std::size_t next = 0;
+  for (; next < least || std::chrono::steady_clock::now() < deadline; ++cycles) {
+    std::string target = kSteps[next % kSteps.size()];
+    long count = 1;
+    if (target.starts_with("compact") && !LatestIsIncrement(directory)) {
+      target = "acknowledge";  // there is nothing to compact: the next save makes an increment
+      count = 1 + static_cast<long>(random() % 2);
+    } else {
+      ++next;
+      if (target.starts_with("save") || target.starts_with("re") || target == "acknowledge") {
+        count += static_cast<long>(random() % 6);
+      }
+    }
+    const bool compact = target.starts_with("compact");
+    // The first rounds strike the very beginning of each step, so that all are hit; the others
+    // somewhere inside.
+    const bool inside = next > 2 * kSteps.size() && random() % 4 != 0;
+    const long delay = inside ? static_cast<long>(random() % 800) : 0;
+    board->SetStep("start");
+    const pid_t pid = StartProcess(
+        "increment_writer", {directory, board.path().string(), std::to_string(record.seed), target,
+                             std::to_string(count), std::to_string(delay), compact ? "1" : "0"});
+    int exit_code = 0;
+    ASSERT_TRUE(WaitKilled(pid, &exit_code))
+        << "the writer ended by itself with code " << exit_code << " (aimed at " << target << ")";
+    ++hits[board->step];
+    ASSERT_LE(acknowledged, std::max(board->acknowledged, board->resumed));
+    acknowledged = std::max(acknowledged, board->acknowledged);
+    ASSERT_NO_FATAL_FAILURE(CheckRepository(directory, record.seed, acknowledged))
+        << "after " << cycles << " cycles, killed in step \"" << board->step << "\"";
+  }
+  record.cycles += cycles;
+  record.Save();
+  std::cout << cycles << " kills (" << record.cycles << " in all), acknowledged up to step "
+            << acknowledged << "; the protocol step each one hit:\n";
+  for (const auto& [step, count] : hits) std::cout << "  " << count << "\t" << step << "\n";
+  for (const std::string& step : kSteps) EXPECT_GT(hits[step], 0) << "no kill hit " << step;
+}
+
+}  // namespace
+}  // namespace cairn::kill

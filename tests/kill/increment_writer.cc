@@ -1,0 +1,152 @@
+// Saves full checkpoints and increments without pause until it is killed:
+//   increment_writer DIR BLACKBOARD SEED KILL_STEP KILL_COUNT KILL_DELAY_US COMPACT
+// With COMPACT = 1 it puts the latest chain together first; steps of that are called "compact …".
+// When the KILL_STEP-th protocol step has begun for the KILL_COUNT-th time, the process sends
+// SIGKILL to itself KILL_DELAY_US later. Exit codes: 0 never, 3 an error.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/manager.h"
+#include "checkpoint/transfer.h"
+#include "tests/kill/job_state.h"
+#include "tests/kill/table_state.h"
+
+namespace {
+
+using cairn::kill::Blackboard;
+using cairn::kill::JobState;
+using cairn::kill::KindAt;
+using cairn::kill::TableAt;
+
+int Fail(const cairn::Status& status) {
+  std::fprintf(stderr, "increment_writer: %s\n", status.ToString().c_str());
+  return 3;
+}
+
+[[noreturn]] void KillSelf() {
+  kill(getpid(), SIGKILL);
+  for (;;) pause();
+}
+
+/// The step whose state the next increments are counted from.
+struct Branch {
+  std::int64_t base = -1;
+  std::int64_t parent = -1;
+};
+
+cairn::Result<Branch> Resume(cairn::CheckpointManager* manager, std::uint64_t seed) {
+  Branch branch;
+  cairn::TestTableSink sink;
+  std::vector<std::uint64_t> hot(100);
+  cairn::RestoreRequest request;
+  request.into = {{.name = "hot", .dtype = cairn::DType::kU64, .shape = {100}, .data = hot.data()}};
+  request.tables = &sink;
+  auto restored = manager->Restore(std::move(request));
+  if (!restored.ok()) return restored.status();
+  if (!restored->has_value()) return branch;
+  const cairn::Restored& state = **restored;
+  if (!state.fallbacks.empty()) return cairn::CorruptionError(state.fallbacks.front());
+  if (!sink.broken.empty()) return cairn::CorruptionError(sink.broken);
+  if (sink.tables["table"] != TableAt(seed, state.step)) {
+    return cairn::CorruptionError("the restored rows are wrong");
+  }
+  branch.parent = branch.base = state.step;
+  if (state.info.base.empty()) return branch;
+  auto infos = manager->List();
+  if (!infos.ok()) return infos.status();
+  branch.base = -1;
+  for (const cairn::CheckpointInfo& info : *infos) {
+    if (info.id == state.info.base) branch.base = info.step;
+  }
+  return branch;
+}
+
+cairn::Status SaveStep(cairn::CheckpointManager* manager, std::uint64_t seed, std::int64_t step,
+                       Branch* branch) {
+  cairn::SaveRequest request;
+  request.step = step;
+  request.kind = branch->parent < 0 ? cairn::SaveKind::kFull : KindAt(step);
+  // After a compaction the base that was named may be gone, which is no failure.
+  if (request.kind == cairn::SaveKind::kCumulative && branch->base < 0) {
+    request.kind = cairn::SaveKind::kFull;
+  }
+  const std::int64_t since =
+      request.kind == cairn::SaveKind::kCumulative ? branch->base : branch->parent;
+  std::vector<std::uint64_t> hot(100);
+  JobState::Fill(&hot, seed ^ static_cast<std::uint64_t>(step));
+  request.tensors = {
+      {.name = "hot", .dtype = cairn::DType::kU64, .shape = {100}, .data = hot.data()}};
+  std::deque<std::string> memory;
+  const cairn::TestTable now = TableAt(seed, step);
+  cairn::AddTestTable(
+      "table", request.kind == cairn::SaveKind::kFull ? now.All() : now.Since(TableAt(seed, since)),
+      &request, &memory);
+  auto saved = manager->Save(std::move(request));
+  if (!saved.ok()) return saved.status();
+  auto info = saved->Wait();
+  if (!info.ok()) return info.status();
+  branch->parent = step;
+  if (info->kind == "full") branch->base = step;
+  return cairn::Status::Ok();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 8) return 2;
+  const std::string directory = argv[1];
+  const int fd = open(argv[2], O_RDWR);
+  auto* board = static_cast<Blackboard*>(
+      mmap(nullptr, sizeof(Blackboard), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  if (fd < 0 || board == MAP_FAILED) return 2;
+  const std::uint64_t seed = std::strtoull(argv[3], nullptr, 10);
+  const std::string kill_step = argv[4];
+  std::atomic<long> kill_count = std::atol(argv[5]);
+  const long kill_delay_us = std::atol(argv[6]);
+
+  auto env = cairn::LocalEnvironment(directory, true);
+  if (!env.ok()) return Fail(env.status());
+  std::string prefix;
+  env->on_step = [&](std::string_view name) {
+    const std::string step = prefix + std::string(name);
+    board->SetStep(step);
+    if (step != kill_step || kill_count.fetch_sub(1) != 1) return;
+    if (kill_delay_us == 0) KillSelf();
+    std::thread([kill_delay_us] {
+      usleep(static_cast<useconds_t>(kill_delay_us));
+      KillSelf();
+    }).detach();
+  };
+  if (std::atoi(argv[7]) != 0) {
+    prefix = "compact ";
+    const auto compacted = cairn::CompactIn(*env, {}, {});
+    if (!compacted.ok() && !compacted.status().Is(cairn::Code::kNotFound)) {
+      return Fail(compacted.status());
+    }
+    prefix.clear();
+  }
+  cairn::ManagerOptions options;
+  options.retention.keep_last = 3;
+  auto manager = cairn::OpenManager(options, *env);
+  if (!manager.ok()) return Fail(manager.status());
+  auto branch = Resume(manager->get(), seed);
+  if (!branch.ok()) return Fail(branch.status());
+  board->resumed = branch->parent;
+  for (std::int64_t step = branch->parent + 1;; ++step) {
+    const cairn::Status saved = SaveStep(manager->get(), seed, step, &*branch);
+    if (!saved.ok()) return Fail(saved);
+    board->acknowledged = step;
+  }
+}
