@@ -1,5 +1,6 @@
 """MonitoredTrainingSession, Estimator and the switches that must agree."""
 
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,9 @@ from cairn.train import (
     Scaffold,
     StopAtStepHook,
 )
+
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "incremental_session.py"
 
 
 class Clock:
@@ -274,3 +278,21 @@ def test_killed_at_any_step_the_same_command_goes_on(tmp_path):
     last = run(tmp_path / "c", -1)
     assert last.returncode == 0, last.stderr
     assert last.stdout == expected
+
+
+@pytest.mark.parametrize("how", [[], ["--estimator"]])
+def test_the_example_survives_kills(tmp_path, how):
+    def run(directory, kill):
+        command = [sys.executable, str(EXAMPLE), "--dir", str(directory), "--steps", "60"]
+        command += ["--sleep", "0.005", "--full-secs", "0.1", "--increment-secs", "0.03"]
+        return subprocess.run(
+            [*command, "--kill-at", str(kill), *how], capture_output=True, text=True, check=False
+        )
+
+    expected = run(tmp_path / "whole", -1).stdout.splitlines()[-1]
+    for kill in (5, 31, 58):
+        assert run(tmp_path / "c", kill).returncode == -9
+    last = run(tmp_path / "c", -1)
+    assert last.returncode == 0, last.stderr
+    assert last.stdout.splitlines()[-1] == expected
+    assert expected.startswith("values 0.656270 ")
