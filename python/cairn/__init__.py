@@ -12,6 +12,7 @@ m.close()
 
 from __future__ import annotations
 
+from . import initializers, io
 from .errors import (
     Cancelled,
     Corruption,
@@ -29,6 +30,7 @@ from .errors import (
 from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from .observe import SaveRecord
 from .oneshot import Difference, Report, diff, load, save, verify
+from .scope import Scope, Variable, default_scope
 from .shard import Replicated, Shard
 from .trainer import (
     BeginEpochEvent,
@@ -66,12 +68,17 @@ __all__ = [
     "Restored",
     "SaveHandle",
     "SaveRecord",
+    "Scope",
     "Shard",
     "Timeout",
     "TrainSummary",
     "Trainer",
     "Unavailable",
+    "Variable",
+    "default_scope",
     "diff",
+    "initializers",
+    "io",
     "load",
     "save",
     "verify",

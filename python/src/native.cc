@@ -9,6 +9,7 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/manager.h"
+#include "src/scope.h"
 #include "src/steps.h"
 
 namespace nb = nanobind;
@@ -59,6 +60,7 @@ NB_MODULE(_native, module) {
   // What still lives when the interpreter ends belongs to the process.
   nb::set_leak_warnings(false);
   DefineManager(module);
+  DefineScope(module);
   DefineSteps(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));
   module.def("diff", &DiffDirectories, nb::arg("a"), nb::arg("b"));

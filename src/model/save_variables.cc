@@ -172,6 +172,14 @@ Result<SavedVars> SaveVarsTo(const Environment& env, const std::string& director
     ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes(variable->dtype, variable->shape));
     report.bytes += bytes;
   }
+  ASSIGN_OR_RETURN(report.info,
+                   CommitOnlySave(env, directory, std::move(files), "variables", options.control));
+  return report;
+}
+
+Result<CheckpointInfo> CommitOnlySave(const Environment& env, const std::string& directory,
+                                      IncomingFiles files, std::string_view content,
+                                      const TransferControl& control) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation, OpenForTool(env, ""));
   RETURN_IF_ERROR(CheckOwnSaves(directory, generation->sealed()));
   ASSIGN_OR_RETURN(const std::unique_ptr<IncomingCommitter> committer,
@@ -180,7 +188,7 @@ Result<SavedVars> SaveVarsTo(const Environment& env, const std::string& director
   manifest.id = env.ids->NewUuid();
   manifest.time = env.clock->WallNanos();
   manifest.participants = {std::string(kVariablesParticipant)};
-  manifest.metadata = Value::Object{{"writer", kVariablesWriter}};
+  manifest.metadata = Value::Object{{"writer", kVariablesWriter}, {"content", content}};
   if (const Checkpoint* latest = committer->Latest()) {
     manifest.step = latest->manifest->step + 1;
     manifest.parent = latest->manifest->id;
@@ -188,10 +196,9 @@ Result<SavedVars> SaveVarsTo(const Environment& env, const std::string& director
   const std::string wish = names::CheckpointDirectory(false, false, manifest.step, 1);
   ASSIGN_OR_RETURN(const Checkpoint committed,
                    committer->Commit(std::move(manifest), wish, std::move(files),
-                                     /*rebuild_index=*/true, options.control));
+                                     /*rebuild_index=*/true, control));
   RemoveOlder(env, *generation, generation->sealed());
-  report.info = MakeInfo(*env.store, committed);
-  return report;
+  return MakeInfo(*env.store, committed);
 }
 
 std::vector<VariableView> ViewsOf(std::span<const Variable> variables,

@@ -8,6 +8,7 @@
 #include <cairn/io.h>
 
 #include "checkpoint/environment.h"
+#include "checkpoint/transfer.h"
 
 namespace cairn {
 
@@ -18,6 +19,13 @@ inline constexpr std::string_view kVariablesWriter = "cairn.io";
 Result<SavedVars> SaveVarsTo(const Environment& env, const std::string& directory,
                              std::span<const VariableView> variables,
                              const SaveVarsOptions& options);
+
+/// Commits the files as the one content of a directory: saves of variables and of inference models
+/// (`content`). The one before is removed when the new one is durable. InvalidArgument when the
+/// directory holds a job's checkpoints.
+Result<CheckpointInfo> CommitOnlySave(const Environment& env, const std::string& directory,
+                                      IncomingFiles files, std::string_view content,
+                                      const TransferControl& control);
 
 /// Views of the variables that `wanted` is true for (all when it is empty).
 std::vector<VariableView> ViewsOf(std::span<const Variable> variables,
