@@ -15,17 +15,29 @@ import numpy as np
 from . import _arrays, _native, _program
 from ._program import Predicate
 from .errors import Mismatch
+from .inference import (
+    InferenceProgram,
+    SavedInferenceModel,
+    Signature,
+    load_inference_model,
+    save_inference_model,
+)
 from .manager import CheckpointInfo, PathLike
 from .scope import Variable
 
 __all__ = [
+    "InferenceProgram",
     "LoadedVars",
+    "SavedInferenceModel",
     "SavedVars",
+    "Signature",
     "list_vars",
+    "load_inference_model",
     "load_params",
     "load_persistables",
     "load_vars",
     "read",
+    "save_inference_model",
     "save_params",
     "save_persistables",
     "save_vars",

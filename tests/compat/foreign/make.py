@@ -129,6 +129,49 @@ def onnx_file(out):
     values = dict(weights)
     values.update({k: numpy_helper.to_array(v) for k, v in typed.items()})
     expected(f"{out}/expected.safetensors", values)
+    training_graph(out)
+
+
+def training_graph(out):
+    """A click model as it is trained: dropout and batch normalisation in training mode, a loss, a metric's statistics, an
+    update of weights."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(7)
+    weight = lambda name, *shape: numpy_helper.from_array(rng.normal(0, 0.5, shape).astype(np.float32), name)
+    one = lambda name, value, dtype: numpy_helper.from_array(np.array(value, dtype), name)
+    node = helper.make_node
+    nodes = [
+        node("Gemm", ["x", "fc1.w", "fc1.b"], ["h1"], "fc1"),
+        node("BatchNormalization", ["h1", "bn.scale", "bn.bias", "bn.mean", "bn.var"], ["h2", "bn.new_mean", "bn.new_var"],
+             "bn", training_mode=1),
+        node("Relu", ["h2"], ["h3"], "relu"),
+        node("Dropout", ["h3", "ratio", "training"], ["h4"], "dropout"),
+        node("Gemm", ["h4", "fc2.w", "fc2.b"], ["logit"], "fc2"),
+        node("Sigmoid", ["logit"], ["probability"], "sigmoid"),
+        node("Sub", ["probability", "label"], ["error"], "error"),
+        node("Mul", ["error", "error"], ["squared"], "square"),
+        node("ReduceMean", ["squared"], ["loss"], "loss", keepdims=0),
+        node("Add", ["auc.positives", "label"], ["auc.new_positives"], "auc"),
+        node("Momentum", ["lr", "step", "fc2.w", "fc2.w", "fc2.w_velocity"], ["fc2.new_w", "fc2.new_velocity"], "update",
+             domain="ai.onnx.preview.training", alpha=0.9, beta=1.0, mode="standard", norm_coefficient=0.0),
+        node("Mul", ["fc2.new_w", "ratio"], ["after_update"], "after"),
+    ]  # fmt: skip
+    initializers = [
+        weight("fc1.w", 5, 8), weight("fc1.b", 8), weight("bn.scale", 8), weight("bn.bias", 8), weight("bn.mean", 8),
+        numpy_helper.from_array(rng.uniform(0.5, 2, 8).astype(np.float32), "bn.var"), weight("fc2.w", 8, 1),
+        weight("fc2.b", 1), weight("fc2.w_velocity", 8, 1), weight("auc.positives", 1), one("ratio", 0.5, np.float32),
+        one("training", True, np.bool_), one("lr", 0.1, np.float32), one("step", 0, np.int64),
+    ]  # fmt: skip
+    value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+    graph = helper.make_graph(
+        nodes, "click", [value("x", "batch", 5), value("label", "batch", 1)],
+        [value("probability", "batch", 1), value("loss"), value("auc.new_positives", "batch", 1), value("after_update", 8, 1)],
+        initializers,
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.preview.training", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), f"{out}/training.onnx")
 
 
 def main():
