@@ -34,6 +34,13 @@ Status RunUnchanged(const Options& options);
 /// A computation on all cores while a save is written.
 Status RunMatmul(const Options& options);
 
+/// Loading variables by role against the engine's restore. Variant: "cold" or "warm".
+Status RunLoadVars(const Options& options);
+/// Cutting a graph of 20,000 nodes.
+Status RunPrune(const Options& options);
+/// Runs of an inference model against OpenVINO called directly. Variant: rows of a batch.
+Status RunPredict(const Options& options);
+
 /// A fresh directory below the benchmark's own.
 Result<std::string> FreshDirectory(const Options& options, const std::string& name);
 void RemoveDirectory(const std::string& path);

@@ -53,6 +53,11 @@ int main(int argc, char** argv) {
       {"names", cairn::bench::RunNames},
       {"unchanged", cairn::bench::RunUnchanged},
       {"matmul", cairn::bench::RunMatmul},
+      {"load_vars", cairn::bench::RunLoadVars},
+#ifdef CAIRN_BENCH_INFERENCE
+      {"prune", cairn::bench::RunPrune},
+      {"predict", cairn::bench::RunPredict},
+#endif
   };
   CLI::App app("Measures the checkpoint engine against baselines in the same run");
   Options options;

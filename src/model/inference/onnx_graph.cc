@@ -349,7 +349,6 @@ class Graph final : public OnnxGraph {
     KeepIf(graph->mutable_quantization_annotation(),
            [&](const onnx::TensorAnnotation& one, int) { return needed(one.tensor_name()); });
     model_.clear_training_info();
-    std::sort(left_out_.begin(), left_out_.end());
   }
 
   Result<TensorSignature> Describe(const std::string& name, std::string_view what) const {
@@ -425,8 +424,9 @@ class Graph final : public OnnxGraph {
     }
     for (const auto& output : model_.graph().output()) read.insert(output.name());
     ForEachNode(model_.mutable_graph(), [&](onnx::NodeProto* node) {
-      if (node->op_type() == "Dropout" && node->input_size() > 2) {
-        node->mutable_input()->RemoveLast();  // training_mode: false where it is not there
+      if (node->op_type() == "Dropout") {
+        // training_mode is false where it is not there, and then the ratio does not matter.
+        while (node->input_size() > 1) node->mutable_input()->RemoveLast();
       }
       if (node->op_type() == "BatchNormalization" && status.ok()) {
         status = NormaliseWithStoredStatistics(read, node);
@@ -461,8 +461,12 @@ class Graph final : public OnnxGraph {
       ForEachInput(node, [&](const std::string& input) { read.insert(input); });
     }
     for (const auto& output : graph->output()) read.insert(output.name());
-    KeepIf(graph->mutable_initializer(),
-           [&](const onnx::TensorProto& tensor, int) { return read.contains(tensor.name()); });
+    KeepIf(graph->mutable_initializer(), [&](const onnx::TensorProto& tensor, int) {
+      if (read.contains(tensor.name())) return true;
+      left_out_.push_back(tensor.name());
+      return false;
+    });
+    std::sort(left_out_.begin(), left_out_.end());
     const int before = graph->node_size();
     KeepIf(graph->mutable_node(), [&](const onnx::NodeProto& node, int) {
       return node.op_type() != "Constant" || node.output_size() == 0 ||
