@@ -76,6 +76,13 @@ void Check(const std::string& name, const std::string& filename) {
 }
 
 TEST(ModelFormatV1Test, AFilePerVariableLoads) { Check("variables", ""); }
+
+TEST(ModelFormatV1Test, ThePageShowsTheseBytes) {
+  const std::string record = ReadFile(kRoot + "variables/checkpoint_000000/rank_0/variables.json");
+  EXPECT_NE(ReadFile("docs/format/variables.md").find("```json\n" + record + "```"),
+            std::string::npos);
+}
+
 TEST(ModelFormatV1Test, ASingleFileLoads) { Check("single_file", "all"); }
 
 #ifdef CAIRN_COMPAT_INFERENCE
