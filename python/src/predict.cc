@@ -85,7 +85,8 @@ class PyModel {
   /// Feeds: tensors as _native describes them. The caller keeps their memory.
   nb::object Run(nb::handle feeds) {
     std::map<std::string, FeedTensor> inputs;
-    for (Tensor& tensor : ToTensors(feeds)) {
+    for (const nb::handle feed : feeds) {
+      Tensor tensor = ToTensor(feed);
       inputs[tensor.name] = {tensor.dtype, std::move(tensor.shape), tensor.data};
     }
     std::optional<Result<std::vector<OwnedTensor>>> outputs;
