@@ -47,6 +47,12 @@ Status RunTableLatency(const Options& options);
 Status RunTableIncrement(const Options& options);
 /// Rows of a table of about options.bytes.
 std::int64_t TableRows(const Options& options);
+/// Loading variables by role against the engine's restore. Variant: "cold" or "warm".
+Status RunLoadVars(const Options& options);
+/// Cutting a graph of 20,000 nodes.
+Status RunPrune(const Options& options);
+/// Runs of an inference model against OpenVINO called directly. Variant: rows of a batch.
+Status RunPredict(const Options& options);
 
 /// A fresh directory below the benchmark's own.
 Result<std::string> FreshDirectory(const Options& options, const std::string& name);

@@ -58,6 +58,11 @@ int main(int argc, char** argv) {
       {"table_stall", cairn::bench::RunTableStall},
       {"table_latency", cairn::bench::RunTableLatency},
       {"table_increment", cairn::bench::RunTableIncrement},
+      {"load_vars", cairn::bench::RunLoadVars},
+#ifdef CAIRN_BENCH_INFERENCE
+      {"prune", cairn::bench::RunPrune},
+      {"predict", cairn::bench::RunPredict},
+#endif
   };
   CLI::App app("Measures the checkpoint engine against baselines in the same run");
   Options options;

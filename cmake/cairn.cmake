@@ -1,6 +1,6 @@
 # Conventions of the build. A folder's CMakeLists.txt is a few calls of these functions and nothing else.
 #
-#   cairn_library(<name> SRCS a.cc b.cc [DEPS cairn::base cairn_dep::fmt ...] [TESTONLY])
+#   cairn_library(<name> SRCS a.cc b.cc [DEPS cairn::base cairn_dep::fmt ...] [TESTONLY] [ARCHIVE name])
 #       Static library `cairn_<name>`, alias `cairn::<name>`. <name> is the folder (base, storage, ...) or
 #       <folder>_<part> when a folder needs more than one. Headers are found from the repository's src/ and include/:
 #       write "base/clock.h" and <cairn/status.h>. DEPS are public: whoever links this gets them too. Our libraries are
@@ -8,6 +8,11 @@
 #       gmock benchmark}. Without SRCS it is a header-only (interface) library.
 #       Everything not TESTONLY becomes part of the installed libcairn.a (target cairn::cairn). TESTONLY is for
 #       conformance suites and fakes: they exist only where tests do (guard their use with if(CAIRN_TESTS)).
+#       ARCHIVE: part of libcairn_<name>.a (target cairn::<name>) instead, for what not every user wants to link.
+#
+#   cairn_plugin(<name> SRCS ... [DEPS ...])
+#       A shared object lib/cairn/libcairn_<name>.so that is loaded at run time (dlopen), target cairn_<name>; in a build
+#       tree it lies beside the programs.
 #
 #   cairn_executable(<name> SRCS ... [DEPS ...] [OUTPUT file-name] [INSTALL])
 #       A program in <build>/bin. INSTALL puts it into the installation's bin/.
@@ -51,7 +56,7 @@ function(_cairn_require_known prefix)
 endfunction()
 
 function(cairn_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 A "TESTONLY" "" "SRCS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 A "TESTONLY" "ARCHIVE" "SRCS;DEPS")
   _cairn_require_known(A)
   if(A_TESTONLY AND NOT CAIRN_TESTS)
     return()
@@ -69,12 +74,27 @@ function(cairn_library name)
   target_compile_features(${target} ${scope} cxx_std_20)
   target_include_directories(${target} ${scope} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${target} ${scope} ${A_DEPS})
-  if(NOT A_TESTONLY)
+  if(A_ARCHIVE)
+    set_property(GLOBAL APPEND PROPERTY CAIRN_ARCHIVES ${A_ARCHIVE})
+    set_property(GLOBAL APPEND PROPERTY CAIRN_ARCHIVE_${A_ARCHIVE}_COMPONENTS ${target})
+    set_property(GLOBAL APPEND PROPERTY CAIRN_ARCHIVE_${A_ARCHIVE}_DEPS ${A_DEPS})
+  elseif(NOT A_TESTONLY)
     if(A_SRCS)
       set_property(GLOBAL APPEND PROPERTY CAIRN_COMPONENTS ${target})
     endif()
     set_property(GLOBAL APPEND PROPERTY CAIRN_COMPONENT_DEPS ${A_DEPS})
   endif()
+endfunction()
+
+function(cairn_plugin name)
+  cmake_parse_arguments(PARSE_ARGV 1 A "" "" "SRCS;DEPS")
+  _cairn_require_known(A)
+  add_library(cairn_${name} MODULE ${A_SRCS})
+  _cairn_program(cairn_${name})
+  set_target_properties(cairn_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  target_link_libraries(cairn_${name} PRIVATE ${A_DEPS})
+  # What it is linked with statically is its own affair.
+  target_link_options(cairn_${name} PRIVATE -Wl,--exclude-libs,ALL)
 endfunction()
 
 function(_cairn_program target)
@@ -216,4 +236,26 @@ function(cairn_public_library)
   target_include_directories(cairn_public INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                                     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(cairn_public PRIVATE ${deps} cairn_dep::threads)
+  _cairn_extra_archives()
+endfunction()
+
+# Beside it, an archive for each ARCHIVE that components named; it links the public library.
+function(_cairn_extra_archives)
+  get_property(archives GLOBAL PROPERTY CAIRN_ARCHIVES)
+  list(REMOVE_DUPLICATES archives)
+  foreach(archive ${archives})
+    get_property(components GLOBAL PROPERTY CAIRN_ARCHIVE_${archive}_COMPONENTS)
+    get_property(deps GLOBAL PROPERTY CAIRN_ARCHIVE_${archive}_DEPS)
+    set(objects)
+    foreach(component ${components})
+      list(APPEND objects $<TARGET_OBJECTS:${component}>)
+    endforeach()
+    list(REMOVE_DUPLICATES deps)
+    list(FILTER deps EXCLUDE REGEX "^cairn(::|_[a-z]+$)")
+    add_library(cairn_public_${archive} STATIC ${objects})
+    add_library(cairn::${archive} ALIAS cairn_public_${archive})
+    set_target_properties(cairn_public_${archive} PROPERTIES OUTPUT_NAME cairn_${archive} EXPORT_NAME ${archive}
+                                                             LINKER_LANGUAGE CXX)
+    target_link_libraries(cairn_public_${archive} PUBLIC cairn_public PRIVATE ${deps})
+  endforeach()
 endfunction()

@@ -3,6 +3,9 @@
 #   cairn_find_runtime_dependencies()  uring xxhash isal zstd fmt spdlog json simdjson threads: what libcairn.a links.
 #                                      The installed package config includes this same file, so a user's
 #                                      find_package(cairn) finds exactly what the build found.
+#   cairn_find_dependency_onnx()       onnx, for the library cairn::predict; CAIRN_ONNX_FOUND says whether it is there. The
+#                                      installed package calls it for find_package(cairn COMPONENTS predict).
+#   cairn_find_dependency_openvino()   openvino, for the plugin that runs models; CAIRN_OPENVINO_FOUND.
 #   cairn_find_dependency_cli11() _gtest() _benchmark()   cli11; gtest gtest_main gmock; benchmark. Only for our own tree.
 #
 # Some of Debian 12's packages ship a CMake config and some only a pkg-config file; the wrappers hide which.
@@ -37,6 +40,38 @@ macro(cairn_find_runtime_dependencies)
   _cairn_dep(json nlohmann_json::nlohmann_json)
   find_package(simdjson REQUIRED QUIET)
   _cairn_dep(simdjson simdjson::simdjson)
+endmacro()
+
+# By hand: Debian's ONNXConfig.cmake names protobuf's target without looking for it.
+macro(cairn_find_dependency_onnx)
+  find_path(CAIRN_ONNX_INCLUDE onnx/onnx_pb.h)
+  find_library(CAIRN_ONNX_LIBRARY onnx)
+  find_library(CAIRN_ONNX_PROTO_LIBRARY onnx_proto)
+  find_library(CAIRN_PROTOBUF_LIBRARY protobuf)
+  mark_as_advanced(CAIRN_ONNX_INCLUDE CAIRN_ONNX_LIBRARY CAIRN_ONNX_PROTO_LIBRARY CAIRN_PROTOBUF_LIBRARY)
+  set(CAIRN_ONNX_FOUND OFF)
+  if(CAIRN_ONNX_INCLUDE AND CAIRN_ONNX_LIBRARY AND CAIRN_ONNX_PROTO_LIBRARY AND CAIRN_PROTOBUF_LIBRARY)
+    set(CAIRN_ONNX_FOUND ON)
+    _cairn_dep(onnx ${CAIRN_ONNX_LIBRARY} ${CAIRN_ONNX_PROTO_LIBRARY} ${CAIRN_PROTOBUF_LIBRARY})
+    set_target_properties(cairn_dep::onnx PROPERTIES INTERFACE_COMPILE_DEFINITIONS "ONNX_ML=1;ONNX_NAMESPACE=onnx"
+                                                     INTERFACE_INCLUDE_DIRECTORIES ${CAIRN_ONNX_INCLUDE})
+  endif()
+endmacro()
+
+# OpenVINO's wheel brings headers and a CMake config; the interpreter that has it knows where.
+macro(cairn_find_dependency_openvino)
+  if(NOT OpenVINO_DIR AND Python_EXECUTABLE)
+    execute_process(COMMAND ${Python_EXECUTABLE} -c "import importlib.util as u;print(u.find_spec('openvino').submodule_search_locations[0])"
+                    OUTPUT_VARIABLE cairn_openvino_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    if(cairn_openvino_folder)
+      set(OpenVINO_DIR ${cairn_openvino_folder}/cmake CACHE PATH "OpenVINO's CMake config" FORCE)
+    endif()
+  endif()
+  find_package(OpenVINO QUIET COMPONENTS Runtime)
+  set(CAIRN_OPENVINO_FOUND ${OpenVINO_FOUND})
+  if(CAIRN_OPENVINO_FOUND)
+    _cairn_dep(openvino openvino::runtime)
+  endif()
 endmacro()
 
 macro(cairn_find_dependency_cli11)

@@ -216,8 +216,9 @@ struct RestoreRequest {
   std::set<std::string> allocate_names;  // … or, when not empty, for these (also when in `into`)
   std::optional<std::int64_t> step;      // the newest of that step, instead of the latest
   std::string id;
-  std::string path;                           // a checkpoint's directory, anywhere
-  bool strict = true;                         // every stored tensor wanted, every wanted one stored
+  std::string path;      // a checkpoint's directory, anywhere
+  bool strict = true;    // every stored tensor wanted, every wanted one stored
+  bool partial = false;  // with strict: stored tensors that nobody wants are skipped, not refused
   std::map<std::string, std::string> rename;  // stored name → target name
   std::set<std::string> skip;                 // stored or target names to leave alone
   bool atomic = false;                        // verify everything before the first byte changes

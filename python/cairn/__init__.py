@@ -12,7 +12,7 @@ m.close()
 
 from __future__ import annotations
 
-from . import initializers, optimizers, table, train
+from . import initializers, io, optimizers, table, train
 from .errors import (
     Cancelled,
     Corruption,
@@ -30,6 +30,7 @@ from .errors import (
 from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from .observe import SaveRecord
 from .oneshot import Difference, Report, diff, load, save, verify
+from .scope import Scope, Variable, default_scope
 from .shard import Replicated, Shard
 from .table import (
     CounterFilter,
@@ -78,13 +79,17 @@ __all__ = [
     "Restored",
     "SaveHandle",
     "SaveRecord",
+    "Scope",
     "Shard",
     "Timeout",
     "TrainSummary",
     "Trainer",
     "Unavailable",
+    "Variable",
+    "default_scope",
     "diff",
     "initializers",
+    "io",
     "load",
     "optimizers",
     "save",

@@ -10,6 +10,7 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/manager.h"
+#include "src/scope.h"
 #include "src/state_encoder.h"
 #include "src/state_matcher.h"
 #include "src/steps.h"
@@ -75,6 +76,7 @@ NB_MODULE(_native, module) {
   DefineStateEncoder(module);
   DefineStateMatcher(module);
   DefineManager(module);
+  DefineScope(module);
   DefineSteps(module);
   DefineTable(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));

@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+PAGES = [
+    "distributed_checkpoint.md",
+    "from_torch_save.md",
+    "import.md",
+    "inference.md",
+    "save_load.md",
+]
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 
 
@@ -29,7 +36,7 @@ def run_page(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("page", ["distributed_checkpoint.md", "from_torch_save.md", "import.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs(page, tmp_path, monkeypatch):
     torch.save({"model": {"w": torch.ones(3)}, "epoch": 3}, tmp_path / "model.pt")
     run_page(page, tmp_path, monkeypatch)

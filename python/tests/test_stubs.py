@@ -3,12 +3,15 @@
 import ast
 import pathlib
 
+import pytest
+
 import cairn
-from cairn import _native
 
 
-def test_the_stubs_name_what_the_native_module_has():
-    text = (pathlib.Path(cairn.__file__).parent / "_native.pyi").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["_native", "_predict"])
+def test_the_stubs_name_what_the_native_module_has(name):
+    native = pytest.importorskip(f"cairn.{name}")
+    text = (pathlib.Path(cairn.__file__).parent / f"{name}.pyi").read_text(encoding="utf-8")
     stubs = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
@@ -17,7 +20,7 @@ def test_the_stubs_name_what_the_native_module_has():
             names = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
             stubs[node.name] = names - {"__init__"}
     found = {}
-    for name, value in vars(_native).items():
+    for name, value in vars(native).items():
         if not name.startswith("_"):
             is_class = isinstance(value, type)
             found[name] = {n for n in vars(value) if not n.startswith("_")} if is_class else None

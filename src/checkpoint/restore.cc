@@ -331,6 +331,12 @@ class Restoration {
       }
       return Status::Ok();
     }
+    if (request_.partial) {
+      for (std::string& name : mismatch_.unexpected) {
+        out_.skipped.emplace_back(std::move(name), "not asked for");
+      }
+      mismatch_.unexpected.clear();
+    }
     std::vector<std::string> parts;
     const auto add = [&](const std::vector<std::string>& list, std::string_view what) {
       if (list.empty()) return;

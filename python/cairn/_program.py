@@ -1,0 +1,255 @@
+"""What cairn.io saves and loads: the variables of a Scope, or of a torch module with its optimizer."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _arrays
+from .errors import Error, Invalid
+from .scope import Scope, Variable, default_scope
+
+Predicate = Callable[[Variable], bool]
+
+
+@dataclasses.dataclass
+class Entry:
+    """A variable and how its values are reached."""
+
+    variable: Variable
+    value: Any  # an array, or a torch tensor; for `put` the memory that is filled before it
+    put: Optional[Callable[[], None]] = None  # takes the loaded value where it belongs
+
+    @property
+    def name(self) -> str:
+        return self.variable.name
+
+
+class Program:
+    """The variables of a program by role."""
+
+    def entries(self, loading: bool) -> List[Entry]:
+        """All variables that can be saved; with `loading`, also those that a load would make."""
+        raise NotImplementedError
+
+    def check_loadable(self) -> None:
+        """Raises when nothing may be loaded into the program."""
+
+    def loaded(self, names: Sequence[str]) -> None:
+        """These variables have their values out of a file now."""
+
+    def made_by_loading(self) -> Sequence[str]:
+        """Variables that do not exist yet and need not: a save may lack all of them."""
+        return ()
+
+
+class ScopeProgram(Program):
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def entries(self, loading: bool) -> List[Entry]:
+        return [Entry(v, self._scope[v.name]) for v in self._scope.vars("persistable")]
+
+    def check_loadable(self) -> None:
+        if self._scope.frozen:
+            raise Error(
+                "a frozen scope (a clone for testing) cannot be loaded into; load into the scope "
+                "that it was cloned from"
+            )
+
+    def loaded(self, names: Sequence[str]) -> None:
+        self._scope._native.mark_loaded(list(names))
+
+
+class TorchProgram(Program):
+    """A module's parameters; its buffers and the optimizer's slots, learning rates and step counters
+    as persistables. Slots are named after their parameters, never after positions."""
+
+    def __init__(self, module: Any, optimizer: Any) -> None:
+        self._module = module
+        self._optimizer = optimizer
+        self._fresh: List[str] = []  # slots that the optimizer has not made yet
+
+    def entries(self, loading: bool) -> List[Entry]:
+        stored = self._module.state_dict(keep_vars=True)
+        parameters = dict(self._module.named_parameters())
+        out = []
+        for name, tensor in parameters.items():
+            out.append(Entry(_variable(name, "parameter", tensor, tensor.requires_grad), tensor))
+        for name, tensor in self._module.named_buffers():
+            if name in stored:  # others are not part of the state
+                out.append(Entry(_variable(name, "persistable", tensor), tensor))
+        if self._optimizer is not None:
+            out.extend(self._slots({id(p): n for n, p in parameters.items()}, loading))
+        return out
+
+    def made_by_loading(self) -> Sequence[str]:
+        return self._fresh
+
+    def _slots(self, names: Dict[int, str], loading: bool) -> Iterable[Entry]:
+        self._fresh = []
+        for number, group in enumerate(self._optimizer.param_groups):
+            for key in ("lr", "initial_lr"):
+                if key in group:
+                    yield _setting(f"optimizer/group_{number}/{key}", group, key)
+            for parameter in group["params"]:
+                if id(parameter) not in names:
+                    raise Invalid(
+                        "the optimizer holds a parameter that the module does not have; give the "
+                        "module that it was made for"
+                    )
+                yield from self._slots_of(parameter, names[id(parameter)], loading)
+
+    def _slots_of(self, parameter: Any, name: str, loading: bool) -> Iterable[Entry]:
+        state = self._optimizer.state.get(parameter)
+        if state:
+            for slot in sorted(k for k, v in state.items() if v is not None):
+                yield _setting(f"optimizer/{name}/{slot}", state, slot)
+            return
+        if not loading or not parameter.requires_grad:
+            return
+        # The optimizer has made no step: its slots are made as it would make them, and given to it
+        # when they are filled.
+        made = _first_state(self._optimizer, parameter)
+        for slot in sorted(made):
+            entry = _setting(f"optimizer/{name}/{slot}", made, slot)
+            fill = entry.put
+
+            def put(fill: Optional[Callable[[], None]] = fill) -> None:
+                if fill is not None:
+                    fill()
+                self._optimizer.state[parameter] = made
+
+            entry.put = put
+            self._fresh.append(entry.name)
+            yield entry
+
+
+def _variable(name: str, role: str, value: Any, trainable: bool = True) -> Variable:
+    if _arrays.is_torch(value):
+        dtype = str(value.dtype)[len("torch.") :]
+        size = value.numel() * value.element_size()
+    else:
+        dtype, size = value.dtype.name, value.nbytes
+    return Variable(name, role, dtype, tuple(value.shape), size, trainable)
+
+
+def _setting(name: str, holder: Dict[str, Any], key: str) -> Entry:
+    """A tensor that is filled in place, or a number that is taken over after the load."""
+    value = holder[key]
+    if _arrays.is_torch(value):
+        return Entry(_variable(name, "persistable", value), value)
+    kind = type(value)
+    if kind not in (int, float, bool):
+        raise Invalid(f"{name}: a {kind.__name__} cannot be saved; numbers and tensors can")
+    memory = np.array(value)
+
+    def put() -> None:
+        holder[key] = kind(memory[()])
+
+    return Entry(_variable(name, "persistable", memory), memory, put)
+
+
+def _first_state(optimizer: Any, parameter: Any) -> Dict[str, Any]:
+    """The slots that the optimizer would make for the parameter, all zero: learned from a step of a
+    copy of it over a stand-in without memory (the meta device) where that works."""
+    import torch
+
+    failure: Optional[Exception] = None
+    for device in ("meta", "cpu"):
+        stand_in = torch.nn.Parameter(torch.zeros_like(parameter, device=device))
+        stand_in.grad = torch.zeros_like(stand_in)
+        try:
+            state = _step_of_a_copy(optimizer, parameter, stand_in)
+            break
+        except Exception as error:
+            failure = error
+    else:
+        raise Invalid(
+            f"cannot tell which slots a fresh {type(optimizer).__name__} has ({failure}); make one "
+            "step before loading, or leave the optimizer out"
+        ) from failure
+    made: Dict[str, Any] = {}
+    for slot, value in state.items():
+        if _arrays.is_torch(value):
+            # Step counters stay where the optimizer keeps them, on the host.
+            host = value.dim() == 0 and value.device.type != "meta"
+            where = value.device if host else parameter.device
+            made[slot] = torch.zeros_like(value, device=where)
+        elif value is not None:
+            made[slot] = type(value)(0)
+    return made
+
+
+def _step_of_a_copy(optimizer: Any, parameter: Any, stand_in: Any) -> Dict[str, Any]:
+    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+    twin = copy.copy(optimizer)  # without hooks; state and groups are replaced
+    twin.state = collections.defaultdict(dict)
+    options = {k: v for k, v in group.items() if k != "params"}
+    options.update({k: False for k in ("foreach", "fused", "capturable") if k in options})
+    twin.param_groups = [{**options, "params": [stand_in]}]
+    twin.step()
+    return dict(twin.state[stand_in])
+
+
+def as_program(program: Any, optimizer: Any) -> Program:
+    """Invalid, saying what can be given, for anything else than a Scope or a torch module."""
+    if program is None:
+        program = default_scope()
+    if isinstance(program, Scope):
+        if optimizer is not None:
+            raise Invalid("optimizer: a Scope holds its optimizer's slots itself, as persistables")
+        return ScopeProgram(program)
+    torch = _arrays.torch_or_none()
+    if torch is not None and isinstance(program, torch.nn.Module):
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise Invalid(f"optimizer: a {type(optimizer).__name__} is no torch optimizer")
+        return TorchProgram(program, optimizer)
+    raise Invalid(
+        f"program: a {type(program).__name__} is none; a cairn.Scope, a torch.nn.Module and None "
+        "(the default scope) are"
+    )
+
+
+def select(
+    entries: List[Entry],
+    role: Optional[str],
+    vars: Optional[Iterable[Union[str, Variable]]],
+    predicate: Optional[Predicate],
+) -> List[Entry]:
+    """The entries of a role that are named in `vars` and for which `predicate` is true."""
+    chosen = [e for e in entries if role != "parameter" or e.variable.role == "parameter"]
+    if vars is not None:
+        wanted = {v.name if isinstance(v, Variable) else str(v) for v in vars}
+        unknown = sorted(wanted - {e.name for e in chosen})
+        if unknown:
+            raise Invalid(f"vars: there is no {role or 'variable'} {unknown[0]!r} to save or load")
+        chosen = [e for e in chosen if e.name in wanted]
+    if predicate is not None:
+        chosen = [e for e in chosen if predicate(e.variable)]
+    return chosen
+
+
+def sources(entries: List[Entry]) -> Tuple[List[Tuple[Any, ...]], List[Any]]:
+    """What the native module saves, and what must live until it has."""
+    views, keep = [], []
+    for entry in entries:
+        source = _arrays.source(entry.value, entry.name)
+        views.append((entry.name, entry.variable.role, source.stored, source.shape, source.address))
+        keep.append(source.keep)
+    return views, keep
+
+
+def targets(entries: List[Entry]) -> Tuple[List[Tuple[Any, ...]], List[_arrays.Target]]:
+    """What the native module fills."""
+    views, made = [], []
+    for entry in entries:
+        value = entry.value.detach() if _arrays.is_torch(entry.value) else entry.value
+        target = _arrays.target(value, entry.name)
+        views.append((entry.name, entry.variable.role, target.stored, target.shape, target.address))
+        made.append(target)
+    return views, made

@@ -1,0 +1,290 @@
+"""Models for inference: cut down, saved, loaded and run. Behind cairn.io."""
+
+from __future__ import annotations
+
+import dataclasses
+import io as _io
+import os
+from pathlib import Path
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _arrays
+from .errors import Invalid, Unavailable
+from .manager import CheckpointInfo, PathLike
+
+__all__ = [
+    "InferenceProgram",
+    "SavedInferenceModel",
+    "Signature",
+    "load_inference_model",
+    "save_inference_model",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """A feed or a target.
+
+    Attributes:
+        name: of the tensor.
+        dtype: its name in NumPy.
+        shape: with None where any size will do.
+    """
+
+    name: str
+    dtype: str
+    shape: Tuple[Optional[int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedInferenceModel:
+    """What save_inference_model wrote.
+
+    Attributes:
+        path: of model.onnx; params.safetensors lies beside it.
+        feeds, targets: the signature.
+        nodes, pruned_nodes: operators that were kept, and that were not.
+        weights, bytes: in params.safetensors.
+        left_out: weights that the targets do not need.
+        info: of the checkpoint that holds it.
+    """
+
+    path: str
+    feeds: List[Signature]
+    targets: List[Signature]
+    nodes: int
+    pruned_nodes: int
+    weights: List[str]
+    bytes: int
+    left_out: List[str]
+    info: CheckpointInfo
+
+
+def _native_module() -> Any:
+    try:
+        from . import _predict
+    except ImportError as error:
+        raise Unavailable(
+            f"this build of Cairn has no inference models ({error}); install libonnx-dev and "
+            "libprotobuf-dev (Debian) and build it again"
+        ) from None
+    return _predict
+
+
+def _signatures(found: Sequence[Tuple[str, str, Tuple[int, ...]]]) -> List[Signature]:
+    out = []
+    for name, stored, shape in found:
+        dtype = _arrays._BY_STORED[stored]
+        out.append(Signature(name, dtype, tuple(None if d < 0 else d for d in shape)))
+    return out
+
+
+def save_inference_model(
+    dirname: PathLike,
+    feed_names: Sequence[str],
+    target_names: Sequence[str],
+    program: Any = None,
+    *,
+    example_inputs: Optional[Sequence[Any]] = None,
+    dynamic_axes: Optional[Mapping[str, Mapping[int, str]]] = None,
+) -> SavedInferenceModel:
+    """Saves what predicting needs: the graph from the feeds to the targets, and its weights.
+
+    Loss, metrics, optimizer and unused branches are cut off; dropout and batch normalisation are in
+    inference mode. The program itself is not changed.
+
+    Args:
+        dirname: a directory for this model alone; a later save replaces it.
+        feed_names: the inputs. Inner tensors of an ONNX model can be named too.
+        target_names: the outputs. For a torch module: names for what forward returns, in order.
+        program: an ONNX model (a path, bytes, or an onnx.ModelProto), or a torch.nn.Module.
+        example_inputs: of a torch module's forward, one for each feed.
+        dynamic_axes: of a torch module: {feed: {axis: name}} where any size will do.
+    """
+    if isinstance(feed_names, str) or isinstance(target_names, str):
+        raise Invalid("feed_names and target_names are lists of names")
+    model, path = _onnx(program, feed_names, target_names, example_inputs, dynamic_axes)
+    found = _native_module().save(
+        directory=os.fspath(dirname),
+        model=model,
+        model_path=path,
+        feed_names=[str(n) for n in feed_names],
+        target_names=[str(n) for n in target_names],
+    )
+    return SavedInferenceModel(
+        path=found["model_path"],
+        feeds=_signatures(found["inputs"]),
+        targets=_signatures(found["outputs"]),
+        nodes=found["nodes"],
+        pruned_nodes=found["pruned_nodes"],
+        weights=found["weights"],
+        bytes=found["bytes"],
+        left_out=found["left_out"],
+        info=CheckpointInfo(**found["info"]),
+    )
+
+
+def _onnx(
+    program: Any,
+    feed_names: Sequence[str],
+    target_names: Sequence[str],
+    example_inputs: Optional[Sequence[Any]],
+    dynamic_axes: Optional[Mapping[str, Mapping[int, str]]],
+) -> Tuple[bytes, str]:
+    """The serialized model, or its path."""
+    torch = _arrays.torch_or_none()
+    if torch is not None and isinstance(program, torch.nn.Module):
+        if example_inputs is None or len(example_inputs) != len(feed_names):
+            raise Invalid(
+                "example_inputs: a torch module needs one for each feed, to be traced with"
+            )
+        return _export(program, feed_names, target_names, example_inputs, dynamic_axes or {}), ""
+    if example_inputs is not None or dynamic_axes is not None:
+        raise Invalid("example_inputs and dynamic_axes are for torch modules")
+    if isinstance(program, (str, os.PathLike)):
+        return b"", os.fspath(program)
+    if isinstance(program, (bytes, bytearray)):
+        return bytes(program), ""
+    if hasattr(program, "SerializeToString"):
+        return program.SerializeToString(), ""
+    if program is None:
+        raise Invalid(
+            "program: a Scope has no graph; give an ONNX model (path, bytes or ModelProto) or a "
+            "torch module with example_inputs"
+        )
+    raise Invalid(
+        f"program: a {type(program).__name__} is no model; an ONNX model (path, bytes or "
+        "ModelProto) or a torch module is"
+    )
+
+
+def _export(
+    module: Any,
+    feed_names: Sequence[str],
+    target_names: Sequence[str],
+    example_inputs: Sequence[Any],
+    dynamic_axes: Mapping[str, Mapping[int, str]],
+) -> bytes:
+    """torch's own exporter, in inference mode; the module's modes are as before afterwards."""
+    import torch
+
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise Unavailable(
+            "torch's ONNX exporter needs onnxscript: pip install onnx onnxscript"
+        ) from None
+    unknown = sorted(set(dynamic_axes) - set(feed_names))
+    if unknown:
+        raise Invalid(f"dynamic_axes: {unknown[0]!r} is not among feed_names")
+    shapes = [dict(dynamic_axes.get(name, {})) or None for name in feed_names]
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        # Not optimised: constants would be folded into weights that are then no longer the module's.
+        exported = torch.onnx.export(
+            module,
+            tuple(example_inputs),
+            input_names=list(feed_names),
+            output_names=list(target_names),
+            dynamic_shapes=tuple(shapes) if any(shapes) else None,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+    except Exception as error:
+        raise Invalid(f"torch cannot export the module to ONNX: {error}") from error
+    finally:
+        for part, training in modes:
+            part.training = training
+    out = _io.BytesIO()
+    exported.save(out)
+    return out.getvalue()
+
+
+class InferenceProgram:
+    """A loaded model. `run` may be called from many threads. Made by load_inference_model."""
+
+    def __init__(self, native: Any, dirname: str) -> None:
+        self._native = native
+        self._dirname = dirname
+        self.feeds = _signatures(native.inputs)
+        self.targets = _signatures(native.outputs)
+
+    @property
+    def info(self) -> CheckpointInfo:
+        """Of the checkpoint whose weights it runs with."""
+        return CheckpointInfo(**self._native.info)
+
+    @property
+    def graph_reads(self) -> int:
+        """How often the graph was read: once, unless OpenVINO had folded weights away as it read."""
+        return int(self._native.graph_reads)
+
+    def run(self, feed: Mapping[str, Any]) -> List[np.ndarray]:
+        """The targets for these feeds, in the order of the targets.
+
+        Raises:
+            Invalid: a feed is missing, not known, or of a wrong dtype or shape; it is named.
+        """
+        described, keep = [], []
+        for name, value in feed.items():
+            if not _arrays.is_array(value):
+                value = np.asarray(value)
+            source = _arrays.source(value, str(name))
+            described.append(
+                (str(name), source.stored, source.shape, source.address, None, None, False, "model")
+            )
+            keep.append(source.keep)
+        out = []
+        for _, name, stored, shape, data in self._native.run(described):
+            out.append(_arrays.make("numpy", stored, tuple(shape), data, {}, name))
+        return out
+
+    def reload(self, dirname: Optional[PathLike] = None) -> None:
+        """Takes the weights of the newest save in the directory; the graph must be the same and is
+        not read again. Calls of `run` that have begun finish with the weights they began with."""
+        self._native.reload("" if dirname is None else os.fspath(dirname))
+
+    def __repr__(self) -> str:
+        feeds = ", ".join(f.name for f in self.feeds)
+        targets = ", ".join(t.name for t in self.targets)
+        return f"<cairn inference program ({feeds}) -> ({targets})>"
+
+
+def load_inference_model(
+    dirname: PathLike, *, threads: Optional[int] = None
+) -> Tuple[InferenceProgram, List[str], List[str]]:
+    """Loads a model for running: (program, feed names, fetch names). Every checksum is compared.
+
+    Args:
+        dirname: of the model.
+        threads: of one run; None: OpenVINO's choice.
+    """
+    module = _native_module()
+    program = InferenceProgram(
+        module.Model.load(os.fspath(dirname), _plugin(), int(threads or 0)), os.fspath(dirname)
+    )
+    return program, [f.name for f in program.feeds], [t.name for t in program.targets]
+
+
+def _plugin() -> str:
+    """The runtime's plugin, after OpenVINO itself is in the process: it is found by name then."""
+    named = os.environ.get("CAIRN_PREDICT_PLUGIN")
+    if named:
+        return named
+    path = Path(__file__).with_name("libcairn_openvino.so")
+    if not path.is_file():
+        raise Unavailable(
+            "this build of Cairn has no runtime for inference models; build it where OpenVINO is "
+            "installed: pip install openvino"
+        )
+    try:
+        import openvino  # noqa: F401
+    except ImportError:
+        raise Unavailable(
+            "running inference models needs OpenVINO: pip install 'cairn[predict]'"
+        ) from None
+    return str(path)

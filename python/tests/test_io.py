@@ -1,0 +1,328 @@
+"""cairn.io: saving and loading variables by role."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+import cairn
+from cairn import io
+
+GOLDEN = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "compat", "foreign")
+
+
+def program(prefix="fc/"):
+    scope = cairn.Scope()
+    scope.parameter(prefix + "w", np.arange(12, dtype=np.float32).reshape(3, 4), 0.0)
+    scope.parameter(prefix + "b", np.arange(4, dtype=np.float32))
+    scope.persistable(prefix + "w_velocity", np.ones((3, 4), np.float32))
+    scope.persistable("step", np.int64(3))
+    scope.temporary("hidden", np.zeros(2))
+    return scope
+
+
+def values(scope):
+    return {v.name: scope[v.name].copy() for v in scope.vars("persistable")}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all((a[n] == b[n]).all() for n in a)
+
+
+@pytest.mark.parametrize("filename", [None, "all"])
+def test_persistables_come_back(directory, filename):
+    scope = program()
+    want = values(scope)
+    saved = io.save_persistables(directory, scope, filename=filename)
+    assert saved.names == ["fc/b", "fc/w", "fc/w_velocity", "step"] and saved.bytes == 120
+    for name in saved.names:
+        scope[name][...] = 0
+    loaded = io.load_persistables(directory, scope)
+    assert sorted(loaded.names) == saved.names and loaded.bytes == 120 and loaded.skipped == []
+    assert same(values(scope), want)
+    files = [f for f in os.listdir(saved.info.path + "/__model__") if f.endswith(".safetensors")]
+    assert len(files) == (4 if filename is None else 1)
+    found = {}
+    for file in files:
+        found.update(load_file(f"{saved.info.path}/__model__/{file}"))
+    assert same(found, want), "any tool opens the files"
+    assert cairn.verify(directory).ok
+
+
+def test_params_out_of_persistables(directory):
+    io.save_persistables(directory, program())
+    scope = program()
+    scope["fc/w"][:] = 0
+    scope["step"][...] = 9
+    loaded = io.load_params(directory, scope)
+    assert scope["fc/w"][2, 3] == 11 and scope["step"] == 9
+    assert ("step", "not a parameter") in loaded.skipped
+
+
+def test_a_selection_by_names_and_by_predicate(directory):
+    assert io.save_vars(directory, program(), vars=["step"]).names == ["step"]
+    saved = io.save_vars(directory, program(), predicate=lambda v: v.name.startswith("fc/"))
+    assert saved.names == ["fc/b", "fc/w", "fc/w_velocity"]
+    assert io.load_vars(directory, program(), vars=["fc/b"]).names == ["fc/b"]
+    with pytest.raises(cairn.Invalid, match="nope"):
+        io.save_vars(directory, program(), vars=["nope"])
+
+
+def test_an_empty_selection_is_an_error(directory):
+    with pytest.raises(cairn.Invalid, match="no variable was selected"):
+        io.save_params(directory, cairn.Scope())
+    with pytest.raises(cairn.Invalid, match="no variable was selected"):
+        io.save_vars(directory, program(), predicate=lambda v: False)
+    assert not os.path.exists(directory)
+
+
+def test_a_mismatch_lists_everything_and_changes_nothing(directory):
+    io.save_persistables(directory, program())
+    scope = cairn.Scope()
+    scope.parameter("fc/w", np.ones((4, 3), np.float32))
+    scope.parameter("fc/bias", np.ones(4, np.float32))
+    scope.persistable("fc/w_velocity", np.ones((3, 4), np.float32))
+    before = values(scope)
+    with pytest.raises(cairn.Mismatch) as caught:
+        io.load_persistables(directory, scope)
+    assert caught.value.missing == ["fc/bias"]
+    assert caught.value.unexpected == ["fc/b", "step"]
+    assert caught.value.mismatched == ["fc/w: stored F32 [3,4], wanted F32 [4,3]"]
+    assert same(values(scope), before)
+    loaded = io.load_persistables(directory, scope, strict=False)
+    assert (
+        loaded.names == ["fc/w_velocity"] and ("fc/bias", "not in the checkpoint") in loaded.skipped
+    )
+    loaded = io.load_params(directory, scope, rename={"fc/b": "fc/bias"}, skip=["fc/w"])
+    assert loaded.names == ["fc/bias"] and scope["fc/bias"].tolist() == [0, 1, 2, 3]
+
+
+def test_an_initializer_after_a_load_is_refused(directory):
+    scope = program()
+    scope.initialize(1)
+    io.save_params(directory, scope)
+    io.load_params(directory, scope)
+    with pytest.raises(cairn.Error, match="overwrite values that were loaded: fc/w"):
+        scope.initialize(1)
+    scope.initialize(1, overwrite=True)
+
+
+def test_a_frozen_scope_is_not_loaded_into(directory):
+    scope = program()
+    io.save_params(directory, scope)
+    with pytest.raises(cairn.Error, match="frozen"):
+        io.load_params(directory, scope.clone(for_test=True))
+
+
+def test_a_program_of_another_kind_is_refused(directory):
+    with pytest.raises(cairn.Invalid, match="a dict is none"):
+        io.save_params(directory, {"w": np.zeros(1)})
+    with pytest.raises(cairn.Invalid, match="slots itself"):
+        io.save_persistables(directory, program(), optimizer=object())
+
+
+# --- torch modules
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)
+    )
+
+
+def train(model, optimizer, steps=2):
+    for i in range(steps):
+        optimizer.zero_grad()
+        model(torch.arange(6.0).reshape(2, 3) + i).square().mean().backward()
+        optimizer.step()
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1),
+    "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, 0.01),
+    "amsgrad": lambda p: torch.optim.AdamW(p, 0.01, amsgrad=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01, centered=True),
+    "adafactor": lambda p: torch.optim.Adafactor(p, 0.01),
+    "tensor_lr": lambda p: torch.optim.Adam(p, torch.tensor(0.01)),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_fresh_module_and_optimizer_go_on_bit_for_bit(directory, kind):
+    make = OPTIMIZERS[kind]
+    model = network()
+    optimizer = make(model.parameters())
+    train(model, optimizer)
+    saved = io.save_persistables(directory, model, optimizer=optimizer)
+    assert "1.running_mean" in saved.names and "optimizer/group_0/lr" in saved.names
+    train(model, optimizer)
+
+    again = network(seed=1)
+    other = make(again.parameters())
+    io.load_persistables(directory, again, optimizer=other)
+    train(again, other)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+    want, found = optimizer.state_dict()["state"], other.state_dict()["state"]
+    assert want.keys() == found.keys()
+    for number, slots in want.items():
+        for slot, value in slots.items():
+            assert value is None or torch.equal(
+                torch.as_tensor(value), torch.as_tensor(found[number][slot])
+            )
+
+
+def test_roles_of_a_module():
+    model = network()
+    roles = {v.name: v.role for v in io.list_vars(model, torch.optim.SGD(model.parameters(), 0.1))}
+    assert roles["0.weight"] == "parameter" and roles["1.num_batches_tracked"] == "persistable"
+    assert roles["optimizer/group_0/lr"] == "persistable"
+
+
+def test_params_of_a_module_out_of_persistables(directory):
+    model = network()
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    train(model, optimizer)
+    io.save_persistables(directory, model, optimizer=optimizer, filename="all")
+    again = network(seed=1)
+    io.load_params(directory, again)
+    assert torch.equal(model[0].weight, again[0].weight)
+    assert again[0].weight.requires_grad
+
+
+def test_a_save_before_the_first_step_has_no_slots_and_loads(directory):
+    model = network()
+    io.save_persistables(directory, model, optimizer=OPTIMIZERS["adam"](model.parameters()))
+    again = network(seed=1)
+    optimizer = OPTIMIZERS["adam"](again.parameters())
+    io.load_persistables(directory, again, optimizer=optimizer)
+    assert torch.equal(model[0].weight, again[0].weight) and not optimizer.state
+
+
+def test_another_optimizers_slots_are_refused_and_can_be_dropped(directory):
+    model = network()
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    train(model, optimizer)
+    io.save_persistables(directory, model, optimizer=optimizer)
+    again = network(seed=1)
+    adam = OPTIMIZERS["adam"](again.parameters())
+    before = again[0].weight.clone()
+    with pytest.raises(cairn.Mismatch) as caught:
+        io.load_persistables(directory, again, optimizer=adam)
+    assert "optimizer/0.weight/exp_avg" in caught.value.missing
+    assert "optimizer/0.weight/momentum_buffer" in caught.value.unexpected
+    assert torch.equal(again[0].weight, before) and not adam.state
+    # The explicit choice: everything but the optimizer.
+    io.load_vars(directory, again, predicate=lambda v: not v.name.startswith("optimizer/"))
+    assert torch.equal(model[0].weight, again[0].weight)
+
+
+def test_a_learning_rate_that_is_a_number_is_loaded(directory):
+    model = network()
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    train(model, optimizer, 1)
+    optimizer.param_groups[0]["lr"] = 0.025
+    io.save_persistables(directory, model, optimizer=optimizer)
+    optimizer.param_groups[0]["lr"] = 1.0
+    io.load_persistables(directory, model, optimizer=optimizer)
+    assert optimizer.param_groups[0]["lr"] == 0.025
+
+
+def test_tensors_that_are_not_contiguous_are_filled(directory):
+    module = torch.nn.Module()
+    module.w = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).t())
+    io.save_params(directory, module)
+    with torch.no_grad():
+        module.w.zero_()
+    io.load_params(directory, module)
+    assert module.w.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+# --- what others wrote
+
+
+def expected(name):
+    return load_file(os.path.join(GOLDEN, name))
+
+
+def test_readers_of_foreign_files():
+    names = (
+        open(os.path.join(GOLDEN, "paddle_3.3/combined/names.txt"), encoding="utf-8").read().split()
+    )
+    static = expected("paddle_3.3/expected_static.safetensors")
+    assert same(io.read(os.path.join(GOLDEN, "paddle_3.3/vars")), static)
+    assert same(io.read(os.path.join(GOLDEN, "paddle_3.3/combined/params"), names=names), static)
+    params = expected("paddle_3.3/expected_pdparams.safetensors")
+    assert same(io.read(os.path.join(GOLDEN, "paddle_3.3/model.pdparams")), params)
+    slots = expected("paddle_3.3/expected_pdopt.safetensors")
+    assert same(io.read(os.path.join(GOLDEN, "paddle_3.3/model.pdopt")), slots)
+    onnx = expected("onnx_1/expected.safetensors")
+    assert same(io.read(os.path.join(GOLDEN, "onnx_1/external.onnx")), onnx)
+
+
+def test_torch_files_of_this_torch(tmp_path):
+    state = {"m": network().state_dict(), "z": torch.view_as_complex(torch.ones(2, 2)), "n": 3}
+    torch.save(state, tmp_path / "a.pt")
+    found = io.read(tmp_path / "a.pt")
+    assert found["n"] == 3 and found["z"].dtype == np.complex64 and found["z"][0] == 1 + 1j
+    for name, tensor in state["m"].items():
+        assert (found["m/" + name] == tensor.numpy()).all()
+    again = network(seed=1)
+    io.load_params(
+        tmp_path / "a.pt", again, rename={f"m/{n}": n for n, _ in again.named_parameters()}
+    )
+    assert torch.equal(again[0].weight, state["m"]["0.weight"])
+
+
+def test_a_module_is_loaded_from_paddles_parameters():
+    model = network()
+    stored = io.read(os.path.join(GOLDEN, "paddle_3.3/model.pdparams"))
+    assert stored["0.weight"].shape == (3, 4), "Paddle keeps a layer's weights transposed"
+    with pytest.raises(cairn.Mismatch, match=r"0.weight: stored F32 \[3,4\], wanted F32 \[4,3\]"):
+        io.load_params(os.path.join(GOLDEN, "paddle_3.3/model.pdparams"), model)
+    loaded = io.load_params(
+        os.path.join(GOLDEN, "paddle_3.3/model.pdparams"), model, vars=["0.bias", "2.bias"]
+    )
+    assert sorted(loaded.names) == ["0.bias", "2.bias"]
+
+
+def test_paddles_combined_file_in_a_directory():
+    scope = cairn.Scope()
+    names = (
+        open(os.path.join(GOLDEN, "paddle_3.3/combined/names.txt"), encoding="utf-8").read().split()
+    )
+    for name, array in expected("paddle_3.3/expected_static.safetensors").items():
+        scope.persistable(name, np.zeros_like(array))
+    where = os.path.join(GOLDEN, "paddle_3.3/combined")
+    io.load_persistables(where, scope, filename="params", names=names)
+    assert same(values(scope), expected("paddle_3.3/expected_static.safetensors"))
+
+
+def test_a_pickle_with_code_is_refused(tmp_path):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return os.system, ("true",)
+
+    (tmp_path / "evil.pdparams").write_bytes(pickle.dumps({"w": Evil()}))
+    with pytest.raises(cairn.Invalid, match="posix.system"):
+        io.read(tmp_path / "evil.pdparams")
+    torch.save({"w": Evil()}, tmp_path / "evil.pt")
+    with pytest.raises(cairn.Invalid, match="posix.system"):
+        io.read(tmp_path / "evil.pt")
+
+
+def test_plain_safetensors_are_loaded(tmp_path):
+    save_file(
+        {"fc/w": np.ones((3, 4), np.float32), "fc/b": np.ones(4, np.float32)},
+        tmp_path / "a.safetensors",
+    )
+    scope = program()
+    io.load_params(tmp_path / "a.safetensors", scope)
+    assert scope["fc/w"].min() == 1

@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/inference.h>
+
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint_path.h"
+#include "checkpoint/manager.h"
+#include "checkpoint/names.h"
+#include "checkpoint/transfer.h"
+#include "format/safetensors.h"
+#include "model/inference/onnx_graph.h"
+#include "model/inference/signature.h"
+#include "model/save_variables.h"
+#include "model/variable_record.h"
+#include "storage/local/posix_fs.h"
+
+namespace cairn {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The files beside a model, read whole and kept.
+class ModelFiles final : public SideFiles {
+ public:
+  explicit ModelFiles(std::string directory) : directory_(std::move(directory)) {}
+
+  Result<std::span<const std::byte>> Open(const std::string& name) override {
+    if (directory_.empty()) {
+      return InvalidArgumentError("its weights are external data; give the model by its path");
+    }
+    return Read((fs::path(directory_) / name).string());
+  }
+
+  Result<std::span<const std::byte>> Read(const std::string& path) {
+    const auto it = files_.find(path);
+    if (it != files_.end()) return std::span<const std::byte>(it->second);
+    auto file = PosixFs()->Open(path, {});
+    if (!file.ok()) return file.status().WithContext("\"" + path + "\"");
+    ASSIGN_OR_RETURN(const FsStat stat, (*file)->Stat());
+    std::vector<std::byte> bytes;
+    try {
+      bytes.resize(stat.bytes);
+    } catch (const std::exception&) {
+      return ResourceExhaustedError("no memory for \"" + path + "\"");
+    }
+    ASSIGN_OR_RETURN(const std::size_t read, (*file)->ReadAt(0, bytes));
+    if (read != bytes.size()) return CorruptionError("\"" + path + "\" became shorter");
+    return std::span<const std::byte>(files_.emplace(path, std::move(bytes)).first->second);
+  }
+
+ private:
+  const std::string directory_;
+  std::map<std::string, std::vector<std::byte>> files_;  // a map: its values do not move
+};
+
+class WeightSource final : public TensorSource {
+ public:
+  explicit WeightSource(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  Status Fill(std::uint64_t offset, std::span<std::byte> into) override {
+    std::memcpy(into.data(), bytes_.data() + offset, into.size());
+    return Status::Ok();
+  }
+
+ private:
+  const std::span<const std::byte> bytes_;
+};
+
+/// Adds params.safetensors and says where in it each weight stands.
+Result<std::map<std::string, std::pair<std::uint64_t, std::uint64_t>>> AddWeights(
+    const std::vector<ForeignTensor>& weights, IncomingFiles* files) {
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> places;
+  if (weights.empty()) return places;
+  std::vector<const ForeignTensor*> ordered;
+  for (const ForeignTensor& weight : weights) ordered.push_back(&weight);
+  std::sort(ordered.begin(), ordered.end(),
+            [](const ForeignTensor* a, const ForeignTensor* b) { return a->name < b->name; });
+  // Multiples of 4 KiB first: they then all stand aligned, and runtimes map them.
+  std::stable_partition(ordered.begin(), ordered.end(), [](const ForeignTensor* weight) {
+    return weight->Bytes().size() % kSafetensorsAlign == 0;
+  });
+  std::vector<TensorEntry> entries;
+  std::vector<std::unique_ptr<TensorSource>> sources;
+  std::uint64_t end = 0;
+  for (const ForeignTensor* weight : ordered) {
+    const std::uint64_t bytes = weight->Bytes().size();
+    entries.push_back({weight->name, weight->dtype, weight->shape, end, end + bytes});
+    sources.push_back(std::make_unique<WeightSource>(weight->Bytes()));
+    end += bytes;
+  }
+  ASSIGN_OR_RETURN(std::string head, EncodeSafetensorsHeader(entries, {{"format", "cairn"}}));
+  for (const TensorEntry& entry : entries) {
+    places[entry.name] = {head.size() + entry.begin, entry.end - entry.begin};
+  }
+  files->AddTensors(std::string(kInferenceParams), std::string(kVariablesParticipant),
+                    std::move(head), entries, std::move(sources));
+  return places;
+}
+
+Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const std::string& model_path,
+                                 ModelFiles* side) {
+  std::span<const std::byte> bytes = std::as_bytes(std::span(request.model));
+  if (request.model.empty()) {
+    ASSIGN_OR_RETURN(bytes, side->Read(model_path));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<OnnxGraph> graph, OnnxGraph::Parse(bytes));
+  RETURN_IF_ERROR(graph->Prune(request.feed_names, request.target_names));
+  ASSIGN_OR_RETURN(const std::vector<ForeignTensor> weights, graph->Weights(side));
+
+  SavedInferenceModel report;
+  report.signature = graph->signature();
+  report.nodes = graph->nodes();
+  report.pruned_nodes = graph->pruned_nodes();
+  report.left_out = graph->left_out();
+  VariableRoles roles;
+  for (const ForeignTensor& weight : weights) {
+    roles.emplace(weight.name, Role::kParameter);
+    report.weights.push_back(weight.name);
+    report.bytes += weight.Bytes().size();
+  }
+  std::sort(report.weights.begin(), report.weights.end());
+
+  IncomingFiles files;
+  ASSIGN_OR_RETURN(const auto places, AddWeights(weights, &files));
+  ASSIGN_OR_RETURN(std::string model, graph->Serialize(std::string(kInferenceParamsName), places));
+  const std::string part(kVariablesParticipant);
+  files.AddBytes(std::string(kInferenceModel), part, std::move(model));
+  files.AddBytes(std::string(kInferenceSignature), part, EncodeSignature(report.signature));
+  files.AddBytes(names::Path(part, kVariablesFile), part, EncodeVariableRoles(roles));
+  ASSIGN_OR_RETURN(const Environment env, LocalEnvironment(request.directory, /*create=*/true));
+  ASSIGN_OR_RETURN(report.info, CommitOnlySave(env, request.directory, std::move(files),
+                                               "inference", request.control));
+  report.model_path = report.info.path + "/" + std::string(kInferenceModel);
+  return report;
+}
+
+}  // namespace
+
+Result<SavedInferenceModel> SaveInferenceModel(const SaveInferenceRequest& request) {
+  RETURN_IF_ERROR(CheckPath(request.directory));
+  if (request.model.empty() && request.model_path.empty()) {
+    return InvalidArgumentError("no model was given: neither bytes nor a path");
+  }
+  ModelFiles side(request.model_path.empty()
+                      ? std::string()
+                      : fs::absolute(request.model_path).parent_path().string());
+  auto saved = Save(request, request.model_path, &side);
+  if (!saved.ok()) {
+    return saved.status().WithContext("save inference model into \"" + request.directory + "\"");
+  }
+  return saved;
+}
+
+}  // namespace cairn

@@ -1,0 +1,50 @@
+#include "model/variable_record.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace cairn {
+namespace {
+
+TEST(VariableRecordTest, RolesComeBack) {
+  const VariableRoles roles = {{"fc/w", Role::kParameter}, {"a \"b\"\n", Role::kPersistable}};
+  EXPECT_EQ(DecodeVariableRoles(EncodeVariableRoles(roles)).value(), roles);
+  EXPECT_EQ(DecodeVariableRoles(EncodeVariableRoles({})).value(), VariableRoles{});
+}
+
+TEST(VariableRecordTest, DamageIsCorruption) {
+  for (const char* text :
+       {"", "[]", "{}", R"({"version": 1})", R"({"version": 0, "variables": {}})",
+        R"({"version": 1, "variables": {"w": "temporary"}})",
+        R"({"version": 1, "variables": {"w": 1}})",
+        R"({"version": 1, "variables": {"": "parameter"}})",
+        R"({"version": "1", "variables": {}})"}) {
+    EXPECT_EQ(DecodeVariableRoles(text).status().code(), Code::kCorruption) << text;
+  }
+  EXPECT_EQ(DecodeVariableRoles(R"({"version": 2, "variables": {}})").status().code(),
+            Code::kUnimplemented);
+}
+
+TEST(VariableRecordTest, EveryVariableHasAFileOfItsOwn) {
+  std::set<std::string> files;
+  const std::string long_name(300, 'x');
+  int count = 0;
+  for (const std::string& name :
+       {std::string("a/b"), std::string("a%2Fb"), std::string("a%2fb"), std::string("."),
+        std::string(".."), std::string("a.safetensors"), std::string("a"), std::string("A"),
+        long_name, long_name + "y", std::string(200, 'x') + "/"}) {
+    const std::string file = VariableFileName(name);
+    EXPECT_LE(file.size(), 255u);
+    EXPECT_EQ(file.find('/'), file.npos);
+    EXPECT_NE(file[0], '.');
+    files.insert(file);
+    ++count;
+  }
+  EXPECT_EQ(files.size(), static_cast<std::size_t>(count));
+  EXPECT_EQ(VariableFileName("fc_0.w_0"), "fc_0.w_0.safetensors");
+}
+
+}  // namespace
+}  // namespace cairn
