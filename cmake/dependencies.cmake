@@ -1,6 +1,7 @@
 # Third-party libraries, found once and exposed under one naming scheme: cairn_dep::<name>.
 #
-#   cairn_find_runtime_dependencies()  uring xxhash isal zstd fmt spdlog json simdjson threads: what libcairn.a links.
+#   cairn_find_runtime_dependencies()  uring xxhash isal zstd fmt spdlog json simdjson curl crypto threads: what libcairn.a
+#                                      links.
 #                                      The installed package config includes this same file, so a user's
 #                                      find_package(cairn) finds exactly what the build found.
 #   cairn_find_dependency_cli11() _gtest() _benchmark()   cli11; gtest gtest_main gmock; benchmark. Only for our own tree.
@@ -37,6 +38,8 @@ macro(cairn_find_runtime_dependencies)
   _cairn_dep(json nlohmann_json::nlohmann_json)
   find_package(simdjson REQUIRED QUIET)
   _cairn_dep(simdjson simdjson::simdjson)
+  _cairn_pkg(curl "libcurl>=7.85")
+  _cairn_pkg(crypto "libcrypto>=3.0")
 endmacro()
 
 macro(cairn_find_dependency_cli11)
