@@ -19,6 +19,10 @@ struct StorageOptions {
   /// Write although the server has no create-only puts: the caller promises that only one process
   /// ever writes to the repository, also after a restart elsewhere. Or CAIRN_SINGLE_WRITER=1.
   bool single_writer = false;
+  /// Copies that HDFS keeps of each block; 0: CAIRN_HDFS_REPLICATION, or the cluster's default.
+  int hdfs_replication = 0;
+  /// 0: CAIRN_HDFS_BLOCK_SIZE, or the cluster's default.
+  std::uint64_t hdfs_block_bytes = 0;
 };
 
 }  // namespace cairn

@@ -5,6 +5,7 @@
 #include "base/status_macros.h"
 #include "net/url.h"
 #include "storage/local/local_store.h"
+#include "storage/webhdfs/webhdfs_store.h"
 
 namespace cairn {
 namespace {
@@ -18,11 +19,6 @@ Status UnknownScheme(const std::string& where) {
                               std::string(UrlScheme(where).substr(0, 40)) +
                               "://\" is not known; use a path, file:///path, s3://bucket/prefix or "
                               "hdfs://host:port/path");
-}
-
-// The one place that hdfs:// is waiting for its store.
-Result<std::unique_ptr<Store>> OpenHdfsStore(const std::string& where, const OpenStoreOptions&) {
-  return UnimplementedError("\"" + where + "\": hdfs:// is not supported yet");
 }
 
 Result<std::unique_ptr<Store>> OpenS3Store(const std::string& where, const OpenStoreOptions&) {
@@ -68,7 +64,7 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& where,
                                          const OpenStoreOptions& options) {
   const std::string_view scheme = UrlScheme(where);
   if (scheme == kS3) return OpenS3Store(where, options);
-  if (scheme == kHdfs) return OpenHdfsStore(where, options);
+  if (scheme == kHdfs) return OpenHdfsStore(where, options.create, options.storage);
   if (!scheme.empty() && scheme != kFile) return UnknownScheme(where);
   ASSIGN_OR_RETURN(const std::string path, LocalPath(where));
   return OpenLocalStore(path, options.create);
