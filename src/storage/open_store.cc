@@ -5,6 +5,7 @@
 #include "base/status_macros.h"
 #include "net/url.h"
 #include "storage/local/local_store.h"
+#include "storage/s3/s3_store.h"
 
 namespace cairn {
 namespace {
@@ -23,10 +24,6 @@ Status UnknownScheme(const std::string& where) {
 // The one place that hdfs:// is waiting for its store.
 Result<std::unique_ptr<Store>> OpenHdfsStore(const std::string& where, const OpenStoreOptions&) {
   return UnimplementedError("\"" + where + "\": hdfs:// is not supported yet");
-}
-
-Result<std::unique_ptr<Store>> OpenS3Store(const std::string& where, const OpenStoreOptions&) {
-  return UnimplementedError("\"" + where + "\": s3:// is not supported yet");
 }
 
 }  // namespace
@@ -67,7 +64,7 @@ Result<Place> SplitRemote(const std::string& where) {
 Result<std::unique_ptr<Store>> OpenStore(const std::string& where,
                                          const OpenStoreOptions& options) {
   const std::string_view scheme = UrlScheme(where);
-  if (scheme == kS3) return OpenS3Store(where, options);
+  if (scheme == kS3) return OpenS3Store(where, options.storage);
   if (scheme == kHdfs) return OpenHdfsStore(where, options);
   if (!scheme.empty() && scheme != kFile) return UnknownScheme(where);
   ASSIGN_OR_RETURN(const std::string path, LocalPath(where));
