@@ -12,15 +12,15 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  if (const auto page = DecodeListPage(text); page.ok()) {
+  if (const auto page = DecodeHdfsListPage(text); page.ok()) {
     for (const HdfsFileStatus& file : page->files) {
       Require(file.name.find('/') == std::string::npos, "a name is one component");
     }
   }
-  DecodeFileStatus(text).status().IgnoreError("either way");
-  DecodeLocation(text).status().IgnoreError("either way");
-  DecodeBoolean(text).status().IgnoreError("either way");
-  DecodeRemoteException(text);
+  DecodeHdfsFileStatus(text).status().IgnoreError("either way");
+  DecodeHdfsLocation(text).status().IgnoreError("either way");
+  DecodeHdfsBoolean(text).status().IgnoreError("either way");
+  DecodeHdfsException(text);
 
   // What a name becomes in HDFS comes back as that name.
   const std::string name(text);

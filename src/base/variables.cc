@@ -1,5 +1,6 @@
 #include "base/variables.h"
 
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -20,12 +21,13 @@ Result<std::uint64_t> ParseByteCount(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data(), end, count);
   int shift = 0;
   if (end - rest == 1) {
-    shift = *rest == 'K' ? 10 : *rest == 'M' ? 20 : *rest == 'G' ? 30 : -1;
+    const char unit = static_cast<char>(std::toupper(static_cast<unsigned char>(*rest)));
+    shift = unit == 'K' ? 10 : unit == 'M' ? 20 : unit == 'G' ? 30 : -1;
   }
   if (error != std::errc() || end - rest > 1 || shift < 0 ||
       count > std::numeric_limits<std::uint64_t>::max() >> shift) {
     return InvalidArgumentError("\"" + text.substr(0, 40) +
-                                "\" is not a number of bytes such as 500000, 64K, 100M or 2G");
+                                "\" is not a number of bytes such as 50000000 or 64M");
   }
   return count << shift;
 }

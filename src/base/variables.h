@@ -14,7 +14,7 @@ using Variables = std::function<std::optional<std::string>(const std::string& na
 
 Variables ProcessVariables();
 
-/// "64M" → 67108864. A number with an optional K, M or G.
+/// "64M" → 67108864. A number with an optional K, M or G, in either case.
 Result<std::uint64_t> ParseByteCount(const std::string& text);
 
 }  // namespace cairn

@@ -5,6 +5,7 @@
 #include "base/status_macros.h"
 #include "net/url.h"
 #include "storage/local/local_store.h"
+#include "storage/s3/s3_store.h"
 #include "storage/webhdfs/webhdfs_store.h"
 
 namespace cairn {
@@ -19,10 +20,6 @@ Status UnknownScheme(const std::string& where) {
                               std::string(UrlScheme(where).substr(0, 40)) +
                               "://\" is not known; use a path, file:///path, s3://bucket/prefix or "
                               "hdfs://host:port/path");
-}
-
-Result<std::unique_ptr<Store>> OpenS3Store(const std::string& where, const OpenStoreOptions&) {
-  return UnimplementedError("\"" + where + "\": s3:// is not supported yet");
 }
 
 }  // namespace
@@ -63,7 +60,7 @@ Result<Place> SplitRemote(const std::string& where) {
 Result<std::unique_ptr<Store>> OpenStore(const std::string& where,
                                          const OpenStoreOptions& options) {
   const std::string_view scheme = UrlScheme(where);
-  if (scheme == kS3) return OpenS3Store(where, options);
+  if (scheme == kS3) return OpenS3Store(where, options.storage);
   if (scheme == kHdfs) return OpenHdfsStore(where, options.create, options.storage);
   if (!scheme.empty() && scheme != kFile) return UnknownScheme(where);
   ASSIGN_OR_RETURN(const std::string path, LocalPath(where));

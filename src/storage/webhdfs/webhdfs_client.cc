@@ -21,7 +21,7 @@ bool IsPassing(std::string_view exception) {
 bool WorthAnotherTry(const Result<HttpResponse>& outcome) {
   if (!outcome.ok()) return IsTransient(outcome);
   if (outcome->Succeeded()) return false;
-  const std::string exception = DecodeRemoteException(outcome->body).exception;
+  const std::string exception = DecodeHdfsException(outcome->body).exception;
   // An error with a name is an answer, even with status 500, unless it will pass.
   return exception.empty() ? IsTransient(outcome) : IsPassing(exception);
 }
@@ -122,7 +122,7 @@ Status WebHdfsClient::StatusOf(const std::string& what, const std::string& path,
         "NameNode's RPC port");
   }
   if (!response.ok()) return response.status().WithContext(where);
-  const HdfsRemoteException error = DecodeRemoteException(response->body);
+  const HdfsRemoteException error = DecodeHdfsException(response->body);
   if (error.exception.empty() && response->status == 404) {
     return FailedPreconditionError(where +
                                    ": the server has no WebHDFS (dfs.webhdfs.enabled, and the "
@@ -171,7 +171,7 @@ Result<HttpResponse> WebHdfsClient::AtDataNode(const std::string& what, const st
     first.emplace_back("noredirect", "true");
     ASSIGN_OR_RETURN(const HttpResponse told,
                      Expect(what, request.method, path, operation, std::move(first)));
-    ASSIGN_OR_RETURN(request.url, DecodeLocation(told.body));
+    ASSIGN_OR_RETURN(request.url, DecodeHdfsLocation(told.body));
     const auto response =
         http_->Fetch({.prepare = [&](int) -> Result<HttpRequest> { return request; },
                       .retry = {},
@@ -217,7 +217,7 @@ Status WebHdfsClient::Read(const std::string& path, std::uint64_t offset,
 Result<HdfsFileStatus> WebHdfsClient::Stat(const std::string& path) {
   ASSIGN_OR_RETURN(const HttpResponse response,
                    Expect("look up", "GET", path, "GETFILESTATUS", {}));
-  return DecodeFileStatus(response.body);
+  return DecodeHdfsFileStatus(response.body);
 }
 
 Result<HdfsListPage> WebHdfsClient::List(const std::string& path, const std::string& after) {
@@ -225,13 +225,13 @@ Result<HdfsListPage> WebHdfsClient::List(const std::string& path, const std::str
   if (!after.empty()) query.emplace_back("startAfter", after);
   ASSIGN_OR_RETURN(const HttpResponse response,
                    Expect("list", "GET", path, "LISTSTATUS_BATCH", std::move(query)));
-  return DecodeListPage(response.body);
+  return DecodeHdfsListPage(response.body);
 }
 
 Status WebHdfsClient::MakeDirectories(const std::string& path) {
   ASSIGN_OR_RETURN(const HttpResponse response,
                    Expect("make the directory", "PUT", path, "MKDIRS", {}));
-  ASSIGN_OR_RETURN(const bool made, DecodeBoolean(response.body));
+  ASSIGN_OR_RETURN(const bool made, DecodeHdfsBoolean(response.body));
   if (!made) {
     return FailedPreconditionError("make the directory \"" + path + "\" on " + config_.where +
                                    ": refused");
@@ -243,7 +243,7 @@ Result<bool> WebHdfsClient::Delete(const std::string& path, bool recursive) {
   const Answer answer =
       Ask("DELETE", path, "DELETE", {{"recursive", recursive ? "true" : "false"}});
   RETURN_IF_ERROR(StatusOf("delete", path, answer.response));
-  ASSIGN_OR_RETURN(const bool deleted, DecodeBoolean(answer.response->body));
+  ASSIGN_OR_RETURN(const bool deleted, DecodeHdfsBoolean(answer.response->body));
   return deleted || answer.uncertain;  // gone after a lost answer: it was us, as far as we know
 }
 

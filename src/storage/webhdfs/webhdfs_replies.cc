@@ -52,13 +52,13 @@ bool Read(const Json& json, HdfsFileStatus* out) {
 
 }  // namespace
 
-Result<HdfsFileStatus> DecodeFileStatus(std::string_view json) {
+Result<HdfsFileStatus> DecodeHdfsFileStatus(std::string_view json) {
   HdfsFileStatus status;
   if (!Read(Member(Parse(json), "FileStatus"), &status)) return Bad("file status", json);
   return status;
 }
 
-Result<HdfsListPage> DecodeListPage(std::string_view json) {
+Result<HdfsListPage> DecodeHdfsListPage(std::string_view json) {
   const Json whole = Parse(json);
   const Json& listing = Member(whole, "DirectoryListing");
   const Json& files =
@@ -73,20 +73,20 @@ Result<HdfsListPage> DecodeListPage(std::string_view json) {
   return page;
 }
 
-Result<std::string> DecodeLocation(std::string_view json) {
+Result<std::string> DecodeHdfsLocation(std::string_view json) {
   std::string location;
   if (!Read(Parse(json), "Location", &location)) return Bad("location", json);
   return location;
 }
 
-Result<bool> DecodeBoolean(std::string_view json) {
+Result<bool> DecodeHdfsBoolean(std::string_view json) {
   const Json whole = Parse(json);
   const Json& value = Member(whole, "boolean");
   if (!value.is_boolean()) return Bad("boolean", json);
   return value.get<bool>();
 }
 
-HdfsRemoteException DecodeRemoteException(std::string_view json) {
+HdfsRemoteException DecodeHdfsException(std::string_view json) {
   HdfsRemoteException found;
   const Json whole = Parse(json);
   const Json& error = Member(whole, "RemoteException");

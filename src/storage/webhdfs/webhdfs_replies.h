@@ -18,24 +18,24 @@ struct HdfsFileStatus {
   std::uint64_t file_id = 0;         // of this file for ever: another of the same name has another
   std::int64_t modified_millis = 0;  // by the NameNode's clock
 };
-Result<HdfsFileStatus> DecodeFileStatus(std::string_view json);
+Result<HdfsFileStatus> DecodeHdfsFileStatus(std::string_view json);
 
 struct HdfsListPage {
   std::vector<HdfsFileStatus> files;
   std::uint64_t remaining = 0;  // entries after these
 };
-Result<HdfsListPage> DecodeListPage(std::string_view json);
+Result<HdfsListPage> DecodeHdfsListPage(std::string_view json);
 
 /// {"Location": "…"}: where the bytes of a file are to be sent to or read from.
-Result<std::string> DecodeLocation(std::string_view json);
+Result<std::string> DecodeHdfsLocation(std::string_view json);
 /// {"boolean": …}
-Result<bool> DecodeBoolean(std::string_view json);
+Result<bool> DecodeHdfsBoolean(std::string_view json);
 
 struct HdfsRemoteException {
   std::string exception;  // Java's class, without its package
   std::string message;
 };
 /// What an error's body says; empty strings when it is none of theirs.
-HdfsRemoteException DecodeRemoteException(std::string_view json);
+HdfsRemoteException DecodeHdfsException(std::string_view json);
 
 }  // namespace cairn

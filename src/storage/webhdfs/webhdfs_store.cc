@@ -91,7 +91,9 @@ Result<std::unique_ptr<WebHdfsStore>> WebHdfsStore::Open(Options options) {
   return std::unique_ptr<WebHdfsStore>(new WebHdfsStore(std::move(options), std::move(client)));
 }
 
-StoreTraits WebHdfsStore::traits() const { return {.directories = true}; }
+StoreTraits WebHdfsStore::traits() const {
+  return {.directories = true, .parallel_requests = client_->config().connections};
+}
 
 // ---------------------------------------------------------------- whole objects
 
@@ -219,6 +221,68 @@ Result<std::unique_ptr<ReadQueue>> WebHdfsStore::NewReadQueue(int depth) {
   if (depth < 1) return InvalidArgumentError("a read queue has a depth of at least 1");
   return std::unique_ptr<ReadQueue>(
       std::make_unique<WebHdfsReadQueue>(depth, client_->config().connections));
+}
+
+// ---------------------------------------------------------------- unfinished files
+
+namespace {
+
+constexpr std::int64_t kLeftoverMillis = 24ll * 3600 * 1000;
+
+/// Names of objects whose parts stand below `path`, a session's directory or one in it.
+Status FindUnfinished(WebHdfsClient* client, const std::string& path, const std::string& name,
+                      std::vector<std::string>* names) {
+  ASSIGN_OR_RETURN(const std::vector<HdfsFileStatus> files, ListAll(client, path));
+  bool parts = false;
+  for (const HdfsFileStatus& file : files) {
+    if (!file.directory) {
+      parts = true;
+      continue;
+    }
+    RETURN_IF_ERROR(FindUnfinished(client, path + "/" + file.name,
+                                   Below(name, NameOfComponent(file.name)), names));
+  }
+  if (parts && ValidateObjectName(name).ok()) names->push_back(name);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> WebHdfsStore::ListUnfinished(const std::string& prefix) {
+  RETURN_IF_ERROR(ValidatePrefix(prefix));
+  const std::string top = TemporaryPath(client_->config(), "");
+  ASSIGN_OR_RETURN(const std::vector<HdfsFileStatus> entries, ListAll(client_.get(), top));
+  std::int64_t newest = 0;
+  for (const HdfsFileStatus& entry : entries) newest = std::max(newest, entry.modified_millis);
+  std::vector<std::string> names;
+  for (const HdfsFileStatus& entry : entries) {
+    if (entry.directory) {
+      RETURN_IF_ERROR(FindUnfinished(client_.get(), top + entry.name, "", &names));
+    } else if (entry.modified_millis < newest - kLeftoverMillis) {
+      // Of a small file that was never renamed. Both times are the NameNode's.
+      RETURN_IF_ERROR(client_->Delete(top + entry.name, /*recursive=*/false).status());
+    }
+  }
+  std::erase_if(names, [&](const std::string& name) {
+    return !prefix.empty() && name != prefix && !name.starts_with(prefix + "/");
+  });
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+Status WebHdfsStore::AbandonUnfinished(const std::string& name) {
+  RETURN_IF_ERROR(ValidateObjectName(name));
+  const std::string top = TemporaryPath(client_->config(), "");
+  ASSIGN_OR_RETURN(const std::vector<HdfsFileStatus> entries, ListAll(client_.get(), top));
+  const std::string below = client_->config().PathOf(name).substr(client_->config().root.size());
+  for (const HdfsFileStatus& entry : entries) {
+    if (!entry.directory) continue;
+    const std::string session = top + entry.name;
+    RETURN_IF_ERROR(client_->Delete(session + below, /*recursive=*/true).status());
+    RETURN_IF_ERROR(PruneBelow(client_.get(), session, /*itself=*/true));
+  }
+  return Status::Ok();
 }
 
 // ---------------------------------------------------------------- what HDFS does not have

@@ -60,6 +60,8 @@ class WebHdfsStore final : public Store {
   Result<std::unique_ptr<StoreLock>> TryLock(const std::string& name) override;
   Result<std::optional<std::uint64_t>> FreeBytes() override;
   Status Refresh(const std::string& prefix) override;
+  Result<std::vector<std::string>> ListUnfinished(const std::string& prefix) override;
+  Status AbandonUnfinished(const std::string& name) override;
 
  private:
   WebHdfsStore(Options options, std::shared_ptr<WebHdfsClient> client)

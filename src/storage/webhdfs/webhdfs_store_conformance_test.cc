@@ -11,8 +11,8 @@
 #include "net/http_client.h"
 #include "storage/conformance.h"
 #include "storage/open_store.h"
+#include "storage/webhdfs/test_hdfs_server.h"
 #include "storage/webhdfs/webhdfs_store.h"
-#include "tests/services/hdfs_server.h"
 
 namespace cairn {
 namespace {
@@ -20,8 +20,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-HdfsServer& Server() {
-  const auto server = HdfsServer::Shared();
+TestHdfsServer& Server() {
+  const auto server = TestHdfsServer::Shared();
   if (!server.ok()) {
     ADD_FAILURE() << server.status().ToString();
     std::abort();  // there is nothing to test against
@@ -75,7 +75,7 @@ TEST(HdfsStore, AnObjectIsAFileThatOthersRead) {
 }
 
 // The DataNode's own count, which it shows with a delay of seconds.
-long Fsyncs(const HdfsServer& server) {
+long Fsyncs(const TestHdfsServer& server) {
   const std::string text = Fetch("http://127.0.0.1:" + std::to_string(server.data_port()) +
                                  "/jmx?qry=Hadoop:service=DataNode,name=DataNodeActivity*");
   constexpr std::string_view kName = "\"FsyncCount\" : ";
@@ -84,7 +84,7 @@ long Fsyncs(const HdfsServer& server) {
 }
 
 TEST(HdfsStore, WhatWasAcknowledgedSurvivesAPowerCutOfTheServer) {
-  auto server = HdfsServer::Start({});
+  auto server = TestHdfsServer::Start({});
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   auto store = Open((*server)->Url("cut"));
   ASSERT_TRUE(store.ok()) << store.status().ToString();
@@ -119,7 +119,7 @@ TEST(HdfsStore, WhatWasAcknowledgedSurvivesAPowerCutOfTheServer) {
 }
 
 TEST(HdfsStore, ErrorsTellWhatIsWrong) {
-  auto server = HdfsServer::Start({.permissions = true});
+  auto server = TestHdfsServer::Start({.permissions = true});
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   // The superuser is who started the server, whatever its name is here.
   const auto denied = Open((*server)->Url("no/place"), "mallory");
@@ -144,9 +144,28 @@ TEST(HdfsStore, ErrorsTellWhatIsWrong) {
   EXPECT_THAT(std::string(unreachable.status().message()), HasSubstr(gone));
 }
 
+TEST(HdfsStore, WhatAKilledWriterLeavesIsFoundAndGivenUp) {
+  const std::string url = Server().FreshUrl();
+  auto store = Open(url);
+  ASSERT_TRUE(store.ok());
+  const std::string part(64u << 10, 'x');
+  auto session = (*store)->NewWriteSession(WriteMode::kAuto);
+  const auto object = (*session)->Open("a/b:c", {.bytes = 2 * part.size()});
+  ASSERT_TRUE(object.ok()) << object.status().ToString();
+  ASSERT_TRUE((*session)->Append(*object, std::as_bytes(std::span(part)), false, 1).ok());
+  ASSERT_TRUE((*session)->WaitPart().ok());
+
+  auto other = Open(url);  // sees what a session that was killed here would leave
+  EXPECT_EQ(*(*other)->ListUnfinished(""), std::vector<std::string>{"a/b:c"});
+  EXPECT_EQ(*(*other)->ListUnfinished("a"), std::vector<std::string>{"a/b:c"});
+  EXPECT_TRUE((*other)->ListUnfinished("b")->empty());
+  EXPECT_TRUE((*other)->List("")->prefixes.empty());
+  EXPECT_TRUE((*other)->AbandonUnfinished("a/b:c").ok());
+  EXPECT_TRUE((*other)->ListUnfinished("")->empty());
+  EXPECT_TRUE((*other)->AbandonUnfinished("a/b:c").ok());
+}
+
 TEST(HdfsStore, OpenStoreKnowsHdfs) {
-  auto store = OpenStore(Server().Url("by url"));
-  EXPECT_TRUE(store.status().Is(Code::kInvalidArgument) || store.ok());
   auto encoded = OpenStore(Server().Url("by%20url"));
   ASSERT_TRUE(encoded.ok()) << encoded.status().ToString();
   EXPECT_TRUE((*encoded)->Put("x", "1").ok());

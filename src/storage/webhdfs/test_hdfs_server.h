@@ -13,19 +13,19 @@
 namespace cairn {
 
 /// A NameNode and a DataNode in one process of its own, on loopback and in a temporary directory.
-/// scripts/service_hdfs prepares it when it is not there. Destruction ends the process.
-class HdfsServer {
+/// `scripts/service hdfs` builds it. Destruction ends the process.
+class TestHdfsServer {
  public:
   struct Options {
     bool permissions = false;  // keep users apart
   };
 
   /// The one that all tests of a program share, started when first asked for.
-  static Result<HdfsServer*> Shared();
-  static Result<std::unique_ptr<HdfsServer>> Start(const Options& options);
-  ~HdfsServer();
-  HdfsServer(const HdfsServer&) = delete;
-  HdfsServer& operator=(const HdfsServer&) = delete;
+  static Result<TestHdfsServer*> Shared();
+  static Result<std::unique_ptr<TestHdfsServer>> Start(const Options& options);
+  ~TestHdfsServer();
+  TestHdfsServer(const TestHdfsServer&) = delete;
+  TestHdfsServer& operator=(const TestHdfsServer&) = delete;
 
   std::uint16_t http_port() const { return http_port_; }
   std::uint16_t rpc_port() const { return rpc_port_; }
@@ -38,7 +38,7 @@ class HdfsServer {
   Status KillAndRestart();
 
  private:
-  HdfsServer() = default;
+  TestHdfsServer() = default;
   Status Launch();
   void Kill(int signal);
 

@@ -1,4 +1,4 @@
-#include "tests/services/hdfs_server.h"
+#include "storage/webhdfs/test_hdfs_server.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -12,9 +12,9 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -25,18 +25,10 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(120);
 
-/// What the command prints; an error when it fails.
-Result<std::string> OutputOf(const std::string& command) {
-  FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return InternalError("cannot run " + command);
-  std::string output;
-  std::array<char, 4096> buffer{};
-  while (const std::size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    output.append(buffer.data(), count);
-  }
-  if (pclose(pipe) != 0) return InternalError(command + " failed; see above");
-  while (output.ends_with('\n')) output.pop_back();
-  return output;
+/// Built by `scripts/service hdfs`; tests run in the repository's root.
+std::string Program() {
+  const char* const named = std::getenv("CAIRN_ONE_NODE_HDFS");
+  return named != nullptr ? named : ".cache/services/bin/one-node-hdfs";
 }
 
 /// Ports that are free now. All are held until the last is known, so that they differ.
@@ -65,15 +57,15 @@ std::string Contents(const std::string& path) {
 
 }  // namespace
 
-Result<HdfsServer*> HdfsServer::Shared() {
+Result<TestHdfsServer*> TestHdfsServer::Shared() {
   // Never destroyed by a static destructor: the kernel ends it with this process.
-  static auto* const server = new Result<std::unique_ptr<HdfsServer>>(Start({}));
+  static auto* const server = new Result<std::unique_ptr<TestHdfsServer>>(Start({}));
   if (!server->ok()) return server->status();
   return (*server)->get();
 }
 
-Result<std::unique_ptr<HdfsServer>> HdfsServer::Start(const Options& options) {
-  std::unique_ptr<HdfsServer> server(new HdfsServer);
+Result<std::unique_ptr<TestHdfsServer>> TestHdfsServer::Start(const Options& options) {
+  std::unique_ptr<TestHdfsServer> server(new TestHdfsServer);
   server->permissions_ = options.permissions;
   const std::vector<std::uint16_t> ports = FreePorts(3);
   server->rpc_port_ = ports[0];
@@ -83,20 +75,23 @@ Result<std::unique_ptr<HdfsServer>> HdfsServer::Start(const Options& options) {
   return server;
 }
 
-Status HdfsServer::Launch() {
-  ASSIGN_OR_RETURN(const std::string command, OutputOf(CAIRN_SERVICE_HDFS));
-  const std::string log = directory_ / "log";
-  std::string line = "set -f; exec " + command;
-  line += " " + (directory_ / "run");
-  for (const std::uint16_t port : {rpc_port_, http_port_, data_port_}) {
-    line += " " + std::to_string(port);
+Status TestHdfsServer::Launch() {
+  const std::string program = Program();
+  if (access(program.c_str(), X_OK) != 0) {
+    return NotFoundError("there is no HDFS to test with: build it with `scripts/service hdfs`");
   }
-  line += permissions_ ? " true" : " false";
-  line += " >'" + log + "' 2>&1";
+  const std::string log = directory_ / "log";
+  const std::string run = directory_ / "run";
+  const std::array<std::string, 3> ports = {std::to_string(rpc_port_), std::to_string(http_port_),
+                                            std::to_string(data_port_)};
   pid_ = fork();
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+    const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(out, 1);
+    dup2(out, 2);
+    execl(program.c_str(), program.c_str(), run.c_str(), ports[0].c_str(), ports[1].c_str(),
+          ports[2].c_str(), permissions_ ? "true" : "false", nullptr);
     _exit(127);
   }
   const auto begun = std::chrono::steady_clock::now();
@@ -114,25 +109,25 @@ Status HdfsServer::Launch() {
   return Status::Ok();
 }
 
-void HdfsServer::Kill(int signal) {
+void TestHdfsServer::Kill(int signal) {
   if (pid_ <= 0) return;
   kill(pid_, signal);
   waitpid(pid_, nullptr, 0);
   pid_ = -1;
 }
 
-HdfsServer::~HdfsServer() { Kill(SIGKILL); }
+TestHdfsServer::~TestHdfsServer() { Kill(SIGKILL); }
 
-Status HdfsServer::KillAndRestart() {
+Status TestHdfsServer::KillAndRestart() {
   Kill(SIGKILL);
   std::remove((directory_ / "log").c_str());
   return Launch();
 }
 
-std::string HdfsServer::Url(const std::string& path) const {
+std::string TestHdfsServer::Url(const std::string& path) const {
   return "hdfs://127.0.0.1:" + std::to_string(http_port_) + "/" + path;
 }
 
-std::string HdfsServer::FreshUrl() { return Url("t" + std::to_string(urls_++)); }
+std::string TestHdfsServer::FreshUrl() { return Url("t" + std::to_string(urls_++)); }
 
 }  // namespace cairn
