@@ -1,6 +1,7 @@
 # Third-party libraries, found once and exposed under one naming scheme: cairn_dep::<name>.
 #
-#   cairn_find_runtime_dependencies()  uring xxhash isal zstd fmt spdlog json simdjson threads: what libcairn.a links.
+#   cairn_find_runtime_dependencies()  uring xxhash isal zstd fmt spdlog json simdjson curl crypto threads: what libcairn.a
+#                                      links.
 #                                      The installed package config includes this same file, so a user's
 #                                      find_package(cairn) finds exactly what the build found.
 #   cairn_find_dependency_onnx()       onnx, for the library cairn::predict; CAIRN_ONNX_FOUND says whether it is there. The
@@ -40,6 +41,8 @@ macro(cairn_find_runtime_dependencies)
   _cairn_dep(json nlohmann_json::nlohmann_json)
   find_package(simdjson REQUIRED QUIET)
   _cairn_dep(simdjson simdjson::simdjson)
+  _cairn_pkg(curl "libcurl>=7.85")
+  _cairn_pkg(crypto "libcrypto>=3.0")
 endmacro()
 
 # By hand: Debian's ONNXConfig.cmake names protobuf's target without looking for it.

@@ -16,6 +16,7 @@
 
 #include <cairn/dtype.h>
 #include <cairn/status.h>
+#include <cairn/storage_options.h>
 #include <cairn/table_rows.h>
 #include <cairn/value.h>
 
@@ -106,7 +107,7 @@ struct CheckpointInfo {
   std::int64_t step = 0;
   std::string kind;   // "full" or "increment"
   std::string chain;  // of an increment: "cumulative" or "consecutive"
-  std::string path;   // of the checkpoint's directory
+  std::string path;   // of the checkpoint's directory; a URL on a bucket
   std::uint64_t bytes = 0;
   Value metrics;
   Value metadata;
@@ -216,7 +217,7 @@ struct RestoreRequest {
   std::set<std::string> allocate_names;  // … or, when not empty, for these (also when in `into`)
   std::optional<std::int64_t> step;      // the newest of that step, instead of the latest
   std::string id;
-  std::string path;      // a checkpoint's directory, anywhere
+  std::string path;      // a checkpoint's directory, anywhere, or its URL
   bool strict = true;    // every stored tensor wanted, every wanted one stored
   bool partial = false;  // with strict: stored tensors that nobody wants are skipped, not refused
   std::map<std::string, std::string> rename;  // stored name → target name
@@ -265,8 +266,11 @@ enum class OnBusy : std::uint8_t { kWait, kSkip };
 enum class DiskWrites : std::uint8_t { kAuto, kDirect, kBuffered };
 
 struct ManagerOptions {
-  std::string directory;  // a path; it is made when missing (unless read_only)
-  std::string job;        // "" adopts the directory's job, or makes a new one in a fresh one
+  /// A path, file:///path, s3://bucket/prefix or hdfs://host:port/path; a local directory is made
+  /// when missing (unless read_only).
+  std::string directory;
+  StorageOptions storage;  // for buckets and clusters
+  std::string job;         // "" adopts the directory's job, or makes a new one in a fresh one
   std::uint64_t run =
       0;  // a supervisor's run number: a lower one is refused once a higher was seen
   Retention retention;

@@ -35,7 +35,7 @@ namespace cairn {
 
 /// When to save, where to, and what to keep.
 struct CheckpointConfig {
-  std::string checkpoint_dir;                           // a path; made when missing
+  std::string checkpoint_dir;                           // a path or URL, as ManagerOptions has it
   std::optional<std::int64_t> max_num_checkpoints = 3;  // the newest stay; nullopt: all
   /// A save follows step s of epoch e when both divide: e % epoch_interval == 0 and
   /// s % step_interval == 0. Whatever they are, the end of the training, Stop and SIGTERM save too.

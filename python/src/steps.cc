@@ -63,7 +63,8 @@ class Steps {
 
 Result<std::unique_ptr<CheckpointManager>> OpenWatched(ManagerOptions options) {
   if (!Steps::Get()->watching()) return CheckpointManager::Open(std::move(options));
-  auto env = LocalEnvironment(options.directory, !options.read_only);
+  auto env =
+      EnvironmentAt(options.directory, {.create = !options.read_only, .storage = options.storage});
   if (!env.ok()) return env.status();
   env->on_step = [](std::string_view name) { Steps::Get()->Begin(name); };
   return OpenManager(std::move(options), *std::move(env));

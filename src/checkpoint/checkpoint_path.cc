@@ -10,24 +10,41 @@
 #include "checkpoint/manager.h"
 #include "checkpoint/names.h"
 #include "format/json.h"
+#include "storage/open_store.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::size_t kMaxComponent = 255;
 
-bool IsFile(const std::filesystem::path& path) {
+/// The repository's place and the directory's name, with links resolved: "..", and a link to a
+/// checkpoint, lead to the repository that it is in.
+Result<Place> ResolvedPlace(const std::string& path) {
+  if (IsRemote(path)) return SplitRemote(path);
+  ASSIGN_OR_RETURN(const std::string local, LocalPath(path));
   std::error_code error;
-  return std::filesystem::is_regular_file(path, error);
+  const std::filesystem::path clean = std::filesystem::canonical(local, error);
+  if (error) return PermissionDeniedError("\"" + path + "\": " + error.message());
+  return Place{clean.parent_path().string(), clean.filename().string()};
 }
 
 }  // namespace
+
+Result<Place> PlaceOfCheckpoint(const std::string& path) {
+  if (IsRemote(path)) return SplitRemote(path);
+  ASSIGN_OR_RETURN(const std::string local, LocalPath(path));
+  std::error_code error;
+  std::filesystem::path clean = std::filesystem::absolute(local, error).lexically_normal();
+  if (!clean.has_filename()) clean = clean.parent_path();
+  return Place{clean.parent_path().string(), clean.filename().string()};
+}
 
 Status CheckPath(const std::string& path) {
   if (path.empty()) return InvalidArgumentError("the directory's name is empty");
   if (path.find('\0') != path.npos) {
     return InvalidArgumentError("the directory's name contains a NUL");
   }
+  if (IsRemote(path)) return Status::Ok();  // its store knows what it can hold
   std::size_t longest = 0;
   for (std::size_t begin = 0; begin < path.size();) {
     const std::size_t end = std::min(path.find('/', begin), path.size());
@@ -45,36 +62,38 @@ Status CheckPath(const std::string& path) {
 
 Result<Environment> ExistingDirectory(const std::string& path) {
   RETURN_IF_ERROR(CheckPath(path));
+  if (IsRemote(path)) return EnvironmentAt(path, {.create = false});
+  ASSIGN_OR_RETURN(const std::string local, LocalPath(path));
   std::error_code error;
-  const auto status = std::filesystem::status(path, error);
+  const auto status = std::filesystem::status(local, error);
   if (status.type() == std::filesystem::file_type::not_found) {
     return NotFoundError("there is no directory \"" + path + "\"");
   }
   if (!error && !std::filesystem::is_directory(status)) {
     return InvalidArgumentError("\"" + path + "\" is a file, not a directory");
   }
-  return LocalEnvironment(path, /*create=*/false);
+  return EnvironmentAt(path, {.create = false});
 }
 
 bool IsCheckpointDirectory(const std::string& path) {
-  const std::filesystem::path directory(path);
-  return IsFile(directory / names::kManifest) && !IsFile(directory / names::kRepository);
+  const auto env = EnvironmentAt(path, {.create = false});
+  return env.ok() && env->store->Stat(std::string(names::kManifest)).ok() &&
+         !env->store->Stat(std::string(names::kRepository)).ok();
 }
 
 Result<PlacedCheckpoint> ReadCheckpointAt(const std::string& path) {
   RETURN_IF_ERROR(ExistingDirectory(path).status());
-  // Links resolved: "..", and a link to a checkpoint, lead to the repository that it is in.
-  std::error_code error;
-  const std::filesystem::path clean = std::filesystem::canonical(path, error);
-  if (error) return PermissionDeniedError("\"" + path + "\": " + error.message());
-  if (!IsFile(clean / names::kManifest)) {
+  ASSIGN_OR_RETURN(const Place place, ResolvedPlace(path));
+  PlacedCheckpoint placed;
+  ASSIGN_OR_RETURN(placed.env, EnvironmentAt(place.where, {.create = false}));
+  const std::string& name = place.name;
+  const auto committed = placed.env.store->Stat(names::Path(name, names::kManifest));
+  if (committed.status().Is(Code::kNotFound)) {
     return NotFoundError("\"" + path + "\" is not a checkpoint (it has no manifest.json)");
   }
-  PlacedCheckpoint placed;
-  ASSIGN_OR_RETURN(placed.env, LocalEnvironment(clean.parent_path().string(), /*create=*/false));
-  const std::string name = clean.filename().string();
+  if (!committed.ok()) return committed.status();
   RepositoryReader reader(placed.env.store.get());
-  if (IsFile(clean.parent_path() / names::kRepository)) {
+  if (placed.env.store->Stat(std::string(names::kRepository)).ok()) {
     ASSIGN_OR_RETURN(RepositoryView view, reader.Read());
     for (Checkpoint& checkpoint : view.checkpoints) {
       if (checkpoint.directory != name) continue;

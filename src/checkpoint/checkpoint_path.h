@@ -6,10 +6,11 @@
 
 #include "checkpoint/environment.h"
 #include "checkpoint/repository.h"
+#include "storage/open_store.h"
 
 namespace cairn {
 
-/// A checkpoint named by the path of its directory, in a repository or standing alone.
+/// A checkpoint named by the path or URL of its directory, in a repository or standing alone.
 struct PlacedCheckpoint {
   Environment env;  // of the directory above it
   Checkpoint checkpoint;
@@ -21,6 +22,10 @@ Result<PlacedCheckpoint> ReadCheckpointAt(const std::string& path);
 
 /// True when the directory holds a manifest and no repository record: a checkpoint by itself.
 bool IsCheckpointDirectory(const std::string& path);
+
+/// The repository that a checkpoint's directory lies in, and the directory's name; nothing is
+/// looked at, links stay.
+Result<Place> PlaceOfCheckpoint(const std::string& path);
 
 /// InvalidArgument, without repeating the whole of it, for a path that no file system takes: empty,
 /// too long, with a NUL.

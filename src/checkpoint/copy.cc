@@ -36,6 +36,19 @@ bool IsGone(Store* store, const Checkpoint& checkpoint) {
       .Is(Code::kNotFound);
 }
 
+/// The same repository under two names; false when that cannot be told.
+bool SamePlace(const std::string& a, const std::string& b) {
+  const auto without_slash = [](std::string_view where) {
+    while (where.ends_with('/')) where.remove_suffix(1);
+    return where;
+  };
+  if (IsRemote(a) || IsRemote(b)) return without_slash(a) == without_slash(b);
+  const auto first = LocalPath(a);
+  const auto second = LocalPath(b);
+  std::error_code error;
+  return first.ok() && second.ok() && std::filesystem::equivalent(*first, *second, error);
+}
+
 /// Copies from one repository into one other. One use, one thread.
 class Copier {
  public:
@@ -207,8 +220,7 @@ Result<CopyReport> CopyInto(const Environment& source, const RepositoryView& vie
 Result<CopyReport> CopyCheckpoints(const CopyRequest& request, const TransferControl& control) {
   ASSIGN_OR_RETURN(const Environment source, ExistingDirectory(request.source));
   RETURN_IF_ERROR(CheckPath(request.target));
-  std::error_code error;
-  if (std::filesystem::equivalent(request.source, request.target, error)) {
+  if (SamePlace(request.source, request.target)) {
     return InvalidArgumentError("\"" + request.source + "\" and \"" + request.target +
                                 "\" are the same repository");
   }
@@ -216,7 +228,7 @@ Result<CopyReport> CopyCheckpoints(const CopyRequest& request, const TransferCon
   ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
   ASSIGN_OR_RETURN(const std::vector<const Checkpoint*> chosen,
                    ChooseForCopy(view, request.source, request));
-  ASSIGN_OR_RETURN(const Environment target, LocalEnvironment(request.target, /*create=*/true));
+  ASSIGN_OR_RETURN(const Environment target, EnvironmentAt(request.target, {.create = true}));
   return CopyInto(source, view, chosen, target, request, control);
 }
 

@@ -60,8 +60,15 @@ class HiddenDirectory {
 /// The absolute path of a directory that may be made.
 Result<std::filesystem::path> CheckOut(const std::string& out) {
   RETURN_IF_ERROR(CheckPath(out));
+  if (IsRemote(out)) {
+    return InvalidArgumentError(
+        "\"" + out +
+        "\": an export is a plain local directory, which appears whole or not at all; export to a "
+        "local path and upload that, or copy the checkpoint (`cairn checkpoint copy`)");
+  }
+  ASSIGN_OR_RETURN(const std::string local, LocalPath(out));
   std::error_code error;
-  std::filesystem::path path = std::filesystem::absolute(out, error).lexically_normal();
+  std::filesystem::path path = std::filesystem::absolute(local, error).lexically_normal();
   if (error) return InvalidArgumentError("\"" + out + "\": " + error.message());
   if (!path.has_filename()) path = path.parent_path();
   const auto parent = std::filesystem::status(path.parent_path(), error);
@@ -101,7 +108,7 @@ class Exporter {
     }
     HiddenDirectory hidden;
     RETURN_IF_ERROR(hidden.Make(out.parent_path(), IdSource::System()));
-    ASSIGN_OR_RETURN(const Environment env, LocalEnvironment(hidden.path(), /*create=*/false));
+    ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(hidden.path(), {.create = false}));
     RETURN_IF_ERROR(CheckRoom(env, files_.bytes()));
     std::vector<std::string> created;
     ASSIGN_OR_RETURN(const std::vector<ManifestFile> written,

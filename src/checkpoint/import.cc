@@ -81,6 +81,11 @@ class ImportSource {
 
   Status Open(const ImportRequest& request) {
     RETURN_IF_ERROR(CheckPath(request.source));
+    if (IsRemote(request.source)) {
+      return InvalidArgumentError("\"" + request.source +
+                                  "\": an import reads local files; download them first, or copy a "
+                                  "repository (`cairn checkpoint copy`)");
+    }
     std::error_code error;
     const fs::file_status status = fs::status(request.source, error);
     if (status.type() == fs::file_type::not_found) {
@@ -267,7 +272,7 @@ Result<ImportReport> ImportCheckpoint(const ImportRequest& request,
                      LineagePath(fs::absolute(request.source, error).lexically_normal().string())}};
   save.blocking = true;
 
-  ASSIGN_OR_RETURN(const Environment env, LocalEnvironment(request.directory, /*create=*/true));
+  ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(request.directory, {.create = true}));
   ManagerOptions options;
   options.directory = request.directory;
   options.retention.keep_last.reset();  // a tool removes nothing

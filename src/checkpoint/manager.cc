@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -13,6 +12,7 @@
 #include "base/worker_pool.h"
 #include "checkpoint/arena.h"
 #include "checkpoint/chain.h"
+#include "checkpoint/checkpoint_path.h"
 #include "checkpoint/committer.h"
 #include "checkpoint/generation.h"
 #include "checkpoint/names.h"
@@ -25,7 +25,6 @@
 #include "checkpoint/snapshot.h"
 #include "checkpoint/stored_tables.h"
 #include "format/json.h"
-#include "storage/local/local_store.h"
 
 namespace cairn {
 namespace {
@@ -75,14 +74,10 @@ std::string StepsOf(const RepositoryView& view) {
 /// `job`: whose checkpoints are not foreign; "": all are.
 Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string& participant,
                                 const std::string& job) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(request.path, error);
-  std::filesystem::path clean = path.lexically_normal();
-  if (!clean.has_filename()) clean = clean.parent_path();
-  const std::string where = clean.string();
-  ASSIGN_OR_RETURN(const Environment other,
-                   LocalEnvironment(clean.parent_path().string(), /*create=*/false));
-  const std::string directory = clean.filename().string();
+  ASSIGN_OR_RETURN(const Place place, PlaceOfCheckpoint(request.path));
+  const std::string where = place.where + (place.where.ends_with('/') ? "" : "/") + place.name;
+  ASSIGN_OR_RETURN(const Environment other, EnvironmentAt(place.where, {.create = false}));
+  const std::string& directory = place.name;
   const auto manifest = other.store->Stat(names::Path(directory, names::kManifest));
   if (manifest.status().Is(Code::kNotFound)) {
     return NotFoundError("\"" + where + "\" is not a checkpoint (it has no manifest.json)");
@@ -598,10 +593,10 @@ Status Manager::Delete(const std::string& id) {
 
 }  // namespace
 
-Result<Environment> LocalEnvironment(const std::string& directory, bool create) {
-  if (directory.empty()) return InvalidArgumentError("the directory's name is empty");
+Result<Environment> EnvironmentAt(const std::string& where, const OpenStoreOptions& options) {
+  if (where.empty()) return InvalidArgumentError("the directory's name is empty");
   Environment env;
-  ASSIGN_OR_RETURN(env.store, OpenLocalStore(directory, create));
+  ASSIGN_OR_RETURN(env.store, OpenStore(where, options));
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   env.host = host;
@@ -623,7 +618,8 @@ Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string
 
 Result<std::unique_ptr<CheckpointManager>> CheckpointManager::Open(ManagerOptions options) {
   RETURN_IF_ERROR(ValidateOptions(options));
-  ASSIGN_OR_RETURN(Environment env, LocalEnvironment(options.directory, !options.read_only));
+  ASSIGN_OR_RETURN(Environment env, EnvironmentAt(options.directory, {.create = !options.read_only,
+                                                                      .storage = options.storage}));
   return OpenManager(std::move(options), std::move(env));
 }
 

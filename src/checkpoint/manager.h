@@ -6,6 +6,7 @@
 
 #include "checkpoint/environment.h"
 #include "checkpoint/layout.h"
+#include "storage/open_store.h"
 
 namespace cairn {
 
@@ -14,7 +15,7 @@ namespace cairn {
 Result<std::unique_ptr<CheckpointManager>> OpenManager(ManagerOptions options, Environment env,
                                                        LayoutLimits limits = {});
 
-/// The environment of this process for a directory: the local store, the system's clock and ids.
-Result<Environment> LocalEnvironment(const std::string& directory, bool create);
+/// The environment of this process for a path or URL: its store, the system's clock and ids.
+Result<Environment> EnvironmentAt(const std::string& where, const OpenStoreOptions& options);
 
 }  // namespace cairn

@@ -517,7 +517,7 @@ Result<MergeReport> MergeCheckpoints(const MergeRequest& request, const Transfer
     parts.push_back(std::move(env));
   }
   ASSIGN_OR_RETURN(std::vector<MergePart> chosen, ChooseForMerge(parts, request));
-  ASSIGN_OR_RETURN(const Environment target, LocalEnvironment(request.target, /*create=*/true));
+  ASSIGN_OR_RETURN(const Environment target, EnvironmentAt(request.target, {.create = true}));
   return MergeInto(std::move(chosen), target, request, control);
 }
 

@@ -222,7 +222,7 @@ Result<SavedVars> SaveVars(const std::string& directory, std::span<const Variabl
   // What is wrong with the variables is said before a directory is made.
   RETURN_IF_ERROR(Sorted(variables).status());
   if (!options.filename.empty()) RETURN_IF_ERROR(SingleFileName(options.filename).status());
-  ASSIGN_OR_RETURN(const Environment env, LocalEnvironment(directory, /*create=*/true));
+  ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(directory, {.create = true}));
   auto saved = SaveVarsTo(env, directory, variables, options);
   if (!saved.ok()) return saved.status().WithContext("save variables into \"" + directory + "\"");
   return saved;

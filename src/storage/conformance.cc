@@ -344,8 +344,9 @@ TEST_P(StoreConformance, TakesEveryValidName) {
   std::string deep = "deep";
   for (int i = 0; i < 12; ++i) deep += "/level " + std::to_string(i);
   // Not the full 1,024 bytes: a store may stand under a prefix of its own.
-  std::string longest = std::string(255, 'x');
-  for (int i = 0; i < 2; ++i) longest += "/" + std::string(255, static_cast<char>('a' + i));
+  const std::size_t component = under_test_.longest_component;
+  std::string longest = std::string(component, 'x');
+  for (int i = 0; i < 2; ++i) longest += "/" + std::string(component, static_cast<char>('a' + i));
   const std::vector<std::string> names = {
       "plain",
       "with space",

@@ -34,6 +34,9 @@ struct StoreUnderTest {
   /// Objects in the test of long listings. A store whose server answers in pages says more than a
   /// page here (S3: 1,000); on a disk each costs a sync.
   int long_listing = 60;
+  /// The longest component of a name that is put twice. A server over a file system may need some
+  /// of the 255 bytes for a temporary name of its own.
+  std::size_t longest_component = 255;
 };
 
 struct StoreFactory {

@@ -15,11 +15,12 @@ namespace cairn {
 
 /// What a store can do beyond the interface's promises.
 struct StoreTraits {
-  bool create_only = true;   // Create() admits one winner among concurrent callers
-  bool hard_links = false;   // Link() works, MoveToPool() too
-  bool locks = false;        // TryLock() works
-  bool direct_io = false;    // bulk data bypasses the page cache
-  bool directories = false;  // empty directories exist and are worth pruning
+  bool create_only = true;    // Create() admits one winner among concurrent callers
+  bool hard_links = false;    // Link() works, MoveToPool() too
+  bool locks = false;         // TryLock() works
+  bool direct_io = false;     // bulk data bypasses the page cache
+  bool directories = false;   // empty directories exist and are worth pruning
+  int parallel_requests = 1;  // calls worth making at once, from as many threads
 };
 
 struct ObjectInfo {
@@ -172,6 +173,16 @@ class Store {
   /// Renames `name` to `pool_name` for a later NewObject::reuse, if it has no other name and nobody
   /// has it open; false (and nothing done) otherwise.
   virtual Result<bool> MoveToPool(const std::string& name, const std::string& pool_name) = 0;
+
+  /// Names at or below `prefix` that write sessions of any process have begun, and neither finished
+  /// nor given up: what a killed writer leaves, and what living ones are writing. Only on stores
+  /// where such a thing is not an object and costs space.
+  virtual Result<std::vector<std::string>> ListUnfinished(const std::string& /*prefix*/) {
+    return std::vector<std::string>();
+  }
+  /// Gives up all that was begun under that name; a session that is still writing it fails. OK when
+  /// there is nothing.
+  virtual Status AbandonUnfinished(const std::string& /*name*/) { return Status::Ok(); }
 
   /// An exclusive lock for a living process, or Unavailable when it is held; Unimplemented without
   /// locks.

@@ -433,7 +433,7 @@ Result<std::unique_ptr<Trainer>> Trainer::Open(TrainerOptions options) {
   Environment env;
   if (options.checkpoint_config) {
     ASSIGN_OR_RETURN(env,
-                     LocalEnvironment(options.checkpoint_config->checkpoint_dir, /*create=*/true));
+                     EnvironmentAt(options.checkpoint_config->checkpoint_dir, {.create = true}));
   }
   return OpenTrainer(std::move(options), std::move(env));
 }

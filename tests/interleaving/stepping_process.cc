@@ -133,7 +133,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   SetLogSink([](LogLevel, std::string_view) {});
-  auto env = LocalEnvironment(settings->options.directory, /*create=*/true);
+  auto env = EnvironmentAt(settings->options.directory, {.create = true});
   if (!env.ok()) {
     AnswerError(env.status());
     return 1;

@@ -144,7 +144,7 @@ class StoppedProcessTest : public testing::Test {
     return last;
   }
   RepositoryView Read() {
-    auto env = LocalEnvironment(dir_.repository(), false);
+    auto env = EnvironmentAt(dir_.repository(), {.create = false});
     EXPECT_TRUE(env.ok());
     auto view = RepositoryReader(env->store.get()).Read();
     EXPECT_TRUE(view.ok()) << view.status().ToString();

@@ -48,7 +48,7 @@ const std::vector<std::string> kSteps = {
 };
 
 void CheckRepository(const std::string& directory, std::uint64_t seed, std::int64_t acknowledged) {
-  auto env = LocalEnvironment(directory, false);
+  auto env = EnvironmentAt(directory, {.create = false});
   ASSERT_TRUE(env.ok()) << env.status().ToString();
   auto manager = OpenManager({.directory = directory, .read_only = true}, *env);
   if (!manager.ok() && acknowledged < 0) return;  // killed before cairn.json
@@ -80,7 +80,7 @@ void CheckRepository(const std::string& directory, std::uint64_t seed, std::int6
 }
 
 bool LatestIsIncrement(const std::string& directory) {
-  auto env = LocalEnvironment(directory, false);
+  auto env = EnvironmentAt(directory, {.create = false});
   if (!env.ok()) return false;
   auto reader = OpenManager({.directory = directory, .read_only = true}, *env);
   if (!reader.ok()) return false;

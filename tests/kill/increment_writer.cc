@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   std::atomic<long> kill_count = std::atol(argv[5]);
   const long kill_delay_us = std::atol(argv[6]);
 
-  auto env = cairn::LocalEnvironment(directory, true);
+  auto env = cairn::EnvironmentAt(directory, {.create = true});
   if (!env.ok()) return Fail(env.status());
   std::string prefix;
   env->on_step = [&](std::string_view name) {

@@ -29,7 +29,7 @@ const std::vector<std::string> kSteps = {
 /// `acknowledged`.
 void CheckRepository(const std::string& directory, std::uint64_t seed, int ranks,
                      std::int64_t acknowledged) {
-  auto env = LocalEnvironment(directory, false);
+  auto env = EnvironmentAt(directory, {.create = false});
   ASSERT_TRUE(env.ok()) << env.status().ToString();
   auto manager = OpenManager({.directory = directory, .read_only = true}, *env);
   if (!manager.ok() && acknowledged < 0) return;  // killed before cairn.json

@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   const int rank = argc == 9 ? std::atoi(argv[7]) : 0;
   const int ranks = argc == 9 ? std::atoi(argv[8]) : 1;
 
-  auto env = cairn::LocalEnvironment(directory, true);
+  auto env = cairn::EnvironmentAt(directory, {.create = true});
   if (!env.ok()) return Fail(env.status());
   env->on_step = [&](std::string_view name) {
     board->SetStep(name);

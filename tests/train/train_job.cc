@@ -97,7 +97,7 @@ Status ExchangeGradients(const Arguments& arguments, std::vector<float>* own) {
 
 Result<Environment> MakeEnvironment(const Arguments& arguments, kill::Blackboard* board,
                                     std::atomic<long>* kill_count) {
-  auto env = LocalEnvironment(arguments.directory, true);
+  auto env = EnvironmentAt(arguments.directory, {.create = true});
   if (!env.ok()) return env;
   env->on_step = [&arguments, board, kill_count](std::string_view name) {
     board->SetStep(name);

@@ -84,7 +84,7 @@ class Job {
 
   /// The step that the next start must resume from; 0 when there is no checkpoint.
   std::int64_t LatestStep() const {
-    auto env = LocalEnvironment((root_ / "repository").string(), false);
+    auto env = EnvironmentAt((root_ / "repository").string(), {.create = false});
     if (!env.ok()) return 0;
     auto reader = OpenManager({.read_only = true}, *env);
     if (!reader.ok()) return 0;  // killed before cairn.json

@@ -133,7 +133,7 @@ Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const std:
   files.AddBytes(std::string(kInferenceModel), part, std::move(model));
   files.AddBytes(std::string(kInferenceSignature), part, EncodeSignature(report.signature));
   files.AddBytes(names::Path(part, kVariablesFile), part, EncodeVariableRoles(roles));
-  ASSIGN_OR_RETURN(const Environment env, LocalEnvironment(request.directory, /*create=*/true));
+  ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(request.directory, {.create = true}));
   ASSIGN_OR_RETURN(report.info, CommitOnlySave(env, request.directory, std::move(files),
                                                "inference", request.control));
   report.model_path = report.info.path + "/" + std::string(kInferenceModel);

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cairn/status.h>
+
+namespace cairn {
+
+// What S3 answers, as structs. Pure decoders: bytes in, structs out. All of them give Corruption
+// for bytes that are no such reply.
+
+/// The body of an error: <Error>.
+struct S3Error {
+  std::string code;
+  std::string message;
+  std::string region;  // where the bucket is, when that was the mistake
+};
+Result<S3Error> DecodeS3Error(std::string_view body);
+
+/// One page of ListObjectsV2.
+struct S3ListPage {
+  struct Object {
+    std::string key;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Object> objects;
+  std::vector<std::string> prefixes;  // with the trailing delimiter
+  std::string next;                   // continuation token; "" after the last page
+};
+Result<S3ListPage> DecodeListPage(std::string_view body);
+
+/// CreateMultipartUpload: the upload's id.
+Result<std::string> DecodeCreatedUpload(std::string_view body);
+
+/// CompleteMultipartUpload, which may say 200 and then fail: the object's ETag. An <Error> in the
+/// body is given in `error`.
+struct S3Completed {
+  std::string etag;
+  S3Error error;  // code "" when it succeeded
+};
+Result<S3Completed> DecodeCompleted(std::string_view body);
+
+/// One page of ListMultipartUploads.
+struct S3UploadPage {
+  struct Upload {
+    std::string key;
+    std::string id;
+  };
+  std::vector<Upload> uploads;
+  bool truncated = false;
+  std::string next_key;
+  std::string next_id;
+};
+Result<S3UploadPage> DecodeUploadPage(std::string_view body);
+
+}  // namespace cairn

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cairn/status.h>
+#include <cairn/storage_options.h>
+
+#include "base/ids.h"
+#include "base/thread_annotations.h"
+#include "storage/s3/s3_client.h"
+#include "storage/store.h"
+
+namespace cairn {
+
+struct S3StoreOptions {
+  std::string url;  // s3://bucket/prefix
+  StorageOptions storage;
+  S3Environment environment;
+  IdSource* ids = IdSource::System();  // of the probe's name. Borrowed.
+};
+
+/// A bucket, or what is under a prefix of it, as a Store.
+///
+/// Objects have the keys <prefix>/<name>. Create is a put with `If-None-Match: *`; before the first
+/// one a probe makes sure that the server heeds that header, because many do not and say nothing: a
+/// server that ignores it is refused for writing, unless the options promise a single writer. A
+/// write session uploads small objects in one request and larger ones in parallel parts; every
+/// upload carries a CRC-32C that the server compares. Readers pin an object by its ETag.
+///
+/// May be called from several threads and processes. A failed call leaves nothing, but Put and
+/// Create may have stored the object when no answer came (DeadlineExceeded, Unavailable); sessions
+/// give up their uploads, and what a killed one leaves ListUnfinished finds.
+class S3Store final : public Store {
+ public:
+  using Options = S3StoreOptions;
+
+  static Result<std::unique_ptr<S3Store>> Open(Options options);
+
+  std::string Describe() const override { return client_->config().Describe(); }
+  StoreTraits traits() const override;
+
+  Status Put(const std::string& name, std::string_view bytes) override;
+  Status Create(const std::string& name, std::string_view bytes) override;
+  Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
+  Result<ObjectInfo> Stat(const std::string& name) override;
+  Result<Listing> List(const std::string& prefix) override;
+  Status Delete(const std::string& name) override;
+  Status PruneDirectories(const std::string& prefix) override;
+  Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override;
+  Status SyncNames(const std::string& prefix, std::string_view why) override;
+  Result<std::unique_ptr<ObjectReader>> OpenReader(const std::string& name) override;
+  Result<std::unique_ptr<ReadQueue>> NewReadQueue(int depth) override;
+  Status Link(const std::string& from, const std::string& to) override;
+  Result<std::uint64_t> LinkCount(const std::string& name) override;
+  Result<bool> MoveToPool(const std::string& name, const std::string& pool_name) override;
+  Result<std::unique_ptr<StoreLock>> TryLock(const std::string& name) override;
+  Result<std::optional<std::uint64_t>> FreeBytes() override;
+  Status Refresh(const std::string& prefix) override;
+  Result<std::vector<std::string>> ListUnfinished(const std::string& prefix) override;
+  Status AbandonUnfinished(const std::string& name) override;
+
+  const std::shared_ptr<S3Client>& client() const { return client_; }
+
+ private:
+  enum class CreateOnly : int { kUnknown, kHeeded, kIgnored };
+
+  S3Store(Options options, std::shared_ptr<S3Client> client)
+      : options_(std::move(options)), client_(std::move(client)) {}
+
+  std::string KeyOf(const std::string& name) const { return client_->config().KeyOf(name); }
+  S3Request PutRequest(const std::string& name, std::string_view bytes) const;
+  /// Finds out, once, whether the server heeds `If-None-Match: *`; an error when it does not and
+  /// nobody promised to be the single writer.
+  Status EnsureCreateOnly() EXCLUDES(probe_mu_);
+  Result<CreateOnly> Probe();
+  Status CreateUnguarded(const std::string& name, std::string_view bytes);
+  /// The answer to HEAD; NotFound only when the bucket is there.
+  Result<HttpResponse> Head(const std::string& name);
+  Status BucketIsThere();
+  /// All unfinished uploads of keys that begin with `prefix`.
+  Result<std::vector<std::pair<std::string, std::string>>> Uploads(const std::string& prefix);
+
+  const Options options_;
+  std::shared_ptr<S3Client> client_;  // shared: with sessions, readers and queues
+  Mutex probe_mu_;
+  std::atomic<CreateOnly> create_only_{CreateOnly::kUnknown};
+};
+
+/// Opens s3://bucket/prefix with the settings of this process.
+Result<std::unique_ptr<Store>> OpenS3Store(const std::string& url, const StorageOptions& options);
+
+}  // namespace cairn

@@ -1,0 +1,163 @@
+#include "storage/s3/test_s3_server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+namespace cairn {
+namespace {
+
+constexpr const char* kProgram = ".cache/services/bin/versitygw";
+
+std::string FindProgram() {
+  if (const char* named = std::getenv("CAIRN_VERSITYGW"); named != nullptr) return named;
+  // Tests run in the repository's root, those of other build trees somewhere below it.
+  for (std::filesystem::path at = std::filesystem::current_path();; at = at.parent_path()) {
+    if (std::filesystem::exists(at / kProgram)) return (at / kProgram).string();
+    if (at == at.parent_path()) return "";
+  }
+}
+
+sockaddr_in Loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
+std::uint16_t FreePort() {
+  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = Loopback(0);
+  socklen_t length = sizeof address;
+  bind(probe, reinterpret_cast<sockaddr*>(&address), length);
+  getsockname(probe, reinterpret_cast<sockaddr*>(&address), &length);
+  close(probe);
+  return ntohs(address.sin_port);
+}
+
+bool Answers(std::uint16_t port) {
+  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = Loopback(port);
+  const bool answers = connect(probe, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  close(probe);
+  return answers;
+}
+
+}  // namespace
+
+Variables VariablesOf(std::map<std::string, std::string> values) {
+  return [values = std::move(values)](const std::string& name) -> std::optional<std::string> {
+    const auto found = values.find(name);
+    if (found == values.end() || found->second.empty()) return std::nullopt;
+    return found->second;
+  };
+}
+
+TestS3Server* TestS3Server::Get() {
+  static const std::unique_ptr<TestS3Server> server = [] {
+    std::unique_ptr<TestS3Server> made(new TestS3Server());
+    return made->Start() ? std::move(made) : nullptr;
+  }();
+  if (server == nullptr) {
+    ADD_FAILURE() << "there is no S3 server to test with: build it with `scripts/service versitygw`"
+                     " (it goes to "
+                  << kProgram << "), or name one with CAIRN_VERSITYGW";
+  }
+  return server.get();
+}
+
+bool TestS3Server::Start() {
+  const std::string program = FindProgram();
+  if (program.empty()) return false;
+  std::string pattern = ::testing::TempDir() + "/cairn-s3-XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr) return false;
+  directory_ = pattern;
+  for (int attempt = 0; attempt < 5; ++attempt) {  // the port may be taken meanwhile
+    port_ = FreePort();
+    const std::string where = "127.0.0.1:" + std::to_string(port_);
+    process_ = fork();
+    if (process_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      setenv("ROOT_ACCESS_KEY", kAccessKey, 1);
+      setenv("ROOT_SECRET_KEY", kSecretKey, 1);
+      const int log = open((directory_ + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      dup2(log, 1);
+      dup2(log, 2);
+      execl(program.c_str(), program.c_str(), "--port", where.c_str(), "posix", directory_.c_str(),
+            nullptr);
+      _exit(127);
+    }
+    for (int i = 0; i < 1000; ++i) {
+      if (Answers(port_)) return true;
+      if (waitpid(process_, nullptr, WNOHANG) == process_) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  process_ = -1;
+  return false;
+}
+
+TestS3Server::~TestS3Server() {
+  if (process_ > 0) {
+    kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_, ignored);
+  std::filesystem::remove(directory_ + ".log", ignored);
+}
+
+std::string TestS3Server::NewBucket() {
+  const std::string bucket = "bucket-" + std::to_string(++buckets_);
+  const auto store = Open("s3://" + bucket);
+  const auto made = store->client()->Expect({.what = "make", .method = "PUT"});
+  EXPECT_TRUE(made.ok()) << made.status().ToString();
+  return bucket;
+}
+
+void TestS3Server::DeleteBucket(const std::string& bucket) {
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_ + "/" + bucket, ignored);
+}
+
+std::map<std::string, std::string> TestS3Server::Variables(std::uint16_t port) const {
+  return {{"AWS_ACCESS_KEY_ID", kAccessKey},
+          {"AWS_SECRET_ACCESS_KEY", kSecretKey},
+          {"AWS_REGION", "us-east-1"},
+          {"AWS_ENDPOINT_URL", "http://127.0.0.1:" + std::to_string(port == 0 ? port_ : port)},
+          // Nothing of the machine's own files.
+          {"AWS_CONFIG_FILE", directory_ + "/no-config"},
+          {"AWS_SHARED_CREDENTIALS_FILE", directory_ + "/no-credentials"}};
+}
+
+S3StoreOptions TestS3Server::Options(const std::string& url, std::uint16_t port) const {
+  S3StoreOptions options;
+  options.url = url;
+  options.storage.part_bytes = 5u << 20;
+  options.environment.variables = VariablesOf(Variables(port));
+  options.environment.retry = {.max_attempts = 6,
+                               .first_wait = std::chrono::milliseconds(2),
+                               .longest_wait = std::chrono::milliseconds(50)};
+  return options;
+}
+
+std::unique_ptr<S3Store> TestS3Server::Open(const std::string& url, std::uint16_t port) const {
+  auto store = S3Store::Open(Options(url, port));
+  EXPECT_TRUE(store.ok()) << store.status().ToString();
+  return store.ok() ? *std::move(store) : nullptr;
+}
+
+}  // namespace cairn

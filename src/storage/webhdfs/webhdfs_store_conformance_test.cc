@@ -1,0 +1,175 @@
+// The store on a real HDFS: the conformance suite, what a power cut leaves, and what errors say.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "net/http_client.h"
+#include "storage/conformance.h"
+#include "storage/open_store.h"
+#include "storage/webhdfs/test_hdfs_server.h"
+#include "storage/webhdfs/webhdfs_store.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TestHdfsServer& Server() {
+  const auto server = TestHdfsServer::Shared();
+  if (!server.ok()) {
+    ADD_FAILURE() << server.status().ToString();
+    std::abort();  // there is nothing to test against
+  }
+  return **server;
+}
+
+Result<std::unique_ptr<Store>> Open(const std::string& url, const std::string& user = "ann",
+                                    bool create = true) {
+  WebHdfsStore::Options options{.url = url, .create = create};
+  options.storage.part_bytes = 64u << 10;
+  options.environment.variables = [user](const std::string& name) -> std::optional<std::string> {
+    if (name == "CAIRN_HDFS_USER") return user;
+    return std::nullopt;
+  };
+  options.environment.retry.first_wait = std::chrono::milliseconds(10);
+  options.environment.retry.max_attempts = 4;
+  auto store = WebHdfsStore::Open(std::move(options));
+  if (!store.ok()) return store.status();
+  return std::unique_ptr<Store>(*std::move(store));
+}
+
+StoreFactory Factory() {
+  return {.name = "webhdfs", .make = [] {
+            StoreUnderTest under_test;
+            const std::string url = Server().FreshUrl();
+            under_test.open = [url] { return Open(url); };
+            under_test.long_listing = 40;
+            return under_test;
+          }};
+}
+
+INSTANTIATE_TEST_SUITE_P(Hdfs, StoreConformance, ::testing::Values(Factory()),
+                         StoreConformance::Name);
+
+std::string Fetch(const std::string& url) {
+  auto client = HttpClient::Open({});
+  EXPECT_TRUE(client.ok());
+  const auto response = (*client)->Fetch(HttpRequest{.url = url});
+  EXPECT_TRUE(response.ok()) << response.status().ToString();
+  return response.ok() ? response->body : "";
+}
+
+TEST(HdfsStore, AnObjectIsAFileThatOthersRead) {
+  auto store = Open(Server().Url("plain"));
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  ASSERT_TRUE((*store)->Put("a/b.txt", "hello").ok());
+  const std::string status = Fetch("http://127.0.0.1:" + std::to_string(Server().http_port()) +
+                                   "/webhdfs/v1/plain/a/b.txt?op=GETFILESTATUS&user.name=someone");
+  EXPECT_THAT(status, AllOf(HasSubstr("\"length\":5"), HasSubstr("\"owner\":\"ann\"")));
+}
+
+// The DataNode's own count, which it shows with a delay of seconds.
+long Fsyncs(const TestHdfsServer& server) {
+  const std::string text = Fetch("http://127.0.0.1:" + std::to_string(server.data_port()) +
+                                 "/jmx?qry=Hadoop:service=DataNode,name=DataNodeActivity*");
+  constexpr std::string_view kName = "\"FsyncCount\" : ";
+  const std::size_t at = text.find(kName);
+  return at == std::string::npos ? -1 : std::strtol(text.c_str() + at + kName.size(), nullptr, 10);
+}
+
+TEST(HdfsStore, WhatWasAcknowledgedSurvivesAPowerCutOfTheServer) {
+  auto server = TestHdfsServer::Start({});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  auto store = Open((*server)->Url("cut"));
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  const std::string large(300'000, 'x');
+  ASSERT_TRUE((*store)->Put("put", "1").ok());
+  ASSERT_TRUE((*store)->Create("created", "2").ok());
+  auto session = (*store)->NewWriteSession(WriteMode::kAuto);
+  ASSERT_TRUE(session.ok());
+  const auto object = (*session)->Open("large", {.bytes = large.size()});
+  ASSERT_TRUE(object.ok()) << object.status().ToString();
+  for (std::size_t at = 0; at < large.size(); at += (*session)->part_bytes()) {
+    const std::string_view part = std::string_view(large).substr(at, (*session)->part_bytes());
+    ASSERT_TRUE((*session)
+                    ->Append(*object, std::as_bytes(std::span(part.data(), part.size())), false, at)
+                    .ok());
+  }
+  ASSERT_TRUE((*session)->Close(*object).ok());
+  ASSERT_TRUE((*session)->Drain().ok());
+
+  // Two small files and five parts, each synced to the disk: that cannot be tried from here.
+  const auto begun = std::chrono::steady_clock::now();
+  while (Fsyncs(**server) < 7) {
+    ASSERT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(60));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+
+  ASSERT_TRUE((*server)->KillAndRestart().ok());
+  EXPECT_EQ(*(*store)->Get("put", 100), "1");
+  EXPECT_EQ(*(*store)->Get("created", 100), "2");
+  EXPECT_EQ(*(*store)->Get("large", 1 << 20), large);
+  EXPECT_TRUE((*store)->Create("created", "3").Is(Code::kAlreadyExists));
+}
+
+TEST(HdfsStore, ErrorsTellWhatIsWrong) {
+  auto server = TestHdfsServer::Start({.permissions = true});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  // The superuser is who started the server, whatever its name is here.
+  const auto denied = Open((*server)->Url("no/place"), "mallory");
+  EXPECT_TRUE(denied.status().Is(Code::kPermissionDenied)) << denied.status().ToString();
+  EXPECT_THAT(std::string(denied.status().message()),
+              AllOf(HasSubstr("mallory"), HasSubstr("CAIRN_HDFS_USER")));
+
+  const auto missing = Open((*server)->Url("nothing"), "mallory", /*create=*/false);
+  EXPECT_TRUE(missing.status().Is(Code::kNotFound)) << missing.status().ToString();
+
+  const auto rpc = Open("hdfs://127.0.0.1:" + std::to_string((*server)->rpc_port()) + "/x");
+  EXPECT_TRUE(rpc.status().Is(Code::kFailedPrecondition)) << rpc.status().ToString();
+  EXPECT_THAT(std::string(rpc.status().message()), HasSubstr("RPC port"));
+
+  const auto data = Open("hdfs://127.0.0.1:" + std::to_string((*server)->data_port()) + "/x");
+  EXPECT_FALSE(data.ok());
+
+  const std::string gone = (*server)->Url("x");
+  server->reset();
+  const auto unreachable = Open(gone);
+  EXPECT_TRUE(unreachable.status().Is(Code::kUnavailable)) << unreachable.status().ToString();
+  EXPECT_THAT(std::string(unreachable.status().message()), HasSubstr(gone));
+}
+
+TEST(HdfsStore, WhatAKilledWriterLeavesIsFoundAndGivenUp) {
+  const std::string url = Server().FreshUrl();
+  auto store = Open(url);
+  ASSERT_TRUE(store.ok());
+  const std::string part(64u << 10, 'x');
+  auto session = (*store)->NewWriteSession(WriteMode::kAuto);
+  const auto object = (*session)->Open("a/b:c", {.bytes = 2 * part.size()});
+  ASSERT_TRUE(object.ok()) << object.status().ToString();
+  ASSERT_TRUE((*session)->Append(*object, std::as_bytes(std::span(part)), false, 1).ok());
+  ASSERT_TRUE((*session)->WaitPart().ok());
+
+  auto other = Open(url);  // sees what a session that was killed here would leave
+  EXPECT_EQ(*(*other)->ListUnfinished(""), std::vector<std::string>{"a/b:c"});
+  EXPECT_EQ(*(*other)->ListUnfinished("a"), std::vector<std::string>{"a/b:c"});
+  EXPECT_TRUE((*other)->ListUnfinished("b")->empty());
+  EXPECT_TRUE((*other)->List("")->prefixes.empty());
+  EXPECT_TRUE((*other)->AbandonUnfinished("a/b:c").ok());
+  EXPECT_TRUE((*other)->ListUnfinished("")->empty());
+  EXPECT_TRUE((*other)->AbandonUnfinished("a/b:c").ok());
+}
+
+TEST(HdfsStore, OpenStoreKnowsHdfs) {
+  auto encoded = OpenStore(Server().Url("by%20url"));
+  ASSERT_TRUE(encoded.ok()) << encoded.status().ToString();
+  EXPECT_TRUE((*encoded)->Put("x", "1").ok());
+}
+
+}  // namespace
+}  // namespace cairn
