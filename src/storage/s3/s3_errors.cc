@@ -33,7 +33,7 @@ bool IsOneOf(std::string_view code, std::initializer_list<std::string_view> code
 
 /// What the user can do about it.
 std::string Remedy(const S3Config& config, std::string_view code, const S3Error& error) {
-  if (IsOneOf(code, {"InvalidAccessKeyId", "InvalidTokenId"})) {
+  if (IsOneOf(code, {"InvalidAccessKeyId", "InvalidTokenId", "XAdminUserNotFound"})) {
     return "the server does not know the access key; check AWS_ACCESS_KEY_ID, the profile, and "
            "that the endpoint " +
            config.endpoint + " is the one the key is for";
@@ -65,9 +65,10 @@ std::string Remedy(const S3Config& config, std::string_view code, const S3Error&
 }
 
 Code CodeFor(std::string_view code, int status) {
-  if (IsOneOf(code, {"InvalidAccessKeyId", "InvalidTokenId", "SignatureDoesNotMatch",
-                     "ExpiredToken", "TokenRefreshRequired", "InvalidToken", "AccessDenied",
-                     "AllAccessDisabled", "AccountProblem", "RequestTimeTooSkewed"})) {
+  if (IsOneOf(code,
+              {"InvalidAccessKeyId", "InvalidTokenId", "XAdminUserNotFound",
+               "SignatureDoesNotMatch", "ExpiredToken", "TokenRefreshRequired", "InvalidToken",
+               "AccessDenied", "AllAccessDisabled", "AccountProblem", "RequestTimeTooSkewed"})) {
     return Code::kPermissionDenied;
   }
   if (IsOneOf(code, {"NoSuchKey", "NotFound", "NoSuchVersion"})) return Code::kNotFound;
