@@ -46,6 +46,10 @@ std::string Remedy(const S3Config& config, std::string_view code, const S3Error&
     return "the session token is not valid any more; renew the keys (AWS_SESSION_TOKEN, the "
            "profile, or the container's role)";
   }
+  if (code == "NoSuchUpload") {
+    return "the upload was given up, by a newer writer of the repository or by a rule of the "
+           "bucket's";
+  }
   if (code == "RequestTimeTooSkewed") return "this machine's clock is wrong; set it";
   if (code == "NoSuchBucket") {
     return fmt::format(
@@ -72,9 +76,9 @@ Code CodeFor(std::string_view code, int status) {
     return Code::kPermissionDenied;
   }
   if (IsOneOf(code, {"NoSuchKey", "NotFound", "NoSuchVersion"})) return Code::kNotFound;
-  if (code == "NoSuchUpload") return Code::kAborted;
-  if (IsOneOf(code, {"NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed",
-                     "IllegalLocationConstraintException", "TemporaryRedirect"})) {
+  if (IsOneOf(code,
+              {"NoSuchUpload", "NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed",
+               "IllegalLocationConstraintException", "TemporaryRedirect"})) {
     return Code::kFailedPrecondition;
   }
   if (code == "PreconditionFailed") return Code::kAlreadyExists;
@@ -109,6 +113,10 @@ bool IsTransientS3Error(const S3Error& error) {
                               "Busy", "OperationAborted", "ConditionalRequestConflict",
                               "RequestThrottled", "Throttling", "ThrottlingException", "BadDigest",
                               "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"});
+}
+
+bool IsUploadGone(const Result<HttpResponse>& response) {
+  return response.ok() && !response->Succeeded() && ErrorOfAnswer(*response).code == "NoSuchUpload";
 }
 
 Status StatusOfS3Error(const S3Config& config, std::string_view what, const std::string& key,
