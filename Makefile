@@ -2,7 +2,7 @@
 # and runs. The work is done by scripts/; this file only names it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-integrations bench bench-peers torture sanitize format lint clean
+.PHONY: help demo test test-integrations bench bench-s3 bench-peers torture sanitize format lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,15 @@ bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...'
 	@scripts/setup build bench
 	@scripts/build release
 	@/usr/bin/python3 bench/run.py build/release $(ARGS)
+	@$(MAKE) --no-print-directory bench-s3
+
+bench-s3: ## put, get, listing and stall on a bucket, beside boto3's transfer manager (S3_ARGS='...')
+	@scripts/setup build test
+	@scripts/service versitygw
+	@scripts/build release
+	@scripts/venv test
+	@scripts/build dev
+	@.venv/test/bin/python bench/s3.py build/release $(S3_ARGS)
 
 bench-peers: ## the same beside torch.save, safetensors, DCP, orbax, paddle, numpy (ARGS='...')
 	@scripts/setup build test

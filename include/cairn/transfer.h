@@ -118,6 +118,12 @@ struct CompactReport {
 Result<CompactReport> CompactCheckpoint(const std::string& directory,
                                         const CheckpointChoice& choice = {},
                                         const TransferControl& control = {});
+/// The names of the user's own files in a checkpoint (its directory or URL).
+Result<std::vector<std::string>> UserFilesOf(const std::string& checkpoint);
+/// Fetches one of them to a local path, compared with its checksum. A failure may leave a part of
+/// it there.
+Status FetchUserFile(const std::string& checkpoint, const std::string& name,
+                     const std::string& path);
 
 struct GarbageReport {
   struct Item {

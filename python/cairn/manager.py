@@ -12,7 +12,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from . import _arrays, _native, _plan, _tree
+from . import _arrays, _location, _native, _plan, _tree
 from .errors import Error, Invalid
 from .observe import SavedCallback, SaveWatcher
 from .shard import Replicated, Shard
@@ -145,7 +145,7 @@ class Restored:
         skipped: (name, reason) of all that was not restored.
         fallbacks: newer checkpoints that were damaged and passed over, and how.
         bytes: that were read into arrays.
-        files: paths of the user's own files, by name.
+        files: paths of the user's own files, by name; those on a bucket are fetched when asked for.
     """
 
     step: int
@@ -156,7 +156,7 @@ class Restored:
     skipped: List[Tuple[str, str]]
     fallbacks: List[str]
     bytes: int
-    files: Dict[str, str]
+    files: Mapping[str, str]
 
 
 class _Restore:
@@ -305,7 +305,9 @@ class _FlatPlan:
         return made
 
 
-def _files_of(path: str) -> Dict[str, str]:
+def _files_of(path: str) -> Mapping[str, str]:
+    if _location.is_remote(path):
+        return _location.RemoteFiles(path)
     root = Path(path) / "files"
     if not root.is_dir():
         return {}
@@ -424,6 +426,9 @@ class CheckpointManager:
         read_only: only look; needs no ownership.
         private: each rank has a directory of its own; `cairn checkpoint merge` brings them together.
         takeover: do not wait for a living writer: fence it out.
+        upload_limit: bytes per second of all uploads to a bucket; None: CAIRN_UPLOAD_LIMIT, or none.
+        single_writer: write to a server without create-only puts: you promise that one process at a
+            time, at most, ever writes here.
         on_saved: called with a SaveRecord after every save; see add_callback.
         progress: show background saves as one line on stderr. None: when it is a terminal.
 
@@ -458,6 +463,8 @@ class CheckpointManager:
         read_only: bool = False,
         private: bool = False,
         takeover: bool = False,
+        upload_limit: Optional[int] = None,
+        single_writer: bool = False,
         join_deadline: float = 30,
         participant: str = "rank",
         run: int = 0,
@@ -473,7 +480,7 @@ class CheckpointManager:
             raise Invalid("job must not be empty; None adopts the directory's job")
         if isinstance(deadline, bool) or not isinstance(deadline, (int, float)):
             raise Invalid(f"deadline must be seconds, not {deadline!r}")
-        self._directory = os.fspath(directory)
+        self._directory = _location.text_of(directory)
         self._rank = _whole(rank, "rank")
         self._world_size = _whole(world_size, "world_size")
         self._participant = participant
@@ -507,6 +514,8 @@ class CheckpointManager:
                 "read_only": bool(read_only),
                 "private": bool(private),
                 "takeover": bool(takeover),
+                "upload_limit": _positive(upload_limit, "upload_limit"),
+                "single_writer": bool(single_writer),
             }
         )
         self._closed = False
@@ -660,7 +669,7 @@ class CheckpointManager:
                 prepare=plan.prepare,
                 step=wanted,
                 id=id or "",
-                path="" if path is None else os.fspath(path),
+                path="" if path is None else _location.text_of(path),
                 atomic=bool(atomic),
                 tables=[table._native for table in tables],
                 strict=bool(strict),

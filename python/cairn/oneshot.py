@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
-from . import _arrays, _native, _plan, _safetensors, _tree
+from . import _arrays, _location, _native, _plan, _safetensors, _tree
 from .errors import Invalid, NotFound, PermissionDenied
 from .manager import CheckpointInfo, CheckpointManager, PathLike, _Restore
 
@@ -58,6 +58,8 @@ def load(path: PathLike, mmap: bool = False) -> Any:
     >>> cairn.load(path, mmap=True)["w"].tolist()
     [0, 1, 2]
     """
+    if _location.is_remote(path):
+        return _load_remote(_location.text_of(path), mmap)
     where = Path(os.fspath(path))
     try:
         return _load(where, mmap)
@@ -82,6 +84,19 @@ def _load(where: Path, mmap: bool) -> Any:
     return _load_safetensors(files, mmap)
 
 
+def _load_remote(where: str, mmap: bool) -> Any:
+    if mmap:
+        raise Invalid(f"{where!r} is on a bucket: it can be read, not mapped (mmap=False)")
+    try:
+        with CheckpointManager(where, read_only=True) as manager:
+            found = manager.restore()
+    except NotFound:
+        return _load_checkpoint(where)
+    if found is None:
+        raise NotFound(f"{where!r} has no checkpoint yet")
+    return found.state
+
+
 def _load_latest(where: Path, mmap: bool) -> Any:
     with CheckpointManager(where, read_only=True) as manager:
         found = manager.latest() if mmap else manager.restore()
@@ -101,7 +116,7 @@ def _load_safetensors(files: List[Path], mmap: bool) -> Dict[str, np.ndarray]:
     return made
 
 
-def _load_checkpoint(path: Path) -> Any:
+def _load_checkpoint(path: Union[Path, str]) -> Any:
     plan = _Restore(None, True, {}, set())
     return plan.finish(_native.load(path=str(path), prepare=plan.prepare, atomic=False)).state
 
@@ -181,7 +196,7 @@ def verify(directory: PathLike, deep: bool = True) -> Report:
     >>> cairn.verify(path).ok
     True
     """
-    found = _native.verify(os.fspath(directory), bool(deep))
+    found = _native.verify(_location.text_of(directory), bool(deep))
     return Report(
         checkpoints=[CheckpointInfo(**info) for info in found["checkpoints"]],
         problems=[(str(a), str(b)) for a, b in found["problems"]],
@@ -234,6 +249,8 @@ def diff(a: Union[PathLike, CheckpointInfo], b: Union[PathLike, CheckpointInfo])
 def _checkpoint_path(value: Union[PathLike, CheckpointInfo]) -> str:
     if isinstance(value, CheckpointInfo):
         return value.path
+    if _location.is_remote(value):
+        return _remote_checkpoint_path(_location.text_of(value))
     path = Path(os.fspath(value))
     if (path / "manifest.json").is_file() or not (path / "cairn.json").is_file():
         return str(path)
@@ -241,4 +258,15 @@ def _checkpoint_path(value: Union[PathLike, CheckpointInfo]) -> str:
         latest: Optional[CheckpointInfo] = manager.latest()
     if latest is None:
         raise NotFound(f"{str(path)!r} has no checkpoint yet")
+    return latest.path
+
+
+def _remote_checkpoint_path(where: str) -> str:
+    try:
+        with CheckpointManager(where, read_only=True) as manager:
+            latest: Optional[CheckpointInfo] = manager.latest()
+    except NotFound:  # no repository: a checkpoint's own place
+        return where
+    if latest is None:
+        raise NotFound(f"{where!r} has no checkpoint yet")
     return latest.path

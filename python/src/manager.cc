@@ -15,6 +15,7 @@
 
 #include <cairn/checkpoint_manager.h>
 #include <cairn/table_checkpoint.h>
+#include <cairn/transfer.h>
 
 #include "src/convert.h"
 #include "src/errors.h"
@@ -315,6 +316,9 @@ std::unique_ptr<Manager> Open(const nb::dict& given) {
   options.read_only = nb::cast<bool>(given["read_only"]);
   options.private_parts = nb::cast<bool>(given["private"]);
   options.takeover = nb::cast<bool>(given["takeover"]);
+  options.storage.upload_bytes_per_second =
+      Optional<std::uint64_t>(given, "upload_limit").value_or(0);
+  options.storage.single_writer = nb::cast<bool>(given["single_writer"]);
   // Shared: the manager keeps its options for life.
   const auto interrupts = std::make_shared<Interrupts>();
   options.cancelled = [interrupts] {
@@ -366,6 +370,13 @@ void DefineManager(nb::module_& module) {
       .def("abandon", &Manager::Abandon)
       .def_prop_ro("job", &Manager::job)
       .def_prop_ro("generation", &Manager::generation);
+  module.def("user_files", [](const std::string& checkpoint) {
+    return ValueOrRaise(Unlocked([&] { return UserFilesOf(checkpoint); }));
+  });
+  module.def("fetch_user_file",
+             [](const std::string& checkpoint, const std::string& name, const std::string& path) {
+               RaiseIfError(Unlocked([&] { return FetchUserFile(checkpoint, name, path); }));
+             });
   module.def("load", &Load, nb::kw_only(), nb::arg("path"), nb::arg("prepare"), nb::arg("atomic"));
 }
 

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/coverage.h"
 #include "checkpoint/names.h"
+#include "checkpoint/parallel.h"
 #include "checkpoint/read_chunks.h"
 #include "format/json_cursor.h"
 #include "format/safetensors.h"
@@ -188,9 +189,16 @@ Result<std::unique_ptr<OpenCheckpoint>> OpenCheckpoint::Open(
   checkpoint->manifest_ = std::move(manifest);
   const std::vector<ManifestFile>& entries = checkpoint->manifest_->files;
   checkpoint->files_.reserve(entries.size());
-  for (const ManifestFile& entry : entries) {
+  std::vector<std::optional<Result<std::unique_ptr<ObjectReader>>>> readers(entries.size());
+  ForEachRequest(*store, entries.size(), [&](std::size_t i) {
+    const ManifestFile& entry = entries[i];
+    readers[i].emplace(store->OpenReader(
+        entry.ref.empty() ? names::Path(checkpoint->directory_, entry.path) : entry.ref));
+  });
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const ManifestFile& entry = entries[i];
     const std::string path = names::Path(checkpoint->directory_, entry.path);
-    auto reader = store->OpenReader(entry.ref.empty() ? path : entry.ref);
+    Result<std::unique_ptr<ObjectReader>>& reader = *readers[i];
     if (!reader.ok()) return reader.status().WithContext(path);
     const std::uint64_t bytes = (*reader)->bytes();
     if (bytes != entry.hash.bytes) {

@@ -26,7 +26,8 @@
 //  5. Sweep.     Directories of older generations without a manifest can no longer become
 //                checkpoints that count, so their bytes are garbage. A directory with a whole
 //                manifest that does not count is left alone unless its removal had begun: it may be
-//                a copy that somebody put back.
+//                a copy that somebody put back. On object stores the uploads that they left
+//                unfinished go too, without a look at any clock.
 //
 // Names are retired (step 3, in the seal): an older writer may have been stopped in the middle of
 // deleting a directory, after it had made sure that it was not overtaken. It goes on by name. Were
@@ -54,6 +55,11 @@ Result<std::vector<StartRecord>> ReadStarts(Store* store, std::uint64_t generati
     ASSIGN_OR_RETURN(StartRecord start, Decode<StartRecord>(*bytes));
     starts.push_back(std::move(start));
   }
+}
+
+/// Something in a checkpoint's directory.
+bool IsCheckpointName(std::string_view name) {
+  return name.starts_with("checkpoint_") || name.starts_with("increment_");
 }
 
 std::string JoinNames(const std::vector<std::string>& names) {
@@ -513,7 +519,14 @@ Status Generation::Sweep() {
   env_.Step("open: sweep");
   RepositoryReader reader(store, env_.rules);
   ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
+  // Uploads that are listed before the fence is read again were begun by older generations: ours
+  // has begun none, and a newer one had not opened.
+  ASSIGN_OR_RETURN(const std::vector<std::string> uploads, store->ListUnfinished(""));
   RETURN_IF_ERROR(CheckFence());  // an overtaken opener must not judge by its old seal
+  for (const std::string& name : uploads) {
+    if (!IsCheckpointName(name)) continue;
+    RETURN_IF_ERROR(store->AbandonUnfinished(name).WithContext("sweep unfinished uploads"));
+  }
   ASSIGN_OR_RETURN(const std::set<std::string> announced, AnnouncedDirectories(store, number_));
   std::vector<std::string> kept;
   for (const Checkpoint& checkpoint : view.checkpoints) {

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/chain.h"
 #include "checkpoint/names.h"
+#include "checkpoint/parallel.h"
 
 namespace cairn {
 namespace {
@@ -234,32 +235,44 @@ Result<bool> RepositoryReader::HasMoved(const Listing& root,
   return now.prefixes != root.prefixes;
 }
 
+RepositoryReader::Found RepositoryReader::Look(const std::string& directory) {
+  // A removal writes its note, deletes the manifest, then the notes. So the notes are read first: a
+  // manifest that is there afterwards was not being removed when they were read.
+  Found found;
+  const bool notes_first = LooksLikeCheckpoint(directory) && rules_.notes_before_manifest;
+  if (notes_first) {
+    found.notes = ReadNotes(directory);
+    if (!found.notes.ok()) return found;
+  }
+  found.manifest = ReadManifest(directory);
+  if (found.manifest.ok() && !notes_first) found.notes = ReadNotes(directory);
+  return found;
+}
+
 Result<RepositoryView> RepositoryReader::Read() {
   for (int round = 0;; ++round) {
     RepositoryView view;
     ASSIGN_OR_RETURN(view.record, ReadRecord());
     ASSIGN_OR_RETURN(GenerationRecords records, ReadGenerations(store_));
     ASSIGN_OR_RETURN(const Listing root, store_->List(""));
-    bool removals = false;
+    std::vector<std::string> directories;
     for (const std::string& directory : root.prefixes) {
-      if (IsEngineDirectory(directory)) continue;
-      // A removal writes its note, deletes the manifest, then the notes. So the notes are read
-      // first: a manifest that is there afterwards was not being removed when they were read.
-      std::vector<NoteRecord> notes;
-      const bool notes_first = LooksLikeCheckpoint(directory) && rules_.notes_before_manifest;
-      if (notes_first) {
-        ASSIGN_OR_RETURN(notes, ReadNotes(directory));
-      }
-      auto manifest = ReadManifest(directory);
+      if (!IsEngineDirectory(directory)) directories.push_back(directory);
+    }
+    std::vector<std::optional<Found>> found(directories.size());
+    ForEachRequest(*store_, directories.size(),
+                   [&](std::size_t i) { found[i] = Look(directories[i]); });
+    bool removals = false;
+    for (std::size_t i = 0; i < directories.size(); ++i) {
+      const std::string& directory = directories[i];
+      RETURN_IF_ERROR(found[i]->notes.status());
+      Result<Manifest>& manifest = found[i]->manifest;
       if (manifest.ok()) {
         Checkpoint checkpoint;
         checkpoint.directory = directory;
         checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
         checkpoint.foreign = checkpoint.manifest->job != view.record.job;
-        if (!notes_first) {
-          ASSIGN_OR_RETURN(notes, ReadNotes(directory));
-        }
-        checkpoint.notes = NotesAbout(checkpoint.manifest->id, std::move(notes));
+        checkpoint.notes = NotesAbout(checkpoint.manifest->id, *std::move(found[i]->notes));
         JudgeNotes(records, &checkpoint);
         removals = removals || checkpoint.removed;
         checkpoint.counts =

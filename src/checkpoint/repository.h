@@ -71,6 +71,12 @@ class RepositoryReader {
   Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory, std::string_view id);
 
  private:
+  /// What lies in one directory.
+  struct Found {
+    Result<Manifest> manifest = NotFoundError("not looked for");
+    Result<std::vector<NoteRecord>> notes = std::vector<NoteRecord>();
+  };
+  Found Look(const std::string& directory);
   std::vector<NoteRecord> NotesAbout(std::string_view id, std::vector<NoteRecord> notes) const;
   Result<bool> HasMoved(const Listing& root, const std::vector<std::string>& unfinished);
 

@@ -194,6 +194,7 @@ class HttpClient::Loop {
     char detail[CURL_ERROR_SIZE] = "";
     std::optional<Status> failure;  // found by a callback
     std::size_t header_bytes = 0;
+    bool headers_ended = false;
     curl_off_t moved = 0;
     nanoseconds moved_at{0};
     Clock* clock = nullptr;
@@ -295,6 +296,7 @@ class HttpClient::Loop {
     call->failure.reset();
     call->detail[0] = '\0';
     call->header_bytes = 0;
+    call->headers_ended = false;
     call->moved = 0;
     call->moved_at = now;
     call->clock = options_.clock;
@@ -399,8 +401,10 @@ class HttpClient::Loop {
     }
     if (line.starts_with("HTTP/")) {  // also after an interim answer
       call->response.headers.clear();
+      call->headers_ended = false;
       return line.size();
     }
+    if (line == "\r\n" || line == "\n") call->headers_ended = true;
     const std::size_t colon = line.find(':');
     if (colon == line.npos) return line.size();
     std::string name(line.substr(0, colon));
@@ -469,6 +473,10 @@ class HttpClient::Loop {
       if (call->failure) {
         const std::string where = call->request.url.substr(0, call->request.url.find('?'));
         Status error = call->failure->WithContext(call->request.method + " " + where);
+        Finish(std::move(call), std::move(error));
+      } else if (code == CURLE_OK && !call->headers_ended) {
+        // libcurl takes what there is of a head that was cut; a header may be missing.
+        Status error = TransportError(CURLE_RECV_ERROR, call->request, "the answer was cut short");
         Finish(std::move(call), std::move(error));
       } else if (code != CURLE_OK) {
         Status error = TransportError(code, call->request, call->detail);

@@ -178,6 +178,19 @@ TEST(HttpClient, TriesAgainWhenTheServerHangsUp) {
   EXPECT_GE(requests, 3);
 }
 
+TEST(HttpClient, HeadThatWasCutIsNotAnAnswer) {
+  std::atomic<int> requests = 0;
+  TestHttpServer server([&](const TestHttpRequest&) -> TestHttpReply {
+    if (++requests == 1)
+      return {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A", .close = true};
+    return Answer(200, "", {{"X-A", "whole"}});
+  });
+  auto client = Open();
+  const auto response = client->Fetch({.url = server.url() + "/"});
+  ASSERT_TRUE(response.ok());
+  EXPECT_EQ(response->Header("x-a"), "whole");
+}
+
 TEST(HttpClient, PreparesEachAttemptAnew) {
   TestHttpServer server([&](const TestHttpRequest& request) {
     return Answer(request.target == "/2" ? 200 : 500, request.target);

@@ -37,7 +37,7 @@ try:
 except ImportError as error:
     raise ImportError(f"cairn.integrations.dcp needs torch: pip install torch ({error})") from error
 
-from .. import _arrays, _tree
+from .. import _arrays, _location, _tree
 from ..errors import Corruption, Invalid, NotFound
 from ..manager import _STATE_FILE, CheckpointInfo, CheckpointManager, PathLike
 from ..shard import Shard
@@ -104,7 +104,7 @@ class CairnWriter(StorageWriter):
         for name in ("rank", "world_size", "read_only", "private"):
             if name in options:
                 raise Invalid(f"CairnWriter: {name} is the process group's; it cannot be given")
-        self._directory = os.fspath(directory)
+        self._directory = _location.text_of(directory)
         self._group = process_group
         self._no_dist = no_dist
         self._options = options
@@ -350,7 +350,7 @@ class CairnReader(StorageReader):
     """
 
     def __init__(self, directory: PathLike, *, step: Optional[int] = None) -> None:
-        self._directory = os.fspath(directory)
+        self._directory = _location.text_of(directory)
         self._step = step
         self._info: Optional[CheckpointInfo] = None
         self._nodes: Dict[str, Any] = {}

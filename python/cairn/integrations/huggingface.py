@@ -19,6 +19,7 @@ except ImportError as error:
         f"pip install transformers accelerate torch ({error})"
     ) from error
 
+from .. import _location
 from .._random import random_state
 from ..errors import Invalid, NotFound
 from ..manager import CheckpointManager, PathLike
@@ -60,7 +61,7 @@ class CairnCallback(transformers.TrainerCallback):
             isinstance(save_steps, bool) or not isinstance(save_steps, int) or save_steps < 1
         ):
             raise Invalid(f"CairnCallback: save_steps must be at least 1, not {save_steps!r}")
-        self._directory = os.fspath(directory)
+        self._directory = _location.text_of(directory)
         self._save_steps = save_steps
         self._options = {"keep_last": keep_last, **options}
         self._manager: Optional[CheckpointManager] = None
@@ -154,7 +155,11 @@ def latest(directory: PathLike, into: Optional[PathLike] = None) -> Optional[str
             What an earlier call put there is removed. With several processes, call it in each of
             them.
     """
-    where = os.path.abspath(os.fspath(directory))
+    where = _location.absolute(directory)
+    if into is None and _location.is_remote(where):
+        raise Invalid(
+            f"{where!r} is on a bucket: say with into= where the files go on this machine"
+        )
     target = os.path.abspath(os.fspath(into) if into is not None else where + ".resume")
     first = int(os.environ.get("RANK", "0")) == 0
     try:

@@ -20,6 +20,7 @@ except ImportError:
             f"cairn.integrations.lightning needs Lightning: pip install lightning ({error})"
         ) from error
 
+from .. import _location
 from .._random import random_state, set_random_state
 from ..errors import Invalid, NotFound
 from ..manager import CheckpointManager, PathLike, SaveHandle
@@ -54,7 +55,7 @@ class CairnCheckpointIO(CheckpointIO):
     def __init__(
         self, directory: PathLike, *, keep_last: Optional[int] = None, **options: Any
     ) -> None:
-        self.directory = os.path.abspath(os.fspath(directory))
+        self.directory = _location.absolute(directory)
         self._options = {"keep_last": keep_last, **options}
         self._callbacks: List[Any] = []
         self._manager: Optional[CheckpointManager] = None
@@ -86,7 +87,7 @@ class CairnCheckpointIO(CheckpointIO):
                 "CairnCheckpointIO takes no storage_options; give them to its constructor"
             )
         manager = self._open()
-        where = os.path.abspath(os.fspath(path))
+        where = _location.absolute(path)
         number = self._numbers
         self._numbers += 1
         if not self._inside(where):
@@ -104,7 +105,7 @@ class CairnCheckpointIO(CheckpointIO):
         weights_only: Optional[bool] = None,
         **_: Any,
     ) -> Dict[str, Any]:
-        where = os.path.abspath(os.fspath(path))
+        where = _location.absolute(path)
         manager = self._manager
         opened = manager is None
         if manager is None:
@@ -133,7 +134,7 @@ class CairnCheckpointIO(CheckpointIO):
         return dict(restored.state)
 
     def remove_checkpoint(self, path: PathLike) -> None:
-        where = os.path.abspath(os.fspath(path))
+        where = _location.absolute(path)
         manager = self._open()
         manager.wait()  # the file that names it is written when it is durable
         id = _find(manager, where)

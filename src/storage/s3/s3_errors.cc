@@ -33,7 +33,7 @@ bool IsOneOf(std::string_view code, std::initializer_list<std::string_view> code
 
 /// What the user can do about it.
 std::string Remedy(const S3Config& config, std::string_view code, const S3Error& error) {
-  if (IsOneOf(code, {"InvalidAccessKeyId", "InvalidTokenId"})) {
+  if (IsOneOf(code, {"InvalidAccessKeyId", "InvalidTokenId", "XAdminUserNotFound"})) {
     return "the server does not know the access key; check AWS_ACCESS_KEY_ID, the profile, and "
            "that the endpoint " +
            config.endpoint + " is the one the key is for";
@@ -45,6 +45,10 @@ std::string Remedy(const S3Config& config, std::string_view code, const S3Error&
   if (IsOneOf(code, {"ExpiredToken", "TokenRefreshRequired", "InvalidToken"})) {
     return "the session token is not valid any more; renew the keys (AWS_SESSION_TOKEN, the "
            "profile, or the container's role)";
+  }
+  if (code == "NoSuchUpload") {
+    return "the upload was given up, by a newer writer of the repository or by a rule of the "
+           "bucket's";
   }
   if (code == "RequestTimeTooSkewed") return "this machine's clock is wrong; set it";
   if (code == "NoSuchBucket") {
@@ -65,15 +69,16 @@ std::string Remedy(const S3Config& config, std::string_view code, const S3Error&
 }
 
 Code CodeFor(std::string_view code, int status) {
-  if (IsOneOf(code, {"InvalidAccessKeyId", "InvalidTokenId", "SignatureDoesNotMatch",
-                     "ExpiredToken", "TokenRefreshRequired", "InvalidToken", "AccessDenied",
-                     "AllAccessDisabled", "AccountProblem", "RequestTimeTooSkewed"})) {
+  if (IsOneOf(code,
+              {"InvalidAccessKeyId", "InvalidTokenId", "XAdminUserNotFound",
+               "SignatureDoesNotMatch", "ExpiredToken", "TokenRefreshRequired", "InvalidToken",
+               "AccessDenied", "AllAccessDisabled", "AccountProblem", "RequestTimeTooSkewed"})) {
     return Code::kPermissionDenied;
   }
   if (IsOneOf(code, {"NoSuchKey", "NotFound", "NoSuchVersion"})) return Code::kNotFound;
-  if (code == "NoSuchUpload") return Code::kAborted;
-  if (IsOneOf(code, {"NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed",
-                     "IllegalLocationConstraintException", "TemporaryRedirect"})) {
+  if (IsOneOf(code,
+              {"NoSuchUpload", "NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed",
+               "IllegalLocationConstraintException", "TemporaryRedirect"})) {
     return Code::kFailedPrecondition;
   }
   if (code == "PreconditionFailed") return Code::kAlreadyExists;
@@ -108,6 +113,10 @@ bool IsTransientS3Error(const S3Error& error) {
                               "Busy", "OperationAborted", "ConditionalRequestConflict",
                               "RequestThrottled", "Throttling", "ThrottlingException", "BadDigest",
                               "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"});
+}
+
+bool IsUploadGone(const Result<HttpResponse>& response) {
+  return response.ok() && !response->Succeeded() && ErrorOfAnswer(*response).code == "NoSuchUpload";
 }
 
 Status StatusOfS3Error(const S3Config& config, std::string_view what, const std::string& key,

@@ -19,6 +19,9 @@ S3Error ErrorOfAnswer(const HttpResponse& response);
 /// again).
 bool IsTransientS3Error(const S3Error& error);
 
+/// The upload that was asked about is not there: ended, or given up by somebody.
+bool IsUploadGone(const Result<HttpResponse>& response);
+
 /// The status of an answer that is not a success. NotFound and AlreadyExists are about the object;
 /// a missing bucket is FailedPrecondition, so that nobody takes it for an empty one. Each message
 /// names the thing and the remedy. `what` is "put", "read" and the like.

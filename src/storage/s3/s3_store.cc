@@ -229,7 +229,8 @@ Status S3Store::EnsureCreateOnly() {
 // ---------------------------------------------------------------- sessions and readers
 
 Result<std::unique_ptr<WriteSession>> S3Store::NewWriteSession(WriteMode /*mode*/) {
-  return std::unique_ptr<WriteSession>(std::make_unique<S3WriteSession>(client_));
+  return std::unique_ptr<WriteSession>(std::make_unique<S3WriteSession>(
+      client_, /*conditional=*/create_only_.load() != CreateOnly::kIgnored));
 }
 
 Result<std::unique_ptr<ObjectReader>> S3Store::OpenReader(const std::string& name) {
@@ -299,14 +300,12 @@ Status S3Store::AbandonUnfinished(const std::string& name) {
   ASSIGN_OR_RETURN(const auto uploads, Uploads(key));
   for (const auto& [upload_key, id] : uploads) {
     if (upload_key != key) continue;
-    const Status aborted = client_
-                               ->Expect({.what = "give up the upload of",
-                                         .method = "DELETE",
-                                         .key = key,
-                                         .query = {{"uploadId", id}}})
-                               .status();
-    // Gone already: another sweep, or its own writer.
-    if (!aborted.ok() && !aborted.Is(Code::kAborted)) return aborted;
+    const S3Outcome outcome = client_->Fetch({.what = "give up the upload of",
+                                              .method = "DELETE",
+                                              .key = key,
+                                              .query = {{"uploadId", id}}});
+    if (IsUploadGone(outcome.response)) continue;  // another sweep, or its own writer
+    RETURN_IF_ERROR(client_->StatusOf("give up the upload of", key, outcome.response));
   }
   return Status::Ok();
 }

@@ -21,8 +21,10 @@ constexpr std::uint64_t kMaxPutBytes = 5ull << 30;  // S3's limit for one reques
 
 }  // namespace
 
-S3WriteSession::S3WriteSession(std::shared_ptr<S3Client> client)
-    : client_(std::move(client)), depth_(std::min(client_->config().connections, kMaxInFlight)) {}
+S3WriteSession::S3WriteSession(std::shared_ptr<S3Client> client, bool conditional)
+    : client_(std::move(client)),
+      depth_(std::min(client_->config().connections, kMaxInFlight)),
+      conditional_(conditional) {}
 
 S3WriteSession::~S3WriteSession() { StopAll(); }
 
@@ -210,7 +212,7 @@ void S3WriteSession::StartPart(const Transfer& transfer) {
 void S3WriteSession::StartWholePut(const Transfer& transfer) {
   const Object& object = objects_[transfer.object];
   S3Request request{.what = "put", .method = "PUT", .key = object.key};
-  request.headers.push_back({"If-None-Match", "*"});
+  if (conditional_) request.headers.push_back({"If-None-Match", "*"});
   request.headers.push_back({"x-amz-checksum-crc32c", Crc32cText(object.parts[0].crc)});
   request.body = transfer.bytes;
   request.sign_body = false;
@@ -232,7 +234,7 @@ void S3WriteSession::StartComplete(std::uint32_t id) {
   *body += "</CompleteMultipartUpload>";
   S3Request request{.what = "end the upload of", .method = "POST", .key = object.key};
   request.query = {{"uploadId", object.upload}};
-  request.headers.push_back({"If-None-Match", "*"});
+  if (conditional_) request.headers.push_back({"If-None-Match", "*"});
   request.headers.push_back({"Content-Type", "application/xml"});
   request.body = std::as_bytes(std::span(*body));
   StartCall(std::move(request),
@@ -297,7 +299,7 @@ void S3WriteSession::Completed(std::uint32_t id, S3Outcome& outcome) {
   }
   if (status.ok()) return ObjectDone(id);
   // An upload that is gone, or a name that is taken, may be the doing of an earlier attempt.
-  const bool mine = status.Is(Code::kAlreadyExists) || status.Is(Code::kAborted);
+  const bool mine = status.Is(Code::kAlreadyExists) || IsUploadGone(outcome.response);
   if (mine && outcome.uncertain) return StartRecognize(id, status);
   Fail(status);
 }
@@ -362,14 +364,14 @@ void S3WriteSession::StopAll() {
     }
   }
   for (const auto& [key, id] : uploads) {
-    const Status given_up = client_
-                                ->Expect({.what = "give up the upload of",
-                                          .method = "DELETE",
-                                          .key = key,
-                                          .query = {{"uploadId", id}},
-                                          .max_attempts = 3})
-                                .status();
-    if (!given_up.ok() && !given_up.Is(Code::kAborted)) {
+    const S3Outcome outcome = client_->Fetch({.what = "give up the upload of",
+                                              .method = "DELETE",
+                                              .key = key,
+                                              .query = {{"uploadId", id}},
+                                              .max_attempts = 3});
+    if (IsUploadGone(outcome.response)) continue;
+    const Status given_up = client_->StatusOf("give up the upload of", key, outcome.response);
+    if (!given_up.ok()) {
       LogWarning("an unfinished upload stays until the repository is next opened for writing: " +
                  given_up.ToString());
     }

@@ -32,7 +32,8 @@ namespace cairn {
 /// have been given up, as far as the server could be reached. Destruction gives up what is open.
 class S3WriteSession final : public WriteSession {
  public:
-  explicit S3WriteSession(std::shared_ptr<S3Client> client);
+  /// `conditional`: the server heeds `If-None-Match: *`.
+  S3WriteSession(std::shared_ptr<S3Client> client, bool conditional);
   ~S3WriteSession() override;
   S3WriteSession(const S3WriteSession&) = delete;
   S3WriteSession& operator=(const S3WriteSession&) = delete;
@@ -104,6 +105,7 @@ class S3WriteSession final : public WriteSession {
 
   const std::shared_ptr<S3Client> client_;  // shared with the store, which it may outlive
   const int depth_;
+  const bool conditional_;
 
   Mutex mu_;
   CondVar changed_;

@@ -1,0 +1,193 @@
+// What bench/s3.py measures of the store on S3, one thing per process:
+//   s3_bench put URL NAME BYTES PART CONNECTIONS     s3_bench get URL NAME BYTES PART CONNECTIONS
+//   s3_bench fill URL COUNT                          s3_bench list URL
+// Prints a JSON object: seconds, and the most memory that the process has had, in bytes.
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "checkpoint/names.h"
+#include "checkpoint/parallel.h"
+#include "checkpoint/repository.h"
+#include "format/manifest.h"
+#include "format/records.h"
+#include "storage/open_store.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kBuffers = 8;
+
+std::uint64_t PeakBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) << 10;
+  }
+  return 0;
+}
+
+double Since(Clock::Duration begin) {
+  return std::chrono::duration<double>(Clock::System()->Now() - begin).count();
+}
+
+/// Buffers of a part each, touched; random enough not to be compressed or deduplicated.
+std::vector<std::byte> TouchedBuffers(std::size_t part) {
+  std::vector<std::byte> memory(part * kBuffers);
+  std::uint64_t x = 88172645463325252u;
+  for (std::size_t i = 0; i + 8 <= memory.size(); i += 8) {
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    std::memcpy(memory.data() + i, &x, 8);
+  }
+  return memory;
+}
+
+Status Put(Store* store, const std::string& name, std::uint64_t bytes, double* seconds) {
+  auto session = store->NewWriteSession(WriteMode::kAuto);
+  if (!session.ok()) return session.status();
+  const std::size_t part = (*session)->part_bytes();
+  std::vector<std::byte> memory = TouchedBuffers(part);
+  const Clock::Duration begin = Clock::System()->Now();
+  auto object = (*session)->Open(name, {.bytes = bytes});
+  if (!object.ok()) return object.status();
+  std::vector<std::size_t> free;
+  for (std::size_t i = 0; i < kBuffers; ++i) free.push_back(i);
+  for (std::uint64_t at = 0; at < bytes; at += part) {
+    while (free.empty()) {
+      auto tag = (*session)->WaitPart();
+      if (!tag.ok()) return tag.status();
+      free.push_back(*tag);
+    }
+    const std::size_t buffer = free.back();
+    free.pop_back();
+    const std::span<const std::byte> piece(memory.data() + buffer * part,
+                                           std::min<std::uint64_t>(part, bytes - at));
+    if (Status s = (*session)->Append(*object, piece, true, buffer); !s.ok()) return s;
+  }
+  if (Status s = (*session)->Close(*object); !s.ok()) return s;
+  if (Status s = (*session)->Drain(); !s.ok()) return s;
+  *seconds = Since(begin);
+  return Status::Ok();
+}
+
+Status Get(Store* store, const std::string& name, std::size_t part, double* seconds) {
+  std::vector<std::byte> memory = TouchedBuffers(part);
+  const Clock::Duration begin = Clock::System()->Now();
+  auto reader = store->OpenReader(name);
+  if (!reader.ok()) return reader.status();
+  auto queue = store->NewReadQueue(kBuffers);
+  if (!queue.ok()) return queue.status();
+  const std::uint64_t bytes = (*reader)->bytes();
+  std::uint64_t at = 0;
+  std::size_t next = 0;
+  while (at < bytes || (*queue)->in_flight() > 0) {
+    std::size_t buffer = next;
+    if (at >= bytes || next == kBuffers) {
+      auto done = (*queue)->Wait();
+      if (!done.ok()) return done.status();
+      if (!done->status.ok()) return done->status;
+      buffer = done->tag;
+      if (at >= bytes) continue;
+    } else {
+      ++next;
+    }
+    const std::span<std::byte> into(memory.data() + buffer * part, part);
+    if (Status s = (*queue)->Submit(reader->get(), at, into, buffer); !s.ok()) return s;
+    at += part;
+  }
+  *seconds = Since(begin);
+  return Status::Ok();
+}
+
+/// A repository of so many empty checkpoints.
+Status Fill(Store* store, std::uint64_t count) {
+  RepositoryRecord record;
+  record.job = "bench";
+  if (Status s = store->Put(std::string(names::kRepository), Encode(record)); !s.ok()) return s;
+  SealRecord seal;
+  seal.generation = 1;
+  seal.uuid = IdSource::System()->NewUuid();
+  if (Status s = store->Put(names::Seal(1), Encode(seal)); !s.ok()) return s;
+  std::vector<Status> statuses(count);
+  ForEachRequest(*store, count, [&](std::size_t i) {
+    Manifest manifest;
+    manifest.id = IdSource::System()->NewUuid();
+    manifest.job = "bench";
+    manifest.attempt = IdSource::System()->NewUuid();
+    manifest.generation = 1;
+    manifest.sequence = i + 1;
+    manifest.step = static_cast<std::int64_t>(i);
+    const std::string directory = names::CheckpointDirectory(false, false, manifest.step, 1);
+    statuses[i] = store->Put(names::Path(directory, names::kManifest), EncodeManifest(manifest));
+  });
+  for (const Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+Status List(Store* store, double* names_seconds, double* seconds, std::size_t* count) {
+  Clock::Duration begin = Clock::System()->Now();
+  auto listing = store->List("");
+  if (!listing.ok()) return listing.status();
+  *names_seconds = Since(begin);
+  begin = Clock::System()->Now();
+  auto view = RepositoryReader(store).Read();
+  if (!view.ok()) return view.status();
+  *seconds = Since(begin);
+  *count = view->checkpoints.size();
+  return Status::Ok();
+}
+
+int Main(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  const bool transfer = (command == "put" || command == "get") && argc == 7;
+  if (!transfer && !(command == "fill" && argc == 4) && !(command == "list" && argc == 3)) {
+    std::fprintf(stderr,
+                 "s3_bench put|get URL NAME BYTES PART CONNECTIONS | fill URL N | list URL\n");
+    return 2;
+  }
+  OpenStoreOptions options;
+  if (transfer) {
+    options.storage.part_bytes = std::strtoull(argv[5], nullptr, 10);
+    options.storage.connections = std::atoi(argv[6]);
+  }
+  auto store = OpenStore(argv[2], options);
+  Status status = store.status();
+  double seconds = 0;
+  double names_seconds = 0;
+  std::size_t count = 0;
+  if (store.ok() && command == "put") {
+    status = Put(store->get(), argv[3], std::strtoull(argv[4], nullptr, 10), &seconds);
+  } else if (store.ok() && command == "get") {
+    status = Get(store->get(), argv[3], options.storage.part_bytes, &seconds);
+  } else if (store.ok() && command == "fill") {
+    status = Fill(store->get(), std::strtoull(argv[3], nullptr, 10));
+  } else if (store.ok()) {
+    status = List(store->get(), &names_seconds, &seconds, &count);
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "s3_bench: %s\n", status.ToString().c_str());
+    return 1;
+  }
+  std::printf(
+      "{\"seconds\": %.6f, \"names_seconds\": %.6f, \"count\": %zu, \"peak_bytes\": %llu}\n",
+      seconds, names_seconds, count, static_cast<unsigned long long>(PeakBytes()));
+  return 0;
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) { return cairn::Main(argc, argv); }

@@ -1,0 +1,77 @@
+"""Where things are: paths, and URLs that no function for paths may touch."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Dict, Optional, Union
+
+from . import _native
+from .errors import Invalid
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_MANGLED = re.compile(r"(?:s3|hdfs|file):/[^/]")
+
+
+def text_of(where: PathLike) -> str:
+    """The path or URL as text, as it stands.
+
+    >>> text_of("s3://bucket/runs/a")
+    's3://bucket/runs/a'
+    """
+    text = os.fspath(where)
+    if not isinstance(where, str) and _MANGLED.match(text):
+        raise Invalid(f"{text!r} was a URL before pathlib made a path of it; give URLs as str")
+    return text
+
+
+def is_remote(where: PathLike) -> bool:
+    """On a bucket or a cluster: nothing there can be opened as a file.
+
+    >>> is_remote("s3://bucket/a"), is_remote("runs/a"), is_remote("file:///runs/a")
+    (True, False, False)
+    """
+    text = text_of(where)
+    return bool(_URL.match(text)) and not text.lower().startswith("file://")
+
+
+def absolute(where: PathLike) -> str:
+    """An absolute path; a URL as it stands."""
+    text = text_of(where)
+    return text if _URL.match(text) else os.path.abspath(text)
+
+
+class RemoteFiles(Mapping[str, str]):
+    """The user's own files of a checkpoint on a bucket: names → local paths. A file is fetched, and
+    compared with its checksum, when its path is first asked for; it is gone with this object."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._checkpoint = checkpoint
+        self._names = list(_native.user_files(checkpoint))
+        self._fetched: Dict[str, str] = {}
+        self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._fetched:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="cairn-files-")
+            path = os.path.join(self._folder.name, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _native.fetch_user_file(self._checkpoint, name, path)
+            self._fetched[name] = path
+        return self._fetched[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"RemoteFiles({self._checkpoint!r}, {self._names!r})"

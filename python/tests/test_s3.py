@@ -1,0 +1,242 @@
+"""Repositories on a bucket: a real S3 server, and boto3 as the independent reader."""
+
+import json
+import pathlib
+import subprocess
+
+import boto3
+import numpy as np
+import pytest
+from botocore.config import Config
+from children import command_line
+from s3_server import Server
+
+import cairn
+from cairn import _location
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("s3"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(server):
+    return boto3.client(
+        "s3", endpoint_url=server.url, aws_access_key_id="test", aws_secret_access_key="testsecret",
+        region_name="us-east-1", config=Config(retries={"max_attempts": 2}),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def bucket(server, s3, request, monkeypatch):
+    name = "b-" + "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip(
+        "-"
+    )
+    s3.create_bucket(Bucket=name)
+    for variable, value in server.environment().items():
+        monkeypatch.setenv(variable, value)
+    return name
+
+
+def cli(*arguments):
+    done = subprocess.run([command_line(), *arguments], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_save_and_restore(bucket):
+    url = f"s3://{bucket}/runs/a"
+    w = np.arange(10.0)
+    with cairn.CheckpointManager(url, keep_last=2) as m:
+        assert m.restore() is None
+        for step in range(4):
+            m.save(step, {"w": w + step, "name": f"step {step}"})
+        m.wait()
+        assert m.directory == url
+        assert [info.step for info in m.list()] == [2, 3]
+    with cairn.CheckpointManager(url) as m:
+        r = m.restore({"w": w, "name": None})
+    assert r.step == 3 and r.state["name"] == "step 3"
+    assert w.tolist() == (np.arange(10.0) + 3).tolist()
+    assert r.info.path.startswith(url + "/checkpoint_")
+
+
+def test_boto3_reads_the_bytes_that_were_saved(bucket, s3):
+    from safetensors.numpy import load
+
+    url = f"s3://{bucket}/runs/a"
+    rng = np.random.default_rng(7)
+    state = {
+        "w": rng.standard_normal((512, 512)),
+        "large": rng.integers(0, 255, 20_000_000, np.uint8),
+    }
+    info = cairn.save(url, state)
+    prefix = info.path.removeprefix(f"s3://{bucket}/")
+    manifest = json.loads(
+        s3.get_object(Bucket=bucket, Key=prefix + "/manifest.json")["Body"].read()
+    )
+    found = {}
+    for file in manifest["files"]:
+        head = s3.head_object(Bucket=bucket, Key=f"{prefix}/{file['path']}")
+        assert head["ContentLength"] == file["bytes"]
+        if file["path"].endswith(".safetensors"):
+            body = s3.get_object(
+                Bucket=bucket, Key=f"{prefix}/{file['path']}", ChecksumMode="ENABLED"
+            )
+            found.update(load(body["Body"].read()))  # boto3 compares the checksum that it was given
+    np.testing.assert_array_equal(found["w"], state["w"])
+    np.testing.assert_array_equal(found["large"], state["large"])
+    uploads = s3.list_multipart_uploads(Bucket=bucket)
+    assert not uploads.get("Uploads")
+
+
+def test_what_boto3_put_there_is_read(bucket, s3, tmp_path):
+    state = {"w": np.arange(5), "x": 1.5}
+    info = cairn.save(str(tmp_path / "local"), state)
+    root = pathlib.Path(info.path)
+    for file in root.rglob("*"):
+        if file.is_file():
+            s3.upload_file(str(file), bucket, f"moved/{file.relative_to(root)}")
+    loaded = cairn.load(f"s3://{bucket}/moved")
+    assert loaded["x"] == 1.5 and loaded["w"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_load_verify_and_diff_take_urls(bucket):
+    one, two = f"s3://{bucket}/one", f"s3://{bucket}/two/"
+    first = cairn.save(one, {"w": np.zeros(3)})
+    cairn.save(two, {"w": np.ones(3)})
+    assert cairn.load(one)["w"].tolist() == [0, 0, 0]
+    assert cairn.load(first.path)["w"].tolist() == [0, 0, 0]
+    assert cairn.verify(one).ok and cairn.verify(first.path).ok
+    assert cairn.diff(one, two).changed == {"w": 1.0}
+    with pytest.raises(cairn.Invalid, match="mapped"):
+        cairn.load(one, mmap=True)
+
+
+def test_user_files_are_fetched_when_asked_for(bucket, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    url = f"s3://{bucket}/runs"
+    with cairn.CheckpointManager(url) as m:
+        m.save(1, {"x": 1}, files={"a/notes.txt": tmp_path / "notes.txt", "b.bin": b"\x00\x01"},
+               blocking=True)  # fmt: skip
+    with cairn.CheckpointManager(url, read_only=True) as m:
+        r = m.restore()
+    assert sorted(r.files) == ["a/notes.txt", "b.bin"]
+    assert pathlib.Path(r.files["a/notes.txt"]).read_text() == "hello"
+    assert pathlib.Path(r.files["b.bin"]).read_bytes() == b"\x00\x01"
+    with pytest.raises(KeyError):
+        r.files["c"]
+
+
+def test_trainer_resumes_from_a_bucket(bucket):
+    url = f"s3://{bucket}/train"
+
+    def run(epochs):
+        model = {"w": np.zeros(1)}
+
+        def step(model, batch):
+            model["w"] += batch
+
+        config = cairn.CheckpointConfig(url, step_interval=1)
+        summary = cairn.Trainer(model, step, checkpoint_config=config).train(
+            epochs, lambda: iter([1.0, 2.0])
+        )
+        return model["w"][0], summary
+
+    assert run(1)[0] == 3.0
+    value, summary = run(3)
+    assert value == 9.0 and summary.resumed_from.startswith(url)
+
+
+def test_paths_of_pathlib_are_not_taken_for_urls(bucket):
+    with pytest.raises(cairn.Invalid, match="str"):
+        cairn.CheckpointManager(pathlib.Path(f"s3://{bucket}/runs"))
+    assert _location.absolute("s3://b/a") == "s3://b/a"
+    assert _location.absolute("a").startswith("/")
+
+
+def test_unknown_scheme_and_missing_bucket_are_clear_errors(bucket):
+    with pytest.raises(cairn.Invalid, match="gs://"):
+        cairn.CheckpointManager("gs://bucket/runs")
+    with pytest.raises(cairn.Error, match="there is no bucket"):
+        cairn.CheckpointManager("s3://no-such-bucket-here/runs")
+    with pytest.raises(cairn.Error, match="there is no bucket"):
+        cairn.CheckpointManager("s3://no-such-bucket-here/runs", read_only=True).restore()
+
+
+def test_wrong_secret_is_a_permission_error(bucket, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(cairn.PermissionDenied, match="AWS_SECRET_ACCESS_KEY"):
+        cairn.CheckpointManager(f"s3://{bucket}/runs")
+
+
+def test_keys_of_a_profile(bucket, server, monkeypatch, tmp_path):
+    (tmp_path / "credentials").write_text(
+        "[lab]\naws_access_key_id = test\naws_secret_access_key = testsecret\n"
+    )
+    (tmp_path / "config").write_text(
+        f"[profile lab]\nendpoint_url = {server.url}\nregion = us-east-1\n"
+    )
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    cairn.save(f"s3://{bucket}/a", {"x": 1})
+    assert cairn.load(f"s3://{bucket}/a") == {"x": 1}
+
+
+def test_tls_with_an_authority_of_ones_own(tmp_path, monkeypatch):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+         "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out",
+         str(certificate)], check=True, capture_output=True,
+    )  # fmt: skip
+    server = Server(tmp_path / "tls", "--cert", str(certificate), "--key", str(key), scheme="https")
+    try:
+        for variable, value in server.environment().items():
+            monkeypatch.setenv(variable, value)
+        client = boto3.client("s3", verify=str(certificate))
+        client.create_bucket(Bucket="secure")
+        with pytest.raises(cairn.Error, match="CA bundle"):
+            cairn.save("s3://secure/a", {"x": 1})
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+        cairn.save("s3://secure/a", {"w": np.arange(3_000_000)})
+        assert cairn.load("s3://secure/a")["w"].sum() == np.arange(3_000_000).sum()
+    finally:
+        server.stop()
+
+
+def test_command_line_takes_urls(bucket, tmp_path):
+    url = f"s3://{bucket}/runs/a"
+    with cairn.CheckpointManager(url, keep_last=None) as m:
+        for step in (1, 2):
+            m.save(step, {"w": np.arange(4.0) * step}, blocking=True)
+    code, out, _ = cli("checkpoint", "ls", url, "--json")
+    assert code == 0 and [c["step"] for c in json.loads(out)["checkpoints"]] == [1, 2]
+    assert cli("checkpoint", "verify", url)[0] == 0
+    local = str(tmp_path / "copy")
+    code, out, err = cli("checkpoint", "copy", url, local, "--all")
+    assert code == 0, err
+    back = f"s3://{bucket}/back"
+    assert cli("checkpoint", "copy", local, back, "--all")[0] == 0
+    assert cairn.load(back)["w"].tolist() == [0, 2, 4, 6]
+    code, _, err = cli("checkpoint", "copy", url, url + "/")
+    assert code != 0 and "same repository" in err
+    code, _, err = cli("checkpoint", "ls", "gs://x/y")
+    assert code != 0 and "s3://bucket/prefix" in err
+    code, _, err = cli("checkpoint", "export", url, f"s3://{bucket}/plain")
+    assert code != 0 and "local" in err
+
+
+def test_upload_limit_slows_the_upload_not_the_caller(bucket):
+    state = {"w": np.random.default_rng(1).integers(0, 255, 6 << 20, np.uint8)}
+    with cairn.CheckpointManager(f"s3://{bucket}/slow", upload_limit=8 << 20) as m:
+        m.save(0, {"x": 1}, blocking=True)
+        handle = m.save(1, state)
+        stall = handle.stall_seconds
+        handle.wait()
+        assert handle.durable_seconds > 0.4 and stall < 0.4

@@ -1,0 +1,245 @@
+// The engine on a real S3 server, when nothing goes wrong: what it keeps, shares and removes, and
+// what the caller waits for.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "net/test_http_server.h"
+#include "tests/s3/s3_job.h"
+
+namespace cairn::s3 {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class S3Engine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    server_ = TestS3Server::Get();
+    ASSERT_NE(server_, nullptr);
+    bucket_ = server_->NewBucket();
+    url_ = "s3://" + bucket_ + "/runs/a";
+  }
+
+  Result<std::unique_ptr<CheckpointManager>> Open(ManagerOptions options = {},
+                                                  std::uint16_t port = 0) {
+    options.directory = url_;
+    return OpenManager(std::move(options), EnvironmentOn(server_->Options(url_, port)));
+  }
+  /// All names in the repository.
+  std::set<std::string> Names(const std::string& prefix = "") {
+    const auto store = server_->Open(url_);
+    std::set<std::string> names;
+    const auto listing = store->List(prefix);
+    for (const ObjectInfo& object : listing->objects) names.insert(object.name);
+    for (const std::string& below : listing->prefixes) names.merge(Names(below));
+    return names;
+  }
+
+  TestS3Server* server_ = nullptr;
+  std::string bucket_;
+  std::string url_;
+};
+
+TEST_F(S3Engine, SavesRestoresAndKeepsTheLast) {
+  ManagerOptions options;
+  options.retention.keep_last = 2;
+  auto manager = Open(options);
+  ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+  EXPECT_EQ(*RestoreLatest(manager->get()), -1);
+  for (std::int64_t step = 1; step <= 5; ++step) {
+    const auto saved = SaveStep(manager->get(), step);
+    ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+    EXPECT_THAT(saved->path, HasSubstr(url_ + "/checkpoint_"));
+  }
+  ASSERT_TRUE((*manager)->Close().ok());
+  auto again = Open(options);
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(*RestoreLatest(again->get()), 5);
+  EXPECT_EQ((*again)->List()->size(), 2u);
+  EXPECT_EQ((*again)->generation(), 2u);
+}
+
+TEST_F(S3Engine, UnchangedFilesAreReferredToAndOutliveTheirCheckpoint) {
+  ManagerOptions options;
+  options.retention.keep_last = 1;
+  auto manager = Open(options);
+  ASSERT_TRUE(manager.ok());
+  // One tensor never changes: once the engine knows, its file is an earlier one's.
+  std::vector<float> still(100'000, 1.5f);
+  std::vector<float> moving(1000);
+  std::uint64_t shared = 0;
+  for (std::int64_t step = 1; step <= 5; ++step) {
+    moving[0] = static_cast<float>(step);
+    SaveRequest request{.step = step};
+    request.tensors = {{.name = "still", .shape = {still.size()}, .data = still.data()},
+                       {.name = "moving", .shape = {moving.size()}, .data = moving.data()}};
+    auto handle = (*manager)->Save(std::move(request));
+    ASSERT_TRUE(handle.ok());
+    ASSERT_TRUE(handle->Wait().ok());
+    shared += handle->BytesShared();
+  }
+  EXPECT_GE(shared, 2 * still.size() * sizeof(float));
+  EXPECT_EQ((*manager)->List()->size(), 1u);
+  const auto restored = (*manager)->Restore({.allocate = true});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  for (const OwnedTensor& tensor : (*restored)->tensors) {
+    const float* values = reinterpret_cast<const float*>(tensor.data.get());
+    EXPECT_EQ(values[0], tensor.name == "still" ? 1.5f : 5.0f);
+  }
+  // What nobody refers to is gone.
+  ASSERT_TRUE((*manager)->Close().ok());
+  ASSERT_TRUE(Open(options).ok());
+  std::set<std::string> directories;
+  for (const std::string& name : Names()) {
+    if (name.ends_with(".safetensors")) directories.insert(name.substr(0, name.find('/')));
+  }
+  EXPECT_LE(directories.size(), 2u) << "the latest, and the one whose file it refers to";
+}
+
+TEST_F(S3Engine, LargeFilesGoInPartsAndLeaveNothingUnfinished) {
+  auto manager = Open();
+  ASSERT_TRUE(manager.ok());
+  std::vector<std::uint64_t> large(3'000'000);  // 24 MB: five parts
+  kill::JobState::Fill(&large, 7);
+  SaveRequest request{.step = 1};
+  request.tensors = {
+      {.name = "large", .dtype = DType::kU64, .shape = {large.size()}, .data = large.data()}};
+  auto handle = (*manager)->Save(std::move(request));
+  ASSERT_TRUE(handle.ok());
+  const auto saved = handle->Wait();
+  ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+  EXPECT_GE(handle->BytesWritten(), large.size() * 8);
+  std::vector<std::uint64_t> back(large.size());
+  ASSERT_TRUE((*manager)
+                  ->Restore({.into = {{.name = "large",
+                                       .dtype = DType::kU64,
+                                       .shape = {back.size()},
+                                       .data = back.data()}}})
+                  .ok());
+  EXPECT_TRUE(back == large);
+  EXPECT_THAT(*server_->Open(url_)->ListUnfinished(""), IsEmpty());
+}
+
+TEST_F(S3Engine, OpeningSweepsWhatAKilledWriterLeft) {
+  {
+    ASSERT_TRUE(Open().ok());
+  }
+  const auto store = server_->Open(url_);
+  const auto begin = [&](const std::string& name) {
+    const std::string key = store->client()->config().KeyOf(name);
+    ASSERT_TRUE(
+        store->client()
+            ->Expect({.what = "begin", .method = "POST", .key = key, .query = {{"uploads", ""}}})
+            .ok());
+  };
+  begin("checkpoint_000007/__model__/rank_0-00001.safetensors");
+  begin("somebody/else.bin");
+  ASSERT_TRUE(Open().ok());
+  EXPECT_THAT(*store->ListUnfinished(""), ElementsAre("somebody/else.bin"))
+      << "only what can be a checkpoint's";
+}
+
+TEST_F(S3Engine, SlowServerHoldsNobodyUpBeyondTheSnapshot) {
+  std::latch release(1);
+  std::atomic<bool> slow = false;
+  TestHttpServer proxy([&](const TestHttpRequest& request) {
+    if (slow && request.method == "PUT") release.wait();
+    return ForwardTo(server_->port(), request);
+  });
+  ManagerOptions options;
+  options.on_busy = OnBusy::kSkip;
+  auto manager = Open(options, proxy.port());
+  ASSERT_TRUE(manager.ok());
+  kill::JobState state;
+  state.Compute(kSeed, 1, 0);
+  slow = true;
+  auto first = (*manager)->Save({.step = 1, .tensors = state.Views(0, 1)});
+  ASSERT_TRUE(first.ok()) << "returned although not a byte has arrived";
+  EXPECT_FALSE(first->Done());
+  auto second = (*manager)->Save({.step = 2, .tensors = state.Views(0, 1)});
+  ASSERT_TRUE(second.ok());
+  EXPECT_TRUE(second->Wait().status().Is(Code::kCancelled)) << "busy: skipped, not queued";
+  slow = false;
+  release.count_down();
+  EXPECT_TRUE(first->Wait().ok());
+  EXPECT_EQ(*RestoreLatest(manager->get()), 1);
+}
+
+TEST_F(S3Engine, NewWriterFencesTheOldOneOut) {
+  auto old_writer = Open();
+  ASSERT_TRUE(old_writer.ok());
+  ASSERT_TRUE(SaveStep(old_writer->get(), 1).ok());
+  auto new_writer = Open();
+  ASSERT_TRUE(new_writer.ok()) << "a bucket has no locks";
+  EXPECT_TRUE(SaveStep(old_writer->get(), 2).status().Is(Code::kAborted));
+  ASSERT_TRUE(SaveStep(new_writer->get(), 3).ok());
+  EXPECT_EQ(*RestoreLatest(new_writer->get()), 3);
+}
+
+TEST_F(S3Engine, WritersTakeTurnsWhileAReaderReads) {
+  {
+    ASSERT_TRUE(SaveStep(Open()->get(), 1).ok());
+  }
+  std::atomic<bool> stop = false;
+  std::atomic<std::int64_t> step = 1;
+  std::atomic<int> reads = 0;
+  ManagerOptions options;
+  options.retention.keep_last = 1;  // every save removes the one before
+  std::jthread reader([&] {
+    while (!stop) {
+      auto manager = Open({.read_only = true});
+      ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+      const auto restored = RestoreLatest(manager->get());
+      ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+      EXPECT_GE(*restored, 1);
+      ++reads;
+    }
+  });
+  {
+    std::vector<std::jthread> writers;
+    for (int i = 0; i < 2; ++i) {
+      writers.emplace_back([&] {
+        for (int turn = 0; turn < 4; ++turn) {
+          auto manager = Open(options);
+          if (manager.status().Is(Code::kAborted)) continue;  // overtaken while it opened
+          ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+          for (int save = 0; save < 3; ++save) {
+            const auto saved = SaveStep(manager->get(), ++step);
+            if (saved.status().Is(Code::kAborted)) break;  // fenced
+            ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+          }
+          (*manager)->Close().IgnoreError("it may have been overtaken");
+        }
+      });
+    }
+  }
+  stop = true;
+  reader.join();
+  EXPECT_GT(reads, 0);
+  auto manager = Open(options);
+  ASSERT_TRUE(manager.ok());
+  EXPECT_TRUE(RestoreLatest(manager->get()).ok());
+  EXPECT_THAT(*server_->Open(url_)->ListUnfinished(""), IsEmpty());
+}
+
+TEST_F(S3Engine, BucketThatGoesAwayIsAClearError) {
+  auto manager = Open();
+  ASSERT_TRUE(manager.ok());
+  ASSERT_TRUE(SaveStep(manager->get(), 1).ok());
+  server_->DeleteBucket(bucket_);
+  const auto saved = SaveStep(manager->get(), 2);
+  EXPECT_TRUE(saved.status().Is(Code::kFailedPrecondition)) << saved.status().ToString();
+  EXPECT_THAT(saved.status().ToString(), HasSubstr("there is no bucket"));
+}
+
+}  // namespace
+}  // namespace cairn::s3
