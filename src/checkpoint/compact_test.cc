@@ -233,8 +233,9 @@ TEST_P(CompactTest, ACompactorThatWasOvertakenBringsNothingBack) {
   EXPECT_TRUE(compacted.status().Is(Code::kAborted)) << compacted.status().ToString();
   const auto seen_with = [&](const ProtocolRules& rules) {
     RepositoryReader reader(store_.get(), rules);
+    const RepositoryView view = reader.Read().value();
     std::vector<std::int64_t> steps;
-    for (const Checkpoint& checkpoint : reader.Read()->checkpoints) {
+    for (const Checkpoint& checkpoint : view.checkpoints) {
       if (checkpoint.counts) steps.push_back(checkpoint.manifest->step);
     }
     return steps;

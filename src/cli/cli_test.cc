@@ -10,6 +10,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -19,6 +20,7 @@
 
 #include <cairn/checkpoint_manager.h>
 
+#include "checkpoint/test_table.h"
 #include "format/json.h"
 #include "storage/local/temp_directory.h"
 
@@ -152,6 +154,29 @@ class CliTest : public testing::Test {
       EXPECT_TRUE(saved.ok()) << saved.status().ToString();
     }
     EXPECT_TRUE((*manager)->Close().ok());
+    return path;
+  }
+  /// A full checkpoint of step 10 and consecutive increments of steps 20, 30 and 40.
+  std::string RepositoryOfIncrements(const std::string& name) {
+    const std::string path = Path(name);
+    ManagerOptions options;
+    options.directory = path;
+    options.retention.keep_last.reset();
+    auto manager = CheckpointManager::Open(std::move(options)).value();
+    TestTable before;
+    for (const std::int64_t step : {10, 20, 30, 40}) {
+      TestTable table = before;
+      table.rows.erase(step - 9);
+      for (std::int64_t key = 0; key < 5; ++key) table.rows[step + key] = 1;
+      SaveRequest request{.step = step,
+                          .kind = step == 10 ? SaveKind::kFull : SaveKind::kConsecutive,
+                          .blocking = true};
+      std::deque<std::string> memory;
+      AddTestTable("users", table.Since(before), &request, &memory);
+      EXPECT_TRUE(manager->Save(std::move(request)).ok());
+      before = table;
+    }
+    EXPECT_TRUE(manager->Close().ok());
     return path;
   }
   std::vector<std::int64_t> Steps(const std::string& path) {
@@ -392,6 +417,58 @@ TEST_F(CliTest, RmAsksOnATerminalAndRefusesWithoutOne) {
   // All or nothing when one of them is not there.
   EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "30", "99", "--yes"}).code, 1);
   EXPECT_EQ(Steps(path), std::vector<std::int64_t>{30});
+}
+
+TEST_F(CliTest, IncrementsAreListedWithBaseParentRowsAndDeleted) {
+  const std::string path = RepositoryOfIncrements("run");
+  const Value json = Json(RunProgram({"checkpoint", "ls", path, "--json"}));
+  const Value::List& rows = *json.Find("checkpoints")->if_list();
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(*rows[0].Find("kind")->if_string(), "full");
+  EXPECT_EQ(*rows[2].Find("kind")->if_string(), "increment");
+  EXPECT_EQ(*rows[2].Find("chain")->if_string(), "consecutive");
+  EXPECT_EQ(*rows[2].Find("base")->if_string(), *rows[0].Find("id")->if_string());
+  EXPECT_EQ(*rows[2].Find("parent")->if_string(), *rows[1].Find("id")->if_string());
+  const Value& table = rows[2].Find("tables")->if_list()->front();
+  EXPECT_EQ(table.Find("rows")->AsInt(), 5);
+  EXPECT_EQ(table.Find("deleted")->AsInt(), 1);
+  const Finished text = RunProgram({"checkpoint", "ls", path});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("PARENT"), HasSubstr("increment"), HasSubstr("ROWS")));
+  EXPECT_THAT(RunProgram({"checkpoint", "show", path, "40"}).out,
+              AllOf(HasSubstr("increment, consecutive"), HasSubstr("users")));
+  fs::remove_all(path + "/increment_000020");
+  EXPECT_THAT(RunProgram({"checkpoint", "ls", path}).out, HasSubstr("BROKEN"));
+  const Finished verified = RunProgram({"checkpoint", "verify", path});
+  EXPECT_EQ(verified.code, 1);
+  EXPECT_THAT(verified.out, HasSubstr("increment_000030: builds on the checkpoint"));
+}
+
+TEST_F(CliTest, WhatIncrementsBuildOnIsRemovedOnlyWithThem) {
+  const std::string path = RepositoryOfIncrements("run");
+  const Finished refused = RunProgram({"checkpoint", "rm", path, "20", "--yes"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("increment_000030, increment_000040"), HasSubstr("--increments")));
+  EXPECT_EQ(Steps(path), (std::vector<std::int64_t>{10, 20, 30, 40}));
+  EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "30", "40", "--yes"}).code, 0);
+  EXPECT_EQ(Steps(path), (std::vector<std::int64_t>{10, 20}));
+  EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "10", "--increments", "--yes"}).code, 0);
+  EXPECT_EQ(Steps(path), (std::vector<std::int64_t>{}));
+}
+
+TEST_F(CliTest, CompactMakesOneFullCheckpointOfTheChain) {
+  const std::string path = RepositoryOfIncrements("run");
+  const Finished compacted = RunProgram({"checkpoint", "compact", path});
+  ASSERT_EQ(compacted.code, 0) << compacted.err;
+  EXPECT_THAT(compacted.out, HasSubstr("Put 4 checkpoints together: step 40"));
+  const Value json = Json(RunProgram({"checkpoint", "show", path, "--json"}));
+  EXPECT_EQ(*json.Find("kind")->if_string(), "full");
+  EXPECT_EQ(json.Find("step")->AsInt(), 40);
+  EXPECT_EQ(json.Find("tables")->if_list()->front().Find("rows")->AsInt(), 17);
+  EXPECT_THAT(RunProgram({"checkpoint", "compact", path}).out, HasSubstr("Nothing to do"));
+  EXPECT_EQ(RunProgram({"checkpoint", "verify", path}).code, 0);
+  const Finished difference = RunProgram({"checkpoint", "diff", path, "30", "40"});
+  EXPECT_THAT(difference.out, HasSubstr("0 changed, 5 added, 1 removed"));
 }
 
 TEST_F(CliTest, APinnedCheckpointIsNotRemoved) {
