@@ -5,6 +5,7 @@
 #include <unordered_map>
 #endif
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <thread>
@@ -20,6 +21,11 @@ namespace cairn::bench {
 namespace {
 
 constexpr int kBatches = 200;  // of a measurement
+
+/// Batches in which a row is touched ten times on average: what an increment every 20 seconds sees.
+int EpochBatches(std::int64_t rows) {
+  return std::max(kBatches, static_cast<int>(10 * rows / static_cast<std::int64_t>(kTableBatch)));
+}
 
 /// What one would write without a table: a map from keys to rows of one vector.
 class PlainTable {
@@ -66,8 +72,8 @@ Result<std::unique_ptr<Table>> TrackedTable(std::int64_t rows) {
   return table;
 }
 
-Status RunBatches(Table* table, TableWorkload* work) {
-  for (int i = 0; i < kBatches; ++i) RETURN_IF_ERROR(work->Step(table));
+Status RunBatches(Table* table, TableWorkload* work, int batches = kBatches) {
+  for (int i = 0; i < batches; ++i) RETURN_IF_ERROR(work->Step(table));
   return Status::Ok();
 }
 
@@ -79,6 +85,7 @@ std::int64_t TableRows(const Options& options) {
 
 Status RunTableUpdates(const Options& options) {
   const std::int64_t rows = TableRows(options);
+  const int batches = options.variant == "tracking" ? EpochBatches(rows) : kBatches;
   ASSIGN_OR_RETURN(const auto table, TrackedTable(rows));
   std::vector<Contender> contenders;
   TableWorkload work(rows, 2);
@@ -86,7 +93,7 @@ Status RunTableUpdates(const Options& options) {
   std::optional<PlainTable> plain;
   contenders.push_back({table::kTracking ? "cairn" : "untracked", 0, [&](Stopwatch* watch) {
                           watch->Start();
-                          const Status status = RunBatches(table.get(), &work);
+                          const Status status = RunBatches(table.get(), &work, batches);
                           watch->Stop();
                           return status;
                         }});

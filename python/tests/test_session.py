@@ -19,7 +19,6 @@ from cairn.train import (
     StopAtStepHook,
 )
 
-
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "incremental_session.py"
 
 

@@ -84,7 +84,7 @@ bool RowStore::KeepForCut(const RowHeader* row) {
   return true;
 }
 
-bool RowStore::FirstTouch(RowHeader* row, const Epoch& epoch, const DurableEpochs& durable) {
+bool RowStore::FirstTouch(RowHeader* row, const Epoch& epoch, const SharedDurableEpochs& shared) {
   if (epoch.tracking && current_.size() == current_.capacity()) {
     current_.reserve(current_.size() * 3 / 2 + 8);
   }
@@ -92,6 +92,7 @@ bool RowStore::FirstTouch(RowHeader* row, const Epoch& epoch, const DurableEpoch
   if (epoch.tracking) {
     current_.push_back(row);
     ++in_current_;
+    const DurableEpochs durable = shared.Get();
     if (row->epoch <= durable.parent) ++since_parent_;
     if (row->epoch <= durable.base) ++since_base_;
   }
@@ -100,7 +101,7 @@ bool RowStore::FirstTouch(RowHeader* row, const Epoch& epoch, const DurableEpoch
 }
 
 bool RowStore::Erase(RowHeader* row, std::uint64_t hash, const Epoch& epoch,
-                     const DurableEpochs& durable) {
+                     const SharedDurableEpochs& durable) {
   if (free_.size() == free_.capacity()) free_.reserve(free_.size() * 3 / 2 + 8);
   if (!Touch(row, epoch, durable)) return false;
   index_.Remove(row->key, hash);
@@ -233,7 +234,7 @@ void RowStore::EndLoad() {
   Free(&current_);
   in_current_ = 0;
   since_parent_ = 0;
-  since_base_ = earlier_.size();
+  since_base_ = static_cast<std::uint32_t>(earlier_.size());
 }
 
 void RowStore::Forget(std::uint32_t epoch) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,23 @@ struct DurableEpochs {
   std::uint32_t parent = 0;
 };
 
+/// The same where updates read it: set before the shards are told, one after the other, so that who
+/// holds a shard's lock sees at least what that shard was told.
+class SharedDurableEpochs {
+ public:
+  DurableEpochs Get() const {
+    return {base_.load(std::memory_order_relaxed), parent_.load(std::memory_order_relaxed)};
+  }
+  void Set(const DurableEpochs& durable) {
+    base_.store(durable.base, std::memory_order_relaxed);
+    parent_.store(durable.parent, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<std::uint32_t> base_{0};
+  std::atomic<std::uint32_t> parent_{0};
+};
+
 /// Which rows belong to a cut: those alive and changed after `from` (a full: all that are alive).
 struct CutScope {
   std::uint32_t epoch = 0;  // the one that the cut closed
@@ -58,7 +76,7 @@ struct CutScope {
 ///
 /// The shard's lock guards all of it but PrefetchIndex. std::bad_alloc passes through, with nothing
 /// changed that anybody sees.
-class RowStore {
+class alignas(64) RowStore {
  public:
   RowStore(const RowLayout* layout, Slab* slab, SideBuffer* side)
       : layout_(layout), slab_(slab), side_(side) {}
@@ -74,13 +92,14 @@ class RowStore {
   /// fill.
   RowHeader* Insert(std::int64_t key, std::uint64_t hash, const Epoch& epoch);
   /// Before a row is changed. False: the side buffer is full, and nothing happened.
-  bool Touch(RowHeader* row, const Epoch& epoch, const DurableEpochs& durable) {
+  bool Touch(RowHeader* row, const Epoch& epoch, const SharedDurableEpochs& durable) {
     if constexpr (!kTracking) return true;
     if (row->epoch == epoch.number) return true;
     return FirstTouch(row, epoch, durable);
   }
   /// Removes a row. False: as with Touch.
-  bool Erase(RowHeader* row, std::uint64_t hash, const Epoch& epoch, const DurableEpochs& durable);
+  bool Erase(RowHeader* row, std::uint64_t hash, const Epoch& epoch,
+             const SharedDurableEpochs& durable);
 
   /// Rows that a cut of this kind would have, if the current epoch ended now.
   std::uint64_t ChangedSinceBase() const { return since_base_; }
@@ -150,31 +169,31 @@ class RowStore {
   RowHeader* At(const Chunk& chunk, std::size_t row) const {
     return reinterpret_cast<RowHeader*>(chunk.base + row * layout_->stride());
   }
-  bool FirstTouch(RowHeader* row, const Epoch& epoch, const DurableEpochs& durable);
+  bool FirstTouch(RowHeader* row, const Epoch& epoch, const SharedDurableEpochs& durable);
   bool KeepForCut(const RowHeader* row);
   RowHeader* TakePlace();
   /// The slot's row at the cut, if it belongs to it. `earlier`: it stands in that list.
   bool AtCut(const RowHeader* slot, bool earlier, CutRow* row) const;
 
+  // What every first touch needs, in one cache line: a batch comes past hundreds of shards.
+  KeyIndex index_;
+  std::vector<RowHeader*> current_;
+  // Rows alive by when they last changed.
+  std::uint32_t in_current_ = 0;
+  std::uint32_t since_parent_ = 0;
+  std::uint32_t since_base_ = 0;
+  bool cutting_ = false;  // the cut's columns are being read
+
   const RowLayout* const layout_;
   Slab* const slab_;
   SideBuffer* const side_;
-
-  KeyIndex index_;
   std::vector<Chunk> chunks_;
   std::uint32_t used_in_last_ = 0;  // rows of the last chunk
   std::uint64_t capacity_ = 0;      // rows of all chunks
   std::vector<RowHeader*> free_;
-
-  std::vector<RowHeader*> current_;
   std::vector<RowHeader*> closed_;
   std::vector<RowHeader*> earlier_;
-  // Rows alive by when they last changed.
-  std::uint64_t in_current_ = 0;
-  std::uint64_t since_parent_ = 0;
-  std::uint64_t since_base_ = 0;
 
-  bool cutting_ = false;  // the cut's columns are being read
   CutScope scope_;
   bool cut_sorted_ = false;
   std::uint64_t cut_dropped_ = 0;  // columns that were read, a bit each

@@ -83,9 +83,7 @@ Shard* TableImpl::MakeShard(Stripe* stripe, std::uint32_t shard) {
   std::atomic<Shard*>& place = stripe->shards[shard % kShardsPerStripe];
   Shard* made = place.load(std::memory_order_relaxed);
   if (made == nullptr) {
-    made =
-        new Shard(&layout_, &slab_, &side_,
-                  {base_.load(std::memory_order_relaxed), parent_.load(std::memory_order_relaxed)});
+    made = new Shard(&layout_, &slab_, &side_);
     place.store(made, std::memory_order_release);
   }
   return made;

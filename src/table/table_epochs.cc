@@ -53,8 +53,7 @@ CutScope TableImpl::FlipEpoch(CutKind kind, CutCounts* counts) {
   scope.epoch = epoch_.number;
   scope.full = kind == CutKind::kFull;
   scope.cumulative = kind == CutKind::kCumulative;
-  scope.from = scope.cumulative ? base_.load(std::memory_order_relaxed)
-                                : parent_.load(std::memory_order_relaxed);
+  scope.from = scope.cumulative ? durable_.Get().base : durable_.Get().parent;
   ++epoch_.number;
   epoch_.tracking = true;
   const auto prefetch = [&](std::uint32_t stripe) {
@@ -92,13 +91,11 @@ CutScope TableImpl::FlipEpoch(CutKind kind, CutCounts* counts) {
 }
 
 void TableImpl::EndCut(const CutScope& scope, bool committed) {
-  DurableEpochs durable = {base_.load(std::memory_order_relaxed),
-                           parent_.load(std::memory_order_relaxed)};
+  DurableEpochs durable = durable_.Get();
   if (committed) durable.parent = scope.epoch;
   if (committed && scope.full) durable.base = scope.epoch;
-  // Shards that are made from now on begin with it; those that exist get it one after the other.
-  base_.store(durable.base, std::memory_order_relaxed);
-  parent_.store(durable.parent, std::memory_order_relaxed);
+  // First here: an update that comes between counts a row that its shard forgets in a moment.
+  durable_.Set(durable);
   for (std::uint32_t s = 0; s < kTableShards; ++s) {
     Shard* shard = FindShard(s);
     if (shard == nullptr) continue;
@@ -109,7 +106,6 @@ void TableImpl::EndCut(const CutScope& scope, bool committed) {
       store->EndCut(committed, durable);
     }
     if (committed && scope.full && shard->deleted != nullptr) shard->deleted->Forget(scope.epoch);
-    shard->durable = durable;
   }
   const MutexLock lock(&cut_mu_);
   if (committed && scope.full) has_base_ = true;

@@ -20,13 +20,11 @@ namespace cairn::table {
 /// A logical shard: its rows, counts of keys that are not admitted yet, and keys that were removed.
 /// The latter two are records without weights, tracked and cut like rows.
 struct Shard {
-  Shard(const RowLayout* layout, Slab* slab, SideBuffer* side, const DurableEpochs& durable)
-      : rows(layout, slab, side), durable(durable) {}
+  Shard(const RowLayout* layout, Slab* slab, SideBuffer* side) : rows(layout, slab, side) {}
 
   RowStore rows;
   std::unique_ptr<RowStore> pending;
   std::unique_ptr<RowStore> deleted;
-  DurableEpochs durable;
 };
 
 /// Neighbouring shards under one lock.
@@ -157,9 +155,7 @@ class TableImpl final : public Table {
   mutable Mutex cut_mu_;
   bool cut_open_ GUARDED_BY(cut_mu_) = false;
   bool has_base_ GUARDED_BY(cut_mu_) = false;
-  // What new shards begin with. Atomic, not under cut_mu_: a stripe's lock is held there.
-  std::atomic<std::uint32_t> base_{0};
-  std::atomic<std::uint32_t> parent_{0};
+  SharedDurableEpochs durable_;
 };
 
 }  // namespace cairn::table

@@ -413,17 +413,17 @@ RowHeader* TableImpl::LoadRow(Stripe* stripe, Shard* shard, std::int64_t key, bo
   RowHeader* row = shard->rows.Find(key, hash);
   *existed = row != nullptr;
   if (row != nullptr) {
-    (void)shard->rows.Touch(row, epoch_, shard->durable);  // no cut is open: it cannot fail
+    (void)shard->rows.Touch(row, epoch_, durable_);  // no cut is open: it cannot fail
     return row;
   }
   if (shard->deleted != nullptr) {
     if (RowHeader* grave = shard->deleted->Find(key, hash)) {
-      (void)shard->deleted->Erase(grave, hash, epoch_, shard->durable);
+      (void)shard->deleted->Erase(grave, hash, epoch_, durable_);
     }
   }
   if (shard->pending != nullptr) {
     if (RowHeader* pending = shard->pending->Find(key, hash)) {
-      (void)shard->pending->Erase(pending, hash, epoch_, shard->durable);
+      (void)shard->pending->Erase(pending, hash, epoch_, durable_);
       stripe->pending.fetch_sub(1, std::memory_order_relaxed);
     }
   }
@@ -463,16 +463,14 @@ void TableImpl::LoadPending(std::int64_t key, std::uint32_t count, std::int64_t 
     pending = store->Insert(key, hash, epoch_);
     stripe->pending.fetch_add(1, std::memory_order_relaxed);
   } else {
-    (void)store->Touch(pending, epoch_, shard->durable);
+    (void)store->Touch(pending, epoch_, durable_);
   }
   pending->frequency = count;
   pending->version = version;
 }
 
 void TableImpl::EndLoadOfShards(bool based) {
-  const DurableEpochs durable = based ? DurableEpochs{load_base_, load_base_ + 1} : DurableEpochs{};
-  base_.store(durable.base, std::memory_order_relaxed);
-  parent_.store(durable.parent, std::memory_order_relaxed);
+  durable_.Set(based ? DurableEpochs{load_base_, load_base_ + 1} : DurableEpochs{});
   for (std::uint32_t s = 0; s < kTableShards; ++s) {
     Shard* shard = FindShard(s);
     if (shard == nullptr) continue;
@@ -480,7 +478,6 @@ void TableImpl::EndLoadOfShards(bool based) {
     for (RowStore* store : {&shard->rows, shard->pending.get(), shard->deleted.get()}) {
       if (store != nullptr) store->EndLoad();
     }
-    shard->durable = durable;
   }
 }
 

@@ -147,14 +147,12 @@ void TableImpl::ResetShards() {
     shard->rows.Reset();
     shard->pending = nullptr;
     shard->deleted = nullptr;
-    shard->durable = {};
   }
   for (std::uint32_t s = 0; s < kStripes; ++s) {
     stripes_[s].rows.store(0, std::memory_order_relaxed);
     stripes_[s].pending.store(0, std::memory_order_relaxed);
   }
-  base_.store(0, std::memory_order_relaxed);
-  parent_.store(0, std::memory_order_relaxed);
+  durable_.Set({});
   // Nothing points there any more: lookups find rows only through the indexes.
   slab_.Reset();
 }

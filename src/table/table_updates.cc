@@ -132,7 +132,7 @@ Change TableImpl::Admit(Stripe* stripe, Shard* shard, const BatchItem& item, boo
                         RowHeader** row) {
   RowHeader* pending =
       shard->pending != nullptr ? shard->pending->Find(item.key, item.hash) : nullptr;
-  if (pending != nullptr && !shard->pending->Touch(pending, epoch_, shard->durable)) {
+  if (pending != nullptr && !shard->pending->Touch(pending, epoch_, durable_)) {
     return Change::kFull;
   }
   if (count) {
@@ -149,13 +149,13 @@ Change TableImpl::Admit(Stripe* stripe, Shard* shard, const BatchItem& item, boo
   }
   if (shard->deleted != nullptr) {
     RowHeader* grave = shard->deleted->Find(item.key, item.hash);
-    if (grave != nullptr && !shard->deleted->Erase(grave, item.hash, epoch_, shard->durable)) {
+    if (grave != nullptr && !shard->deleted->Erase(grave, item.hash, epoch_, durable_)) {
       return Change::kFull;
     }
   }
   if (pending != nullptr) {
     // Touched above: it cannot fail.
-    (void)shard->pending->Erase(pending, item.hash, epoch_, shard->durable);
+    (void)shard->pending->Erase(pending, item.hash, epoch_, durable_);
     stripe->pending.fetch_sub(1, std::memory_order_relaxed);
   }
   *row = shard->rows.Insert(item.key, item.hash, epoch_);
@@ -247,10 +247,9 @@ Status TableImpl::ApplyGradients(std::span<const std::int64_t> ids,
           const Change made = Admit(stripe, MakeShard(stripe, item.shard), item, false, &row);
           if (made == Change::kFull) return Change::kFull;
         }
-        const Shard* shard = stripe->shards[item.shard % kShardsPerStripe].load();
-        if (!const_cast<Shard*>(shard)->rows.Touch(row, epoch_, shard->durable)) {
-          return Change::kFull;
-        }
+        Shard* shard =
+            stripe->shards[item.shard % kShardsPerStripe].load(std::memory_order_relaxed);
+        if (!shard->rows.Touch(row, epoch_, durable_)) return Change::kFull;
         const float* gradient = gradient_of(item);
         std::uint32_t occurrences = 1;
         for (std::uint32_t next = duplicates.Next(*done); next != Duplicates::kNone;
@@ -287,7 +286,7 @@ Status TableImpl::Assign(std::span<const std::int64_t> ids, std::span<const floa
       if (row == nullptr && Admit(stripe, shard, item, false, &row) == Change::kFull) {
         return Change::kFull;
       }
-      if (!shard->rows.Touch(row, epoch_, shard->durable)) return Change::kFull;
+      if (!shard->rows.Touch(row, epoch_, durable_)) return Change::kFull;
       row->version = step();
       layout_.WriteWeights(row, values.data() + std::size_t{item.position} * options_.dim);
     }
@@ -308,25 +307,25 @@ bool TableImpl::Bury(Shard* shard, std::int64_t key, std::uint64_t hash) {
   if (!kTracking || !epoch_.tracking) return true;
   RowStore* deleted = MakeDeleted(shard);
   RowHeader* grave = deleted->Find(key, hash);
-  if (grave != nullptr) return deleted->Touch(grave, epoch_, shard->durable);
+  if (grave != nullptr) return deleted->Touch(grave, epoch_, durable_);
   deleted->Insert(key, hash, epoch_);
   return true;
 }
 
 Change TableImpl::EraseRow(Stripe* stripe, Shard* shard, RowHeader* row, std::uint64_t hash) {
   const std::int64_t key = row->key;
-  if (!shard->rows.Touch(row, epoch_, shard->durable)) return Change::kFull;
+  if (!shard->rows.Touch(row, epoch_, durable_)) return Change::kFull;
   if (!Bury(shard, key, hash)) return Change::kFull;
-  (void)shard->rows.Erase(row, hash, epoch_, shard->durable);  // touched: it cannot fail
+  (void)shard->rows.Erase(row, hash, epoch_, durable_);  // touched: it cannot fail
   stripe->rows.fetch_sub(1, std::memory_order_relaxed);
   return Change::kDone;
 }
 
 Change TableImpl::ErasePending(Stripe* stripe, Shard* shard, RowHeader* row, std::uint64_t hash) {
   const std::int64_t key = row->key;
-  if (!shard->pending->Touch(row, epoch_, shard->durable)) return Change::kFull;
+  if (!shard->pending->Touch(row, epoch_, durable_)) return Change::kFull;
   if (!Bury(shard, key, hash)) return Change::kFull;
-  (void)shard->pending->Erase(row, hash, epoch_, shard->durable);
+  (void)shard->pending->Erase(row, hash, epoch_, durable_);
   stripe->pending.fetch_sub(1, std::memory_order_relaxed);
   return Change::kDone;
 }
