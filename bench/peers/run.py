@@ -100,34 +100,52 @@ def path_of(directory, name, what):
     return str(directory / f"{name.replace(' ', '-')}-{what}")
 
 
+def started(names):
+    """The contenders that start here, with their versions; the others are named."""
+    versions = {}
+    for name in names:
+        try:
+            worker = Worker(name, 1, 4096)
+        except (RuntimeError, OSError) as error:
+            print(f"  {name}: left out: {error}", file=sys.stderr)
+            continue
+        versions[name] = worker.version
+        worker.close()
+    return versions
+
+
+def in_turn(names, rounds, count, nbytes, label):
+    """Round robin. Each turn has a process of its own: all states at once do not fit into memory."""
+    for number in range(rounds):
+        for name in names:
+            print(f"  {label} round {number + 1}: {name}", file=sys.stderr, flush=True)
+            worker = Worker(name, count, nbytes)
+            yield name, worker
+            worker.close()
+
+
+def checked(name, what, reply):
+    if "error" in reply:
+        raise SystemExit(f"{name}: {what}: {reply['error']}")
+    return reply
+
+
 def measure(names, directory, rounds, count, nbytes, label):
     """Interleaved saves and cold loads; {name: {"save": [...], "load": [...]}}."""
     found = {name: {"save": [], "load": []} for name in names}
-    workers = {}
     total = count * nbytes
-    for name in names:
-        try:
-            workers[name] = Worker(name, count, nbytes)
-        except (RuntimeError, OSError) as error:
-            print(f"  {name}: left out: {error}", file=sys.stderr)
-    for number in range(rounds + 1):  # the first warms everything up
-        for name, worker in workers.items():
-            print(f"  {label} round {number}: {name}", file=sys.stderr, flush=True)
-            path = path_of(directory, name, label)
-            saved = worker.do(do="save", path=path, touch=total)
-            drop_caches()
-            loaded = worker.do(do="load", path=path, touch=2 * total)
-            for what, reply in (("save", saved), ("load", loaded)):
-                if "error" in reply:
-                    raise SystemExit(f"{name}: {what}: {reply['error']}")
-                if number > 0:
-                    found[name][what].append(reply["seconds"])
-            if loaded["digest"] != saved["digest"]:
-                raise SystemExit(f"{name} loaded other bytes than it saved")
-    versions = {name: worker.version for name, worker in workers.items()}
-    for worker in workers.values():
-        worker.close()
-    return {name: found[name] for name in workers}, versions
+    for name, worker in in_turn(names, rounds, count, nbytes, label):
+        path = path_of(directory, name, label)
+        checked(name, "save", worker.do(do="save", path=path, touch=total))  # warms it up
+        saved = checked(name, "save", worker.do(do="save", path=path, touch=total))
+        drop_caches()
+        loaded = checked(name, "load", worker.do(do="load", path=path, touch=2 * total))
+        if loaded["digest"] != saved["digest"]:
+            raise SystemExit(f"{name} loaded other bytes than it saved")
+        found[name]["save"].append(saved["seconds"])
+        found[name]["load"].append(loaded["seconds"])
+        contenders.remove(path)
+    return found
 
 
 def measure_async(names, directory, rounds, count, nbytes):
@@ -136,25 +154,32 @@ def measure_async(names, directory, rounds, count, nbytes):
         for name in names
     }
     memcpy = []
-    workers = {name: Worker(name, count, nbytes) for name in names}
-    for number in range(rounds + 1):
-        for name, worker in workers.items():
-            print(f"  async round {number}: {name}", file=sys.stderr, flush=True)
-            path = path_of(directory, name, "async")
-            reply = worker.do(do="async", path=path, touch=2 * count * nbytes)
-            loop = worker.do(do="matmul", path=path)
-            lazy = worker.do(do="async", path=path, lazy=True, touch=0) if name == "cairn" else {}
-            if number == 0:
-                continue
-            found[name]["blocked"].append(reply["blocked"])
-            for key in ("before", "during", "seconds"):
-                found[name][key].append(loop[key])
-            if lazy:
-                found[name]["lazy"].append(lazy["blocked"])
-                memcpy.append(worker.do(do="memcpy")["seconds"])
-    for worker in workers.values():
-        worker.close()
+    total = count * nbytes
+    for name, worker in in_turn(names, rounds, count, nbytes, "async"):
+        path = path_of(directory, name, "async")
+        checked(name, "async save", worker.do(do="async", path=path, touch=2 * total))
+        reply = checked(name, "async save", worker.do(do="async", path=path, touch=2 * total))
+        loop = checked(name, "matmul", worker.do(do="matmul", path=path))
+        found[name]["blocked"].append(reply["blocked"])
+        for key in ("before", "during", "seconds"):
+            found[name][key].append(loop[key])
+        if name == "cairn":
+            lazy = worker.do(do="async", path=path, lazy=True, touch=0)
+            found[name]["lazy"].append(checked(name, "lazy save", lazy)["blocked"])
+            memcpy.append(checked(name, "memcpy", worker.do(do="memcpy"))["seconds"])
+        contenders.remove(path)
     return found, memcpy
+
+
+def try_load(name, count, nbytes, path):
+    """What a fresh process reads; some libraries crash on a damaged file."""
+    reader = Worker(name, count, nbytes, seed=2)
+    try:
+        return reader.do(do="load", path=path, touch=0)
+    except RuntimeError as error:
+        return {"error": str(error)}
+    finally:
+        reader.kill()
 
 
 def killed_while_overwriting(name, directory, tries):
@@ -176,10 +201,7 @@ def killed_while_overwriting(name, directory, tries):
         writer.begin(do="save", path=path, touch=0)
         time.sleep(new["seconds"] * choose.uniform(0.1, 0.9))
         writer.kill()
-        reader = Worker(name, count, nbytes, seed=2)
-        reply = reader.do(do="load", path=path, touch=0)
-        kept += reply.get("digest") in (old["digest"], new["digest"])
-        reader.close()
+        kept += try_load(name, count, nbytes, path).get("digest") in (old["digest"], new["digest"])
     return kept
 
 
@@ -196,9 +218,7 @@ def flipped_byte(name, directory):
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
-    reader = Worker(name, 4, 8 << 20, seed=2)
-    reply = reader.do(do="load", path=str(path), touch=0)
-    reader.close()
+    reply = try_load(name, 4, 8 << 20, str(path))
     if "error" in reply:
         return "detected"
     return "not read" if reply["digest"] == saved["digest"] else "silent"
@@ -357,8 +377,9 @@ def main():
         directory = Path(scratch)
         count = 64
         cpu, wall = cpu_of_all(), time.perf_counter()
-        big, versions = measure(names, directory, rounds, count, total // count, "big")
-        small, _ = measure(list(big), directory, rounds, SMALL_COUNT, SMALL_BYTES, "small")
+        versions = started(names)
+        big = measure(versions, directory, rounds, count, total // count, "big")
+        small = measure(versions, directory, rounds, SMALL_COUNT, SMALL_BYTES, "small")
         running = [n for n in ASYNC if n in big]
         asynchronous, memcpy = measure_async(running, directory, rounds, count, total // count)
         result = {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -163,9 +164,29 @@ struct MismatchReport {
   std::vector<std::string> mismatched;  // "name: stored F32 [2,3], wanted F32 [3,2]"
 };
 
-/// Called now and then during long work with (done, total) bytes, on the thread that
-/// asked for it.
-using Progress = std::function<void(std::uint64_t, std::uint64_t)>;
+/// Called now and then during long work with (done, total) bytes, on the thread that asked for it.
+/// May return a bool: false ends the work with Cancelled.
+class Progress {
+ public:
+  Progress() = default;
+  template <typename Fn>
+    requires std::invocable<const Fn&, std::uint64_t, std::uint64_t> &&
+             (!std::same_as<Fn, Progress>)
+  Progress(Fn fn)  // NOLINT: a lambda stands where progress is wanted
+      : call_([fn = std::move(fn)](std::uint64_t done, std::uint64_t total) {
+          if constexpr (std::same_as<decltype(fn(done, total)), bool>) return fn(done, total);
+          fn(done, total);
+          return true;
+        }) {}
+  explicit operator bool() const { return call_ != nullptr; }
+  /// True: go on. Nobody to be told: go on.
+  bool operator()(std::uint64_t done, std::uint64_t total) const {
+    return call_ == nullptr || call_(done, total);
+  }
+
+ private:
+  std::function<bool(std::uint64_t, std::uint64_t)> call_;
+};
 
 struct Restored;
 

@@ -14,9 +14,35 @@ _Described = tuple[
     bool,
     str,
 ]
-# (info, {name: content of a state file}) → {"into": [_Described], "allocate": bool,
+# (info, {name: content of a state file}) → {"into": [_Described] or MatchedState, "allocate": bool,
 # "allocate_names": {names}, "strict": bool, "rename": {stored: wanted}, "skip": {names}}
 _Prepare = Callable[[dict[str, Any], dict[str, bytes]], dict[str, Any]]
+
+class StateEncoder:
+    def __init__(
+        self, *, rank: int, participant: str, own: str, common: bool, plain: str
+    ) -> None: ...
+    def encode(
+        self,
+        state: Any,
+        other: Callable[[Any, str, int], Union[str, tuple[str, Any, str]]],
+        key: Callable[[Any, str], str],
+    ) -> str: ...
+    def unique_name(self, path: str, /) -> str: ...
+    def group_of(self, path: str, /) -> str: ...
+    def tensor_name(self, path: str, group: str, /) -> str: ...
+    def add(self, described: _Described, keep: Any, nbytes: int, /) -> None: ...
+    @property
+    def keep(self) -> list[Any]: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class MatchedState:
+    @property
+    def count(self) -> int: ...
+    def put_values(self) -> None: ...
+
+def match_state(text: bytes, given: Any) -> Optional[MatchedState]: ...
 
 class Handle:
     def wait(self) -> dict[str, Any]: ...
@@ -41,7 +67,7 @@ class Manager:
         self,
         *,
         step: int,
-        tensors: Sequence[_Described],
+        tensors: StateEncoder,
         counters: Mapping[str, Any],
         metrics: Mapping[str, Any],
         metadata: Mapping[str, Any],

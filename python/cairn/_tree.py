@@ -16,11 +16,11 @@ import json
 import math
 import random
 import struct
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
-from . import _arrays
+from . import _arrays, _native
 from .errors import Corruption, Invalid
 from .shard import Replicated, Shard
 
@@ -112,22 +112,6 @@ def as_stateful(value: Any) -> Optional[Stateful]:
     return None
 
 
-class _Names:
-    """Tensor names: keys joined with /, made unique when they would collide."""
-
-    def __init__(self) -> None:
-        self._used: Set[str] = {"__metadata__"}
-
-    def unique(self, path: str) -> str:
-        name = path or "value"
-        number = 1
-        while name in self._used:
-            number += 1
-            name = f"{path}~{number}"
-        self._used.add(name)
-        return name
-
-
 def join(path: str, key: Any) -> str:
     text = key if isinstance(key, str) else str(key)
     return f"{path}/{text}" if path else text
@@ -153,7 +137,7 @@ def _from_bits(text: str) -> float:
 
 class Encoded(NamedTuple):
     json: str
-    tensors: List[Described]
+    tensors: _native.StateEncoder  # for the native module's save, once
     keep: List[Any]  # owners of the memory
     stateful: List[Stateful]
     nbytes: int
@@ -170,150 +154,81 @@ class Layout(NamedTuple):
     plain: str = ""  # a subtree whose tensors are named without its own name
 
 
+# What the native walk is told of a value that it does not know: its JSON, or (text before, a value
+# to walk instead, text after).
+_Answer = Union[str, Tuple[str, Any, str]]
+
+
+def _text(node: Any) -> str:
+    return json.dumps(node, ensure_ascii=False, separators=(",", ":"))
+
+
 class _Encoder:
+    """The half of the native StateEncoder that knows Python's types."""
+
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._names = _Names()
         self._shared: Dict[Tuple[Any, ...], Dict[str, Any]] = {}  # leaves without notes, by memory
-        self._open: Set[int] = set()
-        self.tensors: List[Described] = []
-        self.keep: List[Any] = []
         self.stateful: List[Stateful] = []
-        self.nbytes = 0
+        self.native = _native.StateEncoder(
+            rank=layout.rank,
+            participant=layout.participant,
+            own=layout.own,
+            common=layout.common,
+            plain=layout.plain,
+        )
 
-    def node(self, value: Any, path: str, depth: int) -> Any:
-        if value is None or value is True or value is False:
-            return value
-        kind = type(value)
-        if kind is str:
-            return _check_text(value, path)
-        if kind is int:
-            return value if -_SAFE_INT <= value <= _SAFE_INT else {"int": hex(value)}
-        if kind is float:
-            return value if math.isfinite(value) else {"float": _bits(value)}
-        if kind is np.ndarray or _arrays.is_torch(value):
-            return self._array(value, path)
-        if kind in (dict, collections.OrderedDict, list, tuple):
-            return self._container(value, path, depth)
-        return self._other(value, path, depth)
+    def encode(self, value: Any) -> str:
+        return self.native.encode(value, self._other, self._key)
 
-    def _other(self, value: Any, path: str, depth: int) -> Any:
+    def _other(self, value: Any, path: str, depth: int) -> _Answer:
+        if _arrays.is_torch(value):
+            return _text(self._array(value, path))
         if isinstance(value, Shard):
-            return self._array(value.array, path, shard=value)
+            return _text(self._array(value.array, path, shard=value))
         if isinstance(value, Replicated):
-            return self._array(value.array, path, replicated=True)
+            return _text(self._array(value.array, path, replicated=True))
         if isinstance(value, Pieces):
-            return self._pieces(value, path)
-        if type(value) is bytes:
-            return self._bytes(value, path)
-        if isinstance(value, np.generic):
-            return self._numpy_scalar(value, path)
-        if type(value) is complex:
-            return {"complex": [_bits(value.real), _bits(value.imag)]}
-        if type(value) in (set, frozenset):
-            return self._set(value, path, depth)
+            return _text(self._pieces(value, path))
+        if type(value) is np.memmap:
+            return "", np.asarray(value), ""
+        if isinstance(value, np.ndarray) or (type(value) is bytes and len(value) > _INLINE_BYTES):
+            return _text(
+                self._array(value if type(value) is not bytes else memoryview(value), path)
+            )
         if isinstance(value, (np.random.Generator, np.random.RandomState, random.Random)):
             kind = _rng_kind(value)
             if kind is None:
                 raise Invalid(f"{path or 'the state'}: a {type_name(value)} has no state to store")
-            return {"rng": [kind, self.node(_rng_state(value), path, depth + 1)]}
-        if type(value).__module__ == "torch" and type(value).__name__ == "Size":
-            return {"torch.Size": [int(v) for v in value]}
+            return f'{{"rng":["{kind}",', _rng_state(value), "]}"
         if type(value).__module__.startswith("torch") and type(value).__name__ == "Generator":
-            return {"rng": ["torch", self.node(value.get_state(), path, depth + 1)]}
+            return '{"rng":["torch",', value.get_state(), "]}"
         stateful = as_stateful(value)
         if stateful is not None:
             self.stateful.append(stateful)
-            return self.node(stateful.cairn_save(), path, depth + 1)
-        for plain_type in (str, bytes, int, float, complex, dict, list, tuple, set, frozenset):
-            if isinstance(value, plain_type):
-                raise Invalid(
-                    f"{path or 'the state'}: a {type_name(value)} would come back as a plain "
-                    f"{plain_type.__name__}; convert it first"
-                )
+            return "", stateful.cairn_save(), ""
+        known, node = _value_node(value, path, depth)
+        if known:
+            return _text(node)
         if _arrays.is_array(value):
-            return self._array(value, path)
+            return _text(self._array(value, path))
         raise Invalid(
             f"{path or 'the state'}: a {type_name(value)} cannot be stored. Arrays, tensors, "
             "numbers, str, bytes, None, dicts, lists, tuples, random states and objects with "
             "state_dict and load_state_dict can; nothing is pickled"
         )
 
-    def _container(self, value: Any, path: str, depth: int) -> Any:
-        if depth >= MAX_DEPTH:
-            raise Invalid(f"{path[:200]}…: nested deeper than {MAX_DEPTH} levels")
-        if id(value) in self._open:
-            raise Invalid(f"{path or 'the state'}: the {type_name(value)} contains itself")
-        self._open.add(id(value))
-        try:
-            if isinstance(value, dict):
-                return self._dict(value, path, depth)
-            items = [self.node(v, join(path, i), depth + 1) for i, v in enumerate(value)]
-            return items if isinstance(value, list) else {"tuple": items}
-        finally:
-            self._open.discard(id(value))
-
-    def _dict(self, value: Dict[Any, Any], path: str, depth: int) -> Any:
-        tag = "odict" if isinstance(value, collections.OrderedDict) else "dict"
-        if all(type(key) is str for key in value):
-            for key in value:
-                _check_text(key, path)
-            return {
-                tag: {key: self.node(v, join(path, key), depth + 1) for key, v in value.items()}
-            }
-        items = []
-        for key, item in value.items():
-            if not isinstance(key, (str, int, float, bool, bytes, tuple, type(None))):
-                raise Invalid(
-                    f"{path or 'the state'}: keys of type {type_name(key)} cannot be stored; str, "
-                    "numbers, bytes, None and tuples of them can"
-                )
-            where = join(path, key)
-            before = len(self.tensors)
-            coded = self.node(key, where, depth + 1)
-            if len(self.tensors) != before:
-                raise Invalid(f"{where}: a key cannot hold arrays or long bytes")
-            items.append([coded, self.node(item, where, depth + 1)])
-        return {tag + "_items": items}
-
-    def _set(self, value: Any, path: str, depth: int) -> Any:
-        if depth >= MAX_DEPTH:
-            raise Invalid(f"{path[:200]}…: nested deeper than {MAX_DEPTH} levels")
-        before = len(self.tensors)
-        items = [self.node(v, path, depth + 1) for v in value]
-        if len(self.tensors) != before:
-            raise Invalid(f"{path}: a set cannot hold arrays or long bytes")
-        items.sort(key=lambda item: json.dumps(item, sort_keys=True))
-        return {"set" if isinstance(value, set) else "frozenset": items}
-
-    def _bytes(self, value: bytes, path: str) -> Any:
-        if len(value) <= _INLINE_BYTES:
-            return {"bytes": base64.b64encode(value).decode()}
-        return self._array(memoryview(value), path)
-
-    def _numpy_scalar(self, value: np.generic, path: str) -> Any:
-        dtype = value.dtype.newbyteorder("<")
-        name = dtype.str if dtype.kind in "mM" else dtype.name
-        if dtype.kind not in "mM" and not _arrays.is_storable(name):
-            raise Invalid(f"{path}: a NumPy scalar of dtype {value.dtype} cannot be stored")
-        return {"numpy": [name, np.asarray(value).astype(dtype).tobytes().hex()]}
-
-    def _is_own(self, path: str) -> bool:
-        own = self._layout.own
-        return bool(own) and (path == own or path.startswith(own + "/"))
-
-    def _group(self, path: str) -> str:
-        if self._is_own(path):
-            return "state"
-        return "state" if self._layout.rank > 0 and not self._layout.common else "model"
-
-    def _tensor_name(self, path: str, group: str) -> str:
-        if group == "state" and not self._is_own(path):
-            return f"{self._layout.participant}/{path}"  # rank 0 has one of this name
-        plain = self._layout.plain
-        if plain and path.startswith(plain + "/"):
-            return path[len(plain) + 1 :]
-        return path
+    def _key(self, key: Any, path: str) -> str:
+        if not isinstance(key, (str, int, float, bool, bytes, tuple, type(None))):
+            raise Invalid(
+                f"{path or 'the state'}: keys of type {type_name(key)} cannot be stored; str, "
+                "numbers, bytes, None and tuples of them can"
+            )
+        where = join(path, key)
+        known, node = _value_node(key, where, 0)
+        if not known:
+            raise Invalid(f"{where}: a key cannot hold arrays or long bytes")
+        return _text(node)
 
     def _array(
         self, value: Any, path: str, shard: Optional[Shard] = None, replicated: bool = False
@@ -325,12 +240,12 @@ class _Encoder:
             tail = source.shape[len(shard.offset) :]  # complex numbers
             whole, offset = shard.global_shape + tail, shard.offset + (0,) * len(tail)
         # Tied weights: the same memory, seen the same way, is stored once.
-        group = "model" if shard is not None or replicated else self._group(path)
+        group = "model" if shard is not None or replicated else self.native.group_of(path)
         memory = (source.identity, source.kind, replicated, group)
         tied = source.nbytes > 0 and shard is None
         if tied and memory in self._shared:
             return {"tensor": {**self._shared[memory], **source.note}}
-        name = self._names.unique(_check_text(self._tensor_name(path, group), path))
+        name = self.native.unique_name(self.native.tensor_name(path, group))
         leaf: Dict[str, Any] = {
             "name": name,
             "dtype": source.stored,
@@ -344,40 +259,97 @@ class _Encoder:
         if self._layout.common and self._layout.rank > 0 and group == "model" and shard is None:
             return {"tensor": {**leaf, **source.note}}  # rank 0 writes it
         several = replicated and self._layout.world_size > 1
-        self.tensors.append(
-            (name, source.stored, source.shape, source.address, whole, offset, several, group)
+        self.native.add(
+            (name, source.stored, source.shape, source.address, whole, offset, several, group),
+            source.keep,
+            source.nbytes,
         )
-        self.keep.append(source.keep)
-        self.nbytes += source.nbytes
         return {"tensor": {**leaf, **source.note}}
 
     def _pieces(self, value: Pieces, path: str) -> Any:
         like = _arrays.source(value.like, path)
         tail = like.shape[1:]  # complex numbers
         whole = value.global_shape + tail
-        name = self._names.unique(_check_text(path, path))
+        name = self.native.unique_name(path)
         for shard in value.shards:
             source = _arrays.source(shard.array, path)
             if source.stored != like.stored or shard.global_shape != value.global_shape:
                 raise Invalid(f"{path}: a piece is of another dtype or another array")
             piece = None if source.shape == whole else shard.offset + (0,) * len(tail)
-            self.tensors.append(
+            whole_of_piece = None if piece is None else whole
+            self.native.add(
                 (
                     name,
                     source.stored,
                     source.shape,
                     source.address,
-                    None if piece is None else whole,
+                    whole_of_piece,
                     piece,
                     False,
                     "model",
-                )
+                ),
+                source.keep,
+                source.nbytes,
             )
-            self.keep.append(source.keep)
-            self.nbytes += source.nbytes
         leaf = {"name": name, "dtype": like.stored, "shape": list(whole), "kind": like.kind}
         leaf.update(like.note)
         return {"tensor": leaf}
+
+
+def _value_node(value: Any, path: str, depth: int) -> Tuple[bool, Any]:
+    """(True, its node) of a value without arrays: what may stand in sets and be a key."""
+    if depth >= MAX_DEPTH:
+        raise Invalid(f"{path[:200]}…: nested deeper than {MAX_DEPTH} levels")
+    kind = type(value)
+    if value is None or kind is bool:
+        return True, value
+    if kind is str:
+        return True, _check_text(value, path)
+    if kind is int:
+        return True, value if -_SAFE_INT <= value <= _SAFE_INT else {"int": hex(value)}
+    if kind is float:
+        return True, value if math.isfinite(value) else {"float": _bits(value)}
+    if kind is complex:
+        return True, {"complex": [_bits(value.real), _bits(value.imag)]}
+    if kind is bytes and len(value) <= _INLINE_BYTES:
+        return True, {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, np.generic):
+        return True, _numpy_scalar_node(value, path)
+    if kind is tuple:
+        return True, {"tuple": _value_nodes(value, path, depth)}
+    if kind in (set, frozenset):
+        items = _value_nodes(value, path, depth)
+        items.sort(key=lambda item: json.dumps(item, sort_keys=True))
+        return True, {kind.__name__: items}
+    if kind.__module__ == "torch" and kind.__name__ == "Size":
+        return True, {"torch.Size": [int(v) for v in value]}
+    for plain_type in (str, bytes, int, float, complex, dict, list, tuple, set, frozenset):
+        if isinstance(value, plain_type) and kind is not plain_type:
+            raise Invalid(
+                f"{path or 'the state'}: a {type_name(value)} would come back as a plain "
+                f"{plain_type.__name__}; convert it first"
+            )
+    return False, None
+
+
+def _value_nodes(values: Any, path: str, depth: int) -> List[Any]:
+    nodes = []
+    for value in values:
+        known, node = _value_node(value, path, depth + 1)
+        if not known:
+            raise Invalid(
+                f"{path or 'the state'}: a {type_name(value)} cannot stand in a set or a key"
+            )
+        nodes.append(node)
+    return nodes
+
+
+def _numpy_scalar_node(value: np.generic, path: str) -> Any:
+    dtype = value.dtype.newbyteorder("<")
+    name = dtype.str if dtype.kind in "mM" else dtype.name
+    if dtype.kind not in "mM" and not _arrays.is_storable(name):
+        raise Invalid(f"{path}: a NumPy scalar of dtype {value.dtype} cannot be stored")
+    return {"numpy": [name, np.asarray(value).astype(dtype).tobytes().hex()]}
 
 
 def type_name(value: Any) -> str:
@@ -456,11 +428,9 @@ def encode(value: Any, layout: Layout) -> Encoded:
     """Walks a state; the arrays' memory is described, not copied."""
     encoder = _Encoder(layout)
     with collector_paused():
-        root = encoder.node(value, "", 0)
-        text = json.dumps(
-            {"cairn_state": VERSION, "state": root}, ensure_ascii=False, separators=(",", ":")
-        )
-    return Encoded(text, encoder.tensors, encoder.keep, encoder.stateful, encoder.nbytes)
+        text = encoder.encode(value)
+    native = encoder.native
+    return Encoded(text, native, native.keep, encoder.stateful, native.nbytes)
 
 
 class Stored:

@@ -161,15 +161,20 @@ class _Restore:
         self._strict = strict
         self._rename = rename
         self._skip = skip
+        self.alike: Optional[_native.MatchedState] = None
         self.plan: Optional[_plan.Plan] = None
         self.flat: Optional[_FlatPlan] = None
 
     def prepare(self, info: Dict[str, Any], state_files: Dict[str, bytes]) -> Dict[str, Any]:
         where = str(info["path"])
         text = state_files.get(_STATE_FILE, b"")
+        self.alike = self.plan = self.flat = None
+        if self._state is not None and not self._rename and not self._skip:
+            self.alike = _native.match_state(text, self._state)
+        if self.alike is not None:
+            return _asking(self.alike)
         if not _tree.Stored.is_one(text):
             # Written by another program: tensors by their names, no values beside them.
-            self.plan = None
             self.flat = _FlatPlan(self._state)
             return {
                 "into": self.flat.into,
@@ -179,7 +184,6 @@ class _Restore:
                 "rename": self._rename,
                 "skip": self._skip,
             }
-        self.flat = None
         with _tree.collector_paused():
             self.plan = _plan.Plan(
                 _tree.Stored(text, where),
@@ -189,19 +193,17 @@ class _Restore:
                 rename=self._rename,
                 skip=self._skip,
             )
-        return {
-            "into": self.plan.into,
-            "allocate": bool(self.plan.allocate),
-            "allocate_names": self.plan.allocate,
-            "strict": False,
-            "rename": {},
-            "skip": [],
-        }
+        return _asking(self.plan.into, self.plan.allocate)
 
     def finish(self, result: Dict[str, Any]) -> Restored:
         info = CheckpointInfo(**result["info"])
-        skipped: List[Tuple[str, str]]
-        if self.plan is not None:
+        skipped: List[Tuple[str, str]] = []
+        if self.alike is not None:
+            if len(result["restored"]) != self.alike.count:
+                raise Error(f"restore {info.path}: not all of the arrays were restored")
+            self.alike.put_values()
+            state = self._state
+        elif self.plan is not None:
             lost = {d[0] for d in self.plan.into} - set(result["restored"])
             if lost:
                 raise Error(f"restore {info.path}: not restored: {', '.join(sorted(lost)[:10])}")
@@ -223,6 +225,18 @@ class _Restore:
             bytes=int(result["bytes"]),
             files=_files_of(info.path),
         )
+
+
+def _asking(into: Any, allocate: Iterable[str] = ()) -> Dict[str, Any]:
+    """What to ask the native module for when the state was compared already."""
+    return {
+        "into": into,
+        "allocate": bool(allocate),
+        "allocate_names": allocate,
+        "strict": False,
+        "rename": {},
+        "skip": [],
+    }
 
 
 class _FlatPlan:

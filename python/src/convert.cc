@@ -106,7 +106,7 @@ std::string ToName(nb::handle name) {
 
 // Fills the members that both kinds of tensors have.
 template <typename AnyTensor>
-AnyTensor ToTensor(nb::handle tuple) {
+AnyTensor FromTuple(nb::handle tuple) {
   if (!PyTuple_Check(tuple.ptr()) || PyTuple_GET_SIZE(tuple.ptr()) != 8) {
     Raise(InternalError("a tensor is not described by a tuple of 8"));
   }
@@ -147,20 +147,16 @@ nb::object FromValue(const Value& value) {
   return nb::none();
 }
 
-std::vector<Tensor> ToTensors(nb::handle list) {
-  std::vector<Tensor> tensors;
-  tensors.reserve(nb::len(list));
-  for (const nb::handle item : list) {
-    tensors.push_back(ToTensor<Tensor>(item));
-    tensors.back().replicated = nb::handle(PyTuple_GET_ITEM(item.ptr(), 6)).is(Py_True);
-  }
-  return tensors;
+Tensor ToTensor(nb::handle tuple) {
+  Tensor tensor = FromTuple<Tensor>(tuple);
+  tensor.replicated = nb::handle(PyTuple_GET_ITEM(tuple.ptr(), 6)).is(Py_True);
+  return tensor;
 }
 
 std::vector<MutableTensor> ToMutableTensors(nb::handle list) {
   std::vector<MutableTensor> tensors;
   tensors.reserve(nb::len(list));
-  for (const nb::handle item : list) tensors.push_back(ToTensor<MutableTensor>(item));
+  for (const nb::handle item : list) tensors.push_back(FromTuple<MutableTensor>(item));
   return tensors;
 }
 

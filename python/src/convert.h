@@ -18,7 +18,7 @@ nanobind::object FromValue(const Value& value);
 /// A tensor as the Python side describes it:
 /// (name, dtype, shape, address, global_shape | None, offset | None, replicated, group).
 /// The caller keeps the memory alive.
-std::vector<Tensor> ToTensors(nanobind::handle list);
+Tensor ToTensor(nanobind::handle tuple);
 std::vector<MutableTensor> ToMutableTensors(nanobind::handle list);
 
 /// The members as a dict of keyword arguments for the Python classes.

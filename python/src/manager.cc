@@ -17,6 +17,8 @@
 
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/state_encoder.h"
+#include "src/state_matcher.h"
 #include "src/steps.h"
 #include "src/waiting.h"
 
@@ -78,7 +80,9 @@ void Ask(const nb::callable& prepare, const Restored& head, RestoreRequest* aske
     files[nb::str(name.data(), name.size())] = nb::bytes(content.data(), content.size());
   }
   const auto answer = nb::cast<nb::dict>(prepare(FromInfo(head.info), files));
-  asked->into = ToMutableTensors(answer["into"]);
+  const nb::object into = answer["into"];
+  asked->into = nb::isinstance<MatchedState>(into) ? nb::cast<MatchedState&>(into).TakeTensors()
+                                                   : ToMutableTensors(into);
   asked->allocate = nb::cast<bool>(answer["allocate"]);
   for (const nb::handle name : answer["allocate_names"]) {
     asked->allocate_names.insert(nb::cast<std::string>(name));
@@ -101,7 +105,8 @@ nb::object FromRestored(const Restored& restored) {
   return out;
 }
 
-/// Runs a restore without the GIL. `prepare(info, state_files)` gives {"into": [...], "skip":
+/// Runs a restore without the GIL. `prepare(info, state_files)` gives {"into": [...] or a
+/// MatchedState, "skip":
 /// [...], "allocate": bool, "allocate_names": [...], "strict": bool, "rename": {...}}; see
 /// RestoreRequest::prepare. What it raises is raised here.
 template <typename Outcome, typename Fn>
@@ -146,14 +151,14 @@ class Manager {
  public:
   explicit Manager(std::shared_ptr<CheckpointManager> manager) : manager_(std::move(manager)) {}
 
-  std::unique_ptr<Handle> Save(std::int64_t step, nb::handle tensors, nb::handle counters,
+  std::unique_ptr<Handle> Save(std::int64_t step, StateEncoder& tensors, nb::handle counters,
                                nb::handle metrics, nb::handle metadata, nb::handle lineage,
                                const std::vector<std::pair<std::string, nb::object>>& files,
                                std::map<std::string, std::string> state_files, bool lazy,
                                bool stream) {
     SaveRequest request;
     request.step = step;
-    request.tensors = ToTensors(tensors);
+    request.tensors = tensors.TakeTensors();
     request.counters = ToValue(counters, "counters");
     request.metrics = ToValue(metrics, "metrics");
     request.metadata = ToValue(metadata, "metadata");

@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,21 +10,36 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/manager.h"
+#include "src/state_encoder.h"
+#include "src/state_matcher.h"
 #include "src/steps.h"
 #include "src/table.h"
+#include "src/waiting.h"
 
 namespace nb = nanobind;
 
 namespace cairn::python {
 namespace {
 
-nb::object VerifyDirectory(const std::string& directory, bool deep) {
-  std::optional<Result<VerifyReport>> result;
+/// Runs long work without the GIL; Ctrl-C ends it.
+template <typename Fn>
+auto Interruptible(Fn work) {
+  Interrupts interrupts;
+  std::optional<decltype(work(Progress()))> result;
   {
     const nb::gil_scoped_release released;
-    result.emplace(Verify(directory, deep));
+    result.emplace(work(Progress([&](std::uint64_t, std::uint64_t) {
+      interrupts.Poll();
+      return !interrupts.interrupted();
+    })));
   }
-  const VerifyReport report = ValueOrRaise(*std::move(result));
+  interrupts.Rethrow();
+  return ValueOrRaise(*std::move(result));
+}
+
+nb::object VerifyDirectory(const std::string& directory, bool deep) {
+  const VerifyReport report =
+      Interruptible([&](const Progress& progress) { return Verify(directory, deep, progress); });
   nb::list checkpoints;
   for (const CheckpointInfo& info : report.checkpoints) checkpoints.append(FromInfo(info));
   nb::list problems;
@@ -39,13 +55,10 @@ nb::object VerifyDirectory(const std::string& directory, bool deep) {
 }
 
 nb::object DiffDirectories(const std::string& a, const std::string& b) {
-  std::optional<Result<std::vector<TensorDifference>>> result;
-  {
-    const nb::gil_scoped_release released;
-    result.emplace(Diff(a, b));
-  }
+  const std::vector<TensorDifference> differences =
+      Interruptible([&](const Progress& progress) { return Diff(a, b, progress); });
   nb::list out;
-  for (const TensorDifference& difference : ValueOrRaise(*std::move(result))) {
+  for (const TensorDifference& difference : differences) {
     out.append(
         nb::make_tuple(difference.name, difference.what, difference.max_abs, difference.elements));
   }
@@ -59,6 +72,8 @@ NB_MODULE(_native, module) {
   using namespace cairn::python;  // NOLINT: the module's own names
   // What still lives when the interpreter ends belongs to the process.
   nb::set_leak_warnings(false);
+  DefineStateEncoder(module);
+  DefineStateMatcher(module);
   DefineManager(module);
   DefineSteps(module);
   DefineTable(module);

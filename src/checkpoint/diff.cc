@@ -154,7 +154,7 @@ class Comparison {
       RETURN_IF_ERROR(CompareBatch(std::span(blocks).subspan(begin, end - begin)));
       begin = end;
       done += bytes;
-      if (progress) progress(done, total);
+      if (!progress(done, total)) return CancelledError("interrupted");
     }
     return Status::Ok();
   }

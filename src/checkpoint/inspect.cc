@@ -135,8 +135,8 @@ class Verifier {
     const std::uint64_t before = done_;
     Status status = CheckFiles(checkpoint);
     done_ = before + checkpoint.manifest->Bytes();
-    if (progress_) progress_(done_, total_);
     RETURN_IF_ERROR(status);
+    if (!progress_(done_, total_)) return CancelledError("interrupted");
     if (report_.problems.size() > problems &&
         store_->Stat(names::Path(checkpoint.directory, names::kManifest))
             .status()
@@ -161,7 +161,7 @@ class Verifier {
       return Status::Ok();
     }
     const Progress report = [&](std::uint64_t done, std::uint64_t) {
-      if (progress_) progress_(done_ + done, total_);
+      return progress_(done_ + done, total_);
     };
     ASSIGN_OR_RETURN(const std::uint64_t read,
                      VerifyFiles(store_, **opened, report, &report_.problems));

@@ -78,6 +78,20 @@ class InspectTest : public testing::Test {
   const std::string data_ = "__model__/rank_0-00001.safetensors";
 };
 
+TEST_F(InspectTest, EndsWhenTheProgressSaysSo) {
+  const std::string path = Repository("a", {10, 20});
+  int calls = 0;
+  const Progress stop = [&](std::uint64_t, std::uint64_t) { return ++calls < 2; };
+  for (const bool deep : {false, true}) {
+    calls = 0;
+    EXPECT_EQ(Verify(path, deep, stop).status().code(), Code::kCancelled);
+    EXPECT_EQ(calls, 2);
+  }
+  const auto never = [](std::uint64_t, std::uint64_t) { return false; };
+  EXPECT_EQ(Diff(path + "/checkpoint_000010", path + "/checkpoint_000020", never).status().code(),
+            Code::kCancelled);
+}
+
 TEST_F(InspectTest, AWholeRepositoryHasNoProblems) {
   const std::string path = Repository("a", {10, 20});
   const VerifyReport fast = Verified(path, /*deep=*/false);

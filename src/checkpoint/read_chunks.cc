@@ -81,7 +81,9 @@ class ChunkPipeline {
       slot->outcome = Outcome(*slot, done);
       if (!in_order) RETURN_IF_ERROR(Deliver(slot));
       while (in_order && (slot = FindNext()) != nullptr) RETURN_IF_ERROR(Deliver(slot));
-      if (report && work_.options.progress) work_.options.progress(work_.bytes, work_.total);
+      if (report && !work_.options.progress(work_.bytes, work_.total)) {
+        return CancelledError("interrupted");
+      }
     }
   }
 
@@ -177,7 +179,7 @@ Status ReadChunks(Store* store, const OpenCheckpoint& checkpoint,
   const Status status = ChunkPipeline(&work, 0, depth / 2).Run(store, /*report=*/true);
   if (beside.joinable()) beside.join();
   if (!status.ok()) return status;
-  if (status_beside.ok() && options.progress) options.progress(work.bytes, work.total);
+  if (status_beside.ok()) options.progress(work.bytes, work.total);
   return status_beside;
 }
 

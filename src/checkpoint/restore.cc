@@ -379,9 +379,9 @@ class Restoration {
       // The two passes are one to whoever watches.
       Progress first;
       if (progress) {
-        first = [&](std::uint64_t done, std::uint64_t total) { progress(done, 2 * total); };
+        first = [&](std::uint64_t done, std::uint64_t total) { return progress(done, 2 * total); };
         second = [&](std::uint64_t done, std::uint64_t total) {
-          progress(total + done, 2 * total);
+          return progress(total + done, 2 * total);
         };
       }
       const Status status =

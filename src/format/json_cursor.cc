@@ -132,6 +132,25 @@ bool JsonCursor::ReadWholeNumber(std::uint64_t* out) {
   return Fail("a whole number");
 }
 
+char JsonCursor::Peek() {
+  SkipSpace();
+  return at_ == end_ ? '\0' : *at_;
+}
+
+bool JsonCursor::ReadScalar(Value* out) {
+  if (Peek() == '"') {
+    std::string_view text;
+    std::string scratch;
+    if (!ReadString(&text, &scratch)) return false;
+    *out = Value(std::string(text));
+    return true;
+  }
+  Result<Value> value = DecodeJson(Token());
+  if (!value.ok()) return Fail("a string, number, boolean or null");
+  *out = *std::move(value);
+  return true;
+}
+
 bool JsonCursor::SkipScalar() {
   SkipSpace();
   if (at_ != end_ && *at_ == '"') {

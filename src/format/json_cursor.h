@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <cairn/status.h>
+#include <cairn/value.h>
 
 namespace cairn {
 
@@ -28,7 +29,10 @@ class JsonCursor {
   bool ReadUint(std::uint64_t* out);
   /// A number, also with fraction or exponent, that is a whole number from 0 to 2^53.
   bool ReadWholeNumber(std::uint64_t* out);
-  /// A string, number, boolean or null.
+  /// The character that comes next; NUL at the end.
+  char Peek();
+  /// A string, number, boolean or null, as DecodeJson gives it.
+  bool ReadScalar(Value* out);
   bool SkipScalar();
   /// Any value, nested at most `depth` levels.
   bool SkipValue(int depth);

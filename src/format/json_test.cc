@@ -190,6 +190,25 @@ TEST(JsonCursor, ReadsWholeNumbersOnly) {
   }
 }
 
+TEST(JsonCursor, ReadsScalarsAndLooksAhead) {
+  JsonCursor in(R"( "a\n" -3 2.5 true null ])");
+  Value value;
+  EXPECT_EQ(in.Peek(), '"');
+  ASSERT_TRUE(in.ReadScalar(&value));
+  EXPECT_EQ(*value.if_string(), "a\n");
+  ASSERT_TRUE(in.ReadScalar(&value));
+  EXPECT_EQ(*value.if_int64(), -3);
+  ASSERT_TRUE(in.ReadScalar(&value));
+  EXPECT_EQ(*value.if_double(), 2.5);
+  ASSERT_TRUE(in.ReadScalar(&value));
+  EXPECT_EQ(*value.if_bool(), true);
+  EXPECT_EQ(in.Peek(), 'n');
+  ASSERT_TRUE(in.ReadScalar(&value));
+  EXPECT_EQ(in.Peek(), ']');
+  EXPECT_FALSE(in.ReadScalar(&value));
+  EXPECT_EQ(in.Peek(), '\0');  // nothing follows a failure
+}
+
 TEST(JsonCursor, SkipsValuesToADepth) {
   EXPECT_TRUE(JsonCursor(R"({"a":[1,{"b":null}],"c":-1.5e3})").SkipValue(3));
   EXPECT_FALSE(JsonCursor(R"({"a":[1,{"b":null}],"c":-1.5e3})").SkipValue(2));

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+
+#include "src/numpy_arrays.h"
+
+namespace cairn::python {
+
+/// Which participant writes which arrays of a state, and under which names: cairn._tree.Layout.
+struct StateLayout {
+  int rank = 0;
+  std::string participant;
+  std::string own;      // a subtree that is each participant's own, also rank 0's
+  bool common = false;  // the rest is alike everywhere: rank 0 writes it, others refer to it
+  std::string plain;    // a subtree whose tensors are named without its own name
+};
+
+/// Walks a nested Python state once: arrays become described tensors, all else JSON (state.json,
+/// docs/format/state.md). Containers, plain values and plain NumPy arrays are done here; for
+/// anything else Python is asked. For one state; needs the GIL.
+class StateEncoder {
+ public:
+  explicit StateEncoder(StateLayout layout);
+
+  /// The state's JSON. Raises cairn.Invalid, naming the place, for what cannot be stored.
+  /// `other(value, path, depth)` gives JSON text, or a tuple (text before, value, text after) with
+  /// a value to walk instead; `key(key, path)` gives the JSON text of a dict's key that is no str.
+  std::string Encode(nanobind::handle state, const nanobind::callable& other,
+                     const nanobind::callable& key);
+
+  // For `other`.
+  /// A name that no tensor has yet. Raises cairn.Invalid when `path` is no valid unicode.
+  std::string UniqueName(std::string_view path);
+  /// "model" or "state": which file an array at this path belongs into.
+  const char* GroupOf(std::string_view path) const;
+  std::string TensorName(std::string_view path, std::string_view group) const;
+  /// A tensor as ToTensors wants it; `keep` owns its memory.
+  void Add(nanobind::handle described, nanobind::handle keep, std::uint64_t bytes);
+
+  /// Hands the tensors over.
+  std::vector<Tensor> TakeTensors() { return std::move(tensors_); }
+  nanobind::list keep() const { return keep_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Stored {
+    DType dtype;
+    std::vector<std::uint64_t> shape;
+    std::string group;
+    std::string name;
+  };
+
+  void Node(nanobind::handle value, int depth);
+  bool Plain(PyObject* value);
+  void Integer(PyObject* value);
+  void Float(double value);
+  void Container(nanobind::handle value, int depth);
+  void Dict(nanobind::handle value, int depth);
+  void ItemsOfDict(const nanobind::object& items, const char* tag, int depth);
+  void Sequence(nanobind::handle value, int depth);
+  void Other(nanobind::handle value, int depth);
+  bool Array(nanobind::handle value);
+  void ArrayLeaf(const Stored& stored);
+  /// Walks `value` with `key` added to the path.
+  void Child(std::string_view key, nanobind::handle value, int depth);
+  std::string Place() const;
+
+  const StateLayout layout_;
+  nanobind::handle other_;  // while Encode runs: to own them would make a cycle
+  nanobind::handle key_;
+  const nanobind::object ordered_dict_;
+  NumpyArrays* const arrays_;  // of the process
+  std::string json_;
+  std::string path_;
+  std::vector<PyObject*> open_;  // containers around the place where we are
+  std::unordered_set<std::string> names_{"__metadata__"};
+  std::unordered_multimap<const void*, Stored> by_memory_;  // for tied arrays
+  std::vector<Tensor> tensors_;
+  nanobind::list keep_;
+  std::uint64_t bytes_ = 0;
+};
+
+void DefineStateEncoder(nanobind::module_& module);
+
+}  // namespace cairn::python

@@ -1,0 +1,215 @@
+#include "src/state_matcher.h"
+
+#include <nanobind/stl/unique_ptr.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "format/json.h"
+#include "format/json_cursor.h"
+#include "src/convert.h"
+#include "src/numpy_arrays.h"
+
+namespace nb = nanobind;
+
+namespace cairn::python {
+
+/// Reads the stored text and walks the given state beside it. Each function is false when the two
+/// are not alike (or the text is bad: whoever looks closer will say how).
+class StateMatcher {
+ public:
+  StateMatcher(std::string_view text, MatchedState* out)
+      : cursor_(text),
+        out_(out),
+        arrays_(&NumpyArrays::OfThisProcess()),
+        ordered_dict_(nb::module_::import_("collections").attr("OrderedDict")) {}
+
+  bool Run(nb::handle given) {
+    std::uint64_t version = 0;
+    return cursor_.Expect('{') && Key("cairn_state") && cursor_.ReadUint(&version) &&
+           version == 1 && cursor_.Expect(',') && Key("state") && Node(given, {}, {}) &&
+           cursor_.Expect('}') && cursor_.ExpectEnd();
+  }
+
+ private:
+  bool Key(std::string_view expected) {
+    return cursor_.ReadString(&text_, &scratch_) && text_ == expected && cursor_.Expect(':');
+  }
+
+  /// `container[key]` is where `given` stands; no container: it cannot be replaced there.
+  bool Node(nb::handle given, nb::handle container, nb::handle key) {
+    const char next = cursor_.Peek();
+    if (next == '[') return PyList_CheckExact(given.ptr()) && Sequence(given, given);
+    if (next != '{') return Scalar(given, container, key);
+    if (!cursor_.Expect('{') || !cursor_.ReadString(&text_, &scratch_)) return false;
+    const std::string tag(text_);
+    if (!cursor_.Expect(':')) return false;
+    bool alike = false;
+    if (tag == "tensor") {
+      alike = Tensor(given);
+    } else if (tag == "dict" || tag == "odict") {
+      alike = Dict(given);
+    } else if (tag == "tuple") {
+      alike = PyTuple_CheckExact(given.ptr()) && Sequence(given, {});
+    }
+    return alike && cursor_.Expect('}');
+  }
+
+  bool Dict(nb::handle given) {
+    if (!PyDict_CheckExact(given.ptr()) && !given.type().is(ordered_dict_)) return false;
+    const nb::object items = nb::steal(PyMapping_Items(given.ptr()));
+    if (!items.is_valid()) throw nb::python_error();
+    if (!cursor_.Expect('{')) return false;
+    const Py_ssize_t count = PyList_GET_SIZE(items.ptr());
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* const pair = PyList_GET_ITEM(items.ptr(), i);
+      PyObject* const key = PyTuple_GET_ITEM(pair, 0);
+      if (i > 0 && !cursor_.Expect(',')) return false;
+      if (!PyUnicode_CheckExact(key)) return false;
+      Py_ssize_t size = 0;
+      const char* const name = PyUnicode_AsUTF8AndSize(key, &size);
+      if (name == nullptr) {
+        PyErr_Clear();
+        return false;
+      }
+      if (!Key({name, static_cast<std::size_t>(size)})) return false;
+      if (!Node(PyTuple_GET_ITEM(pair, 1), given, key)) return false;
+    }
+    return cursor_.Expect('}');
+  }
+
+  bool Sequence(nb::handle given, nb::handle container) {
+    if (!cursor_.Expect('[')) return false;
+    const Py_ssize_t count = PySequence_Size(given.ptr());
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      if (i > 0 && !cursor_.Expect(',')) return false;
+      const nb::object item = nb::steal(PySequence_GetItem(given.ptr(), i));
+      if (!item.is_valid()) throw nb::python_error();
+      const nb::object key = container.is_valid() ? nb::object(nb::int_(i)) : nb::object();
+      if (!Node(item, container, key)) return false;
+    }
+    return cursor_.Expect(']');
+  }
+
+  bool Scalar(nb::handle given, nb::handle container, nb::handle key) {
+    PyObject* const p = given.ptr();
+    const bool plain =
+        PyUnicode_CheckExact(p) || PyLong_CheckExact(p) || PyFloat_CheckExact(p) || PyBool_Check(p);
+    Value value;
+    if (!plain || !container.is_valid() || !cursor_.ReadScalar(&value)) return false;
+    out_->values_.push_back({nb::borrow(container), nb::borrow(key), FromValue(value)});
+    return true;
+  }
+
+  bool Tensor(nb::handle given) {
+    MutableTensor tensor;
+    PlainArray array;
+    if (!StoredTensor(&tensor) || !arrays_->IsArray(given) || !arrays_->Describe(given, &array)) {
+      return false;
+    }
+    if (!array.writeable || array.dtype != tensor.dtype ||
+        !std::equal(array.shape.begin(), array.shape.end(), tensor.shape.begin(),
+                    tensor.shape.end(), [](std::intptr_t have, std::uint64_t stored) {
+                      return static_cast<std::uint64_t>(have) == stored;
+                    })) {
+      return false;
+    }
+    tensor.data = array.data;
+    if (array.bytes > 0) {  // tied arrays are filled once, and only by what was tied when stored
+      const auto [first, is_new] = filled_.emplace(array.data, out_->tensors_.size());
+      if (!is_new) {
+        const MutableTensor& other = out_->tensors_[first->second];
+        return other.name == tensor.name && other.group == tensor.group &&
+               other.shape == tensor.shape && other.dtype == tensor.dtype;
+      }
+    }
+    out_->tensors_.push_back(std::move(tensor));
+    return true;
+  }
+
+  /// What the text says of a tensor.
+  bool StoredTensor(MutableTensor* tensor) {
+    bool name = false;
+    bool dtype = false;
+    bool shape = false;
+    bool kind = false;
+    if (!cursor_.Expect('{')) return false;
+    do {
+      if (!cursor_.ReadString(&text_, &scratch_)) return false;
+      const std::string member(text_);
+      if (!cursor_.Expect(':')) return false;
+      if (member == "shape") {
+        shape = Shape(&tensor->shape);
+        if (!shape) return false;
+      } else if (member == "requires_grad" || member == "parameter") {
+        if (!cursor_.SkipScalar()) return false;
+      } else {
+        if (!cursor_.ReadString(&text_, &scratch_)) return false;
+        if (member == "name") {
+          tensor->name = text_;
+          name = true;
+        } else if (member == "dtype") {
+          const auto known = DTypeFromName(text_);
+          if (!known) return false;
+          tensor->dtype = *known;
+          dtype = true;
+        } else if (member == "kind") {
+          kind = true;
+        } else if (member == "group" && text_ == "state") {
+          tensor->group = TensorGroup::kState;
+        } else {
+          return false;  // a note: the bytes alone do not say what the array holds
+        }
+      }
+    } while (cursor_.Consume(','));
+    return cursor_.Expect('}') && name && dtype && shape && kind;
+  }
+
+  bool Shape(std::vector<std::uint64_t>* dims) {
+    if (!cursor_.Expect('[')) return false;
+    if (cursor_.Consume(']')) return true;
+    do {
+      if (!cursor_.ReadUint(&dims->emplace_back())) return false;
+    } while (cursor_.Consume(','));
+    return cursor_.Expect(']');
+  }
+
+  JsonCursor cursor_;
+  MatchedState* const out_;
+  NumpyArrays* const arrays_;
+  const nb::object ordered_dict_;
+  std::string_view text_;  // the string read last
+  std::string scratch_;
+  std::unordered_map<const void*, std::size_t> filled_;  // memory → index of what fills it
+};
+
+std::unique_ptr<MatchedState> MatchedState::Match(std::string_view text, nb::handle given) {
+  auto matched = std::make_unique<MatchedState>();
+  if (!IsValidUtf8(text) || !StateMatcher(text, matched.get()).Run(given)) return nullptr;
+  matched->count_ = matched->tensors_.size();
+  return matched;
+}
+
+void MatchedState::PutValues() {
+  for (const StoredValue& stored : values_) {
+    if (PyObject_SetItem(stored.container.ptr(), stored.key.ptr(), stored.value.ptr()) != 0) {
+      throw nb::python_error();
+    }
+  }
+}
+
+void DefineStateMatcher(nb::module_& module) {
+  nb::class_<MatchedState>(module, "MatchedState")
+      .def_prop_ro("count", &MatchedState::count)
+      .def("put_values", &MatchedState::PutValues);
+  module.def(
+      "match_state",
+      [](const nb::bytes& text, nb::handle given) {
+        return MatchedState::Match({text.c_str(), text.size()}, given);
+      },
+      nb::arg("text"), nb::arg("given"));
+}
+
+}  // namespace cairn::python
