@@ -158,4 +158,8 @@ class TableImpl final : public Table {
   SharedDurableEpochs durable_;
 };
 
+/// What TableLoader::BeginPart compares, without a load.
+Status CheckStored(const TableImpl* table, const std::vector<StoredColumn>& columns,
+                   std::span<const std::int64_t> shard_offsets);
+
 }  // namespace cairn::table

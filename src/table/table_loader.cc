@@ -386,6 +386,12 @@ class LoaderImpl final : public TableLoader {
 
 }  // namespace
 
+Status CheckStored(const TableImpl* table, const std::vector<StoredColumn>& columns,
+                   std::span<const std::int64_t> shard_offsets) {
+  RETURN_IF_ERROR(CheckOffsets(table->options().name, shard_offsets));
+  return SchemaCheck(table, columns).Run(static_cast<std::uint64_t>(shard_offsets.back())).status();
+}
+
 Status TableImpl::BeginLoad(bool merge) {
   return gate_->Exclusive([&]() -> Status {
     RETURN_IF_ERROR(CheckUsable());
