@@ -19,8 +19,8 @@
 #include "model/foreign/onnx_initializers.h"
 #include "model/foreign/paddle_pickle.h"
 #include "model/foreign/paddle_tensor.h"
+#include "model/foreign/side_files.h"
 #include "model/foreign/torch_zip.h"
-#include "storage/local/posix_fs.h"
 
 namespace cairn {
 namespace {
@@ -97,36 +97,6 @@ std::optional<ForeignFormat> ForeignFormatFromName(std::string_view name) {
   return std::nullopt;
 }
 
-/// The bytes of the files that were opened; they stay where they are.
-class ForeignFile::Files final : public SideFiles {
- public:
-  explicit Files(std::string directory) : directory_(std::move(directory)) {}
-
-  Result<std::span<const std::byte>> Read(const std::string& path) {
-    const auto it = files_.find(path);
-    if (it != files_.end()) return std::span<const std::byte>(it->second);
-    ASSIGN_OR_RETURN(const std::unique_ptr<FsFile> file, PosixFs()->Open(path, {}));
-    ASSIGN_OR_RETURN(const FsStat stat, file->Stat());
-    std::vector<std::byte> bytes;
-    try {
-      bytes.resize(stat.bytes);
-    } catch (const std::exception&) {
-      return ResourceExhaustedError(fmt::format("no memory for its {} bytes", stat.bytes));
-    }
-    ASSIGN_OR_RETURN(const std::size_t read, file->ReadAt(0, bytes));
-    if (read != bytes.size()) return CorruptionError("it became shorter while it was being read");
-    return std::span<const std::byte>(files_.emplace(path, std::move(bytes)).first->second);
-  }
-
-  Result<std::span<const std::byte>> Open(const std::string& name) override {
-    return Read((fs::path(directory_) / name).string());
-  }
-
- private:
-  const std::string directory_;
-  std::map<std::string, std::vector<std::byte>> files_;  // a map: its values do not move
-};
-
 Result<ForeignFormat> GuessForeignFormat(const std::string& path,
                                          std::span<const std::byte> bytes) {
   const auto ends = [&](std::string_view suffix) { return path.ends_with(suffix); };
@@ -156,7 +126,8 @@ Result<ForeignFile> ForeignFile::Open(const ForeignSource& source) {
   if (error) return PermissionDeniedError("\"" + source.path + "\": " + error.message());
   const bool directory = fs::is_directory(status);
   const fs::path path(source.path);
-  out.files_ = std::make_shared<Files>(directory ? source.path : path.parent_path().string());
+  out.files_ =
+      std::make_unique<LocalSideFiles>(directory ? source.path : path.parent_path().string());
   const Status opened = directory ? out.OpenDirectory(source) : out.OpenFile(source, source.path);
   if (!opened.ok()) return opened;
   std::sort(out.tensors_.begin(), out.tensors_.end(),

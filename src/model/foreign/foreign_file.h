@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +9,7 @@
 #include <cairn/io.h>
 
 #include "model/foreign/foreign_tensor.h"
+#include "model/foreign/side_files.h"
 
 namespace cairn {
 
@@ -25,15 +25,13 @@ class ForeignFile {
   const std::vector<ForeignTensor>& tensors() const { return tensors_; }
 
  private:
-  class Files;
-
   ForeignFile() = default;
   Status OpenFile(const ForeignSource& source, const std::string& path);
   Status OpenDirectory(const ForeignSource& source);
   Status Decode(const ForeignSource& source, const std::string& path, ForeignFormat format,
                 std::span<const std::byte> bytes);
 
-  std::shared_ptr<Files> files_;  // shared: moved along with the tensors that point into it
+  std::unique_ptr<LocalSideFiles> files_;  // what the tensors point into; moved along with them
   std::vector<ForeignTensor> tensors_;
 };
 

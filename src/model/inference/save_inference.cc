@@ -15,50 +15,16 @@
 #include "checkpoint/names.h"
 #include "checkpoint/transfer.h"
 #include "format/safetensors.h"
+#include "model/foreign/side_files.h"
 #include "model/inference/onnx_graph.h"
 #include "model/inference/signature.h"
 #include "model/save_variables.h"
 #include "model/variable_record.h"
-#include "storage/local/posix_fs.h"
 
 namespace cairn {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The files beside a model, read whole and kept.
-class ModelFiles final : public SideFiles {
- public:
-  explicit ModelFiles(std::string directory) : directory_(std::move(directory)) {}
-
-  Result<std::span<const std::byte>> Open(const std::string& name) override {
-    if (directory_.empty()) {
-      return InvalidArgumentError("its weights are external data; give the model by its path");
-    }
-    return Read((fs::path(directory_) / name).string());
-  }
-
-  Result<std::span<const std::byte>> Read(const std::string& path) {
-    const auto it = files_.find(path);
-    if (it != files_.end()) return std::span<const std::byte>(it->second);
-    auto file = PosixFs()->Open(path, {});
-    if (!file.ok()) return file.status().WithContext("\"" + path + "\"");
-    ASSIGN_OR_RETURN(const FsStat stat, (*file)->Stat());
-    std::vector<std::byte> bytes;
-    try {
-      bytes.resize(stat.bytes);
-    } catch (const std::exception&) {
-      return ResourceExhaustedError("no memory for \"" + path + "\"");
-    }
-    ASSIGN_OR_RETURN(const std::size_t read, (*file)->ReadAt(0, bytes));
-    if (read != bytes.size()) return CorruptionError("\"" + path + "\" became shorter");
-    return std::span<const std::byte>(files_.emplace(path, std::move(bytes)).first->second);
-  }
-
- private:
-  const std::string directory_;
-  std::map<std::string, std::vector<std::byte>> files_;  // a map: its values do not move
-};
 
 class WeightSource final : public TensorSource {
  public:
@@ -104,10 +70,12 @@ Result<std::map<std::string, std::pair<std::uint64_t, std::uint64_t>>> AddWeight
 }
 
 Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const std::string& model_path,
-                                 ModelFiles* side) {
+                                 LocalSideFiles* side) {
   std::span<const std::byte> bytes = std::as_bytes(std::span(request.model));
   if (request.model.empty()) {
-    ASSIGN_OR_RETURN(bytes, side->Read(model_path));
+    auto read = side->Read(model_path);
+    if (!read.ok()) return read.status().WithContext("\"" + model_path + "\"");
+    bytes = *read;
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<OnnxGraph> graph, OnnxGraph::Parse(bytes));
   RETURN_IF_ERROR(graph->Prune(request.feed_names, request.target_names));
@@ -147,9 +115,9 @@ Result<SavedInferenceModel> SaveInferenceModel(const SaveInferenceRequest& reque
   if (request.model.empty() && request.model_path.empty()) {
     return InvalidArgumentError("no model was given: neither bytes nor a path");
   }
-  ModelFiles side(request.model_path.empty()
-                      ? std::string()
-                      : fs::absolute(request.model_path).parent_path().string());
+  LocalSideFiles side(request.model_path.empty()
+                          ? std::string()
+                          : fs::absolute(request.model_path).parent_path().string());
   auto saved = Save(request, request.model_path, &side);
   if (!saved.ok()) {
     return saved.status().WithContext("save inference model into \"" + request.directory + "\"");
