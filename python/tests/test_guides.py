@@ -29,7 +29,9 @@ def run_page(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("page", ["distributed_checkpoint.md", "from_torch_save.md", "import.md"])
+@pytest.mark.parametrize(
+    "page", ["distributed_checkpoint.md", "from_torch_save.md", "import.md", "tables.md"]
+)
 def test_a_page_runs(page, tmp_path, monkeypatch):
     torch.save({"model": {"w": torch.ones(3)}, "epoch": 3}, tmp_path / "model.pt")
     run_page(page, tmp_path, monkeypatch)

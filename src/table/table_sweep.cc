@@ -145,8 +145,9 @@ void TableImpl::ResetShards() {
     if (shard == nullptr) continue;
     const MutexLock lock(LockOf(s));
     shard->rows.Reset();
-    shard->pending = nullptr;
-    shard->deleted = nullptr;
+    // Emptied, not unmade: an eviction under way may be between two pieces of one.
+    if (shard->pending != nullptr) shard->pending->Reset();
+    if (shard->deleted != nullptr) shard->deleted->Reset();
   }
   for (std::uint32_t s = 0; s < kStripes; ++s) {
     stripes_[s].rows.store(0, std::memory_order_relaxed);
