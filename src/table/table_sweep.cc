@@ -31,7 +31,7 @@ bool TableImpl::Stale(const RowHeader* row, std::int64_t step, float* scratch) c
 
 std::uint64_t TableImpl::EvictSome(Stripe* stripe, Shard* shard, RowStore* store,
                                    RowStore::Cursor* cursor, std::int64_t step, bool* done) {
-  const bool pending = store == shard->pending.get();
+  const bool pending = store != &shard->rows;
   std::vector<float> scratch(options_.dim);
   std::uint64_t evicted = 0;
   const CutGate::Batch batch(gate_.get());
