@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -326,7 +327,7 @@ void Load(Table* table, const std::vector<std::pair<std::string, std::vector<nb:
   RaiseIfError(loader->Finish());
 }
 
-/// A batch of the process's gate.
+/// A batch of the process's gate, of the thread that made it.
 class Batch {
  public:
   Batch() = default;
@@ -337,9 +338,15 @@ class Batch {
     batches_.push_back(
         Unlocked([] { return std::make_unique<CutGate::Batch>(CutGate::Process().get()); }));
   }
-  void Leave() { batches_.pop_back(); }
+  void Leave() {
+    if (batches_.empty() || std::this_thread::get_id() != thread_) {
+      Raise(FailedPreconditionError("a batch is left by the thread that entered it"));
+    }
+    batches_.pop_back();
+  }
 
  private:
+  const std::thread::id thread_ = std::this_thread::get_id();
   std::vector<std::unique_ptr<CutGate::Batch>> batches_;
 };
 

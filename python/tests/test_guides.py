@@ -15,7 +15,9 @@ PAGES = [
     "from_torch_save.md",
     "import.md",
     "inference.md",
+    "incremental_checkpoints.md",
     "save_load.md",
+    "tables.md",
 ]
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 

@@ -66,7 +66,7 @@ std::pair<std::uint64_t, std::uint64_t> RowTrackedImpl::RowsOf(std::uint32_t str
 }
 
 bool RowTrackedImpl::KeepForCut(Stripe* stripe, std::uint32_t row) {
-  const CutScope& scope = stripe->scope;
+  const CutScope scope = stripe->scope;
   if (epochs_[row] > scope.epoch || (!scope.full && epochs_[row] <= scope.from)) return true;
   if (!side_.Take(all_bytes_)) return false;
   Stripe::Kept kept{epochs_[row], std::make_unique_for_overwrite<std::byte[]>(all_bytes_)};
@@ -246,8 +246,9 @@ void RowTrackedImpl::EndCut(const CutScope& scope, bool committed) {
     Stripe& stripe = stripes_[s];
     const MutexLock lock(&stripe.mu);
     stripe.durable = durable_;
+    const std::uint32_t base = durable_.base;
     const auto is_done = [&](std::uint32_t row) REQUIRES(stripe.mu) {
-      return epochs_[row] <= durable_.base || epochs_[row] > scope.epoch;
+      return epochs_[row] <= base || epochs_[row] > scope.epoch;
     };
     // A row of both lists is told by its epoch, as in RowStore.
     std::erase_if(stripe.earlier, [&](std::uint32_t row) REQUIRES(stripe.mu) {

@@ -31,7 +31,7 @@ bool TableImpl::Stale(const RowHeader* row, std::int64_t step, float* scratch) c
 
 std::uint64_t TableImpl::EvictSome(Stripe* stripe, Shard* shard, RowStore* store,
                                    RowStore::Cursor* cursor, std::int64_t step, bool* done) {
-  const bool pending = store == shard->pending.get();
+  const bool pending = store != &shard->rows;
   std::vector<float> scratch(options_.dim);
   std::uint64_t evicted = 0;
   const CutGate::Batch batch(gate_.get());
@@ -145,8 +145,9 @@ void TableImpl::ResetShards() {
     if (shard == nullptr) continue;
     const MutexLock lock(LockOf(s));
     shard->rows.Reset();
-    shard->pending = nullptr;
-    shard->deleted = nullptr;
+    // Emptied, not unmade: an eviction under way may be between two pieces of one.
+    if (shard->pending != nullptr) shard->pending->Reset();
+    if (shard->deleted != nullptr) shard->deleted->Reset();
   }
   for (std::uint32_t s = 0; s < kStripes; ++s) {
     stripes_[s].rows.store(0, std::memory_order_relaxed);

@@ -262,6 +262,21 @@ TEST(Table, ClearEmptiesItAndItWorksOn) {
   EXPECT_EQ(RowsOf(table.get()).size(), 10u);
 }
 
+TEST(Table, MayBeClearedWhileItIsEvictedFrom) {
+  auto options = SmallOptions();
+  options.eviction = EvictionOptions{.steps_to_live = 1};
+  options.admission = AdmissionOptions{2};
+  auto table = SmallTable(options);
+  std::jthread evicter([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) EXPECT_TRUE(table->Evict(10).ok());
+  });
+  for (int i = 0; i < 50; ++i) {
+    Get(table.get(), Range(0, 3000), Missing::kCreate);
+    Get(table.get(), Range(0, 1500), Missing::kCreate);
+    EXPECT_TRUE(table->Clear().ok());
+  }
+}
+
 TEST(Sharding, IsFixedByTheFormat) {
   // docs/format/tables.md: these never change.
   EXPECT_EQ(TableShardOf(0), 904u);
