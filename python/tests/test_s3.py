@@ -240,3 +240,11 @@ def test_upload_limit_slows_the_upload_not_the_caller(bucket):
         stall = handle.stall_seconds
         handle.wait()
         assert handle.durable_seconds > 0.4 and stall < 0.4
+
+
+def test_doctor_examines_a_bucket(bucket, s3):
+    code, out, err = cli("doctor", f"s3://{bucket}/runs")
+    assert code == 0 and "create-only puts" in out, err
+    assert "Contents" not in s3.list_objects_v2(Bucket=bucket), "it leaves nothing"
+    code, _, err = cli("doctor", "s3://no-such-bucket-here/runs")
+    assert code != 0 and "there is no bucket" in err

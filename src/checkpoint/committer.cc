@@ -248,9 +248,13 @@ Status Committer::PublishManifest(const std::string& directory, const Manifest& 
   if (published.ok() || published.Is(Code::kAlreadyExists)) return published;
   // The manifest may be there and not durable. It must not outlive its files, nor count by chance
   // later: take it back first, durably. With several participants the others may have seen it and
-  // acknowledged: then it stays, and its files with it.
+  // acknowledged: then it stays, and its files with it. So it does where it may still arrive when
+  // nobody looks any more; the next opening sweeps the files, and a manifest that comes after its
+  // seal does not count.
   Status settled;
-  if (collective()) {
+  if (MayAppearLate(env_, published)) {
+    settled = UnavailableError("the request may still arrive");
+  } else if (collective()) {
     settled = env_.store->Stat(name).status();
     if (settled.ok()) settled = UnavailableError("it is there, perhaps not for good");
   } else {

@@ -17,6 +17,11 @@ Status Judge(const Environment& env, const std::string& name, const std::string&
 
 }  // namespace
 
+bool MayAppearLate(const Environment& env, const Status& published) {
+  return !env.store->traits().hard_links &&
+         (published.Is(Code::kUnavailable) || published.Is(Code::kDeadlineExceeded));
+}
+
 Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes) {
   if (!env.rules.create_only_records) return env.store->Put(name, bytes);
   return Judge(env, name, bytes, env.store->Create(name, bytes));

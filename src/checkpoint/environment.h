@@ -51,6 +51,10 @@ struct Environment {
   }
 };
 
+/// After that outcome of publishing a record it may still appear: a request that was given up may
+/// reach an object store later.
+bool MayAppearLate(const Environment& env, const Status& published);
+
 /// Publishes a record that only one writer may publish: OK when the name is now ours (also by an
 /// earlier, retried request), AlreadyExists when another's bytes stand there.
 Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes);

@@ -297,7 +297,9 @@ Status IncomingCommitter::Publish(const std::string& directory, const Manifest& 
   Status published = PublishRecord(env_, name, EncodeManifest(manifest));
   if (published.ok() || published.Is(Code::kAlreadyExists)) return published;
   // It may be there and not durable. It must not outlive its files: take it back first, durably.
-  Status taken_back = env_.store->Delete(name);
+  Status taken_back = MayAppearLate(env_, published)
+                          ? UnavailableError("the request may still arrive")
+                          : env_.store->Delete(name);
   if (taken_back.Is(Code::kNotFound)) return published;
   if (taken_back.ok()) taken_back = env_.store->SyncNames(directory, "withdrawn manifest");
   if (taken_back.ok()) return published;

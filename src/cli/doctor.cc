@@ -254,6 +254,23 @@ std::string Advice(const std::map<std::string, double>& rates) {
   return text;
 }
 
+/// Writes, finds and deletes a tiny object; the time of a small request. An error says what the
+/// bucket or the keys lack.
+Result<double> TryBucket(const Environment& env) {
+  const std::string name = "doctor-" + env.ids->NewUuid();
+  RETURN_IF_ERROR(env.store->List("").status());
+  RETURN_IF_ERROR(env.store->Create(name, "1"));
+  const auto begin = env.clock->Now();
+  const Status again = env.store->Create(name, "2");
+  const double seconds = std::chrono::duration<double>(env.clock->Now() - begin).count();
+  RETURN_IF_ERROR(env.store->Delete(name));
+  if (!again.Is(Code::kAlreadyExists)) {
+    return FailedPreconditionError("\"" + env.store->Describe() +
+                                   "\": an object was created twice; do not write here");
+  }
+  return seconds;
+}
+
 }  // namespace
 
 Result<Output> Doctor(const DoctorOptions& options, Console* console) {
@@ -282,7 +299,18 @@ Result<Output> Doctor(const DoctorOptions& options, Console* console) {
     return out;
   }
 
-  RETURN_IF_ERROR(ExistingDirectory(options.directory).status());
+  ASSIGN_OR_RETURN(const Environment env, ExistingDirectory(options.directory));
+  if (IsRemote(options.directory)) {
+    ASSIGN_OR_RETURN(const double seconds, TryBucket(env));
+    out.text += "\nBucket " + Printable(options.directory) + "\n";
+    line("create-only puts", "yes", "two writers cannot destroy each other's checkpoints");
+    line("a small request", fmt::format("{:.1f} ms", seconds * 1e3), "there and back");
+    out.json = Value::Object{{"machine", std::move(machine)},
+                             {"bucket", Value::Object{{"url", options.directory},
+                                                      {"create_only", true},
+                                                      {"round_trip_seconds", seconds}}}};
+    return out;
+  }
   console->CatchInterrupts();
   ASSIGN_OR_RETURN(const std::uint64_t free, PosixFs()->FreeBytes(options.directory));
   TrialDirectory trial;

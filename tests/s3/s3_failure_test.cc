@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <latch>
 #include <mutex>
 #include <string>
 
@@ -137,6 +138,42 @@ TEST_F(S3Failures, NothingAcknowledgedIsLostWhenTheMachineEndsAtARequest) {
     if (HasFailure() || status.ok()) break;
   }
   std::printf("%d ends of the machine\n", crashes);
+}
+
+TEST_F(S3Failures, ManifestThatArrivesAfterItWasGivenUpIsWholeOrDoesNotCount) {
+  const std::string url = "s3://" + server_->NewBucket() + "/a";
+  std::atomic<bool> hold = false;
+  std::latch release(1);
+  std::latch arrived(1);
+  auto proxy = std::make_unique<TestHttpServer>([&](const TestHttpRequest& request) {
+    const bool manifest = request.method == "PUT" && request.target.ends_with("/manifest.json");
+    if (!manifest || !hold) return ForwardTo(server_->port(), request);
+    release.wait();
+    TestHttpReply reply = ForwardTo(server_->port(), request);
+    arrived.count_down();
+    return reply;
+  });
+  S3StoreOptions options = server_->Options(url, proxy->port());
+  options.environment.retry.max_attempts = 1;
+  options.environment.stall_timeout = std::chrono::milliseconds(300);
+  auto manager = OpenManager({.directory = url}, EnvironmentOn(options));
+  ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+  ASSERT_TRUE(SaveStep(manager->get(), 1).ok());
+  hold = true;
+  const auto saved = SaveStep(manager->get(), 2);
+  EXPECT_FALSE(saved.ok()) << "no answer came";
+  release.count_down();
+  arrived.wait();
+  // The writer goes on as if nothing were, and so does the next one.
+  hold = false;
+  auto reader =
+      OpenManager({.directory = url, .read_only = true}, EnvironmentOn(server_->Options(url)));
+  ASSERT_TRUE(reader.ok());
+  const auto restored = RestoreLatest(reader->get());
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ(*restored, 2) << "it counts, whole";
+  ASSERT_TRUE(SaveStep(manager->get(), 3).ok());
+  EXPECT_EQ(*RestoreLatest(reader->get()), 3);
 }
 
 TEST_F(S3Failures, WrongKeysAreAClearErrorOfTheOpening) {
