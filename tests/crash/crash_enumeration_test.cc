@@ -75,7 +75,7 @@ TEST(CrashRules, RemovingABaseBeforeItsIncrementsIsNoticed) {
       ASSERT_TRUE(recording.status.ok()) << recording.status.ToString();
       const Tally tally =
           Enumerate(scenario, recording.cuts, {{Ending::kKill, 0}}, {.max_violations = 1});
-      EXPECT_EQ(tally.violations.size(), 1u);
+      EXPECT_FALSE(tally.violations.empty());
     }
   }
   SetLogSink(nullptr);

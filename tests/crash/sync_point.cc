@@ -15,6 +15,11 @@ SyncPoint PointOf(const SimSync& sync) {
   SyncPoint point{.sync = sync, .step = ""};
   std::string& path = point.sync.path;
   path = NormalizeSimPath(sync.path);
+  // An increment's directory is like a full one's: the same steps of the engine write it.
+  constexpr std::string_view kIncrement = "/increment_#";
+  if (const auto at = path.find(kIncrement); at != std::string::npos) {
+    path.replace(at, kIncrement.size(), "/checkpoint_#");
+  }
   // checkpoint_000010-2 is like checkpoint_000010.
   constexpr std::string_view kCopy = "checkpoint_#-#";
   if (const auto at = path.find(kCopy); at != std::string::npos) {
