@@ -68,7 +68,7 @@ def run_session(model, options, step):
         state={"b": model.dense},
     ) as sess:
         if sess.restored is not None:
-            print(f"goes on at step {sess.global_step}, from a {sess.restored.info.kind} checkpoint")
+            print(f"goes on at step {sess.global_step}: the newest is {sess.restored.info.kind}")
         while sess.global_step < options.steps:
             loss = sess.run(step)
             print(f"step {sess.global_step:3} loss {loss:.6f}", flush=True)

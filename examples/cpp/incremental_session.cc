@@ -2,9 +2,10 @@
 //
 //   incremental_session DIR [STEPS] [KILL_AT]
 //
-// An embedding of 30 x 4 numbers in 4 partitions, ids i % 10, Adagrad with a rate of 0.1 and accumulators that begin with
-// 1. Started again after it was killed (KILL_AT lets it kill itself before that step) it goes on and ends with the values of
-// an undisturbed run.
+// An embedding of 30 x 4 numbers in 4 partitions, ids i % 10, Adagrad with a rate of 0.1 and
+// accumulators that begin with
+// 1. Started again after it was killed (KILL_AT lets it kill itself before that step) it goes on
+// and ends with the values of an undisturbed run.
 
 #include <signal.h>
 #include <unistd.h>
@@ -84,7 +85,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   if (const auto& restored = (*session)->restored()) {
-    std::printf("goes on at step %lld, from a %s checkpoint\n",
+    std::printf("goes on at step %lld, from the newest checkpoint (%s)\n",
                 static_cast<long long>(restored->step), restored->info.kind.c_str());
   }
   while ((*session)->global_step() < steps) {
