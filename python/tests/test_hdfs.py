@@ -110,7 +110,7 @@ def test_the_command_line_knows_hdfs(server, tmp_path):
     shown = subprocess.run(
         [command_line(), "checkpoint", "ls", url], capture_output=True, text=True, check=True
     )
-    assert "full" in shown.stdout
+    assert "latest" in shown.stdout
     subprocess.run(
         [command_line(), "checkpoint", "copy", url, str(tmp_path / "local")],
         capture_output=True, text=True, check=True,
