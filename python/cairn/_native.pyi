@@ -89,8 +89,8 @@ class Manager:
         id: str,
         path: str,
         atomic: bool,
-        tables: list[Table],
-        strict: bool,
+        tables: list[Table] = ...,
+        strict: bool = ...,
     ) -> Optional[dict[str, Any]]: ...
     def settle(self) -> None: ...
     def can_increment(self) -> bool: ...

@@ -355,7 +355,8 @@ void DefineManager(nb::module_& module) {
            nb::arg("files"), nb::arg("state_files"), nb::arg("lazy"), nb::arg("stream"),
            nb::arg("kind"), nb::arg("tables"), nb::arg("quantize"), nb::arg("compress_keys"))
       .def("restore", &Manager::Restore, nb::kw_only(), nb::arg("prepare"), nb::arg("step").none(),
-           nb::arg("id"), nb::arg("path"), nb::arg("atomic"), nb::arg("tables"), nb::arg("strict"))
+           nb::arg("id"), nb::arg("path"), nb::arg("atomic"), nb::arg("tables") = nb::list(),
+           nb::arg("strict") = true)
       .def("settle", &Manager::Settle)
       .def("can_increment", &Manager::CanIncrement)
       .def("quantization_error", &Manager::QuantizationError)
