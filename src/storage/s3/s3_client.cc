@@ -26,7 +26,10 @@ std::optional<std::int64_t> ParseHttpDate(std::string_view text) {
   const std::string copy(text.substr(0, 64));
   const char* rest = strptime(copy.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &utc);
   if (rest == nullptr || *rest != '\0') return std::nullopt;
-  return static_cast<std::int64_t>(timegm(&utc)) * 1'000'000'000;
+  const std::int64_t seconds = timegm(&utc);
+  constexpr std::int64_t kLatest = 9'000'000'000;  // in nanoseconds it fits 64 bits
+  if (seconds < 0 || seconds > kLatest) return std::nullopt;
+  return seconds * 1'000'000'000;
 }
 
 Result<std::shared_ptr<S3Client>> S3Client::Open(S3Config config, S3Environment environment) {

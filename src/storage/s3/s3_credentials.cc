@@ -65,7 +65,12 @@ Result<std::int64_t> ParseIsoTime(std::string_view text) {
     while (*rest >= '0' && *rest <= '9') ++rest;
   }
   if (std::string_view(rest) != "Z") return CorruptionError("\"" + copy + "\" is not a UTC time");
-  return static_cast<std::int64_t>(timegm(&utc)) * 1'000'000'000;
+  const std::int64_t seconds = timegm(&utc);
+  constexpr std::int64_t kLatest = 9'000'000'000;  // in nanoseconds it fits 64 bits
+  if (seconds < 0 || seconds > kLatest) {
+    return CorruptionError("\"" + copy + "\" is no time between 1970 and 2255");
+  }
+  return seconds * 1'000'000'000;
 }
 
 Result<S3Credentials> DecodeContainerCredentials(std::string_view body) {
