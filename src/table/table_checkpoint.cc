@@ -100,7 +100,7 @@ Status TableFiller::Start(std::vector<TablePart>* parts) {
   if (options_.strict && !(unexpected_.empty() && missing_.empty())) {
     return MismatchError(
         fmt::format("the tables do not match: not in the checkpoint: [{}]; stored but not asked "
-                    "for: [{}]. Nothing was changed",
+                    "for: [{}]",
                     fmt::join(missing_, ", "), fmt::join(unexpected_, ", ")));
   }
   // A second call: what came of the damaged restore point is void.
