@@ -12,7 +12,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "storage/sim/seeded_random.h"
+#include "storage/memory/seeded_random.h"
 #include "tests/crash/faulty_process.h"
 #include "tests/crash/recovery.h"
 #include "tests/crash/torture.h"

@@ -20,7 +20,7 @@
 #include "checkpoint/manager.h"
 #include "checkpoint/test_table.h"
 #include "checkpoint/transfer.h"
-#include "storage/sim/seeded_random.h"
+#include "storage/memory/seeded_random.h"
 #include "tests/crash/machine.h"
 #include "tests/crash/torture.h"
 

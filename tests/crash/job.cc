@@ -8,7 +8,7 @@
 #include "base/checksum.h"
 #include "checkpoint/names.h"
 #include "checkpoint/repository.h"
-#include "storage/sim/seeded_random.h"
+#include "storage/memory/seeded_random.h"
 
 namespace cairn::crash {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/thread_annotations.h"
-#include "storage/sim/store_op.h"
+#include "storage/memory/store_op.h"
 #include "storage/store.h"
 
 namespace cairn::crash {

@@ -9,7 +9,7 @@
 #include "base/checksum.h"
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
-#include "storage/sim/seeded_random.h"
+#include "storage/memory/seeded_random.h"
 #include "tests/crash/recovery.h"
 
 namespace cairn::crash {

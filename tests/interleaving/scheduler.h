@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/sim/store_op.h"
+#include "storage/memory/store_op.h"
 
 namespace cairn::interleaving {
 

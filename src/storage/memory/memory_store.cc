@@ -9,8 +9,8 @@
 
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
-#include "storage/sim/paged_bytes.h"
-#include "storage/sim/seeded_random.h"
+#include "storage/memory/paged_bytes.h"
+#include "storage/memory/seeded_random.h"
 
 namespace cairn {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "storage/sim/store_op.h"
+#include "storage/memory/store_op.h"
 #include "storage/store.h"
 
 namespace cairn {

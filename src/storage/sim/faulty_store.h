@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "storage/sim/fault_plan.h"
-#include "storage/sim/store_op.h"
+#include "storage/memory/store_op.h"
 #include "storage/store.h"
 
 namespace cairn {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/sim/seeded_random.h"
+#include "storage/memory/seeded_random.h"
 #include "storage/sim/sim_image.h"
 
 namespace cairn {

@@ -12,7 +12,7 @@
 #include "base/ids.h"
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
-#include "storage/sim/seeded_random.h"
+#include "storage/memory/seeded_random.h"
 #include "storage/sim/sim_image.h"
 
 namespace cairn {

@@ -12,7 +12,7 @@
 
 #include "storage/local/posix_fs.h"
 #include "storage/local/temp_directory.h"
-#include "storage/sim/seeded_random.h"
+#include "storage/memory/seeded_random.h"
 #include "storage/sim/sim_fs.h"
 
 namespace cairn {

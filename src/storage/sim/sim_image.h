@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/sim/paged_bytes.h"
+#include "storage/memory/paged_bytes.h"
 #include "storage/sim/sim_fs.h"
 
 namespace cairn {

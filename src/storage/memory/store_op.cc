@@ -1,4 +1,4 @@
-#include "storage/sim/store_op.h"
+#include "storage/memory/store_op.h"
 
 namespace cairn {
 

@@ -1,4 +1,4 @@
-#include "storage/sim/paged_bytes.h"
+#include "storage/memory/paged_bytes.h"
 
 #include <algorithm>
 #include <atomic>
