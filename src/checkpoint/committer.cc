@@ -238,38 +238,16 @@ Status Committer::Write(const SaveTask& task, const std::byte* arena, const std:
   return Status::Ok();
 }
 
-Status Committer::PublishManifest(const std::string& directory, const Manifest& manifest,
-                                  bool* unknown) {
-  *unknown = false;
-  RETURN_IF_ERROR(ValidateManifest(manifest));
-  env_.Step("save: manifest");
-  const std::string name = names::Path(directory, names::kManifest);
-  Status published = PublishRecord(env_, name, EncodeManifest(manifest));
-  if (published.ok() || published.Is(Code::kAlreadyExists)) return published;
-  // The manifest may be there and not durable. It must not outlive its files, nor count by chance
-  // later: take it back first, durably. With several participants the others may have seen it and
-  // acknowledged: then it stays, and its files with it. So it does where it may still arrive when
-  // nobody looks any more; the next opening sweeps the files, and a manifest that comes after its
-  // seal does not count.
-  Status settled;
-  if (MayAppearLate(env_, published)) {
-    settled = UnavailableError("the request may still arrive");
-  } else if (collective()) {
-    settled = env_.store->Stat(name).status();
-    if (settled.ok()) settled = UnavailableError("it is there, perhaps not for good");
-  } else {
-    settled = env_.store->Delete(name);
-    if (settled.ok()) settled = env_.store->SyncNames(directory, "withdrawn manifest");
+Status Committer::Publish(const std::string& directory, const Manifest& manifest,
+                          Commitment* commitment) {
+  Status published = PublishManifest(env_, directory, manifest, collective(), commitment);
+  if (*commitment == Commitment::kUnknown) {
+    Checkpoint checkpoint;
+    checkpoint.directory = directory;
+    checkpoint.manifest = std::make_shared<const Manifest>(manifest);
+    uncertain_.push_back(std::move(checkpoint));
   }
-  if (settled.ok() || settled.Is(Code::kNotFound)) return published;
-  *unknown = true;
-  Checkpoint checkpoint;
-  checkpoint.directory = directory;
-  checkpoint.manifest = std::make_shared<const Manifest>(manifest);
-  uncertain_.push_back(std::move(checkpoint));
-  return UnavailableError(std::string(published.message()) +
-                          "; whether the checkpoint counts is unknown (" +
-                          std::string(settled.message()) + ")");
+  return published;
 }
 
 void Committer::CleanUp(const std::string& directory, const std::vector<std::string>& created) {
@@ -347,10 +325,10 @@ Result<Manifest> Committer::CommitAlone(const SaveTask& task, const std::byte* a
   Manifest manifest = NewManifest(task, attempt);
   manifest.files = std::move(written.files);
   manifest.tables = TablesOf(task.request);
-  bool unknown = false;
-  const Status published = PublishManifest(*directory, manifest, &unknown);
+  auto commitment = Commitment::kNotThere;
+  const Status published = Publish(*directory, manifest, &commitment);
   if (!published.ok()) {
-    if (!unknown) CleanUp(*directory, written.created);
+    if (commitment == Commitment::kNotThere) CleanUp(*directory, written.created);
     return published;
   }
   Learn(std::move(written.history));
@@ -368,20 +346,6 @@ void Committer::Learn(SaveHistory written) {
   history_ = std::move(written);
 }
 
-Result<std::string> Committer::ClaimDirectory(const SaveTask& task, const std::string& attempt) {
-  MarkerRecord marker;
-  marker.generation = generation_->number();
-  marker.attempt = attempt;
-  for (int copy = 0;;) {
-    std::string directory = NextDirectory(task, &copy);
-    env_.Step("save: claim");
-    const Status claimed =
-        PublishForTheLiving(env_, names::Path(directory, names::kMarker), Encode(marker));
-    if (claimed.ok()) return directory;
-    if (!claimed.Is(Code::kAlreadyExists)) return claimed;
-  }
-}
-
 Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte* arena,
                                            std::string* directory) {
   AttemptRecord record;
@@ -396,7 +360,10 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   auto begin = [&]() -> Status {
     RETURN_IF_ERROR(generation_->CheckFence());
     RETURN_IF_ERROR(generation_->AdmitRestarted(parent_));
-    ASSIGN_OR_RETURN(record.directory, ClaimDirectory(task, record.attempt));
+    int copy = 0;
+    ASSIGN_OR_RETURN(record.directory,
+                     ClaimDirectory(env_, generation_->number(), record.attempt,
+                                    [&] { return NextDirectory(task, &copy); }));
     return Status::Ok();
   };
   if (const Status begun = begin(); !begun.ok()) {
@@ -409,7 +376,7 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   written.created.push_back(names::Path(record.directory, names::kMarker));
   std::vector<std::string> missing = {self()};
   bool announced = false;
-  bool unknown = false;
+  auto commitment = Commitment::kNotThere;
   auto commit = [&]() -> Result<Manifest> {
     RETURN_IF_ERROR(attempt.Announce(record));
     announced = true;
@@ -425,12 +392,13 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
       RETURN_IF_ERROR(AddManifestTables(one.tables, &manifest.tables));
     }
     RETURN_IF_ERROR(WriteIndex(record.directory, &manifest.files));
-    RETURN_IF_ERROR(PublishManifest(record.directory, manifest, &unknown));
+    RETURN_IF_ERROR(Publish(record.directory, manifest, &commitment));
     return manifest;
   };
   auto manifest = commit();
   if (!manifest.ok()) {
-    if (manifest.status().Is(Code::kAborted) || unknown) return manifest;  // others clean up
+    // Others clean up, or nobody may.
+    if (manifest.status().Is(Code::kAborted) || commitment == Commitment::kUnknown) return manifest;
     // Only a deadline says that others are missing; any other failure is our own.
     if (!manifest.status().Is(Code::kDeadlineExceeded)) missing = {self()};
     if (!announced) {

@@ -15,6 +15,7 @@
 #include "checkpoint/environment.h"
 #include "checkpoint/file_writer.h"
 #include "checkpoint/generation.h"
+#include "checkpoint/publish_manifest.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/save_task.h"
 
@@ -85,11 +86,10 @@ class Committer {
   /// FailedPrecondition when the committer saves another kind, or builds on another checkpoint.
   Status CheckAgreed(const SaveTask& task, const AttemptRecord& record) const;
   Status WriteIndex(const std::string& directory, std::vector<ManifestFile>* files);
-  /// `unknown`: it failed, and may be there all the same; its files must stay.
-  Status PublishManifest(const std::string& directory, const Manifest& manifest, bool* unknown);
+  /// Remembers a commit whose outcome is unknown.
+  Status Publish(const std::string& directory, const Manifest& manifest, Commitment* commitment);
   Manifest NewManifest(const SaveTask& task, std::string attempt);
   std::string NextDirectory(const SaveTask& task, int* copy);
-  Result<std::string> ClaimDirectory(const SaveTask& task, const std::string& attempt);
   void CleanUp(const std::string& directory, const std::vector<std::string>& created);
   void DeleteDataBelow(const std::string& prefix);
   void Learn(SaveHistory written);

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/names.h"
+#include "checkpoint/publish_manifest.h"
 #include "format/json.h"
 #include "format/records.h"
 
@@ -214,18 +215,15 @@ Result<std::string> IncomingCommitter::Shareable(const FileHash& hash) {
 }
 
 Result<std::string> IncomingCommitter::Claim(const std::string& wish, const std::string& attempt) {
-  MarkerRecord marker;
-  marker.generation = generation_->number();
-  marker.attempt = attempt;
-  for (int copy = 1;; ++copy) {
-    std::string directory = copy == 1 ? wish : wish + "-" + std::to_string(copy);
-    if (!directories_.insert(directory).second) continue;
-    env_.Step("save: claim");
-    const Status claimed =
-        PublishForTheLiving(env_, names::Path(directory, names::kMarker), Encode(marker));
-    if (claimed.ok()) return directory;
-    if (!claimed.Is(Code::kAlreadyExists)) return claimed;
-  }
+  int copy = 0;
+  return ClaimDirectory(env_, generation_->number(), attempt, [&] {
+    std::string directory;
+    do {
+      ++copy;
+      directory = copy == 1 ? wish : wish + "-" + std::to_string(copy);
+    } while (!directories_.insert(directory).second);
+    return directory;
+  });
 }
 
 void IncomingCommitter::CleanUp(const std::string& directory,
@@ -287,26 +285,7 @@ Status IncomingCommitter::Fill(const std::string& directory, IncomingFiles* file
   std::sort(manifest->files.begin(), manifest->files.end(),
             [](const ManifestFile& a, const ManifestFile& b) { return a.path < b.path; });
   if (rebuild_index) RETURN_IF_ERROR(WriteIndex(directory, manifest, created));
-  return ValidateManifest(*manifest);
-}
-
-Status IncomingCommitter::Publish(const std::string& directory, const Manifest& manifest,
-                                  bool* unknown) {
-  env_.Step("save: manifest");
-  const std::string name = names::Path(directory, names::kManifest);
-  Status published = PublishRecord(env_, name, EncodeManifest(manifest));
-  if (published.ok() || published.Is(Code::kAlreadyExists)) return published;
-  // It may be there and not durable. It must not outlive its files: take it back first, durably.
-  Status taken_back = MayAppearLate(env_, published)
-                          ? UnavailableError("the request may still arrive")
-                          : env_.store->Delete(name);
-  if (taken_back.Is(Code::kNotFound)) return published;
-  if (taken_back.ok()) taken_back = env_.store->SyncNames(directory, "withdrawn manifest");
-  if (taken_back.ok()) return published;
-  *unknown = true;
-  return UnavailableError(std::string(published.message()) +
-                          "; whether the checkpoint counts is unknown (" +
-                          std::string(taken_back.message()) + ")");
+  return Status::Ok();
 }
 
 Result<Checkpoint> IncomingCommitter::Commit(Manifest manifest, const std::string& directory,
@@ -323,11 +302,13 @@ Result<Checkpoint> IncomingCommitter::Commit(Manifest manifest, const std::strin
   Checkpoint checkpoint;
   ASSIGN_OR_RETURN(checkpoint.directory, Claim(directory, manifest.attempt));
   std::vector<std::string> created = {names::Path(checkpoint.directory, names::kMarker)};
-  bool unknown = false;
+  auto commitment = Commitment::kNotThere;
   Status status = Fill(checkpoint.directory, &files, rebuild_index, control, &manifest, &created);
-  if (status.ok()) status = Publish(checkpoint.directory, manifest, &unknown);
+  if (status.ok()) {
+    status = PublishManifest(env_, checkpoint.directory, manifest, false, &commitment);
+  }
   if (!status.ok()) {
-    if (!unknown) CleanUp(checkpoint.directory, created);
+    if (commitment == Commitment::kNotThere) CleanUp(checkpoint.directory, created);
     return status;
   }
   ++sequence_;

@@ -109,7 +109,6 @@ class IncomingCommitter {
                     Manifest* manifest, std::vector<std::string>* created);
   Status WriteIndex(const std::string& directory, Manifest* manifest,
                     std::vector<std::string>* created);
-  Status Publish(const std::string& directory, const Manifest& manifest, bool* unknown);
   void CleanUp(const std::string& directory, const std::vector<std::string>& created);
 
   const Environment& env_;

@@ -1,0 +1,55 @@
+#include "checkpoint/publish_manifest.h"
+
+#include "base/status_macros.h"
+#include "checkpoint/names.h"
+#include "format/records.h"
+
+namespace cairn {
+
+Status PublishManifest(const Environment& env, const std::string& directory,
+                       const Manifest& manifest, bool seen_by_others, Commitment* commitment) {
+  *commitment = Commitment::kNotThere;
+  RETURN_IF_ERROR(ValidateManifest(manifest));
+  env.Step("save: manifest");
+  const std::string name = names::Path(directory, names::kManifest);
+  Status published = PublishRecord(env, name, EncodeManifest(manifest));
+  if (published.ok() || published.Is(Code::kAlreadyExists)) return published;
+  // The manifest may be there and not durable. It must not outlive its files, nor count by chance
+  // later: take it back first, durably. With several participants the others may have seen it and
+  // acknowledged: then it stays, and its files with it. So it does where it may still arrive when
+  // nobody looks any more; the next opening sweeps the files, and a manifest that comes after its
+  // seal does not count.
+  Status settled;
+  if (MayAppearLate(env, published)) {
+    settled = UnavailableError("the request may still arrive");
+  } else if (seen_by_others) {
+    settled = env.store->Stat(name).status();
+    if (settled.ok()) settled = UnavailableError("it is there, perhaps not for good");
+  } else {
+    settled = env.store->Delete(name);
+    if (settled.ok()) settled = env.store->SyncNames(directory, "withdrawn manifest");
+  }
+  if (settled.ok() || settled.Is(Code::kNotFound)) return published;
+  *commitment = Commitment::kUnknown;
+  return UnavailableError(std::string(published.message()) +
+                          "; whether the checkpoint counts is unknown (" +
+                          std::string(settled.message()) + ")");
+}
+
+Result<std::string> ClaimDirectory(const Environment& env, std::uint64_t generation,
+                                   const std::string& attempt,
+                                   const std::function<std::string()>& next) {
+  MarkerRecord marker;
+  marker.generation = generation;
+  marker.attempt = attempt;
+  for (;;) {
+    std::string directory = next();
+    env.Step("save: claim");
+    const Status claimed =
+        PublishForTheLiving(env, names::Path(directory, names::kMarker), Encode(marker));
+    if (claimed.ok()) return directory;
+    if (!claimed.Is(Code::kAlreadyExists)) return claimed;
+  }
+}
+
+}  // namespace cairn

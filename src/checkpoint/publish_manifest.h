@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <cairn/status.h>
+
+#include "checkpoint/environment.h"
+#include "format/manifest.h"
+
+namespace cairn {
+
+/// How the commit of a checkpoint ended when it did not succeed.
+enum class Commitment : std::uint8_t {
+  kNotThere,  // it does not count and never will: its files may go
+  kUnknown,   // it may count: its files must stay
+};
+
+/// The commit: publishes the manifest, create-only and durable. `seen_by_others`: several
+/// participants wait for it and may have acknowledged it as soon as it is there. On an error
+/// `*commitment` says what became of it.
+Status PublishManifest(const Environment& env, const std::string& directory,
+                       const Manifest& manifest, bool seen_by_others, Commitment* commitment);
+
+/// Makes the first of the directories that `next` names and nobody has ours, by an unsynced marker
+/// that tells a later sweep whose it is.
+Result<std::string> ClaimDirectory(const Environment& env, std::uint64_t generation,
+                                   const std::string& attempt,
+                                   const std::function<std::string()>& next);
+
+}  // namespace cairn
