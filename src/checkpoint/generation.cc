@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "checkpoint/chain.h"
+#include "checkpoint/choose_restore.h"
 #include "checkpoint/names.h"
 
 // Opening a repository for writing, the committer's side. Each step's reason:
@@ -392,36 +392,13 @@ Status Generation::StartParticipants() {
     env_.clock->Sleep(poll);
     poll = std::min<std::chrono::nanoseconds>(poll * 2, kLastPoll);
   }
-  ASSIGN_OR_RETURN(start_.restore, ChooseRestore());
+  ASSIGN_OR_RETURN(const Checkpoint* restore, ChooseRestore(store, sealed_));
+  start_.restore = restore == nullptr ? "" : restore->manifest->id;
   start_.generation = number_;
   start_.uuid = uuid_;
   start_number_ = 1;
   env_.Step("open: start");
   return PublishForTheLiving(env_, names::Start(number_, 1), Encode(start_));
-}
-
-Result<std::string> Generation::ChooseRestore() {
-  const ChainIndex index(sealed_);
-  for (auto it = sealed_.rbegin(); it != sealed_.rend(); ++it) {
-    const auto chain = index.Resolve(*it);
-    if (!chain.ok()) {
-      LogWarning(it->directory + " is passed over: it " + std::string(chain.status().message()));
-      continue;
-    }
-    bool whole = true;
-    for (const Checkpoint* checkpoint : *chain) {
-      for (const ManifestFile& file : checkpoint->manifest->files) {
-        const std::string path =
-            file.ref.empty() ? names::Path(checkpoint->directory, file.path) : file.ref;
-        const auto stat = env_.store->Stat(path);
-        if (!stat.ok() && !stat.status().Is(Code::kNotFound)) return stat.status();
-        whole = whole && stat.ok() && stat->bytes == file.hash.bytes;
-      }
-    }
-    if (whole) return it->manifest->id;
-    LogWarning(it->directory + " has missing or cut files and is passed over");
-  }
-  return std::string();
 }
 
 Status Generation::AdmitRestarted(const std::string& restore_id) {

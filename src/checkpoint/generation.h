@@ -75,8 +75,6 @@ class Generation {
   Status PublishSeal();
   void RetireNames(const RepositoryView& view);
   Status StartParticipants();
-  /// The newest checkpoint whose files, and those of what it builds on, are there; "" for none.
-  Result<std::string> ChooseRestore();
   /// Publishes the wish to take part in the generation of the newest fence.
   Status Join(std::uint64_t newest);
   Status Sweep();

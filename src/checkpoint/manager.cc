@@ -135,6 +135,11 @@ class Manager final : public CheckpointManager {
   /// `removed`: a checkpoint of the view was removed while we read it; look again.
   Result<std::optional<Restored>> RestoreLatest(const RepositoryView& view,
                                                 const RestoreRequest& request, bool* removed);
+  /// Several participants restore the same: what the start record names or, once they saved
+  /// together, the latest. Null: nothing was ever committed. Corruption: none is whole.
+  Result<const Checkpoint*> ChosenTogether(const RepositoryView& view) EXCLUDES(mu_);
+  /// Tells the next opening that it should look closely, and the caller what to do.
+  Status ReportDamage(const Checkpoint& checkpoint, const Status& damage);
   /// With what it builds on.
   Result<Restored> RestoreOne(const ChainIndex& index, const Checkpoint& checkpoint,
                               const RestoreRequest& request);
@@ -159,6 +164,7 @@ class Manager final : public CheckpointManager {
   std::deque<std::unique_ptr<SaveTask>> skips_ GUARDED_BY(mu_);  // announcements still to be made
   std::shared_ptr<SaveHandle::State> last_ GUARDED_BY(mu_);      // shared with the caller's handle
   Status background_failure_ GUARDED_BY(mu_);  // of retention: no handle reports it
+  bool saved_ GUARDED_BY(mu_) = false;         // something was committed in this opening
   bool closed_ GUARDED_BY(mu_) = false;
 
   std::jthread thread_;  // last: joined first
@@ -416,6 +422,10 @@ void Manager::RunTask(SaveTask* task) {
     return;
   }
   env_.Step("acknowledge");
+  {
+    MutexLock lock(&mu_);
+    saved_ = true;
+  }
   task->state->Finish(*std::move(info));
 }
 
@@ -516,17 +526,62 @@ Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& vie
                          "\" has checkpoints, but none is whole:" + all);
 }
 
+Result<const Checkpoint*> Manager::ChosenTogether(const RepositoryView& view) {
+  const std::string& id = generation_->restore_id();
+  {
+    // Nobody commits the next save before all have taken part in it, so all see the same one.
+    MutexLock lock(&mu_);
+    if (saved_) return view.Latest();
+  }
+  if (!id.empty()) {
+    const Checkpoint* chosen = view.Find(id);
+    if (chosen != nullptr && !chosen->removed) return chosen;
+    return NotFoundError("\"" + env_.store->Describe() + "\" has no checkpoint with id " + id +
+                         " any more, which all participants were to restore");
+  }
+  std::string passed_over;
+  for (const DamagedCheckpoint& damaged : view.damaged) {
+    passed_over += "\n  " + damaged.directory + ": " + std::string(damaged.status.message());
+  }
+  for (const Checkpoint& checkpoint : view.checkpoints) {
+    if (!checkpoint.counts) continue;
+    passed_over += "\n  " + checkpoint.directory + " (step " +
+                   std::to_string(checkpoint.manifest->step) + "): missing or damaged files";
+  }
+  if (passed_over.empty()) return nullptr;
+  return CorruptionError("\"" + env_.store->Describe() +
+                         "\" has checkpoints, but none is whole (`cairn checkpoint verify` tells "
+                         "more):" +
+                         passed_over);
+}
+
+Status Manager::ReportDamage(const Checkpoint& checkpoint, const Status& damage) {
+  const Value::Object values = {{"participant", Self()}, {"reason", std::string(damage.message())}};
+  const Status noted = AppendNote(env_, checkpoint.directory, checkpoint.manifest->id,
+                                  {.kind = NoteKind::kDamaged, .values = values})
+                           .status();
+  std::string message(damage.message());
+  message += noted.ok() ? "; start all participants again: they will go back to an older one"
+                        : "; this could not be noted (" + std::string(noted.message()) +
+                              "): remove it with `cairn checkpoint rm`, then start again";
+  return Status(damage.code(), std::move(message), damage.reason());
+}
+
 Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
   RETURN_IF_ERROR(CheckUsable(false));
   RETURN_IF_ERROR(WaitAll());
   if (!request.path.empty()) return RestoreByPath(request);
-  const bool chosen_together =
-      Collective() && generation_ != nullptr && !request.step && request.id.empty();
-  if (chosen_together) {
-    if (generation_->restore_id().empty()) return std::optional<Restored>();
-    request.id = generation_->restore_id();
-  }
   ASSIGN_OR_RETURN(RepositoryView view, reader_.Read());
+  if (Collective() && generation_ != nullptr && !request.step && request.id.empty()) {
+    ASSIGN_OR_RETURN(const Checkpoint* chosen, ChosenTogether(view));
+    if (chosen == nullptr) return std::optional<Restored>();
+    auto restored = RestoreOne(ChainIndex(view.checkpoints), *chosen, request);
+    if (restored.ok()) return std::optional(*std::move(restored));
+    const bool damaged =
+        restored.status().Is(Code::kCorruption) || restored.status().Is(Code::kNotFound);
+    return (damaged ? ReportDamage(*chosen, restored.status()) : restored.status())
+        .WithContext("restore step " + std::to_string(chosen->manifest->step));
+  }
   if (!request.step && request.id.empty()) {
     for (int round = 1;; ++round) {
       bool removed = false;

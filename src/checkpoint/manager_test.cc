@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <thread>
 
 #include "storage/memory/memory_store.h"
 
@@ -317,80 +316,6 @@ TEST_P(ManagerTest, BestScoresStayAndNanRanksLast) {
   EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{2, 4, 5}));
 }
 
-TEST_P(ManagerTest, ThreeRanksCommitOneCheckpointAndAnyNumberRestoresIt) {
-  constexpr int kRanks = 3;
-  constexpr std::uint64_t kRows = 7;  // of each rank
-  auto run = [&](int rank) {
-    ManagerOptions options;
-    options.rank = rank;
-    options.world_size = kRanks;
-    auto manager = OpenManager(options, Env());
-    ASSERT_TRUE(manager.ok()) << manager.status().ToString();
-    std::vector<float> piece(kRows * 5);
-    for (std::size_t i = 0; i < piece.size(); ++i) {
-      piece[i] = static_cast<float>(static_cast<std::size_t>(rank) * piece.size() + i);
-    }
-    const std::vector<int> shared(100, 42);
-    for (const std::int64_t step : {1, 2}) {
-      auto handle = (*manager)->Save(
-          {.step = step,
-           .tensors = {{.name = "embedding",
-                        .dtype = DType::kF32,
-                        .shape = {kRows, 5},
-                        .data = piece.data(),
-                        .shard = ShardSpec{{kRows * kRanks, 5},
-                                           {kRows * static_cast<std::uint64_t>(rank), 0}}},
-                       {.name = "shared",
-                        .dtype = DType::kI32,
-                        .shape = {100},
-                        .data = shared.data(),
-                        .replicated = true}},
-           .state_files = {{"step_id", std::to_string(step) + "/" + std::to_string(rank)}}});
-      ASSERT_TRUE(handle.ok()) << handle.status().ToString();
-      auto info = handle->Wait();
-      ASSERT_TRUE(info.ok()) << info.status().ToString();
-    }
-  };
-  {
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back(run, rank);
-  }
-  auto reader = Open({.rank = 1, .world_size = 2, .read_only = true});
-  std::vector<float> top(10 * 5);
-  std::vector<float> rest(11 * 5);
-  std::vector<int> shared(100);
-  auto restored = reader->Restore(
-      {.into = {{.name = "embedding",
-                 .dtype = DType::kF32,
-                 .shape = {10, 5},
-                 .data = top.data(),
-                 .shard = ShardSpec{{kRows * kRanks, 5}, {0, 0}}},
-                {.name = "shared", .dtype = DType::kI32, .shape = {100}, .data = shared.data()}}});
-  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
-  EXPECT_EQ((*restored)->step, 2);
-  EXPECT_EQ(top[49], 49.0f);
-  EXPECT_EQ(shared, std::vector<int>(100, 42));
-  auto second = reader->Restore({.into = {{.name = "embedding",
-                                           .dtype = DType::kF32,
-                                           .shape = {11, 5},
-                                           .data = rest.data(),
-                                           .shard = ShardSpec{{kRows * kRanks, 5}, {10, 0}}}},
-                                 .skip = {"shared"}});
-  ASSERT_TRUE(second.ok()) << second.status().ToString();
-  EXPECT_EQ(rest.front(), 50.0f);
-  EXPECT_EQ(rest.back(), 104.0f);
-}
-
-TEST_P(ManagerTest, AMissingRankIsNamed) {
-  ManagerOptions options;
-  options.world_size = 2;
-  options.join_deadline = std::chrono::milliseconds(50);
-  auto manager = OpenManager(options, Env());
-  EXPECT_EQ(manager.status().code(), Code::kDeadlineExceeded);
-  EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
-  EXPECT_NE(manager.status().message().find("merge"), std::string_view::npos);
-}
-
 TEST_P(ManagerTest, AStreamedSaveReturnsAtOnceAndIsOverForTheCallerAtGuard) {
   auto manager = Open();
   Model model;
@@ -462,18 +387,6 @@ TEST_P(ManagerTest, ACancelledRestoreSaysSo) {
 }
 
 // A rank that waited in vain, or was killed while it waited, leaves its join behind.
-TEST_P(ManagerTest, AJoinThatADeadRankLeftBehindIsNotTakenForALivingOne) {
-  ManagerOptions options;
-  options.world_size = 2;
-  options.rank = 1;
-  options.join_deadline = std::chrono::milliseconds(20);
-  EXPECT_EQ(OpenManager(options, Env()).status().code(), Code::kDeadlineExceeded);
-  options.rank = 0;
-  const auto manager = OpenManager(options, Env());
-  EXPECT_EQ(manager.status().code(), Code::kDeadlineExceeded) << manager.status().ToString();
-  EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
-}
-
 INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),
                          [](const auto& param) { return param.param ? "Objects" : "Links"; });
 

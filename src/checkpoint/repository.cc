@@ -104,6 +104,9 @@ void JudgeNotes(const GenerationRecords& records, Checkpoint* checkpoint) {
         if (!sealed_later) checkpoint->removed = true;
         break;
       }
+      case NoteKind::kDamaged:
+        checkpoint->reported_damaged = true;
+        break;
       case NoteKind::kScore:
       case NoteKind::kLabel:
         break;

@@ -24,7 +24,8 @@ struct Checkpoint {
   bool counts = false;                       // by the newest seal (PROTOCOL.md, "What counts")
   bool foreign = false;                      // of another job
   bool pinned = false;
-  bool removed = false;  // a valid remove note
+  bool removed = false;           // a valid remove note
+  bool reported_damaged = false;  // one of several participants could not restore it
 
   /// The manifest's metrics with late scores laid over them.
   Value Metrics() const;

@@ -13,7 +13,7 @@ namespace cairn {
 namespace {
 
 constexpr std::array kNoteKinds = {NoteKind::kPin, NoteKind::kUnpin, NoteKind::kScore,
-                                   NoteKind::kLabel, NoteKind::kRemove};
+                                   NoteKind::kLabel, NoteKind::kRemove, NoteKind::kDamaged};
 
 SealedJsonWriter Begin(std::string_view kind) {
   SealedJsonWriter out;
@@ -192,6 +192,8 @@ std::string_view NoteKindName(NoteKind kind) {
       return "label";
     case NoteKind::kRemove:
       return "remove";
+    case NoteKind::kDamaged:
+      return "damaged";
   }
   return "";
 }

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include <cairn/status.h>
+
+#include "checkpoint/repository.h"
+#include "storage/store.h"
+
+namespace cairn {
+
+/// What several participants restore together: the newest of `sealed` (oldest first) that is whole,
+/// with what it builds on; null when none is. Whole: every file is there with its size. One that a
+/// participant reported as damaged is read and compared with its checksums first; when there is
+/// nothing wrong with it, the report is void (a copy was put back, or the reader's memory was bad).
+Result<const Checkpoint*> ChooseRestore(Store* store, const std::vector<Checkpoint>& sealed);
+
+}  // namespace cairn

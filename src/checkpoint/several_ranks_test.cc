@@ -1,0 +1,253 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/manager.h"
+#include "storage/memory/memory_store.h"
+
+namespace cairn {
+namespace {
+
+/// Several ranks of one job, on a store with links and on one like an object store.
+class SeveralRanks : public testing::TestWithParam<bool> {
+ protected:
+  SeveralRanks() {
+    MemoryStore::Options options;
+    options.object_store = GetParam();
+    store_ = MemoryStore::Open(options).value();
+  }
+
+  Environment Env() {
+    Environment env;
+    env.store = store_;
+    env.host = "here";
+    env.pid = 1;
+    return env;
+  }
+
+  std::shared_ptr<MemoryStore> store_;
+};
+
+TEST_P(SeveralRanks, ThreeRanksCommitOneCheckpointAndAnyNumberRestoresIt) {
+  constexpr int kRanks = 3;
+  constexpr std::uint64_t kRows = 7;  // of each rank
+  auto run = [&](int rank) {
+    ManagerOptions options;
+    options.rank = rank;
+    options.world_size = kRanks;
+    auto manager = OpenManager(options, Env());
+    ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+    std::vector<float> piece(kRows * 5);
+    for (std::size_t i = 0; i < piece.size(); ++i) {
+      piece[i] = static_cast<float>(static_cast<std::size_t>(rank) * piece.size() + i);
+    }
+    const std::vector<int> shared(100, 42);
+    for (const std::int64_t step : {1, 2}) {
+      auto handle = (*manager)->Save(
+          {.step = step,
+           .tensors = {{.name = "embedding",
+                        .dtype = DType::kF32,
+                        .shape = {kRows, 5},
+                        .data = piece.data(),
+                        .shard = ShardSpec{{kRows * kRanks, 5},
+                                           {kRows * static_cast<std::uint64_t>(rank), 0}}},
+                       {.name = "shared",
+                        .dtype = DType::kI32,
+                        .shape = {100},
+                        .data = shared.data(),
+                        .replicated = true}},
+           .state_files = {{"step_id", std::to_string(step) + "/" + std::to_string(rank)}}});
+      ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+      auto info = handle->Wait();
+      ASSERT_TRUE(info.ok()) << info.status().ToString();
+    }
+  };
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back(run, rank);
+  }
+  auto opened = OpenManager({.rank = 1, .world_size = 2, .read_only = true}, Env());
+  ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+  const auto& reader = *opened;
+  std::vector<float> top(10 * 5);
+  std::vector<float> rest(11 * 5);
+  std::vector<int> shared(100);
+  auto restored = reader->Restore(
+      {.into = {{.name = "embedding",
+                 .dtype = DType::kF32,
+                 .shape = {10, 5},
+                 .data = top.data(),
+                 .shard = ShardSpec{{kRows * kRanks, 5}, {0, 0}}},
+                {.name = "shared", .dtype = DType::kI32, .shape = {100}, .data = shared.data()}}});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ((*restored)->step, 2);
+  EXPECT_EQ(top[49], 49.0f);
+  EXPECT_EQ(shared, std::vector<int>(100, 42));
+  auto second = reader->Restore({.into = {{.name = "embedding",
+                                           .dtype = DType::kF32,
+                                           .shape = {11, 5},
+                                           .data = rest.data(),
+                                           .shard = ShardSpec{{kRows * kRanks, 5}, {10, 0}}}},
+                                 .skip = {"shared"}});
+  ASSERT_TRUE(second.ok()) << second.status().ToString();
+  EXPECT_EQ(rest.front(), 50.0f);
+  EXPECT_EQ(rest.back(), 104.0f);
+}
+
+TEST_P(SeveralRanks, AMissingRankIsNamed) {
+  ManagerOptions options;
+  options.world_size = 2;
+  options.join_deadline = std::chrono::milliseconds(50);
+  auto manager = OpenManager(options, Env());
+  EXPECT_EQ(manager.status().code(), Code::kDeadlineExceeded);
+  EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
+  EXPECT_NE(manager.status().message().find("merge"), std::string_view::npos);
+}
+
+TEST_P(SeveralRanks, AJoinThatADeadRankLeftBehindIsNotTakenForALivingOne) {
+  ManagerOptions options;
+  options.world_size = 2;
+  options.rank = 1;
+  options.join_deadline = std::chrono::milliseconds(20);
+  EXPECT_EQ(OpenManager(options, Env()).status().code(), Code::kDeadlineExceeded);
+  options.rank = 0;
+  const auto manager = OpenManager(options, Env());
+  EXPECT_EQ(manager.status().code(), Code::kDeadlineExceeded) << manager.status().ToString();
+  EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
+}
+
+/// Two ranks, each with a tensor of its own, that do something together.
+class TwoRanks : public SeveralRanks {
+ protected:
+  using Rank = std::function<void(CheckpointManager*, float*)>;
+
+  void Run(const Rank& body) {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        ManagerOptions options;
+        options.rank = rank;
+        options.world_size = 2;
+        auto manager = OpenManager(options, Env());
+        ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+        float value = -1;
+        body(manager->get(), &value);
+      });
+    }
+  }
+  void Save(std::initializer_list<int> steps) {
+    Run([steps](CheckpointManager* manager, float* value) {
+      for (const int step : steps) {
+        *value = static_cast<float>(step);
+        SaveStep(manager, step, value);
+      }
+    });
+  }
+  static void SaveStep(CheckpointManager* manager, int step, const float* value) {
+    auto handle = manager->Save({.step = step,
+                                 .tensors = {{.name = "own",
+                                              .dtype = DType::kF32,
+                                              .shape = {1},
+                                              .data = value,
+                                              .group = TensorGroup::kState}},
+                                 .blocking = true});
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  }
+  static Result<std::optional<Restored>> Restore(CheckpointManager* manager, float* value) {
+    return manager->Restore({.into = {{.name = "own",
+                                       .dtype = DType::kF32,
+                                       .shape = {1},
+                                       .data = value,
+                                       .group = TensorGroup::kState}}});
+  }
+  /// Flips a bit in rank 1's tensor: rank 0 reads nothing of it.
+  void DamageRankOne(const std::string& directory) {
+    const std::string name = directory + "/rank_1/state.safetensors";
+    auto bytes = Env().store->Get(name, 1 << 20);
+    ASSERT_TRUE(bytes.ok()) << bytes.status().ToString();
+    bytes->back() = static_cast<char>(bytes->back() ^ 1);
+    ASSERT_TRUE(Env().store->Put(name, *bytes).ok());
+  }
+};
+
+TEST_P(TwoRanks, GoBackTogetherAfterOneOfThemFoundDamage) {
+  Save({10, 20});
+  DamageRankOne("checkpoint_000020");
+  Run([](CheckpointManager* manager, float* value) {
+    auto restored = Restore(manager, value);
+    if (restored.ok()) {
+      EXPECT_EQ((*restored)->step, 20);  // rank 0 has nothing of what is damaged
+      return;
+    }
+    EXPECT_EQ(restored.status().code(), Code::kCorruption);
+    EXPECT_NE(restored.status().message().find("start all participants again"),
+              std::string_view::npos);
+  });
+  Run([](CheckpointManager* manager, float* value) {
+    auto restored = Restore(manager, value);
+    ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+    EXPECT_EQ((*restored)->step, 10);
+    EXPECT_EQ(*value, 10);
+    *value = 15;
+    SaveStep(manager, 15, value);
+  });
+  Run([](CheckpointManager* manager, float* value) {
+    auto restored = Restore(manager, value);
+    ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+    EXPECT_EQ((*restored)->step, 15) << "the new branch wins";
+  });
+}
+
+TEST_P(TwoRanks, DamageThatWasMendedIsForgotten) {
+  Save({10, 20});
+  const std::string name = "checkpoint_000020/rank_1/state.safetensors";
+  const auto good = Env().store->Get(name, 1 << 20);
+  ASSERT_TRUE(good.ok());
+  DamageRankOne("checkpoint_000020");
+  Run([](CheckpointManager* manager, float* value) { (void)Restore(manager, value); });
+  ASSERT_TRUE(Env().store->Put(name, *good).ok());
+  Run([](CheckpointManager* manager, float* value) {
+    auto restored = Restore(manager, value);
+    ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+    EXPECT_EQ((*restored)->step, 20);
+  });
+}
+
+TEST_P(TwoRanks, AreNotStartedAfreshWhenNoCheckpointIsWhole) {
+  Save({10});
+  ASSERT_TRUE(Env().store->Delete("checkpoint_000010/rank_1/state.safetensors").ok());
+  Run([](CheckpointManager* manager, float* value) {
+    const auto restored = Restore(manager, value);
+    EXPECT_EQ(restored.status().code(), Code::kCorruption);
+    EXPECT_NE(restored.status().message().find("checkpoint_000010"), std::string_view::npos);
+  });
+}
+
+TEST_P(TwoRanks, RestoreTheLatestOfTheirOwnSaves) {
+  Save({10});
+  Run([](CheckpointManager* manager, float* value) {
+    *value = 20;
+    SaveStep(manager, 20, value);
+    auto restored = Restore(manager, value);
+    ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+    EXPECT_EQ((*restored)->step, 20);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, TwoRanks, testing::Values(false, true),
+                         [](const testing::TestParamInfo<bool>& which) {
+                           return which.param ? "Objects" : "Links";
+                         });
+
+INSTANTIATE_TEST_SUITE_P(Stores, SeveralRanks, testing::Values(false, true),
+                         [](const testing::TestParamInfo<bool>& which) {
+                           return which.param ? "Objects" : "Links";
+                         });
+
+}  // namespace
+}  // namespace cairn
