@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "storage/sim/fault_plan.h"
 #include "storage/memory/store_op.h"
+#include "storage/sim/fault_plan.h"
 #include "storage/store.h"
 
 namespace cairn {
