@@ -13,6 +13,9 @@
 
 namespace cairn {
 
+/// Ranks that one launch may have on one machine.
+inline constexpr int kMaxLaunchProcesses = 4096;
+
 /// Bounds on each process of a launch; 0: none.
 struct LaunchLimits {
   std::uint64_t address_space_bytes = 0;  // of each process (RLIMIT_AS)
@@ -33,9 +36,10 @@ struct LaunchSpec {
   std::string id;
   std::vector<std::string> argv;  // argv[0] is looked up on the PATH of the launch's environment
   std::string cwd;                // "": the launcher's; must exist
-  /// Put over the launcher's own environment. Each process also gets CAIRN_LAUNCH_ID, CAIRN_RANK,
-  /// CAIRN_WORLD_SIZE, CAIRN_LOCAL_RANK, CAIRN_LOCAL_SIZE, CAIRN_SLOTS ("0,3") and CAIRN_CHIEF, by
-  /// which the ranks of this launch find rank 0 ("file:PATH": it writes its host:port there).
+  /// Put over the launcher's own environment. Each process also gets CAIRN_LAUNCH_ID,
+  /// CAIRN_LAUNCH_KEY, CAIRN_RANK, CAIRN_WORLD_SIZE, CAIRN_LOCAL_RANK, CAIRN_LOCAL_SIZE,
+  /// CAIRN_SLOTS ("0,3") and CAIRN_CHIEF, by which the ranks of this launch find rank 0
+  /// ("file:PATH": it writes its host:port there).
   std::map<std::string, std::string> env;
   bool inherit_env = true;  // false: `env` and what is said above is all
   int processes = 1;        // ranks
@@ -146,8 +150,8 @@ class Launcher {
   /// nobody is there to be told.
   virtual Status Signal(std::string_view id, int signal) = 0;
   /// SIGTERM to the ranks; whatever is left after `grace` is killed. Leaves the queue at once.
-  /// Returns when that is under way, also if the owner dies now. A later call with a shorter grace
-  /// counts. OK when it has ended already.
+  /// Returns when that is under way. A later call with a shorter grace counts. OK when it has ended
+  /// already. A caller that dies in here asks again after opening.
   virtual Status Stop(std::string_view id, std::chrono::nanoseconds grace) = 0;
   /// Stop without grace.
   Status Kill(std::string_view id) { return Stop(id, std::chrono::nanoseconds(0)); }
@@ -174,8 +178,8 @@ class Launcher {
 };
 
 /// Called on a thread of the launcher, one call at a time, whenever a launch started or ended,
-/// after that can be seen by Get. It may call the launcher, but not Wait or Close. For launches
-/// found on opening: once for each that has ended since, in no order.
+/// after that can be seen by Get. It may call the launcher, but not Wait or Close. What had ended
+/// before the launcher was opened is not told: ask List after opening.
 using LaunchListener = std::function<void(const LaunchInfo&)>;
 
 }  // namespace cairn
