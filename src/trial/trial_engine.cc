@@ -107,6 +107,11 @@ Status TrialEngine::Start() {
   return Status::Ok();
 }
 
+void TrialEngine::Drain() {
+  MutexLock hold(&mu_);
+  draining_ = true;
+}
+
 Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, Value body) {
   Event event{.seq = records_.last_seq() + 1,
               .time = options_.clock->WallNanos(),

@@ -100,6 +100,10 @@ class TrialEngine {
   void SetUrl(std::string url);
   /// Finds out what became of the runs that lived, and starts what is queued.
   Status Start();
+  /// Starts no more runs; what lives goes on, and what ends is recorded. Before an orderly end:
+  /// then close the launcher, which stops the runs, and let go of the engine. They are started
+  /// again by the next one.
+  void Drain();
 
   // --- users ---
   /// A new trial, QUEUED. `id` "": the next number.
@@ -212,6 +216,7 @@ class TrialEngine {
   CondVar changed_;
   bool stopping_ GUARDED_BY(mu_) = false;
   bool started_ GUARDED_BY(mu_) = false;
+  bool draining_ GUARDED_BY(mu_) = false;
   std::string url_ GUARDED_BY(mu_);
   TrialRecords records_ GUARDED_BY(mu_);
   std::set<std::string> preparing_ GUARDED_BY(mu_);

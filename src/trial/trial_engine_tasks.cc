@@ -109,7 +109,7 @@ void TrialEngine::TimerLoop(const std::stop_token& stop) {
 
 void TrialEngine::StartQueued() {
   MutexLock hold(&mu_);
-  if (!started_ || stopping_ || options_.launcher == nullptr) return;
+  if (!started_ || stopping_ || draining_ || options_.launcher == nullptr) return;
   std::vector<const TrialRecord*> queued;
   std::size_t live = preparing_.size();
   for (const auto& [id, trial] : records_.trials()) {
@@ -206,7 +206,7 @@ void TrialEngine::Retain(const std::string& trial) {
 void TrialEngine::PrepareRun(const std::string& trial) {
   {
     MutexLock hold(&mu_);
-    if (Find(trial)->core.state != TrialState::kQueued) {
+    if (draining_ || Find(trial)->core.state != TrialState::kQueued) {
       preparing_.erase(trial);
       return;
     }
@@ -249,7 +249,7 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
   {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
-    if (record->core.run != run || !record->core.live) return;
+    if (draining_ || record->core.run != run || !record->core.live) return;
     const TrialConfig& config = record->config;
     spec.id = LaunchId(trial, run);
     spec.argv = config.argv;

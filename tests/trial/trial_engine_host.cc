@@ -80,6 +80,7 @@ int Main(const std::vector<std::string>& args) {
     std::cout << (done.ok() ? "ok" : done.ToString()) << std::endl;
   }
   // Standard input was closed: an orderly end.
+  (*engine)->Drain();
   (*service)->Stop();
   (*launcher)->Close(Launcher::CloseMode::kStopAll).IgnoreError("the test looks for what is left");
   return 0;
