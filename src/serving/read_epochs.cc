@@ -28,7 +28,8 @@ std::atomic<std::uint64_t>* ReadEpochs::Claim(std::uint64_t epoch) {
     for (std::size_t i = 0; i < block->slots.size(); ++i) {
       auto& slot = block->slots[(first + i) % block->slots.size()].epoch;
       std::uint64_t free = kFree;
-      if (slot.load(std::memory_order_relaxed) == kFree && slot.compare_exchange_strong(free, epoch)) {
+      if (slot.load(std::memory_order_relaxed) == kFree &&
+          slot.compare_exchange_strong(free, epoch)) {
         return &slot;
       }
     }

@@ -14,9 +14,9 @@ namespace cairn::serving {
 /// visible yet may be changed by the updater, because readers pass over them without looking.
 struct Record {
   std::int64_t key;
-  std::atomic<Record*> older;  // the version before it
+  std::atomic<Record*> older;        // the version before it
   std::atomic<std::uint32_t> stamp;  // version << 1 | deleted
-  std::uint32_t seen;          // the updater's: the last replacement that had this row
+  std::uint32_t seen;                // the updater's: the last replacement that had this row
 
   std::uint32_t version() const { return stamp.load(std::memory_order_relaxed) >> 1; }
   bool deleted() const { return (stamp.load(std::memory_order_relaxed) & 1) != 0; }

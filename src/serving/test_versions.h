@@ -12,9 +12,9 @@
 /// What tests of versions share: updates written down as maps.
 namespace cairn::serving {
 
-using Model = std::map<std::int64_t, float>;  // a row's weights are all the same number
+using RowMap = std::map<std::int64_t, float>;  // a row's weights are all the same number
 
-inline Status PutAll(VersionedTable* table, const Model& rows) {
+inline Status PutAll(VersionedTable* table, const RowMap& rows) {
   std::vector<std::int64_t> keys;
   std::vector<float> values;
   for (const auto& [key, value] : rows) {
@@ -36,13 +36,13 @@ inline void CommitUpdate(Versions* versions, std::string id, std::int64_t step) 
 }
 
 /// All rows of [first, last) at a snapshot: those that are there, by the default of -1.
-inline Model ReadAll(const Versions::Snapshot& snapshot, std::int64_t first, std::int64_t last,
-                     std::uint32_t dim) {
+inline RowMap ReadAll(const Versions::Snapshot& snapshot, std::int64_t first, std::int64_t last,
+                      std::uint32_t dim) {
   std::vector<std::int64_t> ids;
   for (std::int64_t id = first; id < last; ++id) ids.push_back(id);
   std::vector<float> out(ids.size() * dim);
   snapshot.Lookup(0, ids, out.data());
-  Model rows;
+  RowMap rows;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     for (std::uint32_t d = 1; d < dim; ++d) EXPECT_EQ(out[i * dim], out[i * dim + d]) << ids[i];
     if (out[i * dim] != -1) rows[ids[i]] = out[i * dim];

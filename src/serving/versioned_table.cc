@@ -15,7 +15,7 @@ using table::IndexHash;
 
 namespace {
 
-constexpr std::size_t kBatch = 32;         // rows whose memory is asked for together
+constexpr std::size_t kBatch = 32;  // rows whose memory is asked for together
 constexpr std::size_t kChunkBytes = 64u << 10;
 
 bool AnyAlive(std::span<const Version> alive, Version from, Version before) {
@@ -28,7 +28,8 @@ bool AnyAlive(std::span<const Version> alive, Version from, Version before) {
 VersionedTable::VersionedTable(ServedTable options, ReadEpochs* epochs)
     : options_(std::move(options)),
       layout_(options_.dim, options_.dtype, {}),
-      row_bytes_(std::size_t{options_.dim} * static_cast<std::size_t>(DTypeBits(options_.dtype)) / 8),
+      row_bytes_(std::size_t{options_.dim} * static_cast<std::size_t>(DTypeBits(options_.dtype)) /
+                 8),
       stride_((sizeof(Record) + row_bytes_ + 7) / 8 * 8),
       epochs_(epochs) {}
 

@@ -25,8 +25,8 @@ inline constexpr Version kMaxVersion = 0x7FFFFFFF;
 struct ServedTable {
   std::string name;
   std::uint32_t dim = 0;
-  DType dtype = DType::kF32;   // kF32, kF16, kBF16: rows are kept as they are stored
-  float default_value = 0;     // of each weight of a row that is not there
+  DType dtype = DType::kF32;  // kF32, kF16, kBF16: rows are kept as they are stored
+  float default_value = 0;    // of each weight of a row that is not there
 
   friend bool operator==(const ServedTable&, const ServedTable&) = default;
 };
@@ -71,7 +71,7 @@ class VersionedTable {
   /// them, and no version comes back once it was left out), as soon as no reader is under way.
   void Collect(std::span<const Version> alive);
 
-  std::uint64_t rows() const { return rows_; }             // of the newest update
+  std::uint64_t rows() const { return rows_; }               // of the newest update
   std::uint64_t changed() const { return touched_.size(); }  // records that it added
   /// Bytes of records and index in use, with what waits to be freed; free records that were in use
   /// once are not counted.
@@ -119,7 +119,7 @@ class VersionedTable {
   table::Slab slab_;
   std::byte* chunk_ = nullptr;  // records that were never used
   std::size_t chunk_records_ = 0;
-  Record* free_ = nullptr;      // linked by `older`
+  Record* free_ = nullptr;                 // linked by `older`
   std::atomic<std::uint64_t> records_{0};  // in use, retired ones too
 
   Version version_ = 0;  // of the update under way, or the last one

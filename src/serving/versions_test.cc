@@ -22,7 +22,7 @@ std::vector<ServedTable> OneTable() {
 
 VersionedTable* Only(Versions* versions) { return versions->tables()[0].get(); }
 
-void Patch(Versions* versions, const Model& rows, std::int64_t step) {
+void Patch(Versions* versions, const RowMap& rows, std::int64_t step) {
   ASSERT_TRUE(versions->Begin(/*replace=*/false).ok());
   ASSERT_TRUE(PutAll(Only(versions), rows).ok());
   CommitUpdate(versions, "id" + std::to_string(step), step);
@@ -51,9 +51,9 @@ TEST(VersionsTest, ASnapshotStaysWhatItWasWhileUpdatesComeAndGo) {
     }
     EXPECT_EQ(versions.Acquire().facts().step, step - 1) << "not before the commit";
     CommitUpdate(&versions, std::to_string(step), step);
-    EXPECT_EQ(ReadAll(first, 0, 200, kDim), (Model{{1, 1}, {2, 1}, {3, 1}}));
+    EXPECT_EQ(ReadAll(first, 0, 200, kDim), (RowMap{{1, 1}, {2, 1}, {3, 1}}));
   }
-  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 10, kDim), (Model{{1, 19}, {3, 1}}));
+  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 10, kDim), (RowMap{{1, 19}, {3, 1}}));
 }
 
 TEST(VersionsTest, AnAbortedUpdateLeavesNothing) {
@@ -65,9 +65,11 @@ TEST(VersionsTest, AnAbortedUpdateLeavesNothing) {
     ASSERT_TRUE(versions.Begin(round % 2 == 0).ok());
     ASSERT_TRUE(PutAll(Only(&versions), {{1, 5}, {3, 5}, {4, 5}}).ok());
     ASSERT_TRUE(Only(&versions)->Delete(std::vector<std::int64_t>{2, 3}).ok());
-    if (round % 3 == 0) { ASSERT_TRUE(versions.Prepare({}, nullptr).ok()); }
+    if (round % 3 == 0) {
+      ASSERT_TRUE(versions.Prepare({}, nullptr).ok());
+    }
     versions.Abort();
-    EXPECT_EQ(ReadAll(versions.Acquire(), 0, 10, kDim), (Model{{1, 1}, {2, 2}}));
+    EXPECT_EQ(ReadAll(versions.Acquire(), 0, 10, kDim), (RowMap{{1, 1}, {2, 2}}));
     EXPECT_EQ(Only(&versions)->rows(), 2u);
   }
   EXPECT_EQ(versions.bytes_in_use(), bytes);
@@ -79,15 +81,15 @@ TEST(VersionsTest, AReplacementRemovesWhatItDoesNotHave) {
   ASSERT_TRUE(versions.Begin(/*replace=*/true).ok());
   ASSERT_TRUE(PutAll(Only(&versions), {{2, 2}, {3, 4}, {5, 5}}).ok());
   CommitUpdate(&versions, "b", 2);
-  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 10, kDim), (Model{{2, 2}, {3, 4}, {5, 5}}));
+  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 10, kDim), (RowMap{{2, 2}, {3, 4}, {5, 5}}));
   EXPECT_EQ(versions.Acquire().rows(), 3u);
   ASSERT_TRUE(versions.Rollback(1).ok());
-  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 10, kDim), (Model{{1, 1}, {2, 2}, {3, 3}}));
+  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 10, kDim), (RowMap{{1, 1}, {2, 2}, {3, 3}}));
 }
 
 TEST(VersionsTest, AnEqualFullCostsNothingAndAnUpdateWhatChanged) {
   Versions versions(OneTable(), {.keep = 1});
-  Model rows;
+  RowMap rows;
   for (int i = 0; i < 50'000; ++i) rows[i] = static_cast<float>(i);
   ASSERT_TRUE(versions.Begin(true).ok());
   ASSERT_TRUE(Only(&versions)->Reserve(rows.size()).ok());
@@ -104,7 +106,7 @@ TEST(VersionsTest, AnEqualFullCostsNothingAndAnUpdateWhatChanged) {
 
   // Versions that nobody needs any more give their memory to those that come.
   for (int step = 3; step < 60; ++step) {
-    Model changed;
+    RowMap changed;
     for (int i = 0; i < 1000; ++i) changed[(i * 13 + step) % 50'000] = static_cast<float>(step);
     Patch(&versions, changed, step);
     EXPECT_LE(versions.bytes_in_use(), bytes + 2 * 1000 * (24 + kDim * 4));
@@ -122,10 +124,10 @@ TEST(VersionsTest, RollbackPinAndResume) {
   Patch(&versions, {{1, 5}}, 5);
   EXPECT_EQ(versions.Acquire().facts().step, 3) << "held";
   for (int step = 6; step <= 20; ++step) Patch(&versions, {{1, 1.0F * step}}, step);
-  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 3, kDim), (Model{{1, 3}}));
+  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 3, kDim), (RowMap{{1, 3}}));
   EXPECT_EQ(versions.Rollback(1).code(), Code::kFailedPrecondition) << "it is the oldest";
   ASSERT_TRUE(versions.PinStep(19).ok());
-  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 3, kDim), (Model{{1, 19}}));
+  EXPECT_EQ(ReadAll(versions.Acquire(), 0, 3, kDim), (RowMap{{1, 19}}));
   ASSERT_TRUE(versions.Pin("id20").ok());
   Patch(&versions, {{1, 21}}, 21);
   EXPECT_EQ(versions.Acquire().facts().step, 20);
@@ -149,17 +151,17 @@ TEST(VersionsTest, WhatNoLongerCountsIsNotGoneBackTo) {
 TEST(VersionsTest, KeptRowsFollowAModelThroughRandomUpdatesAbortsAndRollbacks) {
   std::mt19937_64 random(11);
   Versions versions(OneTable(), {.keep = 3});
-  std::map<std::int64_t, Model> expected;  // by step
-  Model now;
+  std::map<std::int64_t, RowMap> expected;  // by step
+  RowMap now;
   struct Held {
     Versions::Snapshot snapshot;
-    Model model;
+    RowMap model;
   };
   std::vector<Held> held;
   std::int64_t step = 0;
   for (int round = 0; round < 600; ++round) {
     const bool replace = random() % 8 == 0;
-    Model next = replace ? Model{} : now;
+    RowMap next = replace ? RowMap{} : now;
     ASSERT_TRUE(versions.Begin(replace).ok());
     const std::size_t changes = random() % 40;
     for (std::size_t i = 0; i < changes; ++i) {
@@ -214,7 +216,7 @@ TEST(VersionsTest, ReadersNeverSeeTwoVersionsAtOnce) {
   Versions versions(tables, {.keep = 2});
   constexpr std::int64_t kRows = 500;
   const auto update = [&](std::int64_t step) {
-    Model rows;
+    RowMap rows;
     for (std::int64_t i = 0; i < kRows; ++i) rows[i] = static_cast<float>(step);
     ASSERT_TRUE(versions.Begin(step % 3 == 0).ok());
     ASSERT_TRUE(PutAll(versions.tables()[0].get(), rows).ok());
