@@ -54,6 +54,11 @@ Status RunPrune(const Options& options);
 /// Runs of an inference model against OpenVINO called directly. Variant: rows of a batch.
 Status RunPredict(const Options& options);
 
+/// From asking for a process until its first line: through the launcher, and by fork and exec.
+Status RunLaunch(const Options& options);
+/// What asking whether to stop costs a training loop.
+Status RunPreempt(const Options& options);
+
 /// A fresh directory below the benchmark's own.
 Result<std::string> FreshDirectory(const Options& options, const std::string& name);
 void RemoveDirectory(const std::string& path);

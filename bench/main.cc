@@ -59,6 +59,8 @@ int main(int argc, char** argv) {
       {"table_latency", cairn::bench::RunTableLatency},
       {"table_increment", cairn::bench::RunTableIncrement},
       {"load_vars", cairn::bench::RunLoadVars},
+      {"launch", cairn::bench::RunLaunch},
+      {"preempt", cairn::bench::RunPreempt},
 #ifdef CAIRN_BENCH_INFERENCE
       {"prune", cairn::bench::RunPrune},
       {"predict", cairn::bench::RunPredict},

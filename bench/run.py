@@ -40,6 +40,7 @@ BENCHMARKS = (
     "prune",
     "predict",
     "tables",
+    "core",
 )
 NEED_ROOT = ("restore", "small", "names", "load_vars")
 
@@ -509,6 +510,55 @@ def judge_tables(runner, table):
         [runner.fact("table_memory", "overhead")],
         at_most=48,
         unit=" B",
+    )
+
+
+def judge_core(runner, table):
+    """The Core API and the launcher: what they cost a training."""
+    runner.run("preempt")
+    table.add(
+        "should_preempt() in C++",
+        [1e6 * runner.fact("preempt", "seconds_a_call")],
+        at_most=1,
+        unit=" us",
+    )
+    python = HERE.parent / ".venv/test/bin/python"
+    if python.exists():
+        path = os.pathsep.join([str(HERE.parent / "python"), os.environ.get("PYTHONPATH", "")])
+        asked = subprocess.run(
+            [str(python), str(HERE / "preempt.py")],
+            env=dict(os.environ, PYTHONPATH=path),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if asked.returncode not in (0, 2):
+            raise SystemExit(f"preempt.py failed (exit {asked.returncode})")
+        runner.facts += [json.loads(line) for line in asked.stdout.splitlines()]
+    for name, what, limit in (
+        ("ChiefOnly", "should_preempt() in Python, ChiefOnly", 1),
+        ("WorkersAskMaster", "should_preempt() in Python, WorkersAskMaster", 1),
+        ("workers_ask_chief", "should_preempt() in Python, WorkersAskChief, 2 ranks", None),
+    ):
+        value = runner.fact("preempt_python", name)
+        if value is not None:
+            table.add(what, [1e6 * value], at_most=limit, unit=" us")
+    runner.run("launch", rounds=max(runner.options.rounds, 10))
+    case = Case(runner, "launch")
+    launched, plain = (
+        statistics.median(case.values(c, seconds)) for c in ("launcher", "fork and exec")
+    )
+    table.add(
+        "launch to first line of user code, above fork and exec",
+        [
+            1e3 * (ours - theirs)
+            for ours, theirs in zip(
+                case.values("launcher", seconds), case.values("fork and exec", seconds)
+            )
+        ],
+        at_most=100,
+        unit=" ms",
+        detail=f"{1e3 * launched:.1f} ms, fork and exec {1e3 * plain:.1f} ms",
+        conditions=case.conditions(),
     )
 
 

@@ -551,6 +551,7 @@ class CheckpointManager:
         kind: str = "full",
         quantize: bool = False,
         compress_keys: bool = False,
+        lineage: Optional[Mapping[str, Any]] = None,
     ) -> SaveHandle:
         """Saves a state. Returns when it is copied; it is written in the background.
 
@@ -572,6 +573,8 @@ class CheckpointManager:
                 each. An increment needs a full one, saved or restored with the same tables.
             quantize: rows of increments with 8 bits a number; see quantization_error.
             compress_keys: the tables' keys as zstd.
+            lineage: where the state came from. A UUID under "registration" becomes the
+                checkpoint's id.
 
         >>> import tempfile, cairn
         >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
@@ -590,7 +593,7 @@ class CheckpointManager:
                 counters={},
                 metrics=_values(metrics, "metrics"),
                 metadata=_values(metadata, "metadata"),
-                lineage={},
+                lineage=_values(lineage, "lineage"),
                 files=_user_files(files),
                 state_files={_STATE_FILE: encoded.json, **self._state_files()},
                 lazy=bool(lazy),

@@ -15,6 +15,7 @@
 #include "src/state_matcher.h"
 #include "src/steps.h"
 #include "src/table.h"
+#include "src/trial.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -78,6 +79,7 @@ NB_MODULE(_native, module) {
   DefineManager(module);
   DefineScope(module);
   DefineSteps(module);
+  DefineTrial(module);
   DefineTable(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));
   module.def("diff", &DiffDirectories, nb::arg("a"), nb::arg("b"));
