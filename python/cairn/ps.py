@@ -153,7 +153,7 @@ class DenseVariable:
 
     def push(self, gradient: Any) -> None:
         """Sync: it counts when the step ends, with those of the other trainers."""
-        array = np.ascontiguousarray(gradient, dtype=np.float32)
+        array = np.asarray(gradient, dtype=np.float32, order="C")
         if array.shape != self.shape:
             raise Invalid(
                 f"dense variable {self.name!r}: a gradient of shape {list(array.shape)}, not "

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -16,11 +15,12 @@
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
 #include "base/variables.h"
-#include "format/json.h"
 #include "paramserver/declaration.h"
 #include "paramserver/links.h"
 #include "paramserver/payload.h"
 #include "paramserver/placement.h"
+#include "paramserver/remote_dense.h"
+#include "paramserver/remote_table.h"
 
 namespace cairn::ps {
 namespace {
@@ -31,72 +31,7 @@ bool Retried(const Status& status) {
          !status.Is(Code::kCorruption) && !status.Is(Code::kUnimplemented);
 }
 
-class ClientImpl;
-
-/// A batch's keys by server: which of its positions go where.
-struct Split {
-  std::vector<std::vector<std::uint32_t>> positions;
-};
-
-class RemoteTableImpl final : public RemoteTable {
- public:
-  RemoteTableImpl(ClientImpl* client, TableSpec spec) : client_(client), spec_(std::move(spec)) {}
-
-  const TableSpec& spec() const override { return spec_; }
-  Status Lookup(std::span<const std::int64_t> ids, std::span<float> out, Missing missing) override;
-  Status ApplyGradients(std::span<const std::int64_t> ids,
-                        std::span<const float> gradients) override {
-    return SendRows(Kind::kPush, ids, gradients);
-  }
-  Status Assign(std::span<const std::int64_t> ids, std::span<const float> values) override {
-    return SendRows(Kind::kAssign, ids, values);
-  }
-  Result<std::uint64_t> Erase(std::span<const std::int64_t> ids) override;
-  Result<std::uint64_t> Size() override;
-  Result<TableContent> Content() override;
-
-  Status Declare();
-
- private:
-  Result<Split> SplitKeys(std::span<const std::int64_t> ids) const;
-  Status SendRows(Kind kind, std::span<const std::int64_t> ids, std::span<const float> rows);
-  rpc::Message KeysMessage(const RequestHead& head, std::span<const std::int64_t> ids,
-                           std::span<const std::uint32_t> positions) const;
-
-  ClientImpl* const client_;
-  const TableSpec spec_;
-  std::vector<std::uint32_t> ids_;  // on each server
-};
-
-class RemoteDenseImpl final : public RemoteDense {
- public:
-  RemoteDenseImpl(ClientImpl* client, DenseSpec spec, DenseShape shape,
-                  std::span<const float> initial)
-      : client_(client),
-        spec_(std::move(spec)),
-        shape_(shape),
-        initial_(initial.begin(), initial.end()) {}
-
-  const DenseSpec& spec() const override { return spec_; }
-  Status Pull(std::span<float> out) override;
-  Status Push(std::span<const float> gradient) override;
-
-  Status Declare();
-
- private:
-  /// Calls `fn(offset in the variable, elements)` for each block of a server, in order.
-  template <typename Fn>
-  void ForBlocks(int server, const Fn& fn) const;
-  std::size_t ElementsAt(int server) const;
-
-  ClientImpl* const client_;
-  const DenseSpec spec_;
-  const DenseShape shape_;
-  const std::vector<float> initial_;  // for servers that begin anew
-  std::vector<std::uint32_t> ids_;
-};
-
-class ClientImpl final : public Client {
+class ClientImpl final : public Client, public Exchanger {
  public:
   explicit ClientImpl(ClientOptions options) : options_(std::move(options)), links_(&options_) {}
   ~ClientImpl() override = default;
@@ -127,14 +62,10 @@ class ClientImpl final : public Client {
   Result<std::string> StatusOf(int server) override { return TextOf(server, Kind::kStatus); }
   Result<std::string> MetricsOf(int server) override { return TextOf(server, Kind::kMetrics); }
 
-  /// One request to each server for which `build` makes one, all under way at once; `take` gets
-  /// each answer's body. Lost connections are made again. Aborted: the job went back.
-  using Build = std::function<std::optional<rpc::Message>(int server, RequestHead head)>;
-  using Take = std::function<Status(int server, std::span<const std::byte> body)>;
-  Status Exchange(const RequestHead& head, bool change, const Build& build, const Take& take,
-                  std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
-
  private:
+  using Exchanger::Exchange;
+  Status Exchange(const RequestHead& head, bool change, const Build& build, const Take& take,
+                  std::chrono::milliseconds timeout) override;
   struct Progress {
     std::vector<bool> answered;
     std::vector<std::uint64_t> sequences;
@@ -374,262 +305,6 @@ Status ClientImpl::Close() {
   return Exchange(
       {.kind = Kind::kLeave}, false,
       [&](int, const RequestHead& head) { return std::optional(NewRequest(head, "")); },
-      [](int, std::span<const std::byte>) { return Status::Ok(); });
-}
-
-// ---------------------------------------------------------------- tables
-
-Status RemoteTableImpl::Declare() {
-  const std::string description = EncodeJson(ToValue(spec_));
-  std::vector<std::uint32_t> ids(static_cast<std::size_t>(client_->servers()));
-  RETURN_IF_ERROR(client_->Exchange(
-      {.kind = Kind::kDeclareTable}, false,
-      [&](int, const RequestHead& head) { return std::optional(NewRequest(head, description)); },
-      [&](int i, std::span<const std::byte> body) -> Status {
-        ASSIGN_OR_RETURN(const std::uint64_t id, DecodeNumber(body));
-        ids[static_cast<std::size_t>(i)] = static_cast<std::uint32_t>(id);
-        return Status::Ok();
-      }));
-  ids_ = std::move(ids);
-  return Status::Ok();
-}
-
-Result<Split> RemoteTableImpl::SplitKeys(std::span<const std::int64_t> ids) const {
-  if (ids.size() > 0xffffffff) return InvalidArgumentError("a batch of more than 2^32 ids");
-  const int servers = client_->servers();
-  Split split;
-  split.positions.resize(static_cast<std::size_t>(servers));
-  for (auto& positions : split.positions) {
-    positions.reserve(ids.size() / static_cast<std::size_t>(servers) + 16);
-  }
-  for (std::uint32_t i = 0; i < ids.size(); ++i) {
-    const int server = servers == 1 ? 0 : ServerOfShard(TableShardOf(ids[i]), servers);
-    split.positions[static_cast<std::size_t>(server)].push_back(i);
-  }
-  return split;
-}
-
-rpc::Message RemoteTableImpl::KeysMessage(const RequestHead& head,
-                                          std::span<const std::int64_t> ids,
-                                          std::span<const std::uint32_t> positions) const {
-  rpc::Message message = NewRequest(head, positions.size() * sizeof(std::int64_t));
-  std::byte* at = Body(&message).data();
-  for (const std::uint32_t position : positions) {
-    std::memcpy(at, &ids[position], sizeof(std::int64_t));
-    at += sizeof(std::int64_t);
-  }
-  return message;
-}
-
-Status RemoteTableImpl::Lookup(std::span<const std::int64_t> ids, std::span<float> out,
-                               Missing missing) {
-  if (out.size() != ids.size() * spec_.dim) {
-    return InvalidArgumentError(
-        fmt::format("table \"{}\": {} ids of {} weights need room for {}, "
-                    "not for {}",
-                    spec_.name, ids.size(), spec_.dim, ids.size() * spec_.dim, out.size()));
-  }
-  ASSIGN_OR_RETURN(const Split split, SplitKeys(ids));
-  const std::size_t row = spec_.dim * sizeof(float);
-  const std::uint16_t flags = missing == Missing::kCreate ? kCreateRows : 0;
-  return client_->Exchange(
-      {.kind = Kind::kPull, .flags = flags}, false,
-      [&](int i, RequestHead head) -> std::optional<rpc::Message> {
-        const auto& positions = split.positions[static_cast<std::size_t>(i)];
-        if (positions.empty()) return std::nullopt;
-        head.id = ids_[static_cast<std::size_t>(i)];
-        return KeysMessage(head, ids, positions);
-      },
-      [&](int i, std::span<const std::byte> body) {
-        const auto& positions = split.positions[static_cast<std::size_t>(i)];
-        if (body.size() != positions.size() * row) {
-          return CorruptionError("an answer with another number of rows");
-        }
-        const std::byte* at = body.data();
-        for (const std::uint32_t position : positions) {
-          std::memcpy(out.data() + std::size_t{position} * spec_.dim, at, row);
-          at += row;
-        }
-        return Status::Ok();
-      });
-}
-
-Status RemoteTableImpl::SendRows(Kind kind, std::span<const std::int64_t> ids,
-                                 std::span<const float> rows) {
-  if (client_->trainer() < 0) return FailedPreconditionError("this client only looks");
-  if (rows.size() != ids.size() * spec_.dim) {
-    return InvalidArgumentError(
-        fmt::format("table \"{}\": {} ids of {} weights need {} numbers, "
-                    "not {}",
-                    spec_.name, ids.size(), spec_.dim, ids.size() * spec_.dim, rows.size()));
-  }
-  ASSIGN_OR_RETURN(const Split split, SplitKeys(ids));
-  return client_->Exchange(
-      {.kind = kind}, true,
-      [&](int i, RequestHead head) -> std::optional<rpc::Message> {
-        const auto& positions = split.positions[static_cast<std::size_t>(i)];
-        if (positions.empty()) return std::nullopt;
-        head.id = ids_[static_cast<std::size_t>(i)];
-        rpc::Message message = NewRequest(head, RowsBytes(positions.size(), spec_.dim));
-        std::span<std::byte> keys;
-        std::span<std::byte> values;
-        BeginRows(Body(&message), positions.size(), spec_.dim, &keys, &values);
-        const std::size_t row = spec_.dim * sizeof(float);
-        for (std::size_t p = 0; p < positions.size(); ++p) {
-          std::memcpy(keys.data() + p * sizeof(std::int64_t), &ids[positions[p]],
-                      sizeof(std::int64_t));
-          std::memcpy(values.data() + p * row, rows.data() + std::size_t{positions[p]} * spec_.dim,
-                      row);
-        }
-        return message;
-      },
-      [](int, std::span<const std::byte>) { return Status::Ok(); });
-}
-
-Result<std::uint64_t> RemoteTableImpl::Erase(std::span<const std::int64_t> ids) {
-  if (client_->trainer() < 0) return FailedPreconditionError("this client only looks");
-  ASSIGN_OR_RETURN(const Split split, SplitKeys(ids));
-  std::uint64_t erased = 0;
-  RETURN_IF_ERROR(client_->Exchange(
-      {.kind = Kind::kErase}, true,
-      [&](int i, RequestHead head) -> std::optional<rpc::Message> {
-        const auto& positions = split.positions[static_cast<std::size_t>(i)];
-        if (positions.empty()) return std::nullopt;
-        head.id = ids_[static_cast<std::size_t>(i)];
-        return KeysMessage(head, ids, positions);
-      },
-      [&](int, std::span<const std::byte> body) -> Status {
-        ASSIGN_OR_RETURN(const std::uint64_t count, DecodeNumber(body));
-        erased += count;
-        return Status::Ok();
-      }));
-  return erased;
-}
-
-Result<std::uint64_t> RemoteTableImpl::Size() {
-  std::uint64_t rows = 0;
-  RETURN_IF_ERROR(client_->Exchange(
-      {.kind = Kind::kTableSize}, false,
-      [&](int i, RequestHead head) {
-        head.id = ids_[static_cast<std::size_t>(i)];
-        return std::optional(NewRequest(head, ""));
-      },
-      [&](int, std::span<const std::byte> body) -> Status {
-        ASSIGN_OR_RETURN(const std::uint64_t count, DecodeNumber(body));
-        rows += count;
-        return Status::Ok();
-      }));
-  return rows;
-}
-
-Result<TableContent> RemoteTableImpl::Content() {
-  TableContent content;
-  const auto append = [](auto* to, const auto& from) {
-    to->insert(to->end(), from.begin(), from.end());
-  };
-  for (std::uint32_t page = 0; page < kExportPages; ++page) {
-    RETURN_IF_ERROR(client_->Exchange(
-        {.kind = Kind::kExport, .sequence = page}, false,
-        [&](int i, RequestHead head) {
-          head.id = ids_[static_cast<std::size_t>(i)];
-          return std::optional(NewRequest(head, ""));
-        },
-        [&](int, std::span<const std::byte> body) -> Status {
-          ASSIGN_OR_RETURN(const ExportedRows rows, DecodeExportedRows(body));
-          append(&content.keys, rows.keys);
-          append(&content.frequency, rows.frequency);
-          append(&content.version, rows.version);
-          append(&content.weights, rows.weights);
-          append(&content.slots, rows.slots);
-          return Status::Ok();
-        }));
-  }
-  return content;
-}
-
-// ---------------------------------------------------------------- dense variables
-
-template <typename Fn>
-void RemoteDenseImpl::ForBlocks(int server, const Fn& fn) const {
-  for (const DenseBlock& block : BlocksOf(spec_.name, shape_, server, client_->servers())) {
-    fn(block.first * shape_.width, block.count * shape_.width);
-  }
-}
-
-std::size_t RemoteDenseImpl::ElementsAt(int server) const {
-  std::size_t elements = 0;
-  ForBlocks(server, [&](std::uint64_t, std::uint64_t count) { elements += count; });
-  return elements;
-}
-
-Status RemoteDenseImpl::Declare() {
-  const std::string description = EncodeJson(ToValue(spec_));
-  std::vector<std::uint32_t> ids(static_cast<std::size_t>(client_->servers()));
-  RETURN_IF_ERROR(client_->Exchange(
-      {.kind = Kind::kDeclareDense}, false,
-      [&](int i, const RequestHead& head) {
-        std::span<std::byte> into;
-        rpc::Message message = NewDenseDeclaration(head, description, ElementsAt(i), &into);
-        std::byte* at = into.data();
-        ForBlocks(i, [&](std::uint64_t offset, std::uint64_t count) {
-          std::memcpy(at, initial_.data() + offset, count * sizeof(float));
-          at += count * sizeof(float);
-        });
-        return std::optional(std::move(message));
-      },
-      [&](int i, std::span<const std::byte> body) -> Status {
-        ASSIGN_OR_RETURN(const std::uint64_t id, DecodeNumber(body));
-        ids[static_cast<std::size_t>(i)] = static_cast<std::uint32_t>(id);
-        return Status::Ok();
-      }));
-  ids_ = std::move(ids);
-  return Status::Ok();
-}
-
-Status RemoteDenseImpl::Pull(std::span<float> out) {
-  if (out.size() != shape_.elements()) {
-    return InvalidArgumentError(fmt::format("dense variable \"{}\" has {} elements, not {}",
-                                            spec_.name, shape_.elements(), out.size()));
-  }
-  return client_->Exchange(
-      {.kind = Kind::kDensePull}, false,
-      [&](int i, RequestHead head) -> std::optional<rpc::Message> {
-        if (ElementsAt(i) == 0) return std::nullopt;
-        head.id = ids_[static_cast<std::size_t>(i)];
-        return NewRequest(head, "");
-      },
-      [&](int i, std::span<const std::byte> body) {
-        if (body.size() != ElementsAt(i) * sizeof(float)) {
-          return CorruptionError("an answer with another number of elements");
-        }
-        const std::byte* at = body.data();
-        ForBlocks(i, [&](std::uint64_t offset, std::uint64_t count) {
-          std::memcpy(out.data() + offset, at, count * sizeof(float));
-          at += count * sizeof(float);
-        });
-        return Status::Ok();
-      });
-}
-
-Status RemoteDenseImpl::Push(std::span<const float> gradient) {
-  if (client_->trainer() < 0) return FailedPreconditionError("this client only looks");
-  if (gradient.size() != shape_.elements()) {
-    return InvalidArgumentError(fmt::format("dense variable \"{}\" has {} elements, not {}",
-                                            spec_.name, shape_.elements(), gradient.size()));
-  }
-  return client_->Exchange(
-      {.kind = Kind::kDensePush}, true,
-      [&](int i, RequestHead head) -> std::optional<rpc::Message> {
-        if (ElementsAt(i) == 0) return std::nullopt;
-        head.id = ids_[static_cast<std::size_t>(i)];
-        rpc::Message message = NewRequest(head, ElementsAt(i) * sizeof(float));
-        std::byte* at = Body(&message).data();
-        ForBlocks(i, [&](std::uint64_t offset, std::uint64_t count) {
-          std::memcpy(at, gradient.data() + offset, count * sizeof(float));
-          at += count * sizeof(float);
-        });
-        return message;
-      },
       [](int, std::span<const std::byte>) { return Status::Ok(); });
 }
 

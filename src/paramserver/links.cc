@@ -53,15 +53,6 @@ Status Links::Open() {
     return InvalidArgumentError(
         fmt::format("there is no trainer {} of {}", options_->trainer, options_->trainers));
   }
-  if (!options_->directory.empty()) {
-    OpenStoreOptions open;
-    open.create = false;
-    if (auto store = OpenStore(options_->directory, open); store.ok()) {
-      store_ = std::move(store).value();
-    } else if (options_->servers.empty()) {
-      return store.status();
-    }
-  }
   incarnation_ = IdSource::System()->NewUuid();
   links_.resize(servers);
   for (std::size_t i = 0; i < options_->servers.size(); ++i) {
@@ -72,7 +63,15 @@ Status Links::Open() {
 }
 
 Result<std::string> Links::AddressOf(int server) {
-  // Registered last is nearest to the truth; without a repository there is only what was given.
+  // Registered last is nearest to the truth; without a repository there is only what was given. The
+  // servers make the repository, perhaps after the trainers were started.
+  if (store_ == nullptr && !options_->directory.empty()) {
+    OpenStoreOptions open;
+    open.create = false;
+    if (auto store = OpenStore(options_->directory, open); store.ok()) {
+      store_ = std::move(store).value();
+    }
+  }
   if (store_ != nullptr) {
     if (auto found = FindServer(store_.get(), server); found.ok()) return found->address;
   }
