@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, 
 from . import _arrays, _location, _native, _plan, _tree
 from .errors import Error, Invalid
 from .observe import SavedCallback, SaveWatcher
+from .row_tracked import RowTracked
 from .shard import Replicated, Shard
 from .table import EmbeddingTable
 
@@ -547,7 +548,7 @@ class CheckpointManager:
         blocking: bool = False,
         lazy: bool = False,
         *,
-        tables: Sequence[EmbeddingTable] = (),
+        tables: Sequence[Union[EmbeddingTable, RowTracked]] = (),
         kind: str = "full",
         quantize: bool = False,
         compress_keys: bool = False,
@@ -567,7 +568,8 @@ class CheckpointManager:
                 have been read, and the save goes on to its end.
             lazy: return before the copy, which runs behind your next computation; call
                 handle.guard() before you change the arrays.
-            tables: whose rows, as they are now, belong to the checkpoint.
+            tables: whose rows, as they are now, belong to the checkpoint: EmbeddingTables, and
+                arrays that are tracked by row (RowTracked).
             kind: "full", or an increment, which holds the rows that changed: "cumulative" (since
                 the last full one) or "consecutive" (since the last save). The state is whole in
                 each. An increment needs a full one, saved or restored with the same tables.
@@ -634,7 +636,7 @@ class CheckpointManager:
         skip: Optional[Iterable[str]] = None,
         atomic: bool = False,
         *,
-        tables: Sequence[EmbeddingTable] = (),
+        tables: Sequence[Union[EmbeddingTable, RowTracked]] = (),
     ) -> Optional[Restored]:
         """Brings a state back. None only if nothing was ever committed.
 
@@ -649,7 +651,7 @@ class CheckpointManager:
             rename: {stored name: your name}, of values or of whole subtrees.
             skip: names, of values or of whole subtrees, to leave alone.
             atomic: verify every byte before the first one is changed.
-            tables: to be filled; their own rows are dropped.
+            tables: to be filled; their own rows are dropped. RowTracked arrays are filled in place.
 
         >>> import tempfile, cairn
         >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:

@@ -11,13 +11,26 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from . import _tree
 from ._random import random_state, set_random_state
 from .errors import Error, Invalid
 from .manager import CheckpointManager, PathLike, Restored, SaveHandle, _json_values, _whole
 from .observe import SavedCallback
+from .row_tracked import RowTracked
+from .table import EmbeddingTable, stamp
 
 __all__ = [
     "BeginEpochEvent",
@@ -290,6 +303,8 @@ class Trainer:
         private: each trainer has a directory of its own (see `cairn checkpoint merge`).
         callbacks: called with a SaveRecord after every save; see CheckpointManager.add_callback.
         progress: see CheckpointManager.
+        tables: EmbeddingTables and RowTracked arrays whose rows belong to each checkpoint. Of
+            several trainers each has its own shards of a table, its own piece of an array.
 
     >>> import numpy as np, tempfile, cairn
     >>> def step(model, batch):
@@ -325,6 +340,7 @@ class Trainer:
         deadline: float = 600,
         callbacks: Iterable[SavedCallback] = (),
         progress: Optional[bool] = None,
+        tables: Sequence[Union[EmbeddingTable, RowTracked]] = (),
     ) -> None:
         if not callable(step):
             raise Invalid(f"step must be callable, not a {type(step).__name__}")
@@ -364,6 +380,7 @@ class Trainer:
             "progress": progress,
         }
         self._callbacks = list(callbacks)
+        self._tables = list(tables)
         self._stop = False
         self.restored: Optional[Restored] = None
         self.global_step = 0
@@ -530,6 +547,7 @@ class _Run:
             metrics = self._trainer._step(self._trainer._model, batch)
             self._steps += 1
             self._trainer.global_step += 1
+            stamp(self._trainer._tables, self._trainer.global_step)
             self._position = (epoch, step)
             self._handler(EndStepEvent(epoch, step, metrics))
             due = self._is_due(epoch, step)
@@ -554,12 +572,15 @@ class _Run:
         if self._repository is None:
             return None
         trainer = self._trainer
-        restored = self._repository.restore({**trainer._common, "args": None})
+        restored = self._repository.restore(
+            {**trainer._common, "args": None}, tables=trainer._tables
+        )
         trainer.restored = restored
         if restored is None:
             return None
         args: Dict[str, Any] = dict(restored.state["args"])
         trainer.global_step = int(args["global_step"])
+        stamp(trainer._tables, trainer.global_step)
         self._saved_step = trainer.global_step
         self._position = (int(args["epoch"]), int(args["step"]))
         if int(args["trainer"]) != trainer._trainer_id:
@@ -593,6 +614,7 @@ class _Run:
             {**trainer._common, "args": args},
             metrics=_metrics(metrics),
             metadata={"epoch": epoch, "step": step},
+            tables=trainer._tables,
         )
         self._saves += 1
         self._saved_step = trainer.global_step
