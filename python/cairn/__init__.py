@@ -12,7 +12,7 @@ m.close()
 
 from __future__ import annotations
 
-from . import initializers, io, optimizers, table, train
+from . import initializers, io, optimizers, serving, table, train
 from .errors import (
     Cancelled,
     Corruption,
@@ -93,6 +93,7 @@ __all__ = [
     "load",
     "optimizers",
     "save",
+    "serving",
     "table",
     "tables",
     "train",
