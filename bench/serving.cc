@@ -236,6 +236,10 @@ class Followed {
     ASSIGN_OR_RETURN(made->table_, Table::Make(table));
     made->rows_ = rows;
     made->dim_ = dim;
+    // As the graph has it, so that predictions can be compared with OpenVINO's own.
+    for (std::size_t i = 0; i < std::size_t{dim} * dim; ++i) {
+      made->weight_.push_back(static_cast<float>(i * 37 % 101) / 1000 - 0.05F);
+    }
     ASSIGN_OR_RETURN(made->manager_, CheckpointManager::Open({.directory = directory + "/run"}));
     made->checkpoints_ =
         std::make_unique<TableCheckpoints>(made->manager_.get(), std::vector{made->table_.get()});
@@ -269,6 +273,7 @@ class Followed {
   void Change(std::mt19937_64* random) {
     std::vector<std::int64_t> keys(kDelta);
     for (std::int64_t& key : keys) key = KeyAt((*random)() % rows_);
+    weight_[0] += 1;  // the graph is compiled anew
     (void)table_->Assign(keys, std::vector<float>(kDelta * dim_, static_cast<float>(step_))).ok();
   }
 
@@ -277,6 +282,8 @@ class Followed {
     SaveRequest request;
     request.step = ++step_;
     request.kind = kind;
+    request.tensors = {
+        {.name = "w1", .dtype = DType::kF32, .shape = {dim_, dim_}, .data = weight_.data()}};
     ASSIGN_OR_RETURN(const SaveHandle handle, checkpoints_->Save(std::move(request)));
     RETURN_IF_ERROR(handle.Wait().status());
     if (committed != nullptr) *committed = Now();
@@ -302,6 +309,7 @@ class Followed {
   std::uint64_t rows_ = 0;
   std::uint32_t dim_ = 0;
   std::int64_t step_ = 0;
+  std::vector<float> weight_;
   std::string model_path_;
   std::mutex mutex_;
   std::condition_variable changed_;
