@@ -12,7 +12,7 @@ m.close()
 
 from __future__ import annotations
 
-from . import core, initializers, io, optimizers, table, train
+from . import core, initializers, io, optimizers, serving, table, train
 from .core import get_cluster_info
 from .errors import (
     Cancelled,
@@ -98,6 +98,7 @@ __all__ = [
     "load",
     "optimizers",
     "save",
+    "serving",
     "table",
     "tables",
     "train",

@@ -19,6 +19,7 @@
 
 #include <cairn/serving.h>
 
+#include "format/safetensors.h"
 #include "src/convert.h"
 #include "src/errors.h"
 

@@ -33,7 +33,7 @@ void Pace::Pause() {
 }
 
 void Pace::StandBehind() {
-  constexpr int kNice = 10;
+  constexpr int kNice = 5;
   // Of this thread alone: on Linux each has a value of its own. It may not be allowed to lower it.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
 }

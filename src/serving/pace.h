@@ -15,7 +15,7 @@ class Pace {
   Pace(Clock* clock, double share, std::chrono::nanoseconds burst);
   void Pause();
 
-  /// Lets the calling thread, and threads that it starts, stand behind others (nice 10).
+  /// Lets the calling thread, and threads that it starts, stand behind others (nice 5).
   static void StandBehind();
 
  private:

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cairn/checkpoint_manager.h>
@@ -59,8 +59,13 @@ class TestWriter {
     EXPECT_TRUE(table_->Erase(keys).ok());
     return *this;
   }
+  /// What the dense number of the next save is, instead of its step.
+  TestWriter& Weight(float weight) {
+    weight_ = weight;
+    return *this;
+  }
   Result<CheckpointInfo> Save(std::int64_t step, SaveKind kind) {
-    dense_ = static_cast<float>(step);
+    dense_ = std::exchange(weight_, std::nullopt).value_or(static_cast<float>(step));
     table_->set_step(step);
     SaveRequest request;
     request.step = step;
@@ -83,6 +88,7 @@ class TestWriter {
   std::unique_ptr<CheckpointManager> manager_;
   std::unique_ptr<TableCheckpoints> checkpoints_;
   float dense_ = 0;
+  std::optional<float> weight_;
   bool restored_ = false;
 };
 

@@ -124,8 +124,10 @@ Status VersionedTable::Reserve(std::uint64_t rows) {
 
 /// Links a record of this update before `newest`. Strong: nothing happened when it throws.
 Record* VersionedTable::Add(std::int64_t key, Record* newest, bool deleted) {
-  touched_.reserve(touched_.size() == touched_.capacity() ? touched_.size() * 2 + 64
-                                                          : touched_.capacity());
+  if (touched_.size() == touched_.capacity()) {
+    touched_.reserve(touched_.size() + touched_.size() / 2 + 64);
+    CountLists();
+  }
   Record* record = Allocate();
   record->key = key;
   record->older.store(newest, std::memory_order_relaxed);
@@ -230,11 +232,18 @@ void VersionedTable::Abort() {
     }
     retiring_.records.push_back(record);
   }
-  touched_.clear();
+  touched_ = {};
   rows_ = rows_before_;
   version_ = before_;
+  CountLists();
   Retire();
   Reclaim();
+}
+
+void VersionedTable::CountLists() {
+  std::uint64_t keys = touched_.capacity();
+  for (const Update& update : updates_) keys += update.keys.capacity();
+  list_bytes_.store(keys * sizeof(std::int64_t), std::memory_order_relaxed);
 }
 
 // ---------------------------------------------------------------- what nobody needs any more
@@ -259,6 +268,7 @@ void VersionedTable::Collect(std::span<const Version> alive) {
     return !older.has_value();
   });
   MergeUpdates();
+  CountLists();
   Retire();
   Reclaim();
 }
@@ -334,7 +344,8 @@ void VersionedTable::Reclaim() {
 }
 
 std::uint64_t VersionedTable::bytes_in_use() const {
-  return records_.load(std::memory_order_relaxed) * stride_ + index_.bytes();
+  return records_.load(std::memory_order_relaxed) * stride_ + index_.bytes() +
+         list_bytes_.load(std::memory_order_relaxed);
 }
 
 std::uint64_t VersionedTable::bytes_reserved() const { return slab_.bytes() + index_.bytes(); }

@@ -73,8 +73,8 @@ class VersionedTable {
 
   std::uint64_t rows() const { return rows_; }               // of the newest update
   std::uint64_t changed() const { return touched_.size(); }  // records that it added
-  /// Bytes of records and index in use, with what waits to be freed; free records that were in use
-  /// once are not counted.
+  /// Any thread: bytes of records, index and lists of changed keys in use, with what waits to be
+  /// freed; free records that were in use once are not counted.
   std::uint64_t bytes_in_use() const;
   std::uint64_t bytes_reserved() const;
 
@@ -106,6 +106,7 @@ class VersionedTable {
   void DeleteRow(std::int64_t key, std::uint64_t hash, Record* newest);
   void CollectKey(std::int64_t key, std::span<const Version> alive);
   void MergeUpdates();
+  void CountLists();
   void Retire();
   void Reclaim();
 
@@ -131,6 +132,7 @@ class VersionedTable {
   std::deque<Update> updates_;
   Retired retiring_;
   std::deque<Retired> retired_;
+  std::atomic<std::uint64_t> list_bytes_{0};
 };
 
 }  // namespace cairn::serving

@@ -1,10 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <filesystem>
 #include <limits>
-#include <thread>
 
 #include <cairn/serving.h>
 
@@ -201,13 +199,25 @@ TEST_F(ServingModelTest, ADenseVariableThatIsNotFiniteIsRefused) {
   DoExport().value();
   writer_.Set({1}, 1).Full(1);
   Open();
-  SaveRequest request;
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  request.step = 2;
-  request.tensors = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &nan}};
-  ASSERT_TRUE(writer_.manager()->Save(request).value().Wait().ok());
+  writer_.Weight(std::numeric_limits<float>::quiet_NaN()).Increment(2);
   ASSERT_TRUE(model_->Update().ok());
   EXPECT_EQ(model_->Version().value().step, 1);
+  EXPECT_THAT(model_->stats().last_problem, HasSubstr("\"w\" has NaN"));
+}
+
+TEST_F(ServingModelTest, AVariableOfAnotherShapeOrANameThatIsMissingIsSaid) {
+  ExportRequest request;
+  request.directory = export_;
+  request.model = SumGraph(kDim);
+  request.feed_names = {"rows"};
+  request.target_names = {"y"};
+  request.tables = {{"rows", ExportTable::Of(*writer_.table())}};
+  request.variables = {{"w", "layer/w"}};
+  ASSERT_TRUE(Export(request).ok());
+  writer_.Full(1);
+  const Status missing = TryOpen().status();
+  EXPECT_EQ(missing.reason(), Reason::kMismatch);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("no variable \"layer/w\""));
 }
 
 }  // namespace
