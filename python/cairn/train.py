@@ -10,10 +10,11 @@ import math
 import time
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
+from ._arguments import PathLike
 from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
 from .errors import Invalid
-from .manager import CheckpointManager, PathLike, Restored, SaveHandle
+from .manager import CheckpointManager, Restored, SaveHandle
 from .row_tracked import RowTracked
 from .table import EmbeddingTable, stamp
 from .table import tables as all_tables
