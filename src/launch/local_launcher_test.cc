@@ -214,8 +214,13 @@ TEST_F(LocalLauncherTest, FewerSlotsThanTheLaunchesThatWereTakenUpHave) {
 
 /// The owner of the torture below: submits launch after launch and writes each id down first.
 [[noreturn]] void OwnLaunches(const std::filesystem::path& ground, const std::string& mark) {
+  const auto require = [](const Status& status) {
+    if (status.ok()) return;
+    std::cerr << "the owner: " << status.ToString() << std::endl;
+    _exit(1);
+  };
   auto launcher = OpenLocalLauncher(OptionsAt(ground / "launches", 3));
-  if (!launcher.ok()) _exit(1);
+  require(launcher.status());
   for (int i = 0;; ++i) {
     LaunchSpec spec;
     spec.id = "l" + std::to_string(getpid()) + "-" + std::to_string(i);
@@ -226,10 +231,8 @@ TEST_F(LocalLauncherTest, FewerSlotsThanTheLaunchesThatWereTakenUpHave) {
     const std::string line = spec.id + "\n";
     if (write(fd, line.data(), line.size()) < 0) _exit(1);
     close(fd);
-    if (!(*launcher)->Submit(spec).ok()) _exit(1);
-    if (i % 3 == 2) {
-      if (!(*launcher)->Wait(spec.id, 30s).ok()) _exit(1);
-    }
+    require((*launcher)->Submit(spec));
+    if (i % 3 == 2) require((*launcher)->Wait(spec.id, 30s).status());
   }
 }
 
