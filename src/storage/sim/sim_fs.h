@@ -10,51 +10,12 @@
 #include <vector>
 
 #include "storage/fs.h"
+#include "storage/sim/sim_op.h"
 
 namespace cairn {
 
+class SimDisk;
 struct SimImage;
-
-/// An operation that changes the disk, as the hook of SimFs sees it.
-struct SimOp {
-  enum class Kind {
-    kCreate,    // Open with `create` or TryLock: the name may be there already
-    kTruncate,  // also Open with `truncate` and without `create`
-    kWrite,
-    kAllocate,
-    kSync,
-    kMakeDirectory,
-    kRemoveDirectory,
-    kUnlink,
-    kLink,
-    kRename,
-    kSyncDirectory,
-  };
-  Kind kind = Kind::kWrite;
-  std::string path;          // of an open file: the path it was opened by
-  std::string to;            // kLink, kRename
-  std::string why;           // kSync, kSyncDirectory
-  std::uint64_t offset = 0;  // kWrite
-  std::uint64_t bytes = 0;   // kWrite: length; kTruncate, kAllocate: the new size
-};
-
-std::string_view SimOpName(SimOp::Kind kind);
-/// One line for the output of a failing test: "sync /r/a.tmp (record)".
-std::string DescribeSimOp(const SimOp& op);
-
-/// A sync that was asked for.
-struct SimSync {
-  enum class Kind { kFile, kDirectory };
-  Kind kind = Kind::kFile;
-  std::string why;
-  std::string path;
-
-  auto operator<=>(const SimSync&) const = default;
-};
-
-/// The path with uuids (and other long runs of hex digits) as "*" and runs of digits as "#", so
-/// that the same sync of two runs, or of two checkpoints, has one name.
-std::string NormalizeSimPath(std::string_view path);
 
 /// What a power loss leaves of the changes that were not synced. What was synced always stays.
 enum class CrashMode {
@@ -140,14 +101,13 @@ class SimFs final : public Fs {
   bool IsNetwork(const std::string& path) override;
 
  private:
-  class Disk;
   class File;
   class Queue;
   class Lock;
 
   explicit SimFs(SimImage image);
 
-  std::shared_ptr<Disk> disk_;  // shared with handles, queues and locks, which may outlive us
+  std::shared_ptr<SimDisk> disk_;  // shared with handles, queues and locks, which may outlive us
 };
 
 }  // namespace cairn
