@@ -45,6 +45,9 @@ Status RunTableStall(const Options& options);
 Status RunTableLatency(const Options& options);
 /// Size and rate of durable increments, and an updater beside them.
 Status RunTableIncrement(const Options& options);
+/// Restore of a full checkpoint and ten increments, against reading the same bytes into a plain
+/// map.
+Status RunTableRestore(const Options& options);
 /// Rows of a table of about options.bytes.
 std::int64_t TableRows(const Options& options);
 /// Loading variables by role against the engine's restore. Variant: "cold" or "warm".

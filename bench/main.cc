@@ -58,6 +58,7 @@ int main(int argc, char** argv) {
       {"table_stall", cairn::bench::RunTableStall},
       {"table_latency", cairn::bench::RunTableLatency},
       {"table_increment", cairn::bench::RunTableIncrement},
+      {"table_restore", cairn::bench::RunTableRestore},
       {"load_vars", cairn::bench::RunLoadVars},
       {"launch", cairn::bench::RunLaunch},
       {"preempt", cairn::bench::RunPreempt},

@@ -576,6 +576,14 @@ def judge_tables(runner, table):
     table.add(
         "table: the same with 8 bits", [runner.fact("table_bytes", "quantized")], at_most=0.45
     )
+    runner.run("table_restore")
+    case = Case(runner, "table_restore")
+    table.add(
+        "table: restore of a full + 10 increments / plain map",
+        case.ratios("restore", "plain", seconds),
+        at_most=1.5,
+        conditions=case.conditions(),
+    )
     runner.run("table_memory")
     table.add(
         "table: memory of a row above its content",

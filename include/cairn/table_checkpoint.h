@@ -102,12 +102,14 @@ class TableCheckpoints {
   /// The same, and waits for it. The outcome is the handle's to tell.
   void Wait();
 
-  /// As CheckpointManager::Restore; the tables get the stored rows instead of theirs. Strict: the
-  /// same tables must be there as are asked for.
-  Result<std::optional<Restored>> Restore(RestoreRequest request, bool strict);
+  /// As CheckpointManager::Restore; the tables get the stored rows instead of theirs, or (merge)
+  /// besides theirs: increments then need a new full one first. Strict: the same tables must be
+  /// there as are asked for.
+  Result<std::optional<Restored>> Restore(RestoreRequest request,
+                                          const TableFiller::Options& options);
   Result<std::optional<Restored>> Restore(RestoreRequest request) {
     const bool strict = request.strict;
-    return Restore(std::move(request), strict);
+    return Restore(std::move(request), {.strict = strict});
   }
 
   /// From the next save on.

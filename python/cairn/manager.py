@@ -329,6 +329,7 @@ class CheckpointManager:
         atomic: bool = False,
         *,
         tables: Sequence[Union[EmbeddingTable, RowTracked]] = (),
+        merge_tables: bool = False,
     ) -> Optional[Restored]:
         """Brings a state back. None only if nothing was ever committed.
 
@@ -344,6 +345,8 @@ class CheckpointManager:
             skip: names, of values or of whole subtrees, to leave alone.
             atomic: verify every byte before the first one is changed.
             tables: to be filled; their own rows are dropped. RowTracked arrays are filled in place.
+            merge_tables: rows of the tables stay where none is stored. The next save is then a
+                full one.
 
         >>> import tempfile, cairn
         >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
@@ -370,6 +373,7 @@ class CheckpointManager:
                 atomic=bool(atomic),
                 tables=[table._native for table in tables],
                 strict=bool(strict),
+                merge=bool(merge_tables),
             )
             return None if result is None else plan.finish(result)
 

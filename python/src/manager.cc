@@ -199,16 +199,18 @@ class Manager {
   }
 
   nb::object Restore(nb::callable prepare, std::optional<std::int64_t> step, const std::string& id,
-                     const std::string& path, bool atomic, const nb::list& tables, bool strict) {
+                     const std::string& path, bool atomic, const nb::list& tables, bool strict,
+                     bool merge) {
     UseTables(tables, {});
     RestoreRequest request;
     request.step = step;
     request.id = id;
     request.path = path;
     request.atomic = atomic;
-    const auto restored = RunRestore<std::optional<Restored>>(
-        std::move(request), prepare,
-        [&](RestoreRequest asked) { return tables_->Restore(std::move(asked), strict); });
+    const auto restored =
+        RunRestore<std::optional<Restored>>(std::move(request), prepare, [&](RestoreRequest asked) {
+          return tables_->Restore(std::move(asked), {.strict = strict, .merge = merge});
+        });
     return restored ? FromRestored(*restored) : nb::none();
   }
   /// Releases the rows of a save that is over.
@@ -368,7 +370,7 @@ void DefineManager(nb::module_& module) {
            nb::arg("kind"), nb::arg("tables"), nb::arg("quantize"), nb::arg("compress_keys"))
       .def("restore", &Manager::Restore, nb::kw_only(), nb::arg("prepare"), nb::arg("step").none(),
            nb::arg("id"), nb::arg("path"), nb::arg("atomic"), nb::arg("tables") = nb::list(),
-           nb::arg("strict") = true)
+           nb::arg("strict") = true, nb::arg("merge") = false)
       .def("settle", &Manager::Settle)
       .def("can_increment", &Manager::CanIncrement)
       .def("quantization_error", &Manager::QuantizationError)

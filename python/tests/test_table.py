@@ -321,3 +321,18 @@ def test_a_skipped_save_returns_at_once_and_loses_no_rows(tmp_path):
     with cairn.CheckpointManager(tmp_path, read_only=True) as m:
         assert m.restore({}, tables=[fresh], id=last.id).step == 99
     np.testing.assert_array_equal(fresh.lookup(np.arange(20)), table.lookup(np.arange(20)))
+
+
+def test_restored_rows_replace_the_tables_or_are_merged_into_it(tmp_path):
+    table = make(dim=2)
+    table.assign([1, 2], np.full((2, 2), 5.0))
+    with cairn.CheckpointManager(tmp_path) as m:
+        m.save(0, {}, tables=[table], blocking=True)
+        other = make(dim=2)
+        other.assign([2, 3], np.full((2, 2), 9.0))
+        m.restore({}, tables=[other], merge_tables=True)
+        assert {key: row["weights"][0] for key, row in other.rows().items()} == {1: 5, 2: 5, 3: 9}
+        assert not m.can_increment(), "an increment would have no base with these rows"
+        m.restore({}, tables=[other])
+        assert sorted(other.rows()) == [1, 2]
+        assert m.can_increment()

@@ -368,10 +368,11 @@ Status TableCheckpoints::CutAndSave(SaveRequest* request, SaveHandle* handle) {
   return Status::Ok();
 }
 
-Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request, bool strict) {
+Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request,
+                                                          const TableFiller::Options& options) {
   RETURN_IF_ERROR(CheckTables(tables_, arrays_));
   Wait();
-  TableFiller filler(tables_, arrays_, {.strict = strict, .merge = false});
+  TableFiller filler(tables_, arrays_, options);
   if (!tables_.empty() || !arrays_.empty()) request.tables = &filler;
   ASSIGN_OR_RETURN(std::optional<Restored> restored, manager_->Restore(std::move(request)));
   if (!restored) return restored;
@@ -384,6 +385,10 @@ Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request
   }
   parent_ = restored->info.id;
   base_ = restored->info.kind == "full" ? restored->info.id : restored->info.base;
+  if (options.merge) {
+    parent_.clear();
+    base_.clear();
+  }
   return restored;
 }
 

@@ -126,6 +126,30 @@ TEST_F(TableCheckpointTest, TheChainGoesOnAfterARestore) {
   EXPECT_EQ(Restored(), rows);
 }
 
+TEST_F(TableCheckpointTest, StoredRowsAreMergedByChoice) {
+  {
+    auto manager = OpenManager();
+    TableCheckpoints checkpoints(manager.get(), {table_.get()});
+    Update(table_.get(), {1, 2});
+    Saved(&checkpoints, 1, SaveKind::kFull);
+    ASSERT_TRUE(manager->Close().ok());
+  }
+  auto other = SmallTable();
+  Update(other.get(), {2, 3});
+  Update(other.get(), {2, 3});
+  Rows expected = RowsOf(table_.get());
+  expected[3] = RowsOf(other.get()).at(3);
+  auto manager = OpenManager();
+  TableCheckpoints checkpoints(manager.get(), {other.get()});
+  ASSERT_TRUE(checkpoints.Restore({}, {.merge = true}).ok());
+  EXPECT_EQ(RowsOf(other.get()), expected);
+  EXPECT_FALSE(checkpoints.CanIncrement()) << "row 3 is in no checkpoint";
+  Saved(&checkpoints, 2, SaveKind::kFull);
+  checkpoints.Wait();
+  EXPECT_TRUE(checkpoints.CanIncrement());
+  ASSERT_TRUE(manager->Close().ok());
+}
+
 TEST_F(TableCheckpointTest, RowsOfAFailedIncrementAreInTheNext) {
   const std::shared_ptr<Store> sound = store_;
   auto faulty = std::make_shared<FaultyStore>(sound.get());
