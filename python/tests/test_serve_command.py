@@ -22,7 +22,7 @@ class Server:
         environment = {**os.environ, "CAIRN_TOKEN": "secret"}
         self.process = subprocess.Popen(
             [
-                command(),
+                command_line(),
                 "serve",
                 "--model",
                 str(tmp_path / "export"),
