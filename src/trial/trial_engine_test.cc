@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "storage/local/local_store.h"
+#include "storage/sim/faulty_fs.h"
+#include "storage/sim/sim_fs.h"
 #include "trial/test_trial.h"
 
 namespace cairn {
@@ -488,6 +491,48 @@ TEST_F(TrialEngineTest, WithoutItsStorageRequestsWaitThenGoThroughOrFailClearly)
   EXPECT_EQ(engine_->Get("1").value().record.reports.size(), 2u);
   Restart();
   EXPECT_EQ(engine_->Get("1").value().record.reports.size(), 2u);
+}
+
+/// The same with a journal on a disk that is away, for all operations, and comes back.
+TEST_F(TrialEngineTest, ADiskThatComesBackTakesWhatWaited) {
+  SimFs disk;
+  FaultyFs fs(&disk);
+  auto store = LocalStore::Open({.root = "/j", .fs = &fs}).value();
+  auto journal = JournalEventLog::Open({.store = store.get(), .prefix = "log"}).value();
+  const auto open = [&](EventLog* log) {
+    engine_ = TrialEngine::Open({.log = log,
+                                 .launcher = &launcher_,
+                                 .repositories = &repositories_,
+                                 .answer_timeout = milliseconds(100)})
+                  .value();
+    launcher_.listener = [this](const LaunchInfo& info) { engine_->OnLaunch(info); };
+    ASSERT_TRUE(engine_->Start().ok());
+  };
+  open(journal.get());
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  const RunKey key{"1", 1};
+  Report(key, 1, 1, Value::Object{});
+  fs.Arm({.failure = FsFailure::kIoError, .trigger = {.at = 0, .from_then_on = true}});
+  Status status;
+  for (int i = 0; i < 3; ++i) {
+    Report(key, 2, 2, Value::Object{}, &status);
+    EXPECT_TRUE(status.Is(Code::kUnavailable)) << status.ToString();
+  }
+  fs.Disarm();
+  // A client repeats until it is answered.
+  do Report(key, 2, 2, Value::Object{}, &status);
+  while (!status.ok());
+  Report(key, 3, 3, Value::Object{});
+  Crash();
+  journal.reset();
+  // The power fails right then: what was acknowledged is there.
+  auto after = SimFs::FromCrash(*disk.Snapshot(), CrashMode::kForget, 0);
+  auto again = LocalStore::Open({.root = "/j", .fs = after.get()}).value();
+  journal = JournalEventLog::Open({.store = again.get(), .prefix = "log"}).value();
+  open(journal.get());
+  EXPECT_EQ(engine_->Get("1").value().record.reports.size(), 3u);
+  Crash();
 }
 
 TEST_F(TrialEngineTest, AnotherEngineOnTheLogEndsThisOne) {
