@@ -158,8 +158,11 @@ void EventWriter::Run(const std::stop_token& stop) {
         LogWarning(fmt::format("trial engine: the event log cannot be written, trying again: {}",
                                status.ToString()));
       }
-      MutexLock hold(&mu_);
-      if (!stopping_) changed_.WaitFor(&mu_, pause);
+      {
+        MutexLock hold(&mu_);
+        if (!stopping_) changed_.WaitFor(&mu_, pause);
+      }
+      Expire();
       pause = std::min<Clock::Duration>(pause * 2, kLastRetry);
     }
     if (options_.on_event) {

@@ -103,6 +103,7 @@ Status TrialEngine::Start() {
     Post([this, id = id, run = run] { Reattach(id, run); });
   }
   for (const std::string& id : asked) ArmDeadline(id);
+  ArmRetention();
   StartQueued();
   return Status::Ok();
 }
@@ -190,13 +191,17 @@ Status TrialEngine::WaitDurable() {
 }
 
 std::string TrialEngine::NextId() {
-  std::uint64_t next = 1;
-  for (const auto& [id, trial] : records_.trials()) {
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
-    if (error == std::errc() && end == id.data() + id.size()) next = std::max(next, number + 1);
+  if (next_id_ == 0) {
+    next_id_ = 1;
+    for (const auto& [id, trial] : records_.trials()) {
+      std::uint64_t number = 0;
+      const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
+      const bool whole = error == std::errc() && end == id.data() + id.size();
+      if (whole && number < (std::uint64_t{1} << 62)) next_id_ = std::max(next_id_, number + 1);
+    }
   }
-  return std::to_string(next);
+  while (Find(std::to_string(next_id_)) != nullptr) ++next_id_;
+  return std::to_string(next_id_);
 }
 
 Result<std::string> TrialEngine::Create(TrialConfig config, std::string id) {

@@ -43,6 +43,8 @@ struct TrialEngineOptions {
   std::chrono::milliseconds answer_timeout = std::chrono::seconds(60);
   /// How often detached runs say that they live. Six missed ones: lost.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(10);
+  /// How often rules are applied that depend on time or on other trials (max_age, experiment_best).
+  std::chrono::milliseconds retention_interval = std::chrono::seconds(60);
   /// What a process must know to join as a detached trial; empty: nobody joins.
   std::string join_token;
   std::string join_storage;  // for those that name none
@@ -200,6 +202,9 @@ class TrialEngine {
   void Enforce(const std::string& trial) EXCLUDES(mu_);
   void Reattach(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
   void Retain(const std::string& trial) EXCLUDES(mu_);
+  /// Retain for all whose rules look at the clock or at other trials.
+  void RetainAll() EXCLUDES(mu_);
+  void ArmRetention() EXCLUDES(mu_);
   Status RegisterFound(const std::string& trial) EXCLUDES(mu_);
   void WorkerLoop(const std::stop_token& stop);
 
@@ -227,6 +232,7 @@ class TrialEngine {
   std::map<std::string, std::vector<std::string>, std::less<>> removable_ GUARDED_BY(mu_);
   std::vector<Poll> polls_ GUARDED_BY(mu_);
   std::uint64_t next_poll_ GUARDED_BY(mu_) = 1;
+  std::uint64_t next_id_ GUARDED_BY(mu_) = 0;  // 0: not looked for yet
   std::deque<std::function<void()>> tasks_ GUARDED_BY(mu_);
   std::multimap<Clock::Duration, std::function<void()>> timers_ GUARDED_BY(mu_);
   CondVar timer_changed_;

@@ -203,6 +203,30 @@ void TrialEngine::Retain(const std::string& trial) {
   }
 }
 
+void TrialEngine::RetainAll() {
+  std::vector<std::string> idle;
+  {
+    MutexLock hold(&mu_);
+    for (const auto& [id, trial] : records_.trials()) {
+      const RetentionPolicy& policy = trial.config.retention;
+      if (!policy.max_age && !policy.experiment_best) continue;
+      if (!trial.core.live) {
+        idle.push_back(id);
+      } else if (RemovableOf(trial) != removable_[id]) {
+        Changed(id);
+      }
+    }
+  }
+  for (const std::string& id : idle) Retain(id);
+}
+
+void TrialEngine::ArmRetention() {
+  At(options_.clock->Now() + options_.retention_interval, [this] {
+    Post([this] { RetainAll(); });
+    ArmRetention();
+  });
+}
+
 void TrialEngine::PrepareRun(const std::string& trial) {
   {
     MutexLock hold(&mu_);
@@ -328,6 +352,7 @@ void TrialEngine::Ended(const std::string& trial, std::uint64_t run, const Value
   }
   PostAfterDurable([this, trial] {
     Retain(trial);
+    RetainAll();
     StartQueued();
   });
 }

@@ -42,6 +42,7 @@ class TrialEngineTest : public ::testing::Test {
                                .url = "http://127.0.0.1:1",
                                .answer_timeout = answer_timeout_,
                                .heartbeat = heartbeat_,
+                               .retention_interval = retention_interval_,
                                .join_token = "let me in",
                                .join_storage = "/s"};
     engine_ = TrialEngine::Open(options).value();
@@ -104,6 +105,7 @@ class TrialEngineTest : public ::testing::Test {
   FakeRepositories repositories_;
   milliseconds answer_timeout_ = seconds(60);
   milliseconds heartbeat_ = seconds(10);
+  milliseconds retention_interval_ = seconds(60);
   std::unique_ptr<TrialEngine> engine_;
 };
 
@@ -397,6 +399,34 @@ TEST_F(TrialEngineTest, AValidationScoresItsCheckpoint) {
   Report(key, 1, 1, Value::Object{{"loss", 0.7}}, nullptr, "validation");
   EXPECT_EQ(*Call([&](auto done) { engine_->Heartbeat(key, done); }).Find("remove"),
             Value(Value::List{"c1"}));
+}
+
+TEST_F(TrialEngineTest, RulesThatLookAtTheClockOrAtOtherTrialsAreAppliedWithoutBeingAsked) {
+  retention_interval_ = milliseconds(20);
+  Open();
+  TrialConfig config = Config();
+  config.retention = {.experiment_best = 1, .score = "loss", .maximize = false};
+  engine_->Create(config).value();
+  engine_->Create(config).value();
+  launcher_.WaitFor("1.1");
+  launcher_.WaitFor("2.1");
+  Save({"1", 1}, "a1", 1, {{"metrics", Value::Object{{"loss", 0.5}}}});
+  Save({"1", 1}, "a2", 2, {{"metrics", Value::Object{{"loss", 0.9}}}});
+  launcher_.End("1.1", {.code = 0});
+  engine_->WaitForRest("1", seconds(20)).value();
+  EXPECT_TRUE(repositories_.removed().empty());  // the best and the latest
+  Save({"2", 1}, "b1", 1, {{"metrics", Value::Object{{"loss", 0.1}}}});
+  repositories_.WaitForRemoved(1);
+  EXPECT_EQ(repositories_.removed(), std::vector<std::string>{"a1"});
+  // And with time.
+  ASSERT_TRUE(engine_->SetRetention("2", {.max_age = milliseconds(50)}).ok());
+  Save({"2", 1}, "b2", 2);
+  for (int i = 0; i < 5000; ++i) {
+    const Value beat = Call([&](auto done) { engine_->Heartbeat({"2", 1}, done); });
+    if (*beat.Find("remove") == Value(Value::List{"b1"})) return;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  FAIL() << "b1 is old and stays";
 }
 
 TEST_F(TrialEngineTest, AReopenedEngineFindsItsRunsAgain) {
