@@ -407,7 +407,7 @@ Status HttpServer::Impl::Start() {
           .address(host)
           .port(port)
           .max_parallel_connections(static_cast<std::size_t>(options_.max_connections))
-          .concurrent_accepts_count(4)
+          .concurrent_accepts_count(1)  // with more, RESTinio numbers connections in a race
           .max_pipelined_requests(4)
           .incoming_http_msg_limits(restinio::incoming_http_msg_limits_t{}
                                         .max_url_size(8192)
@@ -497,7 +497,9 @@ void HttpServer::Impl::Stop() {
     shared_->waiting.clear();
     shared_->streams.clear();
   }
-  server_.reset();
+  // Connections go with the operations that io_ still holds, and look into the server when they do.
+  // What is posted goes last, so the server goes with it.
+  asio::post(io_, [server = std::shared_ptr<Server>(std::move(server_))] {});
   if (!socket_path_.empty()) unlink(socket_path_.c_str());
 }
 
