@@ -64,6 +64,10 @@ int main(int argc, char** argv) {
 #ifdef CAIRN_BENCH_INFERENCE
       {"prune", cairn::bench::RunPrune},
       {"predict", cairn::bench::RunPredict},
+      {"serving_lookup", cairn::bench::RunServingLookup},
+      {"serving_apply", cairn::bench::RunServingApply},
+      {"serving_freshness", cairn::bench::RunServingFreshness},
+      {"serving_predict", cairn::bench::RunServingPredict},
 #endif
   };
   CLI::App app("Measures the checkpoint engine against baselines in the same run");

@@ -77,7 +77,7 @@ class Manager:
         lazy: bool,
         stream: bool,
         kind: str,
-        tables: list[Table],
+        tables: list[Union[Table, RowTracked]],
         quantize: bool,
         compress_keys: bool,
     ) -> Handle: ...
@@ -89,7 +89,7 @@ class Manager:
         id: str,
         path: str,
         atomic: bool,
-        tables: list[Table] = ...,
+        tables: list[Union[Table, RowTracked]] = ...,
         strict: bool = ...,
     ) -> Optional[dict[str, Any]]: ...
     def settle(self) -> None: ...
@@ -184,6 +184,22 @@ class Table:
     def learning_rate(self) -> float: ...
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None: ...
+
+class RowTracked:
+    _keep: Any
+    @staticmethod
+    def make(
+        name: str,
+        rows: int,
+        arrays: Sequence[tuple[str, str, int, int]],
+        first_row: int,
+        whole_rows: int,
+        side_buffer_bytes: int,
+        /,
+    ) -> RowTracked: ...
+    def touch(self, rows: Any, /) -> None: ...
+    def has_base(self) -> bool: ...
+    def changed_rows(self, kind: str, /) -> int: ...
 
 class TableCut:
     def read(self) -> _Columns: ...

@@ -267,15 +267,26 @@ class Manager {
   std::uint64_t generation() const { return manager_->generation(); }
 
  private:
-  /// Saves and restores are of these tables from now on. Increments go on only with the same ones.
+  /// Saves and restores are of these tables and tracked arrays from now on. Increments go on only
+  /// with the same ones.
   void UseTables(const nb::list& tables, TableCheckpoints::Options options) {
-    auto wanted = nb::cast<std::vector<Table*>>(tables);
-    if (tables_ == nullptr || wanted != wanted_tables_) {
+    std::vector<Table*> wanted;
+    std::vector<RowTracked*> arrays;
+    for (const nb::handle each : tables) {
+      if (nb::isinstance<RowTracked>(each)) {
+        arrays.push_back(nb::cast<RowTracked*>(each));
+      } else {
+        wanted.push_back(nb::cast<Table*>(each));
+      }
+    }
+    if (tables_ == nullptr || wanted != wanted_tables_ || arrays != wanted_arrays_) {
       const nb::gil_scoped_release released;
-      tables_ = std::make_unique<TableCheckpoints>(manager_.get(), wanted);  // waits for the old
+      tables_ = std::make_unique<TableCheckpoints>(manager_.get(), wanted, arrays,
+                                                   options);  // waits for the old
     }
     tables_->set_options(options);
     wanted_tables_ = std::move(wanted);
+    wanted_arrays_ = std::move(arrays);
     keep_tables_ = tables;
   }
 
@@ -283,6 +294,7 @@ class Manager {
   std::shared_ptr<CheckpointManager> manager_;
   nb::list keep_tables_;  // own what the next ones borrow
   std::vector<Table*> wanted_tables_;
+  std::vector<RowTracked*> wanted_arrays_;
   std::unique_ptr<TableCheckpoints> tables_;
 };
 

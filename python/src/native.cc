@@ -10,6 +10,7 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/manager.h"
+#include "src/row_tracked.h"
 #include "src/scope.h"
 #include "src/state_encoder.h"
 #include "src/state_matcher.h"
@@ -81,6 +82,7 @@ NB_MODULE(_native, module) {
   DefineSteps(module);
   DefineTrial(module);
   DefineTable(module);
+  DefineRowTracked(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));
   module.def("diff", &DiffDirectories, nb::arg("a"), nb::arg("b"));
 }

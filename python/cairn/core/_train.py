@@ -6,8 +6,8 @@ import logging
 import operator
 from typing import Any, Callable, Dict, Mapping, Optional
 
+from .._arguments import value_dict
 from ..errors import Invalid
-from ..manager import _values
 from ._distributed import DistributedContext
 
 log = logging.getLogger("cairn.core")
@@ -26,7 +26,7 @@ def whole_steps(value: Any, what: str = "steps_completed") -> int:
 
 def plain_values(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, Any]:
     """Numbers, text and containers of them, as they can be stored and sent; or Invalid, by name."""
-    values = _values(given, where)
+    values = value_dict(given, where)
 
     def check(value: Any, path: str) -> None:
         if isinstance(value, dict):
