@@ -104,6 +104,8 @@ class Repository:
 
     def end_staging(self, path: str) -> None:
         remove_tree(path)
+        if os.path.basename(os.path.dirname(path)) != _STAGING:
+            return  # the system's directory for temporary files
         try:
             os.rmdir(os.path.dirname(path))  # of the last rank to leave
         except OSError:
