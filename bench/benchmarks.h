@@ -65,7 +65,8 @@ Status RunServingFreshness(const Options& options);
 /// Predictions of a served model against OpenVINO with the embeddings at hand.
 Status RunServingPredict(const Options& options);
 
-/// From asking for a process until its first line: through the launcher, and by fork and exec.
+/// From asking for a process until its first line: as a trial, through the launcher, by fork and
+/// exec.
 Status RunLaunch(const Options& options);
 /// What asking whether to stop costs a training loop.
 Status RunPreempt(const Options& options);

@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -15,6 +16,11 @@
 #include "base/status_macros.h"
 #include "bench/benchmarks.h"
 #include "launch/local_launcher.h"
+#include "storage/local/local_store.h"
+#include "trial/event_log.h"
+#include "trial/repository_access.h"
+#include "trial/trial_engine.h"
+#include "trial/trial_service.h"
 
 extern char** environ;
 
@@ -76,6 +82,70 @@ Status StartByLauncher(Launcher* launcher, const std::string& id, const std::str
   return launcher->Forget(id);
 }
 
+/// A trial engine on a journal, with a launcher and a socket of its own.
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Open(const std::string& directory) {
+    auto engine = std::unique_ptr<Engine>(new Engine);
+    ASSIGN_OR_RETURN(engine->store_, OpenLocalStore(directory + "/engine"));
+    ASSIGN_OR_RETURN(engine->log_,
+                     JournalEventLog::Open({.store = engine->store_.get(), .prefix = "events"}));
+    LocalLauncherOptions launching;
+    launching.directory = directory + "/runs";
+    launching.listener = [raw = engine.get()](const LaunchInfo& info) {
+      if (TrialEngine* listening = raw->listening_) listening->OnLaunch(info);
+    };
+    ASSIGN_OR_RETURN(engine->launcher_, OpenLocalLauncher(std::move(launching)));
+    engine->repositories_ = RepositoryAccess::Real();
+    TrialEngineOptions options;
+    options.log = engine->log_.get();
+    options.launcher = engine->launcher_.get();
+    options.repositories = engine->repositories_.get();
+    ASSIGN_OR_RETURN(engine->engine_, TrialEngine::Open(std::move(options)));
+    engine->listening_ = engine->engine_.get();
+    ASSIGN_OR_RETURN(engine->service_,
+                     TrialService::Start({.engine = engine->engine_.get(), .http = {}}));
+    engine->engine_->SetUrl(engine->service_->url());
+    RETURN_IF_ERROR(engine->engine_->Start());
+    return engine;
+  }
+  ~Engine() {
+    if (service_ != nullptr) service_->Stop();
+    if (launcher_ != nullptr) {
+      launcher_->Close(Launcher::CloseMode::kStopAll).IgnoreError("only time was measured");
+    }
+    listening_ = nullptr;
+  }
+
+  Status Run(const std::string& directory, const std::string& program, const std::string& path,
+             Stopwatch* watch) {
+    TrialConfig config;
+    config.argv = {program};
+    config.storage = directory + "/storage";
+    config.env = {{"CAIRN_BENCH_FIRST_LINE", path}};
+    watch->Start();
+    const std::int64_t began = MonotonicNanos();
+    ASSIGN_OR_RETURN(const std::string trial, engine_->Create(std::move(config)));
+    ASSIGN_OR_RETURN(const TrialView view, engine_->WaitForRest(trial, std::chrono::seconds(30)));
+    watch->Stop();
+    if (view.state != TrialState::kCompleted) return InternalError(view.record.message);
+    ASSIGN_OR_RETURN(const std::int64_t reached, FirstLine(path));
+    watch->SetSeconds(static_cast<double>(reached - began) / 1e9);
+    return Status::Ok();
+  }
+
+ private:
+  Engine() = default;
+
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<JournalEventLog> log_;
+  std::unique_ptr<RepositoryAccess> repositories_;
+  std::atomic<TrialEngine*> listening_ = nullptr;
+  std::unique_ptr<Launcher> launcher_;
+  std::unique_ptr<TrialEngine> engine_;
+  std::unique_ptr<TrialService> service_;
+};
+
 }  // namespace
 
 Status RunLaunch(const Options& options) {
@@ -84,6 +154,7 @@ Status RunLaunch(const Options& options) {
   launching.directory = directory + "/launches";
   ASSIGN_OR_RETURN(const std::unique_ptr<Launcher> launcher,
                    OpenLocalLauncher(std::move(launching)));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Open(directory));
   const std::string program = FirstLineProgram();
   int count = 0;
   const std::vector<Contender> contenders = {
@@ -93,6 +164,10 @@ Status RunLaunch(const Options& options) {
        [&](Stopwatch* watch) {
          return StartByLauncher(launcher.get(), "l" + std::to_string(++count), program,
                                 directory + "/launched", watch);
+       }},
+      {"trial", 1,
+       [&](Stopwatch* watch) {
+         return engine->Run(directory, program, directory + "/trial", watch);
        }},
   };
   RETURN_IF_ERROR(RunRounds(options, "launch", [] { return Status::Ok(); }, contenders));

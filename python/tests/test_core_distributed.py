@@ -65,11 +65,35 @@ def test_checkpoints_of_the_chief_and_of_all_ranks_take_turns(tmp_path):
             elif chief:
                 with ctx.checkpoint.store_path({"steps_completed": step}) as (path, _):
                     open(f"{path}/chief", "w").write(str(step))
-        ctx.distributed.barrier()
-        print([info.step for info in ctx.checkpoint.list()])
     """
-    outputs = Ranks(code, 2, tmp_path).outputs()
-    assert outputs[0] == "[3, 4, 5]\n"
+    Ranks(code, 2, tmp_path).outputs()
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as reader:
+        assert [info.step for info in reader.list()] == [3, 4, 5]
+        assert [sorted(reader.restore(id=info.id).files) for info in reader.list()] == [
+            ["chief"], ["0", "1"], ["chief"],
+        ]  # fmt: skip
+    assert cairn.verify(tmp_path / "run").ok
+
+
+def test_the_chief_deletes_and_scores_between_saves_of_all_ranks(tmp_path):
+    code = """
+    with core.init(keep_last=1, keep_best=1, score="good") as ctx:
+        ids = []
+        for step in range(5):
+            with ctx.checkpoint.store_path({"steps_completed": step}, shard=True) as (path, id):
+                open(f"{path}/{ctx.distributed.rank}", "w").write(str(step))
+            ids.append(id)
+            if ctx.distributed.is_chief:
+                ctx.train.report_validation_metrics(step, {"good": [0, 9, 1, 2, 3][step]})
+                if step == 3:
+                    ctx.checkpoint.delete(ids[1])
+            ctx.distributed.barrier()
+    """
+    Ranks(code, 2, tmp_path).outputs()
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as reader:
+        assert [info.step for info in reader.list()] == [4]
+        assert len({info.generation for info in reader.list()}) == 1
+    assert cairn.verify(tmp_path / "run").ok
 
 
 def test_conflicting_files_are_refused_with_names_and_ranks(tmp_path):

@@ -289,3 +289,24 @@ def test_doctor_examines_a_bucket(bucket, s3):
     assert "Contents" not in s3.list_objects_v2(Bucket=bucket), "it leaves nothing"
     code, _, err = cli("doctor", "s3://no-such-bucket-here/runs")
     assert code != 0 and "there is no bucket" in err
+
+
+def test_the_core_api_on_a_bucket(bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    url = f"s3://{bucket}/trials/1"
+    with cairn.core.init(storage=url) as ctx:
+        assert ctx.latest_checkpoint is None
+        with ctx.checkpoint.store_path({"steps_completed": 5}) as (path, id):
+            (pathlib.Path(path) / "deep").mkdir()
+            (pathlib.Path(path) / "deep" / "x").write_text("five")
+        with pytest.raises(RuntimeError):
+            with ctx.checkpoint.store_path({"steps_completed": 6}) as (path, _):
+                raise RuntimeError
+    assert list(tmp_path.iterdir()) == [], "nothing stays on the local disk"
+    with cairn.core.init(storage=url) as ctx:
+        assert ctx.latest_checkpoint == id
+        with ctx.checkpoint.restore_path(id) as path:
+            assert (pathlib.Path(path) / "deep" / "x").read_text() == "five"
+        assert ctx.checkpoint.get_metadata(id) == {"steps_completed": 5}
+    assert list(tmp_path.iterdir()) == []

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/ids.h"
 #include "base/status_macros.h"
 #include "launch/log_line.h"
 
@@ -66,9 +67,16 @@ Status LaunchDirectory::Create(const LaunchRecord& record) const {
 }
 
 Status LaunchDirectory::Remove() const {
-  std::error_code error;
-  std::filesystem::remove_all(path_, error);
-  if (error) return UnavailableError("remove " + path_ + ": " + error.message());
+  // Away from its name at once: a shim that comes late must not find half of it. It looks for each
+  // file by the whole path.
+  const std::filesystem::path path(path_);
+  const std::string removed =
+      (path.parent_path() / (kRemovedPrefix + IdSource::System()->NewUuid())).string();
+  if (rename(path_.c_str(), removed.c_str()) != 0) {
+    return errno == ENOENT ? Status::Ok() : ErrnoStatus("rename " + path_, errno);
+  }
+  std::error_code left_to_the_next_opening;
+  std::filesystem::remove_all(removed, left_to_the_next_opening);
   return Status::Ok();
 }
 

@@ -18,6 +18,9 @@ namespace cairn {
 /// The variable by which every process of a launch is known, whatever became of its parents.
 inline constexpr char kLaunchKeyVariable[] = "CAIRN_LAUNCH_KEY";
 
+/// Directories of launches that are being removed: no launch is called so.
+inline constexpr char kRemovedPrefix[] = ".removed-";
+
 /// The directory of one launch (docs/format/launches.md): the records, the log, the lock that the
 /// shim holds while it lives, and the pipe through which it is told things. A value type; the
 /// functions may be called by several processes.
@@ -31,7 +34,8 @@ class LaunchDirectory {
 
   /// Makes the directory with launch.json and the control pipe. AlreadyExists.
   Status Create(const LaunchRecord& record) const;
-  /// Removes it with everything in it.
+  /// Removes it with everything in it: at once gone by its name. The caller holds the lock, or the
+  /// launch has ended. What cannot be deleted now is left under a name with kRemovedPrefix.
   Status Remove() const;
 
   // NotFound when the record is not there; Corruption.

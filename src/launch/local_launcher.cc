@@ -57,6 +57,11 @@ class LocalLauncher final : public Launcher {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(options_.directory, error)) {
       const std::string id = entry.path().filename().string();
+      if (id.starts_with(kRemovedPrefix)) {
+        std::error_code left_to_the_next_opening;
+        std::filesystem::remove_all(entry.path(), left_to_the_next_opening);
+        continue;
+      }
       if (!entry.is_directory(error) || !IsLaunchId(id)) continue;  // not ours
       Status adopted = Adopt(id);
       if (adopted.Is(Code::kCorruption)) adopted = AdoptDamaged(id, adopted);

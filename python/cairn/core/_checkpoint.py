@@ -305,7 +305,7 @@ class CheckpointContext:
         """Removes a checkpoint of this trial. Only the chief may."""
         self._check_chief("delete")
         self._pending.settle(wait=True)
-        self._repository.alone().delete(storage_id)
+        self._repository.owner().delete(storage_id)
         if self._client is not None:
             self._client.checkpoint_deleted(storage_id)
 
@@ -319,10 +319,8 @@ class CheckpointContext:
         """A validation at the step of the last checkpoint is its score."""
         if self._newest is None or self._newest[0] != steps or self._client is not None:
             return
-        if self._distributed.size > 1:
-            return  # the next save of all ranks must not find another generation
         self._pending.settle(wait=True)
-        self._repository.alone().add_metrics(self._newest[1], metrics)
+        self._repository.owner().add_metrics(self._newest[1], metrics)
 
     def _latest_id(self) -> Optional[str]:
         infos = self.list()
@@ -451,13 +449,13 @@ class CheckpointContext:
 
     def _remove(self, id: str) -> None:
         try:
-            if self._distributed.size == 1 or not self._repository._together:
-                self._repository.alone().delete(id)
-                self._client.checkpoint_deleted(id)
+            self._repository.owner().delete(id)
         except NotFound:
-            self._client.checkpoint_deleted(id)
+            pass  # a try before this one did it
         except Error as failure:  # the engine removes it after the run
             log.warning("checkpoint %s was not removed: %s", id, failure)
+            return
+        self._client.checkpoint_deleted(id)
 
 
 def _files_or_error(

@@ -52,6 +52,10 @@ class Repository:
         assert self._manager is not None
         return self._manager
 
+    def owner(self) -> CheckpointManager:
+        """The chief's manager, however it is open: for what it may do without the others."""
+        return self.alone() if self._manager is None else self._manager
+
     def _open(self, together: bool) -> None:
         if self._manager is not None:
             last, self._manager = self._manager, None
@@ -104,6 +108,8 @@ class Repository:
 
     def end_staging(self, path: str) -> None:
         remove_tree(path)
+        if os.path.basename(os.path.dirname(path)) != _STAGING:
+            return  # the system's directory for temporary files
         try:
             os.rmdir(os.path.dirname(path))  # of the last rank to leave
         except OSError:
