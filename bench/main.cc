@@ -58,10 +58,19 @@ int main(int argc, char** argv) {
       {"table_stall", cairn::bench::RunTableStall},
       {"table_latency", cairn::bench::RunTableLatency},
       {"table_increment", cairn::bench::RunTableIncrement},
+      {"table_restore", cairn::bench::RunTableRestore},
       {"load_vars", cairn::bench::RunLoadVars},
+      {"launch", cairn::bench::RunLaunch},
+      {"preempt", cairn::bench::RunPreempt},
+      {"reports", cairn::bench::RunReports},
+      {"pause_told", cairn::bench::RunPauseTold},
 #ifdef CAIRN_BENCH_INFERENCE
       {"prune", cairn::bench::RunPrune},
       {"predict", cairn::bench::RunPredict},
+      {"serving_lookup", cairn::bench::RunServingLookup},
+      {"serving_apply", cairn::bench::RunServingApply},
+      {"serving_freshness", cairn::bench::RunServingFreshness},
+      {"serving_predict", cairn::bench::RunServingPredict},
 #endif
   };
   CLI::App app("Measures the checkpoint engine against baselines in the same run");
