@@ -297,7 +297,10 @@ class Trainer:
         checkpoint_config: a CheckpointConfig; None saves nothing.
         trainer_id, num_trainers: one of several processes on a shared directory. Trainer 0 saves
             the model, every trainer its own position and random states.
-        pservers: addresses of parameter servers.
+        pservers: addresses of parameter servers, or a :class:`cairn.ps.Client`. What is learned is
+            then on the servers (``trainer.client.table(…)``, ``trainer.client.dense(…)``), which save
+            it with this trainer's position as they were told; `checkpoint_config` only names the
+            directory where they are registered. `model` is handed to `step` and not saved.
         state: {name: object with state_dict and load_state_dict, or values} saved besides.
         rng: save and restore the global random states of Python, NumPy and torch.
         job: see CheckpointManager.
@@ -345,8 +348,8 @@ class Trainer:
     ) -> None:
         if not callable(step):
             raise Invalid(f"step must be callable, not a {type(step).__name__}")
-        if pservers is not None:
-            raise Invalid("pservers: this build has no parameter servers")
+        if pservers is not None and tables:
+            raise Invalid("tables: with pservers they are the client's: trainer.client.table(…)")
         if checkpoint_config is not None and not isinstance(checkpoint_config, CheckpointConfig):
             raise Invalid(
                 f"checkpoint_config must be a CheckpointConfig, not a "
@@ -383,8 +386,29 @@ class Trainer:
         self._callbacks = list(callbacks)
         self._tables = list(tables)
         self._stop = False
+        self.client: Any = None
+        self._own_client = False
+        if pservers is not None:
+            self._connect(pservers)
         self.restored: Optional[Restored] = None
         self.global_step = 0
+
+    def _connect(self, pservers: Any) -> None:
+        from . import ps  # wants gRPC
+
+        if isinstance(pservers, ps.Client):
+            self.client = pservers
+            return
+        if isinstance(pservers, str) or not all(isinstance(each, str) for each in pservers):
+            raise Invalid('pservers: a list of "host:port", or a cairn.ps.Client')
+        directory = None if self._config is None else os.fspath(self._config.checkpoint_dir)
+        self.client = ps.Client(
+            list(pservers),
+            directory=directory,
+            trainer_id=self._trainer_id,
+            num_trainers=self._num_trainers,
+        )
+        self._own_client = True
 
     def stop(self) -> None:
         """Ends train() after the step that is under way, with a save."""
@@ -411,6 +435,8 @@ class Trainer:
             raise Invalid("event_handler must be callable")
         batches = _Reader(reader)
         batches.check(num_epochs)
+        if self.client is not None:
+            return self._train_on_servers(num_epochs, batches, event_handler or _ignore)
         with contextlib.ExitStack() as stack:
             repository = self._open(stack)
             signals = stack.enter_context(_Signals())
@@ -418,6 +444,18 @@ class Trainer:
             summary = run.train(num_epochs)
             if repository is not None:
                 repository.wait()
+        signals.deliver()
+        return summary
+
+    def _train_on_servers(
+        self, num_epochs: int, batches: _Reader, handler: Callable[[Any], Any]
+    ) -> TrainSummary:
+        from ._server_run import ServerRun
+
+        with _Signals() as signals:
+            summary = ServerRun(self, batches, handler, signals).train(num_epochs)
+            if self._own_client:
+                self.client.close()
         signals.deliver()
         return summary
 
@@ -550,6 +588,7 @@ class _Run:
             self._trainer.global_step += 1
             stamp(self._trainer._tables, self._trainer.global_step)
             self._position = (epoch, step)
+            self._end_step()
             self._handler(EndStepEvent(epoch, step, metrics))
             due = self._is_due(epoch, step)
             if due:
@@ -559,6 +598,22 @@ class _Run:
             step += 1
         self._handler(EndEpochEvent(epoch))
         return True
+
+    def _end_step(self) -> None:
+        """What others have to know before the step counts."""
+
+    def _arguments(self) -> Dict[str, Any]:
+        """All that this trainer needs to go on after the last step."""
+        epoch, step = self._position
+        return {
+            "trainer": self._trainer._trainer_id,
+            "epoch": epoch,
+            "step": step,
+            "global_step": self._trainer.global_step,
+            "reader": self._reader.state(),
+            "rng": random_state() if self._trainer._rng else None,
+            "epoch_rng": self._epoch_rng,
+        }
 
     def _is_due(self, epoch: int, step: int) -> bool:
         config = self._trainer._config
@@ -599,15 +654,7 @@ class _Run:
         assert repository is not None
         trainer = self._trainer
         epoch, step = self._position
-        args = {
-            "trainer": trainer._trainer_id,
-            "epoch": epoch,
-            "step": step,
-            "global_step": trainer.global_step,
-            "reader": self._reader.state(),
-            "rng": random_state() if trainer._rng else None,
-            "epoch_rng": self._epoch_rng,
-        }
+        args = self._arguments()
         repository.position = (epoch, step)
         begun = time.perf_counter()
         self._handle = repository.save(

@@ -17,6 +17,7 @@ PAGES = [
     "import.md",
     "inference.md",
     "incremental_checkpoints.md",
+    "parameter_servers.md",
     "save_load.md",
     "tables.md",
 ]

@@ -185,3 +185,54 @@ def test_a_torch_embedding_trains_on_the_servers(client):
     client.end_step()
     after = table.lookup(ids.numpy())
     assert np.allclose(before - after, [[[1] * 3, [2] * 3], [[2] * 3, [1] * 3]])
+
+
+def trained(directory, lose_at=None, epochs=2):
+    """A Trainer on two servers; one of them is lost at a step of choice. What was learned."""
+    servers = start(directory)
+    client = connect(directory)
+    table = client.table("t", 2, optimizer=ADAGRAD)
+    dense = client.dense("w", np.zeros(3), optimizer=cairn.optimizers.SGD(0.1))
+    seen = []
+
+    def step(model, batch):
+        noise = np.random.standard_normal(2)  # the global generator has to go back too
+        rows = table.lookup(batch)
+        table.apply_gradients(batch, rows + noise)
+        dense.push(dense.pull() - noise.sum() * model["scale"])
+        return {"first": float(rows[0, 0])}
+
+    def lose(event):
+        if isinstance(event, cairn.EndStepEvent):
+            seen.append((event.epoch, event.step))
+            if lose_at is not None and len(seen) == lose_at:
+                servers[1].stop()
+                servers[1] = start_one(directory, 1)
+
+    def reader(epoch):
+        return [np.arange(i, i + 8) * (epoch + 1) for i in range(10)]
+
+    np.random.seed(5)
+    trainer = cairn.Trainer({"scale": 0.5}, step, pservers=client)
+    summary = trainer.train(epochs, reader, lose)
+    result = table.rows(), dense.pull().tobytes(), summary.global_step, client.rollbacks
+    for server in servers:
+        server.stop()
+    return (*result, seen)
+
+
+def test_a_trainer_goes_back_with_its_servers(tmp_path):
+    plain = trained(str(tmp_path / "plain"))
+    assert plain[2:4] == (20, 0)
+    lost = trained(str(tmp_path / "lost"), lose_at=14)
+    assert lost[3] == 1
+    assert lost[:3] == plain[:3]
+    assert set(lost[4]) == set(plain[4]) and len(lost[4]) > 20  # some twice
+
+
+def test_a_trainer_is_told_what_goes_on_the_servers(directory, client):
+    with pytest.raises(cairn.Invalid, match="host:port"):
+        cairn.Trainer({}, lambda m, b: None, pservers="127.0.0.1:1")
+    table = cairn.EmbeddingTable("local", 2, optimizer=ADAGRAD)
+    with pytest.raises(cairn.Invalid, match="trainer.client.table"):
+        cairn.Trainer({}, lambda m, b: None, pservers=client, tables=[table])

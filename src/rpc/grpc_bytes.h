@@ -16,6 +16,11 @@ namespace cairn::rpc {
 inline constexpr char kMethod[] = "/cairn.Bytes/Stream";
 inline constexpr char kTokenHeader[] = "cairn-token";
 
+// Frames and windows that hold a whole batch: gRPC's own are made for many streams on slow lines,
+// and cut an answer of a megabyte into 64 frames that wait for each other.
+inline constexpr int kFrameBytes = 4 << 20;
+inline constexpr int kWindowBytes = 16 << 20;
+
 inline grpc::ByteBuffer ToBuffer(Message message) {
   const std::size_t size = message.size();
   std::byte* data = message.release();

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Speed of parameter servers on loopback, against baselines of the same run.
+
+    bench/ps.py BUILD_DIR [--rounds 5] [--rows 5000000] [--json FILE]
+
+Pull: the median of single pulls against a raw TCP echo of the same bytes, round by round. Rows: pull and push of
+batches of 4,096 with Adagrad, two trainers and two servers against the same table called by two threads. Increment: the
+time of a batch while an increment is written against before. Recovery: from the start of a server to its first answered
+pull against reading the file into fresh memory and plain inserts.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("build")
+    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--rows", type=int, default=5_000_000)
+    arguments.add_argument("--json", default="")
+    options = arguments.parse_args()
+    programs = pathlib.Path(options.build) / "bin"
+    environment = dict(os.environ, CAIRN_PROGRAM=str((programs / "cairn").resolve()))
+
+    def run(*words):
+        command = [str(programs / "ps_bench"), *map(str, words)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)["rounds"]
+
+    rows = []
+
+    def judge(what, rounds, ours, theirs, at_most=None, at_least=None):
+        ratios = [each[ours] / each[theirs] for each in rounds]
+        if not ratios:
+            rows.append({"what": what, "verdict": "no rounds"})
+            return
+        ratio = statistics.median(ratios)
+        reached = ratio <= at_most if at_most is not None else ratio >= at_least
+        target = f"<= {at_most}" if at_most is not None else f">= {at_least}"
+        rows.append(
+            {
+                "what": what,
+                "ratio": ratio,
+                "spread": [min(ratios), max(ratios)],
+                ours: statistics.median(each[ours] for each in rounds),
+                theirs: statistics.median(each[theirs] for each in rounds),
+                "target": target,
+                "verdict": "pass" if reached else "FAIL",
+            }
+        )
+
+    for count, target in ((16, 2.2), (1024, 1.8), (16384, 1.4)):
+        judge(f"pull of {count} rows", run("pull", count, options.rounds), "pull", "echo", target)
+    judge("rows/s", run("rows", options.rounds), "served", "in_process", at_least=0.35)
+    judge("batch during increment", run("increment", options.rounds), "during", "before", 1.25)
+    with tempfile.TemporaryDirectory() as directory:
+        recovery = run("recovery", options.rows, pathlib.Path(directory) / "repository")
+    judge(f"recovery of {options.rows} rows", recovery, "recovered", "plain", 1.5)
+
+    load = os.getloadavg()[0]
+    print(f"parameter servers, loopback, load average {load:.1f}")
+    for row in rows:
+        if "ratio" not in row:
+            print(f"{row['what']:<28} {row['verdict']}")
+            continue
+        low, high = row["spread"]
+        print(
+            f"{row['what']:<28} {row['ratio']:7.2f} ({low:.2f} … {high:.2f})  target "
+            f"{row['target']:<8} {row['verdict']}"
+        )
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(rows, indent=2), encoding="utf-8")
+    return 0 if rows else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

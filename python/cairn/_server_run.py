@@ -1,0 +1,100 @@
+"""Trainer.train on parameter servers: the loop, and how it goes back with the job."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional
+
+import numpy as np
+
+from ._random import random_state, set_random_state
+from .errors import Invalid
+from .ps import RolledBack
+from .trainer import Trainer, TrainSummary, _Reader, _Run, _Signals
+
+__all__ = ["ServerRun"]
+
+
+class ServerRun(_Run):
+    """One call of train. The servers save; each step's end carries this trainer's position."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        reader: _Reader,
+        handler: Callable[[Any], Any],
+        signals: _Signals,
+    ) -> None:
+        super().__init__(trainer, None, reader, handler, signals)
+        self._first_rng = random_state() if trainer._rng else None
+
+    def train(self, num_epochs: int) -> TrainSummary:
+        while True:
+            try:
+                return super().train(num_epochs)
+            except RolledBack:
+                # A process of the job was lost. Where the servers went back to is where this trainer
+                # goes on: client.step and client.state are of there.
+                continue
+
+    def _restore(self) -> Optional[Dict[str, Any]]:
+        trainer = self._trainer
+        trainer.global_step = trainer.client.step
+        state = trainer.client.state
+        if state is None:
+            self._position = (0, -1)
+            if self._first_rng is not None:
+                set_random_state(self._first_rng)
+            return None
+        args: Dict[str, Any] = _from_plain(state)
+        self._position = (int(args["epoch"]), int(args["step"]))
+        return args
+
+    def _end_step(self) -> None:
+        self._trainer.client.end_step(_to_plain(self._arguments(), "state"))
+
+    def _is_due(self, epoch: int, step: int) -> bool:
+        return False
+
+
+def _to_plain(value: Any, where: str) -> Any:
+    """As JSON holds it; arrays, tuples and bytes are marked."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        items = [_to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise Invalid(f"{where}: keys must be strings")
+        return {"dict": {key: _to_plain(item, f"{where}/{key}") for key, item in value.items()}}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, np.generic):
+        return _to_plain(value.item(), where)
+    kind = "array"
+    if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "numpy"):
+        kind, value = "tensor", value.cpu().numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return {kind: [value.dtype.str, list(value.shape), value.tobytes().hex()]}
+    raise Invalid(f"{where}: a {type(value).__name__} cannot be part of a trainer's position")
+
+
+def _from_plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tuple":
+        return tuple(_from_plain(item) for item in content)
+    if kind == "dict":
+        return {key: _from_plain(item) for key, item in content.items()}
+    if kind == "bytes":
+        return bytes.fromhex(content)
+    dtype, shape, data = content
+    array = np.frombuffer(bytes.fromhex(data), dtype=dtype).reshape(shape).copy()
+    if kind == "array":
+        return array
+    import torch
+
+    return torch.from_numpy(array)
