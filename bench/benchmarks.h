@@ -56,6 +56,19 @@ Status RunLoadVars(const Options& options);
 Status RunPrune(const Options& options);
 /// Runs of an inference model against OpenVINO called directly. Variant: rows of a batch.
 Status RunPredict(const Options& options);
+/// Lookups of a served table beside updates and without.
+Status RunServingLookup(const Options& options);
+/// Updates of a served table against inserts into a table, and their memory.
+Status RunServingApply(const Options& options);
+/// From the acknowledgement of an increment to its being served.
+Status RunServingFreshness(const Options& options);
+/// Predictions of a served model against OpenVINO with the embeddings at hand.
+Status RunServingPredict(const Options& options);
+
+/// From asking for a process until its first line: through the launcher, and by fork and exec.
+Status RunLaunch(const Options& options);
+/// What asking whether to stop costs a training loop.
+Status RunPreempt(const Options& options);
 
 /// A fresh directory below the benchmark's own.
 Result<std::string> FreshDirectory(const Options& options, const std::string& name);

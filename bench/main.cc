@@ -60,9 +60,15 @@ int main(int argc, char** argv) {
       {"table_increment", cairn::bench::RunTableIncrement},
       {"table_restore", cairn::bench::RunTableRestore},
       {"load_vars", cairn::bench::RunLoadVars},
+      {"launch", cairn::bench::RunLaunch},
+      {"preempt", cairn::bench::RunPreempt},
 #ifdef CAIRN_BENCH_INFERENCE
       {"prune", cairn::bench::RunPrune},
       {"predict", cairn::bench::RunPredict},
+      {"serving_lookup", cairn::bench::RunServingLookup},
+      {"serving_apply", cairn::bench::RunServingApply},
+      {"serving_freshness", cairn::bench::RunServingFreshness},
+      {"serving_predict", cairn::bench::RunServingPredict},
 #endif
   };
   CLI::App app("Measures the checkpoint engine against baselines in the same run");

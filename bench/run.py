@@ -39,7 +39,9 @@ BENCHMARKS = (
     "load_vars",
     "prune",
     "predict",
+    "serving",
     "tables",
+    "core",
 )
 NEED_ROOT = ("restore", "small", "names", "load_vars")
 
@@ -438,6 +440,49 @@ def judge_predict(runner, table):
         )
 
 
+def judge_serving(runner, table):
+    """A served model of 16 floats a row, and increments of 10,000 rows."""
+    runner.run("serving_lookup")
+    case = Case(runner, "serving_lookup")
+    table.add(
+        "serving: p99 of 64 ids during updates / without",
+        case.ratios("updating", "still", seconds),
+        at_most=1.3,
+        detail=f"{1e6 * statistics.median(case.values('updating', seconds)):.1f} us",
+        conditions=case.conditions(),
+    )
+    runner.run("serving_apply")
+    case = Case(runner, "serving_apply")
+    table.add(
+        "serving: rate of updates / of inserts into a table",
+        case.ratios("apply", "inserts", rate),
+        at_least=0.5,
+        detail=f"{statistics.median(case.values('apply', rate)) / 1e6:.2f} million rows/s",
+        conditions=case.conditions(),
+    )
+    table.add(
+        "serving: memory of an update / its keys and weights",
+        [runner.fact("serving_memory", "delta")],
+        at_most=1.5,
+    )
+    runner.run("serving_freshness")
+    for name, most in (("p50", 50), ("p99", 300)):
+        table.add(
+            f"serving: commit to visible, {name}",
+            [1000 * runner.fact("serving_freshness", name)],
+            at_most=most,
+            unit=" ms",
+        )
+    runner.run("serving_predict")
+    case = Case(runner, "serving_predict")
+    table.add(
+        "serving: predict of 64 / OpenVINO with the embeddings at hand",
+        case.ratios("cairn", "openvino", seconds),
+        at_most=1.3,
+        conditions=case.conditions(),
+    )
+
+
 def judge_tables(runner, table):
     """Sparse tables of about the size asked for: 12 million rows are 1.7 GiB."""
     runner.run("table_updates")
@@ -517,6 +562,55 @@ def judge_tables(runner, table):
         [runner.fact("table_memory", "overhead")],
         at_most=48,
         unit=" B",
+    )
+
+
+def judge_core(runner, table):
+    """The Core API and the launcher: what they cost a training."""
+    runner.run("preempt")
+    table.add(
+        "should_preempt() in C++",
+        [1e6 * runner.fact("preempt", "seconds_a_call")],
+        at_most=1,
+        unit=" us",
+    )
+    python = HERE.parent / ".venv/test/bin/python"
+    if python.exists():
+        path = os.pathsep.join([str(HERE.parent / "python"), os.environ.get("PYTHONPATH", "")])
+        asked = subprocess.run(
+            [str(python), str(HERE / "preempt.py")],
+            env=dict(os.environ, PYTHONPATH=path),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if asked.returncode not in (0, 2):
+            raise SystemExit(f"preempt.py failed (exit {asked.returncode})")
+        runner.facts += [json.loads(line) for line in asked.stdout.splitlines()]
+    for name, what, limit in (
+        ("ChiefOnly", "should_preempt() in Python, ChiefOnly", 1),
+        ("WorkersAskMaster", "should_preempt() in Python, WorkersAskMaster", 1),
+        ("workers_ask_chief", "should_preempt() in Python, WorkersAskChief, 2 ranks", None),
+    ):
+        value = runner.fact("preempt_python", name)
+        if value is not None:
+            table.add(what, [1e6 * value], at_most=limit, unit=" us")
+    runner.run("launch", rounds=max(runner.options.rounds, 10))
+    case = Case(runner, "launch")
+    launched, plain = (
+        statistics.median(case.values(c, seconds)) for c in ("launcher", "fork and exec")
+    )
+    table.add(
+        "launch to first line of user code, above fork and exec",
+        [
+            1e3 * (ours - theirs)
+            for ours, theirs in zip(
+                case.values("launcher", seconds), case.values("fork and exec", seconds)
+            )
+        ],
+        at_most=100,
+        unit=" ms",
+        detail=f"{1e3 * launched:.1f} ms, fork and exec {1e3 * plain:.1f} ms",
+        conditions=case.conditions(),
     )
 
 

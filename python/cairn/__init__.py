@@ -12,7 +12,8 @@ m.close()
 
 from __future__ import annotations
 
-from . import initializers, io, optimizers, table, train
+from . import core, initializers, io, optimizers, serving, table, train
+from .core import get_cluster_info
 from .errors import (
     Cancelled,
     Corruption,
@@ -88,13 +89,16 @@ __all__ = [
     "Trainer",
     "Unavailable",
     "Variable",
+    "core",
     "default_scope",
     "diff",
+    "get_cluster_info",
     "initializers",
     "io",
     "load",
     "optimizers",
     "save",
+    "serving",
     "table",
     "tables",
     "train",

@@ -1,5 +1,6 @@
 """The training session that TensorFlow's and DeepRec's users know, with full and incremental
-checkpoints: MonitoredTrainingSession, Saver, Scaffold, CheckpointSaverHook, Estimator."""
+checkpoints: MonitoredTrainingSession, Saver, Scaffold, CheckpointSaverHook, Estimator; and exports of
+what they train for serving."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ import math
 import time
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
+from ._arguments import PathLike
+from ._export import ExportedModel, ServingInputReceiver
+from ._export import export as _export
 from .errors import Invalid
-from .manager import CheckpointManager, PathLike, Restored, SaveHandle
+from .manager import CheckpointManager, Restored, SaveHandle
 from .row_tracked import RowTracked
 from .table import EmbeddingTable, stamp
 from .table import tables as all_tables
@@ -19,18 +23,24 @@ __all__ = [
     "CheckpointSaverHook",
     "Estimator",
     "EstimatorSpec",
+    "ExportedModel",
     "ModeKeys",
     "MonitoredTrainingSession",
     "Saver",
     "Scaffold",
+    "ServingInputReceiver",
     "SessionRunHook",
     "StopAtStepHook",
+    "export_saved_model",
 ]
 
 # An increment that would hold most of a large table is no saving: a full one takes its place.
 _LARGE_ROWS = 100_000
 _MOST = 0.5
 _LONGEST_CHAIN = 100
+
+# The sessions that are open, the innermost last.
+_open_sessions: List["MonitoredTrainingSession"] = []
 
 
 def _interval(value: Any, name: str) -> Optional[float]:
@@ -324,6 +334,7 @@ class MonitoredTrainingSession:
             self._save("full")
         for hook in self.hooks:
             hook.after_create_session(self)
+        _open_sessions.append(self)
         return self
 
     def _open(self) -> None:
@@ -346,6 +357,8 @@ class MonitoredTrainingSession:
         self._stamp()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self in _open_sessions:
+            _open_sessions.remove(self)
         try:
             if error is None:
                 self._end()
@@ -390,6 +403,11 @@ class MonitoredTrainingSession:
                 self._manager._native.settle()
                 self._handle = None
         return result
+
+    @property
+    def increments(self) -> bool:
+        """Whether it saves increments."""
+        return self._directory is not None and self.is_chief and self._schedule.increments
 
     def should_stop(self) -> bool:
         """Whether a hook, or somebody else, asked to stop."""
@@ -571,6 +589,7 @@ class Estimator:
         self._tables = tables
         self._state = state
         self._full = (save_checkpoint_secs, save_checkpoint_steps)
+        self._increments = False  # the last training saved some
 
     def train(
         self,
@@ -599,6 +618,7 @@ class Estimator:
             raise Invalid("train: input_fn gave no data")
         spec = self._spec(first)
         with self._session(spec, hooks) as session:
+            self._increments = session.increments
             end = max_steps if max_steps is not None else None
             if steps is not None:
                 end = session.global_step + steps
@@ -612,6 +632,34 @@ class Estimator:
                 batch = next(batches, None)
             self.global_step = session.global_step
         return self
+
+    def export_saved_model(
+        self,
+        export_dir_base: PathLike,
+        serving_input_receiver_fn: Callable[[], ServingInputReceiver],
+        save_incr_model: bool = False,
+    ) -> ExportedModel:
+        """Exports what it trained for serving, into a new numbered directory.
+
+        Args:
+            export_dir_base: the directory above it.
+            serving_input_receiver_fn: gives a :class:`ServingInputReceiver`: the graph, its feeds
+                and targets, and which of the feeds are rows of tables.
+            save_incr_model: as for :func:`export_saved_model`. The training must have saved
+                increments (a CheckpointSaverHook with incremental_save_secs).
+        """
+        if save_incr_model and not self._increments:
+            raise Invalid(
+                "save_incr_model=True, and this estimator saves no increments: train it with a "
+                "CheckpointSaverHook that has incremental_save_secs"
+            )
+        given = serving_input_receiver_fn()
+        if not isinstance(given, ServingInputReceiver):
+            raise Invalid(
+                "serving_input_receiver_fn must give a cairn.train.ServingInputReceiver, not a "
+                f"{type(given).__name__}"
+            )
+        return _export(export_dir_base, given, save_incr_model)
 
     def _spec(self, batch: Any) -> EstimatorSpec:
         features, labels = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
@@ -642,6 +690,55 @@ class Estimator:
             tables=self._tables,
             state=self._state,
         )
+
+
+def export_saved_model(
+    dir: PathLike,
+    feed_names: Sequence[str],
+    target_names: Sequence[str],
+    program: Any,
+    tables: Optional[Mapping[str, EmbeddingTable]] = None,
+    save_incr_model: bool = False,
+    *,
+    session: Optional[MonitoredTrainingSession] = None,
+    variables: Optional[Mapping[str, str]] = None,
+    example_inputs: Optional[Sequence[Any]] = None,
+    dynamic_axes: Optional[Mapping[str, Mapping[int, str]]] = None,
+) -> ExportedModel:
+    """Exports a model for :class:`cairn.serving.Model` and ``cairn serve``: the graph cut down to
+    what the targets need, its dense weights, and which table feeds which input.
+
+    Args:
+        dir: the export becomes its next numbered subdirectory.
+        feed_names, target_names, program, example_inputs, dynamic_axes: as for
+            :func:`cairn.io.save_inference_model`.
+        tables: {input: table}: inputs that are rows of a table. The served model is given int64 ids
+            in their place.
+        save_incr_model: the export loads full checkpoints and increments; False: full ones only.
+        session: that trains it; None: the one that is open. With save_incr_model it must save
+            increments.
+        variables: {weight of the graph: variable of the checkpoints}, where names differ. Others are
+            found by their name, alone or behind the last "/" (a session's state {"fc.weight": …} is
+            stored as "state/fc.weight").
+    """
+    if session is None and _open_sessions:
+        session = _open_sessions[-1]
+    if save_incr_model and (session is None or not session.increments):
+        raise Invalid(
+            "save_incr_model=True, and "
+            + ("no session is open" if session is None else "the session saves no increments")
+            + ": set save_incremental_checkpoint_secs, or export with save_incr_model=False"
+        )
+    given = ServingInputReceiver(
+        program,
+        feed_names,
+        target_names,
+        tables or {},
+        variables or {},
+        example_inputs,
+        dynamic_axes,
+    )
+    return _export(dir, given, save_incr_model)
 
 
 def _parameters_of(model_fn: Callable[..., Any]) -> Optional[List[str]]:

@@ -25,9 +25,10 @@ from typing import (
 )
 
 from . import _tree
+from ._arguments import PathLike, json_values, whole
 from ._random import random_state, set_random_state
 from .errors import Error, Invalid
-from .manager import CheckpointManager, PathLike, Restored, SaveHandle, _json_values, _whole
+from .manager import CheckpointManager, Restored, SaveHandle
 from .observe import SavedCallback
 from .row_tracked import RowTracked
 from .table import EmbeddingTable, stamp
@@ -84,7 +85,7 @@ class CheckpointConfig:
             value = getattr(self, name)
             if name == "max_num_checkpoints" and value is None:
                 continue
-            if _whole(value, f"CheckpointConfig: {name}") < 1:
+            if whole(value, f"CheckpointConfig: {name}") < 1:
                 raise Invalid(f"CheckpointConfig: {name} must be at least 1, not {value}")
         seconds = self.save_seconds
         if seconds is not None and (
@@ -351,8 +352,8 @@ class Trainer:
                 f"checkpoint_config must be a CheckpointConfig, not a "
                 f"{type(checkpoint_config).__name__}"
             )
-        self._trainer_id = _whole(trainer_id, "trainer_id")
-        self._num_trainers = _whole(num_trainers, "num_trainers")
+        self._trainer_id = whole(trainer_id, "trainer_id")
+        self._num_trainers = whole(num_trainers, "num_trainers")
         if self._num_trainers < 1 or not 0 <= self._trainer_id < self._num_trainers:
             raise Invalid(
                 f"trainer_id {trainer_id} is not one of num_trainers {num_trainers} (from 0)"
@@ -404,7 +405,7 @@ class Trainer:
                 place at once; otherwise the epoch's batches are read again up to it.
             event_handler: called with BeginEpochEvent, BeginStepEvent, EndStepEvent, EndEpochEvent.
         """
-        if _whole(num_epochs, "num_epochs") < 0:
+        if whole(num_epochs, "num_epochs") < 0:
             raise Invalid(f"num_epochs must not be negative: {num_epochs}")
         if event_handler is not None and not callable(event_handler):
             raise Invalid("event_handler must be callable")
@@ -653,7 +654,7 @@ def _metrics(value: Any) -> Optional[Dict[str, Any]]:
     kept: Dict[str, Any] = {}
     for name, item in value.items():
         with contextlib.suppress(Invalid):
-            number = _json_values(item, str(name))
+            number = json_values(item, str(name))
             if isinstance(number, (int, float)):
                 kept[str(name)] = number
     return kept

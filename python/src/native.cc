@@ -16,6 +16,7 @@
 #include "src/state_matcher.h"
 #include "src/steps.h"
 #include "src/table.h"
+#include "src/trial.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -79,6 +80,7 @@ NB_MODULE(_native, module) {
   DefineManager(module);
   DefineScope(module);
   DefineSteps(module);
+  DefineTrial(module);
   DefineTable(module);
   DefineRowTracked(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));

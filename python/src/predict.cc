@@ -17,6 +17,7 @@
 
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/serving.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -137,4 +138,5 @@ NB_MODULE(_predict, module) {
       .def_prop_ro("outputs", &PyModel::outputs)
       .def_prop_ro("info", &PyModel::info)
       .def_prop_ro("graph_reads", &PyModel::graph_reads);
+  BindServing(module);
 }

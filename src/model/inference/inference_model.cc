@@ -1,6 +1,3 @@
-#include <fmt/format.h>
-
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -12,96 +9,13 @@
 
 #include "base/checksum.h"
 #include "base/status_macros.h"
-#include "checkpoint/catalog.h"
 #include "checkpoint/checkpoint_path.h"
-#include "checkpoint/names.h"
-#include "checkpoint/repository.h"
-#include "checkpoint/restore.h"
 #include "format/json.h"
-#include "format/safetensors.h"
 #include "model/inference/runtime.h"
-#include "model/inference/signature.h"
+#include "model/inference/saved_model.h"
 
 namespace cairn {
 namespace {
-
-namespace fs = std::filesystem;
-
-constexpr std::uint64_t kMaxSignatureBytes = 64u << 20;
-
-/// A saved model whose files are open and were compared with their checksums.
-struct OpenSave {
-  PlacedCheckpoint placed;
-  std::unique_ptr<OpenCheckpoint> files;
-  ModelSignature signature;
-  Hash128 graph;  // of model.onnx
-  CheckpointInfo info;
-};
-
-/// A directory of saves (its latest), or one checkpoint's directory.
-Result<PlacedCheckpoint> Place(const std::string& path) {
-  std::error_code unknown;
-  if (!fs::exists(fs::path(path) / names::kRepository, unknown)) return ReadCheckpointAt(path);
-  PlacedCheckpoint placed;
-  ASSIGN_OR_RETURN(placed.env, ExistingDirectory(path));
-  RepositoryReader reader(placed.env.store.get());
-  ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
-  const Checkpoint* latest = view.Latest();
-  if (latest == nullptr) {
-    if (!view.damaged.empty()) return view.damaged.front().status;
-    return NotFoundError("there is no complete save yet");
-  }
-  placed.checkpoint = *latest;
-  return placed;
-}
-
-Result<OpenSave> OpenAndVerify(const std::string& path) {
-  OpenSave save;
-  ASSIGN_OR_RETURN(save.placed, Place(path));
-  Store* store = save.placed.env.store.get();
-  const Checkpoint& checkpoint = save.placed.checkpoint;
-  ASSIGN_OR_RETURN(save.files,
-                   OpenCheckpoint::Open(store, checkpoint.directory, checkpoint.manifest));
-  const std::ptrdiff_t model = save.files->FindFile(kInferenceModel);
-  if (model < 0 || save.files->FindFile(kInferenceSignature) < 0) {
-    return InvalidArgumentError(
-        "this is no inference model (it has no model.onnx); save_inference_model writes one");
-  }
-  std::vector<VerifyProblem> problems;
-  RETURN_IF_ERROR(VerifyFiles(store, *save.files, {}, &problems).status());
-  if (!problems.empty()) return CorruptionError(problems.front().what);
-  ASSIGN_OR_RETURN(const std::string signature,
-                   save.files->ReadWhole(kInferenceSignature, kMaxSignatureBytes));
-  ASSIGN_OR_RETURN(save.signature, DecodeSignature(signature));
-  save.graph = save.files->files()[static_cast<std::size_t>(model)].entry->hash.whole;
-  save.info = MakeInfo(*store, checkpoint);
-  return save;
-}
-
-std::string ShapeText(const std::vector<std::int64_t>& shape) {
-  std::string out;
-  for (const std::int64_t dim : shape) {
-    out += (out.empty() ? "" : ",") + (dim < 0 ? std::string("?") : std::to_string(dim));
-  }
-  return "[" + out + "]";
-}
-
-Status CheckFeed(const TensorSignature& wanted, const FeedTensor& feed) {
-  bool fits = feed.dtype == wanted.dtype && feed.shape.size() == wanted.shape.size();
-  for (std::size_t d = 0; fits && d < wanted.shape.size(); ++d) {
-    fits = wanted.shape[d] < 0 || feed.shape[d] == static_cast<std::uint64_t>(wanted.shape[d]);
-  }
-  const auto bytes = TensorBytes(feed.dtype, feed.shape);
-  if (!bytes.ok()) return bytes.status().WithContext("feed " + QuoteForMessage(wanted.name));
-  if (fits && *bytes > 0 && feed.data == nullptr) {
-    return InvalidArgumentError("the feed " + QuoteForMessage(wanted.name) + " has no memory");
-  }
-  if (fits) return Status::Ok();
-  return InvalidArgumentError(fmt::format("the feed {} is {} [{}]; the model wants {} {}",
-                                          QuoteForMessage(wanted.name), DTypeName(feed.dtype),
-                                          EncodeDims(feed.shape), DTypeName(wanted.dtype),
-                                          ShapeText(wanted.shape)));
-}
 
 class Model final : public InferenceModel {
  public:
@@ -136,7 +50,7 @@ class Model final : public InferenceModel {
       RETURN_IF_ERROR(CheckFeed(wanted, feed->second));
       inputs.emplace_back(&wanted, &feed->second);
     }
-    if (feeds.size() != inputs.size()) return UnknownFeed(feeds);
+    if (feeds.size() != inputs.size()) return UnknownFeed(signature_, feeds);
     std::shared_ptr<Runtime> runtime;
     {
       const std::shared_lock lock(mutex_);
@@ -153,21 +67,6 @@ class Model final : public InferenceModel {
   }
 
  private:
-  Status UnknownFeed(const std::map<std::string, FeedTensor>& feeds) const {
-    for (const auto& [name, feed] : feeds) {
-      bool known = false;
-      for (const TensorSignature& wanted : signature_.inputs) known |= wanted.name == name;
-      if (known) continue;
-      std::string names;
-      for (const TensorSignature& wanted : signature_.inputs) {
-        names += (names.empty() ? "" : ", ") + wanted.name;
-      }
-      return InvalidArgumentError("the model has no feed " + QuoteForMessage(name) +
-                                  "; its feeds are " + names);
-    }
-    return InternalError("a feed is there twice");
-  }
-
   Status ReloadFrom(const std::string& path) {
     ASSIGN_OR_RETURN(OpenSave save, OpenAndVerify(path));
     // Weights of other sizes stand at other places of the file, which the graph names; so equal
@@ -185,7 +84,7 @@ class Model final : public InferenceModel {
     const bool again = fresh.status().Is(Code::kUnimplemented);
     if (again) {
       // The runtime folded a weight into something else while reading: read the same graph again.
-      fresh = OpenRuntime(save.info.path + "/" + std::string(kInferenceModel), options_);
+      fresh = OpenRuntime(save.model_path(), options_);
     }
     if (!fresh.ok()) return fresh.status();
     const std::unique_lock lock(mutex_);
@@ -193,20 +92,6 @@ class Model final : public InferenceModel {
     info_ = std::move(save.info);
     graph_reads_ += again ? 1 : 0;
     return Status::Ok();
-  }
-
-  static Result<std::vector<Runtime::Weight>> ReadWeights(const OpenSave& save) {
-    RestoreRequest request;
-    request.allocate = true;
-    ASSIGN_OR_RETURN(Restored restored,
-                     RestoreCheckpoint(save.placed.env.store.get(), save.files.get(), request,
-                                       names::Participant("rank", 0), {}));
-    std::vector<Runtime::Weight> weights;
-    for (OwnedTensor& tensor : restored.tensors) {
-      weights.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.shape),
-                         std::move(tensor.data), tensor.bytes});
-    }
-    return weights;
   }
 
   const std::string directory_;
@@ -223,8 +108,7 @@ class Model final : public InferenceModel {
 Result<std::unique_ptr<InferenceModel>> LoadModel(const std::string& directory,
                                                   const InferenceOptions& options) {
   ASSIGN_OR_RETURN(OpenSave save, OpenAndVerify(directory));
-  ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
-                   OpenRuntime(save.info.path + "/" + std::string(kInferenceModel), options));
+  ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, OpenRuntime(save.model_path(), options));
   return std::unique_ptr<InferenceModel>(
       std::make_unique<Model>(directory, std::move(save), options, std::move(runtime)));
 }

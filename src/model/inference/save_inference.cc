@@ -1,3 +1,5 @@
+#include "model/inference/save_inference.h"
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -69,8 +71,9 @@ Result<std::map<std::string, std::pair<std::uint64_t, std::uint64_t>>> AddWeight
   return places;
 }
 
-Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const std::string& model_path,
+Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const MoreFiles& more,
                                  LocalSideFiles* side) {
+  const std::string& model_path = request.model_path;
   std::span<const std::byte> bytes = std::as_bytes(std::span(request.model));
   if (request.model.empty()) {
     auto read = side->Read(model_path);
@@ -101,6 +104,10 @@ Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const std:
   files.AddBytes(std::string(kInferenceModel), part, std::move(model));
   files.AddBytes(std::string(kInferenceSignature), part, EncodeSignature(report.signature));
   files.AddBytes(names::Path(part, kVariablesFile), part, EncodeVariableRoles(roles));
+  if (more) {
+    ASSIGN_OR_RETURN(const auto extra, more(report));
+    for (const auto& [path, content] : extra) files.AddBytes(path, part, content);
+  }
   ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(request.directory, {.create = true}));
   ASSIGN_OR_RETURN(report.info, CommitOnlySave(env, request.directory, std::move(files),
                                                "inference", request.control));
@@ -111,6 +118,11 @@ Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const std:
 }  // namespace
 
 Result<SavedInferenceModel> SaveInferenceModel(const SaveInferenceRequest& request) {
+  return SaveInferenceModelWith(request, {});
+}
+
+Result<SavedInferenceModel> SaveInferenceModelWith(const SaveInferenceRequest& request,
+                                                   const MoreFiles& more) {
   RETURN_IF_ERROR(CheckPath(request.directory));
   if (request.model.empty() && request.model_path.empty()) {
     return InvalidArgumentError("no model was given: neither bytes nor a path");
@@ -118,7 +130,7 @@ Result<SavedInferenceModel> SaveInferenceModel(const SaveInferenceRequest& reque
   LocalSideFiles side(request.model_path.empty()
                           ? std::string()
                           : fs::absolute(request.model_path).parent_path().string());
-  auto saved = Save(request, request.model_path, &side);
+  auto saved = Save(request, more, &side);
   if (!saved.ok()) {
     return saved.status().WithContext("save inference model into \"" + request.directory + "\"");
   }

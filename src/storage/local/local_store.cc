@@ -26,6 +26,30 @@ class LocalLock final : public StoreLock {
   std::unique_ptr<FsLock> lock_;
 };
 
+class LocalAppendObject final : public AppendObject {
+ public:
+  LocalAppendObject(std::unique_ptr<FsFile> file, std::uint64_t bytes)
+      : file_(std::move(file)), bytes_(bytes) {}
+
+  std::uint64_t bytes() const override { return bytes_; }
+  Status Append(std::string_view bytes) override {
+    RETURN_IF_ERROR(condemned_);
+    condemned_ = file_->WriteAt(bytes_, std::as_bytes(std::span(bytes.data(), bytes.size())));
+    if (condemned_.ok()) bytes_ += bytes.size();
+    return condemned_;
+  }
+  Status Sync(std::string_view why) override {
+    RETURN_IF_ERROR(condemned_);
+    condemned_ = file_->Sync(why);
+    return condemned_;
+  }
+
+ private:
+  std::unique_ptr<FsFile> file_;
+  std::uint64_t bytes_;
+  Status condemned_;  // the first error
+};
+
 /// Makes `path` and what is missing above it, and syncs each directory that got a new name in it.
 /// The directory above the first that existed is synced too, if allowed: another process may have
 /// made that one a moment ago.
@@ -444,6 +468,15 @@ Result<std::unique_ptr<StoreLock>> LocalStore::TryLock(const std::string& name) 
   if (lock.status().Is(Code::kUnimplemented)) locks_.store(false);
   if (!lock.ok()) return lock.status();  // a lock file's own name needs no durability
   return std::unique_ptr<StoreLock>(std::make_unique<LocalLock>(*std::move(lock)));
+}
+
+Result<std::unique_ptr<AppendObject>> LocalStore::OpenAppend(const std::string& name) {
+  RETURN_IF_ERROR(ValidateObjectName(name));
+  Result<std::unique_ptr<FsFile>> file = options_.fs->Open(PathOf(name), {.write = true});
+  if (!file.ok()) return Absence(name, file.status());
+  ASSIGN_OR_RETURN(const FsStat stat, (*file)->Stat());
+  return std::unique_ptr<AppendObject>(
+      std::make_unique<LocalAppendObject>(*std::move(file), stat.bytes));
 }
 
 Result<std::optional<std::uint64_t>> LocalStore::FreeBytes() {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/thread_annotations.h"
+#include "storage/append_object.h"
 #include "storage/fs.h"
 #include "storage/local/dirty_directories.h"
 #include "storage/local/object_path.h"
@@ -64,7 +65,7 @@ struct LocalStoreOptions {
 /// May be called from several threads, and several processes may use one directory. A failed call
 /// leaves at most a temporary file behind, which is never listed and which PruneDirectories
 /// removes, once nobody has it open, together with an otherwise empty directory.
-class LocalStore final : public Store {
+class LocalStore final : public Store, public AppendingStore {
  public:
   using Options = LocalStoreOptions;
 
@@ -92,6 +93,7 @@ class LocalStore final : public Store {
   Result<std::unique_ptr<StoreLock>> TryLock(const std::string& name) override;
   Result<std::optional<std::uint64_t>> FreeBytes() override;
   Status Refresh(const std::string& prefix) override;
+  Result<std::unique_ptr<AppendObject>> OpenAppend(const std::string& name) override;
 
   /// What kAuto has chosen, or kAuto while nothing was measured.
   WriteMode chosen_write_mode() const { return chosen_write_mode_.load(); }

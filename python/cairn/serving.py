@@ -1,0 +1,274 @@
+"""Models that follow a training job: exported once, then as new as its checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _arrays
+from ._arguments import PathLike
+from .errors import Invalid
+from .inference import Signature, _native_module, _plugin, _signatures
+
+__all__ = ["Model", "Probe", "Update", "Version", "View"]
+
+
+class Version(NamedTuple):
+    """Which checkpoint is served."""
+
+    step: int
+    id: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """A guard: what the model must give before a version is shown.
+
+    Attributes:
+        feeds: as for :meth:`Model.predict`.
+        output: a target.
+        min, max: every element of it lies between them; NaN never does.
+    """
+
+    feeds: Mapping[str, Any]
+    output: str
+    min: float
+    max: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """What happened to a checkpoint.
+
+    Attributes:
+        kind: "applied"; "refused" (damaged, not fitting, or a guard), "passed over" (of another
+            job, of an abandoned branch, of a broken chain, an increment that is not wanted),
+            "abandoned": the version before stays, or an older one takes its place; "unreachable":
+            the repository.
+        id, step: of the checkpoint.
+        full: applied, and all rows were read.
+        rows: that were read; `changed` of them were not as before.
+        seconds: from seeing it to serving it.
+        message: why not.
+    """
+
+    kind: str
+    id: str
+    step: int
+    full: bool
+    rows: int
+    changed: int
+    seconds: float
+    message: str
+
+
+def _described(feeds: Mapping[str, Any]) -> Tuple[List[Tuple[Any, ...]], List[Any]]:
+    described: List[Tuple[Any, ...]] = []
+    keep = []
+    for name, value in feeds.items():
+        if not _arrays.is_array(value):
+            value = np.asarray(value)
+        source = _arrays.source(value, str(name))
+        described.append(
+            (str(name), source.stored, source.shape, source.address, None, None, False, "model")
+        )
+        keep.append(source.keep)
+    return described, keep
+
+
+def _outputs(found: Any) -> Dict[str, np.ndarray]:
+    return {
+        name: _arrays.make("numpy", stored, tuple(shape), data, {}, name)
+        for _, name, stored, shape, data in found
+    }
+
+
+def _rows(native: Any, dims: Mapping[str, int], table: str, ids: Any) -> np.ndarray:
+    ids = np.asarray(ids)
+    if ids.size and ids.dtype.kind not in "iu":
+        raise Invalid(f"lookup: ids must be integers, not {ids.dtype}")
+    flat = np.ascontiguousarray(ids.reshape(-1), dtype=np.int64)
+    out = np.empty((flat.size, dims.get(table, 1)), np.float32)
+    native.lookup(table, flat, out)
+    return out.reshape(*ids.shape, out.shape[1])
+
+
+class View:
+    """One version of a model, for calls that belong together. Made by :meth:`Model.view`."""
+
+    def __init__(self, native: Any, dims: Mapping[str, int]) -> None:
+        self._native = native
+        self._dims = dims
+
+    def version(self) -> Version:
+        found = self._native.version()
+        return Version(found["step"], found["id"])
+
+    def lookup(self, table: str, ids: Any) -> np.ndarray:
+        """As :meth:`Model.lookup`."""
+        return _rows(self._native, self._dims, table, ids)
+
+    def predict(self, feeds: Mapping[str, Any]) -> Dict[str, np.ndarray]:
+        """As :meth:`Model.predict`."""
+        described, keep = _described(feeds)
+        found = self._native.predict(described)
+        del keep
+        return _outputs(found)
+
+
+class Model:
+    """Serves an export with the newest tables and variables of a training job's repository.
+
+    It follows the repository in the background: each checkpoint is prepared aside and becomes
+    visible in one switch, rows and dense variables together. A bad one changes nothing. All methods
+    may be called from many threads.
+
+    Args:
+        export_dir: what export_saved_model gave, or the directory above it (the newest is taken).
+        repository: the training job's checkpoint directory, or its URL.
+        keep_versions: that stay beside the newest, to go back to.
+        poll_secs: how often to look, besides being told by the file system.
+        check_finite: refuse updates with NaN or infinite weights.
+        probes: guards; see :class:`Probe`.
+        cpu_share: of a core, for updates that take long.
+        threads: of one prediction; None: OpenVINO's choice.
+        follow: False: what is there now, and with each :meth:`update`.
+        require_version: False: wait for the first checkpoint in the background; until then calls
+            raise Unavailable.
+        job: whose repository it must be; None: the one that is found first.
+    """
+
+    def __init__(
+        self,
+        export_dir: PathLike,
+        repository: PathLike,
+        *,
+        keep_versions: int = 2,
+        poll_secs: float = 1.0,
+        check_finite: bool = True,
+        probes: Sequence[Probe] = (),
+        cpu_share: float = 0.5,
+        threads: Optional[int] = None,
+        follow: bool = True,
+        require_version: bool = True,
+        job: Optional[str] = None,
+    ) -> None:
+        if keep_versions < 0:
+            raise Invalid(f"keep_versions must not be negative, it is {keep_versions}")
+        guards = []
+        keep = []
+        for probe in probes:
+            described, memory = _described(probe.feeds)
+            keep.append(memory)
+            guards.append((described, probe.output, float(probe.min), float(probe.max)))
+        self._native = _native_module().Served.open(
+            {
+                "export_dir": os.fspath(export_dir),
+                "repository": os.fspath(repository),
+                "job": job or "",
+                "plugin": _plugin(),
+                "threads": int(threads or 0),
+                "keep_versions": int(keep_versions),
+                "poll_secs": float(poll_secs),
+                "check_finite": bool(check_finite),
+                "cpu_share": float(cpu_share),
+                "follow": bool(follow),
+                "require_version": bool(require_version),
+                "probes": guards,
+            }
+        )
+        self._dims = self._native.tables
+        self.inputs: List[Signature] = _signatures(self._native.inputs)
+        self.outputs: List[Signature] = _signatures(self._native.outputs)
+
+    @property
+    def tables(self) -> Dict[str, int]:
+        """Name → weights of a row."""
+        return dict(self._dims)
+
+    @property
+    def fixed_weights(self) -> List[str]:
+        """Weights of the graph that no checkpoint has: they stay as exported."""
+        return list(self._native.fixed_weights)
+
+    def view(self) -> View:
+        """The version that is visible now, for several calls."""
+        return View(self._native.view(), self._dims)
+
+    def lookup(self, table: str, ids: Any) -> np.ndarray:
+        """The rows of `ids`, float32; the default for ids that have none."""
+        return _rows(self._native, self._dims, table, ids)
+
+    def predict(self, feeds: Mapping[str, Any]) -> Dict[str, np.ndarray]:
+        """The targets by name. Inputs that are rows of a table are given as int64 ids.
+
+        Raises:
+            Invalid: a feed is missing, not known, or of a wrong dtype or shape; it is named.
+        """
+        described, keep = _described(feeds)
+        found = self._native.predict(described)
+        del keep
+        return _outputs(found)
+
+    def version(self) -> Version:
+        """(step, id) of the checkpoint that is served."""
+        found = self._native.version()
+        return Version(found["step"], found["id"])
+
+    def versions(self) -> List[Version]:
+        """Those that are kept, oldest first."""
+        return [Version(v["step"], v["id"]) for v in self._native.versions()]
+
+    def rollback(self, n: int = 1) -> Version:
+        """Serves the n-th version before, until :meth:`resume`."""
+        self._native.rollback(n)
+        return self.version()
+
+    def pin(self, version: Any) -> Version:
+        """Serves a kept version, until :meth:`resume`: an id, a step, or a Version."""
+        if isinstance(version, tuple):
+            version = version[1]
+        if isinstance(version, int):
+            self._native.pin_step(version)
+        else:
+            self._native.pin(str(version))
+        return self.version()
+
+    def resume(self) -> Version:
+        """Serves the newest again, and those to come."""
+        self._native.resume()
+        return self.version()
+
+    @property
+    def held(self) -> bool:
+        """Whether rollback or pin holds a version."""
+        return bool(self._native.held())
+
+    def notify(self) -> None:
+        """A trainer beside it has committed something."""
+        self._native.notify()
+
+    def update(self) -> None:
+        """Looks for something new now. Only with follow=False."""
+        self._native.update()
+
+    def updates(self) -> List[Update]:
+        """What happened since the last call (the last 10,000)."""
+        return [Update(**event) for event in self._native.events()]
+
+    def stats(self) -> Dict[str, Any]:
+        """Counters: updates, refused, rows_applied, update_seconds, newest_step, reachable …"""
+        return dict(self._native.stats())
+
+    def close(self) -> None:
+        """Ends following."""
+        self._native.close()
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,343 @@
+// How a journal stays whole:
+//
+// 1. A segment is published by one create-only put of its header (and of records, when some wait),
+//    so it is there with a whole header or not at all, and of two openers one wins the number.
+// 2. Records are appended behind it. Each frame says up to which record the journal was durable
+// when
+//    it was written.
+// 3. Opening reads the last segment. Frames up to the highest such mark are durable. The whole
+// frames
+//    behind them may be on the disk or only in the kernel's memory, and after a failed sync a
+//    second one proves nothing: they are written again, into the new segment, whose header cuts
+//    them off the old one. So whatever a replay has shown once is durable before anybody acts on
+//    it.
+// 4. A failed write or sync condemns the segment: the same is done from memory.
+#include "journal/journal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/status_macros.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kSuffix = ".journal";
+constexpr std::size_t kMinDigits = 6;
+
+std::uint64_t NumberOf(std::string_view name) {
+  if (!name.ends_with(kSuffix)) return 0;
+  name.remove_suffix(kSuffix.size());
+  name.remove_prefix(std::min(name.size(), name.rfind('/') + 1));
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const bool whole = error == std::errc() && end == name.data() + name.size();
+  return whole && name.size() >= kMinDigits ? number : 0;
+}
+
+/// Segments are as large as their limit and one group more.
+constexpr std::uint64_t kMaxSegmentBytes = std::uint64_t{1} << 34;
+
+std::array<std::byte, 16> WriterId(IdSource* ids) {
+  const std::string uuid = ids->NewUuid();
+  const Hash128 hash = Xxh3Wide(std::as_bytes(std::span(uuid.data(), uuid.size())));
+  std::array<std::byte, 16> id{};
+  std::memcpy(id.data(), &hash.high, 8);
+  std::memcpy(id.data() + 8, &hash.low, 8);
+  return id;
+}
+
+}  // namespace
+
+Status JournalOptions::Validate() const {
+  if (store == nullptr || ids == nullptr) {
+    return InvalidArgumentError("journal: store and ids must be given");
+  }
+  if (segment_bytes == 0 || segment_bytes > kMaxSegmentBytes / 2) {
+    return InvalidArgumentError(
+        fmt::format("journal: segment_bytes {} must be from 1 to 8 GiB", segment_bytes));
+  }
+  return prefix.empty() ? InvalidArgumentError("journal: the prefix is empty")
+                        : ValidateObjectName(prefix).WithContext("journal");
+}
+
+Journal::Journal(Options options)
+    : options_(std::move(options)), appending_(FindAppending(options_.store)) {
+  header_.writer = WriterId(options_.ids);
+}
+
+Journal::~Journal() = default;
+
+Result<std::unique_ptr<Journal>> Journal::Open(Options options) {
+  RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<Journal> journal(new Journal(std::move(options)));
+  RETURN_IF_ERROR(journal->Recover().WithContext(
+      fmt::format("journal {}/{}", journal->options_.store->Describe(), journal->options_.prefix)));
+  return journal;
+}
+
+std::string Journal::NameOf(std::uint64_t number) const {
+  return fmt::format("{}/{:06}{}", options_.prefix, number, kSuffix);
+}
+
+Result<std::vector<std::uint64_t>> Journal::ListSegments() const {
+  ASSIGN_OR_RETURN(const Listing listing, options_.store->List(options_.prefix));
+  std::vector<std::uint64_t> numbers;
+  for (const ObjectInfo& object : listing.objects) {
+    if (const std::uint64_t number = NumberOf(object.name); number != 0) numbers.push_back(number);
+  }
+  std::ranges::sort(numbers);
+  for (std::size_t i = 1; i < numbers.size(); ++i) {
+    if (numbers[i] != numbers[i - 1] + 1) {
+      return CorruptionError(fmt::format("segment {} is missing", numbers[i - 1] + 1));
+    }
+  }
+  return numbers;
+}
+
+Status Journal::Recover() {
+  auto lock = options_.store->TryLock(options_.prefix + "/lock");
+  if (!lock.ok() && !lock.status().Is(Code::kUnimplemented)) {
+    return lock.status().WithContext("open it only once");
+  }
+  if (lock.ok()) lock_ = *std::move(lock);
+  RETURN_IF_ERROR(options_.store->Refresh(options_.prefix));
+  ASSIGN_OR_RETURN(const std::vector<std::uint64_t> numbers, ListSegments());
+  std::vector<Record> doubtful;
+  std::uint64_t durable = 0;
+  if (!numbers.empty()) {
+    ASSIGN_OR_RETURN(const std::string bytes,
+                     options_.store->Get(NameOf(numbers.back()), kMaxSegmentBytes));
+    ASSIGN_OR_RETURN(const SegmentContents last, ReadSegment(bytes, bytes.size(), true));
+    if (last.header.number != numbers.back()) {
+      return CorruptionError(fmt::format("segment {} lies under the name of segment {}",
+                                         last.header.number, numbers.back()));
+    }
+    torn_bytes_ = bytes.size() - last.valid_bytes;
+    durable = last.header.first_index - 1;
+    synced_bytes_ = kSegmentHeaderBytes;
+    for (std::size_t i = 0; i < last.frames.size(); ++i) {
+      const Frame& frame = last.frames[i];
+      if (frame.index <= last.durable) {
+        durable = frame.index;
+        synced_bytes_ = last.ends[i];
+      } else {
+        doubtful.push_back({.index = frame.index, .payload = std::string(frame.payload)});
+      }
+    }
+    header_.number = numbers.back();
+  }
+  RETURN_IF_ERROR(BeginSegment(doubtful, durable + 1));
+  MutexLock hold(&mu_);
+  last_ = written_ = synced_ = durable + doubtful.size();
+  return Status::Ok();
+}
+
+Status Journal::BeginSegment(std::span<const Record> records, std::uint64_t first_index) {
+  file_.reset();
+  SegmentHeader next{.writer = header_.writer,
+                     .number = header_.number + 1,
+                     .first_index = first_index,
+                     .previous_bytes = synced_bytes_};
+  std::string bytes = EncodeSegmentHeader(next);
+  for (const Record& record : records) {
+    AppendFrame(next, {record.index, records.back().index, record.payload}, &bytes);
+  }
+  const std::string name = NameOf(next.number);
+  Status created = options_.store->Create(name, bytes);
+  if (created.Is(Code::kAlreadyExists)) {
+    // Ours, when the answer to an earlier try was lost. A segment of ours with other records holds
+    // the beginning of these, because they stay in order until they are durable.
+    ASSIGN_OR_RETURN(const std::string there, options_.store->Get(name, kMaxSegmentBytes));
+    ASSIGN_OR_RETURN(const SegmentContents found, ReadSegment(there, there.size(), true));
+    if (found.header.writer != next.writer) {
+      return AbortedError(fmt::format("another process has opened the journal {}/{}",
+                                      options_.store->Describe(), options_.prefix));
+    }
+    if (there != bytes) {
+      header_ = found.header;
+      synced_bytes_ = kSegmentHeaderBytes;
+      return BeginSegment(records, first_index);
+    }
+    created = options_.store->SyncDirectory(options_.prefix, "journal segment");
+  }
+  RETURN_IF_ERROR(created);
+  header_ = next;
+  segment_bytes_ = synced_bytes_ = bytes.size();
+  if (appending_ == nullptr) return Status::Ok();
+  auto file = appending_->OpenAppend(name);
+  if (!file.ok()) {
+    synced_bytes_ = kSegmentHeaderBytes;  // the records stay in doubt and go into the next one
+    return file.status();
+  }
+  file_ = *std::move(file);
+  return Status::Ok();
+}
+
+Result<std::uint64_t> Journal::Append(std::string_view record, Durability level) {
+  return Append(std::span(&record, 1), level);
+}
+
+Result<std::uint64_t> Journal::Append(std::span<const std::string_view> records, Durability level) {
+  if (records.empty()) return InvalidArgumentError("journal: no record to append");
+  for (const std::string_view record : records) {
+    if (record.size() > kMaxFramePayload) {
+      return InvalidArgumentError(fmt::format("journal: a record of {} bytes; at most {} are taken",
+                                              record.size(), kMaxFramePayload));
+    }
+  }
+  MutexLock hold(&mu_);
+  RETURN_IF_ERROR(fenced_);
+  for (const std::string_view record : records) {
+    queued_.push_back({.index = ++last_, .payload = std::string(record)});
+  }
+  const std::uint64_t index = last_;
+  RETURN_IF_ERROR(Wait(index, level));
+  return index;
+}
+
+Status Journal::Sync() {
+  MutexLock hold(&mu_);
+  RETURN_IF_ERROR(fenced_);
+  return Wait(last_, Durability::kSynced);
+}
+
+Status Journal::Wait(std::uint64_t index, Durability level) {
+  const bool sync = level == Durability::kSynced;
+  bool tried = false;
+  while ((sync ? synced_ : written_) < index) {
+    if (tried && !outcome_.ok()) return outcome_;
+    if (!leading_) {
+      Lead(sync || sync_wanted_);
+      tried = true;
+      continue;
+    }
+    // Somebody is at it. What was queued before he began is in his round, the rest in the next.
+    sync_wanted_ = sync_wanted_ || sync;
+    const std::uint64_t round = rounds_;
+    while (leading_ && rounds_ == round) changed_.Wait(&mu_);
+    if (!outcome_.ok()) return outcome_;
+  }
+  return Status::Ok();
+}
+
+void Journal::Lead(bool sync) {
+  leading_ = true;
+  sync_wanted_ = false;
+  std::vector<Record> group(std::make_move_iterator(queued_.begin()),
+                            std::make_move_iterator(queued_.end()));
+  queued_.clear();
+  const std::uint64_t durable = synced_;
+  mu_.unlock();
+
+  std::string bytes;
+  for (const Record& record : group) unsynced_bytes_ += record.payload.size();
+  sync = sync || unsynced_bytes_ >= options_.max_unsynced_bytes;
+  const bool whole = file_ == nullptr || segment_bytes_ >= options_.segment_bytes;
+  const std::size_t before = unsynced_.size();
+  unsynced_.insert(unsynced_.end(), std::make_move_iterator(group.begin()),
+                   std::make_move_iterator(group.end()));
+  const std::uint64_t end = unsynced_.empty() ? durable : unsynced_.back().index;
+  Status status;
+  if (whole) {
+    // Also the way on after an error: everything in doubt goes into a new segment.
+    if (!unsynced_.empty()) status = BeginSegment(unsynced_, unsynced_.front().index);
+    sync = true;
+  } else {
+    for (std::size_t i = before; i < unsynced_.size(); ++i) {
+      AppendFrame(header_, {unsynced_[i].index, durable, unsynced_[i].payload}, &bytes);
+    }
+    if (!bytes.empty()) status = file_->Append(bytes);
+    if (status.ok() && sync) status = file_->Sync("journal records");
+    if (status.ok()) {
+      segment_bytes_ = file_->bytes();
+    } else {
+      file_.reset();
+    }
+  }
+  if (status.ok() && sync) {
+    unsynced_.clear();
+    unsynced_bytes_ = 0;
+    synced_bytes_ = segment_bytes_;
+  }
+
+  mu_.lock();
+  if (status.ok()) {
+    written_ = std::max(written_, end);
+    if (sync) synced_ = std::max(synced_, end);
+  }
+  if (status.Is(Code::kAborted)) fenced_ = status;
+  outcome_ = status;
+  leading_ = false;
+  ++rounds_;
+  changed_.NotifyAll();
+}
+
+Status Journal::Replay(std::uint64_t from, const Visitor& visit) {
+  ASSIGN_OR_RETURN(const std::vector<std::uint64_t> numbers, ListSegments());
+  std::uint64_t newest = 0;
+  {
+    MutexLock hold(&mu_);
+    newest = written_;
+  }
+  std::string current;
+  std::uint64_t expected = 0;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const bool last = i + 1 == numbers.size();
+    if (i == 0) {
+      ASSIGN_OR_RETURN(current, options_.store->Get(NameOf(numbers[i]), kMaxSegmentBytes));
+    }
+    std::string next;
+    std::uint64_t limit = current.size();
+    if (!last) {
+      ASSIGN_OR_RETURN(next, options_.store->Get(NameOf(numbers[i + 1]), kMaxSegmentBytes));
+      ASSIGN_OR_RETURN(const SegmentHeader header, DecodeSegmentHeader(next));
+      limit = header.previous_bytes;
+    }
+    ASSIGN_OR_RETURN(const SegmentContents contents, ReadSegment(current, limit, last));
+    if (expected != 0 && contents.header.first_index != expected) {
+      return CorruptionError(fmt::format("journal: segment {} begins with record {} instead of {}",
+                                         numbers[i], contents.header.first_index, expected));
+    }
+    for (const Frame& frame : contents.frames) {
+      if (frame.index < from || frame.index > newest) continue;
+      RETURN_IF_ERROR(visit(frame.index, frame.payload));
+    }
+    expected = contents.header.first_index + contents.frames.size();
+    current = std::move(next);
+  }
+  return Status::Ok();
+}
+
+Status Journal::DropBefore(std::uint64_t index) {
+  ASSIGN_OR_RETURN(const std::vector<std::uint64_t> numbers, ListSegments());
+  // A segment may go when the next one begins at or below `index`; oldest first, so that a crash
+  // leaves no gap.
+  for (std::size_t i = 0; i + 1 < numbers.size(); ++i) {
+    ASSIGN_OR_RETURN(auto reader, options_.store->OpenReader(NameOf(numbers[i + 1])));
+    std::string head(kSegmentHeaderBytes, '\0');
+    RETURN_IF_ERROR(reader->Read(0, std::as_writable_bytes(std::span(head))));
+    ASSIGN_OR_RETURN(const SegmentHeader header, DecodeSegmentHeader(head));
+    if (header.first_index > index) break;
+    RETURN_IF_ERROR(options_.store->Delete(NameOf(numbers[i])));
+    RETURN_IF_ERROR(options_.store->SyncNames(options_.prefix, "dropped segment"));
+  }
+  return Status::Ok();
+}
+
+std::uint64_t Journal::last_index() const {
+  MutexLock hold(&mu_);
+  return last_;
+}
+
+std::uint64_t Journal::durable_index() const {
+  MutexLock hold(&mu_);
+  return synced_;
+}
+
+}  // namespace cairn

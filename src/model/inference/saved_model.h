@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/inference.h>
+
+#include "base/checksum.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/checkpoint_path.h"
+#include "model/inference/runtime.h"
+
+namespace cairn {
+
+/// A saved inference model whose files are open and were compared with their checksums.
+struct OpenSave {
+  PlacedCheckpoint placed;
+  std::unique_ptr<OpenCheckpoint> files;
+  ModelSignature signature;
+  Hash128 graph;  // of model.onnx
+  CheckpointInfo info;
+
+  std::string model_path() const;
+};
+
+/// `path`: a directory of saves (its latest), or one checkpoint's directory.
+Result<OpenSave> OpenAndVerify(const std::string& path);
+
+/// All weights of params.safetensors.
+Result<std::vector<Runtime::Weight>> ReadWeights(const OpenSave& save);
+
+/// InvalidArgument, naming the feed, when it is not as the signature wants it.
+Status CheckFeed(const TensorSignature& wanted, const FeedTensor& feed);
+
+/// InvalidArgument, naming a feed that the signature does not have.
+Status UnknownFeed(const ModelSignature& signature, const std::map<std::string, FeedTensor>& feeds);
+
+}  // namespace cairn

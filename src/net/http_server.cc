@@ -1,0 +1,563 @@
+#include "net/http_server.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <restinio/all.hpp>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/thread_annotations.h"
+#include "net/http_routes.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kMaxStreamBacklog = 4u << 20;
+constexpr std::string_view kUnixPrefix = "unix:";
+
+struct Traits
+    : restinio::traits_t<
+          restinio::asio_timer_manager_t, restinio::null_logger_t,
+          std::function<restinio::request_handling_status_t(restinio::request_handle_t)>> {
+  static constexpr bool use_connection_count_limiter = true;
+};
+using Server = restinio::http_server_t<Traits>;
+using Chunked = restinio::response_builder_t<restinio::chunked_output_t>;
+
+std::string LowerCase(std::string_view text) {
+  std::string out(text);
+  std::ranges::transform(out, out.begin(), [](unsigned char c) {
+    return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  });
+  return out;
+}
+
+restinio::http_status_line_t StatusLine(int status) {
+  std::string reason = "Status";
+  switch (status) {
+    case 200:
+      reason = "OK";
+      break;
+    case 201:
+      reason = "Created";
+      break;
+    case 400:
+      reason = "Bad Request";
+      break;
+    case 401:
+      reason = "Unauthorized";
+      break;
+    case 404:
+      reason = "Not Found";
+      break;
+    case 409:
+      reason = "Conflict";
+      break;
+    case 412:
+      reason = "Precondition Failed";
+      break;
+    case 413:
+      reason = "Payload Too Large";
+      break;
+    case 500:
+      reason = "Internal Server Error";
+      break;
+    case 503:
+      reason = "Service Unavailable";
+      break;
+    default:
+      break;
+  }
+  return {restinio::http_status_code_t{static_cast<std::uint16_t>(status)}, reason};
+}
+
+/// What replies that outlive the server must not touch.
+struct Shared {
+  Mutex mu;
+  CondVar changed;
+  bool stopped GUARDED_BY(mu) = false;
+  int calling GUARDED_BY(mu) = 0;  // threads inside RESTinio on behalf of a reply
+  int sending GUARDED_BY(mu) = 0;  // answers that are not on the wire yet
+  std::set<HttpReply::State*> waiting GUARDED_BY(mu);
+  std::set<HttpStream::State*> streams GUARDED_BY(mu);
+};
+
+/// A call into RESTinio. None begins after the server stopped, and it is not taken apart before the
+/// last one is over. No lock is held meanwhile that a handler needs: RESTinio may run the next
+/// request of the connection inside the call.
+class Call {
+ public:
+  explicit Call(Shared* shared) : shared_(shared) {
+    MutexLock hold(&shared_->mu);
+    allowed_ = !shared_->stopped;
+    if (allowed_) ++shared_->calling;
+  }
+  ~Call() {
+    if (!allowed_) return;
+    MutexLock hold(&shared_->mu);
+    --shared_->calling;
+    shared_->changed.NotifyAll();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  bool allowed() const { return allowed_; }
+
+ private:
+  Shared* const shared_;
+  bool allowed_ = false;
+};
+
+Result<int> ListenUnix(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return InvalidArgumentError(
+        fmt::format("http server: the socket's path \"{}\" has {} bytes; 1 to {} are possible",
+                    path, path.size(), sizeof address.sun_path - 1));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  auto* const raw = reinterpret_cast<sockaddr*>(&address);
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return InternalError(fmt::format("http server: socket: {}", strerror(errno)));
+  const bool lives = connect(probe, raw, sizeof address) == 0;
+  const bool refused = !lives && errno == ECONNREFUSED;
+  close(probe);
+  if (lives) {
+    return UnavailableError(fmt::format("http server: somebody listens on \"{}\"", path));
+  }
+  if (refused) unlink(path.c_str());  // what a killed server left
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return InternalError(fmt::format("http server: socket: {}", strerror(errno)));
+  // Before it has a name nobody can connect, so the mode is right from the first moment on.
+  fchmod(fd, 0600);
+  if (bind(fd, raw, sizeof address) != 0 || chmod(path.c_str(), 0600) != 0) {
+    const int error = errno;
+    close(fd);
+    const std::string message = fmt::format("http server: bind \"{}\": {}", path, strerror(error));
+    return error == EADDRINUSE ? UnavailableError(message) : InvalidArgumentError(message);
+  }
+  return fd;
+}
+
+}  // namespace
+
+std::string_view ServerRequest::Header(std::string_view name) const {
+  for (const HttpHeader& header : headers) {
+    if (header.name == name) return header.value;
+  }
+  return {};
+}
+
+std::string_view ServerRequest::BearerToken() const {
+  std::string_view value = Header("authorization");
+  constexpr std::string_view kBearer = "Bearer ";
+  if (!value.starts_with(kBearer)) return {};
+  value.remove_prefix(kBearer.size());
+  return value;
+}
+
+std::string_view ServerRequest::Query(std::string_view name) const {
+  const auto found = query.find(name);
+  return found == query.end() ? std::string_view() : std::string_view(found->second);
+}
+
+ServerResponse ErrorResponse(int status, std::string_view code, std::string_view message) {
+  const nlohmann::json body = {
+      {"code", code}, {"message", message}, {"details", nlohmann::json::object()}};
+  return {.status = status,
+          .body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+          .content_type = "application/json",
+          .headers = {}};
+}
+
+Status HttpServerOptions::Validate() const {
+  if (threads < 1 || threads > 64) {
+    return InvalidArgumentError(fmt::format("http server: threads {} must be 1 to 64", threads));
+  }
+  if (max_connections < 1) {
+    return InvalidArgumentError("http server: max_connections must be positive");
+  }
+  if (!listen.starts_with(kUnixPrefix) && listen.rfind(':') == std::string::npos) {
+    return InvalidArgumentError(
+        fmt::format("http server: \"{}\" is neither host:port nor unix:/path", listen));
+  }
+  return Status::Ok();
+}
+
+/// The connection that waits for an answer; let go when the server stops.
+class HttpReply::State {
+ public:
+  State(std::shared_ptr<Shared> shared, restinio::request_handle_t request)
+      : shared_(std::move(shared)), request_(std::move(request)) {
+    MutexLock hold(&shared_->mu);
+    if (shared_->stopped) {
+      request_.reset();
+    } else {
+      shared_->waiting.insert(this);
+    }
+  }
+  ~State() { Send(ErrorResponse(500, "internal", "the request was not answered")); }
+
+  void Send(ServerResponse response) {
+    const Call call(shared_.get());
+    const restinio::request_handle_t request = Take();
+    if (request == nullptr || !call.allowed()) return;
+    {
+      MutexLock hold(&shared_->mu);
+      ++shared_->sending;
+    }
+    try {
+      auto out = request->create_response(StatusLine(response.status));
+      out.append_header(restinio::http_field::content_type, response.content_type);
+      for (const HttpHeader& header : response.headers) {
+        out.append_header(header.name, header.value);
+      }
+      if (!request->header().should_keep_alive()) out.connection_close();
+      out.set_body(std::move(response.body));
+      out.done([shared = shared_](const auto&) { Sent(shared.get()); });
+    } catch (const std::exception& e) {
+      Sent(shared_.get());
+      LogWarning(fmt::format("http server: an answer was not sent: {}", e.what()));
+    }
+  }
+
+  restinio::request_handle_t Take() {
+    MutexLock hold(&shared_->mu);
+    shared_->waiting.erase(this);
+    return std::exchange(request_, nullptr);
+  }
+  void Drop() { request_.reset(); }
+  const std::shared_ptr<Shared>& shared() const { return shared_; }
+
+ private:
+  static void Sent(Shared* shared) {
+    MutexLock hold(&shared->mu);
+    --shared->sending;
+    shared->changed.NotifyAll();
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  restinio::request_handle_t request_;  // guarded by shared_->mu
+};
+
+class HttpStream::State {
+ public:
+  explicit State(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  ~State() {
+    End();
+    MutexLock hold(&shared_->mu);
+    shared_->streams.erase(this);
+  }
+
+  void Begin(const restinio::request_handle_t& request, int status, std::string content_type,
+             const std::vector<HttpHeader>& headers) {
+    const Call call(shared_.get());
+    if (request == nullptr || !call.allowed()) return;
+    {
+      MutexLock hold(&shared_->mu);
+      shared_->streams.insert(this);
+    }
+    MutexLock hold(&mu_);
+    try {
+      out_.emplace(request->create_response<restinio::chunked_output_t>(StatusLine(status)));
+      out_->append_header(restinio::http_field::content_type, std::move(content_type));
+      for (const HttpHeader& header : headers) out_->append_header(header.name, header.value);
+      out_->flush();
+    } catch (const std::exception& e) {
+      out_.reset();
+      LogWarning(fmt::format("http server: a stream was not begun: {}", e.what()));
+    }
+  }
+
+  bool Write(std::string bytes) {
+    const Call call(shared_.get());
+    if (!call.allowed()) return false;
+    MutexLock hold(&mu_);
+    if (!out_.has_value() || *gone_) return false;
+    const std::uint64_t size = bytes.size();
+    if (*backlog_ + size > kMaxStreamBacklog) {
+      out_.reset();  // without the last chunk: the client sees that it was cut
+      return false;
+    }
+    try {
+      *backlog_ += size;
+      out_->append_chunk(std::move(bytes));
+      out_->flush([gone = gone_, backlog = backlog_, size](const auto& error) {
+        *backlog -= size;
+        if (error) *gone = true;
+      });
+    } catch (const std::exception&) {
+      out_.reset();
+      return false;
+    }
+    return true;
+  }
+
+  void End() {
+    const Call call(shared_.get());
+    if (!call.allowed()) return;
+    MutexLock hold(&mu_);
+    if (!out_.has_value()) return;
+    try {
+      out_->done();
+    } catch (const std::exception&) {
+      *gone_ = true;
+    }
+    out_.reset();
+  }
+  bool open() {
+    MutexLock hold(&mu_);
+    return out_.has_value() && !*gone_;
+  }
+  void Drop() {
+    MutexLock hold(&mu_);
+    out_.reset();
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  Mutex mu_;
+  std::optional<Chunked> out_ GUARDED_BY(mu_);
+  // Shared with RESTinio's callbacks, which come on its threads and may come late.
+  const std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
+  const std::shared_ptr<std::atomic<std::uint64_t>> backlog_ =
+      std::make_shared<std::atomic<std::uint64_t>>(0);
+};
+
+bool HttpStream::Write(std::string bytes) { return state_->Write(std::move(bytes)); }
+void HttpStream::End() { state_->End(); }
+bool HttpStream::open() const { return state_->open(); }
+
+void HttpReply::Send(ServerResponse response) const { state_->Send(std::move(response)); }
+
+HttpStream HttpReply::Stream(int status, std::string content_type,
+                             std::vector<HttpHeader> headers) const {
+  auto state = std::make_shared<HttpStream::State>(state_->shared());
+  state->Begin(state_->Take(), status, std::move(content_type), headers);
+  return HttpStream(std::move(state));
+}
+
+class HttpServer::Impl {
+ public:
+  Impl(Options options, HttpRoutes routes)
+      : options_(std::move(options)), routes_(std::move(routes)) {}
+  ~Impl() { Stop(); }
+
+  Status Start();
+  void Stop();
+
+  std::string url_;
+  std::uint16_t port_ = 0;
+
+ private:
+  restinio::request_handling_status_t Handle(restinio::request_handle_t request) noexcept;
+  void Dispatch(const restinio::request_handle_t& request);
+
+  const Options options_;
+  const HttpRoutes routes_;
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  std::string socket_path_;
+  asio::io_context io_;
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_;
+  std::unique_ptr<Server> server_;
+  std::vector<std::jthread> threads_;
+  bool running_ = false;
+};
+
+Status HttpServer::Impl::Start() {
+  int unix_fd = -1;
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  if (options_.listen.starts_with(kUnixPrefix)) {
+    const std::string path = options_.listen.substr(kUnixPrefix.size());
+    ASSIGN_OR_RETURN(unix_fd, ListenUnix(path));
+    socket_path_ = path;
+  } else {
+    const std::size_t colon = options_.listen.rfind(':');
+    host = options_.listen.substr(0, colon);
+    if (host == "localhost") host = "127.0.0.1";
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    const std::string digits = options_.listen.substr(colon + 1);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+    if (error != std::errc() || end != digits.data() + digits.size()) {
+      return InvalidArgumentError(
+          fmt::format("http server: \"{}\" has no port number", options_.listen));
+    }
+  }
+  bool address_is_v6 = false;
+  try {
+    const auto address = asio::ip::make_address(host);
+    address_is_v6 = address.is_v6();
+    server_ = std::make_unique<Server>(restinio::external_io_context(io_), [&](auto& settings) {
+      settings.protocol(address.is_v6() ? asio::ip::tcp::v6() : asio::ip::tcp::v4())
+          .address(host)
+          .port(port)
+          .max_parallel_connections(static_cast<std::size_t>(options_.max_connections))
+          .concurrent_accepts_count(4)
+          .max_pipelined_requests(4)
+          .incoming_http_msg_limits(restinio::incoming_http_msg_limits_t{}
+                                        .max_url_size(8192)
+                                        .max_field_name_size(256)
+                                        .max_field_value_size(16384)
+                                        .max_field_count(100)
+                                        .max_body_size(options_.max_body_bytes))
+          .read_next_http_message_timelimit(options_.client_timeout)
+          .write_http_response_timelimit(options_.client_timeout)
+          .handle_request_timeout(options_.answer_timeout)
+          .acceptor_options_setter([](restinio::acceptor_options_t& acceptor) {
+            acceptor.set_option(asio::ip::tcp::acceptor::reuse_address(true));
+          })
+          .acceptor_post_bind_hook([&](asio::ip::tcp::acceptor& acceptor) {
+            if (unix_fd >= 0) {
+              // asio looks at the family of no socket that it is given, and RESTinio only accepts,
+              // reads and writes: the listener is exchanged before it listens.
+              acceptor.close();
+              acceptor.assign(asio::ip::tcp::v4(), unix_fd);
+              unix_fd = -1;
+              return;
+            }
+            port = acceptor.local_endpoint().port();
+          })
+          .request_handler(
+              [this](restinio::request_handle_t request) { return Handle(std::move(request)); });
+    });
+    server_->open_sync();
+  } catch (const std::exception& e) {
+    if (unix_fd >= 0) close(unix_fd);
+    server_.reset();
+    return UnavailableError(
+        fmt::format("http server: cannot listen on {}: {}", options_.listen, e.what()));
+  }
+  port_ = socket_path_.empty() ? port : 0;
+  url_ =
+      socket_path_.empty()
+          ? fmt::format(fmt::runtime(address_is_v6 ? "http://[{}]:{}" : "http://{}:{}"), host, port)
+          : options_.listen;
+  work_.emplace(io_.get_executor());
+  running_ = true;
+  for (int i = 0; i < options_.threads; ++i) {
+    threads_.emplace_back([this] {
+      while (true) {
+        try {
+          io_.run();
+          return;
+        } catch (const std::exception& e) {
+          LogWarning(fmt::format("http server: {}", e.what()));
+        }
+      }
+    });
+  }
+  return Status::Ok();
+}
+
+void HttpServer::Impl::Stop() {
+  if (!running_) return;
+  running_ = false;
+  std::atomic<bool> closed{false};
+  server_->close_async(
+      [&] {
+        closed = true;
+        closed.notify_all();
+      },
+      [&](std::exception_ptr) {
+        closed = true;
+        closed.notify_all();
+      });
+  closed.wait(false);
+  {
+    MutexLock hold(&shared_->mu);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    while (shared_->sending > 0 && std::chrono::steady_clock::now() < until) {
+      shared_->changed.WaitFor(&shared_->mu, std::chrono::milliseconds(20));
+    }
+    shared_->stopped = true;
+    while (shared_->calling > 0) shared_->changed.Wait(&shared_->mu);
+  }
+  work_.reset();
+  io_.stop();
+  threads_.clear();
+  {
+    MutexLock hold(&shared_->mu);
+    for (HttpReply::State* reply : shared_->waiting) reply->Drop();
+    for (HttpStream::State* stream : shared_->streams) stream->Drop();
+    shared_->waiting.clear();
+    shared_->streams.clear();
+  }
+  server_.reset();
+  if (!socket_path_.empty()) unlink(socket_path_.c_str());
+}
+
+restinio::request_handling_status_t HttpServer::Impl::Handle(
+    restinio::request_handle_t request) noexcept {
+  try {
+    Dispatch(request);
+    return restinio::request_accepted();
+  } catch (const std::exception& e) {
+    LogError(fmt::format("http server: a handler threw: {}", e.what()));
+  } catch (...) {
+    LogError("http server: a handler threw");
+  }
+  return restinio::request_accepted();
+}
+
+void HttpServer::Impl::Dispatch(const restinio::request_handle_t& handle) {
+  HttpReply reply(std::make_shared<HttpReply::State>(shared_, handle));
+  const auto& header = handle->header();
+  ServerRequest request;
+  request.method = header.method().c_str();
+  const std::string_view path(header.path().data(), header.path().size());
+  HttpRoutes::Match match = routes_.Find(request.method, path);
+  if (match.route == nullptr) {
+    return reply.Send(match.known_path
+                          ? ErrorResponse(405, "method_not_allowed",
+                                          fmt::format("{} is not possible here", request.method))
+                          : ErrorResponse(404, "not_found", "there is no such path"));
+  }
+  if (handle->body().size() > match.route->max_body_bytes) {
+    return reply.Send(
+        ErrorResponse(413, "too_large",
+                      fmt::format("the body has {} bytes; at most {} are taken here",
+                                  handle->body().size(), match.route->max_body_bytes)));
+  }
+  DecodePercent(path, false, &request.path);
+  request.params = std::move(match.params);
+  request.query = DecodeQuery({header.query().data(), header.query().size()});
+  header.for_each_field([&](const auto& field) {
+    request.headers.push_back(
+        {LowerCase({field.name().data(), field.name().size()}), std::string(field.value())});
+  });
+  request.body = handle->body();
+  match.route->handler(request, std::move(reply));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() = default;
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
+                                                      std::vector<HttpRoute> routes) {
+  RETURN_IF_ERROR(options.Validate());
+  ASSIGN_OR_RETURN(HttpRoutes table, HttpRoutes::Make(std::move(routes)));
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(table));
+  RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+const std::string& HttpServer::url() const { return impl_->url_; }
+std::uint16_t HttpServer::port() const { return impl_->port_; }
+void HttpServer::Stop() { impl_->Stop(); }
+
+}  // namespace cairn

@@ -1,0 +1,132 @@
+#include "serving/directory_watch.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "checkpoint/names.h"
+
+namespace cairn::serving {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint32_t kEvents =
+    IN_CREATE | IN_MOVED_TO | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
+
+/// Files of rows and variables come and go all the time; only these change what counts.
+bool Matters(std::string_view name) {
+  return name == names::kManifest || name == names::kRepository || name.ends_with(".seal.json");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DirectoryWatch>> DirectoryWatch::Open(std::string path) {
+  const int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake < 0) {
+    return ResourceExhaustedError(std::string("eventfd: ") + std::strerror(errno));
+  }
+  // Without inotify (a limit of the system, an odd file system) there is still the timeout.
+  const int events = path.empty() ? -1 : inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  return std::unique_ptr<DirectoryWatch>(new DirectoryWatch(std::move(path), events, wake));
+}
+
+DirectoryWatch::~DirectoryWatch() {
+  if (events_ >= 0) close(events_);
+  close(wake_);
+}
+
+bool DirectoryWatch::Add(const std::string& directory) {
+  const int number = inotify_add_watch(events_, directory.c_str(), kEvents);
+  if (number < 0) return false;
+  watched_[number] = directory;
+  return true;
+}
+
+void DirectoryWatch::Arm() {
+  if (events_ < 0) return;
+  if (!Add(path_)) {
+    // Not there yet, or gone: its parent tells when it appears.
+    Add(fs::path(path_).parent_path().string());
+    return;
+  }
+  std::error_code unknown;
+  for (fs::directory_iterator it(path_, unknown), end; !unknown && it != end;
+       it.increment(unknown)) {
+    if (it->is_directory(unknown)) Add(it->path().string());
+  }
+}
+
+bool DirectoryWatch::ReadEvents() {
+  bool matters = false;
+  alignas(inotify_event) char buffer[16384];
+  for (;;) {
+    const ssize_t got = read(events_, buffer, sizeof(buffer));
+    if (got <= 0) return matters;
+    for (ssize_t at = 0; at < got;) {
+      inotify_event event;
+      std::memcpy(&event, buffer + at, sizeof(event));
+      const char* begin = buffer + at + sizeof(event);
+      const std::string name(begin, strnlen(begin, event.len));
+      at += static_cast<ssize_t>(sizeof(event) + event.len);
+      const auto it = watched_.find(event.wd);
+      if ((event.mask & IN_Q_OVERFLOW) != 0) matters = true;
+      if (it == watched_.end()) continue;
+      const std::string directory = it->second;
+      if ((event.mask & IN_IGNORED) != 0) {
+        watched_.erase(it);
+        continue;
+      }
+      if ((event.mask & (IN_DELETE_SELF | IN_MOVE_SELF)) != 0) {
+        matters |= directory == path_;
+        if ((event.mask & IN_MOVE_SELF) != 0) inotify_rm_watch(events_, event.wd);
+        continue;
+      }
+      if (directory == path_ && (event.mask & IN_ISDIR) != 0 && (event.mask & IN_DELETE) == 0) {
+        // A new checkpoint: it may have been committed before the watch was there.
+        std::error_code unknown;
+        const std::string made = directory + "/" + name;
+        if (Add(made) && fs::exists(made + "/" + std::string(names::kManifest), unknown)) {
+          matters = true;
+        }
+        continue;
+      }
+      const bool appeared = directory != path_ && (directory + "/" + name) == path_;
+      matters |= appeared || Matters(name);
+    }
+  }
+}
+
+void DirectoryWatch::Wait(std::chrono::nanoseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        end - std::chrono::steady_clock::now());
+    pollfd fds[2] = {{wake_, POLLIN, 0}, {events_, POLLIN, 0}};
+    const int timeout_ms = left.count() < 0 ? 0 : static_cast<int>(left.count()) + 1;
+    const int ready = poll(fds, events_ < 0 ? 1 : 2, timeout_ms);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return;
+    if ((fds[0].revents & POLLIN) != 0) {
+      std::uint64_t count = 0;
+      (void)!read(wake_, &count, sizeof(count));
+      return;
+    }
+    if (ReadEvents()) return;
+  }
+}
+
+void DirectoryWatch::Wake() {
+  const std::uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof(one));
+}
+
+}  // namespace cairn::serving

@@ -1,0 +1,387 @@
+#include "serving/follower.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "checkpoint/names.h"
+#include "checkpoint/restore.h"
+#include "format/records.h"
+#include "serving/test_versions.h"
+#include "serving/test_writer.h"
+#include "storage/local/temp_directory.h"
+#include "storage/open_store.h"
+
+namespace cairn::serving {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Kind = UpdateReport::Kind;
+
+constexpr std::uint32_t kDim = 4;
+
+/// Keeps the dense number of a version, and refuses what a test says.
+class NumberLoader final : public DenseLoader {
+ public:
+  struct Number final : Dense {
+    float value = 0;
+  };
+  Result<std::shared_ptr<const Dense>> Load(Store* store, OpenCheckpoint* checkpoint,
+                                            const std::shared_ptr<const Dense>&) override {
+    auto number = std::make_shared<Number>();
+    RestoreRequest request;
+    request.into = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &number->value}};
+    const auto restored = RestoreCheckpoint(store, checkpoint, request, "rank_0", {});
+    if (!restored.ok()) return restored.status();
+    return std::shared_ptr<const Dense>(number);
+  }
+  Status Probe(const Versions::Snapshot& snapshot) override {
+    if (Of(snapshot) != refused) return Status::Ok();
+    return FailedPreconditionError("the probe is out of its range");
+  }
+  static float Of(const Versions::Snapshot& snapshot) {
+    return static_cast<const Number*>(snapshot.dense())->value;
+  }
+  float refused = -1;
+};
+
+class FollowerTest : public ::testing::Test {
+ protected:
+  void Follow(FollowerOptions options = {}) {
+    options.repository = path_;
+    follower_ = Follower::Open(options, &versions_, &dense_, [this](const UpdateReport& report) {
+                  const std::lock_guard lock(mutex_);
+                  reports_.push_back(report);
+                  changed_.notify_all();
+                }).value();
+  }
+  /// What is served, with its step as -2; empty: nothing is.
+  RowMap Served() {
+    const Versions::Snapshot snapshot = versions_.Acquire();
+    if (!snapshot) return {};
+    RowMap rows = ReadAll(snapshot, 0, 50, kDim);
+    rows[-2] = static_cast<float>(snapshot.facts().step);
+    EXPECT_EQ(NumberLoader::Of(snapshot), rows[-2]) << "dense and rows are of one checkpoint";
+    return rows;
+  }
+  RowMap Look() {
+    const Status looked = follower_->Look();
+    EXPECT_TRUE(looked.ok()) << looked.ToString();
+    return Served();
+  }
+  int Count(Kind kind) {
+    const std::lock_guard lock(mutex_);
+    int count = 0;
+    for (const UpdateReport& report : reports_) count += report.kind == kind;
+    return count;
+  }
+  UpdateReport Last() {
+    const std::lock_guard lock(mutex_);
+    return reports_.back();
+  }
+  bool WaitForStep(std::int64_t step) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] {
+      return !reports_.empty() && reports_.back().kind == Kind::kApplied &&
+             reports_.back().step == step;
+    });
+  }
+  static void Flip(const std::string& file) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(-1, std::ios::end);
+    const char byte = static_cast<char>(stream.get() ^ 1);
+    stream.seekp(-1, std::ios::end);
+    stream.put(byte);
+  }
+  static std::string RowsOf(const CheckpointInfo& info) {
+    return info.path + "/__lookup_table__/rank_0.safetensors";
+  }
+
+  TempDirectory directory_;
+  const std::string path_ = directory_ / "run";
+  Versions versions_{{{.name = "t", .dim = kDim, .dtype = DType::kF32, .default_value = -1}},
+                     {.keep = 3}};
+  NumberLoader dense_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<UpdateReport> reports_;
+  std::unique_ptr<Follower> follower_;
+};
+
+class FollowsEveryKind : public FollowerTest, public ::testing::WithParamInterface<int> {
+ protected:
+  TestWriter::Options Options() const {
+    TestWriter::Options options;
+    options.chain = GetParam() % 2 == 0 ? SaveKind::kCumulative : SaveKind::kConsecutive;
+    options.rows.compress_keys = GetParam() / 2 == 1;
+    options.rows.quantize = GetParam() / 2 == 2;
+    return options;
+  }
+};
+
+TEST_P(FollowsEveryKind, FullsIncrementsDeletionsAndNewBases) {
+  TestWriter writer(path_, Options());
+  writer.Set({1, 2, 3}, 1).Full(1);
+  writer.Set({2}, 2).Increment(2);
+  Follow();
+  EXPECT_EQ(Look(), (RowMap{{-2, 2}, {1, 1}, {2, 2}, {3, 1}})) << "a full one and its increment";
+  EXPECT_TRUE(Last().full);
+  writer.Set({4}, 3).Erase({1}).Increment(3);
+  EXPECT_EQ(Look(), (RowMap{{-2, 3}, {2, 2}, {3, 1}, {4, 3}}));
+  EXPECT_FALSE(Last().full);
+  writer.Set({1}, 4).Increment(4);
+  writer.Set({5}, 5).Increment(5);
+  EXPECT_EQ(Look(), (RowMap{{-2, 5}, {1, 4}, {2, 2}, {3, 1}, {4, 3}, {5, 5}})) << "two at once";
+  EXPECT_FALSE(Last().full);
+  writer.Set({5}, 6).Erase({2}).Full(6);
+  EXPECT_EQ(Look(), (RowMap{{-2, 6}, {1, 4}, {3, 1}, {4, 3}, {5, 6}}));
+  EXPECT_TRUE(Last().full);
+  EXPECT_EQ(Last().changed, 2u) << "rows that are equal are not stored again";
+  writer.Set({3}, 7).Increment(7);
+  EXPECT_EQ(Look(), (RowMap{{-2, 7}, {1, 4}, {3, 7}, {4, 3}, {5, 6}}));
+  EXPECT_FALSE(Last().full);
+  EXPECT_EQ(Look(), Served());
+  EXPECT_EQ(follower_->stats().applied, 5u) << "nothing new, nothing done";
+}
+
+INSTANTIATE_TEST_SUITE_P(Chains, FollowsEveryKind, ::testing::Range(0, 6));
+
+TEST_F(FollowerTest, NothingYetIsNoErrorForLong) {
+  Follow();
+  EXPECT_EQ(follower_->Look().code(), Code::kNotFound);
+  EXPECT_EQ(follower_->Look().code(), Code::kNotFound);
+  EXPECT_EQ(Count(Kind::kUnreachable), 1) << "reported once";
+  TestWriter writer(path_);
+  writer.Set({1}, 1).Full(1);
+  EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}}));
+}
+
+TEST_F(FollowerTest, IsWokenByACommit) {
+  Follow({.poll = std::chrono::hours(1)});
+  follower_->Start();
+  TestWriter writer(path_);
+  for (int step = 1; step <= 10; ++step) {
+    writer.Set({step % 3}, static_cast<float>(step));
+    step % 4 == 1 ? writer.Full(step) : writer.Increment(step);
+    ASSERT_TRUE(WaitForStep(step)) << step;
+  }
+  EXPECT_EQ(Served(), (RowMap{{-2, 10}, {0, 9}, {1, 10}, {2, 8}}));
+}
+
+TEST_F(FollowerTest, ADamagedIncrementIsRefusedOnceAndTheNextGoodOneIsTaken) {
+  TestWriter writer(path_);
+  writer.Set({1, 2}, 1).Full(1);
+  Follow();
+  Look();
+  const CheckpointInfo bad = writer.Set({1}, 2).Increment(2);
+  Flip(RowsOf(bad));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}, {2, 1}})) << "the old one";
+  EXPECT_EQ(Count(Kind::kRefused), 1);
+  EXPECT_EQ(Last().id, bad.id);
+  writer.Set({2}, 3).Increment(3);
+  EXPECT_EQ(Look(), (RowMap{{-2, 3}, {1, 2}, {2, 3}}))
+      << "it holds all that changed since the full";
+  EXPECT_FALSE(Last().full);
+}
+
+TEST_F(FollowerTest, AfterABrokenChainTheNextFullIsTaken) {
+  TestWriter::Options options;
+  options.chain = SaveKind::kConsecutive;
+  TestWriter writer(path_, options);
+  writer.Set({1, 2}, 1).Full(1);
+  Follow();
+  Look();
+  const CheckpointInfo lost = writer.Set({1}, 2).Increment(2);
+  writer.Set({2}, 3).Increment(3);
+  fs::remove_all(lost.path);
+  EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}, {2, 1}}));
+  Look();
+  EXPECT_EQ(Count(Kind::kPassedOver), 1);
+  EXPECT_THAT(Last().message, HasSubstr("which is not there"));
+  writer.Full(4);
+  EXPECT_EQ(Look(), (RowMap{{-2, 4}, {1, 2}, {2, 3}}));
+}
+
+TEST_F(FollowerTest, AHalfWrittenCheckpointIsNoUpdate) {
+  TestWriter writer(path_);
+  writer.Set({1}, 1).Full(1);
+  Follow();
+  Look();
+  const CheckpointInfo half = writer.Set({1}, 2).Increment(2);
+  fs::resize_file(RowsOf(half), fs::file_size(RowsOf(half)) / 2);
+  EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}}));
+  EXPECT_EQ(Count(Kind::kRefused), 1);
+  const CheckpointInfo torn = writer.Increment(3);
+  fs::resize_file(torn.path + "/manifest.json", 100);
+  EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}}));
+  EXPECT_EQ(Count(Kind::kRefused), 2);
+}
+
+TEST_F(FollowerTest, NaNAndTheProbeKeepAnUpdateFromBeingSeen) {
+  TestWriter writer(path_);
+  writer.Set({1, 2}, 1).Full(1);
+  Follow();
+  Look();
+  writer.Set({2}, std::numeric_limits<float>::quiet_NaN()).Increment(2);
+  EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}, {2, 1}}));
+  EXPECT_EQ(Count(Kind::kRefused), 1);
+  EXPECT_THAT(Last().message, HasSubstr("key 2 has NaN"));
+  writer.Set({2}, 3).Increment(3);
+  EXPECT_EQ(Look(), (RowMap{{-2, 3}, {1, 1}, {2, 3}})) << "mended";
+  dense_.refused = 4;
+  writer.Set({1}, 4).Increment(4);
+  EXPECT_EQ(Look(), (RowMap{{-2, 3}, {1, 1}, {2, 3}}));
+  EXPECT_THAT(Last().message, HasSubstr("probe"));
+  writer.Increment(5);
+  EXPECT_EQ(Look(), (RowMap{{-2, 5}, {1, 4}, {2, 3}}));
+}
+
+TEST_F(FollowerTest, AnExportForFullsPassesOverIncrementsAndSaysSo) {
+  TestWriter writer(path_);
+  writer.Set({1}, 1).Full(1);
+  writer.Set({1}, 2).Increment(2);
+  Follow({.increments = false});
+  EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}}));
+  Look();
+  EXPECT_EQ(Count(Kind::kPassedOver), 1);
+  const std::lock_guard lock(mutex_);
+  EXPECT_THAT(reports_[0].message, HasSubstr("full checkpoints only"));
+}
+
+TEST_F(FollowerTest, FollowsAWriterThatWasKilledAndStartedAgain) {
+  {
+    TestWriter writer(path_);
+    writer.Set({1}, 1).Full(1);
+    writer.Set({1}, 2).Increment(2);
+  }
+  Follow();
+  Look();
+  TestWriter writer(path_);
+  ASSERT_TRUE(writer.restored());
+  EXPECT_EQ(Look(), (RowMap{{-2, 2}, {1, 2}})) << "a new seal that names it changes nothing";
+  writer.Set({2}, 3).Increment(3);
+  EXPECT_EQ(Look(), (RowMap{{-2, 3}, {1, 2}, {2, 3}}));
+  EXPECT_FALSE(Last().full) << "the chain went on";
+}
+
+TEST_F(FollowerTest, WhatAnOvertakenWriterCommitsIsNeverServed) {
+  TestWriter old(path_);
+  old.Set({1}, 1).Full(1);
+  Follow();
+  Look();
+  TestWriter::Options options;
+  options.takeover = true;
+  TestWriter fresh(path_, options);
+  EXPECT_EQ(old.Set({1}, 2).Save(2, SaveKind::kCumulative).status().code(), Code::kAborted);
+  EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}}));
+  fresh.Set({2}, 3).Increment(3);
+  EXPECT_EQ(Look(), (RowMap{{-2, 3}, {1, 1}, {2, 3}})) << "nothing of the old writer's branch";
+}
+
+TEST_F(FollowerTest, LeavesAVersionThatCountsNoLonger) {
+  {
+    TestWriter writer(path_);
+    writer.Set({1, 2}, 1).Full(1);
+    writer.Set({1}, 2).Increment(2);
+  }
+  Follow();
+  EXPECT_EQ(Look(), (RowMap{{-2, 2}, {1, 2}, {2, 1}}));
+  // A writer that took over before the increment was there: its seal does not name it.
+  const auto view = [&] {
+    auto store = OpenStore(path_, {.create = false}).value();
+    return RepositoryReader(store.get()).Read().value();
+  }();
+  SealRecord seal;
+  seal.generation = 2;
+  seal.uuid = "99999999-2222-4333-8444-555555555555";
+  seal.commits = {view.checkpoints.front().manifest->id};
+  ASSERT_EQ(view.checkpoints.front().manifest->step, 1);
+  FenceRecord fence;
+  fence.generation = 2;
+  fence.uuid = seal.uuid;
+  fence.job = view.record.job;
+  std::ofstream(path_ + "/" + names::Fence(2)) << Encode(fence);
+  std::ofstream(path_ + "/" + names::Seal(2)) << Encode(seal);
+  EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}, {2, 1}}));
+  EXPECT_EQ(Count(Kind::kAbandoned), 1);
+  EXPECT_EQ(versions_.Rollback(1).code(), Code::kFailedPrecondition) << "nothing to go back to";
+}
+
+TEST_F(FollowerTest, AnIncrementOfAnotherJobIsForeign) {
+  const std::string other = directory_ / "other";
+  TestWriter mine(path_);
+  mine.Set({1}, 1).Full(1);
+  TestWriter theirs(other);
+  theirs.Set({1}, 7).Full(5);
+  const CheckpointInfo strange = theirs.Set({1}, 8).Increment(6);
+  Follow();
+  Look();
+  fs::copy(strange.path, path_ + "/increment_000006", fs::copy_options::recursive);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}}));
+  EXPECT_EQ(Count(Kind::kPassedOver), 1);
+  EXPECT_THAT(Last().message, HasSubstr("belongs to the job"));
+}
+
+TEST_F(FollowerTest, ARepositoryThatDisappearsAndComesBack) {
+  std::string id;
+  {
+    TestWriter writer(path_);
+    writer.Set({1}, 1).Full(1);
+  }
+  Follow();
+  Look();
+  fs::rename(path_, path_ + ".gone");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}}));
+  EXPECT_EQ(Count(Kind::kUnreachable), 1);
+  EXPECT_FALSE(follower_->stats().reachable);
+  {
+    TestWriter stranger(path_);
+    stranger.Set({1}, 9).Full(9);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}})) << "another job's";
+  }
+  fs::remove_all(path_);
+  fs::rename(path_ + ".gone", path_);
+  TestWriter writer(path_);
+  writer.Set({1}, 2).Increment(2);
+  EXPECT_EQ(Look(), (RowMap{{-2, 2}, {1, 2}}));
+  EXPECT_TRUE(follower_->stats().reachable);
+}
+
+TEST_F(FollowerTest, RetentionBehindItsBackIsNoProblem) {
+  TestWriter::Options options;
+  options.keep_last = 1;
+  TestWriter writer(path_, options);
+  writer.Set({1}, 1).Full(1);
+  Follow();
+  Look();
+  for (int step = 2; step < 12; ++step) {
+    writer.Set({step % 5}, static_cast<float>(step));
+    step % 5 == 0 ? writer.Full(step) : writer.Increment(step);
+    if (step % 3 == 0) {
+      EXPECT_EQ(Look().at(-2), static_cast<float>(step));
+    }
+  }
+  EXPECT_EQ(Look(), (RowMap{{-2, 11}, {0, 10}, {1, 11}, {2, 7}, {3, 8}, {4, 9}}));
+  EXPECT_EQ(Count(Kind::kRefused), 0);
+}
+
+TEST_F(FollowerTest, ATableThatDoesNotFitIsNamed) {
+  TestWriter::Options options;
+  options.dim = 3;
+  TestWriter writer(path_, options);
+  writer.Set({1}, 1).Full(1);
+  Follow();
+  const Status looked = follower_->Look();
+  EXPECT_EQ(looked.reason(), Reason::kMismatch);
+  EXPECT_THAT(std::string(looked.message()), HasSubstr("F32 [3], the model wants F32 [4]"));
+  EXPECT_FALSE(versions_.Acquire());
+}
+
+}  // namespace
+}  // namespace cairn::serving

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/table_checkpoint.h>
+
+namespace cairn::serving {
+
+/// A training job: one table whose rows are set by hand, one dense number.
+class TestWriter {
+ public:
+  struct Options {
+    SaveKind chain = SaveKind::kCumulative;
+    TableCheckpoints::Options rows;
+    bool takeover = false;
+    std::string table = "t";
+    std::uint32_t dim = 4;
+    std::optional<std::uint64_t> keep_last;
+  };
+  explicit TestWriter(const std::string& directory) : TestWriter(directory, Options{}) {}
+  TestWriter(const std::string& directory, Options options) : options_(options) {
+    TableOptions table;
+    table.name = options.table;
+    table.dim = options.dim;
+    table.optimizer = MakeAdagrad({.learning_rate = 0.1F}).value();
+    table.initializer = MakeConstant(0).value();
+    table.gate = std::make_shared<CutGate>();
+    table_ = Table::Make(table).value();
+    ManagerOptions manager;
+    manager.directory = directory;
+    manager.takeover = options.takeover;
+    manager.retention.keep_last = options.keep_last;
+    manager_ = CheckpointManager::Open(manager).value();
+    checkpoints_ =
+        std::make_unique<TableCheckpoints>(manager_.get(), std::vector{table_.get()}, options.rows);
+    RestoreRequest request;
+    request.into = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &dense_}};
+    restored_ = checkpoints_->Restore(std::move(request)).value().has_value();
+  }
+  ~TestWriter() {
+    checkpoints_ = nullptr;
+    manager_->Close().IgnoreError("tests fence it");
+  }
+
+  /// Sets the weights of rows.
+  TestWriter& Set(const std::vector<std::int64_t>& keys, float value) {
+    const std::vector<float> values(keys.size() * options_.dim, value);
+    EXPECT_TRUE(table_->Assign(keys, values).ok());
+    return *this;
+  }
+  TestWriter& Erase(const std::vector<std::int64_t>& keys) {
+    EXPECT_TRUE(table_->Erase(keys).ok());
+    return *this;
+  }
+  /// What the dense number of the next save is, instead of its step.
+  TestWriter& Weight(float weight) {
+    weight_ = weight;
+    return *this;
+  }
+  Result<CheckpointInfo> Save(std::int64_t step, SaveKind kind) {
+    dense_ = std::exchange(weight_, std::nullopt).value_or(static_cast<float>(step));
+    table_->set_step(step);
+    SaveRequest request;
+    request.step = step;
+    request.kind = kind;
+    request.tensors = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &dense_}};
+    auto handle = checkpoints_->Save(std::move(request));
+    if (!handle.ok()) return handle.status();
+    return handle->Wait();
+  }
+  CheckpointInfo Full(std::int64_t step) { return Save(step, SaveKind::kFull).value(); }
+  CheckpointInfo Increment(std::int64_t step) { return Save(step, options_.chain).value(); }
+
+  bool restored() const { return restored_; }
+  CheckpointManager* manager() { return manager_.get(); }
+  Table* table() { return table_.get(); }
+
+ private:
+  const Options options_;
+  std::unique_ptr<Table> table_;
+  std::unique_ptr<CheckpointManager> manager_;
+  std::unique_ptr<TableCheckpoints> checkpoints_;
+  float dense_ = 0;
+  std::optional<float> weight_;
+  bool restored_ = false;
+};
+
+}  // namespace cairn::serving

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <cairn/status.h>
+
+namespace cairn {
+
+class Store;
+
+/// An object that grows at its end. For one thread at a time.
+///
+/// After an error an unknown part of the bytes is there and the object is condemned: nothing more
+/// may be appended to it, and what was not synced before may be lost although a later Sync says OK.
+class AppendObject {
+ public:
+  virtual ~AppendObject() = default;
+  virtual std::uint64_t bytes() const = 0;
+  /// The bytes survive the death of the process.
+  virtual Status Append(std::string_view bytes) = 0;
+  /// All that was appended survives the death of the machine.
+  virtual Status Sync(std::string_view why) = 0;
+};
+
+/// An ability that only some stores have: object stores cannot append. Apart from Store, so that
+/// the many that only put and get need not know of it.
+class AppendingStore {
+ public:
+  virtual ~AppendingStore() = default;
+  /// The object must exist (Store::Create made its name durable); one opener at a time.
+  virtual Result<std::unique_ptr<AppendObject>> OpenAppend(const std::string& name) = 0;
+};
+
+/// The store's ability to append, or null.
+AppendingStore* FindAppending(Store* store);
+
+}  // namespace cairn
