@@ -70,6 +70,12 @@ Status RunLaunch(const Options& options);
 /// What asking whether to stop costs a training loop.
 Status RunPreempt(const Options& options);
 
+/// Durable reports through the trial protocol on 16 connections, against appending the same bytes
+/// with the same syncs. Variant "quick": fewer.
+Status RunReports(const Options& options);
+/// From the request to pause until the process is told.
+Status RunPauseTold(const Options& options);
+
 /// A fresh directory below the benchmark's own.
 Result<std::string> FreshDirectory(const Options& options, const std::string& name);
 void RemoveDirectory(const std::string& path);

@@ -62,6 +62,8 @@ int main(int argc, char** argv) {
       {"load_vars", cairn::bench::RunLoadVars},
       {"launch", cairn::bench::RunLaunch},
       {"preempt", cairn::bench::RunPreempt},
+      {"reports", cairn::bench::RunReports},
+      {"pause_told", cairn::bench::RunPauseTold},
 #ifdef CAIRN_BENCH_INFERENCE
       {"prune", cairn::bench::RunPrune},
       {"predict", cairn::bench::RunPredict},

@@ -42,6 +42,8 @@ BENCHMARKS = (
     "serving",
     "tables",
     "core",
+    "reports",
+    "pause_told",
 )
 NEED_ROOT = ("restore", "small", "names", "load_vars")
 
@@ -414,6 +416,32 @@ def judge_load_vars(runner, table):
             case.ratios("load_params", "restore", rate),
             conditions=case.conditions(),
         )
+
+
+def judge_reports(runner, table):
+    runner.run("reports", "quick" if runner.options.quick else "")
+    case = Case(runner, "reports")
+    ours = statistics.median(case.values("cairn", rate))
+    syncs = statistics.median(case.values("cairn", lambda row: row["syncs"]))
+    table.add(
+        "durable reports, 16 connections: of appending the same with the same syncs",
+        case.ratios("cairn", "append", rate),
+        at_least=0.3,
+        detail=f"{ours:,.0f} reports/s, {syncs:.0f} syncs a round",
+        conditions=case.conditions(),
+    )
+
+
+def judge_pause_told(runner, table):
+    runner.run("pause_told")
+    median = runner.fact("pause_told", "p50") * 1e3
+    table.add(
+        "pause request to process told, p99",
+        [runner.fact("pause_told", "p99") * 1e3],
+        at_most=200,
+        unit=" ms",
+        detail=f"median {median:.1f} ms",
+    )
 
 
 def judge_prune(runner, table):

@@ -25,6 +25,7 @@
 #ifdef CAIRN_WITH_PS
 #include "cli/ps_commands.h"
 #endif
+#include "cli/serve_command.h"
 #include "format/json.h"
 
 namespace cairn::cli {
@@ -312,6 +313,43 @@ void AddPserver(CLI::App* root, Commands* commands) {
 }
 #endif
 
+void AddServe(CLI::App* root, Commands* commands) {
+  auto options = std::make_shared<ServeOptions>();
+  CLI::App* app = Leaf(root, "serve", "Serve an exported model that follows a training job",
+                       "  cairn serve --model export --follow runs/a\n"
+                       "  cairn serve --model export --follow runs/a --listen 0.0.0.0:8000 "
+                       "--token-file token\n"
+                       "Answers the Open Inference Protocol (KServe v2): /v2/models/<name>/infer. "
+                       "Ends with Ctrl-C.");
+  app->add_option("--model", options->model,
+                  "What export_saved_model wrote, or the directory above")
+      ->required();
+  app->add_option("--follow", options->repository, "The training job's repository")->required();
+  app->add_option("--listen", options->listen, "Host and port; port 0: a free one")
+      ->capture_default_str();
+  app->add_option("--name", options->name, "Of the model; without it the export's directory");
+  app->add_option("--token-file", options->token_file,
+                  "A file with the token to ask for; without it CAIRN_TOKEN, if set");
+  app->add_option("--poll", options->poll_seconds, "Seconds between looks at the repository")
+      ->check(CLI::Range(0.01, 86400.0))
+      ->capture_default_str();
+  app->add_option("--keep", options->keep_versions, "Versions that stay to go back to")
+      ->capture_default_str();
+  app->add_option("--cpu-share", options->cpu_share, "Of a core for long updates")
+      ->check(CLI::Range(0.01, 64.0))
+      ->capture_default_str();
+  app->add_option("--threads", options->threads, "For requests; 0: one for each core")
+      ->check(CLI::Range(0, 1024));
+  app->add_option("--run-threads", options->run_threads, "Of one prediction; 0: OpenVINO's choice")
+      ->check(CLI::Range(0, 1024));
+  app->add_option("--max-request", options->max_request_bytes, "Bytes of the largest request")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("BYTES");
+  app->add_flag("--allow-not-finite", options->allow_not_finite,
+                "Serve updates with NaN or infinite weights too");
+  commands->Add(app, [options](Console* console) { return Serve(*options, console); });
+}
+
 std::string ErrorJson(std::string_view code, std::string_view message) {
   return EncodeJson(Value::Object{{"error", Value::Object{{"code", std::string(code)},
                                                           {"message", std::string(message)}}}},
@@ -427,6 +465,7 @@ int Main(int argc, char** argv) {
   AddPserver(&root, &commands);
   AddPsRun(&root, &commands);
 #endif
+  AddServe(&root, &commands);
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

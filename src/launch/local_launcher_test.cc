@@ -1,6 +1,5 @@
 #include "launch/local_launcher.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -11,22 +10,32 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
-#include <random>
-#include <set>
 #include <string>
 #include <thread>
 
 #include "base/ids.h"
 #include "launch/conformance.h"
 #include "launch/launch_directory.h"
-#include "tests/kill/harness.h"
+#include "launch/spawn_shim.h"
 
 namespace cairn {
 namespace {
 
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;  // NOLINT
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "cairn-launch-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
 
 LocalLauncherOptions OptionsAt(const std::filesystem::path& directory, int slots = 2) {
   LocalLauncherOptions options;
@@ -36,7 +45,7 @@ LocalLauncherOptions OptionsAt(const std::filesystem::path& directory, int slots
 }
 
 LauncherUnderTest MakeLocal() {
-  auto temp = std::make_shared<kill::TempDir>();
+  auto temp = std::make_shared<TempDir>();
   LauncherUnderTest under_test;
   under_test.ground = temp;
   under_test.open = [temp](LaunchListener listener) {
@@ -80,7 +89,7 @@ class LocalLauncherTest : public ::testing::Test {
     return LaunchDirectory((temp_.path() / id).string());
   }
 
-  kill::TempDir temp_;
+  TempDir temp_;
   std::string mark_ = IdSource::System()->NewUuid();
   std::unique_ptr<Launcher> launcher_;
 };
@@ -176,10 +185,10 @@ TEST_F(LocalLauncherTest, AShimNeverStartsALaunchASecondTime) {
   Open();
   ASSERT_TRUE(launcher_->Submit(Script("a", "echo once")).ok());
   ASSERT_TRUE(launcher_->Wait("a", 30s).ok());
-  const pid_t shim = kill::StartProcess("cairn-shim", {At("a").path(), "-1"});
-  int status = 0;
-  ASSERT_EQ(waitpid(shim, &status, 0), shim);
-  EXPECT_EQ(WEXITSTATUS(status), 3);
+  LaunchSpec again = Script("again", "");
+  again.argv = {*FindShim(""), At("a").path(), "-1"};
+  ASSERT_TRUE(launcher_->Submit(again).ok());
+  EXPECT_EQ(launcher_->Wait("again", 30s)->exit->code, 3);
   EXPECT_EQ(launcher_->ReadLog("a", 0)->lines.size(), 1u);
 }
 
@@ -210,100 +219,6 @@ TEST_F(LocalLauncherTest, FewerSlotsThanTheLaunchesThatWereTakenUpHave) {
   ASSERT_TRUE(launcher_->Kill("a").ok());  // had slot 0, the only one there is now
   EXPECT_TRUE(launcher_->Wait("d", 30s)->exit->succeeded());
   EXPECT_TRUE(launcher_->Close(Launcher::CloseMode::kStopAll, 0s).ok());
-}
-
-/// The owner of the torture below: submits launch after launch and writes each id down first.
-[[noreturn]] void OwnLaunches(const std::filesystem::path& ground, const std::string& mark) {
-  auto launcher = OpenLocalLauncher(OptionsAt(ground / "launches", 3));
-  if (!launcher.ok()) _exit(1);
-  for (int i = 0;; ++i) {
-    LaunchSpec spec;
-    spec.id = "l" + std::to_string(getpid()) + "-" + std::to_string(i);
-    spec.argv = {"/bin/sh", "-c", "echo begun; sleep 0.02 & wait; echo ended; exit 7"};
-    spec.env = {{"CAIRN_TEST_MARK", mark}};
-    spec.slots = 1;
-    const int fd = open((ground / "ids").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    const std::string line = spec.id + "\n";
-    if (write(fd, line.data(), line.size()) < 0) _exit(1);
-    close(fd);
-    if (!(*launcher)->Submit(spec).ok()) _exit(1);
-    if (i % 3 == 2) {
-      if (!(*launcher)->Wait(spec.id, 30s).ok()) _exit(1);
-    }
-  }
-}
-
-TEST(LaunchKillTest, WhateverIsKilledEachLaunchRanAtMostOnceAndItsEndIsKnown) {
-  kill::Record record = kill::Record::Load();
-  std::mt19937_64 random(record.seed);
-  const std::string mark = IdSource::System()->NewUuid();
-  const auto deadline = std::chrono::steady_clock::now() + kill::TortureTime();
-  int rounds = 0;
-  int exited = 0;
-  int lost = 0;
-  int never = 0;
-  for (; rounds < 12 || std::chrono::steady_clock::now() < deadline; ++rounds) {
-    kill::TempDir temp;
-    for (int generation = 0; generation < 3; ++generation) {
-      const pid_t owner = fork();
-      if (owner == 0) OwnLaunches(temp.path(), mark);
-      std::this_thread::sleep_for(std::chrono::microseconds(1000 + random() % 80'000));
-      if (random() % 2 == 0) {  // a shim first: any one
-        std::error_code none;   // the owner may not have come that far
-        for (const auto& entry :
-             std::filesystem::directory_iterator(temp.path() / "launches", none)) {
-          const auto keeper = LaunchDirectory(entry.path().string()).ReadKeeper();
-          if (!keeper.ok()) continue;
-          const auto process = OpenProcess(*keeper);
-          if (!process.ok()) continue;
-          ASSERT_TRUE(SignalProcess(*process, SIGKILL).ok());
-          break;
-        }
-      }
-      ::kill(owner, SIGKILL);
-      int status = 0;
-      ASSERT_EQ(waitpid(owner, &status, 0), owner);
-      ASSERT_TRUE(WIFSIGNALED(status)) << "the owner failed by itself";
-    }
-    auto launcher = OpenLocalLauncher(OptionsAt(temp.path() / "launches", 3));
-    ASSERT_TRUE(launcher.ok()) << launcher.status().ToString();
-    std::set<std::string> submitted;
-    std::ifstream ids(temp.path() / "ids");
-    for (std::string id; std::getline(ids, id);) submitted.insert(id);
-    const auto infos = (*launcher)->List();
-    ASSERT_TRUE(infos.ok());
-    for (const LaunchInfo& found : *infos) {
-      ASSERT_EQ(submitted.erase(found.id), 1u) << "a launch nobody wrote down: " << found.id;
-      const auto info = (*launcher)->Wait(found.id, 30s);
-      ASSERT_TRUE(info.ok()) << found.id << ": " << info.status().ToString();
-      const auto log = (*launcher)->ReadLog(found.id, 0);
-      ASSERT_TRUE(log.ok());
-      std::string said;
-      for (const LaunchLogLine& line : log->lines) said += line.text + " ";
-      if (info->exit->kind == ExitKind::kLost) {
-        ++lost;
-        EXPECT_THAT(said, ::testing::AnyOf("", "begun ", "begun ended "));
-      } else {
-        ++exited;
-        EXPECT_EQ(info->exit->kind, ExitKind::kExited) << info->exit->message;
-        EXPECT_EQ(info->exit->code, 7);
-        EXPECT_EQ(said, "begun ended ");
-      }
-    }
-    never += static_cast<int>(submitted.size());
-    // A shim that came too late for its launch has to see that first; it starts nothing.
-    const auto patience = std::chrono::steady_clock::now() + 10s;
-    while (!ProcessesWith("CAIRN_TEST_MARK", mark).empty()) {
-      ASSERT_LT(std::chrono::steady_clock::now(), patience) << "processes are left";
-      std::this_thread::sleep_for(2ms);
-    }
-  }
-  record.cycles += rounds;
-  record.Save();
-  std::cout << rounds << " rounds (" << record.cycles << " in all): " << exited << " ended, "
-            << lost << " lost, " << never << " never begun\n";
-  EXPECT_GT(exited, 0);
-  EXPECT_GT(lost, 0) << "no kill hit a shim";
 }
 
 }  // namespace

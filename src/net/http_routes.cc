@@ -81,7 +81,7 @@ Result<HttpRoutes> HttpRoutes::Make(std::vector<HttpRoute> routes) {
     Entry entry{.segments = SplitPath(route.pattern), .route = std::move(route)};
     for (std::size_t i = 0; i < entry.segments.size(); ++i) {
       const std::string& segment = entry.segments[i];
-      const bool closed = IsName(segment) == segment.ends_with('}') && segment.size() != 2;
+      const bool closed = IsName(segment) == segment.ends_with('}') && segment != "{}";
       if (!closed || (IsRest(segment) && i + 1 != entry.segments.size())) {
         return InvalidArgumentError(
             fmt::format("http route \"{}\": segment \"{}\"", entry.route.pattern, segment));

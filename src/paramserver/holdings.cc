@@ -388,7 +388,8 @@ Value Holdings::Describe() {
                       {"trainers", std::move(trainers)},
                       {"saves", saves_},
                       {"failed_saves", failed_saves_},
-                      {"saving", in_flight_.has_value() || next_.number > last_cut_},
+                      {"saving", in_flight_.has_value()},
+                      {"save_announced", next_.number > last_cut_},
                       {"cut", last_cut_},
                       {"restore_seconds", restore_seconds_}};
   if (saved_step_) value["saved_step"] = *saved_step_;

@@ -1,12 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <thread>
 
 #include <cairn/ps.h>
 
 #include "format/json.h"
+#include "paramserver/dropping_proxy.h"
 #include "paramserver/observer.h"
 #include "paramserver/test_job.h"
 
@@ -92,6 +94,12 @@ class JobTest : public testing::Test {
       }
     }
     return learned;
+  }
+  /// Until nothing is being saved any more; the trainers are gone.
+  void AwaitSaves() {
+    for (int i = 0; i < static_cast<int>(servers_.size()); ++i) {
+      while (*StatusOf(i).Find("saving") == Value(true)) std::this_thread::yield();
+    }
   }
   Value StatusOf(int server) {
     return DecodeJson(servers_[static_cast<std::size_t>(server)]->StatusText()).value();
@@ -253,9 +261,7 @@ TEST_F(JobTest, AsyncPushesAreAppliedAtOnceAndCheckpointsAreWhole) {
   mode_ = Mode::kAsync;
   StartServers(2);
   (void)Train(30);
-  while (StatusOf(0).Find("saving") == nullptr || *StatusOf(0).Find("saving") == Value(true)) {
-    std::this_thread::yield();
-  }
+  AwaitSaves();
   EXPECT_GT(StatusOf(0).Find("saves")->AsInt(), 0);
   EXPECT_EQ(StatusOf(0).Find("failed_saves")->AsInt(), 0);
   servers_.clear();
@@ -332,6 +338,103 @@ TEST_F(JobTest, MalformedFramesAreRefusedAndTheServerLives) {
   }
   const Status trained = model.TrainTo(2);
   EXPECT_TRUE(trained.ok()) << trained.ToString();
+}
+
+/// Weights that count the pushes of each key: one more or one less shows.
+void ExpectEveryPushOnce(Client* client, const std::function<void()>& calm) {
+  RemoteTable* table = client
+                           ->Table({.name = "counts",
+                                    .dim = 2,
+                                    .optimizer = {"sgd", {{"learning_rate", 1}}},
+                                    .initializer = {"constant", 0, 0}})
+                           .value();
+  std::vector<std::int64_t> ids(200);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i);
+  const std::vector<float> ones(ids.size() * 2, 1);
+  constexpr int kSteps = 60;
+  for (int step = 0; step < kSteps; ++step) {
+    const Status pushed = table->ApplyGradients(ids, ones);
+    ASSERT_TRUE(pushed.ok()) << pushed.ToString();
+    const Status ended = client->EndStep(std::to_string(step));
+    ASSERT_TRUE(ended.ok()) << ended.ToString();
+  }
+  calm();
+  std::vector<float> rows(ids.size() * 2);
+  ASSERT_TRUE(table->Lookup(ids, rows).ok());
+  for (const float weight : rows) ASSERT_EQ(weight, -kSteps);
+  EXPECT_EQ(client->rollbacks(), 0u);
+}
+
+TEST_F(JobTest, PushesAreAppliedOnceOverConnectionsThatBreak) {
+  trainers_ = 1;
+  full_steps_.reset();
+  incremental_steps_.reset();
+  for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+    mode_ = mode;
+    StartServers(2);
+    DroppingProxy first(servers_[0]->port(), 40'000, 1);
+    DroppingProxy second(servers_[1]->port(), 25'000, 2);
+    ClientOptions options;
+    options.servers = {"127.0.0.1:" + std::to_string(first.port()),
+                       "127.0.0.1:" + std::to_string(second.port())};
+    options.reconnect_timeout = std::chrono::seconds(20);
+    auto client = Client::Connect(options);
+    ASSERT_TRUE(client.ok()) << client.status().ToString();
+    ExpectEveryPushOnce(client->get(), [&] {
+      first.Calm();
+      second.Calm();
+    });
+    EXPECT_GT(first.drops() + second.drops(), 5);
+    client->reset();
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+}
+
+TEST_F(JobTest, AShardFileThatIsMissingCutOrDamagedIsNeverSilence) {
+  trainers_ = 1;
+  full_steps_ = 4;
+  incremental_steps_.reset();
+  StartServers(2);
+  for (const int steps : {5, 12}) {
+    (void)Train(steps);
+    AwaitSaves();
+  }
+  servers_.clear();
+  const auto list = [&] {
+    auto manager = CheckpointManager::Open({.directory = directory_, .read_only = true}).value();
+    return manager->List().value();
+  };
+  const std::vector<CheckpointInfo> before = list();
+  ASSERT_GE(before.size(), 2u);
+  const std::string victim = before.back().path + "/__lookup_table__/ps_1.safetensors";
+  // A bit of a row: the newest checkpoint is passed over by all, not only by who found it.
+  {
+    std::fstream file(victim, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-5, std::ios::end);
+    const char byte = static_cast<char>(file.peek() ^ 1);
+    file.seekp(-5, std::ios::end);
+    file.put(byte);
+  }
+  StartServers(2);
+  {
+    auto client = Connect(0);
+    ASSERT_TRUE(client.ok()) << client.status().ToString();
+    EXPECT_EQ((*client)->step(), before[before.size() - 2].step);
+  }
+  servers_.clear();
+  std::filesystem::resize_file(victim, std::filesystem::file_size(victim) / 2);
+  StartServers(2);
+  EXPECT_EQ(Connect(0).value()->step(), before[before.size() - 2].step);
+  servers_.clear();
+  // No whole one is left: an error, not a fresh start.
+  for (const CheckpointInfo& info : before) {
+    std::filesystem::remove(info.path + "/__lookup_table__/ps_1.safetensors");
+  }
+  StartServers(2);
+  Status ended = servers_[0]->Wait();
+  if (ended.ok()) ended = servers_[1]->Wait();
+  EXPECT_EQ(ended.code(), Code::kCorruption) << ended.ToString();
 }
 
 TEST_F(JobTest, TellsItsStateAndMetrics) {

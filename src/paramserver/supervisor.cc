@@ -237,6 +237,7 @@ class Job {
   Status LastCheckpoint() {
     const auto deadline = SteadyClock::now() + kLastSave;
     std::uint64_t begun_in = 0;  // the generation
+    bool begun_ended = false;    // whether the trainers had ended then
     std::int64_t saves_before = 0;
     while (SteadyClock::now() < deadline) {
       RETURN_IF_ERROR(Turn(milliseconds(20)));
@@ -249,13 +250,19 @@ class Job {
         report_.saved = true;
         report_.step = saved;
       }
-      const bool up_to_date = TrainersDone() && saved == NumberIn(lead->value, "step");
-      if (!saving && (up_to_date || (begun_in == lead->generation && saves > saves_before))) {
+      if (saving) continue;
+      // Trainers may end while they are asked: then nobody carries the marker, and the servers are
+      // told themselves.
+      const bool ended = TrainersDone();
+      if (ended ? saved == NumberIn(lead->value, "step")
+                : begun_in == lead->generation && saves > saves_before) {
         return Status::Ok();
       }
-      if (saving || begun_in == lead->generation) continue;
+      if (begun_in == lead->generation && begun_ended == ended) continue;
       saves_before = saves;
-      if (BeginLastCheckpoint(*lead).ok()) begun_in = lead->generation;
+      if (!BeginLastCheckpoint(*lead).ok()) continue;
+      begun_in = lead->generation;
+      begun_ended = ended;
     }
     std::fprintf(stderr, "the last checkpoint did not come about within %d s\n",
                  static_cast<int>(kLastSave.count()));

@@ -17,6 +17,7 @@ namespace cairn {
 namespace {
 
 constexpr auto kStorageRetry = std::chrono::seconds(1);
+constexpr auto kLauncherRetry = std::chrono::seconds(1);
 constexpr int kMissedHeartbeats = 6;
 
 /// The launcher's durable handle of a run.
@@ -25,7 +26,8 @@ std::string LaunchId(std::string_view trial, std::uint64_t run) {
 }
 
 Value HowItEnded(const LaunchExit& exit) {
-  Value::Object how{{"message", exit.message}};
+  // Taken out of the queue, or ended because the launcher was closed in good order.
+  Value::Object how{{"message", exit.message}, {"stopped", exit.stopped && !exit.succeeded()}};
   switch (exit.kind) {
     case ExitKind::kExited:
       how["code"] = exit.code;
@@ -35,7 +37,6 @@ Value HowItEnded(const LaunchExit& exit) {
       break;
     case ExitKind::kNotStarted:
       how["code"] = 127;
-      how["never_started"] = exit.stopped;  // taken out of the queue, which is no failure
       break;
     case ExitKind::kTimeLimit:
       how["code"] = 124;
@@ -270,6 +271,13 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
     spec.outlive_owner = config.outlive_engine;
   }
   const Status submitted = options_.launcher->Submit(spec);
+  // Also of a launcher that is being closed: whoever opens it again starts the run.
+  if (submitted.Is(Code::kUnavailable) || submitted.Is(Code::kFailedPrecondition)) {
+    At(options_.clock->Now() + kLauncherRetry, [this, trial, run, token] {
+      Post([this, trial, run, token] { Submit(trial, run, token); });
+    });
+    return;
+  }
   // AlreadyExists: an earlier try got through.
   if (!submitted.ok() && !submitted.Is(Code::kAlreadyExists)) {
     Ended(trial, run, Value::Object{{"code", 127}, {"message", std::string(submitted.message())}});
@@ -335,7 +343,7 @@ void TrialEngine::Reattach(const std::string& trial, std::uint64_t run) {
   const auto info = options_.launcher->Get(LaunchId(trial, run));
   if (info.status().Is(Code::kNotFound)) {
     // Never submitted: we died in between. Nothing of it runs or will.
-    return Ended(trial, run, Value::Object{{"never_started", true}});
+    return Ended(trial, run, Value::Object{{"stopped", true}});
   }
   if (!info.ok()) {
     At(options_.clock->Now() + kStorageRetry,

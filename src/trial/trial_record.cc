@@ -296,18 +296,18 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       std::int64_t code = 0;
       std::int64_t signal = 0;
       bool lost = false;
-      bool never_started = false;
+      bool stopped = false;
       std::string message;
       RETURN_IF_ERROR(OfLivingRun(*trial, event));
       RETURN_IF_ERROR(members.OptionalInt("code", &code));
       RETURN_IF_ERROR(members.OptionalInt("signal", &signal));
       RETURN_IF_ERROR(members.OptionalBool("lost", &lost));
-      RETURN_IF_ERROR(members.OptionalBool("never_started", &never_started));
+      RETURN_IF_ERROR(members.OptionalBool("stopped", &stopped));
       RETURN_IF_ERROR(members.OptionalText("message", &message));
       const bool success = code == 0 && signal == 0 && !lost;
-      RETURN_IF_ERROR(StepInput(trial, never_started ? TrialInput::kNeverStarted
-                                       : success     ? TrialInput::kExitSuccess
-                                                     : TrialInput::kExitFailure));
+      RETURN_IF_ERROR(StepInput(trial, stopped   ? TrialInput::kStopped
+                                       : success ? TrialInput::kExitSuccess
+                                                 : TrialInput::kExitFailure));
       trial->message = std::move(message);
       for (CheckpointRecord& checkpoint : trial->checkpoints) {
         checkpoint.awaits_score = false;

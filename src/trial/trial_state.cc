@@ -14,8 +14,8 @@ constexpr std::array<std::string_view, kTrialStates> kStateNames = {
     "QUEUED",   "STARTING",  "RUNNING",  "PAUSING", "PAUSED",
     "STOPPING", "COMPLETED", "CANCELED", "ERROR"};
 constexpr std::array<std::string_view, kTrialInputs> kInputNames = {
-    "activate",    "pause",     "cancel",       "kill",         "run started",  "ready",
-    "acknowledge", "signalled", "exit success", "exit failure", "never started"};
+    "activate",    "pause",     "cancel",       "kill",         "run started", "ready",
+    "acknowledge", "signalled", "exit success", "exit failure", "stopped"};
 
 Status Refused(const TrialCore& core, TrialInput input) {
   return FailedPreconditionError(fmt::format("a trial that is {} cannot take \"{}\"",
@@ -175,7 +175,7 @@ Result<TrialCore> Next(const TrialCore& core, TrialInput input) {
       return OfRun(core, input);
     case I::kExitSuccess:
     case I::kExitFailure:
-    case I::kNeverStarted:
+    case I::kStopped:
       return Exit(core, input);
   }
   return Refused(core, input);

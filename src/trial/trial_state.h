@@ -29,17 +29,17 @@ bool IsEnded(TrialState state);
 
 /// What happens to a trial.
 enum class TrialInput : std::uint8_t {
-  kActivate,      // a user: go on
-  kPause,         // a user
-  kCancel,        // a user: exit in good order
-  kKill,          // a user: exit now
-  kRunStarted,    // the engine: a new run
-  kReady,         // the run: its first rank has joined
-  kAcknowledge,   // the run: knows that it shall exit
-  kSignalled,     // the engine: the run got SIGTERM, its time was over
-  kExitSuccess,   // the run ended with 0
-  kExitFailure,   // the run ended otherwise, or nobody knows how
-  kNeverStarted,  // the run ended before any process of it was there
+  kActivate,     // a user: go on
+  kPause,        // a user
+  kCancel,       // a user: exit in good order
+  kKill,         // a user: exit now
+  kRunStarted,   // the engine: a new run
+  kReady,        // the run: its first rank has joined
+  kAcknowledge,  // the run: knows that it shall exit
+  kSignalled,    // the engine: the run got SIGTERM, its time was over
+  kExitSuccess,  // the run ended with 0
+  kExitFailure,  // the run ended otherwise, or nobody knows how
+  kStopped,      // the run ended before it began, or its launcher was closed: nobody's failure
 };
 inline constexpr int kTrialInputs = 11;
 

@@ -42,7 +42,7 @@ const std::vector<Row> kTable = {
     {S::kQueued, I::kSignalled, {}},
     {S::kQueued, I::kExitSuccess, {}},
     {S::kQueued, I::kExitFailure, {}},
-    {S::kQueued, I::kNeverStarted, {}},
+    {S::kQueued, I::kStopped, {}},
 
     {S::kStarting, I::kActivate, S::kStarting},
     {S::kStarting, I::kPause, S::kPausing},
@@ -54,7 +54,7 @@ const std::vector<Row> kTable = {
     {S::kStarting, I::kSignalled, {}},
     {S::kStarting, I::kExitSuccess, S::kCompleted},
     {S::kStarting, I::kExitFailure, S::kQueued},
-    {S::kStarting, I::kNeverStarted, S::kQueued},
+    {S::kStarting, I::kStopped, S::kQueued},
 
     {S::kRunning, I::kActivate, S::kRunning},
     {S::kRunning, I::kPause, S::kPausing},
@@ -66,7 +66,7 @@ const std::vector<Row> kTable = {
     {S::kRunning, I::kSignalled, {}},
     {S::kRunning, I::kExitSuccess, S::kCompleted},
     {S::kRunning, I::kExitFailure, S::kQueued},
-    {S::kRunning, I::kNeverStarted, S::kQueued},
+    {S::kRunning, I::kStopped, S::kQueued},
 
     {S::kPausing, I::kActivate, S::kPausing},
     {S::kPausing, I::kPause, S::kPausing},
@@ -78,7 +78,7 @@ const std::vector<Row> kTable = {
     {S::kPausing, I::kSignalled, S::kPausing},
     {S::kPausing, I::kExitSuccess, S::kCompleted},
     {S::kPausing, I::kExitFailure, S::kPaused},
-    {S::kPausing, I::kNeverStarted, S::kPaused},
+    {S::kPausing, I::kStopped, S::kPaused},
 
     {S::kPaused, I::kActivate, S::kQueued},
     {S::kPaused, I::kPause, S::kPaused},
@@ -90,7 +90,7 @@ const std::vector<Row> kTable = {
     {S::kPaused, I::kSignalled, {}},
     {S::kPaused, I::kExitSuccess, {}},
     {S::kPaused, I::kExitFailure, {}},
-    {S::kPaused, I::kNeverStarted, {}},
+    {S::kPaused, I::kStopped, {}},
 
     {S::kStopping, I::kActivate, {}},
     {S::kStopping, I::kPause, {}},
@@ -102,7 +102,7 @@ const std::vector<Row> kTable = {
     {S::kStopping, I::kSignalled, S::kStopping},
     {S::kStopping, I::kExitSuccess, S::kCompleted},
     {S::kStopping, I::kExitFailure, S::kCanceled},
-    {S::kStopping, I::kNeverStarted, S::kCanceled},
+    {S::kStopping, I::kStopped, S::kCanceled},
 
     {S::kCompleted, I::kActivate, S::kQueued},
     {S::kCompleted, I::kPause, {}},
@@ -114,7 +114,7 @@ const std::vector<Row> kTable = {
     {S::kCompleted, I::kSignalled, {}},
     {S::kCompleted, I::kExitSuccess, {}},
     {S::kCompleted, I::kExitFailure, {}},
-    {S::kCompleted, I::kNeverStarted, {}},
+    {S::kCompleted, I::kStopped, {}},
 
     {S::kCanceled, I::kActivate, S::kQueued},
     {S::kCanceled, I::kPause, {}},
@@ -126,7 +126,7 @@ const std::vector<Row> kTable = {
     {S::kCanceled, I::kSignalled, {}},
     {S::kCanceled, I::kExitSuccess, {}},
     {S::kCanceled, I::kExitFailure, {}},
-    {S::kCanceled, I::kNeverStarted, {}},
+    {S::kCanceled, I::kStopped, {}},
 
     {S::kError, I::kActivate, S::kQueued},
     {S::kError, I::kPause, {}},
@@ -138,7 +138,7 @@ const std::vector<Row> kTable = {
     {S::kError, I::kSignalled, {}},
     {S::kError, I::kExitSuccess, {}},
     {S::kError, I::kExitFailure, {}},
-    {S::kError, I::kNeverStarted, {}},
+    {S::kError, I::kStopped, {}},
 };
 
 TEST(TrialState, EveryTransitionIsAsTheTableSays) {
@@ -277,7 +277,7 @@ TEST(TrialState, NoTwoRunsLiveAndNoneIsForgottenWhateverCrashesWhen) {
     if (core.live && world.processes.empty()) {
       // What a re-opened engine asks the launcher: never given, or ended.
       if (world.submitted < core.run) {
-        take(world, I::kNeverStarted, nothing);
+        take(world, I::kStopped, nothing);
       } else {
         take(world, I::kExitSuccess, nothing);
         take(world, I::kExitFailure, nothing);

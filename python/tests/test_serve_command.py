@@ -1,0 +1,141 @@
+"""`cairn serve`: a process that is asked over HTTP, killed, and started again."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+from children import command_line
+from test_serving import DIM, Job
+
+
+class Server:
+    """A running `cairn serve`."""
+
+    def __init__(self, tmp_path, *arguments):
+        self._log = open(tmp_path / "serve.log", "a+")
+        environment = {**os.environ, "CAIRN_TOKEN": "secret"}
+        self.process = subprocess.Popen(
+            [
+                command_line(),
+                "serve",
+                "--model",
+                str(tmp_path / "export"),
+                "--follow",
+                str(tmp_path / "run"),
+            ]
+            + ["--listen", "127.0.0.1:0", "--name", "m", *arguments],
+            stderr=self._log,
+            env=environment,
+        )
+        deadline = time.monotonic() + 60
+        self.url = ""
+        while not self.url:
+            assert time.monotonic() < deadline and self.process.poll() is None, self.log()
+            words = [
+                w for line in self.log().splitlines() for w in line.split() if "/v2/models/m" in w
+            ]
+            self.url = words[-1] if words else ""
+            time.sleep(0.02)
+
+    def log(self):
+        self._log.seek(0)
+        return self._log.read()
+
+    def ask(self, path, body=None, token="secret"):
+        headers = {"Authorization": f"Bearer {token}"}
+        if isinstance(body, dict):
+            body = json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def infer(self):
+        feed = [
+            {"name": "user", "datatype": "INT64", "shape": [1], "data": [1]},
+            {"name": "item", "datatype": "INT64", "shape": [1], "data": [5]},
+            {"name": "x", "datatype": "FP32", "shape": [1, DIM], "data": [0] * DIM},
+        ]
+        status, answer = self.ask("/infer", {"inputs": feed})
+        return status, json.loads(answer)
+
+    def end(self, by=signal.SIGTERM):
+        self.process.send_signal(by)
+        code = self.process.wait(timeout=30)
+        self._log.close()
+        return code
+
+
+def wait_for(server, step):
+    deadline = time.monotonic() + 60
+    while True:
+        status, answer = server.infer()
+        if status == 200 and int(answer["model_version"]) >= step:
+            return answer
+        assert time.monotonic() < deadline, (status, answer)
+        time.sleep(0.01)
+
+
+def test_a_server_follows_is_killed_and_follows_again(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.export(tmp_path / "export")
+        server = Server(tmp_path)
+        try:
+            job.run(1)
+            answer = wait_for(server, 1)
+            assert answer["outputs"][0]["data"] == [2.0] * DIM
+            job.run(1)
+            assert wait_for(server, 2)["outputs"][0]["data"] == [8.0] * DIM
+            status, rows = server.ask("/tables/users/lookup", np.array([2, 77], np.int64).tobytes())
+            assert status == 200
+            np.testing.assert_array_equal(
+                np.frombuffer(rows, np.float32).reshape(2, DIM), [[2.0] * DIM, [0.5] * DIM]
+            )
+            assert server.ask("/infer", {}, token="wrong")[0] == 401
+            assert server.ask("/infer", b"{")[0] == 400
+            assert server.end(signal.SIGKILL) == -signal.SIGKILL
+            (tmp_path / "serve.log").unlink()
+            server = Server(tmp_path)
+            job.run(1)
+            assert wait_for(server, 3)["outputs"][0]["data"] == [18.0] * DIM
+            assert json.loads(server.ask("/rollback", b"")[1])["held"] is True
+        finally:
+            if server.process.poll() is None:
+                server.end()
+        assert server.process.returncode == 0
+
+
+def test_what_is_missing_is_said(tmp_path):
+    done = subprocess.run(
+        [
+            command_line(),
+            "serve",
+            "--model",
+            str(tmp_path / "no"),
+            "--follow",
+            str(tmp_path / "run"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and "export" in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--poll=0", "--cpu-share=0", "--threads=-1"])
+def test_a_bad_flag_is_a_usage_error(flag):
+    done = subprocess.run(
+        [command_line(), "serve", "--model", "x", "--follow", "y", flag],
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 2

@@ -1,0 +1,106 @@
+#include "cli/serve_command.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/status_macros.h"
+
+#ifdef CAIRN_SERVE
+#include <cairn/serving.h>
+
+#include "serving/server/serving_server.h"
+#endif
+
+namespace cairn::cli {
+
+#ifdef CAIRN_SERVE
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<std::string> ReadToken(const ServeOptions& options) {
+  if (options.token_file.empty()) {
+    const char* token = std::getenv("CAIRN_TOKEN");
+    return std::string(token == nullptr ? "" : token);
+  }
+  std::ifstream in(options.token_file);
+  std::string token;
+  if (!in || !std::getline(in, token) || token.empty()) {
+    return InvalidArgumentError("--token-file: \"" + options.token_file + "\" has no token");
+  }
+  return token;
+}
+
+/// "export/3" → "export"; what a number says is not a name.
+std::string NameOf(const ServeOptions& options) {
+  if (!options.name.empty()) return options.name;
+  fs::path path = fs::path(options.model).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string last = path.filename().string();
+  const bool number = last.find_first_not_of("0123456789") == last.npos;
+  const std::string above = path.parent_path().filename().string();
+  return number && !above.empty() ? above : last;
+}
+
+void TellUpdate(const Console& console, const serving::UpdateEvent& event) {
+  if (event.kind != serving::UpdateEvent::Kind::kApplied) return;  // the log has it
+  console.Note(fmt::format("step {}: {} rows, {} changed, {:.0f} ms{}", event.step, event.rows,
+                           event.changed, event.seconds * 1e3, event.full ? " (full)" : ""));
+}
+
+}  // namespace
+
+Result<Output> Serve(const ServeOptions& options, Console* console) {
+  serving::ServingServerOptions server;
+  ASSIGN_OR_RETURN(server.token, ReadToken(options));
+  server.name = NameOf(options);
+  server.max_request_bytes = options.max_request_bytes;
+  server.http.listen = options.listen;
+  server.http.max_body_bytes = options.max_request_bytes;
+  server.http.threads = options.threads > 0
+                            ? options.threads
+                            : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  serving::ModelOptions model;
+  model.export_dir = options.model;
+  model.repository = options.repository;
+  model.inference.threads = options.run_threads;
+  model.keep_versions = options.keep_versions;
+  model.poll = std::chrono::nanoseconds(static_cast<std::int64_t>(options.poll_seconds * 1e9));
+  model.check_finite = !options.allow_not_finite;
+  model.cpu_share = options.cpu_share;
+  model.require_version = false;  // it may be started before the training
+  model.on_update = [console](const serving::UpdateEvent& event) { TellUpdate(*console, event); };
+  console->CatchInterrupts();
+  ASSIGN_OR_RETURN(const auto served, serving::Model::Open(std::move(model)));
+  const bool open = server.token.empty();
+  const std::string name = server.name;
+  ASSIGN_OR_RETURN(const auto listening,
+                   serving::ServingServer::Start(std::move(server), served.get()));
+  console->Note(fmt::format("serving {0} at {1}/v2/models/{0}{2}", name, listening->url(),
+                            open ? " (no token: anybody who reaches it may ask)" : ""));
+  while (!Console::interrupted()) console->clock()->Sleep(std::chrono::milliseconds(100));
+  const serving::ModelStats stats = served->stats();
+  Output output;
+  output.text = fmt::format("{} updates, {} refused\n", stats.updates, stats.refused);
+  output.json = Value::Object{{"updates", stats.updates}, {"refused", stats.refused}};
+  return output;
+}
+
+#else
+
+Result<Output> Serve(const ServeOptions&, Console*) {
+  return UnimplementedError(
+      "this build of Cairn has no inference models: install libonnx-dev and libprotobuf-dev and "
+      "build it again");
+}
+
+#endif
+
+}  // namespace cairn::cli

@@ -1,0 +1,160 @@
+#include "serving/server/serving_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "format/json.h"
+#include "net/http_client.h"
+#include "serving/model/test_graph.h"
+#include "serving/test_writer.h"
+#include "storage/local/temp_directory.h"
+
+namespace cairn::serving {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::uint32_t kDim = 4;
+
+class ServingServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ExportRequest request;
+    request.directory = export_;
+    request.model = SumGraph(kDim);
+    request.feed_names = {"rows"};
+    request.target_names = {"y"};
+    request.tables = {{"rows", ExportTable::Of(*writer_.table())}};
+    request.increments = true;
+    ASSERT_TRUE(Export(request).ok());
+    ModelOptions options;
+    options.export_dir = export_;
+    options.repository = run_;
+    options.follow = false;
+    options.require_version = false;
+    model_ = Model::Open(options).value();
+    ServingServerOptions server;
+    server.name = "ctr";
+    server.token = "secret";
+    server.max_request_bytes = 4096;
+    server_ = ServingServer::Start(server, model_.get()).value();
+  }
+  void Commit(int step) {
+    writer_.Set({1, 2}, static_cast<float>(step));
+    step == 1 ? writer_.Full(step) : writer_.Increment(step);
+    ASSERT_TRUE(model_->Update().ok());
+  }
+  HttpResponse Ask(const std::string& method, const std::string& path, const std::string& body = "",
+                   const std::string& token = "secret") {
+    HttpRequest request;
+    request.method = method;
+    request.url = server_->url() + path;
+    request.body = std::as_bytes(std::span(body));
+    if (!token.empty()) request.headers = {{"Authorization", "Bearer " + token}};
+    HttpCall call;
+    call.prepare = [&](int) { return request; };
+    call.max_attempts = 1;
+    auto response = client_->Fetch(std::move(call));
+    EXPECT_TRUE(response.ok()) << response.status().ToString();
+    return response.ok() ? *response : HttpResponse{};
+  }
+  static std::string Infer(const std::string& ids, int count) {
+    return R"({"inputs": [{"name": "rows", "datatype": "INT64", "shape": [)" +
+           std::to_string(count) + R"(], "data": [)" + ids + "]}]}";
+  }
+
+  TempDirectory directory_;
+  const std::string run_ = directory_ / "run";
+  const std::string export_ = directory_ / "export";
+  TestWriter writer_{run_};
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ServingServer> server_;
+  std::unique_ptr<HttpClient> client_ = HttpClient::Open({}).value();
+};
+
+TEST_F(ServingServerTest, IsLiveAtOnceAndReadyWithTheFirstVersion) {
+  EXPECT_EQ(Ask("GET", "/v2/health/live").status, 200);
+  EXPECT_EQ(Ask("GET", "/v2/health/ready").status, 503);
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/infer", Infer("1", 1)).status, 503);
+  Commit(1);
+  EXPECT_EQ(Ask("GET", "/v2/health/ready").status, 200);
+  EXPECT_EQ(Ask("GET", "/v2/models/ctr/ready").status, 200);
+  EXPECT_EQ(Ask("GET", "/v2/models/other/ready").status, 404);
+}
+
+TEST_F(ServingServerTest, PredictsAndLooksUp) {
+  Commit(1);
+  Commit(2);
+  const HttpResponse answer = Ask("POST", "/v2/models/ctr/infer", Infer("1, 9", 2));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Value value = DecodeJson(answer.body).value();
+  EXPECT_EQ(*value.Find("model_name")->if_string(), "ctr");
+  EXPECT_EQ(*value.Find("model_version")->if_string(), "2");
+  const Value& y = (*value.Find("outputs")->if_list())[0];
+  EXPECT_EQ(*y.Find("datatype")->if_string(), "FP32");
+  EXPECT_EQ((*y.Find("data")->if_list())[0].AsDouble(), 4);
+  EXPECT_EQ((*y.Find("data")->if_list())[kDim].AsDouble(), 2) << "the default is 0";
+
+  const std::int64_t ids[2] = {2, 9};
+  const HttpResponse rows = Ask("POST", "/v2/models/ctr/tables/t/lookup",
+                                std::string(reinterpret_cast<const char*>(ids), sizeof(ids)));
+  ASSERT_EQ(rows.status, 200);
+  EXPECT_EQ(rows.Header("x-cairn-version"), "2");
+  ASSERT_EQ(rows.body.size(), 2 * kDim * sizeof(float));
+  float first = 0;
+  std::memcpy(&first, rows.body.data(), sizeof(first));
+  EXPECT_EQ(first, 2);
+
+  const Value described = DecodeJson(Ask("GET", "/v2/models/ctr").body).value();
+  EXPECT_EQ(*(*described.Find("inputs")->if_list())[0].Find("datatype")->if_string(), "INT64");
+}
+
+TEST_F(ServingServerTest, WhatIsWrongIsNamed) {
+  Commit(1);
+  const HttpResponse shape = Ask("POST", "/v2/models/ctr/infer", Infer("1", 2));
+  EXPECT_EQ(shape.status, 400);
+  EXPECT_THAT(shape.body, HasSubstr("inputs[0].data"));
+  const HttpResponse missing = Ask("POST", "/v2/models/ctr/infer", R"({"inputs": []})");
+  EXPECT_EQ(missing.status, 400);
+  EXPECT_THAT(missing.body, HasSubstr("rows"));
+  EXPECT_EQ(Ask("POST", "/v2/models/other/infer", Infer("1", 1)).status, 404);
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/tables/t/lookup", "abc").status, 400);
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/tables/u/lookup", "").status, 400);
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/infer", std::string(5000, ' ')).status, 413);
+  EXPECT_EQ(Ask("GET", "/v2/nothing").status, 404);
+}
+
+TEST_F(ServingServerTest, AsksForATokenWhereItMatters) {
+  Commit(1);
+  EXPECT_EQ(Ask("GET", "/v2/health/live", "", "").status, 200) << "probes have none";
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/infer", Infer("1", 1), "").status, 401);
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/rollback", "", "wrong").status, 401);
+  EXPECT_EQ(Ask("GET", "/metrics", "", "").status, 401);
+}
+
+TEST_F(ServingServerTest, GoesBackAndTellsWhatIsServed) {
+  Commit(1);
+  Commit(2);
+  const HttpResponse back = Ask("POST", "/v2/models/ctr/rollback");
+  EXPECT_EQ(back.status, 200);
+  EXPECT_EQ(DecodeJson(back.body).value().Find("step")->AsInt(), 1);
+  Commit(3);
+  const std::string page = Ask("GET", "/metrics").body;
+  EXPECT_THAT(page, HasSubstr("cairn_serving_version_step 1\n"));
+  EXPECT_THAT(page, HasSubstr("cairn_serving_lag_steps 2\n"));
+  EXPECT_THAT(page, HasSubstr("cairn_serving_held 1\n"));
+  EXPECT_THAT(page, HasSubstr("cairn_serving_updates_total 3\n"));
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/rollback").status, 409) << "nothing before it";
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/pin", R"({"step": 2})").status, 200);
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/pin", R"({"step": 7})").status, 404);
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/pin", "{}").status, 400);
+  EXPECT_EQ(DecodeJson(Ask("POST", "/v2/models/ctr/resume").body).value().Find("step")->AsInt(), 3);
+  (void)Ask("POST", "/v2/models/ctr/infer", Infer("1", 1));
+  EXPECT_THAT(Ask("GET", "/metrics").body,
+              HasSubstr("cairn_serving_request_seconds_count{kind=\"predict\"} 1\n"));
+}
+
+}  // namespace
+}  // namespace cairn::serving
