@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What should_preempt() costs a training loop in Python: figures as lines of JSON, as cairn_bench's.
 
-    bench/preempt.py            in one process, and with two ranks in WorkersAskChief
+bench/preempt.py            in one process, and with two ranks in WorkersAskChief
 """
 
 import json

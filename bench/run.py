@@ -580,7 +580,7 @@ def judge_tables(runner, table):
     case = Case(runner, "table_restore")
     table.add(
         "table: restore of a full + 10 increments / plain map",
-        case.ratios("restore", "plain", seconds),
+        case.ratios("restore", case.fastest(("plain direct", "plain buffered")), seconds),
         at_most=1.5,
         conditions=case.conditions(),
     )

@@ -1,14 +1,18 @@
 #include "checkpoint/repository.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
+#include <unordered_set>
 
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/chain.h"
 #include "checkpoint/names.h"
 #include "checkpoint/parallel.h"
+#include "storage/deep_listing.h"
+#include "storage/forwarding_store.h"
 
 namespace cairn {
 namespace {
@@ -33,8 +37,9 @@ std::string_view FileName(std::string_view path) {
 /// The generation records that decide what counts.
 struct GenerationRecords {
   std::uint64_t newest_fence = 0;
-  std::optional<SealRecord> seal;   // the newest readable one
-  std::uint64_t newest_sealed = 0;  // also of a damaged seal
+  std::optional<SealRecord> seal;         // the newest readable one
+  std::unordered_set<std::string> named;  // its commits
+  std::uint64_t newest_sealed = 0;        // also of a damaged seal
   std::vector<std::string> damaged;
 };
 
@@ -58,6 +63,7 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
     if (!bytes.ok()) return bytes.status().WithContext("read " + name);
     auto seal = Decode<SealRecord>(*bytes);
     if (seal.ok() && seal->generation == generation) {
+      records.named.insert(seal->commits.begin(), seal->commits.end());
       records.seal = *std::move(seal);
       break;
     }
@@ -76,9 +82,7 @@ bool CountsBySeal(const GenerationRecords& records, const Manifest& manifest,
   if (!records.seal) return generation <= records.newest_sealed;
   const SealRecord& seal = *records.seal;
   if (generation >= seal.generation && generation <= records.newest_sealed) return true;
-  const auto named = [&](const std::string& id) {
-    return std::find(seal.commits.begin(), seal.commits.end(), id) != seal.commits.end();
-  };
+  const auto named = [&](const std::string& id) { return records.named.contains(id); };
   // The hole that judging by the committing generation closes: by what it replaces, it would count
   // also after its committer was overtaken and the increment deleted.
   if (!rules.judge_by_commit_generation && named(manifest.replaces)) return true;
@@ -97,10 +101,8 @@ void JudgeNotes(const GenerationRecords& records, Checkpoint* checkpoint) {
       case NoteKind::kRemove: {
         // Void when a seal of a later generation names the checkpoint: its remover was overtaken
         // before it deleted anything.
-        const bool sealed_later =
-            records.seal && records.seal->generation > note.generation &&
-            std::find(records.seal->commits.begin(), records.seal->commits.end(),
-                      checkpoint->manifest->id) != records.seal->commits.end();
+        const bool sealed_later = records.seal && records.seal->generation > note.generation &&
+                                  records.named.contains(checkpoint->manifest->id);
         if (!sealed_later) checkpoint->removed = true;
         break;
       }
@@ -113,6 +115,42 @@ void JudgeNotes(const GenerationRecords& records, Checkpoint* checkpoint) {
     }
   }
 }
+
+// Where there are more directories than this, one listing of everything is cheaper than one of the
+// notes of each …
+constexpr std::size_t kManyDirectories = 64;
+// … unless there is much else.
+constexpr std::size_t kObjectsEach = 32;
+
+/// Answers where notes lie from one listing of the whole repository, made before: few checkpoints
+/// have any. Notes are then known from before their manifests are read, as they have to be.
+class NotesAhead final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+
+  Status Prepare(std::size_t directories) {
+    auto* deep = dynamic_cast<DeepListingStore*>(inner());
+    if (deep == nullptr || directories <= kManyDirectories) return Status::Ok();
+    auto all = deep->ListBelow("", directories * kObjectsEach);
+    if (all.status().Is(Code::kResourceExhausted)) return Status::Ok();
+    if (!all.ok()) return all.status();
+    notes_.emplace();
+    for (ObjectInfo& object : *all) {
+      const std::size_t slash = object.name.rfind('/');
+      if (slash == object.name.npos || !object.name.substr(0, slash).ends_with("/notes")) continue;
+      (*notes_)[object.name.substr(0, slash)].objects.push_back(std::move(object));
+    }
+    return Status::Ok();
+  }
+  Result<Listing> List(const std::string& prefix) override {
+    if (!notes_ || !prefix.ends_with("/notes")) return inner()->List(prefix);
+    const auto it = notes_->find(prefix);
+    return it == notes_->end() ? Listing() : it->second;
+  }
+
+ private:
+  std::optional<std::map<std::string, Listing>> notes_;  // by directory of notes
+};
 
 }  // namespace
 
@@ -263,8 +301,11 @@ Result<RepositoryView> RepositoryReader::Read() {
       if (!IsEngineDirectory(directory)) directories.push_back(directory);
     }
     std::vector<std::optional<Found>> found(directories.size());
+    NotesAhead ahead(store_);
+    RETURN_IF_ERROR(ahead.Prepare(directories.size()));
+    RepositoryReader looker(&ahead, rules_);
     ForEachRequest(*store_, directories.size(),
-                   [&](std::size_t i) { found[i] = Look(directories[i]); });
+                   [&](std::size_t i) { found[i] = looker.Look(directories[i]); });
     bool removals = false;
     for (std::size_t i = 0; i < directories.size(); ++i) {
       const std::string& directory = directories[i];

@@ -12,8 +12,8 @@
 namespace cairn {
 
 /// Hands every operation on to another store: the base of stores that change some of them. Also
-/// those that Store answers by itself are handed on, so that a decorator hides nothing of what the
-/// inner store can do. Threads as of the inner store.
+/// those that Store answers by itself are handed on, so that a decorator hides nothing of them.
+/// What the inner store has besides (AppendingStore) is hidden. Threads as of the inner store.
 class ForwardingStore : public Store {
  public:
   /// `inner` is borrowed.

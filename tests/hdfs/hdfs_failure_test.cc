@@ -59,10 +59,10 @@ class HdfsFailures : public FailingRequests {
   TestHdfsServer* server_ = nullptr;
 };
 
-TEST_F(HdfsFailures, JobDoesNotNoticeARequestThatFailsOnce) { FailEachRequestOnce(61); }
+TEST_F(HdfsFailures, JobDoesNotNoticeARequestThatFailsOnce) { FailEachRequestOnce(97); }
 
 TEST_F(HdfsFailures, NothingAcknowledgedIsLostWhenTheMachineEndsAtARequest) {
-  EndAtEachRequest(47);
+  EndAtEachRequest(71);
 }
 
 }  // namespace

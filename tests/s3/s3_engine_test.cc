@@ -10,7 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "checkpoint/repository.h"
 #include "net/test_http_server.h"
+#include "storage/forwarding_store.h"
 #include "tests/s3/s3_job.h"
 
 namespace cairn::s3 {
@@ -104,6 +106,51 @@ TEST_F(S3Engine, UnchangedFilesAreReferredToAndOutliveTheirCheckpoint) {
     if (name.ends_with(".safetensors")) directories.insert(name.substr(0, name.find('/')));
   }
   EXPECT_LE(directories.size(), 2u) << "the latest, and the one whose file it refers to";
+}
+
+TEST_F(S3Engine, ManyCheckpointsAreFoundWithFewListings) {
+  ManagerOptions options;
+  options.retention.keep_last.reset();
+  auto manager = Open(options);
+  ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+  constexpr std::int64_t kMany = 70;
+  std::vector<std::string> ids;
+  for (std::int64_t step = 0; step < kMany; ++step) {
+    auto handle = (*manager)->Save({.step = step});
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    const auto info = handle->Wait();
+    ASSERT_TRUE(info.ok()) << info.status().ToString();
+    ids.push_back(info->id);
+  }
+  ASSERT_TRUE((*manager)->Pin(ids[3]).ok());
+  ASSERT_TRUE((*manager)->AddMetrics(ids[5], Value::Object{{"auc", 0.5}}).ok());
+  ASSERT_TRUE((*manager)->Delete(ids[7]).ok());
+  ASSERT_TRUE((*manager)->Close().ok());
+  std::atomic<int> listings = 0;
+  TestHttpServer proxy([&](const TestHttpRequest& request) {
+    if (request.target.find("list-type=2") != std::string::npos) ++listings;
+    return ForwardTo(server_->port(), request);
+  });
+  const Environment env = EnvironmentOn(server_->Options(url_, proxy.port()));
+  const auto at_once = RepositoryReader(env.store.get()).Read();
+  ASSERT_TRUE(at_once.ok()) << at_once.status().ToString();
+  EXPECT_LT(listings, 10);
+  // The same, one directory after the other: a decorator hides what the store can do besides.
+  ForwardingStore plain(env.store.get());
+  const auto one_by_one = RepositoryReader(&plain).Read();
+  ASSERT_TRUE(one_by_one.ok()) << one_by_one.status().ToString();
+  EXPECT_GT(listings, kMany);
+  ASSERT_EQ(at_once->checkpoints.size(), static_cast<std::size_t>(kMany - 1));
+  ASSERT_EQ(one_by_one->checkpoints.size(), at_once->checkpoints.size());
+  for (std::size_t i = 0; i < at_once->checkpoints.size(); ++i) {
+    const Checkpoint& a = at_once->checkpoints[i];
+    const Checkpoint& b = one_by_one->checkpoints[i];
+    EXPECT_EQ(a.manifest->id, b.manifest->id);
+    EXPECT_TRUE(a.counts);
+    EXPECT_EQ(a.notes.size(), b.notes.size());
+    EXPECT_EQ(a.pinned, a.manifest->id == ids[3]);
+    EXPECT_EQ(a.Metrics().Find("auc") != nullptr, a.manifest->id == ids[5]);
+  }
 }
 
 TEST_F(S3Engine, LargeFilesGoInPartsAndLeaveNothingUnfinished) {

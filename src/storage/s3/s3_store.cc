@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -138,6 +139,15 @@ Result<ObjectInfo> S3Store::Stat(const std::string& name) {
 }
 
 Result<Listing> S3Store::List(const std::string& prefix) {
+  return ListPages(prefix, /*deep=*/false, std::numeric_limits<std::size_t>::max());
+}
+
+Result<std::vector<ObjectInfo>> S3Store::ListBelow(const std::string& prefix, std::size_t limit) {
+  ASSIGN_OR_RETURN(Listing listing, ListPages(prefix, /*deep=*/true, limit));
+  return std::move(listing.objects);
+}
+
+Result<Listing> S3Store::ListPages(const std::string& prefix, bool deep, std::size_t limit) {
   RETURN_IF_ERROR(ValidatePrefix(prefix));
   const std::string root = KeyOf("").empty() ? "" : KeyOf("") + "/";
   const std::string start = prefix.empty() ? root : KeyOf(prefix) + "/";
@@ -145,7 +155,8 @@ Result<Listing> S3Store::List(const std::string& prefix) {
   std::string token;
   do {
     S3Request request{.what = "list", .key = ""};
-    request.query = {{"list-type", "2"}, {"delimiter", "/"}, {"encoding-type", "url"}};
+    request.query = {{"list-type", "2"}, {"encoding-type", "url"}};
+    if (!deep) request.query.emplace_back("delimiter", "/");
     if (!start.empty()) request.query.emplace_back("prefix", start);
     if (!token.empty()) request.query.emplace_back("continuation-token", token);
     ASSIGN_OR_RETURN(const HttpResponse response, client_->Expect(std::move(request)));
@@ -163,6 +174,10 @@ Result<Listing> S3Store::List(const std::string& prefix) {
       if (below.ends_with('/')) below.remove_suffix(1);
       if (!listable(below)) continue;
       listing.prefixes.emplace_back(below.substr(root.size()));
+    }
+    if (listing.objects.size() > limit) {
+      return ResourceExhaustedError("\"" + Describe() + "/" + prefix + "\" has more than " +
+                                    std::to_string(limit) + " objects");
     }
     token = std::move(page->next);
   } while (!token.empty());

@@ -12,6 +12,7 @@
 
 #include "base/ids.h"
 #include "base/thread_annotations.h"
+#include "storage/deep_listing.h"
 #include "storage/s3/s3_client.h"
 #include "storage/store.h"
 
@@ -35,7 +36,7 @@ struct S3StoreOptions {
 /// May be called from several threads and processes. A failed call leaves nothing, but Put and
 /// Create may have stored the object when no answer came (DeadlineExceeded, Unavailable); sessions
 /// give up their uploads, and what a killed one leaves ListUnfinished finds.
-class S3Store final : public Store {
+class S3Store final : public Store, public DeepListingStore {
  public:
   using Options = S3StoreOptions;
 
@@ -49,6 +50,7 @@ class S3Store final : public Store {
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
   Result<ObjectInfo> Stat(const std::string& name) override;
   Result<Listing> List(const std::string& prefix) override;
+  Result<std::vector<ObjectInfo>> ListBelow(const std::string& prefix, std::size_t limit) override;
   Status Delete(const std::string& name) override;
   Status PruneDirectories(const std::string& prefix) override;
   Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override;
@@ -79,6 +81,8 @@ class S3Store final : public Store {
   Status EnsureCreateOnly() EXCLUDES(probe_mu_);
   Result<CreateOnly> Probe();
   Status CreateUnguarded(const std::string& name, std::string_view bytes);
+  /// Everything below, or (deep = false) only what stands directly under the prefix.
+  Result<Listing> ListPages(const std::string& prefix, bool deep, std::size_t limit);
   /// The answer to HEAD; NotFound only when the bucket is there.
   Result<HttpResponse> Head(const std::string& name);
   Status BucketIsThere();
