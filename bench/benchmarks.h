@@ -45,6 +45,9 @@ Status RunTableStall(const Options& options);
 Status RunTableLatency(const Options& options);
 /// Size and rate of durable increments, and an updater beside them.
 Status RunTableIncrement(const Options& options);
+/// Restore of a full checkpoint and ten increments, against reading the same bytes into a plain
+/// map.
+Status RunTableRestore(const Options& options);
 /// Rows of a table of about options.bytes.
 std::int64_t TableRows(const Options& options);
 /// Loading variables by role against the engine's restore. Variant: "cold" or "warm".
@@ -61,6 +64,17 @@ Status RunServingApply(const Options& options);
 Status RunServingFreshness(const Options& options);
 /// Predictions of a served model against OpenVINO with the embeddings at hand.
 Status RunServingPredict(const Options& options);
+
+/// From asking for a process until its first line: through the launcher, and by fork and exec.
+Status RunLaunch(const Options& options);
+/// What asking whether to stop costs a training loop.
+Status RunPreempt(const Options& options);
+
+/// Durable reports through the trial protocol on 16 connections, against appending the same bytes
+/// with the same syncs. Variant "quick": fewer.
+Status RunReports(const Options& options);
+/// From the request to pause until the process is told.
+Status RunPauseTold(const Options& options);
 
 /// A fresh directory below the benchmark's own.
 Result<std::string> FreshDirectory(const Options& options, const std::string& name);

@@ -58,7 +58,12 @@ int main(int argc, char** argv) {
       {"table_stall", cairn::bench::RunTableStall},
       {"table_latency", cairn::bench::RunTableLatency},
       {"table_increment", cairn::bench::RunTableIncrement},
+      {"table_restore", cairn::bench::RunTableRestore},
       {"load_vars", cairn::bench::RunLoadVars},
+      {"launch", cairn::bench::RunLaunch},
+      {"preempt", cairn::bench::RunPreempt},
+      {"reports", cairn::bench::RunReports},
+      {"pause_told", cairn::bench::RunPauseTold},
 #ifdef CAIRN_BENCH_INFERENCE
       {"prune", cairn::bench::RunPrune},
       {"predict", cairn::bench::RunPredict},

@@ -41,6 +41,9 @@ BENCHMARKS = (
     "predict",
     "serving",
     "tables",
+    "core",
+    "reports",
+    "pause_told",
 )
 NEED_ROOT = ("restore", "small", "names", "load_vars")
 
@@ -415,6 +418,32 @@ def judge_load_vars(runner, table):
         )
 
 
+def judge_reports(runner, table):
+    runner.run("reports", "quick" if runner.options.quick else "")
+    case = Case(runner, "reports")
+    ours = statistics.median(case.values("cairn", rate))
+    syncs = statistics.median(case.values("cairn", lambda row: row["syncs"]))
+    table.add(
+        "durable reports, 16 connections: of appending the same with the same syncs",
+        case.ratios("cairn", "append", rate),
+        at_least=0.3,
+        detail=f"{ours:,.0f} reports/s, {syncs:.0f} syncs a round",
+        conditions=case.conditions(),
+    )
+
+
+def judge_pause_told(runner, table):
+    runner.run("pause_told")
+    median = runner.fact("pause_told", "p50") * 1e3
+    table.add(
+        "pause request to process told, p99",
+        [runner.fact("pause_told", "p99") * 1e3],
+        at_most=200,
+        unit=" ms",
+        detail=f"median {median:.1f} ms",
+    )
+
+
 def judge_prune(runner, table):
     runner.run("prune")
     case = Case(runner, "prune")
@@ -547,12 +576,69 @@ def judge_tables(runner, table):
     table.add(
         "table: the same with 8 bits", [runner.fact("table_bytes", "quantized")], at_most=0.45
     )
+    runner.run("table_restore")
+    case = Case(runner, "table_restore")
+    table.add(
+        "table: restore of a full + 10 increments / plain map",
+        case.ratios("restore", "plain", seconds),
+        at_most=1.5,
+        conditions=case.conditions(),
+    )
     runner.run("table_memory")
     table.add(
         "table: memory of a row above its content",
         [runner.fact("table_memory", "overhead")],
         at_most=48,
         unit=" B",
+    )
+
+
+def judge_core(runner, table):
+    """The Core API and the launcher: what they cost a training."""
+    runner.run("preempt")
+    table.add(
+        "should_preempt() in C++",
+        [1e6 * runner.fact("preempt", "seconds_a_call")],
+        at_most=1,
+        unit=" us",
+    )
+    python = HERE.parent / ".venv/test/bin/python"
+    if python.exists():
+        path = os.pathsep.join([str(HERE.parent / "python"), os.environ.get("PYTHONPATH", "")])
+        asked = subprocess.run(
+            [str(python), str(HERE / "preempt.py")],
+            env=dict(os.environ, PYTHONPATH=path),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if asked.returncode not in (0, 2):
+            raise SystemExit(f"preempt.py failed (exit {asked.returncode})")
+        runner.facts += [json.loads(line) for line in asked.stdout.splitlines()]
+    for name, what, limit in (
+        ("ChiefOnly", "should_preempt() in Python, ChiefOnly", 1),
+        ("WorkersAskMaster", "should_preempt() in Python, WorkersAskMaster", 1),
+        ("workers_ask_chief", "should_preempt() in Python, WorkersAskChief, 2 ranks", None),
+    ):
+        value = runner.fact("preempt_python", name)
+        if value is not None:
+            table.add(what, [1e6 * value], at_most=limit, unit=" us")
+    runner.run("launch", rounds=max(runner.options.rounds, 10))
+    case = Case(runner, "launch")
+    launched, plain = (
+        statistics.median(case.values(c, seconds)) for c in ("launcher", "fork and exec")
+    )
+    table.add(
+        "launch to first line of user code, above fork and exec",
+        [
+            1e3 * (ours - theirs)
+            for ours, theirs in zip(
+                case.values("launcher", seconds), case.values("fork and exec", seconds)
+            )
+        ],
+        at_most=100,
+        unit=" ms",
+        detail=f"{1e3 * launched:.1f} ms, fork and exec {1e3 * plain:.1f} ms",
+        conditions=case.conditions(),
     )
 
 

@@ -6,6 +6,7 @@
 #                                      find_package(cairn) finds exactly what the build found.
 #   cairn_find_dependency_onnx()       onnx, for the library cairn::predict; CAIRN_ONNX_FOUND says whether it is there. The
 #                                      installed package calls it for find_package(cairn COMPONENTS predict).
+#   cairn_find_dependency_grpc()       grpc, for the library cairn::ps; CAIRN_GRPC_FOUND. As with onnx.
 #   cairn_find_dependency_openvino()   openvino, for the plugin that runs models; CAIRN_OPENVINO_FOUND.
 #   cairn_find_dependency_cli11() _gtest() _benchmark()   cli11; gtest gtest_main gmock; benchmark. Only for our own tree.
 #
@@ -61,6 +62,22 @@ macro(cairn_find_dependency_onnx)
     _cairn_dep(onnx ${CAIRN_ONNX_LIBRARY} ${CAIRN_ONNX_PROTO_LIBRARY} ${CAIRN_PROTOBUF_LIBRARY})
     set_target_properties(cairn_dep::onnx PROPERTIES INTERFACE_COMPILE_DEFINITIONS "ONNX_ML=1;ONNX_NAMESPACE=onnx"
                                                      INTERFACE_INCLUDE_DIRECTORIES ${CAIRN_ONNX_INCLUDE})
+  endif()
+endmacro()
+
+# By hand: Debian's gRPCConfig.cmake wants development files of everything that gRPC itself links.
+macro(cairn_find_dependency_grpc)
+  find_path(CAIRN_GRPC_INCLUDE grpcpp/grpcpp.h)
+  find_library(CAIRN_GRPCPP_LIBRARY grpc++)
+  find_library(CAIRN_GRPC_LIBRARY grpc)
+  find_library(CAIRN_GPR_LIBRARY gpr)
+  find_library(CAIRN_ABSL_LIBRARY absl_synchronization)  # gRPC's headers use its mutex
+  mark_as_advanced(CAIRN_GRPC_INCLUDE CAIRN_GRPCPP_LIBRARY CAIRN_GRPC_LIBRARY CAIRN_GPR_LIBRARY CAIRN_ABSL_LIBRARY)
+  set(CAIRN_GRPC_FOUND OFF)
+  if(CAIRN_GRPC_INCLUDE AND CAIRN_GRPCPP_LIBRARY AND CAIRN_GRPC_LIBRARY AND CAIRN_GPR_LIBRARY AND CAIRN_ABSL_LIBRARY)
+    set(CAIRN_GRPC_FOUND ON)
+    _cairn_dep(grpc ${CAIRN_GRPCPP_LIBRARY} ${CAIRN_GRPC_LIBRARY} ${CAIRN_GPR_LIBRARY} ${CAIRN_ABSL_LIBRARY})
+    set_target_properties(cairn_dep::grpc PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${CAIRN_GRPC_INCLUDE})
   endif()
 endmacro()
 

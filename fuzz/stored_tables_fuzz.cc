@@ -63,7 +63,14 @@ void Check(const std::string& file) {
   if (!merged.ok()) return;
   for (const auto& table : (*merged)->tables()) {
     for (std::uint32_t shard = 0; shard < table->shards() && shard < 64; ++shard) {
-      table->Rows(shard).status().IgnoreError("a key may be there twice");
+      const auto rows = table->Rows(shard);
+      if (!rows.ok()) continue;  // a key may be there twice
+      for (const TableColumn& column : table->columns()) {
+        if (column.group != TableGroup::kRows || rows->empty()) continue;
+        std::vector<std::byte> entry(column.entry_bytes);
+        Require(table->Read(column, rows->front().member, rows->front().entry, entry).ok(),
+                "rows that were found can be read");
+      }
     }
     table->Pending().status().IgnoreError("likewise");
   }

@@ -12,19 +12,21 @@
 #include <cairn/table.h>
 
 /// Row increments of ordinary dense arrays: an embedding that is a plain 2-d variable, with the
-/// arrays of its optimizer, is saved whole in a full checkpoint and by changed rows in increments.
+/// arrays of its optimizer, is saved with all its rows in a full checkpoint and with those that
+/// changed in increments. In checkpoints it is a table whose keys are the numbers of the rows.
+/// TableCheckpoints, TrainingSession and Trainer save and restore it as they do tables.
 namespace cairn {
 
 /// An array of which row i belongs to row i of its fellows: weights, accumulator, …
 struct TrackedArray {
-  std::string name;  // of the variable: what a full checkpoint calls it
+  std::string name;  // the column is <name of the tracker>/column/<this>
   DType dtype = DType::kF32;
   std::uint64_t width = 0;  // elements of a row
   void* data = nullptr;     // rows × width elements; the caller's, outlives the tracker
 };
 
 struct RowTrackedOptions {
-  std::string name;  // tensors of increments are <name>/keys, <name>/column/<array>
+  std::string name;  // of the variable; its pieces have the same, and so have other processes'
   std::uint64_t rows = 0;
   std::vector<TrackedArray> arrays;
   /// Of a piece of a partitioned variable: its first row in the whole, and the whole's rows (0:
@@ -34,6 +36,7 @@ struct RowTrackedOptions {
   std::shared_ptr<CutGate> gate;  // shared by all that is cut together; nullptr: the process's
   std::uint64_t side_buffer_bytes = 512u << 20;  // as of tables
 
+  std::uint64_t whole() const { return whole_rows == 0 ? rows : whole_rows; }
   Status Validate() const;
 };
 
@@ -61,9 +64,12 @@ class RowTracked {
                                 const std::vector<std::span<const std::byte>>& columns) = 0;
 };
 
-/// CutTables, with dense arrays that are tracked by row. Their cuts come after those of the tables.
-/// A full gives each array under its own name (as a piece of the whole, in group kModel), an
-/// increment the changed rows.
+/// One variable may be in several pieces here: InvalidArgument, naming it, unless all of one name
+/// have the same arrays, are pieces of the same whole, and do not overlap.
+Status CheckPieces(std::span<RowTracked* const> arrays);
+
+/// CutTables, with dense arrays that are tracked by row. Their cuts come after those of the tables,
+/// and each has <name>/keys and <name>/column/<array> of its piece: all rows or the changed ones.
 Result<std::vector<std::unique_ptr<TableCut>>> CutTablesAndArrays(
     std::span<Table* const> tables, std::span<RowTracked* const> arrays, const CutRequest& request,
     const std::function<Status()>& also = {});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <cairn/checkpoint_manager.h>
+#include <cairn/row_tracked.h>
 #include <cairn/status.h>
 #include <cairn/table.h>
 
@@ -48,6 +49,7 @@ struct SessionOptions {
   std::optional<std::uint64_t> max_to_keep = 5;  // full checkpoints; nullopt: all
   bool is_chief = true;                          // others restore, and save nothing
   std::vector<Table*> tables;                    // borrowed
+  std::vector<RowTracked*> arrays;               // dense, with row increments; borrowed
   std::vector<SessionVariable> variables;
   /// A trainer's own small state (generators, data position), as named texts. Asked for at each
   /// save, given back when a checkpoint was restored.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <cairn/checkpoint_manager.h>
+#include <cairn/row_tracked.h>
 #include <cairn/status.h>
 #include <cairn/table.h>
 #include <cairn/table_rows.h>
@@ -14,22 +15,36 @@
 ///
 ///   cairn::TableCheckpoints checkpoints(manager.get(), {users.get(), items.get()});
 ///   auto restored = checkpoints.Restore({.into = dense}).value();
-///   checkpoints.Save({.step = 10, .tensors = dense}).value();                             // a
-///   full checkpoints.Save({.step = 11, .tensors = dense, .kind = SaveKind::kCumulative}).value();
+///   checkpoints.Save({.step = 10, .tensors = dense}).value();       // a full one
+///   checkpoints.Save({.step = 11, .kind = SaveKind::kCumulative, .tensors = dense}).value();
 ///   checkpoints.Wait();
+///
+/// Dense arrays that are tracked by row (row_tracked.h) go the same way.
 namespace cairn {
 
-/// Fills tables from a restore point; for RestoreRequest::tables. Start refuses, before anything
-/// changes, tables that do not fit and (unless told not to be strict) tables that only one side
-/// has. The restore done, Finish gives the tables back to their users; without it, or when it
-/// failed, those that were begun are left empty. One use.
+namespace table {
+class ArrayFiller;
+class JoinedPieces;
+}  // namespace table
+
+/// InvalidArgument, naming it, for a table that is null or there twice, and for arrays that do not
+/// go together (CheckPieces) or are called like a table.
+Status CheckTables(const std::vector<Table*>& tables, const std::vector<RowTracked*>& arrays);
+
+/// Fills tables and tracked arrays from a restore point; for RestoreRequest::tables. Start refuses,
+/// before anything changes, tables that do not fit and (unless told not to be strict) tables that
+/// only one side has. The restore done, Finish gives the tables back to their users; without it, or
+/// when it failed, tables that were begun are left empty, and arrays filled in part. One use.
 class TableFiller final : public TableSink {
  public:
   struct Options {
     bool strict = true;
     bool merge = false;  // rows that the tables have stay, where none is loaded
   };
-  TableFiller(std::vector<Table*> tables, Options options);
+  /// Arrays of one name are pieces of one variable (CheckPieces).
+  TableFiller(std::vector<Table*> tables, std::vector<RowTracked*> arrays, Options options);
+  TableFiller(std::vector<Table*> tables, Options options)
+      : TableFiller(std::move(tables), {}, options) {}
   explicit TableFiller(std::vector<Table*> tables) : TableFiller(std::move(tables), Options{}) {}
   ~TableFiller() override;
 
@@ -45,24 +60,29 @@ class TableFiller final : public TableSink {
  private:
   struct Target;
   Target* Find(const std::string& table);
+  table::ArrayFiller* FindArray(const std::string& name);
   Status AddRows(Target* target, const TablePart& part, const TableBlock& block);
 
   const Options options_;
   std::vector<std::unique_ptr<Target>> targets_;
+  std::vector<std::unique_ptr<table::ArrayFiller>> arrays_;
   std::vector<std::string> unexpected_;
   std::vector<std::string> missing_;
 };
 
-/// Saves and restores tables through a manager. Rows leave the set of changed ones when the
-/// checkpoint that has them is durable, and not before. For one thread at a time; the tables may be
-/// used by others meanwhile. Manager and tables are borrowed.
+/// Saves and restores tables, and arrays that are tracked by row, through a manager. Rows leave the
+/// set of changed ones when the checkpoint that has them is durable, and not before. For one thread
+/// at a time; the tables may be used by others meanwhile. Manager, tables and arrays are borrowed.
 class TableCheckpoints {
  public:
   struct Options {
     bool quantize = false;       // see CutRequest; increments only
     bool compress_keys = false;  // likewise
   };
-  TableCheckpoints(CheckpointManager* manager, std::vector<Table*> tables, Options options);
+  TableCheckpoints(CheckpointManager* manager, std::vector<Table*> tables,
+                   std::vector<RowTracked*> arrays, Options options);
+  TableCheckpoints(CheckpointManager* manager, std::vector<Table*> tables, Options options)
+      : TableCheckpoints(manager, std::move(tables), {}, options) {}
   TableCheckpoints(CheckpointManager* manager, std::vector<Table*> tables)
       : TableCheckpoints(manager, std::move(tables), Options{}) {}
   /// Waits for the save in flight, whose rows are released or kept.
@@ -72,7 +92,8 @@ class TableCheckpoints {
 
   /// As CheckpointManager::Save, with the rows of all tables at this instant: nobody updates a
   /// table, or is inside of a batch of its gate, while it is cut and the other tensors are copied.
-  /// An increment is refused when there is nothing that it could build on (see CanIncrement).
+  /// Pieces of one variable become one table. An increment is refused when there is nothing that it
+  /// could build on (see CanIncrement). A save that is skipped (OnBusy::kSkip) cuts nothing.
   Result<SaveHandle> Save(SaveRequest request);
   /// Whether an increment can be saved: this object saved or restored the checkpoint before it.
   bool CanIncrement() const;
@@ -81,12 +102,14 @@ class TableCheckpoints {
   /// The same, and waits for it. The outcome is the handle's to tell.
   void Wait();
 
-  /// As CheckpointManager::Restore; the tables get the stored rows instead of theirs. Strict: the
-  /// same tables must be there as are asked for.
-  Result<std::optional<Restored>> Restore(RestoreRequest request, bool strict);
+  /// As CheckpointManager::Restore; the tables get the stored rows instead of theirs, or (merge)
+  /// besides theirs: increments then need a new full one first. Strict: the same tables must be
+  /// there as are asked for.
+  Result<std::optional<Restored>> Restore(RestoreRequest request,
+                                          const TableFiller::Options& options);
   Result<std::optional<Restored>> Restore(RestoreRequest request) {
     const bool strict = request.strict;
-    return Restore(std::move(request), strict);
+    return Restore(std::move(request), {.strict = strict});
   }
 
   /// From the next save on.
@@ -97,12 +120,16 @@ class TableCheckpoints {
 
  private:
   Status CutAndSave(SaveRequest* request, SaveHandle* handle);
+  CutGate* gate() const;
+  void DropCuts();
   void Resolve(const Result<CheckpointInfo>& outcome);
 
   CheckpointManager* const manager_;
   const std::vector<Table*> tables_;
+  const std::vector<RowTracked*> arrays_;
   Options options_;
-  std::vector<std::unique_ptr<TableCut>> cuts_;  // of the save in flight
+  std::vector<std::unique_ptr<TableCut>> cuts_;  // of the save in flight: tables, then arrays
+  std::vector<std::unique_ptr<table::JoinedPieces>> joined_;  // borrow from cuts_
   SaveHandle in_flight_;
   SaveKind kind_in_flight_ = SaveKind::kFull;
   std::string base_;  // ids of what increments build on; "" for nothing

@@ -33,6 +33,9 @@
 /// docs/guides/trainer_cpp.md has the whole story.
 namespace cairn {
 
+class RowTracked;
+class Table;
+
 /// When to save, where to, and what to keep.
 struct CheckpointConfig {
   std::string checkpoint_dir;                           // a path or URL, as ManagerOptions has it
@@ -57,6 +60,12 @@ struct TrainerOptions {
   /// trainer. Trainer 0 saves them; pieces of distributed arrays (`shard`) and variables of the
   /// group kState are saved by each trainer.
   std::vector<MutableTensor> model;
+  /// Sparse tables (table.h) and dense arrays that are tracked by row (row_tracked.h): their rows
+  /// belong to each checkpoint and are filled by Open; borrowed. Each trainer saves those that it
+  /// has: of several trainers each has its own shards of a table, its own piece of an array. The
+  /// trainer stamps changes with the global step.
+  std::vector<Table*> tables;
+  std::vector<RowTracked*> arrays;
   std::optional<CheckpointConfig> checkpoint_config;  // nullopt: no checkpoints
   int trainer_id = 0;
   int num_trainers = 1;

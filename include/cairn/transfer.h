@@ -41,12 +41,14 @@ struct ExportReport {
 /// model.safetensors, or model-00001-of-0000n.safetensors, with model.safetensors.index.json;
 /// tables under __lookup_table__/; the user's files under their own names. Pieces of distributed
 /// arrays are put together, and so are the rows of an increment and of what it builds on. `out`
-/// must not exist or be an empty directory; it appears whole or not at all.
+/// must not exist or be an empty directory; it appears whole or not at all. It may be the URL of a
+/// bucket's prefix or of a directory in HDFS: there the files appear one after the other, the index
+/// last, and what a crash leaves must be removed by hand.
 Result<ExportReport> ExportCheckpoint(const std::string& checkpoint, const std::string& out,
                                       const TransferControl& control = {});
 
 struct ImportRequest {
-  std::string source;  // a .safetensors file, or a directory of them
+  std::string source;  // a .safetensors file, or a directory of them: a path or URL
   std::string directory;
   std::int64_t step = 0;
   bool files = true;  // a directory's other files become the checkpoint's files

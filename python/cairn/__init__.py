@@ -12,7 +12,8 @@ m.close()
 
 from __future__ import annotations
 
-from . import initializers, io, optimizers, serving, table, train
+from . import core, initializers, io, optimizers, serving, table, train
+from .core import get_cluster_info
 from .errors import (
     Cancelled,
     Corruption,
@@ -30,6 +31,7 @@ from .errors import (
 from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from .observe import SaveRecord
 from .oneshot import Difference, Report, diff, load, save, verify
+from .row_tracked import RowTracked
 from .scope import Scope, Variable, default_scope
 from .shard import Replicated, Shard
 from .table import (
@@ -77,6 +79,7 @@ __all__ = [
     "Replicated",
     "Report",
     "Restored",
+    "RowTracked",
     "SaveHandle",
     "SaveRecord",
     "Scope",
@@ -86,8 +89,10 @@ __all__ = [
     "Trainer",
     "Unavailable",
     "Variable",
+    "core",
     "default_scope",
     "diff",
+    "get_cluster_info",
     "initializers",
     "io",
     "load",

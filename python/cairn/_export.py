@@ -6,10 +6,10 @@ import dataclasses
 import os
 from typing import Any, List, Mapping, Optional, Sequence
 
+from ._arguments import PathLike
 from .errors import Invalid
 from .inference import Signature, _native_module, _onnx, _signatures
 from .initializers import Constant
-from .manager import PathLike
 from .table import _DTYPES
 
 __all__ = ["ExportedModel", "ServingInputReceiver", "export"]

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import _arrays, _safetensors, _tree, oneshot
+from ._arguments import PathLike
 from .errors import Corruption, Invalid, NotFound
-from .manager import CheckpointInfo, CheckpointManager, PathLike
+from .manager import CheckpointInfo, CheckpointManager
 
 __all__ = ["FORMATS", "Converted", "convert", "read"]
 

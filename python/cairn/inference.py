@@ -11,8 +11,9 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from . import _arrays
+from ._arguments import PathLike
+from ._restore import CheckpointInfo
 from .errors import Invalid, Unavailable
-from .manager import CheckpointInfo, PathLike
 
 __all__ = [
     "InferenceProgram",

@@ -13,7 +13,9 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from . import _arrays, _native, _program
+from ._arguments import PathLike
 from ._program import Predicate
+from ._restore import CheckpointInfo
 from .errors import Mismatch
 from .inference import (
     InferenceProgram,
@@ -22,7 +24,6 @@ from .inference import (
     load_inference_model,
     save_inference_model,
 )
-from .manager import CheckpointInfo, PathLike
 from .scope import Variable
 
 __all__ = [

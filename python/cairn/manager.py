@@ -3,69 +3,21 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
-import operator
 import os
 import sys
 import threading
 import weakref
-from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
-from . import _arrays, _location, _native, _plan, _tree
+from . import _location, _native, _tree
+from ._arguments import Files, PathLike, choice, name_set, positive, user_files, value_dict, whole
+from ._restore import STATE_FILE, CheckpointInfo, Restore, Restored
 from .errors import Error, Invalid
 from .observe import SavedCallback, SaveWatcher
-from .shard import Replicated, Shard
+from .row_tracked import RowTracked
 from .table import EmbeddingTable
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "Restored", "SaveHandle"]
-
-PathLike = Union[str, "os.PathLike[str]"]
-Files = Union[PathLike, Sequence[PathLike], Mapping[str, Union[PathLike, bytes]]]
-
-_STATE_FILE = "state.json"
-_MAX_VALUE_DEPTH = 60
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointInfo:
-    """A committed checkpoint.
-
-    Attributes:
-        id: a UUID.
-        step: the step it was saved at.
-        kind: "full" or "increment".
-        path: its directory.
-        bytes: of all its files.
-        metrics: as given to save, with later ones added.
-        metadata: as given to save.
-        time: when it was committed, in seconds since 1970.
-        parent: the id of the checkpoint that training stood on, or None.
-        generation: which opening of the directory wrote it.
-        base: of an increment, the id of the full checkpoint it builds on.
-        chain: of an increment, "cumulative" or "consecutive".
-        tables: of each sparse table its name, dim, dtype, rows, and deleted keys.
-        pinned: True while it may not be removed.
-        foreign: True for another job's checkpoint, which is never chosen.
-    """
-
-    id: str
-    step: int
-    kind: str
-    path: str
-    bytes: int
-    metrics: Dict[str, Any]
-    metadata: Dict[str, Any]
-    time: float
-    parent: Optional[str]
-    generation: int
-    counters: Dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
-    base: Optional[str] = dataclasses.field(default=None, repr=False)
-    chain: Optional[str] = dataclasses.field(default=None, repr=False)
-    tables: List[Dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
-    sequence: int = dataclasses.field(default=0, repr=False)
-    pinned: bool = False
-    foreign: bool = False
 
 
 class SaveHandle:
@@ -131,265 +83,6 @@ class SaveHandle:
     def __repr__(self) -> str:
         state = "done" if self.done() else "in flight"
         return f"SaveHandle(step {self.step}, {state})"
-
-
-@dataclasses.dataclass(frozen=True)
-class Restored:
-    """What a restore brought back.
-
-    Attributes:
-        step: the checkpoint's step.
-        state: the nested state; arrays that were given are the same objects, filled.
-        metrics, metadata: as given to save.
-        info: the checkpoint.
-        skipped: (name, reason) of all that was not restored.
-        fallbacks: newer checkpoints that were damaged and passed over, and how.
-        bytes: that were read into arrays.
-        files: paths of the user's own files, by name; those on a bucket are fetched when asked for.
-    """
-
-    step: int
-    state: Any
-    metrics: Dict[str, Any]
-    metadata: Dict[str, Any]
-    info: CheckpointInfo
-    skipped: List[Tuple[str, str]]
-    fallbacks: List[str]
-    bytes: int
-    files: Mapping[str, str]
-
-
-class _Restore:
-    """One restore: asks the native module for tensors when the stored tree is known."""
-
-    def __init__(self, state: Any, strict: bool, rename: Dict[str, str], skip: Set[str]) -> None:
-        self._state = state
-        self._strict = strict
-        self._rename = rename
-        self._skip = skip
-        self.alike: Optional[_native.MatchedState] = None
-        self.plan: Optional[_plan.Plan] = None
-        self.flat: Optional[_FlatPlan] = None
-
-    def prepare(self, info: Dict[str, Any], state_files: Dict[str, bytes]) -> Dict[str, Any]:
-        where = str(info["path"])
-        text = state_files.get(_STATE_FILE, b"")
-        self.alike = self.plan = self.flat = None
-        if self._state is not None and not self._rename and not self._skip:
-            self.alike = _native.match_state(text, self._state)
-        if self.alike is not None:
-            return _asking(self.alike)
-        if not _tree.Stored.is_one(text):
-            # Written by another program: tensors by their names, no values beside them.
-            self.flat = _FlatPlan(self._state)
-            return {
-                "into": self.flat.into,
-                "allocate": self._state is None,
-                "allocate_names": [],
-                "strict": self._strict,
-                "rename": self._rename,
-                "skip": self._skip,
-            }
-        with _tree.collector_paused():
-            self.plan = _plan.Plan(
-                _tree.Stored(text, where),
-                self._state,
-                anything=self._state is None,
-                strict=self._strict,
-                rename=self._rename,
-                skip=self._skip,
-            )
-        return _asking(self.plan.into, self.plan.allocate)
-
-    def finish(self, result: Dict[str, Any]) -> Restored:
-        info = CheckpointInfo(**result["info"])
-        skipped: List[Tuple[str, str]] = []
-        if self.alike is not None:
-            if len(result["restored"]) != self.alike.count:
-                raise Error(f"restore {info.path}: not all of the arrays were restored")
-            self.alike.put_values()
-            state = self._state
-        elif self.plan is not None:
-            lost = {d[0] for d in self.plan.into} - set(result["restored"])
-            if lost:
-                raise Error(f"restore {info.path}: not restored: {', '.join(sorted(lost)[:10])}")
-            with _tree.collector_paused():
-                state = self.plan.finish(result["tensors"])
-            skipped = self.plan.skipped
-        else:
-            assert self.flat is not None
-            state = self.flat.finish(result["tensors"])
-            skipped = [(str(name), str(why)) for name, why in result["skipped"]]
-        return Restored(
-            step=info.step,
-            state=state,
-            metrics=info.metrics,
-            metadata=info.metadata,
-            info=info,
-            skipped=skipped,
-            fallbacks=list(result["fallbacks"]),
-            bytes=int(result["bytes"]),
-            files=_files_of(info.path),
-        )
-
-
-def _asking(into: Any, allocate: Iterable[str] = ()) -> Dict[str, Any]:
-    """What to ask the native module for when the state was compared already."""
-    return {
-        "into": into,
-        "allocate": bool(allocate),
-        "allocate_names": allocate,
-        "strict": False,
-        "rename": {},
-        "skip": [],
-    }
-
-
-class _FlatPlan:
-    """Restores checkpoints that hold named tensors and no tree of Python values."""
-
-    def __init__(self, state: Any) -> None:
-        self._state = state
-        self._keep: List[Any] = []
-        self._finish: List[Any] = []
-        self.into: List[_tree.Described] = []
-        if state is not None:
-            self._add(state, "")
-
-    def _add(self, value: Any, path: str) -> None:
-        stateful = _tree.as_stateful(value)
-        if stateful is not None:
-            self._add(stateful.cairn_save(), path)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                self._add(item, _tree.join(path, key))
-        elif isinstance(value, (list, tuple)):
-            for i, item in enumerate(value):
-                self._add(item, _tree.join(path, i))
-        else:
-            self._add_leaf(value, path)
-
-    def _add_leaf(self, value: Any, path: str) -> None:
-        shard = value if isinstance(value, Shard) else None
-        array = value.array if isinstance(value, (Shard, Replicated)) else value
-        if not _arrays.is_array(array):
-            return
-        target = _arrays.target(array, path)
-        whole = shard.global_shape if shard else None
-        offset = shard.offset if shard else None
-        self.into.append(
-            (
-                path or "value",
-                target.stored,
-                target.shape,
-                target.address,
-                whole,
-                offset,
-                False,
-                "model",
-            )
-        )
-        self._keep.append(target.keep)
-        if target.finish is not None:
-            self._finish.append(target.finish)
-
-    def finish(self, tensors: Iterable[Tuple[str, str, str, Tuple[int, ...], Any]]) -> Any:
-        for finish in self._finish:
-            finish()
-        if self._state is not None:
-            return self._state
-        made = {}
-        for group, name, dtype, shape, data in tensors:
-            if group == "model":
-                made[name] = _arrays.make("numpy", dtype, tuple(shape), data, {}, name)
-        return made
-
-
-def _files_of(path: str) -> Mapping[str, str]:
-    if _location.is_remote(path):
-        return _location.RemoteFiles(path)
-    root = Path(path) / "files"
-    if not root.is_dir():
-        return {}
-    return {str(p.relative_to(root)): str(p) for p in sorted(root.rglob("*")) if p.is_file()}
-
-
-def _user_files(files: Optional[Files]) -> List[Tuple[str, Any]]:
-    if files is None:
-        return []
-    if isinstance(files, (str, os.PathLike)):
-        root = Path(files)
-        if root.is_dir():
-            found = [(str(p.relative_to(root)), p) for p in sorted(root.rglob("*")) if p.is_file()]
-            return [(name, os.path.abspath(p)) for name, p in found]
-        files = [files]
-    if isinstance(files, Mapping):
-        named = [(str(name), content) for name, content in files.items()]
-    else:
-        named = [(os.path.basename(os.fspath(p)), p) for p in files]
-    out: List[Tuple[str, Any]] = []
-    for name, content in named:
-        if isinstance(content, (bytes, bytearray, memoryview)):
-            out.append((name, bytes(content)))
-            continue
-        if not isinstance(content, (str, os.PathLike)):
-            raise Invalid(f"files: {name!r} must be a path or bytes, not {type(content).__name__}")
-        if not os.path.isfile(content):
-            raise Invalid(f"files: {name!r}: there is no file {os.fspath(content)!r}")
-        out.append((name, os.path.abspath(content)))
-    return out
-
-
-def _json_values(value: Any, where: str, depth: int = 0) -> Any:
-    """NumPy and torch numbers as Python's; the rest is judged by the native module."""
-    if depth > _MAX_VALUE_DEPTH:
-        raise Invalid(f"{where[:100]}…: nested deeper than {_MAX_VALUE_DEPTH} levels")
-    if isinstance(value, Mapping):
-        return {k: _json_values(v, f"{where}/{k}", depth + 1) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_values(v, f"{where}/{i}", depth + 1) for i, v in enumerate(value)]
-    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
-        size = getattr(value, "size", None)
-        count = value.numel() if callable(size) else size
-        if count != 1:
-            raise Invalid(f"{where}: an array of {count} elements is no number")
-        return value.item()
-    return value
-
-
-def _values(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, Any]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise Invalid(f"{where} must be a dict, not {type(given).__name__}")
-    return dict(_json_values(given, where))
-
-
-def _whole(value: Any, what: str) -> int:
-    if isinstance(value, bool):
-        raise Invalid(f"{what} must be an integer, not {value!r}")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise Invalid(f"{what} must be an integer, not {value!r}") from None
-    if not -(1 << 63) <= number < 1 << 63:
-        raise Invalid(f"{what} has more than 64 bits: {number:#x}")
-    return number
-
-
-def _positive(value: Any, what: str) -> Optional[int]:
-    if value is None:
-        return None
-    number = _whole(value, what)
-    if number < 1:
-        raise Invalid(f"{what} must be at least 1 (or None), not {number}")
-    return number
-
-
-def _choice(value: Any, what: str, allowed: Tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise Invalid(f"{what} must be {' or '.join(repr(a) for a in allowed)}, not {value!r}")
-    return str(value)
 
 
 def _check_process(pid: int) -> None:
@@ -481,10 +174,10 @@ class CheckpointManager:
         if isinstance(deadline, bool) or not isinstance(deadline, (int, float)):
             raise Invalid(f"deadline must be seconds, not {deadline!r}")
         self._directory = _location.text_of(directory)
-        self._rank = _whole(rank, "rank")
-        self._world_size = _whole(world_size, "world_size")
+        self._rank = whole(rank, "rank")
+        self._world_size = whole(world_size, "world_size")
         self._participant = participant
-        self._skips = _choice(on_busy, "on_busy", ("wait", "skip")) == "skip"
+        self._skips = choice(on_busy, "on_busy", ("wait", "skip")) == "skip"
         self._last: Optional[SaveHandle] = None  # the newest save that was not skipped
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -497,16 +190,16 @@ class CheckpointManager:
                 "directory": self._directory,
                 "job": job,
                 "run": run,
-                "keep_last": _positive(keep_last, "keep_last"),
-                "keep_best": _positive(keep_best, "keep_best"),
-                "keep_every": _positive(keep_every, "keep_every"),
-                "keep_fulls": _positive(keep_fulls, "keep_fulls"),
+                "keep_last": positive(keep_last, "keep_last"),
+                "keep_best": positive(keep_best, "keep_best"),
+                "keep_every": positive(keep_every, "keep_every"),
+                "keep_fulls": positive(keep_fulls, "keep_fulls"),
                 "score": score,
-                "maximize": _choice(order, "order", ("max", "min")) == "max",
+                "maximize": choice(order, "order", ("max", "min")) == "max",
                 "rank": self._rank,
                 "world_size": self._world_size,
                 "participant": participant,
-                "serial": _choice(naming, "naming", ("step", "serial")) == "serial",
+                "serial": choice(naming, "naming", ("step", "serial")) == "serial",
                 "skip_when_busy": self._skips,
                 "deadline": float(deadline),
                 "join_deadline": float(join_deadline),
@@ -514,7 +207,7 @@ class CheckpointManager:
                 "read_only": bool(read_only),
                 "private": bool(private),
                 "takeover": bool(takeover),
-                "upload_limit": _positive(upload_limit, "upload_limit"),
+                "upload_limit": positive(upload_limit, "upload_limit"),
                 "single_writer": bool(single_writer),
             }
         )
@@ -547,10 +240,11 @@ class CheckpointManager:
         blocking: bool = False,
         lazy: bool = False,
         *,
-        tables: Sequence[EmbeddingTable] = (),
+        tables: Sequence[Union[EmbeddingTable, RowTracked]] = (),
         kind: str = "full",
         quantize: bool = False,
         compress_keys: bool = False,
+        lineage: Optional[Mapping[str, Any]] = None,
     ) -> SaveHandle:
         """Saves a state. Returns when it is copied; it is written in the background.
 
@@ -566,19 +260,22 @@ class CheckpointManager:
                 have been read, and the save goes on to its end.
             lazy: return before the copy, which runs behind your next computation; call
                 handle.guard() before you change the arrays.
-            tables: whose rows, as they are now, belong to the checkpoint.
+            tables: whose rows, as they are now, belong to the checkpoint: EmbeddingTables, and
+                arrays that are tracked by row (RowTracked).
             kind: "full", or an increment, which holds the rows that changed: "cumulative" (since
                 the last full one) or "consecutive" (since the last save). The state is whole in
                 each. An increment needs a full one, saved or restored with the same tables.
             quantize: rows of increments with 8 bits a number; see quantization_error.
             compress_keys: the tables' keys as zstd.
+            lineage: where the state came from. A UUID under "registration" becomes the
+                checkpoint's id.
 
         >>> import tempfile, cairn
         >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
         ...     m.save(0, {"epoch": 3}, metrics={"loss": 0.5}, blocking=True).wait().metrics
         {'loss': 0.5}
         """
-        number = _whole(step, "step")
+        number = whole(step, "step")
         self._check_open()
         with self._lock:
             if not self._skips:
@@ -588,11 +285,11 @@ class CheckpointManager:
                 step=number,
                 tensors=encoded.tensors,
                 counters={},
-                metrics=_values(metrics, "metrics"),
-                metadata=_values(metadata, "metadata"),
-                lineage={},
-                files=_user_files(files),
-                state_files={_STATE_FILE: encoded.json, **self._state_files()},
+                metrics=value_dict(metrics, "metrics"),
+                metadata=value_dict(metadata, "metadata"),
+                lineage=value_dict(lineage, "lineage"),
+                files=user_files(files),
+                state_files={STATE_FILE: encoded.json, **self._state_files()},
                 lazy=bool(lazy),
                 stream=bool(blocking),
                 kind=kind,
@@ -631,7 +328,8 @@ class CheckpointManager:
         skip: Optional[Iterable[str]] = None,
         atomic: bool = False,
         *,
-        tables: Sequence[EmbeddingTable] = (),
+        tables: Sequence[Union[EmbeddingTable, RowTracked]] = (),
+        merge_tables: bool = False,
     ) -> Optional[Restored]:
         """Brings a state back. None only if nothing was ever committed.
 
@@ -646,7 +344,9 @@ class CheckpointManager:
             rename: {stored name: your name}, of values or of whole subtrees.
             skip: names, of values or of whole subtrees, to leave alone.
             atomic: verify every byte before the first one is changed.
-            tables: to be filled; their own rows are dropped.
+            tables: to be filled; their own rows are dropped. RowTracked arrays are filled in place.
+            merge_tables: rows of the tables stay where none is stored. The next save is then a
+                full one.
 
         >>> import tempfile, cairn
         >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
@@ -660,11 +360,11 @@ class CheckpointManager:
         given = sum(x is not None for x in (step, id, path))
         if given > 1:
             raise Invalid("restore: give one of step, id and path")
-        wanted = None if step is None else _whole(step, "step")
+        wanted = None if step is None else whole(step, "step")
         self._check_open()
         with self._lock:
             self._settle()
-            plan = _Restore(state, bool(strict), dict(rename or {}), _names(skip))
+            plan = Restore(state, bool(strict), dict(rename or {}), name_set(skip))
             result = self._native.restore(
                 prepare=plan.prepare,
                 step=wanted,
@@ -673,6 +373,7 @@ class CheckpointManager:
                 atomic=bool(atomic),
                 tables=[table._native for table in tables],
                 strict=bool(strict),
+                merge=bool(merge_tables),
             )
             return None if result is None else plan.finish(result)
 
@@ -746,7 +447,7 @@ class CheckpointManager:
         self._check_open()
         with self._lock:
             self._settle()
-            self._native.add_metrics(_id(id), _values(metrics, "metrics"))
+            self._native.add_metrics(_id(id), value_dict(metrics, "metrics"))
 
     def close(self) -> None:
         """Waits for the save in flight, reports its failure, gives up the directory."""
@@ -803,14 +504,6 @@ def _id(value: Any) -> str:
     if not isinstance(value, str):
         raise Invalid(f"id must be a checkpoint's id, not {value!r}")
     return value
-
-
-def _names(names: Optional[Iterable[str]]) -> Set[str]:
-    if names is None:
-        return set()
-    if isinstance(names, str):
-        return {names}
-    return {str(name) for name in names}
 
 
 _open_managers: "weakref.WeakSet[CheckpointManager]" = weakref.WeakSet()

@@ -11,8 +11,10 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 import numpy as np
 
 from . import _arrays, _location, _native, _plan, _safetensors, _tree
+from ._arguments import PathLike
+from ._restore import CheckpointInfo, Restore
 from .errors import Invalid, NotFound, PermissionDenied
-from .manager import CheckpointInfo, CheckpointManager, PathLike, _Restore
+from .manager import CheckpointManager
 
 __all__ = ["Difference", "Report", "diff", "load", "save", "verify"]
 
@@ -117,7 +119,7 @@ def _load_safetensors(files: List[Path], mmap: bool) -> Dict[str, np.ndarray]:
 
 
 def _load_checkpoint(path: Union[Path, str]) -> Any:
-    plan = _Restore(None, True, {}, set())
+    plan = Restore(None, True, {}, set())
     return plan.finish(_native.load(path=str(path), prepare=plan.prepare, atomic=False)).state
 
 

@@ -9,9 +9,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from . import _arrays
+from ._arguments import PathLike
 from .errors import Invalid
 from .inference import Signature, _native_module, _plugin, _signatures
-from .manager import PathLike
 
 __all__ = ["Model", "Probe", "Update", "Version", "View"]
 

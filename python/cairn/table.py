@@ -321,6 +321,13 @@ def tables() -> List[EmbeddingTable]:
     return [table for table in (made() for made in _made) if table is not None]
 
 
+def stamp(of: Sequence[Any], step: int) -> None:
+    """Changes of these tables from now on belong to `step`; others are left alone."""
+    for table in of:
+        if isinstance(table, EmbeddingTable):
+            table.step = step
+
+
 @contextlib.contextmanager
 def batch() -> Iterator[None]:
     """A ``with`` block that no cut divides: for steps that change several tables or dense state.

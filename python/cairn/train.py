@@ -8,13 +8,15 @@ import dataclasses
 import inspect
 import math
 import time
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
+from ._arguments import PathLike
 from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
 from .errors import Invalid
-from .manager import CheckpointManager, PathLike, Restored, SaveHandle
-from .table import EmbeddingTable
+from .manager import CheckpointManager, Restored, SaveHandle
+from .row_tracked import RowTracked
+from .table import EmbeddingTable, stamp
 from .table import tables as all_tables
 
 __all__ = [
@@ -252,7 +254,8 @@ class MonitoredTrainingSession:
         hooks: SessionRunHooks.
         scaffold: whose Saver says what is kept.
         is_chief: others restore and save nothing.
-        tables: None: every table made in this process (cairn.tables()).
+        tables: None: every table made in this process (cairn.tables()). RowTracked arrays may be
+            among them, and get row increments too.
         state: dense variables and values of your own: nested, as for CheckpointManager; filled on
             entry, saved whole with each checkpoint. Objects with state_dict too.
 
@@ -283,7 +286,7 @@ class MonitoredTrainingSession:
         hooks: Sequence[SessionRunHook] = (),
         scaffold: Optional[Scaffold] = None,
         is_chief: bool = True,
-        tables: Optional[Sequence[EmbeddingTable]] = None,
+        tables: Optional[Sequence[Union[EmbeddingTable, RowTracked]]] = None,
         state: Any = None,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -302,7 +305,7 @@ class MonitoredTrainingSession:
         )
         self.is_chief = bool(is_chief)
         self.tables = list(all_tables() if tables is None else tables)
-        names = [table.name for table in self.tables]
+        names = [table.name for table in self.tables if isinstance(table, EmbeddingTable)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise Invalid(
@@ -420,8 +423,7 @@ class MonitoredTrainingSession:
         return self._save("full" if full else "increment")
 
     def _stamp(self) -> None:
-        for table in self.tables:
-            table.step = self.global_step
+        stamp(self.tables, self.global_step)
 
     def _save(self, kind: str) -> SaveHandle:
         manager = self._manager
@@ -571,7 +573,7 @@ class Estimator:
         model_dir: PathLike,
         params: Optional[Mapping[str, Any]] = None,
         *,
-        tables: Optional[Sequence[EmbeddingTable]] = None,
+        tables: Optional[Sequence[Union[EmbeddingTable, RowTracked]]] = None,
         state: Any = None,
         save_checkpoint_secs: Optional[float] = 600,
         save_checkpoint_steps: Optional[int] = None,

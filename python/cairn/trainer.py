@@ -11,13 +11,27 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from . import _tree
+from ._arguments import PathLike, json_values, whole
 from ._random import random_state, set_random_state
 from .errors import Error, Invalid
-from .manager import CheckpointManager, PathLike, Restored, SaveHandle, _json_values, _whole
+from .manager import CheckpointManager, Restored, SaveHandle
 from .observe import SavedCallback
+from .row_tracked import RowTracked
+from .table import EmbeddingTable, stamp
 
 __all__ = [
     "BeginEpochEvent",
@@ -71,7 +85,7 @@ class CheckpointConfig:
             value = getattr(self, name)
             if name == "max_num_checkpoints" and value is None:
                 continue
-            if _whole(value, f"CheckpointConfig: {name}") < 1:
+            if whole(value, f"CheckpointConfig: {name}") < 1:
                 raise Invalid(f"CheckpointConfig: {name} must be at least 1, not {value}")
         seconds = self.save_seconds
         if seconds is not None and (
@@ -290,6 +304,8 @@ class Trainer:
         private: each trainer has a directory of its own (see `cairn checkpoint merge`).
         callbacks: called with a SaveRecord after every save; see CheckpointManager.add_callback.
         progress: see CheckpointManager.
+        tables: EmbeddingTables and RowTracked arrays whose rows belong to each checkpoint. Of
+            several trainers each has its own shards of a table, its own piece of an array.
 
     >>> import numpy as np, tempfile, cairn
     >>> def step(model, batch):
@@ -325,6 +341,7 @@ class Trainer:
         deadline: float = 600,
         callbacks: Iterable[SavedCallback] = (),
         progress: Optional[bool] = None,
+        tables: Sequence[Union[EmbeddingTable, RowTracked]] = (),
     ) -> None:
         if not callable(step):
             raise Invalid(f"step must be callable, not a {type(step).__name__}")
@@ -335,8 +352,8 @@ class Trainer:
                 f"checkpoint_config must be a CheckpointConfig, not a "
                 f"{type(checkpoint_config).__name__}"
             )
-        self._trainer_id = _whole(trainer_id, "trainer_id")
-        self._num_trainers = _whole(num_trainers, "num_trainers")
+        self._trainer_id = whole(trainer_id, "trainer_id")
+        self._num_trainers = whole(num_trainers, "num_trainers")
         if self._num_trainers < 1 or not 0 <= self._trainer_id < self._num_trainers:
             raise Invalid(
                 f"trainer_id {trainer_id} is not one of num_trainers {num_trainers} (from 0)"
@@ -364,6 +381,7 @@ class Trainer:
             "progress": progress,
         }
         self._callbacks = list(callbacks)
+        self._tables = list(tables)
         self._stop = False
         self.restored: Optional[Restored] = None
         self.global_step = 0
@@ -387,7 +405,7 @@ class Trainer:
                 place at once; otherwise the epoch's batches are read again up to it.
             event_handler: called with BeginEpochEvent, BeginStepEvent, EndStepEvent, EndEpochEvent.
         """
-        if _whole(num_epochs, "num_epochs") < 0:
+        if whole(num_epochs, "num_epochs") < 0:
             raise Invalid(f"num_epochs must not be negative: {num_epochs}")
         if event_handler is not None and not callable(event_handler):
             raise Invalid("event_handler must be callable")
@@ -530,6 +548,7 @@ class _Run:
             metrics = self._trainer._step(self._trainer._model, batch)
             self._steps += 1
             self._trainer.global_step += 1
+            stamp(self._trainer._tables, self._trainer.global_step)
             self._position = (epoch, step)
             self._handler(EndStepEvent(epoch, step, metrics))
             due = self._is_due(epoch, step)
@@ -554,12 +573,15 @@ class _Run:
         if self._repository is None:
             return None
         trainer = self._trainer
-        restored = self._repository.restore({**trainer._common, "args": None})
+        restored = self._repository.restore(
+            {**trainer._common, "args": None}, tables=trainer._tables
+        )
         trainer.restored = restored
         if restored is None:
             return None
         args: Dict[str, Any] = dict(restored.state["args"])
         trainer.global_step = int(args["global_step"])
+        stamp(trainer._tables, trainer.global_step)
         self._saved_step = trainer.global_step
         self._position = (int(args["epoch"]), int(args["step"]))
         if int(args["trainer"]) != trainer._trainer_id:
@@ -593,6 +615,7 @@ class _Run:
             {**trainer._common, "args": args},
             metrics=_metrics(metrics),
             metadata={"epoch": epoch, "step": step},
+            tables=trainer._tables,
         )
         self._saves += 1
         self._saved_step = trainer.global_step
@@ -631,7 +654,7 @@ def _metrics(value: Any) -> Optional[Dict[str, Any]]:
     kept: Dict[str, Any] = {}
     for name, item in value.items():
         with contextlib.suppress(Invalid):
-            number = _json_values(item, str(name))
+            number = json_values(item, str(name))
             if isinstance(number, (int, float)):
                 kept[str(name)] = number
     return kept

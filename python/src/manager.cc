@@ -199,16 +199,18 @@ class Manager {
   }
 
   nb::object Restore(nb::callable prepare, std::optional<std::int64_t> step, const std::string& id,
-                     const std::string& path, bool atomic, const nb::list& tables, bool strict) {
+                     const std::string& path, bool atomic, const nb::list& tables, bool strict,
+                     bool merge) {
     UseTables(tables, {});
     RestoreRequest request;
     request.step = step;
     request.id = id;
     request.path = path;
     request.atomic = atomic;
-    const auto restored = RunRestore<std::optional<Restored>>(
-        std::move(request), prepare,
-        [&](RestoreRequest asked) { return tables_->Restore(std::move(asked), strict); });
+    const auto restored =
+        RunRestore<std::optional<Restored>>(std::move(request), prepare, [&](RestoreRequest asked) {
+          return tables_->Restore(std::move(asked), {.strict = strict, .merge = merge});
+        });
     return restored ? FromRestored(*restored) : nb::none();
   }
   /// Releases the rows of a save that is over.
@@ -267,15 +269,26 @@ class Manager {
   std::uint64_t generation() const { return manager_->generation(); }
 
  private:
-  /// Saves and restores are of these tables from now on. Increments go on only with the same ones.
+  /// Saves and restores are of these tables and tracked arrays from now on. Increments go on only
+  /// with the same ones.
   void UseTables(const nb::list& tables, TableCheckpoints::Options options) {
-    auto wanted = nb::cast<std::vector<Table*>>(tables);
-    if (tables_ == nullptr || wanted != wanted_tables_) {
+    std::vector<Table*> wanted;
+    std::vector<RowTracked*> arrays;
+    for (const nb::handle each : tables) {
+      if (nb::isinstance<RowTracked>(each)) {
+        arrays.push_back(nb::cast<RowTracked*>(each));
+      } else {
+        wanted.push_back(nb::cast<Table*>(each));
+      }
+    }
+    if (tables_ == nullptr || wanted != wanted_tables_ || arrays != wanted_arrays_) {
       const nb::gil_scoped_release released;
-      tables_ = std::make_unique<TableCheckpoints>(manager_.get(), wanted);  // waits for the old
+      tables_ = std::make_unique<TableCheckpoints>(manager_.get(), wanted, arrays,
+                                                   options);  // waits for the old
     }
     tables_->set_options(options);
     wanted_tables_ = std::move(wanted);
+    wanted_arrays_ = std::move(arrays);
     keep_tables_ = tables;
   }
 
@@ -283,6 +296,7 @@ class Manager {
   std::shared_ptr<CheckpointManager> manager_;
   nb::list keep_tables_;  // own what the next ones borrow
   std::vector<Table*> wanted_tables_;
+  std::vector<RowTracked*> wanted_arrays_;
   std::unique_ptr<TableCheckpoints> tables_;
 };
 
@@ -356,7 +370,7 @@ void DefineManager(nb::module_& module) {
            nb::arg("kind"), nb::arg("tables"), nb::arg("quantize"), nb::arg("compress_keys"))
       .def("restore", &Manager::Restore, nb::kw_only(), nb::arg("prepare"), nb::arg("step").none(),
            nb::arg("id"), nb::arg("path"), nb::arg("atomic"), nb::arg("tables") = nb::list(),
-           nb::arg("strict") = true)
+           nb::arg("strict") = true, nb::arg("merge") = false)
       .def("settle", &Manager::Settle)
       .def("can_increment", &Manager::CanIncrement)
       .def("quantization_error", &Manager::QuantizationError)

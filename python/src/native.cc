@@ -10,11 +10,13 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/manager.h"
+#include "src/row_tracked.h"
 #include "src/scope.h"
 #include "src/state_encoder.h"
 #include "src/state_matcher.h"
 #include "src/steps.h"
 #include "src/table.h"
+#include "src/trial.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -78,7 +80,9 @@ NB_MODULE(_native, module) {
   DefineManager(module);
   DefineScope(module);
   DefineSteps(module);
+  DefineTrial(module);
   DefineTable(module);
+  DefineRowTracked(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));
   module.def("diff", &DiffDirectories, nb::arg("a"), nb::arg("b"));
 }

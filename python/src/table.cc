@@ -27,6 +27,15 @@
 namespace nb = nanobind;
 
 namespace cairn::python {
+
+CutKind ToCutKind(const std::string& kind) {
+  if (kind == "full") return CutKind::kFull;
+  if (kind == "cumulative") return CutKind::kCumulative;
+  if (kind == "consecutive") return CutKind::kConsecutive;
+  Raise(InvalidArgumentError("kind = \"" + kind +
+                             "\": there are \"full\", \"cumulative\" and \"consecutive\""));
+}
+
 namespace {
 
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -40,14 +49,6 @@ template <typename Fn>
 auto Unlocked(Fn fn) {
   const nb::gil_scoped_release released;
   return fn();
-}
-
-CutKind ToKind(const std::string& kind) {
-  if (kind == "full") return CutKind::kFull;
-  if (kind == "cumulative") return CutKind::kCumulative;
-  if (kind == "consecutive") return CutKind::kConsecutive;
-  Raise(InvalidArgumentError("kind = \"" + kind +
-                             "\": there are \"full\", \"cumulative\" and \"consecutive\""));
 }
 
 /// (kind, {setting: value}) as cairn.optimizers makes it.
@@ -209,7 +210,7 @@ nb::dict Summary(const Cut& cut) {
 
 nb::list CutAll(const nb::list& tables, const std::string& kind, bool quantize, bool compress_keys,
                 const std::optional<nb::callable>& also) {
-  const CutRequest request{ToKind(kind), quantize, compress_keys};
+  const CutRequest request{ToCutKind(kind), quantize, compress_keys};
   const auto pointers = nb::cast<std::vector<Table*>>(tables);
   std::optional<nb::python_error> raised;
   const auto dense = [&]() -> Status {
@@ -319,7 +320,7 @@ void Load(Table* table, const std::vector<std::pair<std::string, std::vector<nb:
           bool merge) {
   auto loader = ValueOrRaise(Unlocked([&] { return TableLoader::Begin(table, {.merge = merge}); }));
   for (const auto& [kind, parts] : chain) {
-    RaiseIfError(loader->BeginCheckpoint(ToKind(kind)));
+    RaiseIfError(loader->BeginCheckpoint(ToCutKind(kind)));
     for (const nb::dict& columns : parts) {
       RaiseIfError(LoadPart(loader.get(), *table, ToPart(columns)));
     }
@@ -385,8 +386,10 @@ void DefineTableClass(nb::module_& module) {
       .def("size", &Table::size)
       .def("pending_size", &Table::pending_size)
       .def("has_base", &Table::has_base)
-      .def("changed_rows", [](const Table& table,
-                              const std::string& kind) { return table.ChangedRows(ToKind(kind)); })
+      .def("changed_rows",
+           [](const Table& table, const std::string& kind) {
+             return table.ChangedRows(ToCutKind(kind));
+           })
       .def("slots",
            [](const Table& table) {
              nb::list out;

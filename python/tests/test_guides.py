@@ -11,6 +11,7 @@ import pytest
 import torch
 
 PAGES = [
+    "core_api.md",
     "distributed_checkpoint.md",
     "from_torch_save.md",
     "import.md",

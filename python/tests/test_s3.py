@@ -228,8 +228,49 @@ def test_command_line_takes_urls(bucket, tmp_path):
     assert code != 0 and "same repository" in err
     code, _, err = cli("checkpoint", "ls", "gs://x/y")
     assert code != 0 and "s3://bucket/prefix" in err
-    code, _, err = cli("checkpoint", "export", url, f"s3://{bucket}/plain")
-    assert code != 0 and "local" in err
+
+
+def test_exports_to_a_bucket_and_imports_from_one(bucket, s3, tmp_path):
+    url = f"s3://{bucket}/runs/a"
+    state = {"w": np.arange(3_000_000.0), "b": np.ones(3, dtype=np.int32)}
+    with cairn.CheckpointManager(url) as m:
+        m.save(1, state, files={"vocab/words.txt": b"a b c"}, blocking=True)
+    plain = f"s3://{bucket}/plain"
+    code, _, err = cli("checkpoint", "export", url, plain)
+    assert code == 0, err
+    names = [o["Key"] for o in s3.list_objects_v2(Bucket=bucket, Prefix="plain/")["Contents"]]
+    assert names == [
+        "plain/model.safetensors",
+        "plain/model.safetensors.index.json",
+        "plain/vocab/words.txt",
+    ]
+    # An independent reader of the bytes.
+    from safetensors.numpy import load
+
+    read = load(s3.get_object(Bucket=bucket, Key="plain/model.safetensors")["Body"].read())
+    np.testing.assert_array_equal(read["w"], state["w"])
+    code, _, err = cli("checkpoint", "export", url, plain)
+    assert code != 0 and "not empty" in err
+    for source in (plain, plain + "/", plain + "/model.safetensors"):
+        target = str(tmp_path / f"imported-{len(list(tmp_path.iterdir()))}")
+        code, _, err = cli("checkpoint", "import", source, target, "--step", "7")
+        assert code == 0, err
+        back = cairn.load(target)
+        np.testing.assert_array_equal(back["w"], state["w"])
+        np.testing.assert_array_equal(back["b"], state["b"])
+        with cairn.CheckpointManager(target, read_only=True) as m:
+            files = list((tmp_path / target / "checkpoint_000007" / "files").rglob("*.txt"))
+            assert m.latest().step == 7
+        assert len(files) == (0 if source.endswith("model.safetensors") else 1)
+    back = f"s3://{bucket}/imported"
+    assert cli("checkpoint", "import", plain, back, "--step", "8")[0] == 0
+    np.testing.assert_array_equal(cairn.load(back)["w"], state["w"])
+    code, _, err = cli(
+        "checkpoint", "import", f"s3://{bucket}/nothing", str(tmp_path / "x"), "--step", "1"
+    )
+    assert code != 0 and "no file or directory" in err
+    code, _, err = cli("checkpoint", "import", url, str(tmp_path / "x"), "--step", "1")
+    assert code != 0 and "checkpoint copy" in err
 
 
 def test_upload_limit_slows_the_upload_not_the_caller(bucket):

@@ -8,7 +8,7 @@ import pytest
 import cairn
 
 
-@pytest.mark.parametrize("name", ["_native", "_predict"])
+@pytest.mark.parametrize("name", ["_native", "_predict", "_ps"])
 def test_the_stubs_name_what_the_native_module_has(name):
     native = pytest.importorskip(f"cairn.{name}")
     text = (pathlib.Path(cairn.__file__).parent / f"{name}.pyi").read_text(encoding="utf-8")

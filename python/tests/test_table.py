@@ -258,3 +258,81 @@ def test_threads_update_together():
     for t in threads:
         t.join()
     assert set(table.lookup(ids).ravel()) == {400.0}
+
+
+def _changed(tracked, weights, rows, by):
+    with tracked.changing(rows) as numbers:
+        weights[numbers] += by
+
+
+def test_tracked_arrays_get_row_increments_in_any_partition(tmp_path):
+    weights = np.arange(60, dtype=np.float32).reshape(20, 3)
+    moments = np.zeros(20)
+    pieces = cairn.RowTracked.partition("emb", {"weights": weights, "moments": moments}, 4)
+    assert [p.rows for p in pieces] == [5, 5, 5, 5]
+    with cairn.CheckpointManager(tmp_path) as m:
+        m.save(0, {}, tables=pieces, blocking=True)
+        _changed(pieces[1], weights[5:10], [0, 4], 1)
+        _changed(pieces[3], weights[15:], [2], 1)
+        info = m.save(1, {}, tables=pieces, kind="consecutive", blocking=True).wait()
+        assert info.kind == "increment"
+        assert [(t["name"], t["rows"]) for t in info.tables] == [("emb", 3)]
+    other = np.zeros((20, 3), dtype=np.float32)
+    slots = np.ones(20)
+    whole = cairn.RowTracked("emb", {"weights": other, "moments": slots})
+    with cairn.CheckpointManager(tmp_path) as m:
+        assert m.restore({}, tables=[whole]).step == 1
+        np.testing.assert_array_equal(other, weights)
+        np.testing.assert_array_equal(slots, moments)
+        _changed(whole, other, [19], 7)
+        assert (
+            m.save(2, {}, tables=[whole], kind="cumulative", blocking=True).wait().tables[0]["rows"]
+            == 4
+        )
+
+
+def test_tracked_arrays_must_be_plain():
+    with pytest.raises(cairn.Invalid, match="contiguous"):
+        cairn.RowTracked("a", {"w": np.zeros((4, 4))[:, ::2]})
+    with pytest.raises(cairn.Invalid, match="rows"):
+        cairn.RowTracked("a", {"w": np.zeros((4, 2)), "s": np.zeros(5)})
+    with pytest.raises(cairn.Invalid, match="row 4 of 4"):
+        with cairn.RowTracked("a", {"w": np.zeros((4, 2))}).changing([4]):
+            pass
+
+
+def test_a_skipped_save_returns_at_once_and_loses_no_rows(tmp_path):
+    table = cairn.EmbeddingTable("t", 64, optimizer=cairn.optimizers.SGD(1.0))
+    table.apply_gradients(np.arange(20_000), np.ones((20_000, 64)))
+    skipped = 0
+    with cairn.CheckpointManager(tmp_path, on_busy="skip", keep_last=None) as m:
+        for step in range(10):
+            handle = m.save(step, {}, tables=[table])
+            table.apply_gradients([step], np.ones((1, 64)))
+            if handle.done():
+                try:
+                    handle.wait()
+                except cairn.Cancelled:
+                    skipped += 1
+        m.wait()
+        last = m.save(99, {}, tables=[table], kind="cumulative", blocking=True).wait()
+    assert skipped > 0
+    fresh = cairn.EmbeddingTable("t", 64, optimizer=cairn.optimizers.SGD(1.0))
+    with cairn.CheckpointManager(tmp_path, read_only=True) as m:
+        assert m.restore({}, tables=[fresh], id=last.id).step == 99
+    np.testing.assert_array_equal(fresh.lookup(np.arange(20)), table.lookup(np.arange(20)))
+
+
+def test_restored_rows_replace_the_tables_or_are_merged_into_it(tmp_path):
+    table = make(dim=2)
+    table.assign([1, 2], np.full((2, 2), 5.0))
+    with cairn.CheckpointManager(tmp_path) as m:
+        m.save(0, {}, tables=[table], blocking=True)
+        other = make(dim=2)
+        other.assign([2, 3], np.full((2, 2), 9.0))
+        m.restore({}, tables=[other], merge_tables=True)
+        assert {key: row["weights"][0] for key, row in other.rows().items()} == {1: 5, 2: 5, 3: 9}
+        assert not m.can_increment(), "an increment would have no base with these rows"
+        m.restore({}, tables=[other])
+        assert sorted(other.rows()) == [1, 2]
+        assert m.can_increment()

@@ -241,6 +241,45 @@ def test_a_checkpoint_of_another_model_is_refused_before_the_first_step(director
     assert steps == []
 
 
+def test_tables_belong_to_the_checkpoints(directory):
+    def run(where, epochs):
+        table = cairn.EmbeddingTable(
+            "users",
+            3,
+            optimizer=cairn.optimizers.Adagrad(0.1),
+            initializer=cairn.initializers.Uniform(-1, 1),
+        )
+        weights = np.zeros((10, 2))
+        items = cairn.RowTracked.partition("items", {"weights": weights}, 2)
+
+        def step(model, batch):
+            table.apply_gradients([batch % 7, -batch], np.full((2, 3), 0.5))
+            row = batch % 10
+            with items[row // 5].changing([row % 5]):
+                weights[row] += batch
+            return count(model, batch)
+
+        trainer = cairn.Trainer(
+            {"w": np.zeros(2), "seen": 0},
+            step,
+            checkpoint_config=cairn.CheckpointConfig(where, step_interval=2),
+            tables=[table, *items],
+        )
+        trainer.train(epochs, list(range(9)))
+        return table.rows(), weights
+
+    run(directory, 1)
+    assert list(directory.glob("checkpoint_*/__lookup_table__/trainer_0.safetensors"))
+    rows, weights = run(directory, 3)
+    expected, expected_weights = run(directory.with_name("undisturbed"), 3)
+    np.testing.assert_array_equal(weights, expected_weights)
+    assert rows.keys() == expected.keys()
+    for key, row in rows.items():
+        assert row["version"] == expected[key]["version"]
+        np.testing.assert_array_equal(row["weights"], expected[key]["weights"])
+        np.testing.assert_array_equal(row["accumulator"], expected[key]["accumulator"])
+
+
 def test_another_jobs_directory_is_refused(directory):
     with cairn.CheckpointManager(directory, job="theirs") as m:
         m.save(1, {"x": 1}).wait()

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/ids.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
@@ -61,6 +62,13 @@ std::vector<ManifestTable> TablesOf(const SaveRequest& request) {
     tables.push_back({table.name, table.dim, table.dtype, table.rows, table.deleted});
   }
   return tables;
+}
+
+/// A save that was registered somewhere before it began has its id from there; "": it was not.
+std::string RegisteredId(const Value& lineage) {
+  const Value* id = lineage.Find("registration");
+  const std::string* text = id == nullptr ? nullptr : id->if_string();
+  return text != nullptr && IsUuid(*text) ? *text : "";
 }
 
 }  // namespace
@@ -190,7 +198,8 @@ Status Committer::CheckAgreed(const SaveTask& task, const AttemptRecord& record)
 
 Manifest Committer::NewManifest(const SaveTask& task, std::string attempt) {
   Manifest manifest;
-  manifest.id = env_.ids->NewUuid();
+  manifest.id = RegisteredId(task.request.lineage);
+  if (manifest.id.empty()) manifest.id = env_.ids->NewUuid();
   manifest.job = generation_->job();
   manifest.generation = generation_->number();
   manifest.sequence = ++sequence_;
@@ -361,9 +370,8 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
     RETURN_IF_ERROR(generation_->CheckFence());
     RETURN_IF_ERROR(generation_->AdmitRestarted(parent_));
     int copy = 0;
-    ASSIGN_OR_RETURN(record.directory,
-                     ClaimDirectory(env_, generation_->number(), record.attempt,
-                                    [&] { return NextDirectory(task, &copy); }));
+    ASSIGN_OR_RETURN(record.directory, ClaimDirectory(env_, generation_->number(), record.attempt,
+                                                      [&] { return NextDirectory(task, &copy); }));
     return Status::Ok();
   };
   if (const Status begun = begin(); !begun.ok()) {

@@ -59,13 +59,6 @@ class HiddenDirectory {
 
 /// The absolute path of a directory that may be made.
 Result<std::filesystem::path> CheckOut(const std::string& out) {
-  RETURN_IF_ERROR(CheckPath(out));
-  if (IsRemote(out)) {
-    return InvalidArgumentError(
-        "\"" + out +
-        "\": an export is a plain local directory, which appears whole or not at all; export to a "
-        "local path and upload that, or copy the checkpoint (`cairn checkpoint copy`)");
-  }
   ASSIGN_OR_RETURN(const std::string local, LocalPath(out));
   std::error_code error;
   std::filesystem::path path = std::filesystem::absolute(local, error).lexically_normal();
@@ -90,14 +83,45 @@ Result<std::filesystem::path> CheckOut(const std::string& out) {
   return path;
 }
 
+/// A prefix of a bucket or a directory of a cluster, with nothing in it.
+Result<Environment> EmptyPlace(const std::string& url) {
+  ASSIGN_OR_RETURN(Environment env, EnvironmentAt(url, {.create = true}));
+  ASSIGN_OR_RETURN(const Listing listing, env.store->List(""));
+  if (!listing.objects.empty() || !listing.prefixes.empty()) {
+    return AlreadyExistsError("\"" + url +
+                              "\" is not empty; choose another name, or empty it first");
+  }
+  return env;
+}
+
 /// Plans and writes one export. One use, one thread.
 class Exporter {
  public:
   Exporter(Store* store, const Chain& chain)
       : store_(store), chain_(chain), checkpoint_(*chain.back()) {}
 
+  /// Into a local directory, which appears whole or not at all.
   Result<ExportReport> Run(const std::filesystem::path& out, const TransferControl& control) {
-    ASSIGN_OR_RETURN(const OpenRestorePoint point, OpenRestorePoint::Open(store_, chain_));
+    ASSIGN_OR_RETURN(const OpenRestorePoint point, Plan());
+    HiddenDirectory hidden;
+    RETURN_IF_ERROR(hidden.Make(out.parent_path(), IdSource::System()));
+    ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(hidden.path(), {.create = false}));
+    RETURN_IF_ERROR(Write(env, control));
+    RETURN_IF_ERROR(hidden.MoveTo(out));
+    return std::move(report_);
+  }
+
+  /// Into a bucket or cluster, where nothing can be renamed: the index comes last, and a failure
+  /// takes away what was written.
+  Result<ExportReport> RunRemote(const Environment& env, const TransferControl& control) {
+    ASSIGN_OR_RETURN(const OpenRestorePoint point, Plan());
+    RETURN_IF_ERROR(Write(env, control));
+    return std::move(report_);
+  }
+
+ private:
+  Result<OpenRestorePoint> Plan() {
+    ASSIGN_OR_RETURN(OpenRestorePoint point, OpenRestorePoint::Open(store_, chain_));
     open_ = point.tip();
     bytes_ = std::make_unique<StoredBytes>(store_, open_);
     RETURN_IF_ERROR(PlanModel());
@@ -106,21 +130,32 @@ class Exporter {
       ASSIGN_OR_RETURN(merged_, MergedTables::Open(store_, point.chain()));
       RETURN_IF_ERROR(merged_->AddTo(&files_));
     }
-    HiddenDirectory hidden;
-    RETURN_IF_ERROR(hidden.Make(out.parent_path(), IdSource::System()));
-    ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(hidden.path(), {.create = false}));
-    RETURN_IF_ERROR(CheckRoom(env, files_.bytes()));
-    std::vector<std::string> created;
-    ASSIGN_OR_RETURN(const std::vector<ManifestFile> written,
-                     files_.Write(env, "", control, &created));
-    for (const ManifestFile& file : written) report_.files.push_back(file.path);
-    report_.bytes = files_.bytes();
-    RETURN_IF_ERROR(hidden.MoveTo(out));
-    report_.info = MakeInfo(*store_, checkpoint_);
-    return std::move(report_);
+    return point;
   }
 
- private:
+  Status Write(const Environment& env, const TransferControl& control) {
+    RETURN_IF_ERROR(CheckRoom(env, files_.bytes()));
+    std::vector<std::string> created;
+    auto written = files_.Write(env, "", control, &created);
+    Status status = written.status();
+    if (status.ok() && !index_.empty()) {
+      created.emplace_back(kIndexName);
+      status = env.store->Put(std::string(kIndexName), index_);
+      if (status.ok()) status = env.store->SyncNames("", "exported files");
+    }
+    if (!status.ok()) {
+      for (const std::string& name : created) {
+        env.store->Delete(name).IgnoreError("the export failed already");
+      }
+      return status;
+    }
+    for (const ManifestFile& file : *written) report_.files.push_back(file.path);
+    if (!index_.empty()) report_.files.emplace_back(kIndexName);
+    report_.bytes = files_.bytes() + index_.size();
+    report_.info = MakeInfo(*store_, checkpoint_);
+    return Status::Ok();
+  }
+
   struct ModelFile {
     std::vector<TensorEntry> entries;
     std::vector<std::unique_ptr<TensorSource>> sources;
@@ -186,7 +221,7 @@ class Exporter {
       files_.AddTensors(name, "", std::move(head), files[i].entries, std::move(files[i].sources));
     }
     RETURN_IF_ERROR(Take(std::string(kIndexName)));
-    files_.AddBytes(std::string(kIndexName), "", EncodeSafetensorsIndex(index));
+    index_ = EncodeSafetensorsIndex(index);
     return Status::Ok();
   }
 
@@ -226,6 +261,7 @@ class Exporter {
   std::unique_ptr<StoredBytes> bytes_;
   std::unique_ptr<MergedTables> merged_;
   IncomingFiles files_;
+  std::string index_;  // written when all that it names is there
   std::set<std::string> taken_;
   ExportReport report_;
 };
@@ -234,17 +270,25 @@ class Exporter {
 
 Result<ExportReport> ExportFrom(Store* store, const Checkpoint& checkpoint, const std::string& out,
                                 const TransferControl& control) {
-  ASSIGN_OR_RETURN(const std::filesystem::path path, CheckOut(out));
-  if (checkpoint.manifest->kind == CheckpointKind::kFull) {
-    const Chain alone = {&checkpoint};
-    return Exporter(store, alone).Run(path, control);
+  RETURN_IF_ERROR(CheckPath(out));
+  std::filesystem::path path;
+  Environment remote;
+  if (IsRemote(out)) {
+    ASSIGN_OR_RETURN(remote, EmptyPlace(out));
+  } else {
+    ASSIGN_OR_RETURN(path, CheckOut(out));
   }
+  const auto run = [&](const Chain& chain) {
+    Exporter exporter(store, chain);
+    return remote.store ? exporter.RunRemote(remote, control) : exporter.Run(path, control);
+  };
+  if (checkpoint.manifest->kind == CheckpointKind::kFull) return run({&checkpoint});
   ASSIGN_OR_RETURN(const std::vector<Checkpoint> siblings, ReadSiblings(store));
   const auto chain = ChainIndex(siblings).Resolve(checkpoint);
   if (!chain.ok()) {
     return CorruptionError(checkpoint.directory + " " + std::string(chain.status().message()));
   }
-  return Exporter(store, *chain).Run(path, control);
+  return run(*chain);
 }
 
 Result<ExportReport> ExportCheckpoint(const std::string& checkpoint, const std::string& out,

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -15,12 +14,11 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_path.h"
+#include "checkpoint/import_place.h"
 #include "checkpoint/manager.h"
-#include "checkpoint/names.h"
 #include "checkpoint/repository.h"
 #include "checkpoint/transfer.h"
 #include "format/safetensors.h"
-#include "storage/local/posix_fs.h"
 
 namespace cairn {
 namespace {
@@ -31,11 +29,9 @@ constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 constexpr std::uint64_t kMaxIndexBytes = 1u << 30;
 
-Result<std::string> ReadStart(FsFile* file, std::uint64_t bytes) {
+Result<std::string> ReadStart(ObjectReader* file, std::uint64_t bytes) {
   std::string text(bytes, '\0');
-  ASSIGN_OR_RETURN(const std::size_t read,
-                   file->ReadAt(0, std::as_writable_bytes(std::span(text))));
-  if (read != bytes) return CorruptionError("short read");
+  RETURN_IF_ERROR(file->Read(0, std::as_writable_bytes(std::span(text))));
   return text;
 }
 
@@ -49,18 +45,15 @@ struct ImportProgress {
 /// A stretch of a file as a tensor.
 class FileSource final : public TensorSource {
  public:
-  FileSource(FsFile* file, const std::string* path, std::uint64_t begin, ImportProgress* progress)
-      : file_(file), path_(path), begin_(begin), progress_(progress) {}
+  FileSource(ObjectReader* file, std::uint64_t begin, ImportProgress* progress)
+      : file_(file), begin_(begin), progress_(progress) {}
 
   Status Fill(std::uint64_t offset, std::span<std::byte> into) override {
     if (progress_->control->cancelled && progress_->control->cancelled()) {
       return CancelledError("interrupted");
     }
-    ASSIGN_OR_RETURN(const std::size_t read, file_->ReadAt(begin_ + offset, into));
-    if (read != into.size()) {
-      return CorruptionError("\"" + *path_ + "\" became shorter while it was being read");
-    }
-    progress_->done += read;
+    RETURN_IF_ERROR(file_->Read(begin_ + offset, into));
+    progress_->done += into.size();
     if (progress_->control->progress) {
       progress_->control->progress(progress_->done, progress_->total);
     }
@@ -68,8 +61,7 @@ class FileSource final : public TensorSource {
   }
 
  private:
-  FsFile* const file_;
-  const std::string* const path_;
+  ObjectReader* const file_;
   const std::uint64_t begin_;
   ImportProgress* const progress_;
 };
@@ -80,23 +72,15 @@ class ImportSource {
   explicit ImportSource(const TransferControl& control) { progress_.control = &control; }
 
   Status Open(const ImportRequest& request) {
-    RETURN_IF_ERROR(CheckPath(request.source));
-    if (IsRemote(request.source)) {
+    ASSIGN_OR_RETURN(ImportTarget target, FindImport(request.source));
+    place_ = std::move(target.place);
+    if (!target.name.empty()) return AddFile(target.name);
+    if (place_->IsOurs()) {
       return InvalidArgumentError("\"" + request.source +
-                                  "\": an import reads local files; download them first, or copy a "
-                                  "repository (`cairn checkpoint copy`)");
+                                  "\" is Cairn's own; use `cairn checkpoint copy` to bring its "
+                                  "checkpoints into another repository");
     }
-    std::error_code error;
-    const fs::file_status status = fs::status(request.source, error);
-    if (status.type() == fs::file_type::not_found) {
-      return NotFoundError("there is no file or directory \"" + request.source + "\"");
-    }
-    if (error) return PermissionDeniedError("\"" + request.source + "\": " + error.message());
-    if (fs::is_directory(status)) return AddDirectory(request.source, request.files);
-    if (!fs::is_regular_file(status)) {
-      return InvalidArgumentError("\"" + request.source + "\" is neither a file nor a directory");
-    }
-    return AddFile(request.source);
+    return AddAll(request.source, request.files);
   }
 
   std::vector<Tensor> TakeTensors() { return std::move(tensors_); }
@@ -108,40 +92,40 @@ class ImportSource {
  private:
   struct OpenedFile {
     std::string path;
-    std::unique_ptr<FsFile> file;
+    std::unique_ptr<ObjectReader> file;
   };
 
-  Status AddFile(const std::string& path) {
-    const Status added = AddTensorsOf(path);
+  Status AddFile(const std::string& name) {
+    const Status added = AddTensorsOf(name);
     if (added.ok() || added.Is(Code::kAlreadyExists)) return added;
-    return added.WithContext("\"" + path + "\"");
+    return added.WithContext("\"" + place_->PathOf(name) + "\"");
   }
 
-  Status AddTensorsOf(const std::string& path) {
+  Status AddTensorsOf(const std::string& name) {
     auto opened = std::make_unique<OpenedFile>();
-    opened->path = path;
-    ASSIGN_OR_RETURN(opened->file, PosixFs()->Open(path, {}));
-    ASSIGN_OR_RETURN(const FsStat stat, opened->file->Stat());
-    if (stat.bytes < 8) {
-      return CorruptionError("is not a safetensors file: it has " + std::to_string(stat.bytes) +
+    opened->path = place_->PathOf(name);
+    ASSIGN_OR_RETURN(opened->file, place_->Open(name));
+    const std::uint64_t bytes = opened->file->bytes();
+    if (bytes < 8) {
+      return CorruptionError("is not a safetensors file: it has " + std::to_string(bytes) +
                              " bytes");
     }
     ASSIGN_OR_RETURN(const std::string first, ReadStart(opened->file.get(), 8));
-    auto length = SafetensorsHeaderBytes(first, stat.bytes);
+    auto length = SafetensorsHeaderBytes(first, bytes);
     if (!length.ok()) return length.status().WithContext("is not a safetensors file");
     ASSIGN_OR_RETURN(const std::string head, ReadStart(opened->file.get(), *length));
-    auto header = DecodeSafetensorsHeader(head, stat.bytes);
+    auto header = DecodeSafetensorsHeader(head, bytes);
     if (!header.ok()) return header.status().WithContext("is not a safetensors file");
     for (const TensorEntry& entry : header->tensors) {
       const auto [owner, fresh] = owners_.emplace(entry.name, opened.get());
       if (!fresh) {
-        return AlreadyExistsError("both \"" + owner->second->path + "\" and \"" + path +
+        return AlreadyExistsError("both \"" + owner->second->path + "\" and \"" + opened->path +
                                   "\" hold a tensor \"" + entry.name +
                                   "\"; import one of the files by its name");
       }
       ASSIGN_OR_RETURN(Piece piece, DescribePiece(entry, header->metadata));
       sources_.push_back(std::make_unique<FileSource>(
-          opened->file.get(), &opened->path, header->data_offset + entry.begin, &progress_));
+          opened->file.get(), header->data_offset + entry.begin, &progress_));
       Tensor tensor;
       tensor.name = piece.name;
       tensor.dtype = entry.dtype;
@@ -155,13 +139,8 @@ class ImportSource {
     return Status::Ok();
   }
 
-  Status AddDirectory(const std::string& directory, bool with_files) {
-    if (IsCheckpointDirectory(directory) || fs::exists(fs::path(directory) / names::kRepository)) {
-      return InvalidArgumentError("\"" + directory +
-                                  "\" is Cairn's own; use `cairn checkpoint copy` to bring its "
-                                  "checkpoints into another repository");
-    }
-    ASSIGN_OR_RETURN(std::vector<std::string> names, FilesBelow(directory));
+  Status AddAll(const std::string& source, bool with_files) {
+    ASSIGN_OR_RETURN(std::vector<std::string> names, place_->Files());
     std::vector<std::string> indexes;
     std::vector<std::string> tensor_files;
     std::vector<std::string> others;
@@ -175,31 +154,35 @@ class ImportSource {
         others.push_back(std::move(name));
       }
     }
-    if (indexes.size() == 1) RETURN_IF_ERROR(FollowIndex(directory, indexes[0], &tensor_files));
+    if (indexes.size() == 1) RETURN_IF_ERROR(FollowIndex(indexes[0], &tensor_files));
     if (tensor_files.empty()) {
-      return NotFoundError("\"" + directory + "\" has no .safetensors files");
+      return NotFoundError("\"" + source + "\" has no .safetensors files");
     }
-    for (const std::string& name : tensor_files) {
-      RETURN_IF_ERROR(AddFile((fs::path(directory) / name).string()));
-    }
+    for (const std::string& name : tensor_files) RETURN_IF_ERROR(AddFile(name));
     for (const std::string& name : others) {
       if (!with_files) {
         skipped_.emplace_back(name, "files are not wanted");
         continue;
       }
-      user_files_.push_back({.name = name, .path = (fs::path(directory) / name).string()});
+      auto file = place_->AsUserFile(name);
+      if (file.status().Is(Code::kResourceExhausted)) {
+        skipped_.emplace_back(name, "too large: download it, and import the local directory");
+        continue;
+      }
+      if (!file.ok()) return file.status();
+      user_files_.push_back(*std::move(file));
     }
     return Status::Ok();
   }
 
   /// Keeps the files that the index names: others hold the same tensors in another cut.
-  Status FollowIndex(const std::string& directory, const std::string& name,
-                     std::vector<std::string>* tensor_files) {
-    const std::string path = (fs::path(directory) / name).string();
-    ASSIGN_OR_RETURN(const std::unique_ptr<FsFile> file, PosixFs()->Open(path, {}));
-    ASSIGN_OR_RETURN(const FsStat stat, file->Stat());
-    if (stat.bytes > kMaxIndexBytes) return ResourceExhaustedError("\"" + path + "\" is too large");
-    ASSIGN_OR_RETURN(const std::string text, ReadStart(file.get(), stat.bytes));
+  Status FollowIndex(const std::string& name, std::vector<std::string>* tensor_files) {
+    const std::string path = place_->PathOf(name);
+    ASSIGN_OR_RETURN(const std::unique_ptr<ObjectReader> file, place_->Open(name));
+    if (file->bytes() > kMaxIndexBytes) {
+      return ResourceExhaustedError("\"" + path + "\" is too large");
+    }
+    ASSIGN_OR_RETURN(const std::string text, ReadStart(file.get(), file->bytes()));
     const auto index = DecodeSafetensorsIndex(text);
     if (!index.ok()) return index.status().WithContext("\"" + path + "\"");
     std::set<std::string> named;
@@ -217,27 +200,7 @@ class ImportSource {
     return Status::Ok();
   }
 
-  /// Regular files, by names relative to the directory, sorted; hidden ones are left out.
-  static Result<std::vector<std::string>> FilesBelow(const std::string& directory) {
-    std::vector<std::string> names;
-    std::error_code error;
-    fs::recursive_directory_iterator it(directory, error);
-    for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-      const fs::path& path = it->path();
-      if (path.filename().string().starts_with('.')) {
-        it.disable_recursion_pending();
-        continue;
-      }
-      std::error_code unknown;
-      if (it->is_regular_file(unknown)) {
-        names.push_back(path.lexically_relative(directory).string());
-      }
-    }
-    if (error) return PermissionDeniedError("\"" + directory + "\": " + error.message());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
+  std::unique_ptr<ImportPlace> place_;
   ImportProgress progress_;
   std::vector<std::unique_ptr<OpenedFile>> files_;
   std::vector<std::unique_ptr<FileSource>> sources_;
@@ -266,10 +229,12 @@ Result<ImportReport> ImportCheckpoint(const ImportRequest& request,
   save.tensors = source.TakeTensors();
   save.files = source.TakeFiles();
   for (const UserFile& file : save.files) report.files.push_back(file.name);
-  std::error_code error;
-  save.lineage =
-      Value::Object{{"imported_from",
-                     LineagePath(fs::absolute(request.source, error).lexically_normal().string())}};
+  std::string from = request.source;
+  if (!IsRemote(from)) {
+    std::error_code error;
+    from = fs::absolute(from, error).lexically_normal().string();
+  }
+  save.lineage = Value::Object{{"imported_from", LineagePath(from)}};
   save.blocking = true;
 
   ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(request.directory, {.create = true}));

@@ -15,6 +15,7 @@
 #include "checkpoint/names.h"
 #include "checkpoint/repository.h"
 #include "checkpoint/test_checkpoint.h"
+#include "checkpoint/test_job_store.h"
 #include "checkpoint/test_table.h"
 #include "storage/memory/memory_store.h"
 
@@ -42,23 +43,8 @@ TestTable TableAt(std::int64_t step, int rank = 0) {
   return table;
 }
 
-/// Runs every test on a store with links and on one like an object store.
-class IncrementTest : public testing::TestWithParam<bool> {
+class IncrementTest : public OnBothStores {
  protected:
-  IncrementTest() : store_(MemoryStore::Open({.object_store = GetParam()}).value()) {}
-
-  Environment Env() {
-    Environment env;
-    env.store = store_;
-    env.host = "here";
-    env.pid = 1;
-    return env;
-  }
-  std::unique_ptr<CheckpointManager> Open(ManagerOptions options = {}) {
-    auto manager = OpenManager(std::move(options), Env());
-    EXPECT_TRUE(manager.ok()) << manager.status().ToString();
-    return manager.ok() ? *std::move(manager) : nullptr;
-  }
   static ManagerOptions Keep(std::optional<std::uint64_t> last) {
     ManagerOptions options;
     options.retention.keep_last = last;
@@ -106,11 +92,6 @@ class IncrementTest : public testing::TestWithParam<bool> {
     EXPECT_EQ(reinterpret_cast<const float*>((*restored)->tensors[0].data.get())[5],
               static_cast<float>(info.step));
   }
-  static std::vector<std::int64_t> Steps(CheckpointManager* manager) {
-    std::vector<std::int64_t> steps;
-    for (const CheckpointInfo& info : manager->List().value()) steps.push_back(info.step);
-    return steps;
-  }
   std::string DirectoryOf(const CheckpointInfo& info) {
     return info.path.substr(store_->Describe().size() + 1);
   }
@@ -118,8 +99,6 @@ class IncrementTest : public testing::TestWithParam<bool> {
   void DeleteByHand(const CheckpointInfo& info) {
     ASSERT_TRUE(store_->Delete(names::Path(DirectoryOf(info), names::kManifest)).ok());
   }
-
-  std::shared_ptr<MemoryStore> store_;
 };
 
 TEST_P(IncrementTest, IsRefusedBeforeTheBranchHasAFullOne) {

@@ -269,8 +269,13 @@ Status Planner::EmitFile(std::string path, std::vector<Item> items, bool unchang
 Status Planner::AddSmallFiles() {
   for (const auto& [name, bytes] : request_.state_files) {
     PlannedFile file;
-    file.path = names::Path(participant_, name);
+    // "/trainer_0/state.json": written for a trainer by the server that it gave it to.
+    const bool for_another = name.starts_with('/');
+    file.path = for_another ? name.substr(1) : names::Path(participant_, name);
     RETURN_IF_ERROR(ValidateObjectName(file.path).WithContext("state file " + Quoted(name)));
+    if (for_another && !file.path.starts_with("trainer_")) {
+      return InvalidArgumentError("state file " + Quoted(name) + " is not a trainer's");
+    }
     if (name == names::kStateTensors) {
       return InvalidArgumentError("a state file may not be called " + Quoted(name));
     }

@@ -22,6 +22,7 @@
 #include "checkpoint/restore_point.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/save_task.h"
+#include "checkpoint/save_turn.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/stored_tables.h"
 #include "format/json.h"
@@ -87,7 +88,7 @@ Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string
   return restored;
 }
 
-class Manager final : public CheckpointManager {
+class Manager final : public CheckpointManager, public SaveTurns {
  public:
   Manager(ManagerOptions options, Environment env, LayoutLimits limits)
       : options_(std::move(options)),
@@ -105,6 +106,7 @@ class Manager final : public CheckpointManager {
   Status Start();
 
   Result<SaveHandle> Save(SaveRequest request) override EXCLUDES(mu_);
+  Result<std::optional<SaveHandle>> AwaitTurn(std::int64_t step) override EXCLUDES(mu_);
   Result<std::optional<Restored>> Restore(RestoreRequest request) override;
   Result<std::vector<CheckpointInfo>> List() override;
   Result<std::optional<CheckpointInfo>> Latest() override;
@@ -122,7 +124,7 @@ class Manager final : public CheckpointManager {
   bool Collective() const { return options_.world_size > 1 && !options_.private_parts; }
   Status CheckUsable(bool writing) const;
   Status CheckSpace(const SavePlan& plan);
-  Result<SaveHandle> Skip(SaveRequest request);
+  SaveHandle Skip(std::int64_t step);
   /// With several ranks: an attempt has this rank's save neither now nor later. The others count
   /// attempts, so it takes its number, and the background thread tells them.
   void Decline(std::int64_t step) REQUIRES(mu_);
@@ -271,12 +273,12 @@ Status Manager::TakeFailure() {
   return std::exchange(background_failure_, Status::Ok());
 }
 
-Result<SaveHandle> Manager::Skip(SaveRequest request) {
+SaveHandle Manager::Skip(std::int64_t step) {
   auto state = std::make_shared<SaveHandle::State>(env_.clock);
   state->MarkCopied(Status::Ok());
-  state->Finish(CancelledError("step " + std::to_string(request.step) +
+  state->Finish(CancelledError("step " + std::to_string(step) +
                                " was skipped: the save before it is still being written"));
-  LogInfo("the save of step " + std::to_string(request.step) + " was skipped: still busy");
+  LogInfo("the save of step " + std::to_string(step) + " was skipped: still busy");
   return SaveHandle(state);
 }
 
@@ -301,6 +303,19 @@ Result<SavePlan> Manager::Plan(const SaveRequest& request, bool streamed) {
   return plan;
 }
 
+Result<std::optional<SaveHandle>> Manager::AwaitTurn(std::int64_t step) {
+  RETURN_IF_ERROR(CheckUsable(true));
+  const bool committing = !Collective() || options_.rank == 0;
+  MutexLock lock(&mu_);
+  if (closed_) return FailedPreconditionError("this CheckpointManager is closed");
+  if (task_ != nullptr && options_.on_busy == OnBusy::kSkip && committing) {
+    Decline(step);
+    return std::optional(Skip(step));
+  }
+  WaitIdle();
+  return std::optional<SaveHandle>();
+}
+
 Result<SaveHandle> Manager::Save(SaveRequest request) {
   const Clock::Duration begun = env_.clock->Now();
   RETURN_IF_ERROR(CheckUsable(true));
@@ -308,15 +323,10 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
     return InvalidArgumentError("step must not be negative: " + std::to_string(request.step));
   }
   RETURN_IF_ERROR(ValidateValues(request));
-  const bool committing = !Collective() || options_.rank == 0;
+  ASSIGN_OR_RETURN(const std::optional<SaveHandle> skipped, AwaitTurn(request.step));
+  if (skipped) return *skipped;
   {
     MutexLock lock(&mu_);
-    if (closed_) return FailedPreconditionError("this CheckpointManager is closed");
-    if (task_ != nullptr && options_.on_busy == OnBusy::kSkip && committing) {
-      Decline(request.step);
-      return Skip(std::move(request));
-    }
-    WaitIdle();
     const Status failure = TakeFailure();
     if (!failure.ok()) {
       Decline(request.step);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "checkpoint/test_job_store.h"
 #include "storage/memory/memory_store.h"
 
 namespace cairn {
@@ -41,28 +42,8 @@ struct Model {
   friend bool operator==(const Model&, const Model&) = default;
 };
 
-/// Runs every test on a store with links and on one like an object store.
-class ManagerTest : public testing::TestWithParam<bool> {
+class ManagerTest : public OnBothStores {
  protected:
-  ManagerTest() : store_(NewStore()) {}
-
-  static std::shared_ptr<MemoryStore> NewStore() {
-    MemoryStore::Options options;
-    options.object_store = GetParam();
-    return MemoryStore::Open(options).value();
-  }
-  Environment Env() {
-    Environment env;
-    env.store = store_;
-    env.host = "here";
-    env.pid = 1;
-    return env;
-  }
-  std::unique_ptr<CheckpointManager> Open(ManagerOptions options = {}) {
-    auto manager = OpenManager(std::move(options), Env());
-    EXPECT_TRUE(manager.ok()) << manager.status().ToString();
-    return manager.ok() ? *std::move(manager) : nullptr;
-  }
   static CheckpointInfo SaveModel(CheckpointManager* manager, const Model& model, std::int64_t step,
                                   Value metrics = Value::Object{}) {
     auto handle = manager->Save({.step = step,
@@ -75,15 +56,6 @@ class ManagerTest : public testing::TestWithParam<bool> {
     EXPECT_TRUE(info.ok()) << info.status().ToString();
     return *info;
   }
-  static std::vector<std::int64_t> Steps(CheckpointManager* manager) {
-    std::vector<std::int64_t> steps;
-    auto infos = manager->List();
-    EXPECT_TRUE(infos.ok()) << infos.status().ToString();
-    for (const CheckpointInfo& info : *infos) steps.push_back(info.step);
-    return steps;
-  }
-
-  std::shared_ptr<MemoryStore> store_;
 };
 
 TEST_P(ManagerTest, RestoreOfAFreshDirectoryIsNothing) {

@@ -165,9 +165,15 @@ class Restoration {
     const std::string prefix = names::Path(state_of_, "");
     for (const OpenFile& file : checkpoint_->files()) {
       const std::string& path = file.entry->path;
-      if (!path.starts_with(prefix)) continue;
-      std::string name = path.substr(prefix.size());
-      if (name == names::kStateTensors) continue;
+      std::string name;
+      if (path.starts_with(prefix)) {
+        name = path.substr(prefix.size());
+        if (name == names::kStateTensors) continue;
+      } else if (file.entry->part == state_of_ && path.starts_with("trainer_")) {
+        name = "/" + path;  // written for that trainer
+      } else {
+        continue;
+      }
       ASSIGN_OR_RETURN(out_.state_files[std::move(name)],
                        checkpoint_->ReadWhole(path, kMaxStateFileBytes));
     }

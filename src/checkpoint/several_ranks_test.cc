@@ -8,30 +8,14 @@
 #include <vector>
 
 #include "checkpoint/manager.h"
+#include "checkpoint/test_job_store.h"
 #include "storage/memory/memory_store.h"
 
 namespace cairn {
 namespace {
 
-/// Several ranks of one job, on a store with links and on one like an object store.
-class SeveralRanks : public testing::TestWithParam<bool> {
- protected:
-  SeveralRanks() {
-    MemoryStore::Options options;
-    options.object_store = GetParam();
-    store_ = MemoryStore::Open(options).value();
-  }
-
-  Environment Env() {
-    Environment env;
-    env.store = store_;
-    env.host = "here";
-    env.pid = 1;
-    return env;
-  }
-
-  std::shared_ptr<MemoryStore> store_;
-};
+/// Several ranks of one job.
+class SeveralRanks : public OnBothStores {};
 
 TEST_P(SeveralRanks, ThreeRanksCommitOneCheckpointAndAnyNumberRestoresIt) {
   constexpr int kRanks = 3;

@@ -16,8 +16,8 @@ namespace cairn {
 namespace {
 
 // Chunks kept per checkpoint of a chain: its rows are read roughly front to back, a column at a
-// time.
-constexpr std::size_t kChunksKept = 3;
+// time, 8-bit ones together with their scales.
+constexpr std::size_t kChunksKept = 4;
 
 bool SameColumn(const TableColumn& a, const TableColumn& b) {
   return a.name == b.name && a.dtype == b.dtype && a.entry_shape == b.entry_shape;
@@ -27,6 +27,14 @@ const TableColumn* FindColumn(const std::vector<TableColumn>& columns, const std
   const auto it = std::find_if(columns.begin(), columns.end(),
                                [&](const TableColumn& column) { return column.name == name; });
   return it == columns.end() ? nullptr : &*it;
+}
+
+/// The dtype of a table's weights, as the manifest tells it.
+DType WeightsOf(const Manifest& manifest, const std::string& table) {
+  for (const ManifestTable& one : manifest.tables) {
+    if (one.name == table) return one.dtype;
+  }
+  return DType::kF32;
 }
 
 /// A run of entries that stand behind each other in one member.
@@ -201,14 +209,14 @@ Status AddShards(MergedTable* table, std::uint32_t begin, std::uint32_t end, boo
 
 }  // namespace
 
-Result<std::unique_ptr<MergedTable>> MergedTable::Make(std::vector<Member> members) {
+Result<std::unique_ptr<MergedTable>> MergedTable::Make(std::vector<PlainPart> members) {
   std::unique_ptr<MergedTable> merged(new MergedTable());
   merged->members_ = std::move(members);
-  const TablePart& first = merged->members_.front().table.part;
+  const TablePart& first = merged->members_.front().part();
   merged->grouped_ = true;
-  for (const Member& member : merged->members_) {
+  for (const PlainPart& member : merged->members_) {
     merged->grouped_ =
-        merged->grouped_ && member.table.part.shards() == first.shards() && first.shards() > 0;
+        merged->grouped_ && member.part().shards() == first.shards() && first.shards() > 0;
   }
   merged->shards_ = merged->grouped_ ? first.shards() : 1;
   RETURN_IF_ERROR(merged->CheckColumns());
@@ -217,15 +225,15 @@ Result<std::unique_ptr<MergedTable>> MergedTable::Make(std::vector<Member> membe
 }
 
 Status MergedTable::CheckColumns() {
-  for (const Member& member : members_) {
-    const TablePart& part = member.table.part;
+  for (const PlainPart& member : members_) {
+    const TablePart& part = member.part();
     const auto otherwise = [&](const TableColumn& column) {
       return FailedPreconditionError(fmt::format(
           "table {}: step {} stores its column {} in another way than the full checkpoint ({}); "
           "rows can then only be put together by the table itself: restore it and save in full",
           name(), part.step, column.name, DTypeName(column.dtype)));
     };
-    for (const TableColumn& column : part.columns) {
+    for (const TableColumn& column : member.columns()) {
       if (column.group == TableGroup::kPacked) return otherwise(column);
       const TableColumn* known = FindColumn(columns_, column.name);
       if (known != nullptr && !SameColumn(*known, column)) return otherwise(column);
@@ -238,7 +246,7 @@ Status MergedTable::CheckColumns() {
     }
     for (const TableColumn& column : columns_) {
       if (column.group == TableGroup::kRows && part.rows > 0 &&
-          FindColumn(part.columns, column.name) == nullptr) {
+          member.Find(column.name) == nullptr) {
         return otherwise(column);
       }
     }
@@ -246,24 +254,11 @@ Status MergedTable::CheckColumns() {
   return Status::Ok();
 }
 
-Result<std::vector<std::int64_t>> MergedTable::ReadKeys(const Member& member,
-                                                        std::string_view column,
-                                                        std::uint64_t first, std::uint64_t count) {
-  std::vector<std::int64_t> keys(count);
-  const std::ptrdiff_t index = member.table.Find(column);
-  if (index < 0 || count == 0) return std::vector<std::int64_t>();
-  RETURN_IF_ERROR(member.bytes->Read(
-      member.table.file,
-      member.table.begin[static_cast<std::size_t>(index)] + first * sizeof(std::int64_t),
-      std::as_writable_bytes(std::span(keys))));
-  return keys;
-}
-
 Status MergedTable::ReadDeleted() {
-  for (const Member& member : members_) {
-    const TablePart& part = member.table.part;
+  for (PlainPart& member : members_) {
+    const TablePart& part = member.part();
     ASSIGN_OR_RETURN(const std::vector<std::int64_t> keys,
-                     ReadKeys(member, kDeletedColumn, 0, part.deleted));
+                     member.Keys(kDeletedColumn, 0, part.deleted));
     auto& all = deleted_[part.position];
     all.insert(all.end(), keys.begin(), keys.end());
   }
@@ -287,7 +282,7 @@ Result<std::vector<MergedTable::Place>> MergedTable::Newest(std::vector<Place> a
     const bool again = i > 0 && all[i - 1].key == all[i].key;
     if (again && PositionOf(all[i - 1]) == PositionOf(all[i])) {
       return CorruptionError(fmt::format("table {}: step {} has the key {} twice", name(),
-                                         members_[all[i].member].table.part.step, all[i].key));
+                                         members_[all[i].member].part().step, all[i].key));
     }
     if (!again && !DeletedAfter(all[i].key, PositionOf(all[i]))) newest.push_back(all[i]);
   }
@@ -300,7 +295,7 @@ Result<std::vector<MergedTable::Place>> MergedTable::Newest(std::vector<Place> a
 Result<std::vector<MergedTable::Place>> MergedTable::Rows(std::uint32_t shard) {
   std::vector<Place> all;
   for (std::uint32_t m = 0; m < members_.size(); ++m) {
-    const TablePart& part = members_[m].table.part;
+    const TablePart& part = members_[m].part();
     std::uint64_t first = 0;
     std::uint64_t end = part.rows;
     if (grouped_) {
@@ -308,7 +303,7 @@ Result<std::vector<MergedTable::Place>> MergedTable::Rows(std::uint32_t shard) {
       end = static_cast<std::uint64_t>(part.shard_offsets[shard + 1]);
     }
     ASSIGN_OR_RETURN(const std::vector<std::int64_t> keys,
-                     ReadKeys(members_[m], kKeysColumn, first, end - first));
+                     members_[m].Keys(kKeysColumn, first, end - first));
     for (std::uint64_t i = 0; i < keys.size(); ++i) all.push_back({keys[i], m, first + i});
   }
   return Newest(std::move(all));
@@ -318,16 +313,16 @@ Result<std::vector<MergedTable::Place>> MergedTable::Pending() {
   std::vector<Place> all;
   for (std::uint32_t m = 0; m < members_.size(); ++m) {
     ASSIGN_OR_RETURN(const std::vector<std::int64_t> keys,
-                     ReadKeys(members_[m], kPendingKeysColumn, 0, members_[m].table.part.pending));
+                     members_[m].Keys(kPendingKeysColumn, 0, members_[m].part().pending));
     for (std::uint64_t i = 0; i < keys.size(); ++i) all.push_back({keys[i], m, i});
   }
   if (all.empty()) return all;
   ASSIGN_OR_RETURN(std::vector<Place> newest, Newest(std::move(all)));
   // What became a row since is pending no longer.
-  for (const Member& member : members_) {
-    const TablePart& part = member.table.part;
+  for (PlainPart& member : members_) {
+    const TablePart& part = member.part();
     if (part.position == 0) continue;
-    ASSIGN_OR_RETURN(std::vector<std::int64_t> keys, ReadKeys(member, kKeysColumn, 0, part.rows));
+    ASSIGN_OR_RETURN(std::vector<std::int64_t> keys, member.Keys(kKeysColumn, 0, part.rows));
     std::sort(keys.begin(), keys.end());
     std::erase_if(newest, [&](const Place& place) {
       return PositionOf(place) < part.position &&
@@ -339,25 +334,21 @@ Result<std::vector<MergedTable::Place>> MergedTable::Pending() {
 
 Status MergedTable::Read(const TableColumn& column, std::uint32_t member, std::uint64_t entry,
                          std::span<std::byte> into) {
-  const Member& from = members_[member];
-  const std::ptrdiff_t index = from.table.Find(column.name);
-  if (index < 0) return InternalError("column " + column.name + " is not in this part");
-  return from.bytes->Read(
-      from.table.file,
-      from.table.begin[static_cast<std::size_t>(index)] + entry * column.entry_bytes, into);
+  return members_[member].Read(column.name, entry, into);
 }
 
 Result<std::unique_ptr<MergedTables>> MergedTables::Open(
     Store* store, const std::vector<OpenCheckpoint*>& chain) {
   std::unique_ptr<MergedTables> merged(new MergedTables());
   merged->tip_ = chain.back();
-  std::map<std::string, std::vector<MergedTable::Member>> by_name;
+  std::map<std::string, std::vector<PlainPart>> by_name;
   for (std::size_t i = 0; i < chain.size(); ++i) {
     merged->bytes_.push_back(std::make_unique<StoredBytes>(store, chain[i], kChunksKept));
     ASSIGN_OR_RETURN(std::vector<StoredTable> tables, ReadTables(store, chain[i], i));
     for (StoredTable& table : tables) {
-      std::string name = table.part.table;
-      by_name[std::move(name)].push_back({std::move(table), merged->bytes_.back().get()});
+      const std::string name = table.part.table;
+      by_name[name].emplace_back(std::move(table), merged->bytes_.back().get(),
+                                 WeightsOf(chain[i]->manifest(), name));
     }
   }
   for (auto& [name, members] : by_name) {

@@ -13,16 +13,17 @@
 #include <cairn/table_rows.h>
 
 #include "checkpoint/catalog.h"
+#include "checkpoint/plain_part.h"
 #include "checkpoint/stored_bytes.h"
-#include "checkpoint/stored_tables.h"
 #include "format/manifest.h"
 #include "storage/store.h"
 
 namespace cairn {
 
 /// One table of a restore point put together: the rows that stand at the end of the chain, each as
-/// it was written last. Works shard by shard, so that it holds the keys of one shard at a time (and
-/// the deleted keys of all increments). For one thread; a failure leaves it usable.
+/// it was written last, as exact numbers and plain keys however it was stored. Works shard by
+/// shard, so that it holds the keys of one shard at a time (and the deleted keys of all increments,
+/// and the keys of parts that pack them). For one thread; a failure leaves it usable.
 class MergedTable {
  public:
   /// Where an entry's newest version stands.
@@ -31,17 +32,13 @@ class MergedTable {
     std::uint32_t member = 0;  // of members()
     std::uint64_t entry = 0;   // row or pending entry of its part
   };
-  struct Member {
-    StoredTable table;
-    StoredBytes* bytes = nullptr;  // of its checkpoint; borrowed
-  };
 
   /// `members` in the order of the chain. FailedPrecondition, saying what to do, when their rows
-  /// are stored in different ways (packed keys, 8-bit values).
-  static Result<std::unique_ptr<MergedTable>> Make(std::vector<Member> members);
+  /// have different columns.
+  static Result<std::unique_ptr<MergedTable>> Make(std::vector<PlainPart> members);
 
-  const std::string& name() const { return members_.front().table.part.table; }
-  const std::vector<Member>& members() const { return members_; }
+  const std::string& name() const { return members_.front().part().table; }
+  const std::vector<PlainPart>& members() const { return members_; }
   std::uint32_t shards() const { return shards_; }
   bool has_shard_offsets() const { return grouped_; }
   /// The columns of rows and of pending entries, as those of the full checkpoint.
@@ -60,16 +57,14 @@ class MergedTable {
   MergedTable() = default;
   Status CheckColumns();
   Status ReadDeleted();
-  Result<std::vector<std::int64_t>> ReadKeys(const Member& member, std::string_view column,
-                                             std::uint64_t first, std::uint64_t count);
   bool DeletedAfter(std::int64_t key, std::size_t position) const;
   /// The newest of each key, back in the order of members.
   Result<std::vector<Place>> Newest(std::vector<Place> all) const;
   std::size_t PositionOf(const Place& place) const {
-    return members_[place.member].table.part.position;
+    return members_[place.member].part().position;
   }
 
-  std::vector<Member> members_;
+  std::vector<PlainPart> members_;
   std::vector<TableColumn> columns_;
   std::uint32_t shards_ = 1;
   bool grouped_ = false;

@@ -22,6 +22,9 @@
 #include "cli/console.h"
 #include "cli/doctor.h"
 #include "cli/output.h"
+#ifdef CAIRN_WITH_PS
+#include "cli/ps_commands.h"
+#endif
 #include "cli/serve_command.h"
 #include "format/json.h"
 
@@ -245,6 +248,71 @@ void AddDoctor(CLI::App* root, Commands* commands) {
   commands->Add(app, [options](Console* console) { return Doctor(*options, console); });
 }
 
+#ifdef CAIRN_WITH_PS
+/// What all servers of a job have in common.
+void AddJobOptions(CLI::App* app, PserverOptions* options) {
+  ps::ServerOptions* server = &options->server;
+  app->add_option("--servers", server->servers, "How many there are");
+  app->add_option("--trainers", server->trainers, "How many trainers there are");
+  app->add_option("--mode", options->mode, "sync (bit-reproducible) or async");
+  app->add_option("--recovery", options->recovery, "What happens when a process is lost: exact");
+  app->add_option("--full-secs", options->full_secs, "Between full checkpoints; 0: not by time");
+  app->add_option("--incremental-secs", options->incremental_secs,
+                  "Between increments; 0: not by time");
+  app->add_option("--full-steps", options->full_steps, "Between full checkpoints; 0: not by steps");
+  app->add_option("--incremental-steps", options->incremental_steps,
+                  "Between increments; 0: not by steps");
+  app->add_option("--load", server->load,
+                  "An earlier job's checkpoint that a job without any begins with");
+}
+
+void AddPsRun(CLI::App* root, Commands* commands) {
+  CLI::App* group = root->add_subcommand("ps", "Jobs with parameter servers");
+  group->require_subcommand(1);
+  auto options = std::make_shared<PsRunOptions>();
+  CLI::App* app =
+      Leaf(group, "run", "Run the servers and trainers of a job on this machine",
+           "  cairn ps run --servers 2 --trainers 2 --dir runs/ctr --incremental-secs 5 "
+           "-- python train.py\n"
+           "Whatever dies is started again. Ctrl-C ends it after a last checkpoint; the "
+           "same command\n"
+           "goes on from there.");
+  app->add_option("--dir", options->server.server.directory, "The job's repository: a path or URL")
+      ->required();
+  AddJobOptions(app, &options->server);
+  app->add_option("--token-file", options->server.token_file,
+                  "A file with the token that all must have");
+  app->add_option("--max-restarts", options->max_restarts,
+                  "A process lost more often than this in a row ends the job");
+  app->add_option("COMMAND", options->command, "The trainers' command, after --")->required();
+  commands->Add(app, [options](Console* console) { return PsRun(*options, console); });
+}
+
+void AddPserver(CLI::App* root, Commands* commands) {
+  auto options = std::make_shared<PserverOptions>();
+  CLI::App* app =
+      Leaf(root, "pserver", "Run one parameter server of a job",
+           "  cairn pserver --listen 0.0.0.0:7000 --address host1:7000 --dir /shared/run --index 0 "
+           "--servers 2 --trainers 4\n"
+           "`cairn ps run` starts all processes of a job on one machine.");
+  ps::ServerOptions* server = &options->server;
+  app->add_option("--listen", server->listen, "host:port; port 0: any free one");
+  app->add_option("--address", server->address, "That others reach it by, where it is another one");
+  app->add_option("--dir", server->directory, "The job's repository: a path or URL")->required();
+  app->add_option("--index", server->index, "Which of the servers it is, from 0");
+  AddJobOptions(app, options.get());
+  app->add_option("--token-file", options->token_file, "A file with the token that all must have");
+  app->add_option("--tls-cert", server->security.certificate, "PEM file of its certificate");
+  app->add_option("--tls-key", server->security.key, "PEM file of its key");
+  app->add_option("--tls-ca", server->security.ca,
+                  "PEM file of who signed the other servers' certificates");
+  app->add_option("--max-message", server->max_message_bytes, "Larger messages are refused")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("BYTES");
+  commands->Add(app, [options](Console* console) { return Pserver(*options, console); });
+}
+#endif
+
 void AddServe(CLI::App* root, Commands* commands) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* app = Leaf(root, "serve", "Serve an exported model that follows a training job",
@@ -393,6 +461,10 @@ int Main(int argc, char** argv) {
   AddMoving(checkpoint, &commands);
   AddKeeping(checkpoint, &commands);
   AddDoctor(&root, &commands);
+#ifdef CAIRN_WITH_PS
+  AddPserver(&root, &commands);
+  AddPsRun(&root, &commands);
+#endif
   AddServe(&root, &commands);
   try {
     root.parse(argc, argv);

@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::array kNoteKinds = {NoteKind::kPin, NoteKind::kUnpin, NoteKind::kScore,
+constexpr std::array kNoteKinds = {NoteKind::kPin,   NoteKind::kUnpin,  NoteKind::kScore,
                                    NoteKind::kLabel, NoteKind::kRemove, NoteKind::kDamaged};
 
 SealedJsonWriter Begin(std::string_view kind) {

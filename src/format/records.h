@@ -114,9 +114,10 @@ struct NoteRecord {
   std::uint64_t number = 0;
   NoteKind kind = NoteKind::kPin;
   std::string uuid;
-  std::string checkpoint;          // id of the one it is about; "": whichever lies there
-  std::uint64_t generation = 0;    // of the owner that removes; 0 otherwise
-  Value values = Value::Object{};  // late metrics of a score, text of a label, who found which damage
+  std::string checkpoint;        // id of the one it is about; "": whichever lies there
+  std::uint64_t generation = 0;  // of the owner that removes; 0 otherwise
+  Value values =
+      Value::Object{};  // late metrics of a score, text of a label, who found which damage
   std::int64_t time = 0;
 
   friend bool operator==(const NoteRecord&, const NoteRecord&) = default;

@@ -171,9 +171,8 @@ TEST(Records, LateScoresKeepNonFiniteNumbersAndLabelsKeepTexts) {
 }
 
 TEST(Records, EveryKindOfNoteComesBack) {
-  for (const NoteKind kind :
-       {NoteKind::kPin, NoteKind::kUnpin, NoteKind::kScore, NoteKind::kLabel, NoteKind::kRemove,
-        NoteKind::kDamaged}) {
+  for (const NoteKind kind : {NoteKind::kPin, NoteKind::kUnpin, NoteKind::kScore, NoteKind::kLabel,
+                              NoteKind::kRemove, NoteKind::kDamaged}) {
     const NoteRecord note{.number = 3, .kind = kind, .uuid = "n", .generation = 7};
     EXPECT_EQ(*Decode<NoteRecord>(Encode(note)), note) << NoteKindName(kind);
   }

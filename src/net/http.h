@@ -19,7 +19,7 @@ struct HttpHeader {
 /// One request of an HttpClient. What is borrowed must live until the call is done.
 struct HttpRequest {
   std::string method = "GET";
-  std::string url;  // http:// or https://, percent-encoded
+  std::string url;  // http://, https:// or http+unix://<path of the socket>/…, percent-encoded
   std::vector<HttpHeader> headers;
   std::span<const std::byte> body;  // borrowed
   /// Where the body of a 2xx answer goes, if not empty; borrowed. A longer one is an error.

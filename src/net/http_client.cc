@@ -19,6 +19,7 @@
 
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
+#include "net/url.h"
 
 namespace cairn {
 namespace {
@@ -26,6 +27,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
+constexpr std::string_view kUnixScheme = "http+unix://";
 constexpr long kReceiveBuffer = 512 << 10;
 constexpr long kSendBuffer = 1 << 20;
 // The longest sleep of the loop: the passed-in clock may run faster than the machine's.
@@ -329,7 +331,7 @@ class HttpClient::Loop {
   void SetOptions(Call* call) {
     CURL* easy = call->easy;
     const HttpRequest& request = call->request;
-    curl_easy_setopt(easy, CURLOPT_URL, request.url.c_str());
+    SetUrl(easy, request.url);
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // a signature covers the path as it was sent
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
@@ -361,6 +363,20 @@ class HttpClient::Loop {
     curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, &OnProgress);
     curl_easy_setopt(easy, CURLOPT_XFERINFODATA, call);
+  }
+
+  /// libcurl knows sockets of this machine by an option, not by the URL.
+  static void SetUrl(CURL* easy, const std::string& url) {
+    const std::size_t socket = kUnixScheme.size();
+    const std::size_t slash = url.find('/', socket);
+    if (!url.starts_with(kUnixScheme) || slash == std::string::npos) {
+      curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+      return;
+    }
+    // A path that cannot be decoded is one that nobody listens on.
+    const auto path = PercentDecode(url.substr(socket, slash - socket));
+    curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, path.ok() ? path->c_str() : "/");
+    curl_easy_setopt(easy, CURLOPT_URL, ("http://localhost" + url.substr(slash)).c_str());
   }
 
   static void SetMethod(Call* call) {

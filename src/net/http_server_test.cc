@@ -138,6 +138,8 @@ TEST(HttpRoutes, FixedSegmentsWinAndNamesAreDecoded) {
   }
   EXPECT_FALSE(HttpRoutes::Make({{"GET", "/a/{x...}/b", handler}}).ok());
   EXPECT_FALSE(HttpRoutes::Make({{"GET", "/a/{x", handler}}).ok());
+  EXPECT_FALSE(HttpRoutes::Make({{"GET", "/a/{}", handler}}).ok());
+  EXPECT_TRUE(HttpRoutes::Make({{"GET", "/v1/{x}", handler}}).ok());
 }
 
 TEST(HttpRoutes, QueriesAreDecoded) {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "table/half_float.h"
+#include "format/half_float.h"
 
 namespace cairn::table {
 
@@ -24,26 +24,11 @@ RowLayout::RowLayout(std::uint32_t dim, DType dtype, std::vector<SlotSpec> slots
 }
 
 void RowLayout::ReadStored(const std::byte* stored, float* out) const {
-  if (dtype_ == DType::kF32) {
-    std::memcpy(out, stored, dim_ * sizeof(float));
-    return;
-  }
-  for (std::uint32_t i = 0; i < dim_; ++i) {
-    std::uint16_t bits;
-    std::memcpy(&bits, stored + i * sizeof bits, sizeof bits);
-    out[i] = dtype_ == DType::kF16 ? FromFloat16(bits) : FromBFloat16(bits);
-  }
+  ReadFloats(dtype_, stored, dim_, out);
 }
 
 void RowLayout::WriteStored(const float* values, std::byte* stored) const {
-  if (dtype_ == DType::kF32) {
-    std::memcpy(stored, values, dim_ * sizeof(float));
-    return;
-  }
-  for (std::uint32_t i = 0; i < dim_; ++i) {
-    const std::uint16_t bits = dtype_ == DType::kF16 ? ToFloat16(values[i]) : ToBFloat16(values[i]);
-    std::memcpy(stored + i * sizeof bits, &bits, sizeof bits);
-  }
+  WriteFloats(dtype_, values, dim_, stored);
 }
 
 void RowLayout::InitializeSlots(RowHeader* row) const {

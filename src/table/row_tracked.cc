@@ -29,6 +29,10 @@ Status RowTrackedOptions::Validate() const {
   if (arrays.empty()) return InvalidArgumentError(where + "no arrays are given");
   for (const TrackedArray& array : arrays) {
     if (array.name.empty()) return InvalidArgumentError(where + "an array has no name");
+    if (array.name.ends_with("_zstd")) {
+      return InvalidArgumentError(where + "array \"" + array.name +
+                                  "\": names that end with _zstd are for packed columns");
+    }
     if (array.width == 0 || array.width > (std::uint64_t{1} << 32) || DTypeBits(array.dtype) % 8) {
       return InvalidArgumentError(where + "array \"" + array.name +
                                   "\": rows of whole bytes and at least one element are tracked");
@@ -43,6 +47,42 @@ Status RowTrackedOptions::Validate() const {
 Result<std::unique_ptr<RowTracked>> RowTracked::Make(RowTrackedOptions options) {
   RETURN_IF_ERROR(options.Validate());
   return std::unique_ptr<RowTracked>(std::make_unique<table::RowTrackedImpl>(std::move(options)));
+}
+
+namespace {
+
+bool SameArrays(const RowTrackedOptions& a, const RowTrackedOptions& b) {
+  return std::equal(a.arrays.begin(), a.arrays.end(), b.arrays.begin(), b.arrays.end(),
+                    [](const TrackedArray& x, const TrackedArray& y) {
+                      return x.name == y.name && x.dtype == y.dtype && x.width == y.width;
+                    });
+}
+
+}  // namespace
+
+Status CheckPieces(std::span<RowTracked* const> arrays) {
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    if (arrays[i] == nullptr) return InvalidArgumentError("tracked arrays: one is null");
+    const RowTrackedOptions& a = arrays[i]->options();
+    for (std::size_t j = 0; j < i; ++j) {
+      const RowTrackedOptions& b = arrays[j]->options();
+      if (a.name != b.name) continue;
+      const std::string where = "tracked arrays \"" + a.name + "\": ";
+      if (!SameArrays(a, b)) {
+        return InvalidArgumentError(where + "its pieces have different arrays");
+      }
+      if (a.whole() != b.whole()) {
+        return InvalidArgumentError(
+            fmt::format("{}its pieces are of {} and of {} rows", where, b.whole(), a.whole()));
+      }
+      if (a.first_row < b.first_row + b.rows && b.first_row < a.first_row + a.rows) {
+        return InvalidArgumentError(fmt::format("{}the pieces [{}, {}) and [{}, {}) overlap", where,
+                                                b.first_row, b.first_row + b.rows, a.first_row,
+                                                a.first_row + a.rows));
+      }
+    }
+  }
+  return Status::Ok();
 }
 
 namespace table {
@@ -303,7 +343,7 @@ Status RowTrackedImpl::ApplyIncrement(std::span<const std::int64_t> keys,
                                        keys.size(), options_.arrays[a].name, columns[a].size(),
                                        keys.size() * row_bytes_[a]));
   }
-  const std::uint64_t whole = options_.whole_rows == 0 ? options_.rows : options_.whole_rows;
+  const std::uint64_t whole = options_.whole();
   for (const std::int64_t key : keys) {
     if (key >= 0 && static_cast<std::uint64_t>(key) < whole) continue;
     return CorruptionError(fmt::format("{}row {} of {}", where, key, whole));

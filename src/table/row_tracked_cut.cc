@@ -65,6 +65,43 @@ class TrackedRowsSource final : public TensorSource {
   std::size_t carried_ = 0;
 };
 
+/// The numbers of the rows in the whole array, made when they are asked for.
+class RowNumbersSource final : public TensorSource {
+ public:
+  RowNumbersSource(std::uint64_t first_row, std::span<const std::vector<std::uint32_t>> rows)
+      : first_row_(first_row), rows_(rows) {}
+
+  Status Fill(std::uint64_t offset, std::span<std::byte> into) override {
+    if (offset != next_) return InternalError("numbers of rows were asked for out of order");
+    next_ += into.size();
+    while (!into.empty()) {
+      if (within_ == 0) {
+        while (stripe_ < rows_.size() && at_ == rows_[stripe_].size()) {
+          ++stripe_;
+          at_ = 0;
+        }
+        if (stripe_ == rows_.size()) return InternalError("there are no further rows");
+        number_ = static_cast<std::int64_t>(first_row_ + rows_[stripe_][at_++]);
+      }
+      // A request may end within a number.
+      const std::size_t n = std::min(into.size(), sizeof number_ - within_);
+      std::memcpy(into.data(), reinterpret_cast<const std::byte*>(&number_) + within_, n);
+      within_ = (within_ + n) % sizeof number_;
+      into = into.subspan(n);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  const std::uint64_t first_row_;
+  const std::span<const std::vector<std::uint32_t>> rows_;  // by stripe
+  std::uint64_t next_ = 0;
+  std::size_t stripe_ = 0;
+  std::size_t at_ = 0;
+  std::int64_t number_ = 0;
+  std::size_t within_ = 0;  // bytes of number_ that were given out
+};
+
 RowTrackedCut::RowTrackedCut(RowTrackedImpl* arrays, const CutRequest& request)
     : arrays_(arrays), request_(request) {}
 
@@ -85,11 +122,8 @@ Status RowTrackedCut::Prepare() {
                              "\" have other rows than at the cut");
       }
       summary_.rows += rows_[s].size();
-      if (scope_.full) continue;
-      for (const std::uint32_t row : rows_[s]) {
-        keys_.push_back(static_cast<std::int64_t>(options.first_row + row));
-      }
     }
+    keys_ = std::make_unique<RowNumbersSource>(options.first_row, rows_);
     for (std::size_t a = 0; a < options.arrays.size(); ++a) {
       sources_.push_back(std::make_unique<TrackedRowsSource>(this, arrays_, a, rows_));
     }
@@ -105,32 +139,22 @@ Status RowTrackedCut::Prepare() {
 std::vector<Tensor> RowTrackedCut::Tensors() {
   const RowTrackedOptions& options = arrays_->options();
   std::vector<Tensor> tensors;
+  const auto add = [&](const std::string& column, DType dtype, std::vector<std::uint64_t> shape,
+                       TensorSource* source) {
+    Tensor tensor;
+    tensor.name = options.name + "/" + column;
+    tensor.dtype = dtype;
+    tensor.shape = std::move(shape);
+    tensor.source = source;
+    tensor.group = TensorGroup::kTable;
+    tensors.push_back(std::move(tensor));
+  };
+  add("keys", DType::kI64, {summary_.rows}, keys_.get());
   for (std::size_t a = 0; a < options.arrays.size(); ++a) {
     const TrackedArray& array = options.arrays[a];
-    Tensor tensor;
-    tensor.dtype = array.dtype;
-    tensor.shape = {summary_.rows, array.width};
-    tensor.source = sources_[a].get();
-    if (scope_.full) {
-      tensor.name = array.name;
-      tensor.group = TensorGroup::kModel;
-      if (options.whole_rows != 0) {
-        tensor.shard = ShardSpec{{options.whole_rows, array.width}, {options.first_row, 0}};
-      }
-    } else {
-      tensor.name = options.name + "/column/" + array.name;
-      tensor.group = TensorGroup::kTable;
-    }
-    tensors.push_back(std::move(tensor));
+    add(std::string(kArrayColumnPrefix) + array.name, array.dtype, {summary_.rows, array.width},
+        sources_[a].get());
   }
-  if (scope_.full) return tensors;
-  Tensor keys;
-  keys.name = options.name + "/keys";
-  keys.group = TensorGroup::kTable;
-  keys.dtype = DType::kI64;
-  keys.shape = {keys_.size()};
-  keys.data = keys_.data();
-  tensors.push_back(std::move(keys));
   return tensors;
 }
 

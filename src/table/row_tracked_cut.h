@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "table/cut_member.h"
@@ -10,6 +11,10 @@
 
 namespace cairn::table {
 
+/// "column/weights": what a tracked array is called in its table.
+inline constexpr std::string_view kArrayColumnPrefix = "column/";
+
+class RowNumbersSource;
 class TrackedRowsSource;
 
 /// A cut of tracked arrays: the row numbers of each stripe, and a source for each array.
@@ -45,7 +50,7 @@ class RowTrackedCut final : public CutMember {
   std::array<std::uint64_t, RowTrackedImpl::kStripes> counts_{};
   std::array<std::vector<std::uint32_t>, RowTrackedImpl::kStripes> rows_;
   std::array<std::size_t, RowTrackedImpl::kStripes> passed_{};
-  std::vector<std::int64_t> keys_;  // of increments: row numbers in the whole
+  std::unique_ptr<RowNumbersSource> keys_;
   std::vector<std::unique_ptr<TrackedRowsSource>> sources_;
   TableSummary summary_;
 };

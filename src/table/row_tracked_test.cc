@@ -91,8 +91,8 @@ Status Apply(Dense* dense, const Columns& increment) {
 
 void Restore(Dense* dense, const Columns& full) {
   // In place, as restores do.
-  std::ranges::copy(As<float>(full.at("emb/weights")), dense->weights.begin());
-  std::ranges::copy(As<double>(full.at("emb/accumulator")), dense->accumulator.begin());
+  std::ranges::copy(As<float>(full.at("emb/column/emb/weights")), dense->weights.begin());
+  std::ranges::copy(As<double>(full.at("emb/column/emb/accumulator")), dense->accumulator.begin());
   ASSERT_TRUE(dense->tracked->Restored().ok());
 }
 
@@ -101,7 +101,7 @@ TEST(RowTracked, AFullIsTheArraysAndAnIncrementTheirChangedRows) {
   dense.Change({1, 50});
   auto full = dense.Cut(CutKind::kFull);
   const Columns whole = Read(full.get());
-  EXPECT_EQ(As<float>(whole.at("emb/weights")), dense.weights);
+  EXPECT_EQ(As<float>(whole.at("emb/column/emb/weights")), dense.weights);
   full->Committed();
   dense.Change({99, 3, 3});
   auto increment = dense.Cut(CutKind::kCumulative);
@@ -117,7 +117,7 @@ TEST(RowTracked, RowsChangedAfterTheCutAreSavedAsTheyWere) {
   const std::vector<float> before = dense.weights;
   auto cut = dense.Cut(CutKind::kFull);
   dense.Change(Range(0, 100), 5);
-  EXPECT_EQ(As<float>(Read(cut.get()).at("emb/weights")), before);
+  EXPECT_EQ(As<float>(Read(cut.get()).at("emb/column/emb/weights")), before);
 }
 
 TEST(RowTracked, FailedRowsAreInTheNextIncrement) {
@@ -179,11 +179,9 @@ TEST(RowTracked, PiecesOfAWholeTakeTheirRowsFromAnyPartition) {
   EXPECT_EQ(whole.weights[3], 1);
   EXPECT_EQ(whole.weights[51 * 3], 1);
   EXPECT_EQ(std::count(whole.weights.begin(), whole.weights.end(), 0.0F), 98 * 3);
-  // And a full of a piece says where it stands.
+  // And a full of a piece says where its rows stand.
   auto full = b.Cut(CutKind::kFull);
-  const Tensor tensor = full->Tensors()[0];
-  EXPECT_EQ(tensor.shard->offset, (std::vector<std::uint64_t>{50, 0}));
-  EXPECT_EQ(tensor.shard->global_shape, (std::vector<std::uint64_t>{100, 3}));
+  EXPECT_EQ(As<std::int64_t>(Read(full.get()).at("emb/keys")), Range(50, 100));
 }
 
 TEST(RowTracked, IsCutAtTheSameInstantAsTables) {
@@ -206,7 +204,7 @@ TEST(RowTracked, IsCutAtTheSameInstantAsTables) {
   for (int i = 0; i < 50; ++i) {
     auto cuts = CutTablesAndArrays(tables, arrays, {}).value();
     const float sparse = ReadCut(cuts[0].get()).Get<float>("values")[0];
-    ASSERT_EQ(As<float>(Read(cuts[1].get()).at("emb/weights"))[12], sparse);
+    ASSERT_EQ(As<float>(Read(cuts[1].get()).at("emb/column/emb/weights"))[12], sparse);
   }
 }
 
@@ -243,6 +241,20 @@ TEST(RowTracked, ThreadsAndCutsAtRandomMoments) {
     ASSERT_EQ(restored, at_cut);
     if (i % 3 != 0) cuts[0]->Committed();
   }
+}
+
+TEST(RowTracked, PiecesOfOneNameMustFitTogether) {
+  const Dense a(50, 0, 100);
+  const Dense b(50, 50, 100);
+  const Dense beside(50, 40, 100);
+  const Dense smaller(40, 50, 90);
+  const auto check = [](const Dense& x, const Dense& y) {
+    RowTracked* const both[] = {x.tracked.get(), y.tracked.get()};
+    return CheckPieces(both);
+  };
+  EXPECT_TRUE(check(a, b).ok());
+  EXPECT_TRUE(check(a, beside).Is(Code::kInvalidArgument));
+  EXPECT_TRUE(check(a, smaller).Is(Code::kInvalidArgument));
 }
 
 TEST(RowTracked, RefusesWhatMakesNoSense) {

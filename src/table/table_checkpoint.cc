@@ -4,10 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "checkpoint/save_turn.h"
+#include "table/array_filler.h"
+#include "table/joined_pieces.h"
 
 namespace cairn {
 namespace {
@@ -48,6 +53,24 @@ CutKind CutOf(SaveKind kind) {
 
 }  // namespace
 
+Status CheckTables(const std::vector<Table*>& tables, const std::vector<RowTracked*>& arrays) {
+  std::set<std::string> names;
+  for (const Table* table : tables) {
+    if (table == nullptr) return InvalidArgumentError("tables: one is null");
+    if (!names.insert(table->options().name).second) {
+      return InvalidArgumentError("tables: \"" + table->options().name + "\" is there twice");
+    }
+  }
+  RETURN_IF_ERROR(CheckPieces(arrays));
+  for (const RowTracked* array : arrays) {
+    if (names.contains(array->options().name)) {
+      return InvalidArgumentError("\"" + array->options().name +
+                                  "\" is a table and a tracked array; rename one of them");
+    }
+  }
+  return Status::Ok();
+}
+
 // ---------------------------------------------------------------- restore
 
 struct TableFiller::Target {
@@ -59,10 +82,17 @@ struct TableFiller::Target {
   std::vector<std::int64_t> keys;  // unpacked
 };
 
-TableFiller::TableFiller(std::vector<Table*> tables, Options options) : options_(options) {
+TableFiller::TableFiller(std::vector<Table*> tables, std::vector<RowTracked*> arrays,
+                         Options options)
+    : options_(options) {
   for (Table* table : tables) {
     targets_.push_back(std::make_unique<Target>());
     targets_.back()->table = table;
+  }
+  std::map<std::string, std::vector<RowTracked*>> pieces;
+  for (RowTracked* piece : arrays) pieces[piece->options().name].push_back(piece);
+  for (auto& [name, of_one] : pieces) {
+    arrays_.push_back(std::make_unique<table::ArrayFiller>(std::move(of_one)));
   }
 }
 
@@ -75,11 +105,22 @@ TableFiller::Target* TableFiller::Find(const std::string& table) {
   return nullptr;
 }
 
+table::ArrayFiller* TableFiller::FindArray(const std::string& name) {
+  for (const auto& array : arrays_) {
+    if (array->name() == name) return array.get();
+  }
+  return nullptr;
+}
+
 Status TableFiller::Start(std::vector<TablePart>* parts) {
   unexpected_.clear();
   missing_.clear();
   std::vector<std::string> stored;
   for (TablePart& part : *parts) {
+    if (FindArray(part.table) != nullptr) {
+      stored.push_back(part.table);
+      continue;
+    }
     Target* target = Find(part.table);
     if (target == nullptr) {
       part.wanted.clear();
@@ -91,10 +132,11 @@ Status TableFiller::Start(std::vector<TablePart>* parts) {
     const ShardRange owned = target->table->options().shards;
     part.wanted = {{owned.begin, owned.end}};
   }
-  for (const auto& target : targets_) {
-    const std::string& name = target->table->options().name;
+  const auto look_for = [&](const std::string& name) {
     if (std::find(stored.begin(), stored.end(), name) == stored.end()) missing_.push_back(name);
-  }
+  };
+  for (const auto& target : targets_) look_for(target->table->options().name);
+  for (const auto& array : arrays_) look_for(array->name());
   std::sort(unexpected_.begin(), unexpected_.end());
   unexpected_.erase(std::unique(unexpected_.begin(), unexpected_.end()), unexpected_.end());
   if (options_.strict && !(unexpected_.empty() && missing_.empty())) {
@@ -103,6 +145,7 @@ Status TableFiller::Start(std::vector<TablePart>* parts) {
                     "for: [{}]",
                     fmt::join(missing_, ", "), fmt::join(unexpected_, ", ")));
   }
+  for (const auto& array : arrays_) RETURN_IF_ERROR(array->Start(*parts));
   // A second call: what came of the damaged restore point is void.
   for (const auto& target : targets_) {
     target->part = nullptr;
@@ -130,6 +173,7 @@ Status TableFiller::Begin(const TablePart& part) {
 }
 
 Status TableFiller::Block(const TablePart& part, const TableBlock& block) {
+  if (table::ArrayFiller* array = FindArray(part.table)) return array->Block(part, block);
   Target* target = Find(part.table);
   if (target == nullptr || target->part == nullptr) return Status::Ok();
   const auto column = [&](std::string_view name) -> std::span<const std::byte> {
@@ -203,20 +247,29 @@ Status TableFiller::Finish() {
     if (first.ok()) first = std::move(finished);
     target->loader = nullptr;
   }
+  for (const auto& array : arrays_) {
+    Status finished = array->Finish();
+    if (first.ok()) first = std::move(finished);
+  }
   return first;
 }
 
 // ---------------------------------------------------------------- save
 
 TableCheckpoints::TableCheckpoints(CheckpointManager* manager, std::vector<Table*> tables,
-                                   Options options)
-    : manager_(manager), tables_(std::move(tables)), options_(options) {}
+                                   std::vector<RowTracked*> arrays, Options options)
+    : manager_(manager),
+      tables_(std::move(tables)),
+      arrays_(std::move(arrays)),
+      options_(options) {}
 
 TableCheckpoints::~TableCheckpoints() { Wait(); }
 
 bool TableCheckpoints::CanIncrement() const {
   if (base_.empty()) return false;
-  return std::all_of(tables_.begin(), tables_.end(), [](Table* t) { return t->has_base(); });
+  const auto has_base = [](const auto* each) { return each->has_base(); };
+  return std::all_of(tables_.begin(), tables_.end(), has_base) &&
+         std::all_of(arrays_.begin(), arrays_.end(), has_base);
 }
 
 void TableCheckpoints::Settle() {
@@ -233,28 +286,44 @@ void TableCheckpoints::Wait() {
 
 void TableCheckpoints::Resolve(const Result<CheckpointInfo>& outcome) {
   for (const auto& cut : cuts_) {
-    if (options_.quantize && kind_in_flight_ != SaveKind::kFull) {
-      const TableCut::Error error = cut->QuantizationError();
-      quantization_error_.max_abs = std::max(quantization_error_.max_abs, error.max_abs);
-      quantization_error_.max_relative =
-          std::max(quantization_error_.max_relative, error.max_relative);
-    }
+    const TableCut::Error error = cut->QuantizationError();
+    quantization_error_.max_abs = std::max(quantization_error_.max_abs, error.max_abs);
+    quantization_error_.max_relative =
+        std::max(quantization_error_.max_relative, error.max_relative);
     outcome.ok() ? cut->Committed() : cut->Failed();
   }
-  cuts_.clear();
+  DropCuts();
   if (!outcome.ok()) return;
   parent_ = outcome->id;
   if (kind_in_flight_ == SaveKind::kFull) base_ = outcome->id;
 }
 
+void TableCheckpoints::DropCuts() {
+  joined_.clear();
+  cuts_.clear();
+}
+
+CutGate* TableCheckpoints::gate() const {
+  const std::shared_ptr<CutGate>& gate =
+      tables_.empty() ? arrays_[0]->options().gate : tables_[0]->options().gate;
+  return gate ? gate.get() : CutGate::Process().get();
+}
+
 Result<SaveHandle> TableCheckpoints::Save(SaveRequest request) {
-  if (tables_.empty()) {
+  if (tables_.empty() && arrays_.empty()) {
     if (request.kind != SaveKind::kFull) {
       return FailedPreconditionError("an increment holds changed rows, and there are no tables");
     }
     return manager_->Save(std::move(request));
   }
-  Wait();  // before the gate is closed: nobody waits for a disk there
+  RETURN_IF_ERROR(CheckTables(tables_, arrays_));
+  // Before the gate is closed, and before anything is cut: nobody waits for a disk there, and no
+  // cut is made for a save that is skipped.
+  if (auto* turns = dynamic_cast<SaveTurns*>(manager_)) {
+    ASSIGN_OR_RETURN(const std::optional<SaveHandle> skipped, turns->AwaitTurn(request.step));
+    if (skipped) return *skipped;
+  }
+  Wait();
   if (request.kind != SaveKind::kFull) {
     if (!CanIncrement()) {
       return FailedPreconditionError(
@@ -264,11 +333,9 @@ Result<SaveHandle> TableCheckpoints::Save(SaveRequest request) {
   }
   const SaveKind kind = request.kind;
   SaveHandle handle;
-  CutGate* gate =
-      tables_[0]->options().gate ? tables_[0]->options().gate.get() : CutGate::Process().get();
-  const Status saved = gate->Exclusive([&] { return CutAndSave(&request, &handle); });
+  const Status saved = gate()->Exclusive([&] { return CutAndSave(&request, &handle); });
   if (!saved.ok()) {
-    cuts_.clear();  // their rows join the next one
+    DropCuts();  // their rows join the next one
     return saved;
   }
   in_flight_ = handle;
@@ -279,24 +346,34 @@ Result<SaveHandle> TableCheckpoints::Save(SaveRequest request) {
 
 Status TableCheckpoints::CutAndSave(SaveRequest* request, SaveHandle* handle) {
   const CutRequest cut{CutOf(request->kind), options_.quantize, options_.compress_keys};
-  ASSIGN_OR_RETURN(cuts_, CutTables(tables_, cut));
-  for (const auto& each : cuts_) {
-    const TableSummary& summary = each->summary();
-    request->tables.push_back({.name = summary.name,
-                               .dim = summary.dim,
-                               .dtype = summary.dtype,
-                               .rows = summary.rows,
-                               .deleted = summary.deleted});
-    for (Tensor& tensor : each->Tensors()) request->tensors.push_back(std::move(tensor));
+  ASSIGN_OR_RETURN(cuts_, CutTablesAndArrays(tables_, arrays_, cut));
+  const auto add = [&](const TableFacts& facts, std::vector<Tensor> columns) {
+    request->tables.push_back(facts);
+    for (Tensor& column : columns) request->tensors.push_back(std::move(column));
+  };
+  std::map<std::string, std::vector<TableCut*>> pieces;
+  for (std::size_t i = 0; i < cuts_.size(); ++i) {
+    const TableSummary& summary = cuts_[i]->summary();
+    if (i < tables_.size()) {
+      add(table::FactsOf(summary), cuts_[i]->Tensors());
+    } else {
+      pieces[summary.name].push_back(cuts_[i].get());
+    }
+  }
+  for (auto& [name, of_one] : pieces) {
+    joined_.push_back(std::make_unique<table::JoinedPieces>(std::move(of_one)));
+    add(joined_.back()->facts(), joined_.back()->Tensors());
   }
   ASSIGN_OR_RETURN(*handle, manager_->Save(std::move(*request)));
   return Status::Ok();
 }
 
-Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request, bool strict) {
+Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request,
+                                                          const TableFiller::Options& options) {
+  RETURN_IF_ERROR(CheckTables(tables_, arrays_));
   Wait();
-  TableFiller filler(tables_, {.strict = strict, .merge = false});
-  if (!tables_.empty()) request.tables = &filler;
+  TableFiller filler(tables_, arrays_, options);
+  if (!tables_.empty() || !arrays_.empty()) request.tables = &filler;
   ASSIGN_OR_RETURN(std::optional<Restored> restored, manager_->Restore(std::move(request)));
   if (!restored) return restored;
   RETURN_IF_ERROR(filler.Finish());
@@ -308,6 +385,10 @@ Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request
   }
   parent_ = restored->info.id;
   base_ = restored->info.kind == "full" ? restored->info.id : restored->info.base;
+  if (options.merge) {
+    parent_.clear();
+    base_.clear();
+  }
   return restored;
 }
 

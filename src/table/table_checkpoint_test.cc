@@ -6,13 +6,20 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <latch>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/manager.h"
+#include "checkpoint/transfer.h"
 #include "storage/memory/memory_store.h"
 #include "storage/sim/faulty_store.h"
 #include "table/test_table.h"
@@ -28,12 +35,15 @@ class TableCheckpointTest : public ::testing::Test {
 
   static std::shared_ptr<Store> NewStore() { return *MemoryStore::Open({}); }
 
-  std::unique_ptr<CheckpointManager> OpenManager(bool read_only = false) {
+  std::unique_ptr<CheckpointManager> OpenManager(
+      bool read_only = false, OnBusy on_busy = OnBusy::kWait,
+      std::function<void(std::string_view)> on_step = {}) {
     Environment env;
     env.store = store_;
     env.host = "here";
     env.pid = 1;
-    ManagerOptions options{.directory = "d", .read_only = read_only};
+    env.on_step = std::move(on_step);
+    ManagerOptions options{.directory = "d", .on_busy = on_busy, .read_only = read_only};
     options.retention.keep_last = std::nullopt;
     auto manager = cairn::OpenManager(options, env);
     EXPECT_TRUE(manager.ok()) << manager.status().ToString();
@@ -116,6 +126,30 @@ TEST_F(TableCheckpointTest, TheChainGoesOnAfterARestore) {
   EXPECT_EQ(Restored(), rows);
 }
 
+TEST_F(TableCheckpointTest, StoredRowsAreMergedByChoice) {
+  {
+    auto manager = OpenManager();
+    TableCheckpoints checkpoints(manager.get(), {table_.get()});
+    Update(table_.get(), {1, 2});
+    Saved(&checkpoints, 1, SaveKind::kFull);
+    ASSERT_TRUE(manager->Close().ok());
+  }
+  auto other = SmallTable();
+  Update(other.get(), {2, 3});
+  Update(other.get(), {2, 3});
+  Rows expected = RowsOf(table_.get());
+  expected[3] = RowsOf(other.get()).at(3);
+  auto manager = OpenManager();
+  TableCheckpoints checkpoints(manager.get(), {other.get()});
+  ASSERT_TRUE(checkpoints.Restore({}, {.merge = true}).ok());
+  EXPECT_EQ(RowsOf(other.get()), expected);
+  EXPECT_FALSE(checkpoints.CanIncrement()) << "row 3 is in no checkpoint";
+  Saved(&checkpoints, 2, SaveKind::kFull);
+  checkpoints.Wait();
+  EXPECT_TRUE(checkpoints.CanIncrement());
+  ASSERT_TRUE(manager->Close().ok());
+}
+
 TEST_F(TableCheckpointTest, RowsOfAFailedIncrementAreInTheNext) {
   const std::shared_ptr<Store> sound = store_;
   auto faulty = std::make_shared<FaultyStore>(sound.get());
@@ -136,6 +170,47 @@ TEST_F(TableCheckpointTest, RowsOfAFailedIncrementAreInTheNext) {
   checkpoints.Wait();
   manager->Close().IgnoreError("reported above");
   EXPECT_EQ(Restored(), rows);
+}
+
+TEST_F(TableCheckpointTest, ASkippedSaveCutsNothing) {
+  // The background is held before its commit, and in its retention, when the save is acknowledged
+  // and the manager is busy all the same.
+  for (const std::string_view held : {"save: write", "retention"}) {
+    store_ = NewStore();
+    table_ = SmallTable();
+    std::atomic<bool> hold = false;
+    std::latch reached(1);
+    std::latch go_on(1);
+    auto manager = OpenManager(/*read_only=*/false, OnBusy::kSkip, [&](std::string_view step) {
+      if (step != held || !hold.exchange(false)) return;
+      reached.count_down();
+      go_on.wait();
+    });
+    TableCheckpoints checkpoints(manager.get(), {table_.get()});
+    Update(table_.get(), {1, 2, 3});
+    Saved(&checkpoints, 1, SaveKind::kFull);
+    ASSERT_TRUE(manager->WaitAll().ok());
+    Update(table_.get(), {1});
+    hold = true;
+    auto written = checkpoints.Save({.step = 2, .kind = SaveKind::kConsecutive});
+    ASSERT_TRUE(written.ok()) << written.status().ToString();
+    reached.wait();
+    Update(table_.get(), {2});
+    {
+      // A cut is refused inside of a batch: that none is tried shows that none was made.
+      const CutGate::Batch batch(table_->options().gate.get());
+      auto skipped = checkpoints.Save({.step = 3, .kind = SaveKind::kConsecutive});
+      ASSERT_TRUE(skipped.ok()) << skipped.status().ToString();
+      EXPECT_TRUE(skipped->Wait().status().Is(Code::kCancelled));
+    }
+    go_on.count_down();
+    ASSERT_TRUE(written->Wait().ok());
+    ASSERT_TRUE(manager->WaitAll().ok());
+    EXPECT_EQ(Saved(&checkpoints, 4, SaveKind::kConsecutive).tables.at(0).rows, 1u);
+    const Rows rows = RowsOf(table_.get());
+    ASSERT_TRUE(manager->Close().ok());
+    EXPECT_EQ(Restored(), rows);
+  }
 }
 
 TEST_F(TableCheckpointTest, DenseVariablesBelongToTheSameInstant) {
@@ -208,6 +283,137 @@ TEST_F(TableCheckpointTest, TablesThatDoNotFitAreRefusedBeforeAnythingChanges) {
   const auto skipped = renamed.Restore(loose);
   ASSERT_TRUE(skipped.ok()) << skipped.status().ToString();
   EXPECT_EQ((*skipped)->skipped.size(), 2u);
+  ASSERT_TRUE(manager->Close().ok());
+}
+
+/// An embedding of 60 rows with an accumulator, in pieces of equal size.
+struct Embedding {
+  Embedding(std::uint64_t pieces, std::shared_ptr<CutGate> its_gate) : gate(std::move(its_gate)) {
+    for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+      RowTrackedOptions options;
+      options.name = "emb";
+      options.rows = 60 / pieces;
+      options.first_row = piece * options.rows;
+      options.whole_rows = 60;
+      options.arrays = {{"weights", DType::kF32, 3, &weights[options.first_row * 3]},
+                        {"accumulator", DType::kF64, 1, &accumulator[options.first_row]}};
+      options.gate = gate;
+      tracked.push_back(RowTracked::Make(std::move(options)).value());
+    }
+  }
+  std::vector<RowTracked*> arrays() const {
+    std::vector<RowTracked*> all;
+    for (const auto& piece : tracked) all.push_back(piece.get());
+    return all;
+  }
+  void Change(std::uint64_t row, float by) {
+    const CutGate::Batch batch(gate.get());
+    const std::uint64_t each = 60 / tracked.size();
+    const std::vector<std::int64_t> local = {static_cast<std::int64_t>(row % each)};
+    ASSERT_TRUE(tracked[row / each]->Touch(local).ok());
+    for (std::size_t i = 0; i < 3; ++i) weights[row * 3 + i] += by * static_cast<float>(i + 1);
+    accumulator[row] += static_cast<double>(by);
+  }
+
+  std::shared_ptr<CutGate> gate;
+  std::vector<float> weights = std::vector<float>(180);
+  std::vector<double> accumulator = std::vector<double>(60);
+  std::vector<std::unique_ptr<RowTracked>> tracked;
+};
+
+TEST_F(TableCheckpointTest, DenseArraysGetRowIncrementsInAnyNumberOfPieces) {
+  for (const SaveKind kind : {SaveKind::kCumulative, SaveKind::kConsecutive}) {
+    store_ = NewStore();
+    table_ = SmallTable();
+    Embedding embedding(4, table_->options().gate);
+    std::map<std::int64_t, std::pair<std::vector<float>, Rows>> at;
+    {
+      auto manager = OpenManager();
+      TableCheckpoints checkpoints(manager.get(), {table_.get()}, embedding.arrays(), {});
+      for (std::int64_t step = 1; step <= 5; ++step) {
+        Update(table_.get(), {step});
+        embedding.Change(static_cast<std::uint64_t>(step) * 11, 0.5F);
+        embedding.Change(7, static_cast<float>(step));
+        const CheckpointInfo info = Saved(&checkpoints, step, step == 1 ? SaveKind::kFull : kind);
+        ASSERT_EQ(info.tables.size(), 2u);
+        EXPECT_EQ(info.tables[1].name, "emb");
+        const std::uint64_t changed =
+            kind == SaveKind::kConsecutive ? 2 : static_cast<std::uint64_t>(step);
+        EXPECT_EQ(info.tables[1].rows, step == 1 ? 60 : changed);
+        at[step] = {embedding.weights, RowsOf(table_.get())};
+      }
+      checkpoints.Wait();
+      ASSERT_TRUE(manager->Close().ok());
+    }
+    const auto expect_restored = [&](std::optional<std::int64_t> step, std::uint64_t pieces) {
+      auto fresh = SmallTable();
+      Embedding other(pieces, fresh->options().gate);
+      auto manager = OpenManager(/*read_only=*/true);
+      TableCheckpoints checkpoints(manager.get(), {fresh.get()}, other.arrays(), {});
+      RestoreRequest request;
+      request.step = step;
+      const auto restored = checkpoints.Restore(request);
+      ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+      const auto& [weights, rows] = at.at((*restored)->step);
+      EXPECT_EQ(other.weights, weights);
+      EXPECT_EQ(RowsOf(fresh.get()), rows);
+      EXPECT_TRUE(checkpoints.CanIncrement());
+    };
+    for (const std::uint64_t pieces : {1, 2, 4, 5}) expect_restored({}, pieces);
+    expect_restored(1, 3);
+    expect_restored(4, 4);
+    // The tools take it for the table that it is.
+    Environment env;
+    env.store = store_;
+    env.host = "here";
+    env.pid = 1;
+    const auto compacted = CompactIn(env, {}, {});
+    ASSERT_TRUE(compacted.ok()) << compacted.status().ToString();
+    EXPECT_EQ(compacted->info.kind, "full");
+    expect_restored({}, 3);
+    // And the chain goes on, in other pieces.
+    Embedding next(2, table_->options().gate);
+    auto fresh = SmallTable(table_->options());
+    auto manager = OpenManager();
+    TableCheckpoints checkpoints(manager.get(), {fresh.get()}, next.arrays(), {});
+    ASSERT_TRUE(checkpoints.Restore({}).ok());
+    next.Change(59, 1);
+    EXPECT_EQ(Saved(&checkpoints, 6, kind).tables[1].rows, 1u);
+    at[6] = {next.weights, RowsOf(fresh.get())};
+    checkpoints.Wait();
+    ASSERT_TRUE(manager->Close().ok());
+    expect_restored({}, 1);
+  }
+}
+
+TEST_F(TableCheckpointTest, ArraysThatDoNotFitAreRefusedBeforeAnythingChanges) {
+  Embedding embedding(2, table_->options().gate);
+  auto manager = OpenManager();
+  {
+    TableCheckpoints checkpoints(manager.get(), {}, embedding.arrays(), {});
+    Saved(&checkpoints, 1, SaveKind::kFull);
+  }
+  std::vector<float> weights(60 * 4, 5.0F);
+  const auto refused = [&](RowTrackedOptions options) {
+    options.name = "emb";
+    const auto tracked = RowTracked::Make(std::move(options)).value();
+    TableCheckpoints checkpoints(manager.get(), {}, {tracked.get()}, {});
+    return checkpoints.Restore({}).status();
+  };
+  RowTrackedOptions wider;
+  wider.rows = 60;
+  wider.arrays = {{"weights", DType::kF32, 4, weights.data()}};
+  const Status mismatch = refused(wider);
+  EXPECT_EQ(mismatch.reason(), Reason::kMismatch) << mismatch.ToString();
+  EXPECT_THAT(std::string(mismatch.message()), HasSubstr("stored F32 [n,3], wanted F32 [n,4]"));
+  EXPECT_THAT(std::string(mismatch.message()), HasSubstr("accumulator"));
+  std::vector<double> accumulator(50, 5.0);
+  RowTrackedOptions shorter;
+  shorter.rows = 50;
+  shorter.arrays = {{"weights", DType::kF32, 3, weights.data()},
+                    {"accumulator", DType::kF64, 1, accumulator.data()}};
+  EXPECT_THAT(std::string(refused(shorter).message()), HasSubstr("stored 60 rows, wanted 50"));
+  EXPECT_EQ(weights, std::vector<float>(60 * 4, 5.0F));
   ASSERT_TRUE(manager->Close().ok());
 }
 

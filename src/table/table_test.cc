@@ -5,7 +5,7 @@
 #include <limits>
 #include <thread>
 
-#include "table/half_float.h"
+#include "format/half_float.h"
 #include "table/hashing.h"
 #include "table/test_table.h"
 

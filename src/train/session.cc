@@ -1,7 +1,6 @@
 #include <cairn/session.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include <cairn/table_checkpoint.h>
@@ -106,7 +105,8 @@ class SessionImpl final : public TrainingSession {
     options.retention.keep_fulls = options_.max_to_keep;
     ASSIGN_OR_RETURN(manager_, CheckpointManager::Open(std::move(options)));
     checkpoints_ = std::make_unique<TableCheckpoints>(
-        manager_.get(), options_.tables, TableCheckpoints::Options{.quantize = options_.quantize});
+        manager_.get(), options_.tables, options_.arrays,
+        TableCheckpoints::Options{.quantize = options_.quantize});
     RestoreRequest request;
     for (const SessionVariable& v : options_.variables) {
       request.into.push_back({.name = v.name, .dtype = v.dtype, .shape = v.shape, .data = v.data});
@@ -121,12 +121,17 @@ class SessionImpl final : public TrainingSession {
 
   bool WantsNewBase(SaveKind kind) const {
     if (kind == SaveKind::kConsecutive && chain_ >= kLongestChain) return true;
+    const CutKind cut =
+        kind == SaveKind::kConsecutive ? CutKind::kConsecutive : CutKind::kCumulative;
     std::uint64_t rows = 0;
     std::uint64_t changed = 0;
     for (const Table* table : options_.tables) {
       rows += table->size();
-      changed += table->ChangedRows(kind == SaveKind::kConsecutive ? CutKind::kConsecutive
-                                                                   : CutKind::kCumulative);
+      changed += table->ChangedRows(cut);
+    }
+    for (const RowTracked* array : options_.arrays) {
+      rows += array->options().rows;
+      changed += array->ChangedRows(cut);
     }
     return rows >= kLargeRows && changed > rows / 2;
   }
@@ -154,14 +159,7 @@ Status SessionOptions::Validate() const {
   if (max_to_keep && *max_to_keep == 0) {
     return InvalidArgumentError("max_to_keep is 0; at least one checkpoint must stay");
   }
-  std::set<std::string> names;
-  for (const Table* table : tables) {
-    if (table == nullptr) return InvalidArgumentError("tables: one is null");
-    if (!names.insert(table->options().name).second) {
-      return InvalidArgumentError("tables: \"" + table->options().name + "\" is there twice");
-    }
-  }
-  return Status::Ok();
+  return CheckTables(tables, arrays);
 }
 
 Result<std::unique_ptr<TrainingSession>> TrainingSession::Open(SessionOptions options) {

@@ -25,12 +25,19 @@ struct Training {
     options.initializer = MakeConstant(1).value();
     options.gate = std::make_shared<CutGate>();
     table = Table::Make(options).value();
+    RowTrackedOptions tracked;
+    tracked.name = "embedding";
+    tracked.rows = 100;
+    tracked.arrays = {{"weights", DType::kF32, 2, embedding.data()}};
+    tracked.gate = options.gate;
+    array = RowTracked::Make(tracked).value();
   }
 
   SessionOptions Options(const std::string& directory) {
     SessionOptions options{.checkpoint_dir = directory, .save_checkpoint_secs = 60};
     options.save_incremental_checkpoint_secs = 20;
     options.tables = {table.get()};
+    options.arrays = {array.get()};
     options.variables = {{"dense", DType::kF64, {2}, dense.data()}};
     options.save_state = [this] {
       return std::map<std::string, std::string>{{"position", std::to_string(position)}};
@@ -47,6 +54,12 @@ struct Training {
     const std::vector<std::int64_t> ids = {step % 10};
     const Status updated = table->ApplyGradients(ids, std::vector<float>(4, 2.0F));
     if (!updated.ok()) return updated;
+    {
+      const CutGate::Batch batch(table->options().gate.get());
+      const std::vector<std::int64_t> row = {step * 7 % 100};
+      if (Status touched = array->Touch(row); !touched.ok()) return touched;
+      embedding[static_cast<std::size_t>(row[0]) * 2] += static_cast<float>(step);
+    }
     dense[0] += 1;
     dense[1] += dense[0] * static_cast<double>(step);
     ++position;
@@ -67,7 +80,9 @@ struct Training {
     return rows;
   }
 
+  std::vector<float> embedding = std::vector<float>(200);
   std::unique_ptr<Table> table;
+  std::unique_ptr<RowTracked> array;
   std::vector<double> dense = std::vector<double>(2);
   int position = 0;
   std::chrono::nanoseconds now{0};
@@ -121,6 +136,7 @@ TEST(TrainingSession, GoesOnAsIfNothingHadHappened) {
       ASSERT_TRUE(session->Close().ok());
       EXPECT_EQ(training.Rows(), undisturbed.Rows());
       EXPECT_EQ(training.dense, undisturbed.dense);
+      EXPECT_EQ(training.embedding, undisturbed.embedding);
       EXPECT_EQ(training.position, undisturbed.position);
     }  // else: gone without Close, as after an exception
   }

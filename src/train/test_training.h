@@ -11,8 +11,7 @@
 
 #include "base/log.h"
 #include "base/thread_annotations.h"
-#include "checkpoint/manager.h"
-#include "storage/memory/memory_store.h"
+#include "checkpoint/test_job_store.h"
 #include "train/trainer.h"
 
 namespace cairn {
@@ -127,20 +126,10 @@ struct Training {
 inline constexpr std::int64_t kSteps = 25;  // of an epoch
 
 /// Trainings in a store in memory, which stays from one trainer to the next.
-class TrainerTest : public testing::Test {
+class TrainerTest : public testing::Test, protected TestJobStore {
  protected:
-  TrainerTest() {
-    MemoryStore::Options options;
-    options.object_store = false;
-    store_ = MemoryStore::Open(options).value();
-  }
-  Environment Env() {
-    Environment env;
-    env.store = store_;
-    env.host = "here";
-    env.pid = 1;
-    return env;
-  }
+  TrainerTest() : TestJobStore(/*object_store=*/false) {}
+
   static TrainerOptions Options(Training* training, CheckpointConfig config = {}) {
     config.checkpoint_dir = "runs/a";
     TrainerOptions options;
@@ -180,8 +169,6 @@ class TrainerTest : public testing::Test {
     return found;
   }
   std::string Text(const std::string& name) { return store_->Get(name, 1 << 20).value(); }
-
-  std::shared_ptr<MemoryStore> store_;
 };
 
 }  // namespace cairn

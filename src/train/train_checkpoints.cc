@@ -58,6 +58,8 @@ Result<std::unique_ptr<TrainCheckpoints>> TrainCheckpoints::Open(const TrainerOp
     checkpoints->own_tensors_.push_back(std::move(tensor));
   }
   ASSIGN_OR_RETURN(checkpoints->manager_, OpenManager(MakeManagerOptions(options), env));
+  checkpoints->tables_ = std::make_unique<TableCheckpoints>(
+      checkpoints->manager_.get(), options.tables, options.arrays, TableCheckpoints::Options{});
   return checkpoints;
 }
 
@@ -77,7 +79,7 @@ Status TrainCheckpoints::RefuseUnmergedParts() {
 Result<std::optional<TrainCheckpoints::Resumed>> TrainCheckpoints::Restore() {
   if (options_.private_parts && options_.num_trainers > 1) RETURN_IF_ERROR(RefuseUnmergedParts());
   ASSIGN_OR_RETURN(auto restored,
-                   manager_->Restore({.into = options_.model, .strict = options_.strict}));
+                   tables_->Restore({.into = options_.model, .strict = options_.strict}));
   if (!restored) return std::optional<Resumed>();
   for (const auto& [name, reason] : restored->skipped) {
     LogWarning(fmt::format("resume: \"{}\" was not restored: {}", name, reason));
@@ -102,13 +104,14 @@ Status TrainCheckpoints::Save(const TrainerState& state, const Value& metrics,
   ASSIGN_OR_RETURN(request.state_files, EncodeTrainerState(state));
   const Clock::Duration begun = env_.clock->Now();
   in_flight_.reset();  // Save waits for it, and reports its failure
-  ASSIGN_OR_RETURN(in_flight_, manager_->Save(std::move(request)));
+  ASSIGN_OR_RETURN(in_flight_, tables_->Save(std::move(request)));
   *stall_seconds = std::chrono::duration<double>(env_.clock->Now() - begun).count();
   return Status::Ok();
 }
 
 Status TrainCheckpoints::Check() {
   if (!in_flight_ || !in_flight_->Done()) return Status::Ok();
+  tables_->Settle();
   auto info = std::exchange(in_flight_, std::nullopt)->Wait();
   if (!info.ok()) return info.status();
   saved_ = *std::move(info);
@@ -116,8 +119,14 @@ Status TrainCheckpoints::Check() {
 }
 
 Status TrainCheckpoints::Wait() {
+  tables_->Wait();
   RETURN_IF_ERROR(manager_->WaitAll());
   return Check();
+}
+
+Status TrainCheckpoints::Close() {
+  tables_->Wait();
+  return manager_->Close();
 }
 
 }  // namespace cairn

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include <cairn/table_checkpoint.h>
 #include <cairn/trainer.h>
 
 #include "checkpoint/environment.h"
@@ -23,7 +24,7 @@ class TrainCheckpoints {
     TrainerState state;
     CheckpointInfo info;
   };
-  /// Fills the variables from the newest checkpoint; nullopt when there is none.
+  /// Fills the variables and tables from the newest checkpoint; nullopt when there is none.
   Result<std::optional<Resumed>> Restore();
 
   /// Returns when the variables are copied; `*stall_seconds` is how long that took. Reports the
@@ -36,7 +37,7 @@ class TrainCheckpoints {
   /// The newest checkpoint that this object saved, after Wait.
   const std::optional<CheckpointInfo>& saved() const { return saved_; }
 
-  Status Close() { return manager_->Close(); }
+  Status Close();
   std::uint64_t generation() const { return manager_->generation(); }
 
  private:
@@ -49,6 +50,7 @@ class TrainCheckpoints {
   const Environment env_;
   std::vector<Tensor> own_tensors_;  // what this trainer saves
   std::unique_ptr<CheckpointManager> manager_;
+  std::unique_ptr<TableCheckpoints> tables_;  // after the manager, which it uses to its end
   std::optional<SaveHandle> in_flight_;
   std::optional<CheckpointInfo> saved_;
 };

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <set>
 
+#include <cairn/table_checkpoint.h>
+
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/manager.h"
@@ -53,6 +55,7 @@ Status ValidateOptions(const TrainerOptions& options) {
                                             options.trainer_id, options.num_trainers));
   }
   RETURN_IF_ERROR(ValidateModel(options.model));
+  RETURN_IF_ERROR(CheckTables(options.tables, options.arrays));
   if (!options.checkpoint_config) return Status::Ok();
   return ValidateCheckpointConfig(*options.checkpoint_config, options.num_trainers);
 }
@@ -106,6 +109,8 @@ class TrainerImpl final : public Trainer {
   Result<std::optional<TrainOutcome>> Ending(Run* run);
   Status SaveWhenDue(Run* run);
   Status SaveLast(Run* run);
+  /// Changes of tables from here on belong to the next step.
+  void Stamp();
   Status Save(Run* run);
   void Report(Run* run, TrainOutcome outcome);
 
@@ -139,9 +144,14 @@ Status TrainerImpl::Start() {
   return Adopt(std::move(resumed->state)).WithContext("resume from \"" + resumed_->path + "\"");
 }
 
+void TrainerImpl::Stamp() {
+  for (Table* table : options_.tables) table->set_step(progress_.global_step);
+}
+
 Status TrainerImpl::Adopt(TrainerState state) {
   progress_ = state.progress;
   saved_ = state.progress;
+  Stamp();
   if (state.num_trainers == options_.num_trainers && state.trainer_id == options_.trainer_id) {
     reader_state_ = std::move(state.reader);
     to_load_ = std::move(state.values);
@@ -278,6 +288,7 @@ Result<std::optional<TrainOutcome>> TrainerImpl::RunSteps(Run* run) {
     ++progress_.next_step;
     ++progress_.global_step;
     ++run->result.steps_run;
+    Stamp();
     if (run->handler) run->handler(EndStepEvent{epoch, step, run->metrics});
     RETURN_IF_ERROR(SaveWhenDue(run));
     ASSIGN_OR_RETURN(const std::optional<TrainOutcome> ending, Ending(run));

@@ -39,7 +39,10 @@ class ReorderingStore::Session final : public WriteSession {
 
 ReorderingStore::ReorderingStore(std::shared_ptr<Store> inner, BrokenOrder order,
                                  std::function<void()> on_postponed)
-    : inner_(std::move(inner)), order_(std::move(order)), on_postponed_(std::move(on_postponed)) {}
+    : ForwardingStore(inner.get()),
+      owned_(std::move(inner)),
+      order_(std::move(order)),
+      on_postponed_(std::move(on_postponed)) {}
 
 ReorderingStore::~ReorderingStore() = default;
 
@@ -76,40 +79,28 @@ void ReorderingStore::Flush() {
 
 Status ReorderingStore::Put(const std::string& name, std::string_view bytes) {
   return Run({.kind = Kind::kPut, .name = name},
-             [this, name, bytes = std::string(bytes)] { return inner_->Put(name, bytes); });
+             [this, name, bytes = std::string(bytes)] { return inner()->Put(name, bytes); });
 }
 
 Status ReorderingStore::Create(const std::string& name, std::string_view bytes) {
   return Run({.kind = Kind::kCreate, .name = name},
-             [this, name, bytes = std::string(bytes)] { return inner_->Create(name, bytes); });
+             [this, name, bytes = std::string(bytes)] { return inner()->Create(name, bytes); });
 }
 
 Status ReorderingStore::CreateVolatile(const std::string& name, std::string_view bytes,
                                        AfterCrash crash) {
   return Run({.kind = Kind::kCreate, .name = name},
              [this, name, bytes = std::string(bytes), crash] {
-               return inner_->CreateVolatile(name, bytes, crash);
+               return inner()->CreateVolatile(name, bytes, crash);
              });
 }
 
-Result<std::string> ReorderingStore::Get(const std::string& name, std::uint64_t limit) {
-  return inner_->Get(name, limit);
-}
-
-Result<ObjectInfo> ReorderingStore::Stat(const std::string& name) { return inner_->Stat(name); }
-
-Result<Listing> ReorderingStore::List(const std::string& prefix) { return inner_->List(prefix); }
-
 Status ReorderingStore::Delete(const std::string& name) {
-  return Run({.kind = Kind::kDelete, .name = name}, [this, name] { return inner_->Delete(name); });
-}
-
-Status ReorderingStore::PruneDirectories(const std::string& prefix) {
-  return inner_->PruneDirectories(prefix);
+  return Run({.kind = Kind::kDelete, .name = name}, [this, name] { return inner()->Delete(name); });
 }
 
 Result<std::unique_ptr<WriteSession>> ReorderingStore::NewWriteSession(WriteMode mode) {
-  auto session = inner_->NewWriteSession(mode);
+  auto session = inner()->NewWriteSession(mode);
   if (!session.ok()) return session.status();
   return std::unique_ptr<WriteSession>(
       std::make_unique<Session>(this, std::shared_ptr<WriteSession>(*std::move(session))));
@@ -117,44 +108,20 @@ Result<std::unique_ptr<WriteSession>> ReorderingStore::NewWriteSession(WriteMode
 
 Status ReorderingStore::SyncNames(const std::string& prefix, std::string_view why) {
   return Run({.kind = Kind::kSyncNames, .name = prefix, .why = std::string(why)},
-             [this, prefix, why = std::string(why)] { return inner_->SyncNames(prefix, why); });
+             [this, prefix, why = std::string(why)] { return inner()->SyncNames(prefix, why); });
 }
 
 Status ReorderingStore::SyncDirectory(const std::string& directory, std::string_view why) {
   return Run(
       {.kind = Kind::kSyncNames, .name = directory, .why = std::string(why)},
-      [this, directory, why = std::string(why)] { return inner_->SyncDirectory(directory, why); });
-}
-
-Result<std::unique_ptr<ObjectReader>> ReorderingStore::OpenReader(const std::string& name) {
-  return inner_->OpenReader(name);
-}
-
-Result<std::unique_ptr<ReadQueue>> ReorderingStore::NewReadQueue(int depth) {
-  return inner_->NewReadQueue(depth);
-}
-
-Status ReorderingStore::Link(const std::string& from, const std::string& to) {
-  return inner_->Link(from, to);
-}
-
-Result<std::uint64_t> ReorderingStore::LinkCount(const std::string& name) {
-  return inner_->LinkCount(name);
+      [this, directory, why = std::string(why)] { return inner()->SyncDirectory(directory, why); });
 }
 
 Result<bool> ReorderingStore::MoveToPool(const std::string& name, const std::string& pool_name) {
   const StoreOp op{.kind = Kind::kMoveToPool, .name = name, .to = pool_name};
-  auto moved = inner_->MoveToPool(name, pool_name);
+  auto moved = inner()->MoveToPool(name, pool_name);
   Done(op);
   return moved;
 }
-
-Result<std::unique_ptr<StoreLock>> ReorderingStore::TryLock(const std::string& name) {
-  return inner_->TryLock(name);
-}
-
-Result<std::optional<std::uint64_t>> ReorderingStore::FreeBytes() { return inner_->FreeBytes(); }
-
-Status ReorderingStore::Refresh(const std::string& prefix) { return inner_->Refresh(prefix); }
 
 }  // namespace cairn::crash

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/thread_annotations.h"
+#include "storage/forwarding_store.h"
 #include "storage/memory/store_op.h"
-#include "storage/store.h"
 
 namespace cairn::crash {
 
@@ -24,7 +24,7 @@ struct BrokenOrder {
 /// objects can be postponed: Put, Create, Delete, SyncNames, SyncDirectory, and
 /// Close and Drain of write sessions. May be called from several threads; what is
 /// postponed is done in order, by the thread that releases it.
-class ReorderingStore final : public Store {
+class ReorderingStore final : public ForwardingStore {
  public:
   /// `on_postponed` is told whenever something is.
   ReorderingStore(std::shared_ptr<Store> inner, BrokenOrder order,
@@ -33,27 +33,14 @@ class ReorderingStore final : public Store {
 
   void BeginStep(std::string_view step);
 
-  std::string Describe() const override { return inner_->Describe(); }
-  StoreTraits traits() const override { return inner_->traits(); }
   Status Put(const std::string& name, std::string_view bytes) override;
   Status Create(const std::string& name, std::string_view bytes) override;
   Status CreateVolatile(const std::string& name, std::string_view bytes, AfterCrash crash) override;
-  Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
-  Result<ObjectInfo> Stat(const std::string& name) override;
-  Result<Listing> List(const std::string& prefix) override;
   Status Delete(const std::string& name) override;
-  Status PruneDirectories(const std::string& prefix) override;
   Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override;
   Status SyncNames(const std::string& prefix, std::string_view why) override;
   Status SyncDirectory(const std::string& directory, std::string_view why) override;
-  Result<std::unique_ptr<ObjectReader>> OpenReader(const std::string& name) override;
-  Result<std::unique_ptr<ReadQueue>> NewReadQueue(int depth) override;
-  Status Link(const std::string& from, const std::string& to) override;
-  Result<std::uint64_t> LinkCount(const std::string& name) override;
   Result<bool> MoveToPool(const std::string& name, const std::string& pool_name) override;
-  Result<std::unique_ptr<StoreLock>> TryLock(const std::string& name) override;
-  Result<std::optional<std::uint64_t>> FreeBytes() override;
-  Status Refresh(const std::string& prefix) override;
 
  private:
   class Session;
@@ -64,7 +51,8 @@ class ReorderingStore final : public Store {
   void Done(const StoreOp& op) EXCLUDES(mu_);
   void Flush() EXCLUDES(mu_);
 
-  const std::shared_ptr<Store> inner_;  // shared: the manager's environment shares stores
+  const std::shared_ptr<Store>
+      owned_;  // the inner one; shared: the manager's environment shares stores
   const BrokenOrder order_;
   const std::function<void()> on_postponed_;
   Mutex mu_;

@@ -240,12 +240,14 @@ Status World::Compact() {
   return CompactIn(env, {}, {}).status();
 }
 
+void World::BeginSave(int serial, int rank) {
+  MutexLock lock(&mu_);
+  saving_[static_cast<std::size_t>(rank)] = serial;
+}
+
 Result<CheckpointInfo> World::Save(CheckpointManager* manager, int serial, int rank, SaveKind kind,
                                    int since) {
-  {
-    MutexLock lock(&mu_);
-    saving_[static_cast<std::size_t>(rank)] = serial;
-  }
+  BeginSave(serial, rank);
   const std::int64_t step = oracle_.Now().begun.at(serial);
   PreparedSave save = options_.job.Prepare(serial, step, rank, options_.world_size, kind, since);
   ASSIGN_OR_RETURN(const SaveHandle handle, manager->Save(std::move(save.request)));

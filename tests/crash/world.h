@@ -75,6 +75,8 @@ class World {
   /// `change`: what this opening does otherwise than Options::manager.
   Result<std::unique_ptr<CheckpointManager>> Open(
       int rank = 0, const std::function<void(ManagerOptions*)>& change = nullptr);
+  /// The next save of the rank, which the caller makes, is this one; the world acknowledges it.
+  void BeginSave(int serial, int rank = 0) EXCLUDES(mu_);
   /// Saves and waits; `serial` from Oracle::Begin.
   Result<CheckpointInfo> Save(CheckpointManager* manager, int serial, int rank = 0,
                               SaveKind kind = SaveKind::kFull, int since = 0);

@@ -6,6 +6,7 @@
 
 #include "base/checksum.h"
 #include "base/status_macros.h"
+#include "storage/forwarding_store.h"
 
 namespace cairn::interleaving {
 namespace {
@@ -154,13 +155,9 @@ class ScheduledQueue final : public ReadQueue {
   std::map<std::uint64_t, std::string> names_;
 };
 
-class ScheduledStore final : public Store {
+class ScheduledStore final : public ForwardingStore {
  public:
-  explicit ScheduledStore(Actor* actor)
-      : actor_(actor), world_(actor->world()), store_(world_->NewView()) {}
-
-  std::string Describe() const override { return store_->Describe(); }
-  StoreTraits traits() const override { return store_->traits(); }
+  explicit ScheduledStore(Actor* actor) : ScheduledStore(actor, actor->world()->NewView()) {}
 
   Status Put(const std::string& name, std::string_view bytes) override {
     if (!actor_->Enter({.kind = Kind::kPut, .name = name}, true)) return Stopped();
@@ -175,6 +172,9 @@ class ScheduledStore final : public Store {
     actor_->Observe(Kind::kCreate, name, CodeOf(created));
     if (created.ok()) Wrote(name, bytes);
     return created;
+  }
+  Status CreateVolatile(const std::string& name, std::string_view bytes, AfterCrash) override {
+    return Create(name, bytes);  // no machine crashes here
   }
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override {
     if (!actor_->Enter({.kind = Kind::kGet, .name = name}, !Settled(name))) return Stopped();
@@ -264,13 +264,18 @@ class ScheduledStore final : public Store {
     if (!actor_->Enter({.kind = Kind::kTryLock, .name = name}, false)) return Stopped();
     return store_->TryLock(name);
   }
-  Result<std::optional<std::uint64_t>> FreeBytes() override { return store_->FreeBytes(); }
   Status Refresh(const std::string& prefix) override {
     if (!actor_->Enter({.kind = Kind::kRefresh, .name = prefix}, false)) return Stopped();
     return store_->Refresh(prefix);
   }
 
  private:
+  ScheduledStore(Actor* actor, std::unique_ptr<MemoryStore> view)
+      : ForwardingStore(view.get()),
+        actor_(actor),
+        world_(actor->world()),
+        store_(std::move(view)) {}
+
   /// Whether the answer of a read can no longer change.
   bool Settled(const std::string& name) const {
     return world_->rules().create_only_records && IsLastingRecord(name) && world_->Has(name);

@@ -3,18 +3,13 @@
 // When the KILL_STEP-th protocol step has begun for the KILL_COUNT-th time, the process sends
 // SIGKILL to itself KILL_DELAY_US later ("-": never). Exit codes: 0 never, 3 an error.
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
+#include <string>
 
 #include "checkpoint/manager.h"
 #include "tests/kill/job_state.h"
+#include "tests/kill/strike.h"
 
 namespace {
 
@@ -26,38 +21,21 @@ int Fail(const cairn::Status& status) {
   return 3;
 }
 
-[[noreturn]] void KillSelf() {
-  kill(getpid(), SIGKILL);
-  for (;;) pause();
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 7 && argc != 9) return 2;
   const std::string directory = argv[1];
-  const int fd = open(argv[2], O_RDWR);
-  auto* board = static_cast<Blackboard*>(
-      mmap(nullptr, sizeof(Blackboard), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-  if (fd < 0 || board == MAP_FAILED) return 2;
+  Blackboard* board = cairn::kill::MapBoard(argv[2]);
+  if (board == nullptr) return 2;
   const std::uint64_t seed = std::strtoull(argv[3], nullptr, 10);
-  const std::string kill_step = argv[4];
-  std::atomic<long> kill_count = std::atol(argv[5]);
-  const long kill_delay_us = std::atol(argv[6]);
+  cairn::kill::Strike strike(board, argv[4], std::atol(argv[5]), std::atol(argv[6]));
   const int rank = argc == 9 ? std::atoi(argv[7]) : 0;
   const int ranks = argc == 9 ? std::atoi(argv[8]) : 1;
 
   auto env = cairn::EnvironmentAt(directory, {.create = true});
   if (!env.ok()) return Fail(env.status());
-  env->on_step = [&](std::string_view name) {
-    board->SetStep(name);
-    if (name != kill_step || kill_count.fetch_sub(1) != 1) return;
-    if (kill_delay_us == 0) KillSelf();
-    std::thread([kill_delay_us] {
-      usleep(static_cast<useconds_t>(kill_delay_us));
-      KillSelf();
-    }).detach();
-  };
+  env->on_step = [&](std::string_view name) { strike.Begin(name); };
   cairn::ManagerOptions options;
   options.retention.keep_last = 2;
   options.retention.keep_every = 50;

@@ -5,140 +5,46 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <latch>
-#include <mutex>
 #include <string>
 
-#include "base/log.h"
-#include "net/test_http_server.h"
+#include "tests/remote/failing_requests.h"
 #include "tests/s3/s3_job.h"
 
 namespace cairn::s3 {
 namespace {
 
-class S3Failures : public ::testing::Test {
+class S3Failures : public remote::FailingRequests {
  protected:
   void SetUp() override {
     server_ = TestS3Server::Get();
     ASSERT_NE(server_, nullptr);
-    SetLogSink([](LogLevel, std::string_view) {});
+    bucket_ = server_->NewBucket();
+    FailingRequests::SetUp();
   }
-  void TearDown() override { SetLogSink(nullptr); }
 
-  Result<std::unique_ptr<CheckpointManager>> Open(const std::string& url, std::uint16_t port,
-                                                  int attempts) {
-    S3StoreOptions options = server_->Options(url, port);
+  Result<std::unique_ptr<CheckpointManager>> Open(const std::string& url, std::uint16_t proxy,
+                                                  int attempts) override {
+    S3StoreOptions options = server_->Options(url, proxy);
     options.environment.retry.max_attempts = attempts;
-    ManagerOptions manager;
-    manager.directory = url;
-    manager.retention.keep_last = 2;
-    return OpenManager(std::move(manager), EnvironmentOn(std::move(options)));
+    return OpenManager(Options(url), EnvironmentOn(std::move(options)));
   }
-
-  /// Opens, restores and saves three steps; `acknowledged` follows.
-  Status RunJob(const std::string& url, std::uint16_t port, int attempts,
-                std::atomic<std::int64_t>* acknowledged) {
-    auto manager = Open(url, port, attempts);
-    if (!manager.ok()) return manager.status();
-    auto restored = RestoreLatest(manager->get());
-    if (!restored.ok()) return restored.status();
-    for (std::int64_t step = *restored + 1; step <= *restored + 3; ++step) {
-      auto saved = SaveStep(manager->get(), step);
-      if (!saved.ok()) return saved.status();
-      *acknowledged = step;
-    }
-    return (*manager)->Close();
+  TestHttpReply Forward(const TestHttpRequest& request, std::uint16_t /*proxy*/) override {
+    return ForwardTo(server_->port(), request);
   }
-
-  /// A new opening finds everything that was acknowledged, and can go on.
-  void CheckRepository(const std::string& url, std::int64_t acknowledged) {
-    auto manager = Open(url, 0, 6);
-    ASSERT_TRUE(manager.ok()) << manager.status().ToString();
-    const auto restored = RestoreLatest(manager->get());
-    ASSERT_TRUE(restored.ok()) << restored.status().ToString();
-    EXPECT_GE(*restored, acknowledged);
-    const auto saved = SaveStep(manager->get(), *restored + 1);
-    ASSERT_TRUE(saved.ok()) << saved.status().ToString();
-    ASSERT_TRUE((*manager)->Close().ok());
-    const auto store = server_->Open(url);
-    EXPECT_TRUE(store->ListUnfinished("")->empty());
+  std::string FreshUrl() override { return "s3://" + bucket_ + "/" + std::to_string(++urls_); }
+  void CheckLeftovers(const std::string& url) override {
+    EXPECT_TRUE(server_->Open(url)->ListUnfinished("")->empty());
   }
 
   TestS3Server* server_ = nullptr;
+  std::string bucket_;
+  int urls_ = 0;
 };
 
-enum class Fault : int { kDrop, kLoseAnswer, kCutAnswer, kInternalError, kSlowDown };
-constexpr int kFaults = 5;
+TEST_F(S3Failures, JobDoesNotNoticeARequestThatFailsOnce) { FailEachRequestOnce(7); }
 
-TestHttpReply Misbehave(Fault fault, std::uint16_t port, const TestHttpRequest& request) {
-  switch (fault) {
-    case Fault::kDrop:
-      return {.close = true};
-    case Fault::kLoseAnswer:
-      ForwardTo(port, request);
-      return {.close = true};
-    case Fault::kCutAnswer: {
-      TestHttpReply reply = ForwardTo(port, request);
-      reply.bytes.resize(reply.bytes.size() / 2);
-      return reply;
-    }
-    case Fault::kInternalError:
-      return Answer(500, "<Error><Code>InternalError</Code></Error>");
-    case Fault::kSlowDown:
-      return Answer(503, "<Error><Code>SlowDown</Code></Error>");
-  }
-  return {};
-}
-
-/// In `make torture` every request, in `make test` every so many.
-int Stride(int usual) { return std::getenv("CAIRN_TORTURE_SECONDS") != nullptr ? 1 : usual; }
-
-TEST_F(S3Failures, JobDoesNotNoticeARequestThatFailsOnce) {
-  const std::string bucket = server_->NewBucket();
-  int runs = 0;
-  for (int failing = 1;; failing += Stride(7)) {
-    const std::string url = "s3://" + bucket + "/" + std::to_string(failing);
-    const Fault fault = static_cast<Fault>(runs++ % kFaults);
-    SCOPED_TRACE("request " + std::to_string(failing) + ", fault " +
-                 std::to_string(static_cast<int>(fault)));
-    std::atomic<int> requests = 0;
-    TestHttpServer proxy([&](const TestHttpRequest& request) {
-      return ++requests == failing ? Misbehave(fault, server_->port(), request)
-                                   : ForwardTo(server_->port(), request);
-    });
-    std::atomic<std::int64_t> acknowledged = -1;
-    const Status status = RunJob(url, proxy.port(), 6, &acknowledged);
-    ASSERT_TRUE(status.ok()) << status.ToString();
-    CheckRepository(url, acknowledged);
-    if (HasFailure() || requests < failing) break;
-  }
-  std::printf("%d runs with one failed request each\n", runs);
-}
-
-TEST_F(S3Failures, NothingAcknowledgedIsLostWhenTheMachineEndsAtARequest) {
-  const std::string bucket = server_->NewBucket();
-  int crashes = 0;
-  for (int last = 1;; last += Stride(5)) {
-    const std::string url = "s3://" + bucket + "/" + std::to_string(last);
-    // Whether the last request was still carried out.
-    const bool arrives = crashes++ % 2 == 0;
-    SCOPED_TRACE("the machine ended at request " + std::to_string(last));
-    std::atomic<int> requests = 0;
-    TestHttpServer proxy([&](const TestHttpRequest& request) -> TestHttpReply {
-      const int number = ++requests;
-      if (number < last) return ForwardTo(server_->port(), request);
-      if (number == last && arrives) ForwardTo(server_->port(), request);
-      return {.close = true};
-    });
-    std::atomic<std::int64_t> acknowledged = -1;
-    const Status status = RunJob(url, proxy.port(), 1, &acknowledged);
-    CheckRepository(url, acknowledged);
-    if (HasFailure() || status.ok()) break;
-  }
-  std::printf("%d ends of the machine\n", crashes);
-}
+TEST_F(S3Failures, NothingAcknowledgedIsLostWhenTheMachineEndsAtARequest) { EndAtEachRequest(5); }
 
 TEST_F(S3Failures, ManifestThatArrivesAfterItWasGivenUpIsWholeOrDoesNotCount) {
   const std::string url = "s3://" + server_->NewBucket() + "/a";

@@ -1,4 +1,5 @@
-// kill -9 of a writer in the middle of its uploads to a real S3 server.
+// kill -9 of a writer in the middle of its uploads to a real S3 server. CAIRN_TORTURE_SECONDS makes
+// it run that long instead.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -29,8 +30,11 @@ TEST(S3Kill, NothingAcknowledgedIsLostAndUploadsAreSwept) {
   std::map<std::string, int> hits;
   std::int64_t acknowledged = -1;
   int mid_upload = 0;
-  constexpr int kCycles = 8;
-  for (int cycle = 0; cycle < kCycles; ++cycle) {
+  kill::Record record = kill::Record::Load();
+  const auto deadline = std::chrono::steady_clock::now() + kill::TortureTime();
+  constexpr int kLeast = 8;
+  int cycle = 0;
+  for (; cycle < kLeast || std::chrono::steady_clock::now() < deadline; ++cycle) {
     board->SetStep("start");
     const pid_t pid = kill::StartProcess("s3_writer", {url, board.path().string()});
     // Killed when an upload is seen under way, every other time a moment later. Those that the
@@ -43,7 +47,8 @@ TEST(S3Kill, NothingAcknowledgedIsLostAndUploadsAreSwept) {
       seen = !unfinished->empty() && std::string_view(board->step) == "save: write" &&
              board->acknowledged >= before + cycle % 3;
     }
-    if (cycle % 2 == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3 * cycle));
+    if (cycle % 2 == 1)
+      std::this_thread::sleep_for(std::chrono::milliseconds(3 * (cycle % kLeast)));
     ::kill(pid, SIGKILL);
     int exit_code = 0;
     ASSERT_TRUE(kill::WaitKilled(pid, &exit_code)) << "it ended by itself: " << exit_code;
@@ -75,8 +80,11 @@ TEST(S3Kill, NothingAcknowledgedIsLostAndUploadsAreSwept) {
   auto last = OpenManager({.directory = url}, EnvironmentOn(server->Options(url)));
   ASSERT_TRUE(last.ok()) << last.status().ToString();
   EXPECT_TRUE(store->ListUnfinished("")->empty()) << "the opening sweeps";
-  std::printf("%d kills, %d with uploads unfinished; acknowledged up to %lld\n", kCycles,
-              mid_upload, static_cast<long long>(acknowledged));
+  record.cycles += cycle;
+  record.Save();
+  std::printf("%d kills (%lld in all), %d with uploads unfinished; acknowledged up to %lld\n",
+              cycle, static_cast<long long>(record.cycles), mid_upload,
+              static_cast<long long>(acknowledged));
   for (const auto& [step, count] : hits) std::printf("  %d\t%s\n", count, step.c_str());
 }
 

@@ -38,8 +38,10 @@ except ImportError as error:
     raise ImportError(f"cairn.integrations.dcp needs torch: pip install torch ({error})") from error
 
 from .. import _arrays, _location, _tree
+from .._arguments import PathLike
+from .._restore import STATE_FILE, CheckpointInfo
 from ..errors import Corruption, Invalid, NotFound
-from ..manager import _STATE_FILE, CheckpointInfo, CheckpointManager, PathLike
+from ..manager import CheckpointManager
 from ..shard import Shard
 
 __all__ = ["CairnReader", "CairnWriter"]
@@ -368,7 +370,7 @@ class CairnReader(StorageReader):
         found: Dict[str, Any] = {}
 
         def prepare(info: Dict[str, Any], files: Dict[str, bytes]) -> Dict[str, Any]:
-            found.update(info=info, text=files.get(_STATE_FILE, b""))
+            found.update(info=info, text=files.get(STATE_FILE, b""))
             return _request([], [])
 
         with CheckpointManager(self._directory, read_only=True) as manager:

@@ -20,9 +20,10 @@ except ImportError as error:
     ) from error
 
 from .. import _location
+from .._arguments import PathLike
 from .._random import random_state
 from ..errors import Invalid, NotFound
-from ..manager import CheckpointManager, PathLike
+from ..manager import CheckpointManager
 
 __all__ = ["CairnCallback", "latest"]
 

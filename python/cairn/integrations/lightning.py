@@ -21,9 +21,10 @@ except ImportError:
         ) from error
 
 from .. import _location
+from .._arguments import PathLike
 from .._random import random_state, set_random_state
 from ..errors import Invalid, NotFound
-from ..manager import CheckpointManager, PathLike, SaveHandle
+from ..manager import CheckpointManager, SaveHandle
 from ..observe import SaveRecord
 from ..torch import Loader as _Loader
 

@@ -149,7 +149,8 @@ class FaultyStore::Queue final : public ReadQueue {
   std::deque<Done> failed_;
 };
 
-FaultyStore::FaultyStore(Store* inner) : inner_(inner), faults_(std::make_unique<Faults>()) {}
+FaultyStore::FaultyStore(Store* inner)
+    : ForwardingStore(inner), faults_(std::make_unique<Faults>()) {}
 FaultyStore::~FaultyStore() = default;
 
 void FaultyStore::Arm(StoreFault fault) { faults_->Arm(std::move(fault)); }
@@ -163,88 +164,99 @@ std::uint64_t FaultyStore::operations(StoreOp::Kind kind) const {
 }
 std::uint64_t FaultyStore::failures() const { return faults_->plan().hits(); }
 
-std::string FaultyStore::Describe() const { return inner_->Describe(); }
-StoreTraits FaultyStore::traits() const { return inner_->traits(); }
-
 Status FaultyStore::Put(const std::string& name, std::string_view bytes) {
-  return faults_->Run(StoreOp::Kind::kPut, [&] { return inner_->Put(name, bytes); });
+  return faults_->Run(StoreOp::Kind::kPut, [&] { return inner()->Put(name, bytes); });
 }
 
 Status FaultyStore::Create(const std::string& name, std::string_view bytes) {
-  return faults_->Run(StoreOp::Kind::kCreate, [&] { return inner_->Create(name, bytes); });
+  return faults_->Run(StoreOp::Kind::kCreate, [&] { return inner()->Create(name, bytes); });
+}
+
+Status FaultyStore::CreateVolatile(const std::string& name, std::string_view bytes,
+                                   AfterCrash crash) {
+  return faults_->Run(StoreOp::Kind::kCreate,
+                      [&] { return inner()->CreateVolatile(name, bytes, crash); });
 }
 
 Result<std::string> FaultyStore::Get(const std::string& name, std::uint64_t limit) {
-  return faults_->Run(StoreOp::Kind::kGet, [&] { return inner_->Get(name, limit); });
+  return faults_->Run(StoreOp::Kind::kGet, [&] { return inner()->Get(name, limit); });
 }
 
 Result<ObjectInfo> FaultyStore::Stat(const std::string& name) {
-  return faults_->Run(StoreOp::Kind::kStat, [&] { return inner_->Stat(name); });
+  return faults_->Run(StoreOp::Kind::kStat, [&] { return inner()->Stat(name); });
 }
 
 Result<Listing> FaultyStore::List(const std::string& prefix) {
-  return faults_->Run(StoreOp::Kind::kList, [&] { return inner_->List(prefix); });
+  return faults_->Run(StoreOp::Kind::kList, [&] { return inner()->List(prefix); });
 }
 
 Status FaultyStore::Delete(const std::string& name) {
-  return faults_->Run(StoreOp::Kind::kDelete, [&] { return inner_->Delete(name); });
+  return faults_->Run(StoreOp::Kind::kDelete, [&] { return inner()->Delete(name); });
 }
 
 Status FaultyStore::PruneDirectories(const std::string& prefix) {
   return faults_->Run(StoreOp::Kind::kPruneDirectories,
-                      [&] { return inner_->PruneDirectories(prefix); });
+                      [&] { return inner()->PruneDirectories(prefix); });
 }
 
 Result<std::unique_ptr<WriteSession>> FaultyStore::NewWriteSession(WriteMode mode) {
-  ASSIGN_OR_RETURN(auto session, inner_->NewWriteSession(mode));
+  ASSIGN_OR_RETURN(auto session, inner()->NewWriteSession(mode));
   return std::unique_ptr<WriteSession>(
       std::make_unique<Session>(faults_.get(), std::move(session)));
 }
 
 Status FaultyStore::SyncNames(const std::string& prefix, std::string_view why) {
-  return faults_->Run(StoreOp::Kind::kSyncNames, [&] { return inner_->SyncNames(prefix, why); });
+  return faults_->Run(StoreOp::Kind::kSyncNames, [&] { return inner()->SyncNames(prefix, why); });
 }
 
 Status FaultyStore::SyncDirectory(const std::string& directory, std::string_view why) {
   return faults_->Run(StoreOp::Kind::kSyncNames,
-                      [&] { return inner_->SyncDirectory(directory, why); });
+                      [&] { return inner()->SyncDirectory(directory, why); });
 }
 
 Result<std::unique_ptr<ObjectReader>> FaultyStore::OpenReader(const std::string& name) {
   const std::optional<StoreFault> fault = faults_->Next(StoreOp::Kind::kOpenReader);
   if (fault.has_value()) return fault->status;
-  ASSIGN_OR_RETURN(auto reader, inner_->OpenReader(name));
+  ASSIGN_OR_RETURN(auto reader, inner()->OpenReader(name));
   return std::unique_ptr<ObjectReader>(std::make_unique<Reader>(faults_.get(), std::move(reader)));
 }
 
 Result<std::unique_ptr<ReadQueue>> FaultyStore::NewReadQueue(int depth) {
-  ASSIGN_OR_RETURN(auto queue, inner_->NewReadQueue(depth));
+  ASSIGN_OR_RETURN(auto queue, inner()->NewReadQueue(depth));
   return std::unique_ptr<ReadQueue>(std::make_unique<Queue>(faults_.get(), std::move(queue)));
 }
 
 Status FaultyStore::Link(const std::string& from, const std::string& to) {
-  return faults_->Run(StoreOp::Kind::kLink, [&] { return inner_->Link(from, to); });
+  return faults_->Run(StoreOp::Kind::kLink, [&] { return inner()->Link(from, to); });
 }
 
 Result<std::uint64_t> FaultyStore::LinkCount(const std::string& name) {
-  return faults_->Run(StoreOp::Kind::kLinkCount, [&] { return inner_->LinkCount(name); });
+  return faults_->Run(StoreOp::Kind::kLinkCount, [&] { return inner()->LinkCount(name); });
 }
 
 Result<bool> FaultyStore::MoveToPool(const std::string& name, const std::string& pool_name) {
   return faults_->Run(StoreOp::Kind::kMoveToPool,
-                      [&] { return inner_->MoveToPool(name, pool_name); });
+                      [&] { return inner()->MoveToPool(name, pool_name); });
+}
+
+Result<std::vector<std::string>> FaultyStore::ListUnfinished(const std::string& prefix) {
+  return faults_->Run(StoreOp::Kind::kList, [&] { return inner()->ListUnfinished(prefix); });
+}
+
+Status FaultyStore::AbandonUnfinished(const std::string& name) {
+  return faults_->Run(StoreOp::Kind::kDelete, [&] { return inner()->AbandonUnfinished(name); });
 }
 
 Result<std::unique_ptr<StoreLock>> FaultyStore::TryLock(const std::string& name) {
-  return faults_->Run(StoreOp::Kind::kTryLock, [&] { return inner_->TryLock(name); });
+  return faults_->Run(StoreOp::Kind::kTryLock, [&] { return inner()->TryLock(name); });
 }
 
 Result<std::optional<std::uint64_t>> FaultyStore::FreeBytes() {
-  return faults_->Run(StoreOp::Kind::kFreeBytes, [&] { return inner_->FreeBytes(); });
+  return faults_->Run(StoreOp::Kind::kFreeBytes, [&] { return inner()->FreeBytes(); });
 }
 
 Status FaultyStore::Refresh(const std::string& prefix) {
-  return faults_->Run(StoreOp::Kind::kRefresh, [&] { return inner_->Refresh(prefix); });
+  return faults_->Run(StoreOp::Kind::kRefresh, [&] { return inner()->Refresh(prefix); });
 }
 
 }  // namespace cairn

@@ -5,11 +5,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
+#include "storage/forwarding_store.h"
 #include "storage/memory/store_op.h"
 #include "storage/sim/fault_plan.h"
-#include "storage/store.h"
 
 namespace cairn {
 
@@ -33,7 +34,7 @@ struct StoreFault {
 ///
 /// May be called from several threads; which operation is the n-th is then a matter of timing.
 /// Sessions, readers and queues may not outlive it.
-class FaultyStore final : public Store {
+class FaultyStore final : public ForwardingStore {
  public:
   /// `inner` is borrowed.
   explicit FaultyStore(Store* inner);
@@ -51,10 +52,9 @@ class FaultyStore final : public Store {
   /// How many were made to fail.
   std::uint64_t failures() const;
 
-  std::string Describe() const override;
-  StoreTraits traits() const override;
   Status Put(const std::string& name, std::string_view bytes) override;
   Status Create(const std::string& name, std::string_view bytes) override;
+  Status CreateVolatile(const std::string& name, std::string_view bytes, AfterCrash crash) override;
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
   Result<ObjectInfo> Stat(const std::string& name) override;
   Result<Listing> List(const std::string& prefix) override;
@@ -68,6 +68,8 @@ class FaultyStore final : public Store {
   Status Link(const std::string& from, const std::string& to) override;
   Result<std::uint64_t> LinkCount(const std::string& name) override;
   Result<bool> MoveToPool(const std::string& name, const std::string& pool_name) override;
+  Result<std::vector<std::string>> ListUnfinished(const std::string& prefix) override;
+  Status AbandonUnfinished(const std::string& name) override;
   Result<std::unique_ptr<StoreLock>> TryLock(const std::string& name) override;
   Result<std::optional<std::uint64_t>> FreeBytes() override;
   Status Refresh(const std::string& prefix) override;
@@ -78,7 +80,6 @@ class FaultyStore final : public Store {
   class Reader;
   class Queue;
 
-  Store* const inner_;
   const std::unique_ptr<Faults> faults_;
 };
 

@@ -1,9 +1,13 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
-namespace cairn::table {
+#include <cairn/dtype.h>
+
+namespace cairn {
 
 /// Conversions between float32 and the 16-bit types, rounding to nearest, ties to even.
 
@@ -44,4 +48,28 @@ inline std::uint16_t ToFloat16(float value) {
   return sign | static_cast<std::uint16_t>((rounded - 0x38000000) >> 13);
 }
 
-}  // namespace cairn::table
+/// `n` numbers from and to bytes of kF32, kF16 or kBF16.
+inline void ReadFloats(DType dtype, const std::byte* stored, std::size_t n, float* out) {
+  if (dtype == DType::kF32) {
+    std::memcpy(out, stored, n * sizeof(float));
+    return;
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint16_t bits;
+    std::memcpy(&bits, stored + i * sizeof bits, sizeof bits);
+    out[i] = dtype == DType::kF16 ? FromFloat16(bits) : FromBFloat16(bits);
+  }
+}
+
+inline void WriteFloats(DType dtype, const float* values, std::size_t n, std::byte* stored) {
+  if (dtype == DType::kF32) {
+    std::memcpy(stored, values, n * sizeof(float));
+    return;
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint16_t bits = dtype == DType::kF16 ? ToFloat16(values[i]) : ToBFloat16(values[i]);
+    std::memcpy(stored + i * sizeof bits, &bits, sizeof bits);
+  }
+}
+
+}  // namespace cairn

@@ -1,11 +1,11 @@
-#include "table/half_float.h"
+#include "format/half_float.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-namespace cairn::table {
+namespace cairn {
 namespace {
 
 TEST(HalfFloat, EveryHalfSurvivesTheWayThroughFloat32) {
@@ -45,4 +45,4 @@ TEST(HalfFloat, LargeNumbersBecomeInfinite) {
 }
 
 }  // namespace
-}  // namespace cairn::table
+}  // namespace cairn

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/status.h>
+#include <cairn/value.h>
+
+/// The Core API: what a training program needs to be run, watched, paused and resumed.
+///
+///   auto ctx = cairn::core::Init().value();
+///   std::int64_t start = 0;
+///   if (ctx->latest_checkpoint()) {
+///     ctx->RestorePath(*ctx->latest_checkpoint(), [&](const std::string& path) { … });
+///   }
+///   for (std::int64_t step = start; step < steps; ++step) {
+///     …
+///     ctx->ReportTrainingMetrics(step + 1, cairn::Value::Object{{"loss", loss}});
+///     ctx->StorePath(cairn::Value::Object{{"steps_completed", step + 1}},
+///                    [&](const std::string& path) { … });
+///     if (ctx->ShouldPreempt()) break;
+///   }
+///   return ctx->Close().ok() ? 0 : 1;
+///
+/// Started by a master (or any trial engine), the program reports there. Without one it works
+/// alone: checkpoints go to a local directory, SIGTERM, SIGUSR1 and Ctrl-C ask it to stop, and the
+/// same command started again goes on from the last checkpoint.
+namespace cairn::core {
+
+/// About the trial that this process is a run of.
+struct TrialInfo {
+  std::string trial_id;  // the same after a pause, a restart, a resume
+  std::string experiment_id;
+  std::uint64_t run_id = 0;  // which start of the trial this is, from 1
+  Value hparams = Value::Object{};
+  std::string resume_mode;  // "fresh", "resume" or "continue"
+};
+
+struct ClusterInfo {
+  std::string master_url;
+  std::optional<std::string> latest_checkpoint;
+  std::string storage;
+  TrialInfo trial;
+};
+
+/// nullopt when nobody manages this process. InvalidArgument: the variables of the run are damaged.
+Result<std::optional<ClusterInfo>> GetClusterInfo();
+
+struct InitOptions {
+  /// Directory or URL of the checkpoints. "": CAIRN_STORAGE, or ./cairn-<program's name>. Under a
+  /// trial engine the experiment decides.
+  std::string storage;
+  Retention retention;  // without a trial engine, which otherwise decides
+  /// While the context lives, SIGTERM, SIGUSR1 and Ctrl-C set a flag and nothing else (a second
+  /// Ctrl-C ends the process). False leaves the signals alone.
+  bool watch_signals = true;
+};
+
+/// Called with a directory; its error is the outcome of the call that got it.
+using PathBody = std::function<Status(const std::string& path)>;
+/// Called with a file's name; false leaves it out.
+using Selector = std::function<bool(const std::string& name)>;
+
+/// What Init gives. For one process; several ranks have this API in Python. May be called from any
+/// thread, one call at a time; ShouldPreempt at any time. A report or a checkpoint is durable when
+/// its call returned OK. Errors as the trial protocol and CheckpointManager have them; Aborted:
+/// this run was replaced, stop.
+class Context {
+ public:
+  virtual ~Context() = default;
+
+  /// nullopt without a trial engine.
+  virtual const std::optional<ClusterInfo>& info() const = 0;
+  /// The id of the checkpoint to begin with: with a trial engine what it says, without one the last
+  /// that was stored.
+  virtual const std::optional<std::string>& latest_checkpoint() const = 0;
+  virtual const std::string& storage() const = 0;  // the repository of the checkpoints
+
+  Status ReportTrainingMetrics(std::int64_t steps_completed, const Value& metrics) {
+    return ReportMetrics("training", steps_completed, metrics);
+  }
+  /// They count as the score of the checkpoint of that step.
+  Status ReportValidationMetrics(std::int64_t steps_completed, const Value& metrics) {
+    return ReportMetrics("validation", steps_completed, metrics);
+  }
+  virtual Status ReportMetrics(const std::string& group, std::int64_t steps_completed,
+                               const Value& metrics) = 0;
+  virtual Status ReportProgress(double progress) = 0;  // 0 to 1
+  virtual Status SetStatus(const std::string& status) = 0;
+
+  /// Calls `body` with a directory to write files into; when it returned OK they are a checkpoint,
+  /// whose id is returned. Otherwise nothing is kept. `metadata` must hold "steps_completed":
+  /// refused (InvalidArgument) before anything is done.
+  virtual Result<std::string> StorePath(const Value& metadata, const PathBody& body) = 0;
+  /// The files of a directory as a checkpoint.
+  virtual Result<std::string> Upload(const std::string& directory, const Value& metadata,
+                                     const Selector& selector = {}) = 0;
+  /// Tensors (and files) as a checkpoint: returns after a copy, files that did not change are
+  /// shared. request.metadata must hold "steps_completed", which becomes the step. The id;
+  /// WaitSaved waits.
+  virtual Result<std::string> Save(SaveRequest request) = 0;
+  /// Waits until everything that was saved is durable and reported. The first failure.
+  virtual Status WaitSaved() = 0;
+
+  /// Calls `body` with a directory that has the checkpoint's files, compared with their checksums
+  /// (Corruption). Only read there.
+  virtual Status RestorePath(const std::string& id, const PathBody& body) = 0;
+  /// Copies the checkpoint's files into a directory, which is made when missing.
+  virtual Status Download(const std::string& id, const std::string& directory,
+                          const Selector& selector = {}) = 0;
+  /// Tensors that Save stored; request.id, or the latest.
+  virtual Result<std::optional<Restored>> Restore(RestoreRequest request) = 0;
+  virtual Result<Value> GetMetadata(const std::string& id) = 0;
+  virtual Result<std::vector<CheckpointInfo>> List() = 0;
+  virtual Status Delete(const std::string& id) = 0;
+
+  /// True when the program is to save and exit with 0. Reads a flag that the background sets. The
+  /// first time it also tells the engine that the process was told.
+  virtual bool ShouldPreempt() = 0;
+
+  /// Waits for saves, gives everything back. `code`: what the process is going to exit with.
+  /// Cancelled, under a trial engine: a signal asked the process to stop and the engine did not; an
+  /// exit with 0 would say that the trial is complete.
+  virtual Status Close(int code = 0) = 0;
+};
+
+Result<std::unique_ptr<Context>> Init(InitOptions options = {});
+
+}  // namespace cairn::core

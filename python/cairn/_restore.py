@@ -1,0 +1,235 @@
+"""One restore: what is asked of the native module, and what becomes of its answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+
+from . import _arrays, _location, _native, _plan, _tree
+from .errors import Error
+from .shard import Replicated, Shard
+
+STATE_FILE = "state.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointInfo:
+    """A committed checkpoint.
+
+    Attributes:
+        id: a UUID.
+        step: the step it was saved at.
+        kind: "full" or "increment".
+        path: its directory.
+        bytes: of all its files.
+        metrics: as given to save, with later ones added.
+        metadata: as given to save.
+        time: when it was committed, in seconds since 1970.
+        parent: the id of the checkpoint that training stood on, or None.
+        generation: which opening of the directory wrote it.
+        base: of an increment, the id of the full checkpoint it builds on.
+        chain: of an increment, "cumulative" or "consecutive".
+        tables: of each sparse table its name, dim, dtype, rows, and deleted keys.
+        pinned: True while it may not be removed.
+        foreign: True for another job's checkpoint, which is never chosen.
+    """
+
+    id: str
+    step: int
+    kind: str
+    path: str
+    bytes: int
+    metrics: Dict[str, Any]
+    metadata: Dict[str, Any]
+    time: float
+    parent: Optional[str]
+    generation: int
+    counters: Dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    base: Optional[str] = dataclasses.field(default=None, repr=False)
+    chain: Optional[str] = dataclasses.field(default=None, repr=False)
+    tables: List[Dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
+    sequence: int = dataclasses.field(default=0, repr=False)
+    pinned: bool = False
+    foreign: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What a restore brought back.
+
+    Attributes:
+        step: the checkpoint's step.
+        state: the nested state; arrays that were given are the same objects, filled.
+        metrics, metadata: as given to save.
+        info: the checkpoint.
+        skipped: (name, reason) of all that was not restored.
+        fallbacks: newer checkpoints that were damaged and passed over, and how.
+        bytes: that were read into arrays.
+        files: paths of the user's own files, by name; those on a bucket are fetched when asked for.
+    """
+
+    step: int
+    state: Any
+    metrics: Dict[str, Any]
+    metadata: Dict[str, Any]
+    info: CheckpointInfo
+    skipped: List[Tuple[str, str]]
+    fallbacks: List[str]
+    bytes: int
+    files: Mapping[str, str]
+
+
+class Restore:
+    """One restore: asks the native module for tensors when the stored tree is known."""
+
+    def __init__(self, state: Any, strict: bool, rename: Dict[str, str], skip: Set[str]) -> None:
+        self._state = state
+        self._strict = strict
+        self._rename = rename
+        self._skip = skip
+        self.alike: Optional[_native.MatchedState] = None
+        self.plan: Optional[_plan.Plan] = None
+        self.flat: Optional[_FlatPlan] = None
+
+    def prepare(self, info: Dict[str, Any], state_files: Dict[str, bytes]) -> Dict[str, Any]:
+        where = str(info["path"])
+        text = state_files.get(STATE_FILE, b"")
+        self.alike = self.plan = self.flat = None
+        if self._state is not None and not self._rename and not self._skip:
+            self.alike = _native.match_state(text, self._state)
+        if self.alike is not None:
+            return _asking(self.alike)
+        if not _tree.Stored.is_one(text):
+            # Written by another program: tensors by their names, no values beside them.
+            self.flat = _FlatPlan(self._state)
+            return {
+                "into": self.flat.into,
+                "allocate": self._state is None,
+                "allocate_names": [],
+                "strict": self._strict,
+                "rename": self._rename,
+                "skip": self._skip,
+            }
+        with _tree.collector_paused():
+            self.plan = _plan.Plan(
+                _tree.Stored(text, where),
+                self._state,
+                anything=self._state is None,
+                strict=self._strict,
+                rename=self._rename,
+                skip=self._skip,
+            )
+        return _asking(self.plan.into, self.plan.allocate)
+
+    def finish(self, result: Dict[str, Any]) -> Restored:
+        info = CheckpointInfo(**result["info"])
+        skipped: List[Tuple[str, str]] = []
+        if self.alike is not None:
+            if len(result["restored"]) != self.alike.count:
+                raise Error(f"restore {info.path}: not all of the arrays were restored")
+            self.alike.put_values()
+            state = self._state
+        elif self.plan is not None:
+            lost = {d[0] for d in self.plan.into} - set(result["restored"])
+            if lost:
+                raise Error(f"restore {info.path}: not restored: {', '.join(sorted(lost)[:10])}")
+            with _tree.collector_paused():
+                state = self.plan.finish(result["tensors"])
+            skipped = self.plan.skipped
+        else:
+            assert self.flat is not None
+            state = self.flat.finish(result["tensors"])
+            skipped = [(str(name), str(why)) for name, why in result["skipped"]]
+        return Restored(
+            step=info.step,
+            state=state,
+            metrics=info.metrics,
+            metadata=info.metadata,
+            info=info,
+            skipped=skipped,
+            fallbacks=list(result["fallbacks"]),
+            bytes=int(result["bytes"]),
+            files=_files_of(info.path),
+        )
+
+
+def _asking(into: Any, allocate: Iterable[str] = ()) -> Dict[str, Any]:
+    """What to ask the native module for when the state was compared already."""
+    return {
+        "into": into,
+        "allocate": bool(allocate),
+        "allocate_names": allocate,
+        "strict": False,
+        "rename": {},
+        "skip": [],
+    }
+
+
+class _FlatPlan:
+    """Restores checkpoints that hold named tensors and no tree of Python values."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self._keep: List[Any] = []
+        self._finish: List[Any] = []
+        self.into: List[_tree.Described] = []
+        if state is not None:
+            self._add(state, "")
+
+    def _add(self, value: Any, path: str) -> None:
+        stateful = _tree.as_stateful(value)
+        if stateful is not None:
+            self._add(stateful.cairn_save(), path)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self._add(item, _tree.join(path, key))
+        elif isinstance(value, (list, tuple)):
+            for i, item in enumerate(value):
+                self._add(item, _tree.join(path, i))
+        else:
+            self._add_leaf(value, path)
+
+    def _add_leaf(self, value: Any, path: str) -> None:
+        shard = value if isinstance(value, Shard) else None
+        array = value.array if isinstance(value, (Shard, Replicated)) else value
+        if not _arrays.is_array(array):
+            return
+        target = _arrays.target(array, path)
+        whole = shard.global_shape if shard else None
+        offset = shard.offset if shard else None
+        self.into.append(
+            (
+                path or "value",
+                target.stored,
+                target.shape,
+                target.address,
+                whole,
+                offset,
+                False,
+                "model",
+            )
+        )
+        self._keep.append(target.keep)
+        if target.finish is not None:
+            self._finish.append(target.finish)
+
+    def finish(self, tensors: Iterable[Tuple[str, str, str, Tuple[int, ...], Any]]) -> Any:
+        for finish in self._finish:
+            finish()
+        if self._state is not None:
+            return self._state
+        made = {}
+        for group, name, dtype, shape, data in tensors:
+            if group == "model":
+                made[name] = _arrays.make("numpy", dtype, tuple(shape), data, {}, name)
+        return made
+
+
+def _files_of(path: str) -> Mapping[str, str]:
+    if _location.is_remote(path):
+        return _location.RemoteFiles(path)
+    root = Path(path) / "files"
+    if not root.is_dir():
+        return {}
+    return {str(p.relative_to(root)): str(p) for p in sorted(root.rglob("*")) if p.is_file()}

@@ -1,0 +1,214 @@
+"""core.init: what a training script is given."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any, Dict, Optional
+
+from .. import _location
+from ..errors import Error
+from ._checkpoint import CheckpointContext
+from ._client import Run, join, run_from_env
+from ._distributed import DistributedContext
+from ._info import ClusterInfo, info_from
+from ._preempt import PreemptContext, PreemptMode, SignalFlag
+from ._repository import Repository
+from ._train import TrainContext
+
+log = logging.getLogger("cairn.core")
+
+_EXIT_TERMINATED = 143  # 128 + SIGTERM, as a shell says it
+
+
+def default_storage() -> str:
+    """Where checkpoints go when nobody says: ./cairn-<script name>."""
+    script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else ""
+    name = os.path.splitext(script)[0]
+    return f"cairn-{name}" if name and not name.startswith("-") else "cairn-interactive"
+
+
+class Context:
+    """What core.init gives: see the attributes.
+
+    Attributes:
+        train: TrainContext, reports.
+        checkpoint: CheckpointContext, stores and restores.
+        preempt: PreemptContext, whether to stop.
+        distributed: DistributedContext, the other ranks.
+        info: ClusterInfo, or None without a master.
+        latest_checkpoint: the id of the checkpoint to begin with, or None. Set with and without a
+            master: start the same command again, and it is the last checkpoint that was stored.
+        hparams: the hyperparameters; empty without a master.
+        storage: the repository of the checkpoints.
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Optional[str],
+        distributed: Optional[DistributedContext],
+        preempt_mode: PreemptMode,
+        external_id: Optional[str],
+        options: Dict[str, Any],
+    ) -> None:
+        self._signals = SignalFlag()
+        self._own_distributed = distributed is None
+        self._run: Optional[Run] = None
+        self._closed = False
+        self._signals.install()
+        try:
+            self._open(storage, distributed, preempt_mode, external_id, options)
+        except BaseException:
+            self._end()
+            raise
+
+    def _open(
+        self,
+        storage: Optional[str],
+        distributed: Optional[DistributedContext],
+        preempt_mode: PreemptMode,
+        external_id: Optional[str],
+        options: Dict[str, Any],
+    ) -> None:
+        self.distributed = distributed or DistributedContext.from_env()
+        self.info: Optional[ClusterInfo] = info_from(os.environ)
+        if self.info is not None:
+            self._run = run_from_env(os.environ, self.distributed.rank)
+        elif os.environ.get("CAIRN_TRIAL_URL") and os.environ.get("CAIRN_JOIN_TOKEN"):
+            self._run, self.info = join(os.environ, self.distributed, external_id, storage)
+        client = self._run.client if self._run is not None else None
+        if self._run is not None:
+            self.storage = self._run.repository
+            # The engine decides what stays, and a stale process of an older run is fenced out.
+            options = {"keep_last": None, "run": self._run.run_id, "takeover": True}
+        else:
+            self.storage = _location.absolute(
+                storage or os.environ.get("CAIRN_STORAGE") or default_storage()
+            )
+        repository = self._repository = Repository(self.storage, self.distributed, options)
+        latest: Optional[str] = None
+        error: Optional[str] = None
+        if self.distributed.is_chief:
+            try:
+                newest = repository.alone().latest()
+                latest = None if newest is None else newest.id
+                repository.sweep_staging()
+            except Error as failure:
+                error = f"rank 0: {failure}"
+                if self.distributed.size == 1:
+                    raise
+        latest, error = self.distributed.broadcast((latest, error))
+        if error is not None:
+            raise Error(error)
+        elsewhere = None
+        if self._run is not None:
+            latest = self._run.latest_checkpoint
+            if latest is not None and self._run.latest_repository:
+                elsewhere = (latest, self._run.latest_repository)
+        self.latest_checkpoint = latest
+        self.hparams: Dict[str, Any] = {} if self.info is None else self.info.trial.hparams
+        self.checkpoint = CheckpointContext(repository, self.distributed, client, elsewhere)
+        self.train = TrainContext(self.distributed, client, self.checkpoint.add_score)
+        self.preempt = PreemptContext(self.distributed, preempt_mode, self._signals, client)
+        if self._run is not None:
+            self._run.ready()
+
+    def close(self) -> None:
+        """Waits for checkpoints in flight and gives everything back. Raises what went wrong."""
+        if self._closed:
+            return
+        try:
+            self.checkpoint.settle(wait=True)
+        finally:
+            self._end()
+
+    def _end(self, code: int = 0, message: str = "") -> None:
+        self._closed = True
+        self._signals.remove()
+        repository = getattr(self, "_repository", None)
+        try:
+            if repository is not None:
+                repository.close()
+        finally:
+            if self._run is not None:
+                self._run.close(code, message)
+            if self._own_distributed and hasattr(self, "distributed"):
+                self.distributed.close()
+
+    def __enter__(self) -> "Context":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            stopped = (
+                self._run is not None and self._signals.raised and not self._run.client.preempt
+            )
+            self.close()
+            if stopped:
+                # Told by a signal alone: code 0 would say that the trial is complete.
+                raise SystemExit(_EXIT_TERMINATED)
+            return
+        try:
+            self.checkpoint.settle(wait=True)
+        except Error as failure:  # the first error is the one to show
+            print(f"cairn: a checkpoint failed as well: {failure}", file=sys.stderr)
+        try:
+            self._end(1, f"{kind.__name__}: {error}")
+        except Error as failure:
+            print(f"cairn: {failure}", file=sys.stderr)
+
+    def __repr__(self) -> str:
+        return f"Context({self.storage!r}, {self.distributed!r})"
+
+
+def init(
+    *,
+    storage: Optional[str] = None,
+    distributed: Optional[DistributedContext] = None,
+    preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    keep_last: Optional[int] = 3,
+    keep_best: Optional[int] = None,
+    score: Optional[str] = None,
+    order: str = "max",
+    keep_every: Optional[int] = None,
+    external_id: Optional[str] = None,
+) -> Context:
+    """Connects a training script with what runs it. Use it as a context manager.
+
+    Started by a master (or any trial engine), it reports there, and its checkpoints go where the
+    experiment says. Without one the same script works alone: checkpoints go to a local directory,
+    SIGTERM, SIGUSR1 and Ctrl-C ask it to stop (should_preempt), and the same command started again
+    goes on from the last checkpoint. With CAIRN_TRIAL_URL and CAIRN_JOIN_TOKEN set, a process that
+    was started by hand joins a master (detached mode).
+
+    Args:
+        storage: directory or URL of the checkpoints. None: CAIRN_STORAGE, or ./cairn-<script name>.
+            Under a master the experiment decides.
+        distributed: the ranks. None: from the variables of Cairn's launcher, torchrun or MPI.
+        preempt_mode: who asks whether to stop; see PreemptMode.
+        keep_last, keep_best, score, order, keep_every: which checkpoints stay, as for
+            CheckpointManager. Under a master the experiment decides.
+        external_id: in detached mode, what the trial is called for its owner: the same id again is
+            the same trial. None: CAIRN_EXTERNAL_ID, or a name made of the command and directory.
+
+    >>> import tempfile, cairn
+    >>> with cairn.core.init(storage=tempfile.mkdtemp()) as ctx:
+    ...     ctx.train.report_training_metrics(steps_completed=1, metrics={"loss": 0.5})
+    ...     print(ctx.latest_checkpoint, ctx.distributed.rank, ctx.info)
+    None 0 None
+    """
+    return Context(
+        storage=None if storage is None else _location.text_of(storage),
+        distributed=distributed,
+        preempt_mode=PreemptMode(preempt_mode),
+        external_id=external_id,
+        options={
+            "keep_last": keep_last,
+            "keep_best": keep_best,
+            "score": score,
+            "order": order,
+            "keep_every": keep_every,
+        },
+    )

@@ -1,0 +1,158 @@
+"""The user's own files of a checkpoint: what is in a directory, and what several ranks give."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .. import _native
+from ..errors import Invalid, NotFound
+
+Selector = Callable[[str], bool]
+
+_BLOCK = 1 << 20
+
+
+def files_in(directory: str, selector: Optional[Selector] = None) -> Dict[str, str]:
+    """Names (relative, with "/") → paths of the files below a directory. Directories without files
+    are not kept. Links to files count as files; a link to a directory is refused."""
+    found: Dict[str, str] = {}
+    for folder, folders, names in os.walk(directory):
+        for name in folders:
+            if os.path.islink(os.path.join(folder, name)):
+                raise Invalid(f"{os.path.join(folder, name)!r} is a link to a directory")
+        for name in names:
+            path = os.path.join(folder, name)
+            relative = os.path.relpath(path, directory).replace(os.sep, "/")
+            if not os.path.isfile(path):
+                raise Invalid(f"{path!r} is neither a file nor a directory")
+            if selector is None or selector(relative):
+                found[relative] = path
+    return dict(sorted(found.items()))
+
+
+def digest(path: str) -> str:
+    """Of the content of a file."""
+    sum_ = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            sum_.update(block)
+    return sum_.hexdigest()
+
+
+def find_shared(names: Sequence[Sequence[str]]) -> Dict[str, List[int]]:
+    """Names that several ranks give → those ranks.
+
+    >>> find_shared([["a", "b"], ["b", "c"], ["b"]])
+    {'b': [0, 1, 2]}
+    """
+    ranks: Dict[str, List[int]] = {}
+    for rank, given in enumerate(names):
+        for name in given:
+            ranks.setdefault(name, []).append(rank)
+    return {name: who for name, who in ranks.items() if len(who) > 1}
+
+
+def find_crossings(names: Sequence[Sequence[str]]) -> List[str]:
+    """A name that is a file of one rank and a directory of another.
+
+    >>> find_crossings([["model"], ["model/0.bin"]])
+    ["'model' is a file of rank 0 and a directory of rank 1"]
+    """
+    files: Dict[str, int] = {}
+    for rank, given in enumerate(names):
+        for name in given:
+            files.setdefault(name, rank)
+    problems = []
+    for rank, given in enumerate(names):
+        for name in given:
+            folder = os.path.dirname(name)
+            while folder:
+                if folder in files:
+                    problems.append(
+                        f"'{folder}' is a file of rank {files[folder]} and a directory of rank {rank}"
+                    )
+                folder = os.path.dirname(folder)
+    return sorted(set(problems))
+
+
+def find_conflicts(
+    shared: Mapping[str, List[int]], digests: Sequence[Mapping[str, str]]
+) -> List[str]:
+    """Files of the same name and other content, with their ranks.
+
+    >>> find_conflicts({"a": [0, 1]}, [{"a": "x"}, {"a": "y"}])
+    ["'a' has other content on rank 0 than on rank 1"]
+    """
+    problems = []
+    for name, ranks in sorted(shared.items()):
+        first = ranks[0]
+        for rank in ranks[1:]:
+            if digests[rank][name] != digests[first][name]:
+                problems.append(f"'{name}' has other content on rank {first} than on rank {rank}")
+    return problems
+
+
+def merge_metadata(
+    given: Sequence[Optional[Mapping[str, Any]]],
+) -> Tuple[Dict[str, Any], List[str]]:
+    """The metadata of all ranks in one, and what they do not agree about.
+
+    >>> merge_metadata([{"steps_completed": 5, "a": {"x": 1}}, {"a": {"y": 2}}, None])
+    ({'steps_completed': 5, 'a': {'x': 1, 'y': 2}}, [])
+    >>> merge_metadata([{"a": {"x": 1}}, {"a": {"x": 2}}])[1]
+    ["metadata 'a/x' is 1 on rank 0 and 2 on rank 1"]
+    """
+    merged: Dict[str, Any] = {}
+    owners: Dict[str, int] = {}
+    problems: List[str] = []
+
+    def put(into: Dict[str, Any], values: Mapping[str, Any], rank: int, where: str) -> None:
+        for key, value in values.items():
+            path = f"{where}{key}"
+            if key not in into:
+                into[key] = dict(value) if isinstance(value, Mapping) else value
+                owners[path] = rank
+            elif isinstance(into[key], dict) and isinstance(value, Mapping):
+                put(into[key], value, rank, path + "/")
+            elif into[key] != value:
+                problems.append(
+                    f"metadata '{path}' is {into[key]!r} on rank {owners.get(path, 0)} and {value!r} "
+                    f"on rank {rank}"
+                )
+
+    for rank, values in enumerate(given):
+        if values is not None:
+            put(merged, values, rank, "")
+    return merged, problems
+
+
+def fetch(checkpoint: str, directory: str, selector: Optional[Selector] = None) -> List[str]:
+    """Copies a checkpoint's own files into a directory, compared with their checksums on the way.
+    Returns their names."""
+    names = [n for n in _native.user_files(checkpoint) if selector is None or selector(n)]
+    for name in names:
+        path = os.path.join(directory, *name.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _native.fetch_user_file(checkpoint, name, path)
+    return names
+
+
+def check(checkpoint: str) -> List[str]:
+    """Reads a checkpoint's own files and compares them with their checksums; raises Corruption."""
+    names = list(_native.user_files(checkpoint))
+    for name in names:
+        _native.fetch_user_file(checkpoint, name, os.devnull)
+    return names
+
+
+def remove_tree(directory: str) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def require_directory(directory: str) -> str:
+    if not os.path.isdir(directory):
+        raise NotFound(f"there is no directory {directory!r}")
+    return os.path.abspath(directory)

@@ -1,0 +1,114 @@
+"""Reports of a trial: metrics, progress, a line about what it is doing."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from typing import Any, Callable, Dict, Mapping, Optional
+
+from .._arguments import value_dict
+from ..errors import Invalid
+from ._distributed import DistributedContext
+
+log = logging.getLogger("cairn.core")
+
+
+def whole_steps(value: Any, what: str = "steps_completed") -> int:
+    """The number of steps, or Invalid."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or number < 0:
+        raise Invalid(f"{what} must be an integer that is not negative, not {value!r}")
+    return number
+
+
+def plain_values(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, Any]:
+    """Numbers, text and containers of them, as they can be stored and sent; or Invalid, by name."""
+    values = value_dict(given, where)
+
+    def check(value: Any, path: str) -> None:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise Invalid(f"{path}: keys must be text, not {key!r}")
+                check(item, f"{path}/{key}")
+        elif isinstance(value, list):
+            for i, item in enumerate(value):
+                check(item, f"{path}/{i}")
+        elif not isinstance(value, (int, float, str, bool)) and value is not None:
+            raise Invalid(f"{path}: a {type(value).__name__} can be neither stored nor sent")
+
+    check(values, where)
+    return values
+
+
+class TrainContext:
+    """What a trial tells about its training. Only the chief reports. A report is durable when the
+    call returns."""
+
+    def __init__(
+        self,
+        distributed: DistributedContext,
+        client: Optional[Any],
+        on_validation: Callable[[int, Dict[str, Any]], None],
+    ) -> None:
+        self._distributed = distributed
+        self._client = client
+        self._on_validation = on_validation
+
+    def report_training_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Reports metrics of the training at a step."""
+        self.report_metrics("training", steps_completed, metrics)
+
+    def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Reports metrics of a validation at a step. They count as the score of the checkpoint of
+        that step."""
+        self.report_metrics("validation", steps_completed, metrics)
+
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Reports metrics of a group of your own.
+
+        Args:
+            group: "training", "validation" or any other name.
+            steps_completed: not negative.
+            metrics: {name: number or text}, nested if you like.
+        """
+        self._check_chief("report_metrics")
+        if not isinstance(group, str) or not group:
+            raise Invalid(f"group must be a name, not {group!r}")
+        steps = whole_steps(steps_completed)
+        values = plain_values(metrics, f"{group} metrics")
+        if self._client is not None:
+            self._client.report(group, steps, values)
+        else:
+            log.info("%s metrics at step %d: %s", group, steps, values)
+        if group == "validation":
+            self._on_validation(steps, values)
+
+    def report_progress(self, progress: float) -> None:
+        """Tells how much is done, from 0 to 1."""
+        self._check_chief("report_progress")
+        if isinstance(progress, bool) or not isinstance(progress, (int, float)):
+            raise Invalid(f"progress must be a number, not {progress!r}")
+        if not 0 <= progress <= 1:
+            raise Invalid(f"progress must be from 0 to 1, not {progress!r}")
+        if self._client is not None:
+            self._client.report_progress(float(progress))
+        else:
+            log.info("progress: %.1f %%", 100 * progress)
+
+    def set_status(self, status: str) -> None:
+        """Tells people what the trial is doing, in a line."""
+        self._check_chief("set_status")
+        if not isinstance(status, str):
+            raise Invalid(f"status must be text, not {status!r}")
+        if self._client is not None:
+            self._client.set_status(status)
+        else:
+            log.info("status: %s", status)
+
+    def _check_chief(self, what: str) -> None:
+        if not self._distributed.is_chief:
+            raise Invalid(f"{what}: rank {self._distributed.rank} reports, and only rank 0 may")

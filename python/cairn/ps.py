@@ -1,0 +1,424 @@
+"""Parameter servers: tables and dense variables in server processes, trained by several trainers.
+
+A trainer that `cairn ps run` started finds its servers by itself::
+
+    client = cairn.ps.Client()
+    users = client.table("users", 16, optimizer=cairn.optimizers.Adagrad(0.1))
+    bias = client.dense("bias", np.zeros(1), optimizer=cairn.optimizers.SGD(0.1))
+    while client.step < steps:
+        try:
+            train(client.step, users, bias)         # lookup, apply_gradients, pull, push
+            client.end_step({"position": ...})      # sync: waits for the other trainers
+        except cairn.ps.RolledBack:
+            load(client.state)                      # a process was lost: go on from client.step
+    client.close()
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from .errors import Error, Invalid, Unavailable
+from .initializers import Initializer, Uniform
+from .optimizers import Optimizer
+from .table import _DTYPES, CounterFilter, _admission, _Eviction, _eviction, _ids
+
+try:
+    from . import _ps
+except ImportError as _error:
+    raise Unavailable(
+        f"parameter servers are not in this installation ({_error}). They need gRPC (Debian: "
+        "libgrpc++1.51; to build: libgrpc++-dev)"
+    ) from None
+
+__all__ = ["Client", "DenseVariable", "RolledBack", "Server", "Table"]
+
+
+class RolledBack(Error):
+    """A process of the job was lost, and all went back to the last checkpoint.
+
+    Tables and variables stay usable. ``client.step`` and ``client.state`` say where to go on.
+
+    Attributes:
+        step: steps that are done; the next one has this number.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"the job went back to step {step}")
+        self.step = step
+
+
+class Table:
+    """A table on the servers; used like :class:`cairn.EmbeddingTable`. Made by Client.table."""
+
+    def __init__(self, native: "_ps.Table", name: str, dim: int, optimizer: Optimizer) -> None:
+        self._native = native
+        self.name = name
+        self.dim = dim
+        self.optimizer = optimizer
+
+    def lookup(self, ids: Any, create: bool = True) -> np.ndarray:
+        """The weights of each id, as float32 of shape ``ids.shape + (dim,)``."""
+        flat, shape = _ids(self.name, ids)
+        out = np.empty((flat.size, self.dim), dtype=np.float32)
+        self._native.lookup(flat, out, create)
+        return out.reshape((*shape, self.dim))
+
+    def apply_gradients(self, ids: Any, grads: Any) -> None:
+        """Sync: they count when the step ends, with those of the other trainers."""
+        flat, _ = _ids(self.name, ids)
+        self._native.apply_gradients(flat, self._rows(flat, grads, "grads"))
+
+    def assign(self, ids: Any, values: Any) -> None:
+        """Sets weights, at once; of an id given twice the last counts."""
+        flat, _ = _ids(self.name, ids)
+        self._native.assign(flat, self._rows(flat, values, "values"))
+
+    def erase(self, ids: Any) -> int:
+        """Removes rows; returns how many there were."""
+        return self._native.erase(_ids(self.name, ids)[0])
+
+    def size(self) -> int:
+        """How many rows there are, on all servers."""
+        return self._native.size()
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+        """All ids and their weights, as two arrays."""
+        keys, _, _, weights, _ = self._native.export()
+        return (
+            np.frombuffer(keys, dtype=np.int64),
+            np.frombuffer(weights, dtype=np.float32).reshape(-1, self.dim),
+        )
+
+    def items(self) -> Iterator[Tuple[int, np.ndarray]]:
+        """(id, weights) of each row, from a copy made now."""
+        keys, weights = self.arrays()
+        return zip(keys.tolist(), weights)
+
+    def rows(self) -> Dict[int, Tuple[bytes, bytes, int, int]]:
+        """Every row as (weights, slots, frequency, version), for comparisons: small tables."""
+        keys, frequency, version, weights, slots = self._native.export()
+        ids = np.frombuffer(keys, dtype=np.int64)
+        count = len(ids)
+        width = len(slots) // count if count else 0
+        counts = np.frombuffer(frequency, dtype=np.int64)
+        versions = np.frombuffer(version, dtype=np.int64)
+        row = 4 * self.dim
+        return {
+            int(key): (
+                weights[i * row : (i + 1) * row],
+                slots[i * width : (i + 1) * width],
+                int(counts[i]),
+                int(versions[i]),
+            )
+            for i, key in enumerate(ids)
+        }
+
+    def __repr__(self) -> str:
+        return f"ps.Table({self.name!r}, dim={self.dim})"
+
+    def _rows(self, flat: np.ndarray, rows: Any, what: str) -> np.ndarray:
+        array = np.ascontiguousarray(rows, dtype=np.float32)
+        if array.size != flat.size * self.dim:
+            raise Invalid(
+                f"table {self.name!r}: {flat.size} ids of {self.dim} weights need {what} of "
+                f"{flat.size * self.dim} elements, not {list(array.shape)}"
+            )
+        return array.reshape(flat.size, self.dim)
+
+
+class DenseVariable:
+    """A dense variable on the servers, float32. Made by Client.dense."""
+
+    def __init__(self, native: "_ps.Dense", name: str, shape: Tuple[int, ...]) -> None:
+        self._native = native
+        self.name = name
+        self.shape = shape
+
+    def pull(self, out: Optional[np.ndarray] = None) -> np.ndarray:
+        """Its values; into `out` where given (float32, contiguous)."""
+        if out is None:
+            out = np.empty(self.shape, dtype=np.float32)
+        elif out.dtype != np.float32 or out.shape != self.shape or not out.flags.c_contiguous:
+            raise Invalid(f"dense variable {self.name!r}: out must be a contiguous float32 array")
+        self._native.pull(out)
+        return out
+
+    def push(self, gradient: Any) -> None:
+        """Sync: it counts when the step ends, with those of the other trainers."""
+        array = np.asarray(gradient, dtype=np.float32, order="C")
+        if array.shape != self.shape:
+            raise Invalid(
+                f"dense variable {self.name!r}: a gradient of shape {list(array.shape)}, not "
+                f"{list(self.shape)}"
+            )
+        self._native.push(array)
+
+    def __repr__(self) -> str:
+        return f"ps.DenseVariable({self.name!r}, {list(self.shape)})"
+
+
+class Client:
+    """A trainer's connection to all servers of its job. One thread at a time.
+
+    Lost connections are made again, and what was not answered is sent again; the servers apply it
+    once. When a process of the job was lost, the next call raises :class:`RolledBack`.
+
+    Args:
+        servers: "host:port" of each server, in their order. Without it the environment of
+            `cairn ps run` (CAIRN_PS_SERVERS) or, with `directory`, the repository tells.
+        directory: the job's repository, where servers register: a server that moved is found.
+        num_servers: how many there are, with `directory` alone.
+        trainer_id: of `num_trainers`; -1 only looks.
+        token: that the servers ask for.
+        ca: PEM file of who signed the servers' certificates: then with TLS.
+        request_timeout: seconds for an answer.
+        reconnect_timeout: seconds for lost servers to come back.
+    """
+
+    def __init__(
+        self,
+        servers: Optional[Sequence[str]] = None,
+        *,
+        directory: Optional[Union[str, "os.PathLike[str]"]] = None,
+        num_servers: Optional[int] = None,
+        trainer_id: Optional[int] = None,
+        num_trainers: Optional[int] = None,
+        token: Optional[str] = None,
+        ca: Optional[str] = None,
+        server_name: str = "",
+        request_timeout: float = 60.0,
+        reconnect_timeout: float = 600.0,
+    ) -> None:
+        environ = os.environ
+        if servers is None and num_servers is None:
+            servers = [s for s in environ.get("CAIRN_PS_SERVERS", "").split(",") if s]
+            if not servers:
+                raise Invalid(
+                    "no servers: start the trainer with `cairn ps run`, give their addresses, or "
+                    "the job's directory and num_servers"
+                )
+        if directory is None:
+            directory = environ.get("CAIRN_CHECKPOINT_DIR", "")
+        if trainer_id is None:
+            trainer_id = int(environ.get("CAIRN_TRAINER_ID", "0"))
+        if num_trainers is None:
+            num_trainers = int(environ.get("CAIRN_NUM_TRAINERS", "1"))
+        self.trainer_id = trainer_id
+        self.num_trainers = num_trainers
+        self._native = _ps.Client(
+            {
+                "servers": list(servers or []),
+                "directory": os.fspath(directory),
+                "num_servers": num_servers or 0,
+                "trainer": trainer_id,
+                "trainers": num_trainers,
+                "token": environ.get("CAIRN_PS_TOKEN", "") if token is None else token,
+                "ca": environ.get("CAIRN_PS_CA", "") if ca is None else ca,
+                "server_name": server_name,
+                "request_timeout": request_timeout,
+                "reconnect_timeout": reconnect_timeout,
+            }
+        )
+
+    def table(
+        self,
+        name: str,
+        dim: int,
+        *,
+        optimizer: Optimizer,
+        initializer: Optional[Initializer] = None,
+        dtype: str = "float32",
+        admission: Union[None, int, CounterFilter] = None,
+        eviction: Union[None, _Eviction, Sequence[_Eviction]] = None,
+        seed: int = 0,
+    ) -> Table:
+        """A table of the job: made by whoever comes first, the same for all trainers."""
+        initializer = Uniform() if initializer is None else initializer
+        if not isinstance(optimizer, Optimizer):
+            raise Invalid(f"table {name!r}: optimizer: use one of cairn.optimizers")
+        if not isinstance(initializer, Initializer):
+            raise Invalid(f"table {name!r}: initializer: use one of cairn.initializers")
+        if str(dtype) not in _DTYPES:
+            raise Invalid(f"table {name!r}: dtype {dtype!r}: there are {', '.join(_DTYPES)}")
+        if not isinstance(dim, int) or not 0 < dim < 1 << 32:
+            raise Invalid(f"table {name!r}: dim must be a positive integer, not {dim!r}")
+        steps, norm = _eviction(name, eviction)
+        native = self._native.table(
+            {
+                "name": name,
+                "dim": dim,
+                "dtype": _DTYPES[str(dtype)],
+                "optimizer": _described(optimizer),
+                "initializer": initializer._described(),
+                "seed": seed % (1 << 64),
+                "admission": _admission(name, admission),
+                "steps_to_live": steps,
+                "min_l2_norm": norm,
+            }
+        )
+        return Table(native, name, dim, optimizer)
+
+    def dense(self, name: str, array: Any, *, optimizer: Optimizer) -> DenseVariable:
+        """A dense variable of the job. `array` gives its shape and, when it is new, its values."""
+        if not isinstance(optimizer, Optimizer):
+            raise Invalid(f"dense variable {name!r}: optimizer: use one of cairn.optimizers")
+        values = np.array(array, dtype=np.float32, order="C")
+        native = self._native.dense(name, list(values.shape), _described(optimizer), values)
+        return DenseVariable(native, name, values.shape)
+
+    def end_step(self, state: Any = None) -> None:
+        """Ends this trainer's step; in sync mode, returns when all trainers ended theirs.
+
+        Args:
+            state: what this trainer needs to go on exactly (position in the data, generators):
+                anything that JSON holds. It is part of the checkpoints.
+        """
+        self._native.end_step(json.dumps(state))
+
+    def barrier(self) -> None:
+        """Waits for all trainers."""
+        self._native.barrier()
+
+    def save(self, full: bool = False) -> None:
+        """Asks for a checkpoint at the end of the next step."""
+        self._native.request_save(full)
+
+    def close(self) -> None:
+        """This trainer is done: the others go on without it."""
+        self._native.close()
+
+    @property
+    def step(self) -> int:
+        """Steps that this trainer completed: the next one has this number."""
+        return self._native.step
+
+    @property
+    def state(self) -> Any:
+        """What was given with the last completed step, also by an earlier process; or None."""
+        text = self._native.state
+        return None if text is None else json.loads(text)
+
+    @property
+    def mode(self) -> str:
+        """ "sync" or "async"."""
+        return "sync" if self._native.sync else "async"
+
+    @property
+    def rollbacks(self) -> int:
+        """How often the job went back while this client was connected."""
+        return self._native.rollbacks
+
+    def status(self) -> List[Dict[str, Any]]:
+        """What each server says about itself."""
+        return [json.loads(self._native.status(i)) for i in range(self._native.servers)]
+
+    def metrics(self, server: int = 0) -> str:
+        """A server's metrics in Prometheus's text format."""
+        return self._native.metrics(server)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self.close()
+
+
+class Server:
+    """One server of a job, in this process. It serves in the background until stopped.
+
+    Args:
+        directory: the job's repository, shared by all servers.
+        listen: "host:port"; port 0: any free one.
+        index: which of `num_servers` it is.
+        mode: "sync" (bit-reproducible) or "async".
+        full_secs: seconds between full checkpoints; None: not by time.
+        incremental_secs: seconds between increments.
+        full_steps: steps between full checkpoints.
+        incremental_steps: steps between increments.
+        max_to_keep: full checkpoints that stay; None: all.
+        load: an earlier job's checkpoint that a job without any begins with.
+    """
+
+    def __init__(
+        self,
+        directory: Union[str, "os.PathLike[str]"],
+        *,
+        listen: str = "127.0.0.1:0",
+        address: str = "",
+        index: int = 0,
+        num_servers: int = 1,
+        num_trainers: int = 1,
+        mode: str = "sync",
+        full_secs: Optional[float] = 600.0,
+        incremental_secs: Optional[float] = None,
+        full_steps: Optional[int] = None,
+        incremental_steps: Optional[int] = None,
+        max_to_keep: Optional[int] = 3,
+        load: Optional[Union[str, "os.PathLike[str]"]] = None,
+        token: str = "",
+        certificate: str = "",
+        key: str = "",
+    ) -> None:
+        if mode not in ("sync", "async"):
+            raise Invalid(f'mode is "sync" or "async", not {mode!r}')
+        self._native = _ps.Server.start(
+            {
+                "listen": listen,
+                "address": address,
+                "directory": os.fspath(directory),
+                "index": index,
+                "servers": num_servers,
+                "trainers": num_trainers,
+                "mode": mode,
+                "full_secs": full_secs,
+                "incremental_secs": incremental_secs,
+                "full_steps": full_steps,
+                "incremental_steps": incremental_steps,
+                "max_to_keep": max_to_keep,
+                "load": "" if load is None else os.fspath(load),
+                "token": token,
+                "certificate": certificate,
+                "key": key,
+            }
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._native.port
+
+    def status(self) -> Dict[str, Any]:
+        """state, generation, step, tables, saves, …"""
+        return json.loads(self._native.status())
+
+    def metrics(self) -> str:
+        """In Prometheus's text format."""
+        return self._native.metrics()
+
+    def wait(self) -> None:
+        """Returns when it was stopped; raises what ended it."""
+        self._native.wait()
+
+    def stop(self) -> None:
+        """What was not saved is lost."""
+        self._native.stop()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+
+def _described(optimizer: Optimizer) -> Tuple[str, Dict[str, float]]:
+    kind, settings = optimizer._described()
+    return kind, {name: float(value) for name, value in settings.items()}

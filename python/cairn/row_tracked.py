@@ -1,0 +1,131 @@
+"""Dense arrays that are used by row, with increments of the rows that changed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any, Iterator, List, Mapping, Optional, Tuple
+
+import numpy as np
+
+from . import _arrays, _native
+from .errors import Invalid
+from .table import batch
+
+__all__ = ["RowTracked"]
+
+
+class RowTracked:
+    """Ordinary arrays whose rows belong together (an embedding, its optimizer's slots): a full
+    checkpoint has all rows, an increment those that changed.
+
+    Give it among the `tables` of a session, a Trainer, or CheckpointManager.save and restore, which
+    fills the arrays in place. In checkpoints it is a table whose keys are the numbers of the rows.
+    Whatever changes rows does so inside of :meth:`changing`: what is not told is not in increments.
+
+    Args:
+        name: of the variable. Pieces of one variable have the same name, in one process or in many.
+        arrays: {name: NumPy array or CPU tensor}, contiguous, all with the same number of rows.
+        first_row, whole_rows: of a piece: which rows of how many it has. See :meth:`partition`.
+        side_buffer_bytes: as of an EmbeddingTable.
+
+    >>> import numpy as np, tempfile, cairn
+    >>> weights = np.zeros((1000, 4), dtype=np.float32)
+    >>> users = cairn.RowTracked("users", {"weights": weights})
+    >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
+    ...     _ = m.save(0, {}, tables=[users], blocking=True)
+    ...     with users.changing([3, 5]) as rows:
+    ...         weights[rows] += 1
+    ...     h = m.save(1, {}, tables=[users], kind="cumulative", blocking=True)
+    ...     h.wait().tables[0]["rows"]
+    2
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arrays: Mapping[str, Any],
+        *,
+        first_row: int = 0,
+        whole_rows: Optional[int] = None,
+        side_buffer_bytes: int = 512 << 20,
+    ) -> None:
+        described: List[Tuple[str, str, int, int]] = []
+        rows: Optional[int] = None
+        for column, array in arrays.items():
+            where = f"tracked arrays {name!r}: {column!r}"
+            target = _arrays.target(array, where)
+            if target.finish is not None:
+                raise Invalid(f"{where} must be contiguous, on the CPU and in native byte order")
+            if not target.shape:
+                raise Invalid(f"{where} is a single number and has no rows")
+            if rows is not None and target.shape[0] != rows:
+                raise Invalid(f"{where} has {target.shape[0]} rows, others have {rows}")
+            rows = target.shape[0]
+            width = math.prod(target.shape[1:])
+            described.append((column, target.stored, width, target.address))
+        self.name = name
+        self.arrays = dict(arrays)
+        self.rows = rows or 0
+        self.first_row = first_row
+        self._native = _native.RowTracked.make(
+            name, self.rows, described, first_row, whole_rows or 0, side_buffer_bytes
+        )
+        self._native._keep = self.arrays  # whose memory it borrows
+
+    @classmethod
+    def partition(cls, name: str, arrays: Mapping[str, Any], pieces: int) -> List["RowTracked"]:
+        """One variable in so many pieces of about the same size; the arrays stay as they are.
+
+        >>> import numpy as np, cairn
+        >>> [p.rows for p in cairn.RowTracked.partition("v", {"w": np.zeros((10, 2))}, 4)]
+        [3, 2, 3, 2]
+        """
+        if not arrays:
+            raise Invalid(f"tracked arrays {name!r}: no arrays are given")
+        if pieces < 1:
+            raise Invalid(f"tracked arrays {name!r}: pieces must be at least 1, not {pieces}")
+        rows = {int(np.shape(array)[0]) for array in arrays.values()}
+        if len(rows) != 1:
+            raise Invalid(f"tracked arrays {name!r}: different numbers of rows: {sorted(rows)}")
+        whole = rows.pop()
+        ends = [-(-whole * piece // pieces) for piece in range(pieces + 1)]
+        return [
+            cls(
+                name,
+                {column: array[begin:end] for column, array in arrays.items()},
+                first_row=begin,
+                whole_rows=whole,
+            )
+            for begin, end in zip(ends, ends[1:])
+        ]
+
+    def touch(self, rows: Any) -> None:
+        """Tells that these rows (numbers within this piece) are about to change; inside of
+        :func:`cairn.table.batch`."""
+        self._native.touch(_numbers(self.name, rows))
+
+    @contextlib.contextmanager
+    def changing(self, rows: Any) -> Iterator[np.ndarray]:
+        """A ``with`` block that may change these rows (numbers within this piece), and that no save
+        divides. Gives their numbers."""
+        numbers = _numbers(self.name, rows)
+        with batch():
+            self._native.touch(numbers)
+            yield numbers
+
+    def size(self) -> int:
+        """How many rows there are."""
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"RowTracked({self.name!r}, {list(self.arrays)}, {self.rows} rows)"
+
+
+def _numbers(name: str, rows: Any) -> np.ndarray:
+    array = np.asarray(rows)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise Invalid(f"tracked arrays {name!r}: rows must be integers, not {array.dtype}")
+    return np.ascontiguousarray(array.astype(np.int64, copy=False)).reshape(-1)

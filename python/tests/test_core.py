@@ -1,0 +1,322 @@
+"""The Core API in one process, without a master."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from children import Child, run
+
+import cairn
+from cairn import core
+
+
+@pytest.fixture
+def storage(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("CAIRN_")]:
+        if name != "CAIRN_BIN_DIR":
+            monkeypatch.delenv(name)
+    return str(tmp_path / "run")
+
+
+def put(path, name, text):
+    path = os.path.join(path, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def get(path, name):
+    with open(os.path.join(path, name)) as file:
+        return file.read()
+
+
+def store(ctx, steps, **files):
+    with ctx.checkpoint.store_path({"steps_completed": steps}) as (path, id):
+        for name, text in files.items():
+            put(path, name, text)
+    return id
+
+
+def leftovers(storage):
+    return [name for name in os.listdir(storage) if "staging" in name]
+
+
+def test_the_same_command_again_begins_with_the_last_checkpoint(storage):
+    with core.init(storage=storage) as ctx:
+        assert ctx.latest_checkpoint is None and ctx.info is None
+        first = store(ctx, 10, a="ten")
+        second = store(ctx, 20, a="twenty")
+        assert first != second
+    with core.init(storage=storage) as ctx:
+        assert ctx.latest_checkpoint == second
+        with ctx.checkpoint.restore_path(ctx.latest_checkpoint) as path:
+            assert get(path, "a") == "twenty"
+        with ctx.checkpoint.restore_path(first) as path:
+            assert get(path, "a") == "ten"
+        assert ctx.checkpoint.get_metadata(second) == {"steps_completed": 20}
+        assert [info.step for info in ctx.checkpoint.list()] == [10, 20]
+
+
+def test_the_id_that_store_path_yields_is_the_checkpoints(storage):
+    with core.init(storage=storage) as ctx:
+        id = store(ctx, 1, a="x")
+    with cairn.CheckpointManager(storage, read_only=True) as reader:
+        assert reader.latest().id == id
+    assert cairn.verify(storage).ok
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [None, {}, {"step": 3}, {"steps_completed": -1}, {"steps_completed": "3"},
+     {"steps_completed": True}, {"steps_completed": 1.5}, {"steps_completed": 1, "x": object()}, 7],
+)  # fmt: skip
+def test_metadata_without_steps_is_refused_before_a_byte_is_written(storage, metadata):
+    with core.init(storage=storage) as ctx:
+        before = sorted(os.listdir(storage))
+        entered = False
+        with pytest.raises(cairn.Invalid):
+            with ctx.checkpoint.store_path(metadata):
+                entered = True
+        with pytest.raises(ValueError):
+            ctx.checkpoint.upload(storage, metadata)
+        with pytest.raises(cairn.Invalid):
+            ctx.checkpoint.save({"a": 1}, metadata)
+        assert not entered
+        assert sorted(os.listdir(storage)) == before
+
+
+def test_a_body_that_raises_leaves_nothing(storage):
+    with core.init(storage=storage) as ctx:
+        before = sorted(os.listdir(storage))
+        with pytest.raises(RuntimeError, match="half-way"):
+            with ctx.checkpoint.store_path({"steps_completed": 1}) as (path, _):
+                put(path, "half", "x")
+                raise RuntimeError("half-way")
+        assert not os.path.exists(path)
+        assert sorted(os.listdir(storage)) == before
+        assert ctx.checkpoint.list() == []
+        store(ctx, 2, a="x")  # and the next one works
+
+
+def test_a_process_killed_in_the_body_leaves_nothing_for_the_next(storage):
+    child = Child(
+        """
+        with cairn.core.init(storage=sys.argv[1]) as ctx:
+            with ctx.checkpoint.store_path({"steps_completed": 1}) as (path, id):
+                open(path + "/half", "w").write("x")
+                print("staged")
+                time.sleep(1000)
+        """,
+        storage,
+    )
+    child.expect("staged")
+    child.kill()
+    assert leftovers(storage)
+    with core.init(storage=storage) as ctx:
+        assert ctx.latest_checkpoint is None
+        assert not leftovers(storage)
+
+
+def test_damaged_files_are_noticed_on_restore(storage, tmp_path):
+    with core.init(storage=storage) as ctx:
+        id = store(ctx, 1, a="good", b="good")
+        put(ctx.checkpoint.list()[0].path, "files/b", "evil")
+        with pytest.raises(cairn.Corruption, match="files/b"):
+            with ctx.checkpoint.restore_path(id):
+                raise AssertionError("the damaged files were handed out")
+        with pytest.raises(cairn.Corruption):
+            ctx.checkpoint.download(id, tmp_path / "out")
+        os.unlink(os.path.join(ctx.checkpoint.list()[0].path, "files/b"))
+        with pytest.raises(cairn.Error):
+            with ctx.checkpoint.restore_path(id):
+                raise AssertionError("a missing file was not missed")
+
+
+def test_upload_download_and_selectors(storage, tmp_path):
+    put(tmp_path / "mine", "a.txt", "a")
+    put(tmp_path / "mine", "sub/b.bin", "b")
+    with core.init(storage=storage) as ctx:
+        id = ctx.checkpoint.upload(tmp_path / "mine", {"steps_completed": 3, "tag": "mine"})
+        ctx.checkpoint.download(id, tmp_path / "out")
+        assert get(tmp_path / "out", "sub/b.bin") == "b" and get(tmp_path / "out", "a.txt") == "a"
+        ctx.checkpoint.download(id, tmp_path / "few", selector=lambda name: name.endswith(".txt"))
+        assert os.listdir(tmp_path / "few") == ["a.txt"]
+        with ctx.checkpoint.restore_path(id, selector=lambda name: name == "sub/b.bin") as path:
+            assert os.listdir(path) == ["sub"]
+        assert not os.path.exists(path)
+        only = ctx.checkpoint.upload(
+            tmp_path / "mine", {"steps_completed": 4}, selector=lambda name: name == "a.txt"
+        )
+        with ctx.checkpoint.restore_path(only) as path:
+            assert os.listdir(path) == ["a.txt"]
+        assert ctx.checkpoint.get_metadata(id)["tag"] == "mine"
+        with pytest.raises(cairn.NotFound):
+            ctx.checkpoint.upload(tmp_path / "none", {"steps_completed": 5})
+        with pytest.raises(cairn.Invalid):
+            ctx.checkpoint.upload(None, {"steps_completed": 5})
+
+
+def test_a_checkpoint_without_files_is_one(storage):
+    with core.init(storage=storage) as ctx:
+        id = store(ctx, 5)
+        with ctx.checkpoint.restore_path(id) as path:
+            assert os.listdir(path) == []
+
+
+def test_delete(storage):
+    with core.init(storage=storage) as ctx:
+        id = store(ctx, 1, a="x")
+        ctx.checkpoint.delete(id)
+        with pytest.raises(cairn.NotFound):
+            ctx.checkpoint.get_metadata(id)
+        with pytest.raises(cairn.NotFound):
+            ctx.checkpoint.delete(id)
+
+
+def test_states_go_through_the_engine(storage):
+    w = np.arange(5.0)
+    with core.init(storage=storage) as ctx:
+        handle = ctx.checkpoint.save({"w": w, "epoch": 3}, {"steps_completed": 7})
+        w[:] = 0
+        assert handle.wait().id == handle.id
+    with core.init(storage=storage) as ctx:
+        assert ctx.latest_checkpoint == handle.id
+        restored = ctx.checkpoint.restore({"w": w, "epoch": None}, id=ctx.latest_checkpoint)
+        assert restored.step == 7 and restored.state["epoch"] == 3
+        assert w.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_save_in_flight_at_the_end_is_finished(storage):
+    with core.init(storage=storage) as ctx:
+        handle = ctx.checkpoint.save({"w": np.ones(1 << 20)}, {"steps_completed": 1})
+    assert handle.done()
+    with cairn.CheckpointManager(storage, read_only=True) as reader:
+        assert reader.latest().id == handle.id
+
+
+def test_retention_and_scores_without_a_master(storage):
+    options = {"keep_last": 1, "keep_best": 1, "score": "accuracy"}
+    with core.init(storage=storage, **options) as ctx:
+        for steps, accuracy in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.2)]:
+            store(ctx, steps, a=str(steps))
+            ctx.train.report_validation_metrics(steps, {"accuracy": accuracy})
+        assert [info.step for info in ctx.checkpoint.list()] == [2, 4]
+
+
+def test_reports_are_checked(storage, caplog):
+    caplog.set_level("INFO", "cairn.core")
+    with core.init(storage=storage) as ctx:
+        ctx.train.report_training_metrics(steps_completed=1, metrics={"loss": np.float32(0.5)})
+        ctx.train.report_metrics("mine", 1, {"deep": {"er": float("nan")}})
+        ctx.train.report_progress(0.5)
+        ctx.train.set_status("warming up")
+        assert "'loss': 0.5" in caplog.text and "warming up" in caplog.text
+        for bad in (-1, 1.5, "1", None, True):
+            with pytest.raises(cairn.Invalid):
+                ctx.train.report_training_metrics(bad, {"a": 1})
+        for bad in (7, {"a": np.ones(2)}, {"a": object()}, {"a": {3: 4}}):
+            with pytest.raises(cairn.Invalid):
+                ctx.train.report_validation_metrics(1, bad)
+        for bad in (-0.1, 1.1, float("nan"), "x"):
+            with pytest.raises(cairn.Invalid):
+                ctx.train.report_progress(bad)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_signals_set_a_flag_and_nothing_else(storage, number):
+    before = signal.getsignal(number)
+    with core.init(storage=storage) as ctx:
+        assert ctx.preempt.should_preempt() is False
+        os.kill(os.getpid(), number)
+        assert ctx.preempt.should_preempt() is True
+        assert ctx.preempt.should_preempt() is True
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_ctrl_c_is_what_it_always_was(storage):
+    with pytest.raises(KeyboardInterrupt):
+        with core.init(storage=storage):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_script_that_is_stopped_goes_on_where_it_was(storage):
+    script = """
+        with cairn.core.init(storage=sys.argv[1]) as ctx:
+            start = 0
+            if ctx.latest_checkpoint:
+                start = ctx.checkpoint.get_metadata(ctx.latest_checkpoint)["steps_completed"]
+            print("from", start)
+            for step in range(start, 1000):
+                with ctx.checkpoint.store_path({"steps_completed": step + 1}) as (path, id):
+                    open(path + "/x", "w").write(str(step + 1))
+                if step == start + 2:
+                    print("three")
+                if ctx.preempt.should_preempt():
+                    break
+            print("left after", step + 1)
+        """
+    child = Child(script, storage)
+    child.expect("from 0")
+    child.expect("three")
+    os.kill(child.pid, signal.SIGTERM)
+    status, out, err = child.end()
+    assert status == 0, err
+    done = int(out.split()[-1])
+    child = Child(script, storage)
+    child.expect(f"from {done}")
+    child.expect("three")
+    child.kill()
+    child = Child(script, storage)
+    line = child.line()
+    assert line.startswith("from ") and int(line.split()[1]) >= done + 3
+    child.kill()
+
+
+def test_storage_is_named_by_the_variable_or_the_script(tmp_path, storage):
+    code = "with cairn.core.init() as ctx: print(ctx.storage)"
+    os.environ.pop("CAIRN_STORAGE", None)
+    assert run("os.chdir(sys.argv[1])\n" + code, tmp_path).strip() == str(
+        tmp_path / "cairn-interactive"
+    )
+    named = "os.environ['CAIRN_STORAGE'] = sys.argv[1]\n" + code
+    assert run(named, tmp_path / "there").strip() == str(tmp_path / "there")
+    script = tmp_path / "my_train.py"
+    script.write_text("import cairn\nwith cairn.core.init() as ctx:\n    print(ctx.storage)\n")
+    code = "import runpy; os.chdir(sys.argv[1]); sys.argv = ['my_train.py']; runpy.run_path('my_train.py')"
+    assert run(code, tmp_path).strip() == str(tmp_path / "cairn-my_train")
+
+
+def test_two_living_scripts_do_not_share_a_directory(storage):
+    with core.init(storage=storage):
+        with pytest.raises(cairn.Unavailable, match=str(os.getpid())):
+            core.init(storage=storage)
+    core.init(storage=storage).close()
+
+
+def test_cluster_info_comes_from_the_variables_of_the_run(storage, monkeypatch):
+    assert cairn.get_cluster_info() is None
+    monkeypatch.setenv("CAIRN_TRIAL_URL", "unix:/x")
+    monkeypatch.setenv("CAIRN_TRIAL_ID", "12")
+    monkeypatch.setenv("CAIRN_EXPERIMENT_ID", "exp-a")
+    monkeypatch.setenv("CAIRN_RUN_ID", "3")
+    monkeypatch.setenv("CAIRN_HPARAMS", '{"lr": 0.1}')
+    info = cairn.get_cluster_info()
+    assert info.trial.trial_id == 12 and info.trial.experiment_id == "exp-a"
+    assert info.trial.hparams == {"lr": 0.1} and info.trial.resume_mode == "fresh"
+    assert info.latest_checkpoint is None
+    monkeypatch.setenv("CAIRN_LATEST_CHECKPOINT", "abc")
+    assert cairn.get_cluster_info().trial.resume_mode == "resume"
+    monkeypatch.setenv("CAIRN_RESUME_MODE", "continue")
+    assert cairn.get_cluster_info().trial.resume_mode == "continue"
+    monkeypatch.setenv("CAIRN_HPARAMS", "{")
+    with pytest.raises(cairn.Invalid):
+        cairn.get_cluster_info()
+
+
+def test_an_engine_that_is_not_there_is_named(storage, monkeypatch):
+    monkeypatch.setenv("CAIRN_TRIAL_URL", "gopher://x")
+    monkeypatch.setenv("CAIRN_TRIAL_ID", "12")
+    with pytest.raises(cairn.Invalid, match="gopher"):
+        core.init()

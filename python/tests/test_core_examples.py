@@ -1,0 +1,98 @@
+"""The examples of the Core API, without a master: run, stopped, killed, started again."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import uuid
+
+import pytest
+from children import command_line
+
+import cairn
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "core_api"
+TIMEOUT = 120
+
+
+def start(command, folder, **variables):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("CAIRN_")}
+    env["PYTHONPATH"] = os.path.dirname(os.path.dirname(cairn.__file__))
+    return subprocess.Popen(
+        command, cwd=folder, env={**env, **variables}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def python(name, seconds="0.001"):
+    return [sys.executable, str(EXAMPLES / name), seconds]
+
+
+def end(process):
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, err
+    return out, err
+
+
+def checkpoints_command(kind, seconds="0.001"):
+    if kind == "python":
+        return python("2_checkpoints.py", seconds)
+    return [os.path.join(os.path.dirname(command_line()), "core_api_checkpoints"), seconds]
+
+
+def test_0_start(tmp_path):
+    assert "trained to x = 100" in end(start(python("0_start.py"), tmp_path))[0]
+
+
+def test_1_metrics(tmp_path):
+    _, err = end(start(python("1_metrics.py"), tmp_path))
+    assert "training metrics at step 30: {'x': 30}" in err
+    assert "validation metrics at step 100: {'x': 100}" in err
+
+
+@pytest.mark.parametrize("kind", ["python", "cpp"])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_2_checkpoints_goes_on_after_a_stop_and_after_a_kill(tmp_path, kind, how):
+    process = start(checkpoints_command(kind, "0.01"), tmp_path)
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert lines == [f"{n} steps, x = {n}\n" for n in (10, 20, 30)]
+    process.send_signal(how)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == (-signal.SIGKILL if how == signal.SIGKILL else 0), err
+    seen = [line.split()[0] for line in (lines + out.splitlines())]
+    out, _ = end(start(checkpoints_command(kind), tmp_path))
+    again = [line.split()[0] for line in out.splitlines()]
+    # Nothing that was said is lost; a kill may hit between a checkpoint and its line.
+    assert int(again[0]) in (int(seen[-1]) + 10, int(seen[-1]) + 20)
+    assert out.splitlines()[-1] == "100 steps, x = 100"
+    # A training that is finished has nothing to do.
+    assert end(start(checkpoints_command(kind), tmp_path))[0] == ""
+
+
+def ranks(folder, seconds="0.001"):
+    chief = f"file:{folder}/chief-{uuid.uuid4()}"
+    return [
+        start(
+            python("4_distributed.py", seconds), folder, CAIRN_CHIEF=chief, CAIRN_WORLD_SIZE="2",
+            CAIRN_RANK=str(rank), CAIRN_LOCAL_RANK=str(rank), CAIRN_LOCAL_SIZE="2",
+            CAIRN_LAUNCH_KEY="a secret",
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+
+
+def test_4_distributed_goes_on_after_a_rank_was_killed(tmp_path):
+    chief, worker = ranks(tmp_path, "0.01")
+    assert chief.stdout.readline() == "10 steps, x = 30 of 2 ranks\n"
+    assert chief.stdout.readline() == "20 steps, x = 60 of 2 ranks\n"
+    worker.kill()
+    worker.communicate(timeout=TIMEOUT)
+    _, err = chief.communicate(timeout=TIMEOUT)
+    assert chief.returncode != 0 and "rank 1 is gone" in err
+    chief, worker = ranks(tmp_path)
+    out, _ = end(chief)
+    end(worker)
+    assert out.splitlines()[-1] == "100 steps, x = 300 of 2 ranks"
+    assert out.splitlines()[0] in ("30 steps, x = 90 of 2 ranks", "40 steps, x = 120 of 2 ranks")

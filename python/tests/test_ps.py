@@ -1,0 +1,187 @@
+"""Parameter servers from Python: servers and trainers in one process, over real connections."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import cairn
+import cairn.ps
+
+ADAGRAD = cairn.optimizers.Adagrad(0.1)
+
+
+def start_one(directory, index, count=2, **settings):
+    settings = {"full_secs": None, "full_steps": 10, "incremental_steps": 3, **settings}
+    return cairn.ps.Server(directory, index=index, num_servers=count, **settings)
+
+
+def start(directory, count=2, **settings):
+    return [start_one(directory, i, count, **settings) for i in range(count)]
+
+
+def connect(directory, count=2, **settings):
+    settings = {"reconnect_timeout": 30.0, **settings}
+    return cairn.ps.Client(directory=directory, num_servers=count, **settings)
+
+
+@pytest.fixture
+def servers(directory):
+    started = start(directory)
+    yield started
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def client(directory, servers):
+    return connect(directory)
+
+
+def test_a_table_behaves_as_a_local_one(client):
+    remote = client.table("users", 4, optimizer=ADAGRAD, seed=7)
+    local = cairn.EmbeddingTable("users", 4, optimizer=ADAGRAD, seed=7)
+    ids = np.array([[1, -2, 3], [10**18, 1, 5]])
+    assert remote.lookup(ids).tobytes() == local.lookup(ids).tobytes()
+    grads = np.linspace(-1, 1, 24).reshape(6, 4)
+    remote.apply_gradients(ids, grads)
+    local.apply_gradients(ids, grads)
+    client.end_step()
+    assert remote.lookup(ids).tobytes() == local.lookup(ids).tobytes()
+    assert remote.size() == len(local) == 5
+    remote.assign([3, 99], np.ones((2, 4)))
+    assert remote.lookup([99]).tolist() == [[1.0] * 4]
+    assert remote.lookup([12345], create=False).shape == (1, 4)
+    assert remote.erase([99, 100]) == 1
+    assert sorted(key for key, _ in remote.items()) == [-2, 1, 3, 5, 10**18]
+    assert remote.rows()[1][2] == 2  # updates
+
+
+def test_dense_variables_are_whole_again(client):
+    values = np.arange(30000, dtype=np.float32).reshape(5000, 6)
+    dense = client.dense("w", values, optimizer=cairn.optimizers.SGD(0.5))
+    number = client.dense("b", 3.0, optimizer=cairn.optimizers.SGD(0.5))
+    assert (dense.pull() == values).all()
+    dense.push(np.ones_like(values))
+    number.push(2.0)
+    assert (dense.pull() == values).all()  # not before the step ends
+    client.end_step()
+    assert (dense.pull() == values - 0.5).all()
+    assert number.pull() == 2.0
+
+
+def test_the_state_comes_back_after_a_restart(directory):
+    never = {"full_steps": None, "incremental_steps": None}
+    servers = start(directory, **never)
+    client = connect(directory)
+    table = client.table("t", 2, optimizer=ADAGRAD)
+    for step in range(3):
+        table.apply_gradients([step], np.ones((1, 2)))
+        client.end_step({"position": [step, "é"], "random": 2**70})
+    client.save(full=True)
+    client.end_step()  # its answer has the marker, …
+    client.end_step({"position": "last", "random": 2**70})  # … which this one carries
+    rows = table.rows()
+    while client.status()[0].get("saved_step") != 5:
+        pass
+    for server in servers:
+        server.stop()
+    servers = start(directory, **never)
+    client = connect(directory)
+    assert client.step == 5
+    assert client.state == {"position": "last", "random": 2**70}
+    assert client.table("t", 2, optimizer=ADAGRAD).rows() == rows
+    for server in servers:
+        server.stop()
+
+
+def test_a_lost_server_raises_rolled_back_and_training_goes_on(directory):
+    servers = start(directory)
+    client = connect(directory)
+    table = client.table("t", 2, optimizer=ADAGRAD)
+    lost = False
+    while client.step < 20:
+        if client.step == 12 and not lost:
+            lost = True
+            servers[1].stop()
+            servers[1] = start_one(directory, 1)
+        try:
+            step = client.step
+            rows = table.lookup(np.arange(step, step + 10))
+            table.apply_gradients(np.arange(step, step + 10), rows + 1)
+            client.end_step({"step": step})
+        except cairn.ps.RolledBack as back:
+            assert back.step == client.step <= 12
+            assert client.state == (None if client.step == 0 else {"step": client.step - 1})
+    assert client.rollbacks == 1
+    assert isinstance(cairn.ps.RolledBack(3), cairn.Error)
+    client.close()
+    for server in servers:
+        server.stop()
+
+
+def test_two_trainers_add_their_gradients(directory):
+    servers = start(directory, num_trainers=2)
+    results = []
+
+    def train(trainer):
+        client = connect(directory, trainer_id=trainer, num_trainers=2)
+        dense = client.dense("w", np.zeros(3), optimizer=cairn.optimizers.SGD(1.0))
+        for _ in range(4):
+            dense.push(np.full(3, trainer + 1))
+            client.end_step()
+        results.append(dense.pull().tolist())
+        client.barrier()
+        client.close()
+
+    threads = [threading.Thread(target=train, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [[-12.0] * 3] * 2
+    for server in servers:
+        server.stop()
+
+
+def test_what_does_not_fit_is_refused(directory, client):
+    client.table("t", 4, optimizer=ADAGRAD)
+    with pytest.raises(cairn.Mismatch):
+        client.table("t", 5, optimizer=ADAGRAD)
+    with pytest.raises(cairn.Invalid):
+        client.table("t", 4, optimizer="adagrad")
+    with pytest.raises(cairn.Invalid):
+        client.table("u", 4, optimizer=ADAGRAD, dtype="int8")
+    table = client.table("t", 4, optimizer=ADAGRAD)
+    with pytest.raises(cairn.Invalid):
+        table.apply_gradients([1, 2], np.ones((1, 4)))
+    with pytest.raises(cairn.Invalid):
+        table.lookup([1.5])
+    with pytest.raises(cairn.Invalid):
+        cairn.ps.Server(directory, mode="both")
+    with pytest.raises(cairn.Invalid):
+        cairn.ps.Client()
+    assert table.lookup([1]).shape == (1, 4)
+
+
+def test_servers_tell_about_themselves(client, servers):
+    client.table("t", 4, optimizer=ADAGRAD).lookup(np.arange(100))
+    states = client.status()
+    assert [state["state"] for state in states] == ["serving"] * 2
+    assert sum(state["tables"][0]["rows"] for state in states) == 100
+    assert "cairn_ps_up 1" in client.metrics(1)
+    assert servers[0].status()["generation"] == 1
+
+
+def test_a_torch_embedding_trains_on_the_servers(client):
+    torch = pytest.importorskip("torch")
+    import cairn.torch
+
+    table = client.table("words", 3, optimizer=cairn.optimizers.SGD(1.0))
+    words = cairn.torch.Embedding(table)
+    ids = torch.tensor([[1, 2], [2, 7]])
+    before = words(ids).detach().numpy().copy()
+    words(ids).sum().backward()
+    client.end_step()
+    after = table.lookup(ids.numpy())
+    assert np.allclose(before - after, [[[1] * 3, [2] * 3], [[2] * 3, [1] * 3]])

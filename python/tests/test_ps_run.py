@@ -1,0 +1,172 @@
+"""`cairn ps run`: whole jobs as processes, supervised."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+
+import cairn
+
+ROOT = pathlib.Path(__file__).parents[2]
+CAIRN = os.path.join(os.environ.get("CAIRN_BIN_DIR", "build/dev/bin"), "cairn")
+
+TRAIN = """
+import json, os, sys
+import numpy as np
+import cairn, cairn.ps
+
+steps, output = int(sys.argv[1]), sys.argv[2]
+client = cairn.ps.Client()
+table = client.table("t", 4, optimizer=cairn.optimizers.Adagrad(0.1))
+print("begin", client.step, flush=True)
+while client.step < steps:
+    step = client.step
+    try:
+        assert client.state == (None if step == 0 else {"next": step})
+        ids = np.random.default_rng([step, client.trainer_id]).integers(0, 100, 32)
+        table.apply_gradients(ids, np.sin(table.lookup(ids) + ids[:, None]))
+        client.end_step({"next": step + 1})
+        print("step", step, flush=True)
+    except cairn.ps.RolledBack as back:
+        print("back", back.step, flush=True)
+rows = {str(k): [w.hex(), s.hex(), f, v] for k, (w, s, f, v) in sorted(table.rows().items())}
+client.barrier()
+if client.trainer_id == 0:
+    json.dump(rows, open(output, "w"))
+client.close()
+"""
+
+
+class Job:
+    def __init__(self, tmp_path, steps, *flags):
+        self.output = tmp_path / "rows.json"
+        script = tmp_path / "train.py"
+        script.write_text(TRAIN)
+        command = [CAIRN, "ps", "run", "--servers", "2", "--trainers", "2"]
+        command += ["--dir", str(tmp_path / "repository"), "--full-secs", "0"]
+        command += ["--full-steps", "20", "--incremental-steps", "5", *flags, "--"]
+        command += [sys.executable, str(script), str(steps), str(self.output)]
+        environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(cairn.__file__).parents[1]))
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.lines = []
+
+    def until(self, word, number):
+        """Reads on until trainer 0 says so."""
+        for line in self.process.stdout:
+            self.lines.append(line)
+            words = line.split()
+            if words[:2] == ["[trainer_0]", word] and int(words[2]) >= number:
+                return
+        raise AssertionError("".join(self.lines) + self.process.stderr.read())
+
+    def children(self):
+        pid = self.process.pid
+        return [
+            int(c) for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+
+    def end(self):
+        out, err = self.process.communicate(timeout=60)
+        self.lines += out.splitlines(keepends=True)
+        return self.process.returncode, "".join(self.lines), err
+
+    def rows(self):
+        return json.loads(self.output.read_text())
+
+
+def undisturbed(tmp_path, steps):
+    job = Job(tmp_path, steps)
+    code, out, err = job.end()
+    assert code == 0, out + err
+    return job.rows()
+
+
+def alive(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def test_a_job_ends_with_a_checkpoint_of_its_last_step(tmp_path):
+    job = Job(tmp_path, 12)
+    code, out, err = job.end()
+    assert code == 0, out + err
+    assert "[trainer_0] begin 0" in out and "[trainer_1] begin 0" in out
+    assert "done; the last checkpoint is of step 12" in out
+    with cairn.CheckpointManager(str(tmp_path / "repository"), read_only=True) as m:
+        latest = m.latest()
+    assert latest.step == 12
+    tree = {p.relative_to(latest.path).as_posix() for p in pathlib.Path(latest.path).rglob("*")}
+    assert {
+        "__lookup_table__/ps_0.safetensors",
+        "__lookup_table__/ps_1.safetensors",
+        "trainer_0/state.json",
+        "trainer_1/state.json",
+        "trainer_1/step_id",
+        "ps_1/job.json",
+    } <= tree
+    # The same command again has nothing left to do.
+    code, out, err = Job(tmp_path, 12).end()
+    assert code == 0 and "[trainer_0] begin 12" in out, out + err
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    expected = undisturbed(tmp_path / "a", 60)
+    job = Job(tmp_path / "b", 60)
+    job.until("step", 17)
+    job.process.send_signal(signal.SIGINT)
+    code, out, err = job.end()
+    assert code != 0 and "interrupted; the last checkpoint is of step" in out, out + err
+    job = Job(tmp_path / "b", 60)
+    code, out, err = job.end()
+    assert code == 0, out + err
+    begun = int(out.split("[trainer_0] begin ")[1].split()[0])
+    assert begun > 17
+    assert job.rows() == expected
+
+
+def test_the_supervisor_may_be_killed_too(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    expected = undisturbed(tmp_path / "a", 60)
+    job = Job(tmp_path / "b", 60)
+    job.until("step", 30)
+    children = job.children()
+    assert len(children) == 4
+    job.process.kill()
+    job.process.communicate()
+    while any(alive(child) for child in children):
+        pass
+    job = Job(tmp_path / "b", 60)
+    code, out, err = job.end()
+    assert code == 0, out + err
+    assert job.rows() == expected
+
+
+def test_a_command_that_always_fails_ends_the_job(tmp_path):
+    command = [CAIRN, "ps", "run", "--dir", str(tmp_path / "r"), "--max-restarts", "2", "--"]
+    command += [sys.executable, "-c", textwrap.dedent("raise SystemExit('no data')")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "[trainer_0] no data" in done.stderr
+    assert "trainer_0 was lost 3 times in a row (exit code 1)" in done.stderr
+
+
+def test_the_example_comes_to_the_same_with_two_losses(tmp_path):
+    command = [sys.executable, "examples/ctr/run.py", "--steps", "60", "--incremental-steps", "10"]
+    environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(cairn.__file__).parents[1]))
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "what was learned is the same to the bit" in done.stdout
+    assert "with 2 losses" in done.stdout

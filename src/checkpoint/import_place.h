@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/status.h>
+
+#include "storage/store.h"
+
+namespace cairn {
+
+/// Where an import reads plain files from: a directory of this machine, or one of a bucket or
+/// cluster. For one thread.
+class ImportPlace {
+ public:
+  virtual ~ImportPlace() = default;
+
+  /// For messages: the path or URL of a file.
+  virtual std::string PathOf(const std::string& name) const = 0;
+  /// True when a checkpoint or a repository of ours lies there.
+  virtual bool IsOurs() = 0;
+  /// All files below, by names relative to the place, sorted; hidden ones are left out.
+  virtual Result<std::vector<std::string>> Files() = 0;
+  virtual Result<std::unique_ptr<ObjectReader>> Open(const std::string& name) = 0;
+  /// As a file of the new checkpoint. ResourceExhausted when it is too large to be read into
+  /// memory, where that is the only way.
+  virtual Result<UserFile> AsUserFile(const std::string& name) = 0;
+};
+
+/// What an import was pointed at: one file of a place, or (name empty) all of them.
+struct ImportTarget {
+  std::unique_ptr<ImportPlace> place;
+  std::string name;
+};
+
+/// `source`: a path or URL. NotFound when nothing is there.
+Result<ImportTarget> FindImport(const std::string& source);
+
+}  // namespace cairn

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/status.h>
+
+namespace cairn {
+
+/// A second face of the manager, for those who prepare a save at a cost (a cut of tables, behind a
+/// closed gate): they ask for their turn first, and prepare only what will be written.
+class SaveTurns {
+ public:
+  virtual ~SaveTurns() = default;
+
+  /// Waits until the save in flight and its retention are over: the Save that follows then neither
+  /// waits nor is skipped. With OnBusy::kSkip, while one is in flight, gives at once what that Save
+  /// would have given, the handle of a skipped one, and no Save should follow. A failure of the
+  /// save before is left for Save to report. For the thread that calls Save.
+  virtual Result<std::optional<SaveHandle>> AwaitTurn(std::int64_t step) = 0;
+};
+
+}  // namespace cairn

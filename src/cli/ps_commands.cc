@@ -1,0 +1,85 @@
+#include "cli/ps_commands.h"
+
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <system_error>
+
+#include "base/status_macros.h"
+#include "base/variables.h"
+#include "paramserver/supervisor.h"
+#include "rpc/token.h"
+
+namespace cairn::cli {
+namespace {
+
+Result<ps::ServerOptions> ServerOptionsOf(const PserverOptions& options) {
+  ps::ServerOptions server = options.server;
+  if (options.mode != "sync" && options.mode != "async") {
+    return InvalidArgumentError("--mode is sync or async, not \"" + options.mode + "\"");
+  }
+  server.mode = options.mode == "sync" ? ps::Mode::kSync : ps::Mode::kAsync;
+  if (options.recovery != "exact") {
+    return UnimplementedError("--recovery " + options.recovery + ": there is \"exact\"");
+  }
+  const auto positive = [](auto number, auto* out) {
+    out->reset();
+    if (number > 0) *out = number;
+  };
+  positive(options.full_secs, &server.full_secs);
+  positive(options.incremental_secs, &server.incremental_secs);
+  positive(options.full_steps, &server.full_steps);
+  positive(options.incremental_steps, &server.incremental_steps);
+  if (!options.token_file.empty()) {
+    ASSIGN_OR_RETURN(server.security.token, rpc::ReadTokenFile(options.token_file));
+  } else if (const auto token = ProcessVariables()("CAIRN_PS_TOKEN")) {
+    server.security.token = *token;
+  }
+  return server;
+}
+
+}  // namespace
+
+Result<Output> Pserver(const PserverOptions& options, Console* console) {
+  ASSIGN_OR_RETURN(ps::ServerOptions server_options, ServerOptionsOf(options));
+  console->CatchInterrupts();
+  ASSIGN_OR_RETURN(const auto server, ps::Server::Start(server_options));
+  console->Note("ps_" + std::to_string(server_options.index) + " listens on port " +
+                std::to_string(server->port()));
+  auto ended = std::async(std::launch::async, [&] { return server->Wait(); });
+  while (ended.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
+    if (Console::interrupted()) server->Stop();
+  }
+  RETURN_IF_ERROR(ended.get());
+  Output output;
+  output.json = Value::Object{{"stopped", true}};
+  return output;
+}
+
+Result<Output> PsRun(const PsRunOptions& options, Console* console) {
+  ps::JobOptions job;
+  ASSIGN_OR_RETURN(job.server, ServerOptionsOf(options.server));
+  job.command = options.command;
+  job.max_restarts = options.max_restarts;
+  job.interrupted = [] { return Console::interrupted(); };
+  std::error_code error;
+  job.program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) return UnavailableError("cannot find this program: " + error.message());
+  console->CatchInterrupts();
+  ASSIGN_OR_RETURN(const ps::JobReport report, ps::RunJob(job));
+  Output output;
+  output.json = Value::Object{{"interrupted", report.interrupted},
+                              {"server_restarts", report.server_restarts},
+                              {"trainer_restarts", report.trainer_restarts},
+                              {"saved", report.saved},
+                              {"step", report.step}};
+  output.text = report.interrupted ? "interrupted" : "done";
+  output.text += report.saved ? "; the last checkpoint is of step " + std::to_string(report.step)
+                              : "; there is no checkpoint";
+  output.text += "; servers started again: " + std::to_string(report.server_restarts) +
+                 ", trainers: " + std::to_string(report.trainer_restarts) + "\n";
+  output.exit_code = report.interrupted ? 1 : 0;
+  return output;
+}
+
+}  // namespace cairn::cli

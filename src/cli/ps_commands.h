@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <cairn/ps.h>
+#include <cairn/status.h>
+
+#include "cli/console.h"
+
+namespace cairn::cli {
+
+struct PserverOptions {
+  ps::ServerOptions server;
+  std::string mode = "sync";
+  std::string recovery = "exact";
+  std::string token_file;
+  double full_secs = 600;
+  double incremental_secs = 0;
+  std::int64_t full_steps = 0;
+  std::int64_t incremental_steps = 0;
+};
+
+/// Serves until SIGINT or SIGTERM, or until it cannot go on.
+Result<Output> Pserver(const PserverOptions& options, Console* console);
+
+struct PsRunOptions {
+  PserverOptions server;
+  std::vector<std::string> command;
+  int max_restarts = 20;
+};
+
+/// Runs a whole job: servers and trainers.
+Result<Output> PsRun(const PsRunOptions& options, Console* console);
+
+}  // namespace cairn::cli

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include <cairn/status.h>
+
+#include "base/clock.h"
+
+namespace cairn {
+
+struct KeeperOptions {
+  std::string directory;  // of the launch, made by the launcher
+  /// One end of a socket pair whose other end the launcher's process has; -1: none. A byte is sent
+  /// when the ranks run; its end means that the launcher's process is gone.
+  int owner = -1;
+  Clock* clock = Clock::System();
+};
+
+/// What the shim does: keeps one launch from its first process to its last, whatever becomes of the
+/// launcher, and writes down what it said and how it ended. Returns when all that is done. For a
+/// process of its own with one thread, which it makes the reaper of all descendants.
+///
+/// Aborted: the launch was started before (an id is started at most once).
+Status KeepLaunch(const KeeperOptions& options);
+
+}  // namespace cairn

@@ -1,0 +1,225 @@
+#include "launch/local_launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "base/ids.h"
+#include "launch/conformance.h"
+#include "launch/launch_directory.h"
+#include "launch/spawn_shim.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;  // NOLINT
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "cairn-launch-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+LocalLauncherOptions OptionsAt(const std::filesystem::path& directory, int slots = 2) {
+  LocalLauncherOptions options;
+  options.directory = directory.string();
+  options.slots = slots;
+  return options;
+}
+
+LauncherUnderTest MakeLocal() {
+  auto temp = std::make_shared<TempDir>();
+  LauncherUnderTest under_test;
+  under_test.ground = temp;
+  under_test.open = [temp](LaunchListener listener) {
+    LocalLauncherOptions options = OptionsAt(temp->path() / "launches");
+    options.listener = std::move(listener);
+    return OpenLocalLauncher(std::move(options));
+  };
+  return under_test;
+}
+
+INSTANTIATE_TEST_SUITE_P(Local, LauncherConformance,
+                         ::testing::Values(LauncherFactory{"Local", MakeLocal}),
+                         LauncherConformance::Name);
+
+class LocalLauncherTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    launcher_.reset();
+    EXPECT_TRUE(KillByEnvironment("CAIRN_TEST_MARK", mark_).ok());
+  }
+
+  void Open(int slots = 2) {
+    auto opened = OpenLocalLauncher(OptionsAt(temp_.path(), slots));
+    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+    launcher_ = std::move(*opened);
+  }
+
+  LaunchSpec Script(const std::string& id, const std::string& text) {
+    LaunchSpec spec;
+    spec.id = id;
+    spec.argv = {"/bin/sh", "-c", text};
+    spec.env = {{"CAIRN_TEST_MARK", mark_}};
+    return spec;
+  }
+
+  void UntilSaid(const std::string& id) {
+    while (launcher_->ReadLog(id, 0)->lines.empty()) std::this_thread::sleep_for(2ms);
+  }
+
+  LaunchDirectory At(const std::string& id) {
+    return LaunchDirectory((temp_.path() / id).string());
+  }
+
+  TempDir temp_;
+  std::string mark_ = IdSource::System()->NewUuid();
+  std::unique_ptr<Launcher> launcher_;
+};
+
+TEST_F(LocalLauncherTest, OneLauncherAtATime) {
+  Open();
+  const auto second = OpenLocalLauncher(OptionsAt(temp_.path()));
+  EXPECT_EQ(second.status().code(), Code::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another launcher"));
+}
+
+TEST_F(LocalLauncherTest, SaysWhereTheShimIsMissing) {
+  LocalLauncherOptions options = OptionsAt(temp_.path());
+  options.shim = "/no/shim";
+  EXPECT_THAT(std::string(OpenLocalLauncher(options).status().message()), HasSubstr("/no/shim"));
+}
+
+TEST_F(LocalLauncherTest, NobodyElseMayReadWhatIsKept) {
+  Open();
+  ASSERT_TRUE(launcher_->Submit(Script("a", "true")).ok());
+  ASSERT_TRUE(launcher_->Wait("a", 30s).ok());
+  const auto others = std::filesystem::perms::group_all | std::filesystem::perms::others_all;
+  for (const char* name : {"", "/a", "/a/log", "/a/exit.json", "/a/launch.json"}) {
+    const auto mode = std::filesystem::status(temp_.path().string() + name).permissions();
+    EXPECT_EQ(mode & others, std::filesystem::perms::none) << name;
+  }
+}
+
+TEST_F(LocalLauncherTest, AKilledShimTakesItsRanksAlongAndTheLaunchIsLost) {
+  Open();
+  ASSERT_TRUE(launcher_->Submit(Script("a", "setsid sleep 1000 & echo ready; sleep 1000")).ok());
+  UntilSaid("a");
+  const auto keeper = At("a").ReadKeeper();
+  ASSERT_TRUE(keeper.ok()) << keeper.status().ToString();
+  ASSERT_EQ(::kill(static_cast<pid_t>(keeper->pid), SIGKILL), 0);
+  const auto info = launcher_->Wait("a", 30s);
+  ASSERT_TRUE(info.ok()) << info.status().ToString();
+  EXPECT_EQ(info->exit->kind, ExitKind::kLost);
+  EXPECT_TRUE(ProcessesWith("CAIRN_TEST_MARK", mark_).empty()) << "also the one with a session";
+  EXPECT_EQ(At("a").ReadExit()->kind, ExitKind::kLost) << "and it stays so";
+}
+
+TEST_F(LocalLauncherTest, AShimThatWasKilledWithNobodyLookingIsFoundLost) {
+  Open();
+  ASSERT_TRUE(launcher_->Submit(Script("a", "setsid sleep 1000 & echo ready; sleep 1000")).ok());
+  UntilSaid("a");
+  launcher_.reset();
+  const auto keeper = At("a").ReadKeeper();
+  const auto process = OpenProcess(*keeper);
+  ASSERT_TRUE(process.ok());
+  ASSERT_TRUE(SignalProcess(*process, SIGKILL).ok());
+  waitpid(static_cast<pid_t>(keeper->pid), nullptr, 0);
+  Open();
+  EXPECT_EQ(launcher_->Get("a")->exit->kind, ExitKind::kLost);
+  EXPECT_TRUE(ProcessesWith("CAIRN_TEST_MARK", mark_).empty());
+}
+
+TEST_F(LocalLauncherTest, AnotherProcessWithTheSamePidIsLeftAlone) {
+  // A launch whose shim is long dead, and whose pid belongs to somebody else by now.
+  const pid_t bystander = fork();
+  if (bystander == 0) {
+    for (;;) pause();
+  }
+  LaunchRecord record;
+  record.id = "a";
+  record.key = IdSource::System()->NewUuid();
+  record.argv = {"true"};
+  KeeperRecord keeper = *IdentityOf(bystander);
+  keeper.start_ticks -= 1;
+  ASSERT_TRUE(At("a").Create(record).ok());
+  ASSERT_TRUE(At("a").Publish(keeper).ok());
+  Open();
+  EXPECT_EQ(launcher_->Get("a")->exit->kind, ExitKind::kLost);
+  EXPECT_TRUE(launcher_->Kill("a").ok());
+  EXPECT_EQ(waitpid(bystander, nullptr, WNOHANG), 0) << "it lives";
+  ::kill(bystander, SIGKILL);
+  waitpid(bystander, nullptr, 0);
+}
+
+TEST_F(LocalLauncherTest, ALaunchWhoseOwnerDiedBeforeTheShimBeganWasNeverThere) {
+  LaunchRecord record;
+  record.id = "a";
+  record.key = IdSource::System()->NewUuid();
+  record.argv = {"true"};
+  ASSERT_TRUE(At("a").Create(record).ok());
+  Open();
+  EXPECT_EQ(launcher_->Get("a").status().code(), Code::kNotFound);
+  EXPECT_TRUE(launcher_->Submit(Script("a", "true")).ok());
+  EXPECT_TRUE(launcher_->Wait("a", 30s)->exit->succeeded());
+}
+
+TEST_F(LocalLauncherTest, AShimNeverStartsALaunchASecondTime) {
+  Open();
+  ASSERT_TRUE(launcher_->Submit(Script("a", "echo once")).ok());
+  ASSERT_TRUE(launcher_->Wait("a", 30s).ok());
+  LaunchSpec again = Script("again", "");
+  again.argv = {*FindShim(""), At("a").path(), "-1"};
+  ASSERT_TRUE(launcher_->Submit(again).ok());
+  EXPECT_EQ(launcher_->Wait("again", 30s)->exit->code, 3);
+  EXPECT_EQ(launcher_->ReadLog("a", 0)->lines.size(), 1u);
+}
+
+TEST_F(LocalLauncherTest, ADamagedRecordDoesNotKeepTheOthersFromBeingTakenUp) {
+  Open();
+  ASSERT_TRUE(launcher_->Submit(Script("a", "echo a")).ok());
+  ASSERT_TRUE(launcher_->Submit(Script("b", "echo b")).ok());
+  ASSERT_TRUE(launcher_->Wait("a", 30s).ok());
+  ASSERT_TRUE(launcher_->Wait("b", 30s).ok());
+  launcher_.reset();
+  std::ofstream(At("a").path() + "/exit.json", std::ios::trunc) << "{}";
+  Open();
+  EXPECT_EQ(launcher_->Get("a")->exit->kind, ExitKind::kLost);
+  EXPECT_THAT(launcher_->Get("a")->exit->message, HasSubstr("Corruption"));
+  EXPECT_TRUE(launcher_->Get("b")->exit->succeeded());
+}
+
+TEST_F(LocalLauncherTest, FewerSlotsThanTheLaunchesThatWereTakenUpHave) {
+  Open(3);
+  for (const char* id : {"a", "b", "c"}) {
+    ASSERT_TRUE(launcher_->Submit(Script(id, "echo ready; sleep 1000")).ok());
+    UntilSaid(id);
+  }
+  launcher_.reset();
+  Open(1);
+  ASSERT_TRUE(launcher_->Submit(Script("d", "echo d")).ok());
+  EXPECT_EQ(launcher_->Get("d")->state, LaunchState::kQueued);
+  ASSERT_TRUE(launcher_->Kill("a").ok());  // had slot 0, the only one there is now
+  EXPECT_TRUE(launcher_->Wait("d", 30s)->exit->succeeded());
+  EXPECT_TRUE(launcher_->Close(Launcher::CloseMode::kStopAll, 0s).ok());
+}
+
+}  // namespace
+}  // namespace cairn

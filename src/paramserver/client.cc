@@ -1,0 +1,347 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include <cairn/ps.h>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/thread_annotations.h"
+#include "base/variables.h"
+#include "paramserver/declaration.h"
+#include "paramserver/links.h"
+#include "paramserver/payload.h"
+#include "paramserver/placement.h"
+#include "paramserver/remote_dense.h"
+#include "paramserver/remote_table.h"
+
+namespace cairn::ps {
+namespace {
+
+/// Not for a limit, a token, bytes that nobody understands: it would be the same again.
+bool Retried(const Status& status) {
+  return !status.Is(Code::kResourceExhausted) && !status.Is(Code::kPermissionDenied) &&
+         !status.Is(Code::kCorruption) && !status.Is(Code::kUnimplemented);
+}
+
+class ClientImpl final : public Client, public Exchanger {
+ public:
+  explicit ClientImpl(ClientOptions options) : options_(std::move(options)), links_(&options_) {}
+  ~ClientImpl() override = default;
+
+  Status Open() {
+    RETURN_IF_ERROR(links_.Open());
+    RETURN_IF_ERROR(links_.Meet());
+    TakePosition();
+    return Status::Ok();
+  }
+
+  int servers() const override { return links_.servers(); }
+  int trainer() const override { return options_.trainer; }
+  int trainers() const override { return options_.trainers; }
+  Mode mode() const override { return links_.position().sync ? Mode::kSync : Mode::kAsync; }
+  std::int64_t step() const override { return step_; }
+  const std::optional<std::string>& state() const override { return state_; }
+  std::uint64_t rollbacks() const override { return rollbacks_; }
+  std::uint64_t generation() const override { return links_.generation(); }
+
+  Result<RemoteTable*> Table(TableSpec spec) override;
+  Result<RemoteDense*> Dense(DenseSpec spec, std::span<const float> initial) override;
+  Status EndStep(std::string state) override;
+  Status Barrier() override;
+  Status RequestSave(bool full) override;
+  Status Close() override;
+  void Cancel() override { links_.Cancel(); }
+  Result<std::string> StatusOf(int server) override { return TextOf(server, Kind::kStatus); }
+  Result<std::string> MetricsOf(int server) override { return TextOf(server, Kind::kMetrics); }
+
+ private:
+  using Exchanger::Exchange;
+  Status Exchange(const RequestHead& head, bool change, const Build& build, const Take& take,
+                  std::chrono::milliseconds timeout) override;
+  struct Progress {
+    std::vector<bool> answered;
+    std::vector<std::uint64_t> sequences;
+  };
+  /// `*broken`: a connection was lost, or a server left the generation; meet again.
+  Status TryExchange(const RequestHead& head, bool change, const Build& build, const Take& take,
+                     std::chrono::milliseconds timeout, Progress* progress, bool* broken);
+  Status Recover();
+  void TakePosition();
+  Status DeclareAll();
+  Status DeclareNew(const std::function<Status()>& declare);
+  Result<std::string> TextOf(int server, Kind kind);
+  Status NotMine() const {
+    return FailedPreconditionError("this client only looks: it was made with trainer = -1");
+  }
+
+  const ClientOptions options_;
+  Links links_;
+  std::int64_t step_ = 0;
+  std::optional<std::string> state_;
+  Marker next_;
+  std::uint64_t barrier_ = 0;
+  std::uint64_t rollbacks_ = 0;
+  bool started_ = false;  // something was pulled, pushed or ended since the last position
+  std::vector<std::unique_ptr<RemoteTableImpl>> tables_;
+  std::vector<std::unique_ptr<RemoteDenseImpl>> dense_;
+};
+
+void ClientImpl::TakePosition() {
+  const HelloReply& position = links_.position();
+  step_ = position.step;
+  state_ = position.state;
+  next_ = position.next;
+  barrier_ = 0;
+  started_ = false;
+}
+
+Status ClientImpl::DeclareAll() {
+  for (const auto& table : tables_) RETURN_IF_ERROR(table->Declare());
+  for (const auto& dense : dense_) RETURN_IF_ERROR(dense->Declare());
+  return Status::Ok();
+}
+
+Status ClientImpl::Recover() {
+  const std::uint64_t before = links_.generation();
+  RETURN_IF_ERROR(links_.Meet());
+  if (links_.generation() == before) return Status::Ok();
+  TakePosition();
+  ++rollbacks_;
+  // The servers may be lost again meanwhile; then this was not the last time.
+  const Status declared = DeclareAll();
+  if (!declared.ok() && !declared.Is(Code::kAborted)) return declared;
+  return AbortedError(fmt::format("the job went back to step {}", step_));
+}
+
+Status ClientImpl::TryExchange(const RequestHead& head, bool change, const Build& build,
+                               const Take& take, std::chrono::milliseconds timeout,
+                               Progress* progress, bool* broken) {
+  const Links::Timer timer(&links_, timeout);
+  const int servers = links_.servers();
+  std::vector<bool> asked(progress->answered.size(), false);
+  *broken = true;
+  for (int i = 0; i < servers; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (progress->answered[at]) continue;
+    RequestHead own = head;
+    own.generation = links_.generation();
+    if (change) {
+      if (progress->sequences[at] == 0) progress->sequences[at] = links_.NextSequence(i);
+      own.sequence = progress->sequences[at];
+    }
+    std::optional<rpc::Message> message = build(i, own);
+    if (!message) {
+      progress->answered[at] = true;
+      if (change) links_.ReturnSequence(i);
+      continue;
+    }
+    asked[at] = true;
+    if (!links_.Send(i, *std::move(message)).ok()) {
+      // Why it is closed shows when one listens.
+      const Status why = links_.Receive(i).status();
+      if (!Retried(why)) {
+        *broken = false;
+        links_.Drop();
+        return why;
+      }
+      return Status::Ok();
+    }
+  }
+  Status refused;
+  for (int i = 0; i < servers; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (!asked[at]) continue;
+    const auto received = links_.Receive(i);
+    if (!received.ok()) {
+      if (Retried(received.status())) return Status::Ok();
+      *broken = false;
+      links_.Drop();
+      return received.status();
+    }
+    ASSIGN_OR_RETURN(const Reply reply, DecodeReply(received->bytes()));
+    const Status status = ReplyStatus(reply);
+    if (status.Is(Code::kAborted) || status.Is(Code::kUnavailable)) return Status::Ok();
+    progress->answered[at] = true;
+    const Status taken = status.ok() ? take(i, reply.body) : status;
+    if (refused.ok() && !taken.ok()) refused = taken.WithContext("server " + std::to_string(i));
+  }
+  *broken = false;
+  return refused;
+}
+
+Status ClientImpl::Exchange(const RequestHead& head, bool change, const Build& build,
+                            const Take& take, std::chrono::milliseconds timeout) {
+  if (timeout.count() == 0) timeout = options_.request_timeout;
+  if (change || head.kind == Kind::kPull || head.kind == Kind::kEndStep) started_ = true;
+  const auto servers = static_cast<std::size_t>(links_.servers());
+  Progress progress{std::vector<bool>(servers, false), std::vector<std::uint64_t>(servers, 0)};
+  // Attempts are bounded by Meet, which gives up; here only against servers that greet and then
+  // close each connection.
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    bool broken = false;
+    const Status done = TryExchange(head, change, build, take, timeout, &progress, &broken);
+    if (!broken) return done;
+    if (links_.cancelled()) return CancelledError("the wait for the servers was cancelled");
+    links_.Drop();
+    RETURN_IF_ERROR(Recover());
+  }
+  return UnavailableError("the servers take connections and do not answer");
+}
+
+Result<std::string> ClientImpl::TextOf(int server, Kind kind) {
+  if (server < 0 || server >= servers()) {
+    return InvalidArgumentError("there is no server " + std::to_string(server));
+  }
+  std::string text;
+  RETURN_IF_ERROR(Exchange(
+      {.kind = kind}, false,
+      [&](int i, const RequestHead& head) {
+        return i == server ? std::optional(NewRequest(head, "")) : std::nullopt;
+      },
+      [&](int, std::span<const std::byte> body) {
+        text = AsText(body);
+        return Status::Ok();
+      }));
+  return text;
+}
+
+Result<RemoteTable*> ClientImpl::Table(TableSpec spec) {
+  RETURN_IF_ERROR(MakeTableOptions(spec).status());
+  for (const auto& table : tables_) {
+    if (table->spec() == spec) return table.get();
+  }
+  tables_.push_back(std::make_unique<RemoteTableImpl>(this, std::move(spec)));
+  const Status declared = DeclareNew([&] { return tables_.back()->Declare(); });
+  if (!declared.ok()) {
+    if (!declared.Is(Code::kAborted)) tables_.pop_back();
+    return declared;
+  }
+  return tables_.back().get();
+}
+
+Status ClientImpl::DeclareNew(const std::function<Status()>& declare) {
+  Status declared = declare();
+  // A model that is still being built has no step that could have been undone.
+  while (declared.Is(Code::kAborted) && !started_) declared = declare();
+  return declared;
+}
+
+Result<RemoteDense*> ClientImpl::Dense(DenseSpec spec, std::span<const float> initial) {
+  ASSIGN_OR_RETURN(const DenseShape shape, RowsOf(spec.shape));
+  RETURN_IF_ERROR(MakeOptimizer(spec.optimizer).status());
+  if (initial.size() != shape.elements()) {
+    return InvalidArgumentError(fmt::format("dense variable \"{}\" has {} elements, {} were given",
+                                            spec.name, shape.elements(), initial.size()));
+  }
+  for (const auto& dense : dense_) {
+    if (dense->spec() == spec) return dense.get();
+  }
+  dense_.push_back(std::make_unique<RemoteDenseImpl>(this, std::move(spec), shape, initial));
+  const Status declared = DeclareNew([&] { return dense_.back()->Declare(); });
+  if (!declared.ok()) {
+    if (!declared.Is(Code::kAborted)) dense_.pop_back();
+    return declared;
+  }
+  return dense_.back().get();
+}
+
+Status ClientImpl::EndStep(std::string state) {
+  if (options_.trainer < 0) return NotMine();
+  EndStepRequest request{.step = step_, .cut = next_, .has_state = false, .state = {}};
+  std::string plain = Encode(request);
+  request.has_state = true;
+  request.state = std::move(state);
+  const std::string with_state = Encode(request);
+  EndStepReply lead;
+  // It waits for the other trainers, who may be being restarted.
+  RETURN_IF_ERROR(Exchange(
+      {.kind = Kind::kEndStep}, false,
+      [&](int i, const RequestHead& head) {
+        return std::optional(NewRequest(head, i == 0 ? with_state : plain));
+      },
+      [&](int i, std::span<const std::byte> body) -> Status {
+        ASSIGN_OR_RETURN(const EndStepReply reply, DecodeEndStepReply(body));
+        if (i == 0) lead = reply;
+        return Status::Ok();
+      },
+      options_.reconnect_timeout));
+  step_ = request.step + 1;
+  next_ = lead.next;
+  state_ = std::move(request.state);
+  return Status::Ok();
+}
+
+Status ClientImpl::Barrier() {
+  if (options_.trainer < 0) return NotMine();
+  const std::uint64_t number = ++barrier_;
+  return Exchange(
+      {.kind = Kind::kBarrier}, false,
+      [&](int i, const RequestHead& head) {
+        return i == 0 ? std::optional(NewRequest(head, EncodeNumber(number))) : std::nullopt;
+      },
+      [](int, std::span<const std::byte>) { return Status::Ok(); }, options_.reconnect_timeout);
+}
+
+Status ClientImpl::RequestSave(bool full) {
+  const std::uint16_t flags = full ? kFullSave : 0;
+  return Exchange(
+      {.kind = Kind::kSave, .flags = flags}, false,
+      [&](int i, const RequestHead& head) {
+        return i == 0 ? std::optional(NewRequest(head, "")) : std::nullopt;
+      },
+      [](int, std::span<const std::byte>) { return Status::Ok(); });
+}
+
+Status ClientImpl::Close() {
+  if (options_.trainer < 0) return Status::Ok();
+  return Exchange(
+      {.kind = Kind::kLeave}, false,
+      [&](int, const RequestHead& head) { return std::optional(NewRequest(head, "")); },
+      [](int, std::span<const std::byte>) { return Status::Ok(); });
+}
+
+}  // namespace
+
+Result<ClientOptions> ClientOptions::FromEnvironment() {
+  const Variables variable = ProcessVariables();
+  ClientOptions options;
+  const auto servers = variable("CAIRN_PS_SERVERS");
+  if (!servers) {
+    return InvalidArgumentError(
+        "CAIRN_PS_SERVERS is not set: start the trainer with `cairn ps run`, or name the servers");
+  }
+  for (std::size_t at = 0; at <= servers->size();) {
+    const std::size_t comma = std::min(servers->find(',', at), servers->size());
+    if (comma > at) options.servers.push_back(servers->substr(at, comma - at));
+    at = comma + 1;
+  }
+  const auto number = [&](const char* name, int* out) -> Status {
+    const auto text = variable(name);
+    if (!text) return Status::Ok();
+    ASSIGN_OR_RETURN(const std::uint64_t value, ParseByteCount(*text));
+    *out = static_cast<int>(value);
+    return Status::Ok();
+  };
+  RETURN_IF_ERROR(number("CAIRN_TRAINER_ID", &options.trainer));
+  RETURN_IF_ERROR(number("CAIRN_NUM_TRAINERS", &options.trainers));
+  if (const auto directory = variable("CAIRN_CHECKPOINT_DIR")) options.directory = *directory;
+  if (const auto token = variable("CAIRN_PS_TOKEN")) options.security.token = *token;
+  if (const auto ca = variable("CAIRN_PS_CA")) options.security.ca = *ca;
+  return options;
+}
+
+Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
+  auto client = std::make_unique<ClientImpl>(std::move(options));
+  RETURN_IF_ERROR(client->Open());
+  return std::unique_ptr<Client>(std::move(client));
+}
+
+}  // namespace cairn::ps

@@ -1,0 +1,476 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include <cairn/ps.h>
+
+#include "format/json.h"
+#include "paramserver/dropping_proxy.h"
+#include "paramserver/observer.h"
+#include "paramserver/test_job.h"
+
+// Whole jobs in one process: servers and trainers as in real life, over real connections. What
+// kill -9 does to them is in tests/cluster.
+
+namespace cairn::ps {
+namespace {
+
+using Learned = std::map<std::string, std::vector<float>>;
+
+class JobTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = testing::TempDir() + "cairn_ps_" + info->name() + "_" + std::to_string(getpid());
+    std::filesystem::remove_all(directory_);
+  }
+  void TearDown() override {
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+
+  ServerOptions Options(int index, int servers) const {
+    ServerOptions options;
+    options.directory = directory_;
+    options.index = index;
+    options.servers = servers;
+    options.trainers = trainers_;
+    options.mode = mode_;
+    options.full_secs.reset();
+    options.full_steps = full_steps_;
+    options.incremental_steps = incremental_steps_;
+    options.load = load_;
+    return options;
+  }
+  void StartServer(int index, int servers) {
+    auto server = Server::Start(Options(index, servers));
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    if (servers_.size() <= static_cast<std::size_t>(index)) {
+      servers_.resize(static_cast<std::size_t>(index) + 1);
+    }
+    servers_[static_cast<std::size_t>(index)] = std::move(server).value();
+  }
+  void StartServers(int servers) {
+    for (int i = 0; i < servers; ++i) StartServer(i, servers);
+  }
+  /// As a kill does: nothing more is saved.
+  void Lose(int index) { servers_[static_cast<std::size_t>(index)].reset(); }
+
+  Result<std::unique_ptr<Client>> Connect(int trainer) const {
+    ClientOptions options;
+    options.directory = directory_;
+    options.num_servers = static_cast<int>(servers_.size());
+    options.trainer = trainer;
+    options.trainers = trainers_;
+    options.reconnect_timeout = std::chrono::seconds(30);
+    return Client::Connect(options);
+  }
+  /// All trainers, to that many steps; what was learned then.
+  Learned Train(std::int64_t steps, const std::function<void(std::int64_t)>& before = {}) {
+    Learned learned;
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < trainers_; ++i) {
+        threads.emplace_back([&, i] {
+          auto client = Connect(i);
+          ASSERT_TRUE(client.ok()) << client.status().ToString();
+          TestModel model;
+          ASSERT_TRUE(model.Declare(client->get()).ok());
+          const Status trained =
+              model.TrainTo(steps, i == 0 ? before : std::function<void(std::int64_t)>());
+          ASSERT_TRUE(trained.ok()) << trained.ToString();
+          rollbacks_ += (*client)->rollbacks();
+          if (i == 0) {
+            auto all = model.Learned();
+            ASSERT_TRUE(all.ok()) << all.status().ToString();
+            learned = *std::move(all);
+          }
+          ASSERT_TRUE((*client)->Barrier().ok());
+          ASSERT_TRUE((*client)->Close().ok());
+        });
+      }
+    }
+    return learned;
+  }
+  /// Until nothing is being saved any more; the trainers are gone.
+  void AwaitSaves() {
+    for (int i = 0; i < static_cast<int>(servers_.size()); ++i) {
+      while (*StatusOf(i).Find("saving") == Value(true)) std::this_thread::yield();
+    }
+  }
+  Value StatusOf(int server) {
+    return DecodeJson(servers_[static_cast<std::size_t>(server)]->StatusText()).value();
+  }
+
+  std::string directory_;
+  std::string load_;
+  int trainers_ = 2;
+  Mode mode_ = Mode::kSync;
+  std::optional<std::int64_t> full_steps_ = 10;
+  std::optional<std::int64_t> incremental_steps_ = 3;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::atomic<std::uint64_t> rollbacks_{0};
+};
+
+TEST_F(JobTest, IsBitReproducibleInSyncModeWhateverTheNumberOfServers) {
+  StartServers(1);
+  const Learned one = Train(12);
+  ASSERT_GT(one.size(), 300u);
+  servers_.clear();
+  for (const int servers : {2, 3}) {
+    std::filesystem::remove_all(directory_);
+    StartServers(servers);
+    EXPECT_TRUE(Train(12) == one) << servers << " servers";
+    servers_.clear();
+  }
+}
+
+TEST_F(JobTest, GoesOnExactlyWhereTheLastCheckpointWasWhenAServerIsLost) {
+  StartServers(2);
+  const Learned undisturbed = Train(20);
+  servers_.clear();
+  std::filesystem::remove_all(directory_);
+  for (const int victim : {0, 1}) {
+    StartServers(2);
+    bool lost = false;
+    const Learned disturbed = Train(20, [&](std::int64_t step) {
+      if (step != 14 || lost) return;
+      lost = true;
+      Lose(victim);
+      StartServer(victim, 2);
+    });
+    EXPECT_TRUE(disturbed == undisturbed) << "server " << victim;
+    EXPECT_EQ(rollbacks_, 2u);  // both trainers
+    rollbacks_ = 0;
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+}
+
+TEST_F(JobTest, GoesOnWithAnotherNumberOfServers) {
+  StartServers(2);
+  const Learned undisturbed = Train(20);
+  servers_.clear();
+  std::filesystem::remove_all(directory_);
+  StartServers(3);
+  (void)Train(15);
+  servers_.clear();
+  StartServers(1);
+  EXPECT_TRUE(Train(20) == undisturbed);
+  EXPECT_GE(StatusOf(0).Find("restored_step")->AsInt(), 1);
+}
+
+TEST_F(JobTest, GoesBackWhenATrainerIsStartedAgain) {
+  StartServers(2);
+  const Learned undisturbed = Train(20);
+  servers_.clear();
+  std::filesystem::remove_all(directory_);
+  StartServers(2);
+  // Trainer 1 vanishes without a word at step 12 and is started again.
+  Learned learned;
+  {
+    std::jthread other([&] {
+      {
+        auto client = Connect(1);
+        ASSERT_TRUE(client.ok());
+        TestModel model;
+        ASSERT_TRUE(model.Declare(client->get()).ok());
+        ASSERT_TRUE(model.TrainTo(12).ok());
+        ASSERT_TRUE(model.Step(12).ok());
+      }
+      auto client = Connect(1);
+      ASSERT_TRUE(client.ok()) << client.status().ToString();
+      EXPECT_GT((*client)->step(), 0);
+      EXPECT_LE((*client)->step(), 12);
+      TestModel model;
+      ASSERT_TRUE(model.Declare(client->get()).ok());
+      const Status trained = model.TrainTo(20);
+      ASSERT_TRUE(trained.ok()) << trained.ToString();
+      ASSERT_TRUE((*client)->Barrier().ok());
+    });
+    auto client = Connect(0);
+    ASSERT_TRUE(client.ok());
+    TestModel model;
+    ASSERT_TRUE(model.Declare(client->get()).ok());
+    const Status trained = model.TrainTo(20);
+    ASSERT_TRUE(trained.ok()) << trained.ToString();
+    EXPECT_EQ((*client)->rollbacks(), 1u);
+    learned = model.Learned().value();
+    ASSERT_TRUE((*client)->Barrier().ok());
+  }
+  EXPECT_TRUE(learned == undisturbed);
+}
+
+TEST_F(JobTest, ASaveRightAfterTheLastPushHasEveryRow) {
+  full_steps_.reset();
+  incremental_steps_.reset();
+  trainers_ = 1;
+  StartServers(2);
+  auto client = Connect(0);
+  ASSERT_TRUE(client.ok());
+  TestModel model;
+  ASSERT_TRUE(model.Declare(client->get()).ok());
+  ASSERT_TRUE(model.TrainTo(3).ok());
+  const Learned learned = model.Learned().value();
+  ASSERT_TRUE((*client)->Close().ok());
+  for (const auto& server : servers_) {
+    auto observer = Observer::Connect("127.0.0.1:" + std::to_string(server->port()), {},
+                                      std::chrono::seconds(5));
+    ASSERT_TRUE(observer.ok());
+    const Status cut = observer->Cut(1, {.number = 1, .step = 3, .full = true});
+    ASSERT_TRUE(cut.ok()) << cut.ToString();
+  }
+  while (StatusOf(0).Find("saves")->AsInt() == 0) std::this_thread::yield();
+  servers_.clear();
+  StartServers(2);
+  auto again = Connect(0);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ((*again)->step(), 3);
+  EXPECT_EQ((*again)->state(), "at 3");
+  TestModel restored;
+  ASSERT_TRUE(restored.Declare(again->get()).ok());
+  EXPECT_TRUE(restored.Learned().value() == learned);
+}
+
+TEST_F(JobTest, BeginsWithTheParametersOfAnEarlierJob) {
+  trainers_ = 1;
+  full_steps_ = 5;
+  incremental_steps_.reset();
+  StartServers(2);
+  const Learned learned = Train(5);
+  while (StatusOf(0).Find("saves")->AsInt() == 0) std::this_thread::yield();
+  servers_.clear();
+  const std::string earlier = directory_;
+  load_ = earlier + "/checkpoint_000005";
+  directory_ += "_next";
+  std::filesystem::remove_all(directory_);
+  StartServers(3);
+  auto client = Connect(0);
+  ASSERT_TRUE(client.ok()) << client.status().ToString();
+  EXPECT_EQ((*client)->step(), 0);
+  TestModel model;
+  ASSERT_TRUE(model.Declare(client->get()).ok());
+  EXPECT_TRUE(model.Learned().value() == learned);
+  std::filesystem::remove_all(earlier);
+}
+
+TEST_F(JobTest, AsyncPushesAreAppliedAtOnceAndCheckpointsAreWhole) {
+  mode_ = Mode::kAsync;
+  StartServers(2);
+  (void)Train(30);
+  AwaitSaves();
+  EXPECT_GT(StatusOf(0).Find("saves")->AsInt(), 0);
+  EXPECT_EQ(StatusOf(0).Find("failed_saves")->AsInt(), 0);
+  servers_.clear();
+  const auto report = Verify(directory_, true);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(report->ok());
+  StartServers(2);
+  auto client = Connect(1);
+  ASSERT_TRUE(client.ok());
+  EXPECT_GT((*client)->step(), 0);
+  EXPECT_EQ((*client)->state(), "at " + std::to_string((*client)->step()));
+}
+
+TEST_F(JobTest, RefusesWhatDoesNotFitAndLives) {
+  trainers_ = 1;
+  StartServers(2);
+  auto client = Connect(0);
+  ASSERT_TRUE(client.ok());
+  TestModel model;
+  ASSERT_TRUE(model.Declare(client->get()).ok());
+  TableSpec other = model.users()->spec();
+  other.dim = 9;
+  EXPECT_EQ((*client)->Table(other).status().reason(), Reason::kMismatch);
+  other = model.users()->spec();
+  other.optimizer.settings["learning_rate"] = 0.2;
+  EXPECT_EQ((*client)->Table(other).status().reason(), Reason::kMismatch);
+  EXPECT_EQ((*client)->Table({.name = "x", .dim = 0}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ((*client)->Table({.name = "x", .dim = 4, .optimizer = {"lamb", {}}}).status().code(),
+            Code::kInvalidArgument);
+  std::vector<float> rows(3);
+  EXPECT_EQ(model.users()->Lookup(std::vector<std::int64_t>{1}, rows).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(model.dense()->Push(rows).code(), Code::kInvalidArgument);
+  // Another number of trainers; another server under that number.
+  ClientOptions wrong;
+  wrong.directory = directory_;
+  wrong.num_servers = 2;
+  wrong.trainers = 3;
+  wrong.reconnect_timeout = std::chrono::seconds(1);
+  EXPECT_EQ(Client::Connect(wrong).status().code(), Code::kFailedPrecondition);
+  wrong.trainers = 1;
+  wrong.num_servers = 1;
+  EXPECT_EQ(Client::Connect(wrong).status().code(), Code::kFailedPrecondition);
+  const Status trained = model.TrainTo(2);
+  EXPECT_TRUE(trained.ok()) << trained.ToString();
+}
+
+TEST_F(JobTest, MalformedFramesAreRefusedAndTheServerLives) {
+  trainers_ = 1;
+  StartServers(1);
+  auto client = Connect(0);
+  ASSERT_TRUE(client.ok());
+  TestModel model;
+  ASSERT_TRUE(model.Declare(client->get()).ok());
+  rpc::ConnectOptions to;
+  to.address = "127.0.0.1:" + std::to_string(servers_[0]->port());
+  std::uint64_t random = 1;
+  for (int i = 0; i < 300; ++i) {
+    auto stream = rpc::ClientStream::Open(to);
+    ASSERT_TRUE(stream.ok());
+    // Every kind, with the right generation, and bytes that mean nothing.
+    random = Mix(random);
+    rpc::Message message = NewRequest({.kind = static_cast<Kind>(1 + i % kLastKind),
+                                       .flags = static_cast<std::uint16_t>(random),
+                                       .id = static_cast<std::uint32_t>(i % 3),
+                                       .generation = i % 2 == 0 ? 1U : random,
+                                       .sequence = i % 5 == 0 ? 1 : random},
+                                      random % 97);
+    for (std::byte& byte : Body(&message)) byte = static_cast<std::byte>(random = Mix(random));
+    if (message.bytes()[1] == static_cast<std::byte>(Kind::kRollBack)) continue;
+    if (i % 7 == 0) message.bytes()[0] = static_cast<std::byte>(random);
+    ASSERT_TRUE((*stream)->Send(std::move(message)).ok());
+    (void)(*stream)->Receive();
+  }
+  const Status trained = model.TrainTo(2);
+  EXPECT_TRUE(trained.ok()) << trained.ToString();
+}
+
+/// Weights that count the pushes of each key: one more or one less shows.
+void ExpectEveryPushOnce(Client* client, const std::function<void()>& calm) {
+  RemoteTable* table = client
+                           ->Table({.name = "counts",
+                                    .dim = 2,
+                                    .optimizer = {"sgd", {{"learning_rate", 1}}},
+                                    .initializer = {"constant", 0, 0}})
+                           .value();
+  std::vector<std::int64_t> ids(200);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i);
+  const std::vector<float> ones(ids.size() * 2, 1);
+  constexpr int kSteps = 60;
+  for (int step = 0; step < kSteps; ++step) {
+    const Status pushed = table->ApplyGradients(ids, ones);
+    ASSERT_TRUE(pushed.ok()) << pushed.ToString();
+    const Status ended = client->EndStep(std::to_string(step));
+    ASSERT_TRUE(ended.ok()) << ended.ToString();
+  }
+  calm();
+  std::vector<float> rows(ids.size() * 2);
+  ASSERT_TRUE(table->Lookup(ids, rows).ok());
+  for (const float weight : rows) ASSERT_EQ(weight, -kSteps);
+  EXPECT_EQ(client->rollbacks(), 0u);
+}
+
+TEST_F(JobTest, PushesAreAppliedOnceOverConnectionsThatBreak) {
+  trainers_ = 1;
+  full_steps_.reset();
+  incremental_steps_.reset();
+  for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+    mode_ = mode;
+    StartServers(2);
+    DroppingProxy first(servers_[0]->port(), 40'000, 1);
+    DroppingProxy second(servers_[1]->port(), 25'000, 2);
+    ClientOptions options;
+    options.servers = {"127.0.0.1:" + std::to_string(first.port()),
+                       "127.0.0.1:" + std::to_string(second.port())};
+    options.reconnect_timeout = std::chrono::seconds(20);
+    auto client = Client::Connect(options);
+    ASSERT_TRUE(client.ok()) << client.status().ToString();
+    ExpectEveryPushOnce(client->get(), [&] {
+      first.Calm();
+      second.Calm();
+    });
+    EXPECT_GT(first.drops() + second.drops(), 5);
+    client->reset();
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+}
+
+TEST_F(JobTest, AShardFileThatIsMissingCutOrDamagedIsNeverSilence) {
+  trainers_ = 1;
+  full_steps_ = 4;
+  incremental_steps_.reset();
+  StartServers(2);
+  for (const int steps : {5, 12}) {
+    (void)Train(steps);
+    AwaitSaves();
+  }
+  servers_.clear();
+  const auto list = [&] {
+    auto manager = CheckpointManager::Open({.directory = directory_, .read_only = true}).value();
+    return manager->List().value();
+  };
+  const std::vector<CheckpointInfo> before = list();
+  ASSERT_GE(before.size(), 2u);
+  const std::string victim = before.back().path + "/__lookup_table__/ps_1.safetensors";
+  // A bit of a row: the newest checkpoint is passed over by all, not only by who found it.
+  {
+    std::fstream file(victim, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-5, std::ios::end);
+    const char byte = static_cast<char>(file.peek() ^ 1);
+    file.seekp(-5, std::ios::end);
+    file.put(byte);
+  }
+  StartServers(2);
+  {
+    auto client = Connect(0);
+    ASSERT_TRUE(client.ok()) << client.status().ToString();
+    EXPECT_EQ((*client)->step(), before[before.size() - 2].step);
+  }
+  servers_.clear();
+  std::filesystem::resize_file(victim, std::filesystem::file_size(victim) / 2);
+  StartServers(2);
+  EXPECT_EQ(Connect(0).value()->step(), before[before.size() - 2].step);
+  servers_.clear();
+  // No whole one is left: an error, not a fresh start.
+  for (const CheckpointInfo& info : before) {
+    std::filesystem::remove(info.path + "/__lookup_table__/ps_1.safetensors");
+  }
+  StartServers(2);
+  Status ended = servers_[0]->Wait();
+  if (ended.ok()) ended = servers_[1]->Wait();
+  EXPECT_EQ(ended.code(), Code::kCorruption) << ended.ToString();
+}
+
+TEST_F(JobTest, TellsItsStateAndMetrics) {
+  trainers_ = 1;
+  StartServers(2);
+  auto client = Connect(0);
+  ASSERT_TRUE(client.ok());
+  TestModel model;
+  ASSERT_TRUE(model.Declare(client->get()).ok());
+  ASSERT_TRUE(model.TrainTo(2).ok());
+  const auto text = (*client)->StatusOf(1);
+  ASSERT_TRUE(text.ok());
+  const Value status = DecodeJson(*text).value();
+  EXPECT_EQ(*status.Find("state"), Value("serving"));
+  EXPECT_EQ(status.Find("step")->AsInt(), 2);
+  EXPECT_EQ(status.Find("tables")->if_list()->size(), 2u);
+  const auto metrics = (*client)->MetricsOf(0);
+  ASSERT_TRUE(metrics.ok());
+  EXPECT_NE(metrics->find("cairn_ps_step 2\n"), metrics->npos) << *metrics;
+  EXPECT_NE(metrics->find("cairn_ps_table_rows{table=\"users\"}"), metrics->npos) << *metrics;
+}
+
+TEST_F(JobTest, AWrongTokenIsRefused) {
+  trainers_ = 1;
+  ServerOptions options = Options(0, 1);
+  options.security.token = "secret";
+  auto server = Server::Start(options);
+  ASSERT_TRUE(server.ok());
+  ClientOptions client;
+  client.servers = {"127.0.0.1:" + std::to_string((*server)->port())};
+  client.reconnect_timeout = std::chrono::seconds(20);
+  EXPECT_EQ(Client::Connect(client).status().code(), Code::kPermissionDenied);
+  client.security.token = "secret";
+  const auto connected = Client::Connect(client);
+  EXPECT_TRUE(connected.ok()) << connected.status().ToString();
+}
+
+}  // namespace
+}  // namespace cairn::ps

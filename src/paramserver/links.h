@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cairn/ps.h>
+#include <cairn/status.h>
+
+#include "base/thread_annotations.h"
+#include "paramserver/payload.h"
+#include "rpc/client_stream.h"
+#include "storage/store.h"
+
+namespace cairn::ps {
+
+/// A trainer's connections to all servers, which are in one generation. One thread at a time, but
+/// Cancel. After a failure: Drop, then Meet.
+class Links {
+ public:
+  explicit Links(const ClientOptions* options) : options_(options) {}
+  ~Links();
+
+  /// Reads the options; connects to nobody yet.
+  Status Open();
+  /// Connects to all servers, again and again with growing pauses, until all greet from the same
+  /// generation. Unavailable, naming who is missing, after reconnect_timeout; other codes when a
+  /// server refuses for good (a wrong token, another job).
+  Status Meet();
+  /// Closes all connections: what was sent and not answered is sent again after Meet.
+  void Drop();
+
+  int servers() const { return static_cast<int>(links_.size()); }
+  std::uint64_t generation() const { return generation_; }
+  /// Of this trainer, as the lead said at the last meeting.
+  const HelloReply& position() const { return position_; }
+
+  Status Send(int server, rpc::Message message);
+  Result<rpc::Received> Receive(int server);
+  /// Of changes; the first of a generation is 1.
+  std::uint64_t NextSequence(int server) { return ++At(server).sequence; }
+  /// The number was not used.
+  void ReturnSequence(int server) { --At(server).sequence; }
+
+  void Cancel() EXCLUDES(mu_);
+  bool cancelled() const { return cancelled_; }
+
+  /// While one lives, what waits for an answer longer than that is cut off.
+  class [[nodiscard]] Timer {
+   public:
+    Timer(Links* links, std::chrono::milliseconds timeout);
+    ~Timer();
+    Timer(const Timer&) = delete;
+    Timer& operator=(const Timer&) = delete;
+
+   private:
+    Links* const links_;
+  };
+
+ private:
+  struct Link {
+    std::string address;
+    std::unique_ptr<rpc::ClientStream> stream;  // replaced under mu_
+    std::uint64_t sequence = 0;
+  };
+  Link& At(int server) { return links_[static_cast<std::size_t>(server)]; }
+  Status Greet(int server, HelloReply* reply, std::uint64_t* generation);
+  Result<std::string> AddressOf(int server);
+  void Watch(const std::stop_token& stop) EXCLUDES(mu_);
+  bool Interrupted() const { return cancelled_ || (options_->cancelled && options_->cancelled()); }
+
+  const ClientOptions* const options_;
+  std::shared_ptr<Store> store_;  // where servers are registered; shared: as OpenStore gives it
+  std::string incarnation_;
+  std::vector<Link> links_;
+  std::uint64_t generation_ = 0;
+  HelloReply position_;
+  std::atomic<bool> cancelled_{false};
+
+  Mutex mu_;  // of the streams, against Cancel and the watch
+  CondVar changed_;
+  std::optional<std::chrono::steady_clock::time_point> until_ GUARDED_BY(mu_);
+
+  std::jthread watch_;
+};
+
+}  // namespace cairn::ps

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <cairn/ps.h>
+#include <cairn/status.h>
+
+#include "paramserver/exchanger.h"
+#include "paramserver/payload.h"
+
+namespace cairn::ps {
+
+/// A table as a trainer sees it: batches are split by server and put together again.
+class RemoteTableImpl final : public RemoteTable {
+ public:
+  RemoteTableImpl(Exchanger* client, TableSpec spec) : client_(client), spec_(std::move(spec)) {}
+
+  const TableSpec& spec() const override { return spec_; }
+  Status Lookup(std::span<const std::int64_t> ids, std::span<float> out, Missing missing) override;
+  Status ApplyGradients(std::span<const std::int64_t> ids,
+                        std::span<const float> gradients) override {
+    return SendRows(Kind::kPush, ids, gradients);
+  }
+  Status Assign(std::span<const std::int64_t> ids, std::span<const float> values) override {
+    return SendRows(Kind::kAssign, ids, values);
+  }
+  Result<std::uint64_t> Erase(std::span<const std::int64_t> ids) override;
+  Result<std::uint64_t> Size() override;
+  Result<TableContent> Content() override;
+
+  Status Declare();
+
+ private:
+  /// A batch's keys by server: which of its positions go where.
+  struct Split {
+    std::vector<std::vector<std::uint32_t>> positions;
+  };
+  Result<Split> SplitKeys(std::span<const std::int64_t> ids) const;
+  Status SendRows(Kind kind, std::span<const std::int64_t> ids, std::span<const float> rows);
+  rpc::Message KeysMessage(const RequestHead& head, std::span<const std::int64_t> ids,
+                           std::span<const std::uint32_t> positions) const;
+
+  Exchanger* const client_;
+  const TableSpec spec_;
+  std::vector<std::uint32_t> ids_;  // on each server
+};
+
+}  // namespace cairn::ps

@@ -1,0 +1,394 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include <cairn/ps.h>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/thread_annotations.h"
+#include "format/json.h"
+#include "paramserver/answer.h"
+#include "paramserver/holdings.h"
+#include "paramserver/leaving_clock.h"
+#include "paramserver/observer.h"
+#include "paramserver/registry.h"
+#include "rpc/stream_server.h"
+#include "storage/open_store.h"
+
+// The life of a server: generation after generation.
+//
+//  1. It listens and registers its address in the repository.
+//  2. A fresh process tells its peers to leave the generation they are in: whichever that is, this
+//     process is not part of it, so a server of the job was lost.
+//  3. It opens the next generation with them (through the repository: PROTOCOL.md, "Opening for
+//     writing"), restores the checkpoint that all of them chose, and serves.
+//  4. It leaves when a peer says so, when a trainer was lost in the middle of a step, or when it
+//     cannot go on; it tells the others which generation it left, and goes to 3. Who has moved on
+//     already is not disturbed: the number says so.
+//
+// A peer that was not reached in 2 or 4 (stopped, a network that was away) goes on serving a
+// generation that nobody else is in. Whoever waits in 3 keeps looking for such peers and tells
+// them.
+
+namespace cairn::ps {
+namespace {
+
+constexpr std::chrono::milliseconds kPeerTimeout{500};
+constexpr std::chrono::milliseconds kLook{300};
+// A peer seen serving so often in a row, while this server is still on its way, is left behind; it
+// is not just a moment ahead.
+constexpr int kLooksUntilLeftBehind = 4;
+constexpr int kMaxFailures = 6;
+constexpr std::chrono::milliseconds kFirstPause{50};
+
+class ServerImpl final : public Server {
+ public:
+  explicit ServerImpl(ServerOptions options) : options_(std::move(options)) {}
+  ~ServerImpl() override { Stop(); }
+
+  Status Open();
+
+  int port() const override { return streams_->port(); }
+  Status Wait() override EXCLUDES(mu_);
+  void Stop() override EXCLUDES(mu_);
+  bool serving() const override EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    return holdings_ != nullptr;
+  }
+  std::string StatusText() const override EXCLUDES(mu_);
+  std::string MetricsText() const override EXCLUDES(mu_);
+
+ private:
+  enum class Phase : std::uint8_t { kOpening, kRestoring, kServing, kStopped };
+
+  void Serve(rpc::ServerStream* stream) EXCLUDES(mu_);
+  rpc::Message AnswerOne(const Request& request, Peer* peer) EXCLUDES(mu_);
+  std::shared_ptr<Holdings> Current() const EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    return holdings_;
+  }
+  /// `generation` 0: whichever it is.
+  void AskToLeave(std::uint64_t generation, std::string_view why) EXCLUDES(mu_);
+  void Live(const std::stop_token& stop) EXCLUDES(mu_);
+  /// OK: it was left. Otherwise it could not be opened.
+  Status LiveOne() EXCLUDES(mu_);
+  void TellPeersToLeave(std::uint64_t generation);
+  void LookForPeersLeftBehind(const std::stop_token& stop) EXCLUDES(mu_);
+
+  const ServerOptions options_;
+  std::shared_ptr<Store> store_;  // shared: as OpenStore gives it
+  std::string process_;
+  std::unique_ptr<rpc::StreamServer> streams_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  Phase phase_ GUARDED_BY(mu_) = Phase::kOpening;
+  std::shared_ptr<LeavingClock> clock_ GUARDED_BY(mu_);  // of the generation; shared with it
+  std::shared_ptr<Holdings> holdings_ GUARDED_BY(mu_);   // shared: requests under way hold it too
+  bool leave_ GUARDED_BY(mu_) = false;
+  bool gone_ GUARDED_BY(mu_) = false;  // the holdings of the last generation are
+  bool stopping_ GUARDED_BY(mu_) = false;
+  Status failure_ GUARDED_BY(mu_);
+  std::uint64_t generations_ GUARDED_BY(mu_) = 0;
+
+  std::jthread life_;
+  std::jthread look_;
+};
+
+Status ServerImpl::Open() {
+  RETURN_IF_ERROR(options_.Validate());
+  OpenStoreOptions open;
+  open.create = true;
+  ASSIGN_OR_RETURN(store_, OpenStore(options_.directory, open));
+  process_ = IdSource::System()->NewUuid();
+  rpc::StreamServerOptions listen;
+  listen.listen = options_.listen;
+  listen.security = ToRpc(options_.security);
+  listen.max_message_bytes = options_.max_message_bytes;
+  ASSIGN_OR_RETURN(streams_, rpc::StreamServer::Start(
+                                 listen, [this](rpc::ServerStream* stream) { Serve(stream); }));
+  std::string address = options_.address;
+  if (address.empty()) {
+    address = options_.listen.substr(0, options_.listen.rfind(':')) + ":" +
+              std::to_string(streams_->port());
+  }
+  RETURN_IF_ERROR(RegisterServer(store_.get(), options_.index, {address, process_}));
+  life_ = std::jthread([this](const std::stop_token& stop) { Live(stop); });
+  if (options_.servers > 1) {
+    look_ = std::jthread([this](const std::stop_token& stop) { LookForPeersLeftBehind(stop); });
+  }
+  return Status::Ok();
+}
+
+void ServerImpl::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    if (clock_ != nullptr) clock_->Leave();
+    if (holdings_ != nullptr) holdings_->Leave();
+    changed_.NotifyAll();
+  }
+  if (streams_ != nullptr) streams_->Stop();
+  look_ = {};  // joins
+  life_ = {};
+}
+
+Status ServerImpl::Wait() {
+  MutexLock lock(&mu_);
+  while (phase_ != Phase::kStopped) changed_.Wait(&mu_);
+  return failure_;
+}
+
+void ServerImpl::Serve(rpc::ServerStream* stream) {
+  Peer peer;
+  for (;;) {
+    auto received = stream->Receive();
+    if (!received.ok()) return;
+    auto request = DecodeRequest(received->bytes());
+    if (!request.ok()) {
+      // Nothing that follows can be trusted to begin where a message begins.
+      LogWarning(fmt::format("ps_{}: {}: {}", options_.index, stream->peer(),
+                             request.status().ToString()));
+      stream->Send(Refuse({}, 0, request.status())).IgnoreError("the stream ends anyway");
+      return;
+    }
+    if (!stream->Send(AnswerOne(*request, &peer)).ok()) return;
+  }
+}
+
+rpc::Message ServerImpl::AnswerOne(const Request& request, Peer* peer) {
+  const ReplyHead head{.kind = request.head.kind, .sequence = request.head.sequence};
+  switch (request.head.kind) {
+    case Kind::kStatus:
+      return NewReply(head, StatusText());
+    case Kind::kMetrics:
+      return NewReply(head, MetricsText());
+    case Kind::kRollBack:
+      AskToLeave(request.head.generation, "another server said so");
+      return NewReply(head, "");
+    default:
+      break;
+  }
+  const std::shared_ptr<Holdings> holdings = Current();
+  if (holdings == nullptr) {
+    return Refuse(request.head, 0,
+                  UnavailableError(fmt::format("ps_{} is not ready yet", options_.index)));
+  }
+  bool lost = false;
+  rpc::Message reply = Answer(holdings.get(), request, peer, &lost);
+  if (lost) AskToLeave(holdings->generation(), "a trainer was lost");
+  if (request.head.kind == Kind::kEndStep || request.head.kind == Kind::kCut) {
+    if (const Status broken = holdings->Broken(); !broken.ok()) {
+      AskToLeave(holdings->generation(), broken.ToString());
+    }
+  }
+  return reply;
+}
+
+void ServerImpl::AskToLeave(std::uint64_t generation, std::string_view why) {
+  MutexLock lock(&mu_);
+  if (holdings_ == nullptr) return;  // on its way already
+  if (generation != 0 && holdings_->generation() != generation) return;
+  if (leave_) return;
+  LogInfo(
+      fmt::format("ps_{} leaves generation {}: {}", options_.index, holdings_->generation(), why));
+  leave_ = true;
+  holdings_->Leave();
+  changed_.NotifyAll();
+}
+
+void ServerImpl::TellPeersToLeave(std::uint64_t generation) {
+  for (int i = 0; i < options_.servers; ++i) {
+    if (i == options_.index) continue;
+    const auto peer = FindServer(store_.get(), i);
+    if (!peer.ok()) continue;  // never started
+    auto observer = Observer::Connect(peer->address, options_.security, kPeerTimeout);
+    if (!observer.ok()) continue;  // dead: the next one begins as we do
+    observer->RollBack(generation).IgnoreError("LookForPeersLeftBehind finds it");
+  }
+}
+
+void ServerImpl::LookForPeersLeftBehind(const std::stop_token& stop) {
+  struct Seen {
+    std::uint64_t generation = 0;
+    int times = 0;
+  };
+  std::vector<Seen> seen(static_cast<std::size_t>(options_.servers));
+  while (!stop.stop_requested()) {
+    {
+      MutexLock lock(&mu_);
+      if (stopping_) return;
+      changed_.WaitFor(&mu_, kLook);
+      if (stopping_) return;
+      if (phase_ != Phase::kOpening) {
+        for (Seen& each : seen) each = {};
+        continue;
+      }
+    }
+    for (int i = 0; i < options_.servers; ++i) {
+      if (i == options_.index) continue;
+      Seen& last = seen[static_cast<std::size_t>(i)];
+      const auto peer = FindServer(store_.get(), i);
+      if (!peer.ok()) continue;
+      auto observer = Observer::Connect(peer->address, options_.security, kPeerTimeout);
+      if (!observer.ok()) continue;
+      const auto state = observer->Status();
+      if (!state.ok() || !state->serving) {
+        last = {};
+        continue;
+      }
+      last.times = last.generation == state->generation ? last.times + 1 : 1;
+      last.generation = state->generation;
+      if (last.times < kLooksUntilLeftBehind) continue;
+      LogInfo(fmt::format("ps_{}: ps_{} was left behind in generation {}", options_.index, i,
+                          state->generation));
+      observer->RollBack(state->generation).IgnoreError("tried again");
+      last = {};
+    }
+  }
+}
+
+Status ServerImpl::LiveOne() {
+  std::shared_ptr<LeavingClock> clock = std::make_shared<LeavingClock>(Clock::System());
+  {
+    MutexLock lock(&mu_);
+    if (stopping_) return CancelledError("stopped");
+    clock_ = clock;
+    phase_ = Phase::kOpening;
+    leave_ = false;
+    gone_ = false;
+  }
+  auto opened = Holdings::Open(options_, clock, [this] {
+    MutexLock lock(&mu_);
+    phase_ = Phase::kRestoring;
+  });
+  if (!opened.ok()) return opened.status();
+  std::shared_ptr<Holdings> holdings(opened->release(), [this](Holdings* last) {
+    delete last;  // gives up the save in flight, and the repository
+    MutexLock lock(&mu_);
+    gone_ = true;
+    changed_.NotifyAll();
+  });
+  const std::uint64_t generation = holdings->generation();
+  LogInfo(fmt::format("ps_{} serves generation {}", options_.index, generation));
+  bool stopping = false;
+  {
+    MutexLock lock(&mu_);
+    holdings_ = holdings;
+    phase_ = Phase::kServing;
+    ++generations_;
+    changed_.NotifyAll();
+    while (!leave_ && !stopping_) changed_.Wait(&mu_);
+    holdings_ = nullptr;
+    phase_ = Phase::kOpening;
+    stopping = stopping_;
+  }
+  holdings->Leave();
+  clock->Leave();
+  if (!stopping) TellPeersToLeave(generation);
+  holdings = nullptr;
+  // Requests under way end soon: nothing they wait for waits any longer.
+  MutexLock lock(&mu_);
+  while (!gone_) changed_.Wait(&mu_);
+  return Status::Ok();
+}
+
+void ServerImpl::Live(const std::stop_token& stop) {
+  TellPeersToLeave(0);
+  int failures = 0;
+  auto pause = kFirstPause;
+  Status failure;
+  while (!stop.stop_requested()) {
+    const Status lived = LiveOne();
+    // Whichever generation the others are in, we are in none.
+    if (!lived.ok() && !lived.Is(Code::kCancelled)) TellPeersToLeave(0);
+    MutexLock lock(&mu_);
+    if (stopping_) break;
+    if (lived.ok()) {
+      failures = 0;
+      pause = kFirstPause;
+      continue;
+    }
+    LogWarning(fmt::format("ps_{}: {}", options_.index, lived.ToString()));
+    // Damage that this server found makes the next opening choose an older checkpoint; another
+    // process may be about to give up a lock. What stays is told.
+    const bool lasting = lived.Is(Code::kFailedPrecondition) || lived.Is(Code::kInvalidArgument);
+    if (lasting || ++failures >= kMaxFailures) {
+      failure = lived;
+      break;
+    }
+    const Clock::Duration until = Clock::System()->Now() + pause;
+    while (!stopping_ && Clock::System()->Now() < until) {
+      changed_.WaitFor(&mu_, until - Clock::System()->Now());
+    }
+    pause *= 2;
+  }
+  MutexLock lock(&mu_);
+  failure_ = failure;
+  phase_ = Phase::kStopped;
+  changed_.NotifyAll();
+}
+
+std::string ServerImpl::StatusText() const {
+  const std::shared_ptr<Holdings> holdings = Current();
+  Value value = Value::Object{};
+  if (holdings != nullptr) value = holdings->Describe();
+  Value::Object& members = *value.if_object();
+  MutexLock lock(&mu_);
+  members["server"] = options_.index;
+  members["servers"] = options_.servers;
+  members["process"] = process_;
+  members["generation"] = holdings == nullptr ? 0 : holdings->generation();
+  members["generations"] = generations_;
+  members["state"] = holdings != nullptr           ? "serving"
+                     : phase_ == Phase::kRestoring ? "restoring"
+                     : phase_ == Phase::kStopped   ? "stopped"
+                                                   : "opening";
+  return EncodeJson(value);
+}
+
+std::string ServerImpl::MetricsText() const {
+  const std::shared_ptr<Holdings> holdings = Current();
+  std::string text = fmt::format(
+      "# HELP cairn_ps_up Whether this server serves.\n# TYPE cairn_ps_up gauge\ncairn_ps_up {}\n",
+      holdings == nullptr ? 0 : 1);
+  if (holdings != nullptr) text += holdings->Metrics();
+  return text;
+}
+
+}  // namespace
+
+Status ServerOptions::Validate() const {
+  if (directory.empty()) return InvalidArgumentError("a server needs the job's directory");
+  if (servers < 1 || servers > kMaxServers) {
+    return InvalidArgumentError("there may be 1 … 1,024 servers, not " + std::to_string(servers));
+  }
+  if (index < 0 || index >= servers) {
+    return InvalidArgumentError(fmt::format("there is no server {} of {}", index, servers));
+  }
+  if (trainers < 1 || trainers > 65'536) {
+    return InvalidArgumentError("there may be 1 … 65,536 trainers, not " +
+                                std::to_string(trainers));
+  }
+  if (listen.rfind(':') == listen.npos) {
+    return InvalidArgumentError("listen: \"" + listen + "\" is not host:port");
+  }
+  if (security.certificate.empty() != security.key.empty()) {
+    return InvalidArgumentError("a certificate and its key come together");
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
+  auto server = std::make_unique<ServerImpl>(std::move(options));
+  RETURN_IF_ERROR(server->Open());
+  return std::unique_ptr<Server>(std::move(server));
+}
+
+}  // namespace cairn::ps

@@ -1,0 +1,136 @@
+#include "rpc/stream_server.h"
+
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/rpc_service_method.h>
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/support/method_handler.h>
+#include <grpcpp/support/sync_stream.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "rpc/grpc_bytes.h"
+#include "rpc/token.h"
+
+namespace cairn::rpc {
+namespace {
+
+using Call = grpc::ServerReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+class Stream final : public ServerStream {
+ public:
+  Stream(Call* call, std::string peer) : call_(call), peer_(std::move(peer)) {}
+
+  Result<Received> Receive() override {
+    grpc::ByteBuffer buffer;
+    if (!call_->Read(&buffer)) return CancelledError(peer_ + " left");
+    return ToReceived(buffer);
+  }
+  Status Send(Message message) override {
+    if (call_->Write(ToBuffer(std::move(message)))) return Status::Ok();
+    return CancelledError(peer_ + " left");
+  }
+  std::string peer() const override { return peer_; }
+
+ private:
+  Call* const call_;
+  const std::string peer_;
+};
+
+class ByteService final : public grpc::Service {
+ public:
+  ByteService(std::string token, StreamServer::Handler handler)
+      : token_(std::move(token)), handler_(std::move(handler)) {
+    AddMethod(new grpc::internal::RpcServiceMethod(
+        kMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
+        new grpc::internal::BidiStreamingHandler<ByteService, grpc::ByteBuffer, grpc::ByteBuffer>(
+            [](ByteService* self, grpc::ServerContext* context, Call* call) {
+              return self->Run(context, call);
+            },
+            this)));
+  }
+
+ private:
+  grpc::Status Run(grpc::ServerContext* context, Call* call) {
+    if (!token_.empty()) {
+      const auto given = context->client_metadata().find(kTokenHeader);
+      if (given == context->client_metadata().end() ||
+          !SameToken({given->second.data(), given->second.size()}, token_)) {
+        return {grpc::StatusCode::UNAUTHENTICATED, "the token is missing or wrong"};
+      }
+    }
+    Stream stream(call, context->peer());
+    handler_(&stream);
+    return grpc::Status::OK;
+  }
+
+  const std::string token_;
+  const StreamServer::Handler handler_;
+};
+
+class Server final : public StreamServer {
+ public:
+  Server(std::string token, Handler handler) : service_(std::move(token), std::move(handler)) {}
+  ~Server() override { Stop(); }
+
+  Status Start(const StreamServerOptions& options) {
+    std::shared_ptr<grpc::ServerCredentials> credentials;
+    if (options.security.certificate.empty()) {
+      credentials = grpc::InsecureServerCredentials();
+    } else {
+      grpc::SslServerCredentialsOptions tls;
+      grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
+      ASSIGN_OR_RETURN(pair.private_key, ReadPemFile(options.security.key));
+      ASSIGN_OR_RETURN(pair.cert_chain, ReadPemFile(options.security.certificate));
+      tls.pem_key_cert_pairs.push_back(std::move(pair));
+      credentials = grpc::SslServerCredentials(tls);
+    }
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::ServerBuilder builder;
+    const int limit = static_cast<int>(std::min<std::uint64_t>(options.max_message_bytes, INT_MAX));
+    builder.SetMaxReceiveMessageSize(limit);
+    builder.SetMaxSendMessageSize(-1);
+    // Two servers on one address would share the connections between them.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddListeningPort(options.listen, credentials, &port_);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return UnavailableError("cannot listen on " + options.listen +
+                              ": is the address in use, or not of this machine?");
+    }
+    return Status::Ok();
+  }
+
+  int port() const override { return port_; }
+  void Stop() override {
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now());  // streams are cancelled, not drained
+    server_->Wait();
+    server_ = nullptr;
+  }
+
+ private:
+  ByteService service_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<StreamServer>> StreamServer::Start(const StreamServerOptions& options,
+                                                          Handler handler) {
+  auto server = std::make_unique<Server>(options.security.token, std::move(handler));
+  RETURN_IF_ERROR(server->Start(options));
+  return std::unique_ptr<StreamServer>(std::move(server));
+}
+
+}  // namespace cairn::rpc

@@ -1,0 +1,227 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <cairn/core.h>
+
+namespace cairn::core {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+namespace fs = std::filesystem;
+
+/// Without a trial engine.
+class CoreTest : public ::testing::Test {
+ protected:
+  CoreTest() {
+    std::string name = (fs::temp_directory_path() / "cairn-core-XXXXXX").string();
+    directory_ = mkdtemp(name.data());
+    for (const char* variable : {"CAIRN_TRIAL_URL", "CAIRN_TRIAL_ID", "CAIRN_WORLD_SIZE"}) {
+      unsetenv(variable);
+    }
+  }
+  ~CoreTest() override { fs::remove_all(directory_); }
+
+  std::unique_ptr<Context> Start() {
+    auto context = Init({.storage = storage(), .retention = {}});
+    EXPECT_TRUE(context.ok()) << context.status().ToString();
+    return context.ok() ? std::move(*context) : nullptr;
+  }
+  std::string storage() const { return (directory_ / "runs").string(); }
+
+  static Status Write(const std::string& path, const std::string& text) {
+    std::ofstream(path) << text;
+    return Status::Ok();
+  }
+  static std::string Read(const std::string& path) {
+    std::ifstream in(path);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static Value Steps(int steps) { return Value::Object{{"steps_completed", steps}}; }
+
+  fs::path directory_;
+};
+
+TEST_F(CoreTest, TheSameCommandAgainBeginsWithTheLastCheckpoint) {
+  std::string id;
+  {
+    auto context = Start();
+    ASSERT_NE(context, nullptr);
+    EXPECT_FALSE(context->latest_checkpoint().has_value());
+    EXPECT_FALSE(context->info().has_value());
+    auto stored = context->StorePath(Steps(10), [](const std::string& path) {
+      fs::create_directories(path + "/deep");
+      return Write(path + "/deep/x", "ten");
+    });
+    ASSERT_TRUE(stored.ok()) << stored.status().ToString();
+    id = *stored;
+    EXPECT_TRUE(context->ReportTrainingMetrics(10, Value::Object{{"loss", 0.5}}).ok());
+    EXPECT_TRUE(context->Close().ok());
+  }
+  auto context = Start();
+  ASSERT_NE(context, nullptr);
+  ASSERT_TRUE(context->latest_checkpoint().has_value());
+  EXPECT_EQ(*context->latest_checkpoint(), id);
+  std::string read;
+  ASSERT_TRUE(context
+                  ->RestorePath(id,
+                                [&](const std::string& path) {
+                                  read = Read(path + "/deep/x");
+                                  return Status::Ok();
+                                })
+                  .ok());
+  EXPECT_EQ(read, "ten");
+  EXPECT_EQ(context->GetMetadata(id)->Find("steps_completed")->AsInt(), 10);
+}
+
+TEST_F(CoreTest, MetadataWithoutStepsIsRefusedBeforeAnythingIsDone) {
+  auto context = Start();
+  bool called = false;
+  const auto body = [&](const std::string&) {
+    called = true;
+    return Status::Ok();
+  };
+  for (const Value& metadata :
+       {Value(Value::Object{}), Value(Value::Object{{"steps_completed", -1}}),
+        Value(Value::Object{{"steps_completed", "ten"}}), Value(nullptr)}) {
+    const auto refused = context->StorePath(metadata, body);
+    EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("steps_completed"));
+  }
+  EXPECT_FALSE(called);
+  EXPECT_THAT(*context->List(), IsEmpty());
+}
+
+TEST_F(CoreTest, ABodyThatFailsLeavesNothing) {
+  auto context = Start();
+  std::string where;
+  const auto failed = context->StorePath(Steps(1), [&](const std::string& path) {
+    where = path;
+    EXPECT_TRUE(Write(path + "/half", "x").ok());
+    return ResourceExhaustedError("no more");
+  });
+  EXPECT_EQ(failed.status().code(), Code::kResourceExhausted);
+  EXPECT_FALSE(fs::exists(where));
+  EXPECT_FALSE(fs::exists(storage() + "/.cairn-staging"));
+  EXPECT_THAT(*context->List(), IsEmpty());
+}
+
+TEST_F(CoreTest, DamagedFilesAreNoticed) {
+  auto context = Start();
+  auto id = context->StorePath(Steps(1),
+                               [](const std::string& path) { return Write(path + "/x", "good"); });
+  ASSERT_TRUE(id.ok());
+  ASSERT_TRUE(Write((*context->List())[0].path + "/files/x", "evil").ok());
+  const Status restored =
+      context->RestorePath(*id, [](const std::string&) { return Status::Ok(); });
+  EXPECT_EQ(restored.code(), Code::kCorruption) << restored.ToString();
+  EXPECT_EQ(context->Download(*id, (directory_ / "out").string()).code(), Code::kCorruption);
+}
+
+TEST_F(CoreTest, UploadDownloadAndSelectors) {
+  auto context = Start();
+  fs::create_directories(directory_ / "mine" / "sub");
+  ASSERT_TRUE(Write((directory_ / "mine" / "a.txt").string(), "a").ok());
+  ASSERT_TRUE(Write((directory_ / "mine" / "sub" / "b.bin").string(), "b").ok());
+  auto id = context->Upload((directory_ / "mine").string(), Steps(3));
+  ASSERT_TRUE(id.ok()) << id.status().ToString();
+  ASSERT_TRUE(context
+                  ->Download(*id, (directory_ / "out").string(),
+                             [](const std::string& name) { return name.ends_with(".bin"); })
+                  .ok());
+  EXPECT_EQ(Read((directory_ / "out" / "sub" / "b.bin").string()), "b");
+  EXPECT_FALSE(fs::exists(directory_ / "out" / "a.txt"));
+  EXPECT_EQ(context->Upload((directory_ / "none").string(), Steps(4)).status().code(),
+            Code::kNotFound);
+  ASSERT_TRUE(context->Delete(*id).ok());
+  EXPECT_EQ(context->GetMetadata(*id).status().code(), Code::kNotFound);
+}
+
+TEST_F(CoreTest, TensorsGoThroughTheEngine) {
+  auto context = Start();
+  std::vector<float> weights = {1, 2, 3};
+  SaveRequest request;
+  request.metadata = Steps(7);
+  request.tensors = {{.name = "w", .dtype = DType::kF32, .shape = {3}, .data = weights.data()}};
+  auto id = context->Save(std::move(request));
+  ASSERT_TRUE(id.ok()) << id.status().ToString();
+  weights = {0, 0, 0};
+  RestoreRequest wanted;
+  wanted.into = {{.name = "w", .dtype = DType::kF32, .shape = {3}, .data = weights.data()}};
+  const auto restored = context->Restore(std::move(wanted));
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ((*restored)->step, 7);
+  EXPECT_EQ((*restored)->info.id, *id);
+  EXPECT_THAT(weights, ElementsAre(1, 2, 3));
+}
+
+TEST_F(CoreTest, SignalsSetAFlagAndNothingElse) {
+  for (const int number : {SIGTERM, SIGUSR1, SIGINT}) {
+    auto context = Start();
+    EXPECT_FALSE(context->ShouldPreempt());
+    raise(number);
+    EXPECT_TRUE(context->ShouldPreempt()) << number;
+    EXPECT_TRUE(context->Close().ok());
+  }
+}
+
+TEST_F(CoreTest, WhatAKilledProcessStagedIsSwept) {
+  fs::create_directories(storage() + "/.cairn-staging/core-old");
+  ASSERT_TRUE(Write(storage() + "/.cairn-staging/core-old/half", "x").ok());
+  auto context = Start();
+  EXPECT_FALSE(fs::exists(storage() + "/.cairn-staging"));
+}
+
+TEST_F(CoreTest, ReportsAreChecked) {
+  auto context = Start();
+  EXPECT_EQ(context->ReportProgress(1.5).code(), Code::kInvalidArgument);
+  EXPECT_EQ(context->ReportTrainingMetrics(-1, Value::Object{}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(context->ReportTrainingMetrics(1, Value(3)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(context->ReportMetrics("", 1, Value::Object{}).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(context->ReportProgress(0.5).ok());
+}
+
+TEST_F(CoreTest, AValidationIsTheScoreOfItsCheckpoint) {
+  auto context = Start();
+  ASSERT_TRUE(
+      context->StorePath(Steps(5), [](const std::string& path) { return Write(path + "/x", "x"); })
+          .ok());
+  ASSERT_TRUE(context->ReportValidationMetrics(5, Value::Object{{"accuracy", 0.75}}).ok());
+  EXPECT_EQ((*context->List())[0].metrics.Find("accuracy")->AsDouble(), 0.75);
+}
+
+TEST(ClusterInfoTest, ComesFromTheVariablesOfTheRun) {
+  setenv("CAIRN_TRIAL_URL", "unix:/x", 1);
+  setenv("CAIRN_TRIAL_ID", "12", 1);
+  setenv("CAIRN_EXPERIMENT_ID", "7", 1);
+  setenv("CAIRN_RUN_ID", "3", 1);
+  setenv("CAIRN_HPARAMS", R"({"lr":0.1})", 1);
+  setenv("CAIRN_LATEST_CHECKPOINT", "abc", 1);
+  setenv("CAIRN_RESUME_MODE", "continue", 1);
+  const auto info = GetClusterInfo();
+  ASSERT_TRUE(info.ok() && info->has_value());
+  EXPECT_EQ((*info)->trial.trial_id, "12");
+  EXPECT_EQ((*info)->trial.run_id, 3u);
+  EXPECT_EQ((*info)->trial.hparams.Find("lr")->AsDouble(), 0.1);
+  EXPECT_EQ((*info)->trial.resume_mode, "continue");
+  EXPECT_EQ((*info)->latest_checkpoint, "abc");
+  setenv("CAIRN_RUN_ID", "three", 1);
+  EXPECT_EQ(GetClusterInfo().status().code(), Code::kInvalidArgument);
+  for (const char* name :
+       {"CAIRN_TRIAL_URL", "CAIRN_TRIAL_ID", "CAIRN_EXPERIMENT_ID", "CAIRN_RUN_ID", "CAIRN_HPARAMS",
+        "CAIRN_LATEST_CHECKPOINT", "CAIRN_RESUME_MODE"}) {
+    unsetenv(name);
+  }
+  EXPECT_FALSE(GetClusterInfo()->has_value());
+}
+
+}  // namespace
+}  // namespace cairn::core

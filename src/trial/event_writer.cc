@@ -1,0 +1,172 @@
+#include "trial/event_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kMaxGroup = 4096;
+constexpr auto kFirstRetry = std::chrono::milliseconds(10);
+constexpr auto kLastRetry = std::chrono::milliseconds(500);
+
+}  // namespace
+
+EventWriter::EventWriter(EventWriterOptions options) : options_(std::move(options)) {
+  durable_ = options_.durable;
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+}
+
+EventWriter::~EventWriter() {
+  {
+    MutexLock hold(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.request_stop();
+  thread_.join();
+  TellAll(CancelledError("the trial engine stops"));
+}
+
+void EventWriter::Enqueue(Event event) {
+  MutexLock hold(&mu_);
+  queue_.push_back(std::move(event));
+  changed_.NotifyAll();
+}
+
+void EventWriter::AfterDurable(std::uint64_t seq, Clock::Duration timeout, Done done) {
+  Status now;
+  {
+    MutexLock hold(&mu_);
+    if (stopping_) {
+      now = CancelledError("the trial engine stops");
+    } else if (trouble_.Is(Code::kAborted)) {
+      now = trouble_;
+    } else if (seq > durable_) {
+      const Clock::Duration until =
+          timeout == Clock::Duration::zero() ? timeout : options_.clock->Now() + timeout;
+      waiters_.push_back({seq, until, std::move(done)});
+      return;
+    }
+  }
+  done(now);
+}
+
+void EventWriter::AfterDurableElsewhere(std::uint64_t seq, Done done) {
+  MutexLock hold(&mu_);
+  waiters_.push_back({seq, Clock::Duration::zero(), std::move(done)});
+  poked_ = true;
+  changed_.NotifyAll();
+}
+
+Clock::Duration EventWriter::Expire() {
+  std::vector<Done> over;
+  Status why;
+  Clock::Duration next = std::chrono::seconds(1);
+  {
+    MutexLock hold(&mu_);
+    const Clock::Duration now = options_.clock->Now();
+    std::erase_if(waiters_, [&](Waiter& waiter) {
+      if (waiter.until == Clock::Duration::zero()) return false;
+      if (waiter.until > now) {
+        next = std::min(next, waiter.until - now);
+        return false;
+      }
+      over.push_back(std::move(waiter.done));
+      return true;
+    });
+    why = trouble_;
+  }
+  for (const Done& done : over) {
+    done(why.ok() ? UnavailableError("the event log takes too long; ask again")
+                  : Status(why.Is(Code::kResourceExhausted) ? Code::kResourceExhausted
+                                                            : Code::kUnavailable,
+                           fmt::format("the event log cannot be written now: {}", why.message())));
+  }
+  return next;
+}
+
+std::uint64_t EventWriter::durable() const {
+  MutexLock hold(&mu_);
+  return durable_;
+}
+
+Status EventWriter::trouble() const {
+  MutexLock hold(&mu_);
+  return trouble_;
+}
+
+void EventWriter::TellDurable(std::uint64_t durable) {
+  std::vector<Done> ready;
+  {
+    MutexLock hold(&mu_);
+    durable_ = durable;
+    trouble_ = Status::Ok();
+    // Not sorted by seq when an answer to an older event is asked for late; there are few.
+    std::erase_if(waiters_, [&](Waiter& waiter) {
+      if (waiter.seq > durable) return false;
+      ready.push_back(std::move(waiter.done));
+      return true;
+    });
+  }
+  for (const Done& done : ready) done(Status::Ok());
+}
+
+void EventWriter::TellAll(const Status& status) {
+  std::deque<Waiter> all;
+  {
+    MutexLock hold(&mu_);
+    all.swap(waiters_);
+  }
+  for (const Waiter& waiter : all) waiter.done(status);
+}
+
+void EventWriter::Run(const std::stop_token& stop) {
+  std::vector<Event> group;
+  for (;;) {
+    {
+      MutexLock hold(&mu_);
+      while (queue_.empty() && !stopping_ && !poked_) changed_.Wait(&mu_);
+      if (queue_.empty() && !poked_) return;
+      poked_ = false;
+      const auto count = static_cast<std::ptrdiff_t>(std::min(queue_.size(), kMaxGroup));
+      group.assign(std::make_move_iterator(queue_.begin()),
+                   std::make_move_iterator(queue_.begin() + count));
+      queue_.erase(queue_.begin(), queue_.begin() + count);
+    }
+    Clock::Duration pause = kFirstRetry;
+    while (!group.empty()) {
+      const Status status = options_.log->Append(group);
+      if (status.ok()) break;
+      bool first = false;
+      {
+        MutexLock hold(&mu_);
+        first = trouble_.ok();
+        trouble_ = status;
+        if (stopping_ || stop.stop_requested()) return;
+      }
+      if (status.Is(Code::kAborted)) {
+        LogError(fmt::format("trial engine: {}", status.ToString()));
+        TellAll(status);
+        return;
+      }
+      if (first) {
+        LogWarning(fmt::format("trial engine: the event log cannot be written, trying again: {}",
+                               status.ToString()));
+      }
+      MutexLock hold(&mu_);
+      if (!stopping_) changed_.WaitFor(&mu_, pause);
+      pause = std::min<Clock::Duration>(pause * 2, kLastRetry);
+    }
+    if (options_.on_event) {
+      for (const Event& event : group) options_.on_event(event);
+    }
+    TellDurable(group.empty() ? durable() : group.back().seq);
+  }
+}
+
+}  // namespace cairn

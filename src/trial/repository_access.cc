@@ -1,0 +1,76 @@
+#include "trial/repository_access.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include <cairn/checkpoint_manager.h>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "checkpoint/repository.h"
+#include "storage/open_store.h"
+
+namespace cairn {
+namespace {
+
+class RealRepositories final : public RepositoryAccess {
+ public:
+  Result<std::vector<FoundCheckpoint>> List(const std::string& repository) override {
+    auto store = OpenStore(repository, {.create = false, .storage = {}});
+    if (store.status().Is(Code::kNotFound)) return std::vector<FoundCheckpoint>();
+    RETURN_IF_ERROR(store.status());
+    auto view = RepositoryReader(store->get()).Read();
+    if (view.status().Is(Code::kNotFound)) return std::vector<FoundCheckpoint>();
+    RETURN_IF_ERROR(view.status());
+    std::vector<FoundCheckpoint> found;
+    for (const Checkpoint& checkpoint : view->checkpoints) {
+      if (!checkpoint.counts || checkpoint.removed || checkpoint.foreign) continue;
+      const CheckpointInfo info = MakeInfo(**store, checkpoint);
+      FoundCheckpoint one{.id = info.id,
+                          .steps = info.step,
+                          .metadata = info.metadata,
+                          .metrics = checkpoint.Metrics(),
+                          .bytes = info.bytes,
+                          .generation = info.generation,
+                          .sequence = info.sequence,
+                          .path = info.path,
+                          .time = info.time,
+                          .pinned = info.pinned};
+      const Value* steps = info.metadata.Find("steps_completed");
+      if (steps != nullptr && steps->is_int()) one.steps = steps->AsInt(info.step);
+      found.push_back(std::move(one));
+    }
+    return found;
+  }
+
+  Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t run,
+                                          const std::vector<std::string>& ids) override {
+    ManagerOptions options{.directory = repository, .run = run};
+    options.retention.keep_last = std::nullopt;
+    ASSIGN_OR_RETURN(auto manager, CheckpointManager::Open(std::move(options)));
+    std::vector<std::string> gone;
+    Status failed;
+    // Newest first: increments go before what they build on.
+    for (auto id = ids.rbegin(); id != ids.rend(); ++id) {
+      const Status removed = manager->Delete(*id);
+      if (removed.ok() || removed.Is(Code::kNotFound)) {
+        gone.push_back(*id);
+      } else {
+        failed = removed;
+        LogWarning(fmt::format("retention of {}: {}", repository, removed.ToString()));
+      }
+    }
+    RETURN_IF_ERROR(manager->Close());
+    if (gone.empty() && !failed.ok()) return failed;
+    return gone;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<RepositoryAccess> RepositoryAccess::Real() {
+  return std::make_unique<RealRepositories>();
+}
+
+}  // namespace cairn

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/status.h>
+#include <cairn/value.h>
+
+namespace cairn {
+
+/// A committed checkpoint as the repository has it.
+struct FoundCheckpoint {
+  std::string id;
+  std::int64_t steps = 0;  // metadata's steps_completed, else the step
+  Value metadata = Value::Object{};
+  Value metrics = Value::Object{};
+  std::uint64_t bytes = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t sequence = 0;
+  std::string path;
+  std::int64_t time = 0;
+  bool pinned = false;
+};
+
+/// What the engine does with the repositories of trials. May be called from several threads; calls
+/// wait for the storage.
+class RepositoryAccess {
+ public:
+  virtual ~RepositoryAccess() = default;
+  /// The checkpoints that count, oldest first; none where there is no repository yet.
+  virtual Result<std::vector<FoundCheckpoint>> List(const std::string& repository) = 0;
+  /// Removes checkpoints as the owner, between two runs: `run` is the newest. Returns those that
+  /// are gone now; an error when none could be. Never called while a run lives.
+  virtual Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t run,
+                                                  const std::vector<std::string>& ids) = 0;
+
+  /// Those of src/checkpoint, by path or URL.
+  static std::unique_ptr<RepositoryAccess> Real();
+};
+
+}  // namespace cairn

@@ -1,0 +1,153 @@
+#include "trial/retention_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "checkpoint/retention.h"
+#include "format/json.h"
+#include "format/member_reader.h"
+
+namespace cairn {
+namespace {
+
+Value ScoreOf(const RetainedCheckpoint& checkpoint, const std::string& key) {
+  const Value* found = checkpoint.metrics.Find(key);
+  return found == nullptr ? Value() : NumberFrom(*found);
+}
+
+/// The ids of the best `count`. Of equal ones the later.
+std::set<std::string> BestOf(const RetentionPolicy& policy,
+                             std::span<const RetainedCheckpoint> items, std::uint64_t count) {
+  std::vector<const RetainedCheckpoint*> order;
+  for (const RetainedCheckpoint& item : items) {
+    // One that still waits takes no place from those that are known.
+    if (!(item.awaits_score && ScoreOf(item, policy.score).is_null())) order.push_back(&item);
+  }
+  std::ranges::reverse(order);
+  std::ranges::stable_sort(order, [&](const auto* a, const auto* b) {
+    return CompareScores(ScoreOf(*a, policy.score), ScoreOf(*b, policy.score), policy.maximize) > 0;
+  });
+  std::set<std::string> best;
+  for (std::size_t i = 0; i < order.size() && i < count; ++i) best.insert(order[i]->id);
+  return best;
+}
+
+void Put(std::string_view key, const std::optional<std::uint64_t>& number, Value::Object* out) {
+  (*out)[std::string(key)] = number ? Value(*number) : Value();
+}
+
+Status Take(const MemberReader& members, std::string_view key, std::optional<std::uint64_t>* out) {
+  std::uint64_t number = ~std::uint64_t{0};
+  RETURN_IF_ERROR(members.OptionalUint(key, &number));
+  if (number != ~std::uint64_t{0}) *out = number;
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status RetentionPolicy::Validate() const {
+  for (const auto& [name, number] :
+       {std::pair("keep_last", keep_last), std::pair("keep_best", keep_best),
+        std::pair("experiment_best", experiment_best), std::pair("keep_every", keep_every)}) {
+    if (number == 0) {
+      return InvalidArgumentError(fmt::format("retention: {} must be at least 1 or unset", name));
+    }
+  }
+  if ((keep_best || experiment_best) && score.empty()) {
+    return InvalidArgumentError("retention: keep_best needs the name of a metric in score");
+  }
+  if (max_age && max_age->count() < 0) {
+    return InvalidArgumentError("retention: max_age must not be negative");
+  }
+  return Status::Ok();
+}
+
+Value ToValue(const RetentionPolicy& policy) {
+  Value::Object out;
+  Put("keep_last", policy.keep_last, &out);
+  Put("keep_best", policy.keep_best, &out);
+  Put("experiment_best", policy.experiment_best, &out);
+  Put("keep_every", policy.keep_every, &out);
+  Put("max_bytes", policy.max_bytes, &out);
+  out["max_age_ms"] = policy.max_age ? Value(policy.max_age->count()) : Value();
+  out["score"] = policy.score;
+  out["maximize"] = policy.maximize;
+  return out;
+}
+
+Result<RetentionPolicy> RetentionPolicyFromValue(const Value& value) {
+  if (!value.is_object()) return InvalidArgumentError("retention: not an object");
+  const MemberReader members(*value.if_object());
+  RetentionPolicy policy;
+  std::optional<std::uint64_t> age;
+  RETURN_IF_ERROR(Take(members, "keep_last", &policy.keep_last));
+  RETURN_IF_ERROR(Take(members, "keep_best", &policy.keep_best));
+  RETURN_IF_ERROR(Take(members, "experiment_best", &policy.experiment_best));
+  RETURN_IF_ERROR(Take(members, "keep_every", &policy.keep_every));
+  RETURN_IF_ERROR(Take(members, "max_bytes", &policy.max_bytes));
+  RETURN_IF_ERROR(Take(members, "max_age_ms", &age));
+  RETURN_IF_ERROR(members.OptionalText("score", &policy.score));
+  RETURN_IF_ERROR(members.OptionalBool("maximize", &policy.maximize));
+  if (age) policy.max_age = std::chrono::milliseconds(*age);
+  return policy;
+}
+
+std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
+                                    std::span<const RetainedCheckpoint> trial,
+                                    std::span<const RetainedCheckpoint> experiment,
+                                    std::int64_t now) {
+  const std::set<std::string> best =
+      policy.keep_best ? BestOf(policy, trial, *policy.keep_best) : std::set<std::string>();
+  const std::set<std::string> best_of_all =
+      policy.experiment_best ? BestOf(policy, experiment, *policy.experiment_best)
+                             : std::set<std::string>();
+  const bool keeps_all =
+      !policy.keep_last && !policy.keep_best && !policy.experiment_best && !policy.keep_every;
+  std::vector<Removal> removals;
+  std::vector<const RetainedCheckpoint*> kept;
+  for (std::size_t i = 0; i < trial.size(); ++i) {
+    const RetainedCheckpoint& item = trial[i];
+    const bool stays =
+        item.latest || item.pinned || item.needed ||
+        (item.awaits_score && !policy.score.empty() && ScoreOf(item, policy.score).is_null());
+    const std::size_t newer = trial.size() - 1 - i;
+    const bool wanted =
+        keeps_all || newer < policy.keep_last.value_or(0) || best.contains(item.id) ||
+        best_of_all.contains(item.id) ||
+        (policy.keep_every && item.steps % static_cast<std::int64_t>(*policy.keep_every) == 0);
+    const bool old =
+        policy.max_age && now - item.time > std::chrono::nanoseconds(*policy.max_age).count();
+    if (!stays && !wanted) {
+      removals.push_back({item.trial, item.id, "no rule keeps it"});
+    } else if (!stays && old) {
+      removals.push_back(
+          {item.trial, item.id, fmt::format("older than {} s", policy.max_age->count() / 1000.0)});
+    } else {
+      kept.push_back(&item);
+    }
+  }
+  if (!policy.max_bytes) return removals;
+  std::uint64_t bytes = 0;
+  for (const auto* item : kept) bytes += item->bytes;
+  // Twice over what is kept: the best go only when nothing else is left to go.
+  for (const bool also_best : {false, true}) {
+    for (const auto* item : kept) {
+      const bool is_best = best.contains(item->id) || best_of_all.contains(item->id);
+      if (bytes <= *policy.max_bytes || is_best != also_best) continue;
+      if (item->latest || item->pinned || item->needed ||
+          (item->awaits_score && ScoreOf(*item, policy.score).is_null())) {
+        continue;
+      }
+      bytes -= item->bytes;
+      removals.push_back(
+          {item->trial, item->id, fmt::format("over {} bytes in all", *policy.max_bytes)});
+    }
+  }
+  return removals;
+}
+
+}  // namespace cairn

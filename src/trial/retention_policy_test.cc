@@ -1,0 +1,131 @@
+#include "trial/retention_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace cairn {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+RetainedCheckpoint Make(int step, Value score = {}, std::string trial = "t") {
+  RetainedCheckpoint item{.trial = trial,
+                          .id = trial + std::to_string(step),
+                          .steps = step,
+                          .time = step * kSecond,
+                          .bytes = 100};
+  if (!score.is_null()) item.metrics = Value::Object{{"m", Value::Object{{"loss", score}}}};
+  return item;
+}
+
+std::set<int> Kept(const RetentionPolicy& policy, std::vector<RetainedCheckpoint> items,
+                   std::int64_t now = 0, std::vector<RetainedCheckpoint> others = {}) {
+  if (!items.empty()) items.back().latest = true;
+  std::vector<RetainedCheckpoint> all = items;
+  all.insert(all.end(), others.begin(), others.end());
+  std::set<int> kept;
+  for (const auto& item : items) kept.insert(static_cast<int>(item.steps));
+  for (const Removal& removal : ChooseRemovals(policy, items, all, now)) {
+    EXPECT_FALSE(removal.reason.empty());
+    EXPECT_EQ(kept.erase(std::stoi(removal.id.substr(1))), 1u);
+  }
+  return kept;
+}
+
+using Set = std::set<int>;
+
+TEST(RetentionPolicy, WithoutRulesAllStay) {
+  EXPECT_EQ(Kept({}, {Make(1), Make(2), Make(3)}), (Set{1, 2, 3}));
+}
+
+TEST(RetentionPolicy, KeepsTheLastAndEveryNth) {
+  std::vector<RetainedCheckpoint> items;
+  for (int i = 1; i <= 10; ++i) items.push_back(Make(i));
+  EXPECT_EQ(Kept({.keep_last = 2}, items), (Set{9, 10}));
+  EXPECT_EQ(Kept({.keep_last = 1, .keep_every = 4}, items), (Set{4, 8, 10}));
+}
+
+TEST(RetentionPolicy, TheBestStayInEveryOrderOfArrival) {
+  std::vector<int> scores = {1, 2, 3, 4, 5};
+  do {
+    std::vector<RetainedCheckpoint> items;
+    for (std::size_t i = 0; i < scores.size(); ++i)
+      items.push_back(Make(static_cast<int>(i) + 1, scores[i]));
+    const Set kept = Kept({.keep_best = 2, .score = "m/loss", .maximize = false}, items);
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      const bool stays = scores[i] <= 2 || i + 1 == scores.size();
+      EXPECT_EQ(kept.contains(static_cast<int>(i) + 1), stays);
+    }
+  } while (std::ranges::next_permutation(scores).found);
+}
+
+TEST(RetentionPolicy, NanAndMissingRankBelowEveryNumberInBothOrders) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const bool maximize : {true, false}) {
+    EXPECT_EQ(Kept({.keep_best = 1, .score = "m/loss", .maximize = maximize},
+                   {Make(1, nan), Make(2, -1e300), Make(3), Make(4, nan)}),
+              (Set{2, 4}));
+  }
+  // Integers beyond 2^53 are compared exactly; of equal ones the later wins.
+  EXPECT_EQ(Kept({.keep_best = 1, .score = "m/loss"},
+                 {Make(1, std::int64_t{9007199254740993}), Make(2, std::int64_t{9007199254740992}),
+                  Make(3, 0)}),
+            (Set{1, 3}));
+  EXPECT_EQ(Kept({.keep_best = 1, .score = "m/loss"}, {Make(1, 7), Make(2, 7), Make(3, 0)}),
+            (Set{2, 3}));
+}
+
+TEST(RetentionPolicy, PinnedPendingAndNeededOnesStay) {
+  auto pinned = Make(1);
+  pinned.pinned = true;
+  auto pending = Make(2);
+  pending.awaits_score = true;
+  auto scored = Make(3, 0.5);
+  scored.awaits_score = true;
+  auto needed = Make(4);
+  needed.needed = true;
+  EXPECT_EQ(Kept({.keep_best = 1, .score = "m/loss"},
+                 {pinned, pending, scored, needed, Make(5, 0.9), Make(6)}),
+            (Set{1, 2, 4, 5, 6}));
+}
+
+TEST(RetentionPolicy, BestOfTheExperimentCountsAllTrials) {
+  EXPECT_EQ(Kept({.experiment_best = 2, .score = "m/loss"}, {Make(1, 5), Make(2, 3), Make(3, 1)}, 0,
+                 {Make(1, 9, "u"), Make(2, 4, "u")}),
+            (Set{1, 3}));
+}
+
+TEST(RetentionPolicy, OldOnesGoAndSoDoThoseOverTheBudget) {
+  std::vector<RetainedCheckpoint> items;
+  for (int i = 1; i <= 6; ++i) items.push_back(Make(i, i == 2 ? 9 : 1));
+  EXPECT_EQ(Kept({.max_age = std::chrono::seconds(2)}, items, 7 * kSecond), (Set{5, 6}));
+  EXPECT_EQ(Kept({.max_bytes = 300}, items), (Set{4, 5, 6}));
+  EXPECT_EQ(Kept({.keep_last = 6, .keep_best = 1, .score = "m/loss", .max_bytes = 300}, items),
+            (Set{2, 5, 6}));
+  EXPECT_EQ(Kept({.max_bytes = 1}, items), (Set{6}));  // the latest stays
+}
+
+TEST(RetentionPolicy, RulesThatMakeNoSenseAreRefused) {
+  EXPECT_FALSE(RetentionPolicy{.keep_last = 0}.Validate().ok());
+  EXPECT_FALSE(RetentionPolicy{.keep_best = 1}.Validate().ok());
+  EXPECT_TRUE((RetentionPolicy{.keep_best = 1, .score = "x"}.Validate().ok()));
+}
+
+TEST(RetentionPolicy, ComesBackFromItsValue) {
+  const RetentionPolicy policy{.keep_last = 2,
+                               .experiment_best = 3,
+                               .score = "a/b",
+                               .maximize = false,
+                               .max_age = std::chrono::milliseconds(1500),
+                               .max_bytes = 7};
+  EXPECT_EQ(RetentionPolicyFromValue(ToValue(policy)).value(), policy);
+  EXPECT_EQ(RetentionPolicyFromValue(Value::Object{}).value(), RetentionPolicy());
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,202 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/thread_annotations.h"
+#include "launch/launcher.h"
+#include "trial/event_log.h"
+#include "trial/repository_access.h"
+#include "trial/trial_engine.h"
+
+namespace cairn {
+
+/// A launcher whose processes are entries of a map: a test says when they end. Lives on while
+/// engines come and go, as real processes do.
+class FakeLauncher final : public Launcher {
+ public:
+  LaunchListener listener;  // set while nobody calls
+  bool hold_queue = false;  // everything submitted waits for slots
+
+  Status Submit(LaunchSpec spec) override {
+    LaunchInfo info;
+    {
+      MutexLock hold(&mu_);
+      if (launches_.contains(spec.id)) return AlreadyExistsError(spec.id);
+      info.id = spec.id;
+      info.state = hold_queue ? LaunchState::kQueued : LaunchState::kRunning;
+      specs_[spec.id] = spec;
+      launches_[spec.id] = info;
+      changed_.NotifyAll();
+    }
+    if (info.state == LaunchState::kRunning && listener) listener(info);
+    return Status::Ok();
+  }
+  Result<LaunchInfo> Get(std::string_view id) override {
+    MutexLock hold(&mu_);
+    const auto found = launches_.find(id);
+    if (found == launches_.end()) return NotFoundError(std::string(id));
+    return found->second;
+  }
+  Result<std::vector<LaunchInfo>> List() override {
+    MutexLock hold(&mu_);
+    std::vector<LaunchInfo> all;
+    for (const auto& [id, info] : launches_) all.push_back(info);
+    return all;
+  }
+  Status Signal(std::string_view, int) override { return Status::Ok(); }
+  Status Stop(std::string_view id, std::chrono::nanoseconds grace) override {
+    bool queued = false;
+    {
+      MutexLock hold(&mu_);
+      stops_[std::string(id)].push_back(grace);
+      const auto found = launches_.find(id);
+      queued = found != launches_.end() && found->second.state == LaunchState::kQueued;
+      changed_.NotifyAll();
+    }
+    if (queued) {
+      End(std::string(id), {.kind = ExitKind::kNotStarted, .stopped = true});
+    } else if (ends_when_stopped) {
+      End(std::string(id), {.kind = ExitKind::kSignaled, .signal = 15, .stopped = true});
+    }
+    return Status::Ok();
+  }
+  Result<LaunchInfo> Wait(std::string_view, std::chrono::nanoseconds) override {
+    return UnimplementedError("not in tests");
+  }
+  Result<LaunchLogPage> ReadLog(std::string_view, std::uint64_t, std::uint64_t) override {
+    return LaunchLogPage{};
+  }
+  Status Forget(std::string_view) override { return Status::Ok(); }
+  Status Close(CloseMode, std::chrono::nanoseconds) override { return Status::Ok(); }
+
+  void End(const std::string& id, LaunchExit exit) {
+    LaunchInfo info;
+    {
+      MutexLock hold(&mu_);
+      LaunchInfo& launch = launches_[id];
+      if (launch.state == LaunchState::kEnded) return;
+      launch.state = LaunchState::kEnded;
+      launch.exit = exit;
+      info = launch;
+      changed_.NotifyAll();
+    }
+    if (listener) listener(info);
+  }
+  /// Waits until it was submitted, and gives what was.
+  LaunchSpec WaitFor(const std::string& id) {
+    MutexLock hold(&mu_);
+    while (!specs_.contains(id)) changed_.Wait(&mu_);
+    return specs_[id];
+  }
+  /// Waits until it was told to stop, and gives the grace.
+  std::chrono::nanoseconds WaitForStop(const std::string& id) {
+    MutexLock hold(&mu_);
+    while (stops_[id].empty()) changed_.Wait(&mu_);
+    return stops_[id].back();
+  }
+  std::size_t running() {
+    MutexLock hold(&mu_);
+    std::size_t count = 0;
+    for (const auto& [id, info] : launches_) count += info.state == LaunchState::kRunning ? 1 : 0;
+    return count;
+  }
+  bool ends_when_stopped = false;
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::map<std::string, LaunchInfo, std::less<>> launches_ GUARDED_BY(mu_);
+  std::map<std::string, LaunchSpec, std::less<>> specs_ GUARDED_BY(mu_);
+  std::map<std::string, std::vector<std::chrono::nanoseconds>, std::less<>> stops_ GUARDED_BY(mu_);
+};
+
+/// Repositories in memory.
+class FakeRepositories final : public RepositoryAccess {
+ public:
+  Result<std::vector<FoundCheckpoint>> List(const std::string& repository) override {
+    MutexLock hold(&mu_);
+    if (!failure_.ok()) return failure_;
+    return found_[repository];
+  }
+  Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t,
+                                          const std::vector<std::string>& ids) override {
+    MutexLock hold(&mu_);
+    for (const std::string& id : ids) {
+      std::erase_if(found_[repository], [&](const auto& one) { return one.id == id; });
+      removed_.push_back(id);
+    }
+    changed_.NotifyAll();
+    return ids;
+  }
+  void Commit(const std::string& repository, FoundCheckpoint checkpoint) {
+    MutexLock hold(&mu_);
+    checkpoint.generation = ++generation_;
+    found_[repository].push_back(std::move(checkpoint));
+  }
+  void Fail(Status status) {
+    MutexLock hold(&mu_);
+    failure_ = std::move(status);
+  }
+  std::vector<std::string> removed() {
+    MutexLock hold(&mu_);
+    return removed_;
+  }
+  void WaitForRemoved(std::size_t count) {
+    MutexLock hold(&mu_);
+    while (removed_.size() < count) changed_.Wait(&mu_);
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  Status failure_ GUARDED_BY(mu_);
+  std::uint64_t generation_ GUARDED_BY(mu_) = 0;
+  std::map<std::string, std::vector<FoundCheckpoint>> found_ GUARDED_BY(mu_);
+  std::vector<std::string> removed_ GUARDED_BY(mu_);
+};
+
+/// An event log in memory that can fail.
+class MemoryEventLog final : public EventLog {
+ public:
+  Status Append(std::span<const Event> events) override {
+    MutexLock hold(&mu_);
+    ++appends_;
+    if (!failure_.ok()) return failure_;
+    for (const Event& event : events) {
+      if (events_.empty() || event.seq > events_.back().seq) events_.push_back(event);
+    }
+    return Status::Ok();
+  }
+  Status Replay(std::uint64_t from, const Visitor& visit) override {
+    for (const Event& event : events()) {
+      if (event.seq < from) continue;
+      if (const Status seen = visit(event); !seen.ok()) return seen;
+    }
+    return Status::Ok();
+  }
+  void Fail(Status status) {
+    MutexLock hold(&mu_);
+    failure_ = std::move(status);
+  }
+  std::vector<Event> events() {
+    MutexLock hold(&mu_);
+    return events_;
+  }
+  void Cut(std::size_t count) {
+    MutexLock hold(&mu_);
+    events_.resize(count);
+  }
+
+ private:
+  Mutex mu_;
+  Status failure_ GUARDED_BY(mu_);
+  std::uint64_t appends_ GUARDED_BY(mu_) = 0;
+  std::vector<Event> events_ GUARDED_BY(mu_);
+};
+
+}  // namespace cairn

@@ -1,0 +1,115 @@
+#include "trial/trial_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "format/json.h"
+#include "format/member_reader.h"
+
+namespace cairn {
+namespace {
+
+Value Texts(const std::vector<std::string>& texts) {
+  return Value::List(texts.begin(), texts.end());
+}
+
+Status ReadMillis(const MemberReader& members, std::string_view key,
+                  std::chrono::milliseconds* out) {
+  std::int64_t count = out->count();
+  RETURN_IF_ERROR(members.OptionalInt(key, &count));
+  *out = std::chrono::milliseconds(count);
+  return Status::Ok();
+}
+
+Status ReadSmall(const MemberReader& members, std::string_view key, int* out) {
+  std::int64_t number = *out;
+  RETURN_IF_ERROR(members.OptionalInt(key, &number));
+  if (number < -1000000 || number > 1000000) {
+    return InvalidArgumentError(fmt::format("\"{}\": {} is out of range", key, number));
+  }
+  *out = static_cast<int>(number);
+  return Status::Ok();
+}
+
+}  // namespace
+
+bool IsTrialId(std::string_view id) {
+  return !id.empty() && id.size() <= 64 && id.front() != '.' && std::ranges::all_of(id, [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  });
+}
+
+Status TrialConfig::Validate() const {
+  if (!IsTrialId(experiment)) {
+    return InvalidArgumentError(
+        fmt::format("experiment {}: 1 to 64 letters, digits, points, dashes, underscores",
+                    QuoteForMessage(experiment)));
+  }
+  if (!hparams.is_object()) return InvalidArgumentError("hparams must be an object");
+  RETURN_IF_ERROR(ValidateJsonValue(hparams).WithContext("hparams"));
+  if (argv.empty() && !detached) return InvalidArgumentError("argv: there is no command");
+  if (storage.empty()) return InvalidArgumentError("storage: name a directory or URL");
+  if (world_size < 1) return InvalidArgumentError("world_size must be at least 1");
+  if (slots < 0) return InvalidArgumentError("slots must not be negative");
+  if (preemption_timeout.count() < 0 || kill_grace.count() < 0) {
+    return InvalidArgumentError("preemption_timeout and kill_grace must not be negative");
+  }
+  return retention.Validate();
+}
+
+Value ToValue(const TrialConfig& config) {
+  Value::Object env;
+  for (const auto& [name, value] : config.env) env[name] = value;
+  return Value::Object{{"experiment", config.experiment},
+                       {"hparams", config.hparams},
+                       {"argv", Texts(config.argv)},
+                       {"cwd", config.cwd},
+                       {"env", std::move(env)},
+                       {"storage", config.storage},
+                       {"world_size", config.world_size},
+                       {"slots", config.slots},
+                       {"priority", config.priority},
+                       {"max_restarts", config.max_restarts},
+                       {"preemption_timeout_ms", config.preemption_timeout.count()},
+                       {"kill_grace_ms", config.kill_grace.count()},
+                       {"retention", ToValue(config.retention)},
+                       {"detached", config.detached},
+                       {"external_id", config.external_id},
+                       {"outlive_engine", config.outlive_engine}};
+}
+
+Result<TrialConfig> TrialConfigFromValue(const Value& value) {
+  if (!value.is_object()) return InvalidArgumentError("trial config: not an object");
+  const MemberReader members(*value.if_object());
+  TrialConfig config;
+  Value env = Value::Object{};
+  Value retention = Value::Object{};
+  RETURN_IF_ERROR(members.OptionalText("experiment", &config.experiment));
+  RETURN_IF_ERROR(members.OptionalObject("hparams", &config.hparams));
+  RETURN_IF_ERROR(members.OptionalTexts("argv", &config.argv));
+  RETURN_IF_ERROR(members.OptionalText("cwd", &config.cwd));
+  RETURN_IF_ERROR(members.OptionalObject("env", &env));
+  RETURN_IF_ERROR(members.OptionalText("storage", &config.storage));
+  RETURN_IF_ERROR(ReadSmall(members, "world_size", &config.world_size));
+  RETURN_IF_ERROR(ReadSmall(members, "slots", &config.slots));
+  RETURN_IF_ERROR(ReadSmall(members, "priority", &config.priority));
+  RETURN_IF_ERROR(members.OptionalUint("max_restarts", &config.max_restarts));
+  RETURN_IF_ERROR(ReadMillis(members, "preemption_timeout_ms", &config.preemption_timeout));
+  RETURN_IF_ERROR(ReadMillis(members, "kill_grace_ms", &config.kill_grace));
+  RETURN_IF_ERROR(members.OptionalObject("retention", &retention));
+  RETURN_IF_ERROR(members.OptionalBool("detached", &config.detached));
+  RETURN_IF_ERROR(members.OptionalText("external_id", &config.external_id));
+  RETURN_IF_ERROR(members.OptionalBool("outlive_engine", &config.outlive_engine));
+  ASSIGN_OR_RETURN(config.retention, RetentionPolicyFromValue(retention));
+  for (const auto& [name, text] : *env.if_object()) {
+    if (!text.is_string()) return InvalidArgumentError(fmt::format("env \"{}\": not a text", name));
+    config.env[name] = *text.if_string();
+  }
+  return config;
+}
+
+}  // namespace cairn

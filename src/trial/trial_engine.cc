@@ -1,0 +1,354 @@
+// What users ask of the engine, and how it remembers. The part that runs talk to is
+// trial_engine_runs.cc; what it does with processes and repositories is trial_engine_tasks.cc.
+#include "trial/trial_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <future>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace cairn {
+namespace {
+
+/// Lays `over` over `value`: objects member by member, everything else as a whole.
+void Override(const Value& over, Value* value) {
+  if (!over.is_object() || !value->is_object()) {
+    *value = over;
+    return;
+  }
+  for (const auto& [key, member] : *over.if_object()) Override(member, &(*value->if_object())[key]);
+}
+
+}  // namespace
+
+Status TrialEngineOptions::Validate() const {
+  if (log == nullptr || repositories == nullptr || clock == nullptr || ids == nullptr) {
+    return InvalidArgumentError("trial engine: log, repositories, clock and ids must be given");
+  }
+  return Status::Ok();
+}
+
+TrialEngine::TrialEngine(Options options) : options_(std::move(options)) { url_ = options_.url; }
+
+Result<std::unique_ptr<TrialEngine>> TrialEngine::Open(Options options) {
+  RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<TrialEngine> engine(new TrialEngine(std::move(options)));
+  RETURN_IF_ERROR(engine->Replay().WithContext("trial engine: replay"));
+  return engine;
+}
+
+Status TrialEngine::Replay() {
+  TrialRecords records;
+  RETURN_IF_ERROR(options_.log->Replay(1, [&](const Event& event) {
+    return records.Apply(event).WithContext(
+        fmt::format("event {} ({})", event.seq, EventKindName(event.kind)));
+  }));
+  MutexLock hold(&mu_);
+  records_ = std::move(records);
+  for (const auto& [id, trial] : records_.trials()) versions_[id] = records_.last_seq();
+  writer_ = std::make_unique<EventWriter>(EventWriterOptions{.log = options_.log,
+                                                             .clock = options_.clock,
+                                                             .durable = records_.last_seq(),
+                                                             .on_event = options_.on_event});
+  return Status::Ok();
+}
+
+TrialEngine::~TrialEngine() {
+  std::vector<Poll> polls;
+  {
+    MutexLock hold(&mu_);
+    stopping_ = true;
+    polls.swap(polls_);
+    timer_changed_.NotifyAll();
+    task_changed_.NotifyAll();
+    changed_.NotifyAll();
+  }
+  worker_.request_stop();
+  timer_.request_stop();
+  if (worker_.joinable()) worker_.join();
+  if (timer_.joinable()) timer_.join();
+  for (const Poll& poll : polls) poll.done(CancelledError("the trial engine stops"));
+  writer_.reset();
+}
+
+void TrialEngine::SetUrl(std::string url) {
+  MutexLock hold(&mu_);
+  url_ = std::move(url);
+}
+
+Status TrialEngine::Start() {
+  std::vector<std::pair<std::string, std::uint64_t>> living;
+  std::vector<std::string> asked;
+  {
+    MutexLock hold(&mu_);
+    if (started_) return FailedPreconditionError("trial engine: it was started already");
+    started_ = true;
+    for (const auto& [id, trial] : records_.trials()) {
+      if (!trial.core.live) continue;
+      living.emplace_back(id, trial.core.run);
+      if (trial.core.state == TrialState::kPausing || trial.core.state == TrialState::kStopping) {
+        asked.push_back(id);
+      }
+      heard_[id] = options_.clock->Now();
+    }
+  }
+  worker_ = std::jthread([this](const std::stop_token& stop) { WorkerLoop(stop); });
+  timer_ = std::jthread([this](const std::stop_token& stop) { TimerLoop(stop); });
+  for (const auto& [id, run] : living) {
+    Post([this, id = id, run = run] { Reattach(id, run); });
+  }
+  for (const std::string& id : asked) ArmDeadline(id);
+  StartQueued();
+  return Status::Ok();
+}
+
+Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, Value body) {
+  Event event{.seq = records_.last_seq() + 1,
+              .time = options_.clock->WallNanos(),
+              .trial = std::move(trial),
+              .run = run,
+              .kind = kind,
+              .body = std::move(body)};
+  RETURN_IF_ERROR(records_.Apply(event));
+  const std::string id = event.trial;
+  writer_->Enqueue(std::move(event));
+  switch (kind) {
+    case EventKind::kReport:
+    case EventKind::kProgress:
+    case EventKind::kStatus:
+    case EventKind::kCheckpointStarted:
+      break;
+    case EventKind::kCheckpointCompleted:
+    case EventKind::kCheckpointDeleted:
+    case EventKind::kCheckpointPinned:
+    case EventKind::kRetentionChanged: {
+      // Runs learn what their rules let go, also when another trial's checkpoint decides it.
+      const TrialRecord* own = Find(id);
+      for (const auto& [other_id, other] : records_.trials()) {
+        const bool shares = other.config.experiment == own->config.experiment &&
+                            other.config.retention.experiment_best.has_value();
+        if (!other.core.live || (other_id != id && !shares)) continue;
+        if (RemovableOf(other) != removable_[other_id]) Changed(other_id);
+      }
+      break;
+    }
+    default:
+      Changed(id);
+      break;
+  }
+  return Status::Ok();
+}
+
+void TrialEngine::Changed(const std::string& id) {
+  const std::uint64_t seq = records_.last_seq();
+  versions_[id] = seq;
+  const TrialRecord* trial = Find(id);
+  removable_[id] = RemovableOf(*trial);
+  changed_.NotifyAll();
+  // Whoever polls is answered when what he is told is durable.
+  for (auto poll = polls_.begin(); poll != polls_.end();) {
+    if (poll->key.trial != id) {
+      ++poll;
+      continue;
+    }
+    writer_->AfterDurableElsewhere(seq, [this, taken = std::move(*poll)](const Status& status) {
+      if (!status.ok()) return taken.done(status);
+      Result<Value> answer = Value();
+      {
+        MutexLock hold(&mu_);
+        const auto found = FindLiving(taken.key);
+        answer = found.ok() ? Result<Value>(ToValue(PreemptionOf(**found)))
+                            : Result<Value>(found.status());
+      }
+      taken.done(std::move(answer));
+    });
+    poll = polls_.erase(poll);
+  }
+}
+
+Status TrialEngine::WaitDurable() {
+  std::uint64_t seq = 0;
+  {
+    MutexLock hold(&mu_);
+    seq = records_.last_seq();
+  }
+  auto promise = std::make_shared<std::promise<Status>>();
+  auto future = promise->get_future();
+  writer_->AfterDurable(seq, options_.answer_timeout,
+                        [promise](Status status) { promise->set_value(std::move(status)); });
+  return future.get();
+}
+
+std::string TrialEngine::NextId() {
+  std::uint64_t next = 1;
+  for (const auto& [id, trial] : records_.trials()) {
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
+    if (error == std::errc() && end == id.data() + id.size()) next = std::max(next, number + 1);
+  }
+  return std::to_string(next);
+}
+
+Result<std::string> TrialEngine::Create(TrialConfig config, std::string id) {
+  {
+    MutexLock hold(&mu_);
+    if (id.empty()) id = NextId();
+    RETURN_IF_ERROR(Emit(id, 0, EventKind::kTrialCreated,
+                         Value::Object{{"config", ToValue(config)}, {"parent", Value()}}));
+  }
+  RETURN_IF_ERROR(WaitDurable());
+  StartQueued();
+  return id;
+}
+
+Result<std::string> TrialEngine::ContinueAsNew(const std::string& trial, const std::string& from,
+                                               const Value& overrides, std::string id) {
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* parent = Find(trial);
+    if (parent == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+    std::optional<StartPoint> point = parent->NextStart(RepositoryOf(parent->config, trial));
+    if (!from.empty()) {
+      const CheckpointRecord* chosen = parent->Find(from);
+      if (chosen == nullptr || chosen->state != CheckpointState::kCompleted) {
+        return NotFoundError(fmt::format("trial {} has no checkpoint {}", trial, from));
+      }
+      point = StartPoint{.id = chosen->id,
+                         .steps = chosen->steps,
+                         .metadata = chosen->metadata,
+                         .repository = RepositoryOf(parent->config, trial)};
+    }
+    Value config = ToValue(parent->config);
+    if (!overrides.is_null()) Override(overrides, &config);
+    if (id.empty()) id = NextId();
+    RETURN_IF_ERROR(Emit(
+        id, 0, EventKind::kTrialCreated,
+        Value::Object{{"config", config}, {"parent_trial", trial}, {"parent", ToValue(point)}}));
+  }
+  RETURN_IF_ERROR(WaitDurable());
+  StartQueued();
+  return id;
+}
+
+Status TrialEngine::Ask(const std::string& trial, EventKind kind) {
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+    const Value deadline = kind == EventKind::kKillRequested
+                               ? Value(0)
+                               : Value(record->config.preemption_timeout.count());
+    RETURN_IF_ERROR(Emit(trial, record->core.run, kind, Value::Object{{"deadline_ms", deadline}}));
+  }
+  ArmDeadline(trial);
+  PostAfterDurable([this, trial] { Enforce(trial); });
+  return WaitDurable();
+}
+
+Status TrialEngine::Pause(const std::string& trial) {
+  return Ask(trial, EventKind::kPauseRequested);
+}
+Status TrialEngine::Cancel(const std::string& trial) {
+  return Ask(trial, EventKind::kCancelRequested);
+}
+Status TrialEngine::Kill(const std::string& trial) { return Ask(trial, EventKind::kKillRequested); }
+
+Status TrialEngine::Activate(const std::string& trial, const std::string& from) {
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+    RETURN_IF_ERROR(
+        Emit(trial, record->core.run, EventKind::kActivated, Value::Object{{"from", from}}));
+  }
+  const Status durable = WaitDurable();
+  StartQueued();
+  return durable;
+}
+
+Status TrialEngine::Pin(const std::string& trial, const std::string& checkpoint, bool pinned) {
+  {
+    MutexLock hold(&mu_);
+    RETURN_IF_ERROR(Emit(trial, 0, EventKind::kCheckpointPinned,
+                         Value::Object{{"id", checkpoint}, {"pinned", pinned}}));
+  }
+  return WaitDurable();
+}
+
+Status TrialEngine::SetRetention(const std::string& trial, const RetentionPolicy& policy) {
+  {
+    MutexLock hold(&mu_);
+    RETURN_IF_ERROR(Emit(trial, 0, EventKind::kRetentionChanged,
+                         Value::Object{{"retention", ToValue(policy)}}));
+  }
+  PostAfterDurable([this, trial] { Retain(trial); });
+  return WaitDurable();
+}
+
+Result<std::vector<Removal>> TrialEngine::PreviewRetention(const std::string& trial,
+                                                           const RetentionPolicy& policy) {
+  RETURN_IF_ERROR(policy.Validate());
+  MutexLock hold(&mu_);
+  if (Find(trial) == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+  return records_.Removals(trial, policy, options_.clock->WallNanos());
+}
+
+TrialView TrialEngine::ViewOf(const TrialRecord& trial) {
+  TrialView view{.record = trial,
+                 .repository = RepositoryOf(trial.config, trial.id),
+                 .state = trial.core.state,
+                 .preemption = PreemptionOf(trial)};
+  if (trial.core.state == TrialState::kStarting && waits_for_slots_.contains(trial.id)) {
+    view.state = TrialState::kQueued;
+  }
+  if (const auto start = trial.NextStart(view.repository); start) {
+    view.resumes_from_step = start->steps;
+  }
+  return view;
+}
+
+Result<TrialView> TrialEngine::Get(const std::string& trial) {
+  RETURN_IF_ERROR(WaitDurable());
+  MutexLock hold(&mu_);
+  const TrialRecord* record = Find(trial);
+  if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+  return ViewOf(*record);
+}
+
+std::vector<TrialView> TrialEngine::List() {
+  MutexLock hold(&mu_);
+  std::vector<TrialView> views;
+  for (const auto& [id, trial] : records_.trials()) views.push_back(ViewOf(trial));
+  return views;
+}
+
+Result<TrialView> TrialEngine::WaitForRest(const std::string& trial,
+                                           std::chrono::nanoseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  {
+    MutexLock hold(&mu_);
+    for (;;) {
+      const TrialRecord* record = Find(trial);
+      if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+      if (!record->core.live &&
+          (IsEnded(record->core.state) || record->core.state == TrialState::kPaused)) {
+        break;
+      }
+      if (stopping_) return CancelledError("the trial engine stops");
+      const auto left = until - std::chrono::steady_clock::now();
+      if (left <= std::chrono::nanoseconds(0)) {
+        return DeadlineExceededError(
+            fmt::format("trial {} is still {}", trial, TrialStateName(record->core.state)));
+      }
+      changed_.WaitFor(&mu_, left);
+    }
+  }
+  return Get(trial);
+}
+
+}  // namespace cairn

@@ -1,0 +1,235 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <cairn/status.h>
+#include <cairn/value.h>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/thread_annotations.h"
+#include "launch/launcher.h"
+#include "trial/event_log.h"
+#include "trial/event_writer.h"
+#include "trial/repository_access.h"
+#include "trial/trial_record.h"
+
+namespace cairn {
+
+struct TrialEngineOptions {
+  EventLog* log = nullptr;  // borrowed, as all pointers here
+  /// Starts runs. Null: only detached trials. Its listener must call OnLaunch.
+  Launcher* launcher = nullptr;
+  RepositoryAccess* repositories = nullptr;
+  Clock* clock = Clock::System();
+  IdSource* ids = IdSource::System();
+  /// What runs are told as CAIRN_TRIAL_URL. The same after a restart, so that living runs find
+  /// back.
+  std::string url;
+  /// Runs at once beyond the launcher's own slots; 0: no bound.
+  std::size_t max_live_runs = 0;
+  /// How long a request waits for the event log before it is told to come again.
+  std::chrono::milliseconds answer_timeout = std::chrono::seconds(60);
+  /// How often detached runs say that they live. Six missed ones: lost.
+  std::chrono::milliseconds heartbeat = std::chrono::seconds(10);
+  /// What a process must know to join as a detached trial; empty: nobody joins.
+  std::string join_token;
+  std::string join_storage;  // for those that name none
+  /// Told each event once it is durable, in order; must be quick.
+  std::function<void(const Event&)> on_event;
+  /// Lines that detached runs sent.
+  std::function<void(const std::string& trial, std::uint64_t run, const Value::List& lines)> on_log;
+
+  Status Validate() const;
+};
+
+/// What a run is told about preemption and retention.
+struct PreemptionInfo {
+  bool preempt = false;
+  std::string reason;  // "pause", "cancel", "kill"
+  double deadline_seconds = 0;
+  std::uint64_t version = 0;
+  std::vector<std::string> remove;  // ids that the run shall take out of its repository
+};
+
+Value ToValue(const PreemptionInfo& info);
+
+/// A trial as users see it.
+struct TrialView {
+  TrialRecord record;
+  std::string repository;
+  TrialState state = TrialState::kQueued;  // as record.core.state, but QUEUED until it has slots
+  PreemptionInfo preemption;
+  /// "will resume from step 30", while it is pausing or paused; -1: from the beginning.
+  std::int64_t resumes_from_step = -1;
+};
+
+/// Runs trials: decides when a process is started, told to stop, started again, and remembers what
+/// it reported. Its state is a fold of events which are durable before anything follows from them:
+/// killed at any moment and opened again on the same log and launcher, it goes on where it was, and
+/// runs that live are attached to again.
+///
+/// Two faces. Users: Create, Pause, Activate, Cancel, Kill, Continue, Get, List; these wait until
+/// it is durable. Runs: the functions with a `Done`, which is called once it is (on any thread, and
+/// it must be quick); they are fenced by the run's number: Aborted for a run that was replaced or
+/// is over. May be called from any thread.
+class TrialEngine {
+ public:
+  using Options = TrialEngineOptions;
+  template <typename T>
+  using Done = std::function<void(Result<T>)>;
+
+  /// Replays the log. Nothing is started before Start.
+  static Result<std::unique_ptr<TrialEngine>> Open(Options options);
+  /// Runs are left as they are; requests that wait are told Cancelled.
+  ~TrialEngine();
+  TrialEngine(const TrialEngine&) = delete;
+  TrialEngine& operator=(const TrialEngine&) = delete;
+
+  void SetUrl(std::string url);
+  /// Finds out what became of the runs that lived, and starts what is queued.
+  Status Start();
+
+  // --- users ---
+  /// A new trial, QUEUED. `id` "": the next number.
+  Result<std::string> Create(TrialConfig config, std::string id = "");
+  Status Pause(const std::string& trial);
+  /// PAUSED or ended: goes on, from its latest checkpoint or from `from`.
+  Status Activate(const std::string& trial, const std::string& from = "");
+  Status Cancel(const std::string& trial);
+  Status Kill(const std::string& trial);
+  /// A new trial with the same config, `overrides` laid over it (objects member by member), that
+  /// starts from a checkpoint of this one: `from`, or its latest.
+  Result<std::string> ContinueAsNew(const std::string& trial, const std::string& from,
+                                    const Value& overrides, std::string id = "");
+  Result<TrialView> Get(const std::string& trial);
+  std::vector<TrialView> List();
+  Status Pin(const std::string& trial, const std::string& checkpoint, bool pinned);
+  Status SetRetention(const std::string& trial, const RetentionPolicy& policy);
+  /// What such rules would remove now; nothing is done.
+  Result<std::vector<Removal>> PreviewRetention(const std::string& trial,
+                                                const RetentionPolicy& policy);
+  /// Waits until the trial is PAUSED or ended. DeadlineExceeded.
+  Result<TrialView> WaitForRest(const std::string& trial, std::chrono::nanoseconds timeout);
+
+  // --- runs ---
+  struct RunKey {
+    std::string trial;
+    std::uint64_t run = 0;
+  };
+  /// OK when the token is that of the run. NotFound: no such trial. Aborted: a token of an older
+  /// run cannot be told from a wrong one, so the number decides first.
+  Status Authenticate(const RunKey& key, std::string_view token);
+  void Describe(const RunKey& key, Done<Value> done);
+  void Ready(const RunKey& key, const Value& body, Done<Value> done);
+  void Report(const RunKey& key, const Value& body, Done<Value> done);
+  void Progress(const RunKey& key, const Value& body, Done<Value> done);
+  void SetStatus(const RunKey& key, const Value& body, Done<Value> done);
+  void StartCheckpoint(const RunKey& key, const Value& body, Done<Value> done);
+  void CompleteCheckpoint(const RunKey& key, const std::string& registration, const Value& body,
+                          Done<Value> done);
+  void AbandonCheckpoint(const RunKey& key, const std::string& registration, const Value& body,
+                         Done<Value> done);
+  void CheckpointDeleted(const RunKey& key, const std::string& id, Done<Value> done);
+  void ListCheckpoints(const RunKey& key, Done<Value> done);
+  void GetCheckpoint(const RunKey& key, const std::string& id, Done<Value> done);
+  /// Answers when the version is not `seen`, or after `timeout`.
+  void WaitPreemption(const RunKey& key, std::uint64_t seen, std::chrono::nanoseconds timeout,
+                      Done<Value> done);
+  void AcknowledgePreemption(const RunKey& key, Done<Value> done);
+  void Heartbeat(const RunKey& key, Done<Value> done);
+  void Logs(const RunKey& key, const Value& body, Done<Value> done);
+  void Exit(const RunKey& key, const Value& body, Done<Value> done);
+  /// A process that was started by hand becomes a run.
+  void Join(std::string_view token, const Value& body, Done<Value> done);
+
+  /// The launcher's listener.
+  void OnLaunch(const LaunchInfo& info);
+
+ private:
+  struct Poll {
+    std::uint64_t id = 0;
+    RunKey key;
+    std::uint64_t seen = 0;
+    Done<Value> done;
+  };
+
+  explicit TrialEngine(Options options);
+  Status Replay();
+
+  // Under the lock: applies the event and queues it for the log, or refuses it.
+  Status Emit(std::string trial, std::uint64_t run, EventKind kind, Value body) REQUIRES(mu_);
+  const TrialRecord* Find(std::string_view trial) REQUIRES(mu_) { return records_.Find(trial); }
+  Result<const TrialRecord*> FindLiving(const RunKey& key) REQUIRES(mu_);
+  void Changed(const std::string& trial) REQUIRES(mu_);
+  PreemptionInfo PreemptionOf(const TrialRecord& trial) REQUIRES(mu_);
+  Value Describe(const TrialRecord& trial) REQUIRES(mu_);
+  TrialView ViewOf(const TrialRecord& trial) REQUIRES(mu_);
+  /// Calls done(value) when all that was emitted so far is durable.
+  void Answer(Value value, Done<Value> done) EXCLUDES(mu_);
+  Status WaitDurable() EXCLUDES(mu_);
+  /// Emits on behalf of a living run and answers.
+  void EmitForRun(const RunKey& key, EventKind kind, Value body, Done<Value> done) EXCLUDES(mu_);
+  Status Ask(const std::string& trial, EventKind kind) EXCLUDES(mu_);
+  std::string NextId() REQUIRES(mu_);
+  /// Members of a checkpoint to remove, for answers.
+  std::vector<std::string> RemovableOf(const TrialRecord& trial) REQUIRES(mu_);
+
+  // Tasks, on the worker's thread.
+  void Post(std::function<void()> task) EXCLUDES(mu_);
+  void PostAfterDurable(std::function<void()> task) EXCLUDES(mu_);
+  void StartQueued() EXCLUDES(mu_);
+  void PrepareRun(const std::string& trial) EXCLUDES(mu_);
+  void Submit(const std::string& trial, std::uint64_t run, const std::string& token) EXCLUDES(mu_);
+  void Ended(const std::string& trial, std::uint64_t run, const Value& how) EXCLUDES(mu_);
+  void Enforce(const std::string& trial) EXCLUDES(mu_);
+  void Reattach(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
+  void Retain(const std::string& trial) EXCLUDES(mu_);
+  Status RegisterFound(const std::string& trial) EXCLUDES(mu_);
+  void WorkerLoop(const std::stop_token& stop);
+
+  // Timers.
+  void At(Clock::Duration when, std::function<void()> what) EXCLUDES(mu_);
+  void TimerLoop(const std::stop_token& stop);
+  void ArmDeadline(const std::string& trial) EXCLUDES(mu_);
+  void ArmHeartbeat(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
+  void DeadlinePassed(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
+
+  const Options options_;
+
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ GUARDED_BY(mu_) = false;
+  bool started_ GUARDED_BY(mu_) = false;
+  std::string url_ GUARDED_BY(mu_);
+  TrialRecords records_ GUARDED_BY(mu_);
+  std::set<std::string> preparing_ GUARDED_BY(mu_);
+  std::set<std::string> waits_for_slots_ GUARDED_BY(mu_);
+  std::map<std::string, std::uint64_t, std::less<>> versions_ GUARDED_BY(mu_);
+  std::map<std::string, Clock::Duration, std::less<>> deadlines_ GUARDED_BY(mu_);
+  std::map<std::string, Clock::Duration, std::less<>> heard_ GUARDED_BY(mu_);  // detached
+  std::map<std::string, std::vector<std::string>, std::less<>> removable_ GUARDED_BY(mu_);
+  std::vector<Poll> polls_ GUARDED_BY(mu_);
+  std::uint64_t next_poll_ GUARDED_BY(mu_) = 1;
+  std::deque<std::function<void()>> tasks_ GUARDED_BY(mu_);
+  std::multimap<Clock::Duration, std::function<void()>> timers_ GUARDED_BY(mu_);
+  CondVar timer_changed_;
+  CondVar task_changed_;
+
+  std::unique_ptr<EventWriter> writer_;
+  std::jthread worker_;
+  std::jthread timer_;
+};
+
+}  // namespace cairn

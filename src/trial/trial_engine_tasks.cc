@@ -1,0 +1,447 @@
+// What the engine does with processes and repositories. All of it follows from durable events: a
+// task looks at the folded state, does the next thing and records the outcome as an event. Killed
+// anywhere, the same tasks are found again in the state (Start).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "format/json.h"
+#include "net/token.h"
+#include "trial/trial_engine.h"
+
+namespace cairn {
+namespace {
+
+constexpr auto kStorageRetry = std::chrono::seconds(1);
+constexpr auto kLauncherRetry = std::chrono::seconds(1);
+constexpr int kMissedHeartbeats = 6;
+
+/// The launcher's durable handle of a run.
+std::string LaunchId(std::string_view trial, std::uint64_t run) {
+  return fmt::format("{}.{}", trial, run);
+}
+
+Value HowItEnded(const LaunchExit& exit) {
+  // Taken out of the queue, or ended because the launcher was closed in good order.
+  Value::Object how{{"message", exit.message}, {"stopped", exit.stopped && !exit.succeeded()}};
+  switch (exit.kind) {
+    case ExitKind::kExited:
+      how["code"] = exit.code;
+      break;
+    case ExitKind::kSignaled:
+      how["signal"] = exit.signal;
+      break;
+    case ExitKind::kNotStarted:
+      how["code"] = 127;
+      break;
+    case ExitKind::kTimeLimit:
+      how["code"] = 124;
+      break;
+    case ExitKind::kLost:
+      how["lost"] = true;
+      break;
+  }
+  return how;
+}
+
+}  // namespace
+
+void TrialEngine::Post(std::function<void()> task) {
+  MutexLock hold(&mu_);
+  tasks_.push_back(std::move(task));
+  task_changed_.NotifyAll();
+}
+
+void TrialEngine::PostAfterDurable(std::function<void()> task) {
+  std::uint64_t seq = 0;
+  {
+    MutexLock hold(&mu_);
+    seq = records_.last_seq();
+  }
+  writer_->AfterDurable(seq, Clock::Duration::zero(),
+                        [this, task = std::move(task)](const Status& status) {
+                          if (status.ok()) Post(task);
+                        });
+}
+
+void TrialEngine::WorkerLoop(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    std::function<void()> task;
+    {
+      MutexLock hold(&mu_);
+      while (tasks_.empty() && !stopping_) task_changed_.Wait(&mu_);
+      if (stopping_) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+void TrialEngine::At(Clock::Duration when, std::function<void()> what) {
+  MutexLock hold(&mu_);
+  timers_.emplace(when, std::move(what));
+  timer_changed_.NotifyAll();
+}
+
+void TrialEngine::TimerLoop(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    Clock::Duration next = writer_->Expire();
+    std::vector<std::function<void()>> due;
+    {
+      MutexLock hold(&mu_);
+      if (stopping_) return;
+      const Clock::Duration now = options_.clock->Now();
+      while (!timers_.empty() && timers_.begin()->first <= now) {
+        due.push_back(std::move(timers_.begin()->second));
+        timers_.erase(timers_.begin());
+      }
+      if (!timers_.empty()) next = std::min(next, timers_.begin()->first - now);
+      if (due.empty()) timer_changed_.WaitFor(&mu_, next);
+    }
+    for (const auto& what : due) what();
+  }
+}
+
+void TrialEngine::StartQueued() {
+  MutexLock hold(&mu_);
+  if (!started_ || stopping_ || options_.launcher == nullptr) return;
+  std::vector<const TrialRecord*> queued;
+  std::size_t live = preparing_.size();
+  for (const auto& [id, trial] : records_.trials()) {
+    if (trial.core.live) ++live;
+    if (trial.core.state == TrialState::kQueued && !trial.core.live && !preparing_.contains(id)) {
+      queued.push_back(&trial);
+    }
+  }
+  std::ranges::stable_sort(queued, [](const TrialRecord* a, const TrialRecord* b) {
+    if (a->config.priority != b->config.priority) return a->config.priority > b->config.priority;
+    return a->created < b->created;
+  });
+  for (const TrialRecord* trial : queued) {
+    if (options_.max_live_runs > 0 && live >= options_.max_live_runs) break;
+    ++live;
+    preparing_.insert(trial->id);
+    tasks_.push_back([this, id = trial->id] { PrepareRun(id); });
+    task_changed_.NotifyAll();
+  }
+}
+
+Status TrialEngine::RegisterFound(const std::string& trial) {
+  std::string repository;
+  {
+    MutexLock hold(&mu_);
+    repository = RepositoryOf(Find(trial)->config, trial);
+  }
+  ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found,
+                   options_.repositories->List(repository));
+  MutexLock hold(&mu_);
+  const TrialRecord* record = Find(trial);
+  std::set<std::string> there;
+  for (const FoundCheckpoint& one : found) {
+    there.insert(one.id);
+    const CheckpointRecord* known = record->Find(one.id);
+    if (known != nullptr && known->state == CheckpointState::kCompleted) continue;
+    const Status registered = Emit(trial, record->core.run, EventKind::kCheckpointCompleted,
+                                   Value::Object{{"id", one.id},
+                                                 {"steps_completed", one.steps},
+                                                 {"metadata", one.metadata},
+                                                 {"metrics", one.metrics},
+                                                 {"bytes", one.bytes},
+                                                 {"generation", one.generation},
+                                                 {"sequence", one.sequence},
+                                                 {"path", one.path}});
+    if (!registered.ok()) LogWarning(registered.ToString());
+    if (one.pinned) {
+      Emit(trial, 0, EventKind::kCheckpointPinned, Value::Object{{"id", one.id}, {"pinned", true}})
+          .IgnoreError("it was registered just now, or the line before says why not");
+    }
+  }
+  std::vector<std::string> gone;
+  for (const CheckpointRecord& known : record->checkpoints) {
+    if (known.state == CheckpointState::kCompleted && !there.contains(known.id)) {
+      gone.push_back(known.id);
+    }
+  }
+  for (const std::string& id : gone) {
+    RETURN_IF_ERROR(Emit(trial, record->core.run, EventKind::kCheckpointDeleted,
+                         Value::Object{{"id", id}, {"reason", "not in the repository any more"}}));
+  }
+  return Status::Ok();
+}
+
+void TrialEngine::Retain(const std::string& trial) {
+  std::string repository;
+  std::uint64_t run = 0;
+  std::vector<Removal> removals;
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr || record->core.live) return;  // a living run does it
+    repository = RepositoryOf(record->config, trial);
+    run = record->core.run;
+    removals = records_.Removals(trial, record->config.retention, options_.clock->WallNanos());
+  }
+  if (removals.empty()) return;
+  std::vector<std::string> ids;
+  for (const Removal& removal : removals) ids.push_back(removal.id);
+  const auto gone = options_.repositories->Remove(repository, run, ids);
+  if (!gone.ok()) {
+    LogWarning(fmt::format("retention of trial {}: {}", trial, gone.status().ToString()));
+    return;
+  }
+  MutexLock hold(&mu_);
+  for (const Removal& removal : removals) {
+    if (std::ranges::find(*gone, removal.id) == gone->end()) continue;
+    Emit(trial, run, EventKind::kCheckpointDeleted,
+         Value::Object{{"id", removal.id}, {"reason", removal.reason}})
+        .IgnoreError("the record may say so already");
+  }
+}
+
+void TrialEngine::PrepareRun(const std::string& trial) {
+  {
+    MutexLock hold(&mu_);
+    if (Find(trial)->core.state != TrialState::kQueued) {
+      preparing_.erase(trial);
+      return;
+    }
+  }
+  // What to start from is decided by what is in the repository, not by what was reported.
+  if (const Status read = RegisterFound(trial); !read.ok()) {
+    LogWarning(fmt::format("trial {} waits for its storage: {}", trial, read.ToString()));
+    At(options_.clock->Now() + kStorageRetry,
+       [this, trial] { Post([this, trial] { PrepareRun(trial); }); });
+    return;
+  }
+  Retain(trial);
+  const Result<std::string> token = NewToken();
+  std::uint64_t run = 0;
+  Status started = token.status();
+  {
+    MutexLock hold(&mu_);
+    preparing_.erase(trial);
+    const TrialRecord* record = Find(trial);
+    if (record->core.state != TrialState::kQueued) return;
+    const std::string repository = RepositoryOf(record->config, trial);
+    const auto from = record->NextStart(repository);
+    const bool own = from && from->repository == repository;
+    run = record->core.run + 1;
+    if (started.ok()) {
+      started = Emit(trial, run, EventKind::kRunStarted,
+                     Value::Object{{"token_hash", HashToken(*token)},
+                                   {"resume_mode", !from ? "fresh"
+                                                   : own ? "resume"
+                                                         : "continue"},
+                                   {"from", ToValue(from)}});
+    }
+  }
+  if (!started.ok()) return LogError(fmt::format("trial {}: {}", trial, started.ToString()));
+  PostAfterDurable([this, trial, run, token = *token] { Submit(trial, run, token); });
+}
+
+void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std::string& token) {
+  LaunchSpec spec;
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record->core.run != run || !record->core.live) return;
+    const TrialConfig& config = record->config;
+    spec.id = LaunchId(trial, run);
+    spec.argv = config.argv;
+    spec.cwd = config.cwd;
+    spec.env = config.env;
+    spec.env["CAIRN_TRIAL_URL"] = url_;
+    spec.env["CAIRN_RUN_TOKEN"] = token;
+    spec.env["CAIRN_EXPERIMENT_ID"] = config.experiment;
+    spec.env["CAIRN_TRIAL_ID"] = trial;
+    spec.env["CAIRN_RUN_ID"] = std::to_string(run);
+    spec.env["CAIRN_HPARAMS"] = EncodeJson(config.hparams);
+    spec.env["CAIRN_STORAGE"] = config.storage;
+    spec.env["CAIRN_LATEST_CHECKPOINT"] = record->start ? record->start->id : "";
+    spec.env["CAIRN_RESUME_MODE"] = record->resume_mode;
+    spec.processes = config.world_size;
+    spec.slots = config.slots;
+    spec.priority = config.priority;
+    spec.grace = config.kill_grace;
+    spec.outlive_owner = config.outlive_engine;
+  }
+  const Status submitted = options_.launcher->Submit(spec);
+  // Also of a launcher that is being closed: whoever opens it again starts the run.
+  if (submitted.Is(Code::kUnavailable) || submitted.Is(Code::kFailedPrecondition)) {
+    At(options_.clock->Now() + kLauncherRetry, [this, trial, run, token] {
+      Post([this, trial, run, token] { Submit(trial, run, token); });
+    });
+    return;
+  }
+  // AlreadyExists: an earlier try got through.
+  if (!submitted.ok() && !submitted.Is(Code::kAlreadyExists)) {
+    Ended(trial, run, Value::Object{{"code", 127}, {"message", std::string(submitted.message())}});
+    return;
+  }
+  const auto info = options_.launcher->Get(spec.id);
+  {
+    MutexLock hold(&mu_);
+    if (info.ok() && info->state == LaunchState::kQueued) waits_for_slots_.insert(trial);
+  }
+  Enforce(trial);  // it may have been paused before it was there
+}
+
+void TrialEngine::OnLaunch(const LaunchInfo& info) {
+  const std::size_t point = info.id.rfind('.');
+  if (point == std::string::npos) return;
+  const std::string trial = info.id.substr(0, point);
+  std::uint64_t run = 0;
+  const char* const end = info.id.data() + info.id.size();
+  if (std::from_chars(info.id.data() + point + 1, end, run).ptr != end) return;
+  {
+    MutexLock hold(&mu_);
+    if (info.state != LaunchState::kQueued) waits_for_slots_.erase(trial);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr || record->core.run != run || !record->core.live) return;
+  }
+  if (info.state != LaunchState::kEnded || !info.exit) return;
+  Post([this, trial, run, how = HowItEnded(*info.exit)] { Ended(trial, run, how); });
+}
+
+void TrialEngine::Ended(const std::string& trial, std::uint64_t run, const Value& how) {
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr || record->core.run != run || !record->core.live) return;
+  }
+  // A checkpoint that was committed and not reported any more.
+  if (const Status read = RegisterFound(trial); !read.ok()) {
+    LogWarning(fmt::format("trial {}: its repository is read at the next start: {}", trial,
+                           read.ToString()));
+  }
+  {
+    MutexLock hold(&mu_);
+    deadlines_.erase(trial);
+    waits_for_slots_.erase(trial);
+    const Status ended = Emit(trial, run, EventKind::kRunExited, how);
+    if (!ended.ok()) LogError(fmt::format("trial {}: {}", trial, ended.ToString()));
+  }
+  PostAfterDurable([this, trial] {
+    Retain(trial);
+    StartQueued();
+  });
+}
+
+void TrialEngine::Reattach(const std::string& trial, std::uint64_t run) {
+  bool detached = false;
+  {
+    MutexLock hold(&mu_);
+    detached = Find(trial)->config.detached;
+  }
+  if (detached) return ArmHeartbeat(trial, run);
+  if (options_.launcher == nullptr) return;
+  const auto info = options_.launcher->Get(LaunchId(trial, run));
+  if (info.status().Is(Code::kNotFound)) {
+    // Never submitted: we died in between. Nothing of it runs or will.
+    return Ended(trial, run, Value::Object{{"stopped", true}});
+  }
+  if (!info.ok()) {
+    At(options_.clock->Now() + kStorageRetry,
+       [this, trial, run] { Post([this, trial, run] { Reattach(trial, run); }); });
+    return;
+  }
+  if (info->state == LaunchState::kEnded && info->exit) {
+    return Ended(trial, run, HowItEnded(*info->exit));
+  }
+  Enforce(trial);
+}
+
+void TrialEngine::Enforce(const std::string& trial) {
+  TrialCore core;
+  std::string id;
+  std::chrono::nanoseconds grace{0};
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr || !record->core.live || record->config.detached) return;
+    core = record->core;
+    id = LaunchId(trial, core.run);
+    grace = record->config.kill_grace;
+  }
+  const bool asked = core.state == TrialState::kPausing || core.state == TrialState::kStopping;
+  if (!asked || options_.launcher == nullptr) return;
+  Status done;
+  if (core.killed) {
+    done = options_.launcher->Kill(id);
+  } else if (core.signalled) {
+    done = options_.launcher->Stop(id, grace);
+  } else if (const auto info = options_.launcher->Get(id);
+             info.ok() && info->state == LaunchState::kQueued) {
+    done = options_.launcher->Kill(id);  // nobody is there to be told
+  }
+  if (!done.ok() && !done.Is(Code::kNotFound)) {
+    LogWarning(fmt::format("trial {}: {}", trial, done.ToString()));
+  }
+}
+
+void TrialEngine::ArmDeadline(const std::string& trial) {
+  std::uint64_t run = 0;
+  Clock::Duration when{};
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr || !record->core.live) return;
+    run = record->core.run;
+    when = options_.clock->Now() + std::chrono::milliseconds(record->deadline_ms);
+    deadlines_[trial] = when;
+  }
+  At(when, [this, trial, run] { DeadlinePassed(trial, run); });
+}
+
+void TrialEngine::DeadlinePassed(const std::string& trial, std::uint64_t run) {
+  bool detached = false;
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    const bool asked =
+        record->core.state == TrialState::kPausing || record->core.state == TrialState::kStopping;
+    const auto deadline = deadlines_.find(trial);
+    if (record->core.run != run || !record->core.live || !asked || record->core.signalled ||
+        deadline == deadlines_.end() || deadline->second > options_.clock->Now()) {
+      return;
+    }
+    detached = record->config.detached;
+    const Status signalled =
+        Emit(trial, run, EventKind::kSignalled, Value::Object{{"signal", "SIGTERM"}});
+    if (!signalled.ok()) return;
+  }
+  PostAfterDurable([this, trial, run, detached] {
+    // Nobody here can end a process that was started elsewhere; from now on it is not heard.
+    if (detached) return Ended(trial, run, Value::Object{{"lost", true}});
+    Enforce(trial);
+  });
+}
+
+void TrialEngine::ArmHeartbeat(const std::string& trial, std::uint64_t run) {
+  const Clock::Duration patience = options_.heartbeat * kMissedHeartbeats;
+  Clock::Duration when{};
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr || record->core.run != run || !record->core.live) return;
+    when = heard_[trial] + patience;
+  }
+  At(when, [this, trial, run, patience] {
+    bool lost = false;
+    {
+      MutexLock hold(&mu_);
+      lost = heard_[trial] + patience <= options_.clock->Now();
+    }
+    if (!lost) return ArmHeartbeat(trial, run);
+    Post([this, trial, run] {
+      Ended(trial, run, Value::Object{{"lost", true}, {"message", "no heartbeat"}});
+    });
+  });
+}
+
+}  // namespace cairn

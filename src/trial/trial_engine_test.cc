@@ -1,0 +1,561 @@
+#include "trial/trial_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <vector>
+
+#include "trial/test_trial.h"
+
+namespace cairn {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using RunKey = TrialEngine::RunKey;
+
+Value Call(const std::function<void(TrialEngine::Done<Value>)>& call, Status* status = nullptr) {
+  std::promise<Result<Value>> promise;
+  auto future = promise.get_future();
+  call([&](Result<Value> answer) { promise.set_value(std::move(answer)); });
+  Result<Value> answer = future.get();
+  if (status != nullptr) *status = answer.status();
+  if (status == nullptr) {
+    EXPECT_TRUE(answer.ok()) << answer.status().ToString();
+  }
+  return answer.ok() ? *answer : Value();
+}
+
+/// An engine on things that outlive it.
+class TrialEngineTest : public ::testing::Test {
+ protected:
+  ~TrialEngineTest() override { Crash(); }
+
+  void Open() {
+    TrialEngineOptions options{.log = &log_,
+                               .launcher = &launcher_,
+                               .repositories = &repositories_,
+                               .url = "http://127.0.0.1:1",
+                               .answer_timeout = answer_timeout_,
+                               .heartbeat = heartbeat_,
+                               .join_token = "let me in",
+                               .join_storage = "/s"};
+    engine_ = TrialEngine::Open(options).value();
+    launcher_.listener = [this](const LaunchInfo& info) { engine_->OnLaunch(info); };
+    ASSERT_TRUE(engine_->Start().ok());
+  }
+  /// As kill -9: only the log and the processes are left.
+  void Crash() {
+    launcher_.listener = nullptr;
+    engine_.reset();
+  }
+  void Restart() {
+    Crash();
+    Open();
+  }
+  static TrialConfig Config() {
+    return {.experiment = "e",
+            .argv = {"train"},
+            .storage = "/s",
+            .max_restarts = 2,
+            .preemption_timeout = seconds(600)};
+  }
+  TrialState State(const std::string& id) { return engine_->Get(id).value().record.core.state; }
+  void WaitState(const std::string& id, TrialState state) {
+    for (int i = 0; i < 5000 && State(id) != state; ++i)
+      std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_EQ(TrialStateName(State(id)), TrialStateName(state));
+  }
+  Value Report(const RunKey& key, int sequence, int steps, Value metrics, Status* status = nullptr,
+               const char* group = "training") {
+    return Call(
+        [&](auto done) {
+          engine_->Report(key,
+                          Value::Object{{"sequence", sequence},
+                                        {"group", group},
+                                        {"steps_completed", steps},
+                                        {"metrics", metrics}},
+                          done);
+        },
+        status);
+  }
+  void Ready(const RunKey& key) {
+    Call([&](auto done) { engine_->Ready(key, Value::Object{{"rank", 0}}, done); });
+  }
+  void Save(const RunKey& key, const std::string& id, int steps, Value::Object more = {}) {
+    Call([&](auto done) {
+      engine_->StartCheckpoint(
+          key, Value::Object{{"registration", "r-" + id}, {"steps_completed", steps}}, done);
+    });
+    repositories_.Commit(
+        "/s/e/" + key.trial,
+        {.id = id, .steps = steps, .metadata = Value::Object{{"steps_completed", steps}}});
+    more["id"] = id;
+    more["steps_completed"] = steps;
+    Call([&](auto done) { engine_->CompleteCheckpoint(key, "r-" + id, more, done); });
+  }
+
+  MemoryEventLog log_;
+  FakeLauncher launcher_;
+  FakeRepositories repositories_;
+  milliseconds answer_timeout_ = seconds(60);
+  milliseconds heartbeat_ = seconds(10);
+  std::unique_ptr<TrialEngine> engine_;
+};
+
+TEST_F(TrialEngineTest, ARunIsStartedWithItsEnvironmentAndCompletes) {
+  Open();
+  TrialConfig config = Config();
+  config.hparams = Value::Object{{"lr", 0.5}};
+  const std::string id = engine_->Create(config).value();
+  EXPECT_EQ(id, "1");
+  const LaunchSpec spec = launcher_.WaitFor("1.1");
+  EXPECT_EQ(spec.env.at("CAIRN_TRIAL_URL"), "http://127.0.0.1:1");
+  EXPECT_EQ(spec.env.at("CAIRN_HPARAMS"), R"({"lr":0.5})");
+  EXPECT_EQ(spec.env.at("CAIRN_RUN_ID"), "1");
+  EXPECT_EQ(spec.env.at("CAIRN_LATEST_CHECKPOINT"), "");
+  EXPECT_EQ(spec.env.at("CAIRN_RESUME_MODE"), "fresh");
+  EXPECT_TRUE(engine_->Authenticate({"1", 1}, spec.env.at("CAIRN_RUN_TOKEN")).ok());
+  EXPECT_TRUE(engine_->Authenticate({"1", 1}, "wrong").Is(Code::kPermissionDenied));
+  EXPECT_TRUE(engine_->Authenticate({"1", 2}, "x").Is(Code::kNotFound));
+  EXPECT_TRUE(engine_->Authenticate({"7", 1}, "x").Is(Code::kNotFound));
+  Ready({"1", 1});
+  EXPECT_EQ(State("1"), TrialState::kRunning);
+  launcher_.End("1.1", {.code = 0});
+  EXPECT_EQ(engine_->WaitForRest("1", seconds(20)).value().state, TrialState::kCompleted);
+}
+
+TEST_F(TrialEngineTest, ReportsAreUniqueByRunAndSequence) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  const RunKey key{"1", 1};
+  EXPECT_EQ(*Report(key, 1, 10, Value::Object{{"x", 1}}).Find("duplicate"), Value(false));
+  EXPECT_EQ(*Report(key, 1, 10, Value::Object{{"x", 1}}).Find("duplicate"), Value(true));
+  Status status;
+  Report(key, 3, 30, Value::Object{}, &status);
+  EXPECT_TRUE(status.Is(Code::kFailedPrecondition));
+  Report(key, 2, 20, Value::Object{{"x", "NaN"}});
+  for (const Value& bad :
+       {Value(Value::Object{}), Value(Value::Object{{"sequence", "1"}}), Value(3)}) {
+    Call([&](auto done) { engine_->Report(key, bad, done); }, &status);
+    EXPECT_TRUE(status.Is(Code::kInvalidArgument)) << status.ToString();
+  }
+  EXPECT_EQ(engine_->Get("1").value().record.reports.size(), 2u);
+  Restart();
+  EXPECT_EQ(engine_->Get("1").value().record.reports.size(), 2u);
+  EXPECT_EQ(*Report(key, 2, 20, Value::Object{}).Find("duplicate"), Value(true));
+}
+
+TEST_F(TrialEngineTest, AFailedRunIsRestartedFromItsLatestCheckpointAndStaleMetricsAreArchived) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  Ready({"1", 1});
+  Report({"1", 1}, 1, 10, Value::Object{{"x", 10}});
+  Save({"1", 1}, "c10", 10);
+  Report({"1", 1}, 2, 20, Value::Object{{"x", 20}});
+  launcher_.End("1.1", {.kind = ExitKind::kSignaled, .signal = 9});
+  const LaunchSpec spec = launcher_.WaitFor("1.2");
+  EXPECT_EQ(spec.env.at("CAIRN_LATEST_CHECKPOINT"), "c10");
+  EXPECT_EQ(spec.env.at("CAIRN_RESUME_MODE"), "resume");
+  const TrialRecord record = engine_->Get("1").value().record;
+  EXPECT_FALSE(record.reports[0].archived);
+  EXPECT_TRUE(record.reports[1].archived);
+  EXPECT_EQ(record.core.restarts, 1u);
+  // The process of the first run, still alive somewhere, is not heard any more.
+  Status status;
+  Report({"1", 1}, 3, 30, Value::Object{}, &status);
+  EXPECT_TRUE(status.Is(Code::kAborted));
+  Call([&](auto done) { engine_->AcknowledgePreemption({"1", 1}, done); }, &status);
+  EXPECT_TRUE(status.Is(Code::kAborted));
+  Report({"1", 2}, 1, 20, Value::Object{{"x", 20}});
+  for (int run = 2; run <= 3; ++run) {
+    launcher_.WaitFor("1." + std::to_string(run));
+    launcher_.End("1." + std::to_string(run), {.code = 1});
+  }
+  EXPECT_EQ(engine_->WaitForRest("1", seconds(20)).value().state, TrialState::kError);
+}
+
+TEST_F(TrialEngineTest, PauseIsToldAcknowledgedAndResumed) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  const RunKey key{"1", 1};
+  Ready(key);
+  Save(key, "c30", 30);
+  std::promise<Value> told;
+  engine_->WaitPreemption(key, 0, seconds(100),
+                          [&](Result<Value> answer) { told.set_value(answer.value()); });
+  Status status;
+  Call([&](auto done) { engine_->AcknowledgePreemption(key, done); }, &status);
+  EXPECT_TRUE(status.Is(Code::kFailedPrecondition));
+  ASSERT_TRUE(engine_->Pause("1").ok());
+  const Value answer = told.get_future().get();
+  EXPECT_EQ(*answer.Find("preempt"), Value(true));
+  EXPECT_EQ(*answer.Find("reason"), Value("pause"));
+  EXPECT_GT(answer.Find("deadline_seconds")->AsDouble(), 500);
+  const TrialView view = engine_->Get("1").value();
+  EXPECT_EQ(view.state, TrialState::kPausing);
+  EXPECT_EQ(view.resumes_from_step, 30);
+  // A poll that has seen this version waits; without one it is told at once.
+  const Value again = Call([&](auto done) { engine_->WaitPreemption(key, 0, seconds(100), done); });
+  EXPECT_EQ(*again.Find("version"), *answer.Find("version"));
+  const Value later = Call([&](auto done) {
+    engine_->WaitPreemption(key, static_cast<std::uint64_t>(answer.Find("version")->AsInt()),
+                            milliseconds(20), done);
+  });
+  EXPECT_EQ(*later.Find("preempt"), Value(true));
+  Call([&](auto done) { engine_->AcknowledgePreemption(key, done); });
+  launcher_.End("1.1", {.code = 0});
+  EXPECT_EQ(engine_->WaitForRest("1", seconds(20)).value().state, TrialState::kPaused);
+  ASSERT_TRUE(engine_->Activate("1").ok());
+  EXPECT_EQ(launcher_.WaitFor("1.2").env.at("CAIRN_LATEST_CHECKPOINT"), "c30");
+  EXPECT_EQ(engine_->Get("1").value().record.core.restarts, 0u);
+}
+
+TEST_F(TrialEngineTest, AScriptThatNeverAsksIsEndedAtItsDeadlineAndThatIsNoRestart) {
+  Open();
+  TrialConfig config = Config();
+  config.preemption_timeout = milliseconds(30);
+  config.kill_grace = milliseconds(777);
+  engine_->Create(config).value();
+  launcher_.WaitFor("1.1");
+  ASSERT_TRUE(engine_->Pause("1").ok());
+  EXPECT_EQ(launcher_.WaitForStop("1.1"), milliseconds(777));
+  launcher_.End("1.1", {.kind = ExitKind::kSignaled, .signal = 9, .stopped = true});
+  const TrialView view = engine_->WaitForRest("1", seconds(20)).value();
+  EXPECT_EQ(view.state, TrialState::kPaused);
+  EXPECT_EQ(view.record.core.restarts, 0u);
+}
+
+TEST_F(TrialEngineTest, APauseBeforeTheProcessIsThereTakesItOutOfTheQueue) {
+  launcher_.hold_queue = true;
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  for (int i = 0; i < 5000 && engine_->Get("1").value().state != TrialState::kQueued; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(engine_->Get("1").value().state, TrialState::kQueued);
+  ASSERT_TRUE(engine_->Pause("1").ok());
+  EXPECT_EQ(engine_->WaitForRest("1", seconds(20)).value().state, TrialState::kPaused);
+}
+
+TEST_F(TrialEngineTest, KillAndCancel) {
+  launcher_.ends_when_stopped = true;
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  ASSERT_TRUE(engine_->Kill("1").ok());
+  EXPECT_EQ(launcher_.WaitForStop("1.1"), milliseconds(0));
+  EXPECT_EQ(engine_->WaitForRest("1", seconds(20)).value().state, TrialState::kCanceled);
+  EXPECT_TRUE(engine_->Pause("1").Is(Code::kFailedPrecondition));
+  ASSERT_TRUE(engine_->Activate("1").ok());
+  launcher_.WaitFor("1.2");
+  ASSERT_TRUE(engine_->Cancel("1").ok());
+  EXPECT_EQ(State("1"), TrialState::kStopping);
+  Call([&](auto done) { engine_->AcknowledgePreemption({"1", 2}, done); });
+  launcher_.End("1.2", {.code = 0});
+  EXPECT_EQ(engine_->WaitForRest("1", seconds(20)).value().state, TrialState::kCanceled);
+}
+
+TEST_F(TrialEngineTest, ContinuesFromAnyCheckpointAndAsANewTrial) {
+  Open();
+  TrialConfig config = Config();
+  config.hparams = Value::Object{{"lr", 1}, {"n", 2}};
+  engine_->Create(config).value();
+  launcher_.WaitFor("1.1");
+  Save({"1", 1}, "c10", 10);
+  Save({"1", 1}, "c20", 20);
+  launcher_.End("1.1", {.code = 0});
+  engine_->WaitForRest("1", seconds(20)).value();
+  EXPECT_TRUE(engine_->Activate("1", "nothing").Is(Code::kNotFound));
+  ASSERT_TRUE(engine_->Activate("1", "c10").ok());
+  EXPECT_EQ(launcher_.WaitFor("1.2").env.at("CAIRN_LATEST_CHECKPOINT"), "c10");
+  // It dies before it has saved: still from the chosen one, not from the newest.
+  launcher_.End("1.2", {.code = 1});
+  EXPECT_EQ(launcher_.WaitFor("1.3").env.at("CAIRN_LATEST_CHECKPOINT"), "c10");
+  Save({"1", 3}, "c15", 15);
+  launcher_.End("1.3", {.code = 1});
+  EXPECT_EQ(launcher_.WaitFor("1.4").env.at("CAIRN_LATEST_CHECKPOINT"), "c15");
+
+  const std::string fresh =
+      engine_->ContinueAsNew("1", "c20", Value::Object{{"hparams", Value::Object{{"lr", 9}}}})
+          .value();
+  EXPECT_EQ(fresh, "2");
+  const LaunchSpec spec = launcher_.WaitFor("2.1");
+  EXPECT_EQ(spec.env.at("CAIRN_RESUME_MODE"), "continue");
+  EXPECT_EQ(spec.env.at("CAIRN_LATEST_CHECKPOINT"), "c20");
+  EXPECT_EQ(spec.env.at("CAIRN_HPARAMS"), R"({"lr":9,"n":2})");
+  const Value info = Call([&](auto done) { engine_->Describe({"2", 1}, done); });
+  EXPECT_EQ(*info.Find("latest_checkpoint/repository"), Value("/s/e/1"));
+  EXPECT_EQ(*info.Find("repository"), Value("/s/e/2"));
+}
+
+TEST_F(TrialEngineTest, CheckpointsThatWereCommittedButNotReportedAreFound) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  Call([&](auto done) {
+    engine_->StartCheckpoint({"1", 1}, Value::Object{{"registration", "r"}, {"steps_completed", 5}},
+                             done);
+  });
+  repositories_.Commit("/s/e/1", {.id = "c5", .steps = 5});
+  launcher_.End("1.1", {.kind = ExitKind::kSignaled, .signal = 9});
+  EXPECT_EQ(launcher_.WaitFor("1.2").env.at("CAIRN_LATEST_CHECKPOINT"), "c5");
+  const TrialRecord record = engine_->Get("1").value().record;
+  EXPECT_EQ(record.Find("r")->state, CheckpointState::kError);
+  EXPECT_EQ(record.Find("c5")->state, CheckpointState::kCompleted);
+}
+
+TEST_F(TrialEngineTest, RegistrationsAreCompletedOnceAndAbandonedOnesAreErrors) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  const RunKey key{"1", 1};
+  Save(key, "c1", 1);
+  Status status;
+  Call([&](auto done) {
+    engine_->CompleteCheckpoint(key, "r-c1", Value::Object{{"id", "c1"}, {"steps_completed", 1}},
+                                done);
+  });
+  Call(
+      [&](auto done) {
+        engine_->CompleteCheckpoint(key, "r-c1",
+                                    Value::Object{{"id", "other"}, {"steps_completed", 1}}, done);
+      },
+      &status);
+  EXPECT_TRUE(status.Is(Code::kAlreadyExists));
+  Call(
+      [&](auto done) {
+        engine_->CompleteCheckpoint(key, "unknown",
+                                    Value::Object{{"id", "x"}, {"steps_completed", 1}}, done);
+      },
+      &status);
+  EXPECT_TRUE(status.Is(Code::kNotFound));
+  Call([&](auto done) {
+    engine_->StartCheckpoint(key, Value::Object{{"registration", "r2"}, {"steps_completed", 2}},
+                             done);
+  });
+  Call([&](auto done) {
+    engine_->AbandonCheckpoint(key, "r2", Value::Object{{"reason", "a rank died"}}, done);
+  });
+  const Value one = Call([&](auto done) { engine_->GetCheckpoint(key, "r2", done); });
+  EXPECT_EQ(*one.Find("state"), Value("ERROR"));
+  EXPECT_EQ(Call([&](auto done) { engine_->ListCheckpoints(key, done); })
+                .Find("checkpoints")
+                ->if_list()
+                ->size(),
+            2u);
+}
+
+TEST_F(TrialEngineTest, RetentionIsTheLivingRunsAndAfterwardsTheEngines) {
+  Open();
+  TrialConfig config = Config();
+  config.retention = {.keep_last = 1};
+  engine_->Create(config).value();
+  launcher_.WaitFor("1.1");
+  const RunKey key{"1", 1};
+  Save(key, "c1", 1);
+  Save(key, "c2", 2);
+  const Value beat = Call([&](auto done) { engine_->Heartbeat(key, done); });
+  EXPECT_EQ(*beat.Find("remove"), Value(Value::List{"c1"}));
+  Call([&](auto done) { engine_->CheckpointDeleted(key, "c1", done); });
+  EXPECT_EQ(*Call([&](auto done) { engine_->Heartbeat(key, done); }).Find("remove"),
+            Value(Value::List{}));
+  EXPECT_TRUE(repositories_.removed().empty());
+  Save(key, "c3", 3);
+  EXPECT_EQ(engine_->PreviewRetention("1", {.keep_last = 2}).value().size(), 0u);
+  EXPECT_EQ(engine_->PreviewRetention("1", {.keep_last = 1}).value().size(), 1u);
+  ASSERT_TRUE(engine_->Pin("1", "c2", true).ok());
+  EXPECT_EQ(engine_->PreviewRetention("1", {.keep_last = 1}).value().size(), 0u);
+  ASSERT_TRUE(engine_->Pin("1", "c2", false).ok());
+  launcher_.End("1.1", {.code = 0});
+  engine_->WaitForRest("1", seconds(20)).value();
+  repositories_.WaitForRemoved(1);
+  EXPECT_EQ(repositories_.removed().front(), "c2");
+}
+
+TEST_F(TrialEngineTest, AValidationScoresItsCheckpoint) {
+  Open();
+  TrialConfig config = Config();
+  config.retention = {.keep_best = 1, .score = "loss", .maximize = false};
+  engine_->Create(config).value();
+  launcher_.WaitFor("1.1");
+  const RunKey key{"1", 1};
+  Save(key, "c1", 1, {{"awaits_score", true}});
+  Save(key, "c2", 2, {{"metrics", Value::Object{{"loss", 0.5}}}});
+  Save(key, "c3", 3, {{"metrics", Value::Object{{"loss", 0.9}}}});
+  // c1 waits for its score, c2 is the best known, c3 the latest.
+  EXPECT_EQ(*Call([&](auto done) { engine_->Heartbeat(key, done); }).Find("remove"),
+            Value(Value::List{}));
+  Report(key, 1, 1, Value::Object{{"loss", 0.7}}, nullptr, "validation");
+  EXPECT_EQ(*Call([&](auto done) { engine_->Heartbeat(key, done); }).Find("remove"),
+            Value(Value::List{"c1"}));
+}
+
+TEST_F(TrialEngineTest, AReopenedEngineFindsItsRunsAgain) {
+  Open();
+  for (int i = 0; i < 4; ++i) engine_->Create(Config()).value();
+  for (int i = 1; i <= 4; ++i) launcher_.WaitFor(std::to_string(i) + ".1");
+  Ready({"1", 1});
+  ASSERT_TRUE(engine_->Pause("3").ok());
+  Crash();
+  launcher_.End("2.1", {.code = 0});  // nobody hears it
+  Open();
+  EXPECT_EQ(engine_->WaitForRest("2", seconds(20)).value().state, TrialState::kCompleted);
+  EXPECT_EQ(State("1"), TrialState::kRunning);
+  EXPECT_EQ(State("3"), TrialState::kPausing);
+  EXPECT_EQ(State("4"), TrialState::kStarting);
+  Report({"1", 1}, 1, 1, Value::Object{});
+  launcher_.End("1.1", {.code = 0});
+  EXPECT_EQ(engine_->WaitForRest("1", seconds(20)).value().state, TrialState::kCompleted);
+  EXPECT_EQ(launcher_.running(), 2u);
+}
+
+/// The engine dies after each durable event of a whole life in turn; opened again it comes to the
+/// same end, and no run was started twice.
+TEST_F(TrialEngineTest, WhereverItIsCutTheEngineComesToTheSameEnd) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  Ready({"1", 1});
+  Report({"1", 1}, 1, 10, Value::Object{{"x", 1}});
+  Save({"1", 1}, "c10", 10);
+  ASSERT_TRUE(engine_->Pause("1").ok());
+  Call([&](auto done) { engine_->AcknowledgePreemption({"1", 1}, done); });
+  launcher_.End("1.1", {.code = 0});
+  engine_->WaitForRest("1", seconds(20)).value();
+  Crash();
+  const std::vector<Event> whole = log_.events();
+  for (std::size_t cut = 1; cut <= whole.size(); ++cut) {
+    SCOPED_TRACE(cut);
+    MemoryEventLog log;
+    ASSERT_TRUE(log.Append(std::span(whole).first(cut)).ok());
+    FakeLauncher launcher;
+    std::unique_ptr<TrialEngine> engine;
+    TrialRecords records;
+    for (std::size_t i = 0; i < cut; ++i) ASSERT_TRUE(records.Apply(whole[i]).ok());
+    const TrialCore core = records.Find("1")->core;
+    // The process of a run that had been submitted ended meanwhile, acknowledged or killed.
+    if (core.run == 1) {
+      ASSERT_TRUE(launcher.Submit({.id = "1.1"}).ok());
+      launcher.End("1.1", {.kind = ExitKind::kSignaled, .signal = 9});
+    }
+    launcher.listener = [&](const LaunchInfo& info) { engine->OnLaunch(info); };
+    engine = TrialEngine::Open({.log = &log, .launcher = &launcher, .repositories = &repositories_})
+                 .value();
+    ASSERT_TRUE(engine->Start().ok());
+    const bool pausing = core.state == TrialState::kPausing || core.state == TrialState::kPaused;
+    if (pausing) {
+      EXPECT_EQ(engine->WaitForRest("1", seconds(20)).value().state, TrialState::kPaused);
+    } else {
+      const std::string next = "1." + std::to_string(core.run + 1);
+      launcher.WaitFor(next);
+      EXPECT_EQ(launcher.running(), 1u);
+      launcher.End(next, {.code = 0});
+      EXPECT_EQ(engine->WaitForRest("1", seconds(20)).value().state, TrialState::kCompleted);
+    }
+    launcher.listener = nullptr;
+    engine.reset();
+  }
+}
+
+TEST_F(TrialEngineTest, WithoutItsStorageRequestsWaitThenGoThroughOrFailClearly) {
+  answer_timeout_ = milliseconds(150);
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  const RunKey key{"1", 1};
+  Report(key, 1, 1, Value::Object{});
+  log_.Fail(UnavailableError("the disk is gone"));
+  Status status;
+  Report(key, 2, 2, Value::Object{}, &status);
+  EXPECT_TRUE(status.Is(Code::kUnavailable)) << status.ToString();
+  EXPECT_NE(status.message().find("the disk is gone"), std::string_view::npos);
+  log_.Fail(ResourceExhaustedError("no space"));
+  Report(key, 2, 2, Value::Object{}, &status);
+  EXPECT_TRUE(status.Is(Code::kResourceExhausted)) << status.ToString();
+  // The same report again waits with the first one, and both are one.
+  std::promise<Value> promise;
+  engine_->Report(key,
+                  Value::Object{{"sequence", 2}, {"group", "training"}, {"steps_completed", 2}},
+                  [&](Result<Value> answer) { promise.set_value(answer.value()); });
+  log_.Fail(Status::Ok());
+  EXPECT_EQ(*promise.get_future().get().Find("duplicate"), Value(true));
+  EXPECT_EQ(engine_->Get("1").value().record.reports.size(), 2u);
+  Restart();
+  EXPECT_EQ(engine_->Get("1").value().record.reports.size(), 2u);
+}
+
+TEST_F(TrialEngineTest, AnotherEngineOnTheLogEndsThisOne) {
+  Open();
+  log_.Fail(AbortedError("another engine"));
+  EXPECT_TRUE(engine_->Create(Config()).status().Is(Code::kAborted));
+  EXPECT_TRUE(engine_->Create(Config()).status().Is(Code::kAborted));
+}
+
+TEST_F(TrialEngineTest, AProcessStartedByHandJoinsIsLostAndJoinsAgain) {
+  heartbeat_ = milliseconds(20);
+  Open();
+  Status status;
+  Call([&](auto done) { engine_->Join("wrong", Value::Object{{"external_id", "mine"}}, done); },
+       &status);
+  EXPECT_TRUE(status.Is(Code::kPermissionDenied));
+  const Value joined = Call([&](auto done) {
+    engine_->Join("let me in",
+                  Value::Object{{"external_id", "mine"}, {"hparams", Value::Object{{"a", 1}}}},
+                  done);
+  });
+  const std::string id = *joined.Find("trial_id")->if_string();
+  const RunKey key{id, 1};
+  EXPECT_TRUE(engine_->Authenticate(key, *joined.Find("token")->if_string()).ok());
+  Ready(key);
+  Report(key, 1, 1, Value::Object{});
+  EXPECT_EQ(State(id), TrialState::kRunning);
+  WaitState(id, TrialState::kPaused);  // silent for too long
+  Report(key, 2, 2, Value::Object{}, &status);
+  EXPECT_TRUE(status.Is(Code::kAborted));
+  const Value again = Call(
+      [&](auto done) { engine_->Join("let me in", Value::Object{{"external_id", "mine"}}, done); });
+  EXPECT_EQ(*again.Find("trial_id"), Value(id));
+  EXPECT_EQ(again.Find("run_id")->AsInt(), 2);
+  const Value ended =
+      Call([&](auto done) { engine_->Exit({id, 2}, Value::Object{{"code", 0}}, done); });
+  EXPECT_EQ(*ended.Find("state"), Value("COMPLETED"));
+}
+
+TEST_F(TrialEngineTest, HigherPrioritiesFirstAndNotMoreThanAllowed) {
+  TrialEngineOptions options{
+      .log = &log_, .launcher = &launcher_, .repositories = &repositories_, .max_live_runs = 1};
+  engine_ = TrialEngine::Open(options).value();
+  for (int priority : {0, 5, 1}) {
+    TrialConfig config = Config();
+    config.priority = priority;
+    engine_->Create(config).value();
+  }
+  launcher_.listener = [this](const LaunchInfo& info) { engine_->OnLaunch(info); };
+  ASSERT_TRUE(engine_->Start().ok());
+  for (const char* id : {"2.1", "3.1", "1.1"}) {
+    launcher_.WaitFor(id);
+    EXPECT_EQ(launcher_.running(), 1u);
+    launcher_.End(id, {.code = 0});
+  }
+}
+
+TEST_F(TrialEngineTest, BadConfigsAreRefusedAndLeaveNothing) {
+  Open();
+  EXPECT_TRUE(engine_->Create({.storage = "/s"}).status().Is(Code::kInvalidArgument));
+  EXPECT_TRUE(engine_->Create({.experiment = "../x", .argv = {"a"}, .storage = "/s"})
+                  .status()
+                  .Is(Code::kInvalidArgument));
+  EXPECT_TRUE(engine_->Create(Config(), "../x").status().Is(Code::kInvalidArgument));
+  EXPECT_TRUE(engine_->Create(Config(), "x").ok());
+  EXPECT_TRUE(engine_->Create(Config(), "x").status().Is(Code::kAlreadyExists));
+  EXPECT_EQ(engine_->List().size(), 1u);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,296 @@
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+/// A job of real processes that a test starts, kills and starts again.
+namespace cairn::ps {
+
+inline std::string BinDir() {
+  const char* bin = std::getenv("CAIRN_BIN_DIR");
+  return bin != nullptr ? bin : "build/dev/bin";
+}
+
+/// A child process whose standard output is read line by line. Killed when the test dies.
+class Process {
+ public:
+  Process(std::vector<std::string> argv, const std::map<std::string, std::string>& env,
+          const std::string& log) {
+    int pipe_fds[2];
+    if (pipe2(pipe_fds, O_CLOEXEC) != 0) std::abort();
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const int err = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+      dup2(pipe_fds[1], STDOUT_FILENO);
+      dup2(err, STDERR_FILENO);
+      for (const auto& [name, value] : env) setenv(name.c_str(), value.c_str(), 1);
+      std::vector<char*> words;
+      for (std::string& word : argv) words.push_back(word.data());
+      words.push_back(nullptr);
+      execv(words[0], words.data());
+      _exit(127);
+    }
+    close(pipe_fds[1]);
+    out_ = pipe_fds[0];
+    pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  }
+  ~Process() {
+    if (!reaped_) {
+      Signal(SIGKILL);
+      Reap();
+    }
+    close(out_);
+    close(pidfd_);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  int out() const { return out_; }
+  int pidfd() const { return pidfd_; }
+  void Signal(int signal) const { kill(pid_, signal); }
+  int Reap() {
+    if (!reaped_) {
+      waitpid(pid_, &status_, 0);
+      reaped_ = true;
+    }
+    return status_;
+  }
+  /// Whole lines that came; call when out() is readable.
+  std::vector<std::string> Lines() {
+    char buffer[4096];
+    const ssize_t n = read(out_, buffer, sizeof buffer);
+    if (n > 0) rest_.append(buffer, static_cast<std::size_t>(n));
+    std::vector<std::string> lines;
+    for (std::size_t end; (end = rest_.find('\n')) != rest_.npos; rest_.erase(0, end + 1)) {
+      lines.push_back(rest_.substr(0, end));
+    }
+    closed_ = n == 0;
+    return lines;
+  }
+  bool closed() const { return closed_; }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1;
+  int pidfd_ = -1;
+  int status_ = 0;
+  bool reaped_ = false;
+  bool closed_ = false;
+  std::string rest_;
+};
+
+/// Something that happens to a process when trainer 0 begins a step.
+struct Fault {
+  std::int64_t step = 0;
+  bool server = true;  // or a trainer
+  int index = 0;
+  int signal = SIGKILL;  // SIGSTOP: continued 300 ms later
+  int delay_ms = 0;      // after the step began
+  friend std::ostream& operator<<(std::ostream& out, const Fault& fault) {
+    return out << (fault.server ? "server " : "trainer ") << fault.index << " signal "
+               << fault.signal << " at step " << fault.step << " +" << fault.delay_ms << " ms";
+  }
+};
+
+struct JobOptions {
+  int servers = 2;
+  int trainers = 2;
+  std::int64_t steps = 20;
+  std::string mode = "sync";
+  int full_steps = 10;
+  int incremental_steps = 3;
+  std::vector<Fault> faults;  // by step
+};
+
+struct JobResult {
+  bool ok = false;
+  std::string problem;
+  std::string learned;  // trainer 0's
+  std::uint64_t rollbacks = 0;
+  int kills = 0;
+  int steps_begun = 0;  // by trainer 0, repeated ones too
+};
+
+/// Runs a job to its end, starting again whatever dies.
+class Cluster {
+ public:
+  Cluster(std::string directory, JobOptions options)
+      : directory_(std::move(directory)), options_(std::move(options)) {
+    std::filesystem::create_directories(directory_);
+  }
+
+  std::string repository() const { return directory_ + "/repository"; }
+
+  JobResult Run(std::chrono::seconds patience) {
+    const auto deadline = Now() + patience;
+    for (int i = 0; i < options_.servers; ++i) StartServer(i);
+    for (int i = 0; i < options_.trainers; ++i) StartTrainer(i);
+    while (!Finished()) {
+      if (Now() > deadline) {
+        result_.problem = "it did not end in time";
+        return result_;
+      }
+      if (!Turn(deadline)) return result_;
+    }
+    std::ifstream in(Output(0));
+    std::stringstream text;
+    text << in.rdbuf();
+    result_.learned = text.str();
+    result_.ok = !result_.learned.empty();
+    return result_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static Clock::time_point Now() { return Clock::now(); }
+
+  struct Role {
+    bool server = true;
+    int index = 0;
+    auto operator<=>(const Role&) const = default;
+  };
+  struct Due {
+    Clock::time_point time;
+    Role role;
+    int signal = SIGKILL;
+  };
+
+  std::string Output(int trainer) const {
+    return directory_ + "/learned_" + std::to_string(trainer);
+  }
+  std::string Log(const Role& role) const {
+    return directory_ + (role.server ? "/server_" : "/trainer_") + std::to_string(role.index) +
+           ".log";
+  }
+  void StartServer(int i) {
+    const Role role{true, i};
+    processes_.erase(role);
+    processes_.try_emplace(
+        role,
+        std::vector<std::string>{BinDir() + "/cairn", "pserver", "--dir", repository(), "--index",
+                                 std::to_string(i), "--servers", std::to_string(options_.servers),
+                                 "--trainers", std::to_string(options_.trainers), "--mode",
+                                 options_.mode, "--full-secs", "0", "--full-steps",
+                                 std::to_string(options_.full_steps), "--incremental-steps",
+                                 std::to_string(options_.incremental_steps)},
+        std::map<std::string, std::string>{{"CAIRN_LOG", "info"}}, Log(role));
+  }
+  void StartTrainer(int i) {
+    const Role role{false, i};
+    processes_.erase(role);
+    // The servers take any port: they are found through the repository.
+    std::string addresses;
+    for (int s = 0; s < options_.servers; ++s) addresses += "127.0.0.1:1,";
+    processes_.try_emplace(role,
+                           std::vector<std::string>{BinDir() + "/cluster_trainer", Output(i),
+                                                    std::to_string(options_.steps)},
+                           std::map<std::string, std::string>{
+                               {"CAIRN_PS_SERVERS", addresses},
+                               {"CAIRN_TRAINER_ID", std::to_string(i)},
+                               {"CAIRN_NUM_TRAINERS", std::to_string(options_.trainers)},
+                               {"CAIRN_CHECKPOINT_DIR", repository()}},
+                           Log(role));
+  }
+  bool Finished() const {
+    for (const auto& [role, process] : processes_) {
+      if (!role.server) return false;
+    }
+    return true;
+  }
+  void Saw(const Role& role, const std::string& line) {
+    if (line.starts_with("rollbacks ")) result_.rollbacks += std::stoull(line.substr(10));
+    if (role != Role{false, 0} || !line.starts_with("step ")) return;
+    ++result_.steps_begun;
+    const std::int64_t step = std::stoll(line.substr(5));
+    while (!options_.faults.empty() && options_.faults.front().step <= step) {
+      const Fault fault = options_.faults.front();
+      options_.faults.erase(options_.faults.begin());
+      due_.push_back({Now() + std::chrono::milliseconds(fault.delay_ms),
+                      {fault.server, fault.index},
+                      fault.signal});
+    }
+  }
+  /// False: a process failed by itself.
+  bool Turn(Clock::time_point deadline) {
+    std::vector<pollfd> fds;
+    std::vector<Role> roles;
+    for (const auto& [role, process] : processes_) {
+      fds.push_back({process.pidfd(), POLLIN, 0});
+      fds.push_back({process.closed() ? -1 : process.out(), POLLIN, 0});
+      roles.push_back(role);
+    }
+    auto until = deadline;
+    for (const Due& due : due_) until = std::min(until, due.time);
+    const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(until - Now()).count();
+    poll(fds.data(), fds.size(), static_cast<int>(std::max<std::int64_t>(0, wait)));
+    for (std::size_t i = 0; i < roles.size(); ++i) {
+      auto it = processes_.find(roles[i]);
+      if (fds[2 * i + 1].revents != 0) {
+        for (const std::string& line : it->second.Lines()) Saw(roles[i], line);
+      }
+      if (fds[2 * i].revents != 0 && !Ended(roles[i], &it->second)) return false;
+    }
+    std::vector<Due> now;
+    for (std::size_t i = 0; i < due_.size();) {
+      if (due_[i].time > Now()) {
+        ++i;
+        continue;
+      }
+      now.push_back(due_[i]);
+      due_.erase(due_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    for (const Due& due : now) Strike(due);
+    return true;
+  }
+  void Strike(const Due& due) {
+    const auto it = processes_.find(due.role);
+    if (it == processes_.end()) return;  // it is done
+    it->second.Signal(due.signal);
+    if (due.signal == SIGKILL) ++result_.kills;
+    if (due.signal == SIGSTOP) {
+      due_.push_back({Now() + std::chrono::milliseconds(300), due.role, SIGCONT});
+    }
+  }
+  bool Ended(const Role& role, Process* process) {
+    while (!process->closed()) {
+      for (const std::string& line : process->Lines()) Saw(role, line);
+    }
+    const int status = process->Reap();
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !role.server) {
+      processes_.erase(role);
+      return true;
+    }
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
+      result_.problem = std::string(role.server ? "server " : "trainer ") +
+                        std::to_string(role.index) + " ended with status " +
+                        std::to_string(status) + "; see " + Log(role);
+      return false;
+    }
+    role.server ? StartServer(role.index) : StartTrainer(role.index);
+    return true;
+  }
+
+  const std::string directory_;
+  JobOptions options_;
+  std::map<Role, Process> processes_;
+  std::vector<Due> due_;
+  JobResult result_;
+};
+
+}  // namespace cairn::ps

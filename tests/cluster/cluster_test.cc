@@ -1,0 +1,184 @@
+// Jobs with parameter servers under kill -9: whatever dies when, what was learned in the end is, to
+// the last bit, what an undisturbed job learns. CAIRN_TORTURE_SECONDS makes the random script run
+// that long; CAIRN_TORTURE_STATE keeps its seed.
+
+#include "tests/cluster/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iostream>
+#include <random>
+
+#include <cairn/checkpoint_manager.h>
+
+#include "format/json.h"
+
+namespace cairn::ps {
+namespace {
+
+constexpr std::chrono::seconds kPatience{90};
+
+class ClusterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "cairn-cluster-XXXXXX").string();
+    directory_ = mkdtemp(name.data());
+  }
+  void TearDown() override {
+    if (HasFailure()) {
+      std::cerr << "kept: " << directory_ << "\n";
+    } else {
+      std::filesystem::remove_all(directory_);
+    }
+  }
+
+  JobResult Run(const std::string& name, JobOptions options) {
+    std::stable_sort(options.faults.begin(), options.faults.end(),
+                     [](const Fault& a, const Fault& b) { return a.step < b.step; });
+    Cluster cluster(directory_ + "/" + name, std::move(options));
+    JobResult result = cluster.Run(kPatience);
+    EXPECT_TRUE(result.ok) << name << ": " << result.problem;
+    const auto report = Verify(cluster.repository(), true);
+    EXPECT_TRUE(report.ok() && report->ok()) << name;
+    return result;
+  }
+  /// What an undisturbed job of that length learns: the same for all tests.
+  const std::string& Undisturbed() {
+    static const std::string learned = [&] {
+      const JobResult result = Run("undisturbed", {});
+      EXPECT_EQ(result.rollbacks, 0u);
+      EXPECT_EQ(result.steps_begun, 20);
+      return result.learned;
+    }();
+    return learned;
+  }
+  /// All trainers saw that the job went back, and it came to the same.
+  void ExpectSame(const std::string& name, const JobResult& result) {
+    EXPECT_TRUE(result.learned == Undisturbed()) << name;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(ClusterTest, AServerIsKilled) {
+  for (const int victim : {0, 1}) {
+    const std::string name = "server_" + std::to_string(victim);
+    const JobResult result = Run(name, {.faults = {{.step = 14, .server = true, .index = victim}}});
+    EXPECT_EQ(result.kills, 1);
+    EXPECT_EQ(result.rollbacks, 2u);
+    EXPECT_GT(result.steps_begun, 20) << "something was repeated";
+    ExpectSame(name, result);
+  }
+}
+
+TEST_F(ClusterTest, ATrainerIsKilled) {
+  for (const int victim : {0, 1}) {
+    const std::string name = "trainer_" + std::to_string(victim);
+    const JobResult result =
+        Run(name, {.faults = {{.step = 14, .server = false, .index = victim}}});
+    EXPECT_EQ(result.kills, 1);
+    ExpectSame(name, result);
+  }
+}
+
+TEST_F(ClusterTest, TwoServersAtOnce) {
+  const JobResult result =
+      Run("both", {.faults = {{.step = 11, .index = 0}, {.step = 11, .index = 1}}});
+  EXPECT_EQ(result.kills, 2);
+  ExpectSame("both", result);
+}
+
+TEST_F(ClusterTest, AServerAndATrainerAtOnce) {
+  const JobResult result = Run(
+      "mixed", {.faults = {{.step = 13, .index = 1}, {.step = 13, .server = false, .index = 1}}});
+  EXPECT_EQ(result.kills, 2);
+  ExpectSame("mixed", result);
+}
+
+TEST_F(ClusterTest, BeforeAnythingWasSaved) {
+  const JobResult result = Run("early", {.faults = {{.step = 1, .index = 1}}});
+  ExpectSame("early", result);
+}
+
+TEST_F(ClusterTest, DuringSavesAndRestores) {
+  // Checkpoints are cut at the ends of steps 3, 6, 9, … and written during the next; a restore
+  // follows a kill. Those at short distances hit both.
+  std::vector<Fault> faults;
+  for (const int delay : {0, 3}) {
+    faults.push_back({.step = 4, .index = delay % 2, .delay_ms = delay});
+  }
+  for (const int delay : {0, 40, 90, 150}) {
+    faults.push_back({.step = 13, .index = 1, .delay_ms = delay});
+  }
+  const JobResult result = Run("saves", {.faults = faults});
+  ExpectSame("saves", result);
+}
+
+TEST_F(ClusterTest, AServerThatStandsStillIsWaitedFor) {
+  const JobResult result = Run("stopped", {.faults = {{.step = 8, .index = 1, .signal = SIGSTOP}}});
+  EXPECT_EQ(result.kills, 0);
+  EXPECT_EQ(result.rollbacks, 0u);
+  ExpectSame("stopped", result);
+}
+
+TEST_F(ClusterTest, AsyncJobsComeToTheirEndToo) {
+  const JobResult result = Run(
+      "async", {.mode = "async",
+                .faults = {{.step = 8, .index = 1}, {.step = 14, .server = false, .index = 1}}});
+  EXPECT_EQ(result.kills, 2);
+}
+
+TEST_F(ClusterTest, AFaultScriptOfChance) {
+  const char* seconds = std::getenv("CAIRN_TORTURE_SECONDS");
+  const char* state_file = std::getenv("CAIRN_TORTURE_STATE");
+  std::uint64_t seed = 1;
+  std::int64_t rounds_before = 0;
+  if (state_file != nullptr) {
+    std::ifstream in(state_file);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (const auto state = DecodeJson(text); state.ok()) {
+      seed = static_cast<std::uint64_t>(state->Find("next_seed")->AsInt(1));
+      rounds_before = state->Find("rounds")->AsInt();
+    }
+  }
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::seconds(seconds == nullptr ? 0 : std::atoi(seconds));
+  std::int64_t rounds = 0;
+  int kills = 0;
+  do {
+    std::mt19937_64 random(seed);
+    JobOptions options;
+    const int count = 1 + static_cast<int>(random() % 5);
+    std::string script;
+    for (int i = 0; i < count; ++i) {
+      Fault fault;
+      fault.step = 1 + static_cast<std::int64_t>(random() % 18);
+      fault.server = random() % 3 != 0;
+      fault.index = static_cast<int>(random() % 2);
+      fault.signal = random() % 5 == 0 ? SIGSTOP : SIGKILL;
+      fault.delay_ms = static_cast<int>(random() % 60);
+      options.faults.push_back(fault);
+      std::ostringstream words;
+      words << fault;
+      script += words.str() + "; ";
+    }
+    const std::string name = "seed_" + std::to_string(seed);
+    SCOPED_TRACE(name + ": " + script);
+    const JobResult result = Run(name, options);
+    kills += result.kills;
+    ExpectSame(name, result);
+    if (HasFailure()) break;
+    std::filesystem::remove_all(directory_ + "/" + name);
+    ++rounds;
+    ++seed;
+  } while (std::chrono::steady_clock::now() < end);
+  std::cerr << "rounds " << rounds << ", kills " << kills << ", next seed " << seed << "\n";
+  if (state_file != nullptr) {
+    std::ofstream(state_file) << EncodeJson(
+        Value::Object{{"next_seed", seed}, {"rounds", rounds_before + rounds}});
+  }
+}
+
+}  // namespace
+}  // namespace cairn::ps

@@ -1,0 +1,69 @@
+// One trainer of tests/cluster: trains the test model, tells each step on standard output, and
+// writes what was learned at the end.
+//
+//   cluster_trainer OUTPUT STEPS        with the environment of `cairn ps run`
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include <cairn/ps.h>
+
+#include "paramserver/test_job.h"
+
+namespace {
+
+using namespace cairn;
+using namespace cairn::ps;
+
+void Tell(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+Status Run(const std::string& output, std::int64_t steps) {
+  ASSIGN_OR_RETURN(ClientOptions options, ClientOptions::FromEnvironment());
+  options.reconnect_timeout = std::chrono::seconds(60);
+  ASSIGN_OR_RETURN(const auto client, Client::Connect(options));
+  TestModel model;
+  RETURN_IF_ERROR(model.Declare(client.get()));
+  Tell("begin " + std::to_string(client->step()));
+  for (;;) {
+    RETURN_IF_ERROR(
+        model.TrainTo(steps, [](std::int64_t step) { Tell("step " + std::to_string(step)); }));
+    // The job may still go back: only what is seen after all have ended counts.
+    Status met = client->Barrier();
+    Result<std::map<std::string, std::vector<float>>> learned =
+        met.ok() ? model.Learned() : Result<std::map<std::string, std::vector<float>>>(met);
+    if (learned.ok()) met = client->Barrier();  // nobody leaves before all have looked
+    if (met.Is(Code::kAborted) || learned.status().Is(Code::kAborted)) continue;
+    RETURN_IF_ERROR(met);
+    if (!learned.ok()) return learned.status();
+    std::ofstream out(output);
+    for (const auto& [name, numbers] : *learned) {
+      out << name;
+      for (const float number : numbers) {
+        char text[32];
+        std::snprintf(text, sizeof text, " %a", static_cast<double>(number));
+        out << text;
+      }
+      out << '\n';
+    }
+    out.close();
+    if (!out) return UnavailableError("cannot write " + output);
+    break;
+  }
+  Tell("rollbacks " + std::to_string(client->rollbacks()));
+  return client->Close();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const Status status = Run(argv[1], std::atoll(argv[2]));
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "cluster_trainer: %s\n", status.ToString().c_str());
+  return 1;
+}

@@ -1,0 +1,69 @@
+// The engine, a proxy that fails, and a real HDFS: requests to the NameNode and, as it is told
+// where to go, to the DataNode.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "storage/webhdfs/test_hdfs_server.h"
+#include "storage/webhdfs/webhdfs_store.h"
+#include "tests/remote/failing_requests.h"
+
+namespace cairn::remote {
+namespace {
+
+class HdfsFailures : public FailingRequests {
+ protected:
+  void SetUp() override {
+    auto server = TestHdfsServer::Shared();
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    server_ = *server;
+    FailingRequests::SetUp();
+  }
+
+  Result<std::unique_ptr<CheckpointManager>> Open(const std::string& url, std::uint16_t proxy,
+                                                  int attempts) override {
+    WebHdfsStoreOptions options;
+    options.url = url;
+    if (proxy != 0) {
+      const std::string direct = ":" + std::to_string(server_->http_port()) + "/";
+      options.url.replace(url.find(direct), direct.size(), ":" + std::to_string(proxy) + "/");
+    }
+    options.environment.retry.max_attempts = attempts;
+    auto store = WebHdfsStore::Open(std::move(options));
+    if (!store.ok()) return store.status();
+    Environment env;
+    env.store = *std::move(store);
+    env.host = "test";
+    env.pid = 1;
+    return OpenManager(Options(url), std::move(env));
+  }
+
+  /// The NameNode says where the DataNode is: the client is sent to the proxy instead.
+  TestHttpReply Forward(const TestHttpRequest& request, std::uint16_t proxy) override {
+    const bool data = request.target.find("namenoderpcaddress=") != std::string::npos;
+    TestHttpReply reply = ForwardTo(data ? server_->data_port() : server_->http_port(), request);
+    const std::size_t location = reply.bytes.find("{\"Location\":");
+    const std::size_t end = reply.bytes.rfind('}');
+    if (location == std::string::npos || end == std::string::npos) return reply;
+    std::string body = reply.bytes.substr(location, end + 1 - location);
+    const std::string direct = ":" + std::to_string(server_->data_port()) + "/";
+    const std::size_t at = body.find(direct);
+    if (at == std::string::npos) return reply;
+    body.replace(at, direct.size(), ":" + std::to_string(proxy) + "/");
+    return Answer(200, body);
+  }
+  std::string FreshUrl() override { return server_->FreshUrl(); }
+
+  TestHdfsServer* server_ = nullptr;
+};
+
+TEST_F(HdfsFailures, JobDoesNotNoticeARequestThatFailsOnce) { FailEachRequestOnce(61); }
+
+TEST_F(HdfsFailures, NothingAcknowledgedIsLostWhenTheMachineEndsAtARequest) {
+  EndAtEachRequest(47);
+}
+
+}  // namespace
+}  // namespace cairn::remote

@@ -1,0 +1,324 @@
+// The engine and its trials as real processes, killed with SIGKILL at random moments: the engine, a
+// trial, both; trials are paused and activated in between. At the end, from the engine's log and
+// the trials' own ledgers: no acknowledged report or checkpoint is lost, no step is counted twice,
+// no two processes of one trial lived, ids are as they were. CAIRN_TORTURE_SECONDS makes it run
+// that long instead of a few kills; the seed is printed.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "storage/local/local_store.h"
+#include "tests/kill/harness.h"
+#include "trial/event_log.h"
+#include "trial/trial_record.h"
+
+namespace cairn {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+std::string BinDir() {
+  const char* bin = std::getenv("CAIRN_BIN_DIR");
+  return bin == nullptr ? "build/dev/bin" : bin;
+}
+
+/// A port that was free a moment ago. The engine keeps it over its lives, so that trials find back.
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+/// The engine's process, with a pipe to and from it.
+class Host {
+ public:
+  Host(const std::filesystem::path& directory, int port, int trials, int steps) {
+    int in[2];
+    int out[2];
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
+    const std::string program = BinDir() + "/trial_engine_host";
+    const std::vector<std::string> args = {program,
+                                           directory.string(),
+                                           fmt::format("127.0.0.1:{}", port),
+                                           "2",
+                                           std::to_string(trials),
+                                           BinDir() + "/trial_fault_worker",
+                                           (directory / "ledger").string(),
+                                           std::to_string(steps)};
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(in[0], 0);
+      dup2(out[1], 1);
+      std::vector<char*> argv;
+      for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+      argv.push_back(nullptr);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    in_ = in[1];
+    out_ = out[0];
+  }
+  ~Host() { Kill(); }
+
+  void Kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    Reap();
+  }
+  /// Closes its standard input: it stops everything and exits.
+  int Stop() {
+    close(in_);
+    in_ = -1;
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = 0;
+    Reap();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  /// The next line, or "" when it died or `timeout` passed.
+  std::string ReadLine(milliseconds timeout = seconds(60)) {
+    const auto until = steady_clock::now() + timeout;
+    while (buffer_.find('\n') == std::string::npos) {
+      pollfd fd{.fd = out_, .events = POLLIN, .revents = 0};
+      const auto left = std::chrono::duration_cast<milliseconds>(until - steady_clock::now());
+      if (left.count() <= 0 || ::poll(&fd, 1, static_cast<int>(left.count())) <= 0) return "";
+      char bytes[4096];
+      const ssize_t got = read(out_, bytes, sizeof bytes);
+      if (got <= 0) return "";
+      buffer_.append(bytes, static_cast<std::size_t>(got));
+    }
+    const std::string line = buffer_.substr(0, buffer_.find('\n'));
+    buffer_.erase(0, line.size() + 1);
+    return line;
+  }
+  std::string Ask(const std::string& command) {
+    const std::string text = command + "\n";
+    if (write(in_, text.data(), text.size()) < 0) return "";
+    return ReadLine();
+  }
+  std::map<std::string, std::string> States() {
+    std::istringstream words(Ask("states"));
+    std::map<std::string, std::string> states;
+    for (std::string id, state; words >> id >> state;) states[id] = state;
+    return states;
+  }
+
+ private:
+  void Reap() {
+    if (pid_ > 0) waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+    if (in_ >= 0) close(in_);
+    if (out_ >= 0) close(out_);
+    in_ = out_ = -1;
+  }
+  pid_t pid_ = 0;
+  int in_ = -1;
+  int out_ = -1;
+  std::string buffer_;
+};
+
+struct Ledger {
+  struct Reported {
+    std::uint64_t run = 0;
+    std::uint64_t sequence = 0;
+    std::int64_t steps = 0;
+  };
+  std::vector<Reported> reports;
+  std::map<std::string, std::int64_t> checkpoints;
+  std::vector<pid_t> pids;
+  bool doubled = false;
+
+  static Ledger Read(const std::filesystem::path& path) {
+    Ledger ledger;
+    std::ifstream in(path);
+    for (std::string line; std::getline(in, line);) {
+      std::istringstream words(line);
+      std::string kind;
+      words >> kind;
+      if (kind == "report") {
+        Reported one;
+        words >> one.run >> one.sequence >> one.steps;
+        ledger.reports.push_back(one);
+      } else if (kind == "checkpoint") {
+        std::string id;
+        std::int64_t steps = 0;
+        words >> id >> steps;
+        ledger.checkpoints[id] = steps;
+      } else if (kind == "pid") {
+        pid_t pid = 0;
+        words >> pid;
+        ledger.pids.push_back(pid);
+      } else if (kind == "double") {
+        ledger.doubled = true;
+      }
+    }
+    return ledger;
+  }
+};
+
+/// Whether the process is a worker of this test: pids are reused.
+bool IsWorker(pid_t pid, const std::filesystem::path& directory) {
+  std::ifstream in(fmt::format("/proc/{}/cmdline", pid));
+  const std::string line((std::istreambuf_iterator<char>(in)), {});
+  return line.find("trial_fault_worker") != std::string::npos &&
+         line.find(directory.string()) != std::string::npos;
+}
+
+void CheckAll(const std::filesystem::path& directory, int trials, int steps) {
+  auto store = OpenLocalStore((directory / "engine").string()).value();
+  auto log = JournalEventLog::Open({.store = store.get(), .prefix = "events"}).value();
+  TrialRecords records;
+  const Status replayed = log->Replay(1, [&](const Event& event) { return records.Apply(event); });
+  ASSERT_TRUE(replayed.ok()) << replayed.ToString();
+  ASSERT_EQ(records.trials().size(), static_cast<std::size_t>(trials));
+  for (int i = 1; i <= trials; ++i) {
+    const std::string id = fmt::format("t{}", i);
+    SCOPED_TRACE(id);
+    const TrialRecord* trial = records.Find(id);
+    ASSERT_NE(trial, nullptr);
+    const Ledger ledger = Ledger::Read(directory / "ledger" / (id + ".ledger"));
+    EXPECT_FALSE(ledger.doubled) << "two processes of one trial lived";
+    std::set<std::tuple<std::uint64_t, std::uint64_t, std::int64_t>> reported;
+    std::map<std::int64_t, int> counted;
+    for (const MetricPoint& point : trial->reports) {
+      EXPECT_TRUE(reported.emplace(point.run, point.sequence, point.steps).second);
+      EXPECT_EQ(point.values.Find("x")->AsInt(), point.steps);
+      if (!point.archived) ++counted[point.steps];
+    }
+    for (const auto& one : ledger.reports) {
+      EXPECT_TRUE(reported.contains({one.run, one.sequence, one.steps}))
+          << "lost: run " << one.run << " report " << one.sequence;
+    }
+    for (const auto& [checkpoint, at] : ledger.checkpoints) {
+      const CheckpointRecord* record = trial->Find(checkpoint);
+      ASSERT_NE(record, nullptr) << "lost: checkpoint " << checkpoint;
+      EXPECT_EQ(record->state, CheckpointState::kCompleted);
+      EXPECT_EQ(record->steps, at);
+    }
+    EXPECT_EQ(trial->core.state, TrialState::kCompleted) << trial->message;
+    EXPECT_EQ(counted.size(), static_cast<std::size_t>(steps));
+    for (const auto& [step, times] : counted) EXPECT_EQ(times, 1) << "step " << step;
+    EXPECT_EQ(trial->Newest()->steps, steps);
+  }
+}
+
+/// One world: trials that take a while, `kills` disturbances, then peace until all are done.
+void RunWorld(std::uint64_t seed, int kills, std::map<std::string, int>* hits) {
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  constexpr int kTrials = 2;
+  const int steps = 20 + kills * 6;
+  kill::TempDir directory;
+  std::filesystem::create_directories(directory.path() / "ledger");
+  const int port = FreePort();
+  std::mt19937_64 random(seed);
+  auto host = std::make_unique<Host>(directory.path(), port, kTrials, steps);
+  ASSERT_EQ(host->ReadLine(), "ready");
+  const auto kill_trial = [&](const std::string& id) {
+    const Ledger ledger = Ledger::Read(directory.path() / "ledger" / (id + ".ledger"));
+    if (ledger.pids.empty() || !IsWorker(ledger.pids.back(), directory.path())) return false;
+    char phase = '?';
+    std::ifstream(directory.path() / "ledger" / (id + ".phase")).get(phase);
+    if (::kill(ledger.pids.back(), SIGKILL) != 0) return false;
+    ++(*hits)[fmt::format("trial in phase {}", phase)];
+    return true;
+  };
+  for (int i = 0; i < kills;) {
+    std::this_thread::sleep_for(milliseconds(random() % 120));
+    const std::string id = fmt::format("t{}", 1 + random() % kTrials);
+    const std::uint64_t what = random() % 10;
+    if (what < 4) {
+      if (!kill_trial(id)) ++(*hits)["no process to kill"];
+    } else if (what < 8) {
+      const bool both = what >= 6 && kill_trial(id);
+      host->Kill();
+      ++(*hits)[both ? "engine with a trial" : "engine"];
+      host = std::make_unique<Host>(directory.path(), port, kTrials, steps);
+      ASSERT_EQ(host->ReadLine(), "ready");
+    } else {
+      const std::string answer = host->Ask((what == 8 ? "pause " : "activate ") + id);
+      ++(*hits)[what == 8 ? "pause" : "activate"];
+      ASSERT_FALSE(answer.empty());
+    }
+    ++i;
+  }
+  const auto until = steady_clock::now() + seconds(120);
+  for (;;) {
+    bool done = true;
+    for (const auto& [id, state] : host->States()) {
+      if (state == "PAUSED" || state == "PAUSING") host->Ask("activate " + id);
+      done = done && state == "COMPLETED";
+    }
+    if (done) break;
+    ASSERT_LT(steady_clock::now(), until) << host->Ask("states");
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_EQ(host->Stop(), 0);
+  for (int i = 1; i <= kTrials; ++i) {
+    for (const pid_t pid :
+         Ledger::Read(directory.path() / "ledger" / fmt::format("t{}.ledger", i)).pids) {
+      EXPECT_FALSE(IsWorker(pid, directory.path())) << "left behind: " << pid;
+    }
+  }
+  CheckAll(directory.path(), kTrials, steps);
+}
+
+TEST(TrialFault, NothingAcknowledgedIsLostWhateverIsKilled) {
+  kill::Record record = kill::Record::Load();
+  std::map<std::string, int> hits;
+  const auto until = steady_clock::now() + kill::TortureTime();
+  do {
+    RunWorld(record.seed, 15, &hits);
+    if (HasFailure()) break;
+    record.cycles += 15;
+    record.Save();
+    ++record.seed;
+  } while (steady_clock::now() < until);
+  std::cout << record.cycles << " disturbances so far, next seed " << record.seed << "\n";
+  for (const auto& [what, count] : hits) std::cout << "  " << what << ": " << count << "\n";
+}
+
+TEST(TrialFault, AnOrderlyStopLeavesNoProcess) {
+  kill::TempDir directory;
+  std::filesystem::create_directories(directory.path() / "ledger");
+  Host host(directory.path(), FreePort(), 2, 1000000);
+  ASSERT_EQ(host.ReadLine(), "ready");
+  const auto path = directory.path() / "ledger" / "t1.ledger";
+  const auto until = steady_clock::now() + seconds(60);
+  while (Ledger::Read(path).reports.empty()) {
+    ASSERT_LT(steady_clock::now(), until);
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  const pid_t pid = Ledger::Read(path).pids.back();
+  EXPECT_TRUE(IsWorker(pid, directory.path()));
+  EXPECT_EQ(host.Stop(), 0);
+  EXPECT_FALSE(IsWorker(pid, directory.path()));
+}
+
+}  // namespace
+}  // namespace cairn
