@@ -324,7 +324,7 @@ Status RunServingFreshness(const Options& options) {
   constexpr int kIncrements = 120;
   ASSIGN_OR_RETURN(const std::string directory, FreshDirectory(options, "serving"));
   const std::uint64_t rows = std::min<std::uint64_t>(ServedRowsOf(options), 1'000'000);
-  ASSIGN_OR_RETURN(const auto followed, Followed::Open(directory, rows, kTableDim));
+  ASSIGN_OR_RETURN(auto followed, Followed::Open(directory, rows, kTableDim));
   std::mt19937_64 random(3);
   std::vector<double> times;
   double next = Now();
@@ -343,6 +343,7 @@ Status RunServingFreshness(const Options& options) {
   }
   PrintFact("serving_freshness", "p50", Quantile(&times, 0.5));
   PrintFact("serving_freshness", "p99", Quantile(&times, 0.99));
+  followed = nullptr;
   RemoveDirectory(directory);
   return Status::Ok();
 }
@@ -350,7 +351,7 @@ Status RunServingFreshness(const Options& options) {
 Status RunServingPredict(const Options& options) {
   constexpr int kRuns = 500;
   ASSIGN_OR_RETURN(const std::string directory, FreshDirectory(options, "serving"));
-  ASSIGN_OR_RETURN(const auto followed, Followed::Open(directory, 100'000, kWidth));
+  ASSIGN_OR_RETURN(auto followed, Followed::Open(directory, 100'000, kWidth));
   ov::Core core;
   ov::CompiledModel compiled = core.compile_model(
       followed->model_path(), "CPU", ov::hint::inference_precision(ov::element::f32),

@@ -150,6 +150,38 @@ TEST_P(FollowsEveryKind, FullsIncrementsDeletionsAndNewBases) {
   EXPECT_EQ(follower_->stats().applied, 5u) << "nothing new, nothing done";
 }
 
+/// Rows that only the branch that was given up had changed are as they were.
+TEST_P(FollowsEveryKind, ABranchThatBeginsAtAnOlderCheckpoint) {
+  TestWriter writer(path_, Options());
+  writer.Set({1, 2, 3}, 1).Full(1);
+  const CheckpointInfo fork = writer.Set({1}, 2).Increment(2);
+  Follow();
+  Look();
+  writer.Set({2, 7}, 3).Erase({3}).Increment(3);
+  EXPECT_EQ(Look(), (RowMap{{-2, 3}, {1, 2}, {2, 3}, {7, 3}}));
+  writer.GoBack(fork.id).Set({1}, 4).Increment(4);
+  EXPECT_EQ(Look(), (RowMap{{-2, 4}, {1, 4}, {2, 1}, {3, 1}}));
+  EXPECT_TRUE(Last().full) << "an increment over the wrong branch would have left its rows";
+  writer.Set({2}, 5).Increment(5);
+  EXPECT_EQ(Look(), (RowMap{{-2, 5}, {1, 4}, {2, 5}, {3, 1}}));
+  EXPECT_FALSE(Last().full);
+}
+
+/// An increment in between that the follower never saw, because retention had taken it.
+TEST_F(FollowerTest, LinksThatAreMissingMeanReadingEverything) {
+  TestWriter::Options options;  // of consecutive ones retention keeps the links
+  options.keep_last = 1;
+  TestWriter writer(path_, options);
+  writer.Set({1, 2}, 1).Full(1);
+  writer.Set({1}, 2).Increment(2);
+  Follow();
+  Look();
+  writer.Set({2}, 3).Increment(3);
+  writer.Set({2}, 4).Increment(4);
+  EXPECT_EQ(Look(), (RowMap{{-2, 4}, {1, 2}, {2, 4}}));
+  EXPECT_TRUE(Last().full);
+}
+
 INSTANTIATE_TEST_SUITE_P(Chains, FollowsEveryKind, ::testing::Range(0, 6));
 
 TEST_F(FollowerTest, NothingYetIsNoErrorForLong) {

@@ -40,9 +40,7 @@ class TestWriter {
     manager_ = CheckpointManager::Open(manager).value();
     checkpoints_ =
         std::make_unique<TableCheckpoints>(manager_.get(), std::vector{table_.get()}, options.rows);
-    RestoreRequest request;
-    request.into = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &dense_}};
-    restored_ = checkpoints_->Restore(std::move(request)).value().has_value();
+    restored_ = Restore("");
   }
   ~TestWriter() {
     checkpoints_ = nullptr;
@@ -78,11 +76,24 @@ class TestWriter {
   CheckpointInfo Full(std::int64_t step) { return Save(step, SaveKind::kFull).value(); }
   CheckpointInfo Increment(std::int64_t step) { return Save(step, options_.chain).value(); }
 
+  /// Goes on from an older checkpoint: what comes is another branch.
+  TestWriter& GoBack(const std::string& id) {
+    EXPECT_TRUE(Restore(id));
+    return *this;
+  }
+
   bool restored() const { return restored_; }
   CheckpointManager* manager() { return manager_.get(); }
   Table* table() { return table_.get(); }
 
  private:
+  bool Restore(const std::string& id) {
+    RestoreRequest request;
+    request.id = id;
+    request.into = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &dense_}};
+    return checkpoints_->Restore(std::move(request)).value().has_value();
+  }
+
   const Options options_;
   std::unique_ptr<Table> table_;
   std::unique_ptr<CheckpointManager> manager_;

@@ -168,14 +168,23 @@ void VersionedTable::PutRow(std::int64_t key, std::uint64_t hash, const std::byt
   rows_ += was_there ? 0 : 1;
 }
 
-Status VersionedTable::Put(std::span<const std::int64_t> keys, const std::byte* values) {
+/// Brings what the keys after the i-th will need into the cache: first the place in the index, then
+/// the record.
+void VersionedTable::PrefetchAhead(std::span<const std::int64_t> keys, std::size_t i) const {
   constexpr std::size_t kAhead = 16;
+  if (i + 2 * kAhead < keys.size()) index_.Prefetch(IndexHash(keys[i + 2 * kAhead]));
+  if (i + kAhead < keys.size()) {
+    if (const Record* record = index_.Candidate(IndexHash(keys[i + kAhead]))) {
+      __builtin_prefetch(record);
+      __builtin_prefetch(reinterpret_cast<const char*>(record) + 64);
+    }
+  }
+}
+
+Status VersionedTable::Put(std::span<const std::int64_t> keys, const std::byte* values) {
   try {
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (i + 2 * kAhead < keys.size()) index_.Prefetch(IndexHash(keys[i + 2 * kAhead]));
-      if (i + kAhead < keys.size()) {
-        __builtin_prefetch(index_.Candidate(IndexHash(keys[i + kAhead])));
-      }
+      PrefetchAhead(keys, i);
       PutRow(keys[i], IndexHash(keys[i]), values + i * row_bytes_);
     }
   } catch (const std::bad_alloc&) {
@@ -263,7 +272,10 @@ void VersionedTable::Collect(std::span<const Version> alive) {
     // they.
     if (older && !update.needed_by && *older >= update.before) update.needed_by = older;
     if (older && older == update.needed_by) return false;
-    for (const std::int64_t key : update.keys) CollectKey(key, alive);
+    for (std::size_t i = 0; i < update.keys.size(); ++i) {
+      PrefetchAhead(update.keys, i);
+      CollectKey(update.keys[i], alive);
+    }
     update.needed_by = older;
     return !older.has_value();
   });

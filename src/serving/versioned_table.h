@@ -100,6 +100,7 @@ class VersionedTable {
     return newest == nullptr || newest->deleted() ? nullptr : newest;
   }
   void ReadRow(const Record* record, float* out) const;
+  void PrefetchAhead(std::span<const std::int64_t> keys, std::size_t i) const;
   Record* Allocate();
   Record* Add(std::int64_t key, Record* newest, bool deleted);
   void PutRow(std::int64_t key, std::uint64_t hash, const std::byte* values);

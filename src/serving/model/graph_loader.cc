@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/restore.h"
 #include "format/json.h"
@@ -139,6 +140,10 @@ Result<std::shared_ptr<const Dense>> GraphLoader::Load(Store* store, OpenCheckpo
   }
   {
     const MutexLock lock(&mu_);
+    if (!fixed.empty() && fixed != fixed_) {
+      LogInfo(fmt::format("serving: no checkpoint has the weights {}; they stay as exported",
+                          fmt::join(fixed, ", ")));
+    }
     fixed_ = std::move(fixed);
   }
   if (const auto* last = static_cast<const Graph*>(before.get())) {

@@ -1,0 +1,76 @@
+#include "serving/directory_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "storage/local/temp_directory.h"
+
+namespace cairn::serving {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kLong{20};
+
+class DirectoryWatchTest : public ::testing::Test {
+ protected:
+  /// Whether Wait returns long before its time is up.
+  bool WokenBy(const std::function<void()>& happens) {
+    watch_->Arm();
+    const auto began = std::chrono::steady_clock::now();
+    std::thread other(happens);
+    watch_->Wait(kLong);
+    other.join();
+    return std::chrono::steady_clock::now() - began < kLong / 2;
+  }
+  void Touch(const std::string& name) { std::ofstream(path_ + "/" + name) << "x"; }
+
+  TempDirectory directory_;
+  const std::string path_ = directory_ / "run";
+  std::unique_ptr<DirectoryWatch> watch_ = DirectoryWatch::Open(path_).value();
+};
+
+TEST_F(DirectoryWatchTest, IsWokenWhenTheRepositoryAppears) {
+  EXPECT_TRUE(WokenBy([this] { fs::create_directory(path_); }));
+}
+
+TEST_F(DirectoryWatchTest, IsWokenByManifestsAndSealsAlsoInNewDirectories) {
+  fs::create_directories(path_ + "/generations");
+  EXPECT_TRUE(WokenBy([this] {
+    fs::create_directory(path_ + "/checkpoint_000001");
+    Touch("checkpoint_000001/data");
+    Touch("checkpoint_000001/manifest.json");
+  }));
+  EXPECT_TRUE(WokenBy([this] { Touch("generations/000002.seal.json"); }));
+  EXPECT_TRUE(WokenBy([this] { fs::remove(path_ + "/checkpoint_000001/manifest.json"); }));
+}
+
+TEST_F(DirectoryWatchTest, DataIsNoNews) {
+  fs::create_directories(path_ + "/checkpoint_000001");
+  watch_->Arm();
+  Touch("checkpoint_000001/data");
+  Touch("note");
+  const auto began = std::chrono::steady_clock::now();
+  watch_->Wait(std::chrono::milliseconds(50));
+  EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(50));
+}
+
+TEST_F(DirectoryWatchTest, IsWokenByHand) {
+  EXPECT_TRUE(WokenBy([this] { watch_->Wake(); }));
+  watch_->Wake();
+  EXPECT_TRUE(WokenBy([] {})) << "also before it waits";
+  const auto remote = DirectoryWatch::Open("").value();
+  remote->Arm();
+  remote->Wake();
+  remote->Wait(kLong);
+}
+
+}  // namespace
+}  // namespace cairn::serving
