@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <ostream>
@@ -536,6 +538,23 @@ TEST_P(LauncherConformance, WaitGivesUpInTime) {
   EXPECT_EQ(launcher().Wait("a", std::chrono::milliseconds(50)).status().code(),
             Code::kDeadlineExceeded);
   EXPECT_EQ(launcher().Wait("b", std::chrono::milliseconds(50)).status().code(), Code::kNotFound);
+}
+
+TEST_P(LauncherConformance, ACloseUnderWayTakesNothingNew) {
+  Open();
+  const std::string leave = testing::TempDir() + "/leave-" + std::to_string(getpid());
+  std::filesystem::remove(leave);
+  Submit(Script("a", "trap 'echo asked' TERM; echo ready; while [ ! -e '" + leave +
+                         "' ]; do sleep 0.05; done"));
+  UntilLine("a", "ready");
+  std::jthread closing([&] {
+    EXPECT_TRUE(launcher().Close(Launcher::CloseMode::kStopAll, std::chrono::seconds(60)).ok());
+  });
+  UntilLine("a", "asked");  // the close has begun, and waits
+  EXPECT_EQ(launcher().Submit(Script("b", "true")).code(), Code::kFailedPrecondition);
+  std::ofstream(leave).close();
+  closing.join();
+  std::filesystem::remove(leave);
 }
 
 TEST_P(LauncherConformance, LaunchesSurviveTheirOwnerAndAreTakenUpAgain) {

@@ -168,7 +168,8 @@ class Launcher {
   /// NotFound is OK.
   virtual Status Forget(std::string_view id) = 0;
 
-  /// Ends the launcher. Further calls fail. Queued launches are dropped.
+  /// Ends the launcher. Nothing new is taken from the start of the call, and afterwards every call
+  /// fails. Queued launches are dropped.
   ///   kStopAll: stops every launch and waits until nothing of any is left.
   ///   kLeave:   launches go on (those with outlive_owner); another launcher takes them up.
   /// The destructor does kLeave.

@@ -76,6 +76,7 @@ class LocalLauncher final : public Launcher {
     RETURN_IF_ERROR(ValidateSpec(spec));
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckOpen());
+    if (closing_) return FailedPreconditionError("the launcher is being closed");
     if (launches_.contains(spec.id)) return AlreadyExistsError("launch " + spec.id + " is known");
     if (spec.slots > options_.slots) {
       return ResourceExhaustedError("launch " + spec.id + " wants " + std::to_string(spec.slots) +
@@ -174,6 +175,7 @@ class LocalLauncher final : public Launcher {
     {
       MutexLock lock(&mu_);
       if (closed_) return Status::Ok();
+      closing_ = true;
       if (mode == CloseMode::kStopAll) outcome = StopAll(grace);
       closed_ = true;
       changed_.NotifyAll();
@@ -340,6 +342,7 @@ class LocalLauncher final : public Launcher {
   LaunchQueue queue_ GUARDED_BY(mu_);
   std::vector<LaunchInfo> told_ GUARDED_BY(mu_);  // that the listener is still to be told
   std::uint64_t next_tag_ GUARDED_BY(mu_) = 2;
+  bool closing_ GUARDED_BY(mu_) = false;  // nothing new is taken; what lives is being stopped
   bool closed_ GUARDED_BY(mu_) = false;
 
   std::jthread watcher_;  // last: it uses all of the above
