@@ -126,7 +126,7 @@ class Holdings {
   // holdings.cc: opening, restoring, saving.
   Status OpenManager(const std::function<void()>& opened);
   Status Restore();
-  Status Load(const std::string& path);
+  Status Load(const std::string& path) REQUIRES(mu_);
   Status MakeAll(const Job& job) REQUIRES(mu_);
   void Adopt(const Job& job, const Restored& restored) REQUIRES(mu_);
   std::string EncodeJob() const REQUIRES(mu_);

@@ -73,7 +73,9 @@ Result<HelloReply> Holdings::Hello(const HelloRequest& hello, bool* lost) {
   reply.step = trainer.step;
   reply.sequence = trainer.sequence;
   if (lead_) {
-    reply.next = next_.number > last_cut_ ? next_ : Marker();
+    // Also one that this server has cut already: a trainer that was lost in the middle of carrying
+    // it has to carry it to the others.
+    reply.next = next_;
     reply.state = trainer.state;
   }
   changed_.NotifyAll();
@@ -354,12 +356,14 @@ void Holdings::CutWhenAllMarked() {
 
 Result<EndStepReply> Holdings::EndAsyncStep(std::uint32_t trainer, const EndStepRequest& request) {
   Trainer& self = trainers_[trainer];
-  if (request.step > self.step) {
+  if (lead_ && request.step > self.step) {
     return FailedPreconditionError(
         fmt::format("trainer {} ends step {} after step {}", trainer, request.step, self.step));
   }
-  if (request.step == self.step) {
-    ++self.step;
+  // The lead counts. A trainer that was lost between the lead and another server, and joined again,
+  // goes on with the lead's number.
+  if (request.step >= self.step) {
+    self.step = request.step + 1;
     if (request.has_state) self.state = request.state;
     // As in sync mode: all that have ended step n are n steps along.
     step_ = std::max(step_, self.step);
