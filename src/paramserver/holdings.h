@@ -112,6 +112,7 @@ class Holdings {
     bool arrived = false;        // sync: it ended the step under way
     Marker carried;
     std::uint64_t barrier = 0;
+    bool at_barrier = false;  // waits there
     std::optional<std::string> state;
     std::vector<PendingRows> rows;    // sync: of the step under way
     std::vector<PendingDense> dense;  // likewise

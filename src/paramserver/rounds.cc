@@ -67,6 +67,7 @@ Result<HelloReply> Holdings::Hello(const HelloRequest& hello, bool* lost) {
     trainer.sequence = 0;
     trainer.carried = {};
     trainer.barrier = 0;
+    trainer.at_barrier = false;
   }
   trainer.incarnation = hello.incarnation;
   trainer.left = false;
@@ -345,9 +346,12 @@ void Holdings::CutWhenAllMarked() {
   bool any = false;
   for (const Trainer& trainer : trainers_) {
     if (trainer.left) continue;
-    if (trainer.carried.number <= last_cut_) return;
-    marker = trainer.carried;
-    any = true;
+    if (trainer.carried.number > last_cut_) {
+      marker = trainer.carried;
+      any = true;
+    } else if (!trainer.at_barrier) {
+      return;
+    }  // Who waits at a barrier, at all servers, has nothing on its way.
   }
   if (!any) return;
   Cut(marker);
@@ -383,12 +387,15 @@ Status Holdings::Barrier(std::uint32_t trainer, std::uint64_t number) {
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckTrainer(trainer));
   trainers_[trainer].barrier = std::max(trainers_[trainer].barrier, number);
+  trainers_[trainer].at_barrier = true;
+  if (!sync_) CutWhenAllMarked();
   changed_.NotifyAll();
   const auto all = [&]() REQUIRES(mu_) {
     return std::all_of(trainers_.begin(), trainers_.end(),
                        [&](const Trainer& each) { return each.left || each.barrier >= number; });
   };
   while (!all() && broken_.ok() && !leaving_) changed_.Wait(&mu_);
+  trainers_[trainer].at_barrier = false;
   return CheckLiving();
 }
 

@@ -122,6 +122,13 @@ TEST_F(ClusterTest, AServerThatStandsStillIsWaitedFor) {
   ExpectSame("stopped", result);
 }
 
+TEST_F(ClusterTest, AsyncJobsComeToTheirEndToo) {
+  const JobResult result = Run(
+      "async", {.mode = "async",
+                .faults = {{.step = 8, .index = 1}, {.step = 14, .server = false, .index = 1}}});
+  EXPECT_EQ(result.kills, 2);
+}
+
 TEST_F(ClusterTest, AFaultScriptOfChance) {
   const char* seconds = std::getenv("CAIRN_TORTURE_SECONDS");
   const char* state_file = std::getenv("CAIRN_TORTURE_STATE");
