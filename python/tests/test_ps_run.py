@@ -20,6 +20,8 @@ import cairn, cairn.ps
 
 steps, output = int(sys.argv[1]), sys.argv[2]
 client = cairn.ps.Client()
+if client.trainer_id == 1:
+    steps -= int(os.environ.get("EARLIER", "0"))
 table = client.table("t", 4, optimizer=cairn.optimizers.Adagrad(0.1))
 print("begin", client.step, flush=True)
 while client.step < steps:
@@ -33,7 +35,8 @@ while client.step < steps:
     except cairn.ps.RolledBack as back:
         print("back", back.step, flush=True)
 rows = {str(k): [w.hex(), s.hex(), f, v] for k, (w, s, f, v) in sorted(table.rows().items())}
-client.barrier()
+if "EARLIER" not in os.environ:
+    client.barrier()
 if client.trainer_id == 0:
     json.dump(rows, open(output, "w"))
 client.close()
@@ -41,7 +44,7 @@ client.close()
 
 
 class Job:
-    def __init__(self, tmp_path, steps, *flags):
+    def __init__(self, tmp_path, steps, *flags, **variables):
         self.output = tmp_path / "rows.json"
         script = tmp_path / "train.py"
         script.write_text(TRAIN)
@@ -50,6 +53,7 @@ class Job:
         command += ["--full-steps", "20", "--incremental-steps", "5", *flags, "--"]
         command += [sys.executable, str(script), str(steps), str(self.output)]
         environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(cairn.__file__).parents[1]))
+        environment.update(variables)
         self.process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -69,6 +73,13 @@ class Job:
         return [
             int(c) for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         ]
+
+    def server(self, index):
+        for child in self.children():
+            words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            if b"pserver" in words and words[words.index(b"--index") + 1] == str(index).encode():
+                return child
+        raise AssertionError("no such server")
 
     def end(self):
         out, err = self.process.communicate(timeout=60)
@@ -150,6 +161,23 @@ def test_the_supervisor_may_be_killed_too(tmp_path):
     code, out, err = job.end()
     assert code == 0, out + err
     assert job.rows() == expected
+
+
+def test_a_trainer_that_had_ended_is_wanted_again_when_the_job_goes_back(tmp_path):
+    # Trainer 1 ends 20 steps before trainer 0, and nothing is saved: all of its steps are repeated.
+    never = ["--full-steps", "0", "--incremental-steps", "0"]
+    results = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        job = Job(tmp_path / name, 40, *never, EARLIER="20")
+        if name == "b":
+            job.until("step", 30)
+            os.kill(job.server(1), signal.SIGKILL)
+        code, out, err = job.end()
+        assert code == 0, out + err
+        results.append(job.rows())
+        assert ("[trainer_1] the job went back: started again" in err) == (name == "b")
+    assert results[0] == results[1]
 
 
 def test_a_command_that_always_fails_ends_the_job(tmp_path):

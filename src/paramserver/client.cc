@@ -284,8 +284,9 @@ Status ClientImpl::Barrier() {
   const std::uint64_t number = ++barrier_;
   return Exchange(
       {.kind = Kind::kBarrier}, false,
-      [&](int i, const RequestHead& head) {
-        return i == 0 ? std::optional(NewRequest(head, EncodeNumber(number))) : std::nullopt;
+      // At all servers: each has to know that nothing of this trainer is on its way.
+      [&](int, const RequestHead& head) {
+        return std::optional(NewRequest(head, EncodeNumber(number)));
       },
       [](int, std::span<const std::byte>) { return Status::Ok(); }, options_.reconnect_timeout);
 }

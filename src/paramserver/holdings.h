@@ -112,6 +112,7 @@ class Holdings {
     bool arrived = false;        // sync: it ended the step under way
     Marker carried;
     std::uint64_t barrier = 0;
+    bool at_barrier = false;  // waits there
     std::optional<std::string> state;
     std::vector<PendingRows> rows;    // sync: of the step under way
     std::vector<PendingDense> dense;  // likewise
@@ -126,7 +127,7 @@ class Holdings {
   // holdings.cc: opening, restoring, saving.
   Status OpenManager(const std::function<void()>& opened);
   Status Restore();
-  Status Load(const std::string& path);
+  Status Load(const std::string& path) REQUIRES(mu_);
   Status MakeAll(const Job& job) REQUIRES(mu_);
   void Adopt(const Job& job, const Restored& restored) REQUIRES(mu_);
   std::string EncodeJob() const REQUIRES(mu_);

@@ -4,6 +4,12 @@
 #include "format/json.h"
 
 namespace cairn::ps {
+namespace {
+
+// A server that stands still answers nobody; questions are asked again.
+constexpr std::chrono::seconds kLifetime{5};
+
+}  // namespace
 
 rpc::Security ToRpc(const Security& security) {
   return {.token = security.token,
@@ -19,6 +25,7 @@ Result<Observer> Observer::Connect(const std::string& address, const Security& s
   options.address = address;
   options.security = ToRpc(security);
   options.timeout = timeout;
+  options.lifetime = kLifetime;
   ASSIGN_OR_RETURN(auto stream, rpc::ClientStream::Open(options));
   return Observer(std::move(stream));
 }

@@ -67,13 +67,16 @@ Result<HelloReply> Holdings::Hello(const HelloRequest& hello, bool* lost) {
     trainer.sequence = 0;
     trainer.carried = {};
     trainer.barrier = 0;
+    trainer.at_barrier = false;
   }
   trainer.incarnation = hello.incarnation;
   trainer.left = false;
   reply.step = trainer.step;
   reply.sequence = trainer.sequence;
   if (lead_) {
-    reply.next = next_.number > last_cut_ ? next_ : Marker();
+    // Also one that this server has cut already: a trainer that was lost in the middle of carrying
+    // it has to carry it to the others.
+    reply.next = next_;
     reply.state = trainer.state;
   }
   changed_.NotifyAll();
@@ -343,9 +346,12 @@ void Holdings::CutWhenAllMarked() {
   bool any = false;
   for (const Trainer& trainer : trainers_) {
     if (trainer.left) continue;
-    if (trainer.carried.number <= last_cut_) return;
-    marker = trainer.carried;
-    any = true;
+    if (trainer.carried.number > last_cut_) {
+      marker = trainer.carried;
+      any = true;
+    } else if (!trainer.at_barrier) {
+      return;
+    }  // Who waits at a barrier, at all servers, has nothing on its way.
   }
   if (!any) return;
   Cut(marker);
@@ -354,12 +360,14 @@ void Holdings::CutWhenAllMarked() {
 
 Result<EndStepReply> Holdings::EndAsyncStep(std::uint32_t trainer, const EndStepRequest& request) {
   Trainer& self = trainers_[trainer];
-  if (request.step > self.step) {
+  if (lead_ && request.step > self.step) {
     return FailedPreconditionError(
         fmt::format("trainer {} ends step {} after step {}", trainer, request.step, self.step));
   }
-  if (request.step == self.step) {
-    ++self.step;
+  // The lead counts. A trainer that was lost between the lead and another server, and joined again,
+  // goes on with the lead's number.
+  if (request.step >= self.step) {
+    self.step = request.step + 1;
     if (request.has_state) self.state = request.state;
     // As in sync mode: all that have ended step n are n steps along.
     step_ = std::max(step_, self.step);
@@ -379,12 +387,15 @@ Status Holdings::Barrier(std::uint32_t trainer, std::uint64_t number) {
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckTrainer(trainer));
   trainers_[trainer].barrier = std::max(trainers_[trainer].barrier, number);
+  trainers_[trainer].at_barrier = true;
+  if (!sync_) CutWhenAllMarked();
   changed_.NotifyAll();
   const auto all = [&]() REQUIRES(mu_) {
     return std::all_of(trainers_.begin(), trainers_.end(),
                        [&](const Trainer& each) { return each.left || each.barrier >= number; });
   };
   while (!all() && broken_.ok() && !leaving_) changed_.Wait(&mu_);
+  trainers_[trainer].at_barrier = false;
   return CheckLiving();
 }
 

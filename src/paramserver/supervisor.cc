@@ -55,14 +55,15 @@ class Job {
   Result<JobReport> Run() {
     RETURN_IF_ERROR(Prepare());
     for (Role& role : roles_) RETURN_IF_ERROR(Start(&role));
-    while (!TrainersDone()) {
-      if (options_.interrupted && options_.interrupted()) {
-        report_.interrupted = true;
-        break;
+    for (bool again = true; again;) {
+      again = false;
+      while (!TrainersDone() && !report_.interrupted) {
+        report_.interrupted = options_.interrupted && options_.interrupted();
+        RETURN_IF_ERROR(Turn(kTurn));
+        if (SomeTrainerDone()) ReviveTrainers(StateOf(0));
       }
-      RETURN_IF_ERROR(Turn(kTurn));
+      RETURN_IF_ERROR(LastCheckpoint(&again));
     }
-    RETURN_IF_ERROR(LastCheckpoint());
     StopAll();
     return report_;
   }
@@ -145,6 +146,31 @@ class Job {
   bool TrainersDone() const {
     return std::all_of(roles_.begin(), roles_.end(),
                        [](const Role& role) { return role.server || role.done; });
+  }
+
+  bool SomeTrainerDone() const {
+    return std::any_of(roles_.begin(), roles_.end(),
+                       [](const Role& role) { return !role.server && role.done; });
+  }
+
+  /// A trainer that had ended is wanted again when the job went back to a step before its end: the
+  /// others cannot repeat that without it. True when there was one.
+  bool ReviveTrainers(const Result<Observer::State>& lead) {
+    if (!lead.ok() || !lead->serving) return false;
+    const Value* trainers = lead->value.Find("trainers");
+    if (trainers == nullptr || trainers->if_list() == nullptr) return false;
+    bool any = false;
+    for (Role& role : roles_) {
+      const auto index = static_cast<std::size_t>(role.index);
+      if (role.server || !role.done || index >= trainers->if_list()->size()) continue;
+      const Value& state = (*trainers->if_list())[index];
+      if (*state.Find("present") == Value(true)) continue;
+      Say(role, "the job went back: started again", true);
+      role.done = false;
+      role.start_at = SteadyClock::now();
+      any = true;
+    }
+    return any;
   }
 
   void Say(const Role& role, std::string_view line, bool error) {
@@ -234,7 +260,8 @@ class Job {
     return Status::Ok();
   }
 
-  Status LastCheckpoint() {
+  /// `*again`: the job went back, and trainers are at work again.
+  Status LastCheckpoint(bool* again) {
     const auto deadline = SteadyClock::now() + kLastSave;
     std::uint64_t begun_in = 0;  // the generation
     bool begun_ended = false;    // whether the trainers had ended then
@@ -243,6 +270,10 @@ class Job {
       RETURN_IF_ERROR(Turn(milliseconds(20)));
       auto lead = StateOf(0);
       if (!lead.ok() || !lead->serving) continue;
+      if (!report_.interrupted && ReviveTrainers(lead)) {
+        *again = true;
+        return Status::Ok();
+      }
       const std::int64_t saved = NumberIn(lead->value, "saved_step");
       const std::int64_t saves = NumberIn(lead->value, "saves");
       const bool saving = *lead->value.Find("saving") == Value(true);

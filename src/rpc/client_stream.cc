@@ -28,9 +28,13 @@ using CallFactory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, 
 /// thread has to be woken between the socket and the caller.
 class Stream final : public ClientStream {
  public:
-  Stream(std::shared_ptr<grpc::Channel> channel, std::string address, const std::string& token)
-      : channel_(std::move(channel)), address_(std::move(address)) {
+  Stream(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options)
+      : channel_(std::move(channel)), address_(options.address) {
+    const std::string& token = options.security.token;
     if (!token.empty()) context_.AddMetadata(kTokenHeader, token);
+    if (options.lifetime.count() > 0) {
+      context_.set_deadline(std::chrono::system_clock::now() + options.lifetime);
+    }
     call_.reset(CallFactory::Create(channel_.get(), method_, &context_));
   }
   ~Stream() override {
@@ -110,8 +114,7 @@ Result<std::unique_ptr<ClientStream>> ClientStream::Open(const ConnectOptions& o
     return UnavailableError(options.address + ": no connection within " +
                             std::to_string(options.timeout.count()) + " ms");
   }
-  return std::unique_ptr<ClientStream>(
-      std::make_unique<Stream>(std::move(channel), options.address, options.security.token));
+  return std::unique_ptr<ClientStream>(std::make_unique<Stream>(std::move(channel), options));
 }
 
 }  // namespace cairn::rpc

@@ -27,6 +27,9 @@ struct ConnectOptions {
   std::string address;  // host:port
   Security security;
   std::chrono::milliseconds timeout{5000};  // for the connection to stand
+  /// After so long the stream ends (DeadlineExceeded), whatever it is doing; 0: it may live for
+  /// ever.
+  std::chrono::milliseconds lifetime{0};
   std::uint64_t max_message_bytes = kDefaultMessageBytes;
 };
 

@@ -118,6 +118,19 @@ TEST_F(Streams, CancelEndsAWait) {
   EXPECT_FALSE((*stream)->Receive().ok());
 }
 
+TEST_F(Streams, EndWithTheirLifetime) {
+  Start({}, [](ServerStream* stream) {
+    while (stream->Receive().ok()) {
+    }
+  });
+  ConnectOptions to = To();
+  to.lifetime = std::chrono::milliseconds(200);
+  auto stream = ClientStream::Open(to);
+  ASSERT_TRUE(stream.ok());
+  ASSERT_TRUE((*stream)->Send(MessageOf("x")).ok());
+  EXPECT_EQ((*stream)->Receive().status().code(), Code::kDeadlineExceeded);
+}
+
 TEST_F(Streams, AServerThatStopsEndsItsStreams) {
   Start();
   auto stream = ClientStream::Open(To());

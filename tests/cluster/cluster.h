@@ -111,7 +111,7 @@ struct Fault {
 struct JobOptions {
   int servers = 2;
   int trainers = 2;
-  std::int64_t steps = 20;
+  std::int64_t steps = 30;  // faults come long before: who has ended is not started again
   std::string mode = "sync";
   int full_steps = 10;
   int incremental_steps = 3;

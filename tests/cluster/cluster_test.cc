@@ -48,7 +48,7 @@ class ClusterTest : public testing::Test {
     static const std::string learned = [&] {
       const JobResult result = Run("undisturbed", {});
       EXPECT_EQ(result.rollbacks, 0u);
-      EXPECT_EQ(result.steps_begun, 20);
+      EXPECT_EQ(result.steps_begun, 30);
       return result.learned;
     }();
     return learned;
@@ -67,7 +67,7 @@ TEST_F(ClusterTest, AServerIsKilled) {
     const JobResult result = Run(name, {.faults = {{.step = 14, .server = true, .index = victim}}});
     EXPECT_EQ(result.kills, 1);
     EXPECT_EQ(result.rollbacks, 2u);
-    EXPECT_GT(result.steps_begun, 20) << "something was repeated";
+    EXPECT_GT(result.steps_begun, 30) << "something was repeated";
     ExpectSame(name, result);
   }
 }
@@ -153,7 +153,7 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
     std::string script;
     for (int i = 0; i < count; ++i) {
       Fault fault;
-      fault.step = 1 + static_cast<std::int64_t>(random() % 18);
+      fault.step = 1 + static_cast<std::int64_t>(random() % 14);
       fault.server = random() % 3 != 0;
       fault.index = static_cast<int>(random() % 2);
       fault.signal = random() % 5 == 0 ? SIGSTOP : SIGKILL;
