@@ -50,7 +50,7 @@ class Job:
         script.write_text(TRAIN)
         command = [CAIRN, "ps", "run", "--servers", "2", "--trainers", "2"]
         command += ["--dir", str(tmp_path / "repository"), "--full-secs", "0"]
-        command += ["--full-steps", "20", "--incremental-steps", "5", *flags, "--"]
+        command += [*(flags or ("--full-steps", "20", "--incremental-steps", "5")), "--"]
         command += [sys.executable, str(script), str(steps), str(self.output)]
         environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(cairn.__file__).parents[1]))
         environment.update(variables)
