@@ -12,6 +12,9 @@ m.close()
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from . import core, initializers, io, optimizers, serving, table, train
 from .core import get_cluster_info
 from .errors import (
@@ -104,3 +107,12 @@ __all__ = [
     "train",
     "verify",
 ]
+
+# Loaded when first used: they bring in gRPC and torch.
+_LATER = ("ps", "testing", "torch")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,3 +29,8 @@ def test_imports_in_any_order(order):
 
 def test_the_package_does_not_import_torch():
     assert run("print('torch' in sys.modules, 'ml_dtypes' in sys.modules)") == "False False\n"
+
+
+def test_what_brings_other_libraries_is_loaded_when_it_is_used():
+    program = "print('cairn._ps' in sys.modules, cairn.ps.Client.__name__, 'cairn._ps' in sys.modules)"
+    assert run(program) == "False Client True\n"
