@@ -2,31 +2,37 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <utility>
 
 #include <cairn/checkpoint_manager.h>
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "checkpoint/names.h"
 #include "checkpoint/repository.h"
 #include "storage/open_store.h"
 
 namespace cairn {
 namespace {
 
+/// NotFound also where its record is missing: an empty mount point is no repository.
+Result<std::unique_ptr<Store>> OpenExisting(const std::string& repository) {
+  ASSIGN_OR_RETURN(auto store, OpenStore(repository, {.create = false, .storage = {}}));
+  RETURN_IF_ERROR(store->Stat(std::string(names::kRepository)).status());
+  return store;
+}
+
 class RealRepositories final : public RepositoryAccess {
  public:
   Result<std::vector<FoundCheckpoint>> List(const std::string& repository) override {
-    auto store = OpenStore(repository, {.create = false, .storage = {}});
-    if (store.status().Is(Code::kNotFound)) return std::vector<FoundCheckpoint>();
-    RETURN_IF_ERROR(store.status());
-    auto view = RepositoryReader(store->get()).Read();
-    if (view.status().Is(Code::kNotFound)) return std::vector<FoundCheckpoint>();
+    ASSIGN_OR_RETURN(const auto store, OpenExisting(repository));
+    auto view = RepositoryReader(store.get()).Read();
     RETURN_IF_ERROR(view.status());
     std::vector<FoundCheckpoint> found;
     for (const Checkpoint& checkpoint : view->checkpoints) {
       if (!checkpoint.counts || checkpoint.removed || checkpoint.foreign) continue;
-      const CheckpointInfo info = MakeInfo(**store, checkpoint);
+      const CheckpointInfo info = MakeInfo(*store, checkpoint);
       FoundCheckpoint one{.id = info.id,
                           .steps = info.step,
                           .metadata = info.metadata,
@@ -46,6 +52,7 @@ class RealRepositories final : public RepositoryAccess {
 
   Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t run,
                                           const std::vector<std::string>& ids) override {
+    RETURN_IF_ERROR(OpenExisting(repository).status());  // the manager would make a new one
     ManagerOptions options{.directory = repository, .run = run};
     options.retention.keep_last = std::nullopt;
     ASSIGN_OR_RETURN(auto manager, CheckpointManager::Open(std::move(options)));

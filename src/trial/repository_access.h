@@ -29,7 +29,7 @@ struct FoundCheckpoint {
 class RepositoryAccess {
  public:
   virtual ~RepositoryAccess() = default;
-  /// The checkpoints that count, oldest first; none where there is no repository yet.
+  /// The checkpoints that count, oldest first. NotFound: there is no repository.
   virtual Result<std::vector<FoundCheckpoint>> List(const std::string& repository) = 0;
   /// Removes checkpoints as the owner, between two runs: `run` is the newest. Returns those that
   /// are gone now; an error when none could be. Never called while a run lives.

@@ -24,11 +24,11 @@ CheckpointInfo Save(CheckpointManager* manager, std::int64_t step, std::int64_t 
       .value();
 }
 
-TEST(RepositoryAccess, WhereNothingWasSavedNothingIsFound) {
+TEST(RepositoryAccess, WhereNothingWasEverSavedThereIsNoRepository) {
   TempDirectory directory;
   auto repositories = RepositoryAccess::Real();
-  EXPECT_TRUE(repositories->List(directory / "nothing/here").value().empty());
-  EXPECT_TRUE(repositories->List(directory.path()).value().empty());
+  EXPECT_TRUE(repositories->List(directory / "nothing/here").status().Is(Code::kNotFound));
+  EXPECT_TRUE(repositories->List(directory.path()).status().Is(Code::kNotFound));
 }
 
 TEST(RepositoryAccess, FindsWhatWasCommittedAndRemovesAsTheOwnerBetweenRuns) {

@@ -120,8 +120,14 @@ class FakeRepositories final : public RepositoryAccess {
  public:
   Result<std::vector<FoundCheckpoint>> List(const std::string& repository) override {
     MutexLock hold(&mu_);
+    ++lists_;
+    changed_.NotifyAll();
     if (!failure_.ok()) return failure_;
     return found_[repository];
+  }
+  void WaitForLists(int count) {
+    MutexLock hold(&mu_);
+    while (lists_ < count) changed_.Wait(&mu_);
   }
   Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t,
                                           const std::vector<std::string>& ids) override {
@@ -155,6 +161,7 @@ class FakeRepositories final : public RepositoryAccess {
   Mutex mu_;
   CondVar changed_;
   Status failure_ GUARDED_BY(mu_);
+  int lists_ GUARDED_BY(mu_) = 0;
   std::uint64_t generation_ GUARDED_BY(mu_) = 0;
   std::map<std::string, std::vector<FoundCheckpoint>> found_ GUARDED_BY(mu_);
   std::vector<std::string> removed_ GUARDED_BY(mu_);

@@ -137,10 +137,21 @@ Status TrialEngine::RegisterFound(const std::string& trial) {
     MutexLock hold(&mu_);
     repository = RepositoryOf(Find(trial)->config, trial);
   }
-  ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found,
-                   options_.repositories->List(repository));
+  auto listed = options_.repositories->List(repository);
+  const bool missing = listed.status().Is(Code::kNotFound);
+  if (!missing) RETURN_IF_ERROR(listed.status());
+  const std::vector<FoundCheckpoint> found =
+      missing ? std::vector<FoundCheckpoint>() : *std::move(listed);
   MutexLock hold(&mu_);
   const TrialRecord* record = Find(trial);
+  // A disk that is not mounted is no reason to begin afresh. Retention never takes the latest.
+  if (missing && std::ranges::any_of(record->checkpoints, [](const CheckpointRecord& known) {
+        return known.state == CheckpointState::kCompleted;
+      })) {
+    return UnavailableError(repository +
+                            " is gone, and the trial has checkpoints there: is it mounted? Put it "
+                            "back, or delete the checkpoints");
+  }
   std::set<std::string> there;
   for (const FoundCheckpoint& one : found) {
     there.insert(one.id);
@@ -363,7 +374,10 @@ void TrialEngine::Reattach(const std::string& trial, std::uint64_t run) {
     MutexLock hold(&mu_);
     detached = Find(trial)->config.detached;
   }
-  if (detached) return ArmHeartbeat(trial, run);
+  if (detached) {
+    ArmHeartbeat(trial, run);
+    return Enforce(trial);
+  }
   if (options_.launcher == nullptr) return;
   const auto info = options_.launcher->Get(LaunchId(trial, run));
   if (info.status().Is(Code::kNotFound)) {
@@ -383,18 +397,23 @@ void TrialEngine::Reattach(const std::string& trial, std::uint64_t run) {
 
 void TrialEngine::Enforce(const std::string& trial) {
   TrialCore core;
+  bool detached = false;
   std::string id;
   std::chrono::nanoseconds grace{0};
   {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
-    if (record == nullptr || !record->core.live || record->config.detached) return;
+    if (record == nullptr || !record->core.live) return;
     core = record->core;
+    detached = record->config.detached;
     id = LaunchId(trial, core.run);
     grace = record->config.kill_grace;
   }
   const bool asked = core.state == TrialState::kPausing || core.state == TrialState::kStopping;
-  if (!asked || options_.launcher == nullptr) return;
+  if (!asked) return;
+  // Nobody here can end a process that was started elsewhere; from now on it is not heard.
+  if (detached && core.signalled) return Ended(trial, core.run, Value::Object{{"lost", true}});
+  if (detached || options_.launcher == nullptr) return;
   Status done;
   if (core.killed) {
     done = options_.launcher->Kill(id);
@@ -406,6 +425,8 @@ void TrialEngine::Enforce(const std::string& trial) {
   }
   if (!done.ok() && !done.Is(Code::kNotFound)) {
     LogWarning(fmt::format("trial {}: {}", trial, done.ToString()));
+    At(options_.clock->Now() + kLauncherRetry,
+       [this, trial] { Post([this, trial] { Enforce(trial); }); });
   }
 }
 
@@ -424,7 +445,6 @@ void TrialEngine::ArmDeadline(const std::string& trial) {
 }
 
 void TrialEngine::DeadlinePassed(const std::string& trial, std::uint64_t run) {
-  bool detached = false;
   {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
@@ -435,16 +455,11 @@ void TrialEngine::DeadlinePassed(const std::string& trial, std::uint64_t run) {
         deadline == deadlines_.end() || deadline->second > options_.clock->Now()) {
       return;
     }
-    detached = record->config.detached;
     const Status signalled =
         Emit(trial, run, EventKind::kSignalled, Value::Object{{"signal", "SIGTERM"}});
     if (!signalled.ok()) return;
   }
-  PostAfterDurable([this, trial, run, detached] {
-    // Nobody here can end a process that was started elsewhere; from now on it is not heard.
-    if (detached) return Ended(trial, run, Value::Object{{"lost", true}});
-    Enforce(trial);
-  });
+  PostAfterDurable([this, trial] { Enforce(trial); });
 }
 
 void TrialEngine::ArmHeartbeat(const std::string& trial, std::uint64_t run) {

@@ -299,6 +299,39 @@ TEST_F(TrialEngineTest, ContinuesFromAnyCheckpointAndAsANewTrial) {
   EXPECT_EQ(*info.Find("repository"), Value("/s/e/2"));
 }
 
+TEST_F(TrialEngineTest, AContinuedTrialThatDiesBeforeItsFirstSaveReportsNothingTwice) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  Save({"1", 1}, "c100", 100);
+  launcher_.End("1.1", {.code = 0});
+  engine_->WaitForRest("1", seconds(20)).value();
+  engine_->ContinueAsNew("1", "c100", Value::Object{}).value();
+  launcher_.WaitFor("2.1");
+  Ready({"2", 1});
+  Report({"2", 1}, 1, 10, Value::Object{{"x", 110}});
+  launcher_.End("2.1", {.kind = ExitKind::kSignaled, .signal = 9});
+  EXPECT_EQ(launcher_.WaitFor("2.2").env.at("CAIRN_LATEST_CHECKPOINT"), "c100");
+  EXPECT_TRUE(engine_->Get("2").value().record.reports[0].archived);
+}
+
+TEST_F(TrialEngineTest, ATrialWaitsForStorageThatIsNotMounted) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  Ready({"1", 1});
+  Save({"1", 1}, "c10", 10);
+  repositories_.Fail(NotFoundError("/s/e/1: No such file or directory"));
+  launcher_.End("1.1", {.kind = ExitKind::kSignaled, .signal = 9});
+  repositories_.WaitForLists(3);  // at the start, at the end, and before the next start
+  EXPECT_EQ(State("1"), TrialState::kQueued);
+  EXPECT_EQ(engine_->Get("1").value().record.Find("c10")->state, CheckpointState::kCompleted);
+  repositories_.Fail(Status::Ok());
+  const LaunchSpec spec = launcher_.WaitFor("1.2");
+  EXPECT_EQ(spec.env.at("CAIRN_LATEST_CHECKPOINT"), "c10");
+  EXPECT_EQ(spec.env.at("CAIRN_RESUME_MODE"), "resume");
+}
+
 TEST_F(TrialEngineTest, CheckpointsThatWereCommittedButNotReportedAreFound) {
   Open();
   engine_->Create(Config()).value();
@@ -600,6 +633,19 @@ TEST_F(TrialEngineTest, AProcessStartedByHandJoinsIsLostAndJoinsAgain) {
   const Value ended =
       Call([&](auto done) { engine_->Exit({id, 2}, Value::Object{{"code", 0}}, done); });
   EXPECT_EQ(*ended.Find("state"), Value("COMPLETED"));
+}
+
+TEST_F(TrialEngineTest, AKilledProcessThatWasStartedByHandIsNotHeardAnyMore) {
+  Open();
+  const Value joined = Call(
+      [&](auto done) { engine_->Join("let me in", Value::Object{{"external_id", "mine"}}, done); });
+  const std::string id = *joined.Find("trial_id")->if_string();
+  Ready({id, 1});
+  ASSERT_TRUE(engine_->Kill(id).ok());
+  EXPECT_EQ(engine_->WaitForRest(id, seconds(20)).value().state, TrialState::kCanceled);
+  Status status;
+  Report({id, 1}, 1, 1, Value::Object{}, &status);
+  EXPECT_TRUE(status.Is(Code::kAborted));
 }
 
 TEST_F(TrialEngineTest, HigherPrioritiesFirstAndNotMoreThanAllowed) {

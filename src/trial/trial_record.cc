@@ -34,9 +34,12 @@ Status OfLivingRun(const TrialRecord& trial, const Event& event) {
                                       : fmt::format("was replaced by run {}", trial.core.run)));
 }
 
+/// What a run reports again. One that starts with another trial's checkpoint counts from 0.
 void ArchivePast(TrialRecord* trial) {
+  const bool own =
+      trial->start && trial->start->repository == RepositoryOf(trial->config, trial->id);
   for (MetricPoint& point : trial->reports) {
-    if (!trial->start || point.steps > trial->start->steps) point.archived = true;
+    if (!own || point.steps > trial->start->steps) point.archived = true;
   }
 }
 
