@@ -248,7 +248,11 @@ class LocalLauncher final : public Launcher {
   }
 
   Status StopAll(Nanos grace) REQUIRES(mu_) {
-    for (auto& [id, launch] : launches_) RETURN_IF_ERROR(StopOne(&launch, grace));
+    Status outcome;  // one that cannot be told keeps no other from being told
+    for (auto& [id, launch] : launches_) {
+      const Status told = StopOne(&launch, grace);
+      if (outcome.ok()) outcome = told.WithContext("launch " + id);
+    }
     const Nanos deadline = options_.clock->Now() + grace + kStopSlack;
     const auto living = [this]() REQUIRES(mu_) {
       std::string names;
@@ -260,10 +264,12 @@ class LocalLauncher final : public Launcher {
     std::string names;
     while (!(names = living()).empty()) {
       const Nanos left = deadline - options_.clock->Now();
-      if (left.count() <= 0) return DeadlineExceededError("launches that do not end:" + names);
+      if (left.count() <= 0) {
+        return outcome.ok() ? DeadlineExceededError("launches that do not end:" + names) : outcome;
+      }
       changed_.WaitFor(&mu_, left);
     }
-    return Status::Ok();
+    return outcome;
   }
 
   Status Tell(Launch* launch, const ControlCommand& command) REQUIRES(mu_) {
