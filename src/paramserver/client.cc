@@ -192,6 +192,8 @@ Status ClientImpl::Exchange(const RequestHead& head, bool change, const Build& b
     if (links_.cancelled()) return CancelledError("the wait for the servers was cancelled");
     links_.Drop();
     RETURN_IF_ERROR(Recover());
+    // Greeting a server again takes back that one left it.
+    if (head.kind == Kind::kLeave) progress.answered.assign(servers, false);
   }
   return UnavailableError("the servers take connections and do not answer");
 }

@@ -307,7 +307,10 @@ void Holdings::Cut(const Marker& marker) {
   last_cut_ = marker.number;
   checkpoints_->Wait();
   Settle();
-  if (!marker.full && !checkpoints_->CanIncrement()) {
+  // A table that came after the cut was announced has no base; every server knows it by now.
+  const bool full = marker.full || declared_since_full_;
+  declared_since_full_ = false;
+  if (!full && !checkpoints_->CanIncrement()) {
     // The lead believes that all have the base. Whoever has not cannot count attempts with the
     // others any more.
     broken_ = FailedPreconditionError(
@@ -317,7 +320,7 @@ void Holdings::Cut(const Marker& marker) {
   }
   SaveRequest request;
   request.step = marker.step;
-  request.kind = marker.full ? SaveKind::kFull : SaveKind::kCumulative;
+  request.kind = full ? SaveKind::kFull : SaveKind::kCumulative;
   for (const DenseEntry& entry : dense_) {
     for (Tensor& tensor : entry.variable->Tensors()) request.tensors.push_back(std::move(tensor));
   }
@@ -328,7 +331,7 @@ void Holdings::Cut(const Marker& marker) {
       request.state_files[folder + "step_id"] = std::to_string(trainers_[i].step) + "\n";
       if (trainers_[i].state) request.state_files[StateFile(i)] = *trainers_[i].state;
     }
-    schedule_->Saved(marker.full ? SessionSchedule::Due::kFull : SessionSchedule::Due::kIncrement,
+    schedule_->Saved(full ? SessionSchedule::Due::kFull : SessionSchedule::Due::kIncrement,
                      clock_->Now(), marker.step);
   }
   auto handle = checkpoints_->Save(std::move(request));

@@ -177,6 +177,7 @@ class Holdings {
   std::uint64_t last_cut_ GUARDED_BY(mu_) = 0;
   bool save_asked_ GUARDED_BY(mu_) = false;
   bool full_asked_ GUARDED_BY(mu_) = false;
+  bool declared_since_full_ GUARDED_BY(mu_) = false;  // a table that no full checkpoint has
   std::optional<SaveHandle> in_flight_ GUARDED_BY(mu_);
   std::optional<std::int64_t> saved_step_ GUARDED_BY(mu_);
   std::optional<std::int64_t> restored_step_ GUARDED_BY(mu_);

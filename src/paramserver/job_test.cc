@@ -235,6 +235,26 @@ TEST_F(JobTest, ASaveRightAfterTheLastPushHasEveryRow) {
   EXPECT_TRUE(restored.Learned().value() == learned);
 }
 
+TEST_F(JobTest, TablesMayBeDeclaredAtAnyStep) {
+  trainers_ = 1;
+  incremental_steps_ = 2;
+  StartServers(2);
+  auto client = Connect(0);
+  ASSERT_TRUE(client.ok());
+  TestModel model;
+  ASSERT_TRUE(model.Declare(client->get()).ok());
+  // Also between the announcement of an increment and its cut: the table has no base then.
+  const Status trained = model.TrainTo(14, [&](std::int64_t step) {
+    auto late = (*client)->Table({.name = "late_" + std::to_string(step), .dim = 4});
+    EXPECT_TRUE(late.ok()) << late.status().ToString();
+  });
+  ASSERT_TRUE(trained.ok()) << trained.ToString();
+  EXPECT_EQ((*client)->rollbacks(), 0u);
+  ASSERT_TRUE((*client)->Close().ok());
+  AwaitSaves();
+  EXPECT_GT(StatusOf(0).Find("saves")->AsInt(), 2);
+}
+
 TEST_F(JobTest, BeginsWithTheParametersOfAnEarlierJob) {
   trainers_ = 1;
   full_steps_ = 5;

@@ -96,6 +96,7 @@ Result<std::uint32_t> Holdings::DeclareTable(const TableSpec& spec) {
   ASSIGN_OR_RETURN(auto table, MakeTable(spec));
   table->set_step(step_);
   tables_.push_back({spec, std::move(table)});
+  declared_since_full_ = true;
   RenewCheckpoints();  // the next checkpoint is a full one
   return static_cast<std::uint32_t>(tables_.size() - 1);
 }
@@ -108,6 +109,15 @@ Result<std::uint32_t> Holdings::DeclareDense(const DenseSpec& spec, std::span<co
     if (dense_[i].variable->spec() == spec) return static_cast<std::uint32_t>(i);
     return MismatchError("dense variable \"" + spec.name +
                          "\": the servers have it with another shape or optimizer");
+  }
+  // Before anything is allocated: a shape is easily said.
+  ASSIGN_OR_RETURN(const DenseShape shape, RowsOf(spec.shape));
+  const std::uint64_t rows = RowsIn(BlocksOf(spec.name, shape, options_.index, options_.servers));
+  if (values.size() != rows * shape.width ||
+      (shape.width > 0 && values.size() / shape.width != rows)) {
+    return InvalidArgumentError(fmt::format(
+        "dense variable \"{}\": this server has {} rows of {} elements of it, and {} elements came",
+        spec.name, rows, shape.width, values.size()));
   }
   ASSIGN_OR_RETURN(auto variable, DenseVariable::Make(spec, options_.index, options_.servers));
   RETURN_IF_ERROR(variable->Assign(values));
@@ -145,6 +155,7 @@ Status Holdings::CheckKeys(const Table& table, std::span<const std::int64_t> key
 Status Holdings::Once(std::uint32_t trainer, std::uint64_t sequence,
                       const std::function<Status()>& change) {
   Mutex* changing = nullptr;
+  std::string incarnation;
   {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckTrainer(trainer));
@@ -154,6 +165,7 @@ Status Holdings::Once(std::uint32_t trainer, std::uint64_t sequence,
   {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckLiving());
+    incarnation = trainers_[trainer].incarnation;
     if (sequence <= trainers_[trainer].sequence) {
       ++repeated_;
       return Status::Ok();
@@ -166,7 +178,8 @@ Status Holdings::Once(std::uint32_t trainer, std::uint64_t sequence,
   // A change that is refused takes its number too: what was sent after it is still to count.
   const Status done = change();
   MutexLock lock(&mu_);
-  trainers_[trainer].sequence = sequence;
+  // A process that joined meanwhile in its place counts anew: it is not to miss its first changes.
+  if (trainers_[trainer].incarnation == incarnation) trainers_[trainer].sequence = sequence;
   ++pushes_;
   return done;
 }
