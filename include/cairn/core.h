@@ -124,8 +124,8 @@ class Context {
   virtual bool ShouldPreempt() = 0;
 
   /// Waits for saves, gives everything back. `code`: what the process is going to exit with.
-  /// Cancelled, under a trial engine: a signal asked the process to stop and the engine did not; an
-  /// exit with 0 would say that the trial is complete.
+  /// Cancelled, under a trial engine: a signal asked the process to stop, and no preemption was
+  /// acknowledged; an exit with 0 would say that the trial is complete.
   virtual Status Close(int code = 0) = 0;
 };
 

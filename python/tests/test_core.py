@@ -1,7 +1,10 @@
-"""The Core API in one process, without a master."""
+"""The Core API in one process: without a master, and what a detached run tells one."""
 
 import os
 import signal
+import socket
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from children import Child, run
 
 import cairn
 from cairn import core
+from cairn.core import _client, _preempt, _wire
 
 
 @pytest.fixture
@@ -320,3 +324,215 @@ def test_an_engine_that_is_not_there_is_named(storage, monkeypatch):
     monkeypatch.setenv("CAIRN_TRIAL_ID", "12")
     with pytest.raises(cairn.Invalid, match="gopher"):
         core.init()
+
+
+class Engine:
+    """Stands for the client of a trial engine and keeps what it is told."""
+
+    def __init__(self, repository, latest=None):
+        self.description = {
+            "run_id": 1, "repository": repository, "detached": True, "trial_id": "5",
+            "experiment_id": "1", "latest_checkpoint": latest and {"id": latest},
+        }  # fmt: skip
+        self.trial, self.run, self.token = "5", 1, "own"
+        self.preempt = False
+        self.acknowledged = 0
+        self.exits = []
+        self.fails = ""  # the call that is refused
+
+    def join(self, options):
+        return self
+
+    def exit(self, code, message):
+        self.exits.append((code, message))
+
+    def acknowledge_preemption(self):
+        self._call("acknowledge_preemption")
+        self.acknowledged += 1
+
+    def complete_checkpoint(self, *args, **kwargs):
+        self._call("complete_checkpoint")
+        return []
+
+    def _call(self, name):
+        if self.fails == name:
+            raise cairn.Unavailable(f"{name}: the engine is away")
+
+    def ready(self, rank, pid, host):
+        self._call("ready")
+
+    def register_checkpoint(self, *args, **kwargs):
+        pass
+
+    def abandon_checkpoint(self, *args, **kwargs):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def detached(storage, monkeypatch):
+    """Starts detached runs: gives a function that makes an engine, which core.init then joins."""
+    monkeypatch.setenv("CAIRN_TRIAL_URL", "unix:/x")
+    monkeypatch.setenv("CAIRN_JOIN_TOKEN", "secret")
+
+    def begin(latest=None):
+        engine = Engine(storage, latest)
+        monkeypatch.setattr(_client._native, "TrialClient", engine)
+        return engine
+
+    return begin
+
+
+def test_a_detached_run_that_ended_well_says_so(detached):
+    engine = detached()
+    with core.init() as ctx:
+        store(ctx, 1, a="x")
+    assert engine.exits == [(0, "")]
+
+
+def test_a_detached_run_stopped_by_a_signal_is_not_complete(detached):
+    engine = detached()
+    with pytest.raises(SystemExit) as stopped:
+        with core.init() as ctx:
+            signal.raise_signal(signal.SIGTERM)
+            assert ctx.preempt.should_preempt()
+    assert stopped.value.code == 143
+    assert [code for code, _ in engine.exits] == [143]
+    engine = detached()
+    ctx = core.init()
+    signal.raise_signal(signal.SIGTERM)
+    ctx.close()
+    assert [code for code, _ in engine.exits] == [143]
+    assert engine.acknowledged == 0
+
+
+@pytest.mark.parametrize("given, code", [(0, 0), (None, 0), (3, 3), ("what went wrong", 1)])
+def test_a_detached_run_tells_the_code_that_the_script_exits_with(detached, given, code):
+    engine = detached()
+    with pytest.raises(SystemExit) as left:
+        with core.init():
+            sys.exit(given)
+    assert left.value.code == given
+    assert [told for told, _ in engine.exits] == [code]
+
+
+def test_a_detached_run_that_leaves_with_0_after_a_signal_is_not_complete(detached):
+    engine = detached()
+    with pytest.raises(SystemExit) as left:
+        with core.init():
+            signal.raise_signal(signal.SIGTERM)
+            sys.exit(0)
+    assert left.value.code == 143
+    assert [told for told, _ in engine.exits] == [143]
+
+
+def test_a_detached_run_that_failed_says_why(detached):
+    engine = detached()
+    with pytest.raises(RuntimeError):
+        with core.init():
+            raise RuntimeError("no data")
+    assert engine.exits == [(1, "RuntimeError: no data")]
+    engine = detached()
+    engine.fails = "ready"
+    with pytest.raises(cairn.Unavailable):
+        core.init()
+    assert [code for code, _ in engine.exits] == [1] and "ready" in engine.exits[0][1]
+
+
+def test_a_detached_run_whose_last_checkpoint_failed_is_not_complete(detached):
+    engine = detached()
+    with pytest.raises(cairn.Unavailable):
+        with core.init() as ctx:
+            engine.fails = "complete_checkpoint"
+            ctx.checkpoint.save({"w": np.ones(3)}, {"steps_completed": 1})
+    assert [code for code, _ in engine.exits] == [1]
+    assert "complete_checkpoint" in engine.exits[0][1]
+
+
+def test_a_preemption_counts_as_acknowledged_when_the_engine_was_told(detached):
+    engine = detached()
+    with core.init() as ctx:
+        signal.raise_signal(signal.SIGTERM)
+        assert ctx.preempt.should_preempt()  # by the signal alone: there is nothing to acknowledge
+        assert engine.acknowledged == 0
+        engine.preempt = True
+        assert ctx.preempt.should_preempt() and ctx.preempt.should_preempt()
+        assert engine.acknowledged == 1
+    assert engine.exits == [(0, "")]
+
+    engine = detached()
+    with pytest.raises(SystemExit):
+        with core.init() as ctx:
+            signal.raise_signal(signal.SIGTERM)
+            assert ctx.preempt.should_preempt()
+            engine.preempt = True  # too late: nobody acknowledges it
+    assert [code for code, _ in engine.exits] == [143]
+
+    engine = detached()
+    engine.preempt, engine.fails = True, "acknowledge_preemption"
+    with core.init() as ctx:
+        with pytest.raises(cairn.Unavailable):
+            ctx.preempt.should_preempt()
+        engine.fails = ""
+        assert ctx.preempt.should_preempt()
+        assert engine.acknowledged == 1
+
+
+def test_restore_begins_with_what_the_engine_chose(detached):
+    detached()
+    with core.init() as ctx:
+        ids = [
+            ctx.checkpoint.save({"n": n}, {"steps_completed": n}, blocking=True).id for n in (1, 2)
+        ]
+    detached(latest=ids[0])
+    with core.init() as ctx:
+        assert ctx.latest_checkpoint == ids[0]
+        assert ctx.checkpoint.restore().state["n"] == 1
+        ctx.checkpoint.save({"n": 3}, {"steps_completed": 3}, blocking=True)
+        assert ctx.checkpoint.restore().state["n"] == 3
+
+
+@pytest.mark.parametrize("hello", [b"[" * 4000, b'{"rank": Infinity, "size": 2}', b"\xff", b"7"])
+def test_nothing_that_a_stranger_sends_stops_the_chief(tmp_path, hello):
+    path = tmp_path / "chief"
+    options = {"size": 2, "chief": f"file:{path}", "token": "secret", "timeout": 30}
+    made = []
+    thread = threading.Thread(
+        target=lambda: made.append(core.DistributedContext(rank=0, **options))
+    )
+    thread.start()
+    while not path.exists():
+        assert thread.is_alive()
+    host, port = path.read_text().split()[0].split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as stranger:
+        _wire.receive(stranger)
+        _wire.send(stranger, hello)
+        assert stranger.recv(1) == b""  # sent away
+    options["timeout"] = 5
+    with core.DistributedContext(rank=1, **options) as worker:
+        thread.join()
+        assert worker.rank == 1
+    made[0].close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_on_several_machines_need_a_secret(rank):
+    with pytest.raises(cairn.Invalid, match="CAIRN_CHIEF_TOKEN"):
+        core.DistributedContext(rank=rank, size=2, chief="0.0.0.0:0", timeout=0.1)
+
+
+def test_a_worker_takes_the_chiefs_acknowledgement_for_its_own():
+    class Chief:  # rank 1's view of it
+        rank, size, is_chief = 1, 2, False
+
+        def broadcast(self, value):
+            return (True, True)
+
+    engine = Engine("")  # has not told this rank yet
+    preempt = _preempt.PreemptContext(
+        Chief(), core.PreemptMode.WorkersAskChief, _preempt.SignalFlag(), engine
+    )
+    assert preempt.should_preempt() and preempt.acknowledged
+    assert engine.acknowledged == 0  # the chief tells the engine

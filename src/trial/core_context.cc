@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kStaging[] = ".cairn-staging";
+constexpr int kExitTerminated = 143;  // 128 + SIGTERM, as a shell says it
 
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
@@ -276,11 +277,15 @@ class ContextImpl final : public Context {
     Status first = WaitSaved();
     if (Status closed = manager_->Close(); first.ok()) first = std::move(closed);
     manager_.reset();
-    if (client_ != nullptr && detached_) {
-      if (Status told = client_->Exit(code, ""); first.ok()) first = std::move(told);
-    }
     const bool by_signal =
-        client_ != nullptr && !client_->preempt() && signals_ != nullptr && signals_->received();
+        client_ != nullptr && !acknowledged_ && signals_ != nullptr && signals_->received();
+    if (client_ != nullptr && detached_) {
+      if (code == 0 && !first.ok()) code = 1;
+      if (code == 0 && by_signal) code = kExitTerminated;
+      if (Status told = client_->Exit(code, first.ok() ? "" : first.ToString()); first.ok()) {
+        first = std::move(told);
+      }
+    }
     client_.reset();
     signals_.reset();
     if (by_signal && first.ok()) {

@@ -2,13 +2,20 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <cairn/core.h>
+
+#include "base/thread_annotations.h"
+#include "net/test_http_server.h"
 
 namespace cairn::core {
 namespace {
@@ -196,6 +203,86 @@ TEST_F(CoreTest, AValidationIsTheScoreOfItsCheckpoint) {
           .ok());
   ASSERT_TRUE(context->ReportValidationMetrics(5, Value::Object{{"accuracy", 0.75}}).ok());
   EXPECT_EQ((*context->List())[0].metrics.Find("accuracy")->AsDouble(), 0.75);
+}
+
+/// As a detached run of an engine that answers over real sockets.
+class DetachedCoreTest : public CoreTest {
+ protected:
+  DetachedCoreTest() : server_([this](const TestHttpRequest& request) { return Serve(request); }) {
+    setenv("CAIRN_TRIAL_URL", server_.url().c_str(), 1);
+    setenv("CAIRN_TRIAL_ID", "5", 1);
+    setenv("CAIRN_RUN_ID", "1", 1);
+  }
+  ~DetachedCoreTest() override {
+    released_ = true;
+    for (const char* name : {"CAIRN_TRIAL_URL", "CAIRN_TRIAL_ID", "CAIRN_RUN_ID"}) unsetenv(name);
+  }
+
+  TestHttpReply Serve(const TestHttpRequest& request) {
+    if (request.target.find("/preemption?") != std::string::npos) {
+      const bool known = request.target.find("seen=2") != std::string::npos;
+      if (known) told_ = true;
+      while ((known || !preempt_) && !released_) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return Answer(200, R"({"preempt":true,"reason":"pause","version":2})");
+    }
+    if (request.method == "GET") {
+      return Answer(200, R"({"run_id":1,"detached":true,"repository":")" + storage() + "\"}");
+    }
+    MutexLock lock(&mu_);
+    if (request.target.ends_with("/exit")) exits_.push_back(request.body);
+    return Answer(200, "{}");
+  }
+
+  std::vector<std::string> Exits() {
+    MutexLock lock(&mu_);
+    return exits_;
+  }
+
+  Mutex mu_;
+  std::vector<std::string> exits_ GUARDED_BY(mu_);
+  std::atomic<bool> preempt_ = false;
+  std::atomic<bool> told_ = false;  // the client knows of the preemption, and asks again
+  std::atomic<bool> released_ = false;
+  TestHttpServer server_;
+};
+
+TEST_F(DetachedCoreTest, ARunThatEndedWellSaysSo) {
+  auto context = Start();
+  ASSERT_NE(context, nullptr);
+  EXPECT_TRUE(context->Close().ok());
+  EXPECT_THAT(Exits(), ElementsAre(HasSubstr("\"code\":0")));
+}
+
+TEST_F(DetachedCoreTest, ARunStoppedByASignalIsNotComplete) {
+  auto context = Start();
+  ASSERT_NE(context, nullptr);
+  raise(SIGTERM);
+  EXPECT_TRUE(context->ShouldPreempt());
+  EXPECT_EQ(context->Close().code(), Code::kCancelled);
+  EXPECT_THAT(Exits(), ElementsAre(HasSubstr("\"code\":143")));
+}
+
+TEST_F(DetachedCoreTest, APreemptionThatNobodyAcknowledgedDoesNotExcuseASignal) {
+  auto context = Start();
+  ASSERT_NE(context, nullptr);
+  raise(SIGTERM);
+  EXPECT_TRUE(context->ShouldPreempt());
+  preempt_ = true;
+  while (!told_) std::this_thread::yield();
+  EXPECT_EQ(context->Close().code(), Code::kCancelled);
+  EXPECT_THAT(Exits(), ElementsAre(HasSubstr("\"code\":143")));
+}
+
+TEST_F(DetachedCoreTest, AnAcknowledgedPreemptionEndsWell) {
+  preempt_ = true;
+  auto context = Start();
+  ASSERT_NE(context, nullptr);
+  while (!context->ShouldPreempt()) std::this_thread::yield();
+  raise(SIGTERM);
+  EXPECT_TRUE(context->Close().ok());
+  EXPECT_THAT(Exits(), ElementsAre(HasSubstr("\"code\":0")));
 }
 
 TEST(ClusterInfoTest, ComesFromTheVariablesOfTheRun) {

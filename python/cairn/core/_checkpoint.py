@@ -99,11 +99,15 @@ class CheckpointContext:
         distributed: DistributedContext,
         client: Optional[Any],
         elsewhere: Optional[Tuple[str, str]] = None,
+        chosen: Optional[Tuple[str, Tuple[int, int]]] = None,
     ) -> None:
         self._repository = repository
         self._distributed = distributed
         self._client = client
         self._elsewhere = elsewhere  # (id, repository) of the checkpoint that another trial left
+        # The id that the engine chose to begin with, and the generation and sequence of the newest
+        # one at that time, which may be another.
+        self._chosen = chosen
         self._pending = PendingSaves(repository, self._told)
         self._newest: Optional[Tuple[int, str]] = None  # (steps, id) of the last one stored here
 
@@ -206,8 +210,9 @@ class CheckpointContext:
         return result
 
     def restore(self, state: Any = None, id: Optional[str] = None, **options: Any) -> Restored:
-        """Brings back a state that save stored; the latest without an id. As
-        CheckpointManager.restore; NotFound when there is none."""
+        """Brings back a state that save stored. Without an id: the last one that this run stored,
+        before that the one that it is to begin with. As CheckpointManager.restore; NotFound when there is
+        none."""
         wanted = id or self._latest_id()
         if wanted is None:
             raise NotFound(f"{self._repository.directory}: there is no checkpoint yet")
@@ -324,9 +329,12 @@ class CheckpointContext:
 
     def _latest_id(self) -> Optional[str]:
         infos = self.list()
-        if infos:
-            return infos[-1].id
-        return self._elsewhere[0] if self._elsewhere else None
+        if self._chosen is not None:
+            id, age = self._chosen
+            # Asked of the repository: rank 0 may have stored alone.
+            if not any((info.generation, info.sequence) > age for info in infos):
+                return id
+        return infos[-1].id if infos else None
 
     def _find(self, id: str) -> CheckpointInfo:
         if not isinstance(id, str) or not id:

@@ -29,6 +29,19 @@ def default_storage() -> str:
     return f"cairn-{name}" if name and not name.startswith("-") else "cairn-interactive"
 
 
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _code_of(error: BaseException) -> int:
+    """What the process exits with when nobody catches the error."""
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
 class Context:
     """What core.init gives: see the attributes.
 
@@ -60,8 +73,8 @@ class Context:
         self._signals.install()
         try:
             self._open(storage, distributed, preempt_mode, external_id, options)
-        except BaseException:
-            self._end()
+        except BaseException as error:
+            self._end(1, _said(error))
             raise
 
     def _open(
@@ -89,27 +102,30 @@ class Context:
             )
         repository = self._repository = Repository(self.storage, self.distributed, options)
         latest: Optional[str] = None
+        age = (0, 0)  # of the newest checkpoint that was there before this run
         error: Optional[str] = None
         if self.distributed.is_chief:
             try:
                 newest = repository.alone().latest()
-                latest = None if newest is None else newest.id
+                if newest is not None:
+                    latest, age = newest.id, (newest.generation, newest.sequence)
                 repository.sweep_staging()
             except Error as failure:
                 error = f"rank 0: {failure}"
                 if self.distributed.size == 1:
                     raise
-        latest, error = self.distributed.broadcast((latest, error))
+        latest, age, error = self.distributed.broadcast((latest, age, error))
         if error is not None:
             raise Error(error)
-        elsewhere = None
+        elsewhere = chosen = None
         if self._run is not None:
             latest = self._run.latest_checkpoint
+            chosen = None if latest is None else (latest, age)
             if latest is not None and self._run.latest_repository:
                 elsewhere = (latest, self._run.latest_repository)
         self.latest_checkpoint = latest
         self.hparams: Dict[str, Any] = {} if self.info is None else self.info.trial.hparams
-        self.checkpoint = CheckpointContext(repository, self.distributed, client, elsewhere)
+        self.checkpoint = CheckpointContext(repository, self.distributed, client, elsewhere, chosen)
         self.train = TrainContext(self.distributed, client, self.checkpoint.add_score)
         self.preempt = PreemptContext(self.distributed, preempt_mode, self._signals, client)
         if self._run is not None:
@@ -117,20 +133,35 @@ class Context:
 
     def close(self) -> None:
         """Waits for checkpoints in flight and gives everything back. Raises what went wrong."""
-        if self._closed:
-            return
+        if not self._closed:
+            self._finish()
+
+    def _finish(self) -> int:
+        """Closes a run whose script did not fail. Gives the code that the process must exit with."""
+        code, message = 0, ""
+        if self._run is not None and self._signals.raised and not self.preempt.acknowledged:
+            # Told by a signal alone: code 0 would say that the trial is complete.
+            code, message = _EXIT_TERMINATED, "stopped by a signal"
         try:
             self.checkpoint.settle(wait=True)
+        except BaseException as error:
+            code, message = 1, _said(error)
+            raise
         finally:
-            self._end()
+            self._end(code, message)
+        return code
 
-    def _end(self, code: int = 0, message: str = "") -> None:
+    def _end(self, code: int, message: str) -> None:
         self._closed = True
         self._signals.remove()
         repository = getattr(self, "_repository", None)
         try:
             if repository is not None:
                 repository.close()
+        except BaseException as error:
+            if code == 0:
+                code, message = 1, _said(error)
+            raise
         finally:
             if self._run is not None:
                 self._run.close(code, message)
@@ -141,21 +172,19 @@ class Context:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None:
-            stopped = (
-                self._run is not None and self._signals.raised and not self._run.client.preempt
-            )
-            self.close()
-            if stopped:
-                # Told by a signal alone: code 0 would say that the trial is complete.
-                raise SystemExit(_EXIT_TERMINATED)
+        code = 0 if error is None else _code_of(error)
+        if code == 0:
+            if not self._closed:
+                code = self._finish()
+            if code != 0:
+                raise SystemExit(code)
             return
         try:
             self.checkpoint.settle(wait=True)
         except Error as failure:  # the first error is the one to show
             print(f"cairn: a checkpoint failed as well: {failure}", file=sys.stderr)
         try:
-            self._end(1, f"{kind.__name__}: {error}")
+            self._end(code, _said(error))
         except Error as failure:
             print(f"cairn: {failure}", file=sys.stderr)
 

@@ -136,6 +136,11 @@ class DistributedContext:
             return
         if not chief:
             raise Invalid("several ranks need to know how they find rank 0: chief")
+        if not token and not chief.startswith("file:") and not _is_ours(_host_port(chief)[0]):
+            raise Invalid(
+                f"rank 0 is at {chief}, which other machines reach, and no secret keeps strangers "
+                "out: set CAIRN_CHIEF_TOKEN to the same random text for all ranks"
+            )
         if rank == 0:
             self._listen(chief, token)
         else:
@@ -211,7 +216,7 @@ class DistributedContext:
             if not hmac.compare_digest(proof, hello["proof"]):
                 raise Error("wrong token")
             _wire.send(connection, _answer(token, bytes(hello["nonce"]), "chief"))
-        except (OSError, EOFError, Error, KeyError, TypeError, ValueError):
+        except Exception:  # whatever a stranger sends, and whatever that makes of the decoder
             connection.close()
             return
         if size != self.size or not 0 < rank < size or rank in self._workers:

@@ -75,6 +75,7 @@ class PreemptContext:
         self._mode = mode
         self._signals = signals
         self._client = client
+        self._asked = False  # by the master, not by a signal alone
         self._acknowledged = False
         self._alone = distributed.size == 1
         self._may_ask = mode is not PreemptMode.ChiefOnly or distributed.is_chief
@@ -93,9 +94,10 @@ class PreemptContext:
                 f"rank {self._distributed.rank} asks, and in PreemptMode.ChiefOnly only rank 0 does"
             )
         client = self._client
-        told = self._signals.raised or (client is not None and client.preempt)
+        self._asked = client is not None and client.preempt
+        told = self._signals.raised or self._asked
         if not self._alone and self._mode is PreemptMode.WorkersAskChief:
-            told = bool(self._distributed.broadcast(told))
+            told, self._asked = self._distributed.broadcast((told, self._asked))
         if told and auto_ack and not self._acknowledged:
             self.acknowledge_preemption_signal()
         return told
@@ -103,6 +105,13 @@ class PreemptContext:
     def acknowledge_preemption_signal(self) -> None:
         """Tells the master that this process was told, will save, and exit with 0. Without a master:
         nothing."""
-        self._acknowledged = True
-        if self._client is not None and self._distributed.is_chief and self._client.preempt:
+        if self._client is None or not (self._asked or self._client.preempt):
+            return  # told by a signal alone: the master has asked for nothing
+        if self._distributed.is_chief:
             self._client.acknowledge_preemption()
+        self._acknowledged = True
+
+    @property
+    def acknowledged(self) -> bool:
+        """True when the master was told that this trial saves and exits with 0."""
+        return self._acknowledged
