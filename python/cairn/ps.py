@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from .errors import Error, Invalid, Unavailable
-from .initializers import Initializer, Uniform
+from .initializers import Initializer
 from .optimizers import Optimizer
-from .table import _DTYPES, CounterFilter, _admission, _Eviction, _eviction, _ids
+from .table import _DTYPES, CounterFilter, RowsById, _admission, _Eviction
 
 try:
     from . import _ps
@@ -52,55 +52,8 @@ class RolledBack(Error):
         self.step = step
 
 
-class Table:
+class Table(RowsById):
     """A table on the servers; used like :class:`cairn.EmbeddingTable`. Made by Client.table."""
-
-    def __init__(self, native: "_ps.Table", name: str, dim: int, optimizer: Optimizer) -> None:
-        self._native = native
-        self.name = name
-        self.dim = dim
-        self.optimizer = optimizer
-
-    def lookup(self, ids: Any, create: bool = True) -> np.ndarray:
-        """The weights of each id, as float32 of shape ``ids.shape + (dim,)``."""
-        flat, shape = _ids(self.name, ids)
-        out = np.empty((flat.size, self.dim), dtype=np.float32)
-        self._native.lookup(flat, out, create)
-        return out.reshape((*shape, self.dim))
-
-    def apply_gradients(self, ids: Any, grads: Any) -> None:
-        """Sync: they count when the step ends, with those of the other trainers."""
-        flat, _ = _ids(self.name, ids)
-        self._native.apply_gradients(flat, self._rows(flat, grads, "grads"))
-
-    def assign(self, ids: Any, values: Any) -> None:
-        """Sets weights, at once; of an id given twice the last counts."""
-        flat, _ = _ids(self.name, ids)
-        self._native.assign(flat, self._rows(flat, values, "values"))
-
-    def erase(self, ids: Any) -> int:
-        """Removes rows; returns how many there were."""
-        return self._native.erase(_ids(self.name, ids)[0])
-
-    def size(self) -> int:
-        """How many rows there are, on all servers."""
-        return self._native.size()
-
-    def __len__(self) -> int:
-        return self.size()
-
-    def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
-        """All ids and their weights, as two arrays."""
-        keys, _, _, weights, _ = self._native.export()
-        return (
-            np.frombuffer(keys, dtype=np.int64),
-            np.frombuffer(weights, dtype=np.float32).reshape(-1, self.dim),
-        )
-
-    def items(self) -> Iterator[Tuple[int, np.ndarray]]:
-        """(id, weights) of each row, from a copy made now."""
-        keys, weights = self.arrays()
-        return zip(keys.tolist(), weights)
 
     def rows(self) -> Dict[int, Tuple[bytes, bytes, int, int]]:
         """Every row as (weights, slots, frequency, version), for comparisons: small tables."""
@@ -123,15 +76,6 @@ class Table:
 
     def __repr__(self) -> str:
         return f"ps.Table({self.name!r}, dim={self.dim})"
-
-    def _rows(self, flat: np.ndarray, rows: Any, what: str) -> np.ndarray:
-        array = np.ascontiguousarray(rows, dtype=np.float32)
-        if array.size != flat.size * self.dim:
-            raise Invalid(
-                f"table {self.name!r}: {flat.size} ids of {self.dim} weights need {what} of "
-                f"{flat.size * self.dim} elements, not {list(array.shape)}"
-            )
-        return array.reshape(flat.size, self.dim)
 
 
 class DenseVariable:
@@ -241,30 +185,23 @@ class Client:
         seed: int = 0,
     ) -> Table:
         """A table of the job: made by whoever comes first, the same for all trainers."""
-        initializer = Uniform() if initializer is None else initializer
-        if not isinstance(optimizer, Optimizer):
-            raise Invalid(f"table {name!r}: optimizer: use one of cairn.optimizers")
-        if not isinstance(initializer, Initializer):
-            raise Invalid(f"table {name!r}: initializer: use one of cairn.initializers")
-        if str(dtype) not in _DTYPES:
-            raise Invalid(f"table {name!r}: dtype {dtype!r}: there are {', '.join(_DTYPES)}")
-        if not isinstance(dim, int) or not 0 < dim < 1 << 32:
-            raise Invalid(f"table {name!r}: dim must be a positive integer, not {dim!r}")
-        steps, norm = _eviction(name, eviction)
-        native = self._native.table(
+        if eviction is not None:
+            raise Invalid(f"table {name!r}: eviction: servers do not evict rows; leave it out")
+        table = Table(name, dim, optimizer, initializer, dtype)
+        table._native = self._native.table(
             {
                 "name": name,
                 "dim": dim,
-                "dtype": _DTYPES[str(dtype)],
+                "dtype": _DTYPES[table.dtype],
                 "optimizer": _described(optimizer),
-                "initializer": initializer._described(),
+                "initializer": table.initializer._described(),
                 "seed": seed % (1 << 64),
                 "admission": _admission(name, admission),
-                "steps_to_live": steps,
-                "min_l2_norm": norm,
+                "steps_to_live": None,
+                "min_l2_norm": None,
             }
         )
-        return Table(native, name, dim, optimizer)
+        return table
 
     def dense(self, name: str, array: Any, *, optimizer: Optimizer) -> DenseVariable:
         """A dense variable of the job. `array` gives its shape and, when it is new, its values."""

@@ -64,7 +64,89 @@ class Evicted(NamedTuple):
 _Eviction = Union[GlobalStepEvict, L2WeightEvict]
 
 
-class EmbeddingTable:
+class RowsById:
+    """What tables in this process and on servers have in common."""
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        optimizer: Optimizer,
+        initializer: Optional[Initializer],
+        dtype: str,
+    ) -> None:
+        initializer = Uniform() if initializer is None else initializer
+        if not isinstance(optimizer, Optimizer):
+            raise Invalid(f"table {name!r}: optimizer: use one of cairn.optimizers")
+        if not isinstance(initializer, Initializer):
+            raise Invalid(f"table {name!r}: initializer: use one of cairn.initializers")
+        if str(dtype) not in _DTYPES:
+            raise Invalid(f"table {name!r}: dtype {dtype!r}: there are {', '.join(_DTYPES)}")
+        if not isinstance(dim, int) or not 0 < dim < 1 << 32:
+            raise Invalid(f"table {name!r}: dim must be a positive integer, not {dim!r}")
+        self.name = name
+        self.dim = dim
+        self.dtype = str(dtype)
+        self.optimizer = optimizer
+        self.initializer = initializer
+        self._native: Any = None  # made by the subclass
+
+    def lookup(self, ids: Any, create: bool = True) -> np.ndarray:
+        """The weights of each id, as float32 of shape ``ids.shape + (dim,)``.
+
+        With ``create=False`` missing rows give their initial value and nothing changes.
+        """
+        flat, shape = _ids(self.name, ids)
+        out = np.empty((flat.size, self.dim), dtype=np.float32)
+        self._native.lookup(flat, out, create)
+        return out.reshape((*shape, self.dim))
+
+    def apply_gradients(self, ids: Any, grads: Any) -> None:
+        """Lets the optimizer change each id's row by its gradient. On servers in sync mode: when
+        the step ends, with the gradients of the other trainers."""
+        flat, _ = _ids(self.name, ids)
+        self._native.apply_gradients(flat, self._rows(flat, grads, "grads"))
+
+    def assign(self, ids: Any, values: Any) -> None:
+        """Sets weights; of an id given twice the last counts. Slots stay as they are."""
+        flat, _ = _ids(self.name, ids)
+        self._native.assign(flat, self._rows(flat, values, "values"))
+
+    def erase(self, ids: Any) -> int:
+        """Removes rows; returns how many there were."""
+        return self._native.erase(_ids(self.name, ids)[0])
+
+    def items(self) -> Iterator[Tuple[int, np.ndarray]]:
+        """(id, weights) of each row, from a copy made now."""
+        keys, weights = self.arrays()
+        return zip(keys.tolist(), weights)
+
+    def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+        """All ids and their weights, as two arrays."""
+        keys, _, _, weights, _ = self._native.export()
+        return (
+            np.frombuffer(keys, dtype=np.int64),
+            np.frombuffer(weights, dtype=np.float32).reshape(-1, self.dim),
+        )
+
+    def size(self) -> int:
+        """How many rows there are."""
+        return self._native.size()
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def _rows(self, flat: np.ndarray, rows: Any, what: str) -> np.ndarray:
+        array = np.ascontiguousarray(rows, dtype=np.float32)
+        if array.size != flat.size * self.dim:
+            raise Invalid(
+                f"table {self.name!r}: {flat.size} ids of {self.dim} weights need {what} of "
+                f"{flat.size * self.dim} elements, not {list(array.shape)}"
+            )
+        return array.reshape(flat.size, self.dim)
+
+
+class EmbeddingTable(RowsById):
     """A sparse table: rows are made when an id is first looked up or updated.
 
     Many threads may use it at once. Gradients of an id that a batch holds several times are summed
@@ -114,20 +196,7 @@ class EmbeddingTable:
         shards: Tuple[int, int] = (0, _SHARDS),
         side_buffer_bytes: int = 512 << 20,
     ) -> None:
-        initializer = Uniform() if initializer is None else initializer
-        if not isinstance(optimizer, Optimizer):
-            raise Invalid(f"table {name!r}: optimizer: use one of cairn.optimizers")
-        if not isinstance(initializer, Initializer):
-            raise Invalid(f"table {name!r}: initializer: use one of cairn.initializers")
-        if str(dtype) not in _DTYPES:
-            raise Invalid(f"table {name!r}: dtype {dtype!r}: there are {', '.join(_DTYPES)}")
-        if not isinstance(dim, int) or not 0 < dim < 1 << 32:
-            raise Invalid(f"table {name!r}: dim must be a positive integer, not {dim!r}")
-        self.name = name
-        self.dim = dim
-        self.dtype = str(dtype)
-        self.optimizer = optimizer
-        self.initializer = initializer
+        super().__init__(name, dim, optimizer, initializer, dtype)
         self.shards = (int(shards[0]), int(shards[1]))
         steps, norm = _eviction(name, eviction)
         self._native = _native.Table.make(
@@ -136,7 +205,7 @@ class EmbeddingTable:
                 "dim": dim,
                 "dtype": _DTYPES[self.dtype],
                 "optimizer": optimizer._described(),
-                "initializer": initializer._described(),
+                "initializer": self.initializer._described(),
                 "seed": seed % (1 << 64),
                 "admission": _admission(name, admission),
                 "steps_to_live": steps,
@@ -147,30 +216,6 @@ class EmbeddingTable:
         )
         _made.append(weakref.ref(self, _made.remove))
 
-    def lookup(self, ids: Any, create: bool = True) -> np.ndarray:
-        """The weights of each id, as float32 of shape ``ids.shape + (dim,)``.
-
-        With ``create=False`` missing rows give their initial value and nothing changes.
-        """
-        flat, shape = _ids(self.name, ids)
-        out = np.empty((flat.size, self.dim), dtype=np.float32)
-        self._native.lookup(flat, out, create)
-        return out.reshape((*shape, self.dim))
-
-    def apply_gradients(self, ids: Any, grads: Any) -> None:
-        """Lets the optimizer change each id's row by its gradient."""
-        flat, _ = _ids(self.name, ids)
-        self._native.apply_gradients(flat, self._rows(flat, grads, "grads"))
-
-    def assign(self, ids: Any, values: Any) -> None:
-        """Sets weights; of an id given twice the last counts. Slots stay as they are."""
-        flat, _ = _ids(self.name, ids)
-        self._native.assign(flat, self._rows(flat, values, "values"))
-
-    def erase(self, ids: Any) -> int:
-        """Removes rows; returns how many there were."""
-        return self._native.erase(_ids(self.name, ids)[0])
-
     def evict(self, step: int) -> Evicted:
         """Removes what the eviction rules say, at `step`."""
         return Evicted(*self._native.evict(step))
@@ -178,19 +223,6 @@ class EmbeddingTable:
     def clear(self) -> None:
         """Removes everything."""
         self._native.clear()
-
-    def items(self) -> Iterator[Tuple[int, np.ndarray]]:
-        """(id, weights) of each row, from a copy made now."""
-        keys, weights = self.arrays()
-        return zip(keys.tolist(), weights)
-
-    def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
-        """All ids and their weights, as two arrays."""
-        keys, _, _, weights, _ = self._native.export()
-        return (
-            np.frombuffer(keys, dtype=np.int64),
-            np.frombuffer(weights, dtype=np.float32).reshape(-1, self.dim),
-        )
 
     def rows(self) -> Dict[int, Dict[str, Any]]:
         """Every row with its slots, frequency and version: for small tables and tests."""
@@ -211,13 +243,6 @@ class EmbeddingTable:
                 at += width
             out[key] = row
         return out
-
-    def size(self) -> int:
-        """How many rows there are."""
-        return self._native.size()
-
-    def __len__(self) -> int:
-        return self.size()
 
     def pending(self) -> int:
         """How many ids are counted and not admitted yet."""
@@ -252,15 +277,6 @@ class EmbeddingTable:
 
     def __repr__(self) -> str:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, {self.dtype}, {self.size()} rows)"
-
-    def _rows(self, flat: np.ndarray, rows: Any, what: str) -> np.ndarray:
-        array = np.ascontiguousarray(rows, dtype=np.float32)
-        if array.size != flat.size * self.dim:
-            raise Invalid(
-                f"table {self.name!r}: {flat.size} ids of {self.dim} weights need {what} of "
-                f"{flat.size * self.dim} elements, not {list(array.shape)}"
-            )
-        return array.reshape(flat.size, self.dim)
 
 
 class TableCut:

@@ -159,6 +159,13 @@ def test_what_does_not_fit_is_refused(directory, client):
         table.lookup([1.5])
     with pytest.raises(cairn.Invalid):
         cairn.ps.Server(directory, mode="both")
+    with pytest.raises(cairn.Invalid, match="do not evict"):
+        client.table(
+            "x",
+            4,
+            optimizer=cairn.optimizers.SGD(0.1),
+            eviction=cairn.GlobalStepEvict(10),
+        )
     with pytest.raises(cairn.Invalid):
         cairn.ps.Client()
     assert table.lookup([1]).shape == (1, 4)
