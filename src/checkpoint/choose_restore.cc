@@ -31,7 +31,12 @@ Result<std::string> FindMissing(Store* store, const Checkpoint& checkpoint) {
 Result<std::string> FindDamage(Store* store, const Checkpoint& checkpoint) {
   auto point = OpenRestorePoint::Open(store, {&checkpoint});
   if (!point.ok()) {
-    if (point.status().Is(Code::kUnavailable)) return point.status();
+    // Only what the bytes are to blame for: a good checkpoint is not passed over for want of a
+    // file descriptor.
+    const bool damaged = point.status().Is(Code::kCorruption) ||
+                         point.status().Is(Code::kNotFound) ||
+                         point.status().Is(Code::kInvalidArgument);
+    if (!damaged) return point.status();
     return std::string(point.status().message());
   }
   std::vector<VerifyProblem> problems;
