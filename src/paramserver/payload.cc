@@ -376,7 +376,9 @@ Result<Rows> DecodeRows(std::span<const std::byte> body, std::size_t width) {
   if (count > 0) {
     const std::size_t keys = count * sizeof(std::int64_t);
     std::memcpy(rows.keys.data(), in.rest().data(), keys);
-    std::memcpy(rows.values.data(), in.rest().data() + keys, rows.values.size() * sizeof(float));
+    if (!rows.values.empty()) {
+      std::memcpy(rows.values.data(), in.rest().data() + keys, rows.values.size() * sizeof(float));
+    }
   }
   return rows;
 }
