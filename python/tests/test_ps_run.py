@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 CAIRN = os.path.join(os.environ.get("CAIRN_BIN_DIR", "build/dev/bin"), "cairn")
 
 TRAIN = """
-import json, os, sys
+import json, os, sys, time
 import numpy as np
 import cairn, cairn.ps
 
@@ -26,6 +26,9 @@ table = client.table("t", 4, optimizer=cairn.optimizers.Adagrad(0.1))
 print("begin", client.step, flush=True)
 while client.step < steps:
     step = client.step
+    # What is done to the job at this step is done before it goes on.
+    while step == int(os.environ.get("WAITS_AT", "-1")) and not os.path.exists(output + ".go"):
+        time.sleep(0.01)
     try:
         assert client.state == (None if step == 0 else {"next": step})
         ids = np.random.default_rng([step, client.trainer_id]).integers(0, 100, 32)
@@ -67,6 +70,10 @@ class Job:
             if words[:2] == ["[trainer_0]", word] and int(words[2]) >= number:
                 return
         raise AssertionError("".join(self.lines) + self.process.stderr.read())
+
+    def go_on(self):
+        """After WAITS_AT."""
+        pathlib.Path(f"{self.output}.go").touch()
 
     def children(self):
         pid = self.process.pid
@@ -132,9 +139,10 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     expected = undisturbed(tmp_path / "a", 60)
-    job = Job(tmp_path / "b", 60)
+    job = Job(tmp_path / "b", 60, WAITS_AT="18")
     job.until("step", 17)
     job.process.send_signal(signal.SIGINT)
+    job.go_on()
     code, out, err = job.end()
     assert code != 0 and "interrupted; the last checkpoint is of step" in out, out + err
     job = Job(tmp_path / "b", 60)
@@ -149,7 +157,7 @@ def test_the_supervisor_may_be_killed_too(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     expected = undisturbed(tmp_path / "a", 60)
-    job = Job(tmp_path / "b", 60)
+    job = Job(tmp_path / "b", 60, WAITS_AT="31")
     job.until("step", 30)
     children = job.children()
     assert len(children) == 4
@@ -169,10 +177,11 @@ def test_a_trainer_that_had_ended_is_wanted_again_when_the_job_goes_back(tmp_pat
     results = []
     for name in "ab":
         (tmp_path / name).mkdir()
-        job = Job(tmp_path / name, 40, *never, EARLIER="20")
+        job = Job(tmp_path / name, 40, *never, EARLIER="20", WAITS_AT="31")
         if name == "b":
             job.until("step", 30)
             os.kill(job.server(1), signal.SIGKILL)
+        job.go_on()
         code, out, err = job.end()
         assert code == 0, out + err
         results.append(job.rows())
