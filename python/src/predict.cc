@@ -18,21 +18,13 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/serving.h"
+#include "src/signature.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
 
 namespace cairn::python {
 namespace {
-
-nb::object FromSignature(const std::vector<TensorSignature>& tensors) {
-  nb::list out;
-  for (const TensorSignature& tensor : tensors) {
-    out.append(nb::make_tuple(tensor.name, std::string(DTypeName(tensor.dtype)),
-                              nb::tuple(nb::cast(tensor.shape))));
-  }
-  return out;
-}
 
 nb::object Save(const std::string& directory, const nb::bytes& model, const std::string& model_path,
                 const std::vector<std::string>& feed_names,

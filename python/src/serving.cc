@@ -22,6 +22,7 @@
 #include "format/safetensors.h"
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/signature.h"
 
 namespace nb = nanobind;
 
@@ -35,15 +36,6 @@ template <typename Fn>
 auto Unlocked(Fn fn) {
   const nb::gil_scoped_release released;
   return fn();
-}
-
-nb::object FromSignature(const std::vector<TensorSignature>& tensors) {
-  nb::list out;
-  for (const TensorSignature& tensor : tensors) {
-    out.append(nb::make_tuple(tensor.name, std::string(DTypeName(tensor.dtype)),
-                              nb::tuple(nb::cast(tensor.shape))));
-  }
-  return out;
 }
 
 nb::object FromVersion(const serving::VersionInfo& info) {
