@@ -7,6 +7,7 @@
 #   cairn_find_dependency_onnx()       onnx, for the library cairn::predict; CAIRN_ONNX_FOUND says whether it is there. The
 #                                      installed package calls it for find_package(cairn COMPONENTS predict).
 #   cairn_find_dependency_grpc()       grpc, for the library cairn::ps; CAIRN_GRPC_FOUND. As with onnx.
+#   cairn_find_dependency_master()     soci, yaml, archive, sodium: for the catalog and the master; CAIRN_MASTER_FOUND. Only for our own tree.
 #   cairn_find_dependency_openvino()   openvino, for the plugin that runs models; CAIRN_OPENVINO_FOUND.
 #   cairn_find_dependency_cli11() _gtest() _benchmark()   cli11; gtest gtest_main gmock; benchmark. Only for our own tree.
 #
@@ -78,6 +79,31 @@ macro(cairn_find_dependency_grpc)
     set(CAIRN_GRPC_FOUND ON)
     _cairn_dep(grpc ${CAIRN_GRPCPP_LIBRARY} ${CAIRN_GRPC_LIBRARY} ${CAIRN_GPR_LIBRARY} ${CAIRN_ABSL_LIBRARY})
     set_target_properties(cairn_dep::grpc PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${CAIRN_GRPC_INCLUDE})
+  endif()
+endmacro()
+
+# The catalog's databases, experiment files, code archives and passwords. SOCI's backends are linked, not found at run time.
+macro(cairn_find_dependency_master)
+  find_path(CAIRN_SOCI_INCLUDE soci/soci.h)
+  find_library(CAIRN_SOCI_LIBRARY soci_core)
+  find_library(CAIRN_SOCI_SQLITE_LIBRARY soci_sqlite3)
+  find_library(CAIRN_SOCI_POSTGRES_LIBRARY soci_postgresql)
+  mark_as_advanced(CAIRN_SOCI_INCLUDE CAIRN_SOCI_LIBRARY CAIRN_SOCI_SQLITE_LIBRARY CAIRN_SOCI_POSTGRES_LIBRARY)
+  foreach(module sqlite3 libpq yaml-cpp libarchive libsodium)
+    string(REPLACE "-" "_" cairn_module ${module})
+    pkg_check_modules(cairn_pkg_${cairn_module} QUIET IMPORTED_TARGET GLOBAL ${module})
+  endforeach()
+  set(CAIRN_MASTER_FOUND OFF)
+  if(CAIRN_SOCI_INCLUDE AND CAIRN_SOCI_LIBRARY AND CAIRN_SOCI_SQLITE_LIBRARY AND CAIRN_SOCI_POSTGRES_LIBRARY
+     AND cairn_pkg_sqlite3_FOUND AND cairn_pkg_libpq_FOUND AND cairn_pkg_yaml_cpp_FOUND AND cairn_pkg_libarchive_FOUND
+     AND cairn_pkg_libsodium_FOUND)
+    set(CAIRN_MASTER_FOUND ON)
+    _cairn_dep(soci ${CAIRN_SOCI_SQLITE_LIBRARY} ${CAIRN_SOCI_POSTGRES_LIBRARY} ${CAIRN_SOCI_LIBRARY}
+               PkgConfig::cairn_pkg_sqlite3 PkgConfig::cairn_pkg_libpq)
+    set_target_properties(cairn_dep::soci PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${CAIRN_SOCI_INCLUDE};${cairn_pkg_libpq_INCLUDEDIR}")
+    _cairn_dep(yaml PkgConfig::cairn_pkg_yaml_cpp)
+    _cairn_dep(archive PkgConfig::cairn_pkg_libarchive)
+    _cairn_dep(sodium PkgConfig::cairn_pkg_libsodium)
   endif()
 endmacro()
 
