@@ -17,6 +17,7 @@
 #include "src/steps.h"
 #include "src/table.h"
 #include "src/trial.h"
+#include "src/tune_search.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -81,6 +82,7 @@ NB_MODULE(_native, module) {
   DefineScope(module);
   DefineSteps(module);
   DefineTrial(module);
+  DefineTuneSearch(module);
   DefineTable(module);
   DefineRowTracked(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));
