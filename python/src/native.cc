@@ -17,6 +17,7 @@
 #include "src/steps.h"
 #include "src/table.h"
 #include "src/trial.h"
+#include "src/tune.h"
 #include "src/tune_search.h"
 #include "src/waiting.h"
 
@@ -83,6 +84,7 @@ NB_MODULE(_native, module) {
   DefineSteps(module);
   DefineTrial(module);
   DefineTuneSearch(module);
+  DefineTune(module);
   DefineTable(module);
   DefineRowTracked(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));
