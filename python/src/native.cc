@@ -18,6 +18,7 @@
 #include "src/table.h"
 #include "src/trial.h"
 #include "src/tune.h"
+#include "src/tune_search.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -82,6 +83,7 @@ NB_MODULE(_native, module) {
   DefineScope(module);
   DefineSteps(module);
   DefineTrial(module);
+  DefineTuneSearch(module);
   DefineTune(module);
   DefineTable(module);
   DefineRowTracked(module);

@@ -26,10 +26,12 @@ struct Decision {
   friend bool operator==(const Decision&, const Decision&) = default;
 };
 
-/// The trials that are not running.
+/// The trials that are not running. Those that a searcher gives without waiting for results are
+/// added ahead, also beyond the free places: a population (PBT) is compared as a whole.
 struct Candidates {
   std::span<const std::string> pending;  // never started, in the order they were added
-  std::span<const std::string> paused;   // in the order they were paused
+  /// In the order they were paused; also those that were interrupted by the end of the tuner.
+  std::span<const std::string> paused;
   /// A trial runs, or the searcher has more: what is to be chosen from may still change.
   bool more_to_come = false;
 };
@@ -63,10 +65,13 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
+  /// The config of a trial that is about to be added, with what the scheduler adds to it (PBT:
+  /// hyperparameters that it mutates and that the search space does not have).
+  virtual Value CompleteConfig(const std::string& trial, const Value& config) const;
   /// A trial exists, before its first run. AlreadyExists for one that was added before.
   virtual Status OnTrialAdd(const std::string& trial, const Value& config) = 0;
-  /// InvalidArgument, naming the metric, when a result lacks the time or (with require_metrics) the
-  /// metric that is decided by, or has a text there.
+  /// A result without the metric changes nothing (PBT may require it). InvalidArgument, naming it,
+  /// when the time is missing or either is no number.
   virtual Result<Decision> OnResult(const std::string& trial, const Value& result) = 0;
   /// The trial ended by itself, by a stopper or by kStop. `result`: its last report, or null.
   virtual Status OnComplete(const std::string& trial, const Value& result) = 0;
@@ -97,7 +102,7 @@ struct ScoreOptions {
 /// All trials run to their end, in order.
 std::unique_ptr<Scheduler> MakeFifoScheduler();
 
-/// Asynchronous successive halving. Rungs are at grace_period · reduction_factor^k below max_t.
+/// Asynchronous successive halving. Rungs are at grace_period · reduction_factor^k up to max_t.
 struct AshaOptions {
   ScoreOptions score;
   double max_t = 100;
