@@ -82,7 +82,6 @@ def test_what_is_missing_is_said():
 
 
 def test_dataframes():
-    pytest.importorskip("pandas")
     values = grid([[1, 5, 3], [2]])
     frame = values.get_dataframe()
     assert list(frame["m"]) == [3, 2]
