@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 from ..manager import CheckpointManager
 from ._flat import flatten
 from .checkpoint import Checkpoint
+from .result_keys import DEFAULT_METRIC, DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION  # noqa: F401
 from .search import _MISSING, _find
 
 __all__ = ["Result", "TrialError"]

@@ -17,7 +17,10 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 from .. import _location, _native
 from ..errors import Corruption, NotFound
 from . import search_space, stoppers
+from ._observers import observers
 from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from .logger import PolicyLog
+from .result_grid import ResultGrid
 from .result_keys import fill_result
 from .search_policy import SearchPolicy
 from .trainable import is_class_trainable, name_of, resources_of, saves_on_demand
@@ -110,7 +113,7 @@ class Tuner:
         self._flags: Dict[str, bool] = {}
         self._must_exist = False
         self._results: Any = None
-        self._callbacks: List[Any] = list(self._run.callbacks or [])
+        self._callbacks: List[Any] = []
         self._trials: Dict[str, Trial] = {}
         self._told = 0
         check_trainable(trainable, self._run)
@@ -241,7 +244,7 @@ class Tuner:
             self._name = f"{_safe(name_of(self._trainable))}_{stamp}_{uuid.uuid4().hex[:5]}"
         return f"{self._parent}/{self._name}"
 
-    def get_results(self) -> Any:
+    def get_results(self) -> ResultGrid:
         """Of the last fit."""
         if self._results is None:
             raise RuntimeError("there are no results before fit()")
@@ -293,7 +296,7 @@ class Tuner:
             "resources": resources_of(self._trainable),
         }
 
-    def fit(self) -> Any:
+    def fit(self) -> ResultGrid:
         """Runs all trials to their end and returns their results."""
         directory = self.directory
         fresh = _safe(name_of(self._trainable))[:50]
@@ -310,6 +313,14 @@ class Tuner:
             checkpoints = self._run.checkpoint_config
             assert failures is not None and checkpoints is not None
             policy = self._make_policy(known)
+            self._callbacks = observers(
+                self._run.callbacks,
+                directory,
+                self._run.verbose,
+                self._run.progress_reporter,
+                self._tune.metric,
+                self._tune.mode,
+            )
             self._meet(native)
             native.start(
                 {
@@ -325,12 +336,16 @@ class Tuner:
                 policy,
                 self._payload(),
             )
-            interrupted = self._loop(native)
+            decisions = PolicyLog(directory)
+            decisions.start(policy.take_log())
+            interrupted = self._loop(native, policy, decisions)
             trials = native.trials(True)
             self._call("on_experiment_end", trials=list(self._trials.values()))
         finally:
             native.close()
-        self._results = self._make_results(trials)
+        self._results = ResultGrid.from_trials(
+            trials, directory, self._tune.metric, self._tune.mode
+        )
         if interrupted:
             raise KeyboardInterrupt
         if failures.fail_fast == "raise":
@@ -339,7 +354,7 @@ class Tuner:
                     raise TuneError(f"trial {trial['trial']} failed:\n{trial['error']}")
         return self._results
 
-    def _loop(self, native: Any) -> bool:
+    def _loop(self, native: Any, policy: SearchPolicy, decisions: PolicyLog) -> bool:
         """Until all is done; True when Ctrl-C ended it."""
         with _Interrupts() as interrupts:
             deadline: Optional[float] = None
@@ -347,6 +362,8 @@ class Tuner:
                 finished, news = native.step(0.2)
                 for item in news:
                     self._tell(item)
+                decisions.append(policy.take_log())
+                self._call("on_step_end", iteration=self._told, trials=list(self._trials.values()))
                 if finished:
                     return interrupts.count > 0
                 if interrupts.count > 0 and deadline is None:
@@ -456,22 +473,6 @@ class Tuner:
                 "trainable": cloudpickle.dumps(self._trainable),
             }
         )
-
-    def _make_results(self, trials: List[Dict[str, Any]]) -> Any:
-        import types
-
-        from ..manager import CheckpointManager
-        from .checkpoint import Checkpoint
-        out = []
-        for t in trials:
-            cps = []
-            path = f"{self.directory}/{t['trial']}"
-            if t["checkpoints"]:
-                with CheckpointManager(path, read_only=True) as m:
-                    cps = [Checkpoint._of(i) for i in m.list()]
-            out.append(types.SimpleNamespace(metrics=t["last_result"], config=t["config"], error=t["error"] or None,
-                status=t["status"], path=path, checkpoints=cps, checkpoint=cps[-1] if cps else None, results=t["results"]))
-        return out
 
 
 class _Interrupts:
