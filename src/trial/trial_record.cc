@@ -231,10 +231,14 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
     case EventKind::kKillRequested: {
       std::int64_t deadline = 0;
       RETURN_IF_ERROR(members.OptionalInt("deadline_ms", &deadline));
+      const bool asked = trial->core.live && (trial->core.state == TrialState::kPausing ||
+                                              trial->core.state == TrialState::kStopping);
       RETURN_IF_ERROR(StepInput(trial, event.kind == EventKind::kPauseRequested ? TrialInput::kPause
                                        : event.kind == EventKind::kCancelRequested
                                            ? TrialInput::kCancel
                                            : TrialInput::kKill));
+      // Asked again a run has no more time than it had; a kill does not wait for it.
+      if (asked && event.kind != EventKind::kKillRequested) return Status::Ok();
       trial->asked_time = event.time;
       trial->deadline_ms = deadline;
       return Status::Ok();
@@ -253,6 +257,7 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       trial->next_sequence = 1;
       trial->deadline_ms = 0;
       trial->message.clear();
+      trial->said_exit = false;
       ArchivePast(trial);
       return Status::Ok();
     }
@@ -300,18 +305,21 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       std::int64_t signal = 0;
       bool lost = false;
       bool stopped = false;
+      bool said = false;
       std::string message;
       RETURN_IF_ERROR(OfLivingRun(*trial, event));
       RETURN_IF_ERROR(members.OptionalInt("code", &code));
       RETURN_IF_ERROR(members.OptionalInt("signal", &signal));
       RETURN_IF_ERROR(members.OptionalBool("lost", &lost));
       RETURN_IF_ERROR(members.OptionalBool("stopped", &stopped));
+      RETURN_IF_ERROR(members.OptionalBool("said", &said));
       RETURN_IF_ERROR(members.OptionalText("message", &message));
       const bool success = code == 0 && signal == 0 && !lost;
       RETURN_IF_ERROR(StepInput(trial, stopped   ? TrialInput::kStopped
                                        : success ? TrialInput::kExitSuccess
                                                  : TrialInput::kExitFailure));
       trial->message = std::move(message);
+      trial->said_exit = said;
       for (CheckpointRecord& checkpoint : trial->checkpoints) {
         checkpoint.awaits_score = false;
         if (checkpoint.state != CheckpointState::kActive) continue;
