@@ -137,6 +137,7 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
     case EventKind::kProgress:
     case EventKind::kStatus:
     case EventKind::kCheckpointStarted:
+    case EventKind::kNote:
       break;
     case EventKind::kCheckpointCompleted:
     case EventKind::kCheckpointDeleted:
@@ -332,6 +333,11 @@ Status TrialEngine::Pin(const std::string& trial, const std::string& checkpoint,
   return WaitDurable();
 }
 
+Status TrialEngine::Note(const std::string& trial, Value body) {
+  MutexLock hold(&mu_);
+  return Emit(trial, 0, EventKind::kNote, std::move(body));
+}
+
 Status TrialEngine::SetRetention(const std::string& trial, const RetentionPolicy& policy) {
   {
     MutexLock hold(&mu_);
@@ -370,6 +376,20 @@ Result<TrialView> TrialEngine::Get(const std::string& trial) {
   const TrialRecord* record = Find(trial);
   if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
   return ViewOf(*record);
+}
+
+Result<TrialEngine::Standing> TrialEngine::StandingOf(const std::string& trial) {
+  MutexLock hold(&mu_);
+  const TrialRecord* record = Find(trial);
+  if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+  Standing standing{.core = record->core, .message = record->message};
+  if (const CheckpointRecord* newest = record->Newest()) {
+    standing.newest = StartPoint{.id = newest->id,
+                                 .steps = newest->steps,
+                                 .metadata = newest->metadata,
+                                 .repository = RepositoryOf(record->config, trial)};
+  }
+  return standing;
 }
 
 std::vector<TrialView> TrialEngine::List() {

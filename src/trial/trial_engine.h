@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -124,6 +125,14 @@ class TrialEngine {
                                     const Value& overrides, std::string id = "");
   Result<TrialView> Get(const std::string& trial);
   std::vector<TrialView> List();
+  /// The part of Get that is quickly had: where the trial stands, how its last run ended, and its
+  /// newest checkpoint. Does not wait for the log.
+  struct Standing {
+    TrialCore core;
+    std::string message;
+    std::optional<StartPoint> newest;
+  };
+  Result<Standing> StandingOf(const std::string& trial);
   /// Also in the repository, so that a run which was told to remove it before finds the pin.
   /// FailedPrecondition, NotFound: it is gone, or another was quicker to remove it.
   Status Pin(const std::string& trial, const std::string& checkpoint, bool pinned);
@@ -133,6 +142,11 @@ class TrialEngine {
                                                 const RetentionPolicy& policy);
   /// Waits until the trial is PAUSED or ended. DeadlineExceeded.
   Result<TrialView> WaitForRest(const std::string& trial, std::chrono::nanoseconds timeout);
+
+  /// Writes down something of the embedder's own, which the engine does not look at: it stands in
+  /// the log between the events before and after it. Does not wait; it is durable before anything
+  /// that follows from a later event.
+  Status Note(const std::string& trial, Value body);
 
   // --- runs ---
   struct RunKey {

@@ -194,7 +194,7 @@ Status TrialRecords::Apply(const Event& event) {
   if (!event.body.is_object()) return InvalidArgumentError("event: the body is no object");
   if (event.kind == EventKind::kTrialCreated) {
     RETURN_IF_ERROR(Create(event));
-  } else {
+  } else if (event.kind != EventKind::kNote) {  // those belong to whoever embeds the engine
     const auto found = trials_.find(event.trial);
     if (found == trials_.end()) return NotFoundError(fmt::format("no trial {}", event.trial));
     RETURN_IF_ERROR(ApplyTo(&found->second, event));
