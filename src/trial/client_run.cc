@@ -424,7 +424,9 @@ Status RunClient::Exit(int code, std::string_view message) {
 }
 
 Result<Value> RunClient::Call(const std::string& path, const Value& body) {
-  return impl_->Ask("POST", impl_->base() + path, &body);
+  auto answer = impl_->Ask("POST", impl_->base() + path, &body);
+  if (answer.ok()) RestoreNonFinite(&*answer);
+  return answer;
 }
 
 void RunClient::Close() { impl_->Close(); }

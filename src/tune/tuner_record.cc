@@ -146,6 +146,7 @@ Status TunerRecord::ApplyNote(const Event& event) {
   if (what == "suggest") {
     TuneTrial trial{.id = event.trial, .number = order_.size()};
     if (const Value* config = event.body.Find("config")) trial.config = *config;
+    RestoreNonFinite(&trial.config);
     if (!trials_.emplace(event.trial, std::move(trial)).second) {
       return CorruptionError(fmt::format("trial {} was suggested twice", event.trial));
     }

@@ -25,3 +25,7 @@ from .session import (
 )
 from .trainable import Trainable, with_parameters, with_resources
 from .tuner import TuneError, Tuner
+
+
+def grid_search(values):
+    return {"grid_search": list(values)}

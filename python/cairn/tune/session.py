@@ -78,6 +78,7 @@ class Repository:
         self._run = run
         self._manager: Optional[CheckpointManager] = None
         if not _location.is_remote(directory):
+            os.makedirs(directory, exist_ok=True)
             remove_tree(os.path.join(directory, _STAGING))  # of runs that were killed
 
     def manager(self) -> CheckpointManager:

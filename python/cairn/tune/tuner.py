@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
-import itertools
 import os
 import pickle
 import re
@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from .. import _location, _native
 from ..errors import NotFound
 from ._policy import InOrder, Listed, Policy, bounds_stopper
-from .config import RunConfig, TuneConfig
+from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from .trainable import is_class_trainable, name_of, resources_of, saves_on_demand
 
 __all__ = ["TuneError", "Tuner"]
@@ -120,6 +120,110 @@ class Tuner:
         except NotFound:
             return False
 
+    @classmethod
+    def restore(
+        cls,
+        path: Union[str, "os.PathLike[str]"],
+        trainable: Any,
+        resume_unfinished: bool = True,
+        resume_errored: bool = False,
+        restart_errored: bool = False,
+        *,
+        param_space: Optional[Mapping[str, Any]] = None,
+        tune_config: Optional[TuneConfig] = None,
+        run_config: Optional[RunConfig] = None,
+    ) -> "Tuner":
+        """A tuner that goes on with an experiment.
+
+        Args:
+            path: the experiment's directory, wherever it was moved to.
+            trainable: as before.
+            resume_unfinished: go on with trials that had not ended; otherwise they stay as they are.
+            resume_errored: failed trials go on from their checkpoints.
+            restart_errored: failed trials begin anew.
+            param_space, tune_config, run_config: as recorded, if None. What cannot be recorded
+                (functions, objects of your own classes) must be given again.
+        """
+        if resume_errored and restart_errored:
+            raise ValueError("resume_errored and restart_errored exclude each other")
+        where = _location.absolute(os.fspath(path)).rstrip("/")
+        native = _native.Tuner.open(where, False)
+        try:
+            known = dict(native.description)
+        finally:
+            native.close()
+        tuner = cls._again(known, where, trainable, param_space, tune_config, run_config)
+        tuner._flags = {
+            "resume_unfinished": resume_unfinished,
+            "resume_errored": resume_errored,
+            "restart_errored": restart_errored,
+        }
+        return tuner
+
+    @classmethod
+    def extend(
+        cls,
+        path: Union[str, "os.PathLike[str]"],
+        trainable: Any,
+        *,
+        num_samples: Optional[int] = None,
+        stop: Any = None,
+    ) -> "Tuner":
+        """A tuner that adds to an experiment: more samples, or more iterations of its trials.
+
+        Args:
+            num_samples: in all, with those that were there.
+            stop: the new bounds; trials that had ended go on from their checkpoints.
+        """
+        tuner = cls.restore(path, trainable)
+        if num_samples is not None:
+            if num_samples < tuner._tune.num_samples:
+                raise ValueError(
+                    f"num_samples is {num_samples}, and the experiment has {tuner._tune.num_samples} already"
+                )
+            tuner._tune.num_samples = num_samples
+            tuner._configs_checked = tuner._make_searcher()
+        if stop is not None:
+            tuner._run.stop = stop
+            tuner._flags["extend_ended"] = True
+        return tuner
+
+    @classmethod
+    def _again(
+        cls,
+        known: Mapping[str, Any],
+        where: str,
+        trainable: Any,
+        param_space: Optional[Mapping[str, Any]],
+        tune_config: Optional[TuneConfig],
+        run_config: Optional[RunConfig],
+    ) -> "Tuner":
+        recorded = dict(known.get("run_config") or {})
+        if run_config is None:
+            if recorded.get("stop") == "?":
+                raise ValueError(
+                    "the experiment's stop is a function of yours, which is not recorded: give "
+                    "run_config=RunConfig(stop=…) again"
+                )
+            run_config = RunConfig(
+                stop=recorded.get("stop"),
+                failure_config=FailureConfig(**recorded.get("failure_config", {})),
+                checkpoint_config=CheckpointConfig(**recorded.get("checkpoint_config", {})),
+                verbose=int(recorded.get("verbose", 1)),
+            )
+        if tune_config is None:
+            tune_config = TuneConfig(**(known.get("tune_config") or {}))
+        parent, _, name = where.rpartition("/")
+        tuner = cls(
+            trainable,
+            param_space=known.get("space") if param_space is None else param_space,
+            tune_config=tune_config,
+            run_config=run_config,
+        )
+        tuner._parent, tuner._name, tuner._must_exist = parent, name, True
+        tuner._check_same(known)
+        return tuner
+
     @property
     def directory(self) -> str:
         """The experiment's directory."""
@@ -151,6 +255,9 @@ class Tuner:
         return max(1, int(cpus / each))
 
     def _describe(self, seed: int, prefix: str) -> Dict[str, Any]:
+        failures = self._run.failure_config
+        checkpoints = self._run.checkpoint_config
+        assert failures is not None and checkpoints is not None
         return {
             "format": 1,
             "trainable": name_of(self._trainable),
@@ -158,6 +265,17 @@ class Tuner:
             "keys": flat_keys(self._space),
             "prefix": prefix,
             "seed": seed,
+            "space": self._space,
+            "tune_config": {
+                name: getattr(self._tune, name)
+                for name in ("metric", "mode", "num_samples", "max_concurrent_trials", "time_budget_s")
+            },
+            "run_config": {
+                "stop": dict(self._run.stop) if isinstance(self._run.stop, Mapping) else None if self._run.stop is None else "?",
+                "failure_config": dataclasses.asdict(failures),
+                "checkpoint_config": dataclasses.asdict(checkpoints),
+                "verbose": self._run.verbose,
+            },
         }
 
     def _settings(self) -> Dict[str, Any]:
@@ -272,7 +390,19 @@ class Tuner:
         )
 
     def _make_results(self, trials: List[Dict[str, Any]]) -> Any:
-        return trials
+        import types
+        from ..manager import CheckpointManager
+        from .checkpoint import Checkpoint
+        out = []
+        for t in trials:
+            cps = []
+            path = f"{self.directory}/{t['trial']}"
+            if t["checkpoints"]:
+                with CheckpointManager(path, read_only=True) as m:
+                    cps = [Checkpoint._of(i) for i in m.list()]
+            out.append(types.SimpleNamespace(metrics=t["last_result"], config=t["config"], error=t["error"] or None,
+                status=t["status"], path=path, checkpoints=cps, checkpoint=cps[-1] if cps else None, results=t["results"]))
+        return out
 
 
 class _Interrupts:
