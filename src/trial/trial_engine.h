@@ -137,6 +137,8 @@ class TrialEngine {
   /// OK when the token is that of the run. NotFound: no such trial. Aborted: a token of an older
   /// run cannot be told from a wrong one, so the number decides first.
   Status Authenticate(const RunKey& key, std::string_view token);
+  /// OK when the token admits new processes.
+  Status AuthenticateJoin(std::string_view token) const;
   void Describe(const RunKey& key, Done<Value> done);
   void Ready(const RunKey& key, const Value& body, Done<Value> done);
   void Report(const RunKey& key, const Value& body, Done<Value> done);

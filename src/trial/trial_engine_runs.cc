@@ -435,10 +435,15 @@ void TrialEngine::Exit(const RunKey& key, const Value& body, Done<Value> done) {
   });
 }
 
-void TrialEngine::Join(std::string_view token, const Value& body, Done<Value> done) {
+Status TrialEngine::AuthenticateJoin(std::string_view token) const {
   if (options_.join_token.empty() || !TokenMatches(token, HashToken(options_.join_token))) {
-    return done(PermissionDeniedError("the token does not admit new processes"));
+    return PermissionDeniedError("the token does not admit new processes");
   }
+  return Status::Ok();
+}
+
+void TrialEngine::Join(std::string_view token, const Value& body, Done<Value> done) {
+  if (const Status admitted = AuthenticateJoin(token); !admitted.ok()) return done(admitted);
   TrialConfig config;
   config.detached = true;
   config.storage = options_.join_storage;

@@ -147,6 +147,12 @@ TEST_F(TrialServiceTest, WhoMayNotAndWhatMakesNoSenseIsToldSo) {
             400);  // no storage
 }
 
+TEST_F(TrialServiceTest, StrangersAreRefusedBeforeTheirBodiesAreTaken) {
+  const std::string body = "{\"status\":\"" + std::string(2u << 20, 'x') + "\"}";
+  EXPECT_EQ(Send("POST", std::string(kRun) + "/status", body, "wrong").Code(), "unauthenticated");
+  EXPECT_EQ(Send("POST", "/trial/v1/join", body, "wrong").Code(), "unauthenticated");
+}
+
 TEST_F(TrialServiceTest, AReplacedRunIsRefusedWithItsOwnCode) {
   launcher_.End("1.1", {.code = 1});
   const std::string old_token = token_;
