@@ -223,6 +223,40 @@ TEST_F(MasterCommandsTest, ContinueSendsWhatIsToBeDifferent) {
   EXPECT_THAT(Cairn({"e", "continue", "7", "--new", "--config", "a"}).err, HasSubstr("KEY=VALUE"));
 }
 
+TEST_F(MasterCommandsTest, CreateSendsTheCodeWithoutWhatIsIgnored) {
+  fs::create_directories(directory_ / "code/data");
+  std::ofstream(directory_ / "code/train.py") << "print(1)\n";
+  std::ofstream(directory_ / "code/data/huge") << std::string(1 << 20, 'x');
+  std::ofstream(directory_ / "code/.cairnignore") << "data/\n";
+  std::ofstream(directory_ / "config.yaml") << "name: mnist\n";
+  auto uploaded = std::make_shared<std::string>();
+  On("POST /api/v1/code", [uploaded](const TestHttpRequest& request) {
+    *uploaded = request.body;
+    EXPECT_EQ(request.Header("content-type"), "application/gzip");
+    return JsonAnswer(201, R"({"code": "abcd", "bytes": 10})");
+  });
+  On("POST /api/v1/experiments", 201, kRunning);
+  const Finished finished = Cairn({"e", "create", directory_ / "config.yaml", directory_ / "code",
+                                   "--config", "hyperparameters.lr=0.5"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_THAT(finished.out,
+              AllOf(HasSubstr("created experiment 7 (mnist)"), HasSubstr("cairn e logs -f 7")));
+  EXPECT_EQ(*LastBody().Find("config"), Value("name: mnist\n"));
+  EXPECT_EQ(*LastBody().Find("code"), Value("abcd"));
+  EXPECT_EQ(EncodeJson(*LastBody().Find("overrides")), R"({"hyperparameters":{"lr":0.5}})");
+  EXPECT_TRUE(uploaded->starts_with("\x1f\x8b"));
+  EXPECT_LT(uploaded->size(), 1000u);
+  EXPECT_THAT(Cairn({"e", "create", directory_ / "none.yaml", directory_ / "code"}).err,
+              HasSubstr("none.yaml"));
+  On("POST /api/v1/experiments", 400,
+     R"({"code": "invalid_config", "message": "the config has a mistake", "details":
+         {"problems": ["line 2: there is no \"entrypont\": entrypoint?"]}})");
+  const Finished refused = Cairn({"e", "create", directory_ / "config.yaml", directory_ / "code"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("line 2: there is no \"entrypont\""),
+                                 HasSubstr("the config has a mistake")));
+}
+
 TEST_F(MasterCommandsTest, FollowingGoesOnAfterTheMasterWasAway) {
   On("GET /api/v1/experiments/7", 200, kRunning);
   On("GET /api/v1/experiments/7/trials", 200,

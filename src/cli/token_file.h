@@ -8,7 +8,7 @@
 
 namespace cairn::cli {
 
-/// Where tokens lie on this machine (docs/decisions/0120): what `cairn login` stored for a master,
+/// Where tokens lie on this machine (docs/decisions/0121): what `cairn login` stored for a master,
 /// and what a master on this machine left for its own user. Files are for their owner only.
 
 /// The file that a master which listens on this port of a loopback address leaves its token in.
