@@ -30,7 +30,10 @@ class ServerRun(_Run):
     def train(self, num_epochs: int) -> TrainSummary:
         while True:
             try:
-                return super().train(num_epochs)
+                summary = super().train(num_epochs)
+                if self._trainer._own_client:
+                    self._trainer.client.close()
+                return summary
             except RolledBack:
                 # A process of the job was lost. Where the servers went back to is where this trainer
                 # goes on: client.step and client.state are of there.

@@ -249,7 +249,14 @@ void AddJobOptions(CLI::App* app, PserverOptions* options) {
   app->add_option("--servers", server->servers, "How many there are");
   app->add_option("--trainers", server->trainers, "How many trainers there are");
   app->add_option("--mode", options->mode, "sync (bit-reproducible) or async");
-  app->add_option("--recovery", options->recovery, "What happens when a process is lost: exact");
+  app->add_option("--recovery", options->recovery,
+                  "When a process is lost: exact (all go back to the last checkpoint), partial "
+                  "(only a lost server), log (nobody)");
+  app->add_option("--log-dir", server->log_directory,
+                  "Recovery log: where the update logs are; default: in the repository");
+  app->add_option("--log-level", options->log_level,
+                  "Recovery log: an acknowledged change survives the server (written) or its "
+                  "machine (synced)");
   app->add_option("--full-secs", options->full_secs, "Between full checkpoints; 0: not by time");
   app->add_option("--incremental-secs", options->incremental_secs,
                   "Between increments; 0: not by time");
