@@ -29,11 +29,11 @@ function close(id: number): void {
   change(toasts.filter((toast) => toast.id !== id));
 }
 
-/** Does something and tells what became of it. */
-export async function attempt(done: string, action: () => Promise<unknown>): Promise<boolean> {
+/** Does something and tells what became of it; null: only when it failed. */
+export async function attempt(done: string | null, action: () => Promise<unknown>): Promise<boolean> {
   try {
     await action();
-    say(done);
+    if (done !== null) say(done);
     return true;
   } catch (caught) {
     say(describe(caught), true);
