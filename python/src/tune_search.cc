@@ -1,6 +1,7 @@
 #include "src/tune_search.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -18,6 +19,7 @@
 #include "tune/searcher.h"
 #include "tune/space.h"
 #include "tune/stopper.h"
+#include "tune/tensorboard_events.h"
 
 namespace nb = nanobind;
 
@@ -295,6 +297,21 @@ void DefineTuneSearch(nb::module_& module) {
       .def("stop_all", &Stopper::StopAll)
       .def("save", &Stopper::Save)
       .def("load", &Stopper::Load, nb::arg("state"));
+  module.def(
+      "tensorboard_header",
+      [](double wall_time) {
+        const std::string bytes = tune::TensorboardHeader(wall_time);
+        return nb::bytes(bytes.data(), bytes.size());
+      },
+      nb::arg("wall_time"));
+  module.def(
+      "tensorboard_scalars",
+      [](double wall_time, std::int64_t step,
+         const std::vector<std::pair<std::string, double>>& scalars) {
+        const std::string bytes = tune::TensorboardScalars(wall_time, step, scalars);
+        return nb::bytes(bytes.data(), bytes.size());
+      },
+      nb::arg("wall_time"), nb::arg("step"), nb::arg("scalars"));
 }
 
 }  // namespace cairn::python

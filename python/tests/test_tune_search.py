@@ -3,6 +3,8 @@
 import math
 import random
 
+import numpy
+import optuna
 import pytest
 from tune_population import Population
 
@@ -93,7 +95,6 @@ def test_a_function_sees_the_other_hyperparameters():
 
 
 def test_functions_that_draw_get_the_same_numbers_for_the_same_seed():
-    numpy = pytest.importorskip("numpy")
     space = {"a": search_space.sample_from(lambda: random.random() + float(numpy.random.rand()))}
     random.seed(5)
     expected = random.random()
@@ -188,7 +189,6 @@ def optuna_loss(config):
 
 
 def test_optuna_answers_as_when_it_is_called_directly():
-    optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     floats, ints = optuna.distributions.FloatDistribution, optuna.distributions.IntDistribution
     categories = optuna.distributions.CategoricalDistribution
@@ -218,7 +218,6 @@ def test_optuna_answers_as_when_it_is_called_directly():
 
 @pytest.mark.parametrize("seeded", [True, False])
 def test_optunas_state_comes_from_the_record(seeded):
-    optuna = pytest.importorskip("optuna")
 
     def make(description=None):
         own = None if seeded else OptunaSearch(sampler=optuna.samplers.TPESampler())
@@ -253,7 +252,6 @@ def test_optunas_state_comes_from_the_record(seeded):
 
 
 def test_optuna_takes_points_failures_and_nan():
-    optuna = pytest.importorskip("optuna")
     searcher = OptunaSearch(
         metric="loss", mode="min", seed=1, points_to_evaluate=[{"x": 1.5, "y": 0.5}]
     )
@@ -284,13 +282,11 @@ def test_optuna_takes_points_failures_and_nan():
     ],
 )
 def test_what_optuna_cannot_search_is_refused(space, part):
-    pytest.importorskip("optuna")
     with pytest.raises(ValueError, match=part):
         OptunaSearch(metric="m", mode="min").set_search_properties(None, None, space)
 
 
 def test_optuna_needs_a_metric():
-    pytest.importorskip("optuna")
     searcher = OptunaSearch()
     searcher.set_search_properties(None, None, {"x": search_space.uniform(0, 1)})
     with pytest.raises(ValueError, match="metric and mode"):
