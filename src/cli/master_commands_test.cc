@@ -223,6 +223,7 @@ TEST_F(MasterCommandsTest, ContinueSendsWhatIsToBeDifferent) {
   EXPECT_THAT(Cairn({"e", "continue", "7", "--new", "--config", "a"}).err, HasSubstr("KEY=VALUE"));
 }
 
+#ifdef CAIRN_WITH_MASTER
 TEST_F(MasterCommandsTest, CreateSendsTheCodeWithoutWhatIsIgnored) {
   fs::create_directories(directory_ / "code/data");
   std::ofstream(directory_ / "code/train.py") << "print(1)\n";
@@ -256,6 +257,7 @@ TEST_F(MasterCommandsTest, CreateSendsTheCodeWithoutWhatIsIgnored) {
   EXPECT_THAT(refused.err, AllOf(HasSubstr("line 2: there is no \"entrypont\""),
                                  HasSubstr("the config has a mistake")));
 }
+#endif
 
 TEST_F(MasterCommandsTest, FollowingGoesOnAfterTheMasterWasAway) {
   On("GET /api/v1/experiments/7", 200, kRunning);

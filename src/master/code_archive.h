@@ -10,9 +10,9 @@
 namespace cairn::master {
 
 struct CodeLimits {
-  std::uint64_t archive_bytes = 96u << 20;  // packed
-  std::uint64_t bytes = 1u << 30;           // of all files, unpacked
-  std::uint64_t entries = 50'000;
+  std::uint64_t archive_bytes = 64u << 20;  // packed
+  std::uint64_t bytes = 256u << 20;         // of all files, unpacked
+  std::uint64_t entries = 20'000;
   std::size_t path_bytes = 1024;
 };
 

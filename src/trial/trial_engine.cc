@@ -356,18 +356,46 @@ Result<std::vector<Removal>> TrialEngine::PreviewRetention(const std::string& tr
   return records_.Removals(trial, policy, options_.clock->WallNanos());
 }
 
+Result<std::vector<std::string>> TrialEngine::RemoveCheckpoints(const std::string& trial,
+                                                                const std::vector<std::string>& ids,
+                                                                const std::string& reason) {
+  using Gone = Result<std::vector<std::string>>;
+  // On the worker: no run of this trial is begun meanwhile.
+  const auto promise = std::make_shared<std::promise<Gone>>();
+  auto future = promise->get_future();
+  {
+    MutexLock hold(&mu_);
+    if (!started_ || stopping_) return UnavailableError("the trial engine does not run");
+    tasks_.push_back([this, trial, ids, reason, promise] {
+      promise->set_value(RemoveNow(trial, ids, reason));
+    });
+    task_changed_.NotifyAll();
+  }
+  while (future.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+    MutexLock hold(&mu_);
+    if (stopping_) return CancelledError("the trial engine stops");
+  }
+  ASSIGN_OR_RETURN(std::vector<std::string> gone, future.get());
+  RETURN_IF_ERROR(WaitDurable());
+  return gone;
+}
+
 TrialView TrialEngine::ViewOf(const TrialRecord& trial) {
-  TrialView view{.record = trial,
-                 .repository = RepositoryOf(trial.config, trial.id),
-                 .state = trial.core.state,
-                 .preemption = PreemptionOf(trial)};
-  if (trial.core.state == TrialState::kStarting && waits_for_slots_.contains(trial.id)) {
-    view.state = TrialState::kQueued;
-  }
-  if (const auto start = trial.NextStart(view.repository); start) {
-    view.resumes_from_step = start->steps;
-  }
+  TrialView view{.record = trial};
+  FillView(trial, &view);
   return view;
+}
+
+void TrialEngine::FillView(const TrialRecord& trial, TrialView* view) {
+  view->repository = RepositoryOf(trial.config, trial.id);
+  view->state = trial.core.state;
+  view->preemption = PreemptionOf(trial);
+  if (trial.core.state == TrialState::kStarting && waits_for_slots_.contains(trial.id)) {
+    view->state = TrialState::kQueued;
+  }
+  if (const auto start = trial.NextStart(view->repository); start) {
+    view->resumes_from_step = start->steps;
+  }
 }
 
 Result<TrialView> TrialEngine::Get(const std::string& trial) {
@@ -390,6 +418,15 @@ Result<TrialEngine::Standing> TrialEngine::StandingOf(const std::string& trial) 
                                  .repository = RepositoryOf(record->config, trial)};
   }
   return standing;
+}
+
+Result<TrialView> TrialEngine::Summary(const std::string& trial) {
+  MutexLock hold(&mu_);
+  const TrialRecord* record = Find(trial);
+  if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+  TrialView view{.record = record->WithoutReports()};
+  FillView(*record, &view);
+  return view;
 }
 
 std::vector<TrialView> TrialEngine::List() {

@@ -124,6 +124,9 @@ class TrialEngine {
   Result<std::string> ContinueAsNew(const std::string& trial, const std::string& from,
                                     const Value& overrides, std::string id = "");
   Result<TrialView> Get(const std::string& trial);
+  /// As Get without the reports, of which there can be many, and without waiting: what it shows may
+  /// not be durable yet.
+  Result<TrialView> Summary(const std::string& trial);
   std::vector<TrialView> List();
   /// The part of Get that is quickly had: where the trial stands, how its last run ended, and its
   /// newest checkpoint. Does not wait for the log.
@@ -140,6 +143,11 @@ class TrialEngine {
   /// What such rules would remove now; nothing is done.
   Result<std::vector<Removal>> PreviewRetention(const std::string& trial,
                                                 const RetentionPolicy& policy);
+  /// Takes checkpoints out of the repository, whatever the rules say, and returns those that are
+  /// gone. FailedPrecondition while a run lives: the repository is the run's.
+  Result<std::vector<std::string>> RemoveCheckpoints(const std::string& trial,
+                                                     const std::vector<std::string>& ids,
+                                                     const std::string& reason);
   /// Waits until the trial is PAUSED or ended. DeadlineExceeded.
   Result<TrialView> WaitForRest(const std::string& trial, std::chrono::nanoseconds timeout);
 
@@ -203,6 +211,7 @@ class TrialEngine {
   PreemptionInfo PreemptionOf(const TrialRecord& trial) REQUIRES(mu_);
   Value Describe(const TrialRecord& trial) REQUIRES(mu_);
   TrialView ViewOf(const TrialRecord& trial) REQUIRES(mu_);
+  void FillView(const TrialRecord& trial, TrialView* view) REQUIRES(mu_);  // all but `record`
   /// Calls done(value) when all that was emitted so far is durable.
   void Answer(Value value, Done<Value> done) EXCLUDES(mu_);
   /// Calls done(status). That a run is over it is told when that is durable, and never by an engine
@@ -234,6 +243,9 @@ class TrialEngine {
   void Enforce(const std::string& trial) EXCLUDES(mu_);
   void Reattach(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
   void Retain(const std::string& trial) EXCLUDES(mu_);
+  Result<std::vector<std::string>> RemoveNow(const std::string& trial,
+                                             const std::vector<std::string>& ids,
+                                             const std::string& reason) EXCLUDES(mu_);
   /// Retain for all whose rules look at the clock or at other trials.
   void RetainAll() EXCLUDES(mu_);
   void PostRetainAll() EXCLUDES(mu_);

@@ -131,6 +131,29 @@ const CheckpointRecord* TrialRecord::Newest() const {
   return newest;
 }
 
+TrialRecord TrialRecord::WithoutReports() const {
+  // Member by member: a copy of the whole would copy what shall be left out.
+  return {.id = id,
+          .config = config,
+          .core = core,
+          .created = created,
+          .parent_trial = parent_trial,
+          .parent = parent,
+          .reports = {},
+          .progress = progress,
+          .status = status,
+          .checkpoints = checkpoints,
+          .chosen = chosen,
+          .chosen_after_run = chosen_after_run,
+          .token_hash = token_hash,
+          .start = start,
+          .resume_mode = resume_mode,
+          .next_sequence = next_sequence,
+          .asked_time = asked_time,
+          .deadline_ms = deadline_ms,
+          .message = message};
+}
+
 std::optional<StartPoint> TrialRecord::NextStart(const std::string& repository) const {
   const CheckpointRecord* own = Find(chosen);
   if (own == nullptr || own->state != CheckpointState::kCompleted) own = Newest();
