@@ -300,3 +300,69 @@ def test_a_trainer_is_told_what_goes_on_the_servers(directory, client):
     table = cairn.EmbeddingTable("local", 2, optimizer=ADAGRAD)
     with pytest.raises(cairn.Invalid, match="trainer.client.table"):
         cairn.Trainer({}, lambda m, b: None, pservers=client, tables=[table])
+
+
+def session_trained(directory, lose_at=None, recovery="exact"):
+    """A session on two servers, with a state of its own. What was learned, and the steps begun."""
+    servers = start(directory, recovery=recovery)
+    client = connect(directory)
+    table = client.table("t", 2, optimizer=ADAGRAD)
+    state = {"sum": np.zeros(2), "steps": 0}
+    begun = []
+
+    def step(global_step):
+        if len(begun) == lose_at:
+            servers[1].stop()
+            servers[1] = start_one(directory, 1, recovery=recovery)
+        begun.append(global_step)
+        rows = table.lookup(np.arange(global_step, global_step + 8))
+        table.apply_gradients(np.arange(global_step, global_step + 8), rows + state["sum"])
+        state["sum"] += rows[0]
+        session.state["steps"] += 1
+
+    hooks = [cairn.train.StopAtStepHook(20)]
+    with cairn.train.MonitoredTrainingSession(pservers=client, state=state, hooks=hooks) as session:
+        while not session.should_stop():
+            session.run(step)
+        assert session.increments
+    result = table.rows(), state["sum"].tobytes(), session.state["steps"], session.global_step
+    client.close()
+    for server in servers:
+        server.stop()
+    return result, begun
+
+
+def test_a_session_goes_back_with_its_servers(tmp_path):
+    plain, begun = session_trained(str(tmp_path / "plain"))
+    assert plain[2:] == (20, 20) and begun == list(range(20))
+    lost, again = session_trained(str(tmp_path / "lost"), lose_at=14)
+    assert lost == plain
+    assert len(again) > 20 and sorted(set(again)) == begun
+    logged, once = session_trained(str(tmp_path / "logged"), lose_at=14, recovery="log")
+    assert (logged, once) == (plain, begun)
+
+
+def test_an_estimator_reads_its_data_again_when_the_job_goes_back(directory):
+    servers = start(directory)
+    client = connect(directory)
+    table = client.table("t", 1, optimizer=cairn.optimizers.SGD(1.0))
+    trained = []
+
+    def model_fn(features, mode):
+        def train_op():
+            if len(trained) == 14:
+                servers[0].stop()
+                servers[0] = start_one(directory, 0)
+            trained.append(int(features[0]))
+            table.apply_gradients(features, np.ones((1, 1)))
+
+        return cairn.train.EstimatorSpec(mode, loss=0.0, train_op=train_op)
+
+    estimator = cairn.train.Estimator(model_fn, directory, pservers=client)
+    estimator.train(lambda: ((np.array([i]), None) for i in range(100)), steps=20)
+    assert estimator.global_step == 20
+    assert len(trained) > 20
+    assert {key: row[2] for key, row in table.rows().items()} == {i: 1 for i in range(20)}
+    client.close()
+    for server in servers:
+        server.stop()
