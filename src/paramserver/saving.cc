@@ -174,6 +174,8 @@ Value Holdings::Describe() {
                       {"saving", in_flight_.has_value()},
                       {"save_announced", next_.number > last_cut_},
                       {"cut", last_cut_},
+                      {"increments", options_.incremental_secs.has_value() ||
+                                         options_.incremental_steps.has_value()},
                       {"restore_seconds", restore_seconds_},
                       {"replayed_records", replayed_},
                       {"lost_changes", lost_}};
