@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 
 import pytest
@@ -156,7 +155,7 @@ def test_killed_at_random_the_results_are_those_of_an_undisturbed_run(
     done = False
     for _ in range(kills):
         process = start(program, directory, which, pace="0.03")
-        wait_for(lambda: len(children_of(process.pid)) >= 2 or process.poll() is not None)
+        wait_for(lambda p=process: len(children_of(p.pid)) >= 2 or p.poll() is not None)
         time.sleep(generator.uniform(0.0, 0.5))
         below = children_of(process.pid)
         if target in ("tuner", "both"):
@@ -354,6 +353,12 @@ def test_a_damaged_record_is_an_error_and_never_an_empty_config(tmp_path, damage
             path.write_bytes(bytes(data))
     with pytest.raises(cairn.Error):
         tune.Tuner.restore(tmp_path / "e", f)
+    with pytest.raises(cairn.Error):  # nor is it begun anew among what is there
+        tune.Tuner(
+            f,
+            param_space={"x": 1},
+            run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0),
+        ).fit()
     assert tune.Tuner.can_restore(tmp_path / "e") == (damage != "missing")
 
 

@@ -1,13 +1,10 @@
 """Functions and classes as trials: what they report, save, and get back."""
 
-import itertools
 import os
-import time
 
 import numpy as np
 import pytest
 
-import cairn
 from cairn import tune
 
 

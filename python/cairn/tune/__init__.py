@@ -12,8 +12,24 @@ results = tune.Tuner(train, param_space={"lr": tune.grid_search([0.1, 0.01])}).f
 
 from __future__ import annotations
 
+from . import schedulers, search, stoppers
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from .search_space import (
+    choice,
+    grid_search,
+    lograndint,
+    loguniform,
+    qlograndint,
+    qloguniform,
+    qrandint,
+    qrandn,
+    quniform,
+    randint,
+    randn,
+    sample_from,
+    uniform,
+)
 from .session import (
     get_checkpoint,
     get_trial_dir,
@@ -23,9 +39,45 @@ from .session import (
     report,
     should_checkpoint,
 )
+from .stoppers import Stopper
 from .trainable import Trainable, with_parameters, with_resources
+from .trial import Trial
 from .tuner import TuneError, Tuner
 
-
-def grid_search(values):
-    return {"grid_search": list(values)}
+__all__ = [
+    "Checkpoint",
+    "CheckpointConfig",
+    "FailureConfig",
+    "RunConfig",
+    "Stopper",
+    "Trainable",
+    "Trial",
+    "TuneConfig",
+    "TuneError",
+    "Tuner",
+    "choice",
+    "get_checkpoint",
+    "get_trial_dir",
+    "get_trial_id",
+    "get_trial_name",
+    "get_trial_resources",
+    "grid_search",
+    "lograndint",
+    "loguniform",
+    "qlograndint",
+    "qloguniform",
+    "qrandint",
+    "qrandn",
+    "quniform",
+    "randint",
+    "randn",
+    "report",
+    "sample_from",
+    "schedulers",
+    "search",
+    "should_checkpoint",
+    "stoppers",
+    "uniform",
+    "with_parameters",
+    "with_resources",
+]
