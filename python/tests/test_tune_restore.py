@@ -420,7 +420,7 @@ def test_fail_fast_leaves_the_others_resumable(tmp_path):
         ),
     )
     results = tuner.fit()
-    assert "fails" in results[0].error and results[1].metrics["i"] < 19
+    assert "fails" in str(results[0].error) and results[1].metrics["i"] < 19
     marker.unlink()
     results = tune.Tuner.restore(tmp_path / "e", f, resume_errored=True).fit()
     assert [[m["i"] for m in r.results] for r in results] == [list(range(20))] * 3

@@ -12,9 +12,13 @@ results = tune.Tuner(train, param_space={"lr": tune.grid_search([0.1, 0.01])}).f
 
 from __future__ import annotations
 
-from . import schedulers, search, stoppers
+from . import logger, schedulers, search, stoppers
+from .callback import Callback
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from .progress import CLIReporter, JupyterNotebookReporter, ProgressReporter
+from .result import Result, TrialError
+from .result_grid import ResultGrid
 from .search_space import (
     choice,
     grid_search,
@@ -45,13 +49,20 @@ from .trial import Trial
 from .tuner import TuneError, Tuner
 
 __all__ = [
+    "CLIReporter",
+    "Callback",
     "Checkpoint",
     "CheckpointConfig",
     "FailureConfig",
+    "JupyterNotebookReporter",
+    "ProgressReporter",
+    "Result",
+    "ResultGrid",
     "RunConfig",
     "Stopper",
     "Trainable",
     "Trial",
+    "TrialError",
     "TuneConfig",
     "TuneError",
     "Tuner",
@@ -62,6 +73,7 @@ __all__ = [
     "get_trial_name",
     "get_trial_resources",
     "grid_search",
+    "logger",
     "lograndint",
     "loguniform",
     "qlograndint",

@@ -12,12 +12,15 @@ import sys
 import threading
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
 from . import search_space, stoppers
+from ._observers import observers
 from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from .logger import PolicyLog
+from .result_grid import ResultGrid
 from .result_keys import fill_result
 from .search_policy import SearchPolicy
 from .trainable import is_class_trainable, name_of, resources_of, saves_on_demand
@@ -110,8 +113,9 @@ class Tuner:
         self._flags: Dict[str, bool] = {}
         self._must_exist = False
         self._results: Any = None
-        self._callbacks: List[Any] = list(self._run.callbacks or [])
+        self._callbacks: List[Any] = []
         self._trials: Dict[str, Trial] = {}
+        self._listed: List[Trial] = []
         self._told = 0
         check_trainable(trainable, self._run)
         self._make_policy(None)  # says what is wrong with it, here and now
@@ -310,6 +314,14 @@ class Tuner:
             checkpoints = self._run.checkpoint_config
             assert failures is not None and checkpoints is not None
             policy = self._make_policy(known)
+            self._callbacks = observers(
+                self._run.callbacks,
+                directory,
+                self._run.verbose,
+                self._run.progress_reporter,
+                self._tune.metric,
+                self._tune.mode,
+            )
             self._meet(native)
             native.start(
                 {
@@ -325,9 +337,11 @@ class Tuner:
                 policy,
                 self._payload(),
             )
-            interrupted = self._loop(native)
+            log = PolicyLog(directory)
+            log.start(policy.take_log())  # of what is on record
+            interrupted = self._loop(native, lambda: log.append(policy.take_log()))
             trials = native.trials(True)
-            self._call("on_experiment_end", trials=list(self._trials.values()))
+            self._call("on_experiment_end", trials=self._everyone())
         finally:
             native.close()
         self._results = self._make_results(trials)
@@ -339,7 +353,7 @@ class Tuner:
                     raise TuneError(f"trial {trial['trial']} failed:\n{trial['error']}")
         return self._results
 
-    def _loop(self, native: Any) -> bool:
+    def _loop(self, native: Any, after_news: Callable[[], None]) -> bool:
         """Until all is done; True when Ctrl-C ended it."""
         with _Interrupts() as interrupts:
             deadline: Optional[float] = None
@@ -347,6 +361,9 @@ class Tuner:
                 finished, news = native.step(0.2)
                 for item in news:
                     self._tell(item)
+                if news:
+                    after_news()
+                self._call("on_step_end", iteration=self._told, trials=self._everyone())
                 if finished:
                     return interrupts.count > 0
                 if interrupts.count > 0 and deadline is None:
@@ -367,7 +384,7 @@ class Tuner:
 
     def _meet(self, native: Any) -> None:
         """The trials that are there when it begins, with all that they reported."""
-        self._trials = {}
+        self._trials, self._listed = {}, []
         known = []
         for item in native.trials(True):
             trial = self._trial(str(item["trial"]))
@@ -384,15 +401,20 @@ class Tuner:
             self._trials[id] = Trial(id, {}, f"{self.directory}/{id}")
         return self._trials[id]
 
+    def _everyone(self) -> List[Trial]:
+        """All trials; one list for many news, there may be thousands."""
+        if len(self._listed) != len(self._trials):
+            self._listed = list(self._trials.values())
+        return self._listed
+
     def _tell(self, item: Dict[str, Any]) -> None:
         trial = self._trial(str(item["trial"]))
         what = item["what"]
-        trials = list(self._trials.values())
         if what == "added":
             trial.config = dict(item["config"])
             return
         self._told += 1
-        common = {"iteration": self._told, "trials": trials, "trial": trial}
+        common = {"iteration": self._told, "trials": self._everyone(), "trial": trial}
         if what == "run":
             self._call("on_trial_rewind", trial=trial, training_iteration=int(item["iteration"]))
         elif what == "exploit":
@@ -457,21 +479,9 @@ class Tuner:
             }
         )
 
-    def _make_results(self, trials: List[Dict[str, Any]]) -> Any:
-        import types
-
-        from ..manager import CheckpointManager
-        from .checkpoint import Checkpoint
-        out = []
-        for t in trials:
-            cps = []
-            path = f"{self.directory}/{t['trial']}"
-            if t["checkpoints"]:
-                with CheckpointManager(path, read_only=True) as m:
-                    cps = [Checkpoint._of(i) for i in m.list()]
-            out.append(types.SimpleNamespace(metrics=t["last_result"], config=t["config"], error=t["error"] or None,
-                status=t["status"], path=path, checkpoints=cps, checkpoint=cps[-1] if cps else None, results=t["results"]))
-        return out
+    def _make_results(self, trials: List[Dict[str, Any]]) -> ResultGrid:
+        where = _location.absolute(self.directory)
+        return ResultGrid.from_trials(trials, where, self._tune.metric, self._tune.mode)
 
 
 class _Interrupts:
