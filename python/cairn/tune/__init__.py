@@ -12,7 +12,7 @@ results = tune.Tuner(train, param_space={"lr": tune.grid_search([0.1, 0.01])}).f
 
 from __future__ import annotations
 
-from . import result, schedulers, search, session, stoppers, utils
+from . import logger, result, schedulers, search, session, stoppers, utils
 from .callback import Callback
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
@@ -73,6 +73,7 @@ __all__ = [
     "get_trial_name",
     "get_trial_resources",
     "grid_search",
+    "logger",
     "lograndint",
     "loguniform",
     "qlograndint",

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
@@ -115,6 +115,7 @@ class Tuner:
         self._results: Any = None
         self._callbacks: List[Any] = []
         self._trials: Dict[str, Trial] = {}
+        self._listed: List[Trial] = []
         self._told = 0
         check_trainable(trainable, self._run)
         self._make_policy(None)  # says what is wrong with it, here and now
@@ -336,16 +337,14 @@ class Tuner:
                 policy,
                 self._payload(),
             )
-            decisions = PolicyLog(directory)
-            decisions.start(policy.take_log())
-            interrupted = self._loop(native, policy, decisions)
+            log = PolicyLog(directory)
+            log.start(policy.take_log())  # of what is on record
+            interrupted = self._loop(native, lambda: log.append(policy.take_log()))
             trials = native.trials(True)
-            self._call("on_experiment_end", trials=list(self._trials.values()))
+            self._call("on_experiment_end", trials=self._everyone())
         finally:
             native.close()
-        self._results = ResultGrid.from_trials(
-            trials, directory, self._tune.metric, self._tune.mode
-        )
+        self._results = self._make_results(trials)
         if interrupted:
             raise KeyboardInterrupt
         if failures.fail_fast == "raise":
@@ -354,7 +353,7 @@ class Tuner:
                     raise TuneError(f"trial {trial['trial']} failed:\n{trial['error']}")
         return self._results
 
-    def _loop(self, native: Any, policy: SearchPolicy, decisions: PolicyLog) -> bool:
+    def _loop(self, native: Any, after_news: Callable[[], None]) -> bool:
         """Until all is done; True when Ctrl-C ended it."""
         with _Interrupts() as interrupts:
             deadline: Optional[float] = None
@@ -362,8 +361,9 @@ class Tuner:
                 finished, news = native.step(0.2)
                 for item in news:
                     self._tell(item)
-                decisions.append(policy.take_log())
-                self._call("on_step_end", iteration=self._told, trials=list(self._trials.values()))
+                if news:
+                    after_news()
+                self._call("on_step_end", iteration=self._told, trials=self._everyone())
                 if finished:
                     return interrupts.count > 0
                 if interrupts.count > 0 and deadline is None:
@@ -384,7 +384,7 @@ class Tuner:
 
     def _meet(self, native: Any) -> None:
         """The trials that are there when it begins, with all that they reported."""
-        self._trials = {}
+        self._trials, self._listed = {}, []
         known = []
         for item in native.trials(True):
             trial = self._trial(str(item["trial"]))
@@ -401,15 +401,20 @@ class Tuner:
             self._trials[id] = Trial(id, {}, f"{self.directory}/{id}")
         return self._trials[id]
 
+    def _everyone(self) -> List[Trial]:
+        """All trials; one list for many news, there may be thousands."""
+        if len(self._listed) != len(self._trials):
+            self._listed = list(self._trials.values())
+        return self._listed
+
     def _tell(self, item: Dict[str, Any]) -> None:
         trial = self._trial(str(item["trial"]))
         what = item["what"]
-        trials = list(self._trials.values())
         if what == "added":
             trial.config = dict(item["config"])
             return
         self._told += 1
-        common = {"iteration": self._told, "trials": trials, "trial": trial}
+        common = {"iteration": self._told, "trials": self._everyone(), "trial": trial}
         if what == "run":
             self._call("on_trial_rewind", trial=trial, training_iteration=int(item["iteration"]))
         elif what == "exploit":
@@ -473,6 +478,10 @@ class Tuner:
                 "trainable": cloudpickle.dumps(self._trainable),
             }
         )
+
+    def _make_results(self, trials: List[Dict[str, Any]]) -> ResultGrid:
+        where = _location.absolute(self.directory)
+        return ResultGrid.from_trials(trials, where, self._tune.metric, self._tune.mode)
 
 
 class _Interrupts:
