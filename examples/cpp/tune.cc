@@ -2,11 +2,11 @@
 // and start it again: it goes on.
 //
 //   tune DIRECTORY
+#include <cairn/tune.h>
+
 #include <cstdio>
 #include <fstream>
 #include <string>
-
-#include <cairn/tune.h>
 
 namespace {
 

@@ -42,8 +42,9 @@ class Trial {
 
   /// Writes a checkpoint's files into a directory.
   using Save = std::function<Status(const std::string& directory)>;
-  /// Reports a result, and a checkpoint with it when `save` is given. Durable when it returned OK or
-  /// Cancelled; Cancelled says that the trial is to end here (return it). InvalidArgument: refused.
+  /// Reports a result, and a checkpoint with it when `save` is given. Durable when it returned OK
+  /// or Cancelled; Cancelled says that the trial is to end here (return it). InvalidArgument:
+  /// refused.
   virtual Status Report(Value metrics, const Save& save = nullptr) = 0;
 };
 

@@ -20,6 +20,7 @@ PAGES = [
     "parameter_servers.md",
     "save_load.md",
     "tables.md",
+    "tuning.md",
 ]
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 

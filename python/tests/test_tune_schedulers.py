@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from test_tune_restore import assert_gone, children_of, reports, wait_for
+from test_tune_restore import KILLS, assert_gone, children_of, reports, wait_for
 
 from cairn import tune
 from cairn.tune.search import ConcurrencyLimiter, OptunaSearch
@@ -138,7 +138,7 @@ def test_killed_and_started_again_the_decisions_are_the_same(program, tmp_path, 
 
     calm = outcome(start(program, tmp_path / "calm", which))
     generator = random.Random(f"{which} {os.environ.get('CAIRN_TUNE_SEED', '1')}")
-    for _ in range(int(os.environ.get("CAIRN_TUNE_KILLS", "2"))):
+    for _ in range(min(KILLS, 8)):
         process = start(program, tmp_path / "rough", which, pace="0.03")
         wait_for(lambda p=process: len(children_of(p.pid)) >= 2 or p.poll() is not None)
         time.sleep(generator.uniform(0, 0.6))

@@ -55,7 +55,6 @@ class PoolLauncher final : public Launcher {
   Status Open() {
     wake_ = OwnedFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (wake_.get() < 0) return ErrnoStatus("eventfd", errno);
-    RETURN_IF_ERROR(Spawn());
     thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
     return Status::Ok();
   }
@@ -74,10 +73,10 @@ class PoolLauncher final : public Launcher {
     for (const auto& [name, value] : spec.env) env[name] = value;
     launch.order =
         EncodeJson(Value::Object{{"op", "start"}, {"id", spec.id}, {"env", std::move(env)}});
-    if (broken_.empty()) {
-      Send(launch.order);
-    } else {
+    if (!broken_.empty()) {
       news_.push_back({spec.id, NotStarted()});
+    } else if (spawned_) {
+      Send(launch.order);
     }
     Wake();
     return Status::Ok();
@@ -214,6 +213,7 @@ class PoolLauncher final : public Launcher {
     input_.clear();
     ready_ = false;
     MutexLock hold(&mu_);
+    spawned_ = true;
     output_ = EncodeJson(Value::Object{{"op", "hello"}, {"bytes", options_.payload.size()}}) +
               "\n" + options_.payload;
     for (auto& [id, launch] : launches_) {
@@ -265,6 +265,7 @@ class PoolLauncher final : public Launcher {
     while (!stop.stop_requested()) {
       Clock::Duration wait{};
       bool writes = false;
+      SpawnIfWanted();
       {
         MutexLock hold(&mu_);
         wait = KillLate();
@@ -286,6 +287,23 @@ class PoolLauncher final : public Launcher {
       if ((fds[1].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !Receive()) ZygoteDied();
       Announce();
     }
+  }
+
+  /// The first launch has the zygote started: an experiment that has ended needs none.
+  void SpawnIfWanted() {
+    {
+      MutexLock hold(&mu_);
+      if (spawned_ || !broken_.empty() || !AnyLives()) return;
+    }
+    if (const Status spawned = Spawn(); !spawned.ok()) {
+      MutexLock hold(&mu_);
+      Break(spawned.ToString());
+    }
+  }
+
+  bool AnyLives() REQUIRES(mu_) {
+    return std::ranges::any_of(
+        launches_, [](const auto& item) { return item.second.info.state != LaunchState::kEnded; });
   }
 
   void Flush() {
@@ -356,6 +374,7 @@ class PoolLauncher final : public Launcher {
     {
       MutexLock hold(&mu_);
       output_.clear();
+      spawned_ = false;
       if (!broken_.empty()) return;
       // Its workers ended with it. Whoever wants them again submits them again.
       for (const auto& [id, launch] : launches_) {
@@ -371,13 +390,8 @@ class PoolLauncher final : public Launcher {
                      : "the process that workers are forked from ended before it had begun");
       }
     }
-    Announce();  // before the new one is told of living launches
-    if (!again) return;
-    LogWarning("tuner: the process that workers are forked from died; it is started again");
-    if (const Status spawned = Spawn(); !spawned.ok()) {
-      MutexLock hold(&mu_);
-      Break(spawned.ToString());
-    }
+    Announce();  // before a new one is told of living launches
+    if (again) LogWarning("tuner: the process that workers are forked from died");
   }
 
   /// Tells the listener, without the lock.
@@ -434,6 +448,10 @@ class PoolLauncher final : public Launcher {
     thread_.request_stop();
     Wake();
     if (thread_.joinable()) thread_.join();
+    {
+      MutexLock hold(&mu_);
+      if (pid_ > 0 && !AnyLives()) kill(pid_, SIGKILL);  // it has nobody to wait for
+    }
     socket_ = OwnedFd();  // the zygote ends its workers, waits for them, and exits
     owner_ = OwnedFd();
     Reap(kEndPatience);
@@ -461,6 +479,7 @@ class PoolLauncher final : public Launcher {
   bool closed_ GUARDED_BY(mu_) = false;
   std::string broken_ GUARDED_BY(mu_);  // why nothing can be started
   int deaths_ GUARDED_BY(mu_) = 0;
+  bool spawned_ GUARDED_BY(mu_) = false;
   std::string output_ GUARDED_BY(mu_);
   std::map<std::string, Launch, std::less<>> launches_ GUARDED_BY(mu_);
   std::vector<LaunchInfo> started_ GUARDED_BY(mu_);

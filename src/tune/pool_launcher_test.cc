@@ -1,0 +1,141 @@
+// The launcher against small zygotes in Python: forks, signals, deaths of the zygote, a zygote that
+// cannot begin.
+#include "tune/pool_launcher.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <string>
+
+namespace cairn::tune {
+namespace {
+
+using std::chrono::seconds;
+
+/// A zygote as small as can be: a worker runs the Python text in its variable CODE.
+constexpr char kZygote[] = R"(
+import json, os, select, signal, sys
+control = os.fdopen(3, "rb", buffering=0)
+data, children = b"", {}
+def send(m): os.write(3, json.dumps(m).encode() + b"\n")
+def line():
+    global data
+    while b"\n" not in data:
+        more = control.read(65536)
+        if not more: os._exit(0)
+        data += more
+    text, data = data.split(b"\n", 1)
+    return json.loads(text)
+size = line()["bytes"]
+while len(data) < size: data += control.read(65536)
+payload, data = data[:size], data[size:]
+if payload == b"bad":
+    send({"op": "failed", "error": "the payload is bad"})
+    control.read(1)
+    os._exit(1)
+send({"op": "ready"})
+os.set_blocking(3, False)
+r, w = os.pipe(); os.set_blocking(w, False)
+signal.signal(signal.SIGCHLD, lambda *_: None); signal.set_wakeup_fd(w)
+while True:
+    while b"\n" in data:
+        text, data = data.split(b"\n", 1)
+        m = json.loads(text)
+        if m["op"] == "start":
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                exec(m["env"]["CODE"])
+                os._exit(0)
+            children[pid] = m["id"]
+            send({"op": "started", "id": m["id"], "pid": pid})
+        else:
+            for pid, of in children.items():
+                if of == m["id"]: os.kill(pid, m["signal"])
+    ready, _, _ = select.select([3, 4, r], [], [])
+    if r in ready: os.read(r, 100)
+    if 4 in ready:
+        for pid in children: os.kill(pid, 9)
+        os._exit(0)
+    if 3 in ready:
+        more = control.read(65536)
+        if more == b"": os._exit(0)
+        data += more or b""
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0: break
+        how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
+        send({"op": "ended", "id": children.pop(pid), **how})
+)";
+
+std::unique_ptr<Launcher> Open(std::string payload = "good") {
+  auto launcher = OpenPoolLauncher(
+      {.argv = {"/usr/bin/python3", "-c", kZygote}, .payload = std::move(payload)});
+  EXPECT_TRUE(launcher.ok()) << launcher.status().ToString();
+  return *std::move(launcher);
+}
+
+LaunchSpec Spec(const std::string& id, const std::string& code) {
+  return {.id = id, .env = {{"CODE", code}}};
+}
+
+TEST(PoolLauncher, WorkersEndWithTheirCodesAndSignals) {
+  const auto launcher = Open();
+  ASSERT_TRUE(launcher->Submit(Spec("a", "os._exit(7)")).ok());
+  ASSERT_TRUE(launcher->Submit(Spec("b", "os.kill(os.getpid(), 9)")).ok());
+  EXPECT_TRUE(launcher->Submit(Spec("a", "")).Is(Code::kAlreadyExists));
+  const auto a = launcher->Wait("a", seconds(30));
+  ASSERT_TRUE(a.ok()) << a.status().ToString();
+  EXPECT_EQ(a->exit->code, 7);
+  EXPECT_FALSE(a->exit->stopped);
+  const auto b = launcher->Wait("b", seconds(30));
+  ASSERT_TRUE(b.ok());
+  EXPECT_EQ(b->exit->signal, SIGKILL);
+  EXPECT_TRUE(launcher->Get("c").status().Is(Code::kNotFound));
+}
+
+TEST(PoolLauncher, StopTerminatesAndKillsWhatDoesNotListen) {
+  const auto launcher = Open();
+  ASSERT_TRUE(
+      launcher->Submit(Spec("a", "signal.signal(15, signal.SIG_IGN); signal.pause()")).ok());
+  ASSERT_TRUE(launcher->Stop("a", std::chrono::milliseconds(100)).ok());
+  const auto a = launcher->Wait("a", seconds(30));
+  ASSERT_TRUE(a.ok()) << a.status().ToString();
+  EXPECT_TRUE(a->exit->stopped);
+}
+
+TEST(PoolLauncher, AZygoteThatDiesIsReplacedAndItsWorkersWereStopped) {
+  const auto launcher = Open();
+  ASSERT_TRUE(launcher->Submit(Spec("a", "os.kill(os.getppid(), 9)")).ok());
+  const auto a = launcher->Wait("a", seconds(30));
+  ASSERT_TRUE(a.ok()) << a.status().ToString();
+  EXPECT_EQ(a->exit->kind, ExitKind::kLost);
+  EXPECT_TRUE(a->exit->stopped);
+  ASSERT_TRUE(launcher->Submit(Spec("b", "os._exit(0)")).ok());
+  const auto b = launcher->Wait("b", seconds(30));
+  ASSERT_TRUE(b.ok()) << b.status().ToString();
+  EXPECT_TRUE(b->exit->succeeded());
+}
+
+TEST(PoolLauncher, AZygoteThatCannotBeginSaysWhy) {
+  const auto launcher = Open("bad");
+  for (const char* id : {"a", "b"}) {
+    ASSERT_TRUE(launcher->Submit(Spec(id, "")).ok());
+    const auto info = launcher->Wait(id, seconds(30));
+    ASSERT_TRUE(info.ok()) << info.status().ToString();
+    EXPECT_EQ(info->exit->kind, ExitKind::kNotStarted);
+    EXPECT_EQ(info->exit->message, "the payload is bad");
+  }
+}
+
+TEST(PoolLauncher, CloseEndsEverything) {
+  const auto launcher = Open();
+  ASSERT_TRUE(launcher->Submit(Spec("a", "signal.pause()")).ok());
+  ASSERT_TRUE(launcher->Close(Launcher::CloseMode::kStopAll).ok());
+  EXPECT_TRUE(launcher->Submit(Spec("b", "")).Is(Code::kFailedPrecondition));
+  EXPECT_EQ(launcher->Get("a")->state, LaunchState::kEnded);
+}
+
+}  // namespace
+}  // namespace cairn::tune

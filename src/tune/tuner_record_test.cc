@@ -1,0 +1,80 @@
+#include "tune/tuner_record.h"
+
+#include <gtest/gtest.h>
+
+namespace cairn::tune {
+namespace {
+
+using O = Value::Object;
+
+Event Note(std::string trial, O body) {
+  return {.trial = std::move(trial), .kind = EventKind::kNote, .body = Value(std::move(body))};
+}
+
+Event Report(std::string trial, std::int64_t at, const char* action = nullptr) {
+  O body{{"steps_completed", at}, {"metrics", O{{"training_iteration", at}}}};
+  if (action != nullptr) body["decision"] = O{{"action", action}};
+  return {.trial = std::move(trial), .kind = EventKind::kReport, .body = Value(std::move(body))};
+}
+
+TEST(TunerRecord, ATrialGoesFromSuggestedToEnded) {
+  TunerRecord record;
+  ASSERT_TRUE(record.Apply(Note("", {{"what", "experiment"}, {"description", O{{"a", 1}}}})).ok());
+  ASSERT_TRUE(record.Apply(Note("t", {{"what", "suggest"}, {"config", O{{"lr", 1}}}})).ok());
+  EXPECT_EQ(record.pending(), std::vector<std::string>{"t"});
+  ASSERT_TRUE(
+      record.Apply(Note("t", {{"what", "choose"}, {"choice", O{{"kind", "run"}, {"trial", "t"}}}}))
+          .ok());
+  EXPECT_TRUE(record.pending().empty());
+  ASSERT_TRUE(record.Apply(Report("t", 1)).ok());
+  ASSERT_TRUE(record.Apply(Report("t", 2, "pause")).ok());
+  EXPECT_EQ(record.Find("t")->DecidedAt(2).action, TrialAction::kPause);
+  ASSERT_TRUE(record.Apply(Note("t", {{"what", "paused"}})).ok());
+  EXPECT_EQ(record.paused(), std::vector<std::string>{"t"});
+  ASSERT_TRUE(
+      record.Apply(Note("t", {{"what", "choose"}, {"choice", O{{"kind", "run"}, {"trial", "t"}}}}))
+          .ok());
+  EXPECT_EQ(record.Find("t")->DecidedAt(2).action, TrialAction::kContinue);  // the pause is over
+  ASSERT_TRUE(record.Apply(Report("t", 2)).ok());                            // it went back
+  EXPECT_EQ(record.Find("t")->iteration, 2);
+  ASSERT_TRUE(record.Apply(Note("t", {{"what", "end"}, {"error", false}})).ok());
+  EXPECT_EQ(record.Find("t")->phase, TunePhase::kEnded);
+}
+
+TEST(TunerRecord, AClonedTrialCountsFromItsDonorsIteration) {
+  TunerRecord record;
+  for (const char* id : {"a", "b"}) {
+    ASSERT_TRUE(record.Apply(Note(id, {{"what", "suggest"}, {"config", O{}}})).ok());
+  }
+  ASSERT_TRUE(record.Apply(Report("a", 9, "pause")).ok());
+  const Choice choice{
+      .kind = Choice::Kind::kRun, .trial = "a", .donor = "b", .config = O{{"lr", 2}}};
+  ASSERT_TRUE(record
+                  .Apply(Note("a", {{"what", "choose"},
+                                    {"choice", ToValue(choice)},
+                                    {"checkpoint", "c"},
+                                    {"iteration", 6}}))
+                  .ok());
+  EXPECT_EQ(record.Find("a")->iteration, 6);
+  EXPECT_EQ(record.Find("a")->donor_checkpoint, "c");
+  EXPECT_EQ(record.Find("a")->config, Value(O{{"lr", 2}}));
+  ASSERT_TRUE(
+      record
+          .Apply(
+              {.trial = "a", .kind = EventKind::kCheckpointCompleted, .body = O{{"generation", 1}}})
+          .ok());
+  EXPECT_EQ(record.Find("a")->donor, "");
+}
+
+TEST(TunerRecord, DamageIsAnErrorAndNoTrial) {
+  TunerRecord record;
+  EXPECT_TRUE(record.Apply(Report("t", 1)).Is(Code::kCorruption));
+  EXPECT_TRUE(record.Apply(Note("t", {{"what", "end"}})).Is(Code::kCorruption));
+  ASSERT_TRUE(record.Apply(Note("t", {{"what", "suggest"}, {"config", O{}}})).ok());
+  EXPECT_TRUE(
+      record.Apply(Note("t", {{"what", "suggest"}, {"config", O{}}})).Is(Code::kCorruption));
+  EXPECT_TRUE(record.Apply(Note("t", {{"what", "unheard of"}})).Is(Code::kUnimplemented));
+}
+
+}  // namespace
+}  // namespace cairn::tune
