@@ -11,6 +11,7 @@ import pytest
 
 import cairn
 from cairn import tune
+from cairn.tune.result import read_reports
 
 # What the killed programs run: deterministic, with checkpoints at every second iteration.
 PROGRAM = '''
@@ -60,6 +61,10 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
     print("DONE")
 '''
+
+
+def reports(result):
+    return read_reports(os.path.join(result.path, "result.json"))
 
 
 @pytest.fixture
@@ -112,7 +117,7 @@ def assert_gone(pids, seconds=5.0):
 
 def curves(results):
     return {
-        r.config["lr"]: [(m["training_iteration"], m["i"], m["x"]) for m in r.results] for r in results
+        r.config["lr"]: [(m["training_iteration"], m["i"], m["x"]) for m in reports(r)] for r in results
     }
 
 
@@ -423,7 +428,7 @@ def test_fail_fast_leaves_the_others_resumable(tmp_path):
     assert "fails" in str(results[0].error) and results[1].metrics["i"] < 19
     marker.unlink()
     results = tune.Tuner.restore(tmp_path / "e", f, resume_errored=True).fit()
-    assert [[m["i"] for m in r.results] for r in results] == [list(range(20))] * 3
+    assert [[m["i"] for m in reports(r)] for r in results] == [list(range(20))] * 3
 
 
 def test_ctrl_c_saves_and_what_was_interrupted_goes_on(program, tmp_path):
@@ -474,6 +479,6 @@ def test_more_iterations_and_more_samples_for_a_finished_experiment(tmp_path):
     ).fit()
     more = tune.Tuner.extend(tmp_path / "e", Adds, stop={"training_iteration": 5}).fit()
     assert [r.metrics["n"] for r in more] == [5, 50]
-    assert [[m["training_iteration"] for m in r.results] for r in more] == [[1, 2, 3, 4, 5]] * 2
+    assert [[m["training_iteration"] for m in reports(r)] for r in more] == [[1, 2, 3, 4, 5]] * 2
     more = tune.Tuner.extend(tmp_path / "e", Adds, num_samples=2).fit()
     assert [r.metrics["n"] for r in more] == [5, 50, 5, 50]

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from test_tune_restore import assert_gone, children_of, wait_for
+from test_tune_restore import assert_gone, children_of, reports, wait_for
 
 from cairn import tune
 from cairn.tune.search import ConcurrencyLimiter, OptunaSearch
@@ -15,6 +15,7 @@ from cairn.tune.search import ConcurrencyLimiter, OptunaSearch
 PROGRAM = '''
 import json, os, sys, time
 from cairn import tune
+from cairn.tune.result import read_reports
 from cairn.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from cairn.tune.search import OptunaSearch
 
@@ -30,6 +31,9 @@ class Climb(tune.Trainable):
         return {"x": self.x, "n": self.n}
     def load_checkpoint(self, state):
         self.x, self.n = state["x"], state["n"]
+
+def reports(result):
+    return read_reports(os.path.join(result.path, "result.json"))
 
 def make(directory, which):
     of = dict(metric="x", mode="max")
@@ -53,7 +57,7 @@ def make(directory, which):
     return tune.Tuner(Climb, param_space=space, tune_config=how, run_config=run)
 
 def outcome(results):
-    return [[r.config["lr"], [[m["training_iteration"], m["x"]] for m in r.results]] for r in results]
+    return [[r.config["lr"], [[m["training_iteration"], m["x"]] for m in reports(r)]] for r in results]
 
 if __name__ == "__main__":
     print("OUTCOME", json.dumps(outcome(make(sys.argv[1], sys.argv[2]).fit())))
@@ -95,7 +99,7 @@ def named():
 def test_asha_stops_the_worse_ones(tmp_path):
     names = named()
     results = names["make"](tmp_path, "asha").fit()
-    reached = {r.config["lr"]: len(r.results) for r in results}
+    reached = {r.config["lr"]: len(reports(r)) for r in results}
     # One at a time, in order: 0.3 is alone; 0.1 is worse; 0.9 is best; the rest are not among the
     # best third of those before them at rung 1.
     assert reached == {0.3: 9, 0.1: 1, 0.9: 9, 0.2: 1, 0.7: 1, 0.5: 1} or reached[0.9] == 9
@@ -105,25 +109,25 @@ def test_asha_stops_the_worse_ones(tmp_path):
 def test_promoting_asha_pauses_and_goes_on_at_the_next_iteration(tmp_path):
     results = named()["make"](tmp_path, "promote").fit()
     for result in results:
-        iterations = [m["training_iteration"] for m in result.results]
+        iterations = [m["training_iteration"] for m in reports(result)]
         assert iterations == list(range(1, len(iterations) + 1))
         assert result.error is None
         lr = result.config["lr"]
         assert result.metrics["x"] == pytest.approx(lr * len(iterations))
-    best = max(results, key=lambda r: len(r.results))
+    best = max(results, key=lambda r: len(reports(r)))
     # Two of six go on at rung 1; of two at rung 3 nobody is among the best third.
     assert best.config["lr"] == 0.9
-    assert sorted(len(r.results) for r in results) == [1, 1, 1, 1, 3, 3]
+    assert sorted(len(reports(r)) for r in results) == [1, 1, 1, 1, 3, 3]
 
 
 def test_pbt_clones_the_better_ones(tmp_path):
     results = named()["make"](tmp_path, "pbt").fit()
-    assert [len(r.results) for r in results] == [9] * 4
+    assert [len(reports(r)) for r in results] == [9] * 4
     assert not any(r.error for r in results)
     # Somebody went on with another's state: its curve does not rise by one rate alone.
     slopes = []
     for result in results:
-        xs = [m["x"] for m in result.results]
+        xs = [m["x"] for m in reports(result)]
         slopes.append(len({round(b - a, 9) for a, b in zip(xs, xs[1:])}))
     assert max(slopes) > 1
 

@@ -12,7 +12,7 @@ results = tune.Tuner(train, param_space={"lr": tune.grid_search([0.1, 0.01])}).f
 
 from __future__ import annotations
 
-from . import logger, schedulers, search, stoppers
+from . import logger, result, schedulers, search, session, stoppers, utils
 from .callback import Callback
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
@@ -84,12 +84,15 @@ __all__ = [
     "randint",
     "randn",
     "report",
+    "result",
     "sample_from",
     "schedulers",
     "search",
+    "session",
     "should_checkpoint",
     "stoppers",
     "uniform",
+    "utils",
     "with_parameters",
     "with_resources",
 ]

@@ -11,7 +11,14 @@ from typing import Any, Optional, Union
 from ..manager import CheckpointManager
 from ._flat import flatten
 from .checkpoint import Checkpoint
-from .result_keys import TRIAL_ID, fill_result
+from .result_keys import (  # noqa: F401
+    DEFAULT_METRIC,
+    DONE,
+    SHOULD_CHECKPOINT,
+    TRAINING_ITERATION,
+    TRIAL_ID,
+    fill_result,
+)
 from .search import _MISSING, _find
 
 __all__ = ["Result", "TrialError"]

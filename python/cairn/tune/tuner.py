@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
@@ -245,7 +245,7 @@ class Tuner:
             self._name = f"{_safe(name_of(self._trainable))}_{stamp}_{uuid.uuid4().hex[:5]}"
         return f"{self._parent}/{self._name}"
 
-    def get_results(self) -> Any:
+    def get_results(self) -> ResultGrid:
         """Of the last fit."""
         if self._results is None:
             raise RuntimeError("there are no results before fit()")
@@ -297,7 +297,7 @@ class Tuner:
             "resources": resources_of(self._trainable),
         }
 
-    def fit(self) -> Any:
+    def fit(self) -> ResultGrid:
         """Runs all trials to their end and returns their results."""
         directory = self.directory
         fresh = _safe(name_of(self._trainable))[:50]
@@ -337,14 +337,16 @@ class Tuner:
                 policy,
                 self._payload(),
             )
-            log = PolicyLog(directory)
-            log.start(policy.take_log())  # of what is on record
-            interrupted = self._loop(native, lambda: log.append(policy.take_log()))
+            decisions = PolicyLog(directory)
+            decisions.start(policy.take_log())
+            interrupted = self._loop(native, policy, decisions)
             trials = native.trials(True)
             self._call("on_experiment_end", trials=self._everyone())
         finally:
             native.close()
-        self._results = self._make_results(trials)
+        self._results = ResultGrid.from_trials(
+            trials, directory, self._tune.metric, self._tune.mode
+        )
         if interrupted:
             raise KeyboardInterrupt
         if failures.fail_fast == "raise":
@@ -353,7 +355,7 @@ class Tuner:
                     raise TuneError(f"trial {trial['trial']} failed:\n{trial['error']}")
         return self._results
 
-    def _loop(self, native: Any, after_news: Callable[[], None]) -> bool:
+    def _loop(self, native: Any, policy: SearchPolicy, decisions: PolicyLog) -> bool:
         """Until all is done; True when Ctrl-C ended it."""
         with _Interrupts() as interrupts:
             deadline: Optional[float] = None
@@ -361,8 +363,7 @@ class Tuner:
                 finished, news = native.step(0.2)
                 for item in news:
                     self._tell(item)
-                if news:
-                    after_news()
+                decisions.append(policy.take_log())
                 self._call("on_step_end", iteration=self._told, trials=self._everyone())
                 if finished:
                     return interrupts.count > 0
@@ -478,10 +479,6 @@ class Tuner:
                 "trainable": cloudpickle.dumps(self._trainable),
             }
         )
-
-    def _make_results(self, trials: List[Dict[str, Any]]) -> ResultGrid:
-        where = _location.absolute(self.directory)
-        return ResultGrid.from_trials(trials, where, self._tune.metric, self._tune.mode)
 
 
 class _Interrupts:
