@@ -134,6 +134,9 @@ class Tuner::Repositories final : public RepositoryAccess {
                                           const std::vector<std::string>& ids) override {
     return real_->Remove(PathOf(repository), run, ids);
   }
+  Status Pin(const std::string& repository, const std::string& id, bool pinned) override {
+    return real_->Pin(PathOf(repository), id, pinned);
+  }
   std::string PathOf(std::string_view repository) const {
     return fmt::format("{}/{}", directory_, repository.substr(repository.rfind('/') + 1));
   }
@@ -750,8 +753,8 @@ Status Tuner::Carry(const Choice& choice, const Candidates& candidates) {
   }
   if (!choice.donor.empty()) {
     const auto donor = engine_->StandingOf(choice.donor);
-    if (donor.ok() && donor->newest) {
-      RETURN_IF_ERROR(engine_->Pin(choice.donor, donor->newest->id, true));
+    // Pinned until this trial has a checkpoint of its own.
+    if (donor.ok() && donor->newest && engine_->Pin(choice.donor, donor->newest->id, true).ok()) {
       note["checkpoint"] = donor->newest->id;
       note["iteration"] = donor->newest->steps;
     } else {
@@ -770,6 +773,7 @@ Status Tuner::Launch(TuneTrial* trial) {
       ->Create(TrialConfig{.experiment = kExperiment,
                            .hparams = trial->config,
                            .argv = options_.argv,
+                           .env = options_.env,
                            .storage = kHere,
                            .max_restarts = std::min(options_.max_failures, kEndless),
                            .preemption_timeout = kPauseTimeout,
