@@ -131,13 +131,13 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
   RETURN_IF_ERROR(records_.Apply(event));
   const std::string id = event.trial;
   writer_->Enqueue(std::move(event));
+  if (kind == EventKind::kNote) return Status::Ok();  // it may be of no trial
   Index(*Find(id));
   switch (kind) {
     case EventKind::kReport:
     case EventKind::kProgress:
     case EventKind::kStatus:
     case EventKind::kCheckpointStarted:
-    case EventKind::kNote:
       break;
     case EventKind::kCheckpointCompleted:
     case EventKind::kCheckpointDeleted:
