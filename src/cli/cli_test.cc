@@ -103,7 +103,7 @@ class CliTest : public testing::Test {
 };
 
 TEST_F(CliTest, HelpExistsOnEveryLevelAndGoesToStandardOutput) {
-  std::vector<std::vector<std::string>> levels = {{}, {"checkpoint"}, {"doctor"}};
+  std::vector<std::vector<std::string>> levels = {{}, {"checkpoint"}, {"doctor"}, {"bench"}};
   for (const char* command : {"ls", "show", "verify", "diff", "export", "import", "copy", "merge",
                               "rm", "pin", "unpin", "gc"}) {
     levels.push_back({"checkpoint", command});
@@ -123,7 +123,11 @@ TEST_F(CliTest, AWrongCommandLineIsUsage) {
   EXPECT_EQ(RunProgram({"checkpoint"}).code, 2);
   const Finished typo = RunProgram({"checkpoint", "lst", "x"});
   EXPECT_EQ(typo.code, 2);
-  EXPECT_THAT(typo.err, HasSubstr("there is no command \"lst\""));
+  EXPECT_THAT(
+      typo.err,
+      HasSubstr("there is no command \"lst\" (did you mean \"ls\"?): see `cairn checkpoint"));
+  EXPECT_THAT(RunProgram({"frobnicate"}).err, HasSubstr("no command \"frobnicate\": see"));
+  EXPECT_EQ(RunProgram({"chekpoint", "--help"}).code, 2);
   EXPECT_EQ(RunProgram({"checkpoint", "ls"}).code, 2);
   EXPECT_EQ(RunProgram({"checkpoint", "ls", "a", "b"}).code, 2);
   EXPECT_EQ(RunProgram({"checkpoint", "import", "a", "b"}).code, 2);
@@ -443,6 +447,25 @@ TEST_F(CliTest, DoctorTriesAndMeasuresADirectoryAndLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(Path("d")));
   EXPECT_EQ(RunProgram({"doctor", Path("none")}).code, 1);
   EXPECT_FALSE(fs::exists(Path("none")));
+}
+
+TEST_F(CliTest, BenchMeasuresADirectoryAndLeavesNothing) {
+  fs::create_directory(Path("d"));
+  const Value json = Json(RunProgram(
+      {"bench", Path("d"), "--size", "8MiB", "--tensors", "3", "--rounds", "1", "--json"}));
+  for (const char* what : {"save", "restore", "plain_write", "plain_read"}) {
+    const Value* rate = json.Find(std::string("bytes_per_second/") + what + "/median");
+    ASSERT_NE(rate, nullptr) << what;
+    EXPECT_GT(rate->AsDouble(), 0.0) << what;
+  }
+  EXPECT_EQ(json.Find("bytes")->AsInt(), (8 << 20) / 12288 * 12288);
+  EXPECT_TRUE(fs::is_empty(Path("d")));
+  EXPECT_EQ(RunProgram({"bench", Path("none")}).code, 1);
+  EXPECT_FALSE(fs::exists(Path("none")));
+  const Finished tiny = RunProgram({"bench", Path("d"), "--size", "1MiB", "--tensors", "9999"});
+  EXPECT_EQ(tiny.code, 1);
+  EXPECT_THAT(tiny.err, HasSubstr("do not make 9999 tensors"));
+  EXPECT_EQ(RunProgram({"bench", "s3://bucket/x"}).code, 1);
 }
 
 }  // namespace

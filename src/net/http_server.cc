@@ -24,8 +24,9 @@ namespace {
 
 constexpr std::uint64_t kMaxStreamBacklog = 4u << 20;
 constexpr std::string_view kUnixPrefix = "unix:";
-/// A refused body up to this long is read and thrown away, so that the connection can be kept.
-constexpr std::uint64_t kMaxSkippedBody = 1u << 20;
+/// A refused body up to this long is read and thrown away: the connection can be kept, and clients
+/// that send all before they listen get their answer instead of a broken pipe.
+constexpr std::uint64_t kMaxSkippedBody = 16u << 20;
 // What the intake has to say of a request, beside its own headers: no client can send a name with a
 // colon.
 constexpr const char* kRefusal = ":refusal";

@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::array<std::string_view, 19> kNames = {"trial_created",
+constexpr std::array<std::string_view, 20> kNames = {"trial_created",
                                                      "activated",
                                                      "pause_requested",
                                                      "cancel_requested",
@@ -30,8 +30,9 @@ constexpr std::array<std::string_view, 19> kNames = {"trial_created",
                                                      "checkpoint_abandoned",
                                                      "checkpoint_deleted",
                                                      "checkpoint_pinned",
-                                                     "retention_changed"};
-static_assert(kNames.size() == static_cast<std::size_t>(EventKind::kRetentionChanged) + 1);
+                                                     "retention_changed",
+                                                     "note"};
+static_assert(kNames.size() == static_cast<std::size_t>(EventKind::kNote) + 1);
 
 }  // namespace
 

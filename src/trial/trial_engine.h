@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "trial/event_log.h"
 #include "trial/event_writer.h"
 #include "trial/repository_access.h"
+#include "trial/storage_tasks.h"
 #include "trial/trial_record.h"
 
 namespace cairn {
@@ -41,6 +43,8 @@ struct TrialEngineOptions {
   std::size_t max_live_runs = 0;
   /// How long a request waits for the event log before it is told to come again.
   std::chrono::milliseconds answer_timeout = std::chrono::seconds(60);
+  /// Threads that wait for repositories. One storage takes at most half of them.
+  std::size_t storage_threads = 8;
   /// How often detached runs say that they live. Six missed ones: lost.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(10);
   /// How often rules are applied that depend on time or on other trials (max_age, experiment_best).
@@ -124,6 +128,16 @@ class TrialEngine {
   /// not be durable yet.
   Result<TrialView> Summary(const std::string& trial);
   std::vector<TrialView> List();
+  /// The part of Get that is quickly had: where the trial stands, how its last run ended, and its
+  /// newest checkpoint. Does not wait for the log.
+  struct Standing {
+    TrialCore core;
+    std::string message;
+    std::optional<StartPoint> newest;
+  };
+  Result<Standing> StandingOf(const std::string& trial);
+  /// Also in the repository, so that a run which was told to remove it before finds the pin.
+  /// FailedPrecondition, NotFound: it is gone, or another was quicker to remove it.
   Status Pin(const std::string& trial, const std::string& checkpoint, bool pinned);
   Status SetRetention(const std::string& trial, const RetentionPolicy& policy);
   /// What such rules would remove now; nothing is done.
@@ -136,6 +150,11 @@ class TrialEngine {
                                                      const std::string& reason);
   /// Waits until the trial is PAUSED or ended. DeadlineExceeded.
   Result<TrialView> WaitForRest(const std::string& trial, std::chrono::nanoseconds timeout);
+
+  /// Writes down something of the embedder's own, which the engine does not look at: it stands in
+  /// the log between the events before and after it. Does not wait; it is durable before anything
+  /// that follows from a later event.
+  Status Note(const std::string& trial, Value body);
 
   // --- runs ---
   struct RunKey {
@@ -195,6 +214,9 @@ class TrialEngine {
   void FillView(const TrialRecord& trial, TrialView* view) REQUIRES(mu_);  // all but `record`
   /// Calls done(value) when all that was emitted so far is durable.
   void Answer(Value value, Done<Value> done) EXCLUDES(mu_);
+  /// Calls done(status). That a run is over it is told when that is durable, and never by an engine
+  /// that has lost its log: it does not know.
+  void Refuse(const Status& status, const Done<Value>& done) EXCLUDES(mu_);
   Status WaitDurable() EXCLUDES(mu_);
   /// Emits on behalf of a living run and answers.
   void EmitForRun(const RunKey& key, EventKind kind, Value body, Done<Value> done) EXCLUDES(mu_);
@@ -203,11 +225,19 @@ class TrialEngine {
   /// Members of a checkpoint to remove, for answers.
   std::vector<std::string> RemovableOf(const TrialRecord& trial) REQUIRES(mu_);
 
-  // Tasks, on the worker's thread.
+  /// Brings live_ and queued_ up to date.
+  void Index(const TrialRecord& trial) REQUIRES(mu_);
+
+  // Tasks, on the worker's thread, and those that wait for storage on threads of their own.
   void Post(std::function<void()> task) EXCLUDES(mu_);
+  void PostStorage(const std::string& trial, std::function<void()> task) EXCLUDES(mu_);
   void PostAfterDurable(std::function<void()> task) EXCLUDES(mu_);
   void StartQueued() EXCLUDES(mu_);
+  /// Those that may begin now; they are in preparing_ from now on.
+  std::vector<std::string> TakeQueued() REQUIRES(mu_);
   void PrepareRun(const std::string& trial) EXCLUDES(mu_);
+  /// False when it does not begin now.
+  bool BeginRun(const std::string& trial) EXCLUDES(mu_);
   void Submit(const std::string& trial, std::uint64_t run, const std::string& token) EXCLUDES(mu_);
   void Ended(const std::string& trial, std::uint64_t run, const Value& how) EXCLUDES(mu_);
   void Enforce(const std::string& trial) EXCLUDES(mu_);
@@ -218,6 +248,7 @@ class TrialEngine {
                                              const std::string& reason) EXCLUDES(mu_);
   /// Retain for all whose rules look at the clock or at other trials.
   void RetainAll() EXCLUDES(mu_);
+  void PostRetainAll() EXCLUDES(mu_);
   void ArmRetention() EXCLUDES(mu_);
   Status RegisterFound(const std::string& trial) EXCLUDES(mu_);
   void WorkerLoop(const std::stop_token& stop);
@@ -238,7 +269,12 @@ class TrialEngine {
   bool draining_ GUARDED_BY(mu_) = false;
   std::string url_ GUARDED_BY(mu_);
   TrialRecords records_ GUARDED_BY(mu_);
+  // By record: trials with a living run, trials in QUEUED.
+  std::set<std::string, std::less<>> live_ GUARDED_BY(mu_);
+  std::set<std::string, std::less<>> queued_ GUARDED_BY(mu_);
   std::set<std::string> preparing_ GUARDED_BY(mu_);
+  std::set<std::string> waits_for_storage_ GUARDED_BY(mu_);
+  bool retaining_ GUARDED_BY(mu_) = false;  // RetainAll is asked for already
   std::set<std::string> waits_for_slots_ GUARDED_BY(mu_);
   std::map<std::string, std::uint64_t, std::less<>> versions_ GUARDED_BY(mu_);
   std::map<std::string, Clock::Duration, std::less<>> deadlines_ GUARDED_BY(mu_);
@@ -253,6 +289,7 @@ class TrialEngine {
   CondVar task_changed_;
 
   std::unique_ptr<EventWriter> writer_;
+  StorageTasks storage_;
   std::jthread worker_;
   std::jthread timer_;
 };

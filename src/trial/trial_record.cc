@@ -217,7 +217,7 @@ Status TrialRecords::Apply(const Event& event) {
   if (!event.body.is_object()) return InvalidArgumentError("event: the body is no object");
   if (event.kind == EventKind::kTrialCreated) {
     RETURN_IF_ERROR(Create(event));
-  } else {
+  } else if (event.kind != EventKind::kNote) {  // those belong to whoever embeds the engine
     const auto found = trials_.find(event.trial);
     if (found == trials_.end()) return NotFoundError(fmt::format("no trial {}", event.trial));
     RETURN_IF_ERROR(ApplyTo(&found->second, event));
@@ -254,10 +254,14 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
     case EventKind::kKillRequested: {
       std::int64_t deadline = 0;
       RETURN_IF_ERROR(members.OptionalInt("deadline_ms", &deadline));
+      const bool asked = trial->core.live && (trial->core.state == TrialState::kPausing ||
+                                              trial->core.state == TrialState::kStopping);
       RETURN_IF_ERROR(StepInput(trial, event.kind == EventKind::kPauseRequested ? TrialInput::kPause
                                        : event.kind == EventKind::kCancelRequested
                                            ? TrialInput::kCancel
                                            : TrialInput::kKill));
+      // Asked again a run has no more time than it had; a kill does not wait for it.
+      if (asked && event.kind != EventKind::kKillRequested) return Status::Ok();
       trial->asked_time = event.time;
       trial->deadline_ms = deadline;
       return Status::Ok();
@@ -276,6 +280,7 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       trial->next_sequence = 1;
       trial->deadline_ms = 0;
       trial->message.clear();
+      trial->said_exit = false;
       ArchivePast(trial);
       return Status::Ok();
     }
@@ -323,18 +328,21 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       std::int64_t signal = 0;
       bool lost = false;
       bool stopped = false;
+      bool said = false;
       std::string message;
       RETURN_IF_ERROR(OfLivingRun(*trial, event));
       RETURN_IF_ERROR(members.OptionalInt("code", &code));
       RETURN_IF_ERROR(members.OptionalInt("signal", &signal));
       RETURN_IF_ERROR(members.OptionalBool("lost", &lost));
       RETURN_IF_ERROR(members.OptionalBool("stopped", &stopped));
+      RETURN_IF_ERROR(members.OptionalBool("said", &said));
       RETURN_IF_ERROR(members.OptionalText("message", &message));
       const bool success = code == 0 && signal == 0 && !lost;
       RETURN_IF_ERROR(StepInput(trial, stopped   ? TrialInput::kStopped
                                        : success ? TrialInput::kExitSuccess
                                                  : TrialInput::kExitFailure));
       trial->message = std::move(message);
+      trial->said_exit = said;
       for (CheckpointRecord& checkpoint : trial->checkpoints) {
         checkpoint.awaits_score = false;
         if (checkpoint.state != CheckpointState::kActive) continue;

@@ -65,6 +65,14 @@ HttpCheck Check(std::function<Status(const ServerRequest&)> check) {
   };
 }
 
+/// A version that somebody has seen; 0 for what is none.
+std::uint64_t SeenIn(const ServerRequest& request) {
+  const std::string_view text = request.Query("seen");
+  std::uint64_t seen = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seen);
+  return error == std::errc() && end == text.data() + text.size() ? seen : 0;
+}
+
 HttpRoute RunRoute(TrialEngine* engine, std::string_view method, std::string_view path, Call call,
                    int status = 200, std::uint64_t max_body_bytes = 1u << 20) {
   return {.method = std::string(method),
@@ -89,6 +97,15 @@ std::string Param(const ServerRequest& request, std::string_view name) {
 }
 
 }  // namespace
+
+HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
+                   std::uint64_t max_body_bytes) {
+  return RunRoute(
+      engine, "POST", path,
+      [call = std::move(call)](const RunKey& key, const ServerRequest&, const Value& body,
+                               TrialEngine::Done<Value> done) { call(key, body, std::move(done)); },
+      200, max_body_bytes);
+}
 
 ServerResponse ResponseOf(const Status& status) {
   const auto error = [&](int http, std::string_view code) {
@@ -174,7 +191,7 @@ std::vector<HttpRoute> TrialRoutes(TrialEngine* engine) {
   add("GET", "/preemption",
       [engine](const RunKey& key, const ServerRequest& request, const Value&, Done done) {
         const double seconds = std::min(NumberIn(request, "timeout", kUsualPoll), kLongestPoll);
-        engine->WaitPreemption(key, static_cast<std::uint64_t>(NumberIn(request, "seen", 0)),
+        engine->WaitPreemption(key, SeenIn(request),
                                std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)),
                                std::move(done));
       });

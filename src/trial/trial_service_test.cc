@@ -98,6 +98,9 @@ TEST_F(TrialServiceTest, ALifeOverTheWire) {
             200);
   EXPECT_EQ(*Send("GET", run + "/checkpoints/c10").body.Find("state"), Value("COMPLETED"));
   EXPECT_EQ(Send("GET", run + "/preemption?timeout=0").body.Find("preempt")->if_bool()[0], false);
+  for (const char* seen : {"1e300", "-1", "nan", "99999999999999999999", ""}) {
+    EXPECT_EQ(Send("GET", run + "/preemption?timeout=0&seen=" + seen).status, 200) << seen;
+  }
   EXPECT_EQ(Send("POST", run + "/preemption/ack").status, 412);
   ASSERT_TRUE(engine_->Pause("1").ok());
   EXPECT_EQ(*Send("GET", run + "/preemption?timeout=100").body.Find("reason"), Value("pause"));
