@@ -23,10 +23,10 @@ Status Holdings::Log(const LogRecord& record) {
   }
   const Status appended = log_->Append(record);
   if (appended.ok()) return Status::Ok();
-  // Whether the record is there is known when the log is opened anew.
+  // Whether the record is there is known when the log is opened anew; trainers wait for that.
   MutexLock lock(&mu_);
-  Break(appended.WithContext("update log"));
-  return UnavailableError("the update log cannot be written: " + appended.ToString());
+  Break(UnavailableError("the update log cannot be written: " + appended.ToString()));
+  return broken_;
 }
 
 Status Holdings::Replayed(const LogRecord& record) {

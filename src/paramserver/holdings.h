@@ -204,6 +204,7 @@ class Holdings {
   // rounds.cc: who is there, steps and barriers.
   Status CheckTrainer(const Peer& peer) const REQUIRES(mu_);
   Status CheckLiving() const REQUIRES(mu_);
+  /// All calls end with that: Unavailable where trainers should wait for what comes next.
   void Break(Status why) REQUIRES(mu_);
   Status Introduce(const HelloRequest& hello, Trainer* trainer, bool* lost) REQUIRES(mu_);
   Status Reconcile(const HelloRequest& hello, Trainer* trainer) REQUIRES(mu_);

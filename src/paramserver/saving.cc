@@ -90,7 +90,7 @@ void Holdings::Cut(const Marker& marker) {
   if (!full && !checkpoints_->CanIncrement()) {
     // The lead believes that all have the base. Whoever has not cannot count attempts with the
     // others any more.
-    Break(FailedPreconditionError(fmt::format(
+    Break(UnavailableError(fmt::format(
         "ps_{} has nothing that the increment of step {} could build on", options_.index, step)));
     return;
   }
