@@ -337,4 +337,14 @@ Result<std::vector<float>> Holdings::PullDense(std::uint32_t id) {
   return std::vector<float>(values.begin(), values.end());
 }
 
+Result<std::vector<float>> Holdings::ExportDense(std::uint32_t id) {
+  MutexLock lock(&mu_);
+  ASSIGN_OR_RETURN(DenseEntry * entry, FindDense(id));
+  const std::span<const float> values = std::as_const(*entry->variable).values();
+  const std::span<const float> slots = entry->variable->slots();
+  std::vector<float> all(values.begin(), values.end());
+  all.insert(all.end(), slots.begin(), slots.end());
+  return all;
+}
+
 }  // namespace cairn::ps
