@@ -82,12 +82,11 @@ describe("every page", () => {
   });
 
   it("opened by the one-time link is logged in, and the code is gone from the address", async () => {
-    const { page } = await look(null);
-    await page.goto(`${master.url}/?code=once`);
+    const { page } = await look(null, "#code=once");
     await page.getByRole("heading", { name: "Experiments" }).waitFor();
     expect(page.url()).not.toContain("once");
     await page.context().clearCookies();
-    await page.goto(`${master.url}/#/login?code=once`);
+    await page.goto(`${master.url}/#code=once`);
     await page.reload();
     await page.getByText("This link was used already").waitFor();
     expect(page.url()).not.toContain("once");

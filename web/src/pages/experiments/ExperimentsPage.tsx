@@ -210,7 +210,7 @@ function BulkDialog({ bulk, title, rows, onClose }: { bulk: Bulk; title: string;
         <>
           <p>Their trials, metrics, logs and {formatBytes(bytes)} of checkpoints are removed and cannot be brought back.</p>
           <label className="check"><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> Also pinned checkpoints</label>
-          <p className="faint">To keep one, download it first: <Command text="cairn experiment download ID" /></p>
+          <p className="faint">To keep one, download it first: <Command text="cairn experiment download ID -o DIR/" /></p>
         </>
       )}
     </Dialog>
