@@ -49,7 +49,7 @@ export async function visit(browser: Browser, url: string, options: { user?: str
 
 export async function typeLogin(page: Page, user: string): Promise<void> {
   await page.getByLabel("User", { exact: true }).fill(user);
-  await page.getByLabel("Password").fill("password");
+  await page.getByLabel("Password", { exact: true }).fill("password");
   await page.getByRole("button", { name: "Log in" }).click();
   await page.getByRole("heading", { name: "Experiments" }).waitFor();
 }

@@ -73,7 +73,7 @@ describe("every page", () => {
     await page.getByRole("button", { name: "Log in" }).waitFor();
     expect(await seriousViolations(page)).toEqual([]);
     await page.getByLabel("User", { exact: true }).fill("admin");
-    await page.getByLabel("Password").fill("wrong");
+    await page.getByLabel("Password", { exact: true }).fill("wrong");
     await page.getByRole("button", { name: "Log in" }).click();
     await page.getByText("Wrong name or password.").waitFor();
     await typeLogin(page, "admin");
