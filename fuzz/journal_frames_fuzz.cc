@@ -30,6 +30,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   Check(input);
+  if (const auto summary = DecodeSummary(input); summary.ok()) {
+    Require(EncodeSummary(*summary) == input, "a summary is encoded to the same bytes");
+  }
+  std::string summary = EncodeSummary({.index = size, .payload = input});
+  Require(DecodeSummary(summary).value().payload == input, "a summary holds its payload");
+  if (size > 1) {
+    summary[data[0] * 256u % summary.size() + data[1] % 3] ^= static_cast<char>(data[0] | 1);
+    const auto damaged = DecodeSummary(summary);
+    Require(!damaged.ok(), "damage of a summary is noticed");
+  }
   const SegmentHeader header{.number = 1, .first_index = 1};
   std::string framed = EncodeSegmentHeader(header);
   Check(framed + std::string(input));

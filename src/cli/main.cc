@@ -21,6 +21,7 @@
 
 #include "cli/bench_command.h"
 #include "cli/checkpoint_commands.h"
+#include "cli/command_tree.h"
 #include "cli/console.h"
 #include "cli/doctor.h"
 #include "cli/output.h"
@@ -35,35 +36,6 @@ namespace {
 
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
-
-using Run = std::function<Result<Output>(Console*)>;
-
-/// The commands by their place in the command line.
-class Commands {
- public:
-  void Add(CLI::App* app, Run run) {
-    app->add_flag("--json", json_, "Print JSON, also for errors");
-    leaves_.emplace_back(app, std::move(run));
-  }
-  /// The one that was named, or null.
-  const Run* Chosen() const {
-    for (const auto& [app, run] : leaves_) {
-      if (app->parsed()) return &run;
-    }
-    return nullptr;
-  }
-
- private:
-  bool json_ = false;  // read from the arguments before they are parsed
-  std::vector<std::pair<CLI::App*, Run>> leaves_;
-};
-
-CLI::App* Leaf(CLI::App* parent, const std::string& name, const std::string& description,
-               const std::string& examples) {
-  CLI::App* app = parent->add_subcommand(name, description);
-  app->footer("Examples:\n" + examples);
-  return app;
-}
 
 void AddReading(CLI::App* checkpoint, Commands* commands) {
   {
@@ -277,7 +249,14 @@ void AddJobOptions(CLI::App* app, PserverOptions* options) {
   app->add_option("--servers", server->servers, "How many there are");
   app->add_option("--trainers", server->trainers, "How many trainers there are");
   app->add_option("--mode", options->mode, "sync (bit-reproducible) or async");
-  app->add_option("--recovery", options->recovery, "What happens when a process is lost: exact");
+  app->add_option("--recovery", options->recovery,
+                  "When a process is lost: exact (all go back to the last checkpoint), partial "
+                  "(only a lost server), log (nobody)");
+  app->add_option("--log-dir", server->log_directory,
+                  "Recovery log: where the update logs are; default: in the repository");
+  app->add_option("--log-level", options->log_level,
+                  "Recovery log: an acknowledged change survives the server (written) or its "
+                  "machine (synced)");
   app->add_option("--full-secs", options->full_secs, "Between full checkpoints; 0: not by time");
   app->add_option("--incremental-secs", options->incremental_secs,
                   "Between increments; 0: not by time");
@@ -499,6 +478,7 @@ int Main(int argc, char** argv) {
       "Examples:\n"
       "  cairn checkpoint ls runs/a\n"
       "  cairn checkpoint verify runs/a\n"
+      "  cairn experiment create config.yaml . -f     (or: cairn e create …)\n"
       "  cairn doctor runs/\n"
       "`cairn COMMAND --help` tells more. Exit codes: 0 done, 1 failed or problems found, 2 "
       "usage.");
@@ -521,6 +501,10 @@ int Main(int argc, char** argv) {
   AddPsRun(&root, &commands);
 #endif
   AddServe(&root, &commands);
+  AddExperimentCommands(&root, &commands);
+  AddTrialCommands(&root, &commands);
+  AddAccountCommands(&root, &commands);
+  AddCompletion(&root, &commands);
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kSegmentMagic = "cairnjnl";
 constexpr std::string_view kFrameMagic = "cjf1";
+constexpr std::string_view kSummaryMagic = "cairnjns";
 constexpr std::uint32_t kVersion = 1;
 
 template <typename Int>
@@ -168,6 +169,41 @@ Result<SegmentContents> ReadSegment(std::string_view segment, std::uint64_t limi
     }
   }
   return contents;
+}
+
+std::string EncodeSummary(const JournalSummary& summary) {
+  std::string bytes(kSummaryMagic);
+  Put<std::uint32_t>(kVersion, &bytes);
+  Put<std::uint32_t>(0, &bytes);
+  Put<std::uint64_t>(summary.index, &bytes);
+  Put<std::uint64_t>(summary.payload.size(), &bytes);
+  Xxh3Stream stream;
+  stream.Update(Bytes(bytes));
+  stream.Update(Bytes(summary.payload));
+  Put<std::uint64_t>(stream.Finish(), &bytes);
+  bytes += summary.payload;
+  return bytes;
+}
+
+Result<JournalSummary> DecodeSummary(std::string_view bytes) {
+  if (bytes.size() < kSummaryHeaderBytes || !bytes.starts_with(kSummaryMagic)) {
+    return CorruptionError("journal: no summary");
+  }
+  if (const auto version = Take<std::uint32_t>(bytes, 8); version != kVersion) {
+    return UnimplementedError(
+        fmt::format("journal: a summary of version {}; this program reads {}", version, kVersion));
+  }
+  const JournalSummary summary{.index = Take<std::uint64_t>(bytes, 16),
+                               .payload = bytes.substr(kSummaryHeaderBytes)};
+  Xxh3Stream stream;
+  stream.Update(Bytes(bytes.substr(0, kSummaryHeaderBytes - 8)));
+  stream.Update(Bytes(summary.payload));
+  if (Take<std::uint64_t>(bytes, 24) != summary.payload.size() ||
+      Take<std::uint32_t>(bytes, 12) != 0 ||
+      Take<std::uint64_t>(bytes, kSummaryHeaderBytes - 8) != stream.Finish()) {
+    return CorruptionError("journal: a summary is cut or damaged");
+  }
+  return summary;
 }
 
 }  // namespace cairn

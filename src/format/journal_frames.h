@@ -62,4 +62,16 @@ struct SegmentContents {
 /// frame.
 Result<SegmentContents> ReadSegment(std::string_view segment, std::uint64_t limit, bool torn_tail);
 
+/// A summary that stands for all records of a journal up to `index`.
+struct JournalSummary {
+  std::uint64_t index = 0;
+  std::string_view payload;  // borrowed
+};
+
+inline constexpr std::size_t kSummaryHeaderBytes = 40;
+
+std::string EncodeSummary(const JournalSummary& summary);
+/// Corruption when it is cut, damaged or no summary; Unimplemented when its version is newer.
+Result<JournalSummary> DecodeSummary(std::string_view bytes);
+
 }  // namespace cairn

@@ -12,6 +12,10 @@
 //    them off the old one. So whatever a replay has shown once is durable before anybody acts on
 //    it.
 // 4. A failed write or sync condemns the segment: the same is done from memory.
+// 5. Without a lock nobody may append: an owner that was replaced would not notice, and its bytes
+//    would lie behind what the new header cut off. Each group is then a segment, and of two that
+//    create the same number one learns that it lost. An opener that lost to the old owner's last
+//    group begins again, and counts it.
 #include "journal/journal.h"
 
 #include <fmt/format.h>
@@ -28,11 +32,13 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kSuffix = ".journal";
+/// An old owner that writes without end is overtaken within a few rounds: each costs it one, too.
+constexpr int kTakeOverTries = 100;
 constexpr std::size_t kMinDigits = 6;
 
-std::uint64_t NumberOf(std::string_view name) {
-  if (!name.ends_with(kSuffix)) return 0;
-  name.remove_suffix(kSuffix.size());
+std::uint64_t NumberOf(std::string_view name, std::string_view suffix) {
+  if (!name.ends_with(suffix)) return 0;
+  name.remove_suffix(suffix.size());
   name.remove_prefix(std::min(name.size(), name.rfind('/') + 1));
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
@@ -85,13 +91,19 @@ std::string Journal::NameOf(std::uint64_t number) const {
   return fmt::format("{}/{:06}{}", options_.prefix, number, kSuffix);
 }
 
-Result<std::vector<std::uint64_t>> Journal::ListSegments() const {
+Result<std::vector<std::uint64_t>> Journal::ListNumbers(std::string_view suffix) const {
   ASSIGN_OR_RETURN(const Listing listing, options_.store->List(options_.prefix));
   std::vector<std::uint64_t> numbers;
   for (const ObjectInfo& object : listing.objects) {
-    if (const std::uint64_t number = NumberOf(object.name); number != 0) numbers.push_back(number);
+    const std::uint64_t number = NumberOf(object.name, suffix);
+    if (number != 0) numbers.push_back(number);
   }
   std::ranges::sort(numbers);
+  return numbers;
+}
+
+Result<std::vector<std::uint64_t>> Journal::ListSegments() const {
+  ASSIGN_OR_RETURN(std::vector<std::uint64_t> numbers, ListNumbers(kSuffix));
   for (std::size_t i = 1; i < numbers.size(); ++i) {
     if (numbers[i] != numbers[i - 1] + 1) {
       return CorruptionError(fmt::format("segment {} is missing", numbers[i - 1] + 1));
@@ -105,7 +117,21 @@ Status Journal::Recover() {
   if (!lock.ok() && !lock.status().Is(Code::kUnimplemented)) {
     return lock.status().WithContext("open it only once");
   }
-  if (lock.ok()) lock_ = *std::move(lock);
+  if (lock.ok()) {
+    lock_ = *std::move(lock);
+  } else {
+    appending_ = nullptr;
+  }
+  for (int tries = 1;; ++tries) {
+    const Status taken = TakeOver();
+    const bool raced = taken.Is(Code::kAborted) || taken.Is(Code::kNotFound);
+    if (lock_ != nullptr || !raced || tries == kTakeOverTries) return taken;
+  }
+}
+
+Status Journal::TakeOver() {
+  header_ = {.writer = header_.writer};
+  synced_bytes_ = 0;
   RETURN_IF_ERROR(options_.store->Refresh(options_.prefix));
   ASSIGN_OR_RETURN(const std::vector<std::uint64_t> numbers, ListSegments());
   std::vector<Record> doubtful;

@@ -49,8 +49,8 @@ struct JournalOptions {
 /// One process owns a journal: a second Open is Unavailable where the store has locks; elsewhere it
 /// takes over, and the next append of the one before fails with Aborted. Every opening begins a new
 /// segment, whose header says how much of the one before counts: a torn tail is cut off for good,
-/// and no file is ever changed but at its end. On stores that cannot append, each group of records
-/// is one object.
+/// and no file is ever changed but at its end. On stores that cannot append, or have no locks, each
+/// group of records is one object: only a create-only put can tell an owner that it was replaced.
 ///
 /// May be called from several threads. Records of callers that wait at the same time are written
 /// and synced together (group commit): the first of them does the work for all.
@@ -82,6 +82,18 @@ class Journal {
   /// Records below `index` are no longer needed: removes segments that hold nothing else.
   Status DropBefore(std::uint64_t index);
 
+  /// What stands for the records up to `index`; 0 and "" for nothing.
+  struct Summary {
+    std::uint64_t index = 0;
+    std::string payload;
+  };
+  /// Puts `payload` in the place of all records up to `index`, which must be durable: it is made
+  /// durable before segments are removed. Beside appends; one at a time. A failure, or a crash at
+  /// any moment, leaves the old summary, or the new one and records that it stands for too.
+  Status Summarize(std::uint64_t index, std::string_view payload);
+  /// The newest summary that can be read. Corruption when there are some and none can.
+  Result<Summary> ReadSummary();
+
   /// Numbers of the last appended record, and of the last that is durable; 0 for none.
   std::uint64_t last_index() const;
   std::uint64_t durable_index() const;
@@ -98,7 +110,11 @@ class Journal {
 
   std::string NameOf(std::uint64_t number) const;
   Result<std::vector<std::uint64_t>> ListSegments() const;
+  /// Numbers in the names of objects that end so, sorted.
+  Result<std::vector<std::uint64_t>> ListNumbers(std::string_view suffix) const;
+  std::string SummaryName(std::uint64_t index) const;
   Status Recover();
+  Status TakeOver();
   /// Publishes the segment after the current one with the given records in it.
   Status BeginSegment(std::span<const Record> records, std::uint64_t first_index);
   /// Writes what is queued and, if asked, syncs; the lock is given up meanwhile.
@@ -106,7 +122,7 @@ class Journal {
   Status Wait(std::uint64_t index, Durability level) REQUIRES(mu_);
 
   const Options options_;
-  AppendingStore* const appending_;  // null: each group is an object
+  AppendingStore* appending_;  // null: each group is an object; set by Open
   std::unique_ptr<StoreLock> lock_;
   std::uint64_t torn_bytes_ = 0;
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <memory>
@@ -45,10 +46,13 @@ struct World {
   std::unique_ptr<LocalStore> store;
 };
 
-/// Four lives of a journal, with both levels, rotation and dropped segments.
-std::vector<Moment> Record(const SimFs::SyncPredicate& ignore, std::vector<SimSync>* syncs) {
+std::string SummaryText(std::uint64_t index) { return "up to " + std::to_string(index); }
+
+/// Five lives of a journal, with both levels, rotation, dropped segments and summaries.
+std::vector<Moment> Record(const SimFs::SyncPredicate& ignore, std::vector<SimSync>* syncs,
+                           bool locks = true) {
   std::vector<Moment> moments;
-  SimFs fs;
+  SimFs fs({.locks = locks});
   fs.IgnoreSyncs(ignore);
   World world(&fs, 1);
   std::uint64_t synced = 0;
@@ -56,7 +60,7 @@ std::vector<Moment> Record(const SimFs::SyncPredicate& ignore, std::vector<SimSy
   fs.SetHook([&](const SimOp& op) {
     moments.push_back({DescribeSimOp(op), fs.Snapshot(), synced, written});
   });
-  for (int life = 0; life < 4; ++life) {
+  for (int life = 0; life < 5; ++life) {
     auto journal = world.Open();
     EXPECT_TRUE(journal.ok()) << journal.status().ToString();
     if (!journal.ok()) break;
@@ -73,6 +77,10 @@ std::vector<Moment> Record(const SimFs::SyncPredicate& ignore, std::vector<SimSy
     if (life == 1) {
       EXPECT_TRUE((*journal)->DropBefore(5).ok());
     }
+    if (life >= 2) {
+      const std::uint64_t index = life == 2 ? synced - 4 : synced;
+      EXPECT_TRUE((*journal)->Summarize(index, SummaryText(index)).ok());
+    }
   }
   fs.SetHook(nullptr);
   moments.push_back({"the end", fs.Snapshot(), synced, written});
@@ -83,14 +91,24 @@ std::vector<Moment> Record(const SimFs::SyncPredicate& ignore, std::vector<SimSy
 /// What is wrong, or nothing.
 std::string Check(SimFs* fs, std::uint64_t must, std::uint64_t* found) {
   World world(fs, 2);
-  std::uint64_t last = 0;
   auto journal = world.Open();
   if (!journal.ok()) return "open: " + journal.status().ToString();
+  const auto summary = (*journal)->ReadSummary();
+  if (!summary.ok()) return "summary: " + summary.status().ToString();
+  if (summary->index > 0 && summary->payload != SummaryText(summary->index)) {
+    return "another summary: " + summary->payload;
+  }
   std::string wrong;
+  std::uint64_t last = summary->index;
+  bool first = true;
   const Status replayed =
       (*journal)->Replay(1, [&](std::uint64_t index, std::string_view record) -> Status {
         if (record != RecordText(index)) wrong = "record " + std::to_string(index) + " is another";
-        last = index;
+        if (summary->index > 0 && first && index > summary->index + 1) {
+          wrong = "a gap behind the summary up to " + std::to_string(summary->index);
+        }
+        first = false;
+        last = std::max(last, index);
         return Status::Ok();
       });
   if (!replayed.ok()) return "replay: " + replayed.ToString();
@@ -134,6 +152,14 @@ TEST(JournalCrash, NothingAcknowledgedIsLostAtAnyMoment) {
   ASSERT_GT(moments.size(), 100u);
   int worlds = 0;
   EXPECT_EQ(Enumerate(moments, 10, &worlds), "");
+  std::cout << moments.size() << " moments, " << worlds << " crashed disks\n";
+}
+
+TEST(JournalCrash, NothingAcknowledgedIsLostWhereThereAreNoLocks) {
+  const std::vector<Moment> moments = Record(nullptr, nullptr, false);
+  ASSERT_GT(moments.size(), 100u);
+  int worlds = 0;
+  EXPECT_EQ(Enumerate(moments, 3, &worlds), "");
   std::cout << moments.size() << " moments, " << worlds << " crashed disks\n";
 }
 

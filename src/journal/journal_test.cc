@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "storage/forwarding_store.h"
 #include "storage/local/local_store.h"
 #include "storage/local/temp_directory.h"
 #include "storage/memory/memory_store.h"
@@ -90,6 +93,51 @@ TEST_P(JournalTest, GoesOnInNewSegmentsAndDropsOldOnes) {
   EXPECT_EQ(journal->Append("x", Durability::kSynced).value(), 51u);
 }
 
+TEST_P(JournalTest, ASummaryTakesThePlaceOfRecords) {
+  auto journal = Open(200);
+  EXPECT_EQ(journal->ReadSummary().value().index, 0u);
+  for (int i = 1; i <= 20; ++i) {
+    ASSERT_TRUE(
+        journal->Append(std::string(50, static_cast<char>('a' + i)), Durability::kSynced).ok());
+  }
+  EXPECT_TRUE(journal->Summarize(21, "x").Is(Code::kInvalidArgument));
+  EXPECT_TRUE(journal->Summarize(0, "x").Is(Code::kInvalidArgument));
+  const std::size_t before = store_->List("log").value().objects.size();
+  ASSERT_TRUE(journal->Summarize(10, "ten").ok());
+  ASSERT_TRUE(journal->Summarize(19, "nineteen").ok());
+  ASSERT_TRUE(journal->Summarize(19, "nineteen").ok());
+  EXPECT_LT(store_->List("log").value().objects.size(), before);
+  ASSERT_TRUE(journal->Append("after", Durability::kSynced).ok());
+  journal.reset();
+  journal = Open(200);
+  const Journal::Summary summary = journal->ReadSummary().value();
+  EXPECT_EQ(summary.index, 19u);
+  EXPECT_EQ(summary.payload, "nineteen");
+  EXPECT_EQ(Contents(journal.get(), 20), (Texts{std::string(50, 'a' + 20), "after"}));
+  // All of it: the journal goes on behind the summary.
+  ASSERT_TRUE(journal->Summarize(21, "all").ok());
+  journal.reset();
+  journal = Open(200);
+  EXPECT_EQ(journal->last_index(), 21u);
+  EXPECT_EQ(journal->Append("b", Durability::kSynced).value(), 22u);
+  EXPECT_EQ(journal->ReadSummary().value().payload, "all");
+}
+
+TEST(JournalDamage, ADamagedSummaryIsNotTakenForNone) {
+  TempDirectory directory;
+  auto store = OpenLocalStore(directory.path()).value();
+  auto journal = Journal::Open({.store = store.get(), .prefix = "log"}).value();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(journal->Append("r", Durability::kSynced).ok());
+  ASSERT_TRUE(journal->Summarize(2, "two").ok());
+  std::string bytes = store->Get("log/000002.summary", 1000).value();
+  bytes.back() ^= 1;
+  ASSERT_TRUE(store->Put("log/000002.summary", bytes).ok());
+  EXPECT_TRUE(journal->ReadSummary().status().Is(Code::kCorruption));
+  EXPECT_TRUE(journal->Summarize(2, "two").Is(Code::kCorruption));
+  ASSERT_TRUE(journal->Summarize(3, "three").ok());
+  EXPECT_EQ(journal->ReadSummary().value().payload, "three");
+}
+
 TEST_P(JournalTest, CallersAtTheSameTimeShareTheWork) {
   auto journal = Open();
   std::atomic<int> failed{0};
@@ -149,6 +197,50 @@ TEST(JournalOwner, WithoutLocksTheSecondOpenerTakesOverAndTheFirstIsFenced) {
   EXPECT_TRUE(first->Sync().Is(Code::kAborted));
   EXPECT_EQ(second->Append("b", Durability::kSynced).value(), 2u);
   EXPECT_EQ(Contents(second.get()), (Texts{"a", "b"}));
+}
+
+TEST(JournalOwner, OnAFileSystemWithoutLocksNothingAcknowledgedIsCutOff) {
+  SimFs fs({.locks = false});
+  auto store = StoreOn(&fs);
+  const JournalOptions options{.store = store.get(), .prefix = "log"};
+  auto first = Journal::Open(options).value();
+  Texts acknowledged;
+  const auto append = [&](Journal* journal, const std::string& text, Durability level) {
+    const Status status = journal->Append(text, level).status();
+    if (status.ok()) acknowledged.push_back(text);
+    return status;
+  };
+  EXPECT_TRUE(append(first.get(), "a", Durability::kSynced).ok());
+  EXPECT_TRUE(append(first.get(), "b", Durability::kWritten).ok());
+  auto second = Journal::Open(options).value();
+  EXPECT_TRUE(append(first.get(), "lost", Durability::kSynced).Is(Code::kAborted));
+  EXPECT_TRUE(append(first.get(), "lost too", Durability::kWritten).Is(Code::kAborted));
+  EXPECT_TRUE(append(second.get(), "c", Durability::kSynced).ok());
+  EXPECT_EQ(Contents(Journal::Open(options).value().get()), acknowledged);
+  EXPECT_EQ(acknowledged, (Texts{"a", "b", "c"}));
+}
+
+/// Calls a function before each Create.
+class BeforeCreate final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  std::function<void()> hook;
+  Status Create(const std::string& name, std::string_view bytes) override {
+    if (const auto call = std::exchange(hook, nullptr); call) call();
+    return ForwardingStore::Create(name, bytes);
+  }
+};
+
+TEST(JournalOwner, WhatTheOldOwnerAcknowledgesWhileItIsBeingReplacedCounts) {
+  auto memory = MemoryStore::Open({.object_store = true}).value();
+  auto first = Journal::Open({.store = memory.get(), .prefix = "log"}).value();
+  ASSERT_TRUE(first->Append("a", Durability::kSynced).ok());
+  BeforeCreate store(memory.get());
+  store.hook = [&] { EXPECT_TRUE(first->Append("b", Durability::kSynced).ok()); };
+  auto second = Journal::Open({.store = &store, .prefix = "log"});
+  ASSERT_TRUE(second.ok()) << second.status().ToString();
+  EXPECT_EQ(Contents(second->get()), (Texts{"a", "b"}));
+  EXPECT_TRUE(first->Append("late", Durability::kSynced).status().Is(Code::kAborted));
 }
 
 TEST(JournalDamage, ATornTailIsCutOffForGood) {

@@ -9,7 +9,8 @@
 //   4. Output to the log, commands from the control pipe, ends of ranks. As the reaper of orphans
 //      this process is the parent of whatever a rank leaves behind, so that nothing escapes.
 //   5. When no rank lives: what they left behind is killed, the rest of the output is written,
-//      and exit.json is published, durably. After that nothing of the launch is left.
+//      and exit.json is published, durably. After that nothing of the launch is left. A disk that
+//      is full is waited for: until then the launch has not ended, for all that anybody can know.
 // Killed between any two of these, the ranks die with this process (PR_SET_PDEATHSIG), the lock is
 // free, and the launcher finds what is left by its environment and says that the launch was lost.
 
@@ -47,6 +48,8 @@ using Nanos = std::chrono::nanoseconds;
 /// pipe.
 constexpr Nanos kDrainTime = std::chrono::seconds(1);
 constexpr std::size_t kReadBytes = 64u << 10;
+constexpr Nanos kFirstRetry = std::chrono::milliseconds(50);
+constexpr Nanos kLastRetry = std::chrono::seconds(2);
 
 /// The log file, up to its limit.
 class LogWriter {
@@ -388,6 +391,17 @@ Result<OwnedFd> ListenForSignals() {
   return fd;
 }
 
+/// Until it is recorded, or nobody is left to record it for.
+Status PublishExit(const LaunchDirectory& directory, const LaunchExit& exit, Clock* clock) {
+  for (Nanos pause = kFirstRetry;; pause = std::min(pause * 2, kLastRetry)) {
+    Status published = directory.Publish(exit);
+    if (published.ok() || published.Is(Code::kAlreadyExists) || published.Is(Code::kNotFound)) {
+      return published;
+    }
+    clock->Sleep(pause);
+  }
+}
+
 }  // namespace
 
 Status KeepLaunch(const KeeperOptions& options) {
@@ -404,7 +418,7 @@ Status KeepLaunch(const KeeperOptions& options) {
   if (claimed.Is(Code::kAlreadyExists)) return AbortedError("launch " + launch.id + " ran before");
   RETURN_IF_ERROR(claimed);
   Keeper keeper(options, std::move(launch), std::move(control), std::move(signals), std::move(log));
-  return directory.Publish(keeper.Run());
+  return PublishExit(directory, keeper.Run(), options.clock);
 }
 
 }  // namespace cairn

@@ -36,6 +36,7 @@ constexpr Nanos kLook = std::chrono::milliseconds(5);
 /// Beyond the grace, for SIGKILL to work and records to be written.
 constexpr Nanos kStopSlack = std::chrono::seconds(30);
 constexpr std::uint64_t kWakeTag = 0;
+constexpr int kLookAtBlindMillis = 100;
 
 class LocalLauncher final : public Launcher {
  public:
@@ -203,6 +204,8 @@ class LocalLauncher final : public Launcher {
     OwnedFd socket;
     OwnedFd control;
     std::string unsent;  // commands that came before the control pipe was open
+    /// Its records cannot be read, and it lives: its end is seen by its lock.
+    bool blind = false;
   };
 
   std::string Path(std::string_view id) const { return options_.directory + "/" + std::string(id); }
@@ -273,8 +276,14 @@ class LocalLauncher final : public Launcher {
   }
 
   Status Tell(Launch* launch, const ControlCommand& command) REQUIRES(mu_) {
-    launch->unsent += EncodeCommand(command);
-    return Send(launch);
+    const std::string line = EncodeCommand(command);
+    launch->unsent += line;
+    const Status sent = Send(launch);
+    // Whoever is told that it failed says it again: not twice.
+    if (!sent.ok() && launch->unsent.ends_with(line)) {
+      launch->unsent.resize(launch->unsent.size() - line.size());
+    }
+    return sent;
   }
 
   Status Send(Launch* launch) REQUIRES(mu_) {
@@ -283,6 +292,9 @@ class LocalLauncher final : public Launcher {
       const ssize_t wrote =
           write(launch->control.get(), launch->unsent.data(), launch->unsent.size());
       if (wrote < 0 && errno == EINTR) continue;
+      if (wrote < 0 && errno == EAGAIN) {
+        return UnavailableError("launch " + launch->info.id + " does not take what it is told");
+      }
       if (wrote < 0) return ErrnoStatus("tell launch " + launch->info.id, errno);
       launch->unsent.erase(0, static_cast<std::size_t>(wrote));
     }
@@ -328,6 +340,9 @@ class LocalLauncher final : public Launcher {
 
   Status Adopt(const std::string& id);
   Status AdoptDamaged(const std::string& id, const Status& damage);
+  /// How a launch ended whose records cannot be read. Unavailable while it lives.
+  Result<LaunchExit> SettleBlind(const LaunchDirectory& directory);
+  void LookAtBlind() EXCLUDES(mu_);
   Result<LaunchExit> Settle(const LaunchDirectory& directory, const std::string& key);
   void Watch();
   void StartNext(const LaunchQueue::Next& next) EXCLUDES(mu_);
@@ -348,6 +363,7 @@ class LocalLauncher final : public Launcher {
   LaunchQueue queue_ GUARDED_BY(mu_);
   std::vector<LaunchInfo> told_ GUARDED_BY(mu_);  // that the listener is still to be told
   std::uint64_t next_tag_ GUARDED_BY(mu_) = 2;
+  int blind_ GUARDED_BY(mu_) = 0;         // launches that are
   bool closing_ GUARDED_BY(mu_) = false;  // nothing new is taken; what lives is being stopped
   bool closed_ GUARDED_BY(mu_) = false;
 
@@ -381,6 +397,7 @@ Status LocalLauncher::Adopt(const std::string& id) {
     auto held = directory.Lock(options_.clock);
     if (!held.ok() && !held.status().Is(Code::kUnavailable)) return held.status();
     const auto keeper = directory.ReadKeeper();
+    if (keeper.status().Is(Code::kCorruption)) return keeper.status();
     if (held.ok() && keeper.status().Is(Code::kNotFound) &&
         directory.ReadExit().status().Is(Code::kNotFound)) {
       // The owner died before the shim began. A shim that comes now finds nothing to keep.
@@ -421,19 +438,67 @@ Status LocalLauncher::Adopt(const std::string& id) {
   return Follow(&placed->second);
 }
 
-/// A record that cannot be read does not keep all others from being taken up.
+Result<LaunchExit> LocalLauncher::SettleBlind(const LaunchDirectory& directory) {
+  ASSIGN_OR_RETURN(const OwnedFd lock, directory.Lock(options_.clock));
+  auto exit = directory.ReadExit();
+  if (exit.ok()) return exit;
+  // The key may be what cannot be read; the path of the launch is nobody else's either.
+  RETURN_IF_ERROR(KillByEnvironment("CAIRN_CHIEF", "file:" + directory.chief_path()));
+  LaunchExit lost;
+  lost.kind = ExitKind::kLost;
+  lost.message = "a record of it cannot be read: how it ended is not known";
+  lost.time = options_.clock->WallNanos();
+  return lost;
+}
+
+/// A record that cannot be read does not keep all others from being taken up. Whether the launch
+/// lives is said by its lock, not by the record.
 Status LocalLauncher::AdoptDamaged(const std::string& id, const Status& damage) {
   LogError("launch " + id + ": " + damage.ToString());
   MutexLock lock(&mu_);
   Launch launch(Path(id));
   launch.info.id = id;
-  launch.info.state = LaunchState::kEnded;
-  LaunchExit exit;
-  exit.kind = ExitKind::kLost;
-  exit.message = damage.ToString();
-  launch.info.exit = exit;
+  Result<LaunchExit> exit = SettleBlind(launch.directory);
+  if (exit.ok()) {
+    launch.info.state = LaunchState::kEnded;
+    launch.info.exit = *std::move(exit);
+    if (launch.info.exit->kind == ExitKind::kLost) launch.info.exit->message = damage.ToString();
+  } else if (exit.status().Is(Code::kUnavailable)) {
+    launch.info.state = LaunchState::kRunning;
+    launch.blind = true;
+    ++blind_;
+    ASSIGN_OR_RETURN(launch.control, launch.directory.OpenControl());
+    if (const auto record = launch.directory.ReadLaunch(); record.ok()) {
+      launch.slots = ParseSlots(record->slots);
+      launch.info.slots = static_cast<int>(launch.slots.size());
+      launch.info.slot_ids = JoinSlots(launch.slots);
+      queue_.Take(launch.slots);
+    }
+  } else {
+    return exit.status();
+  }
   launches_.emplace(id, std::move(launch));
   return Status::Ok();
+}
+
+void LocalLauncher::LookAtBlind() {
+  std::vector<std::string> ids;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, launch] : launches_) {
+      if (launch.blind) ids.push_back(id);
+    }
+  }
+  for (const std::string& id : ids) {
+    const Result<LaunchExit> exit = SettleBlind(LaunchDirectory(Path(id)));
+    if (!exit.ok()) continue;
+    MutexLock lock(&mu_);
+    if (const auto found = Find(id); found.ok()) {
+      (*found)->blind = false;
+      --blind_;
+      End(*found, *exit);
+    }
+  }
 }
 
 Status LocalLauncher::Spawn(const LaunchSpec& spec, const LaunchRecord& record) {
@@ -582,12 +647,16 @@ void LocalLauncher::Watch() {
       TellListener();
     }
     TellListener();
+    bool blind = false;
     {
       MutexLock lock(&mu_);
       if (closed_) return;
+      blind = blind_ > 0;
     }
     std::array<epoll_event, 64> events{};
-    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), -1);
+    const int count =
+        epoll_wait(epoll_.get(), events.data(), events.size(), blind ? kLookAtBlindMillis : -1);
+    if (blind) LookAtBlind();
     for (int i = 0; i < count; ++i) {
       const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
       std::uint64_t ignored = 0;

@@ -206,6 +206,83 @@ TEST_F(LocalLauncherTest, ADamagedRecordDoesNotKeepTheOthersFromBeingTakenUp) {
   EXPECT_TRUE(launcher_->Get("b")->exit->succeeded());
 }
 
+TEST_F(LocalLauncherTest, ADamagedRecordOfALaunchThatLivesIsNotTakenForItsEnd) {
+  for (const char* damaged : {"launch.json", "keeper.json"}) {
+    Open();
+    ASSERT_TRUE(launcher_->Submit(Script(damaged, "echo ready; sleep 1000")).ok());
+    UntilSaid(damaged);
+    launcher_.reset();
+    std::ofstream(At(damaged).path() + "/" + damaged, std::ios::trunc) << "{}";
+    Open();
+    ASSERT_EQ(launcher_->Get(damaged)->state, LaunchState::kRunning) << damaged;
+    EXPECT_FALSE(ProcessesWith("CAIRN_TEST_MARK", mark_).empty());
+    EXPECT_EQ(launcher_->Submit(Script(damaged, "true")).code(), Code::kAlreadyExists);
+    EXPECT_EQ(launcher_->Forget(damaged).code(), Code::kFailedPrecondition);
+    // It can still be told to stop, and says how it ended.
+    ASSERT_TRUE(launcher_->Stop(damaged, 30s).ok());
+    const auto info = launcher_->Wait(damaged, 30s);
+    ASSERT_TRUE(info.ok()) << info.status().ToString();
+    EXPECT_EQ(info->exit->kind, ExitKind::kSignaled) << damaged;
+    EXPECT_TRUE(ProcessesWith("CAIRN_TEST_MARK", mark_).empty());
+    launcher_.reset();
+  }
+}
+
+TEST_F(LocalLauncherTest, ADamagedRecordOfALaunchWhoseKeeperDiedIsLostWithAllItsProcesses) {
+  Open();
+  ASSERT_TRUE(launcher_->Submit(Script("a", "setsid sleep 1000 & echo ready; sleep 1000")).ok());
+  UntilSaid("a");
+  const auto keeper = At("a").ReadKeeper();
+  launcher_.reset();
+  std::ofstream(At("a").path() + "/launch.json", std::ios::trunc) << "{}";
+  Open();
+  ASSERT_EQ(launcher_->Get("a")->state, LaunchState::kRunning);
+  ASSERT_EQ(::kill(static_cast<pid_t>(keeper->pid), SIGKILL), 0);
+  EXPECT_EQ(launcher_->Wait("a", 30s)->exit->kind, ExitKind::kLost);
+  EXPECT_TRUE(ProcessesWith("CAIRN_TEST_MARK", mark_).empty()) << "also the one with a session";
+  waitpid(static_cast<pid_t>(keeper->pid), nullptr, 0);
+}
+
+TEST_F(LocalLauncherTest, AnEndThatCannotBeWrittenIsWrittenLater) {
+  Open();
+  ASSERT_TRUE(launcher_->Submit(Script("a", "echo ready; sleep 1000")).ok());
+  UntilSaid("a");
+  // As a full disk does, this keeps the record from being written under its temporary name.
+  const auto keeper = At("a").ReadKeeper();
+  const std::string obstacle = At("a").path() + "/exit.json." + std::to_string(keeper->pid);
+  std::filesystem::create_directory(obstacle);
+  ASSERT_TRUE(launcher_->Stop("a", 30s).ok());
+  // Only the keeper is left of it, and it has not ended.
+  while (ProcessesWith("CAIRN_TEST_MARK", mark_).size() > 1) std::this_thread::sleep_for(2ms);
+  std::this_thread::sleep_for(200ms);
+  EXPECT_EQ(launcher_->Get("a")->state, LaunchState::kRunning);
+  EXPECT_EQ(launcher_->Wait("a", 100ms).status().code(), Code::kDeadlineExceeded);
+  std::filesystem::remove(obstacle);
+  const auto info = launcher_->Wait("a", 30s);
+  ASSERT_TRUE(info.ok()) << info.status().ToString();
+  EXPECT_EQ(info->exit->kind, ExitKind::kSignaled);
+  EXPECT_TRUE(info->exit->stopped);
+}
+
+TEST_F(LocalLauncherTest, AStopThatCouldNotBeToldIsAnErrorAndWorksWhenItIsAskedForAgain) {
+  Open();
+  ASSERT_TRUE(
+      launcher_->Submit(Script("a", "trap : USR1; echo ready; while :; do sleep 0.01; done")).ok());
+  UntilSaid("a");
+  const auto keeper = At("a").ReadKeeper();
+  ASSERT_EQ(::kill(static_cast<pid_t>(keeper->pid), SIGSTOP), 0);
+  Status told;
+  while (told.ok()) told = launcher_->Signal("a", SIGUSR1);  // until its pipe is full
+  EXPECT_EQ(told.code(), Code::kUnavailable) << told.ToString();
+  EXPECT_EQ(launcher_->Kill("a").code(), Code::kUnavailable);
+  ASSERT_EQ(::kill(static_cast<pid_t>(keeper->pid), SIGCONT), 0);
+  while (!(told = launcher_->Kill("a")).ok()) {
+    ASSERT_EQ(told.code(), Code::kUnavailable);
+    std::this_thread::sleep_for(2ms);
+  }
+  EXPECT_TRUE(launcher_->Wait("a", 30s)->exit->stopped);
+}
+
 TEST_F(LocalLauncherTest, FewerSlotsThanTheLaunchesThatWereTakenUpHave) {
   Open(3);
   for (const char* id : {"a", "b", "c"}) {

@@ -1,17 +1,11 @@
 #include "net/http_server.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <restinio/all.hpp>
 #include <set>
@@ -21,19 +15,32 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
+#include "net/http_intake.h"
 #include "net/http_routes.h"
+#include "net/unix_listener.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::uint64_t kMaxStreamBacklog = 4u << 20;
 constexpr std::string_view kUnixPrefix = "unix:";
+/// A refused body up to this long is read and thrown away: the connection can be kept, and clients
+/// that send all before they listen get their answer instead of a broken pipe.
+constexpr std::uint64_t kMaxSkippedBody = 16u << 20;
+// What the intake has to say of a request, beside its own headers: no client can send a name with a
+// colon.
+constexpr const char* kRefusal = ":refusal";
+constexpr const char* kLimit = ":limit";
+
+/// Names the callbacks of ours to RESTinio, which chooses them by the type of the mapper.
+struct Methods : restinio::default_http_methods_t {};
 
 struct Traits
     : restinio::traits_t<
           restinio::asio_timer_manager_t, restinio::null_logger_t,
           std::function<restinio::request_handling_status_t(restinio::request_handle_t)>> {
   static constexpr bool use_connection_count_limiter = true;
+  using http_methods_mapper_t = Methods;
 };
 using Server = restinio::http_server_t<Traits>;
 using Chunked = restinio::response_builder_t<restinio::chunked_output_t>;
@@ -44,6 +51,62 @@ std::string LowerCase(std::string_view text) {
     return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   });
   return out;
+}
+
+/// The intake of the server that this thread works for.
+thread_local const HttpIntake* intake = nullptr;
+
+ServerRequest HeadOf(const restinio::http_request_header_t& header, std::string method) {
+  ServerRequest request;
+  request.method = std::move(method);
+  request.query = DecodeQuery({header.query().data(), header.query().size()});
+  header.for_each_field([&](const auto& field) {
+    if (field.name().starts_with(':')) return;
+    request.headers.push_back(
+        {LowerCase({field.name().data(), field.name().size()}), std::string(field.value())});
+  });
+  return request;
+}
+
+using ParserContext = restinio::impl::http_parser_ctx_t;
+
+/// Called when the headers are there: 0 goes on with the body, 1 goes on without one.
+int OnHeaders(http_parser* parser) {
+  auto* const context = static_cast<ParserContext*>(parser->data);
+  context->m_leading_headers_completed = true;
+  parser->upgrade = 0;  // nothing here speaks another protocol
+  const bool chunked = (parser->flags & F_CHUNKED) != 0;
+  const bool sized = !chunked && parser->content_length != ULLONG_MAX;
+  const std::uint64_t length = sized ? parser->content_length : 0;
+  restinio::http_request_header_t& header = context->m_header;
+  const auto method = static_cast<enum http_method>(parser->method);
+  const HttpIntake::Verdict verdict = intake->Judge(HeadOf(header, http_method_str(method)),
+                                                    {header.path().data(), header.path().size()},
+                                                    sized ? std::optional(length) : std::nullopt);
+  if (verdict.refusal) {
+    const bool hang_up = chunked || length > kMaxSkippedBody;
+    header.add_field(kRefusal, HttpIntake::Encode(*verdict.refusal, hang_up));
+    return hang_up ? 1 : 0;
+  }
+  if (chunked) header.add_field(kLimit, std::to_string(verdict.max_body_bytes));
+  context->m_body.reserve(length);
+  return 0;
+}
+
+int OnBody(http_parser* parser, const char* bytes, std::size_t length) {
+  auto* const context = static_cast<ParserContext*>(parser->data);
+  restinio::http_request_header_t& header = context->m_header;
+  if (header.has_field(kRefusal)) return 0;
+  if (const auto limit = header.opt_value_of(kLimit); limit) {
+    const std::uint64_t most = std::stoull(std::string(*limit));
+    if (context->m_body.size() + length > most) {
+      context->m_body = {};
+      header.add_field(kRefusal, HttpIntake::Encode(HttpIntake::TooLarge(most), true));
+      return restinio::impl::restinio_message_complete_cb<Methods>(parser);
+    }
+  }
+  context->m_body.append(bytes, length);
+  return 0;
 }
 
 restinio::http_status_line_t StatusLine(int status) {
@@ -85,6 +148,38 @@ restinio::http_status_line_t StatusLine(int status) {
   return {restinio::http_status_code_t{static_cast<std::uint16_t>(status)}, reason};
 }
 
+}  // namespace
+}  // namespace cairn
+
+namespace restinio::impl {
+
+template <>
+http_parser_settings create_parser_settings<cairn::Methods>() noexcept {
+  http_parser_settings settings = create_parser_settings<default_http_methods_t>();
+  settings.on_headers_complete = [](http_parser* parser) {
+    try {
+      return cairn::OnHeaders(parser);
+    } catch (...) {
+      return -1;
+    }
+  };
+  settings.on_body = [](http_parser* parser, const char* bytes, std::size_t length) {
+    try {
+      return cairn::OnBody(parser, bytes, length);
+    } catch (...) {
+      return -1;
+    }
+  };
+  // RESTinio would keep a record of each chunk, however small.
+  settings.on_chunk_header = [](http_parser*) { return 0; };
+  return settings;
+}
+
+}  // namespace restinio::impl
+
+namespace cairn {
+namespace {
+
 /// What replies that outlive the server must not touch.
 struct Shared {
   Mutex mu;
@@ -121,68 +216,7 @@ class Call {
   bool allowed_ = false;
 };
 
-Result<int> ListenUnix(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return InvalidArgumentError(
-        fmt::format("http server: the socket's path \"{}\" has {} bytes; 1 to {} are possible",
-                    path, path.size(), sizeof address.sun_path - 1));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  auto* const raw = reinterpret_cast<sockaddr*>(&address);
-  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (probe < 0) return InternalError(fmt::format("http server: socket: {}", strerror(errno)));
-  const bool lives = connect(probe, raw, sizeof address) == 0;
-  const bool refused = !lives && errno == ECONNREFUSED;
-  close(probe);
-  if (lives) {
-    return UnavailableError(fmt::format("http server: somebody listens on \"{}\"", path));
-  }
-  if (refused) unlink(path.c_str());  // what a killed server left
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return InternalError(fmt::format("http server: socket: {}", strerror(errno)));
-  // Before it has a name nobody can connect, so the mode is right from the first moment on.
-  fchmod(fd, 0600);
-  if (bind(fd, raw, sizeof address) != 0 || chmod(path.c_str(), 0600) != 0) {
-    const int error = errno;
-    close(fd);
-    const std::string message = fmt::format("http server: bind \"{}\": {}", path, strerror(error));
-    return error == EADDRINUSE ? UnavailableError(message) : InvalidArgumentError(message);
-  }
-  return fd;
-}
-
 }  // namespace
-
-std::string_view ServerRequest::Header(std::string_view name) const {
-  for (const HttpHeader& header : headers) {
-    if (header.name == name) return header.value;
-  }
-  return {};
-}
-
-std::string_view ServerRequest::BearerToken() const {
-  std::string_view value = Header("authorization");
-  constexpr std::string_view kBearer = "Bearer ";
-  if (!value.starts_with(kBearer)) return {};
-  value.remove_prefix(kBearer.size());
-  return value;
-}
-
-std::string_view ServerRequest::Query(std::string_view name) const {
-  const auto found = query.find(name);
-  return found == query.end() ? std::string_view() : std::string_view(found->second);
-}
-
-ServerResponse ErrorResponse(int status, std::string_view code, std::string_view message) {
-  const nlohmann::json body = {
-      {"code", code}, {"message", message}, {"details", nlohmann::json::object()}};
-  return {.status = status,
-          .body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-          .content_type = "application/json",
-          .headers = {}};
-}
 
 Status HttpServerOptions::Validate() const {
   if (threads < 1 || threads > 64) {
@@ -212,7 +246,7 @@ class HttpReply::State {
   }
   ~State() { Send(ErrorResponse(500, "internal", "the request was not answered")); }
 
-  void Send(ServerResponse response) {
+  void Send(ServerResponse response, bool hang_up = false) {
     const Call call(shared_.get());
     const restinio::request_handle_t request = Take();
     if (request == nullptr || !call.allowed()) return;
@@ -226,7 +260,7 @@ class HttpReply::State {
       for (const HttpHeader& header : response.headers) {
         out.append_header(header.name, header.value);
       }
-      if (!request->header().should_keep_alive()) out.connection_close();
+      if (hang_up || !request->header().should_keep_alive()) out.connection_close();
       out.set_body(std::move(response.body));
       out.done([shared = shared_](const auto&) { Sent(shared.get()); });
     } catch (const std::exception& e) {
@@ -327,6 +361,10 @@ class HttpStream::State {
     MutexLock hold(&mu_);
     out_.reset();
   }
+  std::uint64_t backlog() {
+    MutexLock hold(&mu_);
+    return *backlog_;
+  }
 
  private:
   const std::shared_ptr<Shared> shared_;
@@ -340,7 +378,9 @@ class HttpStream::State {
 
 bool HttpStream::Write(std::string bytes) { return state_->Write(std::move(bytes)); }
 void HttpStream::End() { state_->End(); }
+void HttpStream::Abort() { state_->Drop(); }
 bool HttpStream::open() const { return state_->open(); }
+std::uint64_t HttpStream::backlog() const { return state_->backlog(); }
 
 void HttpReply::Send(ServerResponse response) const { state_->Send(std::move(response)); }
 
@@ -369,6 +409,7 @@ class HttpServer::Impl {
 
   const Options options_;
   const HttpRoutes routes_;
+  const HttpIntake intake_{&routes_, options_.max_body_bytes};
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   std::string socket_path_;
   asio::io_context io_;
@@ -384,7 +425,7 @@ Status HttpServer::Impl::Start() {
   std::uint16_t port = 0;
   if (options_.listen.starts_with(kUnixPrefix)) {
     const std::string path = options_.listen.substr(kUnixPrefix.size());
-    ASSIGN_OR_RETURN(unix_fd, ListenUnix(path));
+    ASSIGN_OR_RETURN(unix_fd, BindUnixSocket(path));
     socket_path_ = path;
   } else {
     const std::size_t colon = options_.listen.rfind(':');
@@ -451,6 +492,7 @@ Status HttpServer::Impl::Start() {
   running_ = true;
   for (int i = 0; i < options_.threads; ++i) {
     threads_.emplace_back([this] {
+      intake = &intake_;
       while (true) {
         try {
           io_.run();
@@ -517,31 +559,19 @@ restinio::request_handling_status_t HttpServer::Impl::Handle(
 }
 
 void HttpServer::Impl::Dispatch(const restinio::request_handle_t& handle) {
-  HttpReply reply(std::make_shared<HttpReply::State>(shared_, handle));
+  const auto state = std::make_shared<HttpReply::State>(shared_, handle);
   const auto& header = handle->header();
-  ServerRequest request;
-  request.method = header.method().c_str();
+  if (const auto refusal = header.opt_value_of(kRefusal); refusal) {
+    bool hang_up = false;
+    ServerResponse answer = HttpIntake::Decode({refusal->data(), refusal->size()}, &hang_up);
+    return state->Send(std::move(answer), hang_up);
+  }
   const std::string_view path(header.path().data(), header.path().size());
+  ServerRequest request = HeadOf(header, header.method().c_str());
   HttpRoutes::Match match = routes_.Find(request.method, path);
-  if (match.route == nullptr) {
-    return reply.Send(match.known_path
-                          ? ErrorResponse(405, "method_not_allowed",
-                                          fmt::format("{} is not possible here", request.method))
-                          : ErrorResponse(404, "not_found", "there is no such path"));
-  }
-  if (handle->body().size() > match.route->max_body_bytes) {
-    return reply.Send(
-        ErrorResponse(413, "too_large",
-                      fmt::format("the body has {} bytes; at most {} are taken here",
-                                  handle->body().size(), match.route->max_body_bytes)));
-  }
+  HttpReply reply(state);
   DecodePercent(path, false, &request.path);
   request.params = std::move(match.params);
-  request.query = DecodeQuery({header.query().data(), header.query().size()});
-  header.for_each_field([&](const auto& field) {
-    request.headers.push_back(
-        {LowerCase({field.name().data(), field.name().size()}), std::string(field.value())});
-  });
   request.body = handle->body();
   match.route->handler(request, std::move(reply));
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,7 +49,11 @@ class HttpStream {
   /// the client takes too little: more than 4 MiB wait for it. Then it is hung up on.
   bool Write(std::string bytes);
   void End();
+  /// Hangs up without an end, so that the client sees that something is missing.
+  void Abort();
   bool open() const;
+  /// Bytes that the client has not taken yet: whoever sends much waits for it to shrink.
+  std::uint64_t backlog() const;
 
  private:
   std::shared_ptr<State> state_;  // shared: whoever writes and the server outlive each other
@@ -74,6 +79,9 @@ class HttpReply {
 /// answered with 500.
 using HttpHandler = std::function<void(const ServerRequest& request, HttpReply reply)>;
 
+/// Nothing, or the answer to a request that goes no further.
+using HttpCheck = std::function<std::optional<ServerResponse>(const ServerRequest& request)>;
+
 struct HttpRoute {
   std::string method;
   /// "/trials/{trial}/runs/{run}": segments, or {names} that match one segment. A last segment
@@ -81,6 +89,10 @@ struct HttpRoute {
   std::string pattern;
   HttpHandler handler;
   std::uint64_t max_body_bytes = 1u << 20;  // a longer body is answered with 413
+  /// Asked when the headers are there and before the body is taken, so that strangers cannot fill
+  /// the memory: what it returns is the answer, and the body is not kept. As quick as a handler;
+  /// the request has no body yet. Null: everybody may.
+  HttpCheck authorize;
 };
 
 struct HttpServerOptions {
@@ -91,7 +103,8 @@ struct HttpServerOptions {
   int threads = 2;
   /// Connections at once; further ones wait in the kernel's queue.
   int max_connections = 1024;
-  /// A body beyond this, of whatever route, closes the connection: it is not even read.
+  /// No route takes more than this. Refused bodies are not kept; after a long one the connection
+  /// is closed, because the rest of it is not even read.
   std::uint64_t max_body_bytes = 64u << 20;
   /// A client that has sent no whole request for so long, or takes none of its answer, is hung up
   /// on.

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -201,6 +202,86 @@ TEST(HttpServer, BodiesOverTheRoutesLimitGet413AndOverTheServersLimitAreNotRead)
   EXPECT_TRUE(post(1000).ends_with("1000"));
   EXPECT_TRUE(post(1001).starts_with("HTTP/1.1 413"));
   EXPECT_EQ(post(200000).find("HTTP/1.1 200"), std::string::npos);
+}
+
+/// The largest amount of memory the process had so far, in bytes.
+std::uint64_t PeakMemory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+TEST(HttpServer, ChecksOnHeadersComeBeforeTheBodyIsTaken) {
+  std::atomic<int> handled = 0;
+  std::vector<HttpRoute> routes;
+  routes.push_back({.method = "POST",
+                    .pattern = "/upload/{name}",
+                    .handler =
+                        [&](const ServerRequest& request, HttpReply reply) {
+                          ++handled;
+                          reply.Send({.body = std::to_string(request.body.size())});
+                        },
+                    .max_body_bytes = 64u << 20,
+                    .authorize = [](const ServerRequest& request) -> std::optional<ServerResponse> {
+                      if (request.BearerToken() == "secret" && request.params.at("name") == "a" &&
+                          request.Query("q") == "1") {
+                        return std::nullopt;
+                      }
+                      auto refusal = ErrorResponse(401, "unauthenticated", "who are you?");
+                      refusal.headers.push_back({"WWW-Authenticate", "Bearer"});
+                      return refusal;
+                    }});
+  auto server = HttpServer::Start({}, routes).value();
+  const auto head = [](std::string_view token, std::string_view more) {
+    return "POST /upload/a?q=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + std::string(token) +
+           "\r\n" + std::string(more) + "\r\n";
+  };
+  // Of 60 MiB not a byte was sent, and the answer is there.
+  {
+    RawClient client(server->port());
+    client.Send(head("wrong", "Content-Length: 62914560\r\n"));
+    const std::string answer = client.ReadAll();
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 401 Unauthorized")) << answer;
+    EXPECT_NE(answer.find("WWW-Authenticate: Bearer"), std::string::npos) << answer;
+    EXPECT_NE(answer.find("who are you?"), std::string::npos) << answer;
+  }
+  // The same in chunks.
+  {
+    RawClient client(server->port());
+    client.Send(head("wrong", "Transfer-Encoding: chunked\r\n") + "4\r\nabcd\r\n");
+    EXPECT_TRUE(client.ReadUntil("}").starts_with("HTTP/1.1 401"));
+  }
+  // A short one is skipped and the connection kept.
+  RawClient client(server->port());
+  client.Send(head("wrong", "Content-Length: 4\r\n") + "abcd");
+  EXPECT_TRUE(client.ReadUntil("you?\"}").starts_with("HTTP/1.1 401"));
+  client.Send(head("secret", "Content-Length: 3\r\n") + "abc");
+  EXPECT_TRUE(client.ReadUntil("\r\n\r\n3").starts_with("HTTP/1.1 200"));
+  client.Send(head("secret", "Transfer-Encoding: chunked\r\n") + "2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n");
+  EXPECT_TRUE(client.ReadUntil("\r\n\r\n4").starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(handled, 2);
+}
+
+TEST(HttpServer, RefusedBodiesTakeNoMemory) {
+  std::vector<HttpRoute> routes = Routes();
+  auto server = HttpServer::Start({}, routes).value();
+  const std::uint64_t before = PeakMemory();
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server->port()));
+    clients.back()->Send("POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n");
+    clients.back()->Send(std::string(1u << 20, 'x'));
+  }
+  for (const auto& client : clients) {
+    EXPECT_TRUE(client->ReadUntil("}").starts_with("HTTP/1.1 413"));
+  }
+  // Chunks of a byte have no more memory than their bytes.
+  RawClient client(server->port());
+  std::string chunks = "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (int i = 0; i < 1001; ++i) chunks += "1\r\nx\r\n";
+  client.Send(chunks);
+  EXPECT_TRUE(client.ReadAll().starts_with("HTTP/1.1 413"));
+  EXPECT_LT(PeakMemory() - before, 32u << 20);
 }
 
 TEST(HttpServer, NonsenseIsHungUpOnAndOthersAreServed) {

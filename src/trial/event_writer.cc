@@ -14,6 +14,10 @@ constexpr std::size_t kMaxGroup = 4096;
 constexpr auto kFirstRetry = std::chrono::milliseconds(10);
 constexpr auto kLastRetry = std::chrono::milliseconds(500);
 
+Status Lost(const Status& why) {
+  return UnavailableError(fmt::format("the event log is another engine's now: {}", why.message()));
+}
+
 }  // namespace
 
 EventWriter::EventWriter(EventWriterOptions options) : options_(std::move(options)) {
@@ -45,7 +49,7 @@ void EventWriter::AfterDurable(std::uint64_t seq, Clock::Duration timeout, Done 
     if (stopping_) {
       now = CancelledError("the trial engine stops");
     } else if (trouble_.Is(Code::kAborted)) {
-      now = trouble_;
+      now = Lost(trouble_);
     } else if (seq > durable_) {
       const Clock::Duration until =
           timeout == Clock::Duration::zero() ? timeout : options_.clock->Now() + timeout;
@@ -95,6 +99,11 @@ std::uint64_t EventWriter::durable() const {
   return durable_;
 }
 
+bool EventWriter::lost() const {
+  MutexLock hold(&mu_);
+  return trouble_.Is(Code::kAborted);
+}
+
 Status EventWriter::trouble() const {
   MutexLock hold(&mu_);
   return trouble_;
@@ -125,6 +134,16 @@ void EventWriter::TellAll(const Status& status) {
   for (const Waiter& waiter : all) waiter.done(status);
 }
 
+void EventWriter::TellLost(const Status& why) {
+  for (;;) {
+    TellAll(Lost(why));
+    MutexLock hold(&mu_);
+    while (!stopping_ && !poked_) changed_.Wait(&mu_);
+    if (stopping_) return;
+    poked_ = false;
+  }
+}
+
 void EventWriter::Run(const std::stop_token& stop) {
   std::vector<Event> group;
   for (;;) {
@@ -151,8 +170,7 @@ void EventWriter::Run(const std::stop_token& stop) {
       }
       if (status.Is(Code::kAborted)) {
         LogError(fmt::format("trial engine: {}", status.ToString()));
-        TellAll(status);
-        return;
+        return TellLost(status);
       }
       if (first) {
         LogWarning(fmt::format("trial engine: the event log cannot be written, trying again: {}",

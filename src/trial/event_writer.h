@@ -26,7 +26,8 @@ struct EventWriterOptions {
 /// Writes events in the order in which they were given, as many at once as have gathered while the
 /// ones before were being synced (group commit). A log that fails is tried again for as long as it
 /// takes: whoever waits is told after a while that it is not known yet, and events are never given
-/// up or reordered. Only Aborted ends it: another engine owns the log.
+/// up or reordered. Only Aborted ends it: another engine owns the log. Whoever waits is then told
+/// Unavailable: what he asked about may well be true there.
 ///
 /// May be called from any thread; who gives events holds a lock of its own that orders them.
 class EventWriter {
@@ -53,6 +54,8 @@ class EventWriter {
   std::uint64_t durable() const;
   /// Why the log cannot be written now; OK when it can.
   Status trouble() const;
+  /// Another engine owns the log: nothing becomes durable here any more.
+  bool lost() const;
 
  private:
   struct Waiter {
@@ -64,6 +67,8 @@ class EventWriter {
   void Run(const std::stop_token& stop);
   void TellDurable(std::uint64_t durable);
   void TellAll(const Status& status);
+  /// Until the end: tells whoever comes that the log is gone.
+  void TellLost(const Status& why);
 
   const EventWriterOptions options_;
   mutable Mutex mu_;

@@ -72,6 +72,14 @@ class RealRepositories final : public RepositoryAccess {
     if (gone.empty() && !failed.ok()) return failed;
     return gone;
   }
+
+  Status Pin(const std::string& repository, const std::string& id, bool pinned) override {
+    RETURN_IF_ERROR(OpenExisting(repository).status());
+    ASSIGN_OR_RETURN(auto manager,
+                     CheckpointManager::Open({.directory = repository, .read_only = true}));
+    RETURN_IF_ERROR(pinned ? manager->Pin(id) : manager->Unpin(id));
+    return manager->Close();
+  }
 };
 
 }  // namespace

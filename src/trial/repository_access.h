@@ -35,6 +35,9 @@ class RepositoryAccess {
   /// are gone now; an error when none could be. Never called while a run lives.
   virtual Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t run,
                                                   const std::vector<std::string>& ids) = 0;
+  /// Pins the checkpoint or takes the pin away, also while a run lives: of a pin and a removal at
+  /// the same time one wins. NotFound, FailedPrecondition: it was removed.
+  virtual Status Pin(const std::string& repository, const std::string& id, bool pinned) = 0;
 
   /// Those of src/checkpoint, by path or URL.
   static std::unique_ptr<RepositoryAccess> Real();

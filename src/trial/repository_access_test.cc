@@ -63,5 +63,24 @@ TEST(RepositoryAccess, FindsWhatWasCommittedAndRemovesAsTheOwnerBetweenRuns) {
   EXPECT_EQ(repositories->List(repository).value().size(), 1u);
 }
 
+TEST(RepositoryAccess, PinsBesideALivingRunAndFindsThatOneIsGone) {
+  TempDirectory directory;
+  const std::string repository = directory / "e/1";
+  auto repositories = RepositoryAccess::Real();
+  EXPECT_TRUE(repositories->Pin(repository, "x", true).Is(Code::kNotFound));
+  auto manager = CheckpointManager::Open(
+                     {.directory = repository, .run = 1, .retention = {.keep_last = std::nullopt}})
+                     .value();
+  const std::string pinned = Save(manager.get(), 1, 1).id;
+  const std::string removed = Save(manager.get(), 2, 2).id;
+  ASSERT_TRUE(repositories->Pin(repository, pinned, true).ok());
+  EXPECT_TRUE(manager->Delete(pinned).Is(Code::kFailedPrecondition));
+  ASSERT_TRUE(manager->Delete(removed).ok());
+  EXPECT_FALSE(repositories->Pin(repository, removed, true).ok());
+  EXPECT_TRUE(repositories->List(repository).value().at(0).pinned);
+  ASSERT_TRUE(repositories->Pin(repository, pinned, false).ok());
+  EXPECT_TRUE(manager->Delete(pinned).ok());
+}
+
 }  // namespace
 }  // namespace cairn

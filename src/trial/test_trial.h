@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,10 @@ class FakeLauncher final : public Launcher {
     bool queued = false;
     {
       MutexLock hold(&mu_);
+      if (fail_stops > 0) {
+        --fail_stops;
+        return UnavailableError("not now");
+      }
       stops_[std::string(id)].push_back(grace);
       const auto found = launches_.find(id);
       queued = found != launches_.end() && found->second.state == LaunchState::kQueued;
@@ -106,6 +111,7 @@ class FakeLauncher final : public Launcher {
     return count;
   }
   bool ends_when_stopped = false;
+  int fail_stops = 0;  // so many are refused first
 
  private:
   Mutex mu_;
@@ -122,7 +128,11 @@ class FakeRepositories final : public RepositoryAccess {
     MutexLock hold(&mu_);
     ++lists_;
     changed_.NotifyAll();
+    while (held_.contains(repository)) changed_.Wait(&mu_);
     if (!failure_.ok()) return failure_;
+    if (const auto failed = failures_.find(repository); failed != failures_.end()) {
+      return failed->second;
+    }
     return found_[repository];
   }
   void WaitForLists(int count) {
@@ -139,6 +149,32 @@ class FakeRepositories final : public RepositoryAccess {
     changed_.NotifyAll();
     return ids;
   }
+  Status Pin(const std::string& repository, const std::string& id, bool pinned) override {
+    MutexLock hold(&mu_);
+    for (FoundCheckpoint& one : found_[repository]) {
+      if (one.id != id) continue;
+      one.pinned = pinned;
+      return Status::Ok();
+    }
+    return NotFoundError(id);
+  }
+  /// As a run does that was told to: a pinned one stays.
+  Status RemoveAsRun(const std::string& repository, const std::string& id) {
+    MutexLock hold(&mu_);
+    const std::size_t gone = std::erase_if(
+        found_[repository], [&](const auto& one) { return one.id == id && !one.pinned; });
+    return gone == 1 ? Status::Ok() : FailedPreconditionError(id);
+  }
+  /// Calls for that repository wait until Release.
+  void Hold(const std::string& repository) {
+    MutexLock hold(&mu_);
+    held_.insert(repository);
+  }
+  void Release() {
+    MutexLock hold(&mu_);
+    held_.clear();
+    changed_.NotifyAll();
+  }
   void Commit(const std::string& repository, FoundCheckpoint checkpoint) {
     MutexLock hold(&mu_);
     checkpoint.generation = ++generation_;
@@ -147,6 +183,11 @@ class FakeRepositories final : public RepositoryAccess {
   void Fail(Status status) {
     MutexLock hold(&mu_);
     failure_ = std::move(status);
+  }
+  void FailFor(const std::string& repository, const Status& status) {
+    MutexLock hold(&mu_);
+    failures_.erase(repository);
+    if (!status.ok()) failures_.emplace(repository, status);
   }
   std::vector<std::string> removed() {
     MutexLock hold(&mu_);
@@ -161,7 +202,9 @@ class FakeRepositories final : public RepositoryAccess {
   Mutex mu_;
   CondVar changed_;
   Status failure_ GUARDED_BY(mu_);
+  std::map<std::string, Status> failures_ GUARDED_BY(mu_);
   int lists_ GUARDED_BY(mu_) = 0;
+  std::set<std::string> held_ GUARDED_BY(mu_);
   std::uint64_t generation_ GUARDED_BY(mu_) = 0;
   std::map<std::string, std::vector<FoundCheckpoint>> found_ GUARDED_BY(mu_);
   std::vector<std::string> removed_ GUARDED_BY(mu_);

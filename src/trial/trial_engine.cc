@@ -30,6 +30,9 @@ Status TrialEngineOptions::Validate() const {
   if (log == nullptr || repositories == nullptr || clock == nullptr || ids == nullptr) {
     return InvalidArgumentError("trial engine: log, repositories, clock and ids must be given");
   }
+  if (storage_threads < 1 || storage_threads > 256) {
+    return InvalidArgumentError("trial engine: storage_threads must be from 1 to 256");
+  }
   return Status::Ok();
 }
 
@@ -50,7 +53,10 @@ Status TrialEngine::Replay() {
   }));
   MutexLock hold(&mu_);
   records_ = std::move(records);
-  for (const auto& [id, trial] : records_.trials()) versions_[id] = records_.last_seq();
+  for (const auto& [id, trial] : records_.trials()) {
+    versions_[id] = records_.last_seq();
+    Index(trial);
+  }
   writer_ = std::make_unique<EventWriter>(EventWriterOptions{.log = options_.log,
                                                              .clock = options_.clock,
                                                              .durable = records_.last_seq(),
@@ -68,6 +74,7 @@ TrialEngine::~TrialEngine() {
     task_changed_.NotifyAll();
     changed_.NotifyAll();
   }
+  storage_.Stop();
   worker_.request_stop();
   timer_.request_stop();
   if (worker_.joinable()) worker_.join();
@@ -88,8 +95,8 @@ Status TrialEngine::Start() {
     MutexLock hold(&mu_);
     if (started_) return FailedPreconditionError("trial engine: it was started already");
     started_ = true;
-    for (const auto& [id, trial] : records_.trials()) {
-      if (!trial.core.live) continue;
+    for (const std::string& id : live_) {
+      const TrialRecord& trial = *Find(id);
       living.emplace_back(id, trial.core.run);
       if (trial.core.state == TrialState::kPausing || trial.core.state == TrialState::kStopping) {
         asked.push_back(id);
@@ -97,10 +104,11 @@ Status TrialEngine::Start() {
       heard_[id] = options_.clock->Now();
     }
   }
+  storage_.Start(options_.storage_threads);
   worker_ = std::jthread([this](const std::stop_token& stop) { WorkerLoop(stop); });
   timer_ = std::jthread([this](const std::stop_token& stop) { TimerLoop(stop); });
   for (const auto& [id, run] : living) {
-    Post([this, id = id, run = run] { Reattach(id, run); });
+    PostStorage(id, [this, id = id, run = run] { Reattach(id, run); });
   }
   for (const std::string& id : asked) ArmDeadline(id);
   ArmRetention();
@@ -123,11 +131,13 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
   RETURN_IF_ERROR(records_.Apply(event));
   const std::string id = event.trial;
   writer_->Enqueue(std::move(event));
+  Index(*Find(id));
   switch (kind) {
     case EventKind::kReport:
     case EventKind::kProgress:
     case EventKind::kStatus:
     case EventKind::kCheckpointStarted:
+    case EventKind::kNote:
       break;
     case EventKind::kCheckpointCompleted:
     case EventKind::kCheckpointDeleted:
@@ -135,10 +145,11 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
     case EventKind::kRetentionChanged: {
       // Runs learn what their rules let go, also when another trial's checkpoint decides it.
       const TrialRecord* own = Find(id);
-      for (const auto& [other_id, other] : records_.trials()) {
+      for (const std::string& other_id : live_) {
+        const TrialRecord& other = *Find(other_id);
         const bool shares = other.config.experiment == own->config.experiment &&
                             other.config.retention.experiment_best.has_value();
-        if (!other.core.live || (other_id != id && !shares)) continue;
+        if (other_id != id && !shares) continue;
         if (RemovableOf(other) != removable_[other_id]) Changed(other_id);
       }
       break;
@@ -148,6 +159,18 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
       break;
   }
   return Status::Ok();
+}
+
+void TrialEngine::Index(const TrialRecord& trial) {
+  const auto put = [&](bool member, auto* set) {
+    if (member) {
+      set->insert(trial.id);
+    } else {
+      set->erase(trial.id);
+    }
+  };
+  put(trial.core.live, &live_);
+  put(trial.core.state == TrialState::kQueued && !trial.core.live, &queued_);
 }
 
 void TrialEngine::Changed(const std::string& id) {
@@ -246,6 +269,7 @@ Result<std::string> TrialEngine::ContinueAsNew(const std::string& trial, const s
 }
 
 Status TrialEngine::Ask(const std::string& trial, EventKind kind) {
+  bool arm = false;
   {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
@@ -253,9 +277,12 @@ Status TrialEngine::Ask(const std::string& trial, EventKind kind) {
     const Value deadline = kind == EventKind::kKillRequested
                                ? Value(0)
                                : Value(record->config.preemption_timeout.count());
+    const bool asked = record->core.live && (record->core.state == TrialState::kPausing ||
+                                             record->core.state == TrialState::kStopping);
     RETURN_IF_ERROR(Emit(trial, record->core.run, kind, Value::Object{{"deadline_ms", deadline}}));
+    arm = !asked || kind == EventKind::kKillRequested;  // asking again gives no more time
   }
-  ArmDeadline(trial);
+  if (arm) ArmDeadline(trial);
   PostAfterDurable([this, trial] { Enforce(trial); });
   return WaitDurable();
 }
@@ -282,6 +309,22 @@ Status TrialEngine::Activate(const std::string& trial, const std::string& from) 
 }
 
 Status TrialEngine::Pin(const std::string& trial, const std::string& checkpoint, bool pinned) {
+  std::string repository;
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    const CheckpointRecord* known = record == nullptr ? nullptr : record->Find(checkpoint);
+    if (known == nullptr) {
+      return NotFoundError(fmt::format("trial {} has no checkpoint {}", trial, checkpoint));
+    }
+    if (known->state != CheckpointState::kCompleted) {
+      return FailedPreconditionError(
+          fmt::format("checkpoint {} is {}", checkpoint, CheckpointStateName(known->state)));
+    }
+    repository = RepositoryOf(record->config, trial);
+  }
+  // A run may have been told to remove it. In the repository one of the two is first.
+  RETURN_IF_ERROR(options_.repositories->Pin(repository, checkpoint, pinned));
   {
     MutexLock hold(&mu_);
     RETURN_IF_ERROR(Emit(trial, 0, EventKind::kCheckpointPinned,
@@ -290,13 +333,18 @@ Status TrialEngine::Pin(const std::string& trial, const std::string& checkpoint,
   return WaitDurable();
 }
 
+Status TrialEngine::Note(const std::string& trial, Value body) {
+  MutexLock hold(&mu_);
+  return Emit(trial, 0, EventKind::kNote, std::move(body));
+}
+
 Status TrialEngine::SetRetention(const std::string& trial, const RetentionPolicy& policy) {
   {
     MutexLock hold(&mu_);
     RETURN_IF_ERROR(Emit(trial, 0, EventKind::kRetentionChanged,
                          Value::Object{{"retention", ToValue(policy)}}));
   }
-  PostAfterDurable([this, trial] { Retain(trial); });
+  PostAfterDurable([this, trial] { PostStorage(trial, [this, trial] { Retain(trial); }); });
   return WaitDurable();
 }
 
@@ -308,18 +356,46 @@ Result<std::vector<Removal>> TrialEngine::PreviewRetention(const std::string& tr
   return records_.Removals(trial, policy, options_.clock->WallNanos());
 }
 
+Result<std::vector<std::string>> TrialEngine::RemoveCheckpoints(const std::string& trial,
+                                                                const std::vector<std::string>& ids,
+                                                                const std::string& reason) {
+  using Gone = Result<std::vector<std::string>>;
+  // On the worker: no run of this trial is begun meanwhile.
+  const auto promise = std::make_shared<std::promise<Gone>>();
+  auto future = promise->get_future();
+  {
+    MutexLock hold(&mu_);
+    if (!started_ || stopping_) return UnavailableError("the trial engine does not run");
+    tasks_.push_back([this, trial, ids, reason, promise] {
+      promise->set_value(RemoveNow(trial, ids, reason));
+    });
+    task_changed_.NotifyAll();
+  }
+  while (future.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+    MutexLock hold(&mu_);
+    if (stopping_) return CancelledError("the trial engine stops");
+  }
+  ASSIGN_OR_RETURN(std::vector<std::string> gone, future.get());
+  RETURN_IF_ERROR(WaitDurable());
+  return gone;
+}
+
 TrialView TrialEngine::ViewOf(const TrialRecord& trial) {
-  TrialView view{.record = trial,
-                 .repository = RepositoryOf(trial.config, trial.id),
-                 .state = trial.core.state,
-                 .preemption = PreemptionOf(trial)};
-  if (trial.core.state == TrialState::kStarting && waits_for_slots_.contains(trial.id)) {
-    view.state = TrialState::kQueued;
-  }
-  if (const auto start = trial.NextStart(view.repository); start) {
-    view.resumes_from_step = start->steps;
-  }
+  TrialView view{.record = trial};
+  FillView(trial, &view);
   return view;
+}
+
+void TrialEngine::FillView(const TrialRecord& trial, TrialView* view) {
+  view->repository = RepositoryOf(trial.config, trial.id);
+  view->state = trial.core.state;
+  view->preemption = PreemptionOf(trial);
+  if (trial.core.state == TrialState::kStarting && waits_for_slots_.contains(trial.id)) {
+    view->state = TrialState::kQueued;
+  }
+  if (const auto start = trial.NextStart(view->repository); start) {
+    view->resumes_from_step = start->steps;
+  }
 }
 
 Result<TrialView> TrialEngine::Get(const std::string& trial) {
@@ -328,6 +404,29 @@ Result<TrialView> TrialEngine::Get(const std::string& trial) {
   const TrialRecord* record = Find(trial);
   if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
   return ViewOf(*record);
+}
+
+Result<TrialEngine::Standing> TrialEngine::StandingOf(const std::string& trial) {
+  MutexLock hold(&mu_);
+  const TrialRecord* record = Find(trial);
+  if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+  Standing standing{.core = record->core, .message = record->message};
+  if (const CheckpointRecord* newest = record->Newest()) {
+    standing.newest = StartPoint{.id = newest->id,
+                                 .steps = newest->steps,
+                                 .metadata = newest->metadata,
+                                 .repository = RepositoryOf(record->config, trial)};
+  }
+  return standing;
+}
+
+Result<TrialView> TrialEngine::Summary(const std::string& trial) {
+  MutexLock hold(&mu_);
+  const TrialRecord* record = Find(trial);
+  if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+  TrialView view{.record = record->WithoutReports()};
+  FillView(*record, &view);
+  return view;
 }
 
 std::vector<TrialView> TrialEngine::List() {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "trial/event_log.h"
 #include "trial/event_writer.h"
 #include "trial/repository_access.h"
+#include "trial/storage_tasks.h"
 #include "trial/trial_record.h"
 
 namespace cairn {
@@ -41,6 +43,8 @@ struct TrialEngineOptions {
   std::size_t max_live_runs = 0;
   /// How long a request waits for the event log before it is told to come again.
   std::chrono::milliseconds answer_timeout = std::chrono::seconds(60);
+  /// Threads that wait for repositories. One storage takes at most half of them.
+  std::size_t storage_threads = 8;
   /// How often detached runs say that they live. Six missed ones: lost.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(10);
   /// How often rules are applied that depend on time or on other trials (max_age, experiment_best).
@@ -120,14 +124,37 @@ class TrialEngine {
   Result<std::string> ContinueAsNew(const std::string& trial, const std::string& from,
                                     const Value& overrides, std::string id = "");
   Result<TrialView> Get(const std::string& trial);
+  /// As Get without the reports, of which there can be many, and without waiting: what it shows may
+  /// not be durable yet.
+  Result<TrialView> Summary(const std::string& trial);
   std::vector<TrialView> List();
+  /// The part of Get that is quickly had: where the trial stands, how its last run ended, and its
+  /// newest checkpoint. Does not wait for the log.
+  struct Standing {
+    TrialCore core;
+    std::string message;
+    std::optional<StartPoint> newest;
+  };
+  Result<Standing> StandingOf(const std::string& trial);
+  /// Also in the repository, so that a run which was told to remove it before finds the pin.
+  /// FailedPrecondition, NotFound: it is gone, or another was quicker to remove it.
   Status Pin(const std::string& trial, const std::string& checkpoint, bool pinned);
   Status SetRetention(const std::string& trial, const RetentionPolicy& policy);
   /// What such rules would remove now; nothing is done.
   Result<std::vector<Removal>> PreviewRetention(const std::string& trial,
                                                 const RetentionPolicy& policy);
+  /// Takes checkpoints out of the repository, whatever the rules say, and returns those that are
+  /// gone. FailedPrecondition while a run lives: the repository is the run's.
+  Result<std::vector<std::string>> RemoveCheckpoints(const std::string& trial,
+                                                     const std::vector<std::string>& ids,
+                                                     const std::string& reason);
   /// Waits until the trial is PAUSED or ended. DeadlineExceeded.
   Result<TrialView> WaitForRest(const std::string& trial, std::chrono::nanoseconds timeout);
+
+  /// Writes down something of the embedder's own, which the engine does not look at: it stands in
+  /// the log between the events before and after it. Does not wait; it is durable before anything
+  /// that follows from a later event.
+  Status Note(const std::string& trial, Value body);
 
   // --- runs ---
   struct RunKey {
@@ -137,6 +164,8 @@ class TrialEngine {
   /// OK when the token is that of the run. NotFound: no such trial. Aborted: a token of an older
   /// run cannot be told from a wrong one, so the number decides first.
   Status Authenticate(const RunKey& key, std::string_view token);
+  /// OK when the token admits new processes.
+  Status AuthenticateJoin(std::string_view token) const;
   void Describe(const RunKey& key, Done<Value> done);
   void Ready(const RunKey& key, const Value& body, Done<Value> done);
   void Report(const RunKey& key, const Value& body, Done<Value> done);
@@ -182,8 +211,12 @@ class TrialEngine {
   PreemptionInfo PreemptionOf(const TrialRecord& trial) REQUIRES(mu_);
   Value Describe(const TrialRecord& trial) REQUIRES(mu_);
   TrialView ViewOf(const TrialRecord& trial) REQUIRES(mu_);
+  void FillView(const TrialRecord& trial, TrialView* view) REQUIRES(mu_);  // all but `record`
   /// Calls done(value) when all that was emitted so far is durable.
   void Answer(Value value, Done<Value> done) EXCLUDES(mu_);
+  /// Calls done(status). That a run is over it is told when that is durable, and never by an engine
+  /// that has lost its log: it does not know.
+  void Refuse(const Status& status, const Done<Value>& done) EXCLUDES(mu_);
   Status WaitDurable() EXCLUDES(mu_);
   /// Emits on behalf of a living run and answers.
   void EmitForRun(const RunKey& key, EventKind kind, Value body, Done<Value> done) EXCLUDES(mu_);
@@ -192,18 +225,30 @@ class TrialEngine {
   /// Members of a checkpoint to remove, for answers.
   std::vector<std::string> RemovableOf(const TrialRecord& trial) REQUIRES(mu_);
 
-  // Tasks, on the worker's thread.
+  /// Brings live_ and queued_ up to date.
+  void Index(const TrialRecord& trial) REQUIRES(mu_);
+
+  // Tasks, on the worker's thread, and those that wait for storage on threads of their own.
   void Post(std::function<void()> task) EXCLUDES(mu_);
+  void PostStorage(const std::string& trial, std::function<void()> task) EXCLUDES(mu_);
   void PostAfterDurable(std::function<void()> task) EXCLUDES(mu_);
   void StartQueued() EXCLUDES(mu_);
+  /// Those that may begin now; they are in preparing_ from now on.
+  std::vector<std::string> TakeQueued() REQUIRES(mu_);
   void PrepareRun(const std::string& trial) EXCLUDES(mu_);
+  /// False when it does not begin now.
+  bool BeginRun(const std::string& trial) EXCLUDES(mu_);
   void Submit(const std::string& trial, std::uint64_t run, const std::string& token) EXCLUDES(mu_);
   void Ended(const std::string& trial, std::uint64_t run, const Value& how) EXCLUDES(mu_);
   void Enforce(const std::string& trial) EXCLUDES(mu_);
   void Reattach(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
   void Retain(const std::string& trial) EXCLUDES(mu_);
+  Result<std::vector<std::string>> RemoveNow(const std::string& trial,
+                                             const std::vector<std::string>& ids,
+                                             const std::string& reason) EXCLUDES(mu_);
   /// Retain for all whose rules look at the clock or at other trials.
   void RetainAll() EXCLUDES(mu_);
+  void PostRetainAll() EXCLUDES(mu_);
   void ArmRetention() EXCLUDES(mu_);
   Status RegisterFound(const std::string& trial) EXCLUDES(mu_);
   void WorkerLoop(const std::stop_token& stop);
@@ -224,7 +269,12 @@ class TrialEngine {
   bool draining_ GUARDED_BY(mu_) = false;
   std::string url_ GUARDED_BY(mu_);
   TrialRecords records_ GUARDED_BY(mu_);
+  // By record: trials with a living run, trials in QUEUED.
+  std::set<std::string, std::less<>> live_ GUARDED_BY(mu_);
+  std::set<std::string, std::less<>> queued_ GUARDED_BY(mu_);
   std::set<std::string> preparing_ GUARDED_BY(mu_);
+  std::set<std::string> waits_for_storage_ GUARDED_BY(mu_);
+  bool retaining_ GUARDED_BY(mu_) = false;  // RetainAll is asked for already
   std::set<std::string> waits_for_slots_ GUARDED_BY(mu_);
   std::map<std::string, std::uint64_t, std::less<>> versions_ GUARDED_BY(mu_);
   std::map<std::string, Clock::Duration, std::less<>> deadlines_ GUARDED_BY(mu_);
@@ -239,6 +289,7 @@ class TrialEngine {
   CondVar task_changed_;
 
   std::unique_ptr<EventWriter> writer_;
+  StorageTasks storage_;
   std::jthread worker_;
   std::jthread timer_;
 };

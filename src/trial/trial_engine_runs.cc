@@ -69,6 +69,7 @@ Result<const TrialRecord*> TrialEngine::FindLiving(const RunKey& key) {
 
 Status TrialEngine::Authenticate(const RunKey& key, std::string_view token) {
   MutexLock hold(&mu_);
+  if (writer_->lost()) return UnavailableError("another engine has taken over; ask it");
   const TrialRecord* trial = Find(key.trial);
   if (trial == nullptr) return NotFoundError(fmt::format("no trial {}", key.trial));
   // Only the newest run's hash is kept. An older run is told that it was replaced: it has nothing
@@ -95,6 +96,18 @@ void TrialEngine::Answer(Value value, Done<Value> done) {
                         });
 }
 
+void TrialEngine::Refuse(const Status& status, const Done<Value>& done) {
+  if (!status.Is(Code::kAborted)) return done(AsArgument(status));
+  std::uint64_t seq = 0;
+  {
+    MutexLock hold(&mu_);
+    seq = records_.last_seq();
+  }
+  writer_->AfterDurable(seq, options_.answer_timeout, [status, done](const Status& durable) {
+    done(durable.ok() ? status : durable);
+  });
+}
+
 void TrialEngine::EmitForRun(const RunKey& key, EventKind kind, Value body, Done<Value> done) {
   Status status;
   {
@@ -102,7 +115,7 @@ void TrialEngine::EmitForRun(const RunKey& key, EventKind kind, Value body, Done
     status = FindLiving(key).status();
     if (status.ok()) status = Emit(key.trial, key.run, kind, std::move(body));
   }
-  if (!status.ok()) return done(AsArgument(status));
+  if (!status.ok()) return Refuse(status, done);
   Answer(Value::Object{}, std::move(done));
 }
 
@@ -163,7 +176,7 @@ void TrialEngine::Describe(const RunKey& key, Done<Value> done) {
     const auto trial = FindLiving(key);
     answer = trial.ok() ? Result<Value>(Describe(**trial)) : Result<Value>(trial.status());
   }
-  if (!answer.ok()) return done(std::move(answer));
+  if (!answer.ok()) return Refuse(answer.status(), done);
   Answer(*std::move(answer), std::move(done));
 }
 
@@ -195,7 +208,7 @@ void TrialEngine::Report(const RunKey& key, const Value& body, Done<Value> done)
       }
     }
   }
-  if (!status.ok()) return done(AsArgument(status));
+  if (!status.ok()) return Refuse(status, done);
   Answer(Value::Object{{"sequence", sequence}, {"duplicate", duplicate}}, std::move(done));
 }
 
@@ -237,7 +250,7 @@ void TrialEngine::StartCheckpoint(const RunKey& key, const Value& body, Done<Val
       status = Emit(key.trial, key.run, EventKind::kCheckpointStarted, body);
     }
   }
-  if (!status.ok()) return done(AsArgument(status));
+  if (!status.ok()) return Refuse(status, done);
   Answer(Value::Object{{"registration", *registration}, {"state", "ACTIVE"}}, std::move(done));
 }
 
@@ -271,7 +284,7 @@ void TrialEngine::CompleteCheckpoint(const RunKey& key, const std::string& regis
       }
     }
   }
-  if (!status.ok()) return done(AsArgument(status));
+  if (!status.ok()) return Refuse(status, done);
   Answer(std::move(answer), std::move(done));
 }
 
@@ -301,7 +314,7 @@ void TrialEngine::CheckpointDeleted(const RunKey& key, const std::string& id, Do
                     Value::Object{{"id", known->id}, {"reason", "removed by its run"}});
     }
   }
-  if (!status.ok()) return done(AsArgument(status));
+  if (!status.ok()) return Refuse(status, done);
   Answer(Value::Object{{"state", "DELETED"}}, std::move(done));
 }
 
@@ -316,7 +329,7 @@ void TrialEngine::ListCheckpoints(const RunKey& key, Done<Value> done) {
       for (const CheckpointRecord& record : (*trial)->checkpoints) list.push_back(ToValue(record));
     }
   }
-  if (!status.ok()) return done(status);
+  if (!status.ok()) return Refuse(status, done);
   Answer(Value::Object{{"checkpoints", std::move(list)}}, std::move(done));
 }
 
@@ -334,7 +347,7 @@ void TrialEngine::GetCheckpoint(const RunKey& key, const std::string& id, Done<V
       answer = ToValue(*record);
     }
   }
-  if (!answer.ok()) return done(std::move(answer));
+  if (!answer.ok()) return Refuse(answer.status(), done);
   Answer(*std::move(answer), std::move(done));
 }
 
@@ -359,7 +372,8 @@ void TrialEngine::WaitPreemption(const RunKey& key, std::uint64_t seen,
     }
   }
   if (poll == 0) {
-    return answer.ok() ? Answer(*std::move(answer), std::move(done)) : done(std::move(answer));
+    return answer.ok() ? Answer(*std::move(answer), std::move(done))
+                       : Refuse(answer.status(), done);
   }
   At(options_.clock->Now() + timeout, [this, poll] {
     std::optional<Poll> over;
@@ -390,6 +404,7 @@ void TrialEngine::Heartbeat(const RunKey& key, Done<Value> done) {
     answer =
         trial.ok() ? Result<Value>(ToValue(PreemptionOf(**trial))) : Result<Value>(trial.status());
   }
+  if (!answer.ok()) return Refuse(answer.status(), done);
   done(std::move(answer));
 }
 
@@ -403,7 +418,7 @@ void TrialEngine::Logs(const RunKey& key, const Value& body, Done<Value> done) {
     MutexLock hold(&mu_);
     status = FindLiving(key).status();
   }
-  if (!status.ok()) return done(status);
+  if (!status.ok()) return Refuse(status, done);
   if (options_.on_log) options_.on_log(key.trial, key.run, *lines->if_list());
   done(Value(Value::Object{}));
 }
@@ -415,6 +430,7 @@ void TrialEngine::Exit(const RunKey& key, const Value& body, Done<Value> done) {
   Status status = members.Int("code", &code);
   if (status.ok()) status = members.OptionalText("message", &message);
   if (!status.ok()) return done(AsArgument(status));
+  Value again;
   {
     MutexLock hold(&mu_);
     const auto trial = FindLiving(key);
@@ -422,10 +438,17 @@ void TrialEngine::Exit(const RunKey& key, const Value& body, Done<Value> done) {
     if (status.ok() && !(*trial)->config.detached) {
       status = FailedPreconditionError("the launcher sees how this run ends");
     }
+    // It said so before, and the answer was lost. One that was given up as lost is told that.
+    const TrialRecord* record = Find(key.trial);
+    if (record != nullptr && record->config.detached && record->core.run == key.run &&
+        !record->core.live && record->said_exit) {
+      again = Value::Object{{"state", TrialStateName(record->core.state)}};
+    }
   }
-  if (!status.ok()) return done(status);
-  Post([this, key, code, message, done = std::move(done)] {
-    Ended(key.trial, key.run, Value::Object{{"code", code}, {"message", message}});
+  if (again.is_object()) return Answer(std::move(again), std::move(done));
+  if (!status.ok()) return Refuse(status, done);
+  PostStorage(key.trial, [this, key, code, message, done = std::move(done)] {
+    Ended(key.trial, key.run, Value::Object{{"code", code}, {"message", message}, {"said", true}});
     std::string state;
     {
       MutexLock hold(&mu_);
@@ -435,10 +458,15 @@ void TrialEngine::Exit(const RunKey& key, const Value& body, Done<Value> done) {
   });
 }
 
-void TrialEngine::Join(std::string_view token, const Value& body, Done<Value> done) {
+Status TrialEngine::AuthenticateJoin(std::string_view token) const {
   if (options_.join_token.empty() || !TokenMatches(token, HashToken(options_.join_token))) {
-    return done(PermissionDeniedError("the token does not admit new processes"));
+    return PermissionDeniedError("the token does not admit new processes");
   }
+  return Status::Ok();
+}
+
+void TrialEngine::Join(std::string_view token, const Value& body, Done<Value> done) {
+  if (const Status admitted = AuthenticateJoin(token); !admitted.ok()) return done(admitted);
   TrialConfig config;
   config.detached = true;
   config.storage = options_.join_storage;
@@ -467,8 +495,8 @@ void TrialEngine::Join(std::string_view token, const Value& body, Done<Value> do
     }
   }
   if (!status.ok()) return done(AsArgument(status));
-  // On the worker: the repository is read first, as before every run.
-  Post([this, trial, done = std::move(done)] {
+  // The repository is read first, as before every run.
+  PostStorage(trial, [this, trial, done = std::move(done)] {
     RegisterFound(trial).IgnoreError("it is read again at the run's end");
     const Result<std::string> fresh = NewToken();
     if (!fresh.ok()) return done(fresh.status());
@@ -485,6 +513,7 @@ void TrialEngine::Join(std::string_view token, const Value& body, Done<Value> do
                                    {"resume_mode", from ? "resume" : "fresh"},
                                    {"from", ToValue(from)}});
       if (started.ok()) {
+        deadlines_.erase(trial);
         heard_[trial] = options_.clock->Now();
         answer = Describe(*Find(trial));
         (*answer.if_object())["token"] = *fresh;

@@ -56,6 +56,16 @@ void TrialEngine::Post(std::function<void()> task) {
   task_changed_.NotifyAll();
 }
 
+void TrialEngine::PostStorage(const std::string& trial, std::function<void()> task) {
+  std::string storage;
+  {
+    MutexLock hold(&mu_);
+    if (const TrialRecord* record = Find(trial); record != nullptr)
+      storage = record->config.storage;
+  }
+  storage_.Post(trial, std::move(storage), std::move(task));
+}
+
 void TrialEngine::PostAfterDurable(std::function<void()> task) {
   std::uint64_t seq = 0;
   {
@@ -108,15 +118,24 @@ void TrialEngine::TimerLoop(const std::stop_token& stop) {
 }
 
 void TrialEngine::StartQueued() {
-  MutexLock hold(&mu_);
-  if (!started_ || stopping_ || draining_ || options_.launcher == nullptr) return;
+  std::vector<std::string> starting;
+  {
+    MutexLock hold(&mu_);
+    starting = TakeQueued();
+  }
+  for (const std::string& id : starting) {
+    PostStorage(id, [this, id] { PrepareRun(id); });
+  }
+}
+
+std::vector<std::string> TrialEngine::TakeQueued() {
+  std::vector<std::string> starting;
+  if (!started_ || stopping_ || draining_ || options_.launcher == nullptr) return starting;
   std::vector<const TrialRecord*> queued;
-  std::size_t live = preparing_.size();
-  for (const auto& [id, trial] : records_.trials()) {
-    if (trial.core.live) ++live;
-    if (trial.core.state == TrialState::kQueued && !trial.core.live && !preparing_.contains(id)) {
-      queued.push_back(&trial);
-    }
+  std::size_t live = live_.size() + preparing_.size();
+  if (options_.max_live_runs > 0 && live >= options_.max_live_runs) return starting;
+  for (const std::string& id : queued_) {
+    if (!preparing_.contains(id) && !waits_for_storage_.contains(id)) queued.push_back(Find(id));
   }
   std::ranges::stable_sort(queued, [](const TrialRecord* a, const TrialRecord* b) {
     if (a->config.priority != b->config.priority) return a->config.priority > b->config.priority;
@@ -126,9 +145,9 @@ void TrialEngine::StartQueued() {
     if (options_.max_live_runs > 0 && live >= options_.max_live_runs) break;
     ++live;
     preparing_.insert(trial->id);
-    tasks_.push_back([this, id = trial->id] { PrepareRun(id); });
-    task_changed_.NotifyAll();
+    starting.push_back(trial->id);
   }
+  return starting;
 }
 
 Status TrialEngine::RegisterFound(const std::string& trial) {
@@ -214,10 +233,38 @@ void TrialEngine::Retain(const std::string& trial) {
   }
 }
 
+Result<std::vector<std::string>> TrialEngine::RemoveNow(const std::string& trial,
+                                                        const std::vector<std::string>& ids,
+                                                        const std::string& reason) {
+  std::string repository;
+  std::uint64_t run = 0;
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+    if (record->core.live) {
+      return FailedPreconditionError(fmt::format(
+          "trial {} is {}: only its run may remove from its repository; pause it first", trial,
+          TrialStateName(record->core.state)));
+    }
+    repository = RepositoryOf(record->config, trial);
+    run = record->core.run;
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> gone,
+                   options_.repositories->Remove(repository, run, ids));
+  MutexLock hold(&mu_);
+  for (const std::string& id : gone) {
+    Emit(trial, run, EventKind::kCheckpointDeleted, Value::Object{{"id", id}, {"reason", reason}})
+        .IgnoreError("the record may say so already");
+  }
+  return gone;
+}
+
 void TrialEngine::RetainAll() {
   std::vector<std::string> idle;
   {
     MutexLock hold(&mu_);
+    retaining_ = false;
     for (const auto& [id, trial] : records_.trials()) {
       const RetentionPolicy& policy = trial.config.retention;
       if (!policy.max_age && !policy.experiment_best) continue;
@@ -228,30 +275,56 @@ void TrialEngine::RetainAll() {
       }
     }
   }
-  for (const std::string& id : idle) Retain(id);
+  for (const std::string& id : idle) {
+    PostStorage(id, [this, id] { Retain(id); });
+  }
+}
+
+void TrialEngine::PostRetainAll() {
+  {
+    MutexLock hold(&mu_);
+    if (std::exchange(retaining_, true)) return;
+  }
+  Post([this] { RetainAll(); });
 }
 
 void TrialEngine::ArmRetention() {
   At(options_.clock->Now() + options_.retention_interval, [this] {
-    Post([this] { RetainAll(); });
+    PostRetainAll();
     ArmRetention();
   });
 }
 
 void TrialEngine::PrepareRun(const std::string& trial) {
+  const bool begun = BeginRun(trial);
   {
     MutexLock hold(&mu_);
-    if (draining_ || Find(trial)->core.state != TrialState::kQueued) {
-      preparing_.erase(trial);
-      return;
-    }
+    preparing_.erase(trial);
+  }
+  // Its place is free for another.
+  if (!begun) StartQueued();
+}
+
+bool TrialEngine::BeginRun(const std::string& trial) {
+  {
+    MutexLock hold(&mu_);
+    if (draining_ || Find(trial)->core.state != TrialState::kQueued) return false;
   }
   // What to start from is decided by what is in the repository, not by what was reported.
   if (const Status read = RegisterFound(trial); !read.ok()) {
     LogWarning(fmt::format("trial {} waits for its storage: {}", trial, read.ToString()));
-    At(options_.clock->Now() + kStorageRetry,
-       [this, trial] { Post([this, trial] { PrepareRun(trial); }); });
-    return;
+    {
+      MutexLock hold(&mu_);
+      waits_for_storage_.insert(trial);
+    }
+    At(options_.clock->Now() + kStorageRetry, [this, trial] {
+      {
+        MutexLock hold(&mu_);
+        waits_for_storage_.erase(trial);
+      }
+      StartQueued();
+    });
+    return false;
   }
   Retain(trial);
   const Result<std::string> token = NewToken();
@@ -259,9 +332,8 @@ void TrialEngine::PrepareRun(const std::string& trial) {
   Status started = token.status();
   {
     MutexLock hold(&mu_);
-    preparing_.erase(trial);
     const TrialRecord* record = Find(trial);
-    if (record->core.state != TrialState::kQueued) return;
+    if (record->core.state != TrialState::kQueued) return false;
     const std::string repository = RepositoryOf(record->config, trial);
     const auto from = record->NextStart(repository);
     const bool own = from && from->repository == repository;
@@ -274,9 +346,14 @@ void TrialEngine::PrepareRun(const std::string& trial) {
                                                          : "continue"},
                                    {"from", ToValue(from)}});
     }
+    if (started.ok()) deadlines_.erase(trial);
   }
-  if (!started.ok()) return LogError(fmt::format("trial {}: {}", trial, started.ToString()));
+  if (!started.ok()) {
+    LogError(fmt::format("trial {}: {}", trial, started.ToString()));
+    return false;
+  }
   PostAfterDurable([this, trial, run, token = *token] { Submit(trial, run, token); });
+  return true;
 }
 
 void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std::string& token) {
@@ -315,7 +392,9 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
   }
   // AlreadyExists: an earlier try got through.
   if (!submitted.ok() && !submitted.Is(Code::kAlreadyExists)) {
-    Ended(trial, run, Value::Object{{"code", 127}, {"message", std::string(submitted.message())}});
+    PostStorage(trial, [this, trial, run, message = std::string(submitted.message())] {
+      Ended(trial, run, Value::Object{{"code", 127}, {"message", message}});
+    });
     return;
   }
   const auto info = options_.launcher->Get(spec.id);
@@ -340,7 +419,7 @@ void TrialEngine::OnLaunch(const LaunchInfo& info) {
     if (record == nullptr || record->core.run != run || !record->core.live) return;
   }
   if (info.state != LaunchState::kEnded || !info.exit) return;
-  Post([this, trial, run, how = HowItEnded(*info.exit)] { Ended(trial, run, how); });
+  PostStorage(trial, [this, trial, run, how = HowItEnded(*info.exit)] { Ended(trial, run, how); });
 }
 
 void TrialEngine::Ended(const std::string& trial, std::uint64_t run, const Value& how) {
@@ -362,9 +441,9 @@ void TrialEngine::Ended(const std::string& trial, std::uint64_t run, const Value
     if (!ended.ok()) LogError(fmt::format("trial {}: {}", trial, ended.ToString()));
   }
   PostAfterDurable([this, trial] {
-    Retain(trial);
-    RetainAll();
     StartQueued();
+    PostStorage(trial, [this, trial] { Retain(trial); });
+    PostRetainAll();
   });
 }
 
@@ -386,7 +465,7 @@ void TrialEngine::Reattach(const std::string& trial, std::uint64_t run) {
   }
   if (!info.ok()) {
     At(options_.clock->Now() + kStorageRetry,
-       [this, trial, run] { Post([this, trial, run] { Reattach(trial, run); }); });
+       [this, trial, run] { PostStorage(trial, [this, trial, run] { Reattach(trial, run); }); });
     return;
   }
   if (info->state == LaunchState::kEnded && info->exit) {
@@ -412,7 +491,10 @@ void TrialEngine::Enforce(const std::string& trial) {
   const bool asked = core.state == TrialState::kPausing || core.state == TrialState::kStopping;
   if (!asked) return;
   // Nobody here can end a process that was started elsewhere; from now on it is not heard.
-  if (detached && core.signalled) return Ended(trial, core.run, Value::Object{{"lost", true}});
+  if (detached && core.signalled) {
+    return PostStorage(
+        trial, [this, trial, run = core.run] { Ended(trial, run, Value::Object{{"lost", true}}); });
+  }
   if (detached || options_.launcher == nullptr) return;
   Status done;
   if (core.killed) {
@@ -478,7 +560,7 @@ void TrialEngine::ArmHeartbeat(const std::string& trial, std::uint64_t run) {
       lost = heard_[trial] + patience <= options_.clock->Now();
     }
     if (!lost) return ArmHeartbeat(trial, run);
-    Post([this, trial, run] {
+    PostStorage(trial, [this, trial, run] {
       Ended(trial, run, Value::Object{{"lost", true}, {"message", "no heartbeat"}});
     });
   });

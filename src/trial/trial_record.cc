@@ -131,6 +131,29 @@ const CheckpointRecord* TrialRecord::Newest() const {
   return newest;
 }
 
+TrialRecord TrialRecord::WithoutReports() const {
+  // Member by member: a copy of the whole would copy what shall be left out.
+  return {.id = id,
+          .config = config,
+          .core = core,
+          .created = created,
+          .parent_trial = parent_trial,
+          .parent = parent,
+          .reports = {},
+          .progress = progress,
+          .status = status,
+          .checkpoints = checkpoints,
+          .chosen = chosen,
+          .chosen_after_run = chosen_after_run,
+          .token_hash = token_hash,
+          .start = start,
+          .resume_mode = resume_mode,
+          .next_sequence = next_sequence,
+          .asked_time = asked_time,
+          .deadline_ms = deadline_ms,
+          .message = message};
+}
+
 std::optional<StartPoint> TrialRecord::NextStart(const std::string& repository) const {
   const CheckpointRecord* own = Find(chosen);
   if (own == nullptr || own->state != CheckpointState::kCompleted) own = Newest();
@@ -194,7 +217,7 @@ Status TrialRecords::Apply(const Event& event) {
   if (!event.body.is_object()) return InvalidArgumentError("event: the body is no object");
   if (event.kind == EventKind::kTrialCreated) {
     RETURN_IF_ERROR(Create(event));
-  } else {
+  } else if (event.kind != EventKind::kNote) {  // those belong to whoever embeds the engine
     const auto found = trials_.find(event.trial);
     if (found == trials_.end()) return NotFoundError(fmt::format("no trial {}", event.trial));
     RETURN_IF_ERROR(ApplyTo(&found->second, event));
@@ -231,10 +254,14 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
     case EventKind::kKillRequested: {
       std::int64_t deadline = 0;
       RETURN_IF_ERROR(members.OptionalInt("deadline_ms", &deadline));
+      const bool asked = trial->core.live && (trial->core.state == TrialState::kPausing ||
+                                              trial->core.state == TrialState::kStopping);
       RETURN_IF_ERROR(StepInput(trial, event.kind == EventKind::kPauseRequested ? TrialInput::kPause
                                        : event.kind == EventKind::kCancelRequested
                                            ? TrialInput::kCancel
                                            : TrialInput::kKill));
+      // Asked again a run has no more time than it had; a kill does not wait for it.
+      if (asked && event.kind != EventKind::kKillRequested) return Status::Ok();
       trial->asked_time = event.time;
       trial->deadline_ms = deadline;
       return Status::Ok();
@@ -253,6 +280,7 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       trial->next_sequence = 1;
       trial->deadline_ms = 0;
       trial->message.clear();
+      trial->said_exit = false;
       ArchivePast(trial);
       return Status::Ok();
     }
@@ -300,18 +328,21 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       std::int64_t signal = 0;
       bool lost = false;
       bool stopped = false;
+      bool said = false;
       std::string message;
       RETURN_IF_ERROR(OfLivingRun(*trial, event));
       RETURN_IF_ERROR(members.OptionalInt("code", &code));
       RETURN_IF_ERROR(members.OptionalInt("signal", &signal));
       RETURN_IF_ERROR(members.OptionalBool("lost", &lost));
       RETURN_IF_ERROR(members.OptionalBool("stopped", &stopped));
+      RETURN_IF_ERROR(members.OptionalBool("said", &said));
       RETURN_IF_ERROR(members.OptionalText("message", &message));
       const bool success = code == 0 && signal == 0 && !lost;
       RETURN_IF_ERROR(StepInput(trial, stopped   ? TrialInput::kStopped
                                        : success ? TrialInput::kExitSuccess
                                                  : TrialInput::kExitFailure));
       trial->message = std::move(message);
+      trial->said_exit = said;
       for (CheckpointRecord& checkpoint : trial->checkpoints) {
         checkpoint.awaits_score = false;
         if (checkpoint.state != CheckpointState::kActive) continue;

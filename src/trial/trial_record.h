@@ -89,6 +89,7 @@ struct TrialRecord {
   std::int64_t asked_time = 0;   // when it was asked to exit, and …
   std::int64_t deadline_ms = 0;  // … how long it has
   std::string message;           // how the last run ended, for people
+  bool said_exit = false;        // it said so itself (detached)
 
   const CheckpointRecord* Find(std::string_view id_or_registration) const;
   CheckpointRecord* Find(std::string_view id_or_registration);
@@ -96,6 +97,8 @@ struct TrialRecord {
   const CheckpointRecord* Newest() const;
   /// What the next run starts from: the chosen one, else the newest, else the parent's.
   std::optional<StartPoint> NextStart(const std::string& repository) const;
+  /// A copy with `reports` empty.
+  TrialRecord WithoutReports() const;
 };
 
 /// <storage>/<experiment>/<trial>

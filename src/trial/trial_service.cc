@@ -47,27 +47,49 @@ double NumberIn(const ServerRequest& request, std::string_view name, double fall
                                                                                  : fallback;
 }
 
+/// Who the path speaks of. NotFound for a run that is no number.
+Result<RunKey> KeyOf(const ServerRequest& request) {
+  const std::string& digits = request.params.find("run")->second;
+  RunKey key{.trial = request.params.find("trial")->second};
+  const char* const end = digits.data() + digits.size();
+  const auto parsed = std::from_chars(digits.data(), end, key.run);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return NotFoundError("a run is a number");
+  return key;
+}
+
+/// A check on the headers that refuses with what the status is on the wire.
+HttpCheck Check(std::function<Status(const ServerRequest&)> check) {
+  return [check = std::move(check)](const ServerRequest& request) {
+    const Status known = check(request);
+    return known.ok() ? std::nullopt : std::optional(ResponseOf(known));
+  };
+}
+
+/// A version that somebody has seen; 0 for what is none.
+std::uint64_t SeenIn(const ServerRequest& request) {
+  const std::string_view text = request.Query("seen");
+  std::uint64_t seen = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seen);
+  return error == std::errc() && end == text.data() + text.size() ? seen : 0;
+}
+
 HttpRoute RunRoute(TrialEngine* engine, std::string_view method, std::string_view path, Call call,
                    int status = 200, std::uint64_t max_body_bytes = 1u << 20) {
-  return {
-      .method = std::string(method),
-      .pattern = fmt::format("{}{}", kBase, path),
-      .handler =
-          [engine, call = std::move(call), status](const ServerRequest& request, HttpReply reply) {
-            const std::string& digits = request.params.find("run")->second;
-            RunKey key{.trial = request.params.find("trial")->second};
-            const char* const end = digits.data() + digits.size();
-            const auto parsed = std::from_chars(digits.data(), end, key.run);
-            if (parsed.ec != std::errc() || parsed.ptr != end) {
-              return reply.Send(ResponseOf(NotFoundError("a run is a number")));
-            }
-            const Status known = engine->Authenticate(key, request.BearerToken());
-            if (!known.ok()) return reply.Send(ResponseOf(known));
-            const Result<Value> body = BodyOf(request);
-            if (!body.ok()) return reply.Send(ResponseOf(body.status()));
-            call(key, request, *body, Into(std::move(reply), status));
-          },
-      .max_body_bytes = max_body_bytes};
+  return {.method = std::string(method),
+          .pattern = fmt::format("{}{}", kBase, path),
+          .handler =
+              [call = std::move(call), status](const ServerRequest& request, HttpReply reply) {
+                const Result<RunKey> key = KeyOf(request);
+                if (!key.ok()) return reply.Send(ResponseOf(key.status()));
+                const Result<Value> body = BodyOf(request);
+                if (!body.ok()) return reply.Send(ResponseOf(body.status()));
+                call(*key, request, *body, Into(std::move(reply), status));
+              },
+          .max_body_bytes = max_body_bytes,
+          .authorize = Check([engine](const ServerRequest& request) -> Status {
+            ASSIGN_OR_RETURN(const RunKey key, KeyOf(request));
+            return engine->Authenticate(key, request.BearerToken());
+          })};
 }
 
 std::string Param(const ServerRequest& request, std::string_view name) {
@@ -75,6 +97,15 @@ std::string Param(const ServerRequest& request, std::string_view name) {
 }
 
 }  // namespace
+
+HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
+                   std::uint64_t max_body_bytes) {
+  return RunRoute(
+      engine, "POST", path,
+      [call = std::move(call)](const RunKey& key, const ServerRequest&, const Value& body,
+                               TrialEngine::Done<Value> done) { call(key, body, std::move(done)); },
+      200, max_body_bytes);
+}
 
 ServerResponse ResponseOf(const Status& status) {
   const auto error = [&](int http, std::string_view code) {
@@ -160,7 +191,7 @@ std::vector<HttpRoute> TrialRoutes(TrialEngine* engine) {
   add("GET", "/preemption",
       [engine](const RunKey& key, const ServerRequest& request, const Value&, Done done) {
         const double seconds = std::min(NumberIn(request, "timeout", kUsualPoll), kLongestPoll);
-        engine->WaitPreemption(key, static_cast<std::uint64_t>(NumberIn(request, "seen", 0)),
+        engine->WaitPreemption(key, SeenIn(request),
                                std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)),
                                std::move(done));
       });
@@ -180,11 +211,15 @@ std::vector<HttpRoute> TrialRoutes(TrialEngine* engine) {
       200, kMaxLogBytes);
   routes.push_back({.method = "POST",
                     .pattern = "/trial/v1/join",
-                    .handler = [engine](const ServerRequest& request, HttpReply reply) {
-                      const Result<Value> body = BodyOf(request);
-                      if (!body.ok()) return reply.Send(ResponseOf(body.status()));
-                      engine->Join(request.BearerToken(), *body, Into(std::move(reply)));
-                    }});
+                    .handler =
+                        [engine](const ServerRequest& request, HttpReply reply) {
+                          const Result<Value> body = BodyOf(request);
+                          if (!body.ok()) return reply.Send(ResponseOf(body.status()));
+                          engine->Join(request.BearerToken(), *body, Into(std::move(reply)));
+                        },
+                    .authorize = Check([engine](const ServerRequest& request) {
+                      return engine->AuthenticateJoin(request.BearerToken());
+                    })});
   routes.push_back(
       {.method = "GET",
        .pattern = "/trial/v1/healthz",

@@ -98,6 +98,9 @@ TEST_F(TrialServiceTest, ALifeOverTheWire) {
             200);
   EXPECT_EQ(*Send("GET", run + "/checkpoints/c10").body.Find("state"), Value("COMPLETED"));
   EXPECT_EQ(Send("GET", run + "/preemption?timeout=0").body.Find("preempt")->if_bool()[0], false);
+  for (const char* seen : {"1e300", "-1", "nan", "99999999999999999999", ""}) {
+    EXPECT_EQ(Send("GET", run + "/preemption?timeout=0&seen=" + seen).status, 200) << seen;
+  }
   EXPECT_EQ(Send("POST", run + "/preemption/ack").status, 412);
   ASSERT_TRUE(engine_->Pause("1").ok());
   EXPECT_EQ(*Send("GET", run + "/preemption?timeout=100").body.Find("reason"), Value("pause"));
@@ -145,6 +148,12 @@ TEST_F(TrialServiceTest, WhoMayNotAndWhatMakesNoSenseIsToldSo) {
   EXPECT_EQ(Send("POST", "/trial/v1/join", R"({"external_id":"a"})", "no").status, 401);
   EXPECT_EQ(Send("POST", "/trial/v1/join", R"({"external_id":"a"})", "join").status,
             400);  // no storage
+}
+
+TEST_F(TrialServiceTest, StrangersAreRefusedBeforeTheirBodiesAreTaken) {
+  const std::string body = "{\"status\":\"" + std::string(2u << 20, 'x') + "\"}";
+  EXPECT_EQ(Send("POST", std::string(kRun) + "/status", body, "wrong").Code(), "unauthenticated");
+  EXPECT_EQ(Send("POST", "/trial/v1/join", body, "wrong").Code(), "unauthenticated");
 }
 
 TEST_F(TrialServiceTest, AReplacedRunIsRefusedWithItsOwnCode) {

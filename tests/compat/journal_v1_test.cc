@@ -51,5 +51,20 @@ TEST(JournalV1, TheGoldenSegmentReadsAndIsWrittenAgainToTheSameBytes) {
   EXPECT_EQ(Encoded(), bytes);
 }
 
+TEST(JournalV1, TheGoldenSummaryReadsAndIsWrittenAgainToTheSameBytes) {
+  const std::filesystem::path file = "tests/compat/journal_v1/000040.summary";
+  const JournalSummary golden{.index = 40, .payload = "what records 1 to 40 say"};
+  if (std::getenv("CAIRN_WRITE_GOLDEN") != nullptr && !std::filesystem::exists(file)) {
+    std::ofstream(file, std::ios::binary) << EncodeSummary(golden);
+  }
+  std::ifstream in(file, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const auto summary = DecodeSummary(bytes);
+  ASSERT_TRUE(summary.ok()) << summary.status().ToString();
+  EXPECT_EQ(summary->index, golden.index);
+  EXPECT_EQ(summary->payload, golden.payload);
+  EXPECT_EQ(EncodeSummary(golden), bytes);
+}
+
 }  // namespace
 }  // namespace cairn

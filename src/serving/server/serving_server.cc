@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -70,12 +71,16 @@ class ServingServer::Impl {
       route.method = method;
       route.pattern = path;
       route.max_body_bytes = limit;
-      route.handler = [this, open, handle = std::move(handle)](const ServerRequest& request,
-                                                               const HttpReply& reply) {
-        reply.Send(open || Allowed(request) ? handle(request)
-                                            : Failed(PermissionDeniedError(
-                                                  "a token is needed: Authorization: Bearer …")));
+      route.handler = [handle = std::move(handle)](const ServerRequest& request,
+                                                   const HttpReply& reply) {
+        reply.Send(handle(request));
       };
+      if (!open && !token_hash_.empty()) {
+        route.authorize = [this](const ServerRequest& request) -> std::optional<ServerResponse> {
+          if (TokenMatches(request.BearerToken(), token_hash_)) return std::nullopt;
+          return Failed(PermissionDeniedError("a token is needed: Authorization: Bearer …"));
+        };
+      }
       routes.push_back(std::move(route));
     };
     const auto get = [&](const std::string& path, bool open,
@@ -113,10 +118,6 @@ class ServingServer::Impl {
 
  private:
   static constexpr std::uint64_t kSmall = 64u << 10;
-
-  bool Allowed(const ServerRequest& request) const {
-    return token_hash_.empty() || TokenMatches(request.BearerToken(), token_hash_);
-  }
 
   Status CheckModel(const ServerRequest& request) const {
     const auto it = request.params.find("model");

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "net/http_routes.h"
+#include "net/http_server.h"
+
+namespace cairn {
+
+/// Decides on a request when its headers are there and nothing of its body. Immutable; may be asked
+/// from several threads.
+class HttpIntake {
+ public:
+  /// `routes` are borrowed.
+  HttpIntake(const HttpRoutes* routes, std::uint64_t max_body_bytes)
+      : routes_(routes), max_body_bytes_(max_body_bytes) {}
+
+  struct Verdict {
+    std::optional<ServerResponse> refusal;
+    std::uint64_t max_body_bytes = 0;  // of the route and of the server
+  };
+  /// `path` and `query` as sent; `length` is what Content-Length says, nothing for chunked bodies.
+  Verdict Judge(const ServerRequest& head, std::string_view path,
+                std::optional<std::uint64_t> length) const;
+
+  static ServerResponse TooLarge(std::uint64_t limit);
+
+  /// A refusal as text, to be kept with a request whose body is still being skipped.
+  static std::string Encode(const ServerResponse& refusal, bool hang_up);
+  static ServerResponse Decode(std::string_view text, bool* hang_up);
+
+ private:
+  const HttpRoutes* const routes_;
+  const std::uint64_t max_body_bytes_;
+};
+
+}  // namespace cairn

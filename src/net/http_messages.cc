@@ -1,0 +1,37 @@
+// What servers are asked and answer.
+#include <nlohmann/json.hpp>
+
+#include "net/http_server.h"
+
+namespace cairn {
+
+std::string_view ServerRequest::Header(std::string_view name) const {
+  for (const HttpHeader& header : headers) {
+    if (header.name == name) return header.value;
+  }
+  return {};
+}
+
+std::string_view ServerRequest::BearerToken() const {
+  std::string_view value = Header("authorization");
+  constexpr std::string_view kBearer = "Bearer ";
+  if (!value.starts_with(kBearer)) return {};
+  value.remove_prefix(kBearer.size());
+  return value;
+}
+
+std::string_view ServerRequest::Query(std::string_view name) const {
+  const auto found = query.find(name);
+  return found == query.end() ? std::string_view() : std::string_view(found->second);
+}
+
+ServerResponse ErrorResponse(int status, std::string_view code, std::string_view message) {
+  const nlohmann::json body = {
+      {"code", code}, {"message", message}, {"details", nlohmann::json::object()}};
+  return {.status = status,
+          .body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+          .content_type = "application/json",
+          .headers = {}};
+}
+
+}  // namespace cairn
