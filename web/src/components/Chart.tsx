@@ -4,7 +4,7 @@ import { useEffect, useId, useLayoutEffect, useRef, type KeyboardEvent, type Rea
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Band } from "../model/bands";
-import { formatNumber, formatTime } from "../model/format";
+import { formatNumber, formatTicks, formatTime } from "../model/format";
 import { thin, valueAt } from "../model/series";
 import { useTheme } from "./theme";
 import type { Range, View } from "./view";
@@ -151,7 +151,7 @@ class Drawing {
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time, auto: false }, y: log ? { distr: 3 } : { range: (_u, min, max) => padded(min, max) } },
-      axes: [axis, { ...axis, size: 64, values: (_u, ticks) => ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) }],
+      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : axis, { ...axis, size: 64, values: (_u, ticks) => ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) }],
       series: [
         {},
         ...lines.map((line): uPlot.Series => {
