@@ -7,10 +7,11 @@ SHELL := /bin/bash
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## train a small model, kill it twice, see it end where an undisturbed run ends
+demo: ## a training killed twice ends where an undisturbed one ends; a master's is paused, killed and continued
 	@scripts/setup build
-	@scripts/build release quickstart
+	@scripts/build release quickstart cairn_cli cairn_shim core_api_checkpoints
 	@scripts/demo build/release/bin/quickstart
+	@scripts/demo_master build/release/bin
 
 test: ## every test: layers, format, fuzz targets 10 s each, unit, integration, crash, e2e
 	@scripts/setup build test

@@ -156,10 +156,14 @@ function(cairn_test name)
   if(A_NEEDS)
     add_dependencies(${name} ${A_NEEDS})
   endif()
+  set(environment "CAIRN_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};${CAIRN_SANITIZER_ENV}")
+  if(crash IN_LIST A_LABELS)
+    # Crash suites open and close the engine a hundred thousand times: its buffers go back to the heap, not to the kernel,
+    # which takes a third of the time otherwise.
+    list(APPEND environment MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=67108864)
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${A_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(
-    ${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} ENVIRONMENT
-                       "CAIRN_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};${CAIRN_SANITIZER_ENV}")
+  set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${environment}")
   if(A_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()

@@ -25,5 +25,8 @@ if(TARGET cairn_public)
   install(FILES ${PROJECT_BINARY_DIR}/cairnConfig.cmake ${PROJECT_BINARY_DIR}/cairnConfigVersion.cmake
           DESTINATION ${CAIRN_PACKAGE_DIR})
   install(FILES cmake/dependencies.cmake DESTINATION ${CAIRN_PACKAGE_DIR} RENAME cairnDependencies.cmake)
+  if(CAIRN_MASTER_FOUND)
+    install(FILES packaging/cairn-master.service DESTINATION lib/systemd/system)
+  endif()
   install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 endif()

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "fuzz/require.h"
+#include "paramserver/log_record.h"
 #include "paramserver/payload.h"
 
 namespace {
@@ -27,6 +28,9 @@ void RoundTrip(std::span<const std::byte> body, const Decode& decode) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   if (const auto reply = DecodeReply(bytes); reply.ok()) (void)ReplyStatus(*reply);
+  if (const auto record = DecodeLogRecord(bytes); record.ok()) {
+    Require(Encode(*record) == AsText(bytes), "a log record survives");
+  }
   const auto request = DecodeRequest(bytes);
   if (!request.ok()) return 0;
   const rpc::Message again = NewRequest(request->head, AsText(request->body));

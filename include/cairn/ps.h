@@ -40,7 +40,17 @@ enum class Mode : std::uint8_t {
 
 /// What happens when a process of the job was lost.
 enum class Recovery : std::uint8_t {
-  kExact,  // all go back to the last checkpoint
+  kExact,    // all go back to the last checkpoint
+  kPartial,  // only a lost server does: what it had taken since is lost, and counted. Nobody else
+             // goes back; sync mode is not reproducible then
+  kLog,      // nobody does: servers write every change down before they acknowledge it, and a lost
+             // one replays them
+};
+
+/// What a change has survived when it is acknowledged (Recovery::kLog).
+enum class LogLevel : std::uint8_t {
+  kWritten,  // the end of the server's process
+  kSynced,   // the end of its machine; several trainers' changes share a sync
 };
 
 /// Who may connect, and whether others can listen. Empty: anybody, in plain text.
@@ -61,6 +71,10 @@ struct ServerOptions {
   int trainers = 1;
   Mode mode = Mode::kSync;
   Recovery recovery = Recovery::kExact;
+  /// Recovery log: where the update logs are (a path or URL); "": log/ in `directory`. A disk of
+  /// its own keeps the writing of checkpoints out of the way. The same after a restart.
+  std::string log_directory;
+  LogLevel log_level = LogLevel::kWritten;
   /// Between full checkpoints and between increments; nothing: not by it. Both due: a full one.
   std::optional<double> full_secs = 600;
   std::optional<double> incremental_secs;

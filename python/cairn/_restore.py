@@ -63,8 +63,9 @@ class Restored:
         state: the nested state; arrays that were given are the same objects, filled.
         metrics, metadata: as given to save.
         info: the checkpoint.
-        skipped: (name, reason) of all that was not restored.
-        fallbacks: newer checkpoints that were damaged and passed over, and how.
+        skipped: (name, reason) of all that was not restored: newer checkpoints that were damaged
+            and passed over, then variables.
+        fallbacks: the same checkpoints in words.
         bytes: that were read into arrays.
         files: paths of the user's own files, by name; those on a bucket are fetched when asked for.
     """
@@ -141,17 +142,24 @@ class Restore:
             assert self.flat is not None
             state = self.flat.finish(result["tensors"])
             skipped = [(str(name), str(why)) for name, why in result["skipped"]]
+        fallbacks = [str(line) for line in result["fallbacks"]]
         return Restored(
             step=info.step,
             state=state,
             metrics=info.metrics,
             metadata=info.metadata,
             info=info,
-            skipped=skipped,
-            fallbacks=list(result["fallbacks"]),
+            skipped=[_passed_over(line) for line in fallbacks] + skipped,
+            fallbacks=fallbacks,
             bytes=int(result["bytes"]),
             files=_files_of(info.path),
         )
+
+
+def _passed_over(line: str) -> Tuple[str, str]:
+    """'checkpoint_000004 (step 4): why' → (directory, why)."""
+    head, _, reason = line.partition(": ")
+    return head.partition(" ")[0], reason
 
 
 def _asking(into: Any, allocate: Iterable[str] = ()) -> Dict[str, Any]:

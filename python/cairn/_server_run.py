@@ -11,7 +11,7 @@ from .errors import Invalid
 from .ps import RolledBack
 from .trainer import Trainer, TrainSummary, _Reader, _Run, _Signals
 
-__all__ = ["ServerRun"]
+__all__ = ["ServerRun", "from_plain", "to_plain"]
 
 
 class ServerRun(_Run):
@@ -30,7 +30,10 @@ class ServerRun(_Run):
     def train(self, num_epochs: int) -> TrainSummary:
         while True:
             try:
-                return super().train(num_epochs)
+                summary = super().train(num_epochs)
+                if self._trainer._own_client:
+                    self._trainer.client.close()
+                return summary
             except RolledBack:
                 # A process of the job was lost. Where the servers went back to is where this trainer
                 # goes on: client.step and client.state are of there.
@@ -45,32 +48,32 @@ class ServerRun(_Run):
             if self._first_rng is not None:
                 set_random_state(self._first_rng)
             return None
-        args: Dict[str, Any] = _from_plain(state)
+        args: Dict[str, Any] = from_plain(state)
         self._position = (int(args["epoch"]), int(args["step"]))
         return args
 
     def _end_step(self) -> None:
-        self._trainer.client.end_step(_to_plain(self._arguments(), "state"))
+        self._trainer.client.end_step(to_plain(self._arguments(), "state"))
 
     def _is_due(self, epoch: int, step: int) -> bool:
         return False
 
 
-def _to_plain(value: Any, where: str) -> Any:
+def to_plain(value: Any, where: str) -> Any:
     """As JSON holds it; arrays, tuples and bytes are marked."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
-        items = [_to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        items = [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
         return items if isinstance(value, list) else {"tuple": items}
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise Invalid(f"{where}: keys must be strings")
-        return {"dict": {key: _to_plain(item, f"{where}/{key}") for key, item in value.items()}}
+        return {"dict": {key: to_plain(item, f"{where}/{key}") for key, item in value.items()}}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, np.generic):
-        return _to_plain(value.item(), where)
+        return to_plain(value.item(), where)
     kind = "array"
     if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "numpy"):
         kind, value = "tensor", value.cpu().numpy()
@@ -79,16 +82,17 @@ def _to_plain(value: Any, where: str) -> Any:
     raise Invalid(f"{where}: a {type(value).__name__} cannot be part of a trainer's position")
 
 
-def _from_plain(value: Any) -> Any:
+def from_plain(value: Any) -> Any:
+    """The inverse of to_plain."""
     if isinstance(value, list):
-        return [_from_plain(item) for item in value]
+        return [from_plain(item) for item in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "tuple":
-        return tuple(_from_plain(item) for item in content)
+        return tuple(from_plain(item) for item in content)
     if kind == "dict":
-        return {key: _from_plain(item) for key, item in content.items()}
+        return {key: from_plain(item) for key, item in content.items()}
     if kind == "bytes":
         return bytes.fromhex(content)
     dtype, shape, data = content

@@ -283,6 +283,12 @@ class Server:
         incremental_steps: steps between increments.
         max_to_keep: full checkpoints that stay; None: all.
         load: an earlier job's checkpoint that a job without any begins with.
+        certificate, key: PEM files: then with TLS.
+        ca, server_name: of the other servers' certificates, as for Client.
+        recovery: when a process is lost, "exact" (all go back to the last checkpoint), "partial"
+            (only a lost server does, and what it had taken since is lost) or "log" (nobody does).
+        log_dir: recovery "log": where the update log is; None: in the repository.
+        log_level: an acknowledged change survives the server ("written") or its machine ("synced").
     """
 
     def __init__(
@@ -304,9 +310,18 @@ class Server:
         token: str = "",
         certificate: str = "",
         key: str = "",
+        ca: str = "",
+        server_name: str = "",
+        recovery: str = "exact",
+        log_dir: Optional[Union[str, "os.PathLike[str]"]] = None,
+        log_level: str = "written",
     ) -> None:
         if mode not in ("sync", "async"):
             raise Invalid(f'mode is "sync" or "async", not {mode!r}')
+        if recovery not in ("exact", "partial", "log"):
+            raise Invalid(f'recovery is "exact", "partial" or "log", not {recovery!r}')
+        if log_level not in ("written", "synced"):
+            raise Invalid(f'log_level is "written" or "synced", not {log_level!r}')
         self._native = _ps.Server.start(
             {
                 "listen": listen,
@@ -325,6 +340,11 @@ class Server:
                 "token": token,
                 "certificate": certificate,
                 "key": key,
+                "ca": ca,
+                "server_name": server_name,
+                "recovery": recovery,
+                "log_dir": "" if log_dir is None else os.fspath(log_dir),
+                "log_level": log_level,
             }
         )
 

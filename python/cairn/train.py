@@ -258,6 +258,11 @@ class MonitoredTrainingSession:
             among them, and get row increments too.
         state: dense variables and values of your own: nested, as for CheckpointManager; filled on
             entry, saved whole with each checkpoint. Objects with state_dict too.
+        pservers: addresses of parameter servers, or a :class:`cairn.ps.Client`: tables and dense
+            variables are on them (``client.table(…)``), and they save when they were told to, with
+            `state` (values and arrays) as it is at the end of each step. When a process of the job
+            is lost and all go back, run() goes back too: it calls its step function with an
+            earlier step, and the state of then.
 
     >>> import numpy as np, tempfile, cairn
     >>> table = cairn.EmbeddingTable("a", 2, optimizer=cairn.optimizers.SGD(1.0),
@@ -289,6 +294,7 @@ class MonitoredTrainingSession:
         tables: Optional[Sequence[Union[EmbeddingTable, RowTracked]]] = None,
         state: Any = None,
         *,
+        pservers: Any = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         own = _Schedule(
@@ -304,6 +310,14 @@ class MonitoredTrainingSession:
             checkpoint_dir, own, scaffold, self.hooks
         )
         self.is_chief = bool(is_chief)
+        self._servers: Any = None
+        if pservers is not None:
+            from ._server_session import ServerSession  # wants gRPC
+
+            if tables:
+                raise Invalid("tables: with pservers they are the client's: client.table(…)")
+            self._servers = ServerSession(pservers, self._directory)
+            self._directory, tables = None, ()
         self.tables = list(all_tables() if tables is None else tables)
         names = [table.name for table in self.tables if isinstance(table, EmbeddingTable)]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -327,6 +341,8 @@ class MonitoredTrainingSession:
     def __enter__(self) -> "MonitoredTrainingSession":
         for hook in self.hooks:
             hook.begin()
+        if self._servers is not None:
+            self._servers.begin(self)
         if self._directory is not None:
             self._open()
         self._schedule.start(self._clock(), self.global_step)
@@ -368,6 +384,9 @@ class MonitoredTrainingSession:
                 manager.__exit__(kind, error, trace)
 
     def _end(self) -> None:
+        if self._servers is not None:
+            self._servers.end(self)
+            return
         for hook in self.hooks:
             hook.end(self)
         if (
@@ -388,6 +407,8 @@ class MonitoredTrainingSession:
 
     def run(self, step_fn: Callable[..., Any]) -> Any:
         """Calls `step_fn(global_step)`, counts the step, saves what is due; gives what it gave."""
+        if self._servers is not None:
+            return self._servers.run(self, step_fn)
         for hook in self.hooks:
             hook.before_run(self)
         result = step_fn(self.global_step)
@@ -407,6 +428,8 @@ class MonitoredTrainingSession:
     @property
     def increments(self) -> bool:
         """Whether it saves increments."""
+        if self._servers is not None:
+            return self._servers.increments()
         return self._directory is not None and self.is_chief and self._schedule.increments
 
     def should_stop(self) -> bool:
@@ -416,8 +439,16 @@ class MonitoredTrainingSession:
     def request_stop(self) -> None:
         self._stop = True
 
-    def save(self, full: bool = True) -> SaveHandle:
-        """Saves now, whatever is due."""
+    @property
+    def client(self) -> Any:
+        """The :class:`cairn.ps.Client`, with pservers."""
+        return None if self._servers is None else self._servers.client
+
+    def save(self, full: bool = True) -> Optional[SaveHandle]:
+        """Saves now, whatever is due. With pservers: asks for it at the end of the next step."""
+        if self._servers is not None:
+            self._servers.client.save(full)
+            return None
         if self._manager is None or not self.is_chief:
             raise Invalid("this session saves nothing: it has no checkpoint_dir, or is not chief")
         return self._save("full" if full else "increment")
@@ -549,6 +580,8 @@ class Estimator:
         params: for the model function.
         tables: None: every table of this process.
         state: dense variables; see MonitoredTrainingSession.
+        pservers: see MonitoredTrainingSession. When the job goes back, input_fn is called again and
+            read up to where it went back to.
 
     >>> import numpy as np, tempfile, cairn
     >>> w = np.zeros(1)
@@ -577,6 +610,7 @@ class Estimator:
         state: Any = None,
         save_checkpoint_secs: Optional[float] = 600,
         save_checkpoint_steps: Optional[int] = None,
+        pservers: Any = None,
     ) -> None:
         if not callable(model_fn):
             raise Invalid("model_fn must be callable")
@@ -588,6 +622,7 @@ class Estimator:
         self.last_loss: Any = None
         self._tables = tables
         self._state = state
+        self._pservers = pservers
         self._full = (save_checkpoint_secs, save_checkpoint_steps)
         self._increments = False  # the last training saved some
 
@@ -612,24 +647,25 @@ class Estimator:
                 isinstance(value, bool) or not isinstance(value, int) or value < 1
             ):
                 raise Invalid(f"{name} must be a positive int, not {value!r}")
-        batches = iter(input_fn())
-        first = next(batches, None)
+        batches = _Batches(input_fn)
+        first = batches.at(0)
         if first is None:
             raise Invalid("train: input_fn gave no data")
-        spec = self._spec(first)
-        with self._session(spec, hooks) as session:
+        with self._session(self._spec(first), hooks) as session:
             self._increments = session.increments
-            end = max_steps if max_steps is not None else None
-            if steps is not None:
-                end = session.global_step + steps
-            batch: Any = first
-            while batch is not None and not session.should_stop():
-                if end is not None and session.global_step >= end:
+            begun = session.global_step
+            end = max_steps if steps is None else begun + steps
+
+            def run(step: int) -> Any:
+                nonlocal begun
+                begun = min(begun, step)  # gone back to before this call: as if it began there
+                return _run_spec(self._spec(batches.at(step - begun)), step)
+
+            while not session.should_stop():
+                step = session.global_step
+                if end is not None and step >= end or batches.at(step - begun) is None:
                     break
-                if batch is not first:
-                    spec = self._spec(batch)
-                self.last_loss = session.run(lambda step, spec=spec: _run_spec(spec, step))
-                batch = next(batches, None)
+                self.last_loss = session.run(run)
             self.global_step = session.global_step
         return self
 
@@ -689,7 +725,27 @@ class Estimator:
             scaffold=spec.scaffold,
             tables=self._tables,
             state=self._state,
+            pservers=self._pservers,
         )
+
+
+class _Batches:
+    """The batches of an input function by their number. Going back begins anew."""
+
+    def __init__(self, input_fn: Callable[[], Iterable[Tuple[Any, Any]]]) -> None:
+        self._input_fn = input_fn
+        self._rest = iter(input_fn())
+        self._number = -1
+        self._batch: Any = None
+
+    def at(self, number: int) -> Any:
+        """None: the data ends before it."""
+        if number < self._number:
+            self._rest, self._number = iter(self._input_fn()), -1
+        while self._number < number:
+            self._batch = next(self._rest, None)
+            self._number += 1
+        return self._batch
 
 
 def export_saved_model(

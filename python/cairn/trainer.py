@@ -454,8 +454,6 @@ class Trainer:
 
         with _Signals() as signals:
             summary = ServerRun(self, batches, handler, signals).train(num_epochs)
-            if self._own_client:
-                self.client.close()
         signals.deliver()
         return summary
 

@@ -17,6 +17,8 @@
 #include "src/steps.h"
 #include "src/table.h"
 #include "src/trial.h"
+#include "src/tune.h"
+#include "src/tune_search.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -81,6 +83,8 @@ NB_MODULE(_native, module) {
   DefineScope(module);
   DefineSteps(module);
   DefineTrial(module);
+  DefineTuneSearch(module);
+  DefineTune(module);
   DefineTable(module);
   DefineRowTracked(module);
   module.def("verify", &VerifyDirectory, nb::arg("directory"), nb::arg("deep"));

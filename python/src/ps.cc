@@ -277,6 +277,16 @@ std::unique_ptr<ps::Server> StartServer(const nb::dict& settings) {
   options.security.token = nb::cast<std::string>(settings["token"]);
   options.security.certificate = nb::cast<std::string>(settings["certificate"]);
   options.security.key = nb::cast<std::string>(settings["key"]);
+  options.security.ca = nb::cast<std::string>(settings["ca"]);
+  options.security.server_name = nb::cast<std::string>(settings["server_name"]);
+  const auto recovery = nb::cast<std::string>(settings["recovery"]);
+  options.recovery = recovery == "log"       ? ps::Recovery::kLog
+                     : recovery == "partial" ? ps::Recovery::kPartial
+                                             : ps::Recovery::kExact;
+  options.log_directory = nb::cast<std::string>(settings["log_dir"]);
+  options.log_level = nb::cast<std::string>(settings["log_level"]) == "synced"
+                          ? ps::LogLevel::kSynced
+                          : ps::LogLevel::kWritten;
   std::optional<Result<std::unique_ptr<ps::Server>>> started;
   {
     const nb::gil_scoped_release released;

@@ -102,7 +102,8 @@ class TrialClient {
   }
   std::vector<std::string> Complete(const std::string& id, std::int64_t steps, nb::handle metadata,
                                     nb::handle metrics, std::uint64_t bytes,
-                                    std::uint64_t generation, std::uint64_t sequence) {
+                                    std::uint64_t generation, std::uint64_t sequence,
+                                    bool awaits_score) {
     CompletedCheckpoint checkpoint;
     checkpoint.id = id;
     checkpoint.steps_completed = steps;
@@ -111,6 +112,7 @@ class TrialClient {
     checkpoint.bytes = bytes;
     checkpoint.generation = generation;
     checkpoint.sequence = sequence;
+    checkpoint.awaits_score = awaits_score;
     return Run([&] { return client_->CompleteCheckpoint(checkpoint); });
   }
   void Abandon(const std::string& id, const std::string& reason) {
@@ -128,6 +130,10 @@ class TrialClient {
   void Exit(int code, const std::string& message) {
     Do([&] { return client_->Exit(code, message); });
   }
+  nb::object Call(const std::string& path, nb::handle body) {
+    const Value values = ToValue(body, "body");
+    return FromValue(Run([&] { return client_->Call(path, values); }));
+  }
   void Close() {
     const nb::gil_scoped_release released;
     client_->Close();
@@ -142,6 +148,7 @@ class TrialClient {
     options.run = Option<std::uint64_t>(given, "run", 0);
     options.rank = Option<int>(given, "rank", 0);
     options.attempts = Option<int>(given, "attempts", options.attempts);
+    options.describe = Option<bool>(given, "describe", options.describe);
     // Called by whoever waits for an answer: the thread of the Python call.
     options.cancelled = [] {
       if (interrupts_of_call == nullptr) return false;
@@ -178,6 +185,7 @@ void DefineTrial(nb::module_& module) {
       .def("checkpoints", &TrialClient::Checkpoints)
       .def("acknowledge_preemption", &TrialClient::Acknowledge)
       .def("exit", &TrialClient::Exit)
+      .def("call", &TrialClient::Call, nb::arg("path"), nb::arg("body"))
       .def("close", &TrialClient::Close);
 }
 

@@ -52,6 +52,10 @@ def test_1_metrics(tmp_path):
     assert "validation metrics at step 100: {'x': 100}" in err
 
 
+def test_3_hpsearch_without_a_master_is_one_trial(tmp_path):
+    assert end(start(python("3_hpsearch.py"), tmp_path))[0] == "increment_by = 1, x = 100\n"
+
+
 @pytest.mark.parametrize("kind", ["python", "cpp"])
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_2_checkpoints_goes_on_after_a_stop_and_after_a_kill(tmp_path, kind, how):

@@ -159,6 +159,12 @@ def test_what_does_not_fit_is_refused(directory, client):
         table.lookup([1.5])
     with pytest.raises(cairn.Invalid):
         cairn.ps.Server(directory, mode="both")
+    with pytest.raises(cairn.Invalid, match="recovery"):
+        cairn.ps.Server(directory, recovery="hope")
+    with pytest.raises(cairn.Invalid, match="CA"):
+        cairn.ps.Server(directory, num_servers=2, certificate="c.pem", key="k.pem")
+    with pytest.raises(cairn.Invalid, match="address"):
+        cairn.ps.Server(directory, num_servers=2, listen="0.0.0.0:0")
     with pytest.raises(cairn.Invalid, match="do not evict"):
         client.table(
             "x",
@@ -194,9 +200,9 @@ def test_a_torch_embedding_trains_on_the_servers(client):
     assert np.allclose(before - after, [[[1] * 3, [2] * 3], [[2] * 3, [1] * 3]])
 
 
-def trained(directory, lose_at=None, epochs=2):
+def trained(directory, lose_at=None, epochs=2, recovery="exact"):
     """A Trainer on two servers; one of them is lost at a step of choice. What was learned."""
-    servers = start(directory)
+    servers = start(directory, recovery=recovery)
     client = connect(directory)
     table = client.table("t", 2, optimizer=ADAGRAD)
     dense = client.dense("w", np.zeros(3), optimizer=cairn.optimizers.SGD(0.1))
@@ -214,7 +220,7 @@ def trained(directory, lose_at=None, epochs=2):
             seen.append((event.epoch, event.step))
             if lose_at is not None and len(seen) == lose_at:
                 servers[1].stop()
-                servers[1] = start_one(directory, 1)
+                servers[1] = start_one(directory, 1, recovery=recovery)
 
     def reader(epoch):
         return [np.arange(i, i + 8) * (epoch + 1) for i in range(10)]
@@ -237,9 +243,126 @@ def test_a_trainer_goes_back_with_its_servers(tmp_path):
     assert set(lost[4]) == set(plain[4]) and len(lost[4]) > 20  # some twice
 
 
+def test_with_a_log_a_trainer_repeats_nothing(tmp_path):
+    plain = trained(str(tmp_path / "plain"))
+    lost = trained(str(tmp_path / "lost"), lose_at=14, recovery="log")
+    assert lost[3] == 0
+    assert lost == plain
+
+
+def test_a_loss_after_the_last_step_is_repeated_too(directory):
+    """The client that the Trainer made itself is closed in the end: the job may go back just then."""
+    servers = start(directory, full_steps=None, incremental_steps=None)
+    seen = []
+
+    def step(model, batch):
+        table = trainer.client.table("t", 2, optimizer=ADAGRAD)
+        table.apply_gradients(batch, np.ones((len(batch), 2)))
+
+    def lose(event):
+        if isinstance(event, cairn.EndEpochEvent):
+            seen.append(event.epoch)
+            if len(seen) == 1:
+                servers[1].stop()
+                servers[1] = start_one(directory, 1, full_steps=None, incremental_steps=None)
+
+    config = cairn.CheckpointConfig(directory)
+    addresses = [f"127.0.0.1:{server.port}" for server in servers]
+    trainer = cairn.Trainer({}, step, checkpoint_config=config, pservers=addresses)
+    summary = trainer.train(1, [np.arange(4)] * 3, lose)
+    assert summary.global_step == 3
+    assert seen == [0, 0]
+    looks = connect(directory, trainer_id=-1)
+    assert [row[2] for row in looks.table("t", 2, optimizer=ADAGRAD).rows().values()] == [3] * 4
+    for server in servers:
+        server.stop()
+
+
+def test_partial_recovery_counts_what_is_lost(directory):
+    servers = start(directory, recovery="partial", full_steps=None, incremental_steps=None)
+    client = connect(directory)
+    table = client.table("t", 1, optimizer=cairn.optimizers.SGD(1.0))
+    for step in range(10):
+        if step == 5:
+            servers[1].stop()
+            servers[1] = start_one(directory, 1, recovery="partial")
+        table.apply_gradients(np.arange(100), np.ones((100, 1)))
+        client.end_step()
+    assert client.rollbacks == 0
+    assert [state["lost_changes"] for state in client.status()] == [0, 5]
+    for server in servers:
+        server.stop()
+
+
 def test_a_trainer_is_told_what_goes_on_the_servers(directory, client):
     with pytest.raises(cairn.Invalid, match="host:port"):
         cairn.Trainer({}, lambda m, b: None, pservers="127.0.0.1:1")
     table = cairn.EmbeddingTable("local", 2, optimizer=ADAGRAD)
     with pytest.raises(cairn.Invalid, match="trainer.client.table"):
         cairn.Trainer({}, lambda m, b: None, pservers=client, tables=[table])
+
+
+def session_trained(directory, lose_at=None, recovery="exact"):
+    """A session on two servers, with a state of its own. What was learned, and the steps begun."""
+    servers = start(directory, recovery=recovery)
+    client = connect(directory)
+    table = client.table("t", 2, optimizer=ADAGRAD)
+    state = {"sum": np.zeros(2), "steps": 0}
+    begun = []
+
+    def step(global_step):
+        if len(begun) == lose_at:
+            servers[1].stop()
+            servers[1] = start_one(directory, 1, recovery=recovery)
+        begun.append(global_step)
+        rows = table.lookup(np.arange(global_step, global_step + 8))
+        table.apply_gradients(np.arange(global_step, global_step + 8), rows + state["sum"])
+        state["sum"] += rows[0]
+        session.state["steps"] += 1
+
+    hooks = [cairn.train.StopAtStepHook(20)]
+    with cairn.train.MonitoredTrainingSession(pservers=client, state=state, hooks=hooks) as session:
+        while not session.should_stop():
+            session.run(step)
+        assert session.increments
+    result = table.rows(), state["sum"].tobytes(), session.state["steps"], session.global_step
+    client.close()
+    for server in servers:
+        server.stop()
+    return result, begun
+
+
+def test_a_session_goes_back_with_its_servers(tmp_path):
+    plain, begun = session_trained(str(tmp_path / "plain"))
+    assert plain[2:] == (20, 20) and begun == list(range(20))
+    lost, again = session_trained(str(tmp_path / "lost"), lose_at=14)
+    assert lost == plain
+    assert len(again) > 20 and sorted(set(again)) == begun
+    logged, once = session_trained(str(tmp_path / "logged"), lose_at=14, recovery="log")
+    assert (logged, once) == (plain, begun)
+
+
+def test_an_estimator_reads_its_data_again_when_the_job_goes_back(directory):
+    servers = start(directory)
+    client = connect(directory)
+    table = client.table("t", 1, optimizer=cairn.optimizers.SGD(1.0))
+    trained = []
+
+    def model_fn(features, mode):
+        def train_op():
+            if len(trained) == 14:
+                servers[0].stop()
+                servers[0] = start_one(directory, 0)
+            trained.append(int(features[0]))
+            table.apply_gradients(features, np.ones((1, 1)))
+
+        return cairn.train.EstimatorSpec(mode, loss=0.0, train_op=train_op)
+
+    estimator = cairn.train.Estimator(model_fn, directory, pservers=client)
+    estimator.train(lambda: ((np.array([i]), None) for i in range(100)), steps=20)
+    assert estimator.global_step == 20
+    assert len(trained) > 20
+    assert {key: row[2] for key, row in table.rows().items()} == {i: 1 for i in range(20)}
+    client.close()
+    for server in servers:
+        server.stop()

@@ -171,6 +171,32 @@ def test_the_supervisor_may_be_killed_too(tmp_path):
     assert job.rows() == expected
 
 
+def test_with_a_log_nothing_is_repeated(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    expected = undisturbed(tmp_path / "a", 40)
+    flags = ["--recovery", "log", "--log-dir", str(tmp_path / "logs"), "--log-level", "synced"]
+    flags += ["--full-steps", "20", "--incremental-steps", "5"]
+    job = Job(tmp_path / "b", 40, *flags, WAITS_AT="18")
+    job.until("step", 17)
+    os.kill(job.server(0), signal.SIGKILL)
+    job.go_on()
+    job.until("step", 25)
+    # Then all of it at once: what was acknowledged is in the logs.
+    children = job.children()
+    job.process.kill()
+    job.process.communicate()
+    while any(alive(child) for child in children):
+        pass
+    again = Job(tmp_path / "b", 40, *flags)
+    code, out, err = again.end()
+    assert code == 0, out + err
+    assert "back" not in "".join(job.lines) + out
+    assert int(out.split("[trainer_0] begin ")[1].split()[0]) >= 26
+    assert again.rows() == expected
+    assert (tmp_path / "logs" / "ps_1").is_dir()
+
+
 def test_a_trainer_that_had_ended_is_wanted_again_when_the_job_goes_back(tmp_path):
     # Trainer 1 ends 20 steps before trainer 0, and nothing is saved: all of its steps are repeated.
     never = ["--full-steps", "0", "--incremental-steps", "0"]

@@ -110,6 +110,8 @@ def test_a_damaged_latest_falls_back_and_says_so(three):
     assert given["w"].min() == given["w"].max() == 2 and given["step"] == 2
     assert len(restored.fallbacks) == 1
     assert os.path.basename(latest.path) in restored.fallbacks[0]
+    [(name, reason)] = restored.skipped
+    assert name == os.path.basename(latest.path) and "checksum" in reason
 
 
 @pytest.mark.parametrize("what", ["data", "state", "manifest", "missing"])

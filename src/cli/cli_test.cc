@@ -1,9 +1,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <pty.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,6 +18,7 @@
 #include <cairn/checkpoint_manager.h>
 
 #include "checkpoint/test_table.h"
+#include "cli/test_program.h"
 #include "format/json.h"
 #include "storage/local/temp_directory.h"
 
@@ -34,100 +32,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
-
-struct Finished {
-  int code = -1;    // exit code, or -1
-  int signal = 0;   // that ended it, or 0
-  std::string out;  // standard output
-  std::string err;  // standard error; with a terminal everything is in `out`
-};
-
-std::string Program() {
-  const char* bin = std::getenv("CAIRN_BIN_DIR");
-  return std::string(bin != nullptr ? bin : "build/bin") + "/cairn";
-}
-
-/// In the child: becomes the program.
-[[noreturn]] void Become(const std::vector<std::string>& words) {
-  std::vector<std::string> copy = words;
-  copy.insert(copy.begin(), Program());
-  std::vector<char*> argv;
-  for (std::string& word : copy) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  execv(argv[0], argv.data());
-  _exit(127);
-}
-
-void Reap(pid_t child, Finished* finished) {
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (WIFEXITED(status)) finished->code = WEXITSTATUS(status);
-  if (WIFSIGNALED(status)) finished->signal = WTERMSIG(status);
-}
-
-/// Without a terminal. `in_child` runs before the program does.
-Finished RunProgram(const std::vector<std::string>& words,
-                    const std::function<void()>& in_child = {}) {
-  int out[2];
-  int err[2];
-  EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
-  EXPECT_EQ(pipe2(err, O_CLOEXEC), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const int null = open("/dev/null", O_RDONLY);
-    dup2(null, STDIN_FILENO);
-    dup2(out[1], STDOUT_FILENO);
-    dup2(err[1], STDERR_FILENO);
-    if (in_child) in_child();
-    Become(words);
-  }
-  close(out[1]);
-  close(err[1]);
-  Finished finished;
-  pollfd open_ends[2] = {{out[0], POLLIN, 0}, {err[0], POLLIN, 0}};
-  std::string* const texts[2] = {&finished.out, &finished.err};
-  while (open_ends[0].fd >= 0 || open_ends[1].fd >= 0) {
-    if (poll(open_ends, 2, -1) < 0) continue;
-    for (int i = 0; i < 2; ++i) {
-      if (open_ends[i].fd < 0 || open_ends[i].revents == 0) continue;
-      char buffer[4096];
-      const ssize_t n = read(open_ends[i].fd, buffer, sizeof buffer);
-      if (n > 0) {
-        texts[i]->append(buffer, static_cast<std::size_t>(n));
-      } else {
-        close(open_ends[i].fd);
-        open_ends[i].fd = -1;
-      }
-    }
-  }
-  Reap(child, &finished);
-  return finished;
-}
-
-/// On a terminal of its own, where somebody types `answer`.
-Finished RunOnTerminal(const std::vector<std::string>& words, const std::string& answer) {
-  int terminal = -1;
-  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
-  if (child == 0) Become(words);
-  Finished finished;
-  EXPECT_EQ(write(terminal, answer.data(), answer.size()), static_cast<ssize_t>(answer.size()));
-  char buffer[4096];
-  for (;;) {
-    const ssize_t n = read(terminal, buffer, sizeof buffer);
-    if (n <= 0) break;  // EIO: the other side is closed
-    finished.out.append(buffer, static_cast<std::size_t>(n));
-  }
-  Reap(child, &finished);
-  close(terminal);
-  return finished;
-}
-
-Value Json(const Finished& finished) {
-  auto value = DecodeJson(finished.out);
-  EXPECT_TRUE(value.ok()) << finished.out << finished.err;
-  return value.ok() ? *value : Value();
-}
 
 class CliTest : public testing::Test {
  protected:
@@ -199,7 +103,7 @@ class CliTest : public testing::Test {
 };
 
 TEST_F(CliTest, HelpExistsOnEveryLevelAndGoesToStandardOutput) {
-  std::vector<std::vector<std::string>> levels = {{}, {"checkpoint"}, {"doctor"}};
+  std::vector<std::vector<std::string>> levels = {{}, {"checkpoint"}, {"doctor"}, {"bench"}};
   for (const char* command : {"ls", "show", "verify", "diff", "export", "import", "copy", "merge",
                               "rm", "pin", "unpin", "gc"}) {
     levels.push_back({"checkpoint", command});
@@ -219,7 +123,11 @@ TEST_F(CliTest, AWrongCommandLineIsUsage) {
   EXPECT_EQ(RunProgram({"checkpoint"}).code, 2);
   const Finished typo = RunProgram({"checkpoint", "lst", "x"});
   EXPECT_EQ(typo.code, 2);
-  EXPECT_THAT(typo.err, HasSubstr("there is no command \"lst\""));
+  EXPECT_THAT(
+      typo.err,
+      HasSubstr("there is no command \"lst\" (did you mean \"ls\"?): see `cairn checkpoint"));
+  EXPECT_THAT(RunProgram({"frobnicate"}).err, HasSubstr("no command \"frobnicate\": see"));
+  EXPECT_EQ(RunProgram({"chekpoint", "--help"}).code, 2);
   EXPECT_EQ(RunProgram({"checkpoint", "ls"}).code, 2);
   EXPECT_EQ(RunProgram({"checkpoint", "ls", "a", "b"}).code, 2);
   EXPECT_EQ(RunProgram({"checkpoint", "import", "a", "b"}).code, 2);
@@ -539,6 +447,25 @@ TEST_F(CliTest, DoctorTriesAndMeasuresADirectoryAndLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(Path("d")));
   EXPECT_EQ(RunProgram({"doctor", Path("none")}).code, 1);
   EXPECT_FALSE(fs::exists(Path("none")));
+}
+
+TEST_F(CliTest, BenchMeasuresADirectoryAndLeavesNothing) {
+  fs::create_directory(Path("d"));
+  const Value json = Json(RunProgram(
+      {"bench", Path("d"), "--size", "8MiB", "--tensors", "3", "--rounds", "1", "--json"}));
+  for (const char* what : {"save", "restore", "plain_write", "plain_read"}) {
+    const Value* rate = json.Find(std::string("bytes_per_second/") + what + "/median");
+    ASSERT_NE(rate, nullptr) << what;
+    EXPECT_GT(rate->AsDouble(), 0.0) << what;
+  }
+  EXPECT_EQ(json.Find("bytes")->AsInt(), (8 << 20) / 12288 * 12288);
+  EXPECT_TRUE(fs::is_empty(Path("d")));
+  EXPECT_EQ(RunProgram({"bench", Path("none")}).code, 1);
+  EXPECT_FALSE(fs::exists(Path("none")));
+  const Finished tiny = RunProgram({"bench", Path("d"), "--size", "1MiB", "--tensors", "9999"});
+  EXPECT_EQ(tiny.code, 1);
+  EXPECT_THAT(tiny.err, HasSubstr("do not make 9999 tensors"));
+  EXPECT_EQ(RunProgram({"bench", "s3://bucket/x"}).code, 1);
 }
 
 }  // namespace

@@ -6,30 +6,23 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/ids.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_path.h"
 #include "cli/output.h"
+#include "cli/raw_files.h"
 #include "storage/local/object_path.h"
 #include "storage/local/posix_fs.h"
 #include "storage/local/uring_queue.h"
 
 namespace cairn::cli {
 namespace {
-
-constexpr std::size_t kPart = 8u << 20;
-constexpr int kDepth = 6;
-constexpr std::size_t kAlign = 4096;
 
 std::string FileSystemName(const std::string& path) {
   struct statfs info{};
@@ -44,113 +37,14 @@ std::string FileSystemName(const std::string& path) {
   return it != kNames.end() ? it->second : fmt::format("type {:#x}", magic);
 }
 
-/// A directory for the trials, removed with everything in it.
-class TrialDirectory {
- public:
-  ~TrialDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  Status Make(const std::string& directory) {
-    const std::string path = JoinPath(
-        directory, fmt::format("{}-doctor-{}", kTemporaryPrefix, IdSource::System()->NewUuid()));
-    RETURN_IF_ERROR(PosixFs()->MakeDirectory(path));
-    path_ = path;
-    return Status::Ok();
-  }
-  std::string operator/(std::string_view name) const { return JoinPath(path_, name); }
-
- private:
-  std::string path_;
-};
-
-struct FreeAligned {
-  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{kAlign}); }
-};
-
-/// Moves a file's bytes with several parts in flight, as the engine does.
-class Mover {
- public:
-  explicit Mover(Clock* clock) : clock_(clock) {
-    memory_.reset(
-        static_cast<std::byte*>(::operator new(kPart * kDepth, std::align_val_t{kAlign})));
-    // Touched, and not compressible by whatever lies below.
-    std::uint64_t state = 88172645463325252u;
-    for (std::size_t i = 0; i < kPart * kDepth; i += 8) {
-      state ^= state << 13;
-      state ^= state >> 7;
-      state ^= state << 17;
-      std::memcpy(memory_.get() + i, &state, 8);
-    }
-  }
-
-  /// Bytes per second until they are durable.
-  Result<double> Write(const std::string& path, std::uint64_t bytes, bool direct, bool fresh) {
-    const Clock::Duration begun = clock_->Now();
-    ASSIGN_OR_RETURN(const std::unique_ptr<FsFile> file,
-                     PosixFs()->Open(path, {.write = true, .create = fresh, .direct = direct}));
-    RETURN_IF_ERROR(Move(file.get(), bytes, /*write=*/true, direct));
-    RETURN_IF_ERROR(file->Sync("doctor"));
-    return Rate(bytes, begun);
-  }
-
-  Result<double> Read(const std::string& path, std::uint64_t bytes, bool direct) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<FsFile> file, PosixFs()->Open(path, {.direct = direct}));
-    file->DropCache(0, bytes);
-    const Clock::Duration begun = clock_->Now();
-    RETURN_IF_ERROR(Move(file.get(), bytes, /*write=*/false, direct));
-    return Rate(bytes, begun);
-  }
-
- private:
-  double Rate(std::uint64_t bytes, Clock::Duration begun) const {
-    const double seconds = std::chrono::duration<double>(clock_->Now() - begun).count();
-    return seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
-  }
-
-  Status Move(FsFile* file, std::uint64_t bytes, bool write, bool direct) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<IoQueue> queue, PosixFs()->NewQueue(kDepth));
-    std::vector<std::uint64_t> free;
-    for (std::uint64_t i = 0; i < kDepth; ++i) free.push_back(i);
-    Status failure;
-    const auto wait = [&]() -> Status {
-      ASSIGN_OR_RETURN(const IoQueue::Done done, queue->Wait());
-      free.push_back(done.tag);
-      return done.status;
-    };
-    for (std::uint64_t at = 0; at < bytes; at += kPart) {
-      if (Console::interrupted()) return CancelledError("interrupted");
-      if (free.empty()) RETURN_IF_ERROR(wait());
-      const std::uint64_t slot = free.back();
-      free.pop_back();
-      const std::span<std::byte> part(memory_.get() + slot * kPart,
-                                      std::min<std::uint64_t>(kPart, bytes - at));
-      RETURN_IF_ERROR(write ? queue->SubmitWrite(file, at, part, slot)
-                            : queue->SubmitRead(file, at, part, slot));
-      if (write && !direct) file->StartWriteback(at, part.size());
-    }
-    while (queue->in_flight() > 0) RETURN_IF_ERROR(wait());
-    return Status::Ok();
-  }
-
-  Clock* const clock_;
-  std::unique_ptr<std::byte, FreeAligned> memory_;
-};
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 struct Rates {
   std::map<std::string, std::vector<double>> measured;
 };
 
 /// All ways in turn, several rounds, so that a disk that slows down favours none.
-Status Measure(const DoctorOptions& options, const TrialDirectory& trial, bool direct,
+Status Measure(const DoctorOptions& options, const ScratchDirectory& trial, bool direct,
                std::uint64_t bytes, Console* console, Rates* rates) {
-  Mover mover(console->clock());
+  RawFiles raw(console->clock());
   ProgressBar bar("measure", console->clock(), console->progress_enabled());
   const std::uint64_t steps = static_cast<std::uint64_t>(options.rounds) * 5;
   std::uint64_t step = 0;
@@ -164,15 +58,15 @@ Status Measure(const DoctorOptions& options, const TrialDirectory& trial, bool d
     const std::string a = trial / "direct";
     const std::string b = trial / "buffered";
     if (direct) {
-      RETURN_IF_ERROR(note("write_direct", mover.Write(a, bytes, true, true)));
-      RETURN_IF_ERROR(note("overwrite_direct", mover.Write(a, bytes, true, false)));
+      RETURN_IF_ERROR(note("write_direct", raw.Write(a, bytes, true, true)));
+      RETURN_IF_ERROR(note("overwrite_direct", raw.Write(a, bytes, true, false)));
     }
-    RETURN_IF_ERROR(note("write_buffered", mover.Write(b, bytes, false, true)));
+    RETURN_IF_ERROR(note("write_buffered", raw.Write(b, bytes, false, true)));
     if (!direct) {
-      RETURN_IF_ERROR(note("overwrite_buffered", mover.Write(b, bytes, false, false)));
+      RETURN_IF_ERROR(note("overwrite_buffered", raw.Write(b, bytes, false, false)));
     }
-    RETURN_IF_ERROR(note("read_buffered", mover.Read(b, bytes, false)));
-    if (direct) RETURN_IF_ERROR(note("read_direct", mover.Read(a, bytes, true)));
+    RETURN_IF_ERROR(note("read_buffered", raw.Read(b, bytes, false)));
+    if (direct) RETURN_IF_ERROR(note("read_direct", raw.Read(a, bytes, true)));
     for (const std::string& path : {a, b}) {
       const Status gone = PosixFs()->Unlink(path);
       if (!gone.ok() && !gone.Is(Code::kNotFound)) return gone;
@@ -188,10 +82,10 @@ struct Finding {
 };
 
 /// What the file system lets us do, found out by trying.
-Result<std::vector<Finding>> TryAbilities(const TrialDirectory& trial) {
+Result<std::vector<Finding>> TryAbilities(const ScratchDirectory& trial) {
   Fs* fs = PosixFs();
   const std::string file = trial / "file";
-  const std::string bytes(kAlign, 'x');
+  const std::string bytes(RawFiles::kAlign, 'x');
   {
     ASSIGN_OR_RETURN(const auto made, fs->Open(file, {.write = true, .create = true}));
     RETURN_IF_ERROR(made->WriteAt(0, std::as_bytes(std::span(bytes))));
@@ -313,8 +207,8 @@ Result<Output> Doctor(const DoctorOptions& options, Console* console) {
   }
   console->CatchInterrupts();
   ASSIGN_OR_RETURN(const std::uint64_t free, PosixFs()->FreeBytes(options.directory));
-  TrialDirectory trial;
-  RETURN_IF_ERROR(trial.Make(options.directory));
+  ScratchDirectory trial;
+  RETURN_IF_ERROR(trial.Make(options.directory, "doctor"));
   ASSIGN_OR_RETURN(const std::vector<Finding> findings, TryAbilities(trial));
   const std::string file_system = FileSystemName(options.directory);
   const bool network = PosixFs()->IsNetwork(options.directory);
@@ -339,7 +233,7 @@ Result<Output> Doctor(const DoctorOptions& options, Console* console) {
 
   // Two files at once, and never the disk's last bytes.
   std::uint64_t bytes = std::min(options.bytes, free / 8);
-  bytes -= bytes % kPart;
+  bytes -= bytes % RawFiles::kPart;
   Value::Object rates_json;
   if (bytes == 0) {
     out.text += "\nToo little space to measure the speed.\n";

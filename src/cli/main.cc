@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,7 +19,9 @@
 
 #include <cairn/status.h>
 
+#include "cli/bench_command.h"
 #include "cli/checkpoint_commands.h"
+#include "cli/command_tree.h"
 #include "cli/console.h"
 #include "cli/doctor.h"
 #include "cli/output.h"
@@ -33,35 +36,6 @@ namespace {
 
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
-
-using Run = std::function<Result<Output>(Console*)>;
-
-/// The commands by their place in the command line.
-class Commands {
- public:
-  void Add(CLI::App* app, Run run) {
-    app->add_flag("--json", json_, "Print JSON, also for errors");
-    leaves_.emplace_back(app, std::move(run));
-  }
-  /// The one that was named, or null.
-  const Run* Chosen() const {
-    for (const auto& [app, run] : leaves_) {
-      if (app->parsed()) return &run;
-    }
-    return nullptr;
-  }
-
- private:
-  bool json_ = false;  // read from the arguments before they are parsed
-  std::vector<std::pair<CLI::App*, Run>> leaves_;
-};
-
-CLI::App* Leaf(CLI::App* parent, const std::string& name, const std::string& description,
-               const std::string& examples) {
-  CLI::App* app = parent->add_subcommand(name, description);
-  app->footer("Examples:\n" + examples);
-  return app;
-}
 
 void AddReading(CLI::App* checkpoint, Commands* commands) {
   {
@@ -248,6 +222,26 @@ void AddDoctor(CLI::App* root, Commands* commands) {
   commands->Add(app, [options](Console* console) { return Doctor(*options, console); });
 }
 
+void AddBench(CLI::App* root, Commands* commands) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* app =
+      Leaf(root, "bench", "Measure saves and restores in a directory, beside plain files",
+           "  cairn bench runs/             a state of 1 GiB, three rounds\n"
+           "  cairn bench runs/ --size 8GiB --tensors 300");
+  app->add_option("DIR", options->directory, "An existing directory")->required();
+  app->add_option("--size", options->bytes, "Bytes of the state")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{1} << 20, std::uint64_t{1} << 40))
+      ->type_name("BYTES");
+  app->add_option("--tensors", options->tensors, "Equal tensors that it consists of")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N");
+  app->add_option("--rounds", options->rounds, "How often each is measured")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  commands->Add(app, [options](Console* console) { return Bench(*options, console); });
+}
+
 #ifdef CAIRN_WITH_PS
 /// What all servers of a job have in common.
 void AddJobOptions(CLI::App* app, PserverOptions* options) {
@@ -255,7 +249,14 @@ void AddJobOptions(CLI::App* app, PserverOptions* options) {
   app->add_option("--servers", server->servers, "How many there are");
   app->add_option("--trainers", server->trainers, "How many trainers there are");
   app->add_option("--mode", options->mode, "sync (bit-reproducible) or async");
-  app->add_option("--recovery", options->recovery, "What happens when a process is lost: exact");
+  app->add_option("--recovery", options->recovery,
+                  "When a process is lost: exact (all go back to the last checkpoint), partial "
+                  "(only a lost server), log (nobody)");
+  app->add_option("--log-dir", server->log_directory,
+                  "Recovery log: where the update logs are; default: in the repository");
+  app->add_option("--log-level", options->log_level,
+                  "Recovery log: an acknowledged change survives the server (written) or its "
+                  "machine (synced)");
   app->add_option("--full-secs", options->full_secs, "Between full checkpoints; 0: not by time");
   app->add_option("--incremental-secs", options->incremental_secs,
                   "Between increments; 0: not by time");
@@ -396,9 +397,41 @@ std::string HelpOf(const CLI::App* app) {
   return app->help(app->get_parent() == nullptr ? "" : CommandName(app->get_parent()));
 }
 
+/// Letters to add, drop or change to make one of the other.
+std::size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, change}));
+    }
+  }
+  return row.back();
+}
+
+std::string NoSuchCommand(const CLI::App& where, const std::string& word) {
+  std::string text = "there is no command \"" + word + "\"";
+  std::string nearest;
+  std::size_t best = std::max<std::size_t>(word.size() / 3, 1) + 1;
+  for (const CLI::App* sub : where.get_subcommands([](const CLI::App*) { return true; })) {
+    const std::size_t distance = EditDistance(word, sub->get_name());
+    if (distance < best) {
+      best = distance;
+      nearest = sub->get_name();
+    }
+  }
+  return nearest.empty() ? text : text + " (did you mean \"" + nearest + "\"?)";
+}
+
 int Usage(const CLI::App& root, const CLI::ParseError& error, bool json) {
   const CLI::App* where = Deepest(&root);
   if (error.get_name() == "CallForHelp" || error.get_name() == "CallForAllHelp") {
+    const std::vector<std::string> words = where->remaining();
+    if (!words.empty() && !where->get_subcommands([](const CLI::App*) { return true; }).empty()) {
+      return Fail(json, InvalidArgumentError(NoSuchCommand(*where, words.front())), kUsage);
+    }
     return Print(HelpOf(where)) ? 0 : kFailure;
   }
   if (error.get_name() == "CallForVersion") {
@@ -411,7 +444,7 @@ int Usage(const CLI::App& root, const CLI::ParseError& error, bool json) {
       std::fputs(HelpOf(where).c_str(), stderr);
       return kUsage;
     }
-    what = words.empty() ? "name a command" : "there is no command \"" + words.front() + "\"";
+    what = words.empty() ? "name a command" : NoSuchCommand(*where, words.front());
   }
   if (error.get_name() == "ExtrasError") {
     what = "not understood" + what.substr(std::min(what.find(": "), what.size()));
@@ -445,6 +478,7 @@ int Main(int argc, char** argv) {
       "Examples:\n"
       "  cairn checkpoint ls runs/a\n"
       "  cairn checkpoint verify runs/a\n"
+      "  cairn experiment create config.yaml . -f     (or: cairn e create …)\n"
       "  cairn doctor runs/\n"
       "`cairn COMMAND --help` tells more. Exit codes: 0 done, 1 failed or problems found, 2 "
       "usage.");
@@ -461,11 +495,16 @@ int Main(int argc, char** argv) {
   AddMoving(checkpoint, &commands);
   AddKeeping(checkpoint, &commands);
   AddDoctor(&root, &commands);
+  AddBench(&root, &commands);
 #ifdef CAIRN_WITH_PS
   AddPserver(&root, &commands);
   AddPsRun(&root, &commands);
 #endif
   AddServe(&root, &commands);
+  AddExperimentCommands(&root, &commands);
+  AddTrialCommands(&root, &commands);
+  AddAccountCommands(&root, &commands);
+  AddCompletion(&root, &commands);
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -19,9 +19,21 @@ Result<ps::ServerOptions> ServerOptionsOf(const PserverOptions& options) {
     return InvalidArgumentError("--mode is sync or async, not \"" + options.mode + "\"");
   }
   server.mode = options.mode == "sync" ? ps::Mode::kSync : ps::Mode::kAsync;
-  if (options.recovery != "exact") {
-    return UnimplementedError("--recovery " + options.recovery + ": there is \"exact\"");
+  if (options.recovery == "exact") {
+    server.recovery = ps::Recovery::kExact;
+  } else if (options.recovery == "partial") {
+    server.recovery = ps::Recovery::kPartial;
+  } else if (options.recovery == "log") {
+    server.recovery = ps::Recovery::kLog;
+  } else {
+    return InvalidArgumentError("--recovery is exact, partial or log, not \"" + options.recovery +
+                                "\"");
   }
+  if (options.log_level != "written" && options.log_level != "synced") {
+    return InvalidArgumentError("--log-level is written or synced, not \"" + options.log_level +
+                                "\"");
+  }
+  server.log_level = options.log_level == "synced" ? ps::LogLevel::kSynced : ps::LogLevel::kWritten;
   const auto positive = [](auto number, auto* out) {
     out->reset();
     if (number > 0) *out = number;
@@ -71,13 +83,18 @@ Result<Output> PsRun(const PsRunOptions& options, Console* console) {
   output.json = Value::Object{{"interrupted", report.interrupted},
                               {"server_restarts", report.server_restarts},
                               {"trainer_restarts", report.trainer_restarts},
+                              {"lost_changes", report.lost_changes},
                               {"saved", report.saved},
                               {"step", report.step}};
   output.text = report.interrupted ? "interrupted" : "done";
   output.text += report.saved ? "; the last checkpoint is of step " + std::to_string(report.step)
                               : "; there is no checkpoint";
   output.text += "; servers started again: " + std::to_string(report.server_restarts) +
-                 ", trainers: " + std::to_string(report.trainer_restarts) + "\n";
+                 ", trainers: " + std::to_string(report.trainer_restarts);
+  if (report.lost_changes > 0) {
+    output.text += "; changes lost with servers: " + std::to_string(report.lost_changes);
+  }
+  output.text += "\n";
   output.exit_code = report.interrupted ? 1 : 0;
   return output;
 }

@@ -15,6 +15,7 @@ struct PserverOptions {
   ps::ServerOptions server;
   std::string mode = "sync";
   std::string recovery = "exact";
+  std::string log_level = "written";
   std::string token_file;
   double full_secs = 600;
   double incremental_secs = 0;

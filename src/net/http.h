@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,6 +25,10 @@ struct HttpRequest {
   std::span<const std::byte> body;  // borrowed
   /// Where the body of a 2xx answer goes, if not empty; borrowed. A longer one is an error.
   std::span<std::byte> into;
+  /// Takes the body of a 2xx answer piece by piece as it comes, if set, instead of `into`; called
+  /// on the client's thread. False: it wants no more, and the call ends with Cancelled. A second
+  /// attempt would begin with the first piece again: for calls with one.
+  std::function<bool(std::string_view piece)> sink;
   /// The longest body taken into HttpResponse::body; a longer one is ResourceExhausted.
   std::uint64_t max_body_bytes = 64u << 20;
 };

@@ -436,6 +436,11 @@ class HttpClient::Loop {
     long status = 0;
     curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &status);
     HttpResponse& response = call->response;
+    if (call->request.sink && status >= 200 && status < 300) {
+      if (call->request.sink(std::string_view(data, bytes))) return bytes;
+      call->failure = CancelledError("the answer was not taken to its end");
+      return 0;
+    }
     if (!call->request.into.empty() && status >= 200 && status < 300) {
       const std::span<std::byte> into = call->request.into;
       if (bytes > into.size() - response.into_bytes) {

@@ -103,6 +103,29 @@ TEST(HttpClient, BodyGoesStraightIntoTheCallersMemory) {
   EXPECT_TRUE(longer.status().Is(Code::kResourceExhausted));
 }
 
+TEST(HttpClient, BodyIsHandedOverInPieces) {
+  TestHttpServer server([](const TestHttpRequest& request) {
+    return request.target == "/missing" ? Answer(404, "no such thing")
+                                        : Answer(200, std::string(3'000'000, 'x'));
+  });
+  auto client = Open();
+  std::string taken;
+  const auto take = [&](std::string_view piece) {
+    taken += piece;
+    return true;
+  };
+  const auto response = client->Fetch({.url = server.url() + "/", .sink = take});
+  ASSERT_TRUE(response.ok()) << response.status().ToString();
+  EXPECT_EQ(taken.size(), 3'000'000u);
+  EXPECT_EQ(response->body, "");
+  const auto missing = client->Fetch({.url = server.url() + "/missing", .sink = take});
+  EXPECT_EQ(missing->body, "no such thing") << "an error's body is not the caller's data";
+  EXPECT_EQ(taken.size(), 3'000'000u);
+  const auto enough =
+      client->Fetch({.url = server.url() + "/", .sink = [](std::string_view) { return false; }});
+  EXPECT_TRUE(enough.status().Is(Code::kCancelled));
+}
+
 TEST(HttpClient, RefusesALongerBodyThanAllowed) {
   TestHttpServer server([](const TestHttpRequest&) { return Answer(200, std::string(100, 'x')); });
   auto client = Open();

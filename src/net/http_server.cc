@@ -361,6 +361,10 @@ class HttpStream::State {
     MutexLock hold(&mu_);
     out_.reset();
   }
+  std::uint64_t backlog() {
+    MutexLock hold(&mu_);
+    return *backlog_;
+  }
 
  private:
   const std::shared_ptr<Shared> shared_;
@@ -374,7 +378,9 @@ class HttpStream::State {
 
 bool HttpStream::Write(std::string bytes) { return state_->Write(std::move(bytes)); }
 void HttpStream::End() { state_->End(); }
+void HttpStream::Abort() { state_->Drop(); }
 bool HttpStream::open() const { return state_->open(); }
+std::uint64_t HttpStream::backlog() const { return state_->backlog(); }
 
 void HttpReply::Send(ServerResponse response) const { state_->Send(std::move(response)); }
 

@@ -49,7 +49,11 @@ class HttpStream {
   /// the client takes too little: more than 4 MiB wait for it. Then it is hung up on.
   bool Write(std::string bytes);
   void End();
+  /// Hangs up without an end, so that the client sees that something is missing.
+  void Abort();
   bool open() const;
+  /// Bytes that the client has not taken yet: whoever sends much waits for it to shrink.
+  std::uint64_t backlog() const;
 
  private:
   std::shared_ptr<State> state_;  // shared: whoever writes and the server outlive each other

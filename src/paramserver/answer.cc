@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "format/json.h"
-#include "paramserver/declaration.h"
 
 namespace cairn::ps {
 namespace {
@@ -15,55 +13,15 @@ ReplyHead HeadFor(const RequestHead& request, std::uint64_t generation) {
 
 Result<rpc::Message> Pull(Holdings* holdings, const Request& request, const Peer& peer,
                           const ReplyHead& head) {
-  ASSIGN_OR_RETURN(Table * table, holdings->FindTable(request.head.id));
+  ASSIGN_OR_RETURN(Table * table, holdings->FindTable(peer, request.head.id));
   ASSIGN_OR_RETURN(const std::vector<std::int64_t> keys, DecodeKeys(request.body));
   const std::size_t floats = keys.size() * table->options().dim;
   rpc::Message reply = NewReply(head, floats * sizeof(float));
   // Straight into the message: its body is aligned for floats.
   static_assert(kHeadBytes % alignof(float) == 0);
   const std::span<float> out(reinterpret_cast<float*>(Body(&reply).data()), floats);
-  const bool create = (request.head.flags & kCreateRows) != 0 && peer.trainer != kObserver;
-  RETURN_IF_ERROR(table->Lookup(keys, out, create ? Missing::kCreate : Missing::kInitial));
+  RETURN_IF_ERROR(holdings->Pull(peer, request, table, keys, out));
   return reply;
-}
-
-Result<std::string> DeclareTable(Holdings* holdings, const Request& request) {
-  ASSIGN_OR_RETURN(const Value value, DecodeJson(AsText(request.body)));
-  ASSIGN_OR_RETURN(const TableSpec spec, TableSpecFrom(value));
-  ASSIGN_OR_RETURN(const std::uint32_t id, holdings->DeclareTable(spec));
-  return EncodeNumber(id);
-}
-
-Result<std::string> DeclareDense(Holdings* holdings, const Request& request) {
-  ASSIGN_OR_RETURN(const DenseBody body, DecodeDenseBody(request.body));
-  ASSIGN_OR_RETURN(const Value value, DecodeJson(body.description));
-  ASSIGN_OR_RETURN(const DenseSpec spec, DenseSpecFrom(value));
-  ASSIGN_OR_RETURN(const std::vector<float> values, DecodeFloats(body.values));
-  ASSIGN_OR_RETURN(const std::uint32_t id, holdings->DeclareDense(spec, values));
-  return EncodeNumber(id);
-}
-
-Result<std::string> Change(Holdings* holdings, const Request& request, const Peer& peer) {
-  const RequestHead& head = request.head;
-  if (head.kind == Kind::kDensePush) {
-    ASSIGN_OR_RETURN(std::vector<float> gradient, DecodeFloats(request.body));
-    RETURN_IF_ERROR(holdings->PushDense(peer.trainer, head.sequence, head.id, std::move(gradient)));
-    return std::string();
-  }
-  ASSIGN_OR_RETURN(Table * table, holdings->FindTable(head.id));
-  if (head.kind == Kind::kErase) {
-    ASSIGN_OR_RETURN(const auto keys, DecodeKeys(request.body));
-    ASSIGN_OR_RETURN(const std::uint64_t erased,
-                     holdings->Erase(peer.trainer, head.sequence, head.id, keys));
-    return EncodeNumber(erased);
-  }
-  ASSIGN_OR_RETURN(Rows rows, DecodeRows(request.body, table->options().dim));
-  if (head.kind == Kind::kAssign) {
-    RETURN_IF_ERROR(holdings->Assign(peer.trainer, head.sequence, head.id, rows));
-  } else {
-    RETURN_IF_ERROR(holdings->Push(peer.trainer, head.sequence, head.id, std::move(rows)));
-  }
-  return std::string();
 }
 
 Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer, bool* lost) {
@@ -72,31 +30,34 @@ Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer,
     case Kind::kHello: {
       ASSIGN_OR_RETURN(const HelloRequest hello, DecodeHelloRequest(request.body));
       ASSIGN_OR_RETURN(const HelloReply reply, holdings->Hello(hello, lost));
-      peer->trainer = hello.trainer;
+      *peer = {hello.trainer, hello.incarnation};
       return Encode(reply);
     }
-    case Kind::kDeclareTable:
-      return DeclareTable(holdings, request);
-    case Kind::kDeclareDense:
-      return DeclareDense(holdings, request);
+    case Kind::kDeclareTable: {
+      ASSIGN_OR_RETURN(const std::uint32_t id, holdings->DeclareTable(*peer, request));
+      return EncodeNumber(id);
+    }
+    case Kind::kDeclareDense: {
+      ASSIGN_OR_RETURN(const std::uint32_t id, holdings->DeclareDense(*peer, request));
+      return EncodeNumber(id);
+    }
     case Kind::kPush:
     case Kind::kAssign:
     case Kind::kErase:
     case Kind::kDensePush:
-      return Change(holdings, request, *peer);
+      return holdings->Change(*peer, request);
     case Kind::kDensePull: {
       ASSIGN_OR_RETURN(const std::vector<float> values, holdings->PullDense(head.id));
       return std::string(reinterpret_cast<const char*>(values.data()),
                          values.size() * sizeof(float));
     }
     case Kind::kEndStep: {
-      ASSIGN_OR_RETURN(const EndStepRequest step, DecodeEndStepRequest(request.body));
-      ASSIGN_OR_RETURN(const EndStepReply reply, holdings->EndStep(peer->trainer, step));
+      ASSIGN_OR_RETURN(const EndStepReply reply, holdings->EndStep(*peer, request));
       return Encode(reply);
     }
     case Kind::kBarrier: {
       ASSIGN_OR_RETURN(const std::uint64_t number, DecodeNumber(request.body));
-      RETURN_IF_ERROR(holdings->Barrier(peer->trainer, number));
+      RETURN_IF_ERROR(holdings->Barrier(*peer, number));
       return std::string();
     }
     case Kind::kSave:
@@ -108,8 +69,8 @@ Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer,
       return std::string();
     }
     case Kind::kLeave:
-      holdings->TrainerLeft(peer->trainer);
-      peer->trainer = kObserver;
+      RETURN_IF_ERROR(holdings->TrainerLeft(*peer));
+      *peer = {};
       return std::string();
     case Kind::kTableSize: {
       ASSIGN_OR_RETURN(Table * table, holdings->FindTable(head.id));

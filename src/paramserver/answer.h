@@ -10,11 +10,6 @@
 
 namespace cairn::ps {
 
-/// Whom a connection belongs to, as it introduced itself.
-struct Peer {
-  std::uint32_t trainer = kObserver;
-};
-
 /// Answers one request out of a server's holdings: decodes, calls, encodes. Errors become answers.
 /// `*lost` as in Holdings::Hello.
 rpc::Message Answer(Holdings* holdings, const Request& request, Peer* peer, bool* lost);

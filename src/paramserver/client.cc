@@ -40,7 +40,7 @@ class ClientImpl final : public Client, public Exchanger {
     RETURN_IF_ERROR(links_.Open());
     RETURN_IF_ERROR(links_.Meet());
     TakePosition();
-    return Status::Ok();
+    return CompleteStep();
   }
 
   int servers() const override { return links_.servers(); }
@@ -75,6 +75,10 @@ class ClientImpl final : public Client, public Exchanger {
                      std::chrono::milliseconds timeout, Progress* progress, bool* broken);
   Status Recover();
   void TakePosition();
+  /// An earlier process of this trainer may have been lost while it ended its last step, or carried
+  /// a marker: to some servers and not to all. Before anything else all are told.
+  Status CompleteStep();
+  Status SendEndStep(std::int64_t step, std::string state, EndStepReply* lead);
   Status DeclareAll();
   Status DeclareNew(const std::function<Status()>& declare);
   Result<std::string> TextOf(int server, Kind kind);
@@ -87,9 +91,10 @@ class ClientImpl final : public Client, public Exchanger {
   std::int64_t step_ = 0;
   std::optional<std::string> state_;
   Marker next_;
-  std::uint64_t barrier_ = 0;
+  std::uint64_t barrier_ = 0;  // passed
   std::uint64_t rollbacks_ = 0;
   bool started_ = false;  // something was pulled, pushed or ended since the last position
+  bool pushed_ = false;   // since the last step ended
   std::vector<std::unique_ptr<RemoteTableImpl>> tables_;
   std::vector<std::unique_ptr<RemoteDenseImpl>> dense_;
 };
@@ -99,8 +104,25 @@ void ClientImpl::TakePosition() {
   step_ = position.step;
   state_ = position.state;
   next_ = position.next;
-  barrier_ = 0;
+  barrier_ = position.barrier;
   started_ = false;
+  pushed_ = false;
+  links_.set_progress(step_, barrier_);
+}
+
+Status ClientImpl::CompleteStep() {
+  if (options_.trainer < 0) return Status::Ok();
+  const bool exact_sync = mode() == Mode::kSync && links_.position().recovery == Recovery::kExact;
+  EndStepReply lead;
+  Status ended = AbortedError("not asked yet");
+  while (ended.Is(Code::kAborted)) {  // the job went back: from the position that Recover took
+    if (exact_sync || (step_ == 0 && next_.number == 0)) return Status::Ok();
+    ended = SendEndStep(step_ - 1, state_.value_or(""), &lead);
+  }
+  RETURN_IF_ERROR(ended);
+  next_ = lead.next;
+  started_ = false;
+  return Status::Ok();
 }
 
 Status ClientImpl::DeclareAll() {
@@ -113,11 +135,15 @@ Status ClientImpl::Recover() {
   const std::uint64_t before = links_.generation();
   RETURN_IF_ERROR(links_.Meet());
   if (links_.generation() == before) return Status::Ok();
-  TakePosition();
-  ++rollbacks_;
+  const bool back = links_.went_back();
+  if (back) {
+    TakePosition();
+    ++rollbacks_;
+  }
   // The servers may be lost again meanwhile; then this was not the last time.
   const Status declared = DeclareAll();
   if (!declared.ok() && !declared.Is(Code::kAborted)) return declared;
+  if (!back) return Status::Ok();  // what was not answered is asked again
   return AbortedError(fmt::format("the job went back to step {}", step_));
 }
 
@@ -126,8 +152,9 @@ Status ClientImpl::TryExchange(const RequestHead& head, bool change, const Build
                                Progress* progress, bool* broken) {
   const Links::Timer timer(&links_, timeout);
   const int servers = links_.servers();
+  std::vector<std::optional<rpc::Message>> messages(progress->answered.size());
   std::vector<bool> asked(progress->answered.size(), false);
-  *broken = true;
+  *broken = false;
   for (int i = 0; i < servers; ++i) {
     const auto at = static_cast<std::size_t>(i);
     if (progress->answered[at]) continue;
@@ -136,23 +163,40 @@ Status ClientImpl::TryExchange(const RequestHead& head, bool change, const Build
     if (change) {
       if (progress->sequences[at] == 0) progress->sequences[at] = links_.NextSequence(i);
       own.sequence = progress->sequences[at];
+    } else if (head.kind == Kind::kEndStep) {
+      own.sequence = links_.sequence(i);
     }
-    std::optional<rpc::Message> message = build(i, own);
-    if (!message) {
+    messages[at] = build(i, own);
+    if (!messages[at]) {
       progress->answered[at] = true;
       if (change) links_.ReturnSequence(i);
+      progress->sequences[at] = 0;
       continue;
     }
+    if (messages[at]->size() <= links_.max_message_bytes()) continue;
+    // Before anything was sent: either all servers get their part or none.
+    const std::size_t size = messages[at]->size();
+    for (int k = 0; k <= i && change; ++k) {
+      if (progress->sequences[static_cast<std::size_t>(k)] != 0) links_.ReturnSequence(k);
+    }
+    return ResourceExhaustedError(
+        fmt::format("{} bytes for server {} are more than a message may have ({}): use smaller "
+                    "batches",
+                    size, i, links_.max_message_bytes()));
+  }
+  *broken = true;
+  for (int i = 0; i < servers; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (!messages[at]) continue;
     asked[at] = true;
-    if (!links_.Send(i, *std::move(message)).ok()) {
+    if (!links_.Send(i, *std::move(messages[at])).ok()) {
       // Why it is closed shows when one listens.
       const Status why = links_.Receive(i).status();
-      if (!Retried(why)) {
-        *broken = false;
-        links_.Drop();
-        return why;
-      }
-      return Status::Ok();
+      if (Retried(why)) return Status::Ok();
+      *broken = false;
+      links_.ForgetSequences();
+      links_.Drop();
+      return why;
     }
   }
   Status refused;
@@ -163,6 +207,7 @@ Status ClientImpl::TryExchange(const RequestHead& head, bool change, const Build
     if (!received.ok()) {
       if (Retried(received.status())) return Status::Ok();
       *broken = false;
+      links_.ForgetSequences();
       links_.Drop();
       return received.status();
     }
@@ -170,6 +215,7 @@ Status ClientImpl::TryExchange(const RequestHead& head, bool change, const Build
     const Status status = ReplyStatus(reply);
     if (status.Is(Code::kAborted) || status.Is(Code::kUnavailable)) return Status::Ok();
     progress->answered[at] = true;
+    if (change) links_.Acknowledged(i, progress->sequences[at]);
     const Status taken = status.ok() ? take(i, reply.body) : status;
     if (refused.ok() && !taken.ok()) refused = taken.WithContext("server " + std::to_string(i));
   }
@@ -181,6 +227,7 @@ Status ClientImpl::Exchange(const RequestHead& head, bool change, const Build& b
                             const Take& take, std::chrono::milliseconds timeout) {
   if (timeout.count() == 0) timeout = options_.request_timeout;
   if (change || head.kind == Kind::kPull || head.kind == Kind::kEndStep) started_ = true;
+  if (head.kind == Kind::kPush || head.kind == Kind::kDensePush) pushed_ = true;
   const auto servers = static_cast<std::size_t>(links_.servers());
   Progress progress{std::vector<bool>(servers, false), std::vector<std::uint64_t>(servers, 0)};
   // Attempts are bounded by Meet, which gives up; here only against servers that greet and then
@@ -255,42 +302,53 @@ Result<RemoteDense*> ClientImpl::Dense(DenseSpec spec, std::span<const float> in
   return dense_.back().get();
 }
 
-Status ClientImpl::EndStep(std::string state) {
-  if (options_.trainer < 0) return NotMine();
-  EndStepRequest request{.step = step_, .cut = next_, .has_state = false, .state = {}};
-  std::string plain = Encode(request);
-  request.has_state = true;
-  request.state = std::move(state);
-  const std::string with_state = Encode(request);
-  EndStepReply lead;
+Status ClientImpl::SendEndStep(std::int64_t step, std::string state, EndStepReply* lead) {
+  const std::string request = Encode(
+      EndStepRequest{.step = step, .cut = next_, .has_state = true, .state = std::move(state)});
   // It waits for the other trainers, who may be being restarted.
-  RETURN_IF_ERROR(Exchange(
+  return Exchange(
       {.kind = Kind::kEndStep}, false,
-      [&](int i, const RequestHead& head) {
-        return std::optional(NewRequest(head, i == 0 ? with_state : plain));
-      },
+      // With the state to all: whichever server saw the step end can tell it.
+      [&](int, const RequestHead& head) { return std::optional(NewRequest(head, request)); },
       [&](int i, std::span<const std::byte> body) -> Status {
         ASSIGN_OR_RETURN(const EndStepReply reply, DecodeEndStepReply(body));
-        if (i == 0) lead = reply;
+        if (i == 0) *lead = reply;
         return Status::Ok();
       },
-      options_.reconnect_timeout));
-  step_ = request.step + 1;
+      options_.reconnect_timeout);
+}
+
+Status ClientImpl::EndStep(std::string state) {
+  if (options_.trainer < 0) return NotMine();
+  const std::int64_t step = step_;
+  EndStepReply lead;
+  RETURN_IF_ERROR(SendEndStep(step, state, &lead));
+  step_ = step + 1;
   next_ = lead.next;
-  state_ = std::move(request.state);
+  state_ = std::move(state);
+  pushed_ = false;
+  links_.set_progress(step_, barrier_);
   return Status::Ok();
 }
 
 Status ClientImpl::Barrier() {
   if (options_.trainer < 0) return NotMine();
-  const std::uint64_t number = ++barrier_;
-  return Exchange(
+  if (pushed_ && mode() == Mode::kAsync) {
+    // A checkpoint may be cut while all wait here: what was pushed would be in it, and be pushed
+    // again by whoever goes on from there.
+    return FailedPreconditionError("a barrier in the middle of a step: end the step first");
+  }
+  const std::uint64_t number = barrier_ + 1;
+  RETURN_IF_ERROR(Exchange(
       {.kind = Kind::kBarrier}, false,
       // At all servers: each has to know that nothing of this trainer is on its way.
       [&](int, const RequestHead& head) {
         return std::optional(NewRequest(head, EncodeNumber(number)));
       },
-      [](int, std::span<const std::byte>) { return Status::Ok(); }, options_.reconnect_timeout);
+      [](int, std::span<const std::byte>) { return Status::Ok(); }, options_.reconnect_timeout));
+  barrier_ = number;
+  links_.set_progress(step_, barrier_);
+  return Status::Ok();
 }
 
 Status ClientImpl::RequestSave(bool full) {

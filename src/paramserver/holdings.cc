@@ -10,21 +10,18 @@
 #include "checkpoint/manager.h"
 #include "format/json.h"
 #include "format/member_reader.h"
+#include "paramserver/checkpoint_files.h"
 #include "paramserver/declaration.h"
+#include "storage/open_store.h"
 
 namespace cairn::ps {
 namespace {
 
-constexpr char kJobFile[] = "job.json";
 // Servers wait for each other as long as it takes: a server that is missing is being restarted.
 constexpr std::chrono::hours kJoinPatience{24};
 // What is stored may be another checkpoint than the one that was looked at first, when that turns
 // out to be damaged.
 constexpr int kMaxLooks = 8;
-
-std::string StateFile(std::size_t trainer) {
-  return "/trainer_" + std::to_string(trainer) + "/state.json";
-}
 
 }  // namespace
 
@@ -32,6 +29,9 @@ std::string StateFile(std::size_t trainer) {
 struct Holdings::Job {
   std::int64_t step = 0;
   std::vector<std::int64_t> trainer_steps;
+  std::vector<std::int64_t> sequences;  // of the trainers' last changes, to this server
+  std::string log_name;                 // "": there was none
+  std::uint64_t log_next = 0;           // the first record after the cut
   std::vector<TableSpec> tables;
   std::vector<DenseSpec> dense;
 
@@ -52,6 +52,15 @@ struct Holdings::Job {
       job.trainer_steps.push_back(item.AsInt());
       return Status::Ok();
     }));
+    RETURN_IF_ERROR(each("sequences", [&](const Value& item) {
+      job.sequences.push_back(item.AsInt());
+      return Status::Ok();
+    }));
+    if (const Value* log = value.Find("log"); log != nullptr && log->if_object() != nullptr) {
+      const MemberReader members(*log->if_object());
+      RETURN_IF_ERROR(members.Text("name", &job.log_name));
+      RETURN_IF_ERROR(members.Uint("next", &job.log_next));
+    }
     RETURN_IF_ERROR(each("tables", [&](const Value& item) -> Status {
       ASSIGN_OR_RETURN(TableSpec spec, TableSpecFrom(item));
       job.tables.push_back(std::move(spec));
@@ -66,29 +75,12 @@ struct Holdings::Job {
   }
 };
 
-std::string Holdings::EncodeJob() const {
-  Value::List steps;
-  for (const Trainer& trainer : trainers_) steps.emplace_back(trainer.step);
-  Value::List tables;
-  for (const TableEntry& entry : tables_) tables.push_back(ToValue(entry.spec));
-  Value::List dense;
-  for (const DenseEntry& entry : dense_) dense.push_back(ToValue(entry.variable->spec()));
-  return EncodeJson(Value::Object{{"version", 1},
-                                  {"mode", sync_ ? "sync" : "async"},
-                                  {"servers", options_.servers},
-                                  {"step", step_},
-                                  {"trainer_steps", std::move(steps)},
-                                  {"tables", std::move(tables)},
-                                  {"dense", std::move(dense)}},
-                    2) +
-         "\n";
-}
-
 Holdings::Holdings(const ServerOptions& options, std::shared_ptr<LeavingClock> clock)
     : options_(options),
       clock_(std::move(clock)),
       sync_(options.mode == Mode::kSync),
       lead_(options.index == 0),
+      exact_(options.recovery == Recovery::kExact),
       trainers_(static_cast<std::size_t>(options.trainers)) {}
 
 Holdings::~Holdings() {
@@ -100,11 +92,72 @@ Holdings::~Holdings() {
 
 Result<std::unique_ptr<Holdings>> Holdings::Open(const ServerOptions& options,
                                                  std::shared_ptr<LeavingClock> clock,
+                                                 std::unique_ptr<Kept>* kept,
                                                  const std::function<void()>& opened) {
   auto holdings = std::unique_ptr<Holdings>(new Holdings(options, std::move(clock)));
   RETURN_IF_ERROR(holdings->OpenManager(opened));
-  RETURN_IF_ERROR(holdings->Restore());
+  // Markers of an earlier generation are below every number of this one.
+  constexpr int kCutsOfAGeneration = 32;
+  {
+    MutexLock lock(&holdings->mu_);
+    holdings->last_cut_ = holdings->generation() << kCutsOfAGeneration;
+    holdings->first_cut_ = holdings->last_cut_ + 1;
+  }
+  if (*kept != nullptr) {
+    holdings->Adopt(kept->get());
+    const bool content = (*kept)->content;
+    kept->reset();
+    if (content) return holdings;
+  }
+  Job job;
+  std::string checkpoint;
+  RETURN_IF_ERROR(holdings->Restore(&job, &checkpoint));
+  if (options.recovery == Recovery::kLog) RETURN_IF_ERROR(holdings->OpenLog(job, checkpoint));
   return holdings;
+}
+
+std::unique_ptr<Holdings::Kept> Holdings::Keep() {
+  clock_->Leave();
+  MutexLock lock(&mu_);
+  checkpoints_ = nullptr;  // waits for the save in flight, which borrows the tables
+  auto kept = std::make_unique<Kept>();
+  kept->trainers = std::move(trainers_);
+  kept->lost = lost_;
+  kept->content = !exact_ && broken_.ok();
+  if (!kept->content) return kept;
+  kept->step = step_;
+  kept->tables = std::move(tables_);
+  kept->dense = std::move(dense_);
+  kept->gate = gate_;
+  kept->log = std::move(log_);
+  kept->log_name = log_name_;
+  kept->barriers = barriers_;
+  return kept;
+}
+
+void Holdings::Adopt(Kept* kept) {
+  MutexLock lock(&mu_);
+  lost_ = kept->lost;
+  if (!kept->content) {
+    for (std::size_t i = 0; i < trainers_.size(); ++i) {
+      trainers_[i].replaced = std::move(kept->trainers[i].replaced);
+    }
+    return;
+  }
+  trainers_ = std::move(kept->trainers);
+  for (Trainer& trainer : trainers_) {
+    trainer.carried = {};
+    trainer.at_barrier = false;  // it asks again
+  }
+  barriers_ = kept->barriers;
+  step_ = kept->step;
+  tables_ = std::move(kept->tables);
+  dense_ = std::move(kept->dense);
+  gate_ = std::move(kept->gate);
+  log_ = std::move(kept->log);
+  log_name_ = std::move(kept->log_name);
+  RenewCheckpoints();
+  schedule_->Start(clock_->Now(), GlobalStep());
 }
 
 Status Holdings::OpenManager(const std::function<void()>& opened) {
@@ -169,13 +222,17 @@ void Holdings::Adopt(const Job& job, const Restored& restored) {
   for (std::size_t i = 0; i < trainers_.size(); ++i) {
     Trainer& trainer = trainers_[i];
     trainer.step = sync_ ? job.step : i < job.trainer_steps.size() ? job.trainer_steps[i] : 0;
-    const auto state = restored.state_files.find(StateFile(i));
+    if (i < job.sequences.size() && job.sequences[i] > 0) {
+      trainer.sequence = static_cast<std::uint64_t>(job.sequences[i]);
+      trainer.step_sequence = trainer.sequence;
+    }
+    const auto state = restored.state_files.find(TrainerFile(i, "state.json"));
     if (state != restored.state_files.end()) trainer.state = state->second;
   }
   for (const TableEntry& entry : tables_) entry.table->set_step(step_);
 }
 
-Status Holdings::Restore() {
+Status Holdings::Restore(Job* job, std::string* checkpoint) {
   const Clock::Duration begun = clock_->Now();
   MutexLock lock(&mu_);
   // First the description, then what it describes. A restore that is refused by `prepare` has
@@ -196,7 +253,7 @@ Status Holdings::Restore() {
     RETURN_IF_ERROR(looked);
     RETURN_IF_ERROR(MakeAll({}));
     if (!options_.load.empty()) RETURN_IF_ERROR(Load(options_.load));
-    schedule_->Start(clock_->Now(), step_);
+    schedule_->Start(clock_->Now(), GlobalStep());
     restore_seconds_ = std::chrono::duration<double>(clock_->Now() - begun).count();
     return Status::Ok();
   }
@@ -205,8 +262,8 @@ Status Holdings::Restore() {
       return FailedPreconditionError("\"" + options_.directory +
                                      "\" is not the repository of a job with parameter servers");
     }
-    ASSIGN_OR_RETURN(const Job job, Job::Decode(text));
-    RETURN_IF_ERROR(MakeAll(job));
+    ASSIGN_OR_RETURN(*job, Job::Decode(text));
+    RETURN_IF_ERROR(MakeAll(*job));
     RestoreRequest request;
     request.partial = true;  // blocks that only other servers have
     for (const DenseEntry& entry : dense_) {
@@ -226,10 +283,11 @@ Status Holdings::Restore() {
     if (other) continue;
     if (!restored.ok()) return restored.status();
     if (!*restored) return InternalError("the checkpoint that was to be restored is gone");
-    Adopt(job, **restored);
+    Adopt(*job, **restored);
+    *checkpoint = (*restored)->info.id;
     restored_step_ = (*restored)->step;
     saved_step_ = restored_step_;
-    schedule_->Start(clock_->Now(), step_);
+    schedule_->Start(clock_->Now(), GlobalStep());
     restore_seconds_ = std::chrono::duration<double>(clock_->Now() - begun).count();
     LogInfo(fmt::format("ps_{}: restored step {} in {:.3f} s", options_.index, step_,
                         restore_seconds_));
@@ -271,161 +329,44 @@ Status Holdings::Load(const std::string& path) {
   return Status::Ok();  // the parameters; steps and data positions are the new job's own
 }
 
-void Holdings::Settle() {
-  checkpoints_->Settle();
-  if (!in_flight_ || !in_flight_->Done()) return;
-  const auto outcome = in_flight_->Wait();
-  in_flight_.reset();
-  if (outcome.ok()) {
-    ++saves_;
-    saved_step_ = outcome->step;
-    return;
+Status Holdings::OpenLog(const Job& job, const std::string& checkpoint) {
+  const Clock::Duration begun = clock_->Now();
+  const bool apart = !options_.log_directory.empty();
+  OpenStoreOptions open;
+  open.create = true;
+  ASSIGN_OR_RETURN(std::shared_ptr<Store> store,
+                   OpenStore(apart ? options_.log_directory : options_.directory, open));
+  // A log goes on from checkpoint to checkpoint as long as the job has the same parts. Another
+  // number of servers or trainers begins a new one at the checkpoint, to which all went back.
+  const std::string parts =
+      fmt::format("{}x{}-{}", options_.servers, options_.trainers, sync_ ? "sync" : "async");
+  std::uint64_t from = 1;
+  if (job.log_name.ends_with("-" + parts)) {
+    log_name_ = job.log_name;
+    from = job.log_next;
+  } else {
+    log_name_ = (checkpoint.empty() ? "start" : checkpoint) + "-" + parts;
   }
-  ++failed_saves_;
-  LogWarning(fmt::format("ps_{}: {}", options_.index, outcome.status().ToString()));
-}
-
-void Holdings::Decide() {
-  Settle();
-  if (!lead_ || next_.number > last_cut_ || in_flight_) return;
-  std::int64_t label = step_;
-  if (!sync_) {
-    label = 0;
-    for (const Trainer& trainer : trainers_) label += trainer.step;
+  const std::string prefix =
+      fmt::format("{}ps_{}/{}", apart ? "" : "log/", options_.index, log_name_);
+  ASSIGN_OR_RETURN(auto log, UpdateLog::Open(std::move(store), prefix, options_.log_level));
+  {
+    MutexLock lock(&mu_);
+    replaying_ = true;
+    log_at_saved_ = from;
   }
-  ++label;  // what it will be when the next step ends
-  const auto due = schedule_->Check(clock_->Now(), label);
-  if (due == SessionSchedule::Due::kNothing && !save_asked_) return;
-  const bool full = due == SessionSchedule::Due::kFull || full_asked_ || tables_.empty() ||
-                    !checkpoints_->CanIncrement();
-  save_asked_ = false;
-  full_asked_ = false;
-  next_ = {last_cut_ + 1, label, full};
-}
-
-void Holdings::Cut(const Marker& marker) {
-  last_cut_ = marker.number;
-  checkpoints_->Wait();
-  Settle();
-  // A table that came after the cut was announced has no base; every server knows it by now.
-  const bool full = marker.full || declared_since_full_;
-  declared_since_full_ = false;
-  if (!full && !checkpoints_->CanIncrement()) {
-    // The lead believes that all have the base. Whoever has not cannot count attempts with the
-    // others any more.
-    broken_ = FailedPreconditionError(
-        fmt::format("ps_{} has nothing that the increment of step {} could build on",
-                    options_.index, marker.step));
-    return;
-  }
-  SaveRequest request;
-  request.step = marker.step;
-  request.kind = full ? SaveKind::kFull : SaveKind::kCumulative;
-  for (const DenseEntry& entry : dense_) {
-    for (Tensor& tensor : entry.variable->Tensors()) request.tensors.push_back(std::move(tensor));
-  }
-  request.state_files[kJobFile] = EncodeJob();
-  if (lead_) {
-    for (std::size_t i = 0; i < trainers_.size(); ++i) {
-      const std::string folder = "/trainer_" + std::to_string(i) + "/";
-      request.state_files[folder + "step_id"] = std::to_string(trainers_[i].step) + "\n";
-      if (trainers_[i].state) request.state_files[StateFile(i)] = *trainers_[i].state;
-    }
-    schedule_->Saved(full ? SessionSchedule::Due::kFull : SessionSchedule::Due::kIncrement,
-                     clock_->Now(), marker.step);
-  }
-  auto handle = checkpoints_->Save(std::move(request));
-  if (!handle.ok()) {
-    ++failed_saves_;
-    LogWarning(fmt::format("ps_{}: the checkpoint of step {} failed: {}", options_.index,
-                           marker.step, handle.status().ToString()));
-    return;
-  }
-  in_flight_ = *std::move(handle);
-}
-
-Status Holdings::CutNow(const Marker& marker) {
+  RETURN_IF_ERROR(log->Replay(from, [&](const LogRecord& record) { return Replayed(record); })
+                      .WithContext(fmt::format("ps_{}: log {}", options_.index, prefix)));
+  log_ = std::move(log);
   MutexLock lock(&mu_);
-  RETURN_IF_ERROR(CheckLiving());
-  if (marker.number <= last_cut_) return Status::Ok();  // asked again
-  for (const Trainer& trainer : trainers_) {
-    if (trainer.incarnation.empty() || trainer.left) continue;
-    return FailedPreconditionError("trainers are still at work: ask for a save instead");
-  }
-  Cut(marker);
-  return broken_;
-}
-
-Status Holdings::Broken() {
-  MutexLock lock(&mu_);
-  return broken_;
-}
-
-Value Holdings::Describe() {
-  MutexLock lock(&mu_);
-  Settle();
-  Value::List tables;
-  for (const TableEntry& entry : tables_) {
-    tables.push_back(Value::Object{{"name", entry.spec.name},
-                                   {"dim", static_cast<std::uint64_t>(entry.spec.dim)},
-                                   {"rows", entry.table->size()},
-                                   {"bytes", entry.table->memory().total()}});
-  }
-  Value::List dense;
-  for (const DenseEntry& entry : dense_) {
-    dense.push_back(
-        Value::Object{{"name", entry.variable->spec().name},
-                      {"elements", static_cast<std::uint64_t>(entry.variable->values().size())}});
-  }
-  Value::List trainers;
-  for (const Trainer& trainer : trainers_) {
-    trainers.push_back(Value::Object{{"present", !trainer.incarnation.empty()},
-                                     {"left", trainer.left},
-                                     {"step", trainer.step},
-                                     {"sequence", trainer.sequence}});
-  }
-  Value::Object value{{"step", step_},
-                      {"mode", sync_ ? "sync" : "async"},
-                      {"tables", std::move(tables)},
-                      {"dense", std::move(dense)},
-                      {"trainers", std::move(trainers)},
-                      {"saves", saves_},
-                      {"failed_saves", failed_saves_},
-                      {"saving", in_flight_.has_value()},
-                      {"save_announced", next_.number > last_cut_},
-                      {"cut", last_cut_},
-                      {"restore_seconds", restore_seconds_}};
-  if (saved_step_) value["saved_step"] = *saved_step_;
-  if (restored_step_) value["restored_step"] = *restored_step_;
-  return value;
-}
-
-std::string Holdings::Metrics() {
-  MutexLock lock(&mu_);
-  Settle();
-  std::string text;
-  const auto add = [&](std::string_view name, std::string_view kind, std::string_view help,
-                       double value) {
-    text += fmt::format("# HELP cairn_ps_{0} {1}\n# TYPE cairn_ps_{0} {2}\ncairn_ps_{0} {3}\n",
-                        name, help, kind, value);
-  };
-  add("step", "gauge", "Steps completed by all trainers (sync).", static_cast<double>(step_));
-  add("pushes_total", "counter", "Changes applied.", static_cast<double>(pushes_));
-  add("repeated_pushes_total", "counter", "Changes that came again and were not applied.",
-      static_cast<double>(repeated_));
-  add("saves_total", "counter", "Checkpoints committed.", static_cast<double>(saves_));
-  add("failed_saves_total", "counter", "Checkpoints given up.", static_cast<double>(failed_saves_));
-  add("saved_step", "gauge", "Step of the newest checkpoint.",
-      static_cast<double>(saved_step_.value_or(-1)));
-  add("restore_seconds", "gauge", "Time that the last restore took.", restore_seconds_);
-  text +=
-      "# HELP cairn_ps_table_rows Rows of a table on this server.\n"
-      "# TYPE cairn_ps_table_rows gauge\n";
-  for (const TableEntry& entry : tables_) {
-    text += fmt::format("cairn_ps_table_rows{{table={}}} {}\n", QuoteForMessage(entry.spec.name),
-                        entry.table->size());
-  }
-  return text;
+  RETURN_IF_ERROR(broken_);
+  replaying_ = false;
+  schedule_->Start(clock_->Now(), GlobalStep());
+  const double seconds = std::chrono::duration<double>(clock_->Now() - begun).count();
+  restore_seconds_ += seconds;
+  LogInfo(fmt::format("ps_{}: replayed {} records to step {} in {:.3f} s", options_.index,
+                      replayed_, step_, seconds));
+  return Status::Ok();
 }
 
 }  // namespace cairn::ps

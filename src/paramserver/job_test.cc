@@ -2,118 +2,17 @@
 
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <thread>
 
-#include <cairn/ps.h>
-
-#include "format/json.h"
 #include "paramserver/dropping_proxy.h"
+#include "paramserver/job_fixture.h"
 #include "paramserver/observer.h"
-#include "paramserver/test_job.h"
 
 // Whole jobs in one process: servers and trainers as in real life, over real connections. What
 // kill -9 does to them is in tests/cluster.
 
 namespace cairn::ps {
 namespace {
-
-using Learned = std::map<std::string, std::vector<float>>;
-
-class JobTest : public testing::Test {
- protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = testing::TempDir() + "cairn_ps_" + info->name() + "_" + std::to_string(getpid());
-    std::filesystem::remove_all(directory_);
-  }
-  void TearDown() override {
-    servers_.clear();
-    std::filesystem::remove_all(directory_);
-  }
-
-  ServerOptions Options(int index, int servers) const {
-    ServerOptions options;
-    options.directory = directory_;
-    options.index = index;
-    options.servers = servers;
-    options.trainers = trainers_;
-    options.mode = mode_;
-    options.full_secs.reset();
-    options.full_steps = full_steps_;
-    options.incremental_steps = incremental_steps_;
-    options.load = load_;
-    return options;
-  }
-  void StartServer(int index, int servers) {
-    auto server = Server::Start(Options(index, servers));
-    ASSERT_TRUE(server.ok()) << server.status().ToString();
-    if (servers_.size() <= static_cast<std::size_t>(index)) {
-      servers_.resize(static_cast<std::size_t>(index) + 1);
-    }
-    servers_[static_cast<std::size_t>(index)] = std::move(server).value();
-  }
-  void StartServers(int servers) {
-    for (int i = 0; i < servers; ++i) StartServer(i, servers);
-  }
-  /// As a kill does: nothing more is saved.
-  void Lose(int index) { servers_[static_cast<std::size_t>(index)].reset(); }
-
-  Result<std::unique_ptr<Client>> Connect(int trainer) const {
-    ClientOptions options;
-    options.directory = directory_;
-    options.num_servers = static_cast<int>(servers_.size());
-    options.trainer = trainer;
-    options.trainers = trainers_;
-    options.reconnect_timeout = std::chrono::seconds(30);
-    return Client::Connect(options);
-  }
-  /// All trainers, to that many steps; what was learned then.
-  Learned Train(std::int64_t steps, const std::function<void(std::int64_t)>& before = {}) {
-    Learned learned;
-    {
-      std::vector<std::jthread> threads;
-      for (int i = 0; i < trainers_; ++i) {
-        threads.emplace_back([&, i] {
-          auto client = Connect(i);
-          ASSERT_TRUE(client.ok()) << client.status().ToString();
-          TestModel model;
-          ASSERT_TRUE(model.Declare(client->get()).ok());
-          const Status trained =
-              model.TrainTo(steps, i == 0 ? before : std::function<void(std::int64_t)>());
-          ASSERT_TRUE(trained.ok()) << trained.ToString();
-          rollbacks_ += (*client)->rollbacks();
-          if (i == 0) {
-            auto all = model.Learned();
-            ASSERT_TRUE(all.ok()) << all.status().ToString();
-            learned = *std::move(all);
-          }
-          ASSERT_TRUE((*client)->Barrier().ok());
-          ASSERT_TRUE((*client)->Close().ok());
-        });
-      }
-    }
-    return learned;
-  }
-  /// Until nothing is being saved any more; the trainers are gone.
-  void AwaitSaves() {
-    for (int i = 0; i < static_cast<int>(servers_.size()); ++i) {
-      while (*StatusOf(i).Find("saving") == Value(true)) std::this_thread::yield();
-    }
-  }
-  Value StatusOf(int server) {
-    return DecodeJson(servers_[static_cast<std::size_t>(server)]->StatusText()).value();
-  }
-
-  std::string directory_;
-  std::string load_;
-  int trainers_ = 2;
-  Mode mode_ = Mode::kSync;
-  std::optional<std::int64_t> full_steps_ = 10;
-  std::optional<std::int64_t> incremental_steps_ = 3;
-  std::vector<std::unique_ptr<Server>> servers_;
-  std::atomic<std::uint64_t> rollbacks_{0};
-};
 
 TEST_F(JobTest, IsBitReproducibleInSyncModeWhateverTheNumberOfServers) {
   StartServers(1);
@@ -220,7 +119,8 @@ TEST_F(JobTest, ASaveRightAfterTheLastPushHasEveryRow) {
     auto observer = Observer::Connect("127.0.0.1:" + std::to_string(server->port()), {},
                                       std::chrono::seconds(5));
     ASSERT_TRUE(observer.ok());
-    const Status cut = observer->Cut(1, {.number = 1, .step = 3, .full = true});
+    const auto number = static_cast<std::uint64_t>(StatusOf(0).Find("cut")->AsInt()) + 1;
+    const Status cut = observer->Cut(1, {.number = number, .step = 3, .full = true});
     ASSERT_TRUE(cut.ok()) << cut.ToString();
   }
   while (StatusOf(0).Find("saves")->AsInt() == 0) std::this_thread::yield();
@@ -470,7 +370,7 @@ TEST_F(JobTest, TellsItsStateAndMetrics) {
   const Value status = DecodeJson(*text).value();
   EXPECT_EQ(*status.Find("state"), Value("serving"));
   EXPECT_EQ(status.Find("step")->AsInt(), 2);
-  EXPECT_EQ(status.Find("tables")->if_list()->size(), 2u);
+  EXPECT_EQ(status.Find("tables")->if_list()->size(), 3u);
   const auto metrics = (*client)->MetricsOf(0);
   ASSERT_TRUE(metrics.ok());
   EXPECT_NE(metrics->find("cairn_ps_step 2\n"), metrics->npos) << *metrics;

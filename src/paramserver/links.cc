@@ -99,6 +99,10 @@ Status Links::Greet(int server, HelloReply* reply, std::uint64_t* generation) {
     hello.trainer = static_cast<std::uint32_t>(options_->trainer);
     hello.trainers = static_cast<std::uint32_t>(options_->trainers);
     hello.incarnation = incarnation_;
+    hello.known = generation_ != 0;
+    hello.step = step_;
+    hello.acknowledged = link.acknowledged;
+    hello.barrier = barrier_;
   }
   hello.server = static_cast<std::uint32_t>(server);
   hello.servers = static_cast<std::uint32_t>(links_.size());
@@ -135,11 +139,7 @@ Status Links::Meet() {
     const bool same = std::all_of(generations.begin(), generations.end(),
                                   [&](std::uint64_t each) { return each == generations[0]; });
     if (missing.ok() && same) {
-      position_ = replies[0];
-      if (generation_ != generations[0]) {
-        for (Link& link : links_) link.sequence = 0;
-      }
-      generation_ = generations[0];
+      Settle(generations[0], replies);
       return Status::Ok();
     }
     if (SteadyClock::now() >= deadline) {
@@ -155,6 +155,38 @@ Status Links::Meet() {
     }
     pause = std::min(pause * 2, kLongestPause);
   }
+}
+
+void Links::Settle(std::uint64_t generation, const std::vector<HelloReply>& replies) {
+  position_ = replies[0];
+  max_message_bytes_ = options_->max_message_bytes;
+  for (const HelloReply& reply : replies) {
+    max_message_bytes_ = std::min(max_message_bytes_, reply.max_message_bytes);
+    // A step that ended at one server has all its changes at the others.
+    if (reply.step > position_.step) {
+      position_.step = reply.step;
+      position_.state = reply.state;
+    }
+    // A server that was lost knows of no barriers.
+    if (reply.barrier != 0 && (position_.barrier == 0 || reply.barrier < position_.barrier)) {
+      position_.barrier = reply.barrier;
+    }
+  }
+  went_back_ =
+      generation_ == 0 || (generation_ != generation && position_.recovery == Recovery::kExact);
+  generation_ = generation;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    const HelloReply& reply = replies[i];
+    if (went_back_) {
+      links_[i].sequence = reply.step < position_.step ? reply.sequence : reply.step_sequence;
+    } else if (forget_sequences_) {
+      links_[i].sequence = reply.sequence;
+    } else {
+      continue;
+    }
+    links_[i].acknowledged = links_[i].sequence;
+  }
+  forget_sequences_ = false;
 }
 
 void Links::Drop() {

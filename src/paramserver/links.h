@@ -37,15 +37,31 @@ class Links {
 
   int servers() const { return static_cast<int>(links_.size()); }
   std::uint64_t generation() const { return generation_; }
-  /// Of this trainer, as the lead said at the last meeting.
+  /// Of this trainer: the furthest that any server knows of, with the lead's marker.
   const HelloReply& position() const { return position_; }
+  /// Whether the last meeting was the first, or the job went back since the one before: then
+  /// position() is where to go on.
+  bool went_back() const { return went_back_; }
+  /// The most that every server takes.
+  std::uint64_t max_message_bytes() const { return max_message_bytes_; }
+  /// What this process did so far; told to servers that it meets again.
+  void set_progress(std::int64_t step, std::uint64_t barrier) {
+    step_ = step;
+    barrier_ = barrier;
+  }
 
   Status Send(int server, rpc::Message message);
   Result<rpc::Received> Receive(int server);
-  /// Of changes; the first of a generation is 1.
+  /// Of changes to a server, each one more than the last.
   std::uint64_t NextSequence(int server) { return ++At(server).sequence; }
   /// The number was not used.
   void ReturnSequence(int server) { --At(server).sequence; }
+  std::uint64_t sequence(int server) { return At(server).sequence; }
+  /// The server has answered the change.
+  void Acknowledged(int server, std::uint64_t sequence) { At(server).acknowledged = sequence; }
+  /// A change was given up and may have been made or not: the servers' numbers count from the next
+  /// meeting on.
+  void ForgetSequences() { forget_sequences_ = true; }
 
   void Cancel() EXCLUDES(mu_);
   bool cancelled() const { return cancelled_; }
@@ -67,9 +83,12 @@ class Links {
     std::string address;
     std::unique_ptr<rpc::ClientStream> stream;  // replaced under mu_
     std::uint64_t sequence = 0;
+    std::uint64_t acknowledged = 0;
   };
   Link& At(int server) { return links_[static_cast<std::size_t>(server)]; }
   Status Greet(int server, HelloReply* reply, std::uint64_t* generation);
+  /// All have greeted from that generation.
+  void Settle(std::uint64_t generation, const std::vector<HelloReply>& replies);
   Result<std::string> AddressOf(int server);
   void Watch(const std::stop_token& stop) EXCLUDES(mu_);
   bool Interrupted() const { return cancelled_ || (options_->cancelled && options_->cancelled()); }
@@ -80,6 +99,11 @@ class Links {
   std::vector<Link> links_;
   std::uint64_t generation_ = 0;
   HelloReply position_;
+  bool went_back_ = false;
+  bool forget_sequences_ = false;
+  std::uint64_t max_message_bytes_ = 0;
+  std::int64_t step_ = 0;
+  std::uint64_t barrier_ = 0;
   std::atomic<bool> cancelled_{false};
 
   Mutex mu_;  // of the streams, against Cancel and the watch

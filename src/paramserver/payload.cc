@@ -219,6 +219,10 @@ std::string Encode(const HelloRequest& hello) {
   out.Put(hello.server);
   out.Put(hello.servers);
   out.Text(hello.incarnation);
+  out.Put(static_cast<std::uint64_t>(hello.known));
+  out.Put(hello.step);
+  out.Put(hello.acknowledged);
+  out.Put(hello.barrier);
   return out.Take();
 }
 
@@ -230,6 +234,13 @@ Result<HelloRequest> DecodeHelloRequest(std::span<const std::byte> body) {
   RETURN_IF_ERROR(in.Get(&hello.server));
   RETURN_IF_ERROR(in.Get(&hello.servers));
   RETURN_IF_ERROR(in.Text(&hello.incarnation));
+  std::uint64_t known = 0;
+  RETURN_IF_ERROR(in.Get(&known));
+  if (known > 1) return CorruptionError("a greeting that is neither new nor known");
+  hello.known = known == 1;
+  RETURN_IF_ERROR(in.Get(&hello.step));
+  RETURN_IF_ERROR(in.Get(&hello.acknowledged));
+  RETURN_IF_ERROR(in.Get(&hello.barrier));
   RETURN_IF_ERROR(in.End());
   return hello;
 }
@@ -238,7 +249,11 @@ std::string Encode(const HelloReply& reply) {
   Writer out;
   out.Put(reply.step);
   out.Put(reply.sequence);
-  out.Put(static_cast<std::uint64_t>(reply.sync));
+  out.Put(reply.step_sequence);
+  out.Put(static_cast<std::uint32_t>(reply.sync));
+  out.Put(static_cast<std::uint32_t>(reply.recovery));
+  out.Put(reply.barrier);
+  out.Put(reply.max_message_bytes);
   out.Put(reply.next);
   if (reply.state) {
     out.Text(*reply.state);
@@ -251,14 +266,23 @@ std::string Encode(const HelloReply& reply) {
 Result<HelloReply> DecodeHelloReply(std::span<const std::byte> body) {
   Reader in(body);
   HelloReply reply;
-  std::uint64_t sync = 0;
+  std::uint32_t sync = 0;
+  std::uint32_t recovery = 0;
   std::uint32_t size = 0;
   RETURN_IF_ERROR(in.Get(&reply.step));
   RETURN_IF_ERROR(in.Get(&reply.sequence));
+  RETURN_IF_ERROR(in.Get(&reply.step_sequence));
   RETURN_IF_ERROR(in.Get(&sync));
+  RETURN_IF_ERROR(in.Get(&recovery));
+  RETURN_IF_ERROR(in.Get(&reply.barrier));
+  RETURN_IF_ERROR(in.Get(&reply.max_message_bytes));
   RETURN_IF_ERROR(in.Get(&reply.next));
   if (sync > 1) return CorruptionError("an answer with an unknown mode");
+  if (recovery > static_cast<std::uint32_t>(Recovery::kLog)) {
+    return CorruptionError("an answer with an unknown recovery");
+  }
   reply.sync = sync == 1;
+  reply.recovery = static_cast<Recovery>(recovery);
   RETURN_IF_ERROR(in.Get(&size));
   if (size != kNoState) {
     std::span<const std::byte> state;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include <cairn/ps.h>
 #include <cairn/status.h>
 
 #include "rpc/message.h"
@@ -17,7 +18,7 @@
 /// what is there before memory is taken for it. Anything malformed is Corruption.
 namespace cairn::ps {
 
-inline constexpr std::uint8_t kProtocolVersion = 1;
+inline constexpr std::uint8_t kProtocolVersion = 2;
 inline constexpr std::size_t kHeadBytes = 24;
 
 enum class Kind : std::uint8_t {
@@ -103,17 +104,27 @@ struct HelloRequest {
   std::uint32_t server = 0;  // whom the sender believes to speak to
   std::uint32_t servers = 0;
   std::string incarnation;  // of the trainer's process
+  // What the process knows of its own, where it was greeted before. Servers that went on without
+  // going back (recovery log and partial) compare it with what they have.
+  bool known = false;
+  std::int64_t step = 0;           // steps completed
+  std::uint64_t acknowledged = 0;  // of its changes, by this server
+  std::uint64_t barrier = 0;       // barriers passed
   friend bool operator==(const HelloRequest&, const HelloRequest&) = default;
 };
 std::string Encode(const HelloRequest& hello);
 Result<HelloRequest> DecodeHelloRequest(std::span<const std::byte> body);
 
 struct HelloReply {
-  std::int64_t step = 0;       // steps that this trainer completed
-  std::uint64_t sequence = 0;  // of its last change that was applied
+  std::int64_t step = 0;            // steps that this trainer ended
+  std::uint64_t sequence = 0;       // of its last change that was taken …
+  std::uint64_t step_sequence = 0;  // … and of the last before the end of its last step
   bool sync = true;
+  Recovery recovery = Recovery::kExact;
+  std::uint64_t barrier = 0;            // that all trainers passed
+  std::uint64_t max_message_bytes = 0;  // that the server takes
   Marker next;
-  std::optional<std::string> state;  // of this trainer, from the lead server
+  std::optional<std::string> state;  // that this trainer gave with its last step
   friend bool operator==(const HelloReply&, const HelloReply&) = default;
 };
 std::string Encode(const HelloReply& reply);

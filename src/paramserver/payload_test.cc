@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "paramserver/log_record.h"
 #include "paramserver/placement.h"
 
 namespace cairn::ps {
@@ -38,9 +39,9 @@ TEST(Payload, HeadsComeBack) {
 }
 
 TEST(Payload, BodiesComeBack) {
-  const HelloRequest hello{3, 4, 1, 2, "me"};
+  const HelloRequest hello{3, 4, 1, 2, "me", true, 6, 17, 2};
   EXPECT_EQ(DecodeHelloRequest(Bytes(Encode(hello))).value(), hello);
-  HelloReply reply{12, 5, false, {2, 13, true}, std::nullopt};
+  HelloReply reply{12, 5, 4, false, Recovery::kLog, 1, 1 << 20, {2, 13, true}, std::nullopt};
   EXPECT_EQ(DecodeHelloReply(Bytes(Encode(reply))).value(), reply);
   reply.state = "";
   EXPECT_EQ(DecodeHelloReply(Bytes(Encode(reply))).value(), reply);
@@ -93,10 +94,44 @@ TEST(Payload, OtherVersionsAndKindsAreRefused) {
   EXPECT_EQ(DecodeRequest({}).status().code(), Code::kCorruption);
 }
 
-// The bytes of version 1, for ever: tests/compat/paramserver/push_1.bin.
+std::string Golden(const std::string& name) {
+  std::ifstream in("tests/compat/paramserver/" + name, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(Payload, TheOtherSidesOldVersionIsNamed) {
+  const Status refused = DecodeRequest(Bytes(Golden("push_1.bin"))).status();
+  EXPECT_EQ(refused.code(), Code::kUnimplemented);
+  EXPECT_NE(refused.message().find("version 1"), refused.message().npos) << refused.ToString();
+}
+
+// The bytes of a record of the update log, for ever.
+TEST(LogRecord, AGoldenOneIsUnderstood) {
+  const std::string golden = Golden("log_push_1.bin");
+  const auto record = DecodeLogRecord(Bytes(golden));
+  ASSERT_TRUE(record.ok()) << record.status().ToString();
+  EXPECT_EQ(record->kind, Kind::kPush);
+  EXPECT_EQ(record->trainer, 1u);
+  EXPECT_EQ(record->id, 2u);
+  EXPECT_EQ(record->sequence, 41u);
+  EXPECT_EQ(DecodeRows(record->body, 2).value().keys,
+            (std::vector<std::int64_t>{-1, 1'000'000'007}));
+  EXPECT_EQ(Encode(*record), golden);
+}
+
+TEST(LogRecord, OthersAreRefused) {
+  std::string bytes = Golden("log_push_1.bin");
+  EXPECT_EQ(DecodeLogRecord(Bytes(bytes.substr(0, kLogHeadBytes - 1))).status().code(),
+            Code::kCorruption);
+  bytes[1] = static_cast<char>(Kind::kMetrics);
+  EXPECT_EQ(DecodeLogRecord(Bytes(bytes)).status().code(), Code::kCorruption);
+  bytes[0] = 2;
+  EXPECT_EQ(DecodeLogRecord(Bytes(bytes)).status().code(), Code::kUnimplemented);
+}
+
+// The bytes of version 2.
 TEST(Payload, AGoldenPushIsUnderstood) {
-  std::ifstream in("tests/compat/paramserver/push_1.bin", std::ios::binary);
-  const std::string golden{std::istreambuf_iterator<char>(in), {}};
+  const std::string golden = Golden("push_2.bin");
   ASSERT_FALSE(golden.empty());
   const auto request = DecodeRequest(Bytes(golden));
   ASSERT_TRUE(request.ok()) << request.status().ToString();

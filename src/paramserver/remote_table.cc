@@ -65,8 +65,10 @@ Status RemoteTableImpl::Lookup(std::span<const std::int64_t> ids, std::span<floa
   ASSIGN_OR_RETURN(const Split split, SplitKeys(ids));
   const std::size_t row = spec_.dim * sizeof(float);
   const std::uint16_t flags = missing == Missing::kCreate ? kCreateRows : 0;
+  // With admission a lookup counts: once, also when it has to be sent again.
+  const bool counts = missing == Missing::kCreate && spec_.admission && client_->trainer() >= 0;
   return client_->Exchange(
-      {.kind = Kind::kPull, .flags = flags}, false,
+      {.kind = Kind::kPull, .flags = flags}, counts,
       [&](int i, RequestHead head) -> std::optional<rpc::Message> {
         const auto& positions = split.positions[static_cast<std::size_t>(i)];
         if (positions.empty()) return std::nullopt;

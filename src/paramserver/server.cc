@@ -28,6 +28,8 @@
 //     process is not part of it, so a server of the job was lost.
 //  3. It opens the next generation with them (through the repository: PROTOCOL.md, "Opening for
 //     writing"), restores the checkpoint that all of them chose, and serves.
+//     Recovery partial and log: a process that was in the generation before goes on with what it
+//     has instead.
 //  4. It leaves when a peer says so, when a trainer was lost in the middle of a step, or when it
 //     cannot go on; it tells the others which generation it left, and goes to 3. Who has moved on
 //     already is not disturbed: the number says so.
@@ -95,6 +97,7 @@ class ServerImpl final : public Server {
   bool gone_ GUARDED_BY(mu_) = false;  // the holdings of the last generation are
   bool stopping_ GUARDED_BY(mu_) = false;
   Status failure_ GUARDED_BY(mu_);
+  std::unique_ptr<Holdings::Kept> kept_ GUARDED_BY(mu_);  // of the last generation
   std::uint64_t generations_ GUARDED_BY(mu_) = 0;
 
   std::jthread life_;
@@ -183,10 +186,8 @@ rpc::Message ServerImpl::AnswerOne(const Request& request, Peer* peer) {
   bool lost = false;
   rpc::Message reply = Answer(holdings.get(), request, peer, &lost);
   if (lost) AskToLeave(holdings->generation(), "a trainer was lost");
-  if (request.head.kind == Kind::kEndStep || request.head.kind == Kind::kCut) {
-    if (const Status broken = holdings->Broken(); !broken.ok()) {
-      AskToLeave(holdings->generation(), broken.ToString());
-    }
+  if (holdings->is_broken()) {
+    AskToLeave(holdings->generation(), holdings->Broken().ToString());
   }
   return reply;
 }
@@ -256,22 +257,30 @@ void ServerImpl::LookForPeersLeftBehind(const std::stop_token& stop) {
 
 Status ServerImpl::LiveOne() {
   std::shared_ptr<LeavingClock> clock = std::make_shared<LeavingClock>(Clock::System());
+  std::unique_ptr<Holdings::Kept> kept;
   {
     MutexLock lock(&mu_);
     if (stopping_) return CancelledError("stopped");
+    kept = std::move(kept_);
     clock_ = clock;
     phase_ = Phase::kOpening;
     leave_ = false;
     gone_ = false;
   }
-  auto opened = Holdings::Open(options_, clock, [this] {
+  auto opened = Holdings::Open(options_, clock, &kept, [this] {
     MutexLock lock(&mu_);
     phase_ = Phase::kRestoring;
   });
-  if (!opened.ok()) return opened.status();
+  if (!opened.ok()) {
+    MutexLock lock(&mu_);
+    kept_ = std::move(kept);  // for the next try
+    return opened.status();
+  }
   std::shared_ptr<Holdings> holdings(opened->release(), [this](Holdings* last) {
+    auto next = last->Keep();
     delete last;  // gives up the save in flight, and the repository
     MutexLock lock(&mu_);
+    kept_ = std::move(next);
     gone_ = true;
     changed_.NotifyAll();
   });
@@ -381,6 +390,22 @@ Status ServerOptions::Validate() const {
   }
   if (security.certificate.empty() != security.key.empty()) {
     return InvalidArgumentError("a certificate and its key come together");
+  }
+  if (!security.certificate.empty() && servers > 1 && security.ca.empty()) {
+    return InvalidArgumentError(
+        "servers speak to each other: with a certificate they need the CA's file (--tls-ca) too");
+  }
+  if (address.empty() && servers > 1) {
+    const std::string host = listen.substr(0, listen.rfind(':'));
+    for (const std::string_view any : {"", "0.0.0.0", "[::]", "::", "*"}) {
+      if (host != any) continue;
+      return InvalidArgumentError("listen: \"" + listen +
+                                  "\" is no address that others could reach it by: name one "
+                                  "(--address host:port)");
+    }
+  }
+  if (recovery != Recovery::kLog && !log_directory.empty()) {
+    return InvalidArgumentError("a directory for update logs is for recovery log");
   }
   return Status::Ok();
 }

@@ -64,6 +64,7 @@ class Job {
       }
       RETURN_IF_ERROR(LastCheckpoint(&again));
     }
+    CountLosses();
     StopAll();
     return report_;
   }
@@ -134,6 +135,17 @@ class Job {
                                      "--incremental-steps",
                                      std::to_string(server.incremental_steps.value_or(0))};
     if (!server.load.empty()) argv.insert(argv.end(), {"--load", server.load});
+    if (server.recovery != Recovery::kExact) {
+      argv.insert(argv.end(),
+                  {"--recovery", server.recovery == Recovery::kLog ? "log" : "partial"});
+    }
+    if (server.recovery == Recovery::kLog) {
+      argv.insert(argv.end(),
+                  {"--log-level", server.log_level == LogLevel::kSynced ? "synced" : "written"});
+      if (!server.log_directory.empty()) {
+        argv.insert(argv.end(), {"--log-dir", server.log_directory});
+      }
+    }
     return argv;
   }
 
@@ -254,7 +266,7 @@ class Job {
                                          options_.server.security, milliseconds(500)));
       if (!trainers_left) return observer.RequestSave(lead.generation, false);
       const Marker marker{static_cast<std::uint64_t>(NumberIn(lead.value, "cut")) + 1,
-                          NumberIn(lead.value, "step"), true};
+                          NumberIn(lead.value, "global_step"), true};
       RETURN_IF_ERROR(observer.Cut(lead.generation, marker));
     }
     return Status::Ok();
@@ -285,7 +297,7 @@ class Job {
       // Trainers may end while they are asked: then nobody carries the marker, and the servers are
       // told themselves.
       const bool ended = TrainersDone();
-      if (ended ? saved == NumberIn(lead->value, "step")
+      if (ended ? saved == NumberIn(lead->value, "global_step")
                 : begun_in == lead->generation && saves > saves_before) {
         return Status::Ok();
       }
@@ -298,6 +310,16 @@ class Job {
     std::fprintf(stderr, "the last checkpoint did not come about within %d s\n",
                  static_cast<int>(kLastSave.count()));
     return Status::Ok();
+  }
+
+  void CountLosses() {
+    if (options_.server.recovery != Recovery::kPartial) return;
+    for (int i = 0; i < options_.server.servers; ++i) {
+      const auto state = StateOf(i);
+      if (!state.ok()) continue;  // what it had lost before it was lost itself is in its output
+      const std::int64_t lost = NumberIn(state->value, "lost_changes");
+      if (lost > 0) report_.lost_changes += static_cast<std::uint64_t>(lost);
+    }
   }
 
   void StopAll() {

@@ -25,8 +25,9 @@ struct JobReport {
   bool interrupted = false;
   std::uint64_t server_restarts = 0;
   std::uint64_t trainer_restarts = 0;
-  std::int64_t step = 0;  // of the last checkpoint
-  bool saved = false;     // whether there is one
+  std::uint64_t lost_changes = 0;  // recovery partial: acknowledged, and lost with a server
+  std::int64_t step = 0;           // of the last checkpoint
+  bool saved = false;              // whether there is one
 };
 
 /// Starts the servers and trainers of a job as processes, starts again whatever dies, with growing

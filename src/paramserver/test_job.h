@@ -35,9 +35,14 @@ class TestModel {
     TableSpec items{.name = "items", .dim = kDim};
     items.optimizer = {"adam", {{"learning_rate", 0.01}}};
     items.initializer = {"uniform", -0.1, 0.1};
+    // Its weights count the pushes of each key: the same in any order, also in async mode.
+    TableSpec counts{.name = "counts", .dim = kDim};
+    counts.optimizer = {"sgd", {{"learning_rate", 1}}};
+    counts.initializer = {"constant", 0, 0};
     client_ = client;
     ASSIGN_OR_RETURN(users_, client->Table(users));
     ASSIGN_OR_RETURN(items_, client->Table(items));
+    ASSIGN_OR_RETURN(counts_, client->Table(counts));
     const std::vector<float> weights(3000 * 7, 0.25F);
     ASSIGN_OR_RETURN(dense_, client->Dense({.name = "w",
                                             .shape = {3000, 7},
@@ -68,6 +73,7 @@ class TestModel {
       }
       RETURN_IF_ERROR(table->ApplyGradients(ids, rows));
     }
+    RETURN_IF_ERROR(counts_->ApplyGradients(ids, std::vector<float>(kBatch * kDim, 1)));
     std::vector<float> weights(3000 * 7);
     RETURN_IF_ERROR(dense_->Pull(weights));
     for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -100,7 +106,7 @@ class TestModel {
   /// Everything that was learned, by name: for comparison, to the bit.
   Result<std::map<std::string, std::vector<float>>> Learned() {
     std::map<std::string, std::vector<float>> all;
-    for (RemoteTable* table : {users_, items_}) {
+    for (RemoteTable* table : {users_, items_, counts_}) {
       ASSIGN_OR_RETURN(const TableContent content, table->Content());
       const std::size_t rows = content.keys.size();
       const std::size_t slots = rows == 0 ? 0 : content.slots.size() / rows;
@@ -129,6 +135,7 @@ class TestModel {
   Client* client_ = nullptr;
   RemoteTable* users_ = nullptr;
   RemoteTable* items_ = nullptr;
+  RemoteTable* counts_ = nullptr;
   RemoteDense* dense_ = nullptr;
   RemoteDense* bias_ = nullptr;
 };

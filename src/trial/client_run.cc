@@ -258,6 +258,8 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
     return reason_;
   }
 
+  const std::string& base() const { return base_; }
+
   RunClientOptions options_;
   Value description_;
   std::atomic<bool> preempt_{false};
@@ -316,6 +318,7 @@ Result<std::unique_ptr<RunClient>> RunClient::Open(RunClientOptions options) {
   ASSIGN_OR_RETURN(std::unique_ptr<RunClient> client, Make(std::move(options)));
   Impl* impl = client->impl_.get();
   impl->SetRun(impl->options_.trial, impl->options_.run, impl->options_.token);
+  if (!impl->options_.describe) return client;
   ASSIGN_OR_RETURN(Value description, impl->Get(""));
   impl->SetDescription(std::move(description));
   impl->Poll();
@@ -418,6 +421,12 @@ Status RunClient::AcknowledgePreemption() {
 
 Status RunClient::Exit(int code, std::string_view message) {
   return impl_->Tell("/exit", {{"code", code}, {"message", message}});
+}
+
+Result<Value> RunClient::Call(const std::string& path, const Value& body) {
+  auto answer = impl_->Ask("POST", impl_->base() + path, &body);
+  if (answer.ok()) RestoreNonFinite(&*answer);
+  return answer;
 }
 
 void RunClient::Close() { impl_->Close(); }

@@ -29,6 +29,9 @@ struct RunClientOptions {
   /// How long the engine may hold the question for preemption before it answers that nothing
   /// changed. Its answers are also the heartbeats of this run.
   std::chrono::nanoseconds poll = std::chrono::seconds(30);
+  /// False: Open asks nothing and watches for nothing; the caller knows who it is (workers of the
+  /// tuner, which are told everything by the answers to their results).
+  bool describe = true;
   /// Asked every 50 ms while a call waits for an answer; true ends it with Cancelled. What was sent
   /// may have been taken.
   std::function<bool()> cancelled;
@@ -110,6 +113,9 @@ class RunClient {
 
   /// Of a detached run: how it ended.
   Status Exit(int code, std::string_view message);
+
+  /// POST to a path below this run that the service has beside the protocol's own ("/result").
+  Result<Value> Call(const std::string& path, const Value& body);
 
   void Close();
 

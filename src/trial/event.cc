@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::array<std::string_view, 19> kNames = {"trial_created",
+constexpr std::array<std::string_view, 20> kNames = {"trial_created",
                                                      "activated",
                                                      "pause_requested",
                                                      "cancel_requested",
@@ -30,12 +30,20 @@ constexpr std::array<std::string_view, 19> kNames = {"trial_created",
                                                      "checkpoint_abandoned",
                                                      "checkpoint_deleted",
                                                      "checkpoint_pinned",
-                                                     "retention_changed"};
-static_assert(kNames.size() == static_cast<std::size_t>(EventKind::kRetentionChanged) + 1);
+                                                     "retention_changed",
+                                                     "note"};
+static_assert(kNames.size() == static_cast<std::size_t>(EventKind::kNote) + 1);
 
 }  // namespace
 
 std::string_view EventKindName(EventKind kind) { return kNames[static_cast<std::size_t>(kind)]; }
+
+std::optional<EventKind> EventKindFromName(std::string_view name) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<EventKind>(i);
+  }
+  return std::nullopt;
+}
 
 std::string EncodeEvent(const Event& event) {
   return EncodeJson(Value::Object{{"seq", event.seq},
@@ -59,9 +67,8 @@ Result<Event> DecodeEvent(std::string_view bytes) {
   RETURN_IF_ERROR(members.Text("kind", &kind));
   RETURN_IF_ERROR(members.OptionalObject("body", &event.body));
   if (event.seq == 0) return CorruptionError("event: seq is 0");
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] != kind) continue;
-    event.kind = static_cast<EventKind>(i);
+  if (const auto known = EventKindFromName(kind)) {
+    event.kind = *known;
     return event;
   }
   return UnimplementedError(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,9 +31,11 @@ enum class EventKind : std::uint8_t {
   kCheckpointDeleted,
   kCheckpointPinned,
   kRetentionChanged,
+  kNote,
 };
 
 std::string_view EventKindName(EventKind kind);
+std::optional<EventKind> EventKindFromName(std::string_view name);
 
 /// Something that happened, durable before anybody is told. A value.
 struct Event {

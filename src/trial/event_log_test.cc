@@ -45,7 +45,7 @@ TEST(Event, ComesBackAndDamageIsSeen) {
   EXPECT_TRUE(DecodeEvent("[]").status().Is(Code::kCorruption));
   EXPECT_TRUE(DecodeEvent(R"({"seq":0,"kind":"report"})").status().Is(Code::kCorruption));
   EXPECT_TRUE(DecodeEvent(R"({"seq":1,"kind":"new"})").status().Is(Code::kUnimplemented));
-  for (int kind = 0; kind <= static_cast<int>(EventKind::kRetentionChanged); ++kind) {
+  for (int kind = 0; kind <= static_cast<int>(EventKind::kNote); ++kind) {
     Event each = Make(1);
     each.kind = static_cast<EventKind>(kind);
     EXPECT_EQ(DecodeEvent(EncodeEvent(each)).value().kind, each.kind);
@@ -209,7 +209,6 @@ TEST(JournalEventLog, ACrashWhileItIsCompactedLosesNothing) {
   std::cout << moments.size() << " moments, " << worlds << " crashed disks\n";
 }
 
-/// The figure for 10,000 trials is taken by bench/trial_bench.
 TEST(JournalEventLog, CompactedItOpensFasterThanByReplay) {
   TempDirectory directory;
   auto store = OpenLocalStore(directory.path()).value();

@@ -134,13 +134,14 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
   RETURN_IF_ERROR(records_.Apply(event));
   const std::string id = event.trial;
   writer_->Enqueue(std::move(event));
-  Index(*Find(id));
+  if (const TrialRecord* record = Find(id); record != nullptr) Index(*record);
   CountEvent();
   switch (kind) {
     case EventKind::kReport:
     case EventKind::kProgress:
     case EventKind::kStatus:
     case EventKind::kCheckpointStarted:
+    case EventKind::kNote:
       break;
     case EventKind::kCheckpointCompleted:
     case EventKind::kCheckpointDeleted:
@@ -353,6 +354,11 @@ Status TrialEngine::Pin(const std::string& trial, const std::string& checkpoint,
   return WaitDurable();
 }
 
+Status TrialEngine::Note(const std::string& trial, Value body) {
+  MutexLock hold(&mu_);
+  return Emit(trial, 0, EventKind::kNote, std::move(body));
+}
+
 Status TrialEngine::SetRetention(const std::string& trial, const RetentionPolicy& policy) {
   {
     MutexLock hold(&mu_);
@@ -371,18 +377,47 @@ Result<std::vector<Removal>> TrialEngine::PreviewRetention(const std::string& tr
   return records_.Removals(trial, policy, options_.clock->WallNanos());
 }
 
+Result<std::vector<std::string>> TrialEngine::RemoveCheckpoints(const std::string& trial,
+                                                                const std::vector<std::string>& ids,
+                                                                const std::string& reason) {
+  using Gone = Result<std::vector<std::string>>;
+  // As a task of the trial: no run of it is begun meanwhile.
+  const auto promise = std::make_shared<std::promise<Gone>>();
+  auto future = promise->get_future();
+  {
+    MutexLock hold(&mu_);
+    if (!started_ || stopping_) return UnavailableError("the trial engine does not run");
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+    storage_.Post(trial, record->config.storage, [this, trial, ids, reason, promise] {
+      promise->set_value(RemoveNow(trial, ids, reason));
+    });
+  }
+  while (future.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+    MutexLock hold(&mu_);
+    if (stopping_) return CancelledError("the trial engine stops");
+  }
+  ASSIGN_OR_RETURN(std::vector<std::string> gone, future.get());
+  RETURN_IF_ERROR(WaitDurable());
+  return gone;
+}
+
 TrialView TrialEngine::ViewOf(const TrialRecord& trial) {
-  TrialView view{.record = trial,
-                 .repository = RepositoryOf(trial.config, trial.id),
-                 .state = trial.core.state,
-                 .preemption = PreemptionOf(trial)};
-  if (trial.core.state == TrialState::kStarting && waits_for_slots_.contains(trial.id)) {
-    view.state = TrialState::kQueued;
-  }
-  if (const auto start = trial.NextStart(view.repository); start) {
-    view.resumes_from_step = start->steps;
-  }
+  TrialView view{.record = trial};
+  FillView(trial, &view);
   return view;
+}
+
+void TrialEngine::FillView(const TrialRecord& trial, TrialView* view) {
+  view->repository = RepositoryOf(trial.config, trial.id);
+  view->state = trial.core.state;
+  view->preemption = PreemptionOf(trial);
+  if (trial.core.state == TrialState::kStarting && waits_for_slots_.contains(trial.id)) {
+    view->state = TrialState::kQueued;
+  }
+  if (const auto start = trial.NextStart(view->repository); start) {
+    view->resumes_from_step = start->steps;
+  }
 }
 
 Result<TrialView> TrialEngine::Get(const std::string& trial) {
@@ -391,6 +426,29 @@ Result<TrialView> TrialEngine::Get(const std::string& trial) {
   const TrialRecord* record = Find(trial);
   if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
   return ViewOf(*record);
+}
+
+Result<TrialEngine::Standing> TrialEngine::StandingOf(const std::string& trial) {
+  MutexLock hold(&mu_);
+  const TrialRecord* record = Find(trial);
+  if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+  Standing standing{.core = record->core, .message = record->message};
+  if (const CheckpointRecord* newest = record->Newest()) {
+    standing.newest = StartPoint{.id = newest->id,
+                                 .steps = newest->steps,
+                                 .metadata = newest->metadata,
+                                 .repository = RepositoryOf(record->config, trial)};
+  }
+  return standing;
+}
+
+Result<TrialView> TrialEngine::Summary(const std::string& trial) {
+  MutexLock hold(&mu_);
+  const TrialRecord* record = Find(trial);
+  if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+  TrialView view{.record = record->WithoutReports()};
+  FillView(*record, &view);
+  return view;
 }
 
 std::vector<TrialView> TrialEngine::List() {

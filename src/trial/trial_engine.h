@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -45,8 +46,8 @@ struct TrialEngineOptions {
   /// Threads that wait for repositories. One storage takes at most half of them.
   std::size_t storage_threads = 8;
   /// After so many events the log is compacted, in the background; later as the record grows. 0:
-  /// never.
-  std::uint64_t compact_after_events = 20000;
+  /// never. For embedders that read no events from the log themselves: their notes go with them.
+  std::uint64_t compact_after_events = 0;
   /// How often detached runs say that they live. Six missed ones: lost.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(10);
   /// How often rules are applied that depend on time or on other trials (max_age, experiment_best).
@@ -126,7 +127,18 @@ class TrialEngine {
   Result<std::string> ContinueAsNew(const std::string& trial, const std::string& from,
                                     const Value& overrides, std::string id = "");
   Result<TrialView> Get(const std::string& trial);
+  /// As Get without the reports, of which there can be many, and without waiting: what it shows may
+  /// not be durable yet.
+  Result<TrialView> Summary(const std::string& trial);
   std::vector<TrialView> List();
+  /// The part of Get that is quickly had: where the trial stands, how its last run ended, and its
+  /// newest checkpoint. Does not wait for the log.
+  struct Standing {
+    TrialCore core;
+    std::string message;
+    std::optional<StartPoint> newest;
+  };
+  Result<Standing> StandingOf(const std::string& trial);
   /// Also in the repository, so that a run which was told to remove it before finds the pin.
   /// FailedPrecondition, NotFound: it is gone, or another was quicker to remove it.
   Status Pin(const std::string& trial, const std::string& checkpoint, bool pinned);
@@ -134,11 +146,20 @@ class TrialEngine {
   /// What such rules would remove now; nothing is done.
   Result<std::vector<Removal>> PreviewRetention(const std::string& trial,
                                                 const RetentionPolicy& policy);
+  /// Takes checkpoints out of the repository, whatever the rules say, and returns those that are
+  /// gone. FailedPrecondition while a run lives: the repository is the run's.
+  Result<std::vector<std::string>> RemoveCheckpoints(const std::string& trial,
+                                                     const std::vector<std::string>& ids,
+                                                     const std::string& reason);
   /// Waits until the trial is PAUSED or ended. DeadlineExceeded.
   Result<TrialView> WaitForRest(const std::string& trial, std::chrono::nanoseconds timeout);
 
-  /// Lets the log be compacted now, so that the next opening is quick. Also done by itself.
+  /// Lets the log be compacted now (see compact_after_events), so that the next opening is quick.
   Status Compact();
+  /// Writes down something of the embedder's own, which the engine does not look at: it stands in
+  /// the log between the events before and after it. Does not wait; it is durable before anything
+  /// that follows from a later event.
+  Status Note(const std::string& trial, Value body);
 
   // --- runs ---
   struct RunKey {
@@ -195,6 +216,7 @@ class TrialEngine {
   PreemptionInfo PreemptionOf(const TrialRecord& trial) REQUIRES(mu_);
   Value Describe(const TrialRecord& trial) REQUIRES(mu_);
   TrialView ViewOf(const TrialRecord& trial) REQUIRES(mu_);
+  void FillView(const TrialRecord& trial, TrialView* view) REQUIRES(mu_);  // all but `record`
   /// Calls done(value) when all that was emitted so far is durable.
   void Answer(Value value, Done<Value> done) EXCLUDES(mu_);
   /// Calls done(status). That a run is over it is told when that is durable, and never by an engine
@@ -228,6 +250,9 @@ class TrialEngine {
   void Enforce(const std::string& trial) EXCLUDES(mu_);
   void Reattach(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
   void Retain(const std::string& trial) EXCLUDES(mu_);
+  Result<std::vector<std::string>> RemoveNow(const std::string& trial,
+                                             const std::vector<std::string>& ids,
+                                             const std::string& reason) EXCLUDES(mu_);
   /// Retain for all whose rules look at the clock or at other trials.
   void RetainAll() EXCLUDES(mu_);
   void PostRetainAll() EXCLUDES(mu_);

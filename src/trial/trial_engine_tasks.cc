@@ -233,6 +233,33 @@ void TrialEngine::Retain(const std::string& trial) {
   }
 }
 
+Result<std::vector<std::string>> TrialEngine::RemoveNow(const std::string& trial,
+                                                        const std::vector<std::string>& ids,
+                                                        const std::string& reason) {
+  std::string repository;
+  std::uint64_t run = 0;
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+    if (record->core.live) {
+      return FailedPreconditionError(
+          fmt::format("trial {} is {}: only its run may remove from its repository; pause it first",
+                      trial, TrialStateName(record->core.state)));
+    }
+    repository = RepositoryOf(record->config, trial);
+    run = record->core.run;
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> gone,
+                   options_.repositories->Remove(repository, run, ids));
+  MutexLock hold(&mu_);
+  for (const std::string& id : gone) {
+    Emit(trial, run, EventKind::kCheckpointDeleted, Value::Object{{"id", id}, {"reason", reason}})
+        .IgnoreError("the record may say so already");
+  }
+  return gone;
+}
+
 void TrialEngine::RetainAll() {
   std::vector<std::string> idle;
   {

@@ -131,6 +131,29 @@ const CheckpointRecord* TrialRecord::Newest() const {
   return newest;
 }
 
+TrialRecord TrialRecord::WithoutReports() const {
+  // Member by member: a copy of the whole would copy what shall be left out.
+  return {.id = id,
+          .config = config,
+          .core = core,
+          .created = created,
+          .parent_trial = parent_trial,
+          .parent = parent,
+          .reports = {},
+          .progress = progress,
+          .status = status,
+          .checkpoints = checkpoints,
+          .chosen = chosen,
+          .chosen_after_run = chosen_after_run,
+          .token_hash = token_hash,
+          .start = start,
+          .resume_mode = resume_mode,
+          .next_sequence = next_sequence,
+          .asked_time = asked_time,
+          .deadline_ms = deadline_ms,
+          .message = message};
+}
+
 std::optional<StartPoint> TrialRecord::NextStart(const std::string& repository) const {
   const CheckpointRecord* own = Find(chosen);
   if (own == nullptr || own->state != CheckpointState::kCompleted) own = Newest();
@@ -209,7 +232,7 @@ Status TrialRecords::Apply(const Event& event) {
   if (!event.body.is_object()) return InvalidArgumentError("event: the body is no object");
   if (event.kind == EventKind::kTrialCreated) {
     RETURN_IF_ERROR(Create(event));
-  } else {
+  } else if (event.kind != EventKind::kNote) {  // those belong to whoever embeds the engine
     const auto found = trials_.find(event.trial);
     if (found == trials_.end()) return NotFoundError(fmt::format("no trial {}", event.trial));
     RETURN_IF_ERROR(ApplyTo(&found->second, event));

@@ -97,6 +97,8 @@ struct TrialRecord {
   const CheckpointRecord* Newest() const;
   /// What the next run starts from: the chosen one, else the newest, else the parent's.
   std::optional<StartPoint> NextStart(const std::string& repository) const;
+  /// A copy with `reports` empty.
+  TrialRecord WithoutReports() const;
 };
 
 /// <storage>/<experiment>/<trial>

@@ -98,6 +98,15 @@ std::string Param(const ServerRequest& request, std::string_view name) {
 
 }  // namespace
 
+HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
+                   std::uint64_t max_body_bytes) {
+  return RunRoute(
+      engine, "POST", path,
+      [call = std::move(call)](const RunKey& key, const ServerRequest&, const Value& body,
+                               TrialEngine::Done<Value> done) { call(key, body, std::move(done)); },
+      200, max_body_bytes);
+}
+
 ServerResponse ResponseOf(const Status& status) {
   const auto error = [&](int http, std::string_view code) {
     return ErrorResponse(http, code, status.message());

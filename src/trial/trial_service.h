@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/status.h>
@@ -14,6 +16,13 @@ namespace cairn {
 /// The routes of the trial protocol (docs/format/trial_protocol.md) for an HttpServer; the engine
 /// is borrowed and must outlive the server. A master adds them to its own.
 std::vector<HttpRoute> TrialRoutes(TrialEngine* engine);
+
+/// What a route below a run does: called when the run's token was found to be right.
+using RunCall = std::function<void(const TrialEngine::RunKey& key, const Value& body,
+                                   TrialEngine::Done<Value> done)>;
+/// A route "POST <base><path>" for those who add their own to the protocol's.
+HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
+                   std::uint64_t max_body_bytes = 1u << 20);
 
 /// What a status is on the wire: HTTP status and the code in the body.
 ServerResponse ResponseOf(const Status& status);

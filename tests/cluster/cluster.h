@@ -113,6 +113,7 @@ struct JobOptions {
   int trainers = 2;
   std::int64_t steps = 30;  // faults come long before: who has ended is not started again
   std::string mode = "sync";
+  std::string recovery = "exact";
   int full_steps = 10;
   int incremental_steps = 3;
   std::vector<Fault> faults;  // by step
@@ -181,15 +182,28 @@ class Cluster {
   void StartServer(int i) {
     const Role role{true, i};
     processes_.erase(role);
-    processes_.try_emplace(
-        role,
-        std::vector<std::string>{BinDir() + "/cairn", "pserver", "--dir", repository(), "--index",
-                                 std::to_string(i), "--servers", std::to_string(options_.servers),
-                                 "--trainers", std::to_string(options_.trainers), "--mode",
-                                 options_.mode, "--full-secs", "0", "--full-steps",
-                                 std::to_string(options_.full_steps), "--incremental-steps",
-                                 std::to_string(options_.incremental_steps)},
-        std::map<std::string, std::string>{{"CAIRN_LOG", "info"}}, Log(role));
+    processes_.try_emplace(role,
+                           std::vector<std::string>{BinDir() + "/cairn",
+                                                    "pserver",
+                                                    "--dir",
+                                                    repository(),
+                                                    "--index",
+                                                    std::to_string(i),
+                                                    "--servers",
+                                                    std::to_string(options_.servers),
+                                                    "--trainers",
+                                                    std::to_string(options_.trainers),
+                                                    "--mode",
+                                                    options_.mode,
+                                                    "--recovery",
+                                                    options_.recovery,
+                                                    "--full-secs",
+                                                    "0",
+                                                    "--full-steps",
+                                                    std::to_string(options_.full_steps),
+                                                    "--incremental-steps",
+                                                    std::to_string(options_.incremental_steps)},
+                           std::map<std::string, std::string>{{"CAIRN_LOG", "info"}}, Log(role));
   }
   void StartTrainer(int i) {
     const Role role{false, i};

@@ -8,7 +8,9 @@
 
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <random>
+#include <sstream>
 
 #include <cairn/checkpoint_manager.h>
 
@@ -56,6 +58,24 @@ class ClusterTest : public testing::Test {
   /// All trainers saw that the job went back, and it came to the same.
   void ExpectSame(const std::string& name, const JobResult& result) {
     EXPECT_TRUE(result.learned == Undisturbed()) << name;
+  }
+
+  /// The weights of the table that counts pushes.
+  static std::map<std::string, std::string> CountsIn(const std::string& learned) {
+    std::map<std::string, std::string> counts;
+    std::istringstream lines(learned);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string key, weight;
+      words >> key >> weight;
+      if (key.starts_with("counts/")) counts[key] = weight;
+    }
+    return counts;
+  }
+  void ExpectSameCounts(const std::string& name, const JobResult& result) {
+    const auto expected = CountsIn(Undisturbed());
+    EXPECT_GT(expected.size(), 100u);
+    EXPECT_TRUE(CountsIn(result.learned) == expected) << name;
   }
 
   std::string directory_;
@@ -122,11 +142,61 @@ TEST_F(ClusterTest, AServerThatStandsStillIsWaitedFor) {
   ExpectSame("stopped", result);
 }
 
-TEST_F(ClusterTest, AsyncJobsComeToTheirEndToo) {
+TEST_F(ClusterTest, AsyncJobsCountEveryPushOnce) {
+  for (const std::string recovery : {"exact", "log"}) {
+    const JobResult result =
+        Run("async_" + recovery,
+            {.mode = "async",
+             .recovery = recovery,
+             .faults = {{.step = 8, .index = 1}, {.step = 14, .server = false, .index = 1}}});
+    EXPECT_EQ(result.kills, 2);
+    ExpectSameCounts(recovery, result);
+  }
+}
+
+TEST_F(ClusterTest, WithALogNobodyGoesBack) {
+  for (const int victim : {0, 1}) {
+    const std::string name = "log_" + std::to_string(victim);
+    const JobResult result =
+        Run(name, {.recovery = "log",
+                   .faults = {{.step = 2, .index = victim}, {.step = 14, .index = victim}}});
+    EXPECT_EQ(result.kills, 2);
+    EXPECT_EQ(result.rollbacks, 0u);
+    EXPECT_EQ(result.steps_begun, 30) << "nothing is repeated";
+    ExpectSame(name, result);
+  }
+}
+
+TEST_F(ClusterTest, WithALogEverythingMayDieAtOnce) {
+  const JobResult result = Run("log_all", {.recovery = "log",
+                                           .faults = {{.step = 11, .index = 0},
+                                                      {.step = 11, .index = 1},
+                                                      {.step = 11, .server = false, .index = 0},
+                                                      {.step = 12, .server = false, .index = 1},
+                                                      {.step = 13, .index = 1, .delay_ms = 20}}});
+  EXPECT_GE(result.kills, 4);
+  EXPECT_EQ(result.rollbacks, 0u);
+  ExpectSame("log_all", result);
+}
+
+TEST_F(ClusterTest, WithALogDuringSavesAndRestores) {
+  std::vector<Fault> faults;
+  for (const int delay : {0, 30, 80}) {
+    faults.push_back({.step = 4, .index = delay % 20 == 0, .delay_ms = delay});
+    faults.push_back({.step = 13, .index = 1, .delay_ms = delay});
+  }
+  const JobResult result = Run("log_saves", {.recovery = "log", .faults = faults});
+  EXPECT_EQ(result.rollbacks, 0u);
+  ExpectSame("log_saves", result);
+}
+
+TEST_F(ClusterTest, PartialGoesOnWithoutGoingBack) {
   const JobResult result = Run(
-      "async", {.mode = "async",
-                .faults = {{.step = 8, .index = 1}, {.step = 14, .server = false, .index = 1}}});
+      "partial", {.recovery = "partial",
+                  .faults = {{.step = 8, .index = 1}, {.step = 14, .server = false, .index = 1}}});
   EXPECT_EQ(result.kills, 2);
+  EXPECT_EQ(result.rollbacks, 0u);
+  EXPECT_EQ(result.steps_begun, 30);
 }
 
 TEST_F(ClusterTest, AFaultScriptOfChance) {
@@ -142,8 +212,9 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
       rounds_before = state->Find("rounds")->AsInt();
     }
   }
+  // Without torture a few rounds: exact and log, sync and async.
   const auto end = std::chrono::steady_clock::now() +
-                   std::chrono::seconds(seconds == nullptr ? 0 : std::atoi(seconds));
+                   std::chrono::seconds(seconds == nullptr ? 8 : std::atoi(seconds));
   std::int64_t rounds = 0;
   int kills = 0;
   do {
@@ -163,11 +234,17 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
       words << fault;
       script += words.str() + "; ";
     }
+    options.recovery = seed % 2 == 0 ? "exact" : "log";
+    options.mode = seed % 6 < 4 ? "sync" : "async";
     const std::string name = "seed_" + std::to_string(seed);
-    SCOPED_TRACE(name + ": " + script);
+    SCOPED_TRACE(name + ", " + options.mode + ", " + options.recovery + ": " + script);
     const JobResult result = Run(name, options);
     kills += result.kills;
-    ExpectSame(name, result);
+    if (options.mode == "sync") ExpectSame(name, result);
+    ExpectSameCounts(name, result);
+    if (options.recovery == "log") {
+      EXPECT_EQ(result.rollbacks, 0u);
+    }
     if (HasFailure()) break;
     std::filesystem::remove_all(directory_ + "/" + name);
     ++rounds;

@@ -79,6 +79,7 @@ std::vector<Event> Golden() {
   add(2, K::kKillRequested, O{{"deadline_ms", 0}});
   add(2, K::kRunExited, O{{"signal", 9}, {"message", "killed"}, {"stopped", true}});
   add(2, K::kCheckpointDeleted, O{{"id", "c10"}, {"reason", "no rule keeps it"}});
+  add(0, K::kNote, O{{"what", "complete"}});
   return events;
 }
 
@@ -104,7 +105,7 @@ TEST(EventsV1, TheGoldenEventsReadFoldAndAreWrittenToTheSameBytes) {
     kinds.insert(event->kind);
   }
   EXPECT_EQ(count, expected.size());
-  EXPECT_EQ(kinds.size(), static_cast<std::size_t>(EventKind::kRetentionChanged) + 1);
+  EXPECT_EQ(kinds.size(), static_cast<std::size_t>(EventKind::kNote) + 1);
   const TrialRecord* trial = records.Find("1");
   ASSERT_NE(trial, nullptr);
   EXPECT_EQ(trial->core.state, TrialState::kCanceled);

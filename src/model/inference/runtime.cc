@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -43,12 +44,33 @@ Result<OpenRuntimeFn> LoadPlugin(const std::string& path) {
   return open;
 }
 
+/// Where installations have it, seen from the program: beside it, in the prefix's lib/cairn, or in
+/// the package that pip installed with it. "": nowhere.
+std::string PluginNearProgram() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
+  if (error) return "";
+  std::vector<fs::path> places = {bin, bin / "../lib/cairn"};
+  // lib/<architecture>/cairn, lib/python3.11/site-packages/cairn
+  for (const auto& entry : fs::directory_iterator(bin / "../lib", error)) {
+    places.push_back(entry.path() / "cairn");
+    places.push_back(entry.path() / "site-packages/cairn");
+  }
+  for (const fs::path& place : places) {
+    if (fs::is_regular_file(place / kPluginName, error)) return (place / kPluginName).string();
+  }
+  return "";
+}
+
 std::string PluginPath(const InferenceOptions& options) {
   if (!options.plugin.empty()) return options.plugin;
   const char* named = std::getenv("CAIRN_PREDICT_PLUGIN");
   if (named != nullptr && *named != '\0') return named;
   const std::string built = CAIRN_RUNTIME_BUILT;
-  return built.empty() ? kPluginName : built;
+  if (!built.empty()) return built;
+  const std::string near = PluginNearProgram();
+  return near.empty() ? kPluginName : near;
 }
 
 }  // namespace

@@ -1,0 +1,21 @@
+"""Nested results as flat columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Keys of nested dicts joined with "/".
+
+    >>> flatten({"a": {"b": 1}, "c": 2})
+    {'a/b': 1, 'c': 2}
+    """
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            out.update(flatten(value, f"{prefix}{key}/"))
+        else:
+            out[f"{prefix}{key}"] = value
+    return out

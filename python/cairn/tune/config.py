@@ -1,0 +1,199 @@
+"""How an experiment is run: where it is kept, when it saves, what it does about failures."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+
+__all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"]
+
+
+def _whole(value: Any, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+
+
+@dataclass
+class CheckpointConfig:
+    """Which checkpoints are made, and which stay.
+
+    Attributes:
+        num_to_keep: how many stay of each trial; None keeps all. The latest always stays too.
+        checkpoint_score_attribute: a metric by which the best are kept ("a/b" reaches into nested
+            ones); None keeps the newest.
+        checkpoint_score_order: "max" or "min" is best.
+        checkpoint_frequency: of class trainables: every so many iterations; 0 is never.
+        checkpoint_at_end: of class trainables: also when a trial ends.
+        experiment_num_to_keep: how many stay of all trials together, by the score, besides the latest
+            of each.
+        max_bytes: that the checkpoints of a trial may take together; the oldest that are not among
+            the best go first.
+
+    >>> CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="acc").checkpoint_score_order
+    'max'
+    """
+
+    num_to_keep: Optional[int] = None
+    checkpoint_score_attribute: Optional[str] = None
+    checkpoint_score_order: str = "max"
+    checkpoint_frequency: int = 0
+    checkpoint_at_end: Optional[bool] = None
+    experiment_num_to_keep: Optional[int] = None
+    max_bytes: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_to_keep", "experiment_num_to_keep", "max_bytes"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            _whole(value, name)
+            if value <= 0:
+                raise ValueError(
+                    f"{name} must be positive, not {value}; None keeps every checkpoint"
+                )
+        _whole(self.checkpoint_frequency, "checkpoint_frequency")
+        if self.checkpoint_frequency < 0:
+            raise ValueError(
+                f"checkpoint_frequency must not be negative, but is {self.checkpoint_frequency}"
+            )
+        if self.checkpoint_score_order not in ("max", "min"):
+            raise ValueError(
+                f"checkpoint_score_order must be 'max' or 'min', not {self.checkpoint_score_order!r}"
+            )
+        if self.experiment_num_to_keep is not None and self.checkpoint_score_attribute is None:
+            raise ValueError("experiment_num_to_keep needs a checkpoint_score_attribute")
+
+    def retention(self) -> Dict[str, Any]:
+        """As the trial engine wants it."""
+        rules: Dict[str, Any] = {"maximize": self.checkpoint_score_order == "max"}
+        if self.checkpoint_score_attribute is not None:
+            rules["score"] = self.checkpoint_score_attribute
+        if self.num_to_keep is not None:
+            best = self.checkpoint_score_attribute is not None
+            rules["keep_best" if best else "keep_last"] = self.num_to_keep
+        if self.experiment_num_to_keep is not None:
+            rules["experiment_best"] = self.experiment_num_to_keep
+        if self.max_bytes is not None:
+            rules["max_bytes"] = self.max_bytes
+        return rules
+
+
+@dataclass
+class FailureConfig:
+    """What is done about trials that fail.
+
+    Attributes:
+        max_failures: how often a trial is tried again, from its newest valid checkpoint; -1 is
+            endlessly.
+        fail_fast: True ends the experiment at the first trial that failed for good; the others can be
+            resumed. "raise" also raises its error from fit().
+    """
+
+    max_failures: int = 0
+    fail_fast: Union[bool, str] = False
+
+    def __post_init__(self) -> None:
+        _whole(self.max_failures, "max_failures")
+        if self.max_failures < -1:
+            raise ValueError(
+                f"max_failures must be -1 (endlessly) or more, not {self.max_failures}"
+            )
+        if self.fail_fast not in (True, False, "raise"):
+            raise ValueError(f"fail_fast must be True, False or 'raise', not {self.fail_fast!r}")
+        if self.fail_fast and self.max_failures != 0:
+            raise ValueError("fail_fast and max_failures exclude each other: set one of them")
+
+
+@dataclass
+class RunConfig:
+    """How an experiment is run.
+
+    Attributes:
+        name: of the experiment and of its directory; made up from the trainable and the time when
+            None. The same name again goes on with the experiment.
+        storage_path, local_dir: where the experiment's directory is (two names of one thing); a path,
+            s3://… or hdfs://…; ~/cairn_results when None.
+        stop: when a trial ends: {metric: bound}, a function (trial_id, result) -> bool, or a Stopper.
+        callbacks: objects with the methods of tune.Callback.
+        failure_config, checkpoint_config: as their classes say.
+        verbose: 0 prints nothing; 1 the table of trials.
+        log_to_file: not used; workers write to the tuner's own output.
+    """
+
+    name: Optional[str] = None
+    storage_path: Optional[Union[str, "os.PathLike[str]"]] = None
+    local_dir: Optional[Union[str, "os.PathLike[str]"]] = None
+    stop: Union[None, Mapping[str, Any], Callable[[str, Dict[str, Any]], bool], Any] = None
+    callbacks: Optional[Sequence[Any]] = None
+    failure_config: Optional[FailureConfig] = None
+    checkpoint_config: Optional[CheckpointConfig] = None
+    progress_reporter: Any = None
+    verbose: int = 1
+    log_to_file: Any = False
+
+    def __post_init__(self) -> None:
+        if self.storage_path is not None and self.local_dir is not None:
+            raise ValueError("storage_path and local_dir are two names of one thing: give one")
+        if self.name is not None and (
+            not isinstance(self.name, str) or not self.name or "/" in self.name or self.name[0] == "."
+        ):
+            raise ValueError(f"name must be the name of a directory, not {self.name!r}")
+        for attribute, kind in (
+            ("failure_config", FailureConfig),
+            ("checkpoint_config", CheckpointConfig),
+        ):
+            value = getattr(self, attribute)
+            if value is None:
+                setattr(self, attribute, kind())
+            elif not isinstance(value, kind):
+                raise ValueError(f"{attribute} must be a {kind.__name__}, not {value!r}")
+
+    @property
+    def directory(self) -> str:
+        """Where experiments are."""
+        where = self.storage_path if self.storage_path is not None else self.local_dir
+        text = os.path.join("~", "cairn_results") if where is None else os.fspath(where)
+        return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
+@dataclass
+class TuneConfig:
+    """What is searched and how.
+
+    Attributes:
+        metric, mode: what is best: a metric, which every result must then have, and "min" or "max".
+        num_samples: how often the space is sampled (grids are run so often).
+        max_concurrent_trials: at a time; None: as many as there are CPUs.
+        time_budget_s: seconds after which all trials are ended.
+        search_alg, scheduler: as tune.search and tune.schedulers have them.
+        reuse_actors: one process runs trial after trial.
+    """
+
+    metric: Optional[str] = None
+    mode: Optional[str] = None
+    num_samples: int = 1
+    max_concurrent_trials: Optional[int] = None
+    time_budget_s: Optional[float] = None
+    search_alg: Any = None
+    scheduler: Any = None
+    reuse_actors: Optional[bool] = None
+    seed: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and self.mode not in ("min", "max"):
+            raise ValueError(f"mode must be 'min' or 'max', not {self.mode!r}")
+        if self.metric is not None and not isinstance(self.metric, str):
+            raise ValueError(f"metric must be a str, not {self.metric!r}")
+        _whole(self.num_samples, "num_samples")
+        if self.num_samples < 1 and self.num_samples != -1:
+            raise ValueError(f"num_samples must be positive, or -1 for ever: {self.num_samples}")
+        if self.max_concurrent_trials is not None:
+            _whole(self.max_concurrent_trials, "max_concurrent_trials")
+            if self.max_concurrent_trials < 0:
+                raise ValueError("max_concurrent_trials must not be negative")
+        if self.time_budget_s is not None:
+            seconds = getattr(self.time_budget_s, "total_seconds", None)
+            self.time_budget_s = float(seconds() if seconds else self.time_budget_s)
+            if not self.time_budget_s > 0:
+                raise ValueError("time_budget_s must be positive")

@@ -1,0 +1,436 @@
+"""Files in each trial's directory that other tools read: result.json, progress.csv, params.json,
+error.txt and TensorBoard's events.
+
+They follow from the experiment's record. After a restart, and when a trial goes back to a checkpoint,
+they are written again up to where it goes on, so that no iteration is in them twice and none is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
+
+from .. import _native
+from .._location import is_remote
+from ._flat import flatten
+from .callback import Callback
+from .result import read_reports
+from .trial import Trial
+
+__all__ = [
+    "CSVLoggerCallback",
+    "JsonLoggerCallback",
+    "LoggerCallback",
+    "TBXLoggerCallback",
+    "TensorBoardLoggerCallback",
+]
+
+# Of all trials together: descriptors are few.
+_OPEN_FILES = 128
+
+
+class LoggerCallback(Callback):
+    """Writes files of trials. Derive from it: ``log_trial_result`` for each report, ``log_trials_again``
+    when what was written has to be made anew from the reports that count."""
+
+    def log_trial_start(self, trial: Trial) -> None:
+        """The trial is at work for the first time, or again."""
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        """A report."""
+
+    def log_trial_again(self, trial: Trial, results: list[dict[str, Any]]) -> None:
+        """These are all reports of the trial that count."""
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        """The trial will not run again."""
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self.log_trial_start(trial)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        self.log_trial_result(iteration, trial, result)
+
+    def on_trial_complete(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self.log_trial_end(trial, failed=False)
+
+    def on_trial_error(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self.log_trial_end(trial, failed=True)
+
+
+class _Appended:
+    """One file in each trial's directory that grows; the newest ones stay open."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._open: dict[str, Any] = {}
+
+    def path(self, trial: Trial) -> str:
+        return os.path.join(trial.local_path, self.name)
+
+    def append(self, trial: Trial, data: bytes) -> None:
+        file = self._open.pop(trial.trial_id, None)
+        if file is None:
+            os.makedirs(trial.local_path, exist_ok=True)
+            file = open(self.path(trial), "ab")  # noqa: SIM115
+        self._open[trial.trial_id] = file  # the last one that is closed
+        file.write(data)
+        if len(self._open) > _OPEN_FILES:
+            self._open.pop(next(iter(self._open))).close()
+
+    def size(self, trial: Trial) -> int:
+        """With what was appended."""
+        if trial.trial_id in self._open:
+            return self._open[trial.trial_id].tell()
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.getsize(self.path(trial))
+        return 0
+
+    def replace(self, trial: Trial, pieces: Iterable[bytes]) -> None:
+        """The file as a whole, at once: nobody sees half of it."""
+        self.close(trial)
+        os.makedirs(trial.local_path, exist_ok=True)
+        temporary = f"{self.path(trial)}.new"
+        with open(temporary, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        os.replace(temporary, self.path(trial))
+
+    def close(self, trial: Trial) -> None:
+        file = self._open.pop(trial.trial_id, None)
+        if file is not None:
+            file.close()
+
+    def flush(self) -> None:
+        for file in self._open.values():
+            file.flush()
+
+    def close_all(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+class _FileLogger(LoggerCallback):
+    """A logger with one file per trial. Of experiments in a bucket nothing is written: their reports are
+    in the record, and in the results."""
+
+    def __init__(self, name: str) -> None:
+        self._file = _Appended(name)
+
+    def _encode(self, trial: Trial, result: dict[str, Any]) -> bytes:
+        raise NotImplementedError
+
+    def _begin(self, trial: Trial) -> bytes:
+        return b""
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        if is_remote(trial.local_path):
+            return
+        begin = self._begin(trial) if self._file.size(trial) == 0 else b""
+        self._file.append(trial, begin + self._encode(trial, result))
+
+    def log_trial_again(self, trial: Trial, results: list[dict[str, Any]]) -> None:
+        if is_remote(trial.local_path):
+            return
+        self._file.replace(
+            trial, [self._begin(trial), *(self._encode(trial, one) for one in results)]
+        )
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        self._file.close(trial)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        self._file.flush()
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        self._file.close_all()
+
+
+class JsonLoggerCallback(_FileLogger):
+    """result.json, a line for each report; params.json; error.txt."""
+
+    def __init__(self) -> None:
+        super().__init__("result.json")
+
+    def _encode(self, trial: Trial, result: dict[str, Any]) -> bytes:
+        return (json.dumps(result) + "\n").encode()
+
+    def log_trial_start(self, trial: Trial) -> None:
+        if is_remote(trial.local_path):
+            return
+        os.makedirs(trial.local_path, exist_ok=True)
+        _write_whole(
+            os.path.join(trial.local_path, "params.json"), json.dumps(trial.config, indent=2) + "\n"
+        )
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        super().log_trial_end(trial, failed)
+        if is_remote(trial.local_path):
+            return
+        path = os.path.join(trial.local_path, "error.txt")
+        if failed:
+            os.makedirs(trial.local_path, exist_ok=True)
+            _write_whole(path, (trial.error or "the trial failed") + "\n")
+        else:
+            with contextlib.suppress(FileNotFoundError):  # of a life that it was resumed after
+                os.remove(path)
+
+
+class CSVLoggerCallback(_FileLogger):
+    """progress.csv. A metric that comes late gets a column then; rows before it have nothing there."""
+
+    def __init__(self) -> None:
+        super().__init__("progress.csv")
+        self._columns: dict[str, list[str]] = {}
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        if is_remote(trial.local_path):
+            return
+        row = flatten(result)
+        columns = self._known_columns(trial)
+        new = [name for name in row if name not in columns]
+        if columns and not new:
+            self._file.append(trial, self._row(columns, row))
+            return
+        rows = self._rows(trial) if columns else []
+        self._columns[trial.trial_id] = columns + new
+        self._rewrite(trial, [*rows, row])
+
+    def log_trial_again(self, trial: Trial, results: list[dict[str, Any]]) -> None:
+        if is_remote(trial.local_path):
+            return
+        rows = [flatten(result) for result in results]
+        self._columns[trial.trial_id] = list(dict.fromkeys(name for row in rows for name in row))
+        self._rewrite(trial, rows)
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        super().log_trial_end(trial, failed)
+        self._columns.pop(trial.trial_id, None)
+
+    def _known_columns(self, trial: Trial) -> list[str]:
+        if trial.trial_id not in self._columns:
+            self._columns[trial.trial_id] = []
+            with contextlib.suppress(FileNotFoundError, StopIteration):
+                with open(self._file.path(trial), encoding="utf-8", newline="") as file:
+                    self._columns[trial.trial_id] = next(csv.reader(file))
+        return self._columns[trial.trial_id]
+
+    def _rows(self, trial: Trial) -> list[dict[str, Any]]:
+        self._file.close(trial)
+        with open(self._file.path(trial), encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def _rewrite(self, trial: Trial, rows: list[dict[str, Any]]) -> None:
+        columns = self._columns[trial.trial_id]
+        header = self._row(columns, {name: name for name in columns}) if columns else b""
+        self._file.replace(trial, [header, *(self._row(columns, row) for row in rows)])
+
+    @staticmethod
+    def _row(columns: list[str], row: dict[str, Any]) -> bytes:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in columns])
+        return text.getvalue().encode()
+
+
+class TBXLoggerCallback(_FileLogger):
+    """Events for TensorBoard, which need not be installed to write them: numbers by training iteration."""
+
+    def __init__(self) -> None:
+        super().__init__("events.out.tfevents.cairn")
+
+    def _begin(self, trial: Trial) -> bytes:
+        return _native.tensorboard_header(time.time())
+
+    def _encode(self, trial: Trial, result: dict[str, Any]) -> bytes:
+        scalars = [
+            (name, value)
+            for name, value in flatten(
+                {k: v for k, v in result.items() if k not in _NOT_PLOTTED}
+            ).items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        ]
+        when = result.get("timestamp")
+        wall = float(when) if isinstance(when, (int, float)) else time.time()
+        return _native.tensorboard_scalars(wall, int(result.get("training_iteration", 0)), scalars)
+
+
+TensorBoardLoggerCallback = TBXLoggerCallback
+
+_NOT_PLOTTED = (
+    "config",
+    "trial_id",
+    "timestamp",
+    "date",
+    "pid",
+    "hostname",
+    "node_ip",
+    "training_iteration",
+)
+
+
+class LogBook(Callback):
+    """All loggers of an experiment, and what must hold for their files: each iteration once.
+
+    Args:
+        directory: of the experiment.
+        loggers: None: result.json, progress.csv and TensorBoard's events.
+    """
+
+    # Names the trials whose files are complete, so that a restart need not look at thousands of them.
+    COMPLETE = ".logged"
+
+    def __init__(self, directory: str, loggers: Optional[list[LoggerCallback]] = None) -> None:
+        self._directory = directory
+        self._loggers = (
+            [JsonLoggerCallback(), CSVLoggerCallback(), TBXLoggerCallback()]
+            if loggers is None
+            else loggers
+        )
+        self._local = not is_remote(directory)
+        self._complete: set[str] = set()
+        self._last: dict[str, int] = {}
+
+    def on_restore(self, known: list[tuple[Trial, list[dict[str, Any]]]]) -> None:
+        if not self._local or not known:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            with open(os.path.join(self._directory, self.COMPLETE), encoding="utf-8") as file:
+                self._complete = set(file.read().split("\n")[:-1])
+        for trial, results in known:
+            if trial.trial_id in self._complete and trial.is_finished():
+                continue
+            self._last[trial.trial_id] = _iteration(results[-1]) if results else 0
+            if not results and not os.path.isdir(trial.local_path):
+                continue
+            for logger in self._loggers:
+                logger.log_trial_start(trial)
+                logger.log_trial_again(trial, results)
+            if trial.is_finished():
+                self._end(trial, trial.status == Trial.ERROR)
+
+    def on_trial_rewind(self, trial: Trial, training_iteration: int) -> None:
+        last = self._last.get(trial.trial_id)
+        if last is None or last <= training_iteration:
+            return
+        self._last[trial.trial_id] = training_iteration
+        if not self._local:
+            return
+        self._flush()
+        reports = read_reports(os.path.join(trial.local_path, "result.json"))
+        kept = [report for report in reports if _iteration(report) <= training_iteration]
+        for logger in self._loggers:
+            logger.log_trial_again(trial, kept)
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._reopen(trial)
+        for logger in self._loggers:
+            logger.log_trial_start(trial)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        at = _iteration(result)
+        if at <= self._last.get(trial.trial_id, 0):
+            self.on_trial_rewind(trial, at - 1)
+        self._last[trial.trial_id] = at
+        for logger in self._loggers:
+            logger.log_trial_result(iteration, trial, result)
+
+    def on_trial_complete(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._end(trial, False)
+
+    def on_trial_error(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._end(trial, True)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        self._flush()
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        for logger in self._loggers:
+            logger.on_experiment_end(trials, **info)
+
+    def _flush(self) -> None:
+        for logger in self._loggers:
+            logger.on_step_end(0, [])
+
+    def _end(self, trial: Trial, failed: bool) -> None:
+        for logger in self._loggers:
+            logger.log_trial_end(trial, failed=failed)
+        if self._local and os.path.isdir(self._directory):
+            with open(os.path.join(self._directory, self.COMPLETE), "a", encoding="utf-8") as file:
+                file.write(trial.trial_id + "\n")
+            self._complete.add(trial.trial_id)
+
+    def _reopen(self, trial: Trial) -> None:
+        """A trial that had ended goes on: its files are not complete any more."""
+        if trial.trial_id not in self._complete:
+            return
+        self._complete.discard(trial.trial_id)
+        _write_whole(
+            os.path.join(self._directory, self.COMPLETE),
+            "".join(f"{one}\n" for one in sorted(self._complete)),
+        )
+
+
+class PolicyLog:
+    """What a scheduler decided, for people: pbt_global.txt and pbt_policy_<trial>.txt, a line of JSON for
+    each copy (trial, donor, their times, old and new config). It is made anew from the record at each
+    start, when `replayed` are the lines of what was before.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def start(self, replayed: list[dict[str, Any]]) -> None:
+        if is_remote(self._directory) or not replayed:
+            return
+        for name, lines in self._files(replayed):
+            _write_whole(os.path.join(self._directory, name), "".join(lines))
+
+    def append(self, entries: list[dict[str, Any]]) -> None:
+        if is_remote(self._directory) or not entries:
+            return
+        for name, lines in self._files(entries):
+            with open(os.path.join(self._directory, name), "a", encoding="utf-8") as file:
+                file.write("".join(lines))
+
+    @staticmethod
+    def _files(entries: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+        files: dict[str, list[str]] = {}
+        for entry in entries:
+            line = json.dumps(entry) + "\n"
+            files.setdefault("pbt_global.txt", []).append(line)
+            files.setdefault(f"pbt_policy_{entry['trial']}.txt", []).append(line)
+        yield from files.items()
+
+
+def _iteration(result: dict[str, Any]) -> int:
+    return int(result.get("training_iteration", 0))
+
+
+def _write_whole(path: str, text: str) -> None:
+    temporary = f"{path}.new"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)

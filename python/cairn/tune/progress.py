@@ -1,0 +1,267 @@
+"""The table of trials: live in a terminal and in a notebook, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import html
+import math
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Optional, TextIO
+
+from ._flat import flatten
+from .callback import Callback
+from .search import _MISSING, _find
+from .trial import Trial
+
+__all__ = ["CLIReporter", "JupyterNotebookReporter", "ProgressReporter"]
+
+_ORDER = {Trial.RUNNING: 0, Trial.PAUSED: 1, Trial.PENDING: 2, Trial.ERROR: 3, Trial.TERMINATED: 4}
+_PLAIN_SECONDS = 30.0
+
+
+class ProgressReporter(Callback):
+    """Shows how an experiment gets on.
+
+    Args:
+        metric_columns: metrics that are shown; None: the one that is optimized and the first few.
+        parameter_columns: hyperparameters; None: the first few.
+        max_progress_rows: of the table.
+        max_report_frequency: seconds between two tables.
+        metric, mode: what is optimized; None: TuneConfig's.
+    """
+
+    def __init__(
+        self,
+        metric_columns: Optional[Sequence[str]] = None,
+        parameter_columns: Optional[Sequence[str]] = None,
+        max_progress_rows: int = 20,
+        max_report_frequency: float = 0.5,
+        metric: Optional[str] = None,
+        mode: Optional[str] = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if max_progress_rows < 1:
+            raise ValueError(f"max_progress_rows must be at least 1, not {max_progress_rows}")
+        if mode is not None and mode not in ("min", "max"):
+            raise ValueError(f"mode must be 'min' or 'max', not {mode!r}")
+        self._metrics = None if metric_columns is None else list(metric_columns)
+        self._parameters = None if parameter_columns is None else list(parameter_columns)
+        self._rows = max_progress_rows
+        self._seconds = max_report_frequency
+        self._metric = metric
+        self._mode = mode
+        self._clock = clock
+        self._began = clock()
+        self._shown = -math.inf
+
+    def set_search_properties(self, metric: Optional[str], mode: Optional[str]) -> None:
+        self._metric = self._metric or metric
+        self._mode = self._mode or mode
+
+    # What is shown.
+
+    def best(self, trials: Sequence[Trial]) -> Optional[Trial]:
+        """By the last report."""
+        if not self._metric or not self._mode:
+            return None
+        numbered = [(t, _find(t.last_result, self._metric)) for t in trials]
+        numbered = [(t, v) for t, v in numbered if isinstance(v, (int, float)) and v == v]
+        if not numbered:
+            return None
+        return (max if self._mode == "max" else min)(numbered, key=lambda pair: pair[1])[0]
+
+    def summary(self, trials: Sequence[Trial]) -> str:
+        counts = Counter(trial.status for trial in trials)
+        parts = [f"{counts[status]} {status}" for status in _ORDER if counts[status]]
+        seconds = self._clock() - self._began
+        text = f"{len(trials)} trials: {', '.join(parts) or 'none yet'}; {_duration(seconds)}"
+        best = self.best(trials)
+        if best is not None:
+            text += f"; best {self._metric}={_cell(_find(best.last_result, self._metric or ''))} ({best.trial_id})"
+        return text
+
+    def table(self, trials: Sequence[Trial]) -> tuple[list[str], list[list[str]], int]:
+        """Header, rows, and how many trials have no row."""
+        ordered = sorted(trials, key=lambda trial: _ORDER.get(trial.status, 9))
+        best = self.best(trials)
+        if best is not None and best in ordered[self._rows :]:
+            ordered.remove(best)
+            ordered.insert(self._rows - 1, best)
+        shown = ordered[: self._rows]
+        parameters = (
+            self._parameters
+            if self._parameters is not None
+            else _some([flatten(trial.config) for trial in shown], 4)
+        )
+        metrics = self._metrics
+        if metrics is None:
+            known = _some([_plotted(trial.last_result) for trial in shown], 4)
+            metrics = known
+            if self._metric:
+                metrics = [self._metric, *(name for name in known if name != self._metric)][:4]
+        header = ["trial", "status", *parameters, "iter", "time (s)", *metrics]
+        rows = [
+            [
+                trial.trial_id,
+                trial.status,
+                *(_cell(_find(trial.config, name)) for name in parameters),
+                _cell(trial.last_result.get("training_iteration", _MISSING)),
+                _cell(trial.last_result.get("time_total_s", _MISSING)),
+                *(_cell(_find(trial.last_result, name)) for name in metrics),
+            ]
+            for trial in shown
+        ]
+        return header, rows, len(trials) - len(shown)
+
+    def text(self, trials: Sequence[Trial], width: int = 200) -> str:
+        """The summary and the table, as lines of at most `width` characters."""
+        header, rows, more = self.table(trials)
+        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+        lines = [self.summary(trials)]
+        for row in [header, *rows]:
+            lines.append("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip())
+        if more:
+            lines.append(f"… and {more} more")
+        return "\n".join(line[:width] for line in lines)
+
+    # When.
+
+    def show(self, trials: Sequence[Trial], done: bool) -> None:
+        raise NotImplementedError
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        if self._clock() - self._shown >= self._seconds:
+            self._shown = self._clock()
+            self.show(trials, False)
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        self.show(trials, True)
+
+
+class CLIReporter(ProgressReporter):
+    """A table that stays in its place in a terminal; a line for each trial that ends, and a summary now
+    and then, where output goes to a file."""
+
+    def __init__(self, *args: Any, file: Optional[TextIO] = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._file = file
+        self._lines = 0
+        self._summary_at = self._clock()
+
+    @property
+    def _out(self) -> TextIO:
+        return sys.stderr if self._file is None else self._file
+
+    def show(self, trials: Sequence[Trial], done: bool) -> None:
+        out = self._out
+        if not out.isatty():
+            if done or self._clock() - self._summary_at >= _PLAIN_SECONDS:
+                self._summary_at = self._clock()
+                print(self.summary(trials), file=out, flush=True)
+            return
+        size = shutil.get_terminal_size()
+        lines = self.text(trials, size.columns - 1).split("\n")[: max(2, size.lines - 1)]
+        # Up to where the last table began, and away with what is below.
+        up = f"\x1b[{self._lines}A" if self._lines else ""
+        out.write(up + "\x1b[J" + "\n".join(lines) + "\n")
+        out.flush()
+        self._lines = 0 if done else len(lines)
+
+    def on_trial_complete(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._line(trial)
+
+    def on_trial_error(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._line(trial)
+
+    def _line(self, trial: Trial) -> None:
+        if self._out.isatty():
+            return
+        iteration = trial.last_result.get("training_iteration", 0)
+        value = _find(trial.last_result, self._metric) if self._metric else _MISSING
+        metric = "" if value is _MISSING else f" {self._metric}={_cell(value)}"
+        error = (
+            f": {trial.error.strip().splitlines()[-1]}"
+            if trial.status == Trial.ERROR and trial.error
+            else ""
+        )
+        print(
+            f"{trial.trial_id} {trial.status} after {iteration} iterations{metric}{error}",
+            file=self._out,
+            flush=True,
+        )
+
+
+class JupyterNotebookReporter(ProgressReporter):
+    """A table that is updated in place in a notebook."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"max_report_frequency": 1.0, **options})
+        self._handle: Any = None
+
+    def html(self, trials: Sequence[Trial]) -> str:
+        header, rows, more = self.table(trials)
+        cells = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in rows
+        )
+        rest = f"<p>… and {more} more</p>" if more else ""
+        return (
+            f"<p>{html.escape(self.summary(trials))}</p><table><tr>{cells}</tr>{body}</table>{rest}"
+        )
+
+    def show(self, trials: Sequence[Trial], done: bool) -> None:
+        from IPython.display import HTML, display
+
+        shown = HTML(self.html(trials))
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
+def default_reporter() -> ProgressReporter:
+    """The one for where this process writes."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and hasattr(shell, "kernel"):
+        return JupyterNotebookReporter()
+    return CLIReporter()
+
+
+_HIDDEN = {
+    "config", "date", "done", "hostname", "iterations_since_restore", "node_ip", "pid", "time_since_restore",
+    "time_this_iter_s", "time_total_s", "timestamp", "training_iteration", "trial_id", "should_checkpoint",
+}  # fmt: skip
+
+
+def _plotted(result: dict[str, Any]) -> dict[str, Any]:
+    return flatten({key: value for key, value in result.items() if key not in _HIDDEN})
+
+
+def _some(dicts: Sequence[dict[str, Any]], count: int) -> list[str]:
+    names = dict.fromkeys(name for one in dicts for name in one)
+    return list(names)[:count]
+
+
+def _cell(value: Any) -> str:
+    if value is _MISSING:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if len(text) <= 24 else text[:23] + "…"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"

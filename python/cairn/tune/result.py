@@ -1,0 +1,159 @@
+"""Result: what became of one trial."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Optional, Union
+
+from ..manager import CheckpointManager
+from ._flat import flatten
+from .checkpoint import Checkpoint
+from .search import _MISSING, _find
+
+__all__ = ["Result", "TrialError"]
+
+
+class TrialError(RuntimeError):
+    """A trial failed; the text is the traceback of its process."""
+
+
+class Result:
+    """What became of a trial. Nothing is read before it is asked for.
+
+    Attributes:
+        metrics: the last report, with trial_id and config; None when there was none.
+        config: the hyperparameters.
+        error: a TrialError, None for a trial that ended well.
+        checkpoint: the latest, None without any.
+        best_checkpoints: those that were kept, oldest first, with the metrics of their reports.
+        path: the trial's directory.
+        metrics_dataframe: all reports (pandas).
+    """
+
+    def __init__(
+        self,
+        trial_id: str,
+        path: str,
+        config: dict[str, Any],
+        reports: Sequence[dict[str, Any]],
+        error: Optional[str] = None,
+        status: str = "TERMINATED",
+        checkpoints: Optional[Sequence[Mapping[str, Any]]] = None,
+    ) -> None:
+        self.trial_id = trial_id
+        self.path = path
+        self.config = config
+        self.status = status
+        self.error = TrialError(error) if error else None
+        self._reports = list(reports)
+        self._listed = checkpoints
+        self.metrics: Optional[dict[str, Any]] = (
+            {**self._reports[-1], "trial_id": trial_id, "config": config} if self._reports else None
+        )
+
+    @classmethod
+    def from_path(cls, path: Union[str, "os.PathLike[str]"]) -> "Result":
+        """Of a trial's directory, wherever it was moved to: its logs and its checkpoints."""
+        path = os.path.abspath(os.fspath(path))
+        if not os.path.isdir(path):
+            raise ValueError(f"{path} is not the directory of a trial: it does not exist")
+        names = set(os.listdir(path))
+        if not names & {"result.json", "params.json", "cairn.json"}:
+            raise ValueError(
+                f"{path} is not the directory of a trial: it has neither result.json nor checkpoints"
+            )
+        error = _text(os.path.join(path, "error.txt"))
+        return cls(
+            os.path.basename(path),
+            path,
+            json.loads(_text(os.path.join(path, "params.json")) or "{}"),
+            read_reports(os.path.join(path, "result.json")),
+            error,
+            "ERROR" if error else "TERMINATED",
+        )
+
+    @property
+    def log_dir(self) -> str:
+        return self.path
+
+    @cached_property
+    def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        if self._listed is not None:
+            found = []
+            for one in self._listed:
+                try:
+                    found.append((Checkpoint(f"{self.path}/{one['path']}"), dict(one["metrics"])))
+                except ValueError:  # somebody removed it
+                    continue
+            return found
+        if not os.path.exists(os.path.join(self.path, "cairn.json")):
+            return []
+        with CheckpointManager(self.path, read_only=True) as reader:
+            return [(Checkpoint._of(info), dict(info.metrics or {})) for info in reader.list()]
+
+    @property
+    def checkpoint(self) -> Optional[Checkpoint]:
+        return self.best_checkpoints[-1][0] if self.best_checkpoints else None
+
+    def get_best_checkpoint(self, metric: str, mode: str) -> Optional[Checkpoint]:
+        """Of those that were kept, the one whose report had the best metric; of equal ones the later."""
+        check_mode(mode)
+        best: Optional[tuple[Any, Checkpoint]] = None
+        for checkpoint, metrics in self.best_checkpoints:
+            value = _find(metrics, metric)
+            if is_number(value) and (best is None or not is_better(best[0], value, mode)):
+                best = (value, checkpoint)
+        if best is None and self.best_checkpoints:
+            raise ValueError(
+                f"no checkpoint of {self.trial_id} has a number {metric!r} in its metrics"
+            )
+        return None if best is None else best[1]
+
+    @property
+    def metrics_dataframe(self) -> Any:
+        import pandas
+
+        return pandas.DataFrame([flatten(report) for report in self._reports])
+
+    def __repr__(self) -> str:
+        shown = {k: v for k, v in (self.metrics or {}).items() if k not in ("config", "trial_id")}
+        return f"Result(trial_id={self.trial_id!r}, metrics={shown}, path={self.path!r}, error={self.error!r})"
+
+
+def check_mode(mode: Any) -> None:
+    if mode not in ("min", "max"):
+        raise ValueError(f"mode must be 'min' or 'max', not {mode!r}")
+
+
+def is_number(value: Any) -> bool:
+    """A number that can be compared: not NaN."""
+    return value is not _MISSING and isinstance(value, (bool, int, float)) and value == value
+
+
+def is_better(a: Any, b: Any, mode: str) -> bool:
+    """Python compares ints and floats of any size exactly."""
+    return a > b if mode == "max" else a < b
+
+
+def read_reports(path: str) -> list[dict[str, Any]]:
+    """The lines of a result.json. One that a killed tuner left half-written at the end is passed over."""
+    lines = (_text(path) or "").splitlines()
+    reports = []
+    for number, line in enumerate(lines):
+        try:
+            reports.append(json.loads(line))
+        except ValueError:
+            if number + 1 < len(lines):
+                raise ValueError(f"{path}: line {number + 1} is not JSON") from None
+    return reports
+
+
+def _text(path: str) -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None

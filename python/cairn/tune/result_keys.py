@@ -1,0 +1,67 @@
+"""The keys of a result, and what may be in one."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any, Dict, Mapping
+
+DONE = "done"
+SHOULD_CHECKPOINT = "should_checkpoint"
+TRAINING_ITERATION = "training_iteration"
+TIME_THIS_ITER_S = "time_this_iter_s"
+TIME_TOTAL_S = "time_total_s"
+TIMESTAMP = "timestamp"
+TRIAL_ID = "trial_id"
+CONFIG = "config"
+# What a function returns or yields that is no dict.
+DEFAULT_METRIC = "_metric"
+
+
+def plain_result(metrics: Mapping[str, Any], where: str = "") -> Dict[str, Any]:
+    """The result in Python's own numbers, texts and containers; ValueError names what is neither.
+
+    >>> import numpy as np
+    >>> plain_result({"loss": np.float32(0.5), "n": {"k": np.int64(3)}})
+    {'loss': 0.5, 'n': {'k': 3}}
+    """
+    if not isinstance(metrics, Mapping):
+        raise ValueError(f"metrics must be a dict, not {type(metrics).__name__}")
+    return {str(key): _plain(value, f"{where}{key}") for key, value in metrics.items()}
+
+
+def _plain(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        if type(value) in (bool, int, float, str) or value is None:
+            return value
+        for kind in (bool, int, float, str):
+            if isinstance(value, kind):
+                return kind(value)
+    if isinstance(value, Mapping):
+        return plain_result(value, where + "/")
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{where}/{i}") for i, item in enumerate(value)]
+    if getattr(value, "ndim", None) == 0 or getattr(value, "size", None) == 1:
+        item = getattr(value, "item", None)
+        if callable(item):
+            return _plain(item(), where)
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist(), where)
+    raise ValueError(f"{where}: a {type(value).__name__} cannot be reported")
+
+
+def fill_result(
+    result: Mapping[str, Any], trial_id: str, config: Mapping[str, Any], **more: Any
+) -> Dict[str, Any]:
+    """With the keys that follow from where it came from."""
+    filled = dict(result)
+    filled.setdefault(DONE, False)
+    filled[TRIAL_ID] = trial_id
+    stamp = filled.get(TIMESTAMP)
+    if isinstance(stamp, (int, float)):
+        filled["date"] = datetime.datetime.fromtimestamp(stamp).strftime("%Y-%m-%d_%H-%M-%S")
+    filled["hostname"] = os.uname().nodename
+    filled["experiment_tag"] = trial_id
+    filled.update(more)
+    filled[CONFIG] = dict(config)
+    return filled

@@ -1,0 +1,194 @@
+"""When trials, or the whole experiment, end.
+
+Example:
+    >>> stopper = CombinedStopper(MaximumIterationStopper(max_iter=2), TimeoutStopper(timeout=3600))
+    >>> [stopper("trial", {"loss": 1.0}) for _ in range(2)]
+    [False, True]
+"""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Optional, Union
+
+from cairn import _native
+
+__all__ = [
+    "CombinedStopper",
+    "ExperimentPlateauStopper",
+    "FunctionStopper",
+    "MaximumIterationStopper",
+    "NoopStopper",
+    "Stopper",
+    "TimeoutStopper",
+    "TrialPlateauStopper",
+]
+
+
+class Stopper:
+    """Subclass it: ``__call__`` says whether a trial ends, ``stop_all`` whether everything does."""
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        raise NotImplementedError
+
+    def stop_all(self) -> bool:
+        return False
+
+    def describe(self) -> Optional[dict[str, Any]]:
+        """What it is, as the record of an experiment has it; None: it has to be given again."""
+        return None
+
+
+class _NativeStopper(Stopper):
+    def __init__(self, name: str, **options: Any) -> None:
+        self._description = {"name": name, **options}
+        self._native = _native.TuneStopper(self._description)
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return self._native.should_stop(trial_id, result)
+
+    def stop_all(self) -> bool:
+        return self._native.stop_all()
+
+    def describe(self) -> Optional[dict[str, Any]]:
+        return self._description
+
+
+class NoopStopper(Stopper):
+    """Never."""
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "combined", "stoppers": []}
+
+
+class BoundsStopper(_NativeStopper):
+    """What ``RunConfig(stop={"training_iteration": 10, "acc": 0.9})`` means: a trial ends when any of
+    the metrics is at its bound or above."""
+
+    def __init__(self, bounds: Mapping[str, Any]) -> None:
+        super().__init__("bounds", bounds=dict(bounds))
+
+
+class MaximumIterationStopper(_NativeStopper):
+    """After so many results of a trial."""
+
+    def __init__(self, max_iter: int) -> None:
+        super().__init__("iterations", max_iter=max_iter)
+
+
+class TrialPlateauStopper(_NativeStopper):
+    """When the last num_results values of a metric have a standard deviation of at most `std`, not
+    before grace_period results; with metric_threshold (and mode) only when it is at least that good."""
+
+    def __init__(
+        self,
+        metric: str,
+        std: float = 0.01,
+        num_results: int = 4,
+        grace_period: int = 4,
+        metric_threshold: Optional[float] = None,
+        mode: Optional[str] = None,
+    ) -> None:
+        if metric_threshold is not None and mode not in ("min", "max"):
+            raise ValueError(f"metric_threshold needs mode='min' or 'max', not {mode!r}")
+        super().__init__(
+            "trial_plateau",
+            metric=metric,
+            std=std,
+            num_results=num_results,
+            grace_period=grace_period,
+            metric_threshold=metric_threshold,
+            mode=mode,
+        )
+
+
+class ExperimentPlateauStopper(_NativeStopper):
+    """Everything ends when the best `top` values of all trials have a standard deviation of at most
+    `std` for more than `patience` results."""
+
+    def __init__(
+        self, metric: str, std: float = 0.001, top: int = 10, mode: str = "min", patience: int = 0
+    ) -> None:
+        super().__init__(
+            "experiment_plateau", metric=metric, std=std, top=top, mode=mode, patience=patience
+        )
+
+
+class TimeoutStopper(_NativeStopper):
+    """Everything ends after so many seconds (or a timedelta) of work."""
+
+    def __init__(self, timeout: Union[float, datetime.timedelta]) -> None:
+        seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
+        super().__init__("timeout", timeout=seconds)
+
+
+class FunctionStopper(Stopper):
+    """What a function of (trial_id, result) says."""
+
+    def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
+        self.is_valid_function(function)
+        self._function = function
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return bool(self._function(trial_id, result))
+
+    @classmethod
+    def is_valid_function(cls, function: Any) -> bool:
+        """ValueError for what is no function of two arguments."""
+        if not callable(function):
+            raise ValueError(f"a stopper is a function of (trial_id, result), not {function!r}")
+        try:
+            inspect.signature(function).bind("trial", {})
+        except TypeError:
+            raise ValueError(
+                "a stopper is a function of two arguments: trial_id and result"
+            ) from None
+        return True
+
+
+class CombinedStopper(Stopper):
+    """When any of them says so. All are asked each time."""
+
+    def __init__(self, *stoppers: Stopper) -> None:
+        for stopper in stoppers:
+            if not isinstance(stopper, Stopper):
+                raise ValueError(f"not a Stopper: {stopper!r}")
+        self._stoppers = stoppers
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return any([stopper(trial_id, result) for stopper in self._stoppers])
+
+    def stop_all(self) -> bool:
+        return any(stopper.stop_all() for stopper in self._stoppers)
+
+    def describe(self) -> Optional[dict[str, Any]]:
+        parts = [stopper.describe() for stopper in self._stoppers]
+        return None if None in parts else {"name": "combined", "stoppers": parts}
+
+
+def as_stopper(stop: Any) -> Stopper:
+    """What ``RunConfig(stop=…)`` takes: None, a dict of bounds, a function, a Stopper, a list of these."""
+    if stop is None:
+        return NoopStopper()
+    if isinstance(stop, Stopper):
+        return stop
+    if isinstance(stop, Mapping):
+        return BoundsStopper(stop)
+    if isinstance(stop, (list, tuple)):
+        return CombinedStopper(*map(as_stopper, stop))
+    if callable(stop):
+        return FunctionStopper(stop)
+    raise ValueError(
+        f"stop must be a dict, a function, a Stopper or a list of Stoppers, not {stop!r}"
+    )
+
+
+def from_description(description: Mapping[str, Any]) -> Stopper:
+    """The stopper that describe() told of."""
+    options = dict(description)
+    return _NativeStopper(options.pop("name"), **options)

@@ -1,0 +1,51 @@
+"""Trials as schedulers, searchers and callbacks see them."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+__all__ = ["Trial"]
+
+
+class Trial:
+    """One set of hyperparameters, and what became of it.
+
+    Attributes:
+        trial_id: its name, which is also its directory within the experiment.
+        config: the hyperparameters.
+        status: PENDING, RUNNING, PAUSED, TERMINATED or ERROR.
+        last_result: its newest report, empty before the first.
+        error: the traceback of a trial that failed for good.
+    """
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    TERMINATED = "TERMINATED"
+    ERROR = "ERROR"
+
+    def __init__(
+        self, trial_id: str, config: Optional[dict[str, Any]] = None, local_path: str = ""
+    ) -> None:
+        self.trial_id = trial_id
+        self.config: dict[str, Any] = {} if config is None else config
+        self.local_path = local_path
+        self.status = Trial.PENDING
+        self.last_result: dict[str, Any] = {}
+        self.error: Optional[str] = None
+
+    @property
+    def trainable_name(self) -> str:
+        return self.trial_id.rsplit("_", 2)[0]
+
+    @property
+    def path(self) -> str:
+        return self.local_path
+
+    def is_finished(self) -> bool:
+        return self.status in (Trial.TERMINATED, Trial.ERROR)
+
+    def __repr__(self) -> str:
+        return self.trial_id
+
+    __str__ = __repr__

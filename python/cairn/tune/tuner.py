@@ -1,0 +1,442 @@
+"""Tuner: runs trials of a trainable, and goes on where it was after anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import pickle
+import re
+import signal
+import sys
+import threading
+import time
+import uuid
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+
+from .. import _location, _native
+from ..errors import NotFound
+from ._policy import InOrder, Listed, Policy, bounds_stopper
+from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from .trainable import is_class_trainable, name_of, resources_of, saves_on_demand
+
+__all__ = ["TuneError", "Tuner"]
+
+_INTERRUPT_SECONDS = 30.0
+
+
+class TuneError(RuntimeError):
+    """A trial failed, and fail_fast="raise" wants to know."""
+
+
+def flat_keys(space: Mapping[str, Any], prefix: str = "") -> List[str]:
+    """The keys of a search space, nested ones with "/"."""
+    keys: List[str] = []
+    for key, value in space.items():
+        if isinstance(value, Mapping) and "grid_search" not in value and "__domain__" not in value:
+            keys += flat_keys(value, f"{prefix}{key}/") or [f"{prefix}{key}"]
+        else:
+            keys.append(f"{prefix}{key}")
+    return sorted(keys)
+
+
+def check_trainable(trainable: Any, run_config: RunConfig) -> None:
+    """The table of what a function and a class may be asked for."""
+    if not callable(trainable):
+        raise ValueError(
+            f"trainable must be a function or a Trainable class, not {type(trainable).__name__}"
+        )
+    if isinstance(trainable, type) and not is_class_trainable(trainable):
+        raise ValueError(f"{trainable.__name__} does not derive from tune.Trainable")
+    checkpoints = run_config.checkpoint_config
+    assert checkpoints is not None
+    if is_class_trainable(trainable):
+        wanted = checkpoints.checkpoint_frequency > 0 or checkpoints.checkpoint_at_end
+        if wanted and not saves_on_demand(trainable):
+            raise ValueError(
+                f"checkpoint_frequency and checkpoint_at_end want {trainable.__name__} to have "
+                "save_checkpoint and load_checkpoint"
+            )
+        return
+    hint = (
+        "a function makes its checkpoints itself: tune.report(metrics, checkpoint=…), "
+        "tune.should_checkpoint() says when"
+    )
+    if checkpoints.checkpoint_frequency > 0:
+        raise ValueError(f"checkpoint_frequency does not work with a function; {hint}")
+    if checkpoints.checkpoint_at_end:
+        raise ValueError(f"checkpoint_at_end=True does not work with a function; {hint}")
+
+
+class Tuner:
+    """Runs an experiment.
+
+    The experiment's directory holds everything: start the same command with the same name again, or
+    use Tuner.restore, after whatever was killed, and it goes on.
+
+    Args:
+        trainable: a function of config, or a class derived from Trainable.
+        param_space: the hyperparameters, with tune.grid_search, tune.uniform, … in it.
+        tune_config, run_config: as their classes say.
+
+    >>> import tempfile
+    >>> from cairn import tune
+    >>> def square(config):
+    ...     tune.report({"y": config["x"] ** 2})
+    >>> tuner = Tuner(square, param_space={"x": tune.grid_search([1, 2, 3])},
+    ...               run_config=tune.RunConfig(storage_path=tempfile.mkdtemp(), verbose=0))
+    >>> sorted(result.metrics["y"] for result in tuner.fit())
+    [1, 4, 9]
+    """
+
+    def __init__(
+        self,
+        trainable: Any,
+        *,
+        param_space: Optional[Mapping[str, Any]] = None,
+        tune_config: Optional[TuneConfig] = None,
+        run_config: Optional[RunConfig] = None,
+    ) -> None:
+        self._trainable = trainable
+        self._space: Dict[str, Any] = dict(param_space or {})
+        self._tune = tune_config or TuneConfig()
+        self._run = run_config or RunConfig()
+        self._name = self._run.name
+        self._parent = self._run.directory
+        self._flags: Dict[str, bool] = {}
+        self._must_exist = False
+        self._results: Any = None
+        check_trainable(trainable, self._run)
+        self._configs_checked = self._make_searcher()
+
+    # Restoring.
+
+    @staticmethod
+    def can_restore(path: Union[str, "os.PathLike[str]"]) -> bool:
+        """Whether an experiment lies there."""
+        where = os.fspath(path)
+        try:
+            return bool(_native.Tuner.exists(where))
+        except NotFound:
+            return False
+
+    @classmethod
+    def restore(
+        cls,
+        path: Union[str, "os.PathLike[str]"],
+        trainable: Any,
+        resume_unfinished: bool = True,
+        resume_errored: bool = False,
+        restart_errored: bool = False,
+        *,
+        param_space: Optional[Mapping[str, Any]] = None,
+        tune_config: Optional[TuneConfig] = None,
+        run_config: Optional[RunConfig] = None,
+    ) -> "Tuner":
+        """A tuner that goes on with an experiment.
+
+        Args:
+            path: the experiment's directory, wherever it was moved to.
+            trainable: as before.
+            resume_unfinished: go on with trials that had not ended; otherwise they stay as they are.
+            resume_errored: failed trials go on from their checkpoints.
+            restart_errored: failed trials begin anew.
+            param_space, tune_config, run_config: as recorded, if None. What cannot be recorded
+                (functions, objects of your own classes) must be given again.
+        """
+        if resume_errored and restart_errored:
+            raise ValueError("resume_errored and restart_errored exclude each other")
+        where = _location.absolute(os.fspath(path)).rstrip("/")
+        native = _native.Tuner.open(where, False)
+        try:
+            known = dict(native.description)
+        finally:
+            native.close()
+        tuner = cls._again(known, where, trainable, param_space, tune_config, run_config)
+        tuner._flags = {
+            "resume_unfinished": resume_unfinished,
+            "resume_errored": resume_errored,
+            "restart_errored": restart_errored,
+        }
+        return tuner
+
+    @classmethod
+    def extend(
+        cls,
+        path: Union[str, "os.PathLike[str]"],
+        trainable: Any,
+        *,
+        num_samples: Optional[int] = None,
+        stop: Any = None,
+    ) -> "Tuner":
+        """A tuner that adds to an experiment: more samples, or more iterations of its trials.
+
+        Args:
+            num_samples: in all, with those that were there.
+            stop: the new bounds; trials that had ended go on from their checkpoints.
+        """
+        tuner = cls.restore(path, trainable)
+        if num_samples is not None:
+            if num_samples < tuner._tune.num_samples:
+                raise ValueError(
+                    f"num_samples is {num_samples}, and the experiment has {tuner._tune.num_samples} already"
+                )
+            tuner._tune.num_samples = num_samples
+            tuner._configs_checked = tuner._make_searcher()
+        if stop is not None:
+            tuner._run.stop = stop
+            tuner._flags["extend_ended"] = True
+        return tuner
+
+    @classmethod
+    def _again(
+        cls,
+        known: Mapping[str, Any],
+        where: str,
+        trainable: Any,
+        param_space: Optional[Mapping[str, Any]],
+        tune_config: Optional[TuneConfig],
+        run_config: Optional[RunConfig],
+    ) -> "Tuner":
+        recorded = dict(known.get("run_config") or {})
+        if run_config is None:
+            if recorded.get("stop") == "?":
+                raise ValueError(
+                    "the experiment's stop is a function of yours, which is not recorded: give "
+                    "run_config=RunConfig(stop=…) again"
+                )
+            run_config = RunConfig(
+                stop=recorded.get("stop"),
+                failure_config=FailureConfig(**recorded.get("failure_config", {})),
+                checkpoint_config=CheckpointConfig(**recorded.get("checkpoint_config", {})),
+                verbose=int(recorded.get("verbose", 1)),
+            )
+        if tune_config is None:
+            tune_config = TuneConfig(**(known.get("tune_config") or {}))
+        parent, _, name = where.rpartition("/")
+        tuner = cls(
+            trainable,
+            param_space=known.get("space") if param_space is None else param_space,
+            tune_config=tune_config,
+            run_config=run_config,
+        )
+        tuner._parent, tuner._name, tuner._must_exist = parent, name, True
+        tuner._check_same(known)
+        return tuner
+
+    @property
+    def directory(self) -> str:
+        """The experiment's directory."""
+        if self._name is None:
+            stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+            self._name = f"{_safe(name_of(self._trainable))}_{stamp}_{uuid.uuid4().hex[:5]}"
+        return f"{self._parent}/{self._name}"
+
+    def get_results(self) -> Any:
+        """Of the last fit."""
+        if self._results is None:
+            raise RuntimeError("there are no results before fit()")
+        return self._results
+
+    # Running.
+
+    def _make_searcher(self) -> Any:
+        configs: List[Dict[str, Any]] = [{}]
+        for key, value in self._space.items():
+            options = value["grid_search"] if isinstance(value, Mapping) and "grid_search" in value else [value]
+            configs = [{**c, key: o} for c in configs for o in options]
+        return configs * max(1, self._tune.num_samples)
+
+    def _concurrency(self) -> int:
+        if self._tune.max_concurrent_trials:
+            return self._tune.max_concurrent_trials
+        cpus = len(os.sched_getaffinity(0))
+        each = max(resources_of(self._trainable).get("CPU", 1.0), 0.01)
+        return max(1, int(cpus / each))
+
+    def _describe(self, seed: int, prefix: str) -> Dict[str, Any]:
+        failures = self._run.failure_config
+        checkpoints = self._run.checkpoint_config
+        assert failures is not None and checkpoints is not None
+        return {
+            "format": 1,
+            "trainable": name_of(self._trainable),
+            "kind": "class" if is_class_trainable(self._trainable) else "function",
+            "keys": flat_keys(self._space),
+            "prefix": prefix,
+            "seed": seed,
+            "space": self._space,
+            "tune_config": {
+                name: getattr(self._tune, name)
+                for name in ("metric", "mode", "num_samples", "max_concurrent_trials", "time_budget_s")
+            },
+            "run_config": {
+                "stop": dict(self._run.stop) if isinstance(self._run.stop, Mapping) else None if self._run.stop is None else "?",
+                "failure_config": dataclasses.asdict(failures),
+                "checkpoint_config": dataclasses.asdict(checkpoints),
+                "verbose": self._run.verbose,
+            },
+        }
+
+    def _settings(self) -> Dict[str, Any]:
+        checkpoints = self._run.checkpoint_config
+        assert checkpoints is not None
+        return {
+            "directory": _location.absolute(self.directory),
+            "score_attribute": checkpoints.checkpoint_score_attribute,
+            "checkpoint_frequency": checkpoints.checkpoint_frequency,
+            "checkpoint_at_end": bool(checkpoints.checkpoint_at_end),
+            "saves": saves_on_demand(self._trainable),
+            "resources": resources_of(self._trainable),
+        }
+
+    def fit(self) -> Any:
+        """Runs all trials to their end and returns their results."""
+        directory = self.directory
+        native = _native.Tuner.open(directory, not self._must_exist)
+        try:
+            known = native.description
+            if known is not None:
+                self._check_same(known)
+            seed = int(known["seed"]) if known else (self._tune.seed or _fresh_seed())
+            prefix = (
+                str(known["prefix"])
+                if known
+                else f"{_safe(name_of(self._trainable))[:40]}_{uuid.uuid4().hex[:5]}"
+            )
+            failures = self._run.failure_config
+            checkpoints = self._run.checkpoint_config
+            assert failures is not None and checkpoints is not None
+            policy = self._make_policy(seed)
+            native.start(
+                {
+                    "description": self._describe(seed, prefix),
+                    "trial_prefix": prefix,
+                    "max_concurrent": self._concurrency(),
+                    "max_failures": (1 << 60) if failures.max_failures < 0 else failures.max_failures,
+                    "fail_fast": bool(failures.fail_fast),
+                    "retention": checkpoints.retention(),
+                    "zygote": _zygote_command(),
+                    **self._flags,
+                },
+                policy,
+                self._payload(),
+            )
+            interrupted = self._loop(native)
+            trials = native.trials(True)
+        finally:
+            native.close()
+        self._results = self._make_results(trials)
+        if interrupted:
+            raise KeyboardInterrupt
+        if failures.fail_fast == "raise":
+            for trial in trials:
+                if trial["status"] == "ERROR":
+                    raise TuneError(f"trial {trial['trial']} failed:\n{trial['error']}")
+        return self._results
+
+    def _loop(self, native: Any) -> bool:
+        """Until all is done; True when Ctrl-C ended it."""
+        with _Interrupts() as interrupts:
+            deadline: Optional[float] = None
+            while True:
+                finished, news = native.step(0.2)
+                for item in news:
+                    self._tell(item)
+                if finished:
+                    return interrupts.count > 0
+                if interrupts.count > 0 and deadline is None:
+                    deadline = time.monotonic() + _INTERRUPT_SECONDS
+                    native.interrupt()
+                if deadline is not None and (
+                    interrupts.count > 1 or time.monotonic() > deadline
+                ):
+                    return True
+
+    def _tell(self, item: Dict[str, Any]) -> None:
+        pass
+
+    def _check_same(self, known: Mapping[str, Any]) -> None:
+        name = name_of(self._trainable)
+        if known["trainable"] != name:
+            raise ValueError(
+                f"the experiment in {self.directory} was made with the trainable "
+                f"{known['trainable']!r}, not {name!r}"
+            )
+        keys = flat_keys(self._space)
+        if self._space and list(known["keys"]) != keys:
+            raise ValueError(
+                f"the experiment in {self.directory} has the hyperparameters {list(known['keys'])}, "
+                f"and param_space has {keys}: they must be the same"
+            )
+
+    def _make_policy(self, seed: int) -> Policy:
+        stop = self._run.stop
+        stopper = bounds_stopper(dict(stop)) if isinstance(stop, Mapping) else stop
+        return Policy(
+            Listed(self._configs_checked), InOrder(), stopper, self._tune.metric, self._tune.time_budget_s
+        )
+
+    def _payload(self) -> bytes:
+        import cloudpickle
+
+        return pickle.dumps(
+            {
+                "path": list(sys.path),
+                "argv": list(sys.argv),
+                "settings": self._settings(),
+                "trainable": cloudpickle.dumps(self._trainable),
+            }
+        )
+
+    def _make_results(self, trials: List[Dict[str, Any]]) -> Any:
+        import types
+        from ..manager import CheckpointManager
+        from .checkpoint import Checkpoint
+        out = []
+        for t in trials:
+            cps = []
+            path = f"{self.directory}/{t['trial']}"
+            if t["checkpoints"]:
+                with CheckpointManager(path, read_only=True) as m:
+                    cps = [Checkpoint._of(i) for i in m.list()]
+            out.append(types.SimpleNamespace(metrics=t["last_result"], config=t["config"], error=t["error"] or None,
+                status=t["status"], path=path, checkpoints=cps, checkpoint=cps[-1] if cps else None, results=t["results"]))
+        return out
+
+
+class _Interrupts:
+    """Counts Ctrl-C instead of raising it in the middle of something."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: Any = None
+        self._main = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> "_Interrupts":
+        if self._main:
+            self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def _on_signal(self, *_: Any) -> None:
+        self.count += 1
+        if self.count == 1:
+            print("cairn.tune: trials save and pause; once more ends them at once", file=sys.stderr)
+
+    def __exit__(self, *_: Any) -> None:
+        if self._main:
+            signal.signal(signal.SIGINT, self._before)
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name).lstrip("._-") or "trainable"
+
+
+def _fresh_seed() -> int:
+    return int.from_bytes(os.urandom(6), "little")
+
+
+def _zygote_command() -> List[str]:
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    code = f"import sys; sys.path.insert(0, {package!r}); from cairn.tune.zygote import main; main()"
+    return [sys.executable, "-c", code]

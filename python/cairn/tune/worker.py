@@ -1,0 +1,148 @@
+"""A worker: one run of a trial, in a process that the zygote forked."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import traceback
+from typing import Any, Dict, Mapping, Optional
+
+from .. import _native
+from ..errors import Fenced
+from . import session as sessions
+from .checkpoint import Checkpoint
+from .result_keys import DEFAULT_METRIC, DONE, TIME_TOTAL_S, TRAINING_ITERATION
+from .session import Session, TrialStopped
+from .trainable import argument_of, checkpoint_of, is_class_trainable, wants_checkpoint
+
+_LONGEST_ERROR = 200_000
+
+
+def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> int:
+    """Runs the trial to its end, a pause or a failure; returns the exit code."""
+    client = _native.TrialClient.open(
+        {
+            "url": env["CAIRN_TRIAL_URL"],
+            "token": env["CAIRN_RUN_TOKEN"],
+            "trial": env["CAIRN_TRIAL_ID"],
+            "run": int(env["CAIRN_RUN_ID"]),
+            "describe": False,
+            "attempts": 5,
+        }
+    )
+    number = int(env["CAIRN_RUN_ID"])
+    begun = client.call("/tune/begin", {"pid": os.getpid()})
+    session = Session(begun, settings, client, number)
+    sessions.set_session(session)
+    try:
+        if session.stop:
+            pass
+        elif is_class_trainable(trainable):
+            _run_class(trainable, session, begun)
+        else:
+            _run_function(trainable, session, begun)
+        session.close()
+        if session.pause:
+            client.acknowledge_preemption()
+        return 0
+    except TrialStopped:
+        session.close()
+        if session.pause:
+            client.acknowledge_preemption()
+        return 0
+    except Fenced:
+        return 1  # another run has taken over: nothing that is said here counts
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            session.close()
+            return 0
+        text = traceback.format_exc()[-_LONGEST_ERROR:]
+        sys.stderr.write(f"trial {session.trial_id} failed:\n{text}")
+        sys.stderr.flush()
+        client.call("/tune/failed", {"error": text})
+        return 1
+
+
+def _run_function(trainable: Any, session: Session, begun: Mapping[str, Any]) -> None:
+    def load(checkpoint: Checkpoint) -> None:
+        session.start = checkpoint
+
+    if begun.get("checkpoint"):
+        session.restore(begun["checkpoint"], load)
+        session.catch_up()
+    if session.pause:
+        return
+    returned = trainable(session.config)
+    if inspect.isgenerator(returned):
+        for value in returned:
+            if value is not None:
+                sessions.report(_as_result(value))
+    elif returned is not None:
+        sessions.report(_as_result(returned))
+
+
+def _as_result(value: Any) -> Dict[str, Any]:
+    """What a function returned or yielded: a dict, or a number, which may be 0."""
+    return dict(value) if isinstance(value, Mapping) else {DEFAULT_METRIC: value}
+
+
+def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
+    trainable = cls(session.config)
+    trainable.trial_id = session.trial_id
+    trainable.logdir = session.directory
+
+    def load(checkpoint: Checkpoint) -> None:
+        trainable._iteration = session.iteration
+        trainable._time_total = session.time_total
+        trainable.load_checkpoint(argument_of(checkpoint))
+
+    def save() -> Checkpoint:
+        path = session.repository.staging()
+        session._staged.append(path)
+        return checkpoint_of(trainable.save_checkpoint(path), path)
+
+    if begun.get("checkpoint"):
+        session.restore(begun["checkpoint"], load)
+        session.catch_up()
+    frequency = int(session.settings["checkpoint_frequency"])
+    saves = bool(session.settings["saves"])
+    try:
+        while not session.pause:
+            result = trainable.train()
+            iteration = session.iteration + 1
+            periodic = frequency > 0 and iteration % frequency == 0
+            now = wants_checkpoint(result) or periodic
+            values = {k: v for k, v in result.items() if k not in (TRAINING_ITERATION, TIME_TOTAL_S)}
+            decision = session.report(
+                values,
+                save=save if now else None,
+                save_at_end=save if saves else None,
+            )
+            trainable._iteration = session.iteration
+            _drop_staged(session)
+            if decision != "continue" or result.get(DONE):
+                break
+    finally:
+        trainable.stop()
+
+
+def _drop_staged(session: Session) -> None:
+    for path in session._staged:
+        session.repository.end_staging(path)
+    session._staged = []
+
+
+def seed_generators(trial: Optional[str]) -> None:
+    """Forks of one process would all draw the same numbers. These depend on the trial alone."""
+    import random
+    import zlib
+
+    seed = zlib.crc32((trial or "").encode())
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed)

@@ -1,0 +1,198 @@
+"""The process that workers are forked from: `python -m cairn.tune.zygote`.
+
+It imports what the trainable needs, once, and starts no threads. Descriptor 3 is a socket to the
+tuner: a line of JSON for each message (docs/format/tune.md). Descriptor 4 is a pipe that nobody
+writes to: when the tuner is gone, it ends, and with it every worker; a second pipe does the same for
+workers whose zygote was killed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import select
+import signal
+import sys
+import traceback
+from typing import Any, Dict, List, Optional
+
+from .. import _native
+
+_CONTROL = 3
+_OWNER = 4
+
+
+class Zygote:
+    def __init__(self) -> None:
+        self._input = b""
+        self._ids: Dict[int, str] = {}  # pid → launch
+        self._alive_read, self._alive_write = os.pipe()
+        self._woken_read, woken_write = os.pipe()
+        for fd in (self._woken_read, woken_write):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(woken_write, warn_on_full_buffer=False)
+        self._trainable: Any = None
+        self._settings: Dict[str, Any] = {}
+
+    def main(self) -> int:
+        try:
+            self._learn()
+        except BaseException:
+            self._send({"op": "failed", "error": traceback.format_exc()})
+            os.read(_OWNER, 1)  # until the tuner has heard
+            return 1
+        self._send({"op": "ready"})
+        gc.collect()
+        gc.freeze()  # pages that workers share are not touched by their collector
+        while True:
+            while b"\n" in self._input:
+                line, self._input = self._input.split(b"\n", 1)
+                self._handle(json.loads(line))
+            ready, _, _ = select.select([_CONTROL, _OWNER, self._woken_read], [], [])
+            if self._woken_read in ready:
+                try:
+                    os.read(self._woken_read, 4096)
+                except BlockingIOError:
+                    pass
+            self._reap()
+            if _OWNER in ready:
+                return self._end()
+            if _CONTROL in ready:
+                data = os.read(_CONTROL, 1 << 16)
+                if not data:
+                    return self._end()
+                self._input += data
+
+    def _learn(self) -> None:
+        while b"\n" not in self._input:
+            self._more()
+        line, self._input = self._input.split(b"\n", 1)
+        size = int(json.loads(line)["bytes"])
+        while len(self._input) < size:
+            self._more()
+        payload, self._input = self._input[:size], self._input[size:]
+        given = pickle.loads(payload)
+        sys.path[:] = given["path"]
+        sys.argv = given["argv"]
+        self._settings = given["settings"]
+        self._trainable = pickle.loads(given["trainable"])
+        from . import worker  # noqa: F401  (imported before the forks)
+
+    def _more(self) -> None:
+        data = os.read(_CONTROL, 1 << 20)
+        if not data:
+            os._exit(1)
+        self._input += data
+
+    def _send(self, message: Dict[str, Any]) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        while data:
+            try:
+                data = data[os.write(_CONTROL, data) :]
+            except (BrokenPipeError, ConnectionResetError):
+                return  # the tuner is gone, which the pipe says
+
+    def _handle(self, message: Dict[str, Any]) -> None:
+        id = str(message["id"])
+        if message["op"] == "start":
+            self._start(id, {str(k): str(v) for k, v in message["env"].items()})
+        elif message["op"] == "signal":
+            for pid, of in self._ids.items():
+                if of != id:
+                    continue
+                if message["signal"] == signal.SIGKILL:
+                    _kill_group(pid)
+                else:
+                    os.kill(pid, message["signal"])  # not reaped, so it is that process
+
+    def _start(self, id: str, env: Dict[str, str]) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(env)
+        self._ids[pid] = id
+        try:
+            os.setpgid(pid, pid)
+        except OSError:
+            pass  # it did that itself, or is gone
+        self._send({"op": "started", "id": id, "pid": pid})
+
+    def _become_worker(self, env: Dict[str, str]) -> None:
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.close(_CONTROL)
+            os.close(self._alive_write)
+            _native.end_with([_OWNER, self._alive_read])
+            os.environ.update(env)
+            from . import worker
+
+            worker.seed_generators(env.get("CAIRN_TRIAL_ID"))
+            code = worker.run(self._trainable, self._settings, env)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            id: Optional[str] = self._ids.pop(pid, None)
+            if id is None:
+                continue  # something that the trainable's modules started
+            try:
+                os.killpg(pid, signal.SIGKILL)  # what it started and left behind
+            except OSError:
+                pass
+            ended: Dict[str, Any] = {"op": "ended", "id": id}
+            if os.WIFSIGNALED(status):
+                ended["signal"] = os.WTERMSIG(status)
+            else:
+                ended["code"] = os.WEXITSTATUS(status)
+            self._send(ended)
+
+    def _end(self) -> int:
+        for pid in self._ids:
+            _kill_group(pid)
+        left: List[int] = list(self._ids)
+        for pid in left:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass
+        directory = self._settings.get("socket_directory")
+        if directory:
+            import shutil
+
+            shutil.rmtree(directory, ignore_errors=True)
+        return 0
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+
+
+def main() -> None:
+    """Never returns."""
+    os._exit(Zygote().main())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+#include "src/tune.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "src/convert.h"
+#include "src/errors.h"
+#include "tune/pool_launcher.h"
+#include "tune/tuner.h"
+
+namespace nb = nanobind;
+
+namespace cairn::python {
+namespace {
+
+template <typename T>
+T Option(const nb::dict& given, const char* name, T fallback) {
+  if (!given.contains(name) || given[name].is_none()) return fallback;
+  return nb::cast<T>(given[name]);
+}
+
+/// Calls without the GIL.
+template <typename Fn>
+auto Run(Fn fn) {
+  const nb::gil_scoped_release released;
+  return fn();
+}
+
+std::chrono::nanoseconds Seconds(double seconds) {
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+
+/// A policy that is a Python object (cairn/tune/_policy.py has its methods). Called without the
+/// GIL. What the object raises is kept, for whoever called the tuner.
+class PyPolicy final : public tune::TunePolicy {
+ public:
+  explicit PyPolicy(nb::object policy) : policy_(std::move(policy)) {}
+
+  Result<tune::Suggestion> Suggest(const std::string& trial) override {
+    return Ask<tune::Suggestion>([&]() -> tune::Suggestion {
+      const nb::object answer = policy_.attr("suggest")(trial);
+      if (answer.is_none()) return {.kind = tune::Suggestion::Kind::kFinished};
+      if (nb::isinstance<nb::str>(answer)) return {.kind = tune::Suggestion::Kind::kWait};
+      return {.kind = tune::Suggestion::Kind::kConfig, .config = ToValue(answer, "config")};
+    });
+  }
+  Status OnTrialAdd(const std::string& trial, const Value& config) override {
+    return Tell([&] { policy_.attr("on_trial_add")(trial, FromValue(config)); });
+  }
+  Result<tune::Decision> OnResult(const std::string& trial, const Value& result) override {
+    return Ask<tune::Decision>([&]() -> tune::Decision {
+      const nb::object answer = policy_.attr("on_result")(trial, FromValue(result));
+      if (answer.is_none()) return {};
+      const nb::tuple pair = nb::cast<nb::tuple>(answer);
+      const auto action = nb::cast<std::string>(pair[0]);
+      return {.action = action == "stop"    ? tune::TrialAction::kStop
+                        : action == "pause" ? tune::TrialAction::kPause
+                                            : tune::TrialAction::kContinue,
+              .checkpoint = nb::cast<bool>(pair[1])};
+    });
+  }
+  Status OnEnd(const std::string& trial, const Value& last, bool error) override {
+    return Tell([&] { policy_.attr("on_end")(trial, FromValue(last), error); });
+  }
+  Result<tune::Choice> Choose(const tune::Candidates& candidates) override {
+    return Ask<tune::Choice>([&]() -> tune::Choice {
+      nb::list pending;
+      nb::list paused;
+      for (const std::string& id : candidates.pending) pending.append(id);
+      for (const std::string& id : candidates.paused) paused.append(id);
+      const nb::object answer = policy_.attr("choose")(pending, paused, candidates.more_to_come);
+      if (answer.is_none()) return {};
+      return tune::ChoiceFromValue(ToValue(answer, "choice"));
+    });
+  }
+  Status SetConfig(const std::string& trial, const Value& config) override {
+    return Tell([&] { policy_.attr("set_config")(trial, FromValue(config)); });
+  }
+  bool StopAll() override {
+    const auto answer = Ask<bool>([&] { return nb::cast<bool>(policy_.attr("stop_all")()); });
+    return answer.ok() && *answer;
+  }
+
+  /// With the GIL held.
+  void Rethrow() {
+    if (!raised_) return;
+    nb::python_error raised = std::move(*raised_);
+    raised_.reset();
+    throw std::move(raised);
+  }
+
+ private:
+  template <typename T, typename Fn>
+  Result<T> Ask(Fn fn) {
+    const nb::gil_scoped_acquire held;
+    raised_.reset();
+    try {
+      return fn();
+    } catch (nb::python_error& error) {
+      const bool refused = error.matches(PyExc_ValueError) != 0;
+      const std::string text = nb::cast<std::string>(nb::str(error.value()));
+      if (refused) {
+        Status status = InvalidArgumentError(text);
+        raised_.emplace(std::move(error));
+        return status;
+      }
+      raised_.emplace(std::move(error));
+      return InternalError(text);
+    } catch (const std::exception& error) {
+      return InternalError(error.what());
+    }
+  }
+  template <typename Fn>
+  Status Tell(Fn fn) {
+    return Ask<bool>([&] {
+             fn();
+             return true;
+           })
+        .status();
+  }
+
+  const nb::object policy_;
+  std::optional<nb::python_error> raised_;
+};
+
+class PyTuner {
+ public:
+  static std::unique_ptr<PyTuner> Open(const std::string& directory, bool create) {
+    auto made = std::make_unique<PyTuner>();
+    made->tuner_ = ValueOrRaise(
+        Run([&] { return tune::Tuner::Open({.directory = directory, .create = create}); }));
+    return made;
+  }
+  static bool Exists(const std::string& directory) {
+    return ValueOrRaise(Run([&] { return tune::Tuner::Exists(directory); }));
+  }
+  ~PyTuner() { Close(); }
+
+  nb::object description() const { return FromValue(Opened()->description()); }
+  nb::object Trials(bool with_results) {
+    tune::Tuner* const tuner = Opened();
+    const Value trials = Run([&] { return tuner->Trials(with_results); });
+    return FromValue(trials);
+  }
+
+  void Start(const nb::dict& given, nb::object policy, const nb::bytes& payload) {
+    policy_ = std::make_unique<PyPolicy>(std::move(policy));
+    tune::TunerOptions options;
+    options.policy = policy_.get();
+    options.description = ToValue(given["description"], "description");
+    options.trial_prefix = nb::cast<std::string>(given["trial_prefix"]);
+    options.max_concurrent = Option<std::size_t>(given, "max_concurrent", 1);
+    options.max_failures = Option<std::uint64_t>(given, "max_failures", 0);
+    options.fail_fast = Option<bool>(given, "fail_fast", false);
+    options.resume_unfinished = Option<bool>(given, "resume_unfinished", true);
+    options.resume_errored = Option<bool>(given, "resume_errored", false);
+    options.restart_errored = Option<bool>(given, "restart_errored", false);
+    options.extend_ended = Option<bool>(given, "extend_ended", false);
+    if (given.contains("retention")) {
+      options.retention =
+          ValueOrRaise(RetentionPolicyFromValue(ToValue(given["retention"], "retention")));
+    }
+    const auto argv = nb::cast<std::vector<std::string>>(given["zygote"]);
+    std::string bytes(payload.c_str(), payload.size());
+    options.open_launcher = [argv, bytes = std::move(bytes)](LaunchListener listener) {
+      return tune::OpenPoolLauncher(
+          {.argv = argv, .payload = bytes, .listener = std::move(listener)});
+    };
+    tune::Tuner* const tuner = Opened();
+    Finish(Run([&] { return tuner->Start(std::move(options)); }));
+  }
+
+  nb::object Step(double timeout) {
+    tune::TuneNews news;
+    tune::Tuner* const tuner = Opened();
+    const Result<bool> finished = Run([&] { return tuner->Step(Seconds(timeout), &news); });
+    Finish(finished.status());
+    return nb::make_tuple(*finished, FromValue(Value(Value::List(std::move(news)))));
+  }
+  void Interrupt() { Opened()->Interrupt(); }
+  void Close() {
+    if (tuner_ == nullptr) return;
+    Run([&] {
+      tuner_.reset();
+      return true;
+    });
+  }
+
+ private:
+  tune::Tuner* Opened() const {
+    if (tuner_ == nullptr) Raise(FailedPreconditionError("the tuner is closed"));
+    return tuner_.get();
+  }
+  void Finish(const Status& status) {
+    if (status.ok()) return;
+    policy_->Rethrow();
+    Raise(status);
+  }
+
+  std::unique_ptr<PyPolicy> policy_;
+  std::unique_ptr<tune::Tuner> tuner_;
+};
+
+/// Ends this process, and all of its group when it leads one, as soon as nobody has the other end
+/// of one of the pipes. It needs no GIL: whatever Python code is stuck in, it ends.
+void EndWith(const std::vector<int>& fds) {
+  // Not joined by anybody: it lives as long as the process.
+  std::thread([fds] {
+    std::vector<pollfd> polled;
+    for (const int fd : fds) polled.push_back({.fd = fd, .events = POLLIN, .revents = 0});
+    for (;;) {
+      if (poll(polled.data(), polled.size(), -1) < 0) continue;
+      for (const pollfd& one : polled) {
+        if (one.revents == 0) continue;
+        if (getpgrp() == getpid()) kill(0, SIGKILL);
+        kill(getpid(), SIGKILL);
+      }
+    }
+  }).detach();
+}
+
+}  // namespace
+
+void DefineTune(nb::module_& module) {
+  nb::class_<PyTuner>(module, "Tuner")
+      .def_static("open", &PyTuner::Open, nb::arg("directory"), nb::arg("create"))
+      .def_static("exists", &PyTuner::Exists)
+      .def_prop_ro("description", &PyTuner::description)
+      .def("trials", &PyTuner::Trials, nb::arg("with_results"))
+      .def("start", &PyTuner::Start, nb::arg("options"), nb::arg("policy"), nb::arg("payload"))
+      .def("step", &PyTuner::Step, nb::arg("timeout"))
+      .def("interrupt", &PyTuner::Interrupt)
+      .def("close", &PyTuner::Close);
+  module.def("end_with", &EndWith, nb::arg("fds"));
+}
+
+}  // namespace cairn::python

@@ -1,0 +1,291 @@
+"""What is written beside the trials, and shown of them."""
+
+import csv
+import io
+import json
+import math
+
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from cairn.tune import logger, progress
+from cairn.tune.logger import (
+    CSVLoggerCallback,
+    JsonLoggerCallback,
+    LogBook,
+    PolicyLog,
+    TBXLoggerCallback,
+)
+from cairn.tune.progress import CLIReporter, JupyterNotebookReporter
+from cairn.tune.trial import Trial
+
+
+def trial_in(tmp_path, name="trial_0", **config):
+    return Trial(name, config, str(tmp_path / name))
+
+
+def report(iteration, **metrics):
+    return {"training_iteration": iteration, "timestamp": 1000 + iteration, **metrics}
+
+
+def tell(book, trial, *results):
+    for result in results:
+        book.on_trial_result(1, [trial], trial, result)
+    book.on_step_end(1, [trial])
+
+
+def iterations(trial):
+    path = f"{trial.local_path}/result.json"
+    with open(path) as file:
+        return [json.loads(line)["training_iteration"] for line in file]
+
+
+def rows(trial):
+    with open(f"{trial.local_path}/progress.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def events(trial):
+    found = []
+    for event in EventFileLoader(f"{trial.local_path}/events.out.tfevents.cairn").Load():
+        for value in event.summary.value:
+            number = value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value
+            found.append((event.step, value.tag, number, event.wall_time))
+    return found
+
+
+def test_all_files_of_a_trial(tmp_path):
+    trial = trial_in(tmp_path, lr=0.5, opt={"m": 1})
+    book = LogBook(str(tmp_path))
+    book.on_trial_start(1, [trial], trial)
+    tell(
+        book,
+        trial,
+        report(1, loss=2.0, val={"acc": 0.5}, note="x"),
+        report(2, loss=math.nan, val={"acc": 0.75}, note="y"),
+    )
+    trial.status = Trial.TERMINATED
+    book.on_trial_complete(1, [trial], trial)
+    book.on_experiment_end([trial])
+    with open(f"{trial.local_path}/params.json") as file:
+        assert json.load(file) == {"lr": 0.5, "opt": {"m": 1}}
+    assert iterations(trial) == [1, 2]
+    assert [(row["loss"], row["val/acc"], row["note"]) for row in rows(trial)] == [
+        ("2.0", "0.5", "x"),
+        ("nan", "0.75", "y"),
+    ]
+    found = events(trial)
+    assert (1, "loss", 2.0, 1001.0) in found and (2, "val/acc", 0.75, 1002.0) in found
+    assert math.isnan(next(value for step, tag, value, _ in found if (step, tag) == (2, "loss")))
+    assert {tag for _, tag, _, _ in found} == {"loss", "val/acc"}
+
+
+def test_a_late_column_is_added(tmp_path):
+    trial = trial_in(tmp_path)
+    book = LogBook(str(tmp_path))
+    tell(book, trial, report(1, a=1), report(2, a=2))
+    tell(book, trial, report(3, a=3, b="late, with a comma"), report(4, b="x"))
+    got = rows(trial)
+    assert [(row["a"], row["b"]) for row in got] == [
+        ("1", ""),
+        ("2", ""),
+        ("3", "late, with a comma"),
+        ("", "x"),
+    ]
+    assert list(got[0])[-1] == "b"
+
+
+def test_no_iteration_is_there_twice_when_a_trial_goes_back(tmp_path):
+    trial = trial_in(tmp_path)
+    book = LogBook(str(tmp_path))
+    tell(book, trial, *(report(i, loss=float(i)) for i in range(1, 6)))
+    book.on_trial_rewind(trial, 3)
+    tell(book, trial, report(4, loss=40.0), report(5, loss=50.0))
+    assert iterations(trial) == [1, 2, 3, 4, 5]
+    assert [row["loss"] for row in rows(trial)] == ["1.0", "2.0", "3.0", "40.0", "50.0"]
+    assert [(step, value) for step, tag, value, _ in events(trial)] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (4, 40),
+        (5, 50),
+    ]
+    # The same iteration once more, without being told before.
+    tell(book, trial, report(5, loss=51.0))
+    assert iterations(trial) == [1, 2, 3, 4, 5]
+    book.on_trial_rewind(trial, 0)
+    assert iterations(trial) == []
+    tell(book, trial, report(1, other=1))
+    assert [row["other"] for row in rows(trial)] == ["1"]
+
+
+def test_after_a_restart_the_files_are_what_the_record_says(tmp_path):
+    trial, ended = trial_in(tmp_path, "a"), trial_in(tmp_path, "b")
+    book = LogBook(str(tmp_path))
+    tell(book, trial, *(report(i, loss=float(i)) for i in range(1, 4)))
+    tell(book, ended, report(1, loss=1.0))
+    ended.status = Trial.TERMINATED
+    book.on_trial_complete(1, [], ended)
+    # Killed: one line is half there, one report is on record and in no file, one is in a file only.
+    with open(f"{trial.local_path}/result.json", "a") as file:
+        file.write('{"training_it')
+    untouched = (tmp_path / "b" / "result.json").stat().st_mtime_ns
+    reports = [
+        report(1, loss=1.0),
+        report(2, loss=2.0),
+        report(3, loss=3.0),
+        report(4, loss=4.0, late=1),
+    ]
+    again = LogBook(str(tmp_path))
+    again.on_restore([(trial, reports), (ended, [report(1, loss=1.0)])])
+    assert iterations(trial) == [1, 2, 3, 4]
+    assert [row["late"] for row in rows(trial)] == ["", "", "", "1"]
+    assert [step for step, tag, _, _ in events(trial) if tag == "loss"] == [1, 2, 3, 4]
+    assert (tmp_path / "b" / "result.json").stat().st_mtime_ns == untouched
+    # One that had ended goes on, and its files are looked at again next time.
+    ended.status = Trial.RUNNING
+    again.on_trial_start(1, [], ended)
+    tell(again, ended, report(2, loss=2.0))
+    assert iterations(ended) == [1, 2]
+    third = LogBook(str(tmp_path))
+    third.on_restore([(ended, [report(1, loss=1.0)])])
+    assert iterations(ended) == [1]
+
+
+def test_errors_are_written_and_taken_back(tmp_path):
+    trial = trial_in(tmp_path)
+    book = LogBook(str(tmp_path))
+    tell(book, trial, report(1))
+    trial.status, trial.error = Trial.ERROR, "Traceback …\nValueError: no"
+    book.on_trial_error(1, [trial], trial)
+    assert (tmp_path / "trial_0" / "error.txt").read_text().endswith("ValueError: no\n")
+    trial.status = Trial.TERMINATED
+    book.on_trial_complete(1, [trial], trial)
+    assert not (tmp_path / "trial_0" / "error.txt").exists()
+
+
+def test_more_trials_than_files_can_be_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(logger, "_OPEN_FILES", 3)
+    trials = [trial_in(tmp_path, f"t{i}") for i in range(10)]
+    loggers = [JsonLoggerCallback(), CSVLoggerCallback(), TBXLoggerCallback()]
+    book = LogBook(str(tmp_path), loggers)
+    for i in range(1, 4):
+        for trial in trials:
+            book.on_trial_result(1, trials, trial, report(i, loss=1.0))
+    assert all(len(one._file._open) <= 3 for one in loggers)
+    book.on_experiment_end(trials)
+    assert all(
+        iterations(trial) == [1, 2, 3] and len(rows(trial)) == 3 and len(events(trial)) == 3
+        for trial in trials
+    )
+
+
+def test_nothing_is_written_beside_trials_in_a_bucket(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trial = Trial("t", {}, "s3://bucket/experiment/t")
+    book = LogBook("s3://bucket/experiment")
+    book.on_restore([(trial, [report(1)])])
+    book.on_trial_start(1, [trial], trial)
+    tell(book, trial, report(2), report(2))
+    book.on_trial_complete(1, [trial], trial)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_of_copies(tmp_path):
+    entries = [{"trial": "a", "donor": "b", "new_config": {"lr": 1}}, {"trial": "c", "donor": "b"}]
+    log = PolicyLog(str(tmp_path))
+    log.append(entries[:1])
+    log.start(entries)  # a restart: what is on record, once
+    log.append([{"trial": "a", "donor": "c"}])
+    lines = (tmp_path / "pbt_global.txt").read_text().splitlines()
+    assert [json.loads(line)["trial"] for line in lines] == ["a", "c", "a"]
+    assert len((tmp_path / "pbt_policy_a.txt").read_text().splitlines()) == 2
+
+
+# --- the table --------------------------------------------------------------------------------------
+
+
+def population(count):
+    trials = []
+    for i in range(count):
+        trial = Trial(f"t{i:03}", {"lr": 0.1 * i, "o": {"m": i}})
+        trial.status = [Trial.TERMINATED, Trial.RUNNING, Trial.PENDING][i % 3]
+        if i % 3 < 2:
+            trial.last_result = {
+                "loss": float(100 - i),
+                "training_iteration": i,
+                "time_total_s": 1.5,
+                "config": {},
+            }
+        trials.append(trial)
+    return trials
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_has_a_table_of_at_most_twenty_rows_that_stays_in_its_place(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "40")
+    now = [0.0]
+    out = Terminal()
+    reporter = CLIReporter(metric="loss", mode="min", file=out, clock=lambda: now[0])
+    trials = population(60)
+    reporter.on_step_end(1, trials)
+    first = out.getvalue()
+    lines = first.removeprefix("\x1b[J").splitlines()
+    assert len(lines) == 1 + 1 + 20 + 1
+    assert (
+        lines[0] == "60 trials: 20 RUNNING, 20 PENDING, 20 TERMINATED; 0:00:00; best loss=42 (t058)"
+    )
+    assert lines[1].split() == ["trial", "status", "lr", "o/m", "iter", "time", "(s)", "loss"]
+    assert lines[2].split() == ["t001", "RUNNING", "0.1", "1", "1", "1.5", "99"]
+    assert lines[-1] == "… and 40 more"
+    assert any(line.startswith("t058") for line in lines)  # the best has a row
+    assert all(len(line) < 100 for line in lines)
+    reporter.on_step_end(2, trials)
+    assert out.getvalue() == first  # not more often than asked for
+    now[0] = 1.0
+    reporter.on_step_end(3, trials)
+    assert out.getvalue()[len(first) :].startswith("\x1b[23A\x1b[J")
+
+
+def test_files_get_plain_lines():
+    now = [0.0]
+    out = io.StringIO()
+    reporter = CLIReporter(metric="loss", mode="min", file=out, clock=lambda: now[0])
+    trials = population(3)
+    reporter.on_step_end(1, trials)
+    assert out.getvalue() == ""
+    reporter.on_trial_complete(1, trials, trials[0])
+    trials[1].status, trials[1].error = Trial.ERROR, "Traceback\nValueError: bad\n"
+    reporter.on_trial_error(1, trials, trials[1])
+    now[0] = 31.0
+    reporter.on_step_end(1, trials)
+    reporter.on_experiment_end(trials)
+    assert out.getvalue().splitlines() == [
+        "t000 TERMINATED after 0 iterations loss=100",
+        "t001 ERROR after 1 iterations loss=99: ValueError: bad",
+        "3 trials: 1 PENDING, 1 ERROR, 1 TERMINATED; 0:00:31; best loss=99 (t001)",
+        "3 trials: 1 PENDING, 1 ERROR, 1 TERMINATED; 0:00:31; best loss=99 (t001)",
+    ]
+
+
+def test_notebooks_get_html():
+    reporter = JupyterNotebookReporter(
+        metric_columns=["loss"], parameter_columns=["lr"], max_progress_rows=2
+    )
+    trials = population(3)
+    trials[1].config["lr"] = "<b>"
+    text = reporter.html(trials)
+    assert (
+        "<th>loss</th>" in text
+        and "&lt;b&gt;" in text
+        and "<b>" not in text
+        and "… and 1 more" in text
+    )
+    assert isinstance(progress.default_reporter(), CLIReporter)
+    with pytest.raises(ValueError, match="max_progress_rows"):
+        CLIReporter(max_progress_rows=0)

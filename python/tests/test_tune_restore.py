@@ -1,0 +1,474 @@
+"""Experiments that are killed, moved, damaged, interrupted; and go on."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import cairn
+from cairn import tune
+
+# What the killed programs run: deterministic, with checkpoints at every second iteration.
+PROGRAM = '''
+import os, sys, time
+from cairn import tune
+
+def train(config):
+    checkpoint = tune.get_checkpoint()
+    state = checkpoint.to_dict() if checkpoint else {"i": 0, "x": 0.0}
+    pace = float(os.environ.get("PACE", "0.01"))
+    while state["i"] < 12:
+        time.sleep(pace)
+        state["i"] += 1
+        state["x"] = state["x"] * 0.5 + config["lr"] * state["i"]
+        saved = tune.Checkpoint.from_dict(state) if state["i"] % 2 == 0 else None
+        tune.report({"x": state["x"], "i": state["i"]}, checkpoint=saved)
+
+class Klass(tune.Trainable):
+    def setup(self, config):
+        self.x, self.i = 0.0, 0
+    def step(self):
+        time.sleep(float(os.environ.get("PACE", "0.01")))
+        self.i += 1
+        self.x = self.x * 0.5 + self.config["lr"] * self.i
+        return {"x": self.x, "i": self.i}
+    def save_checkpoint(self, d):
+        return {"x": self.x, "i": self.i}
+    def load_checkpoint(self, state):
+        self.x, self.i = state["x"], state["i"]
+
+def main(directory, which="train"):
+    run = dict(storage_path=directory, name="e", verbose=0)
+    if which == "train":
+        trainable = train
+    else:
+        trainable = Klass
+        run["stop"] = {"training_iteration": 12}
+        run["checkpoint_config"] = tune.CheckpointConfig(
+            checkpoint_frequency=3, checkpoint_at_end=True, num_to_keep=2)
+    run["failure_config"] = tune.FailureConfig(max_failures=-1)
+    tuner = tune.Tuner(trainable, param_space={"lr": tune.grid_search([0.1, 0.2, 0.3, 0.4])},
+                       tune_config=tune.TuneConfig(max_concurrent_trials=2),
+                       run_config=tune.RunConfig(**run))
+    return tuner.fit()
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    print("DONE")
+'''
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "tuned_program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def start(program, directory, which="train", pace="0.01"):
+    env = {**os.environ, "PACE": pace}
+    return subprocess.Popen(
+        [sys.executable, program, str(directory), which],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def children_of(pid):
+    """All processes below a process."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            stat = open(f"/proc/{entry}/stat").read()
+        except OSError:
+            continue
+        if int(stat.rpartition(")")[2].split()[1]) == pid:
+            found.append(int(entry))
+    return [p for child in found for p in [child, *children_of(child)]]
+
+
+def alive(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def assert_gone(pids, seconds=5.0):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and any(alive(p) for p in pids):
+        time.sleep(0.02)
+    assert not [p for p in pids if alive(p)]
+
+
+def curves(results):
+    return {
+        r.config["lr"]: [(m["training_iteration"], m["i"], m["x"]) for m in r.results] for r in results
+    }
+
+
+def expected():
+    out = {}
+    for lr in (0.1, 0.2, 0.3, 0.4):
+        x, points = 0.0, []
+        for i in range(1, 13):
+            x = x * 0.5 + lr * i
+            points.append((i, i, x))
+        out[lr] = points
+    return out
+
+
+def wait_for(condition, seconds=30):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.005)
+
+
+def restore(directory, which="train", **options):
+    namespace = {"__name__": "tuned_program"}
+    exec(compile(PROGRAM, "tuned_program.py", "exec"), namespace)
+    return tune.Tuner.restore(
+        directory, namespace["train" if which == "train" else "Klass"], **options
+    )
+
+
+@pytest.mark.parametrize("which", ["train", "class"])
+@pytest.mark.parametrize("target", ["tuner", "workers", "zygote", "both"])
+def test_killed_at_random_the_results_are_those_of_an_undisturbed_run(
+    program, tmp_path, target, which
+):
+    import random
+
+    generator = random.Random(f"{target} {which} {os.environ.get('CAIRN_TUNE_SEED', '1')}")
+    directory = tmp_path / "store"
+    kills = int(os.environ.get("CAIRN_TUNE_KILLS", "3"))
+    done = False
+    for _ in range(kills):
+        process = start(program, directory, which, pace="0.03")
+        wait_for(lambda: len(children_of(process.pid)) >= 2 or process.poll() is not None)
+        time.sleep(generator.uniform(0.0, 0.5))
+        below = children_of(process.pid)
+        if target in ("tuner", "both"):
+            if target == "both":
+                for pid in below[1:]:
+                    _kill(pid)
+            _kill(process.pid)
+            process.wait()
+            assert_gone(below)
+            process.stdout.close()
+        elif target == "zygote":
+            for pid in below[:1]:
+                _kill(pid)
+        else:
+            for pid in below[1:]:
+                _kill(pid)
+        if target in ("workers", "zygote"):
+            output = process.communicate(timeout=120)[0]
+            assert "DONE" in output, output
+            done = True
+            break
+    if not done:
+        process = start(program, directory, which)
+        output = process.communicate(timeout=120)[0]
+        assert "DONE" in output, output
+    tuner = restore(directory / "e", which)
+    assert curves(tuner.fit()) == expected()
+
+
+def _kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def test_finished_trials_are_not_run_again_after_the_tuner_was_killed(program, tmp_path):
+    directory = tmp_path / "store"
+    process = start(program, directory, pace="0.02")
+    journal = directory / "e" / "events"
+
+    def ended():
+        return sum(
+            b'"what":"end"' in (journal / name).read_bytes() for name in os.listdir(journal)
+        ) if journal.exists() else 0
+
+    wait_for(lambda: ended() >= 1)
+    _kill(process.pid)
+    process.wait()
+    process.stdout.close()
+    native = cairn._native.Tuner.open(str(directory / "e"), False)
+    before = {t["trial"]: t["run"] for t in native.trials(False) if t["status"] == "TERMINATED"}
+    native.close()
+    assert before
+    output = start(program, directory).communicate(timeout=60)[0]
+    assert "DONE" in output
+    native = cairn._native.Tuner.open(str(directory / "e"), False)
+    after = {t["trial"]: t["run"] for t in native.trials(False)}
+    native.close()
+    assert {trial: after[trial] for trial in before} == before
+
+
+def failing(tmp_path):
+    marker = tmp_path / "marker"
+    marker.write_text("")
+    path = str(marker)
+
+    def sometimes(config):
+        checkpoint = tune.get_checkpoint()
+        state = checkpoint.to_dict() if checkpoint else {"it": 0}
+        state["it"] += 1
+        tune.report({"it": state["it"]}, checkpoint=tune.Checkpoint.from_dict(state))
+        if config["fails"] and os.path.exists(path):
+            raise RuntimeError("I am failing")
+        state["it"] += 1
+        tune.report({"it": state["it"]}, checkpoint=tune.Checkpoint.from_dict(state))
+
+    return sometimes, marker
+
+
+@pytest.mark.parametrize(
+    "options,expected",
+    [
+        (dict(resume_errored=True), [2, 3, 2, 3]),
+        (dict(restart_errored=True), [2, 2, 2, 2]),
+        (dict(), [2, 1, 2, 1]),
+    ],
+)
+def test_errored_trials_are_resumed_or_restarted(tmp_path, options, expected):
+    sometimes, marker = failing(tmp_path)
+    results = tune.Tuner(
+        sometimes,
+        param_space={"id": tune.grid_search([0, 1, 2, 3]), "fails": False},
+        run_config=tune.RunConfig(storage_path=tmp_path, name="none", verbose=0),
+    )
+    results = tune.Tuner(
+        sometimes,
+        param_space={"n": 1, "fails": tune.grid_search([False, True, False, True])},
+        run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0),
+    ).fit()
+    assert [r.metrics["it"] for r in results] == [2, 1, 2, 1]
+    assert [bool(r.error) for r in results] == [False, True, False, True]
+    marker.unlink()
+    results = tune.Tuner.restore(tmp_path / "e", sometimes, **options).fit()
+    assert [r.metrics["it"] for r in results] == expected
+    if options:
+        assert not any(r.error for r in results)
+
+
+def test_names_continue_after_a_restore(tmp_path):
+    sometimes, marker = failing(tmp_path)
+    tune.Tuner(
+        sometimes,
+        param_space={"fails": True},
+        run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0),
+    ).fit()
+    marker.unlink()
+    [result] = tune.Tuner.restore(tmp_path / "e", sometimes, resume_errored=True).fit()
+    names = sorted(d for d in os.listdir(result.path) if d.startswith("checkpoint_"))
+    assert names == ["checkpoint_000001", "checkpoint_000002", "checkpoint_000003"]
+    assert result.metrics["training_iteration"] == 3
+
+
+def test_a_moved_experiment_goes_on_where_it_is_now(program, tmp_path):
+    directory = tmp_path / "store"
+    process = start(program, directory, pace="0.03")
+    wait_for(lambda: _checkpoints(directory / "e") >= 2)
+    _kill(process.pid)
+    process.wait()
+    process.stdout.close()
+    moved = tmp_path / "elsewhere" / "renamed"
+    os.makedirs(moved.parent)
+    shutil.move(str(directory / "e"), moved)
+    tuner = restore(moved)
+    results = tuner.fit()
+    assert curves(results) == expected()
+    assert not (directory / "e").exists()  # also trials that were created afterwards are here
+    assert all(r.path.startswith(str(moved)) for r in results)
+
+
+def _checkpoints(directory):
+    if not directory.exists():
+        return 0
+    return sum(
+        name.startswith("checkpoint_") and (directory / trial / name / "manifest.json").exists()
+        for trial in os.listdir(directory)
+        if (directory / trial).is_dir()
+        for name in os.listdir(directory / trial)
+    )
+
+
+def test_a_partial_directory_is_no_checkpoint(tmp_path):
+    def f(config):
+        checkpoint = tune.get_checkpoint()
+        partial = os.path.join(tune.get_trial_dir(), "checkpoint_000009")
+        if checkpoint is None:
+            tune.report({"a": 1}, checkpoint=tune.Checkpoint.from_dict({"a": 1}))
+            os.makedirs(os.path.join(partial, "__model__"))
+            raise RuntimeError("dies")
+        tune.report({"a": checkpoint.to_dict()["a"] + 1})
+
+    [result] = tune.Tuner(
+        f,
+        run_config=tune.RunConfig(
+            storage_path=tmp_path,
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=1),
+        ),
+    ).fit()
+    assert result.error is None and result.metrics["a"] == 2
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "flipped"])
+def test_a_damaged_record_is_an_error_and_never_an_empty_config(tmp_path, damage):
+    def f(config):
+        return config["x"]
+
+    tune.Tuner(
+        f,
+        param_space={"x": 1},
+        run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0),
+    ).fit()
+    journal = tmp_path / "e" / "events"
+    if damage == "missing":
+        shutil.rmtree(journal)
+    for name in os.listdir(journal) if journal.exists() else ():
+        if not name.endswith(".journal"):
+            continue
+        path = journal / name
+        if damage == "empty":
+            path.write_bytes(b"")
+        else:
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 0x40
+            path.write_bytes(bytes(data))
+    with pytest.raises(cairn.Error):
+        tune.Tuner.restore(tmp_path / "e", f)
+    assert tune.Tuner.can_restore(tmp_path / "e") == (damage != "missing")
+
+
+def test_a_wrong_trainable_or_other_keys_are_refused(tmp_path):
+    def f(config):
+        return 1
+
+    def g(config):
+        return 1
+
+    run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0)
+    tune.Tuner(f, param_space={"x": 1}, run_config=run).fit()
+    assert tune.Tuner.can_restore(tmp_path / "e")
+    assert not tune.Tuner.can_restore(tmp_path / "no")
+    with pytest.raises(ValueError, match="'f'"):
+        tune.Tuner.restore(tmp_path / "e", g)
+    with pytest.raises(ValueError, match="'y'"):
+        tune.Tuner.restore(tmp_path / "e", f, param_space={"y": 1})
+    with pytest.raises(ValueError):
+        tune.Tuner(f, param_space={"y": 1}, run_config=run).fit()
+
+
+def test_unfinished_trials_that_are_not_resumed_hold_up_nobody(program, tmp_path):
+    directory = tmp_path / "store"
+    process = start(program, directory, pace="0.05")
+    wait_for(lambda: _checkpoints(directory / "e") >= 2)
+    _kill(process.pid)
+    process.wait()
+    process.stdout.close()
+    results = restore(directory / "e", resume_unfinished=False).fit()
+    states = [r.status for r in results]
+    assert states[:2] == ["PAUSED", "PAUSED"]
+    # And later they go on.
+    assert curves(restore(directory / "e").fit()) == expected()
+
+
+def test_fail_fast_leaves_the_others_resumable(tmp_path):
+    marker = tmp_path / "marker"
+    marker.write_text("")
+
+    def f(config):
+        checkpoint = tune.get_checkpoint()
+        start = checkpoint.to_dict()["i"] if checkpoint else 0
+        for i in range(start, 20):
+            tune.report({"i": i}, checkpoint=tune.Checkpoint.from_dict({"i": i + 1}))
+            if config["x"] == 1 and i == 3 and os.path.exists(marker):
+                raise RuntimeError("fails")
+            time.sleep(0.05)
+
+    tuner = tune.Tuner(
+        f,
+        param_space={"x": tune.grid_search([1, 2, 3])},
+        tune_config=tune.TuneConfig(max_concurrent_trials=2),
+        run_config=tune.RunConfig(
+            storage_path=tmp_path,
+            name="e",
+            verbose=0,
+            failure_config=tune.FailureConfig(fail_fast=True),
+        ),
+    )
+    results = tuner.fit()
+    assert "fails" in results[0].error and results[1].metrics["i"] < 19
+    marker.unlink()
+    results = tune.Tuner.restore(tmp_path / "e", f, resume_errored=True).fit()
+    assert [[m["i"] for m in r.results] for r in results] == [list(range(20))] * 3
+
+
+def test_ctrl_c_saves_and_what_was_interrupted_goes_on(program, tmp_path):
+    directory = tmp_path / "store"
+    process = start(program, directory, "class", pace="0.05")
+    wait_for(lambda: _checkpoints(directory / "e") >= 1)
+    below = children_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0]
+    assert "KeyboardInterrupt" in output
+    assert_gone(below)
+    native = cairn._native.Tuner.open(str(directory / "e"), False)
+    for trial in native.trials(False):
+        if trial["status"] == "PAUSED":
+            newest = trial["checkpoints"][-1]["steps_completed"]
+            assert newest == trial["iteration"]  # checkpoint at the end
+    native.close()
+    output = start(program, directory, "class").communicate(timeout=60)[0]
+    assert "DONE" in output
+    assert curves(restore(directory / "e", "class").fit()) == expected()
+
+
+def test_more_iterations_and_more_samples_for_a_finished_experiment(tmp_path):
+    class Adds(tune.Trainable):
+        def setup(self, config):
+            self.n = 0
+
+        def step(self):
+            self.n += self.config["by"]
+            return {"n": self.n}
+
+        def save_checkpoint(self, d):
+            return {"n": self.n}
+
+        def load_checkpoint(self, state):
+            self.n = state["n"]
+
+    tune.Tuner(
+        Adds,
+        param_space={"by": tune.grid_search([1, 10])},
+        run_config=tune.RunConfig(
+            storage_path=tmp_path,
+            name="e",
+            verbose=0,
+            stop={"training_iteration": 2},
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        ),
+    ).fit()
+    more = tune.Tuner.extend(tmp_path / "e", Adds, stop={"training_iteration": 5}).fit()
+    assert [r.metrics["n"] for r in more] == [5, 50]
+    assert [[m["training_iteration"] for m in r.results] for r in more] == [[1, 2, 3, 4, 5]] * 2
+    more = tune.Tuner.extend(tmp_path / "e", Adds, num_samples=2).fit()
+    assert [r.metrics["n"] for r in more] == [5, 50, 5, 50]

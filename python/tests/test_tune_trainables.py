@@ -1,0 +1,445 @@
+"""Functions and classes as trials: what they report, save, and get back."""
+
+import itertools
+import os
+import time
+
+import numpy as np
+import pytest
+
+import cairn
+from cairn import tune
+
+
+def fit(trainable, tmp_path, space=None, tune_config=None, **run):
+    run.setdefault("verbose", 0)
+    run.setdefault("name", "e")
+    tuner = tune.Tuner(
+        trainable,
+        param_space=space,
+        tune_config=tune_config,
+        run_config=tune.RunConfig(storage_path=tmp_path, **run),
+    )
+    return tuner.fit()
+
+
+def directories(result):
+    return sorted(d for d in os.listdir(result.path) if d.startswith("checkpoint_"))
+
+
+class Counter(tune.Trainable):
+    def setup(self, config):
+        self.n = 0
+
+    def step(self):
+        self.n += 1
+        return {"n": self.n, "score": self.config.get("scores", [0] * 99)[self.n - 1]}
+
+    def save_checkpoint(self, checkpoint_dir):
+        with open(os.path.join(checkpoint_dir, "n"), "w") as file:
+            file.write(str(self.n))
+
+    def load_checkpoint(self, checkpoint_dir):
+        with open(os.path.join(checkpoint_dir, "n")) as file:
+            self.n = int(file.read())
+
+
+def test_function_reports_and_the_usual_keys_are_there(tmp_path):
+    def f(config):
+        for i in range(3):
+            tune.report({"loss": np.float32(0.5) * i, "nested": {"a": i}})
+
+    [result] = fit(f, tmp_path, {"lr": 0.1})
+    assert result.error is None
+    assert result.config == {"lr": 0.1}
+    metrics = result.metrics
+    assert metrics["loss"] == 1.0 and metrics["nested"]["a"] == 2
+    assert metrics["training_iteration"] == 3
+    for key in ("time_total_s", "time_this_iter_s", "timestamp"):
+        assert key in metrics, key
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 7, {"a": 0}])
+def test_what_a_function_returns_is_its_result_also_zero(tmp_path, value):
+    def f(config):
+        return value
+
+    [result] = fit(f, tmp_path)
+    expected = value if isinstance(value, dict) else {"_metric": value}
+    assert {k: result.metrics[k] for k in expected} == expected
+
+
+def test_what_a_function_yields_are_its_results(tmp_path):
+    def f(config):
+        yield 0
+        yield {"a": 1}
+        yield 0.0
+
+    [result] = fit(f, tmp_path)
+    assert result.metrics["_metric"] == 0.0 and result.metrics["training_iteration"] == 3
+
+
+def test_dict_checkpoint_comes_back_with_arrays_and_metadata(tmp_path):
+    def f(config):
+        c = tune.Checkpoint.from_dict({"w": np.arange(4.0), "name": "x", "b": b"raw", "n": {"k": [1, 2]}})
+        c.set_metadata({"by": "me"})
+        tune.report({"a": 1}, checkpoint=c)
+
+    [result] = fit(f, tmp_path)
+    got = result.checkpoint.to_dict()
+    assert got["w"].tolist() == [0, 1, 2, 3] and got["name"] == "x" and got["b"] == b"raw"
+    assert got["n"] == {"k": [1, 2]}
+    assert result.checkpoint.get_metadata() == {"by": "me"}
+    assert directories(result) == ["checkpoint_000001"]
+
+
+def test_directory_checkpoint_comes_back(tmp_path):
+    source = tmp_path / "mine"
+
+    def f(config):
+        os.makedirs(source / "deep")
+        (source / "deep" / "file").write_text("hello")
+        tune.report({"a": 1}, checkpoint=tune.Checkpoint.from_directory(source))
+
+    [result] = fit(f, tmp_path)
+    with result.checkpoint.as_directory() as path:
+        assert open(os.path.join(path, "deep", "file")).read() == "hello"
+    target = result.checkpoint.to_directory(tmp_path / "out")
+    assert os.listdir(target) == ["deep"]
+
+
+def test_a_dict_that_cannot_be_stored_is_refused_by_key(tmp_path):
+    def f(config):
+        tune.report({"a": 1}, checkpoint=tune.Checkpoint.from_dict({"fine": 1, "bad": object()}))
+
+    [result] = fit(f, tmp_path)
+    assert "bad" in str(result.error)
+
+
+@pytest.mark.parametrize("kind", ["none", "dir", "inside", "dict"])
+def test_load_gets_the_kind_that_save_gave(tmp_path, kind):
+    class Kinds(Counter):
+        def save_checkpoint(self, checkpoint_dir):
+            if kind == "dict":
+                return {"n": self.n}
+            super().save_checkpoint(checkpoint_dir)
+            return {"none": None, "dir": checkpoint_dir, "inside": os.path.join(checkpoint_dir, "n")}[kind]
+
+        def load_checkpoint(self, checkpoint):
+            if kind == "dict":
+                assert isinstance(checkpoint, dict)
+                self.n = checkpoint["n"]
+            elif kind == "inside":
+                assert os.path.isfile(checkpoint)
+                self.n = int(open(checkpoint).read())
+            else:
+                super().load_checkpoint(checkpoint)
+
+        def step(self):
+            if self.n == 2 and not os.path.exists(tmp_path / "failed"):
+                open(tmp_path / "failed", "w").close()
+                raise RuntimeError("once")
+            return super().step()
+
+    [result] = fit(
+        Kinds,
+        tmp_path,
+        stop={"training_iteration": 4},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+        failure_config=tune.FailureConfig(max_failures=1),
+    )
+    assert result.error is None and result.metrics["n"] == 4
+    assert [r["n"] for r in result.results] == [1, 2, 3, 4]
+
+
+def test_a_path_outside_is_refused(tmp_path):
+    class Outside(Counter):
+        def save_checkpoint(self, checkpoint_dir):
+            return str(tmp_path)
+
+    [result] = fit(
+        Outside,
+        tmp_path,
+        stop={"training_iteration": 2},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+    )
+    assert "ValueError" in str(result.error) and "not inside" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    "config,expected",
+    [
+        (dict(checkpoint_frequency=2), [2, 4]),
+        (dict(checkpoint_frequency=2, checkpoint_at_end=True), [2, 4, 5]),
+        (dict(checkpoint_frequency=5, checkpoint_at_end=True), [5]),
+        (dict(checkpoint_at_end=True), [5]),
+        (dict(), []),
+    ],
+)
+def test_periodic_checkpoints_and_the_one_at_the_end(tmp_path, config, expected):
+    [result] = fit(
+        Counter,
+        tmp_path,
+        stop={"training_iteration": 5},
+        checkpoint_config=tune.CheckpointConfig(**config),
+    )
+    assert directories(result) == [f"checkpoint_{n:06}" for n in expected]
+
+
+def test_manual_checkpoints(tmp_path):
+    class Manual(Counter):
+        def step(self):
+            result = super().step()
+            if self.n in (1, 3):
+                result["should_checkpoint"] = True
+            result["done"] = self.n == 4
+            return result
+
+    [result] = fit(Manual, tmp_path)
+    assert directories(result) == ["checkpoint_000001", "checkpoint_000003"]
+    assert result.metrics["training_iteration"] == 4
+
+
+@pytest.mark.parametrize(
+    "config",
+    [dict(num_to_keep=0), dict(num_to_keep=-1), dict(checkpoint_score_order="best"), dict(checkpoint_frequency=-1)],
+)
+def test_checkpoint_config_refuses(config):
+    with pytest.raises(ValueError):
+        tune.CheckpointConfig(**config)
+
+
+@pytest.mark.parametrize("config", [dict(checkpoint_frequency=1), dict(checkpoint_at_end=True)])
+def test_functions_cannot_be_saved_from_outside(tmp_path, config):
+    def f(config):
+        pass
+
+    with pytest.raises(ValueError, match="should_checkpoint"):
+        tune.Tuner(f, run_config=tune.RunConfig(checkpoint_config=tune.CheckpointConfig(**config)))
+    tune.Tuner(Counter, run_config=tune.RunConfig(checkpoint_config=tune.CheckpointConfig(**config)))
+
+
+def scored(scores, tmp_path, **config):
+    def f(config):
+        for i, score in enumerate(config["scores"]):
+            metrics = {"i": i, "n": {"s": score}}
+            if score != "missing":
+                metrics["score"] = score
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_dict({"i": i}))
+
+    [result] = fit(
+        f, tmp_path, {"scores": scores}, checkpoint_config=tune.CheckpointConfig(**config)
+    )
+    assert result.error is None, result.error
+    return [int(d[-6:]) - 1 for d in directories(result)]
+
+
+def test_keep_two_of_ten(tmp_path):
+    assert scored(list(range(10)), tmp_path, num_to_keep=2) == [8, 9]
+
+
+def test_the_best_stay_and_the_latest_too(tmp_path):
+    keep = dict(num_to_keep=2, checkpoint_score_attribute="score")
+    assert scored([3, 2, 1], tmp_path / "a", **keep) == [0, 1, 2]
+    assert scored([3, 2, 1, 0], tmp_path / "b", **keep) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("order", ["max", "min"])
+def test_nan_and_missing_scores_rank_below_every_number(tmp_path, order):
+    keep = dict(num_to_keep=2, checkpoint_score_attribute="score", checkpoint_score_order=order)
+    assert scored([1.0, float("nan"), 2.0, "missing", float("nan")], tmp_path, **keep) == [0, 2, 4]
+
+
+def test_nested_scores(tmp_path):
+    keep = dict(num_to_keep=1, checkpoint_score_attribute="n/s", checkpoint_score_order="min")
+    assert scored([3, 1, 2], tmp_path, **keep) == [1, 2]
+
+
+def test_integers_above_2_53_are_compared_exactly(tmp_path):
+    big = 2**53
+    keep = dict(num_to_keep=1, checkpoint_score_attribute="score")
+    assert scored([big + 1, big, big - 5], tmp_path, **keep) == [0, 2]
+
+
+@pytest.mark.parametrize("score", ["good", None])
+def test_a_score_that_is_no_number_is_refused_at_the_report(tmp_path, score):
+    def f(config):
+        tune.report({"score": score}, checkpoint=tune.Checkpoint.from_dict({}))
+
+    [result] = fit(
+        f, tmp_path, checkpoint_config=tune.CheckpointConfig(checkpoint_score_attribute="score")
+    )
+    assert "'score'" in str(result.error) and repr(score) in str(result.error)
+    assert directories(result) == []
+
+
+def test_the_metric_must_be_in_every_result(tmp_path):
+    def f(config):
+        tune.report({"other": 1})
+
+    [result] = fit(f, tmp_path, tune_config=tune.TuneConfig(metric="loss", mode="min"))
+    assert "'loss'" in str(result.error) and "other" in str(result.error)
+
+
+@pytest.mark.parametrize("failures,allowed,ends_well", [(2, 2, True), (3, 2, False), (3, -1, True)])
+def test_retries_start_from_the_newest_checkpoint(tmp_path, failures, allowed, ends_well):
+    def f(config):
+        checkpoint = tune.get_checkpoint()
+        start = checkpoint.to_dict()["i"] if checkpoint else 0
+        runs = tmp_path / "runs"
+        with open(runs, "a") as file:
+            file.write(f"{start}\n")
+        run = len(open(runs).readlines())
+        for i in range(start, 6):
+            tune.report({"i": i}, checkpoint=tune.Checkpoint.from_dict({"i": i + 1}))
+            if run <= failures and i == run:
+                raise RuntimeError("again")
+
+    [result] = fit(f, tmp_path, failure_config=tune.FailureConfig(max_failures=allowed))
+    starts = [int(line) for line in open(tmp_path / "runs")]
+    assert starts == [0, 2, 3, 4][: (failures if ends_well else allowed) + 1]
+    assert (result.error is None) == ends_well
+    if ends_well:
+        assert [r["i"] for r in result.results] == list(range(6))
+        assert directories(result) == [f"checkpoint_{n:06}" for n in range(1, 7)]
+
+
+def test_a_retry_never_writes_into_the_directory_of_a_dead_attempt(tmp_path):
+    def f(config):
+        checkpoint = tune.get_checkpoint()
+        if checkpoint is None:
+            directory = os.path.join(tune.get_trial_dir(), "checkpoint_000001")
+            os.makedirs(directory)  # what a killed writer may leave
+            open(os.path.join(directory, "half"), "w").close()
+            tune.report({"i": 0}, checkpoint=tune.Checkpoint.from_dict({"i": 1}))
+            raise RuntimeError("dies")
+        tune.report({"i": 1}, checkpoint=tune.Checkpoint.from_dict({"i": 2}))
+
+    [result] = fit(f, tmp_path, failure_config=tune.FailureConfig(max_failures=1))
+    assert result.error is None and result.metrics["i"] == 1
+    assert os.listdir(os.path.join(result.path, "checkpoint_000001")) == ["half"]
+    assert [c.to_dict()["i"] for c in result.checkpoints] == [1, 2]
+
+
+def test_a_deleted_newest_checkpoint_leaves_the_older_ones(tmp_path):
+    import shutil
+
+    def f(config):
+        checkpoint = tune.get_checkpoint()
+        start = checkpoint.to_dict()["i"] if checkpoint else 0
+        with open(tmp_path / "starts", "a") as file:
+            file.write(f"{start}\n")
+        for i in range(start, 4):
+            tune.report({"i": i}, checkpoint=tune.Checkpoint.from_dict({"i": i + 1}))
+            if i == 2 and start == 0:
+                shutil.rmtree(os.path.join(tune.get_trial_dir(), "checkpoint_000003"))
+                raise RuntimeError("dies")
+
+    [result] = fit(f, tmp_path, failure_config=tune.FailureConfig(max_failures=1))
+    assert result.error is None
+    assert open(tmp_path / "starts").read().split() == ["0", "2"]
+    assert [r["i"] for r in result.results] == [0, 1, 2, 3]
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):
+    def f(config):
+        checkpoint = tune.get_checkpoint()
+        start = int(checkpoint.to_dict()["i"][0]) if checkpoint else 0
+        with open(tmp_path / "starts", "a") as file:
+            file.write(f"{start}\n")
+        for i in range(start, 4):
+            state = {"i": np.full(1000, i + 1.0)}
+            tune.report({"i": i}, checkpoint=tune.Checkpoint.from_dict(state))
+            if i == 2 and start == 0:
+                directory = os.path.join(tune.get_trial_dir(), "checkpoint_000003", "__model__")
+                for name in os.listdir(directory):
+                    if name.endswith(".safetensors"):
+                        with open(os.path.join(directory, name), "r+b") as file:
+                            file.seek(-8, os.SEEK_END)
+                            file.write(b"\xff" * 8)
+                raise RuntimeError("dies")
+
+    [result] = fit(f, tmp_path, failure_config=tune.FailureConfig(max_failures=1))
+    assert result.error is None, result.error
+    assert open(tmp_path / "starts").read().split() == ["0", "2"]
+    assert [r["i"] for r in result.results] == [0, 1, 2, 3]
+
+
+def test_a_killed_worker_is_a_failure_that_is_retried(tmp_path):
+    def f(config):
+        checkpoint = tune.get_checkpoint()
+        start = checkpoint.to_dict()["i"] if checkpoint else 0
+        for i in range(start, 3):
+            tune.report({"i": i}, checkpoint=tune.Checkpoint.from_dict({"i": i + 1}))
+            if i == 0:
+                os.kill(os.getpid(), 9)
+
+    [result] = fit(f, tmp_path / "a", failure_config=tune.FailureConfig(max_failures=1))
+    assert result.error is None and [r["i"] for r in result.results] == [0, 1, 2]
+    [result] = fit(f, tmp_path / "b")
+    assert "signal 9" in str(result.error)
+
+
+def test_with_parameters_and_a_class(tmp_path):
+    class WithData(tune.Trainable):
+        def setup(self, config, data=None):
+            self.data = data
+
+        def step(self):
+            return {"n": len(self.data), "done": True}
+
+    [result] = fit(tune.with_parameters(WithData, data=list(range(1000))), tmp_path)
+    assert result.metrics["n"] == 1000
+
+
+def test_user_code_in_the_worker_may_not_hold_up_a_stop(tmp_path):
+    def f(config):
+        while True:
+            try:
+                tune.report({"a": 1})
+            except Exception:
+                pass
+
+    [result] = fit(f, tmp_path, stop={"training_iteration": 3})
+    assert result.error is None and result.metrics["training_iteration"] == 3
+
+
+def test_a_trainable_that_cannot_be_imported_says_why(tmp_path):
+    class Unpicklable:
+        def __reduce__(self):
+            return (_explode, ())
+
+    thing = Unpicklable()
+
+    def f(config):
+        return thing
+
+    [result] = fit(f, tmp_path)
+    assert "cannot be made here" in str(result.error)
+
+
+def _explode():
+    raise RuntimeError("cannot be made here")
+
+
+def test_fail_fast_raise(tmp_path):
+    def f(config):
+        raise RuntimeError("the reason")
+
+    with pytest.raises(tune.TuneError, match="the reason"):
+        fit(f, tmp_path, failure_config=tune.FailureConfig(fail_fast="raise"))
+
+
+def test_errors_of_configuration():
+    with pytest.raises(ValueError):
+        tune.FailureConfig(max_failures=-2)
+    with pytest.raises(ValueError):
+        tune.FailureConfig(fail_fast="maybe")
+    with pytest.raises(ValueError):
+        tune.TuneConfig(mode="best")
+    with pytest.raises(ValueError):
+        tune.RunConfig(storage_path="a", local_dir="b")
+    with pytest.raises(ValueError):
+        tune.Tuner("not callable")
+    with pytest.raises(RuntimeError, match="inside of a trainable"):
+        tune.report({"a": 1})

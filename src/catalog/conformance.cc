@@ -1,0 +1,410 @@
+#include "catalog/conformance.h"
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <map>
+#include <ostream>
+#include <random>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "catalog/test_events.h"
+#include "format/json.h"
+
+namespace cairn {
+
+void PrintTo(const CatalogFactory& factory, std::ostream* out) { *out << factory.name; }
+
+std::string CatalogConformance::Name(const ::testing::TestParamInfo<CatalogFactory>& info) {
+  return info.param.name;
+}
+
+Result<std::unique_ptr<Catalog>> CatalogConformance::Open(CatalogOptions options) {
+  options.url = under_test_.url;
+  return Catalog::Open(std::move(options));
+}
+
+void CatalogConformance::SetUp() {
+  under_test_ = GetParam().make();
+  ASSERT_FALSE(under_test_.url.empty()) << "there is no database to test with";
+}
+
+void CatalogConformance::Reopen() {
+  catalog_.reset();
+  auto opened = Open({});
+  ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+  catalog_ = std::move(*opened);
+}
+
+std::vector<Event> ReplayAll(EventLog* log, std::uint64_t from) {
+  std::vector<Event> events;
+  const Status replayed = log->Replay(from, [&](const Event& event) {
+    events.push_back(event);
+    return Status::Ok();
+  });
+  EXPECT_TRUE(replayed.ok()) << replayed.ToString();
+  return events;
+}
+
+namespace {
+
+void ExpectRunsAgree(Catalog* catalog, const TrialRecord& trial) {
+  const auto runs = catalog->trials().Runs(trial.id);
+  ASSERT_TRUE(runs.ok()) << runs.status().ToString();
+  ASSERT_EQ(runs->size(), trial.core.run);
+  if (runs->empty()) return;
+  EXPECT_EQ(runs->back().run, trial.core.run);
+  EXPECT_EQ(runs->back().from, trial.start);
+  EXPECT_EQ(runs->back().ended == 0, trial.core.live);
+}
+
+void ExpectCheckpointsAgree(Catalog* catalog, const TrialRecord& trial) {
+  const auto page = catalog->trials().Checkpoints({.trial = trial.id, .limit = 1000});
+  ASSERT_TRUE(page.ok()) << page.status().ToString();
+  ASSERT_EQ(page->items.size(), std::min<std::size_t>(trial.checkpoints.size(), 1000));
+  std::map<std::string, CheckpointRecord> stored;
+  for (const CheckpointRow& row : page->items) {
+    stored[row.record.registration + "|" + row.record.id] = row.record;
+    EXPECT_EQ(row.trial, trial.id);
+  }
+  std::uint64_t bytes = 0;
+  std::uint64_t completed = 0;
+  for (const CheckpointRecord& expected : trial.checkpoints) {
+    const auto found = stored.find(expected.registration + "|" + expected.id);
+    ASSERT_NE(found, stored.end()) << trial.id << " " << expected.registration << expected.id;
+    EXPECT_EQ(EncodeJson(ToValue(found->second)), EncodeJson(ToValue(expected)));
+    EXPECT_EQ(found->second.awaits_score, expected.awaits_score);
+    EXPECT_EQ(found->second.order, expected.order);
+    if (expected.state != CheckpointState::kCompleted) continue;
+    bytes += expected.bytes;
+    ++completed;
+  }
+  const auto row = catalog->trials().Get(trial.id);
+  ASSERT_TRUE(row.ok());
+  EXPECT_EQ(row->checkpoint_bytes, bytes);
+  EXPECT_EQ(row->checkpoints, completed);
+}
+
+void ExpectReportsAgree(Catalog* catalog, const TrialRecord& trial) {
+  const auto rows = catalog->metrics().Reports({.trial = trial.id, .archived = true});
+  ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+  ASSERT_EQ(rows->size(), trial.reports.size());
+  for (std::size_t i = 0; i < rows->size(); ++i) {
+    const ReportRow& row = (*rows)[i];
+    const MetricPoint& point = trial.reports[i];
+    ASSERT_EQ(std::tie(row.group, row.steps, row.run, row.sequence, row.time),
+              std::tie(point.group, point.steps, point.run, point.sequence, point.time))
+        << trial.id << " report " << i;
+    EXPECT_EQ(row.archived, point.archived) << trial.id << " report " << i;
+    EXPECT_EQ(EncodeJson(row.values), EncodeJson(point.values));
+  }
+}
+
+}  // namespace
+
+void ExpectTablesAgree(Catalog* catalog, const TrialRecords& records) {
+  const auto page = catalog->trials().List({.limit = 1000});
+  ASSERT_TRUE(page.ok()) << page.status().ToString();
+  EXPECT_EQ(page->total, records.trials().size());
+  for (const auto& [id, trial] : records.trials()) {
+    const auto row = catalog->trials().Get(id);
+    ASSERT_TRUE(row.ok()) << row.status().ToString();
+    EXPECT_EQ(row->core, trial.core) << id;
+    EXPECT_EQ(row->experiment, trial.config.experiment);
+    EXPECT_EQ(EncodeJson(row->config), EncodeJson(ToValue(trial.config)));
+    EXPECT_EQ(row->progress, trial.progress);
+    EXPECT_EQ(row->status, trial.status);
+    EXPECT_EQ(row->message, trial.message);
+    EXPECT_EQ(row->created, trial.created);
+    EXPECT_EQ(row->reports, trial.reports.size());
+    ExpectRunsAgree(catalog, trial);
+    ExpectCheckpointsAgree(catalog, trial);
+    ExpectReportsAgree(catalog, trial);
+  }
+}
+
+namespace {
+
+using ::testing::HasSubstr;
+
+Event Report(std::uint64_t seq, const std::string& trial = "t") {
+  return {.seq = seq,
+          .time = 7,
+          .trial = trial,
+          .run = 1,
+          .kind = EventKind::kReport,
+          .body = Value::Object{{"sequence", seq},
+                                {"group", "training"},
+                                {"steps_completed", seq},
+                                {"metrics", Value::Object{{"x", 0.1}}}}};
+}
+
+TEST_P(CatalogConformance, RepeatedEventsAreKeptOnce) {
+  Reopen();
+  for (std::uint64_t seq = 1; seq <= 6; seq += 2) {
+    const std::vector<Event> events = {Report(seq), Report(seq + 1)};
+    ASSERT_TRUE(catalog().events().Append(events).ok());
+    ASSERT_TRUE(catalog().events().Append(events).ok());
+    const std::vector<Event> overlap = {Report(seq + 1)};
+    ASSERT_TRUE(catalog().events().Append(overlap).ok());
+  }
+  Reopen();
+  ASSERT_TRUE(catalog().events().Append(std::vector{Report(6), Report(7)}).ok());
+  const auto events = ReplayAll(&catalog().events());
+  ASSERT_EQ(events.size(), 7u);
+  for (std::uint64_t i = 0; i < 7; ++i) EXPECT_EQ(events[i], Report(i + 1));
+  EXPECT_EQ(ReplayAll(&catalog().events(), 5).size(), 3u);
+  EXPECT_EQ(catalog().LastEvent().value(), 7u);
+  // What does not follow is no event of this log, and leaves nothing behind.
+  EXPECT_TRUE(catalog().events().Append(std::vector{Report(9)}).Is(Code::kInvalidArgument));
+  EXPECT_EQ(catalog().LastEvent().value(), 7u);
+}
+
+TEST_P(CatalogConformance, AnErrorOfTheVisitorEndsTheReplay) {
+  Reopen();
+  ASSERT_TRUE(catalog().events().Append(std::vector{Report(1), Report(2)}).ok());
+  int seen = 0;
+  const Status stopped = catalog().events().Replay(1, [&](const Event&) {
+    ++seen;
+    return CancelledError("enough");
+  });
+  EXPECT_TRUE(stopped.Is(Code::kCancelled)) << stopped.ToString();
+  EXPECT_EQ(seen, 1);
+}
+
+TEST_P(CatalogConformance, TablesAgreeWithTheFoldOfTheEvents) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    under_test_ = GetParam().make();
+    Reopen();
+    EventMaker maker(seed);
+    std::mt19937_64 random(seed);
+    std::vector<Event> all;
+    for (int round = 0; round < 60; ++round) {
+      const std::vector<Event> events = maker.Some(1 + random() % 20);
+      const Status appended = catalog().events().Append(events);
+      ASSERT_TRUE(appended.ok()) << appended.ToString();
+      all.insert(all.end(), events.begin(), events.end());
+      if (random() % 20 == 0) Reopen();
+    }
+    ExpectTablesAgree(&catalog(), maker.records());
+    if (HasFailure()) break;
+    EXPECT_EQ(ReplayAll(&catalog().events()), all);
+  }
+}
+
+TEST_P(CatalogConformance, ReportsComeBackFromBlocksAsTheyWere) {
+  Reopen();
+  EventMaker maker(7);
+  maker.reports = 97;
+  maker.max_trials = 2;
+  std::vector<Event> all;
+  while (all.size() < 6000) {
+    const std::vector<Event> events = maker.Some(150);
+    const Status appended = catalog().events().Append(events);
+    ASSERT_TRUE(appended.ok()) << appended.ToString();
+    all.insert(all.end(), events.begin(), events.end());
+  }
+  ExpectTablesAgree(&catalog(), maker.records());
+  EXPECT_EQ(ReplayAll(&catalog().events()), all);
+  const auto tail = ReplayAll(&catalog().events(), 5500);
+  ASSERT_EQ(tail.size(), all.size() - 5499);
+  EXPECT_EQ(tail.front(), all[5499]);
+  Reopen();
+  ASSERT_TRUE(catalog().events().Append(maker.Some(100)).ok());
+  ExpectTablesAgree(&catalog(), maker.records());
+}
+
+TEST_P(CatalogConformance, ANewOwnerFencesTheOldOne) {
+  Reopen();
+  ASSERT_TRUE(catalog().events().Append(std::vector{Report(1)}).ok());
+  const auto refused = Open({});
+  ASSERT_TRUE(refused.status().Is(Code::kUnavailable)) << refused.status().ToString();
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("pid " + std::to_string(getpid())));
+
+  auto second = Open({.takeover = true});
+  ASSERT_TRUE(second.ok()) << second.status().ToString();
+  const Status stale = catalog().events().Append(std::vector{Report(2)});
+  EXPECT_TRUE(stale.Is(Code::kAborted)) << stale.ToString();
+  EXPECT_TRUE(catalog().SetSetting("a", "b").Is(Code::kAborted));
+  EXPECT_EQ(ReplayAll(&(*second)->events()).size(), 1u);
+  ASSERT_TRUE((*second)->events().Append(std::vector{Report(2)}).ok());
+  EXPECT_TRUE(catalog().events().Append(std::vector{Report(2)}).Is(Code::kAborted));
+  EXPECT_EQ((*second)->LastEvent().value(), 2u);
+}
+
+TEST_P(CatalogConformance, AReaderSeesWhatALivingOwnerWritesAndWritesNothing) {
+  const auto nothing = Open({.mode = CatalogOptions::Mode::kReader});
+  EXPECT_FALSE(nothing.ok());
+  Reopen();
+  auto reader = Open({.mode = CatalogOptions::Mode::kReader});
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  ASSERT_TRUE(catalog().events().Append(std::vector{Report(1)}).ok());
+  EXPECT_EQ(ReplayAll(&(*reader)->events()).size(), 1u);
+  EXPECT_TRUE((*reader)->SetSetting("a", "b").Is(Code::kFailedPrecondition));
+  EXPECT_TRUE((*reader)->Ping().ok());
+  EXPECT_TRUE(catalog().Ping().ok());
+}
+
+TEST_P(CatalogConformance, ReadersAndTheWriterDoNotWaitForEachOther) {
+  Reopen();
+  EventMaker maker(11);
+  ASSERT_TRUE(catalog().events().Append(maker.Some(50)).ok());
+  std::atomic<bool> stop{false};
+  std::atomic<int> failures{0};
+  std::atomic<int> reads{0};
+  std::vector<std::jthread> readers;
+  for (int i = 0; i < 6; ++i) {
+    readers.emplace_back([&] {
+      std::uint64_t last = 0;
+      while (!stop) {
+        const auto seen = catalog().LastEvent();
+        if (!seen.ok() || *seen < last) ++failures;
+        if (seen.ok()) last = *seen;
+        if (!catalog().trials().List({}).ok()) ++failures;
+        if (!catalog().metrics().Series({.trial = "1"}, 100).ok()) ++failures;
+        ++reads;
+      }
+    });
+  }
+  while (reads < 60) {
+    const Status appended = catalog().events().Append(maker.Some(10));
+    ASSERT_TRUE(appended.ok()) << appended.ToString();
+  }
+  stop = true;
+  readers.clear();
+  EXPECT_EQ(failures, 0);
+  ExpectTablesAgree(&catalog(), maker.records());
+}
+
+/// A process that appends until it is killed and tells each acknowledged number over a pipe.
+TEST_P(CatalogConformance, AcknowledgedEventsSurviveKillOfTheProcess) {
+  constexpr std::uint64_t kSeed = 5;
+  std::mt19937_64 random(kSeed);
+  std::uint64_t acknowledged = 0;
+  for (int round = 0; round < 4; ++round) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      close(ends[0]);
+      auto catalog = Open({});
+      if (!catalog.ok()) _exit(3);
+      // The same events as ever, from where the log ends.
+      EventMaker maker(kSeed);
+      const std::uint64_t last = (*catalog)->LastEvent().value();
+      if (last > 0) maker.Some(last);
+      for (;;) {
+        const std::vector<Event> events = maker.Some(1 + maker.records().last_seq() % 7);
+        if (!(*catalog)->events().Append(events).ok()) _exit(4);
+        const std::uint64_t seq = events.back().seq;
+        if (write(ends[1], &seq, sizeof seq) != sizeof seq) _exit(5);
+      }
+    }
+    close(ends[1]);
+    const int wait_for = 5 + static_cast<int>(random() % 40);
+    std::uint64_t seq = 0;
+    for (int i = 0; i < wait_for && read(ends[0], &seq, sizeof seq) == sizeof seq; ++i) {
+      acknowledged = seq;
+    }
+    kill(child, SIGKILL);
+    while (read(ends[0], &seq, sizeof seq) == sizeof seq) acknowledged = seq;
+    close(ends[0]);
+    int how = 0;
+    ASSERT_EQ(waitpid(child, &how, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(how)) << "it ended by itself: " << WEXITSTATUS(how);
+  }
+  Reopen();
+  const auto events = ReplayAll(&catalog().events());
+  EXPECT_GE(events.size(), acknowledged);
+  EventMaker maker(kSeed);
+  EXPECT_EQ(maker.Some(events.size()), events);
+  ExpectTablesAgree(&catalog(), maker.records());
+}
+
+TEST_P(CatalogConformance, SeriesKeepSpikesAndLeaveOutWhatWasArchived) {
+  Reopen();
+  std::vector<Event> events;
+  const auto add = [&](EventKind kind, std::uint64_t run, Value body) {
+    events.push_back({.seq = events.size() + 1,
+                      .time = static_cast<std::int64_t>(events.size()),
+                      .trial = "1",
+                      .run = run,
+                      .kind = kind,
+                      .body = std::move(body)});
+  };
+  using O = Value::Object;
+  const TrialConfig config{.experiment = "1", .argv = {"x"}, .storage = "/data"};
+  add(EventKind::kTrialCreated, 0, O{{"config", ToValue(config)}, {"parent", Value()}});
+  std::uint64_t sequence = 0;
+  const auto report = [&](std::uint64_t run, std::int64_t steps, double loss) {
+    add(EventKind::kReport, run,
+        O{{"sequence", ++sequence},
+          {"group", "training"},
+          {"steps_completed", steps},
+          {"metrics", O{{"loss", loss}, {"a", O{{"b", steps}}}}}});
+  };
+  add(EventKind::kRunStarted, 1, O{{"from", Value()}, {"resume_mode", "fresh"}});
+  for (int i = 1; i <= 3000; ++i) report(1, i, i == 1234 ? 1e9 : i % 10);
+  add(EventKind::kCheckpointCompleted, 1, O{{"id", "c"}, {"steps_completed", 2000}});
+  add(EventKind::kRunExited, 1, O{{"code", 1}});
+  add(EventKind::kRunStarted, 2,
+      O{{"resume_mode", "resume"},
+        {"from", O{{"id", "c"},
+                   {"steps_completed", 2000},
+                   {"metadata", O{}},
+                   {"repository", "/data/1/1"}}}});
+  sequence = 0;
+  for (int i = 2001; i <= 2100; ++i) report(2, i, -1);
+  for (std::size_t at = 0; at < events.size(); at += 500) {
+    ASSERT_TRUE(
+        catalog()
+            .events()
+            .Append(std::span(events).subspan(at, std::min<std::size_t>(500, events.size() - at)))
+            .ok());
+  }
+  const auto all = catalog().metrics().Series({.trial = "1"}, 0);
+  ASSERT_TRUE(all.ok()) << all.status().ToString();
+  ASSERT_EQ(all->size(), 2u);
+  EXPECT_EQ((*all)[0].name, "a/b");
+  EXPECT_EQ((*all)[1].name, "loss");
+  EXPECT_EQ((*all)[1].points.size(), 2100u);
+  EXPECT_EQ(catalog().metrics().Series({.trial = "1", .archived = true}, 0).value()[1].total,
+            3100u);
+
+  const auto few = catalog().metrics().Series({.trial = "1", .names = {"loss"}}, 100);
+  ASSERT_TRUE(few.ok());
+  ASSERT_EQ(few->size(), 1u);
+  EXPECT_LE((*few)[0].points.size(), 100u);
+  EXPECT_EQ((*few)[0].total, 2100u);
+  bool spike = false;
+  for (std::size_t i = 0; i < (*few)[0].points.size(); ++i) {
+    const SeriesPoint& point = (*few)[0].points[i];
+    spike = spike || point.value == 1e9;
+    EXPECT_EQ(point.run, point.steps > 2000 ? 2u : 1u);
+    if (i > 0) {
+      EXPECT_GT(point.steps, (*few)[0].points[i - 1].steps);
+    }
+  }
+  EXPECT_TRUE(spike);
+  EXPECT_EQ((*few)[0].points.front().steps, 1);
+  EXPECT_EQ((*few)[0].points.back().steps, 2100);
+
+  const auto nested =
+      catalog().metrics().Reports({.trial = "1", .names = {"a/b"}, .from_steps = 5, .to_steps = 6});
+  ASSERT_TRUE(nested.ok());
+  ASSERT_EQ(nested->size(), 2u);
+  EXPECT_EQ(EncodeJson((*nested)[1].values), R"({"a":{"b":6}})");
+  EXPECT_EQ(catalog().metrics().Reports({.trial = "1"}, 0, 10)->size(), 10u);
+  EXPECT_EQ(catalog().metrics().Names("1").value(),
+            (std::vector<MetricName>{{"training", "a/b"}, {"training", "loss"}}));
+  EXPECT_EQ(catalog().trials().Get("1").value().steps, 2100);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,122 @@
+#include <array>
+
+#include "catalog/migrations.h"
+
+namespace cairn {
+namespace {
+
+// docs/format/catalog.md says what the columns hold.
+constexpr std::string_view kFirst = R"(
+CREATE TABLE owner (
+  id {int} PRIMARY KEY, epoch {int} NOT NULL, uuid TEXT NOT NULL, host TEXT NOT NULL,
+  pid {int} NOT NULL, since {int} NOT NULL);
+INSERT INTO owner (id, epoch, uuid, host, pid, since) VALUES (1, 0, '', '', 0, 0);
+
+CREATE TABLE events (
+  seq {int} PRIMARY KEY, time {int} NOT NULL, trial TEXT NOT NULL, run {int} NOT NULL,
+  kind TEXT NOT NULL, body TEXT NOT NULL);
+CREATE INDEX events_trial ON events (trial, seq);
+
+CREATE TABLE reports (
+  seq {int} PRIMARY KEY, trial TEXT NOT NULL, grp TEXT NOT NULL, run {int} NOT NULL,
+  time {int} NOT NULL, steps {int} NOT NULL, body TEXT NOT NULL);
+CREATE INDEX reports_trial ON reports (trial, grp, seq);
+CREATE TABLE report_blocks (
+  first_seq {int} PRIMARY KEY, last_seq {int} NOT NULL, trial TEXT NOT NULL, grp TEXT NOT NULL,
+  reports {int} NOT NULL, min_steps {int} NOT NULL, max_steps {int} NOT NULL,
+  data {blob} NOT NULL);
+CREATE INDEX report_blocks_trial ON report_blocks (trial, grp, first_seq);
+CREATE INDEX report_blocks_last ON report_blocks (last_seq, first_seq);
+CREATE TABLE metric_names (
+  trial TEXT NOT NULL, grp TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (trial, grp, name));
+
+CREATE TABLE experiments (
+  id {serial}, uuid TEXT NOT NULL UNIQUE, name TEXT NOT NULL, description TEXT NOT NULL,
+  owner TEXT NOT NULL, state TEXT NOT NULL, code_digest TEXT NOT NULL, code_bytes {int} NOT NULL,
+  storage TEXT NOT NULL, parent_trial TEXT NOT NULL, parent_checkpoint TEXT NOT NULL,
+  metric TEXT NOT NULL, smaller_is_better {int} NOT NULL, labels TEXT NOT NULL,
+  notes TEXT NOT NULL, progress {real} NOT NULL DEFAULT 0, archived {int} NOT NULL DEFAULT 0,
+  deleted {int} NOT NULL DEFAULT 0, created {int} NOT NULL, started {int} NOT NULL DEFAULT 0,
+  ended {int} NOT NULL DEFAULT 0, message TEXT NOT NULL DEFAULT '',
+  trials {int} NOT NULL DEFAULT 0, best_metric {real}, best_trial TEXT NOT NULL DEFAULT '',
+  checkpoints {int} NOT NULL DEFAULT 0, checkpoint_bytes {int} NOT NULL DEFAULT 0,
+  haystack TEXT NOT NULL);
+CREATE INDEX experiments_state ON experiments (state);
+CREATE TABLE experiment_texts (
+  id {int} PRIMARY KEY REFERENCES experiments (id) ON DELETE CASCADE,
+  config_text TEXT NOT NULL, config TEXT NOT NULL, searcher_state {blob} NOT NULL);
+
+CREATE TABLE trials (
+  id TEXT PRIMARY KEY, number {int}, experiment TEXT NOT NULL, experiment_id {int},
+  state TEXT NOT NULL, core TEXT NOT NULL, config TEXT NOT NULL, parent_trial TEXT NOT NULL,
+  parent_checkpoint TEXT NOT NULL, created {int} NOT NULL, started {int} NOT NULL DEFAULT 0,
+  ended {int} NOT NULL DEFAULT 0, progress {real} NOT NULL DEFAULT 0,
+  status TEXT NOT NULL DEFAULT '', message TEXT NOT NULL DEFAULT '',
+  steps {int} NOT NULL DEFAULT 0, latest_metrics TEXT NOT NULL DEFAULT '{}', best_metric {real},
+  best_steps {int} NOT NULL DEFAULT 0, reports {int} NOT NULL DEFAULT 0,
+  checkpoints {int} NOT NULL DEFAULT 0, checkpoint_bytes {int} NOT NULL DEFAULT 0);
+CREATE INDEX trials_experiment ON trials (experiment, state);
+CREATE INDEX trials_experiment_id ON trials (experiment_id, state);
+
+CREATE TABLE runs (
+  trial TEXT NOT NULL, run {int} NOT NULL, started {int} NOT NULL, ready {int} NOT NULL DEFAULT 0,
+  ended {int} NOT NULL DEFAULT 0, resume_mode TEXT NOT NULL, start_point TEXT NOT NULL,
+  archives_past {int} NOT NULL, code {int} NOT NULL DEFAULT 0, signal {int} NOT NULL DEFAULT 0,
+  lost {int} NOT NULL DEFAULT 0, stopped {int} NOT NULL DEFAULT 0,
+  message TEXT NOT NULL DEFAULT '', PRIMARY KEY (trial, run));
+
+CREATE TABLE checkpoints (
+  ordinal {int} PRIMARY KEY, trial TEXT NOT NULL, experiment TEXT NOT NULL, id TEXT NOT NULL,
+  registration TEXT NOT NULL, state TEXT NOT NULL, steps {int} NOT NULL, ranks {int} NOT NULL,
+  metadata TEXT NOT NULL, metrics TEXT NOT NULL, bytes {int} NOT NULL, generation {int} NOT NULL,
+  sequence {int} NOT NULL, path TEXT NOT NULL, pinned {int} NOT NULL, awaits_score {int} NOT NULL,
+  run {int} NOT NULL, time {int} NOT NULL, completed {int} NOT NULL, reason TEXT NOT NULL,
+  kind TEXT NOT NULL, base TEXT NOT NULL);
+CREATE INDEX checkpoints_trial ON checkpoints (trial, steps);
+CREATE INDEX checkpoints_experiment ON checkpoints (experiment);
+CREATE INDEX checkpoints_id ON checkpoints (id);
+CREATE INDEX checkpoints_registration ON checkpoints (registration);
+
+CREATE TABLE log_blocks (
+  trial TEXT NOT NULL, first_id {int} NOT NULL, last_id {int} NOT NULL, min_run {int} NOT NULL,
+  max_run {int} NOT NULL, min_time {int} NOT NULL, max_time {int} NOT NULL, levels {int} NOT NULL,
+  bytes {int} NOT NULL, merged {int} NOT NULL, data {blob} NOT NULL,
+  PRIMARY KEY (trial, first_id));
+CREATE INDEX log_blocks_time ON log_blocks (max_time);
+CREATE TABLE log_trials (
+  trial TEXT PRIMARY KEY, next_id {int} NOT NULL, bytes {int} NOT NULL, loose {int} NOT NULL);
+CREATE TABLE log_positions (
+  trial TEXT NOT NULL, run {int} NOT NULL, next {int} NOT NULL, PRIMARY KEY (trial, run));
+
+CREATE TABLE users (
+  id {serial}, name TEXT NOT NULL, folded TEXT NOT NULL UNIQUE, password_hash TEXT NOT NULL,
+  role TEXT NOT NULL, active {int} NOT NULL, created {int} NOT NULL);
+CREATE TABLE tokens (
+  id {serial}, kind TEXT NOT NULL, hash TEXT NOT NULL UNIQUE,
+  user_id {int} REFERENCES users (id) ON DELETE CASCADE, label TEXT NOT NULL,
+  trial TEXT NOT NULL, run {int} NOT NULL, created {int} NOT NULL, expires {int} NOT NULL,
+  last_used {int} NOT NULL);
+CREATE INDEX tokens_user ON tokens (user_id);
+
+CREATE TABLE webhooks (
+  id {serial}, url TEXT NOT NULL, secret TEXT NOT NULL, owner TEXT NOT NULL,
+  triggers TEXT NOT NULL, active {int} NOT NULL, created {int} NOT NULL);
+CREATE TABLE deliveries (
+  id {serial}, webhook {int} NOT NULL REFERENCES webhooks (id) ON DELETE CASCADE,
+  key TEXT NOT NULL, payload TEXT NOT NULL, created {int} NOT NULL, state TEXT NOT NULL,
+  attempts {int} NOT NULL, next_attempt {int} NOT NULL, message TEXT NOT NULL,
+  UNIQUE (webhook, key));
+CREATE INDEX deliveries_due ON deliveries (state, next_attempt);
+
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+)";
+
+constexpr std::array<Migration, 1> kMigrations = {{
+    {.version = 1, .name = "first", .sql = kFirst},
+}};
+
+}  // namespace
+
+std::span<const Migration> CatalogMigrations() { return kMigrations; }
+
+}  // namespace cairn

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/status.h>
+#include <cairn/value.h>
+
+#include "catalog/page.h"
+#include "trial/trial_record.h"
+#include "trial/trial_state.h"
+
+namespace cairn {
+
+class CatalogDatabase;
+
+/// A trial as its events left it, without what is long (metrics, checkpoints, runs).
+struct TrialRow {
+  std::string id;
+  std::string experiment;  // TrialConfig::experiment
+  Value config = Value::Object{};
+  Value hparams = Value::Object{};
+  TrialCore core;
+  std::string parent_trial;
+  std::string parent_checkpoint;
+  std::int64_t created = 0;  // nanoseconds since 1970, as all times here; 0: not yet
+  std::int64_t started = 0;  // of the first run
+  std::int64_t ended = 0;    // of the last run, when the trial rests
+  double progress = 0;
+  std::string status;
+  std::string message;                     // how the last run ended, for people
+  std::int64_t steps = 0;                  // newest that counts
+  Value latest_metrics = Value::Object{};  // {group: {name: number}}: of the newest report each
+  std::optional<double> best_metric;       // the experiment's, of what counts; never NaN
+  std::int64_t best_steps = 0;
+  std::uint64_t reports = 0;      // all, also archived ones
+  std::uint64_t checkpoints = 0;  // COMPLETED ones
+  std::uint64_t checkpoint_bytes = 0;
+};
+
+struct TrialQuery {
+  std::string experiment;           // "": of all
+  std::vector<std::string> states;  // any of them; empty: all
+  /// "id" (numbers by value), "state", "started", "ended", "steps", "progress", "best_metric",
+  /// "checkpoint_bytes"
+  std::string sort = "id";
+  bool descending = false;
+  std::uint64_t offset = 0;
+  std::uint64_t limit = 50;
+};
+
+/// One start of a trial's processes.
+struct RunRow {
+  std::string trial;
+  std::uint64_t run = 0;
+  std::int64_t started = 0;
+  std::int64_t ready = 0;  // 0: not yet, as all times
+  std::int64_t ended = 0;
+  std::string resume_mode;
+  std::optional<StartPoint> from;
+  std::int64_t code = 0;
+  std::int64_t signal = 0;
+  bool lost = false;
+  bool stopped = false;
+  std::string message;
+};
+
+struct CheckpointRow {
+  std::string trial;
+  std::string experiment;
+  CheckpointRecord record;
+  std::string kind;  // "full", "increment", or "" where the event did not say
+  std::string base;  // id of what an increment builds on
+};
+
+struct CheckpointQuery {
+  std::string trial;                // "": of all
+  std::string experiment;           // "": of all
+  std::vector<std::string> states;  // CheckpointStateName; empty: all
+  std::optional<bool> pinned;
+  std::string sort = "time";  // "time", "steps", "bytes", "state"
+  bool descending = true;
+  std::uint64_t offset = 0;
+  std::uint64_t limit = 50;
+};
+
+/// Trials, runs and checkpoints as tables: written with the events alone. May be called from any
+/// thread.
+class CatalogTrials {
+ public:
+  explicit CatalogTrials(CatalogDatabase* db) : db_(db) {}
+
+  Result<TrialRow> Get(const std::string& trial);  // NotFound
+  Result<Page<TrialRow>> List(const TrialQuery& query);
+  /// In order.
+  Result<std::vector<RunRow>> Runs(const std::string& trial);
+  Result<Page<CheckpointRow>> Checkpoints(const CheckpointQuery& query);
+  /// By the manifest's id or by registration. NotFound. A checkpoint that several trials know (one
+  /// was copied) is the first one's.
+  Result<CheckpointRow> GetCheckpoint(const std::string& id);
+
+  /// Bytes of COMPLETED checkpoints by experiment, greatest first.
+  struct Usage {
+    std::string experiment;
+    std::uint64_t checkpoints = 0;
+    std::uint64_t bytes = 0;
+  };
+  Result<std::vector<Usage>> StorageUsage();
+
+ private:
+  CatalogDatabase* const db_;
+};
+
+}  // namespace cairn

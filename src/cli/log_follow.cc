@@ -1,0 +1,122 @@
+#include "cli/log_follow.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/status_macros.h"
+#include "cli/output.h"
+#include "format/json.h"
+
+namespace cairn::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::int64_t kPage = 10'000;
+constexpr milliseconds kBetweenTries{500};
+
+MasterClient::Query QueryOf(const LogSelection& selection) {
+  MasterClient::Query query;
+  if (!selection.level.empty()) query.emplace_back("level", selection.level);
+  if (!selection.search.empty()) query.emplace_back("search", selection.search);
+  if (selection.rank >= 0) query.emplace_back("rank", std::to_string(selection.rank));
+  if (selection.run >= 0) query.emplace_back("run", std::to_string(selection.run));
+  return query;
+}
+
+/// Writes lines; for one trial.
+class LinePrinter {
+ public:
+  LinePrinter(const Value& trial, bool times, bool json)
+      : ranks_(IntIn(trial, "world_size", 1) > 1), times_(times), json_(json) {}
+
+  void Print(const Value& line) {
+    if (json_) {
+      std::fputs((EncodeJson(line) + "\n").c_str(), stdout);
+      return;
+    }
+    std::string text;
+    if (times_) {
+      text += UtcTime(static_cast<std::int64_t>(NumberIn(line, "time") * 1e9)) + "  ";
+    }
+    if (ranks_) text += fmt::format("[rank={}] ", IntIn(line, "rank"));
+    text += Printable(TextIn(line, "text")) + "\n";
+    std::fputs(text.c_str(), stdout);
+  }
+
+ private:
+  const bool ranks_;
+  const bool times_;
+  const bool json_;
+};
+
+}  // namespace
+
+Status PrintLogs(MasterClient* master, const Value& trial, const LogSelection& selection,
+                 Console* console) {
+  LinePrinter printer(trial, selection.times, console->json());
+  const std::string path = TrialPath(TextIn(trial, "id"), "/logs");
+  std::int64_t after = 0;
+  for (;;) {
+    MasterClient::Query query = QueryOf(selection);
+    if (selection.tail >= 0) {
+      query.emplace_back("tail", std::to_string(selection.tail));
+    } else {
+      query.emplace_back("after", std::to_string(after));
+      query.emplace_back("limit", std::to_string(kPage));
+    }
+    ASSIGN_OR_RETURN(const Value page, master->Get(path, query));
+    const Value::List& lines = ListIn(page, "lines");
+    for (const Value& line : lines) printer.Print(line);
+    std::fflush(stdout);
+    if (selection.tail >= 0 || lines.empty() || !BoolIn(page, "more")) return Status::Ok();
+    after = IntIn(lines.back(), "id");
+  }
+}
+
+Result<std::string> FollowLogs(MasterClient* master, const Value& trial,
+                               const LogSelection& selection, std::int64_t* position,
+                               Console* console) {
+  LinePrinter printer(trial, selection.times, console->json());
+  const std::string path = TrialPath(TextIn(trial, "id"), "/logs");
+  std::int64_t& after = *position;
+  std::string state;
+  bool told = false;
+  for (;;) {
+    MasterClient::Query query = QueryOf(selection);
+    query.emplace_back("follow", "true");
+    if (after >= 0) {
+      query.emplace_back("after", std::to_string(after));
+    } else if (selection.tail >= 0) {
+      query.emplace_back("tail", std::to_string(selection.tail));
+    }
+    const Status status = master->Follow(path, query, [&](const StreamEvent& event) {
+      const auto data = DecodeJson(event.data);
+      if (!data.ok()) return true;
+      told = false;
+      if (event.kind == "end") {
+        state = TextIn(*data, "state");
+        return false;
+      }
+      if (event.kind == "log") {
+        after = IntIn(*data, "id", after);
+        printer.Print(*data);
+        std::fflush(stdout);
+      }
+      return true;
+    });
+    if (!state.empty()) return state;
+    if (Console::interrupted()) return CancelledError("detached");
+    // A stream that ended early, or a master that is being started again: go on after the last
+    // line.
+    if (!status.ok() && !status.Is(Code::kUnavailable)) return status;
+    if (!status.ok() && !told) {
+      console->Note("the master does not answer now; waiting for it (Ctrl-C detaches)");
+      told = true;
+    }
+    console->clock()->Sleep(kBetweenTries);
+  }
+}
+
+}  // namespace cairn::cli

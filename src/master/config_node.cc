@@ -1,0 +1,243 @@
+// The only file that knows yaml-cpp. Its events are taken rather than its tree, so that depth, size
+// and aliases are bounded while the text is read.
+#include "master/config_node.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <charconv>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <map>
+#include <sstream>
+
+#include "base/status_macros.h"
+#include "format/json.h"
+
+namespace cairn::master {
+namespace {
+
+using YAML::anchor_t;
+using YAML::Mark;
+
+/// Thrown by the builder through the parser, and caught below: yaml-cpp has no other way to stop.
+struct Refusal : std::exception {
+  explicit Refusal(Status why) : status(std::move(why)) {}
+  const char* what() const noexcept override { return "refused"; }
+  Status status;
+};
+
+[[noreturn]] void Refuse(const Mark& mark, std::string_view why) {
+  throw Refusal(InvalidArgumentError(fmt::format("line {}: {}", mark.line + 1, why)));
+}
+
+template <typename T>
+bool ParseWhole(std::string_view text, T* out, int base = 10) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  std::from_chars_result result{};
+  if constexpr (std::is_floating_point_v<T>) {
+    result = std::from_chars(text.data(), text.data() + text.size(), *out);
+  } else {
+    result = std::from_chars(text.data(), text.data() + text.size(), *out, base);
+  }
+  return result.ec == std::errc() && result.ptr == text.data() + text.size();
+}
+
+/// A plain scalar by YAML's core schema.
+Value PlainScalar(const std::string& text) {
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return {};
+  if (text == "true" || text == "True" || text == "TRUE") return true;
+  if (text == "false" || text == "False" || text == "FALSE") return false;
+  std::int64_t number = 0;
+  std::uint64_t large = 0;
+  const bool hex = text.starts_with("0x");
+  if (hex && ParseWhole(std::string_view(text).substr(2), &large, 16)) return large;
+  if (ParseWhole(text, &number)) return number;
+  if (ParseWhole(text, &large)) return large;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (text == ".inf" || text == "+.inf" || text == ".Inf") return kInfinity;
+  if (text == "-.inf" || text == "-.Inf") return -kInfinity;
+  if (text == ".nan" || text == ".NaN") return std::numeric_limits<double>::quiet_NaN();
+  double real = 0;
+  // from_chars takes "inf" and "nan", which are texts here.
+  const bool digits = text.find_first_of("0123456789") != std::string::npos &&
+                      text.find_first_not_of("+-.0123456789eE") == std::string::npos;
+  if (digits && ParseWhole(text, &real) && std::isfinite(real)) return real;
+  return text;
+}
+
+/// Builds the tree from the events. Open collections are on a stack, never the program's own.
+class Builder final : public YAML::EventHandler {
+ public:
+  explicit Builder(const ConfigLimits& limits) : limits_(limits) {}
+
+  void OnDocumentStart(const Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const Mark& mark, anchor_t anchor) override {
+    Add(mark, anchor, ConfigNode{.line = mark.line + 1});
+  }
+  void OnAlias(const Mark& mark, anchor_t anchor) override {
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end()) Refuse(mark, "an alias inside of what it names");
+    Add(mark, 0, found->second.first, found->second.second);
+  }
+  void OnScalar(const Mark& mark, const std::string& tag, anchor_t anchor,
+                const std::string& text) override {
+    if (!tag.empty() && tag != "?" && tag != "!") Refuse(mark, "tags are not understood");
+    if (!IsValidUtf8(text)) Refuse(mark, "not UTF-8");
+    Add(mark, anchor,
+        ConfigNode{.scalar = tag == "!" ? Value(text) : PlainScalar(text), .line = mark.line + 1},
+        1, &text);
+  }
+  void OnSequenceStart(const Mark& mark, const std::string& tag, anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    Open(mark, tag, anchor, ConfigNode::Kind::kList);
+  }
+  void OnSequenceEnd() override { Close(); }
+  void OnMapStart(const Mark& mark, const std::string& tag, anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    Open(mark, tag, anchor, ConfigNode::Kind::kMap);
+  }
+  void OnMapEnd() override { Close(); }
+
+  ConfigNode root;
+
+ private:
+  struct Level {
+    ConfigNode node;
+    anchor_t anchor = 0;
+    std::string key;
+    bool has_key = false;
+    std::size_t before = 0;  // nodes counted when it was opened
+  };
+
+  void Open(const Mark& mark, const std::string& tag, anchor_t anchor, ConfigNode::Kind kind) {
+    if (!tag.empty() && tag != "?" && tag != "!") Refuse(mark, "tags are not understood");
+    if (std::cmp_greater_equal(levels_.size(), limits_.depth)) {
+      Refuse(mark, fmt::format("nested deeper than {} levels", limits_.depth));
+    }
+    if (!levels_.empty() && levels_.back().node.kind == ConfigNode::Kind::kMap &&
+        !levels_.back().has_key) {
+      Refuse(mark, "a key must be a text");
+    }
+    levels_.push_back(
+        {.node = {.kind = kind, .line = mark.line + 1}, .anchor = anchor, .before = nodes_});
+  }
+
+  void Close() {
+    Level level = std::move(levels_.back());
+    levels_.pop_back();
+    const Mark mark = MarkOf(level.node);
+    const std::size_t size = nodes_ - level.before + 1;
+    nodes_ = level.before;
+    Add(mark, level.anchor, std::move(level.node), size);
+  }
+
+  static Mark MarkOf(const ConfigNode& node) {
+    Mark mark;
+    mark.line = node.line - 1;
+    return mark;
+  }
+
+  void Add(const Mark& mark, anchor_t anchor, ConfigNode node, std::size_t size = 1,
+           const std::string* key = nullptr) {
+    nodes_ += size;
+    if (nodes_ > limits_.nodes) {
+      Refuse(mark, fmt::format("more than {} values, aliases counted", limits_.nodes));
+    }
+    if (anchor != 0) anchors_[anchor] = {node, size};
+    if (levels_.empty()) {
+      root = std::move(node);
+      return;
+    }
+    Level& level = levels_.back();
+    if (level.node.kind == ConfigNode::Kind::kList) {
+      level.node.items.push_back(std::move(node));
+    } else if (!level.has_key) {
+      if (key == nullptr) Refuse(mark, "a key must be a text");
+      if (level.node.Find(*key) != nullptr) {
+        Refuse(mark, fmt::format("{} is there twice", QuoteForMessage(*key)));
+      }
+      level.key = *key;
+      level.has_key = true;
+    } else {
+      level.node.members.emplace_back(std::move(level.key), std::move(node));
+      level.has_key = false;
+    }
+  }
+
+  const ConfigLimits limits_;
+  std::vector<Level> levels_;
+  std::map<anchor_t, std::pair<ConfigNode, std::size_t>> anchors_;
+  std::size_t nodes_ = 0;
+};
+
+}  // namespace
+
+const ConfigNode* ConfigNode::Find(std::string_view key) const {
+  for (const auto& [name, node] : members) {
+    if (name == key) return &node;
+  }
+  return nullptr;
+}
+
+std::string ConfigNode::Where() const {
+  return line > 0 ? fmt::format("line {}: ", line) : std::string();
+}
+
+Value ConfigNode::ToValue() const {
+  if (kind == Kind::kScalar) return scalar;
+  if (kind == Kind::kList) {
+    Value::List list;
+    for (const ConfigNode& item : items) list.push_back(item.ToValue());
+    return list;
+  }
+  Value::Object object;
+  for (const auto& [key, member] : members) object[key] = member.ToValue();
+  return object;
+}
+
+ConfigNode ConfigNode::FromValue(const Value& value) {
+  ConfigNode node;
+  if (const auto* list = value.if_list()) {
+    node.kind = Kind::kList;
+    for (const Value& item : *list) node.items.push_back(FromValue(item));
+  } else if (const auto* object = value.if_object()) {
+    node.kind = Kind::kMap;
+    for (const auto& [key, member] : *object) node.members.emplace_back(key, FromValue(member));
+  } else {
+    node.scalar = value;
+  }
+  return node;
+}
+
+Result<ConfigNode> ParseYaml(std::string_view text, const ConfigLimits& limits) {
+  if (text.size() > limits.bytes) {
+    return InvalidArgumentError(fmt::format("{} bytes: at most {}", text.size(), limits.bytes));
+  }
+  if (!IsValidUtf8(text) || text.find('\0') != std::string_view::npos) {
+    return InvalidArgumentError("not UTF-8 text");
+  }
+  try {
+    std::istringstream in{std::string(text)};
+    YAML::Parser parser(in);
+    Builder builder(limits);
+    if (!parser.HandleNextDocument(builder)) return InvalidArgumentError("it is empty");
+    Builder second(limits);
+    if (parser.HandleNextDocument(second)) {
+      return InvalidArgumentError("more than one document: take the \"---\" out");
+    }
+    return std::move(builder.root);
+  } catch (const Refusal& refusal) {
+    return refusal.status;
+  } catch (const YAML::Exception& error) {
+    return InvalidArgumentError(fmt::format("line {}: {}", error.mark.line + 1, error.msg));
+  } catch (const std::exception& error) {
+    return InvalidArgumentError(fmt::format("not YAML: {}", error.what()));
+  }
+}
+
+}  // namespace cairn::master

@@ -1,0 +1,370 @@
+#include "master/experiment_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "format/json.h"
+#include "master/config_reader.h"
+#include "net/url.h"
+
+namespace cairn::master {
+namespace {
+
+using Kind = SearcherConfig::Kind;
+
+constexpr std::int64_t kMostTrials = 100'000;
+constexpr std::string_view kSearchers[] = {"single", "random", "grid"};
+constexpr std::string_view kSchemes[] = {"s3", "hdfs", "webhdfs", "file"};
+
+std::chrono::milliseconds Millis(double seconds) {
+  return std::chrono::milliseconds(std::llround(seconds * 1e3));
+}
+
+void ReadSearcher(const ConfigNode& node, SearcherConfig* out, ConfigReader* above) {
+  ConfigReader reader(node, "searcher");
+  std::string name = "single";
+  reader.Text("name", &name);
+  const auto* known = std::ranges::find(kSearchers, name);
+  if (known == std::end(kSearchers)) {
+    const std::string_view meant = Suggest(name, kSearchers);
+    reader.Fail(node, "name",
+                fmt::format("\"{}\" is not known{}", name,
+                            meant.empty() ? fmt::format("; known: {}", fmt::join(kSearchers, ", "))
+                                          : fmt::format("; did you mean \"{}\"?", meant)));
+  } else {
+    out->kind = static_cast<Kind>(known - std::begin(kSearchers));
+  }
+  reader.Text("metric", &out->metric);
+  reader.Bool("smaller_is_better", &out->smaller_is_better);
+  std::int64_t seed = 0;
+  reader.Int("seed", &seed, 0, std::int64_t{1} << 62);
+  out->seed = static_cast<std::uint64_t>(seed);
+  if (out->kind != Kind::kSingle) {
+    std::int64_t concurrent = static_cast<std::int64_t>(out->max_concurrent_trials);
+    reader.Int("max_concurrent_trials", &concurrent, 1, kMostTrials);
+    out->max_concurrent_trials = static_cast<std::uint64_t>(concurrent);
+  }
+  if (out->kind == Kind::kRandom) {
+    std::int64_t trials = 0;
+    reader.Int("max_trials", &trials, 1, kMostTrials);
+    if (trials == 0) reader.Fail(node, "max_trials", "is missing: how many trials to try");
+    out->max_trials = static_cast<std::uint64_t>(trials);
+  }
+  above->Fail(reader.Finish());
+}
+
+/// A text, or a map as Determined's users write it.
+void ReadStorage(const ConfigNode& node, std::string* out, ConfigReader* above) {
+  if (node.kind == ConfigNode::Kind::kScalar) {
+    if (node.scalar.is_string()) {
+      *out = *node.scalar.if_string();
+    } else {
+      above->Fail(node, "checkpoint_storage", "must be a directory or URL");
+    }
+  } else {
+    ConfigReader reader(node, "checkpoint_storage");
+    std::string type;
+    reader.Text("type", &type);
+    if (type == "s3") {
+      std::string bucket;
+      std::string prefix;
+      reader.Text("bucket", &bucket);
+      reader.Text("prefix", &prefix);
+      if (bucket.empty()) reader.Fail(node, "bucket", "is missing");
+      *out = prefix.empty() ? "s3://" + bucket : fmt::format("s3://{}/{}", bucket, prefix);
+    } else if (type == "shared_fs") {
+      std::string inner;
+      reader.Text("host_path", out);
+      reader.Text("storage_path", &inner);
+      if (out->empty()) reader.Fail(node, "host_path", "is missing");
+      if (!inner.empty()) *out += "/" + inner;
+    } else if (type == "directory") {
+      reader.Text("path", out);
+      if (out->empty()) reader.Fail(node, "path", "is missing");
+    } else {
+      reader.Fail(node, "type", "must be directory (path), shared_fs (host_path) or s3 (bucket)");
+    }
+    const Status status = reader.Finish();
+    if (!status.ok()) return above->Fail(status);
+  }
+  const std::string_view scheme = UrlScheme(*out);
+  if (!scheme.empty() && std::ranges::find(kSchemes, scheme) == std::end(kSchemes)) {
+    above->Fail(
+        node, "checkpoint_storage",
+        fmt::format("\"{}\" is not a storage that is known: s3://, hdfs:// or a directory", *out));
+  }
+  if (scheme.empty() && !out->starts_with('/')) {
+    above->Fail(node, "checkpoint_storage", "must be an absolute path or a URL");
+  }
+}
+
+void ReadResources(const ConfigNode& node, ExperimentConfig* out, ConfigReader* above) {
+  ConfigReader reader(node, "resources");
+  std::int64_t slots = 1;
+  std::int64_t priority = 0;
+  reader.Int("slots", &slots, 0, 4096);
+  reader.Int("slots_per_trial", &slots, 0, 4096);
+  if (node.Find("slots") != nullptr && node.Find("slots_per_trial") != nullptr) {
+    reader.Fail(node, "slots", "and slots_per_trial are the same thing: name one");
+  }
+  reader.Int("priority", &priority, -1000, 1000);
+  out->slots = static_cast<int>(slots);
+  out->priority = static_cast<int>(priority);
+  above->Fail(reader.Finish());
+}
+
+bool IsVariableName(std::string_view name) {
+  return !name.empty() && !(name.front() >= '0' && name.front() <= '9') &&
+         std::ranges::all_of(name, [](char c) {
+           return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+                  c == '_';
+         });
+}
+
+void AddVariable(const ConfigNode& where, std::string_view name, std::string value,
+                 ExperimentConfig* out, ConfigReader* reader) {
+  if (!IsVariableName(name)) {
+    return reader->Fail(where, "variables",
+                        fmt::format("{} is no name of a variable", QuoteForMessage(name)));
+  }
+  if (name.starts_with("CAIRN_")) {
+    return reader->Fail(where, "variables", fmt::format("{} is the master's own", name));
+  }
+  out->environment[std::string(name)] = std::move(value);
+}
+
+/// {variables: {A: b}} or {variables: ["A=b"]}.
+void ReadEnvironment(const ConfigNode& node, ExperimentConfig* out, ConfigReader* above) {
+  ConfigReader reader(node, "environment");
+  if (const ConfigNode* variables = reader.Take("variables"); variables != nullptr) {
+    for (const auto& [name, value] : variables->members) {
+      if (value.kind != ConfigNode::Kind::kScalar) {
+        reader.Fail(value, "variables", fmt::format("{} must be a text", QuoteForMessage(name)));
+        continue;
+      }
+      const auto* text = value.scalar.if_string();
+      AddVariable(value, name, text != nullptr ? *text : EncodeJson(value.scalar), out, &reader);
+    }
+    for (const ConfigNode& item : variables->items) {
+      const auto* text = item.scalar.if_string();
+      const std::size_t equals = text == nullptr ? std::string::npos : text->find('=');
+      if (equals == std::string::npos) {
+        reader.Fail(item, "variables", "must hold NAME=value");
+        continue;
+      }
+      AddVariable(item, text->substr(0, equals), text->substr(equals + 1), out, &reader);
+    }
+    if (variables->kind == ConfigNode::Kind::kScalar) {
+      reader.Fail(*variables, "variables", "must be a map of names and values");
+    }
+  }
+  above->Fail(reader.Finish());
+}
+
+/// A command line as a command. Signals go to the first process alone, so a shell is put in between
+/// only where one is needed, and then gets out of the way if it can.
+std::vector<std::string> CommandOf(const std::string& text) {
+  constexpr std::string_view kSpaces = " \t";
+  constexpr std::string_view kBuiltins[] = {"exit",  "cd",   "export", "if",  "for",
+                                            "while", "case", "until",  "set", "exec"};
+  const std::size_t begin = text.find_first_not_of(kSpaces);
+  if (begin == std::string::npos) return {};
+  const std::string first = text.substr(begin, text.find_first_of(kSpaces, begin) - begin);
+  const bool builtin = first == ":" || first == "." || first.find('=') != std::string::npos ||
+                       std::ranges::find(kBuiltins, first) != std::end(kBuiltins);
+  if (builtin || text.find_first_of(";&|<>()`{}\n") != std::string::npos) {
+    return {"/bin/sh", "-c", text};
+  }
+  if (text.find_first_of("$\"'\\*?[]~#!") != std::string::npos) {
+    return {"/bin/sh", "-c", "exec " + text};
+  }
+  std::vector<std::string> words;
+  for (std::size_t at = begin; at != std::string::npos;) {
+    const std::size_t end = text.find_first_of(kSpaces, at);
+    words.push_back(text.substr(at, end - at));
+    at = text.find_first_not_of(kSpaces, end);
+  }
+  return words;
+}
+
+void ReadEntrypoint(const ConfigNode* node, ExperimentConfig* out, ConfigReader* reader) {
+  if (reader->failed()) return;
+  if (node == nullptr) {
+    return reader->Fail(
+        InvalidArgumentError("entrypoint is missing: the command that trains, for example "
+                             "\"python3 train.py\""));
+  }
+  if (node->kind == ConfigNode::Kind::kList) {
+    for (const ConfigNode& item : node->items) {
+      if (item.kind != ConfigNode::Kind::kScalar || item.scalar.is_null()) {
+        return reader->Fail(item, "entrypoint", "must hold texts");
+      }
+      const auto* text = item.scalar.if_string();
+      out->entrypoint.push_back(text != nullptr ? *text : EncodeJson(item.scalar));
+    }
+  } else if (const auto* text = node->scalar.if_string(); text != nullptr && !text->empty()) {
+    out->entrypoint = CommandOf(*text);
+  }
+  if (out->entrypoint.empty() || out->entrypoint.front().empty()) {
+    reader->Fail(*node, "entrypoint", "must be a command: a text, or a list of texts");
+  }
+  for (const std::string& word : out->entrypoint) {
+    if (word.find('\0') != std::string::npos) reader->Fail(*node, "entrypoint", "holds a NUL");
+  }
+}
+
+Result<ExperimentConfig> FromNode(const ConfigNode& root) {
+  ExperimentConfig config;
+  ConfigReader reader(root, "");
+  reader.Text("name", &config.name);
+  reader.Text("description", &config.description);
+  reader.Texts("labels", &config.labels);
+  reader.Text("project", &config.project);
+  ReadEntrypoint(reader.Take("entrypoint"), &config, &reader);
+  if (const ConfigNode* node = reader.Take("hyperparameters"); node != nullptr) {
+    auto parsed = Hyperparameters::Parse(*node);
+    if (parsed.ok()) {
+      config.hyperparameters = *std::move(parsed);
+    } else {
+      reader.Fail(parsed.status());
+    }
+  }
+  if (const ConfigNode* node = reader.Take("searcher"); node != nullptr) {
+    ReadSearcher(*node, &config.searcher, &reader);
+  }
+  std::int64_t restarts = static_cast<std::int64_t>(config.max_restarts);
+  reader.Int("max_restarts", &restarts, 0, 1'000'000);
+  config.max_restarts = static_cast<std::uint64_t>(restarts);
+  if (const ConfigNode* node = reader.Take("checkpoint_storage"); node != nullptr) {
+    ReadStorage(*node, &config.storage, &reader);
+  }
+  if (const ConfigNode* node = reader.Take("checkpoint_policy"); node != nullptr) {
+    auto policy = ParseRetention(*node, config.searcher);
+    if (policy.ok()) {
+      config.retention = *std::move(policy);
+    } else {
+      reader.Fail(policy.status());
+    }
+  }
+  if (const ConfigNode* node = reader.Take("resources"); node != nullptr) {
+    ReadResources(*node, &config, &reader);
+  }
+  if (const ConfigNode* node = reader.Take("environment"); node != nullptr) {
+    ReadEnvironment(*node, &config, &reader);
+  }
+  reader.Seconds("preemption_timeout", &config.preemption_timeout);
+  reader.Seconds("kill_grace", &config.kill_grace);
+  RETURN_IF_ERROR(reader.Finish());
+
+  if (config.name.size() > 256 || config.labels.size() > 64 || config.description.size() > 65536) {
+    return InvalidArgumentError(
+        "name: at most 256 bytes; labels: at most 64; description: at most 64 KiB");
+  }
+  if (config.searcher.kind == Kind::kGrid) {
+    ASSIGN_OR_RETURN(config.searcher.max_trials, config.hyperparameters.GridSize());
+  }
+  if (config.searcher.kind == Kind::kSingle && config.hyperparameters.HasRanges()) {
+    return InvalidArgumentError(
+        "searcher: single tries one set of hyperparameters, but there are ranges to choose from: "
+        "use random or grid, or write plain values");
+  }
+  config.source = root.ToValue();
+  RETURN_IF_ERROR(ValidateJsonValue(config.source));
+  return config;
+}
+
+}  // namespace
+
+std::string_view SearcherName(SearcherConfig::Kind kind) {
+  return kSearchers[static_cast<std::size_t>(kind)];
+}
+
+Result<RetentionPolicy> ParseRetention(const ConfigNode& node, const SearcherConfig& searcher) {
+  ConfigReader reader(node, "checkpoint_policy");
+  RetentionPolicy policy;
+  const auto count = [&](std::string_view key, std::optional<std::uint64_t>* out) {
+    std::int64_t number = 0;
+    reader.Int(key, &number, 1, std::int64_t{1} << 40);
+    if (number > 0) *out = static_cast<std::uint64_t>(number);
+  };
+  count("keep_last", &policy.keep_last);
+  count("keep_best", &policy.keep_best);
+  count("experiment_best", &policy.experiment_best);
+  count("keep_every", &policy.keep_every);
+  policy.score = searcher.metric;
+  policy.maximize = !searcher.smaller_is_better;
+  reader.Text("score", &policy.score);
+  std::string order = policy.maximize ? "max" : "min";
+  reader.Text("order", &order);
+  if (order != "min" && order != "max") reader.Fail(node, "order", "must be min or max");
+  policy.maximize = order == "max";
+  double age = -1;
+  reader.Seconds("max_age", &age);
+  if (age >= 0) policy.max_age = Millis(age);
+  std::uint64_t bytes = ~std::uint64_t{0};
+  reader.Bytes("max_bytes", &bytes);
+  if (bytes != ~std::uint64_t{0}) policy.max_bytes = bytes;
+  RETURN_IF_ERROR(reader.Finish());
+  RETURN_IF_ERROR(policy.Validate());
+  return policy;
+}
+
+Value ExperimentConfig::HparamsOf(std::uint64_t index) const {
+  return searcher.kind == Kind::kGrid ? hyperparameters.GridPoint(index)
+                                      : hyperparameters.Sample(searcher.seed, index);
+}
+
+TrialConfig ExperimentConfig::TrialOf(const std::string& experiment, std::uint64_t index,
+                                      const std::string& default_storage) const {
+  TrialConfig trial;
+  trial.experiment = experiment;
+  trial.hparams = HparamsOf(index);
+  trial.argv = entrypoint;
+  trial.env = environment;
+  trial.storage = storage.empty() ? default_storage : storage;
+  trial.world_size = std::max(1, slots);
+  trial.slots = slots;
+  trial.priority = priority;
+  trial.max_restarts = max_restarts;
+  trial.preemption_timeout = Millis(preemption_timeout);
+  trial.kill_grace = Millis(kill_grace);
+  trial.retention = retention;
+  return trial;
+}
+
+Result<ExperimentConfig> ParseExperiment(std::string_view yaml) {
+  ASSIGN_OR_RETURN(const ConfigNode root, ParseYaml(yaml));
+  return FromNode(root);
+}
+
+Result<ExperimentConfig> ExperimentFromValue(const Value& source) {
+  return FromNode(ConfigNode::FromValue(source));
+}
+
+void OverrideConfig(const Value& over, Value* source) {
+  const auto* members = over.if_object();
+  if (members == nullptr) {
+    *source = over;
+    return;
+  }
+  if (!source->is_object()) *source = Value::Object{};
+  for (const auto& [key, member] : *members) {
+    Value* at = source;
+    std::size_t begin = 0;
+    for (;;) {
+      const std::size_t point = key.find('.', begin);
+      if (!at->is_object()) *at = Value::Object{};
+      at = &(*at->if_object())[key.substr(begin, point - begin)];
+      if (point == std::string::npos) break;
+      begin = point + 1;
+    }
+    OverrideConfig(member, at);
+  }
+}
+
+}  // namespace cairn::master

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cairn/status.h>
+#include <cairn/value.h>
+
+#include "master/config_node.h"
+#include "master/hyperparameters.h"
+#include "trial/retention_policy.h"
+#include "trial/trial_config.h"
+
+namespace cairn::master {
+
+/// How the trials of an experiment are chosen.
+struct SearcherConfig {
+  enum class Kind : std::uint8_t { kSingle, kRandom, kGrid };
+  Kind kind = Kind::kSingle;
+  std::string metric;  // that decides which trial is best; "": none does
+  bool smaller_is_better = true;
+  std::uint64_t max_trials = 1;              // as many as there will be
+  std::uint64_t max_concurrent_trials = 16;  // not ended at once
+  std::uint64_t seed = 0;
+};
+std::string_view SearcherName(SearcherConfig::Kind kind);
+
+/// An experiment as its YAML file says it (docs/guides/experiment_config.md). A value.
+struct ExperimentConfig {
+  std::string name;
+  std::string description;
+  std::vector<std::string> labels;
+  std::string project;
+  std::vector<std::string> entrypoint;  // a text in the file is cut into words, or given to /bin/sh
+  Hyperparameters hyperparameters;
+  SearcherConfig searcher;
+  std::uint64_t max_restarts = 5;
+  std::string storage;  // directory or URL; "": the master's
+  RetentionPolicy retention;
+  int slots = 1;  // of each trial; also its processes
+  int priority = 0;
+  std::map<std::string, std::string> environment;
+  double preemption_timeout = 600;  // seconds
+  double kill_grace = 30;           // seconds
+  /// What the file said, without comments; ExperimentFromValue of it gives the same again.
+  Value source = Value::Object{};
+
+  /// The `index`-th trial's hyperparameters. `index` < searcher.max_trials.
+  Value HparamsOf(std::uint64_t index) const;
+  /// The trial for the engine, but for where its code lies and who asks for it.
+  TrialConfig TrialOf(const std::string& experiment, std::uint64_t index,
+                      const std::string& default_storage) const;
+};
+
+/// InvalidArgument says the line, what is wrong, and what was probably meant.
+Result<ExperimentConfig> ParseExperiment(std::string_view yaml);
+Result<ExperimentConfig> ExperimentFromValue(const Value& source);
+
+/// The rules of `checkpoint_policy`; also what the REST API takes.
+Result<RetentionPolicy> ParseRetention(const ConfigNode& node, const SearcherConfig& searcher);
+
+/// Lays `over` over `source`: maps member by member, everything else as a whole. Names with points
+/// ("hyperparameters.lr") reach into maps.
+void OverrideConfig(const Value& over, Value* source);
+
+}  // namespace cairn::master

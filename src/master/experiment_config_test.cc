@@ -1,0 +1,216 @@
+#include "master/experiment_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "format/json.h"
+
+namespace cairn::master {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Complaint(std::string_view yaml) {
+  return std::string(ParseExperiment(yaml).status().message());
+}
+
+TEST(ExperimentConfigTest, ReadsWhatUsersWrite) {
+  const auto config = ParseExperiment(R"(
+name: mnist
+description: "a: b"
+labels: [a, b]
+entrypoint: python3 train.py --lr=0.1
+hyperparameters:
+  lr: 0.5
+  layers:
+    width: 64
+    kind: "64"
+  flags: [1, two]
+searcher: {name: single, metric: loss, smaller_is_better: false}
+max_restarts: 2
+checkpoint_storage: s3://bucket/prefix
+checkpoint_policy: {keep_last: 2, keep_best: 3, max_age: 7d, max_bytes: 20GiB}
+resources: {slots_per_trial: 2, priority: 5}
+environment:
+  variables: {OMP_NUM_THREADS: 1, NAME: x}
+preemption_timeout: 10m
+)");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->name, "mnist");
+  EXPECT_THAT(config->labels, ElementsAre("a", "b"));
+  EXPECT_THAT(config->entrypoint, ElementsAre("python3", "train.py", "--lr=0.1"));
+  EXPECT_EQ(EncodeJson(config->HparamsOf(0)),
+            R"({"flags":[1,"two"],"layers":{"kind":"64","width":64},"lr":0.5})");
+  EXPECT_EQ(config->searcher.metric, "loss");
+  EXPECT_EQ(config->retention.keep_best, 3u);
+  EXPECT_EQ(config->retention.score, "loss");
+  EXPECT_TRUE(config->retention.maximize);
+  EXPECT_EQ(config->retention.max_age, std::chrono::hours(7 * 24));
+  EXPECT_EQ(config->retention.max_bytes, std::uint64_t{20} << 30);
+  EXPECT_EQ(config->environment.at("OMP_NUM_THREADS"), "1");
+  const TrialConfig trial = config->TrialOf("7", 0, "/default");
+  EXPECT_EQ(trial.storage, "s3://bucket/prefix");
+  EXPECT_EQ(trial.world_size, 2);
+  EXPECT_EQ(trial.preemption_timeout, std::chrono::minutes(10));
+  EXPECT_TRUE(trial.Validate().ok());
+  // The source is enough to get the same again.
+  const auto again = ExperimentFromValue(config->source);
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(ToValue(again->TrialOf("7", 0, "/default")), ToValue(trial));
+}
+
+TEST(ExperimentConfigTest, AShellIsUsedWhereOneIsNeeded) {
+  const auto command = [](std::string_view text) {
+    return ParseExperiment("entrypoint: '" + std::string(text) + "'")->entrypoint;
+  };
+  EXPECT_THAT(command(" a  b "), ElementsAre("a", "b"));
+  EXPECT_THAT(command("a $HOME"), ElementsAre("/bin/sh", "-c", "exec a $HOME"));
+  EXPECT_THAT(command("a && b"), ElementsAre("/bin/sh", "-c", "a && b"));
+  EXPECT_THAT(command("exit 3"), ElementsAre("/bin/sh", "-c", "exit 3"));
+  EXPECT_THAT(command("A=1 b"), ElementsAre("/bin/sh", "-c", "A=1 b"));
+  EXPECT_THAT(ParseExperiment("entrypoint: [a, 'b c', 3]")->entrypoint,
+              ElementsAre("a", "b c", "3"));
+}
+
+TEST(ExperimentConfigTest, TheTutorialsFilesAreUnderstood) {
+  for (const char* name : {"0_start", "1_metrics", "2_checkpoints", "4_distributed"}) {
+    std::ifstream in("examples/core_api/" + std::string(name) + ".yaml");
+    std::stringstream text;
+    text << in.rdbuf();
+    const auto config = ParseExperiment(text.str());
+    EXPECT_TRUE(config.ok()) << name << ": " << config.status().ToString();
+  }
+}
+
+TEST(ExperimentConfigTest, MisspeltKeysAreRefusedWithLineAndSuggestion) {
+  EXPECT_EQ(Complaint("name: a\nentrypoint: b\nmax_restart: 3\n"),
+            "line 3: \"max_restart\" is not known; did you mean \"max_restarts\"?");
+  EXPECT_EQ(Complaint("entrypoint: b\nsearcher:\n  name: single\n  metrik: x\n"),
+            "line 4: \"metrik\" in searcher is not known; did you mean \"metric\"?");
+  EXPECT_THAT(Complaint("entrypoint: b\nsearcher: {name: randm, max_trials: 2}"),
+              HasSubstr("did you mean \"random\"?"));
+  EXPECT_THAT(Complaint("entrypoint: b\nhyperparameters: {a: {type: duble, minval: 1, maxval: 2}}"),
+              HasSubstr("did you mean \"double\"?"));
+  EXPECT_THAT(Complaint("entrypoint: b\nxyzzy: 1"), HasSubstr("known here: checkpoint_policy"));
+}
+
+TEST(ExperimentConfigTest, WrongTypesAreRefusedWithTheirPlace) {
+  EXPECT_EQ(Complaint("entrypoint: b\nname: [a]"), "line 2: name must be a text, not a list");
+  EXPECT_EQ(Complaint("entrypoint: b\nmax_restarts: many"),
+            "line 2: max_restarts must be a whole number, not a text");
+  EXPECT_EQ(Complaint("entrypoint: b\nmax_restarts: -1"),
+            "line 2: max_restarts must be from 0 to 1000000");
+  EXPECT_THAT(Complaint("name: a"), HasSubstr("entrypoint is missing"));
+  EXPECT_THAT(Complaint("entrypoint: 3"), HasSubstr("entrypoint must be a command"));
+  EXPECT_THAT(Complaint("entrypoint: b\nresources: 2"), HasSubstr("resources must be a map"));
+  EXPECT_THAT(Complaint("entrypoint: b\ncheckpoint_storage: gopher://x"), HasSubstr("gopher"));
+  EXPECT_THAT(Complaint("entrypoint: b\ncheckpoint_storage: here"), HasSubstr("absolute"));
+  EXPECT_THAT(Complaint("entrypoint: b\nenvironment: {variables: {CAIRN_RANK: 1}}"),
+              HasSubstr("the master's own"));
+  EXPECT_THAT(Complaint("entrypoint: b\nenvironment: {variables: {'a b': 1}}"),
+              HasSubstr("no name of a variable"));
+  EXPECT_THAT(Complaint("entrypoint: b\npreemption_timeout: soon"), HasSubstr("a time"));
+  EXPECT_THAT(Complaint("entrypoint: b\ncheckpoint_policy: {keep_best: 2}"),
+              HasSubstr("name of a metric"));
+  EXPECT_THAT(Complaint("entrypoint: b\nhyperparameters: {a: {type: int, minval: 1, maxval: 2}}"),
+              HasSubstr("searcher: single"));
+}
+
+TEST(ExperimentConfigTest, BrokenAndHostileFilesAreRefused) {
+  EXPECT_THAT(Complaint(""), HasSubstr("empty"));
+  EXPECT_THAT(Complaint("- a\n- b\n"), HasSubstr("must be a map"));
+  EXPECT_THAT(Complaint("name: [a"), HasSubstr("line"));
+  EXPECT_THAT(Complaint("name: a\nname: b\n"), HasSubstr("line 2: \"name\" is there twice"));
+  EXPECT_THAT(Complaint("name: a\n---\nname: b\n"), HasSubstr("more than one document"));
+  EXPECT_THAT(Complaint("name: !!python/object a"), HasSubstr("tags"));
+  EXPECT_THAT(Complaint(std::string("name: a\0b", 9)), HasSubstr("UTF-8"));
+  EXPECT_THAT(Complaint(std::string(2u << 20, 'a')), HasSubstr("at most"));
+  EXPECT_THAT(Complaint("a: " + std::string(100, '[') + std::string(100, ']')),
+              HasSubstr("nested deeper"));
+  // A thousand million laughs.
+  std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
+  for (int i = 1; i < 9; ++i) {
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int j = 0; j < 10; ++j) bomb += (j > 0 ? ",*a" : "*a") + std::to_string(i - 1);
+    bomb += "]\n";
+  }
+  EXPECT_THAT(Complaint(bomb), HasSubstr("aliases counted"));
+  EXPECT_FALSE(ParseExperiment("a: &a [*a]").ok());
+}
+
+TEST(ExperimentConfigTest, AliasesAreReplaced) {
+  const auto config =
+      ParseExperiment("entrypoint: &e run\nhyperparameters: {a: &l [1, 2], b: *l, c: *e}");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(EncodeJson(config->HparamsOf(0)), R"({"a":[1,2],"b":[1,2],"c":"run"})");
+}
+
+constexpr char kSpace[] = R"(
+entrypoint: b
+hyperparameters:
+  fixed: 3
+  n: {type: int, minval: 2, maxval: 4, count: 3}
+  opt: {type: categorical, vals: [sgd, adam]}
+  nested:
+    lr: {type: log, base: 10, minval: -3, maxval: -1, count: 3}
+    drop: {type: double, minval: 0.0, maxval: 0.5, count: 2}
+searcher: {name: random, metric: loss, max_trials: 500, seed: 7}
+)";
+
+TEST(ExperimentConfigTest, RandomTrialsDependOnSeedAndNumberAlone) {
+  auto config = ParseExperiment(kSpace);
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->searcher.max_trials, 500u);
+  std::set<std::int64_t> ns;
+  std::set<std::string> opts;
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    const Value hparams = config->HparamsOf(i);
+    EXPECT_EQ(hparams.Find("fixed")->AsInt(), 3);
+    ns.insert(hparams.Find("n")->AsInt());
+    opts.insert(*hparams.Find("opt")->if_string());
+    const double lr = hparams.Find("nested/lr")->AsDouble();
+    EXPECT_GE(lr, 1e-3);
+    EXPECT_LE(lr, 1e-1);
+    EXPECT_EQ(hparams, ParseExperiment(kSpace)->HparamsOf(i));
+  }
+  EXPECT_EQ(ns, (std::set<std::int64_t>{2, 3, 4}));
+  EXPECT_EQ(opts.size(), 2u);
+  const Value first = config->HparamsOf(0);
+  EXPECT_NE(first, config->HparamsOf(1));
+  config->searcher.seed = 8;
+  EXPECT_NE(first, config->HparamsOf(0));
+}
+
+TEST(ExperimentConfigTest, AGridHasEveryPointOnce) {
+  auto config = ParseExperiment(kSpace);
+  ASSERT_TRUE(config.ok());
+  Value source = config->source;
+  OverrideConfig(
+      Value::Object{{"searcher", Value::Object{{"name", "grid"}, {"max_trials", Value()}}}},
+      &source);
+  source.if_object()->at("searcher").if_object()->erase("max_trials");
+  config = ExperimentFromValue(source);
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->searcher.max_trials, 3u * 2 * 3 * 2);
+  std::set<std::string> points;
+  for (std::uint64_t i = 0; i < 36; ++i) points.insert(EncodeJson(config->HparamsOf(i)));
+  EXPECT_EQ(points.size(), 36u);
+  EXPECT_EQ(*points.begin(), R"({"fixed":3,"n":2,"nested":{"drop":0.0,"lr":0.001},"opt":"adam"})");
+  EXPECT_THAT(Complaint("entrypoint: b\nsearcher: {name: grid}\nhyperparameters: {a: {type: "
+                        "double, minval: 1, maxval: 2}}"),
+              HasSubstr("add count"));
+}
+
+TEST(ExperimentConfigTest, OverridesReachIntoMaps) {
+  Value source = Value::Object{{"hyperparameters", Value::Object{{"lr", 0.1}, {"n", 1}}}};
+  OverrideConfig(Value::Object{{"hyperparameters.lr", 0.2}, {"name", "x"}}, &source);
+  EXPECT_EQ(EncodeJson(source), R"({"hyperparameters":{"lr":0.2,"n":1},"name":"x"})");
+}
+
+}  // namespace
+}  // namespace cairn::master

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cairn/status.h>
+#include <cairn/value.h>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/thread_annotations.h"
+#include "catalog/catalog.h"
+#include "master/code_store.h"
+#include "master/experiment_config.h"
+#include "trial/trial_engine.h"
+
+namespace cairn::master {
+
+struct ExperimentsOptions {
+  Catalog* catalog = nullptr;  // borrowed, as all pointers here
+  TrialEngine* engine = nullptr;
+  const CodeStore* code = nullptr;
+  /// Each experiment's code is unpacked into <work_directory>/<id>, where its trials run.
+  std::string work_directory;
+  std::string default_storage;
+  /// The slots that there are: an experiment whose trials want more is refused.
+  int slots = 1;
+  Clock* clock = Clock::System();
+  IdSource* ids = IdSource::System();
+  /// An experiment changed ({state} …, or {deleted}); called on any thread, must be quick.
+  std::function<void(std::int64_t experiment, Value::Object what)> on_change;
+};
+
+/// Keeps experiments going: makes their trials one after the other as the searcher says, and says
+/// what state they are in. What a user asked for (paused, canceled) is in the catalog before
+/// anything follows from it, and how many trials there are is what the engine's events say: killed
+/// at any moment, Start finds the same things to do again. May be called from any thread.
+class Experiments {
+ public:
+  using Options = ExperimentsOptions;
+  explicit Experiments(Options options);
+  ~Experiments();
+  Experiments(const Experiments&) = delete;
+  Experiments& operator=(const Experiments&) = delete;
+
+  /// Goes on with what was there. The engine has been started.
+  Status Start();
+  void Stop();
+
+  struct Request {
+    std::string owner;
+    std::string config;  // YAML
+    std::string code;    // a digest; "": none
+    Value overrides;     // null: none
+    bool paused = false;
+    std::string request_id;  // "": made up
+  };
+  /// Only looks: the experiment as it would be, with the id 0.
+  Result<Experiment> Check(const Request& request) const;
+  /// Its trials are made soon.
+  Result<std::int64_t> Create(const Request& request);
+
+  Status Pause(std::int64_t experiment);
+  Status Activate(std::int64_t experiment);
+  Status Cancel(std::int64_t experiment);
+  Status Kill(std::int64_t experiment);
+  /// One trial alone.
+  Status PauseTrial(const std::string& trial);
+  Status ActivateTrial(const std::string& trial, const std::string& from);
+  Status CancelTrial(const std::string& trial);
+  Status KillTrial(const std::string& trial);
+
+  struct ContinueRequest {
+    bool new_experiment = false;
+    std::string from;  // "": the latest
+    Value overrides;   // only for a new one
+    std::string owner;
+    std::string request_id;
+  };
+  /// The experiment that goes on: the trial's, or a new one.
+  Result<std::int64_t> Continue(const std::string& trial, const ContinueRequest& request);
+  /// The trial that is meant by an experiment: the one of `from`, the only one, the best.
+  Result<std::string> TrialOf(std::int64_t experiment, const std::string& from);
+
+  /// FailedPrecondition while it lives, or for pinned checkpoints without `force`. The record goes
+  /// at once, the storage in the background, after a restart too.
+  Status Delete(std::int64_t experiment, bool force, bool keep_checkpoints);
+  Status SetPolicy(std::int64_t experiment, const RetentionPolicy& policy);
+  Result<RetentionPolicy> Policy(std::int64_t experiment);
+
+  /// What the master hears from the engine (once durable) and the launcher: something about this
+  /// trial changed. Quick.
+  void OnTrialChanged(const std::string& trial, bool state);
+  void OnTrialCreated(const std::string& trial, const std::string& experiment);
+  /// "" when it is not known.
+  std::string ExperimentOfTrial(const std::string& trial) const;
+
+ private:
+  /// What users asked for, and what the searcher needs.
+  struct Entry {
+    ExperimentConfig config;
+    bool paused = false;
+    bool canceled = false;
+    std::string parent_trial;
+    std::string parent_checkpoint;
+    std::string code;
+    std::string state;
+    double progress = 0;
+  };
+
+  Result<NewExperiment> Prepare(const Request& request, ExperimentConfig* config) const;
+  Result<std::int64_t> Insert(const NewExperiment& experiment);
+  Result<std::shared_ptr<Entry>> Load(std::int64_t experiment) EXCLUDES(mu_);
+  /// Writes what was asked for, under turn_.
+  Status SetIntent(std::int64_t experiment, bool paused, bool canceled) REQUIRES(turn_);
+  Status ForTrials(std::int64_t experiment, bool (*wanted)(TrialState),
+                   const std::function<Status(const std::string&)>& act);
+  /// Makes trials that are due, and says the state.
+  Status Advance(std::int64_t experiment) REQUIRES(turn_);
+  Status MakeTrials(std::int64_t experiment, Entry* entry, const Experiment& record)
+      REQUIRES(turn_);
+  Status MakeTrial(std::int64_t experiment, const Entry& entry, std::uint64_t index)
+      REQUIRES(turn_);
+  /// What was asked for before a crash, and not done to every trial.
+  Status EnforceIntent(std::int64_t experiment) REQUIRES(turn_);
+  Result<std::vector<TrialRow>> TrialsOf(std::int64_t experiment);
+  void Run(const std::stop_token& stop);
+  void RemoveStorage();
+  void Touch(std::int64_t experiment, bool soon);
+  std::string WorkOf(std::int64_t experiment) const;
+
+  const Options options_;
+  Mutex turn_;  // one decision at a time
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  bool stopping_ GUARDED_BY(mu_) = false;
+  std::set<std::int64_t> soon_ GUARDED_BY(mu_);
+  std::set<std::int64_t> later_ GUARDED_BY(mu_);
+  bool removals_ GUARDED_BY(mu_) = false;
+  std::map<std::int64_t, std::shared_ptr<Entry>> entries_ GUARDED_BY(mu_);  // shared: read unlocked
+  std::map<std::string, std::string, std::less<>> experiment_of_ GUARDED_BY(mu_);  // by trial
+  std::jthread thread_;
+};
+
+/// What an experiment is, given how many of its trials are in which state.
+std::string ExperimentState(const std::map<std::string, std::uint64_t>& trials,
+                            std::uint64_t max_trials, bool paused, bool canceled);
+/// COMPLETED, CANCELED, ERROR.
+bool IsEndedState(std::string_view state);
+/// "12" → 12. NotFound for anything else.
+Result<std::int64_t> ExperimentId(std::string_view text);
+
+}  // namespace cairn::master

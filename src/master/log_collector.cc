@@ -1,0 +1,202 @@
+#include "master/log_collector.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <vector>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace cairn::master {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 1u << 20;
+
+LineLevel LevelOf(const Value* level) {
+  const auto* text = level == nullptr ? nullptr : level->if_string();
+  if (text == nullptr || text->empty()) return LineLevel::kInfo;
+  switch (text->front()) {
+    case 'D':
+    case 'T':
+      return LineLevel::kDebug;
+    case 'W':
+      return LineLevel::kWarning;
+    case 'E':
+    case 'C':
+      return LineLevel::kError;
+    default:
+      return LineLevel::kInfo;
+  }
+}
+
+}  // namespace
+
+bool RunOfLaunch(std::string_view launch, std::string* trial, std::uint64_t* run) {
+  const std::size_t point = launch.rfind('.');
+  if (point == std::string_view::npos) return false;
+  const char* const end = launch.data() + launch.size();
+  if (std::from_chars(launch.data() + point + 1, end, *run).ptr != end) return false;
+  *trial = launch.substr(0, point);
+  return true;
+}
+
+LogCollector::~LogCollector() { Stop(); }
+
+Status LogCollector::Start() {
+  ASSIGN_OR_RETURN(const std::vector<LaunchInfo> launches, options_.launcher->List());
+  for (const LaunchInfo& launch : launches) {
+    OnLaunch(launch);
+    RunId id;
+    if (RunOfLaunch(launch.id, &id.first, &id.second) && options_.settled(id.first, id.second)) {
+      OnSettled(id.first, id.second);
+    }
+  }
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+  return Status::Ok();
+}
+
+void LogCollector::Stop() {
+  {
+    MutexLock hold(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void LogCollector::OnLaunch(const LaunchInfo& info) {
+  RunId id;
+  if (info.state == LaunchState::kQueued || !RunOfLaunch(info.id, &id.first, &id.second)) return;
+  MutexLock hold(&mu_);
+  sources_.try_emplace(id);
+  if (info.state == LaunchState::kEnded) changed_.NotifyAll();
+}
+
+void LogCollector::OnSettled(const std::string& trial, std::uint64_t run) {
+  MutexLock hold(&mu_);
+  const auto found = sources_.find({trial, run});
+  if (found != sources_.end()) found->second.settled = true;
+  changed_.NotifyAll();
+}
+
+bool LogCollector::Finished(const std::string& trial) const {
+  MutexLock hold(&mu_);
+  for (auto at = sources_.lower_bound({trial, 0}); at != sources_.end() && at->first.first == trial;
+       ++at) {
+    if (!at->second.read) return false;
+  }
+  return true;
+}
+
+bool LogCollector::Collect(const RunId& id, const std::string& launch) {
+  Source source;
+  {
+    MutexLock hold(&mu_);
+    source = sources_[id];
+  }
+  const auto failed = [&](const Status& status) {
+    if (!status.Is(Code::kCancelled)) {
+      LogWarning(fmt::format("log of run {}: {}", launch, status.ToString()));
+    }
+    MutexLock hold(&mu_);
+    sources_[id].started = false;  // asks again where it was
+    return false;
+  };
+  if (!source.started) {
+    const auto position = options_.logs->Position(id.first, id.second);
+    if (!position.ok()) return failed(position.status());
+    source.position = *position;
+    source.started = true;
+  }
+  const auto page = options_.launcher->ReadLog(launch, source.position, kPageBytes);
+  if (!page.ok()) {
+    if (!page.status().Is(Code::kNotFound)) return failed(page.status());
+    MutexLock hold(&mu_);
+    sources_.erase(id);
+    return false;
+  }
+  if (!page->lines.empty()) {
+    LogBatch batch{
+        .trial = id.first, .run = id.second, .from = source.position, .next = page->next};
+    for (const LaunchLogLine& line : page->lines) {
+      batch.lines.push_back({.run = id.second,
+                             .time = line.time,
+                             .rank = line.rank,
+                             .level = line.level,
+                             .from_stderr = line.from_stderr,
+                             .text = line.text});
+    }
+    if (const Status added = options_.logs->Append(std::span(&batch, 1)); !added.ok()) {
+      return failed(added);
+    }
+    source.position = page->next;
+  }
+  source.read = page->end;
+  bool forget = false;
+  {
+    MutexLock hold(&mu_);
+    Source& kept = sources_[id];
+    kept.started = true;
+    kept.position = source.position;
+    kept.read = source.read;
+    forget = kept.read && kept.settled;
+    if (forget) sources_.erase(id);
+  }
+  if (forget) {
+    if (const Status gone = options_.launcher->Forget(launch); !gone.ok()) {
+      LogWarning(fmt::format("run {}: {}", launch, gone.ToString()));
+    }
+  }
+  return !page->lines.empty() && !page->end;
+}
+
+void LogCollector::Run(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    std::vector<RunId> ids;
+    {
+      MutexLock hold(&mu_);
+      if (stopping_) return;
+      for (const auto& [id, source] : sources_) {
+        if (!source.read || source.settled) ids.push_back(id);
+      }
+    }
+    bool more = false;
+    for (const RunId& id : ids) more |= Collect(id, fmt::format("{}.{}", id.first, id.second));
+    if (more) continue;
+    MutexLock hold(&mu_);
+    if (!stopping_) changed_.WaitFor(&mu_, options_.interval);
+  }
+}
+
+void LogCollector::Add(const std::string& trial, std::uint64_t run, const Value::List& lines) {
+  if (const Status added = AddNow(trial, run, lines); !added.ok()) {
+    LogWarning(fmt::format("log of run {}.{}: {}", trial, run, added.ToString()));
+  }
+}
+
+Status LogCollector::AddNow(const std::string& trial, std::uint64_t run, const Value::List& lines) {
+  MutexLock one_at_a_time(&adding_);
+  ASSIGN_OR_RETURN(const std::uint64_t position, options_.logs->Position(trial, run));
+  LogBatch batch{.trial = trial, .run = run, .from = position, .next = position + lines.size()};
+  for (const Value& line : lines) {
+    const Value* text = line.Find("text");
+    const Value* time = line.Find("time");
+    const Value* rank = line.Find("rank");
+    const Value* stream = line.Find("stream");
+    if (text == nullptr || text->if_string() == nullptr) continue;
+    batch.lines.push_back({.run = run,
+                           .time = time != nullptr && time->is_number()
+                                       ? static_cast<std::int64_t>(time->AsDouble() * 1e9)
+                                       : options_.clock->WallNanos(),
+                           .rank = rank == nullptr ? 0 : static_cast<int>(rank->AsInt()),
+                           .level = LevelOf(line.Find("level")),
+                           .from_stderr = stream != nullptr && stream->if_string() != nullptr &&
+                                          *stream->if_string() == "stderr",
+                           .text = *text->if_string()});
+  }
+  return options_.logs->Append(std::span(&batch, 1));
+}
+
+}  // namespace cairn::master

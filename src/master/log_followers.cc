@@ -1,0 +1,153 @@
+#include "master/log_followers.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "format/json.h"
+
+namespace cairn::master {
+namespace {
+
+constexpr std::uint64_t kEnoughWaits = 1u << 20;  // bytes that a client did not take yet
+constexpr auto kTick = std::chrono::seconds(1);
+constexpr auto kBusyTick = std::chrono::milliseconds(10);
+
+std::string_view LevelName(LineLevel level) {
+  switch (level) {
+    case LineLevel::kDebug:
+      return "DEBUG";
+    case LineLevel::kWarning:
+      return "WARNING";
+    case LineLevel::kError:
+      return "ERROR";
+    default:
+      return "INFO";
+  }
+}
+
+}  // namespace
+
+Value ToValue(const LogLine& line) {
+  return Value::Object{{"id", line.id},
+                       {"time", static_cast<double>(line.time) / 1e9},
+                       {"run_id", line.run},
+                       {"rank", line.rank},
+                       {"stream", line.from_stderr ? "stderr" : "stdout"},
+                       {"level", LevelName(line.level)},
+                       {"text", line.text}};
+}
+
+LogFollowers::~LogFollowers() { Stop(); }
+
+void LogFollowers::Start() {
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+}
+
+void LogFollowers::Stop() {
+  {
+    MutexLock hold(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void LogFollowers::OnChange(const std::string& trial) {
+  MutexLock hold(&mu_);
+  if (count_ == 0) return;
+  touched_.insert(trial);
+  changed_.NotifyAll();
+}
+
+void LogFollowers::Follow(const HttpReply& reply, LogQuery query, bool only_stderr,
+                          bool only_stdout) {
+  {
+    MutexLock hold(&mu_);
+    if (!stopping_ && count_ < options_.max_followers) {
+      arrived_.push_back(
+          {.stream = reply.Stream(200, "text/event-stream", {{"Cache-Control", "no-store"}}),
+           .query = std::move(query),
+           .only_stderr = only_stderr,
+           .only_stdout = only_stdout});
+      ++count_;
+      changed_.NotifyAll();
+      return;
+    }
+  }
+  reply.Send(ErrorResponse(503, "unavailable", "too many follow logs: try again later"));
+}
+
+bool LogFollowers::Serve(Follower* to) {
+  // Asked before the lines are read: what was complete then is sent below.
+  const std::string ended = options_.ended(to->query.trial);
+  for (;;) {
+    if (!to->stream.open()) return false;
+    if (to->stream.backlog() > kEnoughWaits) {
+      to->busy = true;
+      return true;
+    }
+    const auto page = options_.logs->Read(to->query);
+    if (!page.ok()) {
+      LogWarning(fmt::format("log of trial {}: {}", to->query.trial, page.status().ToString()));
+      to->busy = true;
+      return !page.status().Is(Code::kNotFound);
+    }
+    std::string text;
+    for (const LogLine& line : page->lines) {
+      if ((to->only_stderr && !line.from_stderr) || (to->only_stdout && line.from_stderr)) continue;
+      text += fmt::format("id: {}\nevent: log\ndata: {}\n\n", line.id, EncodeJson(ToValue(line)));
+    }
+    to->query.tail = false;
+    to->query.limit = 1000;
+    to->query.from_id = std::max(to->query.from_id, page->next_id);
+    if (!text.empty() && !to->stream.Write(std::move(text))) return false;
+    if (!page->more) break;
+  }
+  to->busy = false;
+  if (ended.empty()) return true;
+  to->stream.Write(
+      fmt::format("event: end\ndata: {}\n\n", EncodeJson(Value::Object{{"state", ended}})));
+  to->stream.End();
+  return false;
+}
+
+void LogFollowers::Run(const std::stop_token& stop) {
+  std::vector<Follower> followers;
+  Clock::Duration told = options_.clock->Now();
+  bool busy = false;
+  while (!stop.stop_requested()) {
+    std::set<std::string> touched;
+    bool tick = false;
+    {
+      MutexLock hold(&mu_);
+      if (arrived_.empty() && touched_.empty() && !stopping_) {
+        tick = !changed_.WaitFor(
+            &mu_, busy ? std::chrono::nanoseconds(kBusyTick) : std::chrono::nanoseconds(kTick));
+      }
+      if (stopping_) break;
+      touched.swap(touched_);
+      for (Follower& one : arrived_) followers.push_back(std::move(one));
+      arrived_.clear();
+    }
+    const bool comment = options_.clock->Now() - told >= std::chrono::seconds(15);
+    if (comment) told = options_.clock->Now();
+    busy = false;
+    const std::size_t before = followers.size();
+    std::erase_if(followers, [&](Follower& one) {
+      if (comment && !one.stream.Write(": \n\n")) return true;
+      // Every second also those that nobody spoke of: how a trial ended is known a little later.
+      const bool due = one.busy || tick || touched.contains(one.query.trial);
+      const bool over = due && !Serve(&one);
+      busy = busy || (!over && one.busy);
+      return over;
+    });
+    MutexLock hold(&mu_);
+    count_ -= before - followers.size();
+  }
+  for (Follower& one : followers) one.stream.End();
+}
+
+}  // namespace cairn::master

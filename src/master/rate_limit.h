@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/thread_annotations.h"
+
+namespace cairn::master {
+
+/// So many requests a second for each caller, with bursts. May be called from any thread.
+class RateLimit {
+ public:
+  RateLimit(double per_second, double burst, Clock* clock)
+      : per_second_(per_second), burst_(burst), clock_(clock) {}
+  /// False: too many.
+  bool Admit(std::string_view caller);
+
+ private:
+  struct Bucket {
+    double left = 0;
+    Clock::Duration filled{};
+  };
+  const double per_second_;
+  const double burst_;
+  Clock* const clock_;
+  Mutex mu_;
+  std::map<std::string, Bucket, std::less<>> buckets_ GUARDED_BY(mu_);
+};
+
+}  // namespace cairn::master

@@ -1,0 +1,220 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "format/json.h"
+#include "paramserver/checkpoint_files.h"
+#include "paramserver/declaration.h"
+#include "paramserver/holdings.h"
+
+// When a server's holdings are saved, what a checkpoint says about the job, and what is told about
+// both.
+
+namespace cairn::ps {
+
+std::string Holdings::EncodeJob() const {
+  Value::List steps;
+  for (const Trainer& trainer : trainers_) steps.emplace_back(trainer.step);
+  Value::List sequences;
+  for (const Trainer& trainer : trainers_) sequences.emplace_back(trainer.sequence);
+  Value::List tables;
+  for (const TableEntry& entry : tables_) tables.push_back(ToValue(entry.spec));
+  Value::List dense;
+  for (const DenseEntry& entry : dense_) dense.push_back(ToValue(entry.variable->spec()));
+  Value::Object job{{"version", 1},
+                    {"mode", sync_ ? "sync" : "async"},
+                    {"servers", options_.servers},
+                    {"step", step_},
+                    {"trainer_steps", std::move(steps)},
+                    {"sequences", std::move(sequences)},
+                    {"tables", std::move(tables)},
+                    {"dense", std::move(dense)}};
+  if (log_ != nullptr) job["log"] = Value::Object{{"name", log_name_}, {"next", log_at_cut_}};
+  return EncodeJson(job, 2) + "\n";
+}
+
+void Holdings::Settle() {
+  checkpoints_->Settle();
+  if (!in_flight_ || !in_flight_->Done()) return;
+  const auto outcome = in_flight_->Wait();
+  in_flight_.reset();
+  if (outcome.ok()) {
+    ++saves_;
+    saved_step_ = outcome->step;
+    if (log_ == nullptr) return;
+    // One checkpoint behind: should this one turn out to be damaged, the one before it and the log
+    // still give everything.
+    const Status trimmed = log_->Trim(std::exchange(log_at_saved_, log_at_cut_));
+    if (!trimmed.ok()) LogWarning(fmt::format("ps_{}: {}", options_.index, trimmed.ToString()));
+    return;
+  }
+  ++failed_saves_;
+  LogWarning(fmt::format("ps_{}: {}", options_.index, outcome.status().ToString()));
+}
+
+void Holdings::Decide() {
+  Settle();
+  if (!lead_ || next_.number > last_cut_ || in_flight_) return;
+  const std::int64_t label = GlobalStep() + 1;  // what it will be when the next step ends
+  const auto due = schedule_->Check(clock_->Now(), label);
+  if (due == SessionSchedule::Due::kNothing && !save_asked_) return;
+  const bool full = due == SessionSchedule::Due::kFull || full_asked_ || tables_.empty() ||
+                    !checkpoints_->CanIncrement();
+  save_asked_ = false;
+  full_asked_ = false;
+  next_ = {last_cut_ + 1, label, full};
+}
+
+std::int64_t Holdings::GlobalStep() const {
+  if (sync_) return step_;
+  std::int64_t steps = 0;
+  for (const Trainer& trainer : trainers_) steps += trainer.step;
+  return steps;
+}
+
+void Holdings::Cut(const Marker& marker) {
+  const bool first = marker.number == first_cut_;
+  last_cut_ = marker.number;
+  // Async: how many steps the others make until all have the marker is not known when it is
+  // announced. All servers have seen the same ones end.
+  const bool recount = !sync_ && options_.recovery != Recovery::kPartial;
+  const std::int64_t step = recount ? GlobalStep() : marker.step;
+  checkpoints_->Wait();
+  Settle();
+  // A table that came after the cut was announced has no base; every server knows it by now.
+  // Servers that went on without restoring have no base in this generation.
+  const bool full = marker.full || declared_since_full_ || (first && !exact_);
+  declared_since_full_ = false;
+  if (!full && !checkpoints_->CanIncrement()) {
+    // The lead believes that all have the base. Whoever has not cannot count attempts with the
+    // others any more.
+    Break(FailedPreconditionError(fmt::format(
+        "ps_{} has nothing that the increment of step {} could build on", options_.index, step)));
+    return;
+  }
+  SaveRequest request;
+  request.step = step;
+  request.kind = full ? SaveKind::kFull : SaveKind::kCumulative;
+  for (const DenseEntry& entry : dense_) {
+    for (Tensor& tensor : entry.variable->Tensors()) request.tensors.push_back(std::move(tensor));
+  }
+  if (log_ != nullptr) log_at_cut_ = log_->next();
+  request.state_files[kJobFile] = EncodeJob();
+  if (lead_) {
+    for (std::size_t i = 0; i < trainers_.size(); ++i) {
+      request.state_files[TrainerFile(i, "step_id")] = std::to_string(trainers_[i].step) + "\n";
+      if (trainers_[i].state) {
+        request.state_files[TrainerFile(i, "state.json")] = *trainers_[i].state;
+      }
+    }
+    schedule_->Saved(full ? SessionSchedule::Due::kFull : SessionSchedule::Due::kIncrement,
+                     clock_->Now(), step);
+  }
+  auto handle = checkpoints_->Save(std::move(request));
+  if (!handle.ok()) {
+    ++failed_saves_;
+    LogWarning(fmt::format("ps_{}: the checkpoint of step {} failed: {}", options_.index, step,
+                           handle.status().ToString()));
+    return;
+  }
+  in_flight_ = *std::move(handle);
+}
+
+Status Holdings::CutNow(const Marker& marker) {
+  MutexLock lock(&mu_);
+  RETURN_IF_ERROR(CheckLiving());
+  if (marker.number <= last_cut_) return Status::Ok();  // asked again
+  for (const Trainer& trainer : trainers_) {
+    if (trainer.incarnation.empty() || trainer.left) continue;
+    return FailedPreconditionError("trainers are still at work: ask for a save instead");
+  }
+  Cut(marker);
+  return broken_;
+}
+
+Status Holdings::Broken() {
+  MutexLock lock(&mu_);
+  return broken_;
+}
+
+Value Holdings::Describe() {
+  MutexLock lock(&mu_);
+  Settle();
+  Value::List tables;
+  for (const TableEntry& entry : tables_) {
+    tables.push_back(Value::Object{{"name", entry.spec.name},
+                                   {"dim", static_cast<std::uint64_t>(entry.spec.dim)},
+                                   {"rows", entry.table->size()},
+                                   {"bytes", entry.table->memory().total()}});
+  }
+  Value::List dense;
+  for (const DenseEntry& entry : dense_) {
+    dense.push_back(
+        Value::Object{{"name", entry.variable->spec().name},
+                      {"elements", static_cast<std::uint64_t>(entry.variable->values().size())}});
+  }
+  Value::List trainers;
+  for (const Trainer& trainer : trainers_) {
+    trainers.push_back(Value::Object{{"present", trainer.left || !trainer.incarnation.empty()},
+                                     {"left", trainer.left},
+                                     {"arrived", trainer.arrived},
+                                     {"step", trainer.step},
+                                     {"sequence", trainer.sequence}});
+  }
+  Value::Object value{{"step", step_},
+                      {"global_step", GlobalStep()},
+                      {"mode", sync_ ? "sync" : "async"},
+                      {"tables", std::move(tables)},
+                      {"dense", std::move(dense)},
+                      {"trainers", std::move(trainers)},
+                      {"saves", saves_},
+                      {"failed_saves", failed_saves_},
+                      {"saving", in_flight_.has_value()},
+                      {"save_announced", next_.number > last_cut_},
+                      {"cut", last_cut_},
+                      {"increments", options_.incremental_secs.has_value() ||
+                                         options_.incremental_steps.has_value()},
+                      {"restore_seconds", restore_seconds_},
+                      {"replayed_records", replayed_},
+                      {"lost_changes", lost_}};
+  if (saved_step_) value["saved_step"] = *saved_step_;
+  if (restored_step_) value["restored_step"] = *restored_step_;
+  return value;
+}
+
+std::string Holdings::Metrics() {
+  MutexLock lock(&mu_);
+  Settle();
+  std::string text;
+  const auto add = [&](std::string_view name, std::string_view kind, std::string_view help,
+                       double value) {
+    text += fmt::format("# HELP cairn_ps_{0} {1}\n# TYPE cairn_ps_{0} {2}\ncairn_ps_{0} {3}\n",
+                        name, help, kind, value);
+  };
+  add("step", "gauge", "Steps completed by all trainers (sync).", static_cast<double>(step_));
+  add("pushes_total", "counter", "Changes applied.", static_cast<double>(pushes_));
+  add("repeated_pushes_total", "counter", "Changes that came again and were not applied.",
+      static_cast<double>(repeated_));
+  add("lost_changes_total", "counter",
+      "Acknowledged changes that went with a lost server (recovery partial).",
+      static_cast<double>(lost_));
+  add("replayed_records", "gauge", "Records of the update log that the last restore replayed.",
+      static_cast<double>(replayed_));
+  add("saves_total", "counter", "Checkpoints committed.", static_cast<double>(saves_));
+  add("failed_saves_total", "counter", "Checkpoints given up.", static_cast<double>(failed_saves_));
+  add("saved_step", "gauge", "Step of the newest checkpoint.",
+      static_cast<double>(saved_step_.value_or(-1)));
+  add("restore_seconds", "gauge", "Time that the last restore took.", restore_seconds_);
+  text +=
+      "# HELP cairn_ps_table_rows Rows of a table on this server.\n"
+      "# TYPE cairn_ps_table_rows gauge\n";
+  for (const TableEntry& entry : tables_) {
+    text += fmt::format("cairn_ps_table_rows{{table={}}} {}\n", QuoteForMessage(entry.spec.name),
+                        entry.table->size());
+  }
+  return text;
+}
+
+}  // namespace cairn::ps

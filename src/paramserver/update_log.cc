@@ -1,0 +1,92 @@
+#include "paramserver/update_log.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace cairn::ps {
+namespace {
+
+constexpr std::uint64_t kSegmentBytes = std::uint64_t{64} << 20;
+// At the level written nobody waits for the disk but for this: what was not synced is kept in
+// memory too.
+constexpr std::uint64_t kMaxUnsynced = std::uint64_t{64} << 20;
+
+/// Differs after each start of the machine; "" where it cannot be told.
+std::string BootId() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
+constexpr char kRemedy[] = "; start once with --recovery exact: all go back to the last checkpoint";
+
+}  // namespace
+
+Result<std::unique_ptr<UpdateLog>> UpdateLog::Open(std::shared_ptr<Store> store, std::string prefix,
+                                                   LogLevel level) {
+  JournalOptions options;
+  options.store = store.get();
+  options.prefix = std::move(prefix);
+  options.segment_bytes = kSegmentBytes;
+  options.max_unsynced_bytes = kMaxUnsynced;
+  ASSIGN_OR_RETURN(auto journal, Journal::Open(std::move(options)));
+  return std::unique_ptr<UpdateLog>(new UpdateLog(std::move(store), std::move(journal), level));
+}
+
+Status UpdateLog::Replay(std::uint64_t from, const std::function<Status(const LogRecord&)>& visit) {
+  const std::string boot = BootId();
+  std::string opened = boot + " synced";  // where the records so far were written
+  std::uint64_t expected = from;
+  if (next() < from) {
+    return FailedPreconditionError(
+        fmt::format("the update log ends before record {}, and the checkpoint is of record {}{}",
+                    next(), from, kRemedy));
+  }
+  // From the first: which machine wrote it stands at the beginning of each opening.
+  RETURN_IF_ERROR(journal_->Replay(1, [&](std::uint64_t index, std::string_view bytes) -> Status {
+    ASSIGN_OR_RETURN(const LogRecord record,
+                     DecodeLogRecord(std::as_bytes(std::span(bytes.data(), bytes.size()))));
+    if (record.kind == Kind::kStatus) opened = AsText(record.body);
+    if (index < from) return Status::Ok();
+    if (index != expected) {
+      return FailedPreconditionError(fmt::format("records {} … {} of the update log were removed{}",
+                                                 expected, index - 1, kRemedy));
+    }
+    ++expected;
+    return visit(record);
+  }));
+  if (expected != next()) {
+    return FailedPreconditionError(
+        fmt::format("records {} … {} of the update log are gone{}", expected, next() - 1, kRemedy));
+  }
+  if (opened != boot + " synced" && opened != boot + " written") {
+    if (!opened.ends_with(" synced")) {
+      return FailedPreconditionError(
+          std::string("the update log was written (not synced) before this machine was started: "
+                      "its end may be missing") +
+          kRemedy + ", and use --log-level synced where machines may go down");
+    }
+  }
+  return AppendPlace();
+}
+
+Status UpdateLog::AppendPlace() {
+  const std::string now = BootId() + (level_ == LogLevel::kSynced ? " synced" : " written");
+  return Append({.kind = Kind::kStatus, .body = std::as_bytes(std::span(now.data(), now.size()))});
+}
+
+Status UpdateLog::Trim(std::uint64_t index) {
+  RETURN_IF_ERROR(AppendPlace());  // the one before may be among what goes
+  return journal_->DropBefore(index);
+}
+
+Status UpdateLog::Append(const LogRecord& record) {
+  const Durability level = level_ == LogLevel::kSynced ? Durability::kSynced : Durability::kWritten;
+  return journal_->Append(Encode(record), level).status();
+}
+
+}  // namespace cairn::ps

@@ -1,0 +1,487 @@
+#include "tune/pool_launcher.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/thread_annotations.h"
+#include "format/json.h"
+#include "launch/process_identity.h"
+
+extern char** environ;
+
+namespace cairn::tune {
+namespace {
+
+constexpr int kControlFd = 3;
+constexpr int kOwnerFd = 4;
+/// Zygotes that may die one after the other without a launch ending in between.
+constexpr int kMaxDeaths = 3;
+constexpr auto kLongestWait = std::chrono::hours(1);
+constexpr auto kEndPatience = std::chrono::seconds(5);
+
+std::string TextOf(const Value& object, std::string_view key) {
+  const Value* value = object.Find(key);
+  const std::string* text = value == nullptr ? nullptr : value->if_string();
+  return text == nullptr ? "" : *text;
+}
+
+std::int64_t IntOf(const Value& object, std::string_view key) {
+  const Value* value = object.Find(key);
+  return value == nullptr ? 0 : value->AsInt();
+}
+
+class PoolLauncher final : public Launcher {
+ public:
+  explicit PoolLauncher(PoolLauncherOptions options) : options_(std::move(options)) {}
+  ~PoolLauncher() override { End(); }
+
+  Status Open() {
+    wake_ = OwnedFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (wake_.get() < 0) return ErrnoStatus("eventfd", errno);
+    RETURN_IF_ERROR(Spawn());
+    thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
+    return Status::Ok();
+  }
+
+  Status Submit(LaunchSpec spec) override {
+    if (spec.id.empty()) return InvalidArgumentError("launch: the id is empty");
+    MutexLock hold(&mu_);
+    if (closed_) return FailedPreconditionError("the launcher is closed");
+    if (launches_.contains(spec.id)) return AlreadyExistsError("launch " + spec.id + " exists");
+    Launch& launch = launches_[spec.id];
+    launch.info.id = spec.id;
+    launch.info.state = LaunchState::kRunning;
+    launch.info.slots = spec.slots;
+    launch.info.submitted = options_.clock->WallNanos();
+    Value::Object env;
+    for (const auto& [name, value] : spec.env) env[name] = value;
+    launch.order =
+        EncodeJson(Value::Object{{"op", "start"}, {"id", spec.id}, {"env", std::move(env)}});
+    if (broken_.empty()) {
+      Send(launch.order);
+    } else {
+      news_.push_back({spec.id, NotStarted()});
+    }
+    Wake();
+    return Status::Ok();
+  }
+
+  Result<LaunchInfo> Get(std::string_view id) override {
+    MutexLock hold(&mu_);
+    const auto found = launches_.find(id);
+    if (found == launches_.end()) return NotFoundError(fmt::format("no launch {}", id));
+    return found->second.info;
+  }
+
+  Result<std::vector<LaunchInfo>> List() override {
+    MutexLock hold(&mu_);
+    std::vector<LaunchInfo> all;
+    for (const auto& [id, launch] : launches_) all.push_back(launch.info);
+    return all;
+  }
+
+  Status Signal(std::string_view id, int signal) override {
+    MutexLock hold(&mu_);
+    return Tell(id, signal);
+  }
+
+  Status Stop(std::string_view id, std::chrono::nanoseconds grace) override {
+    MutexLock hold(&mu_);
+    const auto found = launches_.find(id);
+    if (found == launches_.end()) return NotFoundError(fmt::format("no launch {}", id));
+    Launch& launch = found->second;
+    if (launch.info.state == LaunchState::kEnded) return Status::Ok();
+    launch.stopped = true;
+    const Clock::Duration when = options_.clock->Now() + grace;
+    if (!launch.kill_at || when < *launch.kill_at) launch.kill_at = when;
+    if (grace > std::chrono::nanoseconds(0)) RETURN_IF_ERROR(Tell(id, SIGTERM));
+    Wake();
+    return Status::Ok();
+  }
+
+  Result<LaunchInfo> Wait(std::string_view id, std::chrono::nanoseconds timeout) override {
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    MutexLock hold(&mu_);
+    for (;;) {
+      const auto found = launches_.find(id);
+      if (found == launches_.end()) return NotFoundError(fmt::format("no launch {}", id));
+      if (found->second.info.state == LaunchState::kEnded) return found->second.info;
+      const auto left = until - std::chrono::steady_clock::now();
+      if (left <= std::chrono::nanoseconds(0)) {
+        return DeadlineExceededError(fmt::format("launch {} still runs", id));
+      }
+      changed_.WaitFor(&mu_, left);
+    }
+  }
+
+  Result<LaunchLogPage> ReadLog(std::string_view id, std::uint64_t, std::uint64_t) override {
+    ASSIGN_OR_RETURN(const LaunchInfo info, Get(id));
+    return LaunchLogPage{.end = info.state == LaunchState::kEnded};
+  }
+
+  Status Forget(std::string_view id) override {
+    MutexLock hold(&mu_);
+    const auto found = launches_.find(id);
+    if (found == launches_.end()) return Status::Ok();
+    if (found->second.info.state != LaunchState::kEnded) {
+      return FailedPreconditionError(fmt::format("launch {} still runs", id));
+    }
+    launches_.erase(found);
+    return Status::Ok();
+  }
+
+  /// Both modes end everything: nothing here outlives its launcher.
+  Status Close(CloseMode, std::chrono::nanoseconds) override {
+    End();
+    return Status::Ok();
+  }
+
+ private:
+  struct Launch {
+    LaunchInfo info;
+    std::string order;
+    bool stopped = false;
+    std::optional<Clock::Duration> kill_at;
+  };
+  struct News {
+    std::string id;
+    LaunchExit exit;
+  };
+
+  Status Spawn() {
+    int ends[2];
+    int pipe_ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      return ErrnoStatus("socketpair", errno);
+    }
+    OwnedFd ours(ends[0]);
+    const OwnedFd theirs(ends[1]);
+    if (pipe2(pipe_ends, O_CLOEXEC) != 0) return ErrnoStatus("pipe", errno);
+    const OwnedFd reading(pipe_ends[0]);
+    OwnedFd writing(pipe_ends[1]);
+    // Above the numbers that they are given in the child: no dup2 runs over another.
+    const OwnedFd their_high(fcntl(theirs.get(), F_DUPFD_CLOEXEC, 10));
+    const OwnedFd reading_high(fcntl(reading.get(), F_DUPFD_CLOEXEC, 10));
+    if (their_high.get() < 0 || reading_high.get() < 0) return ErrnoStatus("fcntl", errno);
+    fcntl(ours.get(), F_SETFL, O_NONBLOCK);
+
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, their_high.get(), kControlFd);
+    posix_spawn_file_actions_adddup2(&actions, reading_high.get(), kOwnerFd);
+    posix_spawn_file_actions_addclosefrom_np(&actions, kOwnerFd + 1);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigset_t all;
+    sigset_t none;
+    sigfillset(&all);
+    sigemptyset(&none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    // A group of its own: Ctrl-C is for the tuner, which then tells the workers.
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setflags(
+        &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    std::vector<std::string> words = options_.argv;
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    pid_t pid = 0;
+    const int error = posix_spawnp(&pid, argv[0], &actions, &attributes, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    if (error != 0) return ErrnoStatus("start " + words[0], error);
+    pid_ = pid;
+    socket_ = std::move(ours);
+    owner_ = std::move(writing);
+    input_.clear();
+    ready_ = false;
+    MutexLock hold(&mu_);
+    output_ = EncodeJson(Value::Object{{"op", "hello"}, {"bytes", options_.payload.size()}}) +
+              "\n" + options_.payload;
+    for (auto& [id, launch] : launches_) {
+      if (launch.info.state != LaunchState::kEnded) Send(launch.order);
+    }
+    return Status::Ok();
+  }
+
+  void Send(std::string_view line) REQUIRES(mu_) {
+    output_.append(line);
+    output_.push_back('\n');
+  }
+
+  void Wake() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
+  }
+
+  Status Tell(std::string_view id, int signal) REQUIRES(mu_) {
+    const auto found = launches_.find(id);
+    if (found == launches_.end()) return NotFoundError(fmt::format("no launch {}", id));
+    if (found->second.info.state == LaunchState::kEnded) return Status::Ok();
+    Send(EncodeJson(Value::Object{{"op", "signal"}, {"id", id}, {"signal", signal}}));
+    Wake();
+    return Status::Ok();
+  }
+
+  LaunchExit NotStarted() REQUIRES(mu_) {
+    return {.kind = ExitKind::kNotStarted, .message = broken_};
+  }
+
+  /// Kills what is over its time; how long until the next one is.
+  Clock::Duration KillLate() REQUIRES(mu_) {
+    Clock::Duration next = kLongestWait;
+    for (auto& [id, launch] : launches_) {
+      if (launch.info.state == LaunchState::kEnded || !launch.kill_at) continue;
+      const Clock::Duration left = *launch.kill_at - options_.clock->Now();
+      if (left > Clock::Duration::zero()) {
+        next = std::min(next, left);
+        continue;
+      }
+      launch.kill_at.reset();
+      Tell(id, SIGKILL).IgnoreError("it lives, as was just seen");
+    }
+    return next;
+  }
+
+  void Loop(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      Clock::Duration wait{};
+      bool writes = false;
+      {
+        MutexLock hold(&mu_);
+        wait = KillLate();
+        writes = !output_.empty() && socket_.get() >= 0;
+        if (!news_.empty()) wait = Clock::Duration::zero();
+      }
+      pollfd fds[2] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+                       {.fd = socket_.get(),
+                        .events = static_cast<short>(POLLIN | (writes ? POLLOUT : 0)),
+                        .revents = 0}};
+      const auto millis = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
+      poll(fds, 2, static_cast<int>(millis));
+      if (stop.stop_requested()) return;
+      if ((fds[0].revents & POLLIN) != 0) {
+        std::uint64_t count = 0;
+        [[maybe_unused]] const auto drained = read(wake_.get(), &count, sizeof count);
+      }
+      if ((fds[1].revents & POLLOUT) != 0) Flush();
+      if ((fds[1].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !Receive()) ZygoteDied();
+      Announce();
+    }
+  }
+
+  void Flush() {
+    MutexLock hold(&mu_);
+    const ssize_t sent =
+        send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) output_.erase(0, static_cast<std::size_t>(sent));
+  }
+
+  /// False when the other end is gone.
+  bool Receive() {
+    char buffer[1 << 16];
+    for (;;) {
+      const ssize_t got = recv(socket_.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
+      if (got < 0) break;
+      input_.append(buffer, static_cast<std::size_t>(got));
+    }
+    for (;;) {
+      const std::size_t end = input_.find('\n');
+      if (end == std::string::npos) return true;
+      const auto message = DecodeJson(std::string_view(input_).substr(0, end));
+      input_.erase(0, end + 1);
+      if (message.ok()) Handle(*message);
+    }
+  }
+
+  void Handle(const Value& message) {
+    const std::string op = TextOf(message, "op");
+    const std::string id = TextOf(message, "id");
+    MutexLock hold(&mu_);
+    if (op == "ready") {
+      ready_ = true;
+    } else if (op == "failed") {
+      Break(TextOf(message, "error"));
+    } else if (op == "started") {
+      const auto found = launches_.find(id);
+      if (found == launches_.end()) return;
+      found->second.info.started = options_.clock->WallNanos();
+      found->second.info.pids = {IntOf(message, "pid")};
+      started_.push_back(found->second.info);
+    } else if (op == "ended") {
+      deaths_ = 0;
+      LaunchExit exit{.message = TextOf(message, "message")};
+      exit.signal = static_cast<int>(IntOf(message, "signal"));
+      exit.code = static_cast<int>(IntOf(message, "code"));
+      exit.kind = exit.signal != 0 ? ExitKind::kSignaled : ExitKind::kExited;
+      if (exit.kind == ExitKind::kSignaled && exit.message.empty()) {
+        exit.message = fmt::format("the process died of signal {} ({})", exit.signal,
+                                   sigdescr_np(exit.signal));
+      }
+      news_.push_back({id, std::move(exit)});
+    }
+  }
+
+  void Break(std::string why) REQUIRES(mu_) {
+    broken_ = std::move(why);
+    for (const auto& [id, launch] : launches_) {
+      if (launch.info.state != LaunchState::kEnded) news_.push_back({id, NotStarted()});
+    }
+  }
+
+  void ZygoteDied() {
+    Reap(kEndPatience);
+    socket_ = OwnedFd();
+    owner_ = OwnedFd();
+    bool again = false;
+    {
+      MutexLock hold(&mu_);
+      output_.clear();
+      if (!broken_.empty()) return;
+      // Its workers ended with it. Whoever wants them again submits them again.
+      for (const auto& [id, launch] : launches_) {
+        if (launch.info.state == LaunchState::kEnded) continue;
+        news_.push_back({id,
+                         {.kind = ExitKind::kLost,
+                          .stopped = true,
+                          .message = "the process that workers are forked from was killed"}});
+      }
+      again = ready_ && ++deaths_ <= kMaxDeaths;
+      if (!again) {
+        Break(ready_ ? "the process that workers are forked from dies again and again"
+                     : "the process that workers are forked from ended before it had begun");
+      }
+    }
+    Announce();  // before the new one is told of living launches
+    if (!again) return;
+    LogWarning("tuner: the process that workers are forked from died; it is started again");
+    if (const Status spawned = Spawn(); !spawned.ok()) {
+      MutexLock hold(&mu_);
+      Break(spawned.ToString());
+    }
+  }
+
+  /// Tells the listener, without the lock.
+  void Announce() {
+    for (;;) {
+      std::vector<LaunchInfo> told;
+      {
+        MutexLock hold(&mu_);
+        told.swap(started_);
+        for (News& item : news_) {
+          const auto found = launches_.find(item.id);
+          if (found == launches_.end()) continue;
+          Launch& launch = found->second;
+          if (launch.info.state == LaunchState::kEnded) continue;
+          item.exit.stopped |= launch.stopped;
+          item.exit.time = options_.clock->WallNanos();
+          launch.info.state = LaunchState::kEnded;
+          launch.info.exit = std::move(item.exit);
+          launch.order.clear();
+          told.push_back(launch.info);
+        }
+        news_.clear();
+        changed_.NotifyAll();
+      }
+      if (told.empty()) return;
+      for (const LaunchInfo& info : told) {
+        if (options_.listener) options_.listener(info);
+      }
+    }
+  }
+
+  void Reap(std::chrono::nanoseconds patience) {
+    if (pid_ <= 0) return;
+    const auto until = std::chrono::steady_clock::now() + patience;
+    int status = 0;
+    while (waitpid(pid_, &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() >= until) {
+        kill(pid_, SIGKILL);
+        waitpid(pid_, &status, 0);
+        break;
+      }
+      // The exit of a child that has closed its socket: there is nothing else to wait on.
+      poll(nullptr, 0, 1);
+    }
+    pid_ = 0;
+  }
+
+  void End() {
+    {
+      MutexLock hold(&mu_);
+      if (closed_) return;
+      closed_ = true;
+    }
+    thread_.request_stop();
+    Wake();
+    if (thread_.joinable()) thread_.join();
+    socket_ = OwnedFd();  // the zygote ends its workers, waits for them, and exits
+    owner_ = OwnedFd();
+    Reap(kEndPatience);
+    MutexLock hold(&mu_);
+    for (auto& [id, launch] : launches_) {
+      if (launch.info.state == LaunchState::kEnded) continue;
+      launch.info.state = LaunchState::kEnded;
+      launch.info.exit = LaunchExit{.kind = ExitKind::kLost, .stopped = true};
+    }
+    changed_.NotifyAll();
+  }
+
+  const PoolLauncherOptions options_;
+  OwnedFd wake_;
+
+  // Of the launcher's thread (and of Open and End, before and after it).
+  OwnedFd socket_;
+  OwnedFd owner_;  // the end that ties the zygote and all workers to this process
+  pid_t pid_ = 0;
+  std::string input_;
+  bool ready_ = false;
+
+  Mutex mu_;
+  CondVar changed_;
+  bool closed_ GUARDED_BY(mu_) = false;
+  std::string broken_ GUARDED_BY(mu_);  // why nothing can be started
+  int deaths_ GUARDED_BY(mu_) = 0;
+  std::string output_ GUARDED_BY(mu_);
+  std::map<std::string, Launch, std::less<>> launches_ GUARDED_BY(mu_);
+  std::vector<LaunchInfo> started_ GUARDED_BY(mu_);
+  std::vector<News> news_ GUARDED_BY(mu_);
+
+  std::jthread thread_;
+};
+
+}  // namespace
+
+Status PoolLauncherOptions::Validate() const {
+  if (argv.empty()) return InvalidArgumentError("pool launcher: argv is empty");
+  if (clock == nullptr) return InvalidArgumentError("pool launcher: there is no clock");
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Launcher>> OpenPoolLauncher(PoolLauncherOptions options) {
+  RETURN_IF_ERROR(options.Validate());
+  auto launcher = std::make_unique<PoolLauncher>(std::move(options));
+  RETURN_IF_ERROR(launcher->Open());
+  return std::unique_ptr<Launcher>(std::move(launcher));
+}
+
+}  // namespace cairn::tune

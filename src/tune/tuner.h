@@ -1,0 +1,183 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/status.h>
+#include <cairn/value.h>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/thread_annotations.h"
+#include "launch/launcher.h"
+#include "net/http_server.h"
+#include "storage/store.h"
+#include "trial/event_log.h"
+#include "trial/repository_access.h"
+#include "trial/retention_policy.h"
+#include "trial/trial_engine.h"
+#include "tune/tune_policy.h"
+#include "tune/tuner_record.h"
+
+namespace cairn::tune {
+
+/// What a tuner is started with. Everything borrowed outlives it.
+struct TunerOptions {
+  TunePolicy* policy = nullptr;
+  /// Makes what starts workers; called once, with the listener that it has to call.
+  std::function<Result<std::unique_ptr<Launcher>>(LaunchListener listener)> open_launcher;
+  /// Command of each worker where the launcher needs one.
+  std::vector<std::string> argv = {"worker"};
+  /// Written down at the first start; given out by Open ever after.
+  Value description = Value::Object{};
+  /// Names of trials are `<prefix>_00000` and so on: letters, digits, points, dashes, underscores.
+  std::string trial_prefix = "trial";
+  std::size_t max_concurrent = 1;
+  std::uint64_t max_failures = 0;
+  /// The first trial that fails for good ends the experiment; the others stay resumable.
+  bool fail_fast = false;
+  RetentionPolicy retention;
+  /// Of trials that had not ended: go on with them. false: they stay as they are.
+  bool resume_unfinished = true;
+  bool resume_errored = false;   // failed ones go on from their checkpoints
+  bool restart_errored = false;  // … from the beginning
+  /// Ended trials go on too: more iterations for a finished experiment.
+  bool extend_ended = false;
+  std::chrono::milliseconds kill_grace = std::chrono::seconds(5);
+
+  Status Validate() const;
+};
+
+/// Something that happened, for loggers and callbacks: {"what": "added" | "started" | "result" |
+/// "checkpoint" | "failure" | "paused" | "ended", "trial": …, and by what: "config", "result",
+/// "checkpoint", "error"}. Told when it is durable.
+using TuneNews = std::vector<Value>;
+
+/// Runs an experiment: a trial engine whose event log is a journal in the experiment's directory,
+/// a service on a Unix socket that workers report to, and one loop that asks the policy. Killed at
+/// any moment and opened again, it goes on as if nothing had happened: reports that were answered
+/// and decisions that anything followed from are in the log.
+///
+/// Open, Start, then Step until it says that all is done. All by one thread; Interrupt from any.
+class Tuner {
+ public:
+  /// The experiment in a directory (path or URL). Reads its log. `create` false: NotFound when
+  /// there is none, and nothing is made. Unavailable while another tuner runs it. Corruption: the
+  /// log is damaged.
+  struct OpenOptions {
+    std::string directory;
+    bool create = true;
+    Clock* clock = Clock::System();
+    IdSource* ids = IdSource::System();
+  };
+  static Result<std::unique_ptr<Tuner>> Open(OpenOptions options);
+  /// Whether an experiment was ever started there.
+  static Result<bool> Exists(const std::string& directory);
+  ~Tuner();
+  Tuner(const Tuner&) = delete;
+  Tuner& operator=(const Tuner&) = delete;
+
+  /// As recorded; null when it was never started.
+  const Value& description() const { return record_.description(); }
+  /// What is known of all trials, in their order: {"trial", "config", "status", "error",
+  /// "last_result", "results" (if asked for), "checkpoints"}.
+  Value Trials(bool with_results);
+
+  /// Brings the policy to where it was, and begins. FailedPrecondition when it was started already.
+  Status Start(TunerOptions options);
+  /// Goes on for at most `timeout`, or until something happened. True: all trials have ended, or
+  /// were given up. Errors of the policy and of the log end the experiment.
+  Result<bool> Step(std::chrono::nanoseconds timeout, TuneNews* news);
+  /// All trials save and pause; Step says true when they have. They go on at the next start. May be
+  /// called by any thread.
+  void Interrupt();
+  /// Ends all workers now. Afterwards only Trials may be called.
+  void Stop();
+
+ private:
+  using Done = TrialEngine::Done<Value>;
+  using RunKey = TrialEngine::RunKey;
+  struct Message {
+    enum class Kind : std::uint8_t { kBegin, kResult, kSaved, kFailed, kRunEnded } kind;
+    RunKey key;
+    Value body;
+    Done done;
+  };
+  /// What the loop knows of a living run.
+  struct Run {
+    std::uint64_t number = 0;
+    std::uint64_t sequence = 0;  // of the last report
+    Value answer;                // … and what was said to it
+    bool pausing = false;        // told to save and go
+    bool told = false;           // said why it fails
+  };
+  class Log;
+  class Repositories;
+
+  explicit Tuner(OpenOptions options);
+
+  std::vector<HttpRoute> Routes();
+  void Enqueue(Message message) EXCLUDES(mu_);
+  void Tell(Value news) EXCLUDES(mu_);
+
+  // The loop's own.
+  Status Handle(Message message);
+  Status OnBegin(const Message& message);
+  Status OnResult(Message message);
+  Status OnSaved(Message message);
+  Status OnFailed(const Message& message);
+  Status OnRunEnded(const Message& message);
+  Status Fill();
+  Status Carry(const Choice& choice, const Candidates& candidates);
+  Status Launch(TuneTrial* trial);
+  Status EndTrial(TuneTrial* trial, bool failed);
+  Status Revive();
+  Status Note(const std::string& trial, Value::Object body);
+  /// Completes a checkpoint that a worker committed; `then` gets the ids to remove.
+  void Register(const RunKey& key, const Value& checkpoint, Done then);
+  void ForgetRemoved(const RunKey& key, const Value& body);
+  Result<Decision> Decide(TuneTrial* trial, const Value& result);
+  Status PauseAll();
+  void Unpin(const std::string& donor, const std::string& checkpoint);
+  bool Finished() const;
+  std::string NextTrial() const;
+  Value Describe(const TuneTrial& trial, const TrialRecord* record, bool with_results) const;
+
+  const OpenOptions open_;
+  TunerOptions options_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<JournalEventLog> journal_;
+  std::unique_ptr<Log> log_;
+  std::unique_ptr<Repositories> repositories_;
+  std::unique_ptr<TrialEngine> engine_;
+  std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<Launcher> launcher_;
+  std::string socket_directory_;
+
+  TunerRecord record_;
+  std::vector<Event> history_;  // for the policy, until Start
+  std::map<std::string, Run, std::less<>> runs_;
+  std::set<std::string, std::less<>> active_;  // have a run, or get one
+  std::set<std::string, std::less<>> left_;    // as they were (resume_unfinished = false)
+  bool started_ = false;
+  bool stop_all_ = false;     // by the policy: trials end well
+  bool interrupted_ = false;  // by a user or fail_fast: they pause
+  bool suggests_ = true;      // the searcher may have more
+
+  Mutex mu_;
+  CondVar changed_;
+  bool interrupt_ GUARDED_BY(mu_) = false;
+  bool closing_ GUARDED_BY(mu_) = false;
+  std::deque<Message> messages_ GUARDED_BY(mu_);
+  std::vector<Value> news_ GUARDED_BY(mu_);
+};
+
+}  // namespace cairn::tune

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cairn/status.h>
+#include <cairn/value.h>
+
+#include "trial/event.h"
+#include "tune/tune_policy.h"
+
+namespace cairn::tune {
+
+/// Where a trial stands for the tuner (the engine knows about its processes).
+enum class TunePhase : std::uint8_t {
+  kPending,  // suggested, not started yet
+  kRunning,  // has a run, or will get one again after a failure
+  kPaused,   // by the scheduler
+  kEnded,
+};
+
+/// What the tuner knows of a trial.
+struct TuneTrial {
+  std::string id;
+  std::uint64_t number = 0;  // in the order of suggestions
+  Value config = Value::Object{};
+  TunePhase phase = TunePhase::kPending;
+  bool created = false;        // the engine knows it
+  bool failed = false;         // of kEnded
+  bool restarting = false;     // from the beginning: its checkpoints are to be removed first
+  std::string error;           // of its last failure
+  Value last_result;           // null before the first
+  std::int64_t iteration = 0;  // of the newest result that the policy was told
+  /// What was decided at an iteration, where it was not to go on.
+  std::map<std::int64_t, Decision> decided;
+  /// Goes on from another trial's checkpoint instead of its own (PBT), until it has saved.
+  std::string donor;
+  std::string donor_checkpoint;
+
+  Decision DecidedAt(std::int64_t at) const;
+};
+
+Value ToValue(const Decision& decision);
+Decision DecisionFromValue(const Value* value);
+Value ToValue(const Choice& choice);
+Choice ChoiceFromValue(const Value& value);
+
+/// The tuner's state: a fold of the reports and of its own notes in the engine's log
+/// (docs/format/tune.md). Not synchronised.
+class TunerRecord {
+ public:
+  /// Events that mean nothing to the tuner are passed over. Corruption for notes that cannot be.
+  Status Apply(const Event& event);
+
+  /// What the experiment is, as its first start wrote it down; null before.
+  const Value& description() const { return description_; }
+  const std::vector<std::string>& order() const { return order_; }
+  const std::map<std::string, TuneTrial, std::less<>>& trials() const { return trials_; }
+  TuneTrial* Find(std::string_view id);
+  /// Suggested and not started, in order.
+  const std::vector<std::string>& pending() const { return pending_; }
+  /// Those that the scheduler paused, in the order in which it did.
+  const std::vector<std::string>& paused() const { return paused_; }
+  /// The whole experiment was ended by its stopper.
+  bool stopped() const { return stopped_; }
+
+ private:
+  Status ApplyNote(const Event& event);
+  void SetPhase(TuneTrial* trial, TunePhase phase);
+
+  Value description_;
+  std::vector<std::string> order_;
+  std::vector<std::string> pending_;
+  std::vector<std::string> paused_;
+  std::map<std::string, TuneTrial, std::less<>> trials_;
+  bool stopped_ = false;
+};
+
+/// Makes the calls that belong to an event, as they were made when it happened. `record` is as it
+/// was before the event.
+Status ReplayToPolicy(const Event& event, TunerRecord* record, TunePolicy* policy);
+
+}  // namespace cairn::tune

@@ -1,0 +1,391 @@
+// One chart: curves, the runs behind them as bands, checkpoints on them as marks. uPlot draws; of long curves it is given what the
+// screen can show (model/series.ts, thin), so that panning costs the same whatever their length.
+import { useEffect, useId, useLayoutEffect, useRef, type KeyboardEvent, type ReactNode } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import type { Band } from "../model/bands";
+import { formatNumber, formatTime } from "../model/format";
+import { thin, valueAt } from "../model/series";
+import { useTheme } from "./theme";
+import type { Range, View } from "./view";
+
+export interface Line {
+  label: string;
+  x: number[];
+  y: number[];
+  /** Which colour of the palette. */
+  colour: number;
+  dashed?: boolean;
+  /** What lies under a smoothed curve. */
+  faint?: boolean;
+}
+
+export interface Mark {
+  x: number;
+  label: string;
+  href: string;
+  pinned: boolean;
+}
+
+export interface ChartProps {
+  title: string;
+  lines: Line[];
+  bands: Band[];
+  marks: Mark[];
+  /** x is seconds since 1970 rather than steps. */
+  time: boolean;
+  log: boolean;
+  view: View;
+  height?: number;
+}
+
+/** More marks than this in view become too many to hit; every n-th is shown then. */
+const MOST_MARKS = 120;
+export const COLOURS = 10;
+
+function cssColour(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function extent(lines: Line[]): Range {
+  let from = Infinity;
+  let to = -Infinity;
+  for (const line of lines) {
+    if (line.x.length === 0) continue;
+    from = Math.min(from, line.x[0]!);
+    to = Math.max(to, line.x[line.x.length - 1]!);
+  }
+  if (!(to >= from)) return { from: 0, to: 1 };
+  return to > from ? { from, to } : { from: from - 1, to: to + 1 };
+}
+
+class Drawing {
+  private readonly plot: uPlot;
+  private readonly marksLayer: HTMLDivElement;
+  private markElements: HTMLAnchorElement[] = [];
+  private shown: Range = { from: 0, to: 1 };
+  private frame = 0;
+  private drag: { x: number; range: Range } | null = null;
+  private readonly observer: ResizeObserver;
+
+  constructor(
+    private readonly box: HTMLDivElement,
+    private readonly readout: HTMLElement,
+    private props: ChartProps,
+  ) {
+    this.plot = new uPlot(this.options(), this.data(), box);
+    this.marksLayer = document.createElement("div");
+    this.marksLayer.className = "marks";
+    this.plot.over.append(this.marksLayer);
+    this.plot.over.addEventListener("pointerdown", this.onDown, true);
+    this.plot.over.addEventListener("wheel", this.onWheel, { passive: false });
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(box);
+    this.buildMarks();
+    this.draw();
+  }
+
+  destroy(): void {
+    cancelAnimationFrame(this.frame);
+    this.observer.disconnect();
+    this.plot.destroy();
+  }
+
+  update(props: ChartProps): void {
+    const marks = props.marks !== this.props.marks || props.lines !== this.props.lines;
+    this.props = props;
+    if (marks) this.buildMarks();
+    this.draw();
+  }
+
+  /** Draws before the next frame, once however often it is asked to. */
+  redraw = (): void => {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      this.draw();
+    });
+  };
+
+  range(): Range {
+    return this.shown;
+  }
+
+  private draw(): void {
+    this.shown = this.props.view.get() ?? extent(this.props.lines);
+    this.plot.batch(() => {
+      this.plot.setData(this.data(), false);
+      this.plot.setScale("x", { min: this.shown.from, max: this.shown.to });
+    });
+  }
+
+  private data(): uPlot.AlignedData {
+    const { lines, log } = this.props;
+    const columns = Math.max(200, Math.round(this.box.clientWidth || 600));
+    const { from, to } = this.props.view.get() ?? extent(lines);
+    const thinned = lines.map((line) => {
+      const points = thin(line.x, line.y, from, to, columns);
+      // A logarithm has no place for zero and below.
+      if (log) points.y = points.y.map((value) => (value !== null && value > 0 ? value : null));
+      return points;
+    });
+    if (thinned.length === 0) return [[]];
+    if (thinned.length === 1) return [thinned[0]!.x, thinned[0]!.y];
+    return uPlot.join(thinned.map((points) => [points.x, points.y] as uPlot.AlignedData));
+  }
+
+  private options(): uPlot.Options {
+    const { lines, time, log, height } = this.props;
+    const grid = cssColour("--line");
+    const text = cssColour("--text-soft");
+    const axis: uPlot.Axis = {
+      stroke: text,
+      grid: { stroke: grid, width: 1 },
+      ticks: { stroke: grid, width: 1 },
+      font: "12px system-ui, sans-serif",
+    };
+    return {
+      width: this.box.clientWidth || 600,
+      height: height ?? 240,
+      pxAlign: false,
+      legend: { show: false },
+      cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
+      scales: { x: { time, auto: false }, y: log ? { distr: 3 } : { range: (_u, min, max) => padded(min, max) } },
+      axes: [axis, { ...axis, size: 64, values: (_u, ticks) => ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) }],
+      series: [
+        {},
+        ...lines.map((line): uPlot.Series => {
+          const stroke = cssColour(`--series-${line.colour % COLOURS}`);
+          return {
+            label: line.label,
+            stroke: line.faint ? `${stroke}55` : stroke,
+            width: line.faint ? 1 : 2,
+            dash: line.dashed ? [6, 4] : [],
+            spanGaps: false,
+            points: { show: line.x.length <= 60 && !line.faint, size: 5, fill: stroke },
+          };
+        }),
+      ],
+      hooks: {
+        drawClear: [(plot) => this.drawBands(plot)],
+        draw: [() => this.placeMarks()],
+        setCursor: [(plot) => this.tell(plot)],
+        setSelect: [(plot) => this.onSelect(plot)],
+      },
+    };
+  }
+
+  private drawBands(plot: uPlot): void {
+    const { ctx, bbox } = plot;
+    const colours = { run: cssColour("--band-run"), failed: cssColour("--band-failed"), pause: cssColour("--band-pause") };
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    this.props.bands.forEach((band, index) => {
+      const left = plot.valToPos(band.from, "x", true);
+      const right = plot.valToPos(band.to, "x", true);
+      // Every other run is shaded, so that neighbours are told apart; what failed and pauses always are.
+      if (band.kind !== "run" || index % 2 === 1) {
+        ctx.fillStyle = colours[band.kind];
+        ctx.fillRect(left, bbox.top, Math.max(1, right - left), bbox.height);
+      }
+      if (index > 0 && band.kind !== "pause") {
+        ctx.strokeStyle = cssColour("--band-edge");
+        ctx.setLineDash([3, 3]);
+        ctx.beginPath();
+        ctx.moveTo(left, bbox.top);
+        ctx.lineTo(left, bbox.top + bbox.height);
+        ctx.stroke();
+      }
+    });
+    ctx.restore();
+  }
+
+  private buildMarks(): void {
+    this.markElements = this.props.marks.map((mark) => {
+      const anchor = document.createElement("a");
+      anchor.className = mark.pinned ? "mark pinned" : "mark";
+      anchor.href = mark.href;
+      anchor.title = mark.label;
+      anchor.setAttribute("aria-label", mark.label);
+      // A click on a mark is no beginning of a selection.
+      for (const kind of ["mousedown", "pointerdown"]) anchor.addEventListener(kind, (event) => event.stopPropagation());
+      return anchor;
+    });
+    this.marksLayer.replaceChildren();
+  }
+
+  private placeMarks(): void {
+    const { marks, lines } = this.props;
+    const { from, to } = this.shown;
+    const inside = marks.map((mark, index) => ({ mark, index })).filter(({ mark }) => mark.x >= from && mark.x <= to);
+    const every = Math.ceil(inside.length / MOST_MARKS);
+    const chosen = inside.filter(({ mark }, position) => mark.pinned || position % every === 0);
+    const curve = lines.find((line) => !line.faint);
+    const elements = chosen.map(({ mark, index }) => {
+      const element = this.markElements[index]!;
+      const value = curve ? valueAt(curve.x, curve.y, mark.x) : NaN;
+      const usable = Number.isFinite(value) && (!this.props.log || value > 0);
+      element.style.left = `${this.plot.valToPos(mark.x, "x")}px`;
+      element.style.top = usable ? `${this.plot.valToPos(value, "y")}px` : "100%";
+      return element;
+    });
+    // Nothing is moved about in the page when only positions changed: a mark that has the focus keeps it.
+    const children = this.marksLayer.children;
+    if (elements.length === children.length && elements.every((element, i) => element === children[i])) return;
+    this.marksLayer.replaceChildren(...elements);
+  }
+
+  private tell(plot: uPlot): void {
+    const { left } = plot.cursor;
+    if (left === undefined || left === null || left < 0) {
+      this.readout.textContent = "";
+      return;
+    }
+    const x = plot.posToVal(left, "x");
+    const parts: string[] = [];
+    const nearest = plot.cursor.idx;
+    const at = nearest === null || nearest === undefined ? x : (plot.data[0][nearest] ?? x);
+    parts.push(this.props.time ? formatTime(at) : `step ${Math.round(at)}`);
+    this.props.lines.forEach((line, index) => {
+      if (line.faint || nearest === null || nearest === undefined) return;
+      const value = plot.data[index + 1]?.[nearest];
+      if (value !== null && value !== undefined) parts.push(`${line.label} ${formatNumber(value)}`);
+    });
+    const band = this.props.bands.find((one) => x >= one.from && x <= one.to);
+    if (band) parts.push(band.label);
+    this.readout.textContent = parts.join(" · ");
+  }
+
+  private onSelect(plot: uPlot): void {
+    const { left, width } = plot.select;
+    if (width < 4) return;
+    const range = { from: plot.posToVal(left, "x"), to: plot.posToVal(left + width, "x") };
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.props.view.set(range);
+  }
+
+  // With Shift (or the middle button) the curve is pulled along; without, a part of it is chosen.
+  private onDown = (event: PointerEvent): void => {
+    if (!event.shiftKey && event.button !== 1) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.drag = { x: event.clientX, range: this.shown };
+    this.plot.over.setPointerCapture(event.pointerId);
+    this.plot.over.addEventListener("pointermove", this.onMove);
+    this.plot.over.addEventListener("pointerup", this.onUp, { once: true });
+  };
+
+  private onMove = (event: PointerEvent): void => {
+    if (!this.drag) return;
+    const { from, to } = this.drag.range;
+    const by = ((this.drag.x - event.clientX) / this.plot.over.clientWidth) * (to - from);
+    this.props.view.set({ from: from + by, to: to + by });
+  };
+
+  private onUp = (): void => {
+    this.drag = null;
+    this.plot.over.removeEventListener("pointermove", this.onMove);
+  };
+
+  private onWheel = (event: WheelEvent): void => {
+    // The wheel alone scrolls the page.
+    if (!event.ctrlKey && !event.shiftKey) return;
+    event.preventDefault();
+    const rect = this.plot.over.getBoundingClientRect();
+    const at = this.plot.posToVal(event.clientX - rect.left, "x");
+    const amount = event.deltaY || event.deltaX;
+    this.props.view.zoom(this.shown, amount > 0 ? 1.25 : 0.8, at);
+  };
+
+  private resize(): void {
+    const width = this.box.clientWidth;
+    if (width > 0 && width !== this.plot.width) {
+      this.plot.setSize({ width, height: this.props.height ?? 240 });
+      this.draw();
+    }
+  }
+}
+
+/** Room above and below; a flat curve lies in the middle. */
+function padded(min: number | null, max: number | null): [number, number] {
+  if (min === null || max === null || !Number.isFinite(min) || !Number.isFinite(max)) return [0, 1];
+  const room = max > min ? (max - min) * 0.08 : Math.abs(max) * 0.1 || 1;
+  return [min - room, max + room];
+}
+
+/** For who cannot see the curves: where each begins and ends. */
+function summary(props: ChartProps): string {
+  const parts = props.lines
+    .filter((line) => !line.faint && line.y.length > 0)
+    .map((line) => {
+      const last = line.y.length - 1;
+      const where = props.time ? formatTime(line.x[last]!) : `step ${line.x[last]!}`;
+      return `${line.label} from ${formatNumber(line.y[0]!)} to ${formatNumber(line.y[last]!)} at ${where}`;
+    });
+  return `${props.title}: ${parts.join("; ")}. Arrow keys move, plus and minus zoom, 0 shows all.`;
+}
+
+export function Chart(props: ChartProps): ReactNode {
+  const box = useRef<HTMLDivElement>(null);
+  const readout = useRef<HTMLSpanElement>(null);
+  const drawing = useRef<Drawing | null>(null);
+  const latest = useRef(props);
+  latest.current = props;
+  const theme = useTheme();
+  const title = useId();
+
+  // What uPlot cannot change afterwards makes a new one.
+  const shape = JSON.stringify([
+    props.time, props.log, props.height ?? 0, theme,
+    props.lines.map((line) => [line.label, line.colour, line.dashed, line.faint, line.x.length <= 60]),
+  ]);
+  useLayoutEffect(() => {
+    const made = new Drawing(box.current!, readout.current!, latest.current);
+    drawing.current = made;
+    return () => {
+      drawing.current = null;
+      made.destroy();
+    };
+  }, [shape]);
+  useLayoutEffect(() => drawing.current?.update(props), [props.lines, props.bands, props.marks]);
+  useEffect(() => props.view.watch(() => drawing.current?.redraw()), [props.view]);
+
+  const onKey = (event: KeyboardEvent): void => {
+    const shown = drawing.current?.range();
+    if (!shown || event.target !== event.currentTarget) return;
+    const { view } = props;
+    if (event.key === "ArrowLeft") view.pan(shown, -0.1);
+    else if (event.key === "ArrowRight") view.pan(shown, 0.1);
+    else if (event.key === "+" || event.key === "=") view.zoom(shown, 0.7);
+    else if (event.key === "-") view.zoom(shown, 1.4);
+    else if (event.key === "0" || event.key === "Escape") view.set(null);
+    else return;
+    event.preventDefault();
+  };
+
+  return (
+    <figure className="chart" aria-labelledby={title}>
+      <figcaption id={title}>{props.title}</figcaption>
+      <div className="legend">
+        {props.lines.filter((line) => !line.faint).map((line) => (
+          <span key={line.label} className="legend-entry">
+            <span className={`swatch colour-${line.colour % COLOURS}${line.dashed ? " dashed" : ""}`} aria-hidden="true" />
+            {line.label}
+          </span>
+        ))}
+      </div>
+      <div
+        className="plot"
+        ref={box}
+        tabIndex={0}
+        role="group"
+        aria-label={summary(props)}
+        onKeyDown={onKey}
+        onDoubleClick={() => props.view.set(null)}
+      />
+      <span className="readout" ref={readout} />
+    </figure>
+  );
+}

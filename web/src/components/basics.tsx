@@ -1,0 +1,162 @@
+// Small things that every page uses.
+import { useId, useState, type ReactNode } from "react";
+import type { ApiError } from "../api/client";
+import { formatPercent } from "../model/format";
+import { toneOf } from "../model/states";
+import { say } from "./Toasts";
+
+export function StateBadge({ state }: { state: string }): ReactNode {
+  return <span className={`badge ${toneOf(state)}`}>{state}</span>;
+}
+
+export function Progress({ value, label }: { value: number; label: string }): ReactNode {
+  return (
+    <span className="progress">
+      <progress max={1} value={Math.max(0, Math.min(1, value))} aria-label={label} />
+      <span className="progress-text">{formatPercent(value)}</span>
+    </span>
+  );
+}
+
+/** A command that can be copied. */
+export function Command({ text }: { text: string }): ReactNode {
+  const copy = async (): Promise<void> => {
+    try {
+      await navigator.clipboard.writeText(text);
+      say("Copied.");
+    } catch {
+      // Without a secure origin there is no clipboard; the text is selected by a triple click.
+      say("The browser does not let this page copy; select the text instead.", true);
+    }
+  };
+  return (
+    <span className="command">
+      <code>{text}</code>
+      <button type="button" aria-label={`Copy the command ${text}`} onClick={() => void copy()}>Copy</button>
+    </span>
+  );
+}
+
+export function Empty({ title, children, command }: { title: string; children?: ReactNode; command?: string }): ReactNode {
+  return (
+    <div className="empty">
+      <p className="empty-title">{title}</p>
+      {children && <p>{children}</p>}
+      {command && <Command text={command} />}
+    </div>
+  );
+}
+
+/** What went wrong with reading, what to do about it. */
+export function Failure({ error, retry }: { error: ApiError; retry?: () => void }): ReactNode {
+  const hint =
+    error.status === 0
+      ? { text: "The page goes on by itself when it is back. To start it:", command: "cairn master --data-dir DIR" }
+      : error.status === 404
+        ? { text: "It may have been deleted. What there is:", command: "cairn experiment ls" }
+        : error.status === 403
+          ? { text: "Your role does not allow this. Ask an admin for it:", command: "cairn user ls" }
+          : null;
+  return (
+    <div className="empty" role="alert">
+      <p className="empty-title">{error.message}</p>
+      {hint && <p>{hint.text}</p>}
+      {hint && <Command text={hint.command} />}
+      {retry && <p><button type="button" onClick={retry}>Try again</button></p>}
+    </div>
+  );
+}
+
+/** The head of a page or part that is still being read. */
+export function Waiting(): ReactNode {
+  return <p className="waiting-text" aria-busy="true">Reading…</p>;
+}
+
+export interface Tab {
+  key: string;
+  title: string;
+  href: string;
+}
+
+/** Tabs are links: each has an address of its own. */
+export function Tabs({ tabs, current, label }: { tabs: Tab[]; current: string; label: string }): ReactNode {
+  return (
+    <nav className="tabs" aria-label={label}>
+      {tabs.map((tab) => (
+        <a key={tab.key} href={tab.href} aria-current={tab.key === current ? "page" : undefined}>{tab.title}</a>
+      ))}
+    </nav>
+  );
+}
+
+export function Facts({ facts }: { facts: [string, ReactNode][] }): ReactNode {
+  return (
+    <dl className="facts">
+      {facts.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+interface FieldProps {
+  label: string;
+  value: string;
+  onChange: (value: string) => void;
+  type?: string;
+  hint?: string;
+  problem?: string | undefined;
+  autoComplete?: string;
+  required?: boolean;
+  placeholder?: string;
+}
+
+export function Field(props: FieldProps): ReactNode {
+  const id = useId();
+  const [touched, setTouched] = useState(false);
+  const note = props.problem ?? props.hint;
+  return (
+    <div className="field">
+      <label htmlFor={id}>{props.label}</label>
+      <input
+        id={id}
+        type={props.type ?? "text"}
+        value={props.value}
+        placeholder={props.placeholder}
+        required={props.required}
+        autoComplete={props.autoComplete ?? "off"}
+        aria-describedby={note ? `${id}-note` : undefined}
+        aria-invalid={props.problem !== undefined && touched ? true : undefined}
+        onChange={(event) => {
+          setTouched(true);
+          props.onChange(event.target.value);
+        }}
+      />
+      {note && <span id={`${id}-note`} className={props.problem ? "problem" : "hint"}>{note}</span>}
+    </div>
+  );
+}
+
+interface ChoiceProps<V extends string> {
+  label: string;
+  value: V;
+  options: [V, string][];
+  onChange: (value: V) => void;
+}
+
+export function Choice<V extends string>({ label, value, options, onChange }: ChoiceProps<V>): ReactNode {
+  const id = useId();
+  return (
+    <span className="choice">
+      <label htmlFor={id}>{label}</label>
+      <select id={id} value={value} onChange={(event) => onChange(event.target.value as V)}>
+        {options.map(([key, text]) => (
+          <option key={key} value={key}>{text}</option>
+        ))}
+      </select>
+    </span>
+  );
+}

@@ -1,0 +1,30 @@
+import { describe, expect, it } from "vitest";
+import { formatAge, formatBytes, formatCount, formatDuration, formatJson, formatNumber, formatPercent, formatShape, toNumber } from "./format";
+
+describe("numbers for people", () => {
+  it.each([[0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [10 * 2 ** 20, "10.0 MiB"], [2 ** 30 - 1, "1.00 GiB"], [null, "–"]] as const)(
+    "%s bytes are %s", (bytes, text) => expect(formatBytes(bytes)).toBe(text));
+  it.each([[0, "0 s"], [59.4, "59 s"], [60, "1 min 0 s"], [3700, "1 h 1 min"], [3 * 86400, "3 d 0 h"], [undefined, "–"]] as const)(
+    "%s seconds are %s", (seconds, text) => expect(formatDuration(seconds)).toBe(text));
+  it.each([[100, "100"], [0.123456, "0.1235"], [1e-7, "1.000e-7"], [123456789, "123456789"], [1234567.5, "1.235e+6"], ["NaN", "NaN"], [null, "–"]] as const)(
+    "the metric %s is %s", (value, text) => expect(formatNumber(value)).toBe(text));
+  it("groups thousands", () => expect(formatCount(1234567)).toBe("1,234,567"));
+  it("does not call almost done done", () => {
+    expect(formatPercent(0.9999)).toBe("99 %");
+    expect(formatPercent(1)).toBe("100 %");
+  });
+  it("reads what JSON cannot hold", () => {
+    expect(toNumber("-Infinity")).toBe(-Infinity);
+    expect(toNumber("NaN")).toBeNaN();
+    expect(toNumber("7")).toBeNaN();
+  });
+  it("says how long ago", () => {
+    expect(formatAge(100, 101)).toBe("just now");
+    expect(formatAge(0, 7300)).toBe("2 h ago");
+  });
+  it("writes shapes and values", () => {
+    expect(formatShape([])).toBe("scalar");
+    expect(formatShape([2, 3])).toBe("2 × 3");
+    expect(formatJson({ a: [1] })).toBe('{"a":[1]}');
+  });
+});

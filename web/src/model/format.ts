@@ -1,0 +1,95 @@
+// How numbers, bytes and times are written for people. English, without the browser's locale, so that two people see the same.
+import type { Json, NumberOrText } from "../api/types";
+
+export function formatCount(value: number): string {
+  return Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+}
+
+export function formatBytes(bytes: number | null | undefined): string {
+  if (bytes === null || bytes === undefined) return "–";
+  if (bytes < 1024) return `${bytes} B`;
+  const units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+  let value = bytes;
+  let unit = -1;
+  do {
+    value /= 1024;
+    unit++;
+  } while (value >= 1023.95 && unit < units.length - 1);
+  return `${value < 10 ? value.toFixed(2) : value.toFixed(1)} ${units[unit]}`;
+}
+
+export function formatDuration(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  const total = Math.max(0, Math.round(seconds));
+  if (total < 60) return `${total} s`;
+  const minutes = Math.floor(total / 60);
+  if (minutes < 60) return `${minutes} min ${total % 60} s`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 48) return `${hours} h ${minutes % 60} min`;
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+export function formatAge(time: number | null | undefined, now: number): string {
+  if (time === null || time === undefined) return "–";
+  const seconds = now - time;
+  if (seconds < 5) return "just now";
+  if (seconds < 60) return `${Math.floor(seconds)} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 48 * 3600) return `${Math.floor(seconds / 3600)} h ago`;
+  return `${Math.floor(seconds / 86400)} d ago`;
+}
+
+const two = (value: number): string => value.toString().padStart(2, "0");
+
+/** The local time, as 2026-11-16 09:05:07. */
+export function formatTime(time: number | null | undefined): string {
+  if (time === null || time === undefined) return "–";
+  const date = new Date(time * 1000);
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+export function formatClock(time: number): string {
+  const date = new Date(time * 1000);
+  const millis = Math.floor(date.getMilliseconds()).toString().padStart(3, "0");
+  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${millis}`;
+}
+
+/** A metric or hyperparameter: four significant digits, no digits lost of integers. */
+export function formatNumber(value: NumberOrText | undefined): string {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "string") return value;
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toString();
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(3);
+  return Number(value.toPrecision(4)).toString();
+}
+
+/** What JSON cannot hold is a string there. Anything that is no number is NaN. */
+export function toNumber(value: Json | undefined): number {
+  if (typeof value === "number") return value;
+  if (value === "Infinity") return Infinity;
+  if (value === "-Infinity") return -Infinity;
+  return NaN;
+}
+
+export function formatJson(value: Json | undefined): string {
+  if (value === undefined) return "–";
+  if (typeof value === "string") return value;
+  if (typeof value === "number") return formatNumber(value);
+  return JSON.stringify(value);
+}
+
+export function formatPercent(fraction: number): string {
+  const percent = Math.max(0, Math.min(1, fraction)) * 100;
+  // Almost done is not done.
+  return `${fraction < 1 ? Math.min(99, Math.floor(percent)) : 100} %`;
+}
+
+export function formatShape(shape: number[]): string {
+  return shape.length === 0 ? "scalar" : shape.join(" × ");
+}
+
+export function shortId(id: string): string {
+  return id.length > 12 ? id.slice(0, 8) : id;
+}

@@ -1,0 +1,36 @@
+// The address of what is shown, in the part after '#': the master serves one file for all of them, and what stands there is sent
+// to nobody. "#/trials/7/logs?line=12" is the path [trials, 7, logs] with the query line=12.
+
+export interface Route {
+  path: string[];
+  query: URLSearchParams;
+}
+
+export function parseRoute(hash: string): Route {
+  const text = hash.replace(/^#\/?/, "");
+  const question = text.indexOf("?");
+  const path = (question < 0 ? text : text.slice(0, question)).split("/").filter((part) => part !== "");
+  return { path: path.map(decode), query: new URLSearchParams(question < 0 ? "" : text.slice(question + 1)) };
+}
+
+function decode(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+export function link(path: (string | number)[], query: { [name: string]: string | number | undefined } = {}): string {
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined && value !== "") search.set(name, String(value));
+  }
+  const text = search.toString();
+  return `#/${path.map((part) => encodeURIComponent(String(part))).join("/")}${text === "" ? "" : `?${text}`}`;
+}
+
+/** The one-time code of the link that the master prints, in either part of the address; it is taken out of it at once. */
+export function loginCode(search: string, hash: string): string | null {
+  return new URLSearchParams(search).get("code") ?? parseRoute(hash).query.get("code");
+}

@@ -1,0 +1,64 @@
+// Points of a scatter plot: a hyperparameter that is a number along an axis, any other one in columns of its values.
+import type { Json } from "../api/types";
+import { formatJson, formatNumber } from "./format";
+
+export interface ScatterPoint {
+  id: string;
+  y: number;
+  px: number;
+  py: number;
+  xLabel: string;
+}
+export interface Tick {
+  at: number;
+  label: string;
+}
+export interface Scatter {
+  points: ScatterPoint[];
+  xTicks: Tick[];
+  yTicks: Tick[];
+  /** Trials that have no place. */
+  left: number;
+}
+
+const LEFT = 76;
+const RIGHT = 24;
+const TOP = 20;
+const BOTTOM = 48;
+
+export function placePoints(rows: { id: string; x: Json; y: number }[], size: { width: number; height: number; log: boolean }): Scatter {
+  const numeric = rows.every((row) => typeof row.x === "number" || row.x === null);
+  const usable = rows.filter((row) => Number.isFinite(row.y) && row.x !== null && (!numeric || !size.log || (row.x as number) > 0));
+  const wide = size.width - LEFT - RIGHT;
+  const high = size.height - TOP - BOTTOM;
+  const ys = usable.map((row) => row.y);
+  const [y0, y1] = [Math.min(...ys), Math.max(...ys)];
+  const placeY = (y: number): number => TOP + (y1 > y0 ? (1 - (y - y0) / (y1 - y0)) * high : high / 2);
+
+  let placeX: (x: Json) => number;
+  let xTicks: Tick[];
+  if (numeric) {
+    const scale = (x: number): number => (size.log ? Math.log10(x) : x);
+    const xs = usable.map((row) => scale(row.x as number));
+    const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
+    const at = (x: number): number => LEFT + (x1 > x0 ? ((x - x0) / (x1 - x0)) * wide : wide / 2);
+    placeX = (x) => at(scale(x as number));
+    xTicks = ticks(x0, x1).map((x) => ({ at: at(x), label: formatNumber(size.log ? 10 ** x : x) }));
+  } else {
+    const values = [...new Set(usable.map((row) => formatJson(row.x)))].sort();
+    const at = (value: string): number => LEFT + ((values.indexOf(value) + 0.5) / values.length) * wide;
+    placeX = (x) => at(formatJson(x));
+    xTicks = values.slice(0, 20).map((value) => ({ at: at(value), label: value.length > 14 ? `${value.slice(0, 13)}…` : value }));
+  }
+  return {
+    points: usable.map((row) => ({ id: row.id, y: row.y, px: placeX(row.x), py: placeY(row.y), xLabel: formatJson(row.x) })),
+    xTicks: usable.length === 0 ? [] : xTicks,
+    yTicks: usable.length === 0 ? [] : ticks(y0, y1).map((y) => ({ at: placeY(y), label: formatNumber(y) })),
+    left: rows.length - usable.length,
+  };
+}
+
+function ticks(from: number, to: number): number[] {
+  if (!(to > from)) return [from];
+  return [0, 0.25, 0.5, 0.75, 1].map((share) => from + share * (to - from));
+}

@@ -1,0 +1,34 @@
+import type { ReactNode } from "react";
+import { api } from "../../api/client";
+import { Dialog } from "../../components/Dialog";
+import { Failure, Waiting } from "../../components/basics";
+import { useResource } from "../../components/hooks";
+import { say } from "../../components/Toasts";
+import { formatBytes, shortId } from "../../model/format";
+
+/** Asks the master first what would go and what stays, and why. */
+export function DeleteDialog({ ids, onDone, onClose }: { ids: string[]; onDone: () => void; onClose: () => void }): ReactNode {
+  const plan = useResource(`delete ${ids.join(",")}`, () => api.removeCheckpoints(ids, true));
+  const count = plan.data?.removed.length ?? 0;
+  const remove = async (): Promise<void> => {
+    const done = await api.removeCheckpoints(ids, false);
+    say(`${done.removed.length} removed, ${formatBytes(done.bytes)} freed.`);
+    if (done.kept.length > 0) say(done.kept.map((one) => `${shortId(one.id)} stays: ${one.reason}`).join("\n"), true);
+    onDone();
+  };
+  return (
+    <Dialog title={ids.length === 1 ? "Delete this checkpoint?" : `Delete ${ids.length} checkpoints?`} submit={`Delete ${count}`} danger disabled={count === 0} onSubmit={remove} onClose={onClose}>
+      {plan.error ? <Failure error={plan.error} /> : !plan.data ? <Waiting /> : (
+        <>
+          {count > 0 && <p>{count === 1 ? "It is" : `${count} are`} removed with {formatBytes(plan.data.bytes)} and cannot be brought back.</p>}
+          {plan.data.kept.length > 0 && (
+            <>
+              <p>{plan.data.kept.length === 1 ? "One stays:" : `${plan.data.kept.length} stay:`}</p>
+              <ul className="short-list">{plan.data.kept.map((one) => <li key={one.id}><code>{shortId(one.id)}</code> {one.reason}</li>)}</ul>
+            </>
+          )}
+        </>
+      )}
+    </Dialog>
+  );
+}

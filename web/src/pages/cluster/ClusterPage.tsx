@@ -1,0 +1,103 @@
+import type { ReactNode } from "react";
+import { api } from "../../api/client";
+import type { ClusterEntry, JsonObject, Service } from "../../api/types";
+import { Empty, Facts, Failure, StateBadge, Waiting } from "../../components/basics";
+import { useNow, useResource, useTitle } from "../../components/hooks";
+import { formatAge, formatCount, formatDuration, formatJson } from "../../model/format";
+import { link } from "../../model/route";
+
+export function ClusterPage(): ReactNode {
+  useTitle("Cluster");
+  const now = useNow(1000);
+  const cluster = useResource("cluster", (signal) => api.cluster(signal), (event) => ["trial", "run", "service", "experiment"].includes(event.kind));
+  if (cluster.error && !cluster.data) return <Failure error={cluster.error} retry={cluster.reload} />;
+  if (!cluster.data) return <Waiting />;
+  const { slots, used_slots: used, running, queue, services } = cluster.data;
+  const servers = services.filter((one) => one.kind === "paramserver");
+  const serving = services.filter((one) => one.kind === "serving");
+  return (
+    <>
+      <h1>Cluster</h1>
+      <div className="panels">
+        <section className="panel" aria-labelledby="slots">
+          <h2 id="slots">Slots</h2>
+          <p className="slots" role="img" aria-label={`${used} of ${slots} slots are in use`}>
+            {Array.from({ length: Math.min(slots, 256) }, (_, index) => <span key={index} className={index < used ? "slot used" : "slot"} />)}
+          </p>
+          <p>{used} of {slots} in use{slots === 0 ? ": no trial can start" : ""}</p>
+        </section>
+        <section className="panel" aria-labelledby="queue">
+          <h2 id="queue">Queue</h2>
+          {queue.length === 0 ? <p className="faint">Nothing waits.</p> : <Entries label="Queue" entries={queue} now={now} word="waits" />}
+        </section>
+      </div>
+      <section aria-labelledby="running">
+        <h2 id="running">Running</h2>
+        {running.length === 0
+          ? <Empty title="Nothing runs." command="cairn experiment create CONFIG DIR -f">Trials appear here as they start.</Empty>
+          : <Entries label="Running" entries={running} now={now} word="runs" />}
+      </section>
+      <section aria-labelledby="servers">
+        <h2 id="servers">Parameter servers</h2>
+        {servers.length === 0
+          ? <Empty title="No parameter-server job reports to this master." command="cairn ps run --servers 2 --trainers 2 --dir DIR -- python3 train.py">Jobs that are started with CAIRN_MASTER set appear here.</Empty>
+          : <Services services={servers} now={now} first={["step", "rows", "cuts", "increments"]} />}
+      </section>
+      <section aria-labelledby="serving">
+        <h2 id="serving">Serving</h2>
+        {serving.length === 0
+          ? <Empty title="No serving process reports to this master." command="cairn serve --model EXPORT --follow REPOSITORY">Processes that are started with CAIRN_MASTER set appear here.</Empty>
+          : <Services services={serving} now={now} first={["version", "step", "lag_seconds"]} />}
+      </section>
+    </>
+  );
+}
+
+function Entries({ label, entries, now, word }: { label: string; entries: ClusterEntry[]; now: number; word: string }): ReactNode {
+  return (
+    <div className="table-box plain" tabIndex={0} role="region" aria-label={label}>
+      <table>
+        <thead><tr><th scope="col">Trial</th><th scope="col">Experiment</th><th scope="col">State</th><th scope="col" className="numeric">Slots</th><th scope="col" className="numeric">Priority</th><th scope="col">Owner</th><th scope="col" className="numeric">{word}</th></tr></thead>
+        <tbody>
+          {entries.map((entry) => (
+            <tr key={entry.trial}>
+              <td><a href={link(["trials", entry.trial])}>{entry.trial}</a></td>
+              <td><a href={link(["experiments", entry.experiment])}>{entry.experiment} {entry.name}</a></td>
+              <td><StateBadge state={entry.state} /></td>
+              <td className="numeric">{entry.slots}</td>
+              <td className="numeric">{entry.priority}</td>
+              <td>{entry.owner ?? ""}</td>
+              <td className="numeric">{formatDuration(now - entry.since)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Services({ services, now, first }: { services: Service[]; now: number; first: string[] }): ReactNode {
+  return (
+    <div className="panels">
+      {services.map((service) => (
+        <article key={service.name} className="panel" aria-label={service.name}>
+          <h3>{service.name}</h3>
+          <Facts facts={[
+            ...ordered(service.facts, first).map(([name, value]): [string, ReactNode] => [
+              name.replaceAll("_", " "),
+              typeof value === "number" && Number.isInteger(value) ? formatCount(value) : formatJson(value),
+            ]),
+            ["host", service.host ?? "–"],
+            ["repository", <code key="r">{service.repository ?? "–"}</code>],
+            ["said", formatAge(service.time, now)],
+          ]} />
+        </article>
+      ))}
+    </div>
+  );
+}
+
+function ordered(facts: JsonObject, first: string[]): [string, JsonObject[string]][] {
+  const place = (name: string): number => (first.includes(name) ? first.indexOf(name) : first.length);
+  return Object.entries(facts).sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b));
+}

@@ -1,0 +1,73 @@
+import { useState, type ReactNode } from "react";
+import { api } from "../../api/client";
+import type { Experiment, Trial } from "../../api/types";
+import { Choice, Empty, Failure, Waiting } from "../../components/basics";
+import { useResource } from "../../components/hooks";
+import { formatNumber, toNumber } from "../../model/format";
+import { link } from "../../model/route";
+import { placePoints } from "../../model/scatter";
+
+/** One hyperparameter against the best metric, a point for each trial. */
+export function ScatterTab({ experiment }: { experiment: Experiment }): ReactNode {
+  const [chosen, setChosen] = useState("");
+  const [log, setLog] = useState(false);
+  const list = useResource(`scatter ${experiment.id}`, (signal) => api.experimentTrials(experiment.id, { limit: 1000 }, signal),
+    (event) => event.experiment === experiment.id && event.kind === "trial");
+  if (list.error && !list.data) return <Failure error={list.error} retry={list.reload} />;
+  if (!list.data) return <Waiting />;
+  const trials = list.data.trials;
+  const names = [...new Set(trials.flatMap((trial) => Object.keys(trial.hparams)))].sort();
+  const varied = names.filter((name) => new Set(trials.map((trial) => JSON.stringify(trial.hparams[name]))).size > 1);
+  const name = chosen !== "" && names.includes(chosen) ? chosen : (varied[0] ?? names[0]);
+  const metric = experiment.searcher?.metric ?? experiment.best?.metric ?? "metric";
+  if (name === undefined) return <Empty title="The trials have no hyperparameters to compare." />;
+  return (
+    <>
+      <div className="toolbar" role="group" aria-label="Scatter">
+        <Choice label="Hyperparameter" value={name} options={(varied.length > 0 ? varied : names).map((one): [string, string] => [one, one])} onChange={setChosen} />
+        <label className="check"><input type="checkbox" checked={log} onChange={(event) => setLog(event.target.checked)} /> Log scale of the hyperparameter</label>
+        {list.data.total > trials.length && <span className="hint">The first {trials.length} of {list.data.total} trials.</span>}
+      </div>
+      <Scatter trials={trials} name={name} metric={metric} log={log} best={experiment.best?.trial} />
+    </>
+  );
+}
+
+const WIDTH = 820;
+const HEIGHT = 400;
+
+function Scatter({ trials, name, metric, log, best }: { trials: Trial[]; name: string; metric: string; log: boolean; best: string | undefined }): ReactNode {
+  const placed = placePoints(
+    trials.map((trial) => ({ id: trial.id, x: trial.hparams[name] ?? null, y: toNumber(trial.best?.value ?? null) })),
+    { width: WIDTH, height: HEIGHT, log },
+  );
+  if (placed.points.length === 0) return <Empty title={`No trial has both ${name} and ${metric} yet.`} />;
+  return (
+    <figure className="panel">
+      <figcaption>{metric} by {name}</figcaption>
+      <svg className="scatter" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label={`${metric} by ${name}, ${placed.points.length} trials`}>
+        {placed.yTicks.map((tick) => (
+          <g key={`y${tick.at}`}>
+            <line x1={64} x2={WIDTH - 12} y1={tick.at} y2={tick.at} />
+            <text x={58} y={tick.at + 4} textAnchor="end">{tick.label}</text>
+          </g>
+        ))}
+        {placed.xTicks.map((tick) => (
+          <g key={`x${tick.at}`}>
+            <line x1={tick.at} x2={tick.at} y1={12} y2={HEIGHT - 36} />
+            <text x={tick.at} y={HEIGHT - 16} textAnchor="middle">{tick.label}</text>
+          </g>
+        ))}
+        {placed.points.map((point) => {
+          const text = `Trial ${point.id}: ${name} ${point.xLabel}, ${metric} ${formatNumber(point.y)}`;
+          return (
+            <a key={point.id} href={link(["trials", point.id])} aria-label={text}>
+              <circle cx={point.px} cy={point.py} r={point.id === best ? 8 : 5} className={point.id === best ? "point best" : "point"}><title>{text}</title></circle>
+            </a>
+          );
+        })}
+      </svg>
+      {placed.left > 0 && <p className="hint">{placed.left} trials have no finite value yet{log ? " or a hyperparameter that has no logarithm" : ""}.</p>}
+    </figure>
+  );
+}

@@ -1,0 +1,218 @@
+import { useCallback, useEffect, useMemo, useState, type ReactNode } from "react";
+import { api, type Action } from "../../api/client";
+import type { Experiment, State } from "../../api/types";
+import { describe, Dialog } from "../../components/Dialog";
+import { say } from "../../components/Toasts";
+import { Choice, Command, Empty, Failure, Progress, StateBadge } from "../../components/basics";
+import { navigate, useNow, useRoute, useSettled, useTitle } from "../../components/hooks";
+import { useMay } from "../../components/session";
+import { usePages } from "../../components/usePages";
+import { VirtualTable, type Column } from "../../components/VirtualTable";
+import { formatBytes, formatCount, formatDuration, formatNumber, formatTime } from "../../model/format";
+import { link } from "../../model/route";
+import type { Order } from "../../model/sorting";
+import { ACTION_LABELS, allowedForTrials, hasEnded, isLive, STATES } from "../../model/states";
+
+function columns(now: number): Column<Experiment>[] {
+  return [
+    { key: "id", title: "Id", sortable: true, numeric: true, render: (row) => <a href={link(["experiments", row.id])}>{row.id}</a> },
+    {
+      key: "name", title: "Name", sortable: true, wide: true,
+      render: (row) => (
+        <>
+          <a href={link(["experiments", row.id])}>{row.name}</a>
+          {row.labels.map((label) => <span key={label} className="label">{label}</span>)}
+          {row.archived && <span className="label">archived</span>}
+        </>
+      ),
+    },
+    { key: "state", title: "State", sortable: true, render: (row) => <StateBadge state={row.state} /> },
+    { key: "progress", title: "Progress", sortable: true, render: (row) => <Progress value={row.progress} label={`Progress of ${row.id}`} /> },
+    { key: "trials", title: "Trials", sortable: true, numeric: true, render: (row) => formatCount(row.trials) },
+    {
+      key: "best", title: "Best metric", sortable: true, numeric: true,
+      render: (row) => (row.best ? <span title={row.best.metric}>{formatNumber(row.best.value)}</span> : "–"),
+    },
+    { key: "checkpoint_bytes", title: "Checkpoints", sortable: true, numeric: true, render: (row) => formatBytes(row.checkpoint_bytes) },
+    { key: "owner", title: "Owner", sortable: true, render: (row) => row.owner },
+    { key: "started", title: "Started", sortable: true, render: (row) => formatTime(row.started) },
+    {
+      key: "duration", title: "Duration", sortable: true, numeric: true,
+      render: (row) => formatDuration(row.started && !row.ended && isLive(row.state) ? now - row.started : row.duration),
+    },
+  ];
+}
+
+type Bulk = Action | "archive" | "unarchive" | "delete";
+
+export function ExperimentsPage(): ReactNode {
+  useTitle("Experiments");
+  const { query } = useRoute();
+  const may = useMay("user");
+  const now = useNow(5000);
+  const [search, setSearch] = useState(query.get("search") ?? "");
+  const settled = useSettled(search, 200);
+  const state = query.get("state") ?? "";
+  const archived = query.get("archived") === "true";
+  const sort = { key: query.get("sort") ?? "id", order: (query.get("order") ?? "desc") as Order };
+  const [selected, setSelected] = useState<ReadonlyMap<string, Experiment>>(new Map());
+  const [asking, setAsking] = useState<Bulk | null>(null);
+
+  const go = (change: { [name: string]: string | undefined }): void => {
+    const next = { search: settled, state, archived: archived ? "true" : undefined, sort: sort.key, order: sort.order, ...change };
+    navigate(link(["experiments"], next), true);
+  };
+  // The address says what is shown, so that it can be sent to somebody.
+  useEffect(() => {
+    if (settled !== (query.get("search") ?? "")) go({});
+  }, [settled]);
+  const filters = { search: settled.trim(), state, archived: archived || undefined, sort: sort.key, order: sort.order };
+  const pages = usePages<Experiment>(
+    JSON.stringify(filters),
+    async (offset, limit, signal) => {
+      const page = await api.experiments({ ...filters, offset, limit }, signal);
+      return { rows: page.experiments, total: page.total };
+    },
+    (event) => ["experiment", "trial", "progress", "checkpoint", "metrics"].includes(event.kind),
+  );
+
+  const cols = useMemo(() => columns(now), [now]);
+  const select = useCallback((row: Experiment, on: boolean) => {
+    setSelected((before) => {
+      const next = new Map(before);
+      if (on) next.set(row.id, row);
+      else next.delete(row.id);
+      return next;
+    });
+  }, []);
+
+  // What was selected is judged as it is now, not as it was when it was selected.
+  const current = new Map(pages.loaded().map((row) => [row.id, row]));
+  const chosen = [...selected.values()].map((row) => current.get(row.id) ?? row);
+  const able = (bulk: Bulk): Experiment[] =>
+    chosen.filter((row) =>
+      bulk === "delete" ? hasEnded(row.state)
+        : bulk === "archive" ? hasEnded(row.state) && !row.archived
+          : bulk === "unarchive" ? row.archived
+            : allowedForTrials(row.trial_states).includes(bulk));
+
+  const filtered = settled !== "" || state !== "";
+  if (pages.error && pages.total === undefined) return <Failure error={pages.error} retry={pages.reload} />;
+
+  const bulks: [Bulk, string][] = [
+    ["pause", "Pause"], ["activate", "Activate"], ["cancel", "Stop"], ["kill", "Kill"],
+    ["archive", "Archive"], ["unarchive", "Take out of the archive"], ["delete", "Delete"],
+  ];
+  return (
+    <>
+      <div className="page-head">
+        <h1>Experiments</h1>
+        <span className="faint" aria-live="polite">{pages.total === undefined ? "" : `${formatCount(pages.total)} ${filtered ? "found" : "in all"}`}</span>
+      </div>
+      <div className="toolbar" role="search">
+        <input
+          type="search"
+          aria-label="Search by id, name, description or label"
+          placeholder="Search id, name, label"
+          value={search}
+          onChange={(event) => setSearch(event.target.value)}
+        />
+        <Choice<string>
+          label="State"
+          value={state}
+          options={[["", "all"], ...STATES.map((one): [string, string] => [one, one.toLowerCase()])]}
+          onChange={(value) => go({ state: value as State })}
+        />
+        <label className="check">
+          <input type="checkbox" checked={archived} onChange={(event) => go({ archived: event.target.checked ? "true" : undefined })} />
+          Also archived
+        </label>
+      </div>
+      {may && selected.size > 0 && (
+        <div className="selection" role="group" aria-label="What to do with the selected experiments">
+          <strong>{selected.size} selected</strong>
+          {bulks.filter(([bulk]) => able(bulk).length > 0).map(([bulk, title]) => (
+            <button key={bulk} type="button" onClick={() => setAsking(bulk)}>{`${title} ${able(bulk).length}`}</button>
+          ))}
+          <button type="button" onClick={() => setSelected(new Map())}>Select none</button>
+        </div>
+      )}
+      <VirtualTable<Experiment>
+        label="Experiments"
+        columns={cols}
+        count={pages.total ?? 0}
+        row={pages.row}
+        rowKey={(row) => row.id}
+        sort={sort}
+        onSort={(key, order) => go({ sort: key, order })}
+        {...(may ? {
+          selected: new Set(selected.keys()),
+          onSelect: (key: string, on: boolean) => {
+            const row = current.get(key) ?? selected.get(key);
+            if (row) select(row, on);
+          },
+          selectLabel: (row: Experiment) => `Select experiment ${row.id}`,
+        } : {})}
+        onWindow={pages.want}
+        empty={pages.total === undefined ? null : filtered ? (
+          <Empty title="No experiment matches.">
+            <button type="button" onClick={() => { setSearch(""); navigate(link(["experiments"]), true); }}>Show all</button>
+          </Empty>
+        ) : (
+          <Empty title="No experiments yet." command="cairn experiment create examples/core_api/2_checkpoints.yaml examples/core_api -f">
+            Create the first one; it appears here as soon as the master has it.
+          </Empty>
+        )}
+      />
+      {asking && (
+        <BulkDialog
+          bulk={asking}
+          title={bulks.find(([bulk]) => bulk === asking)![1]}
+          rows={able(asking)}
+          onClose={() => { setAsking(null); setSelected(new Map()); }}
+        />
+      )}
+    </>
+  );
+}
+
+function BulkDialog({ bulk, title, rows, onClose }: { bulk: Bulk; title: string; rows: Experiment[]; onClose: () => void }): ReactNode {
+  const [force, setForce] = useState(false);
+  const danger = bulk === "kill" || bulk === "delete" || bulk === "cancel";
+  const bytes = rows.reduce((sum, row) => sum + row.checkpoint_bytes, 0);
+  const run = async (): Promise<void> => {
+    let done = 0;
+    const failures: string[] = [];
+    for (const row of rows) {
+      try {
+        if (bulk === "delete") await api.deleteExperiment(row.id, force);
+        else if (bulk === "archive" || bulk === "unarchive") await api.patchExperiment(row.id, { archived: bulk === "archive" });
+        else await api.actOnExperiment(row.id, bulk);
+        done++;
+      } catch (caught) {
+        failures.push(`${row.id}: ${describe(caught)}`);
+      }
+    }
+    if (done > 0) say(`${title}: ${done} of ${rows.length} experiments.`);
+    if (failures.length > 0) say(failures.slice(0, 5).join("\n"), true);
+  };
+  return (
+    <Dialog title={`${title} ${rows.length === 1 ? `experiment ${rows[0]!.id}` : `${rows.length} experiments`}?`} submit={bulk in ACTION_LABELS ? ACTION_LABELS[bulk as Action] : title} danger={danger} onSubmit={run} onClose={onClose}>
+      <ul className="short-list">
+        {rows.slice(0, 8).map((row) => <li key={row.id}>{row.id} {row.name}</li>)}
+        {rows.length > 8 && <li>and {rows.length - 8} more</li>}
+      </ul>
+      {bulk === "pause" && <p>Each trial saves and exits; Activate goes on where it was.</p>}
+      {bulk === "activate" && <p>Each paused trial goes on from its latest checkpoint.</p>}
+      {bulk === "cancel" && <p>They may save once more, then they end for good. Continue can go on from their checkpoints.</p>}
+      {bulk === "kill" && <p>Their processes are killed now: what they did since their last checkpoint is lost.</p>}
+      {bulk === "delete" && (
+        <>
+          <p>Their trials, metrics, logs and {formatBytes(bytes)} of checkpoints are removed and cannot be brought back.</p>
+          <label className="check"><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> Also pinned checkpoints</label>
+          <p className="faint">To keep one, download it first: <Command text="cairn experiment download ID" /></p>
+        </>
+      )}
+    </Dialog>
+  );
+}

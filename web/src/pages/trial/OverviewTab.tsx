@@ -1,0 +1,95 @@
+import type { ReactNode } from "react";
+import { api } from "../../api/client";
+import type { Experiment, Run, Trial } from "../../api/types";
+import { Command, Empty, Facts, Failure, Waiting } from "../../components/basics";
+import { useNow, useResource } from "../../components/hooks";
+import { runLabel } from "../../model/bands";
+import { formatBytes, formatCount, formatDuration, formatJson, formatNumber, formatTime } from "../../model/format";
+import { link } from "../../model/route";
+import { isLive } from "../../model/states";
+import { NotesPanel } from "../experiment/NotesPanel";
+
+export function OverviewTab({ experiment, trial }: { experiment: Experiment; trial: Trial }): ReactNode {
+  const now = useNow(1000);
+  const running = isLive(trial.state) && trial.started ? now - trial.started : trial.duration;
+  const latest = trial.latest_checkpoint;
+  return (
+    <div className="panels">
+      <section className="panel" aria-labelledby="facts">
+        <h2 id="facts">Trial</h2>
+        <Facts
+          facts={[
+            ["Status", trial.status || "–"],
+            ["Steps", trial.steps_completed === undefined ? "–" : formatCount(trial.steps_completed)],
+            ["Run", trial.run_id === 0 ? "none yet" : `${trial.run_id} (${trial.resume_mode || "fresh"})`],
+            ["Restarts", `${trial.restarts} of ${trial.max_restarts}`],
+            ["Ranks", formatJson(trial.world_size ?? null)],
+            ["Created", formatTime(trial.created)],
+            ["Started", formatTime(trial.started)],
+            ["Ended", formatTime(trial.ended)],
+            ["Duration", formatDuration(running)],
+            ["Owner", experiment.owner],
+            ["Latest checkpoint", latest ? <a href={link(["checkpoints", latest.id])}>step {latest.steps_completed}</a> : "none yet"],
+            ["Checkpoints", `${formatCount(trial.checkpoints)}, ${formatBytes(trial.checkpoint_bytes)}`],
+            ["Best", trial.best ? `${trial.best.metric} ${formatNumber(trial.best.value)}` : "–"],
+            ["Repository", <code key="r">{trial.repository ?? experiment.storage ?? "–"}</code>],
+            ...(trial.detached ? [["Detached", trial.external_id ?? "yes"] as [string, ReactNode]] : []),
+          ]}
+        />
+      </section>
+      <section className="panel" aria-labelledby="now">
+        <h2 id="now">Last reports</h2>
+        {Object.keys(trial.latest_metrics ?? {}).length === 0 ? (
+          <Empty title="Nothing reported yet." command={`cairn trial logs ${trial.id} -f`}>A script reports with ctx.train.report_training_metrics. What it is doing:</Empty>
+        ) : (
+          Object.entries(trial.latest_metrics ?? {}).map(([group, values]) => (
+            <div key={group}>
+              <h3>{group}</h3>
+              <Facts facts={Object.entries(values).map(([name, value]) => [name, formatJson(value)])} />
+            </div>
+          ))
+        )}
+        <h2>Hyperparameters</h2>
+        {Object.keys(trial.hparams).length === 0
+          ? <p className="faint">None.</p>
+          : <Facts facts={Object.entries(trial.hparams).map(([name, value]) => [name, formatJson(value)])} />}
+      </section>
+      <Runs trial={trial} />
+      <NotesPanel experiment={experiment} />
+      <section className="panel" aria-labelledby="cli">
+        <h2 id="cli">On the command line</h2>
+        <p><Command text={`cairn trial logs ${trial.id} -f`} /></p>
+        <p><Command text={`cairn experiment checkpoints ${experiment.id}`} /></p>
+        {latest && <p><Command text={`cairn experiment continue ${experiment.id} --new`} /></p>}
+      </section>
+    </div>
+  );
+}
+
+function Runs({ trial }: { trial: Trial }): ReactNode {
+  const runs = useResource(`runs ${trial.id}`, (signal) => api.runs(trial.id, signal),
+    (event) => event.trial === trial.id && (event.kind === "run" || event.kind === "trial"));
+  return (
+    <section className="panel" aria-labelledby="runs">
+      <h2 id="runs">Runs</h2>
+      {runs.error && !runs.data ? <Failure error={runs.error} retry={runs.reload} />
+        : !runs.data ? <Waiting />
+          : runs.data.runs.length === 0 ? <p className="faint">It waits for free slots.</p>
+            : (
+              <ol className="runs" reversed>
+                {[...runs.data.runs].reverse().map((run) => <li key={run.run_id} value={run.run_id}><RunLine run={run} /></li>)}
+              </ol>
+            )}
+    </section>
+  );
+}
+
+function RunLine({ run }: { run: Run }): ReactNode {
+  return (
+    <>
+      {runLabel(run)}
+      <span className="faint"> · {formatTime(run.started)}{run.ended ? `, ${formatDuration(run.ended - run.started)}` : ""}{run.host ? ` on ${run.host}` : ""}</span>
+      {run.message && <div className="faint">{run.message}</div>}
+    </>
+  );
+}

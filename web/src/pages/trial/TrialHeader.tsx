@@ -1,0 +1,115 @@
+// State, progress and the buttons of one trial; what a pause will come to; the questions before something is lost.
+import { useState, type ReactNode } from "react";
+import { api, type Action } from "../../api/client";
+import type { Experiment, Trial } from "../../api/types";
+import { Dialog } from "../../components/Dialog";
+import { attempt } from "../../components/Toasts";
+import { Progress, StateBadge } from "../../components/basics";
+import { useNow } from "../../components/hooks";
+import { useMay } from "../../components/session";
+import { formatDuration } from "../../model/format";
+import { link } from "../../model/route";
+import { ACTION_LABELS, allowedActions, whatIsLost } from "../../model/states";
+import { ContinueDialog } from "./ContinueDialog";
+
+const DONE: Record<Action, string> = {
+  pause: "It was asked to save and exit.",
+  activate: "It goes on.",
+  cancel: "It was asked to end.",
+  kill: "It is being killed.",
+};
+
+interface Props {
+  experiment: Experiment;
+  trial: Trial;
+  /** The trial is the whole experiment: its name is the heading. */
+  alone: boolean;
+  onTrial: (trial: Trial) => void;
+}
+
+export function TrialHeader({ experiment, trial, alone, onTrial }: Props): ReactNode {
+  const may = useMay("user");
+  const [asking, setAsking] = useState<Action | "continue" | null>(null);
+  const latest = trial.latest_checkpoint ?? null;
+  const act = async (action: Action): Promise<void> => onTrial(await api.actOnTrial(trial.id, action));
+  const press = (action: Action): void => {
+    if (whatIsLost(action, latest?.steps_completed ?? null, trial.steps_completed ?? null) === null) {
+      void attempt(DONE[action], () => act(action));
+    } else {
+      setAsking(action);
+    }
+  };
+  return (
+    <header className="page-head trial-head">
+      <div>
+        <p className="crumbs">
+          <a href={link(["experiments"])}>Experiments</a>
+          {!alone && <> / <a href={link(["experiments", experiment.id])}>{experiment.id} {experiment.name}</a></>}
+        </p>
+        <h1>{alone ? experiment.name : `Trial ${trial.id}`}</h1>
+        <p className="under-title">
+          {alone && <span className="faint">experiment {experiment.id} · trial {trial.id}</span>}
+          <Parent trial={trial} experiment={experiment} />
+        </p>
+      </div>
+      <div className="head-state">
+        <span role="status" aria-label="State"><StateBadge state={trial.state} /></span>
+        <Progress value={trial.progress} label="Progress" />
+        <span className="faint">{trial.steps_completed === undefined ? "" : `step ${trial.steps_completed}`}</span>
+        <PauseNote trial={trial} />
+      </div>
+      {may && (
+        <div className="head-buttons" role="group" aria-label="What to do with this trial">
+          {allowedActions(trial.state).map((action) => (
+            <button key={action} type="button" className={action === "kill" ? "danger" : undefined} onClick={() => press(action)}>
+              {ACTION_LABELS[action]}
+            </button>
+          ))}
+          {latest && <button type="button" className="primary" onClick={() => setAsking("continue")}>Continue…</button>}
+        </div>
+      )}
+      {trial.message && trial.state !== "RUNNING" && <p className={trial.state === "ERROR" ? "problem" : "faint"}>{trial.message}</p>}
+      {asking === "continue" && <ContinueDialog trial={trial} experiment={experiment} onClose={() => setAsking(null)} />}
+      {asking && asking !== "continue" && (
+        <Dialog
+          title={`${ACTION_LABELS[asking]} trial ${trial.id}?`}
+          submit={ACTION_LABELS[asking]}
+          danger
+          onSubmit={() => act(asking)}
+          onClose={() => setAsking(null)}
+        >
+          <p>{whatIsLost(asking, latest?.steps_completed ?? null, trial.steps_completed ?? null)}</p>
+          {latest && <p className="faint">The latest checkpoint is of step {latest.steps_completed} and stays.</p>}
+        </Dialog>
+      )}
+    </header>
+  );
+}
+
+function Parent({ trial, experiment }: { trial: Trial; experiment: Experiment }): ReactNode {
+  const parent = trial.parent ?? experiment.parent;
+  if (!parent) return null;
+  return (
+    <span className="faint">
+      {" "}began with the weights of{" "}
+      <a href={link(["checkpoints", parent.checkpoint])}>step {parent.steps_completed ?? "?"}</a> of{" "}
+      <a href={link(["trials", parent.trial])}>trial {parent.trial}</a>
+    </span>
+  );
+}
+
+function PauseNote({ trial }: { trial: Trial }): ReactNode {
+  const now = useNow(500);
+  if (trial.state !== "PAUSING" && trial.state !== "PAUSED" && trial.state !== "STOPPING") return null;
+  const step = trial.resumes_from_step;
+  const where = step === null || step === undefined ? "from the beginning: there is no checkpoint yet" : `from step ${step}`;
+  if (trial.state === "PAUSED") return <span className="pause-note">Activate goes on {where}</span>;
+  const deadline = trial.preemption_deadline;
+  const left = deadline ? Math.max(0, deadline - now) : null;
+  const clock = left === null ? "" : left > 0 ? `, at most ${formatDuration(left)} more` : ", its time is over";
+  return (
+    <span className="pause-note">
+      {trial.state === "PAUSING" ? `Saving${clock}; without another checkpoint it will resume ${where}` : `Ending${clock}`}
+    </span>
+  );
+}
