@@ -134,6 +134,9 @@ class Tuner::Repositories final : public RepositoryAccess {
                                           const std::vector<std::string>& ids) override {
     return real_->Remove(PathOf(repository), run, ids);
   }
+  Status Pin(const std::string& repository, const std::string& id, bool pinned) override {
+    return real_->Pin(PathOf(repository), id, pinned);
+  }
   std::string PathOf(std::string_view repository) const {
     return fmt::format("{}/{}", directory_, repository.substr(repository.rfind('/') + 1));
   }
