@@ -92,33 +92,56 @@ def test_failures_are_in_the_results_and_in_error_txt(tmp_path):
     assert not os.path.exists(f"{results[0].path}/error.txt")
 
 
-def test_a_population_copies_and_says_so(tmp_path):
-    class Climb(tune.Trainable):
-        def setup(self, config):
-            self.x = 0.0
+class Climb(tune.Trainable):
+    def setup(self, config):
+        self.x = 0.0
 
-        def step(self):
-            self.x += self.config["lr"]
-            return {"x": self.x, "nested": {"y": 2 * self.x}}
+    def step(self):
+        self.x += self.config["lr"]
+        return {"x": self.x, "nested": {"y": 2 * self.x}}
 
-        def save_checkpoint(self, directory):
-            return {"x": self.x}
+    def save_checkpoint(self, directory):
+        return {"x": self.x}
 
-        def load_checkpoint(self, state):
-            self.x = state["x"]
+    def load_checkpoint(self, state):
+        self.x = state["x"]
 
-    results = tune.Tuner(
+
+def run_population(directory, places):
+    return tune.Tuner(
         Climb,
         param_space={"lr": tune.grid_search([0.1, 0.2, 0.5, 1.0])},
         tune_config=tune.TuneConfig(
-            metric="x", mode="max", max_concurrent_trials=2,
+            metric="x",
+            mode="max",
+            max_concurrent_trials=places,
             scheduler=PopulationBasedTraining(
-                time_attr="training_iteration", perturbation_interval=2, synch=True, seed=1,
-                resample_probability=0.0, hyperparam_mutations={"lr": tune.uniform(0.1, 1.0)},
+                time_attr="training_iteration",
+                perturbation_interval=2,
+                synch=True,
+                seed=1,
+                resample_probability=0.0,
+                hyperparam_mutations={"lr": tune.uniform(0.1, 1.0)},
             ),
         ),
-        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0, stop={"training_iteration": 8}),
-    ).fit()  # fmt: skip
+        run_config=tune.RunConfig(
+            storage_path=str(directory), verbose=0, stop={"training_iteration": 8}
+        ),
+    ).fit()
+
+
+def test_a_synchronous_population_does_not_depend_on_its_places(tmp_path):
+    outcomes = []
+    for places in (1, 3):
+        results = run_population(tmp_path / str(places), places)
+        outcomes.append(
+            [(result.config, [one["x"] for one in result.results]) for result in results]
+        )
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_population_copies_and_says_so(tmp_path):
+    results = run_population(tmp_path, 2)
     assert results.num_errors == 0
     with open(f"{results.experiment_path}/pbt_global.txt") as file:
         copies = [json.loads(line) for line in file]

@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 from ..manager import CheckpointManager
 from ._flat import flatten
 from .checkpoint import Checkpoint
-from .result_keys import (  # noqa: F401
+from .result_keys import (  # noqa: F401  (also under these names)
     DEFAULT_METRIC,
     DONE,
     SHOULD_CHECKPOINT,

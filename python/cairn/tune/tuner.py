@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
@@ -337,16 +337,14 @@ class Tuner:
                 policy,
                 self._payload(),
             )
-            decisions = PolicyLog(directory)
-            decisions.start(policy.take_log())
-            interrupted = self._loop(native, policy, decisions)
+            log = PolicyLog(directory)
+            log.start(policy.take_log())  # of what is on record
+            interrupted = self._loop(native, lambda: log.append(policy.take_log()))
             trials = native.trials(True)
             self._call("on_experiment_end", trials=self._everyone())
         finally:
             native.close()
-        self._results = ResultGrid.from_trials(
-            trials, directory, self._tune.metric, self._tune.mode
-        )
+        self._results = self._make_results(trials)
         if interrupted:
             raise KeyboardInterrupt
         if failures.fail_fast == "raise":
@@ -355,7 +353,7 @@ class Tuner:
                     raise TuneError(f"trial {trial['trial']} failed:\n{trial['error']}")
         return self._results
 
-    def _loop(self, native: Any, policy: SearchPolicy, decisions: PolicyLog) -> bool:
+    def _loop(self, native: Any, after_news: Callable[[], None]) -> bool:
         """Until all is done; True when Ctrl-C ended it."""
         with _Interrupts() as interrupts:
             deadline: Optional[float] = None
@@ -363,7 +361,8 @@ class Tuner:
                 finished, news = native.step(0.2)
                 for item in news:
                     self._tell(item)
-                decisions.append(policy.take_log())
+                if news:
+                    after_news()
                 self._call("on_step_end", iteration=self._told, trials=self._everyone())
                 if finished:
                     return interrupts.count > 0
@@ -479,6 +478,10 @@ class Tuner:
                 "trainable": cloudpickle.dumps(self._trainable),
             }
         )
+
+    def _make_results(self, trials: List[Dict[str, Any]]) -> ResultGrid:
+        where = _location.absolute(self.directory)
+        return ResultGrid.from_trials(trials, where, self._tune.metric, self._tune.mode)
 
 
 class _Interrupts:
