@@ -30,6 +30,22 @@ std::uint16_t PortOf(const std::string& url) {
   return port;
 }
 
+/// The web page that was installed or built with this program; "" when there is none. One in the
+/// data directory goes before it.
+std::string PageOf(const std::string& data_directory) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::is_directory(fs::path(data_directory) / "web", error)) return "";
+  const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
+  // <prefix>/bin and <prefix>/share, and bin/ of a build directory in the source tree.
+  for (const fs::path& page : {bin / "../share/cairn/web", bin / "../../../web/dist"}) {
+    if (fs::is_regular_file(page / "index.html", error)) {
+      return fs::canonical(page, error).string();
+    }
+  }
+  return "";
+}
+
 std::string DatabaseOf(const std::string& database, const std::string& data_directory) {
   return database.empty() ? fmt::format("sqlite:{}/cairn.db", data_directory) : database;
 }
@@ -43,7 +59,7 @@ Result<Output> RunMaster(const MasterCommandOptions& options, Console* console) 
   start.listen = options.listen;
   start.database = options.database;
   start.storage = options.storage;
-  start.web_directory = options.web;
+  start.web_directory = options.web.empty() ? PageOf(options.data_directory) : options.web;
   start.slots = options.slots;
   start.takeover = options.takeover;
   start.log_retention.max_age =
