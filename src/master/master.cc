@@ -314,15 +314,18 @@ Status Master::Impl::Listen() {
   std::vector<HttpRoute> routes = ServedRoutes(Parts(), std::move(api), &limit_);
   for (HttpRoute& route : TrialRoutes(engine_.get())) routes.push_back(std::move(route));
   ASSIGN_OR_RETURN(known_, HttpRoutes::Make(routes));
-  routes.push_back({.method = "GET",
-                    .pattern = "/{path...}",
-                    .handler = [this](const ServerRequest& request, const HttpReply& reply) {
-                      ServePage(request, reply);
-                    }});
-  ASSIGN_OR_RETURN(server_,
-                   HttpServer::Start({.listen = options_.listen,
-                                      .max_body_bytes = code_->limits().archive_bytes + (1u << 20)},
-                                     std::move(routes)));
+  // The rest of a path is never empty, so the page's own address is a route of its own.
+  for (const char* pattern : {"/", "/{path...}"}) {
+    routes.push_back({.method = "GET",
+                      .pattern = pattern,
+                      .handler = [this](const ServerRequest& request, const HttpReply& reply) {
+                        ServePage(request, reply);
+                      }});
+  }
+  ASSIGN_OR_RETURN(server_, HttpServer::Start({.listen = options_.listen,
+                                               .max_body_bytes = code_->limits().archive_bytes +
+                                                                 (1u << 20)},
+                                              std::move(routes)));
   // Runs of this machine speak through a socket whose name does not change when the port does.
   const std::string socket = Path("trial.sock");
   if (socket.size() > kLongestSocketPath) {

@@ -21,7 +21,7 @@ export function AccountPage(): ReactNode {
   return (
     <>
       <h1>Account</h1>
-      <div className="panels">
+      <div className="panels two">
         <section className="panel" aria-labelledby="you">
           <h2 id="you">You</h2>
           <Facts facts={[["Name", user.username], ["Role", user.role], ["Since", formatTime(user.created)]]} />

@@ -18,7 +18,7 @@ export function ClusterPage(): ReactNode {
   return (
     <>
       <h1>Cluster</h1>
-      <div className="panels">
+      <div className="panels two">
         <section className="panel" aria-labelledby="slots">
           <h2 id="slots">Slots</h2>
           <p className="slots" role="img" aria-label={`${used} of ${slots} slots are in use`}>

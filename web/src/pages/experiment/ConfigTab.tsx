@@ -7,7 +7,7 @@ import { useResource } from "../../components/hooks";
 export function ConfigTab({ experiment }: { experiment: Experiment }): ReactNode {
   const config = useResource(`config ${experiment.id}`, (signal) => api.config(experiment.id, signal));
   return (
-    <div className="panels">
+    <div className="panels two">
       <section className="panel" aria-labelledby="written">
         <h2 id="written">As it was written</h2>
         {config.error ? <Failure error={config.error} retry={config.reload} /> : config.data === undefined ? <Waiting />
