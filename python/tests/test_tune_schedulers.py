@@ -265,3 +265,13 @@ def test_resources_bound_how_many_run_at_a_time(tmp_path):
 
     tuner = tune.Tuner(tune.with_resources(f, {"cpu": 10_000}))
     assert tuner._concurrency() == 1
+
+
+def test_the_example_with_torch_finds_something(tmp_path):
+    import runpy
+
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "python", "tune_pbt.py")
+    results = runpy.run_path(path)["main"](str(tmp_path), iterations=10)
+    assert not results.errors
+    assert results.get_best_result().metrics["accuracy"] > 0.55
+    assert [r.metrics["training_iteration"] for r in results] == [10] * 4
