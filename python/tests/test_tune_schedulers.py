@@ -274,4 +274,5 @@ def test_the_example_with_torch_finds_something(tmp_path):
     results = runpy.run_path(path)["main"](str(tmp_path), iterations=10)
     assert not results.errors
     assert results.get_best_result().metrics["accuracy"] > 0.55
-    assert [r.metrics["training_iteration"] for r in results] == [10] * 4
+    # One that goes on from the last checkpoint of another takes a step before it stops.
+    assert all(r.metrics["training_iteration"] in (10, 11) for r in results)
