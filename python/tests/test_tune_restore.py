@@ -196,6 +196,19 @@ def test_killed_at_random_the_results_are_those_of_an_undisturbed_run(
     assert curves(tuner.fit()) == expected()
 
 
+def test_a_killed_tuner_leaves_no_socket_behind(program, tmp_path):
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, program, str(tmp_path / "store")], env={**env, "PACE": "0.1"}
+    )
+    wait_for(lambda: _checkpoints(tmp_path / "store" / "e") >= 1)
+    below = children_of(process.pid)
+    _kill(process.pid)
+    process.wait()
+    assert_gone(below)
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("cairn-tune-")]
+
+
 def _kill(pid):
     try:
         os.kill(pid, signal.SIGKILL)

@@ -265,3 +265,14 @@ def test_resources_bound_how_many_run_at_a_time(tmp_path):
 
     tuner = tune.Tuner(tune.with_resources(f, {"cpu": 10_000}))
     assert tuner._concurrency() == 1
+
+
+def test_the_example_with_torch_finds_something(tmp_path):
+    import runpy
+
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "python", "tune_pbt.py")
+    results = runpy.run_path(path)["main"](str(tmp_path), iterations=10)
+    assert not results.errors
+    assert results.get_best_result().metrics["accuracy"] > 0.55
+    # One that goes on from the last checkpoint of another takes a step before it stops.
+    assert all(r.metrics["training_iteration"] in (10, 11) for r in results)

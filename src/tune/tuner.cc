@@ -656,7 +656,10 @@ Status Tuner::OnRunEnded(const Message& message) {
       return EndTrial(trial, true);
     case TrialState::kPaused:
       active_.erase(id);
-      if (trial->DecidedAt(trial->iteration).action == TrialAction::kPause) {
+      // One that was killed before it acknowledged may not have saved: it goes back to its
+      // checkpoint and comes here once more. Others may be about to start from what it saves.
+      if (standing.core.acknowledged &&
+          trial->DecidedAt(trial->iteration).action == TrialAction::kPause) {
         return Note(id, {{"what", "paused"}});
       }
       if (interrupted_) return Status::Ok();

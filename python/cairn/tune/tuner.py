@@ -468,7 +468,12 @@ class Tuner:
         )
 
     def _payload(self) -> bytes:
-        import cloudpickle
+        try:
+            import cloudpickle
+        except ImportError:
+            raise ImportError(
+                "cairn.tune hands trainables to its workers with cloudpickle: pip install 'cairn[tune]'"
+            ) from None
 
         return pickle.dumps(
             {

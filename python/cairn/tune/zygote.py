@@ -13,6 +13,7 @@ import json
 import os
 import pickle
 import select
+import shutil
 import signal
 import sys
 import traceback
@@ -36,6 +37,7 @@ class Zygote:
         signal.set_wakeup_fd(woken_write, warn_on_full_buffer=False)
         self._trainable: Any = None
         self._settings: Dict[str, Any] = {}
+        self._url = ""
 
     def main(self) -> int:
         try:
@@ -109,6 +111,7 @@ class Zygote:
                     os.kill(pid, message["signal"])  # not reaped, so it is that process
 
     def _start(self, id: str, env: Dict[str, str]) -> None:
+        self._url = env.get("CAIRN_TRIAL_URL", "")
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -173,11 +176,10 @@ class Zygote:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 pass
-        directory = self._settings.get("socket_directory")
-        if directory:
-            import shutil
-
-            shutil.rmtree(directory, ignore_errors=True)
+        # The tuner's socket, if it was killed. In good order it has removed that itself.
+        socket = self._url[len("unix:") :] if self._url.startswith("unix:") else ""
+        if os.path.basename(os.path.dirname(socket)).startswith("cairn-tune-"):
+            shutil.rmtree(os.path.dirname(socket), ignore_errors=True)
         return 0
 
 
