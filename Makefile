@@ -2,7 +2,7 @@
 # and runs. The work is done by scripts/; this file only names it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-integrations bench bench-ps bench-s3 bench-peers torture sanitize format lint clean
+.PHONY: help demo test test-integrations bench bench-ps bench-s3 bench-web bench-peers torture sanitize format lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,11 +27,17 @@ bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...'
 	@/usr/bin/python3 bench/run.py build/release $(ARGS)
 	@$(MAKE) --no-print-directory bench-s3
 	@$(MAKE) --no-print-directory bench-ps
+	@$(MAKE) --no-print-directory bench-web
 
 bench-ps: ## parameter servers on loopback, beside raw sockets and tables in the process (PS_ARGS='...')
 	@scripts/setup build
 	@scripts/build release
 	@/usr/bin/python3 bench/ps.py build/release $(PS_ARGS)
+
+bench-web: ## the web page in a browser: bytes, first rows, panning a long curve (WEB_ARGS='...')
+	@scripts/setup build test
+	@scripts/web
+	@node bench/web.mjs $(WEB_ARGS)
 
 bench-s3: ## put, get, listing and stall on a bucket, beside boto3's transfer manager (S3_ARGS='...')
 	@scripts/setup build test

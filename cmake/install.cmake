@@ -27,6 +27,8 @@ if(TARGET cairn_public)
   install(FILES cmake/dependencies.cmake DESTINATION ${CAIRN_PACKAGE_DIR} RENAME cairnDependencies.cmake)
   if(CAIRN_MASTER_FOUND)
     install(FILES packaging/cairn-master.service DESTINATION lib/systemd/system)
+    # Built by scripts/web. Without it the master has no page; the rest of it is the same.
+    install(DIRECTORY web/dist/ DESTINATION ${CMAKE_INSTALL_DATADIR}/cairn/web OPTIONAL)
   endif()
   install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 endif()

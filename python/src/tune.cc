@@ -88,6 +88,11 @@ class PyPolicy final : public tune::TunePolicy {
   Status SetConfig(const std::string& trial, const Value& config) override {
     return Tell([&] { policy_.attr("set_config")(trial, FromValue(config)); });
   }
+  std::size_t PendingAhead() override {
+    const auto answer =
+        Ask<std::size_t>([&] { return nb::cast<std::size_t>(policy_.attr("pending_ahead")); });
+    return answer.ok() ? *answer : 0;
+  }
   bool StopAll() override {
     const auto answer = Ask<bool>([&] { return nb::cast<bool>(policy_.attr("stop_all")()); });
     return answer.ok() && *answer;

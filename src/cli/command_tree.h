@@ -45,6 +45,7 @@ void AddMasterOptions(CLI::App* app, MasterOptions* options);
 void AddExperimentCommands(CLI::App* root, Commands* commands);
 void AddTrialCommands(CLI::App* root, Commands* commands);
 void AddAccountCommands(CLI::App* root, Commands* commands);
+void AddMasterCommand(CLI::App* root, Commands* commands);
 void AddCompletion(CLI::App* root, Commands* commands);
 
 }  // namespace cairn::cli

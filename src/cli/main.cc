@@ -501,6 +501,7 @@ int Main(int argc, char** argv) {
   AddPsRun(&root, &commands);
 #endif
   AddServe(&root, &commands);
+  AddMasterCommand(&root, &commands);
   AddExperimentCommands(&root, &commands);
   AddTrialCommands(&root, &commands);
   AddAccountCommands(&root, &commands);

@@ -46,7 +46,15 @@ ServerResponse TooMany(std::string_view message) {
 /// The answer to a request that may not, or nothing and who it is.
 std::optional<ServerResponse> Judge(const ApiParts& parts, const ApiRoute& route, RateLimit* limit,
                                     const ServerRequest& request, Principal* who) {
-  if (route.access == Access::kRun) return std::nullopt;  // the engine knows runs
+  if (route.access == Access::kRun) {
+    // Only the newest run of a trial can say anything; the handler looks at its number.
+    const std::string& trial = request.params.find("trial")->second;
+    const auto view = parts.engine->Summary(trial);
+    if (!view.ok()) return ApiError(view.status());
+    const Status known = parts.engine->Authenticate(
+        {.trial = trial, .run = view->record.core.run}, request.BearerToken());
+    return known.ok() ? std::nullopt : std::optional(ApiError(known));
+  }
   if (route.access == Access::kNone) {
     if (!limit->Admit("")) return TooMany("too many requests");
     return std::nullopt;

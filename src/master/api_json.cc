@@ -151,11 +151,6 @@ Value ToJson(const ApiParts& parts, const Experiment& experiment, bool whole) {
                                 {"metric", experiment.metric},
                                 {"value", Number(*experiment.best_metric)}};
   }
-  if (!experiment.metric.empty() && !whole) {
-    out["searcher"] = Value::Object{{"name", ""},
-                                    {"metric", experiment.metric},
-                                    {"smaller_is_better", experiment.smaller_is_better}};
-  }
   if (whole) {
     out["notes"] = experiment.notes;
     PutConfig(experiment, whole, &out);

@@ -358,7 +358,7 @@ void AddExperimentRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
                            [parts](const ApiCall& call, const HttpReply& reply) {
                              return UploadCode(parts, call, reply);
                            });
-  upload.max_body_bytes = parts.code->limits().archive_bytes;
+  upload.max_body_bytes = CodeLimits{}.archive_bytes;
   upload.raw = true;
   add("GET", "", Access::kViewer, [parts](const ApiCall& call) { return List(parts, call); });
   serve("POST", base, Access::kUser, [parts](const ApiCall& call, const HttpReply& reply) {

@@ -15,6 +15,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -42,14 +45,12 @@ constexpr std::size_t kLongestSocketPath = 100;  // of 107
 constexpr auto kTidyInterval = std::chrono::seconds(60);
 constexpr auto kUnusedCode = std::chrono::hours(24);
 
+/// With those above it. One that is there stays as it is.
 Status MakeDirectory(const std::string& path, mode_t mode) {
   std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return UnavailableError(fmt::format("{}: {}", path, error.message()));
-  if (chmod(path.c_str(), mode) != 0) {
-    return PermissionDeniedError(fmt::format("{} belongs to somebody else", path));
-  }
-  return Status::Ok();
+  fs::create_directories(fs::path(path).parent_path(), error);
+  if (mkdir(path.c_str(), mode) == 0 || errno == EEXIST) return Status::Ok();
+  return UnavailableError(fmt::format("{}: {}", path, std::strerror(errno)));
 }
 
 std::string_view AccessName(Access access) {
@@ -155,6 +156,7 @@ class Master::Impl {
   Mutex mu_;
   CondVar stopped_;
   bool stopping_ GUARDED_BY(mu_) = false;
+  std::atomic<bool> ready_ = false;  // engine and collector are there
   std::jthread tidy_;
 };
 
@@ -164,7 +166,7 @@ Status Master::Impl::Start() {
   if (!IsLoopback(options_.listen) && !accounts_->AnyPassword()) {
     return FailedPreconditionError(fmt::format(
         "no user has a password, and {} can be reached from elsewhere: start it on 127.0.0.1, set "
-        "one (`cairn user password admin`), then listen there",
+        "one (`cairn user change-password admin`), then listen there",
         options_.listen));
   }
   RETURN_IF_ERROR(StartEngine());
@@ -281,6 +283,7 @@ Status Master::Impl::StartEngine() {
   ASSIGN_OR_RETURN(const std::uint64_t last, catalog_->LastEvent());
   feed_->Start(last);
   followers_->Start();
+  ready_ = true;
   return Status::Ok();
 }
 
@@ -382,10 +385,10 @@ void Master::Impl::OnEvent(const Event& event) {
 }
 
 void Master::Impl::OnLaunch(const LaunchInfo& info) {
-  if (engine_ == nullptr) return;  // what had ended before is asked for
-  engine_->OnLaunch(info);
-  if (collector_ == nullptr) return;
+  if (!ready_) return;  // what ended before is asked for when the engine starts
+  // First: the engine's event about the end of a run must find its log known.
   collector_->OnLaunch(info);
+  engine_->OnLaunch(info);
   std::string trial;
   std::uint64_t run = 0;
   if (info.state == LaunchState::kRunning && RunOfLaunch(info.id, &trial, &run)) {

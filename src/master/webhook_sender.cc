@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "master/experiments.h"
 
 namespace cairn::master {
 namespace {
@@ -110,6 +111,11 @@ Status WebhookSender::Queue() {
             const auto row = options_.catalog->trials().Get(event.trial);
             if (!row.ok()) return Status::Ok();
             const std::string state(TrialStateName(row->core.state));
+            std::string name;
+            if (const auto id = ExperimentId(row->experiment); id.ok()) {
+              const auto experiment = options_.catalog->experiments().Get(*id);
+              if (experiment.ok()) name = experiment->name;
+            }
             for (const Webhook& webhook : webhooks) {
               const Wish wish = WishOf(webhook);
               if (!webhook.active || webhook.created > event.time ||
@@ -119,18 +125,21 @@ Status WebhookSender::Queue() {
               }
               // The run's number tells two ends of the same trial apart, and one change that is
               // seen with several events is told once.
-              const std::string key = fmt::format("{}.{}.{}", event.trial, row->core.run, state);
-              deliveries.push_back({.webhook = webhook.id,
-                                    .key = key,
-                                    .payload = EncodeJson(Value::Object{
-                                        {"id", key},
-                                        {"event", "state"},
-                                        {"time", static_cast<double>(event.time) / 1e9},
-                                        {"experiment", row->experiment},
-                                        {"trial", event.trial},
-                                        {"state", state}}),
-                                    .created = now,
-                                    .next_attempt = now});
+              const std::string key =
+                  fmt::format("{}.{}.{}", event.trial, row->core.run, state);
+              deliveries.push_back(
+                  {.webhook = webhook.id,
+                   .key = key,
+                   .payload = EncodeJson(Value::Object{
+                       {"id", key},
+                       {"event", "state"},
+                       {"time", static_cast<double>(event.time) / 1e9},
+                       {"experiment", row->experiment},
+                       {"trial", event.trial},
+                       {"name", name},
+                       {"state", state}}),
+                   .created = now,
+                   .next_attempt = now});
             }
             return Status::Ok();
           });

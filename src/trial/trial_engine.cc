@@ -136,12 +136,12 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
   writer_->Enqueue(std::move(event));
   if (const TrialRecord* record = Find(id); record != nullptr) Index(*record);
   CountEvent();
+  if (kind == EventKind::kNote) return Status::Ok();  // it may be of no trial
   switch (kind) {
     case EventKind::kReport:
     case EventKind::kProgress:
     case EventKind::kStatus:
     case EventKind::kCheckpointStarted:
-    case EventKind::kNote:
       break;
     case EventKind::kCheckpointCompleted:
     case EventKind::kCheckpointDeleted:

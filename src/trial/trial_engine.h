@@ -160,6 +160,8 @@ class TrialEngine {
   /// the log between the events before and after it. Does not wait; it is durable before anything
   /// that follows from a later event.
   Status Note(const std::string& trial, Value body);
+  /// Waits until all that happened so far is durable and was told to on_event.
+  Status Flush() { return WaitDurable(); }
 
   // --- runs ---
   struct RunKey {

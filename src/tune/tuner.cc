@@ -402,6 +402,7 @@ Result<bool> Tuner::Step(std::chrono::nanoseconds timeout, TuneNews* news) {
   for (Message& message : taken) RETURN_IF_ERROR(Handle(std::move(message)));
   RETURN_IF_ERROR(Fill());
   const bool finished = Finished();
+  if (finished) RETURN_IF_ERROR(engine_->Flush());
   MutexLock hold(&mu_);
   news->insert(news->end(), std::make_move_iterator(news_.begin()),
                std::make_move_iterator(news_.end()));
@@ -686,7 +687,27 @@ Status Tuner::EndTrial(TuneTrial* trial, bool failed) {
   return Status::Ok();
 }
 
+Result<bool> Tuner::Suggest() {
+  const std::string id = NextTrial();
+  ASSIGN_OR_RETURN(const Suggestion suggestion, options_.policy->Suggest(id));
+  if (suggestion.kind == Suggestion::Kind::kConfig) {
+    RETURN_IF_ERROR(Note(id, {{"what", "suggest"}, {"config", suggestion.config}}));
+    return true;
+  }
+  // Also of one that waits for what will never come.
+  if (suggestion.kind == Suggestion::Kind::kFinished ||
+      (active_.empty() && record_.paused().empty() && record_.pending().empty())) {
+    suggests_ = false;
+  }
+  return false;
+}
+
 Status Tuner::Fill() {
+  const std::size_t ahead = options_.policy->PendingAhead();
+  while (!stop_all_ && !interrupted_ && suggests_ && record_.pending().size() < ahead) {
+    ASSIGN_OR_RETURN(const bool more, Suggest());
+    if (!more) break;
+  }
   while (!stop_all_ && !interrupted_ && active_.size() < options_.max_concurrent) {
     const std::vector<std::string> pending = record_.pending();
     const std::vector<std::string> paused = record_.paused();
@@ -708,16 +729,8 @@ Status Tuner::Fill() {
       }
       return Status::Ok();
     }
-    const std::string id = NextTrial();
-    ASSIGN_OR_RETURN(const Suggestion suggestion, options_.policy->Suggest(id));
-    if (suggestion.kind == Suggestion::Kind::kConfig) {
-      RETURN_IF_ERROR(Note(id, {{"what", "suggest"}, {"config", suggestion.config}}));
-    } else if (suggestion.kind == Suggestion::Kind::kFinished ||
-               (active_.empty() && paused.empty())) {
-      suggests_ = false;  // also of one that waits for what will never come
-    } else {
-      return Status::Ok();
-    }
+    ASSIGN_OR_RETURN(const bool more, Suggest());
+    if (!more && suggests_) return Status::Ok();  // it waits for what runs
   }
   return Status::Ok();
 }
@@ -740,8 +753,8 @@ Status Tuner::Carry(const Choice& choice, const Candidates& candidates) {
   }
   if (!choice.donor.empty()) {
     const auto donor = engine_->StandingOf(choice.donor);
-    if (donor.ok() && donor->newest) {
-      RETURN_IF_ERROR(engine_->Pin(choice.donor, donor->newest->id, true));
+    // Pinned until this trial has a checkpoint of its own.
+    if (donor.ok() && donor->newest && engine_->Pin(choice.donor, donor->newest->id, true).ok()) {
       note["checkpoint"] = donor->newest->id;
       note["iteration"] = donor->newest->steps;
     } else {
@@ -760,6 +773,7 @@ Status Tuner::Launch(TuneTrial* trial) {
       ->Create(TrialConfig{.experiment = kExperiment,
                            .hparams = trial->config,
                            .argv = options_.argv,
+                           .env = options_.env,
                            .storage = kHere,
                            .max_restarts = std::min(options_.max_failures, kEndless),
                            .preemption_timeout = kPauseTimeout,

@@ -36,6 +36,8 @@ struct TunerOptions {
   std::function<Result<std::unique_ptr<Launcher>>(LaunchListener listener)> open_launcher;
   /// Command of each worker where the launcher needs one.
   std::vector<std::string> argv = {"worker"};
+  /// Put over each worker's environment.
+  std::map<std::string, std::string> env;
   /// Written down at the first start; given out by Open ever after.
   Value description = Value::Object{};
   /// Names of trials are `<prefix>_00000` and so on: letters, digits, points, dashes, underscores.
@@ -136,6 +138,8 @@ class Tuner {
   Status OnFailed(const Message& message);
   Status OnRunEnded(const Message& message);
   Status Fill();
+  /// Asks for another trial; false when there is none now.
+  Result<bool> Suggest();
   Status Carry(const Choice& choice, const Candidates& candidates);
   Status Launch(TuneTrial* trial);
   Status EndTrial(TuneTrial* trial, bool failed);

@@ -27,7 +27,7 @@ type Session = { kind: "asking" } | { kind: "out"; problem: string | null } | { 
 
 /** With the code of a one-time link when there is one; it is taken out of the address before it is used. */
 async function begin(): Promise<Session> {
-  const code = loginCode(window.location.search, window.location.hash);
+  const code = loginCode(window.location.hash);
   if (code !== null) {
     window.history.replaceState(null, "", "/#/experiments");
     window.dispatchEvent(new HashChangeEvent("hashchange"));

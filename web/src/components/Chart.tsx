@@ -4,7 +4,7 @@ import { useEffect, useId, useLayoutEffect, useRef, type KeyboardEvent, type Rea
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Band } from "../model/bands";
-import { formatNumber, formatTime } from "../model/format";
+import { formatNumber, formatTicks, formatTime } from "../model/format";
 import { thin, valueAt } from "../model/series";
 import { useTheme } from "./theme";
 import type { Range, View } from "./view";
@@ -47,6 +47,9 @@ function cssColour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+/** More points than this in each column of the screen are drawn as a thin line: a thick one is slow to draw and shows no more. */
+const DENSE = 1.5;
+
 function extent(lines: Line[]): Range {
   let from = Infinity;
   let to = -Infinity;
@@ -67,6 +70,13 @@ class Drawing {
   private frame = 0;
   private drag: { x: number; range: Range } | null = null;
   private readonly observer: ResizeObserver;
+  // Asking the style sheet makes the browser compute styles, which is too slow to do in each frame.
+  private readonly colours = {
+    run: cssColour("--band-run"),
+    failed: cssColour("--band-failed"),
+    pause: cssColour("--band-pause"),
+    edge: cssColour("--band-edge"),
+  };
 
   constructor(
     private readonly box: HTMLDivElement,
@@ -114,7 +124,12 @@ class Drawing {
   private draw(): void {
     this.shown = this.props.view.get() ?? extent(this.props.lines);
     this.plot.batch(() => {
-      this.plot.setData(this.data(), false);
+      const data = this.data();
+      const dense = data[0].length > this.box.clientWidth * DENSE;
+      this.props.lines.forEach((line, index) => {
+        this.plot.series[index + 1]!.width = line.faint || dense ? 1 : 2;
+      });
+      this.plot.setData(data, false);
       this.plot.setScale("x", { min: this.shown.from, max: this.shown.to });
     });
   }
@@ -147,11 +162,10 @@ class Drawing {
     return {
       width: this.box.clientWidth || 600,
       height: height ?? 240,
-      pxAlign: false,
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time, auto: false }, y: log ? { distr: 3 } : { range: (_u, min, max) => padded(min, max) } },
-      axes: [axis, { ...axis, size: 64, values: (_u, ticks) => ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) }],
+      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : axis, { ...axis, size: 64, values: (_u, ticks) => ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) }],
       series: [
         {},
         ...lines.map((line): uPlot.Series => {
@@ -177,7 +191,6 @@ class Drawing {
 
   private drawBands(plot: uPlot): void {
     const { ctx, bbox } = plot;
-    const colours = { run: cssColour("--band-run"), failed: cssColour("--band-failed"), pause: cssColour("--band-pause") };
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
@@ -187,11 +200,11 @@ class Drawing {
       const right = plot.valToPos(band.to, "x", true);
       // Every other run is shaded, so that neighbours are told apart; what failed and pauses always are.
       if (band.kind !== "run" || index % 2 === 1) {
-        ctx.fillStyle = colours[band.kind];
+        ctx.fillStyle = this.colours[band.kind];
         ctx.fillRect(left, bbox.top, Math.max(1, right - left), bbox.height);
       }
       if (index > 0 && band.kind !== "pause") {
-        ctx.strokeStyle = cssColour("--band-edge");
+        ctx.strokeStyle = this.colours.edge;
         ctx.setLineDash([3, 3]);
         ctx.beginPath();
         ctx.moveTo(left, bbox.top);

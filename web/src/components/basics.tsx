@@ -31,7 +31,7 @@ export function Command({ text }: { text: string }): ReactNode {
   };
   return (
     <span className="command">
-      <code>{text}</code>
+      <code tabIndex={0}>{text}</code>
       <button type="button" aria-label={`Copy the command ${text}`} onClick={() => void copy()}>Copy</button>
     </span>
   );

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { formatAge, formatBytes, formatCount, formatDuration, formatJson, formatNumber, formatPercent, formatShape, toNumber } from "./format";
+import { formatAge, formatBytes, formatCount, formatDuration, formatJson, formatMinute, formatNumber, formatPercent, formatShape, formatTicks, toNumber } from "./format";
 
 describe("numbers for people", () => {
   it.each([[0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [10 * 2 ** 20, "10.0 MiB"], [2 ** 30 - 1, "1.00 GiB"], [null, "–"]] as const)(
@@ -21,6 +21,13 @@ describe("numbers for people", () => {
   it("says how long ago", () => {
     expect(formatAge(100, 101)).toBe("just now");
     expect(formatAge(0, 7300)).toBe("2 h ago");
+  });
+  it("marks a time axis with what tells neighbours apart", () => {
+    const at = new Date(2026, 10, 16, 23, 59, 0).getTime() / 1000;
+    expect(formatTicks([at, at + 60, null])).toEqual(["23:59\n2026-11-16", "00:00\n2026-11-17", ""]);
+    expect(formatTicks([at, at + 10])).toEqual(["23:59:00\n2026-11-16", "23:59:10"]);
+    expect(formatTicks([at, at + 86400])).toEqual(["2026-11-16", "2026-11-17"]);
+    expect(formatMinute(at)).toBe("2026-11-16 23:59");
   });
   it("writes shapes and values", () => {
     expect(formatShape([])).toBe("scalar");

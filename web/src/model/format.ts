@@ -49,6 +49,27 @@ export function formatTime(time: number | null | undefined): string {
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
+/** Where seconds do not matter: 2026-11-16 09:05. */
+export function formatMinute(time: number | null | undefined): string {
+  return formatTime(time).replace(/:\d\d$/, "");
+}
+
+/** Marks of a time axis: as much of the time as tells two neighbours apart. */
+export function formatTicks(times: (number | null)[]): string[] {
+  const known = times.filter((time) => time !== null);
+  const apart = known.length > 1 ? known[1]! - known[0]! : 60;
+  let day = "";
+  return times.map((time) => {
+    if (time === null) return "";
+    const [date, clock] = formatTime(time).split(" ") as [string, string];
+    if (apart >= 86400) return date;
+    const shown = apart < 60 ? clock : clock.slice(0, 5);
+    const text = date === day ? shown : `${shown}\n${date}`;
+    day = date;
+    return text;
+  });
+}
+
 export function formatClock(time: number): string {
   const date = new Date(time * 1000);
   const millis = Math.floor(date.getMilliseconds()).toString().padStart(3, "0");

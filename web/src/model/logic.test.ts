@@ -17,10 +17,10 @@ describe("routes", () => {
     expect(route.query.get("text")).toBe("x & y");
   });
   it("that are broken do not throw", () => expect(parseRoute("#/a/%zz").path).toEqual(["a", "%zz"]));
-  it("may carry the one-time code in either part", () => {
-    expect(loginCode("?code=abc", "")).toBe("abc");
-    expect(loginCode("", "#/login?code=xyz")).toBe("xyz");
-    expect(loginCode("", "#/experiments")).toBeNull();
+  it("are told from a one-time code", () => {
+    expect(loginCode("#code=abc-_1")).toBe("abc-_1");
+    expect(loginCode("#/experiments?code=abc")).toBeNull();
+    expect(loginCode("")).toBeNull();
   });
 });
 

@@ -30,7 +30,7 @@ export function link(path: (string | number)[], query: { [name: string]: string 
   return `#/${path.map((part) => encodeURIComponent(String(part))).join("/")}${text === "" ? "" : `?${text}`}`;
 }
 
-/** The one-time code of the link that the master prints, in either part of the address; it is taken out of it at once. */
-export function loginCode(search: string, hash: string): string | null {
-  return new URLSearchParams(search).get("code") ?? parseRoute(hash).query.get("code");
+/** The one-time code of the link that the master prints ("/#code=…"); it is taken out of the address at once. */
+export function loginCode(hash: string): string | null {
+  return /^#code=(.+)$/.exec(hash)?.[1] ?? null;
 }

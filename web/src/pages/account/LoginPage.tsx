@@ -33,8 +33,8 @@ export function LoginPage({ onLogin, problem }: { onLogin: (user: User) => void;
         {error && <p role="alert" className="problem">{error}</p>}
         <button type="submit" className="primary" disabled={busy}>Log in</button>
       </form>
-      <p className="hint">No password yet? On the machine of the master, this prints a link that logs you in once:</p>
-      <p><Command text="cairn login --link" /></p>
+      <p className="hint">The master prints a link that logs in once when it starts. On its machine, this sets a password:</p>
+      <p><Command text="cairn user change-password USER" /></p>
     </main>
   );
 }

@@ -82,9 +82,14 @@ export function CheckpointsTab({ experiment, trial }: Props): ReactNode {
     },
     {
       key: "pinned", title: "Pinned", sortable: true,
-      render: (row) => (may && row.state === "COMPLETED"
-        ? <button type="button" className="link" aria-pressed={row.pinned} aria-label={`${row.pinned ? "Unpin" : "Pin"} step ${row.steps_completed}`} onClick={() => pin(row)}>{row.pinned ? "pinned" : "pin"}</button>
-        : row.pinned ? "pinned" : ""),
+      render: (row) => (
+        <span className="row-actions">
+          {row.pinned && <span className="label">pinned</span>}
+          {may && row.state === "COMPLETED" && (
+            <button type="button" className="link" aria-label={`${row.pinned ? "Unpin" : "Pin"} step ${row.steps_completed}`} onClick={() => pin(row)}>{row.pinned ? "unpin" : "pin"}</button>
+          )}
+        </span>
+      ),
     },
     { key: "age", title: "Age", sortable: true, render: (row) => <span title={formatTime(row.time)}>{formatAge(row.time, now)}</span> },
     {

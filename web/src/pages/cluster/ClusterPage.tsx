@@ -40,13 +40,13 @@ export function ClusterPage(): ReactNode {
       <section aria-labelledby="servers">
         <h2 id="servers">Parameter servers</h2>
         {servers.length === 0
-          ? <Empty title="No parameter-server job reports to this master." command="cairn ps run --servers 2 --trainers 2 --dir DIR -- python3 train.py">Jobs that are started with CAIRN_MASTER set appear here.</Empty>
+          ? <Empty title="No parameter-server job reports to this master." command="cairn ps run --help">A job is here while it says how it is: PUT /api/v1/services/NAME, at least once a minute.</Empty>
           : <Services services={servers} now={now} first={["step", "rows", "cuts", "increments"]} />}
       </section>
       <section aria-labelledby="serving">
         <h2 id="serving">Serving</h2>
         {serving.length === 0
-          ? <Empty title="No serving process reports to this master." command="cairn serve --model EXPORT --follow REPOSITORY">Processes that are started with CAIRN_MASTER set appear here.</Empty>
+          ? <Empty title="No serving process reports to this master." command="cairn serve --help">A process is here while it says how it is: PUT /api/v1/services/NAME, at least once a minute.</Empty>
           : <Services services={serving} now={now} first={["version", "step", "lag_seconds"]} />}
       </section>
     </>

@@ -8,7 +8,7 @@ import { navigate, useNow, useRoute, useSettled, useTitle } from "../../componen
 import { useMay } from "../../components/session";
 import { usePages } from "../../components/usePages";
 import { VirtualTable, type Column } from "../../components/VirtualTable";
-import { formatBytes, formatCount, formatDuration, formatNumber, formatTime } from "../../model/format";
+import { formatBytes, formatCount, formatDuration, formatMinute, formatNumber, formatTime } from "../../model/format";
 import { link } from "../../model/route";
 import type { Order } from "../../model/sorting";
 import { ACTION_LABELS, allowedForTrials, hasEnded, isLive, STATES } from "../../model/states";
@@ -35,7 +35,7 @@ function columns(now: number): Column<Experiment>[] {
     },
     { key: "checkpoint_bytes", title: "Checkpoints", sortable: true, numeric: true, render: (row) => formatBytes(row.checkpoint_bytes) },
     { key: "owner", title: "Owner", sortable: true, render: (row) => row.owner },
-    { key: "started", title: "Started", sortable: true, render: (row) => formatTime(row.started) },
+    { key: "started", title: "Started", sortable: true, render: (row) => <span title={formatTime(row.started)}>{formatMinute(row.started)}</span> },
     {
       key: "duration", title: "Duration", sortable: true, numeric: true,
       render: (row) => formatDuration(row.started && !row.ended && isLive(row.state) ? now - row.started : row.duration),
@@ -210,7 +210,7 @@ function BulkDialog({ bulk, title, rows, onClose }: { bulk: Bulk; title: string;
         <>
           <p>Their trials, metrics, logs and {formatBytes(bytes)} of checkpoints are removed and cannot be brought back.</p>
           <label className="check"><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> Also pinned checkpoints</label>
-          <p className="faint">To keep one, download it first: <Command text="cairn experiment download ID" /></p>
+          <p className="faint">To keep one, download it first: <Command text="cairn experiment download ID -o DIR/" /></p>
         </>
       )}
     </Dialog>

@@ -56,7 +56,6 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
         <span role="status" aria-label="State"><StateBadge state={trial.state} /></span>
         <Progress value={trial.progress} label="Progress" />
         <span className="faint">{trial.steps_completed === undefined ? "" : `step ${trial.steps_completed}`}</span>
-        <PauseNote trial={trial} />
       </div>
       {may && (
         <div className="head-buttons" role="group" aria-label="What to do with this trial">
@@ -68,6 +67,7 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
           {latest && <button type="button" className="primary" onClick={() => setAsking("continue")}>Continue…</button>}
         </div>
       )}
+      <PauseNote trial={trial} />
       {trial.message && trial.state !== "RUNNING" && <p className={trial.state === "ERROR" ? "problem" : "faint"}>{trial.message}</p>}
       {asking === "continue" && <ContinueDialog trial={trial} experiment={experiment} onClose={() => setAsking(null)} />}
       {asking && asking !== "continue" && (
@@ -103,13 +103,13 @@ function PauseNote({ trial }: { trial: Trial }): ReactNode {
   if (trial.state !== "PAUSING" && trial.state !== "PAUSED" && trial.state !== "STOPPING") return null;
   const step = trial.resumes_from_step;
   const where = step === null || step === undefined ? "from the beginning: there is no checkpoint yet" : `from step ${step}`;
-  if (trial.state === "PAUSED") return <span className="pause-note">Activate goes on {where}</span>;
+  if (trial.state === "PAUSED") return <p className="pause-note">Activate goes on {where}</p>;
   const deadline = trial.preemption_deadline;
   const left = deadline ? Math.max(0, deadline - now) : null;
   const clock = left === null ? "" : left > 0 ? `, at most ${formatDuration(left)} more` : ", its time is over";
   return (
-    <span className="pause-note">
+    <p className="pause-note">
       {trial.state === "PAUSING" ? `Saving${clock}; without another checkpoint it will resume ${where}` : `Ending${clock}`}
-    </span>
+    </p>
   );
 }

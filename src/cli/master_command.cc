@@ -1,0 +1,117 @@
+#include "cli/master_command.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+
+#ifdef CAIRN_WITH_MASTER
+#include "catalog/catalog.h"
+#include "cli/token_file.h"
+#include "master/files.h"
+#include "master/master.h"
+#endif
+
+namespace cairn::cli {
+
+#ifdef CAIRN_WITH_MASTER
+namespace {
+
+std::uint16_t PortOf(const std::string& url) {
+  std::uint16_t port = 0;
+  const std::size_t colon = url.rfind(':');
+  std::from_chars(url.data() + colon + 1, url.data() + url.size(), port);
+  return port;
+}
+
+/// The web page that was installed or built with this program; "" when there is none. One in the
+/// data directory goes before it.
+std::string PageOf(const std::string& data_directory) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::is_directory(fs::path(data_directory) / "web", error)) return "";
+  const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
+  // <prefix>/bin and <prefix>/share, and bin/ of a build directory in the source tree.
+  for (const fs::path& page : {bin / "../share/cairn/web", bin / "../../../web/dist"}) {
+    if (fs::is_regular_file(page / "index.html", error)) {
+      return fs::canonical(page, error).string();
+    }
+  }
+  return "";
+}
+
+std::string DatabaseOf(const std::string& database, const std::string& data_directory) {
+  return database.empty() ? fmt::format("sqlite:{}/cairn.db", data_directory) : database;
+}
+
+}  // namespace
+
+Result<Output> RunMaster(const MasterCommandOptions& options, Console* console) {
+  console->CatchInterrupts();
+  master::MasterOptions start;
+  start.data_directory = options.data_directory;
+  start.listen = options.listen;
+  start.database = options.database;
+  start.storage = options.storage;
+  start.web_directory = options.web.empty() ? PageOf(options.data_directory) : options.web;
+  start.slots = options.slots;
+  start.takeover = options.takeover;
+  start.log_retention.max_age =
+      std::chrono::nanoseconds(static_cast<std::int64_t>(options.log_days * 86400e9));
+  start.log_retention.max_bytes = options.log_bytes;
+  start.version = CAIRN_VERSION;
+  ASSIGN_OR_RETURN(const auto running, master::Master::Start(std::move(start)));
+  // Commands of this user on this machine find the token by the port.
+  std::string local;
+  if (master::IsLoopback(options.listen)) {
+    if (auto path = LocalTokenPath(PortOf(running->url())); path.ok()) {
+      ASSIGN_OR_RETURN(std::string token, master::ReadWhole(running->token_path()));
+      while (token.ends_with('\n')) token.pop_back();
+      const Status written = WriteToken(*path, token);
+      if (written.ok()) local = *path;
+      if (!written.ok()) LogWarning(written.ToString());
+    }
+  }
+  ASSIGN_OR_RETURN(const std::string link, running->LoginLink());
+  console->Note(fmt::format("master at {}", running->url()));
+  console->Note(fmt::format("log in (once, within ten minutes): {}", link));
+  while (!Console::interrupted()) console->clock()->Sleep(std::chrono::milliseconds(50));
+  running->Stop();
+  if (!local.empty()) RemoveToken(local).IgnoreError("the next master writes another");
+  Output output;
+  output.text = "stopped; what trains goes on, start the master again to see it\n";
+  output.json = Value::Object{{"stopped", true}};
+  return output;
+}
+
+Result<Output> BackupMaster(const MasterBackupOptions& options, Console*) {
+  ASSIGN_OR_RETURN(const auto catalog,
+                   Catalog::Open({.url = DatabaseOf(options.database, options.data_directory),
+                                  .mode = CatalogOptions::Mode::kReader}));
+  RETURN_IF_ERROR(catalog->Backup(options.out));
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(options.out, error);
+  Output output;
+  output.text = fmt::format("{}: {} bytes\n", options.out, bytes);
+  output.json = Value::Object{{"path", options.out}, {"bytes", static_cast<std::uint64_t>(bytes)}};
+  return output;
+}
+
+#else
+
+Result<Output> RunMaster(const MasterCommandOptions&, Console*) {
+  return UnimplementedError("this build of Cairn has no master: scripts/setup build installs what it wants");
+}
+Result<Output> BackupMaster(const MasterBackupOptions&, Console*) {
+  return RunMaster({}, nullptr);
+}
+
+#endif
+
+}  // namespace cairn::cli

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <cairn/status.h>
+
+#include "cli/console.h"
+
+namespace cairn::cli {
+
+struct MasterCommandOptions {
+  std::string data_directory = "cairn-master";
+  std::string listen = "127.0.0.1:8080";
+  std::string database;  // "": SQLite in the data directory
+  std::string storage;   // "": checkpoints/ in the data directory
+  std::string web;       // "": web/ in the data directory
+  int slots = 0;         // 0: one for each core
+  bool takeover = false;
+  double log_days = 0;          // 0: for ever
+  std::uint64_t log_bytes = 0;  // of all trials together; 0: no bound
+};
+
+/// `cairn master`: serves until it is interrupted; what trains goes on.
+Result<Output> RunMaster(const MasterCommandOptions& options, Console* console);
+
+struct MasterBackupOptions {
+  std::string data_directory = "cairn-master";
+  std::string database;
+  std::string out;
+};
+/// `cairn master backup`: a copy of the database, beside a living master.
+Result<Output> BackupMaster(const MasterBackupOptions& options, Console* console);
+
+}  // namespace cairn::cli

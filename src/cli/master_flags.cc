@@ -1,0 +1,54 @@
+// The flags of `cairn master`.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "cli/command_tree.h"
+#include "cli/master_command.h"
+
+namespace cairn::cli {
+
+void AddMasterCommand(CLI::App* root, Commands* commands) {
+  auto options = std::make_shared<MasterCommandOptions>();
+  CLI::App* app =
+      Leaf(root, "master", "Run experiments for people: REST, logs, pause and resume",
+           "  cairn master --data-dir /var/lib/cairn\n"
+           "  cairn master --data-dir /var/lib/cairn --db postgresql://cairn@db/cairn\n"
+           "  cairn master backup --data-dir /var/lib/cairn copy.db\n"
+           "What trains survives the master: stop it, kill it, start the same command again.");
+  auto copy = std::make_shared<MasterBackupOptions>();
+  CLI::App* backup = Leaf(app, "backup", "Copy the database, also while the master runs",
+                          "  cairn master backup --data-dir /var/lib/cairn copy.db");
+  backup->add_option("--data-dir", copy->data_directory, "The master's directory")
+      ->capture_default_str();
+  backup->add_option("--db", copy->database, "The database, when it is not in the data directory");
+  backup->add_option("OUT", copy->out, "The new file")->required();
+  commands->Add(backup, [copy](Console* console) { return BackupMaster(*copy, console); });
+
+  app->add_option("--data-dir", options->data_directory,
+                  "Everything of the master's own; made when missing")
+      ->capture_default_str();
+  app->add_option("--listen", options->listen,
+                  "Host and port; port 0: a free one. Elsewhere than on the loopback only when a "
+                  "user has a password")
+      ->capture_default_str();
+  app->add_option("--db", options->database,
+                  "sqlite:PATH or postgresql://…; without it SQLite in the data directory");
+  app->add_option("--storage", options->storage,
+                  "Where checkpoints go when an experiment does not say: a directory, s3://, "
+                  "hdfs://; without it in the data directory");
+  app->add_option("--slots", options->slots, "That trials share; 0: one for each core")
+      ->check(CLI::Range(0, 100000));
+  app->add_option("--web", options->web,
+                  "The directory of the web page's files; without it web/ of the data directory, or "
+                  "the page that came with this program");
+  app->add_option("--log-days", options->log_days, "How long logs are kept; 0: for ever")
+      ->check(CLI::Range(0.0, 100000.0));
+  app->add_option("--log-bytes", options->log_bytes, "Of all logs together; 0: no bound")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("BYTES");
+  app->add_flag("--takeover", options->takeover,
+                "Fence a master out that still holds the database");
+  commands->Add(app, [options](Console* console) { return RunMaster(*options, console); });
+}
+
+}  // namespace cairn::cli

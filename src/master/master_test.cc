@@ -1,0 +1,354 @@
+// The master in this process, asked over HTTP, with real processes as trials (shell scripts, which
+// say nothing and exit).
+#include "master/master.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "format/json.h"
+#include "master/code_archive.h"
+#include "master/files.h"
+#include "net/http_client.h"
+#include "storage/local/temp_directory.h"
+
+namespace cairn::master {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Answer {
+  int status = 0;
+  Value body;
+  std::string text;
+  std::string cookie;
+
+  std::string Text(std::string_view key) const {
+    const Value* found = body.Find(key);
+    return found != nullptr && found->if_string() != nullptr ? *found->if_string() : "";
+  }
+  std::int64_t Int(std::string_view key) const {
+    const Value* found = body.Find(key);
+    return found == nullptr ? -1 : found->AsInt(-1);
+  }
+};
+
+class MasterTest : public ::testing::Test {
+ protected:
+  void SetUp() override { StartMaster(); }
+
+  void StartMaster() {
+    auto started = Master::Start({.data_directory = data_,
+                                  .listen = "127.0.0.1:0",
+                                  .slots = 2,
+                                  .version = "test",
+                                  .weak_hashes = true});
+    ASSERT_TRUE(started.ok()) << started.status().ToString();
+    master_ = *std::move(started);
+    token_ = *ReadWhole(master_->token_path());
+    token_.pop_back();
+    auto client = HttpClient::Open({});
+    ASSERT_TRUE(client.ok());
+    client_ = *std::move(client);
+  }
+
+  Answer Ask(const std::string& method, const std::string& path, const Value& body = {},
+             std::vector<HttpHeader> headers = {}, bool with_token = true) {
+    if (with_token) headers.push_back({"Authorization", "Bearer " + token_});
+    const std::string bytes = body.is_null()     ? ""
+                              : body.if_string() ? *body.if_string()
+                                                 : EncodeJson(body);
+    const auto response = client_->Fetch(
+        HttpRequest{.method = method,
+                    .url = master_->url() + path,
+                    .headers = headers,
+                    .body = std::as_bytes(std::span(bytes.data(), bytes.size()))});
+    EXPECT_TRUE(response.ok()) << method << " " << path << ": " << response.status().ToString();
+    if (!response.ok()) return {};
+    Answer answer{.status = response->status, .text = response->body};
+    answer.cookie = response->Header("set-cookie");
+    if (auto decoded = DecodeJson(response->body); decoded.ok()) answer.body = *std::move(decoded);
+    return answer;
+  }
+  Answer Get(const std::string& path) { return Ask("GET", path); }
+  Answer Post(const std::string& path, const Value& body = {}) { return Ask("POST", path, body); }
+
+  std::string Create(const std::string& config, const std::string& request_id = "") {
+    Value::Object body{{"config", config}};
+    if (!request_id.empty()) body["request_id"] = request_id;
+    const Answer made = Post("/api/v1/experiments", body);
+    EXPECT_EQ(made.status, 201) << made.text;
+    return made.Text("id");
+  }
+
+  /// Waits until the experiment is in the state.
+  Answer Await(const std::string& id, const std::string& state) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (;;) {
+      Answer answer = Get("/api/v1/experiments/" + id);
+      if (answer.Text("state") == state) return answer;
+      if (std::chrono::steady_clock::now() > until) {
+        ADD_FAILURE() << "experiment " << id << " is not " << state << ": " << answer.text;
+        return answer;
+      }
+      Clock::System()->Sleep(std::chrono::milliseconds(20));
+    }
+  }
+
+  TempDirectory temp_;
+  const std::string data_ = temp_.path() + "/data";
+  std::unique_ptr<Master> master_;
+  std::unique_ptr<HttpClient> client_;
+  std::string token_;
+};
+
+TEST_F(MasterTest, AnExperimentRunsItsCodeAndKeepsItsLog) {
+  const std::string code = temp_.path() + "/code";
+  std::filesystem::create_directories(code);
+  std::ofstream(code + "/train.sh") << "echo \"lr is $CAIRN_HPARAMS\"; echo oops >&2\n";
+  const auto archive = PackCode(code);
+  ASSERT_TRUE(archive.ok());
+  const Answer stored = Ask("POST", "/api/v1/code", Value(*archive));
+  ASSERT_EQ(stored.status, 201) << stored.text;
+  EXPECT_EQ(stored.Int("files"), 1);
+  const Answer made = Post("/api/v1/experiments",
+                           Value::Object{{"config",
+                                          "name: first\nentrypoint: sh train.sh\n"
+                                          "hyperparameters: {lr: 0.5}\nmax_restarts: 0\n"},
+                                         {"code", stored.Text("code")}});
+  ASSERT_EQ(made.status, 201) << made.text;
+  EXPECT_EQ(made.Text("name"), "first");
+  EXPECT_EQ(made.Text("owner"), "admin");
+  const std::string id = made.Text("id");
+  const Answer done = Await(id, "COMPLETED");
+  const std::string trial = done.Text("trial");
+  EXPECT_EQ(Get("/api/v1/trials/" + trial).Text("state"), "COMPLETED");
+  EXPECT_EQ(Get("/api/v1/trials/" + trial).Text("experiment"), id);
+  // Followed to the end of the trial: the stream ends by itself, with all lines.
+  const Answer log = Get("/api/v1/trials/" + trial + "/logs?follow=true");
+  EXPECT_THAT(log.text, HasSubstr("lr is {\\\"lr\\\":0.5}"));
+  EXPECT_THAT(log.text, HasSubstr("\"stream\":\"stderr\",\"text\":\"oops\""));
+  EXPECT_THAT(log.text, HasSubstr("event: end\ndata: {\"state\":\"COMPLETED\"}"));
+  const Answer page = Get("/api/v1/trials/" + trial + "/logs?stream=stderr");
+  EXPECT_EQ(page.body.Find("lines")->if_list()->size(), 1u);
+  EXPECT_EQ(Get("/api/v1/experiments/" + id + "/code/file?path=train.sh").status, 200);
+  EXPECT_EQ(Get("/api/v1/experiments/" + id + "/code/file?path=../../token").status, 404);
+  EXPECT_THAT(Get("/api/v1/experiments/" + id + "/config").text, HasSubstr("name: first"));
+  const Answer runs = Get("/api/v1/trials/" + trial + "/runs");
+  EXPECT_EQ(runs.body.Find("runs")->if_list()->front().Find("exit_code")->AsInt(), 0);
+}
+
+TEST_F(MasterTest, AFailingTrialIsAnErrorAfterItsRestarts) {
+  const std::string id = Create("entrypoint: exit 3\nmax_restarts: 1\n");
+  const Answer ended = Await(id, "ERROR");
+  const std::string trial = ended.Text("trial");
+  const Answer runs = Get("/api/v1/trials/" + trial + "/runs");
+  ASSERT_EQ(runs.body.Find("runs")->if_list()->size(), 2u) << runs.text;
+  EXPECT_EQ(runs.body.Find("runs")->if_list()->back().Find("exit_code")->AsInt(), 3);
+}
+
+TEST_F(MasterTest, AGridIsTriedPointByPoint) {
+  const std::string id = Create(
+      "entrypoint: 'true'\nhyperparameters:\n  a: {type: categorical, vals: [1, 2, 3]}\n"
+      "  b: {type: int, minval: 0, maxval: 1, count: 2}\n"
+      "searcher: {name: grid, max_concurrent_trials: 2}\n");
+  const Answer done = Await(id, "COMPLETED");
+  EXPECT_EQ(done.Int("trials"), 6);
+  EXPECT_EQ(done.body.Find("progress")->AsDouble(), 1.0);
+  const Answer trials = Get("/api/v1/experiments/" + id + "/trials?limit=100");
+  std::set<std::string> points;
+  for (const Value& trial : *trials.body.Find("trials")->if_list()) {
+    points.insert(EncodeJson(*trial.Find("hparams")));
+  }
+  EXPECT_EQ(points.size(), 6u);
+}
+
+TEST_F(MasterTest, PauseActivateCancelKill) {
+  const std::string id = Create(
+      "entrypoint: [sh, -c, 'trap \"exit 0\" TERM; while :; do sleep 0.05; done']\n"
+      "preemption_timeout: 0\nkill_grace: 1\n");
+  Await(id, "STARTING");
+  EXPECT_EQ(Post("/api/v1/experiments/" + id + "/pause").status, 200);
+  EXPECT_EQ(Post("/api/v1/experiments/" + id + "/pause").status, 200) << "again is no error";
+  Await(id, "PAUSED");
+  EXPECT_EQ(Post("/api/v1/experiments/" + id + "/activate").status, 200);
+  Await(id, "STARTING");
+  EXPECT_EQ(Ask("DELETE", "/api/v1/experiments/" + id).status, 412);
+  EXPECT_EQ(Post("/api/v1/experiments/" + id + "/kill").status, 200);
+  Await(id, "CANCELED");
+  EXPECT_EQ(Post("/api/v1/experiments/" + id + "/activate").status, 412);
+  EXPECT_EQ(Ask("DELETE", "/api/v1/experiments/" + id).status, 200);
+  EXPECT_EQ(Get("/api/v1/experiments/" + id).status, 404);
+  EXPECT_EQ(Get("/api/v1/trials/1").status, 404);
+}
+
+TEST_F(MasterTest, CreatedPausedItWaitsToBeActivated) {
+  const Answer made = Post("/api/v1/experiments",
+                           Value::Object{{"config", "entrypoint: 'true'"}, {"paused", true}});
+  ASSERT_EQ(made.status, 201) << made.text;
+  EXPECT_EQ(made.Text("state"), "PAUSED");
+  const std::string id = made.Text("id");
+  EXPECT_EQ(Get("/api/v1/experiments/" + id).Int("trials"), 0);
+  EXPECT_EQ(Post("/api/v1/experiments/" + id + "/activate").status, 200);
+  Await(id, "COMPLETED");
+}
+
+TEST_F(MasterTest, TheSameRequestAgainCreatesNothing) {
+  const std::string first = Create("entrypoint: 'true'", "request-0001");
+  EXPECT_EQ(Create("entrypoint: 'true'", "request-0001"), first);
+  EXPECT_NE(Create("entrypoint: 'true'", "request-0002"), first);
+}
+
+TEST_F(MasterTest, BadConfigsAndBodiesAreRefusedWithTheirPlace) {
+  const Answer refused = Post("/api/v1/experiments",
+                              Value::Object{{"config", "entrypoint: a\nmax_restart: 1\n"}});
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.Text("code"), "invalid_config");
+  const Value& problem = refused.body.Find("details/problems")->if_list()->front();
+  EXPECT_EQ(problem.Find("line")->AsInt(), 2);
+  EXPECT_THAT(*problem.Find("message")->if_string(), HasSubstr("did you mean \"max_restarts\"?"));
+  EXPECT_EQ(Post("/api/v1/experiments", Value::Object{{"confg", "x"}}).status, 400);
+  EXPECT_EQ(Ask("POST", "/api/v1/experiments", Value("{")).status, 400);
+  EXPECT_EQ(Ask("POST", "/api/v1/code", Value("no archive")).status, 400);
+  EXPECT_EQ(Get("/api/v1/experiments?limit=0").status, 400);
+  EXPECT_EQ(Get("/api/v1/experiments/0").status, 404);
+  EXPECT_EQ(Get("/api/v1/experiments/..%2f..%2ftoken").status, 404);
+  EXPECT_EQ(Get("/api/v1/nothing").status, 404);
+  EXPECT_EQ(Get("/api/v1/auth/login").status, 405);
+  EXPECT_THAT(Post("/api/v1/experiments",
+                   Value::Object{{"config", "entrypoint: a\nresources: {slots_per_trial: 9}"}})
+                  .text,
+              HasSubstr("this master has 2"));
+}
+
+TEST_F(MasterTest, StrangersAreTurnedAway) {
+  EXPECT_EQ(Ask("GET", "/api/v1/experiments", {}, {}, false).status, 401);
+  EXPECT_EQ(Ask("GET", "/api/v1/experiments", {}, {{"Authorization", "Bearer x"}}, false).status,
+            401);
+  EXPECT_EQ(Ask("GET", "/metrics", {}, {}, false).status, 401);
+  EXPECT_EQ(Ask("GET", "/healthz", {}, {}, false).status, 200);
+  EXPECT_EQ(Ask("GET", "/api/v1/master", {}, {}, false).Text("version"), "test");
+  struct stat status{};
+  ASSERT_EQ(stat(master_->token_path().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  ASSERT_EQ(stat(data_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+}
+
+TEST_F(MasterTest, RolesAndSessions) {
+  ASSERT_EQ(Post("/api/v1/users", Value::Object{{"username", "vera"},
+                                                {"password", "correct horse"},
+                                                {"role", "viewer"}})
+                .status,
+            201);
+  EXPECT_EQ(Post("/api/v1/users", Value::Object{{"username", "VERA"}, {"role", "user"}}).status,
+            409);
+  const auto login = [&](const std::string& password) {
+    return Ask("POST", "/api/v1/auth/login",
+               Value::Object{{"username", "vera"}, {"password", password}, {"cookie", true}}, {},
+               false);
+  };
+  EXPECT_EQ(login("wrong").status, 401);
+  const Answer in = login("correct horse");
+  ASSERT_EQ(in.status, 200) << in.text;
+  EXPECT_EQ(in.body.Find("token"), nullptr);
+  EXPECT_THAT(in.cookie, HasSubstr("HttpOnly; SameSite=Strict"));
+  const HttpHeader cookie{"Cookie", in.cookie.substr(0, in.cookie.find(';'))};
+  const HttpHeader header{"X-Cairn-Request", "1"};
+  EXPECT_EQ(Ask("GET", "/api/v1/auth/whoami", {}, {cookie}, false).Text("username"), "vera");
+  const Value token = Value::Object{{"name", "mine"}};
+  EXPECT_EQ(Ask("POST", "/api/v1/tokens", token, {cookie}, false).status, 403) << "no header";
+  EXPECT_EQ(Ask("POST", "/api/v1/tokens", token, {cookie, header}, false).status, 201);
+  EXPECT_EQ(Ask("GET", "/api/v1/users", {}, {cookie}, false).status, 403);
+  EXPECT_EQ(Ask("POST", "/api/v1/experiments", Value::Object{{"config", "entrypoint: a"}},
+                {cookie, header}, false)
+                .status,
+            403);
+  EXPECT_EQ(Ask("PATCH", "/api/v1/users/vera", Value::Object{{"role", "admin"}}, {cookie, header},
+                false)
+                .status,
+            412);
+  EXPECT_EQ(Ask("PATCH", "/api/v1/users/admin", Value::Object{{"password", "stolen-pass"}},
+                {cookie, header}, false)
+                .status,
+            404);
+  EXPECT_EQ(Ask("POST", "/api/v1/auth/logout", {}, {cookie, header}, false).status, 200);
+  EXPECT_EQ(Ask("GET", "/api/v1/auth/whoami", {}, {cookie}, false).status, 401);
+  // The last admin stays.
+  EXPECT_EQ(Ask("PATCH", "/api/v1/users/admin", Value::Object{{"active", false}}).status, 412);
+  for (int i = 0; i < 6; ++i) login("wrong");
+  EXPECT_EQ(login("correct horse").status, 429);
+  ASSERT_EQ(Ask("PATCH", "/api/v1/users/vera", Value::Object{{"active", false}}).status, 200);
+}
+
+TEST_F(MasterTest, ALoginLinkWorksOnce) {
+  const auto link = master_->LoginLink();
+  ASSERT_TRUE(link.ok());
+  const Value body = Value::Object{{"code", link->substr(link->find("code=") + 5)}};
+  const Answer first = Ask("POST", "/api/v1/auth/login", body, {}, false);
+  EXPECT_EQ(first.status, 200) << first.text;
+  EXPECT_FALSE(first.Text("token").empty());
+  EXPECT_EQ(Ask("POST", "/api/v1/auth/login", body, {}, false).status, 401);
+}
+
+TEST_F(MasterTest, ListensElsewhereOnlyWithAPassword) {
+  master_.reset();
+  const MasterOptions options{
+      .data_directory = data_, .listen = "0.0.0.0:0", .slots = 1, .weak_hashes = true};
+  const auto refused = Master::Start(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().ToString(), HasSubstr("no user has a password"));
+}
+
+TEST_F(MasterTest, ASecondMasterIsRefused) {
+  const auto second =
+      Master::Start({.data_directory = data_, .listen = "127.0.0.1:0", .weak_hashes = true});
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.status().ToString(), HasSubstr("another master lives on"));
+}
+
+TEST_F(MasterTest, RunsSurviveTheMasterAndAreFoundAgain) {
+  const std::string go = temp_.path() + "/go";
+  const std::string id = Create("entrypoint: [sh, -c, 'echo begun; while [ ! -e " + go +
+                                " ]; do sleep 0.05; done; echo over']\n");
+  Await(id, "STARTING");
+  const std::string waiting = Create("entrypoint: 'true'\nresources: {slots: 2}\n");
+  master_.reset();
+  StartMaster();
+  EXPECT_EQ(Get("/api/v1/experiments/" + id).Text("state"), "STARTING");
+  std::ofstream(go) << "";
+  const std::string trial = Await(id, "COMPLETED").Text("trial");
+  Await(waiting, "COMPLETED");
+  const Answer runs = Get("/api/v1/trials/" + trial + "/runs");
+  EXPECT_EQ(runs.body.Find("runs")->if_list()->size(), 1u) << "it was not started again";
+  const std::string log = Get("/api/v1/trials/" + trial + "/logs?follow=true").text;
+  EXPECT_THAT(log, HasSubstr("begun"));
+  EXPECT_THAT(log, HasSubstr("over"));
+  EXPECT_EQ(log.find("begun"), log.rfind("begun")) << "no line twice";
+}
+
+TEST_F(MasterTest, FiguresAndCluster) {
+  Await(Create("name: a\nentrypoint: 'true'"), "COMPLETED");
+  const Answer figures = Get("/metrics");
+  EXPECT_THAT(figures.text, HasSubstr("cairn_trials{state=\"COMPLETED\"} 1\n"));
+  EXPECT_THAT(figures.text, HasSubstr("# TYPE cairn_events_total counter"));
+  const Answer cluster = Get("/api/v1/cluster");
+  EXPECT_EQ(cluster.Int("slots"), 2);
+  EXPECT_EQ(cluster.Int("used_slots"), 0);
+  EXPECT_EQ(Ask("PUT", "/api/v1/services/ps-1",
+                Value::Object{{"kind", "paramserver"}, {"facts", Value::Object{{"rows", 3}}}})
+                .status,
+            200);
+  EXPECT_EQ(Get("/api/v1/cluster").body.Find("services")->if_list()->size(), 1u);
+  const Answer list = Get("/api/v1/experiments?state=COMPLETED&search=A&sort=name&order=asc");
+  EXPECT_EQ(list.Int("total"), 1);
+  EXPECT_EQ(Get("/api/v1/storage").Int("bytes"), 0);
+}
+
+}  // namespace
+}  // namespace cairn::master

@@ -1,0 +1,147 @@
+// The page with a real master and real trials: what an evening with it is like.
+import { copyFileSync, mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import type { Browser, Page } from "playwright-core";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import type { Experiment, Trial } from "../src/api/types";
+import { launch, seriousViolations, visit, type Visit } from "./browser";
+import { EXAMPLES, RealMaster } from "./real_master";
+
+const MARKUP = `<img src=x onerror="window.hacked=1">`;
+let browser: Browser;
+let master: RealMaster;
+const open: Visit[] = [];
+
+beforeAll(async () => {
+  browser = await launch();
+  master = await new RealMaster().start();
+  await master.cliWith("password\n", "user", "create", "vera", "--role", "viewer", "--password-stdin");
+});
+afterAll(async () => {
+  for (const one of open) await one.context.close();
+  await browser.close();
+  await master.stop();
+});
+
+/** An experiment of the tutorial that takes that long for each of its 100 steps. */
+async function create(seconds: string, ...more: string[]): Promise<Experiment> {
+  const made = await master.cli("e", "create", join(EXAMPLES, "2_checkpoints.yaml"), EXAMPLES, "--json", "--config", `entrypoint=python3 2_checkpoints.py ${seconds}`, ...more);
+  return JSON.parse(made) as Experiment;
+}
+
+async function onlyTrial(experiment: string): Promise<string> {
+  return expect.poll(async () => (await master.get<{ trials: Trial[] }>(`/api/v1/experiments/${experiment}/trials`)).trials[0]?.id, { timeout: 20_000 }).toBeTruthy()
+    .then(async () => (await master.get<{ trials: Trial[] }>(`/api/v1/experiments/${experiment}/trials`)).trials[0]!.id);
+}
+
+const state = (page: Page, name: string) => page.getByRole("status", { name: "State" }).getByText(name, { exact: true }).waitFor({ timeout: 60_000 });
+const go = (page: Page, hash: string) => page.evaluate((to) => { window.location.hash = to; }, hash);
+const steps = (count: number): [number, number][] => Array.from({ length: count }, (_, n) => [10 * (n + 1), 10 * (n + 1)]);
+
+describe("with a real master", () => {
+  it("a trial is created, watched, paused, reactivated, continued, compared, pinned, deleted; the master is killed under it", async () => {
+    const seen = await visit(browser, master.url, { hash: new URL(master.link).hash });
+    open.push(seen);
+    const { page } = seen;
+    page.setDefaultTimeout(30_000);
+    await page.getByRole("heading", { name: "Experiments" }).waitFor();
+    expect(page.url()).not.toContain("code=");
+    await page.getByText("No experiments yet.").waitFor();
+    await page.evaluate(() => { (window as unknown as { same: boolean }).same = true; });
+
+    // Created by the command line, it appears.
+    const experiment = await create("0.05", "--config", `description=${MARKUP}`);
+    await page.locator(`tr[data-key="${experiment.id}"]`).getByRole("link", { name: "core-api-stage-2" }).click();
+    await state(page, "RUNNING");
+    const trial = await onlyTrial(experiment.id);
+
+    // The curve grows.
+    await page.getByRole("link", { name: "Metrics" }).click();
+    const chart = page.getByRole("figure", { name: "x" });
+    await chart.getByRole("group", { name: /training from 10 to \d+ at step/ }).waitFor();
+    await chart.getByRole("group", { name: /at step [3-9]0/ }).waitFor();
+    await chart.getByRole("link", { name: /Checkpoint of step 20/ }).waitFor();
+
+    // Paused in the page, the trial stops where it says.
+    await page.getByRole("button", { name: "Pause", exact: true }).click();
+    await state(page, "PAUSED");
+    const before = await master.reports(trial);
+    expect(before).toEqual(steps(before.length));
+    expect(before.length).toBeLessThan(10);
+    await page.getByText(`Activate goes on from step ${before.length * 10}`).waitFor();
+    await page.getByRole("link", { name: "Logs" }).click();
+    await page.getByText(`${before.length * 10} steps, x = ${before.length * 10}`).waitFor();
+
+    // Reactivated, it goes on at the same batch; its log is live; the master dies and comes back under an open page.
+    await page.getByRole("button", { name: "Activate" }).click();
+    await page.getByText(`${(before.length + 1) * 10} steps, x = ${(before.length + 1) * 10}`).waitFor();
+    await master.kill();
+    await page.getByText("connection lost, trying again").first().waitFor();
+    await master.start();
+    await state(page, "COMPLETED");
+    await page.getByText("100 steps, x = 100").waitFor();
+    expect(await master.reports(trial)).toEqual(steps(10));
+    await page.getByRole("link", { name: "Metrics" }).click();
+    await chart.getByRole("group", { name: /from 10 to 100 at step 100/ }).waitFor();
+    await page.getByText(/run 2 from step \d0: completed/).waitFor();
+    expect(await page.evaluate(() => (window as unknown as { same: boolean }).same)).toBe(true);
+
+    // Continued as a new trial: the old weights, batches from 0.
+    await page.getByRole("button", { name: "Continue…" }).click();
+    await page.getByText("New trial with these weights, from batch 0").click();
+    await page.getByRole("button", { name: "Start a new trial" }).click();
+    await page.getByText("began with the weights of").waitFor();
+    await state(page, "COMPLETED");
+    const next = decodeURIComponent(/#\/experiments\/([^/?]+)/.exec(page.url())![1]!);
+    expect(next).not.toBe(experiment.id);
+    const child = await onlyTrial(next);
+    expect((await master.reports(child))[0]).toEqual([10, 110]);
+
+    // Compared.
+    await page.getByRole("link", { name: "Metrics" }).click();
+    await page.getByRole("link", { name: "Compare with the trial it came from" }).click();
+    await page.getByRole("heading", { name: "Compare 2 trials" }).waitFor();
+    await page.getByRole("group", { name: new RegExp(`trial ${child}.*110 to 200.*trial ${trial}.*10 to 100`) }).waitFor();
+
+    // Checkpoints: pinned, deleted, lineage.
+    await go(page, `#/experiments/${experiment.id}/checkpoints`);
+    await page.getByRole("button", { name: "Pin step 100", exact: true }).click();
+    await page.getByRole("button", { name: "Unpin step 100" }).waitFor();
+    const { checkpoints } = await master.get<{ checkpoints: { id: string; steps_completed: number; pinned: boolean }[] }>(`/api/v1/trials/${trial}/checkpoints`);
+    expect(checkpoints.find((one) => one.steps_completed === 100)!.pinned).toBe(true);
+    const oldest = Math.min(...checkpoints.map((one) => one.steps_completed));
+    await page.getByRole("button", { name: `Delete step ${oldest}`, exact: true }).click();
+    await page.getByRole("button", { name: "Delete 1", exact: true }).click();
+    await page.getByRole("button", { name: `Delete step ${oldest}`, exact: true }).waitFor({ state: "detached" });
+    await page.getByRole("link", { name: "100", exact: true }).click();
+    await page.getByRole("button", { name: "Verify all bytes" }).click();
+    await page.getByText("GOOD").waitFor();
+    await page.getByRole("link", { name: "Lineage" }).click();
+    await page.getByText(`trial ${child}`, { exact: true }).waitFor();
+    expect(await seriousViolations(page)).toEqual([]);
+    expect(seen.problems).toEqual([]);
+  }, 240_000);
+
+  it("markup in names, logs and labels is text, and a viewer sees no button that fails", async () => {
+    const directory = join(master.directory, "markup");
+    mkdirSync(directory);
+    copyFileSync(join(EXAMPLES, "0_start.py"), join(directory, "old.py"));
+    writeFileSync(join(directory, "config.yaml"), `name: '${MARKUP}'\nlabels: ['${MARKUP}']\nentrypoint: python3 main.py\nsearcher: {name: single, metric: x}\nhyperparameters: {note: '${MARKUP}'}\n`);
+    writeFileSync(join(directory, "main.py"), `print('${MARKUP} logged', flush=True)\n`);
+    const made = JSON.parse(await master.cli("e", "create", join(directory, "config.yaml"), directory, "--json")) as Experiment;
+    await master.cli("e", "wait", made.id);
+    const seen = await visit(browser, master.url, { user: "vera", password: "password" });
+    open.push(seen);
+    const { page } = seen;
+    for (const [hash, text] of [["#/experiments", MARKUP], [`#/experiments/${made.id}`, "Last reports"], [`#/experiments/${made.id}/logs`, `${MARKUP} logged`], [`#/experiments/${made.id}/config`, MARKUP], [`#/experiments/${made.id}/code`, `${MARKUP} logged`],
+      [`#/experiments/${made.id}/checkpoints`, "Which checkpoints stay"], ["#/storage", "In checkpoints"], ["#/cluster", "Slots"], ["#/account", "vera"]] as const) {
+      await go(page, hash);
+      await page.getByText(text).first().waitFor();
+      expect(await page.locator("main img").count(), hash).toBe(0);
+      if (hash !== "#/account") expect(await page.getByRole("button", { name: /^(Pause|Activate|Stop|Kill|Continue|Delete|Pin step|Unpin|Edit|Verify|Set these rules)/i }).count(), hash).toBe(0);
+      expect(await seriousViolations(page), hash).toEqual([]);
+    }
+    expect(await page.evaluate(() => (window as unknown as { hacked?: number }).hacked)).toBeUndefined();
+    expect(seen.problems).toEqual([]);
+  }, 120_000);
+});
