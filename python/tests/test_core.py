@@ -1,6 +1,7 @@
 """The Core API in one process: without a master, and what a detached run tells one."""
 
 import os
+import pathlib
 import signal
 import socket
 import sys
@@ -338,6 +339,7 @@ class Engine:
         self.preempt = False
         self.acknowledged = 0
         self.exits = []
+        self.completed = []  # arguments of each: id, steps, …, awaits_score
         self.fails = ""  # the call that is refused
 
     def join(self, options):
@@ -352,6 +354,7 @@ class Engine:
 
     def complete_checkpoint(self, *args, **kwargs):
         self._call("complete_checkpoint")
+        self.completed.append(args)
         return []
 
     def _call(self, name):
@@ -390,6 +393,21 @@ def test_a_detached_run_that_ended_well_says_so(detached):
     with core.init() as ctx:
         store(ctx, 1, a="x")
     assert engine.exits == [(0, "")]
+
+
+def test_a_checkpoint_may_await_its_score(detached, tmp_path):
+    engine = detached()
+    (tmp_path / "file").write_text("x")
+    with core.init() as ctx:
+        store(ctx, 1, a="x")
+        with ctx.checkpoint.store_path({"steps_completed": 2}, awaits_score=True) as (path, _):
+            pathlib.Path(path, "a").write_text("x")
+        ctx.checkpoint.upload(tmp_path, {"steps_completed": 3}, awaits_score=True)
+        ctx.checkpoint.save({"w": np.ones(3)}, {"steps_completed": 4}, awaits_score=True).wait()
+        ctx.checkpoint.save({"w": np.ones(3)}, {"steps_completed": 5}).wait()
+    assert [(args[1], args[-1]) for args in engine.completed] == [
+        (1, False), (2, True), (3, True), (4, True), (5, False),
+    ]  # fmt: skip
 
 
 def test_a_detached_run_stopped_by_a_signal_is_not_complete(detached):

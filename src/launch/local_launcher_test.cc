@@ -266,8 +266,8 @@ TEST_F(LocalLauncherTest, AnEndThatCannotBeWrittenIsWrittenLater) {
 
 TEST_F(LocalLauncherTest, AStopThatCouldNotBeToldIsAnErrorAndWorksWhenItIsAskedForAgain) {
   Open();
-  ASSERT_TRUE(
-      launcher_->Submit(Script("a", "trap : USR1; echo ready; while :; do sleep 0.01; done")).ok());
+  // Ignored, not caught: a shell may die of thousands of handlers.
+  ASSERT_TRUE(launcher_->Submit(Script("a", "trap '' USR1; echo ready; sleep 1000")).ok());
   UntilSaid("a");
   const auto keeper = At("a").ReadKeeper();
   ASSERT_EQ(::kill(static_cast<pid_t>(keeper->pid), SIGSTOP), 0);
