@@ -2,7 +2,7 @@
 # and runs. The work is done by scripts/; this file only names it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-integrations bench bench-ps bench-s3 bench-peers torture sanitize format lint clean
+.PHONY: help demo test test-integrations bench bench-catalog bench-ps bench-s3 bench-peers torture sanitize format lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,12 @@ bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...'
 	@/usr/bin/python3 bench/run.py build/release $(ARGS)
 	@$(MAKE) --no-print-directory bench-s3
 	@$(MAKE) --no-print-directory bench-ps
+	@$(MAKE) --no-print-directory bench-catalog
+
+bench-catalog: ## the master's record on SQLite and PostgreSQL, beside plain rows (CATALOG_ARGS='...')
+	@scripts/setup build test
+	@scripts/build release
+	@/usr/bin/python3 bench/catalog.py build/release $(CATALOG_ARGS)
 
 bench-ps: ## parameter servers on loopback, beside raw sockets and tables in the process (PS_ARGS='...')
 	@scripts/setup build

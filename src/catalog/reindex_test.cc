@@ -50,6 +50,9 @@ class OneCannotBeRead final : public RepositoryAccess {
                                           const std::vector<std::string>&) override {
     return UnimplementedError("reindexing removes nothing");
   }
+  Status Pin(const std::string&, const std::string&, bool) override {
+    return UnimplementedError("reindexing pins nothing");
+  }
 
  private:
   const std::string one_;
