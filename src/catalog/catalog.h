@@ -71,7 +71,8 @@ class Catalog {
 
   /// The engine's record (trial/event_log.h). Beyond that contract: Replay may be called at any
   /// time and from any thread, for example to follow events from a number on; it gives what was
-  /// durable when it began.
+  /// durable when it began. It holds one of the readers meanwhile: a visitor that reads the catalog
+  /// may wait for ever when there is only one.
   EventLog& events() { return *events_; }
   CatalogExperiments& experiments() { return experiments_; }
   CatalogTrials& trials() { return trials_; }

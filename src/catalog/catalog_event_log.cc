@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <set>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -16,8 +17,9 @@
 namespace cairn {
 namespace {
 
-/// Blocks that one Append makes at most: trials in step would otherwise all wait for each other.
-constexpr int kMaxBlocksAtOnce = 4;
+/// Blocks that one Append makes at most, beyond twice those that it brings the reports for: trials
+/// in step would otherwise all wait for each other.
+constexpr std::size_t kMaxBlocksAtOnce = 4;
 /// Events that are read at a time.
 constexpr std::int64_t kReadAhead = 4096;
 
@@ -152,12 +154,13 @@ Result<std::vector<Event>> ReadRows(Connection* connection, std::uint64_t first,
 
 Status CatalogEventLog::LoadTail(Connection* connection) {
   ASSIGN_OR_RETURN(last_, LastOf(connection));
-  loose_.clear();
+  std::map<Group, std::size_t> loose;
   RETURN_IF_ERROR(connection->Query("SELECT trial, grp, COUNT(*) FROM reports GROUP BY trial, grp",
                                     {}, "tti", [&](const SqlRow& row) {
-                                      loose_[{row.Text(0), row.Text(1)}] = row.Uint(2);
+                                      loose[{row.Text(0), row.Text(1)}] = row.Uint(2);
                                       return Status::Ok();
                                     }));
+  loose_ = std::move(loose);
   tail_known_ = true;
   return Status::Ok();
 }
@@ -201,14 +204,15 @@ Status CatalogEventLog::AppendIn(Connection* connection, std::span<const Event> 
   RETURN_IF_ERROR(reports.Flush(connection));
   RETURN_IF_ERROR(tables_.Flush(connection));
   // One that has to wait has its turn with its next report.
-  int made = 0;
+  std::size_t left = kMaxBlocksAtOnce + 2 * (events.size() / kReportsPerBlock);
+  std::set<Group> reported;
   for (const Event& event : events) {
-    if (event.kind != EventKind::kReport || made == kMaxBlocksAtOnce) continue;
+    if (event.kind != EventKind::kReport) continue;
     const Group group(event.trial, TextOf(event, "group"));
-    const auto loose = loose_.find(group);
-    if (loose == loose_.end() || loose->second < kReportsPerBlock) continue;
-    RETURN_IF_ERROR(MakeBlock(connection, group));
-    ++made;
+    if (!reported.insert(group).second) continue;
+    for (; left > 0 && loose_[group] >= kReportsPerBlock; --left) {
+      RETURN_IF_ERROR(MakeBlock(connection, group));
+    }
   }
   return Status::Ok();
 }

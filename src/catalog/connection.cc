@@ -284,6 +284,9 @@ Status Connection::Connect() {
     }
     return UnavailableError(message);
   }
+  auto* backend = static_cast<soci::postgresql_session_backend*>(impl_->session.get_backend());
+  PQsetNoticeProcessor(
+      backend->conn_, [](void*, const char* notice) { LogDebug(OneLine(notice)); }, nullptr);
   return Script(fmt::format(
       "SET synchronous_commit = on;\n"
       "SET lock_timeout = {0};\n"

@@ -83,6 +83,7 @@ Status EventTables::LoadExperiment(Connection* connection, Trial* trial) {
 }
 
 Status EventTables::Apply(Connection* connection, const Event& event) {
+  if (event.kind == EventKind::kNote) return Status::Ok();  // says nothing of trials
   ASSIGN_OR_RETURN(Trial * trial, Find(connection, event.trial));
   if (event.kind == EventKind::kTrialCreated) {
     return trial->known ? Status::Ok() : Create(connection, event, trial);

@@ -127,22 +127,28 @@ std::string OrderOf(const ExperimentQuery& query, std::vector<Cell>* values) {
   return "e.id" + direction;
 }
 
+/// The ids, the first repeated: few lengths, so that few statements are prepared.
+std::vector<Cell> Padded(const std::vector<std::int64_t>& ids) {
+  std::size_t length = 1;
+  while (length < ids.size()) length *= 4;
+  std::vector<Cell> cells(ids.begin(), ids.end());
+  cells.resize(length, ids.front());
+  return cells;
+}
+
 Status AddCounts(Connection* connection, std::vector<Experiment>* experiments) {
   if (experiments->empty()) return Status::Ok();
   std::map<std::int64_t, Experiment*> by_id;
-  std::vector<Cell> ids;
+  std::vector<std::int64_t> plain;
   for (Experiment& experiment : *experiments) {
     by_id[experiment.id] = &experiment;
-    ids.emplace_back(experiment.id);
+    plain.push_back(experiment.id);
   }
-  // Few lengths, so that few statements are prepared.
-  std::size_t length = 1;
-  while (length < ids.size()) length *= 4;
-  ids.resize(length, ids.front());
+  const std::vector<Cell> ids = Padded(plain);
   return connection->Query(
       fmt::format("SELECT experiment_id, state, COUNT(*) FROM trials WHERE experiment_id IN ({}) "
                   "GROUP BY experiment_id, state",
-                  Placeholders(length)),
+                  Placeholders(ids.size())),
       ids, "iti", [&](const SqlRow& row) {
         by_id[row.Int(0)]->trials_by_state[row.Text(1)] = row.Uint(2);
         return Status::Ok();

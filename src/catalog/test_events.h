@@ -55,7 +55,7 @@ class EventMaker {
     Event event{.trial = trial.id, .run = trial.core.run};
     const int roll = Pick(100);
     if (trial.core.live && roll < reports) return Report(trial, std::move(event));
-    switch (Pick(14)) {
+    switch (Pick(15)) {
       case 0:
       case 1:
         return StartRun(trial, std::move(event));
@@ -99,6 +99,11 @@ class EventMaker {
       case 12:
         event.kind = K::kActivated;
         event.body = O{{"from", ""}};
+        return event;
+      case 13:
+        event.kind = K::kNote;
+        event.trial = Pick(2) == 0 ? "" : event.trial;
+        event.body = O{{"of", "the embedder"}};
         return event;
       default:
         event.kind = K::kRetentionChanged;

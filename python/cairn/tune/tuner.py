@@ -472,7 +472,7 @@ class Tuner:
             import cloudpickle
         except ImportError:
             raise ImportError(
-                "cairn.tune hands trainables to its workers with cloudpickle: pip install 'cairn[tune]'"
+                "cairn.tune hands trainables to its workers with cloudpickle: pip install cloudpickle"
             ) from None
 
         return pickle.dumps(
