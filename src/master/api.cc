@@ -51,8 +51,8 @@ std::optional<ServerResponse> Judge(const ApiParts& parts, const ApiRoute& route
     const std::string& trial = request.params.find("trial")->second;
     const auto view = parts.engine->Summary(trial);
     if (!view.ok()) return ApiError(view.status());
-    const Status known = parts.engine->Authenticate(
-        {.trial = trial, .run = view->record.core.run}, request.BearerToken());
+    const Status known = parts.engine->Authenticate({.trial = trial, .run = view->record.core.run},
+                                                    request.BearerToken());
     return known.ok() ? std::nullopt : std::optional(ApiError(known));
   }
   if (route.access == Access::kNone) {
@@ -162,8 +162,7 @@ std::optional<std::int64_t> QueryReader::Int(std::string_view name, std::int64_t
   const std::string_view text = call_.Query(name);
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < least ||
-      number > most) {
+  if (error != std::errc() || end != text.data() + text.size() || number < least || number > most) {
     Fail(name, fmt::format("must be a number from {} to {}", least, most));
     return std::nullopt;
   }
