@@ -51,8 +51,8 @@ std::optional<ServerResponse> Judge(const ApiParts& parts, const ApiRoute& route
     const std::string& trial = request.params.find("trial")->second;
     const auto view = parts.engine->Summary(trial);
     if (!view.ok()) return ApiError(view.status());
-    const Status known = parts.engine->Authenticate(
-        {.trial = trial, .run = view->record.core.run}, request.BearerToken());
+    const Status known = parts.engine->Authenticate({.trial = trial, .run = view->record.core.run},
+                                                    request.BearerToken());
     return known.ok() ? std::nullopt : std::optional(ApiError(known));
   }
   if (route.access == Access::kNone) {

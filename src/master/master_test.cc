@@ -52,7 +52,7 @@ class MasterTest : public ::testing::Test {
     master_ = *std::move(started);
     token_ = *ReadWhole(master_->token_path());
     token_.pop_back();
-    auto client = HttpClient::Open({});
+    auto client = HttpClient::Open({.retry = {.max_attempts = 1}});
     ASSERT_TRUE(client.ok());
     client_ = *std::move(client);
   }
@@ -63,11 +63,11 @@ class MasterTest : public ::testing::Test {
     const std::string bytes = body.is_null()     ? ""
                               : body.if_string() ? *body.if_string()
                                                  : EncodeJson(body);
-    const auto response = client_->Fetch(
-        HttpRequest{.method = method,
-                    .url = master_->url() + path,
-                    .headers = headers,
-                    .body = std::as_bytes(std::span(bytes.data(), bytes.size()))});
+    const auto response =
+        client_->Fetch(HttpRequest{.method = method,
+                                   .url = master_->url() + path,
+                                   .headers = headers,
+                                   .body = std::as_bytes(std::span(bytes.data(), bytes.size()))});
     EXPECT_TRUE(response.ok()) << method << " " << path << ": " << response.status().ToString();
     if (!response.ok()) return {};
     Answer answer{.status = response->status, .text = response->body};
@@ -116,11 +116,11 @@ TEST_F(MasterTest, AnExperimentRunsItsCodeAndKeepsItsLog) {
   const Answer stored = Ask("POST", "/api/v1/code", Value(*archive));
   ASSERT_EQ(stored.status, 201) << stored.text;
   EXPECT_EQ(stored.Int("files"), 1);
-  const Answer made = Post("/api/v1/experiments",
-                           Value::Object{{"config",
-                                          "name: first\nentrypoint: sh train.sh\n"
-                                          "hyperparameters: {lr: 0.5}\nmax_restarts: 0\n"},
-                                         {"code", stored.Text("code")}});
+  const Answer made =
+      Post("/api/v1/experiments", Value::Object{{"config",
+                                                 "name: first\nentrypoint: sh train.sh\n"
+                                                 "hyperparameters: {lr: 0.5}\nmax_restarts: 0\n"},
+                                                {"code", stored.Text("code")}});
   ASSERT_EQ(made.status, 201) << made.text;
   EXPECT_EQ(made.Text("name"), "first");
   EXPECT_EQ(made.Text("owner"), "admin");
@@ -205,8 +205,8 @@ TEST_F(MasterTest, TheSameRequestAgainCreatesNothing) {
 }
 
 TEST_F(MasterTest, BadConfigsAndBodiesAreRefusedWithTheirPlace) {
-  const Answer refused = Post("/api/v1/experiments",
-                              Value::Object{{"config", "entrypoint: a\nmax_restart: 1\n"}});
+  const Answer refused =
+      Post("/api/v1/experiments", Value::Object{{"config", "entrypoint: a\nmax_restart: 1\n"}});
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(refused.Text("code"), "invalid_config");
   const Value& problem = refused.body.Find("details/problems")->if_list()->front();
@@ -241,11 +241,11 @@ TEST_F(MasterTest, StrangersAreTurnedAway) {
 }
 
 TEST_F(MasterTest, RolesAndSessions) {
-  ASSERT_EQ(Post("/api/v1/users", Value::Object{{"username", "vera"},
-                                                {"password", "correct horse"},
-                                                {"role", "viewer"}})
-                .status,
-            201);
+  ASSERT_EQ(
+      Post("/api/v1/users",
+           Value::Object{{"username", "vera"}, {"password", "correct horse"}, {"role", "viewer"}})
+          .status,
+      201);
   EXPECT_EQ(Post("/api/v1/users", Value::Object{{"username", "VERA"}, {"role", "user"}}).status,
             409);
   const auto login = [&](const std::string& password) {
@@ -269,10 +269,10 @@ TEST_F(MasterTest, RolesAndSessions) {
                 {cookie, header}, false)
                 .status,
             403);
-  EXPECT_EQ(Ask("PATCH", "/api/v1/users/vera", Value::Object{{"role", "admin"}}, {cookie, header},
-                false)
-                .status,
-            412);
+  EXPECT_EQ(
+      Ask("PATCH", "/api/v1/users/vera", Value::Object{{"role", "admin"}}, {cookie, header}, false)
+          .status,
+      412);
   EXPECT_EQ(Ask("PATCH", "/api/v1/users/admin", Value::Object{{"password", "stolen-pass"}},
                 {cookie, header}, false)
                 .status,

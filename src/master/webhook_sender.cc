@@ -125,21 +125,19 @@ Status WebhookSender::Queue() {
               }
               // The run's number tells two ends of the same trial apart, and one change that is
               // seen with several events is told once.
-              const std::string key =
-                  fmt::format("{}.{}.{}", event.trial, row->core.run, state);
-              deliveries.push_back(
-                  {.webhook = webhook.id,
-                   .key = key,
-                   .payload = EncodeJson(Value::Object{
-                       {"id", key},
-                       {"event", "state"},
-                       {"time", static_cast<double>(event.time) / 1e9},
-                       {"experiment", row->experiment},
-                       {"trial", event.trial},
-                       {"name", name},
-                       {"state", state}}),
-                   .created = now,
-                   .next_attempt = now});
+              const std::string key = fmt::format("{}.{}.{}", event.trial, row->core.run, state);
+              deliveries.push_back({.webhook = webhook.id,
+                                    .key = key,
+                                    .payload = EncodeJson(Value::Object{
+                                        {"id", key},
+                                        {"event", "state"},
+                                        {"time", static_cast<double>(event.time) / 1e9},
+                                        {"experiment", row->experiment},
+                                        {"trial", event.trial},
+                                        {"name", name},
+                                        {"state", state}}),
+                                    .created = now,
+                                    .next_attempt = now});
             }
             return Status::Ok();
           });
