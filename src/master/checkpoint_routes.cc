@@ -187,8 +187,18 @@ Result<ApiAnswer> Remove(const ApiParts& parts, const ApiCall& call) {
     }
     ASSIGN_OR_RETURN(const std::vector<CheckpointRow> all,
                      AllOf(parts, {.trial = trial, .experiment = experiment}));
+    std::set<std::string> listed;
+    std::map<std::string, std::string> paths;
     for (const CheckpointRow& row : all) {
-      const std::string name = row.record.path.substr(row.record.path.rfind('/') + 1);
+      // Runs do not have to say where a checkpoint lies; its repository knows.
+      if (row.record.path.empty() && listed.insert(row.trial).second) {
+        ASSIGN_OR_RETURN(const TrialView view, parts.engine->Summary(row.trial));
+        if (const auto found = RepositoryAccess::Real()->List(view.repository); found.ok()) {
+          for (const FoundCheckpoint& one : *found) paths[one.id] = one.path;
+        }
+      }
+      const std::string path = row.record.path.empty() ? paths[row.record.id] : row.record.path;
+      const std::string name = path.substr(path.rfind('/') + 1);
       const bool hit = std::ranges::any_of(globs, [&](const std::string& glob) {
         return glob.size() <= 256 && (GlobMatch(glob, row.record.id) || GlobMatch(glob, name));
       });
