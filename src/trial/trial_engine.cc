@@ -366,9 +366,8 @@ Result<std::vector<std::string>> TrialEngine::RemoveCheckpoints(const std::strin
   {
     MutexLock hold(&mu_);
     if (!started_ || stopping_) return UnavailableError("the trial engine does not run");
-    tasks_.push_back([this, trial, ids, reason, promise] {
-      promise->set_value(RemoveNow(trial, ids, reason));
-    });
+    tasks_.push_back(
+        [this, trial, ids, reason, promise] { promise->set_value(RemoveNow(trial, ids, reason)); });
     task_changed_.NotifyAll();
   }
   while (future.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {

@@ -182,14 +182,15 @@ Result<std::unique_ptr<Tuner>> Tuner::Open(OpenOptions options) {
   ASSIGN_OR_RETURN(tuner->journal_,
                    JournalEventLog::Open({.store = tuner->store_.get(), .prefix = kJournal}));
   RETURN_IF_ERROR(tuner->journal_->Replay(1, [&](const Event& event) {
-    RETURN_IF_ERROR(tuner->record_.Apply(event).WithContext(
-        fmt::format("{}: event {}", directory, event.seq)));
+    RETURN_IF_ERROR(
+        tuner->record_.Apply(event).WithContext(fmt::format("{}: event {}", directory, event.seq)));
     tuner->history_.push_back(event);
     return Status::Ok();
   }));
   if (!tuner->open_.create && tuner->record_.description().is_null()) {
-    return CorruptionError(directory + ": the record of the experiment is empty or damaged: it does "
-                                       "not say what the experiment is");
+    return CorruptionError(directory +
+                           ": the record of the experiment is empty or damaged: it does "
+                           "not say what the experiment is");
   }
   tuner->log_ = std::make_unique<Log>(tuner->journal_.get(), &tuner->history_);
   tuner->repositories_ = std::make_unique<Repositories>(directory);
@@ -273,43 +274,40 @@ Status Tuner::Start(TunerOptions options) {
     RETURN_IF_ERROR(replayed.Apply(event));
   }
 
-  ASSIGN_OR_RETURN(launcher_, options_.open_launcher([this](const LaunchInfo& info) {
-    engine_->OnLaunch(info);
-  }));
-  ASSIGN_OR_RETURN(
-      engine_, TrialEngine::Open({.log = log_.get(),
-                                  .launcher = launcher_.get(),
-                                  .repositories = repositories_.get(),
-                                  .clock = open_.clock,
-                                  .ids = open_.ids,
-                                  .max_live_runs = options_.max_concurrent,
-                                  .on_event = [this](const Event& event) {
-                                    if (event.kind == EventKind::kRunExited) {
-                                      Enqueue({Message::Kind::kRunEnded,
-                                               {event.trial, event.run},
-                                               event.body,
-                                               nullptr});
-                                    }
-                                    if (auto news = NewsOf(event)) Tell(*std::move(news));
-                                  }}));
+  ASSIGN_OR_RETURN(launcher_, options_.open_launcher(
+                                  [this](const LaunchInfo& info) { engine_->OnLaunch(info); }));
+  ASSIGN_OR_RETURN(engine_, TrialEngine::Open({.log = log_.get(),
+                                               .launcher = launcher_.get(),
+                                               .repositories = repositories_.get(),
+                                               .clock = open_.clock,
+                                               .ids = open_.ids,
+                                               .max_live_runs = options_.max_concurrent,
+                                               .on_event = [this](const Event& event) {
+                                                 if (event.kind == EventKind::kRunExited) {
+                                                   Enqueue({Message::Kind::kRunEnded,
+                                                            {event.trial, event.run},
+                                                            event.body,
+                                                            nullptr});
+                                                 }
+                                                 if (auto news = NewsOf(event))
+                                                   Tell(*std::move(news));
+                                               }}));
   history_.clear();
   history_.shrink_to_fit();
 
-  std::string directory =
-      (std::filesystem::temp_directory_path() / "cairn-tune-XXXXXX").string();
+  std::string directory = (std::filesystem::temp_directory_path() / "cairn-tune-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) {
     return UnavailableError("no directory for a socket can be made in " +
                             std::filesystem::temp_directory_path().string());
   }
   socket_directory_ = directory;
-  ASSIGN_OR_RETURN(server_, HttpServer::Start({.listen = "unix:" + directory + "/tuner",
-                                               .max_connections = 4096},
-                                              Routes()));
+  ASSIGN_OR_RETURN(
+      server_, HttpServer::Start(
+                   {.listen = "unix:" + directory + "/tuner", .max_connections = 4096}, Routes()));
   engine_->SetUrl(server_->url());
 
   if (record_.description() != options_.description || record_.stopped()) {
-    RETURN_IF_ERROR(
-        Note("", {{"what", "experiment"}, {"description", options_.description}}));
+    RETURN_IF_ERROR(Note("", {{"what", "experiment"}, {"description", options_.description}}));
   }
   RETURN_IF_ERROR(Revive());
   return engine_->Start();
@@ -351,8 +349,7 @@ Status Tuner::Revive() {
         return found.status();
       }
       if (!ids.empty()) {
-        RETURN_IF_ERROR(
-            repositories_->Remove(repository, standing.core.run, ids).status());
+        RETURN_IF_ERROR(repositories_->Remove(repository, standing.core.run, ids).status());
       }
       RETURN_IF_ERROR(Note(id, {{"what", "restarted"}}));
     }
@@ -477,10 +474,9 @@ Status Tuner::OnBegin(const Message& message) {
     if (!described.ok()) return done(described.status());
     const Value* latest = described->Find("latest_checkpoint");
     if (!answer.contains("checkpoint") && latest != nullptr && latest->is_object()) {
-      answer["checkpoint"] =
-          Value::Object{{"id", TextOf(*latest, "id")},
-                        {"steps_completed", IntOf(*latest, "steps_completed")},
-                        {"trial", id}};
+      answer["checkpoint"] = Value::Object{{"id", TextOf(*latest, "id")},
+                                           {"steps_completed", IntOf(*latest, "steps_completed")},
+                                           {"trial", id}};
     }
     done(Value(std::move(answer)));
   });
@@ -501,8 +497,8 @@ Status Tuner::OnResult(Message message) {
   TuneTrial* trial = record_.Find(message.key.trial);
   const auto run = runs_.find(message.key.trial);
   if (trial == nullptr || run == runs_.end() || run->second.number != message.key.run) {
-    message.done(AbortedError(fmt::format("run {} of trial {} was replaced", message.key.run,
-                                          message.key.trial)));
+    message.done(AbortedError(
+        fmt::format("run {} of trial {} was replaced", message.key.run, message.key.trial)));
     return Status::Ok();
   }
   const auto sequence = static_cast<std::uint64_t>(IntOf(message.body, "sequence"));
@@ -514,10 +510,8 @@ Status Tuner::OnResult(Message message) {
     message.done(InvalidArgumentError("\"result\" must have a training_iteration from 1 up"));
     return Status::Ok();
   }
-  Value::Object report{{"sequence", sequence},
-                       {"group", "training"},
-                       {"steps_completed", at},
-                       {"metrics", result}};
+  Value::Object report{
+      {"sequence", sequence}, {"group", "training"}, {"steps_completed", at}, {"metrics", result}};
   if (sequence == run->second.sequence) {  // its answer got lost
     engine_->Report(message.key, report,
                     [answer = run->second.answer, done = message.done](Result<Value> taken) {
@@ -577,14 +571,12 @@ void Tuner::Register(const RunKey& key, const Value& checkpoint, Done then) {
   TuneTrial* trial = record_.Find(key.trial);
   const std::string donor = trial->donor;
   const std::string pinned = trial->donor_checkpoint;
-  engine_->StartCheckpoint(
-      key,
-      Value::Object{{"registration", id},
-                    {"steps_completed", IntOf(checkpoint, "steps_completed")}},
-      [](const Result<Value>&) {});
+  engine_->StartCheckpoint(key,
+                           Value::Object{{"registration", id},
+                                         {"steps_completed", IntOf(checkpoint, "steps_completed")}},
+                           [](const Result<Value>&) {});
   engine_->CompleteCheckpoint(key, id, checkpoint, std::move(then));
-  record_
-      .Apply({.trial = key.trial, .kind = EventKind::kCheckpointCompleted, .body = checkpoint})
+  record_.Apply({.trial = key.trial, .kind = EventKind::kCheckpointCompleted, .body = checkpoint})
       .IgnoreError("the trial is there");
   if (!donor.empty()) Unpin(donor, pinned);
 }
@@ -630,9 +622,9 @@ Status Tuner::OnFailed(const Message& message) {
     return Status::Ok();
   }
   run->second.told = true;
-  RETURN_IF_ERROR(Note(message.key.trial, {{"what", "failure"},
-                                           {"run", message.key.run},
-                                           {"error", TextOf(message.body, "error")}}));
+  RETURN_IF_ERROR(Note(
+      message.key.trial,
+      {{"what", "failure"}, {"run", message.key.run}, {"error", TextOf(message.body, "error")}}));
   message.done(Value(Value::Object{}));
   return Status::Ok();
 }
@@ -649,8 +641,8 @@ Status Tuner::OnRunEnded(const Message& message) {
   if (run != runs_.end()) runs_.erase(run);
   const bool killed = IntOf(message.body, "signal") != 0 || IntOf(message.body, "code") != 0;
   if (!told && killed && !standing.message.empty()) {
-    RETURN_IF_ERROR(Note(
-        id, {{"what", "failure"}, {"run", message.key.run}, {"error", standing.message}}));
+    RETURN_IF_ERROR(
+        Note(id, {{"what", "failure"}, {"run", message.key.run}, {"error", standing.message}}));
   }
   switch (standing.core.state) {
     case TrialState::kCompleted:
@@ -695,9 +687,8 @@ Status Tuner::Fill() {
   while (!stop_all_ && !interrupted_ && active_.size() < options_.max_concurrent) {
     const std::vector<std::string> pending = record_.pending();
     const std::vector<std::string> paused = record_.paused();
-    const Candidates candidates{.pending = pending,
-                                .paused = paused,
-                                .more_to_come = suggests_ || !active_.empty()};
+    const Candidates candidates{
+        .pending = pending, .paused = paused, .more_to_come = suggests_ || !active_.empty()};
     if (!pending.empty() || !paused.empty()) {
       ASSIGN_OR_RETURN(const Choice choice, options_.policy->Choose(candidates));
       if (choice.kind != Choice::Kind::kNone) {
@@ -785,12 +776,9 @@ Value Tuner::Describe(const TuneTrial& trial, const TrialRecord* record, bool wi
   } else if (trial.phase == TunePhase::kRunning) {
     status = active_.contains(trial.id) ? "RUNNING" : "PAUSED";
   }
-  Value::Object out{{"trial", trial.id},
-                    {"config", trial.config},
-                    {"status", status},
-                    {"error", trial.error},
-                    {"iteration", trial.iteration},
-                    {"last_result", trial.last_result}};
+  Value::Object out{
+      {"trial", trial.id},    {"config", trial.config},       {"status", status},
+      {"error", trial.error}, {"iteration", trial.iteration}, {"last_result", trial.last_result}};
   Value::List results;
   Value::List checkpoints;
   if (record != nullptr) {

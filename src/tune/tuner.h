@@ -69,9 +69,9 @@ using TuneNews = std::vector<Value>;
 /// Open, Start, then Step until it says that all is done. All by one thread; Interrupt from any.
 class Tuner {
  public:
-  /// The experiment in a directory (path or URL). Reads its log. `create` false: NotFound when there
-  /// is none, and nothing is made. Unavailable while another tuner runs it. Corruption: the log is
-  /// damaged.
+  /// The experiment in a directory (path or URL). Reads its log. `create` false: NotFound when
+  /// there is none, and nothing is made. Unavailable while another tuner runs it. Corruption: the
+  /// log is damaged.
   struct OpenOptions {
     std::string directory;
     bool create = true;
@@ -168,9 +168,9 @@ class Tuner {
   std::set<std::string, std::less<>> active_;  // have a run, or get one
   std::set<std::string, std::less<>> left_;    // as they were (resume_unfinished = false)
   bool started_ = false;
-  bool stop_all_ = false;      // by the policy: trials end well
-  bool interrupted_ = false;   // by a user or fail_fast: they pause
-  bool suggests_ = true;       // the searcher may have more
+  bool stop_all_ = false;     // by the policy: trials end well
+  bool interrupted_ = false;  // by a user or fail_fast: they pause
+  bool suggests_ = true;      // the searcher may have more
 
   Mutex mu_;
   CondVar changed_;

@@ -225,8 +225,7 @@ Status ReplayToPolicy(const Event& event, TunerRecord* record, TunePolicy* polic
     const Value* config = event.body.Find("config");
     const auto again = policy->Suggest(event.trial);
     RETURN_IF_ERROR(again.status());
-    if (again->kind != Suggestion::Kind::kConfig || config == nullptr ||
-        again->config != *config) {
+    if (again->kind != Suggestion::Kind::kConfig || config == nullptr || again->config != *config) {
       return policy->SetConfig(event.trial, config == nullptr ? Value() : *config);
     }
     return Status::Ok();
