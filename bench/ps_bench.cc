@@ -3,6 +3,7 @@
 //   ps_bench pull ROWS ROUNDS            p50 of a pull and of a raw TCP echo of the same bytes, by
 //   round ps_bench rows ROUNDS                 rows per second, servers and in-process, by round
 //   ps_bench increment ROUNDS            batch times before and while an increment is written
+//   ps_bench log ROUNDS                  rows per second without, with written and synced logs
 //   ps_bench recovery ROWS DIRECTORY     start to first pull; reading the bytes and plain inserts
 //
 // The servers are processes: CAIRN_PROGRAM is the program `cairn`.
@@ -290,6 +291,49 @@ int RowRates(int rounds) {
   return 0;
 }
 
+/// Rows per second with update logs of each level against none: three jobs, measured in turn.
+int LogRates(int rounds) {
+  struct Job {
+    const char* name;
+    std::vector<std::string> flags;
+    TempDirectory directory;
+    std::vector<std::unique_ptr<ServerProcess>> servers;
+    std::vector<std::unique_ptr<ps::Client>> clients;
+    std::vector<ps::RemoteTable*> tables;
+  };
+  std::vector<Job> jobs(3);
+  jobs[0].name = "off";
+  jobs[1].name = "written";
+  jobs[1].flags = {"--recovery", "log"};
+  jobs[2].name = "synced";
+  jobs[2].flags = {"--recovery", "log", "--log-level", "synced"};
+  for (Job& job : jobs) {
+    job.flags.insert(job.flags.end(), {"--full-secs", "0"});
+    for (int i = 0; i < 2; ++i) {
+      job.servers.push_back(
+          std::make_unique<ServerProcess>(job.directory.path(), i, 2, 2, job.flags));
+    }
+    for (int t = 0; t < 2; ++t) {
+      job.clients.push_back(Connect(job.directory.path(), 2, t, 2));
+      job.tables.push_back(Get(job.clients.back()->Table(Spec())));
+    }
+  }
+  Value::List list;
+  for (int round = -1; round < rounds; ++round) {
+    Value::Object measured;
+    for (Job& job : jobs) {
+      measured[job.name] = RowsPerSecond([&](int t, const auto& ids, std::vector<float>* values) {
+        ps::RemoteTable* table = job.tables[static_cast<std::size_t>(t)];
+        Check(table->Lookup(ids, *values));
+        Check(table->ApplyGradients(ids, *values));
+      });
+    }
+    if (round >= 0) list.push_back(std::move(measured));
+  }
+  std::puts(EncodeJson(Value::Object{{"rounds", std::move(list)}}).c_str());
+  return 0;
+}
+
 bool Saving(ps::Client* client) {
   const Value status = Get(DecodeJson(Get(client->StatusOf(0))));
   return *status.Find("saving") == Value(true);
@@ -388,11 +432,14 @@ int main(int argc, char** argv) {
     return Pull(static_cast<std::size_t>(std::atoll(argv[2])), std::atoi(argv[3]));
   }
   if (what == "rows" && argc == 3) return RowRates(std::atoi(argv[2]));
+  if (what == "log" && argc == 3) return LogRates(std::atoi(argv[2]));
   if (what == "increment" && argc == 3) return Increment(std::atoi(argv[2]));
   if (what == "recovery" && argc == 4) {
     return Recovery(static_cast<std::uint64_t>(std::atoll(argv[2])), argv[3]);
   }
-  std::fputs("ps_bench pull ROWS ROUNDS | rows ROUNDS | increment ROUNDS | recovery ROWS DIR\n",
-             stderr);
+  std::fputs(
+      "ps_bench pull ROWS ROUNDS | rows ROUNDS | log ROUNDS | increment ROUNDS | recovery ROWS "
+      "DIR\n",
+      stderr);
   return 2;
 }

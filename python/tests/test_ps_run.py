@@ -8,6 +8,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 import cairn
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -224,8 +226,10 @@ def test_a_command_that_always_fails_ends_the_job(tmp_path):
     assert "trainer_0 was lost 3 times in a row (exit code 1)" in done.stderr
 
 
-def test_the_example_comes_to_the_same_with_two_losses(tmp_path):
+@pytest.mark.parametrize("recovery", ["exact", "log"])
+def test_the_example_comes_to_the_same_with_two_losses(recovery):
     command = [sys.executable, "examples/ctr/run.py", "--steps", "60", "--incremental-steps", "10"]
+    command += ["--recovery", recovery]
     environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(cairn.__file__).parents[1]))
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
@@ -233,3 +237,4 @@ def test_the_example_comes_to_the_same_with_two_losses(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "what was learned is the same to the bit" in done.stdout
     assert "with 2 losses" in done.stdout
+    assert ("nobody went back" in done.stdout) == (recovery == "log")

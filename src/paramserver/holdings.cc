@@ -71,6 +71,7 @@ std::unique_ptr<Holdings::Kept> Holdings::Keep() {
   auto kept = std::make_unique<Kept>();
   kept->trainers = std::move(trainers_);
   kept->lost = lost_;
+  kept->replayed = replayed_;
   kept->content = !exact_ && broken_.ok();
   if (!kept->content) return kept;
   kept->step = step_;
@@ -98,6 +99,7 @@ void Holdings::Adopt(Kept* kept) {
     trainer.at_barrier = false;  // it asks again
   }
   barriers_ = kept->barriers;
+  replayed_ = kept->replayed;
   step_ = kept->step;
   tables_ = std::move(kept->tables);
   dense_ = std::move(kept->dense);

@@ -100,6 +100,7 @@ class Holdings {
     std::string log_name;
     std::uint64_t barriers = 0;
     std::uint64_t lost = 0;
+    std::uint64_t replayed = 0;
   };
 
   /// Meets the other servers through the repository, then restores what all of them chose, or goes
