@@ -106,11 +106,10 @@ Result<Output> BackupMaster(const MasterBackupOptions& options, Console*) {
 #else
 
 Result<Output> RunMaster(const MasterCommandOptions&, Console*) {
-  return UnimplementedError("this build of Cairn has no master: scripts/setup build installs what it wants");
+  return UnimplementedError(
+      "this build of Cairn has no master: scripts/setup build installs what it wants");
 }
-Result<Output> BackupMaster(const MasterBackupOptions&, Console*) {
-  return RunMaster({}, nullptr);
-}
+Result<Output> BackupMaster(const MasterBackupOptions&, Console*) { return RunMaster({}, nullptr); }
 
 #endif
 
