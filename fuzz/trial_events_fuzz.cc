@@ -8,11 +8,17 @@
 
 #include "fuzz/require.h"
 #include "trial/event.h"
+#include "trial/records_codec.h"
 #include "trial/trial_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
   std::string_view input(reinterpret_cast<const char*>(data), size);
+  if (const auto stored = DecodeRecords(input); stored.ok()) {
+    const std::string encoded = EncodeRecords(*stored);
+    const auto again = DecodeRecords(encoded);
+    Require(again.ok() && EncodeRecords(*again) == encoded, "records come back");
+  }
   TrialRecords records;
   while (!input.empty()) {
     const std::string_view line = input.substr(0, input.find('\n'));
@@ -31,5 +37,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       (void)records.Removals(id, trial.config.retention, event->time);
     }
   }
+  const std::string folded = EncodeRecords(records);
+  const auto read = DecodeRecords(folded);
+  Require(read.ok() && EncodeRecords(*read) == folded, "a fold comes back from its bytes");
   return 0;
 }

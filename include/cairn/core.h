@@ -29,7 +29,8 @@
 ///
 /// Started by a master (or any trial engine), the program reports there. Without one it works
 /// alone: checkpoints go to a local directory, SIGTERM, SIGUSR1 and Ctrl-C ask it to stop, and the
-/// same command started again goes on from the last checkpoint.
+/// same command started again goes on from the last checkpoint. Started by hand with
+/// CAIRN_TRIAL_URL and CAIRN_JOIN_TOKEN it joins the engine as a detached run.
 namespace cairn::core {
 
 /// About the trial that this process is a run of.
@@ -59,6 +60,16 @@ struct InitOptions {
   /// While the context lives, SIGTERM, SIGUSR1 and Ctrl-C set a flag and nothing else (a second
   /// Ctrl-C ends the process). False leaves the signals alone.
   bool watch_signals = true;
+  /// How a process that was started by hand and reports to an engine (CAIRN_TRIAL_URL and
+  /// CAIRN_JOIN_TOKEN) calls its trial: the same name again is the same trial. "":
+  /// CAIRN_EXTERNAL_ID, or one made of host, directory and command line.
+  std::string external_id;
+};
+
+struct StoreOptions {
+  /// A validation of this step will still be reported: until it comes, or the run ends, a trial
+  /// engine's rules do not judge the checkpoint by its score. Without an engine it means nothing.
+  bool awaits_score = false;
 };
 
 /// Called with a directory; its error is the outcome of the call that got it.
@@ -96,14 +107,16 @@ class Context {
   /// Calls `body` with a directory to write files into; when it returned OK they are a checkpoint,
   /// whose id is returned. Otherwise nothing is kept. `metadata` must hold "steps_completed":
   /// refused (InvalidArgument) before anything is done.
-  virtual Result<std::string> StorePath(const Value& metadata, const PathBody& body) = 0;
+  virtual Result<std::string> StorePath(const Value& metadata, const PathBody& body,
+                                        const StoreOptions& options = {}) = 0;
   /// The files of a directory as a checkpoint.
   virtual Result<std::string> Upload(const std::string& directory, const Value& metadata,
-                                     const Selector& selector = {}) = 0;
+                                     const Selector& selector = {},
+                                     const StoreOptions& options = {}) = 0;
   /// Tensors (and files) as a checkpoint: returns after a copy, files that did not change are
   /// shared. request.metadata must hold "steps_completed", which becomes the step. The id;
   /// WaitSaved waits.
-  virtual Result<std::string> Save(SaveRequest request) = 0;
+  virtual Result<std::string> Save(SaveRequest request, const StoreOptions& options = {}) = 0;
   /// Waits until everything that was saved is durable and reported. The first failure.
   virtual Status WaitSaved() = 0;
 

@@ -81,7 +81,8 @@ struct ServerOptions {
   std::optional<std::int64_t> full_steps;
   std::optional<std::int64_t> incremental_steps;
   std::optional<std::uint64_t> max_to_keep = 3;  // full checkpoints; nullopt: all
-  /// The checkpoint of an earlier job (its directory or URL) that a job without any checkpoint of
+  /// The checkpoint of an earlier job (its directory or URL; of a directory of checkpoints the
+  /// latest) that a job without any checkpoint of
   /// its own begins with. Each server reads its own slices.
   std::string load;
   Security security;
@@ -238,6 +239,11 @@ class Client {
   virtual Status Barrier() = 0;
   /// Asks for a checkpoint at the end of the next step.
   virtual Status RequestSave(bool full) = 0;
+  /// Pulls all tables and variables that this client declared, with their slots, and saves them as
+  /// a checkpoint in `directory` (one of its own, a path or URL), which a later job begins with
+  /// (ServerOptions::load), whatever its number of servers. The path of the checkpoint. For one
+  /// trainer, between steps and while no other pushes; everything passes through its memory.
+  virtual Result<std::string> SavePersistables(const std::string& directory) = 0;
   /// This trainer is done: the others go on without it.
   virtual Status Close() = 0;
   /// Ends what another thread waits for.

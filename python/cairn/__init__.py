@@ -109,7 +109,7 @@ __all__ = [
 ]
 
 # Loaded when first used: they bring in gRPC and torch.
-_LATER = ("ps", "testing", "torch")
+_LATER = ("air", "ps", "testing", "torch", "tune")
 
 
 def __getattr__(name: str) -> Any:

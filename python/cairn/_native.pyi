@@ -255,6 +255,7 @@ class TrialClient:
         bytes: int,
         generation: int,
         sequence: int,
+        awaits_score: bool,
         /,
     ) -> list[str]: ...
     def abandon_checkpoint(self, id: str, reason: str, /) -> None: ...

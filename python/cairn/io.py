@@ -16,7 +16,7 @@ from . import _arrays, _native, _program
 from ._arguments import PathLike
 from ._program import Predicate
 from ._restore import CheckpointInfo
-from .errors import Mismatch
+from .errors import Invalid, Mismatch
 from .inference import (
     InferenceProgram,
     SavedInferenceModel,
@@ -24,6 +24,7 @@ from .inference import (
     load_inference_model,
     save_inference_model,
 )
+from .manager import CheckpointManager
 from .scope import Variable
 
 __all__ = [
@@ -147,8 +148,23 @@ def save_persistables(
     *,
     optimizer: Any = None,
 ) -> SavedVars:
-    """Saves all that training needs to go on: parameters, slots, learning rates, counters."""
+    """Saves all that training needs to go on: parameters, slots, learning rates, counters.
+
+    Of a :class:`cairn.ps.Client` as program: what the servers have of the tables and variables it
+    declared, pulled through this trainer; see :meth:`cairn.ps.Client.save_persistables`.
+    """
+    if hasattr(program, "save_persistables"):
+        if vars is not None or predicate is not None or filename is not None:
+            raise Invalid("save_persistables: of a client everything is saved, in its own files")
+        return _saved_by_client(dirname, program)
     return _save(dirname, program, "persistable", vars, predicate, filename, optimizer)
+
+
+def _saved_by_client(dirname: PathLike, client: Any) -> SavedVars:
+    path = client.save_persistables(dirname)
+    with CheckpointManager(dirname, read_only=True) as manager:
+        info = next(info for info in manager.list() if os.fspath(info.path) == path)
+    return SavedVars(client.names(), info.bytes, info)
 
 
 def _save(

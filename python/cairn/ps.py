@@ -157,6 +157,7 @@ class Client:
             num_trainers = int(environ.get("CAIRN_NUM_TRAINERS", "1"))
         self.trainer_id = trainer_id
         self.num_trainers = num_trainers
+        self._names: List[str] = []
         self._native = _ps.Client(
             {
                 "servers": list(servers or []),
@@ -201,6 +202,7 @@ class Client:
                 "min_l2_norm": None,
             }
         )
+        self._names.append(name)
         return table
 
     def dense(self, name: str, array: Any, *, optimizer: Optimizer) -> DenseVariable:
@@ -209,7 +211,12 @@ class Client:
             raise Invalid(f"dense variable {name!r}: optimizer: use one of cairn.optimizers")
         values = np.array(array, dtype=np.float32, order="C")
         native = self._native.dense(name, list(values.shape), _described(optimizer), values)
+        self._names.append(name)
         return DenseVariable(native, name, values.shape)
+
+    def names(self) -> List[str]:
+        """Of the tables and dense variables that this client declared, sorted."""
+        return sorted(set(self._names))
 
     def end_step(self, state: Any = None) -> None:
         """Ends this trainer's step; in sync mode, returns when all trainers ended theirs.
@@ -227,6 +234,16 @@ class Client:
     def save(self, full: bool = False) -> None:
         """Asks for a checkpoint at the end of the next step."""
         self._native.request_save(full)
+
+    def save_persistables(self, dirname: Union[str, "os.PathLike[str]"]) -> str:
+        """Pulls the tables and dense variables of this client, with their slots, and saves them in
+        a directory of their own, which a later job begins with (`--load`, Server(load=…)), whatever
+        its number of servers. For one trainer, between steps, while no other pushes.
+
+        Returns:
+            The path of the checkpoint.
+        """
+        return self._native.save_persistables(os.fspath(dirname))
 
     def close(self) -> None:
         """This trainer is done: the others go on without it."""

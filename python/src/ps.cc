@@ -341,6 +341,17 @@ NB_MODULE(_ps, module) {
            [](Client* client, bool full) {
              client->Run([&] { return (*client)->RequestSave(full); });
            })
+      .def("save_persistables",
+           [](Client* client, const std::string& directory) {
+             std::string path;
+             client->Run([&]() -> Status {
+               auto saved = (*client)->SavePersistables(directory);
+               if (!saved.ok()) return saved.status();
+               path = std::move(saved).value();
+               return Status::Ok();
+             });
+             return path;
+           })
       .def("close", [](Client* client) { client->Run([&] { return (*client)->Close(); }); })
       .def("status", [](Client* client, int server) { return TextOf(client, false, server); })
       .def("metrics", [](Client* client, int server) { return TextOf(client, true, server); })

@@ -102,7 +102,8 @@ class TrialClient {
   }
   std::vector<std::string> Complete(const std::string& id, std::int64_t steps, nb::handle metadata,
                                     nb::handle metrics, std::uint64_t bytes,
-                                    std::uint64_t generation, std::uint64_t sequence) {
+                                    std::uint64_t generation, std::uint64_t sequence,
+                                    bool awaits_score) {
     CompletedCheckpoint checkpoint;
     checkpoint.id = id;
     checkpoint.steps_completed = steps;
@@ -111,6 +112,7 @@ class TrialClient {
     checkpoint.bytes = bytes;
     checkpoint.generation = generation;
     checkpoint.sequence = sequence;
+    checkpoint.awaits_score = awaits_score;
     return Run([&] { return client_->CompleteCheckpoint(checkpoint); });
   }
   void Abandon(const std::string& id, const std::string& reason) {

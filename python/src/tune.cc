@@ -80,8 +80,7 @@ class PyPolicy final : public tune::TunePolicy {
       nb::list paused;
       for (const std::string& id : candidates.pending) pending.append(id);
       for (const std::string& id : candidates.paused) paused.append(id);
-      const nb::object answer =
-          policy_.attr("choose")(pending, paused, candidates.more_to_come);
+      const nb::object answer = policy_.attr("choose")(pending, paused, candidates.more_to_come);
       if (answer.is_none()) return {};
       return tune::ChoiceFromValue(ToValue(answer, "choice"));
     });
@@ -89,9 +88,13 @@ class PyPolicy final : public tune::TunePolicy {
   Status SetConfig(const std::string& trial, const Value& config) override {
     return Tell([&] { policy_.attr("set_config")(trial, FromValue(config)); });
   }
-  bool StopAll() override {
+  std::size_t PendingAhead() override {
     const auto answer =
-        Ask<bool>([&] { return nb::cast<bool>(policy_.attr("stop_all")()); });
+        Ask<std::size_t>([&] { return nb::cast<std::size_t>(policy_.attr("pending_ahead")); });
+    return answer.ok() ? *answer : 0;
+  }
+  bool StopAll() override {
+    const auto answer = Ask<bool>([&] { return nb::cast<bool>(policy_.attr("stop_all")()); });
     return answer.ok() && *answer;
   }
 
@@ -141,9 +144,8 @@ class PyTuner {
  public:
   static std::unique_ptr<PyTuner> Open(const std::string& directory, bool create) {
     auto made = std::make_unique<PyTuner>();
-    made->tuner_ = ValueOrRaise(Run([&] {
-      return tune::Tuner::Open({.directory = directory, .create = create});
-    }));
+    made->tuner_ = ValueOrRaise(
+        Run([&] { return tune::Tuner::Open({.directory = directory, .create = create}); }));
     return made;
   }
   static bool Exists(const std::string& directory) {

@@ -19,6 +19,7 @@ PAGES = [
     "incremental_checkpoints.md",
     "parameter_servers.md",
     "save_load.md",
+    "searching.md",
     "tables.md",
 ]
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"

@@ -366,3 +366,30 @@ def test_an_estimator_reads_its_data_again_when_the_job_goes_back(directory):
     client.close()
     for server in servers:
         server.stop()
+
+
+def test_the_next_job_begins_with_what_trainer_0_saved(tmp_path):
+    first = start(str(tmp_path / "first"))
+    client = connect(str(tmp_path / "first"))
+    table = client.table("t", 4, optimizer=ADAGRAD)
+    dense = client.dense("w", np.zeros((300, 7)), optimizer=cairn.optimizers.Momentum(0.1, 0.9))
+    for step in range(4):
+        table.apply_gradients(np.arange(step, step + 50), np.ones((50, 4)))
+        dense.push(np.ones((300, 7)))
+        client.end_step()
+    saved = cairn.io.save_persistables(tmp_path / "saved", client)
+    assert saved.names == ["t", "w"] and saved.info.step == 4
+    with pytest.raises(cairn.Invalid, match="everything"):
+        cairn.io.save_persistables(tmp_path / "saved", client, filename="all")
+    rows, values = table.rows(), dense.pull()
+    for server in first:
+        server.stop()
+    second = start(str(tmp_path / "second"), 3, load=saved.info.path)
+    client = connect(str(tmp_path / "second"), 3)
+    assert client.step == 0
+    table = client.table("t", 4, optimizer=ADAGRAD)
+    dense = client.dense("w", np.ones((300, 7)), optimizer=cairn.optimizers.Momentum(0.1, 0.9))
+    assert table.rows() == rows
+    assert dense.pull().tobytes() == values.tobytes()
+    for server in second:
+        server.stop()

@@ -5,13 +5,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 
 import pytest
 
 import cairn
 from cairn import tune
+from cairn.tune.result import read_reports
 
 # What the killed programs run: deterministic, with checkpoints at every second iteration.
 PROGRAM = '''
@@ -61,6 +61,10 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
     print("DONE")
 '''
+
+
+def reports(result):
+    return read_reports(os.path.join(result.path, "result.json"))
 
 
 @pytest.fixture
@@ -113,7 +117,7 @@ def assert_gone(pids, seconds=5.0):
 
 def curves(results):
     return {
-        r.config["lr"]: [(m["training_iteration"], m["i"], m["x"]) for m in r.results] for r in results
+        r.config["lr"]: [(m["training_iteration"], m["i"], m["x"]) for m in reports(r)] for r in results
     }
 
 
@@ -156,7 +160,7 @@ def test_killed_at_random_the_results_are_those_of_an_undisturbed_run(
     done = False
     for _ in range(kills):
         process = start(program, directory, which, pace="0.03")
-        wait_for(lambda: len(children_of(process.pid)) >= 2 or process.poll() is not None)
+        wait_for(lambda p=process: len(children_of(p.pid)) >= 2 or p.poll() is not None)
         time.sleep(generator.uniform(0.0, 0.5))
         below = children_of(process.pid)
         if target in ("tuner", "both"):
@@ -354,6 +358,12 @@ def test_a_damaged_record_is_an_error_and_never_an_empty_config(tmp_path, damage
             path.write_bytes(bytes(data))
     with pytest.raises(cairn.Error):
         tune.Tuner.restore(tmp_path / "e", f)
+    with pytest.raises(cairn.Error):  # nor is it begun anew among what is there
+        tune.Tuner(
+            f,
+            param_space={"x": 1},
+            run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0),
+        ).fit()
     assert tune.Tuner.can_restore(tmp_path / "e") == (damage != "missing")
 
 
@@ -415,10 +425,10 @@ def test_fail_fast_leaves_the_others_resumable(tmp_path):
         ),
     )
     results = tuner.fit()
-    assert "fails" in results[0].error and results[1].metrics["i"] < 19
+    assert "fails" in str(results[0].error) and results[1].metrics["i"] < 19
     marker.unlink()
     results = tune.Tuner.restore(tmp_path / "e", f, resume_errored=True).fit()
-    assert [[m["i"] for m in r.results] for r in results] == [list(range(20))] * 3
+    assert [[m["i"] for m in reports(r)] for r in results] == [list(range(20))] * 3
 
 
 def test_ctrl_c_saves_and_what_was_interrupted_goes_on(program, tmp_path):
@@ -469,6 +479,6 @@ def test_more_iterations_and_more_samples_for_a_finished_experiment(tmp_path):
     ).fit()
     more = tune.Tuner.extend(tmp_path / "e", Adds, stop={"training_iteration": 5}).fit()
     assert [r.metrics["n"] for r in more] == [5, 50]
-    assert [[m["training_iteration"] for m in r.results] for r in more] == [[1, 2, 3, 4, 5]] * 2
+    assert [[m["training_iteration"] for m in reports(r)] for r in more] == [[1, 2, 3, 4, 5]] * 2
     more = tune.Tuner.extend(tmp_path / "e", Adds, num_samples=2).fit()
     assert [r.metrics["n"] for r in more] == [5, 50, 5, 50]

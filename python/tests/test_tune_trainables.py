@@ -1,14 +1,12 @@
 """Functions and classes as trials: what they report, save, and get back."""
 
-import itertools
 import os
-import time
 
 import numpy as np
 import pytest
 
-import cairn
 from cairn import tune
+from cairn.tune.result import read_reports
 
 
 def fit(trainable, tmp_path, space=None, tune_config=None, **run):
@@ -21,6 +19,10 @@ def fit(trainable, tmp_path, space=None, tune_config=None, **run):
         run_config=tune.RunConfig(storage_path=tmp_path, **run),
     )
     return tuner.fit()
+
+
+def reports(result):
+    return read_reports(os.path.join(result.path, "result.json"))
 
 
 def directories(result):
@@ -149,7 +151,7 @@ def test_load_gets_the_kind_that_save_gave(tmp_path, kind):
         failure_config=tune.FailureConfig(max_failures=1),
     )
     assert result.error is None and result.metrics["n"] == 4
-    assert [r["n"] for r in result.results] == [1, 2, 3, 4]
+    assert [r["n"] for r in reports(result)] == [1, 2, 3, 4]
 
 
 def test_a_path_outside_is_refused(tmp_path):
@@ -300,7 +302,7 @@ def test_retries_start_from_the_newest_checkpoint(tmp_path, failures, allowed, e
     assert starts == [0, 2, 3, 4][: (failures if ends_well else allowed) + 1]
     assert (result.error is None) == ends_well
     if ends_well:
-        assert [r["i"] for r in result.results] == list(range(6))
+        assert [r["i"] for r in reports(result)] == list(range(6))
         assert directories(result) == [f"checkpoint_{n:06}" for n in range(1, 7)]
 
 
@@ -318,7 +320,7 @@ def test_a_retry_never_writes_into_the_directory_of_a_dead_attempt(tmp_path):
     [result] = fit(f, tmp_path, failure_config=tune.FailureConfig(max_failures=1))
     assert result.error is None and result.metrics["i"] == 1
     assert os.listdir(os.path.join(result.path, "checkpoint_000001")) == ["half"]
-    assert [c.to_dict()["i"] for c in result.checkpoints] == [1, 2]
+    assert [c.to_dict()["i"] for c, _ in result.best_checkpoints] == [1, 2]
 
 
 def test_a_deleted_newest_checkpoint_leaves_the_older_ones(tmp_path):
@@ -338,7 +340,7 @@ def test_a_deleted_newest_checkpoint_leaves_the_older_ones(tmp_path):
     [result] = fit(f, tmp_path, failure_config=tune.FailureConfig(max_failures=1))
     assert result.error is None
     assert open(tmp_path / "starts").read().split() == ["0", "2"]
-    assert [r["i"] for r in result.results] == [0, 1, 2, 3]
+    assert [r["i"] for r in reports(result)] == [0, 1, 2, 3]
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):
@@ -362,7 +364,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):
     [result] = fit(f, tmp_path, failure_config=tune.FailureConfig(max_failures=1))
     assert result.error is None, result.error
     assert open(tmp_path / "starts").read().split() == ["0", "2"]
-    assert [r["i"] for r in result.results] == [0, 1, 2, 3]
+    assert [r["i"] for r in reports(result)] == [0, 1, 2, 3]
 
 
 def test_a_killed_worker_is_a_failure_that_is_retried(tmp_path):
@@ -375,7 +377,7 @@ def test_a_killed_worker_is_a_failure_that_is_retried(tmp_path):
                 os.kill(os.getpid(), 9)
 
     [result] = fit(f, tmp_path / "a", failure_config=tune.FailureConfig(max_failures=1))
-    assert result.error is None and [r["i"] for r in result.results] == [0, 1, 2]
+    assert result.error is None and [r["i"] for r in reports(result)] == [0, 1, 2]
     [result] = fit(f, tmp_path / "b")
     assert "signal 9" in str(result.error)
 

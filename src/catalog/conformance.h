@@ -11,7 +11,6 @@
 #include <cairn/status.h>
 
 #include "catalog/catalog.h"
-#include "trial/trial_record.h"
 
 namespace cairn {
 
@@ -50,10 +49,5 @@ class CatalogConformance : public ::testing::TestWithParam<CatalogFactory> {
   CatalogUnderTest under_test_;
   std::unique_ptr<Catalog> catalog_;
 };
-
-/// The events of a catalog from `from` on.
-std::vector<Event> ReplayAll(EventLog* log, std::uint64_t from = 1);
-/// Fails where a table says something else than the fold of the events.
-void ExpectTablesAgree(Catalog* catalog, const TrialRecords& records);
 
 }  // namespace cairn

@@ -17,6 +17,7 @@ namespace {
 
 /// PostgreSQL's advisory lock of a living owner: one catalog in a database.
 constexpr std::int64_t kOwnerLock = 0x636169726e6f776e;  // "cairnown"
+constexpr int kLockPatience = 3000;                      // milliseconds
 
 std::string HostName() {
   char name[256] = {};
@@ -93,11 +94,18 @@ Status CatalogDatabase::TakeLock(Connection* connection, bool may_fail) {
     if (may_fail || lock.status().Is(Code::kUnimplemented)) return Status::Ok();
     if (!lock.status().Is(Code::kUnavailable)) return lock.status();
   } else {
-    ASSIGN_OR_RETURN(
-        const auto taken,
-        connection->QueryInt("SELECT CASE WHEN pg_try_advisory_lock(?) THEN 1 ELSE 0 END",
-                             {Cell(kOwnerLock)}));
-    if (taken == 1 || may_fail) return Status::Ok();
+    if (may_fail) {
+      return connection
+          ->QueryInt("SELECT CASE WHEN pg_try_advisory_lock(?) THEN 1 ELSE 0 END",
+                     {Cell(kOwnerLock)})
+          .status();
+    }
+    // Not at once: the server may not have noticed yet that the last owner was killed.
+    RETURN_IF_ERROR(connection->Script(fmt::format("SET lock_timeout = {}", kLockPatience)));
+    const Status taken = connection->Script(fmt::format("SELECT pg_advisory_lock({})", kOwnerLock));
+    RETURN_IF_ERROR(
+        connection->Script(fmt::format("SET lock_timeout = {}", target_.timeout.count())));
+    if (taken.ok() || connection->lost()) return taken;
   }
   return UnavailableError(
       fmt::format("another master{} works on it; stop that one first", OwnerInWords(connection)));
@@ -146,24 +154,25 @@ Status CatalogDatabase::Write(const Body& body) {
     writer_.reset();  // it went away while nobody used it
   }
   if (!status.ok()) return status;
+  Connection* const writer = writer_.get();
   const auto fenced = [&]() -> Status {
-    ASSIGN_OR_RETURN(
-        const auto epoch,
-        writer_->QueryInt(dialect() == Dialect::kSqlite
-                              ? "SELECT epoch FROM owner WHERE id = 1"
-                              : "SELECT epoch FROM owner WHERE id = 1 FOR NO KEY UPDATE"));
+    ASSIGN_OR_RETURN(const auto epoch,
+                     writer->QueryInt(dialect() == Dialect::kSqlite
+                                          ? "SELECT epoch FROM owner WHERE id = 1"
+                                          : "SELECT epoch FROM owner WHERE id = 1 FOR NO KEY "
+                                            "UPDATE"));
     if (epoch == epoch_) return Status::Ok();
     return AbortedError(
-        fmt::format("catalog: another master{} has taken over", OwnerInWords(writer_.get())));
+        fmt::format("catalog: another master{} has taken over", OwnerInWords(writer)));
   };
   status = fenced();
-  if (status.ok()) status = body(*writer_);
+  if (status.ok()) status = body(*writer);
   if (status.ok()) {
-    status = writer_->Script("COMMIT");
+    status = writer->Script("COMMIT");
     if (status.ok()) return status;
   }
   // A connection whose transaction cannot be ended is of no use: the next one is fresh.
-  if (writer_->lost() || !writer_->Script("ROLLBACK").ok()) writer_.reset();
+  if (writer->lost() || !writer->Script("ROLLBACK").ok()) writer_.reset();
   return status;
 }
 

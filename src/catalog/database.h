@@ -35,8 +35,7 @@ class CatalogDatabase {
   const ConnectionTarget& target() const { return target_; }
 
   /// A transaction. Rolled back when the body or the commit fails; after Unavailable it may have
-  /// been committed. The body may be called twice when the first connection turns out to be gone
-  /// before anything was done.
+  /// been committed. The body is called at most once.
   Status Write(const Body& body);
   /// Statements that read, each as of its own moment. Tried again on a new connection when the old
   /// one is gone: the body starts over.

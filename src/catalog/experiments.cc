@@ -92,16 +92,6 @@ std::string Haystack(std::int64_t id, const std::string& name, const std::string
   return LowerCase(std::move(text));
 }
 
-/// A LIKE pattern (with ESCAPE '!') for texts that contain this one.
-std::string Containing(std::string_view text) {
-  std::string pattern = "%";
-  for (const char c : text) {
-    if (c == '%' || c == '_' || c == '!') pattern += '!';
-    pattern += c;
-  }
-  return pattern + "%";
-}
-
 std::string OrderOf(const ExperimentQuery& query, std::vector<Cell>* values) {
   const std::string direction = query.descending ? " DESC" : "";
   const auto by = [&](const std::string& what) {
@@ -159,6 +149,46 @@ Status AddCounts(Connection* connection, std::vector<Experiment>* experiments) {
       });
 }
 
+/// `id` 0: gets the next number.
+Status Insert(Connection* connection, const NewExperiment& experiment, std::int64_t now,
+              std::int64_t* id) {
+  const bool numbered = *id != 0;
+  std::vector<Cell> values = {experiment.uuid,
+                              experiment.name,
+                              experiment.description,
+                              experiment.owner,
+                              experiment.state,
+                              experiment.code_digest,
+                              Number(experiment.code_bytes),
+                              experiment.storage,
+                              experiment.parent_trial,
+                              experiment.parent_checkpoint,
+                              experiment.metric,
+                              Flag(experiment.smaller_is_better),
+                              EncodeJson(LabelsToValue(experiment.labels)),
+                              experiment.notes,
+                              now};
+  if (numbered) values.emplace_back(*id);
+  RETURN_IF_ERROR(connection->Query(
+      fmt::format("INSERT INTO experiments (uuid, name, description, owner, state, code_digest, "
+                  "code_bytes, storage, parent_trial, parent_checkpoint, metric, "
+                  "smaller_is_better, labels, notes, created, haystack{}) VALUES (?, ?, ?, ?, ?, "
+                  "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ''{}) RETURNING id",
+                  numbered ? ", id" : "", numbered ? ", ?" : ""),
+      values, "i", [&](const SqlRow& row) {
+        *id = row.Int(0);
+        return Status::Ok();
+      }));
+  RETURN_IF_ERROR(connection->Run(
+      "UPDATE experiments SET haystack = ? WHERE id = ?",
+      {Haystack(*id, experiment.name, experiment.description, experiment.owner, experiment.labels),
+       *id}));
+  return connection->Run(
+      "INSERT INTO experiment_texts (id, config_text, config, searcher_state) VALUES (?, ?, ?, ?)",
+      {*id, experiment.config_text, EncodeJson(experiment.config),
+       Blob{experiment.searcher_state}});
+}
+
 Status NoExperiment(std::int64_t id) { return NotFoundError(fmt::format("no experiment {}", id)); }
 
 }  // namespace
@@ -174,30 +204,29 @@ Result<std::int64_t> CatalogExperiments::Create(const NewExperiment& experiment)
       id = *known;
       return Status::Ok();
     }
-    RETURN_IF_ERROR(connection.Query(
-        "INSERT INTO experiments (uuid, name, description, owner, state, code_digest, code_bytes, "
-        "storage, parent_trial, parent_checkpoint, metric, smaller_is_better, labels, notes, "
-        "created, haystack) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '') RETURNING id",
-        {experiment.uuid, experiment.name, experiment.description, experiment.owner,
-         experiment.state, experiment.code_digest, Number(experiment.code_bytes),
-         experiment.storage, experiment.parent_trial, experiment.parent_checkpoint,
-         experiment.metric, Flag(experiment.smaller_is_better),
-         EncodeJson(LabelsToValue(experiment.labels)), experiment.notes, db_->clock()->WallNanos()},
-        "i", [&](const SqlRow& row) {
-          id = row.Int(0);
-          return Status::Ok();
-        }));
-    RETURN_IF_ERROR(connection.Run(
-        "UPDATE experiments SET haystack = ? WHERE id = ?",
-        {Haystack(id, experiment.name, experiment.description, experiment.owner, experiment.labels),
-         id}));
-    return connection.Run(
-        "INSERT INTO experiment_texts (id, config_text, config, searcher_state) VALUES (?, ?, ?, "
-        "?)",
-        {id, experiment.config_text, EncodeJson(experiment.config),
-         Blob{experiment.searcher_state}});
+    return Insert(&connection, experiment, db_->clock()->WallNanos(), &id);
   }));
   return id;
+}
+
+Result<bool> CatalogExperiments::Adopt(std::int64_t id, const NewExperiment& experiment) {
+  bool added = false;
+  RETURN_IF_ERROR(db_->Write([&](Connection& connection) -> Status {
+    ASSIGN_OR_RETURN(const auto known,
+                     connection.QueryInt("SELECT id FROM experiments WHERE id = ?", {id}));
+    if (known) return Status::Ok();
+    std::int64_t chosen = id;
+    RETURN_IF_ERROR(Insert(&connection, experiment, db_->clock()->WallNanos(), &chosen));
+    added = true;
+    if (db_->dialect() == Dialect::kSqlite) return Status::Ok();
+    // SQLite counts on from the greatest by itself.
+    return connection
+        .QueryInt(
+            "SELECT setval(pg_get_serial_sequence('experiments', 'id'), (SELECT MAX(id) FROM "
+            "experiments))")
+        .status();
+  }));
+  return added;
 }
 
 Result<Experiment> CatalogExperiments::Get(std::int64_t id) {
@@ -231,15 +260,17 @@ Result<Page<Experiment>> CatalogExperiments::List(const ExperimentQuery& query) 
     where += fmt::format(" AND {} IN ({})", column, Placeholders(texts.size()));
     values.insert(values.end(), texts.begin(), texts.end());
   };
+  // LIKE minds letter case in one database and not in the other.
+  const std::string_view find = db_->dialect() == Dialect::kSqlite ? "instr" : "strpos";
   any_of("e.state", query.states);
   any_of("e.owner", query.owners);
   for (const std::string& label : query.labels) {
-    where += " AND e.labels LIKE ? ESCAPE '!'";
-    values.emplace_back(Containing(EncodeJson(Value(label))));
+    where += fmt::format(" AND {}(e.labels, ?) > 0", find);
+    values.emplace_back(EncodeJson(Value(label)));
   }
   if (!query.search.empty()) {
-    where += " AND e.haystack LIKE ? ESCAPE '!'";
-    values.emplace_back(Containing(LowerCase(query.search)));
+    where += fmt::format(" AND {}(e.haystack, ?) > 0", find);
+    values.emplace_back(LowerCase(query.search));
   }
   if (!query.parent_trial.empty()) {
     where += " AND e.parent_trial = ?";

@@ -125,6 +125,9 @@ class CatalogExperiments {
 
   /// Durable when it returns; the number of the experiment.
   Result<std::int64_t> Create(const NewExperiment& experiment);
+  /// An experiment that was found under this number. False, and nothing is done, when there is one
+  /// (also a deleted one).
+  Result<bool> Adopt(std::int64_t id, const NewExperiment& experiment);
   /// NotFound, also for deleted ones.
   Result<Experiment> Get(std::int64_t id);
   Result<Page<Experiment>> List(const ExperimentQuery& query);

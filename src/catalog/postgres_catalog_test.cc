@@ -11,6 +11,7 @@
 #include "catalog/migrations.h"
 #include "catalog/test_events.h"
 #include "catalog/test_postgres_server.h"
+#include "catalog/test_tables.h"
 
 namespace cairn {
 namespace {

@@ -10,6 +10,7 @@
 #include "catalog/connection.h"
 #include "catalog/migrations.h"
 #include "catalog/test_events.h"
+#include "catalog/test_tables.h"
 #include "storage/local/temp_directory.h"
 
 namespace cairn {

@@ -35,16 +35,15 @@ Status Login(const ApiParts& parts, const ApiCall& call, const HttpReply& reply)
   if (name.size() > 64 || password.size() > 1024 || code.size() > 256) {
     return InvalidArgumentError("username: at most 64 bytes; password: 1024; code: 256");
   }
-  const auto session = code.empty() ? parts.accounts->Login(name, password)
-                                    : parts.accounts->LoginWithCode(code);
+  const auto session =
+      code.empty() ? parts.accounts->Login(name, password) : parts.accounts->LoginWithCode(code);
   if (session.status().Is(Code::kResourceExhausted)) {
     reply.Send(TooManyLogins(session.status().message()));
     return Status::Ok();
   }
   RETURN_IF_ERROR(session.status());
   ASSIGN_OR_RETURN(const User user, parts.accounts->Get(session->who.name));
-  const double seconds =
-      static_cast<double>(session->expires - parts.clock->WallNanos()) / 1e9;
+  const double seconds = static_cast<double>(session->expires - parts.clock->WallNanos()) / 1e9;
   Value::Object answer{{"user", ToJson(user)},
                        {"expires", static_cast<double>(session->expires) / 1e9}};
   ServerResponse response{.headers = {{"Cache-Control", "no-store"}}};

@@ -74,7 +74,8 @@ Status Accounts::Load() {
 
 Result<std::string> Accounts::HashPassword(const std::string& password) const {
   std::array<char, crypto_pwhash_STRBYTES> out{};
-  const auto ops = options_.weak_hashes ? crypto_pwhash_OPSLIMIT_MIN : crypto_pwhash_OPSLIMIT_INTERACTIVE;
+  const auto ops =
+      options_.weak_hashes ? crypto_pwhash_OPSLIMIT_MIN : crypto_pwhash_OPSLIMIT_INTERACTIVE;
   const std::size_t memory =
       options_.weak_hashes ? crypto_pwhash_MEMLIMIT_MIN : crypto_pwhash_MEMLIMIT_INTERACTIVE;
   if (crypto_pwhash_str(out.data(), password.data(), password.size(), ops, memory) != 0) {
@@ -195,7 +196,8 @@ Result<Session> Accounts::LoginWithCode(std::string_view code) {
 }
 
 Status Accounts::Logout(const Principal& who) {
-  if (!who.session) return FailedPreconditionError("this is a token, not a login: delete it instead");
+  if (!who.session)
+    return FailedPreconditionError("this is a token, not a login: delete it instead");
   MutexLock change(&changing_);
   RETURN_IF_ERROR(options_.catalog->DeleteToken(who.token));
   MutexLock hold(&mu_);

@@ -162,8 +162,7 @@ std::optional<std::int64_t> QueryReader::Int(std::string_view name, std::int64_t
   const std::string_view text = call_.Query(name);
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < least ||
-      number > most) {
+  if (error != std::errc() || end != text.data() + text.size() || number < least || number > most) {
     Fail(name, fmt::format("must be a number from {} to {}", least, most));
     return std::nullopt;
   }

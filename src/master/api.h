@@ -68,7 +68,7 @@ struct ApiCall {
   std::map<std::string, std::string, std::less<>> query;
   std::string bearer;
   std::string last_event_id;
-  std::string raw;    // the body's bytes, of routes that take them
+  std::string raw;  // the body's bytes, of routes that take them
   Value body = Value::Object{};
 
   const std::string& Param(std::string_view name) const { return params.find(name)->second; }
@@ -138,7 +138,8 @@ Status CheckTrial(const ApiParts& parts, const std::string& trial);
 /// The body's members; call Finish at the end.
 class BodyReader {
  public:
-  explicit BodyReader(const ApiCall& call) : node_(ConfigNode::FromValue(call.body)), reader_(node_, "") {}
+  explicit BodyReader(const ApiCall& call)
+      : node_(ConfigNode::FromValue(call.body)), reader_(node_, "") {}
   ConfigReader* operator->() { return &reader_; }
 
  private:

@@ -115,32 +115,32 @@ Result<RetentionPolicy> PolicyFromBody(const ApiCall& call, const SearcherConfig
 
 Value ToJson(const ApiParts& parts, const Experiment& experiment, bool whole) {
   const std::int64_t now = parts.clock->WallNanos();
-  Value::Object out{{"id", experiment.id == 0 ? "" : std::to_string(experiment.id)},
-                    {"name", experiment.name},
-                    {"description", experiment.description},
-                    {"state", experiment.state},
-                    {"message", experiment.message},
-                    {"owner", experiment.owner},
-                    {"labels", Value::List(experiment.labels.begin(), experiment.labels.end())},
-                    {"archived", experiment.archived},
-                    {"progress", experiment.progress},
-                    {"created", static_cast<double>(experiment.created) / 1e9},
-                    {"started", Seconds(experiment.started)},
-                    {"ended", Seconds(experiment.ended)},
-                    {"duration", DurationOf(experiment.started, experiment.ended, now)},
-                    {"trials", experiment.trials},
-                    {"trial_states", States(experiment.trials_by_state)},
-                    {"trial", Value()},
-                    {"best", Value()},
-                    {"checkpoints", experiment.checkpoints},
-                    {"checkpoint_bytes", experiment.checkpoint_bytes},
-                    {"storage", experiment.storage},
-                    {"parent", ParentOf(parts, experiment.parent_trial,
-                                        experiment.parent_checkpoint, true)},
-                    {"code", experiment.code_digest.empty()
-                                 ? Value()
-                                 : Value(Value::Object{{"code", experiment.code_digest},
-                                                       {"bytes", experiment.code_bytes}})}};
+  Value::Object out{
+      {"id", experiment.id == 0 ? "" : std::to_string(experiment.id)},
+      {"name", experiment.name},
+      {"description", experiment.description},
+      {"state", experiment.state},
+      {"message", experiment.message},
+      {"owner", experiment.owner},
+      {"labels", Value::List(experiment.labels.begin(), experiment.labels.end())},
+      {"archived", experiment.archived},
+      {"progress", experiment.progress},
+      {"created", static_cast<double>(experiment.created) / 1e9},
+      {"started", Seconds(experiment.started)},
+      {"ended", Seconds(experiment.ended)},
+      {"duration", DurationOf(experiment.started, experiment.ended, now)},
+      {"trials", experiment.trials},
+      {"trial_states", States(experiment.trials_by_state)},
+      {"trial", Value()},
+      {"best", Value()},
+      {"checkpoints", experiment.checkpoints},
+      {"checkpoint_bytes", experiment.checkpoint_bytes},
+      {"storage", experiment.storage},
+      {"parent", ParentOf(parts, experiment.parent_trial, experiment.parent_checkpoint, true)},
+      {"code", experiment.code_digest.empty()
+                   ? Value()
+                   : Value(Value::Object{{"code", experiment.code_digest},
+                                         {"bytes", experiment.code_bytes}})}};
   if (experiment.trials == 1) {
     const auto page =
         parts.catalog->trials().List({.experiment = std::to_string(experiment.id), .limit = 1});
@@ -161,30 +161,31 @@ Value ToJson(const ApiParts& parts, const Experiment& experiment, bool whole) {
 Value ToJson(const ApiParts& parts, const TrialRow& trial) {
   const std::int64_t now = parts.clock->WallNanos();
   std::string_view state = TrialStateName(trial.core.state);
-  Value::Object out{{"id", trial.id},
-                    {"experiment", trial.experiment},
-                    {"message", trial.message},
-                    {"status", trial.status},
-                    {"hparams", trial.hparams},
-                    {"progress", trial.progress},
-                    {"steps_completed", trial.steps},
-                    {"run_id", trial.core.run},
-                    {"restarts", trial.core.restarts},
-                    {"max_restarts", trial.core.max_restarts},
-                    {"created", static_cast<double>(trial.created) / 1e9},
-                    {"started", Seconds(trial.started)},
-                    {"ended", Seconds(trial.ended)},
-                    {"duration", DurationOf(trial.started, trial.ended, now)},
-                    {"latest_metrics", trial.latest_metrics},
-                    {"checkpoints", trial.checkpoints},
-                    {"checkpoint_bytes", trial.checkpoint_bytes},
-                    {"detached", trial.core.detached},
-                    {"latest_checkpoint", Value()},
-                    {"best", Value()},
-                    {"resumes_from_step", Value()},
-                    {"preemption_deadline", Value()},
-                    {"resume_mode", ""},
-                    {"parent", ParentOf(parts, trial.parent_trial, trial.parent_checkpoint, false)}};
+  Value::Object out{
+      {"id", trial.id},
+      {"experiment", trial.experiment},
+      {"message", trial.message},
+      {"status", trial.status},
+      {"hparams", trial.hparams},
+      {"progress", trial.progress},
+      {"steps_completed", trial.steps},
+      {"run_id", trial.core.run},
+      {"restarts", trial.core.restarts},
+      {"max_restarts", trial.core.max_restarts},
+      {"created", static_cast<double>(trial.created) / 1e9},
+      {"started", Seconds(trial.started)},
+      {"ended", Seconds(trial.ended)},
+      {"duration", DurationOf(trial.started, trial.ended, now)},
+      {"latest_metrics", trial.latest_metrics},
+      {"checkpoints", trial.checkpoints},
+      {"checkpoint_bytes", trial.checkpoint_bytes},
+      {"detached", trial.core.detached},
+      {"latest_checkpoint", Value()},
+      {"best", Value()},
+      {"resumes_from_step", Value()},
+      {"preemption_deadline", Value()},
+      {"resume_mode", ""},
+      {"parent", ParentOf(parts, trial.parent_trial, trial.parent_checkpoint, false)}};
   if (const auto view = parts.engine->Summary(trial.id); view.ok()) {
     const TrialRecord& record = view->record;
     state = TrialStateName(view->state);
@@ -237,17 +238,18 @@ Value ToJson(const RunRow& run) {
               : run.code == 0 && run.signal == 0 ? "completed"
                                                  : "failed";
   }
-  return Value::Object{{"run_id", run.run},
-                       {"resume_mode", run.resume_mode},
-                       {"from", from},
-                       {"started", static_cast<double>(run.started) / 1e9},
-                       {"ready", Seconds(run.ready)},
-                       {"ended", Seconds(run.ended)},
-                       {"live", live},
-                       {"exit_code", live || run.signal != 0 || run.lost ? Value() : Value(run.code)},
-                       {"exit_signal", run.signal == 0 ? Value() : Value(run.signal)},
-                       {"outcome", outcome},
-                       {"message", run.message}};
+  return Value::Object{
+      {"run_id", run.run},
+      {"resume_mode", run.resume_mode},
+      {"from", from},
+      {"started", static_cast<double>(run.started) / 1e9},
+      {"ready", Seconds(run.ready)},
+      {"ended", Seconds(run.ended)},
+      {"live", live},
+      {"exit_code", live || run.signal != 0 || run.lost ? Value() : Value(run.code)},
+      {"exit_signal", run.signal == 0 ? Value() : Value(run.signal)},
+      {"outcome", outcome},
+      {"message", run.message}};
 }
 
 Result<Value> MetadataOf(const ApiParts& parts, const CheckpointRecord& record) {
@@ -315,7 +317,8 @@ Result<ApiAnswer> CheckpointPage(const ApiParts& parts, const ApiCall& call,
   QueryReader reader(call);
   query.states = reader.List("state");
   if (query.states.empty()) query.states = {"COMPLETED"};
-  const std::string sort = reader.Word("sort", {"time", "steps_completed", "bytes", "score"}, "time");
+  const std::string sort =
+      reader.Word("sort", {"time", "steps_completed", "bytes", "score"}, "time");
   query.sort = sort == "steps_completed" ? "steps" : sort == "score" ? "time" : sort;
   query.descending = reader.Word("order", {"asc", "desc"}, "desc") == "desc";
   reader.Page(&query.offset, &query.limit);
@@ -341,8 +344,7 @@ Result<ApiAnswer> TrialPage(const ApiParts& parts, const ApiCall& call, std::str
                : sort == "created"         ? "id"
                : sort == "duration"        ? "started"
                                            : sort;
-  query.descending =
-      reader.Word("order", {"asc", "desc"}, descending ? "desc" : "asc") == "desc";
+  query.descending = reader.Word("order", {"asc", "desc"}, descending ? "desc" : "asc") == "desc";
   const std::string sparkline = reader.Text("sparkline", 256);
   reader.Page(&query.offset, &query.limit);
   RETURN_IF_ERROR(reader.status());

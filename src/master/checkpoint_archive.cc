@@ -69,8 +69,8 @@ Status ArchiveCheckpoint(const std::string& checkpoint, ArchiveFormat format,
   ASSIGN_OR_RETURN(const auto open,
                    OpenCheckpoint::Open(placed.env.store.get(), placed.checkpoint.directory,
                                         placed.checkpoint.manifest));
-  ASSIGN_OR_RETURN(const auto manifest, placed.env.store->OpenReader(
-                                            placed.checkpoint.directory + "/manifest.json"));
+  ASSIGN_OR_RETURN(const auto manifest,
+                   placed.env.store->OpenReader(placed.checkpoint.directory + "/manifest.json"));
   RETURN_IF_ERROR(begin());
   Sink sink{.write = &write, .status = Status::Ok()};
   const Writer writer(archive_write_new(), &archive_write_free);
@@ -93,11 +93,10 @@ Status ArchiveCheckpoint(const std::string& checkpoint, ArchiveFormat format,
   const std::string& root = placed.checkpoint.directory;
   const std::int64_t seconds = open->manifest().time / 1'000'000'000;
   for (const OpenFile& file : open->files()) {
-    RETURN_IF_ERROR(WriteFile(writer.get(), sink, root + "/" + file.entry->path, seconds,
-                              file.reader.get()));
+    RETURN_IF_ERROR(
+        WriteFile(writer.get(), sink, root + "/" + file.entry->path, seconds, file.reader.get()));
   }
-  RETURN_IF_ERROR(
-      WriteFile(writer.get(), sink, root + "/manifest.json", seconds, manifest.get()));
+  RETURN_IF_ERROR(WriteFile(writer.get(), sink, root + "/manifest.json", seconds, manifest.get()));
   if (archive_write_close(writer.get()) != ARCHIVE_OK) return Failed(writer.get(), sink);
   return Status::Ok();
 }

@@ -227,8 +227,9 @@ Result<ApiAnswer> Remove(const ApiParts& parts, const ApiCall& call) {
   for (const auto& [id, reason] : planned.kept) {
     kept.emplace_back(Value::Object{{"id", id}, {"reason", reason}});
   }
-  return ApiAnswer{.body = Value::Object{
-                       {"removed", std::move(removed)}, {"kept", std::move(kept)}, {"bytes", bytes}}};
+  return ApiAnswer{.body = Value::Object{{"removed", std::move(removed)},
+                                         {"kept", std::move(kept)},
+                                         {"bytes", bytes}}};
 }
 
 Result<ApiAnswer> Delete(const ApiParts& parts, const ApiCall& call) {
@@ -236,9 +237,8 @@ Result<ApiAnswer> Delete(const ApiParts& parts, const ApiCall& call) {
   if (row.record.state == CheckpointState::kDeleted) return ApiAnswer{};
   ASSIGN_OR_RETURN(const RemovalPlan plan, Plan(parts, {row}));
   if (!plan.kept.empty()) return FailedPreconditionError(plan.kept.front().second);
-  ASSIGN_OR_RETURN(const auto gone,
-                   parts.engine->RemoveCheckpoints(row.trial, {row.record.id},
-                                                   "removed by " + call.who.name));
+  ASSIGN_OR_RETURN(const auto gone, parts.engine->RemoveCheckpoints(row.trial, {row.record.id},
+                                                                    "removed by " + call.who.name));
   if (gone.empty()) return FailedPreconditionError("the repository did not let it go");
   return ApiAnswer{};
 }
@@ -257,20 +257,21 @@ Status Download(const ApiParts& parts, const ApiCall& call, const HttpReply& rep
   const Status done = ArchiveCheckpoint(
       place, kind,
       [&] {
-        stream = reply.Stream(200,
-                              kind == ArchiveFormat::kZip     ? "application/zip"
-                              : kind == ArchiveFormat::kTarGz ? "application/gzip"
-                                                              : "application/x-tar",
-                              {{"Content-Disposition",
-                                fmt::format("attachment; filename=\"checkpoint-{}.{}\"",
-                                            row.record.id, format)}});
+        stream = reply.Stream(
+            200,
+            kind == ArchiveFormat::kZip     ? "application/zip"
+            : kind == ArchiveFormat::kTarGz ? "application/gzip"
+                                            : "application/x-tar",
+            {{"Content-Disposition",
+              fmt::format("attachment; filename=\"checkpoint-{}.{}\"", row.record.id, format)}});
         return Status::Ok();
       },
       [&](std::string_view bytes) -> Status {
         // Nobody tells when the client has taken something: looked at now and then.
         const Clock::Duration since = clock->Now();
         while (stream->open() && stream->backlog() > kEnoughWaits) {
-          if (clock->Now() - since > kSlowest) return DeadlineExceededError("the client is too slow");
+          if (clock->Now() - since > kSlowest)
+            return DeadlineExceededError("the client is too slow");
           clock->Sleep(std::chrono::milliseconds(2));
         }
         return stream->Write(std::string(bytes)) ? Status::Ok() : CancelledError("the client left");

@@ -16,21 +16,21 @@
 namespace cairn::master {
 namespace {
 
-constexpr std::string_view kStates[] = {"QUEUED", "STARTING",  "RUNNING",  "PAUSING", "PAUSED",
+constexpr std::string_view kStates[] = {"QUEUED",   "STARTING",  "RUNNING",  "PAUSING", "PAUSED",
                                         "STOPPING", "COMPLETED", "CANCELED", "ERROR"};
 
 Value EntryOf(const ApiParts& parts, const LaunchInfo& launch, const std::string& trial) {
   const std::string experiment = parts.experiments->ExperimentOfTrial(trial);
-  Value::Object out{{"trial", trial},
-                    {"experiment", experiment},
-                    {"name", ""},
-                    {"owner", ""},
-                    {"state", "QUEUED"},
-                    {"slots", launch.slots},
-                    {"priority", launch.priority},
-                    {"since", static_cast<double>(launch.started != 0 ? launch.started
-                                                                      : launch.submitted) /
-                                  1e9}};
+  Value::Object out{
+      {"trial", trial},
+      {"experiment", experiment},
+      {"name", ""},
+      {"owner", ""},
+      {"state", "QUEUED"},
+      {"slots", launch.slots},
+      {"priority", launch.priority},
+      {"since",
+       static_cast<double>(launch.started != 0 ? launch.started : launch.submitted) / 1e9}};
   if (const auto view = parts.engine->Summary(trial); view.ok()) {
     out["state"] = std::string(TrialStateName(view->state));
   }
@@ -75,8 +75,8 @@ Result<ApiAnswer> Storage(const ApiParts& parts) {
   std::uint64_t checkpoints = 0;
   for (const CatalogTrials::Usage& one : usage) {
     const auto id = ExperimentId(one.experiment);
-    const auto record = id.ok() ? parts.catalog->experiments().Get(*id)
-                                : Result<Experiment>(id.status());
+    const auto record =
+        id.ok() ? parts.catalog->experiments().Get(*id) : Result<Experiment>(id.status());
     if (!record.ok()) continue;  // deleted: its storage is being freed
     std::uint64_t pinned_bytes = 0;
     ASSIGN_OR_RETURN(const Page<CheckpointRow> pinned,
@@ -137,7 +137,8 @@ Result<ApiAnswer> ReportService(const ApiParts& parts, const ApiCall& call) {
     return InvalidArgumentError("kind must be paramserver or serving");
   }
   if (!IsTrialId(call.Param("service")) || host.size() > 256 || repository.size() > 4096) {
-    return InvalidArgumentError("the name: 1 to 64 letters, digits, . _ -; host: at most 256 bytes");
+    return InvalidArgumentError(
+        "the name: 1 to 64 letters, digits, . _ -; host: at most 256 bytes");
   }
   Value::Object said{{"kind", kind},
                      {"host", host},
@@ -177,7 +178,8 @@ Result<ApiAnswer> CreateHook(const ApiParts& parts, const ApiCall& call) {
   if (states.empty() || states.size() > 16) return InvalidArgumentError("states: 1 to 16 of them");
   for (const std::string& state : states) {
     if (std::ranges::find(kStates, state) == std::end(kStates)) {
-      return InvalidArgumentError(fmt::format("states: there is no state {}", QuoteForMessage(state)));
+      return InvalidArgumentError(
+          fmt::format("states: there is no state {}", QuoteForMessage(state)));
     }
   }
   Value::Object triggers{{"states", Value::List(states.begin(), states.end())}};
@@ -285,13 +287,12 @@ void AddClusterRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
     return Events(parts, call, reply);
   });
   AddHooks(parts, out);
-  serve("/metrics", Access::kViewer,
-        [parts](const ApiCall&, const HttpReply& reply) -> Status {
-          ASSIGN_OR_RETURN(std::string text, PrometheusText(parts));
-          reply.Send({.body = std::move(text),
-                      .content_type = "text/plain; version=0.0.4; charset=utf-8"});
-          return Status::Ok();
-        });
+  serve("/metrics", Access::kViewer, [parts](const ApiCall&, const HttpReply& reply) -> Status {
+    ASSIGN_OR_RETURN(std::string text, PrometheusText(parts));
+    reply.Send(
+        {.body = std::move(text), .content_type = "text/plain; version=0.0.4; charset=utf-8"});
+    return Status::Ok();
+  });
   add("GET", "/healthz", Access::kNone, [parts](const ApiCall&) -> Result<ApiAnswer> {
     if (const Status alive = parts.catalog->Ping(); !alive.ok()) {
       return UnavailableError("the database does not answer");  // what it says is not for everybody

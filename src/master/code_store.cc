@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 bool IsDigest(std::string_view text) {
   return text.size() == 64 && std::ranges::all_of(text, [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-  });
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
 }
 
 std::string CodeStore::PathOf(std::string_view digest) const {
@@ -49,7 +49,8 @@ Result<std::string> CodeStore::Get(std::string_view digest) const {
   if (!IsDigest(digest)) return NotFoundError("code: not a digest");
   auto bytes = ReadWhole(PathOf(digest));
   if (bytes.status().Is(Code::kNotFound)) {
-    return NotFoundError(fmt::format("no code {} was uploaded (or it was removed, unused)", digest));
+    return NotFoundError(
+        fmt::format("no code {} was uploaded (or it was removed, unused)", digest));
   }
   return bytes;
 }

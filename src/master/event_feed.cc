@@ -77,8 +77,7 @@ void EventFeed::Publish(std::string kind, Value::Object body) {
   MutexLock hold(&mu_);
   if (queue_.size() >= kMostQueued) return;
   queue_.push_back([this, kind = std::move(kind), body = std::move(body)] {
-    Send({Item{
-        .kind = kind, .seq = last_, .time = options_.clock->WallNanos(), .body = body}});
+    Send({Item{.kind = kind, .seq = last_, .time = options_.clock->WallNanos(), .body = body}});
   });
   changed_.NotifyAll();
 }
@@ -183,12 +182,9 @@ std::vector<EventFeed::Item> EventFeed::Map(const Event& event) {
 }
 
 std::string EventFeed::Encode(const Item& item) {
-  Value::Object data{{"seq", item.seq},
-                     {"time", static_cast<double>(item.time) / 1e9},
-                     {"kind", item.kind},
-                     {"experiment", item.experiment},
-                     {"trial", item.trial},
-                     {"body", item.body}};
+  Value::Object data{{"seq", item.seq},     {"time", static_cast<double>(item.time) / 1e9},
+                     {"kind", item.kind},   {"experiment", item.experiment},
+                     {"trial", item.trial}, {"body", item.body}};
   if (item.run > 0) data["run_id"] = item.run;
   return fmt::format("id: {}\nevent: {}\ndata: {}\n\n", item.seq, item.kind,
                      EncodeJson(Value(std::move(data))));
@@ -215,9 +211,9 @@ void EventFeed::Welcome(const HttpReply& reply, Filter filter, std::optional<std
   HttpStream stream = reply.Stream(200, "text/event-stream",
                                    {{"Cache-Control", "no-store"}, {"X-Accel-Buffering", "no"}});
   const auto hello = [&](std::string_view event) {
-    return stream.Write(fmt::format(
-        "id: {}\nevent: {}\ndata: {}\n\n", last_, event,
-        EncodeJson(Value::Object{{"seq", last_}, {"instance", options_.instance}})));
+    return stream.Write(
+        fmt::format("id: {}\nevent: {}\ndata: {}\n\n", last_, event,
+                    EncodeJson(Value::Object{{"seq", last_}, {"instance", options_.instance}})));
   };
   if (!hello("hello")) return;
   if (after && (*after > last_ || last_ - *after > options_.max_replay)) {

@@ -40,8 +40,9 @@ void RefuseConfig(const Status& status, const HttpReply& reply) {
 
 Status RequestId(const std::string& id) {
   const bool good = id.size() >= 8 && id.size() <= 64 && std::ranges::all_of(id, [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-  });
+                      return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+                             (c >= '0' && c <= '9') || c == '-';
+                    });
   return good || id.empty() ? Status::Ok()
                             : InvalidArgumentError("request_id: 8 to 64 letters, digits, dashes");
 }
@@ -222,8 +223,8 @@ Status ReadCode(const ApiParts& parts, const ApiCall& call, const HttpReply& rep
   RETURN_IF_ERROR(VisitCode(archive, parts.code->limits(),
                             {.entry =
                                  [&](const CodeEntry& entry) {
-                                   wanted = entry.kind == CodeEntry::Kind::kFile &&
-                                            entry.path == path;
+                                   wanted =
+                                       entry.kind == CodeEntry::Kind::kFile && entry.path == path;
                                    found = found || wanted;
                                    return Status::Ok();
                                  },
@@ -251,9 +252,8 @@ Status UploadCode(const ApiParts& parts, const ApiCall& call, const HttpReply& r
   }
   RETURN_IF_ERROR(stored.status());
   reply.Send({.status = 201,
-              .body = EncodeJson(Value::Object{{"code", stored->digest},
-                                               {"bytes", stored->bytes},
-                                               {"files", stored->files}})});
+              .body = EncodeJson(Value::Object{
+                  {"code", stored->digest}, {"bytes", stored->bytes}, {"files", stored->files}})});
   return Status::Ok();
 }
 

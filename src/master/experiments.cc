@@ -140,9 +140,8 @@ Result<NewExperiment> Experiments::Prepare(const Request& request, ExperimentCon
         config->slots, options_.slots));
   }
   NewExperiment out;
-  out.uuid = request.request_id.empty()
-                 ? options_.ids->NewUuid()
-                 : fmt::format("{}:{}", request.owner, request.request_id);
+  out.uuid = request.request_id.empty() ? options_.ids->NewUuid()
+                                        : fmt::format("{}:{}", request.owner, request.request_id);
   out.name = config->name;
   out.description = config->description;
   out.owner = request.owner;
@@ -200,7 +199,8 @@ Result<std::shared_ptr<Experiments::Entry>> Experiments::Load(std::int64_t exper
     if (found != entries_.end()) return found->second;
   }
   ASSIGN_OR_RETURN(const Experiment record, options_.catalog->experiments().Get(experiment));
-  ASSIGN_OR_RETURN(const std::string intent, options_.catalog->experiments().SearcherState(experiment));
+  ASSIGN_OR_RETURN(const std::string intent,
+                   options_.catalog->experiments().SearcherState(experiment));
   auto entry = std::make_shared<Entry>();
   ASSIGN_OR_RETURN(entry->config, ExperimentFromValue(record.config));
   if (const auto asked = DecodeJson(intent); asked.ok()) {
@@ -259,8 +259,8 @@ Status Experiments::Pause(std::int64_t experiment) {
         fmt::format("experiment {} is {}: it cannot be paused", experiment, entry->state));
   }
   RETURN_IF_ERROR(SetIntent(experiment, true, entry->canceled));
-  RETURN_IF_ERROR(ForTrials(experiment, Active,
-                            [&](const std::string& trial) { return options_.engine->Pause(trial); }));
+  RETURN_IF_ERROR(ForTrials(
+      experiment, Active, [&](const std::string& trial) { return options_.engine->Pause(trial); }));
   return Advance(experiment);
 }
 
@@ -268,9 +268,9 @@ Status Experiments::Activate(std::int64_t experiment) {
   MutexLock turn(&turn_);
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (IsEndedState(entry->state)) {
-    return FailedPreconditionError(fmt::format(
-        "experiment {} is {}: go on with `cairn e continue {}`", experiment, entry->state,
-        experiment));
+    return FailedPreconditionError(
+        fmt::format("experiment {} is {}: go on with `cairn e continue {}`", experiment,
+                    entry->state, experiment));
   }
   RETURN_IF_ERROR(SetIntent(experiment, false, entry->canceled));
   RETURN_IF_ERROR(ForTrials(experiment, Resting, [&](const std::string& trial) {
@@ -295,8 +295,9 @@ Status Experiments::Kill(std::int64_t experiment) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (IsEndedState(entry->state)) return Status::Ok();
   RETURN_IF_ERROR(SetIntent(experiment, entry->paused, true));
-  RETURN_IF_ERROR(ForTrials(experiment, NotEnded,
-                            [&](const std::string& trial) { return options_.engine->Kill(trial); }));
+  RETURN_IF_ERROR(ForTrials(experiment, NotEnded, [&](const std::string& trial) {
+    return options_.engine->Kill(trial);
+  }));
   return Advance(experiment);
 }
 
@@ -317,7 +318,8 @@ Result<std::string> Experiments::TrialOf(std::int64_t experiment, const std::str
   ASSIGN_OR_RETURN(const Experiment record, options_.catalog->experiments().Get(experiment));
   const std::string id = std::to_string(experiment);
   if (!from.empty()) {
-    ASSIGN_OR_RETURN(const CheckpointRow checkpoint, options_.catalog->trials().GetCheckpoint(from));
+    ASSIGN_OR_RETURN(const CheckpointRow checkpoint,
+                     options_.catalog->trials().GetCheckpoint(from));
     if (checkpoint.experiment != id) {
       return NotFoundError(fmt::format("experiment {} has no checkpoint {}", id, from));
     }
@@ -342,7 +344,8 @@ Result<std::int64_t> Experiments::Continue(const std::string& trial,
   if (!request.new_experiment) {
     if (!request.overrides.is_null()) {
       return InvalidArgumentError(
-          "config: a trial that goes on keeps its config; only a new one (new: true) takes another");
+          "config: a trial that goes on keeps its config; only a new one (new: true) takes "
+          "another");
     }
     RETURN_IF_ERROR(ActivateTrial(trial, request.from));
     Touch(old, true);
@@ -384,9 +387,9 @@ Status Experiments::Delete(std::int64_t experiment, bool force, bool keep_checkp
   ASSIGN_OR_RETURN(const Experiment record, options_.catalog->experiments().Get(experiment));
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (!IsEndedState(record.state)) {
-    return FailedPreconditionError(fmt::format(
-        "experiment {} is {}: `cairn e cancel {}` or kill it first", experiment, record.state,
-        experiment));
+    return FailedPreconditionError(
+        fmt::format("experiment {} is {}: `cairn e cancel {}` or kill it first", experiment,
+                    record.state, experiment));
   }
   if (!force && !keep_checkpoints) {
     ASSIGN_OR_RETURN(const Page<CheckpointRow> pinned,
@@ -401,9 +404,9 @@ Status Experiments::Delete(std::int64_t experiment, bool force, bool keep_checkp
     }
   }
   if (!keep_checkpoints) {
-    RETURN_IF_ERROR(options_.catalog->SetSetting(
-        fmt::format("{}{}", kRemoval, experiment),
-        EncodeJson(Value::Object{{"storage", record.storage}})));
+    RETURN_IF_ERROR(
+        options_.catalog->SetSetting(fmt::format("{}{}", kRemoval, experiment),
+                                     EncodeJson(Value::Object{{"storage", record.storage}})));
   }
   RETURN_IF_ERROR(options_.catalog->experiments().Delete(experiment));
   {
@@ -461,16 +464,17 @@ Status Experiments::MakeTrial(std::int64_t experiment, const Entry& entry, std::
     OnTrialCreated(id, std::to_string(experiment));
     return Status::Ok();
   }
-  ASSIGN_OR_RETURN(const std::string id,
-                   options_.engine->ContinueAsNew(entry.parent_trial, entry.parent_checkpoint,
-                                                  ToValue(config)));
+  ASSIGN_OR_RETURN(
+      const std::string id,
+      options_.engine->ContinueAsNew(entry.parent_trial, entry.parent_checkpoint, ToValue(config)));
   OnTrialCreated(id, std::to_string(experiment));
   return Status::Ok();
 }
 
 Status Experiments::MakeTrials(std::int64_t experiment, Entry* entry, const Experiment& record) {
   std::uint64_t ended = 0;
-  for (const auto& [state, count] : record.trials_by_state) ended += IsEndedState(state) ? count : 0;
+  for (const auto& [state, count] : record.trials_by_state)
+    ended += IsEndedState(state) ? count : 0;
   std::uint64_t total = record.trials;
   const SearcherConfig& searcher = entry->config.searcher;
   if (total >= searcher.max_trials) return Status::Ok();
@@ -620,8 +624,8 @@ void Experiments::RemoveStorage() {
     }
     if (removed.ok()) removed = options_.catalog->DeleteSetting(name);
     if (!removed.ok()) {
-      LogWarning(fmt::format("freeing the storage of experiment {}: {}", experiment,
-                             removed.ToString()));
+      LogWarning(
+          fmt::format("freeing the storage of experiment {}: {}", experiment, removed.ToString()));
     }
   }
 }

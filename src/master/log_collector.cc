@@ -186,16 +186,15 @@ Status LogCollector::AddNow(const std::string& trial, std::uint64_t run, const V
     const Value* rank = line.Find("rank");
     const Value* stream = line.Find("stream");
     if (text == nullptr || text->if_string() == nullptr) continue;
-    batch.lines.push_back(
-        {.run = run,
-         .time = time != nullptr && time->is_number()
-                     ? static_cast<std::int64_t>(time->AsDouble() * 1e9)
-                     : options_.clock->WallNanos(),
-         .rank = rank == nullptr ? 0 : static_cast<int>(rank->AsInt()),
-         .level = LevelOf(line.Find("level")),
-         .from_stderr = stream != nullptr && stream->if_string() != nullptr &&
-                        *stream->if_string() == "stderr",
-         .text = *text->if_string()});
+    batch.lines.push_back({.run = run,
+                           .time = time != nullptr && time->is_number()
+                                       ? static_cast<std::int64_t>(time->AsDouble() * 1e9)
+                                       : options_.clock->WallNanos(),
+                           .rank = rank == nullptr ? 0 : static_cast<int>(rank->AsInt()),
+                           .level = LevelOf(line.Find("level")),
+                           .from_stderr = stream != nullptr && stream->if_string() != nullptr &&
+                                          *stream->if_string() == "stderr",
+                           .text = *text->if_string()});
   }
   return options_.logs->Append(std::span(&batch, 1));
 }

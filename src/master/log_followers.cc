@@ -67,11 +67,11 @@ void LogFollowers::Follow(const HttpReply& reply, LogQuery query, bool only_stde
   {
     MutexLock hold(&mu_);
     if (!stopping_ && count_ < options_.max_followers) {
-      arrived_.push_back({.stream = reply.Stream(200, "text/event-stream",
-                                                 {{"Cache-Control", "no-store"}}),
-                          .query = std::move(query),
-                          .only_stderr = only_stderr,
-                          .only_stdout = only_stdout});
+      arrived_.push_back(
+          {.stream = reply.Stream(200, "text/event-stream", {{"Cache-Control", "no-store"}}),
+           .query = std::move(query),
+           .only_stderr = only_stderr,
+           .only_stdout = only_stdout});
       ++count_;
       changed_.NotifyAll();
       return;
@@ -108,8 +108,8 @@ bool LogFollowers::Serve(Follower* to) {
   }
   to->busy = false;
   if (ended.empty()) return true;
-  to->stream.Write(fmt::format("event: end\ndata: {}\n\n",
-                               EncodeJson(Value::Object{{"state", ended}})));
+  to->stream.Write(
+      fmt::format("event: end\ndata: {}\n\n", EncodeJson(Value::Object{{"state", ended}})));
   to->stream.End();
   return false;
 }
@@ -124,8 +124,8 @@ void LogFollowers::Run(const std::stop_token& stop) {
     {
       MutexLock hold(&mu_);
       if (arrived_.empty() && touched_.empty() && !stopping_) {
-        tick = !changed_.WaitFor(&mu_, busy ? std::chrono::nanoseconds(kBusyTick)
-                                            : std::chrono::nanoseconds(kTick));
+        tick = !changed_.WaitFor(
+            &mu_, busy ? std::chrono::nanoseconds(kBusyTick) : std::chrono::nanoseconds(kTick));
       }
       if (stopping_) break;
       touched.swap(touched_);

@@ -182,15 +182,15 @@ Status Master::Impl::Start() {
 
 Status Master::Impl::Prepare() {
   std::error_code error;
-  options_.data_directory = fs::absolute(options_.data_directory, error).lexically_normal().string();
+  options_.data_directory =
+      fs::absolute(options_.data_directory, error).lexically_normal().string();
   while (options_.data_directory.size() > 1 && options_.data_directory.ends_with('/')) {
     options_.data_directory.pop_back();
   }
   RETURN_IF_ERROR(MakeDirectory(options_.data_directory, 0700));
   auto lock = LockFile(Path("lock"), options_.clock, kLockPatience);
   if (!lock.ok()) {
-    return UnavailableError(
-        fmt::format("another master lives on {}", options_.data_directory));
+    return UnavailableError(fmt::format("another master lives on {}", options_.data_directory));
   }
   lock_ = *std::move(lock);
   for (const char* name : {"code", "work"}) RETURN_IF_ERROR(MakeDirectory(Path(name), 0700));
@@ -216,27 +216,28 @@ Status Master::Impl::OpenParts() {
                                               .clock = options_.clock,
                                               .weak_hashes = options_.weak_hashes}));
   code_ = std::make_unique<CodeStore>(Path("code"));
-  ASSIGN_OR_RETURN(launcher_,
-                   OpenLocalLauncher({.directory = Path("runs"),
-                                      .slots = options_.slots,
-                                      .listener = [this](const LaunchInfo& info) { OnLaunch(info); },
-                                      .clock = options_.clock}));
+  ASSIGN_OR_RETURN(
+      launcher_, OpenLocalLauncher({.directory = Path("runs"),
+                                    .slots = options_.slots,
+                                    .listener = [this](const LaunchInfo& info) { OnLaunch(info); },
+                                    .clock = options_.clock}));
   return Status::Ok();
 }
 
 Status Master::Impl::StartEngine() {
-  ASSIGN_OR_RETURN(
-      engine_, TrialEngine::Open(
-                   {.log = &catalog_->events(),
-                    .launcher = launcher_.get(),
-                    .repositories = repositories_.get(),
-                    .clock = options_.clock,
-                    .ids = options_.ids,
-                    .on_event = [this](const Event& event) { OnEvent(event); },
-                    .on_log = [this](const std::string& trial, std::uint64_t run,
-                                     const Value::List& lines) {
-                      if (collector_ != nullptr) collector_->Add(trial, run, lines);
-                    }}));
+  ASSIGN_OR_RETURN(engine_,
+                   TrialEngine::Open({.log = &catalog_->events(),
+                                      .launcher = launcher_.get(),
+                                      .repositories = repositories_.get(),
+                                      .clock = options_.clock,
+                                      .ids = options_.ids,
+                                      .on_event = [this](const Event& event) { OnEvent(event); },
+                                      .on_log =
+                                          [this](const std::string& trial, std::uint64_t run,
+                                                 const Value::List& lines) {
+                                            if (collector_ != nullptr)
+                                              collector_->Add(trial, run, lines);
+                                          }}));
   experiments_ = std::make_unique<Experiments>(
       ExperimentsOptions{.catalog = catalog_.get(),
                          .engine = engine_.get(),
@@ -257,25 +258,25 @@ Status Master::Impl::StartEngine() {
         const auto view = engine_->Summary(trial);
         return !view.ok() || view->record.core.run > run || !view->record.core.live;
       }});
-  followers_ = std::make_unique<LogFollowers>(LogFollowersOptions{
-      .logs = &catalog_->logs(),
-      .clock = options_.clock,
-      .ended = [this](const std::string& trial) { return RestOf(trial); }});
+  followers_ = std::make_unique<LogFollowers>(
+      LogFollowersOptions{.logs = &catalog_->logs(),
+                          .clock = options_.clock,
+                          .ended = [this](const std::string& trial) { return RestOf(trial); }});
   catalog_->logs().OnAppend([this](const std::string& trial) { followers_->OnChange(trial); });
   feed_ = std::make_unique<EventFeed>(EventFeedOptions{
       .log = &catalog_->events(),
       .engine = engine_.get(),
       .clock = options_.clock,
       .instance = instance_,
-      .experiment_of = [this](const std::string& trial) {
-        return experiments_->ExperimentOfTrial(trial);
-      },
+      .experiment_of =
+          [this](const std::string& trial) { return experiments_->ExperimentOfTrial(trial); },
       .experiment_now = [this](const std::string& id) { return ExperimentNow(id); }});
-  ASSIGN_OR_RETURN(webhooks_, WebhookSender::Open({.catalog = catalog_.get(),
-                                                   .clock = options_.clock,
-                                                   .experiment_of = [this](const std::string& trial) {
-                                                     return experiments_->ExperimentOfTrial(trial);
-                                                   }}));
+  ASSIGN_OR_RETURN(webhooks_,
+                   WebhookSender::Open({.catalog = catalog_.get(),
+                                        .clock = options_.clock,
+                                        .experiment_of = [this](const std::string& trial) {
+                                          return experiments_->ExperimentOfTrial(trial);
+                                        }}));
   verifications_ = std::make_unique<Verifications>(options_.clock);
   threads_ = std::make_unique<TaskThreads>(kApiThreads, kMostWaiting);
   downloads_ = std::make_unique<TaskThreads>(4, 100);
@@ -321,10 +322,10 @@ Status Master::Impl::Listen() {
                         ServePage(request, reply);
                       }});
   }
-  ASSIGN_OR_RETURN(server_, HttpServer::Start({.listen = options_.listen,
-                                               .max_body_bytes = code_->limits().archive_bytes +
-                                                                 (1u << 20)},
-                                              std::move(routes)));
+  ASSIGN_OR_RETURN(server_,
+                   HttpServer::Start({.listen = options_.listen,
+                                      .max_body_bytes = code_->limits().archive_bytes + (1u << 20)},
+                                     std::move(routes)));
   // Runs of this machine speak through a socket whose name does not change when the port does.
   const std::string socket = Path("trial.sock");
   if (socket.size() > kLongestSocketPath) {

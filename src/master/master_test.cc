@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "format/json.h"
 #include "master/code_archive.h"
@@ -19,9 +20,7 @@
 namespace cairn::master {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 struct Answer {
   int status = 0;
@@ -298,7 +297,7 @@ TEST_F(MasterTest, ALoginLinkWorksOnce) {
 }
 
 TEST_F(MasterTest, ListensElsewhereOnlyWithAPassword) {
-  master_->Stop();
+  master_.reset();
   const MasterOptions options{
       .data_directory = data_, .listen = "0.0.0.0:0", .slots = 1, .weak_hashes = true};
   const auto refused = Master::Start(options);

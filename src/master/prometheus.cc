@@ -7,7 +7,7 @@
 namespace cairn::master {
 namespace {
 
-constexpr std::string_view kStates[] = {"QUEUED", "STARTING",  "RUNNING",  "PAUSING", "PAUSED",
+constexpr std::string_view kStates[] = {"QUEUED",   "STARTING",  "RUNNING",  "PAUSING", "PAUSED",
                                         "STOPPING", "COMPLETED", "CANCELED", "ERROR"};
 
 class Figures {

@@ -44,8 +44,8 @@ Status ReadLogs(const ApiParts& parts, const ApiCall& call, const HttpReply& rep
   const auto before = reader.Int("before", 1, kMost);
   const auto tail = reader.Int("tail", 0, 10'000);
   query.limit = static_cast<std::uint64_t>(reader.Int("limit", 1, 10'000).value_or(1000));
-  query.levels = LevelsFrom(reader.Word(
-      "level", {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"}, ""));
+  query.levels = LevelsFrom(
+      reader.Word("level", {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"}, ""));
   if (const auto rank = reader.Int("rank", 0, 1'000'000)) query.ranks = {static_cast<int>(*rank)};
   if (const auto run = reader.Int("run", 1, kMost)) query.run = static_cast<std::uint64_t>(*run);
   const std::string stream = reader.Word("stream", {"stdout", "stderr"}, "");
@@ -184,7 +184,8 @@ Status Progress(const ApiParts& parts, const ApiCall& call, const HttpReply& rep
   body->Int("run_id", &number, 1, std::numeric_limits<std::int64_t>::max());
   body->Double("progress", &progress);
   RETURN_IF_ERROR(body->Finish());
-  if (!(progress >= 0 && progress <= 1)) return InvalidArgumentError("progress must be from 0 to 1");
+  if (!(progress >= 0 && progress <= 1))
+    return InvalidArgumentError("progress must be from 0 to 1");
   parts.engine->Progress(key, Value::Object{{"progress", progress}}, Into(reply));
   return Status::Ok();
 }
@@ -243,8 +244,9 @@ void AddTrialRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
         });
   add("GET", "/{trial}/metrics", Access::kViewer,
       [parts](const ApiCall& call) { return ReadMetrics(parts, call); });
-  serve("POST", "/{trial}/metrics", Access::kRun,
-        [parts](const ApiCall& call, const HttpReply& reply) { return Report(parts, call, reply); });
+  serve(
+      "POST", "/{trial}/metrics", Access::kRun,
+      [parts](const ApiCall& call, const HttpReply& reply) { return Report(parts, call, reply); });
   serve("POST", "/{trial}/progress", Access::kRun,
         [parts](const ApiCall& call, const HttpReply& reply) {
           return Progress(parts, call, reply);

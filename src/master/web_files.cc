@@ -72,9 +72,9 @@ Result<ServerResponse> WebFile(const std::string& directory, std::string_view pa
                           .content_type = std::string(TypeOf(name)),
                           .headers = PageHeaders()};
   // Names of built assets change with what is in them.
-  response.headers.push_back(
-      {"Cache-Control", name.starts_with("assets/") ? "public, max-age=31536000, immutable"
-                                                    : "no-cache"});
+  response.headers.push_back({"Cache-Control", name.starts_with("assets/")
+                                                   ? "public, max-age=31536000, immutable"
+                                                   : "no-cache"});
   return response;
 }
 

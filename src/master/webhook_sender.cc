@@ -55,8 +55,8 @@ std::string WebhookSignature(std::string_view secret, std::int64_t seconds, std:
 
 Result<std::unique_ptr<WebhookSender>> WebhookSender::Open(Options options) {
   std::unique_ptr<WebhookSender> sender(new WebhookSender(std::move(options)));
-  ASSIGN_OR_RETURN(sender->client_, HttpClient::Open({.connections = 4,
-                                                      .stall_timeout = std::chrono::seconds(10)}));
+  ASSIGN_OR_RETURN(sender->client_,
+                   HttpClient::Open({.connections = 4, .stall_timeout = std::chrono::seconds(10)}));
   return sender;
 }
 
@@ -153,14 +153,14 @@ Status WebhookSender::Queue() {
 Result<std::string> WebhookSender::Post(const Webhook& webhook, const std::string& id,
                                         const std::string& payload) {
   const std::int64_t seconds = options_.clock->WallNanos() / 1'000'000'000;
-  HttpRequest request{.method = "POST",
-                      .url = webhook.url,
-                      .headers = {{"Content-Type", "application/json"},
-                                  {"X-Cairn-Delivery", id},
-                                  {"X-Cairn-Signature",
-                                   WebhookSignature(webhook.secret, seconds, payload)}},
-                      .body = std::as_bytes(std::span(payload.data(), payload.size())),
-                      .max_body_bytes = 64u << 10};
+  HttpRequest request{
+      .method = "POST",
+      .url = webhook.url,
+      .headers = {{"Content-Type", "application/json"},
+                  {"X-Cairn-Delivery", id},
+                  {"X-Cairn-Signature", WebhookSignature(webhook.secret, seconds, payload)}},
+      .body = std::as_bytes(std::span(payload.data(), payload.size())),
+      .max_body_bytes = 64u << 10};
   HttpCall call{.prepare = [&](int) -> Result<HttpRequest> { return request; },
                 .retry = nullptr,
                 .done = nullptr,
@@ -172,11 +172,11 @@ Result<std::string> WebhookSender::Post(const Webhook& webhook, const std::strin
 }
 
 Result<std::string> WebhookSender::Test(const Webhook& webhook) {
-  return Post(webhook, "test",
-              EncodeJson(Value::Object{
-                  {"id", "test"},
-                  {"event", "test"},
-                  {"time", static_cast<double>(options_.clock->WallNanos()) / 1e9}}));
+  return Post(
+      webhook, "test",
+      EncodeJson(Value::Object{{"id", "test"},
+                               {"event", "test"},
+                               {"time", static_cast<double>(options_.clock->WallNanos()) / 1e9}}));
 }
 
 Status WebhookSender::SendDue() {

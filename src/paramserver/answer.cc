@@ -46,8 +46,11 @@ Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer,
     case Kind::kErase:
     case Kind::kDensePush:
       return holdings->Change(*peer, request);
-    case Kind::kDensePull: {
-      ASSIGN_OR_RETURN(const std::vector<float> values, holdings->PullDense(head.id));
+    case Kind::kDensePull:
+    case Kind::kDenseExport: {
+      ASSIGN_OR_RETURN(const std::vector<float> values, head.kind == Kind::kDensePull
+                                                            ? holdings->PullDense(head.id)
+                                                            : holdings->ExportDense(head.id));
       return std::string(reinterpret_cast<const char*>(values.data()),
                          values.size() * sizeof(float));
     }

@@ -23,10 +23,10 @@ Status Holdings::Log(const LogRecord& record) {
   }
   const Status appended = log_->Append(record);
   if (appended.ok()) return Status::Ok();
-  // Whether the record is there is known when the log is opened anew.
+  // Whether the record is there is known when the log is opened anew; trainers wait for that.
   MutexLock lock(&mu_);
-  Break(appended.WithContext("update log"));
-  return UnavailableError("the update log cannot be written: " + appended.ToString());
+  Break(UnavailableError("the update log cannot be written: " + appended.ToString()));
+  return broken_;
 }
 
 Status Holdings::Replayed(const LogRecord& record) {
@@ -335,6 +335,16 @@ Result<std::vector<float>> Holdings::PullDense(std::uint32_t id) {
   ASSIGN_OR_RETURN(DenseEntry * entry, FindDense(id));
   const std::span<const float> values = std::as_const(*entry->variable).values();
   return std::vector<float>(values.begin(), values.end());
+}
+
+Result<std::vector<float>> Holdings::ExportDense(std::uint32_t id) {
+  MutexLock lock(&mu_);
+  ASSIGN_OR_RETURN(DenseEntry * entry, FindDense(id));
+  const std::span<const float> values = std::as_const(*entry->variable).values();
+  const std::span<const float> slots = entry->variable->slots();
+  std::vector<float> all(values.begin(), values.end());
+  all.insert(all.end(), slots.begin(), slots.end());
+  return all;
 }
 
 }  // namespace cairn::ps

@@ -18,6 +18,7 @@
 #include "paramserver/declaration.h"
 #include "paramserver/links.h"
 #include "paramserver/payload.h"
+#include "paramserver/persistables.h"
 #include "paramserver/placement.h"
 #include "paramserver/remote_dense.h"
 #include "paramserver/remote_table.h"
@@ -57,6 +58,7 @@ class ClientImpl final : public Client, public Exchanger {
   Status EndStep(std::string state) override;
   Status Barrier() override;
   Status RequestSave(bool full) override;
+  Result<std::string> SavePersistables(const std::string& directory) override;
   Status Close() override;
   void Cancel() override { links_.Cancel(); }
   Result<std::string> StatusOf(int server) override { return TextOf(server, Kind::kStatus); }
@@ -359,6 +361,27 @@ Status ClientImpl::RequestSave(bool full) {
         return i == 0 ? std::optional(NewRequest(head, "")) : std::nullopt;
       },
       [](int, std::span<const std::byte>) { return Status::Ok(); });
+}
+
+Result<std::string> ClientImpl::SavePersistables(const std::string& directory) {
+  std::vector<PulledTable> tables;
+  for (const auto& table : tables_) {
+    ASSIGN_OR_RETURN(TableContent content, table->Content());
+    tables.push_back({table->spec(), std::move(content)});
+  }
+  std::vector<PulledDense> dense;
+  for (const auto& variable : dense_) {
+    PulledDense pulled{.spec = variable->spec(), .values = {}, .slots = {}};
+    ASSIGN_OR_RETURN(const auto optimizer, MakeOptimizer(pulled.spec.optimizer));
+    std::size_t width = 0;
+    for (const SlotSpec& slot :
+         optimizer->Slots(static_cast<std::uint32_t>(variable->shape().width))) {
+      width += slot.width;
+    }
+    RETURN_IF_ERROR(variable->Export(width, &pulled.values, &pulled.slots));
+    dense.push_back(std::move(pulled));
+  }
+  return SavePulled(directory, step_, mode(), tables, dense);
 }
 
 Status ClientImpl::Close() {

@@ -27,6 +27,8 @@ class DenseVariable {
   /// Of this server's blocks, back to back.
   std::span<const float> values() const { return values_; }
   std::span<float> values() { return values_; }
+  /// Of the same rows, all slots of a row together.
+  std::span<const float> slots() const { return slots_; }
 
   /// Sets the values and begins the slots anew. InvalidArgument when it is another number.
   Status Assign(std::span<const float> values);

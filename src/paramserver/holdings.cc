@@ -8,10 +8,8 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/manager.h"
-#include "format/json.h"
-#include "format/member_reader.h"
-#include "paramserver/checkpoint_files.h"
 #include "paramserver/declaration.h"
+#include "paramserver/job_file.h"
 #include "storage/open_store.h"
 
 namespace cairn::ps {
@@ -24,56 +22,6 @@ constexpr std::chrono::hours kJoinPatience{24};
 constexpr int kMaxLooks = 8;
 
 }  // namespace
-
-/// What a checkpoint says about the job, in every server's job.json.
-struct Holdings::Job {
-  std::int64_t step = 0;
-  std::vector<std::int64_t> trainer_steps;
-  std::vector<std::int64_t> sequences;  // of the trainers' last changes, to this server
-  std::string log_name;                 // "": there was none
-  std::uint64_t log_next = 0;           // the first record after the cut
-  std::vector<TableSpec> tables;
-  std::vector<DenseSpec> dense;
-
-  static Result<Job> Decode(const std::string& text) {
-    ASSIGN_OR_RETURN(const Value value, DecodeJson(text));
-    if (value.if_object() == nullptr) return CorruptionError("job.json is no object");
-    const MemberReader reader(*value.if_object());
-    Job job;
-    RETURN_IF_ERROR(reader.Int("step", &job.step));
-    const auto each = [&](const char* name, const auto& add) -> Status {
-      const Value::List* list = nullptr;
-      RETURN_IF_ERROR(reader.OptionalList(name, &list));
-      if (list == nullptr) return Status::Ok();
-      for (const Value& item : *list) RETURN_IF_ERROR(add(item));
-      return Status::Ok();
-    };
-    RETURN_IF_ERROR(each("trainer_steps", [&](const Value& item) {
-      job.trainer_steps.push_back(item.AsInt());
-      return Status::Ok();
-    }));
-    RETURN_IF_ERROR(each("sequences", [&](const Value& item) {
-      job.sequences.push_back(item.AsInt());
-      return Status::Ok();
-    }));
-    if (const Value* log = value.Find("log"); log != nullptr && log->if_object() != nullptr) {
-      const MemberReader members(*log->if_object());
-      RETURN_IF_ERROR(members.Text("name", &job.log_name));
-      RETURN_IF_ERROR(members.Uint("next", &job.log_next));
-    }
-    RETURN_IF_ERROR(each("tables", [&](const Value& item) -> Status {
-      ASSIGN_OR_RETURN(TableSpec spec, TableSpecFrom(item));
-      job.tables.push_back(std::move(spec));
-      return Status::Ok();
-    }));
-    RETURN_IF_ERROR(each("dense", [&](const Value& item) -> Status {
-      ASSIGN_OR_RETURN(DenseSpec spec, DenseSpecFrom(item));
-      job.dense.push_back(std::move(spec));
-      return Status::Ok();
-    }));
-    return job;
-  }
-};
 
 Holdings::Holdings(const ServerOptions& options, std::shared_ptr<LeavingClock> clock)
     : options_(options),
@@ -109,7 +57,7 @@ Result<std::unique_ptr<Holdings>> Holdings::Open(const ServerOptions& options,
     kept->reset();
     if (content) return holdings;
   }
-  Job job;
+  JobFile job;
   std::string checkpoint;
   RETURN_IF_ERROR(holdings->Restore(&job, &checkpoint));
   if (options.recovery == Recovery::kLog) RETURN_IF_ERROR(holdings->OpenLog(job, checkpoint));
@@ -190,7 +138,7 @@ Result<std::unique_ptr<Table>> Holdings::MakeTable(const TableSpec& spec) const 
   return Table::Make(std::move(options));
 }
 
-Status Holdings::MakeAll(const Job& job) {
+Status Holdings::MakeAll(const JobFile& job) {
   checkpoints_ = nullptr;
   tables_.clear();
   dense_.clear();
@@ -217,13 +165,13 @@ void Holdings::RenewCheckpoints() {
   checkpoints_ = std::make_unique<TableCheckpoints>(manager_.get(), TablePointers());
 }
 
-void Holdings::Adopt(const Job& job, const Restored& restored) {
+void Holdings::Adopt(const JobFile& job, const Restored& restored) {
   step_ = job.step;
   for (std::size_t i = 0; i < trainers_.size(); ++i) {
     Trainer& trainer = trainers_[i];
     trainer.step = sync_ ? job.step : i < job.trainer_steps.size() ? job.trainer_steps[i] : 0;
     if (i < job.sequences.size() && job.sequences[i] > 0) {
-      trainer.sequence = static_cast<std::uint64_t>(job.sequences[i]);
+      trainer.sequence = job.sequences[i];
       trainer.step_sequence = trainer.sequence;
     }
     const auto state = restored.state_files.find(TrainerFile(i, "state.json"));
@@ -232,7 +180,7 @@ void Holdings::Adopt(const Job& job, const Restored& restored) {
   for (const TableEntry& entry : tables_) entry.table->set_step(step_);
 }
 
-Status Holdings::Restore(Job* job, std::string* checkpoint) {
+Status Holdings::Restore(JobFile* job, std::string* checkpoint) {
   const Clock::Duration begun = clock_->Now();
   MutexLock lock(&mu_);
   // First the description, then what it describes. A restore that is refused by `prepare` has
@@ -262,7 +210,7 @@ Status Holdings::Restore(Job* job, std::string* checkpoint) {
       return FailedPreconditionError("\"" + options_.directory +
                                      "\" is not the repository of a job with parameter servers");
     }
-    ASSIGN_OR_RETURN(*job, Job::Decode(text));
+    ASSIGN_OR_RETURN(*job, DecodeJobFile(text));
     RETURN_IF_ERROR(MakeAll(*job));
     RestoreRequest request;
     request.partial = true;  // blocks that only other servers have
@@ -297,7 +245,14 @@ Status Holdings::Restore(Job* job, std::string* checkpoint) {
                          "\": one checkpoint after the other is damaged");
 }
 
-Status Holdings::Load(const std::string& path) {
+Status Holdings::Load(const std::string& given) {
+  // A checkpoint, or a directory of checkpoints: the latest.
+  std::string path = given;
+  if (auto manager = CheckpointManager::Open({.directory = given, .read_only = true});
+      manager.ok()) {
+    ASSIGN_OR_RETURN(const auto latest, (*manager)->Latest());
+    if (latest) path = latest->path;
+  }
   // Of another job: it has a participant ps_0, whatever the number of its servers.
   RestoreRequest look;
   look.path = path;
@@ -312,7 +267,7 @@ Status Holdings::Load(const std::string& path) {
   if (text.empty()) {
     return InvalidArgumentError("\"" + path + "\" is not a checkpoint of parameter servers");
   }
-  ASSIGN_OR_RETURN(const Job job, Job::Decode(text));
+  ASSIGN_OR_RETURN(const JobFile job, DecodeJobFile(text));
   RETURN_IF_ERROR(MakeAll(job));
   TableFiller filler(TablePointers());
   RestoreRequest request;
@@ -329,7 +284,7 @@ Status Holdings::Load(const std::string& path) {
   return Status::Ok();  // the parameters; steps and data positions are the new job's own
 }
 
-Status Holdings::OpenLog(const Job& job, const std::string& checkpoint) {
+Status Holdings::OpenLog(const JobFile& job, const std::string& checkpoint) {
   const Clock::Duration begun = clock_->Now();
   const bool apart = !options_.log_directory.empty();
   OpenStoreOptions open;

@@ -19,6 +19,7 @@
 
 #include "base/thread_annotations.h"
 #include "paramserver/dense_variable.h"
+#include "paramserver/job_file.h"
 #include "paramserver/leaving_clock.h"
 #include "paramserver/payload.h"
 #include "paramserver/update_log.h"
@@ -138,6 +139,8 @@ class Holdings {
   Result<std::string> Change(const Peer& peer, const Request& request) EXCLUDES(mu_);
   Result<ExportedRows> Export(std::uint32_t table, std::uint32_t shard) EXCLUDES(mu_);
   Result<std::vector<float>> PullDense(std::uint32_t id) EXCLUDES(mu_);
+  /// The values, then the slots.
+  Result<std::vector<float>> ExportDense(std::uint32_t id) EXCLUDES(mu_);
 
   Result<EndStepReply> EndStep(const Peer& peer, const Request& request) EXCLUDES(mu_);
   /// Returns when all trainers called it with that number.
@@ -156,19 +159,17 @@ class Holdings {
   bool is_broken() const { return is_broken_; }
 
  private:
-  struct Job;  // what job.json says
-
   Holdings(const ServerOptions& options, std::shared_ptr<LeavingClock> clock);
 
   // holdings.cc: opening and restoring.
   Status OpenManager(const std::function<void()>& opened);
-  Status Restore(Job* job, std::string* checkpoint) EXCLUDES(mu_);
-  Status Load(const std::string& path) REQUIRES(mu_);
-  Status MakeAll(const Job& job) REQUIRES(mu_);
-  void Adopt(const Job& job, const Restored& restored) REQUIRES(mu_);
+  Status Restore(JobFile* job, std::string* checkpoint) EXCLUDES(mu_);
+  Status Load(const std::string& given) REQUIRES(mu_);
+  Status MakeAll(const JobFile& job) REQUIRES(mu_);
+  void Adopt(const JobFile& job, const Restored& restored) REQUIRES(mu_);
   void Adopt(Kept* kept) EXCLUDES(mu_);
   /// Continues the log that the checkpoint names, or begins one, and replays what is in it.
-  Status OpenLog(const Job& job, const std::string& checkpoint) EXCLUDES(mu_);
+  Status OpenLog(const JobFile& job, const std::string& checkpoint) EXCLUDES(mu_);
   void RenewCheckpoints() REQUIRES(mu_);
   std::vector<class Table*> TablePointers() const REQUIRES(mu_);
   Result<std::unique_ptr<class Table>> MakeTable(const TableSpec& spec) const;
@@ -204,6 +205,7 @@ class Holdings {
   // rounds.cc: who is there, steps and barriers.
   Status CheckTrainer(const Peer& peer) const REQUIRES(mu_);
   Status CheckLiving() const REQUIRES(mu_);
+  /// All calls end with that: Unavailable where trainers should wait for what comes next.
   void Break(Status why) REQUIRES(mu_);
   Status Introduce(const HelloRequest& hello, Trainer* trainer, bool* lost) REQUIRES(mu_);
   Status Reconcile(const HelloRequest& hello, Trainer* trainer) REQUIRES(mu_);

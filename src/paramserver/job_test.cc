@@ -177,6 +177,53 @@ TEST_F(JobTest, BeginsWithTheParametersOfAnEarlierJob) {
   std::filesystem::remove_all(earlier);
 }
 
+TEST_F(JobTest, BeginsWithWhatATrainerPulledFromAnEarlierOne) {
+  trainers_ = 1;
+  full_steps_.reset();
+  incremental_steps_.reset();
+  StartServers(2);
+  const std::string saved = directory_ + "_saved";
+  std::filesystem::remove_all(saved);
+  Learned learned;
+  Learned next;
+  std::string path;
+  {
+    auto client = Connect(0).value();
+    TestModel model;
+    ASSERT_TRUE(model.Declare(client.get()).ok());
+    ASSERT_TRUE(model.TrainTo(6).ok());
+    const std::vector<std::int64_t> keys = {-5, 7};
+    const TableSpec half{.name = "half", .dim = 2, .dtype = DType::kBF16, .admission = 1};
+    ASSERT_TRUE(client->Table(half).value()->Assign(keys, std::vector<float>(4, 0.5F)).ok());
+    for (int again = 0; again < 2; ++again) {
+      auto result = client->SavePersistables(saved);
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+      path = *result;
+    }
+    learned = model.Learned().value();
+    ASSERT_TRUE(model.TrainTo(7).ok());
+    next = model.Learned().value();
+  }
+  servers_.clear();
+  EXPECT_TRUE(Verify(saved, true).value().ok());
+  for (const std::string& given : {saved, path}) {
+    load_ = given;
+    std::filesystem::remove_all(directory_);
+    StartServers(3);
+    auto client = Connect(0).value();
+    EXPECT_EQ(client->step(), 0);
+    TestModel model;
+    ASSERT_TRUE(model.Declare(client.get()).ok());
+    EXPECT_TRUE(model.Learned().value() == learned);
+    // The slots of dense variables too: the next step comes to the same.
+    ASSERT_TRUE(model.Step(6).ok());
+    ASSERT_TRUE(client->EndStep("").ok());
+    EXPECT_TRUE(model.Learned().value().at("w") == next.at("w"));
+    servers_.clear();
+  }
+  std::filesystem::remove_all(saved);
+}
+
 TEST_F(JobTest, AsyncPushesAreAppliedAtOnceAndCheckpointsAreWhole) {
   mode_ = Mode::kAsync;
   StartServers(2);

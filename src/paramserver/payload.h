@@ -41,8 +41,9 @@ enum class Kind : std::uint8_t {
   kRollBack = 17,
   kTableSize = 18,
   kExport = 19,
+  kDenseExport = 20,
 };
-inline constexpr std::uint8_t kLastKind = 19;
+inline constexpr std::uint8_t kLastKind = 20;
 
 /// Flags of a request.
 inline constexpr std::uint16_t kCreateRows = 1;  // kPull: missing rows are made

@@ -97,4 +97,36 @@ Status RemoteDenseImpl::Push(std::span<const float> gradient) {
       [](int, std::span<const std::byte>) { return Status::Ok(); });
 }
 
+Status RemoteDenseImpl::Export(std::size_t slot_width, std::vector<float>* values,
+                               std::vector<float>* slots) {
+  values->assign(shape_.elements(), 0);
+  slots->assign(shape_.rows * slot_width, 0);
+  return client_->Exchange(
+      {.kind = Kind::kDenseExport}, false,
+      [&](int i, RequestHead head) -> std::optional<rpc::Message> {
+        if (ElementsAt(i) == 0) return std::nullopt;
+        head.id = ids_[static_cast<std::size_t>(i)];
+        return NewRequest(head, "");
+      },
+      [&](int i, std::span<const std::byte> body) {
+        const std::size_t rows = ElementsAt(i) / shape_.width;
+        if (body.size() != rows * (shape_.width + slot_width) * sizeof(float)) {
+          return CorruptionError("an answer with another number of elements");
+        }
+        const std::byte* at = body.data();
+        ForBlocks(i, [&](std::uint64_t offset, std::uint64_t count) {
+          std::memcpy(values->data() + offset, at, count * sizeof(float));
+          at += count * sizeof(float);
+        });
+        ForBlocks(i, [&](std::uint64_t offset, std::uint64_t count) {
+          const std::size_t floats = count / shape_.width * slot_width;
+          if (floats == 0) return;
+          std::memcpy(slots->data() + offset / shape_.width * slot_width, at,
+                      floats * sizeof(float));
+          at += floats * sizeof(float);
+        });
+        return Status::Ok();
+      });
+}
+
 }  // namespace cairn::ps

@@ -29,6 +29,9 @@ class RemoteDenseImpl final : public RemoteDense {
   Status Push(std::span<const float> gradient) override;
 
   Status Declare();
+  /// Values, and the optimizer's slots: `slot_width` a row.
+  Status Export(std::size_t slot_width, std::vector<float>* values, std::vector<float>* slots);
+  const DenseShape& shape() const { return shape_; }
 
  private:
   /// Calls `fn(offset in the variable, elements)` for each block of a server, in order.

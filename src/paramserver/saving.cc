@@ -5,9 +5,8 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "format/json.h"
-#include "paramserver/checkpoint_files.h"
-#include "paramserver/declaration.h"
 #include "paramserver/holdings.h"
+#include "paramserver/job_file.h"
 
 // When a server's holdings are saved, what a checkpoint says about the job, and what is told about
 // both.
@@ -15,24 +14,18 @@
 namespace cairn::ps {
 
 std::string Holdings::EncodeJob() const {
-  Value::List steps;
-  for (const Trainer& trainer : trainers_) steps.emplace_back(trainer.step);
-  Value::List sequences;
-  for (const Trainer& trainer : trainers_) sequences.emplace_back(trainer.sequence);
-  Value::List tables;
-  for (const TableEntry& entry : tables_) tables.push_back(ToValue(entry.spec));
-  Value::List dense;
-  for (const DenseEntry& entry : dense_) dense.push_back(ToValue(entry.variable->spec()));
-  Value::Object job{{"version", 1},
-                    {"mode", sync_ ? "sync" : "async"},
-                    {"servers", options_.servers},
-                    {"step", step_},
-                    {"trainer_steps", std::move(steps)},
-                    {"sequences", std::move(sequences)},
-                    {"tables", std::move(tables)},
-                    {"dense", std::move(dense)}};
-  if (log_ != nullptr) job["log"] = Value::Object{{"name", log_name_}, {"next", log_at_cut_}};
-  return EncodeJson(job, 2) + "\n";
+  JobFile job{.mode = options_.mode, .servers = options_.servers, .step = step_};
+  for (const Trainer& trainer : trainers_) {
+    job.trainer_steps.push_back(trainer.step);
+    job.sequences.push_back(trainer.sequence);
+  }
+  for (const TableEntry& entry : tables_) job.tables.push_back(entry.spec);
+  for (const DenseEntry& entry : dense_) job.dense.push_back(entry.variable->spec());
+  if (log_ != nullptr) {
+    job.log_name = log_name_;
+    job.log_next = log_at_cut_;
+  }
+  return Encode(job);
 }
 
 void Holdings::Settle() {
@@ -90,7 +83,7 @@ void Holdings::Cut(const Marker& marker) {
   if (!full && !checkpoints_->CanIncrement()) {
     // The lead believes that all have the base. Whoever has not cannot count attempts with the
     // others any more.
-    Break(FailedPreconditionError(fmt::format(
+    Break(UnavailableError(fmt::format(
         "ps_{} has nothing that the increment of step {} could build on", options_.index, step)));
     return;
   }

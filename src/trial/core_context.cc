@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -5,12 +6,16 @@
 #include <climits>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include <cairn/core.h>
 #include <cairn/transfer.h>
 
+#include "base/checksum.h"
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -44,6 +49,20 @@ std::string DefaultStorage() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   return "cairn-" + (error ? std::string("program") : program.stem().string());
+}
+
+/// How a process that nobody named calls its trial: started again in the same way it is the same.
+std::string ExternalId() {
+  if (std::string named = Env("CAIRN_EXTERNAL_ID"); !named.empty()) return named;
+  std::error_code error;
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, sizeof(host) - 1);
+  std::ifstream command("/proc/self/cmdline", std::ios::binary);
+  std::string whole = std::string(host) + '\0' + fs::current_path(error).string() + '\0';
+  whole.append(std::istreambuf_iterator<char>(command), {});
+  const std::uint64_t hash = Xxh3(std::string_view(whole));
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  return fmt::format("{}-{:016x}", error ? "program" : program.stem().string(), hash);
 }
 
 /// The metadata's steps, or why it is refused.
@@ -118,8 +137,13 @@ class ContextImpl final : public Context {
     if (options.watch_signals) signals_ = std::make_unique<StopSignals>();
     ASSIGN_OR_RETURN(info_, GetClusterInfo());
     ManagerOptions manager;
+    const std::string join_token = Env("CAIRN_JOIN_TOKEN");
     if (info_.has_value()) {
-      RETURN_IF_ERROR(Connect(&manager));
+      RETURN_IF_ERROR(Connect());
+      RETURN_IF_ERROR(FollowDescription(&manager));
+    } else if (!join_token.empty() && !Env("CAIRN_TRIAL_URL").empty()) {
+      RETURN_IF_ERROR(Join(options, join_token));
+      RETURN_IF_ERROR(FollowDescription(&manager));
     } else {
       storage_ = !options.storage.empty() ? options.storage : Env("CAIRN_STORAGE");
       if (storage_.empty()) storage_ = DefaultStorage();
@@ -173,24 +197,25 @@ class ContextImpl final : public Context {
     return client_ == nullptr ? Status::Ok() : client_->SetStatus(status);
   }
 
-  Result<std::string> StorePath(const Value& metadata, const PathBody& body) override {
+  Result<std::string> StorePath(const Value& metadata, const PathBody& body,
+                                const StoreOptions& options) override {
     ASSIGN_OR_RETURN(const std::int64_t steps, StepsOf(metadata));
     const fs::path parent = IsRemote(storage_) ? fs::temp_directory_path() / kStaging
                                                : fs::path(LocalPath(storage_)) / kStaging;
     ASSIGN_OR_RETURN(const auto scratch, ScratchDirectory::Make(parent));
     RETURN_IF_ERROR(body(scratch->path()));
     ASSIGN_OR_RETURN(std::vector<UserFile> files, FilesIn(scratch->path(), {}));
-    return StoreFiles(steps, metadata, std::move(files));
+    return StoreFiles(steps, metadata, std::move(files), options);
   }
 
   Result<std::string> Upload(const std::string& directory, const Value& metadata,
-                             const Selector& selector) override {
+                             const Selector& selector, const StoreOptions& options) override {
     ASSIGN_OR_RETURN(const std::int64_t steps, StepsOf(metadata));
     ASSIGN_OR_RETURN(std::vector<UserFile> files, FilesIn(directory, selector));
-    return StoreFiles(steps, metadata, std::move(files));
+    return StoreFiles(steps, metadata, std::move(files), options);
   }
 
-  Result<std::string> Save(SaveRequest request) override {
+  Result<std::string> Save(SaveRequest request, const StoreOptions& options) override {
     ASSIGN_OR_RETURN(request.step, StepsOf(request.metadata));
     RETURN_IF_ERROR(WaitSaved());
     const std::string id = IdSource::System()->NewUuid();
@@ -202,6 +227,7 @@ class ContextImpl final : public Context {
     auto handle = manager_->Save(std::move(request));
     if (!handle.ok()) return Abandoned(id, handle.status());
     pending_.emplace(id, *handle);
+    if (options.awaits_score) awaiting_.insert(id);
     newest_ = {steps, id};
     return id;
   }
@@ -298,13 +324,49 @@ class ContextImpl final : public Context {
 
  private:
   /// Meets the trial engine, which says where the checkpoints are and with which one to begin.
-  Status Connect(ManagerOptions* manager) {
+  Status Connect() {
     RunClientOptions options;
     options.url = info_->master_url;
     options.token = Env("CAIRN_RUN_TOKEN");
     options.trial = info_->trial.trial_id;
     options.run = info_->trial.run_id;
     ASSIGN_OR_RETURN(client_, RunClient::Open(std::move(options)));
+    return Status::Ok();
+  }
+
+  /// Becomes a run of a trial, as a process that was started by hand.
+  Status Join(const InitOptions& wanted, const std::string& token) {
+    RunClientOptions options;
+    options.url = Env("CAIRN_TRIAL_URL");
+    options.token = token;
+    JoinRequest request;
+    request.external_id = !wanted.external_id.empty() ? wanted.external_id : ExternalId();
+    request.storage = !wanted.storage.empty() ? wanted.storage : Env("CAIRN_STORAGE");
+    ClusterInfo info;
+    info.master_url = options.url;
+    ASSIGN_OR_RETURN(client_, RunClient::Join(std::move(options), request));
+    const Value& description = client_->description();
+    const auto text = [&](std::string_view name) {
+      const Value* value = description.Find(name);
+      return value == nullptr || value->if_string() == nullptr ? "" : *value->if_string();
+    };
+    info.storage = text("storage");
+    info.trial.trial_id = client_->trial();
+    info.trial.run_id = client_->run();
+    info.trial.experiment_id = text("experiment_id");
+    info.trial.resume_mode = text("resume_mode");
+    if (const Value* hparams = description.Find("hparams"); hparams && hparams->is_object()) {
+      info.trial.hparams = *hparams;
+    }
+    if (const std::string latest = text("latest_checkpoint/id"); !latest.empty()) {
+      info.latest_checkpoint = latest;
+    }
+    info_ = std::move(info);
+    return Status::Ok();
+  }
+
+  /// What the engine says of this run: where its checkpoints are, and with which one to begin.
+  Status FollowDescription(ManagerOptions* manager) {
     const Value& description = client_->description();
     const Value* repository = description.Find("repository");
     if (repository == nullptr || repository->if_string() == nullptr) {
@@ -326,13 +388,13 @@ class ContextImpl final : public Context {
   }
 
   Result<std::string> StoreFiles(std::int64_t steps, const Value& metadata,
-                                 std::vector<UserFile> files) {
+                                 std::vector<UserFile> files, const StoreOptions& options) {
     SaveRequest request;
     request.step = steps;
     request.metadata = metadata;
     request.files = std::move(files);
     request.blocking = true;
-    ASSIGN_OR_RETURN(std::string id, Save(std::move(request)));
+    ASSIGN_OR_RETURN(std::string id, Save(std::move(request), options));
     RETURN_IF_ERROR(WaitSaved());
     return id;
   }
@@ -355,6 +417,7 @@ class ContextImpl final : public Context {
     checkpoint.bytes = info.bytes;
     checkpoint.generation = info.generation;
     checkpoint.sequence = info.sequence;
+    checkpoint.awaits_score = awaiting_.erase(info.id) > 0;
     ASSIGN_OR_RETURN(const std::vector<std::string> remove,
                      client_->CompleteCheckpoint(checkpoint));
     for (const std::string& unwanted : remove) {
@@ -409,6 +472,7 @@ class ContextImpl final : public Context {
   std::unique_ptr<RunClient> client_;
   std::unique_ptr<CheckpointManager> manager_;
   std::map<std::string, SaveHandle> pending_;
+  std::set<std::string, std::less<>> awaiting_;  // ids whose score is still to come
   std::pair<std::int64_t, std::string> newest_;  // steps and id of the last one stored here
 };
 

@@ -16,6 +16,8 @@
 
 #include "base/thread_annotations.h"
 #include "net/test_http_server.h"
+#include "trial/test_trial.h"
+#include "trial/trial_service.h"
 
 namespace cairn::core {
 namespace {
@@ -283,6 +285,76 @@ TEST_F(DetachedCoreTest, AnAcknowledgedPreemptionEndsWell) {
   raise(SIGTERM);
   EXPECT_TRUE(context->Close().ok());
   EXPECT_THAT(Exits(), ElementsAre(HasSubstr("\"code\":0")));
+}
+
+/// Started by hand beside a real engine.
+class JoiningCoreTest : public CoreTest {
+ protected:
+  JoiningCoreTest() {
+    engine_ = TrialEngine::Open({.log = &log_,
+                                 .repositories = repositories_.get(),
+                                 .join_token = "let me in",
+                                 .join_storage = storage()})
+                  .value();
+    service_ = TrialService::Start({.engine = engine_.get()}).value();
+    EXPECT_TRUE(engine_->Start().ok());
+    setenv("CAIRN_TRIAL_URL", service_->url().c_str(), 1);
+    setenv("CAIRN_JOIN_TOKEN", "let me in", 1);
+  }
+  ~JoiningCoreTest() override {
+    unsetenv("CAIRN_TRIAL_URL");
+    unsetenv("CAIRN_JOIN_TOKEN");
+    service_->Stop();
+  }
+  MemoryEventLog log_;
+  std::unique_ptr<RepositoryAccess> repositories_ = RepositoryAccess::Real();
+  std::unique_ptr<TrialEngine> engine_;
+  std::unique_ptr<TrialService> service_;
+};
+
+TEST_F(JoiningCoreTest, ItIsARunAndTheSameTrialWhenItIsStartedAgain) {
+  std::string id;
+  std::string scored;
+  {
+    auto context = Init().value();
+    ASSERT_TRUE(context->info().has_value());
+    EXPECT_EQ(context->info()->trial.resume_mode, "fresh");
+    id = context->info()->trial.trial_id;
+    ASSERT_TRUE(context->ReportTrainingMetrics(1, Value::Object{{"loss", 0.5}}).ok());
+    const auto body = [](const std::string& path) {
+      std::ofstream(path + "/x") << "x";
+      return Status::Ok();
+    };
+    scored = context->StorePath(Value::Object{{"steps_completed", 1}}, body, {.awaits_score = true})
+                 .value();
+    const std::string plain =
+        context->StorePath(Value::Object{{"steps_completed", 2}}, body).value();
+    const TrialView view = engine_->Get(id).value();
+    EXPECT_TRUE(view.record.Find(scored)->awaits_score);
+    EXPECT_FALSE(view.record.Find(plain)->awaits_score);
+    // A score rule does not take it before its validation came.
+    const RetentionPolicy best{.keep_best = 1, .score = "accuracy"};
+    EXPECT_TRUE(engine_->PreviewRetention(id, best).value().empty());
+    ASSERT_TRUE(context->ReportValidationMetrics(1, Value::Object{{"accuracy", 0.1}}).ok());
+    EXPECT_EQ(engine_->Get(id).value().record.Find(scored)->metrics.Find("accuracy")->AsDouble(),
+              0.1);
+    EXPECT_TRUE(context->Close().ok());
+  }
+  EXPECT_EQ(engine_->Get(id).value().state, TrialState::kCompleted);
+  auto context = Init().value();
+  EXPECT_EQ(context->info()->trial.trial_id, id);
+  EXPECT_EQ(context->info()->trial.run_id, 2u);
+  EXPECT_EQ(context->info()->trial.resume_mode, "resume");
+  EXPECT_TRUE(context->latest_checkpoint().has_value());
+  EXPECT_TRUE(context->Close().ok());
+  context = Init({.external_id = "another"}).value();
+  EXPECT_NE(context->info()->trial.trial_id, id);
+  EXPECT_TRUE(context->Close().ok());
+}
+
+TEST_F(JoiningCoreTest, WhoHasTheWrongTokenIsToldSo) {
+  setenv("CAIRN_JOIN_TOKEN", "wrong", 1);
+  EXPECT_EQ(Init().status().code(), Code::kPermissionDenied);
 }
 
 TEST(ClusterInfoTest, ComesFromTheVariablesOfTheRun) {

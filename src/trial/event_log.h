@@ -3,12 +3,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include <cairn/status.h>
 
 #include "journal/journal.h"
 #include "trial/event.h"
+#include "trial/trial_record.h"
 
 namespace cairn {
 
@@ -16,7 +19,8 @@ namespace cairn {
 /// (master).
 ///
 /// One engine owns a log. Append is called by one thread at a time, with seqs that go on from the
-/// last; Replay before the first Append.
+/// last; Restore and Replay before the first Append. Compact may be called beside Append, by one
+/// thread at a time.
 class EventLog {
  public:
   using Visitor = std::function<Status(const Event& event)>;
@@ -26,22 +30,38 @@ class EventLog {
   /// taken over.
   virtual Status Append(std::span<const Event> events) = 0;
   /// The events with seq ≥ from, in order, each once. An error of the visitor ends it.
+  /// FailedPrecondition when some of them were compacted: Restore gives what they came to.
   virtual Status Replay(std::uint64_t from, const Visitor& visit) = 0;
+  /// What the oldest events came to, as far as the log keeps that instead of them: Replay goes on
+  /// with the next one.
+  virtual Result<TrialRecords> Restore() { return TrialRecords(); }
+  /// Puts what all durable events came to in their place, so that opening takes as long as what is
+  /// known is large, and not as what happened was long. Logs that are quick anyway do nothing.
+  virtual Status Compact() { return Status::Ok(); }
 };
 
-/// An event log in a journal, a record for each event.
+/// An event log in a journal, a record for each event; summaries hold EncodeRecords.
 class JournalEventLog final : public EventLog {
  public:
   static Result<std::unique_ptr<JournalEventLog>> Open(JournalOptions options);
 
   Status Append(std::span<const Event> events) override;
   Status Replay(std::uint64_t from, const Visitor& visit) override;
+  Result<TrialRecords> Restore() override;
+  Status Compact() override;
 
  private:
+  using Stored = std::function<Status(std::uint64_t index, const Event& event)>;
+  /// The events in records from `index` on, each once; `seq` is the last before them, 0: unknown.
+  Status Visit(std::uint64_t index, std::uint64_t seq, const Stored& visit);
+  Result<TrialRecords> Fold(std::uint64_t* index);
+
   explicit JournalEventLog(std::unique_ptr<Journal> journal) : journal_(std::move(journal)) {}
 
   const std::unique_ptr<Journal> journal_;
   std::uint64_t taken_ = 0;  // the journal has it, durable or in doubt
+  // Up to which record, and which event, Restore gave what they came to.
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> restored_;
 };
 
 }  // namespace cairn

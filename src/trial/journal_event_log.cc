@@ -6,6 +6,7 @@
 
 #include "base/status_macros.h"
 #include "trial/event_log.h"
+#include "trial/records_codec.h"
 
 namespace cairn {
 
@@ -26,9 +27,9 @@ Status JournalEventLog::Append(std::span<const Event> events) {
   return appended.status();
 }
 
-Status JournalEventLog::Replay(std::uint64_t from, const Visitor& visit) {
-  std::uint64_t expected = 0;
-  return journal_->Replay(1, [&](std::uint64_t, std::string_view record) -> Status {
+Status JournalEventLog::Visit(std::uint64_t index, std::uint64_t seq, const Stored& visit) {
+  std::uint64_t expected = seq == 0 ? 0 : seq + 1;
+  return journal_->Replay(index, [&](std::uint64_t at, std::string_view record) -> Status {
     ASSIGN_OR_RETURN(const Event event, DecodeEvent(record));
     if (expected != 0 && event.seq < expected) return Status::Ok();  // written twice
     if (expected != 0 && event.seq > expected) {
@@ -36,9 +37,57 @@ Status JournalEventLog::Replay(std::uint64_t from, const Visitor& visit) {
           fmt::format("event log: event {} follows where {} belongs", event.seq, expected));
     }
     expected = event.seq + 1;
+    return visit(at, event);
+  });
+}
+
+/// What the newest summary says; `index` is the last record that it stands for.
+Result<TrialRecords> JournalEventLog::Fold(std::uint64_t* index) {
+  ASSIGN_OR_RETURN(const Journal::Summary summary, journal_->ReadSummary());
+  *index = summary.index;
+  if (summary.index == 0) return TrialRecords();
+  auto records = DecodeRecords(summary.payload);
+  if (!records.ok()) return records.status().WithContext("event log: summary");
+  return records;
+}
+
+Result<TrialRecords> JournalEventLog::Restore() {
+  std::uint64_t index = 0;
+  ASSIGN_OR_RETURN(TrialRecords records, Fold(&index));
+  taken_ = records.last_seq();
+  restored_ = std::pair(index, records.last_seq());
+  return records;
+}
+
+Status JournalEventLog::Replay(std::uint64_t from, const Visitor& visit) {
+  if (!restored_) RETURN_IF_ERROR(Restore().status());
+  const auto [index, seq] = *restored_;
+  if (from <= seq) {
+    return FailedPreconditionError(
+        fmt::format("event log: events up to {} were compacted; {} is asked for", seq, from));
+  }
+  taken_ = seq;
+  return Visit(index + 1, seq, [&, from](std::uint64_t, const Event& event) {
     taken_ = event.seq;
     return event.seq < from ? Status::Ok() : visit(event);
   });
+}
+
+Status JournalEventLog::Compact() {
+  const std::uint64_t durable = journal_->durable_index();
+  std::uint64_t index = 0;
+  ASSIGN_OR_RETURN(TrialRecords records, Fold(&index));
+  if (durable <= index) return Status::Ok();
+  RETURN_IF_ERROR(Visit(index + 1, records.last_seq(), [&](std::uint64_t at, const Event& event) {
+    return at > durable ? Status::Ok() : records.Apply(event);
+  }));
+  const std::string bytes = EncodeRecords(records);
+  // What cannot be read again must not take the place of anything.
+  ASSIGN_OR_RETURN(const TrialRecords again, DecodeRecords(bytes));
+  if (EncodeRecords(again) != bytes) {
+    return InternalError("event log: a summary reads as something else; the events stay");
+  }
+  return journal_->Summarize(durable, bytes);
 }
 
 }  // namespace cairn

@@ -46,13 +46,16 @@ Result<std::unique_ptr<TrialEngine>> TrialEngine::Open(Options options) {
 }
 
 Status TrialEngine::Replay() {
-  TrialRecords records;
-  RETURN_IF_ERROR(options_.log->Replay(1, [&](const Event& event) {
+  ASSIGN_OR_RETURN(TrialRecords records, options_.log->Restore());
+  const std::uint64_t restored = records.last_seq();
+  RETURN_IF_ERROR(options_.log->Replay(restored + 1, [&](const Event& event) {
     return records.Apply(event).WithContext(
         fmt::format("event {} ({})", event.seq, EventKindName(event.kind)));
   }));
   MutexLock hold(&mu_);
   records_ = std::move(records);
+  tail_events_ = records_.last_seq() - restored;
+  compact_at_ = std::max(options_.compact_after_events, restored / 2);
   for (const auto& [id, trial] : records_.trials()) {
     versions_[id] = records_.last_seq();
     Index(trial);
@@ -131,13 +134,14 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
   RETURN_IF_ERROR(records_.Apply(event));
   const std::string id = event.trial;
   writer_->Enqueue(std::move(event));
-  Index(*Find(id));
+  if (const TrialRecord* record = Find(id); record != nullptr) Index(*record);
+  CountEvent();
+  if (kind == EventKind::kNote) return Status::Ok();  // it may be of no trial
   switch (kind) {
     case EventKind::kReport:
     case EventKind::kProgress:
     case EventKind::kStatus:
     case EventKind::kCheckpointStarted:
-    case EventKind::kNote:
       break;
     case EventKind::kCheckpointCompleted:
     case EventKind::kCheckpointDeleted:
@@ -159,6 +163,23 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
       break;
   }
   return Status::Ok();
+}
+
+void TrialEngine::CountEvent() {
+  if (++tail_events_ < compact_at_ || options_.compact_after_events == 0) return;
+  // The whole record is written each time: the longer it is, the less often, so that the work for
+  // an event stays the same.
+  tail_events_ = 0;
+  compact_at_ = std::max(options_.compact_after_events, records_.last_seq() / 2);
+  storage_.Post("", "the event log", [this] {
+    const Status compacted = Compact();
+    if (!compacted.ok()) LogWarning(fmt::format("trial engine: compact: {}", compacted.ToString()));
+  });
+}
+
+Status TrialEngine::Compact() {
+  MutexLock one_at_a_time(&compacting_);
+  return options_.log->Compact();
 }
 
 void TrialEngine::Index(const TrialRecord& trial) {
@@ -360,16 +381,17 @@ Result<std::vector<std::string>> TrialEngine::RemoveCheckpoints(const std::strin
                                                                 const std::vector<std::string>& ids,
                                                                 const std::string& reason) {
   using Gone = Result<std::vector<std::string>>;
-  // On the worker: no run of this trial is begun meanwhile.
+  // As a task of the trial: no run of it is begun meanwhile.
   const auto promise = std::make_shared<std::promise<Gone>>();
   auto future = promise->get_future();
   {
     MutexLock hold(&mu_);
     if (!started_ || stopping_) return UnavailableError("the trial engine does not run");
-    tasks_.push_back([this, trial, ids, reason, promise] {
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+    storage_.Post(trial, record->config.storage, [this, trial, ids, reason, promise] {
       promise->set_value(RemoveNow(trial, ids, reason));
     });
-    task_changed_.NotifyAll();
   }
   while (future.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
     MutexLock hold(&mu_);

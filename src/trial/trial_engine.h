@@ -45,6 +45,9 @@ struct TrialEngineOptions {
   std::chrono::milliseconds answer_timeout = std::chrono::seconds(60);
   /// Threads that wait for repositories. One storage takes at most half of them.
   std::size_t storage_threads = 8;
+  /// After so many events the log is compacted, in the background; later as the record grows. 0:
+  /// never. For embedders that read no events from the log themselves: their notes go with them.
+  std::uint64_t compact_after_events = 0;
   /// How often detached runs say that they live. Six missed ones: lost.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(10);
   /// How often rules are applied that depend on time or on other trials (max_age, experiment_best).
@@ -151,10 +154,14 @@ class TrialEngine {
   /// Waits until the trial is PAUSED or ended. DeadlineExceeded.
   Result<TrialView> WaitForRest(const std::string& trial, std::chrono::nanoseconds timeout);
 
+  /// Lets the log be compacted now (see compact_after_events), so that the next opening is quick.
+  Status Compact();
   /// Writes down something of the embedder's own, which the engine does not look at: it stands in
   /// the log between the events before and after it. Does not wait; it is durable before anything
   /// that follows from a later event.
   Status Note(const std::string& trial, Value body);
+  /// Waits until all that happened so far is durable and was told to on_event.
+  Status Flush() { return WaitDurable(); }
 
   // --- runs ---
   struct RunKey {
@@ -225,6 +232,8 @@ class TrialEngine {
   /// Members of a checkpoint to remove, for answers.
   std::vector<std::string> RemovableOf(const TrialRecord& trial) REQUIRES(mu_);
 
+  /// Asks for a compaction when it is time.
+  void CountEvent() REQUIRES(mu_);
   /// Brings live_ and queued_ up to date.
   void Index(const TrialRecord& trial) REQUIRES(mu_);
 
@@ -273,6 +282,9 @@ class TrialEngine {
   std::set<std::string, std::less<>> live_ GUARDED_BY(mu_);
   std::set<std::string, std::less<>> queued_ GUARDED_BY(mu_);
   std::set<std::string> preparing_ GUARDED_BY(mu_);
+  std::uint64_t tail_events_ GUARDED_BY(mu_) = 0;  // since the last compaction
+  std::uint64_t compact_at_ GUARDED_BY(mu_) = 0;   // so many of them call for the next
+  Mutex compacting_;                               // taken before mu_
   std::set<std::string> waits_for_storage_ GUARDED_BY(mu_);
   bool retaining_ GUARDED_BY(mu_) = false;  // RetainAll is asked for already
   std::set<std::string> waits_for_slots_ GUARDED_BY(mu_);

@@ -243,9 +243,9 @@ Result<std::vector<std::string>> TrialEngine::RemoveNow(const std::string& trial
     const TrialRecord* record = Find(trial);
     if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
     if (record->core.live) {
-      return FailedPreconditionError(fmt::format(
-          "trial {} is {}: only its run may remove from its repository; pause it first", trial,
-          TrialStateName(record->core.state)));
+      return FailedPreconditionError(
+          fmt::format("trial {} is {}: only its run may remove from its repository; pause it first",
+                      trial, TrialStateName(record->core.state)));
     }
     repository = RepositoryOf(record->config, trial);
     run = record->core.run;

@@ -178,6 +178,21 @@ const TrialRecord* TrialRecords::FindExternal(std::string_view external_id) cons
   return found == by_external_id_.end() ? nullptr : Find(found->second);
 }
 
+Result<TrialRecords> TrialRecords::Of(std::uint64_t last_seq, std::vector<TrialRecord> trials) {
+  TrialRecords records;
+  records.last_seq_ = last_seq;
+  for (TrialRecord& trial : trials) {
+    std::string id = trial.id;
+    const std::string& external = trial.config.external_id;
+    const bool fresh = external.empty() || records.by_external_id_.emplace(external, id).second;
+    if (!fresh || !IsTrialId(id) ||
+        !records.trials_.emplace(std::move(id), std::move(trial)).second) {
+      return CorruptionError("trial records: a trial is there twice, or has no name");
+    }
+  }
+  return records;
+}
+
 Status TrialRecords::Create(const Event& event) {
   if (!IsTrialId(event.trial)) {
     return InvalidArgumentError(fmt::format("trial id {}", QuoteForMessage(event.trial)));

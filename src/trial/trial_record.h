@@ -107,6 +107,10 @@ std::string RepositoryOf(const TrialConfig& config, std::string_view trial);
 /// The engine's state: a fold of its events. Copyable; not synchronised.
 class TrialRecords {
  public:
+  TrialRecords() = default;
+  /// What was folded before, up to `last_seq`. Corruption when two trials have the same name.
+  static Result<TrialRecords> Of(std::uint64_t last_seq, std::vector<TrialRecord> trials);
+
   /// Applies the event, whose seq must be the next one, or refuses it (FailedPrecondition,
   /// NotFound, AlreadyExists, InvalidArgument) and changes nothing.
   Status Apply(const Event& event);

@@ -56,7 +56,7 @@ class AshaScheduler : public Scheduler {
 
   Status OnTrialAdd(const std::string& trial, const Value& config) override {
     (void)config;
-    const std::size_t bracket = DrawBracket(trial);
+    const std::size_t bracket = DrawBracket();
     RETURN_IF_ERROR(roster_.Add(trial));
     bracket_of_[trial] = bracket;
     return Status::Ok();
@@ -185,7 +185,7 @@ class AshaScheduler : public Scheduler {
   }
 
   /// Brackets with one rung more are e times as likely.
-  std::size_t DrawBracket(const std::string& trial) const {
+  std::size_t DrawBracket() const {
     if (brackets_.size() == 1) return 0;
     double sum = 0;
     std::vector<double> weights;
@@ -194,7 +194,7 @@ class AshaScheduler : public Scheduler {
           std::exp(static_cast<double>(bracket.size()) - static_cast<double>(brackets_[0].size())));
       sum += weights.back();
     }
-    double drawn = Rng(options_.seed, roster_.order().size(), "bracket of " + trial).Unit() * sum;
+    double drawn = Rng(options_.seed, roster_.order().size(), "bracket").Unit() * sum;
     for (std::size_t s = 0; s + 1 < weights.size(); ++s) {
       if (drawn < weights[s]) return s;
       drawn -= weights[s];

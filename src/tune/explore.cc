@@ -20,7 +20,13 @@ bool IsDomain(const Value& value) {
 
 Value Scaled(const Value& number, double factor) {
   if (const double* real = number.if_double()) return *real * factor;
+  // As a double wherever it is one: 10 · 1.2 is 12 there, and a little less in a wider format.
   const auto* small = number.if_int64();
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;
+  if (small != nullptr && *small <= kExact && *small >= -kExact) {
+    const double scaled = std::trunc(static_cast<double>(*small) * factor);
+    return std::abs(scaled) < 0x1p63 ? Value(static_cast<std::int64_t>(scaled)) : number;
+  }
   const long double exact = small != nullptr ? static_cast<long double>(*small)
                                              : static_cast<long double>(*number.if_uint64());
   const long double scaled = std::trunc(exact * static_cast<long double>(factor));

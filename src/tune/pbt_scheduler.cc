@@ -46,8 +46,9 @@ class PbtScheduler : public Scheduler {
         next_sync_(std::max(options_.perturbation_interval, options_.burn_in_period)) {}
 
   Value CompleteConfig(const std::string& trial, const Value& config) const override {
+    (void)trial;  // what is drawn does not depend on names
     return FillIn(config, options_.hyperparam_mutations, options_.seed, roster_.order().size(),
-                  "first " + trial);
+                  "first");
   }
 
   Status OnTrialAdd(const std::string& trial, const Value& config) override {
@@ -92,18 +93,19 @@ class PbtScheduler : public Scheduler {
   }
 
   Result<Choice> ChooseTrialToRun(const Candidates& candidates) override {
-    // Copies first, so that a donor that waits itself does not go on before it was copied. Then the
-    // one that is behind most: all get a fair share of time. Of equal ones the first.
+    // The one that is behind most: all get a fair share of time. Of equal ones the one that waits
+    // longest.
+    const std::set<std::string_view> held =
+        options_.synch ? Held(candidates) : std::set<std::string_view>{};
     const std::string* best = nullptr;
-    std::pair<bool, double> least;
+    double least = 0;
     for (const auto& list : {candidates.pending, candidates.paused}) {
       for (const std::string& trial : list) {
         const auto it = members_.find(trial);
-        if (it == members_.end() || it->second.arrived) continue;
-        const std::pair rank(!options_.synch || it->second.donor.empty(), it->second.time);
-        if (best == nullptr || rank < least) {
+        if (it == members_.end() || it->second.arrived || held.contains(trial)) continue;
+        if (best == nullptr || it->second.time < least) {
           best = &trial;
-          least = rank;
+          least = it->second.time;
         }
       }
     }
@@ -134,6 +136,22 @@ class PbtScheduler : public Scheduler {
     std::vector<std::string> lower;
     std::vector<std::string> upper;
   };
+
+  /// Synch: who does not start now, so that the outcome does not depend on who comes to rest first.
+  /// A donor does not go on before it was copied, and a copy waits until its donor rests, with the
+  /// checkpoint that is meant. (Async a donor that waited for its copies would starve: they come
+  /// back to copy it again.)
+  std::set<std::string_view> Held(const Candidates& candidates) const {
+    const std::set<std::string_view> rests(candidates.paused.begin(), candidates.paused.end());
+    std::set<std::string_view> held;
+    for (const auto& [trial, member] : members_) {
+      if (member.donor.empty() || roster_.StateOf(trial) == Roster::State::kEnded) continue;
+      if (roster_.StateOf(member.donor) == Roster::State::kEnded) continue;
+      held.insert(member.donor);
+      if (!rests.contains(member.donor)) held.insert(trial);
+    }
+    return held;
+  }
 
   Quantiles Compare() const {
     std::vector<std::string> order;
@@ -176,13 +194,12 @@ class PbtScheduler : public Scheduler {
   /// A copy of one of the best, at its next start.
   void Exploit(const std::string& trial, Member* member, const std::vector<std::string>& upper) {
     const std::uint64_t number = exploits_++;
-    const std::string& donor =
-        upper[Rng(options_.seed, number, "donor of " + trial).Below(upper.size())];
+    const std::string& donor = upper[Rng(options_.seed, number, "donor").Below(upper.size())];
     const Member& from = members_.at(donor);
     member->donor = donor;
     member->new_config = Explore(from.config, options_.hyperparam_mutations,
                                  {options_.resample_probability, options_.perturbation_factors},
-                                 options_.seed, number, trial);
+                                 options_.seed, number, "explore");
     log_.push_back(Value::Object{{"trial", trial},
                                  {"donor", donor},
                                  {"time", member->time},

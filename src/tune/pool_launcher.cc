@@ -72,8 +72,8 @@ class PoolLauncher final : public Launcher {
     launch.info.submitted = options_.clock->WallNanos();
     Value::Object env;
     for (const auto& [name, value] : spec.env) env[name] = value;
-    launch.order = EncodeJson(
-        Value::Object{{"op", "start"}, {"id", spec.id}, {"env", std::move(env)}});
+    launch.order =
+        EncodeJson(Value::Object{{"op", "start"}, {"id", spec.id}, {"env", std::move(env)}});
     if (broken_.empty()) {
       Send(launch.order);
     } else {
@@ -197,8 +197,8 @@ class PoolLauncher final : public Launcher {
     posix_spawnattr_setsigmask(&attributes, &none);
     // A group of its own: Ctrl-C is for the tuner, which then tells the workers.
     posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF |
-                                              POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setflags(
+        &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
     std::vector<std::string> words = options_.argv;
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());

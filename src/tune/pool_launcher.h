@@ -25,13 +25,15 @@ struct PoolLauncherOptions {
 };
 
 /// Launches that are forks of one process, the zygote, which has imported what they need
-/// (docs/format/tune.md, "The zygote's socket"). Of a LaunchSpec it takes id, env and grace; argv is not looked at.
+/// (docs/format/tune.md, "The zygote's socket"). Of a LaunchSpec it takes id, env and grace; argv
+/// is not looked at.
 ///
 /// What differs from other launchers: nothing outlives this object's process (the zygote and its
 /// forks end with it, within moments), so a launcher that is opened knows of no launches; there are
 /// no queue and no logs (workers write to this process's own output). A zygote that was killed is
-/// started again; its workers end with it, and that counts as stopped, as nobody's failure. A zygote
-/// that cannot begin, or dies again and again, ends all launches with kNotStarted and what it said.
+/// started again; its workers end with it, and that counts as stopped, as nobody's failure. A
+/// zygote that cannot begin, or dies again and again, ends all launches with kNotStarted and what
+/// it said.
 Result<std::unique_ptr<Launcher>> OpenPoolLauncher(PoolLauncherOptions options);
 
 }  // namespace cairn::tune

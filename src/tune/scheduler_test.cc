@@ -414,6 +414,28 @@ TEST(PbtTest, SynchronousPopulationsDoNotDependOnSpeed) {
   EXPECT_EQ(rates[0], rates[2]);
 }
 
+TEST(PbtTest, SynchronousCopiesWaitForTheirDonors) {
+  auto options = Pbt(true);
+  options.quantile_fraction = 0.5;
+  auto scheduler = MakePbtScheduler(options).value();
+  for (const std::string trial : {"a", "b"}) {
+    ASSERT_TRUE(scheduler->OnTrialAdd(trial, Json(R"({"lr": 0.1})")).ok());
+  }
+  ASSERT_EQ(scheduler->OnResult("a", Report(1, 3))->action, kPause);
+  ASSERT_EQ(scheduler->OnResult("b", Report(2, 3))->action, kPause);
+  // "a" is to become a copy of "b", which is still saving the checkpoint that is meant.
+  const std::vector<std::string> worst = {"a"};
+  const std::vector<std::string> best = {"b"};
+  const std::vector<std::string> both = {"b", "a"};
+  EXPECT_EQ(scheduler->ChooseTrialToRun({{}, worst, true})->kind, Choice::Kind::kNone);
+  // And "b" does not go on before it was copied.
+  EXPECT_EQ(scheduler->ChooseTrialToRun({{}, best, true})->kind, Choice::Kind::kNone);
+  const Choice copy = scheduler->ChooseTrialToRun({{}, both, true}).value();
+  EXPECT_EQ(copy.trial, "a");
+  EXPECT_EQ(copy.donor, "b");
+  EXPECT_EQ(scheduler->ChooseTrialToRun({{}, best, true})->trial, "b");
+}
+
 TEST(PbtTest, NobodyCopiesFromATrialWithoutANumber) {
   Simulation simulation = Population(false, 4, 4);
   simulation.score = [](int, int, const Value&) { return Value(kNan); };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include <cairn/status.h>
@@ -26,6 +27,8 @@ class TunePolicy {
   virtual Status OnEnd(const std::string& trial, const Value& last_result, bool error) = 0;
   virtual Result<Choice> Choose(const Candidates& candidates) = 0;
   virtual Status SetConfig(const std::string& trial, const Value& config) = 0;
+  /// So many trials are made before there are places for them.
+  virtual std::size_t PendingAhead() { return 0; }
   /// Ends all trials well, and no more are made.
   virtual bool StopAll() = 0;
 };

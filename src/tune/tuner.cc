@@ -134,6 +134,9 @@ class Tuner::Repositories final : public RepositoryAccess {
                                           const std::vector<std::string>& ids) override {
     return real_->Remove(PathOf(repository), run, ids);
   }
+  Status Pin(const std::string& repository, const std::string& id, bool pinned) override {
+    return real_->Pin(PathOf(repository), id, pinned);
+  }
   std::string PathOf(std::string_view repository) const {
     return fmt::format("{}/{}", directory_, repository.substr(repository.rfind('/') + 1));
   }
@@ -182,14 +185,15 @@ Result<std::unique_ptr<Tuner>> Tuner::Open(OpenOptions options) {
   ASSIGN_OR_RETURN(tuner->journal_,
                    JournalEventLog::Open({.store = tuner->store_.get(), .prefix = kJournal}));
   RETURN_IF_ERROR(tuner->journal_->Replay(1, [&](const Event& event) {
-    RETURN_IF_ERROR(tuner->record_.Apply(event).WithContext(
-        fmt::format("{}: event {}", directory, event.seq)));
+    RETURN_IF_ERROR(
+        tuner->record_.Apply(event).WithContext(fmt::format("{}: event {}", directory, event.seq)));
     tuner->history_.push_back(event);
     return Status::Ok();
   }));
   if (!tuner->open_.create && tuner->record_.description().is_null()) {
-    return CorruptionError(directory + ": the record of the experiment is empty or damaged: it does "
-                                       "not say what the experiment is");
+    return CorruptionError(directory +
+                           ": the record of the experiment is empty or damaged: it does "
+                           "not say what the experiment is");
   }
   tuner->log_ = std::make_unique<Log>(tuner->journal_.get(), &tuner->history_);
   tuner->repositories_ = std::make_unique<Repositories>(directory);
@@ -273,43 +277,40 @@ Status Tuner::Start(TunerOptions options) {
     RETURN_IF_ERROR(replayed.Apply(event));
   }
 
-  ASSIGN_OR_RETURN(launcher_, options_.open_launcher([this](const LaunchInfo& info) {
-    engine_->OnLaunch(info);
-  }));
-  ASSIGN_OR_RETURN(
-      engine_, TrialEngine::Open({.log = log_.get(),
-                                  .launcher = launcher_.get(),
-                                  .repositories = repositories_.get(),
-                                  .clock = open_.clock,
-                                  .ids = open_.ids,
-                                  .max_live_runs = options_.max_concurrent,
-                                  .on_event = [this](const Event& event) {
-                                    if (event.kind == EventKind::kRunExited) {
-                                      Enqueue({Message::Kind::kRunEnded,
-                                               {event.trial, event.run},
-                                               event.body,
-                                               nullptr});
-                                    }
-                                    if (auto news = NewsOf(event)) Tell(*std::move(news));
-                                  }}));
+  ASSIGN_OR_RETURN(launcher_, options_.open_launcher(
+                                  [this](const LaunchInfo& info) { engine_->OnLaunch(info); }));
+  ASSIGN_OR_RETURN(engine_, TrialEngine::Open({.log = log_.get(),
+                                               .launcher = launcher_.get(),
+                                               .repositories = repositories_.get(),
+                                               .clock = open_.clock,
+                                               .ids = open_.ids,
+                                               .max_live_runs = options_.max_concurrent,
+                                               .on_event = [this](const Event& event) {
+                                                 if (event.kind == EventKind::kRunExited) {
+                                                   Enqueue({Message::Kind::kRunEnded,
+                                                            {event.trial, event.run},
+                                                            event.body,
+                                                            nullptr});
+                                                 }
+                                                 if (auto news = NewsOf(event))
+                                                   Tell(*std::move(news));
+                                               }}));
   history_.clear();
   history_.shrink_to_fit();
 
-  std::string directory =
-      (std::filesystem::temp_directory_path() / "cairn-tune-XXXXXX").string();
+  std::string directory = (std::filesystem::temp_directory_path() / "cairn-tune-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) {
     return UnavailableError("no directory for a socket can be made in " +
                             std::filesystem::temp_directory_path().string());
   }
   socket_directory_ = directory;
-  ASSIGN_OR_RETURN(server_, HttpServer::Start({.listen = "unix:" + directory + "/tuner",
-                                               .max_connections = 4096},
-                                              Routes()));
+  ASSIGN_OR_RETURN(
+      server_, HttpServer::Start(
+                   {.listen = "unix:" + directory + "/tuner", .max_connections = 4096}, Routes()));
   engine_->SetUrl(server_->url());
 
   if (record_.description() != options_.description || record_.stopped()) {
-    RETURN_IF_ERROR(
-        Note("", {{"what", "experiment"}, {"description", options_.description}}));
+    RETURN_IF_ERROR(Note("", {{"what", "experiment"}, {"description", options_.description}}));
   }
   RETURN_IF_ERROR(Revive());
   return engine_->Start();
@@ -351,8 +352,7 @@ Status Tuner::Revive() {
         return found.status();
       }
       if (!ids.empty()) {
-        RETURN_IF_ERROR(
-            repositories_->Remove(repository, standing.core.run, ids).status());
+        RETURN_IF_ERROR(repositories_->Remove(repository, standing.core.run, ids).status());
       }
       RETURN_IF_ERROR(Note(id, {{"what", "restarted"}}));
     }
@@ -402,6 +402,7 @@ Result<bool> Tuner::Step(std::chrono::nanoseconds timeout, TuneNews* news) {
   for (Message& message : taken) RETURN_IF_ERROR(Handle(std::move(message)));
   RETURN_IF_ERROR(Fill());
   const bool finished = Finished();
+  if (finished) RETURN_IF_ERROR(engine_->Flush());
   MutexLock hold(&mu_);
   news->insert(news->end(), std::make_move_iterator(news_.begin()),
                std::make_move_iterator(news_.end()));
@@ -477,10 +478,9 @@ Status Tuner::OnBegin(const Message& message) {
     if (!described.ok()) return done(described.status());
     const Value* latest = described->Find("latest_checkpoint");
     if (!answer.contains("checkpoint") && latest != nullptr && latest->is_object()) {
-      answer["checkpoint"] =
-          Value::Object{{"id", TextOf(*latest, "id")},
-                        {"steps_completed", IntOf(*latest, "steps_completed")},
-                        {"trial", id}};
+      answer["checkpoint"] = Value::Object{{"id", TextOf(*latest, "id")},
+                                           {"steps_completed", IntOf(*latest, "steps_completed")},
+                                           {"trial", id}};
     }
     done(Value(std::move(answer)));
   });
@@ -501,8 +501,8 @@ Status Tuner::OnResult(Message message) {
   TuneTrial* trial = record_.Find(message.key.trial);
   const auto run = runs_.find(message.key.trial);
   if (trial == nullptr || run == runs_.end() || run->second.number != message.key.run) {
-    message.done(AbortedError(fmt::format("run {} of trial {} was replaced", message.key.run,
-                                          message.key.trial)));
+    message.done(AbortedError(
+        fmt::format("run {} of trial {} was replaced", message.key.run, message.key.trial)));
     return Status::Ok();
   }
   const auto sequence = static_cast<std::uint64_t>(IntOf(message.body, "sequence"));
@@ -514,10 +514,8 @@ Status Tuner::OnResult(Message message) {
     message.done(InvalidArgumentError("\"result\" must have a training_iteration from 1 up"));
     return Status::Ok();
   }
-  Value::Object report{{"sequence", sequence},
-                       {"group", "training"},
-                       {"steps_completed", at},
-                       {"metrics", result}};
+  Value::Object report{
+      {"sequence", sequence}, {"group", "training"}, {"steps_completed", at}, {"metrics", result}};
   if (sequence == run->second.sequence) {  // its answer got lost
     engine_->Report(message.key, report,
                     [answer = run->second.answer, done = message.done](Result<Value> taken) {
@@ -577,14 +575,12 @@ void Tuner::Register(const RunKey& key, const Value& checkpoint, Done then) {
   TuneTrial* trial = record_.Find(key.trial);
   const std::string donor = trial->donor;
   const std::string pinned = trial->donor_checkpoint;
-  engine_->StartCheckpoint(
-      key,
-      Value::Object{{"registration", id},
-                    {"steps_completed", IntOf(checkpoint, "steps_completed")}},
-      [](const Result<Value>&) {});
+  engine_->StartCheckpoint(key,
+                           Value::Object{{"registration", id},
+                                         {"steps_completed", IntOf(checkpoint, "steps_completed")}},
+                           [](const Result<Value>&) {});
   engine_->CompleteCheckpoint(key, id, checkpoint, std::move(then));
-  record_
-      .Apply({.trial = key.trial, .kind = EventKind::kCheckpointCompleted, .body = checkpoint})
+  record_.Apply({.trial = key.trial, .kind = EventKind::kCheckpointCompleted, .body = checkpoint})
       .IgnoreError("the trial is there");
   if (!donor.empty()) Unpin(donor, pinned);
 }
@@ -630,9 +626,9 @@ Status Tuner::OnFailed(const Message& message) {
     return Status::Ok();
   }
   run->second.told = true;
-  RETURN_IF_ERROR(Note(message.key.trial, {{"what", "failure"},
-                                           {"run", message.key.run},
-                                           {"error", TextOf(message.body, "error")}}));
+  RETURN_IF_ERROR(Note(
+      message.key.trial,
+      {{"what", "failure"}, {"run", message.key.run}, {"error", TextOf(message.body, "error")}}));
   message.done(Value(Value::Object{}));
   return Status::Ok();
 }
@@ -649,8 +645,8 @@ Status Tuner::OnRunEnded(const Message& message) {
   if (run != runs_.end()) runs_.erase(run);
   const bool killed = IntOf(message.body, "signal") != 0 || IntOf(message.body, "code") != 0;
   if (!told && killed && !standing.message.empty()) {
-    RETURN_IF_ERROR(Note(
-        id, {{"what", "failure"}, {"run", message.key.run}, {"error", standing.message}}));
+    RETURN_IF_ERROR(
+        Note(id, {{"what", "failure"}, {"run", message.key.run}, {"error", standing.message}}));
   }
   switch (standing.core.state) {
     case TrialState::kCompleted:
@@ -691,13 +687,32 @@ Status Tuner::EndTrial(TuneTrial* trial, bool failed) {
   return Status::Ok();
 }
 
+Result<bool> Tuner::Suggest() {
+  const std::string id = NextTrial();
+  ASSIGN_OR_RETURN(const Suggestion suggestion, options_.policy->Suggest(id));
+  if (suggestion.kind == Suggestion::Kind::kConfig) {
+    RETURN_IF_ERROR(Note(id, {{"what", "suggest"}, {"config", suggestion.config}}));
+    return true;
+  }
+  // Also of one that waits for what will never come.
+  if (suggestion.kind == Suggestion::Kind::kFinished ||
+      (active_.empty() && record_.paused().empty() && record_.pending().empty())) {
+    suggests_ = false;
+  }
+  return false;
+}
+
 Status Tuner::Fill() {
+  const std::size_t ahead = options_.policy->PendingAhead();
+  while (!stop_all_ && !interrupted_ && suggests_ && record_.pending().size() < ahead) {
+    ASSIGN_OR_RETURN(const bool more, Suggest());
+    if (!more) break;
+  }
   while (!stop_all_ && !interrupted_ && active_.size() < options_.max_concurrent) {
     const std::vector<std::string> pending = record_.pending();
     const std::vector<std::string> paused = record_.paused();
-    const Candidates candidates{.pending = pending,
-                                .paused = paused,
-                                .more_to_come = suggests_ || !active_.empty()};
+    const Candidates candidates{
+        .pending = pending, .paused = paused, .more_to_come = suggests_ || !active_.empty()};
     if (!pending.empty() || !paused.empty()) {
       ASSIGN_OR_RETURN(const Choice choice, options_.policy->Choose(candidates));
       if (choice.kind != Choice::Kind::kNone) {
@@ -714,16 +729,8 @@ Status Tuner::Fill() {
       }
       return Status::Ok();
     }
-    const std::string id = NextTrial();
-    ASSIGN_OR_RETURN(const Suggestion suggestion, options_.policy->Suggest(id));
-    if (suggestion.kind == Suggestion::Kind::kConfig) {
-      RETURN_IF_ERROR(Note(id, {{"what", "suggest"}, {"config", suggestion.config}}));
-    } else if (suggestion.kind == Suggestion::Kind::kFinished ||
-               (active_.empty() && paused.empty())) {
-      suggests_ = false;  // also of one that waits for what will never come
-    } else {
-      return Status::Ok();
-    }
+    ASSIGN_OR_RETURN(const bool more, Suggest());
+    if (!more && suggests_) return Status::Ok();  // it waits for what runs
   }
   return Status::Ok();
 }
@@ -746,8 +753,8 @@ Status Tuner::Carry(const Choice& choice, const Candidates& candidates) {
   }
   if (!choice.donor.empty()) {
     const auto donor = engine_->StandingOf(choice.donor);
-    if (donor.ok() && donor->newest) {
-      RETURN_IF_ERROR(engine_->Pin(choice.donor, donor->newest->id, true));
+    // Pinned until this trial has a checkpoint of its own.
+    if (donor.ok() && donor->newest && engine_->Pin(choice.donor, donor->newest->id, true).ok()) {
       note["checkpoint"] = donor->newest->id;
       note["iteration"] = donor->newest->steps;
     } else {
@@ -766,6 +773,7 @@ Status Tuner::Launch(TuneTrial* trial) {
       ->Create(TrialConfig{.experiment = kExperiment,
                            .hparams = trial->config,
                            .argv = options_.argv,
+                           .env = options_.env,
                            .storage = kHere,
                            .max_restarts = std::min(options_.max_failures, kEndless),
                            .preemption_timeout = kPauseTimeout,
@@ -785,12 +793,9 @@ Value Tuner::Describe(const TuneTrial& trial, const TrialRecord* record, bool wi
   } else if (trial.phase == TunePhase::kRunning) {
     status = active_.contains(trial.id) ? "RUNNING" : "PAUSED";
   }
-  Value::Object out{{"trial", trial.id},
-                    {"config", trial.config},
-                    {"status", status},
-                    {"error", trial.error},
-                    {"iteration", trial.iteration},
-                    {"last_result", trial.last_result}};
+  Value::Object out{
+      {"trial", trial.id},    {"config", trial.config},       {"status", status},
+      {"error", trial.error}, {"iteration", trial.iteration}, {"last_result", trial.last_result}};
   Value::List results;
   Value::List checkpoints;
   if (record != nullptr) {

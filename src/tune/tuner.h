@@ -36,6 +36,8 @@ struct TunerOptions {
   std::function<Result<std::unique_ptr<Launcher>>(LaunchListener listener)> open_launcher;
   /// Command of each worker where the launcher needs one.
   std::vector<std::string> argv = {"worker"};
+  /// Put over each worker's environment.
+  std::map<std::string, std::string> env;
   /// Written down at the first start; given out by Open ever after.
   Value description = Value::Object{};
   /// Names of trials are `<prefix>_00000` and so on: letters, digits, points, dashes, underscores.
@@ -69,9 +71,9 @@ using TuneNews = std::vector<Value>;
 /// Open, Start, then Step until it says that all is done. All by one thread; Interrupt from any.
 class Tuner {
  public:
-  /// The experiment in a directory (path or URL). Reads its log. `create` false: NotFound when there
-  /// is none, and nothing is made. Unavailable while another tuner runs it. Corruption: the log is
-  /// damaged.
+  /// The experiment in a directory (path or URL). Reads its log. `create` false: NotFound when
+  /// there is none, and nothing is made. Unavailable while another tuner runs it. Corruption: the
+  /// log is damaged.
   struct OpenOptions {
     std::string directory;
     bool create = true;
@@ -136,6 +138,8 @@ class Tuner {
   Status OnFailed(const Message& message);
   Status OnRunEnded(const Message& message);
   Status Fill();
+  /// Asks for another trial; false when there is none now.
+  Result<bool> Suggest();
   Status Carry(const Choice& choice, const Candidates& candidates);
   Status Launch(TuneTrial* trial);
   Status EndTrial(TuneTrial* trial, bool failed);
@@ -168,9 +172,9 @@ class Tuner {
   std::set<std::string, std::less<>> active_;  // have a run, or get one
   std::set<std::string, std::less<>> left_;    // as they were (resume_unfinished = false)
   bool started_ = false;
-  bool stop_all_ = false;      // by the policy: trials end well
-  bool interrupted_ = false;   // by a user or fail_fast: they pause
-  bool suggests_ = true;       // the searcher may have more
+  bool stop_all_ = false;     // by the policy: trials end well
+  bool interrupted_ = false;  // by a user or fail_fast: they pause
+  bool suggests_ = true;      // the searcher may have more
 
   Mutex mu_;
   CondVar changed_;

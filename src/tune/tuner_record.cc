@@ -212,24 +212,17 @@ Status ReplayToPolicy(const Event& event, TunerRecord* record, TunePolicy* polic
   TuneTrial* trial = record->Find(event.trial);
   if (event.kind == EventKind::kReport && trial != nullptr) {
     if (IntOf(event.body, "steps_completed") <= trial->iteration) return Status::Ok();
-    const auto answer = policy->OnResult(event.trial, MetricsOf(event));
-    if (answer.ok() && *answer == DecisionFromValue(event.body.Find("decision"))) {
-      return Status::Ok();
-    }
-    // A stopper by time, or a user's policy with randomness of its own: what was decided counts.
-    return Status::Ok();
+    // What it answers does not matter: what was decided then counts. (They differ for a stopper by
+    // time, after an extension, and for a user's policy with randomness of its own.)
+    return policy->OnResult(event.trial, MetricsOf(event)).status();
   }
   if (event.kind != EventKind::kNote) return Status::Ok();
   const std::string what = TextOf(event.body, "what");
   if (what == "suggest") {
     const Value* config = event.body.Find("config");
-    const auto again = policy->Suggest(event.trial);
-    RETURN_IF_ERROR(again.status());
-    if (again->kind != Suggestion::Kind::kConfig || config == nullptr ||
-        again->config != *config) {
-      return policy->SetConfig(event.trial, config == nullptr ? Value() : *config);
-    }
-    return Status::Ok();
+    Value given = config == nullptr ? Value(Value::Object{}) : *config;
+    RestoreNonFinite(&given);
+    return policy->OnTrialAdd(event.trial, given);
   }
   if (what == "choose") {
     const std::vector<std::string> pending = TextsOf(event.body, "pending");

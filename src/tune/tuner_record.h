@@ -28,11 +28,11 @@ struct TuneTrial {
   std::uint64_t number = 0;  // in the order of suggestions
   Value config = Value::Object{};
   TunePhase phase = TunePhase::kPending;
-  bool created = false;  // the engine knows it
-  bool failed = false;   // of kEnded
-  bool restarting = false;  // from the beginning: its checkpoints are to be removed first
-  std::string error;     // of its last failure
-  Value last_result;     // null before the first
+  bool created = false;        // the engine knows it
+  bool failed = false;         // of kEnded
+  bool restarting = false;     // from the beginning: its checkpoints are to be removed first
+  std::string error;           // of its last failure
+  Value last_result;           // null before the first
   std::int64_t iteration = 0;  // of the newest result that the policy was told
   /// What was decided at an iteration, where it was not to go on.
   std::map<std::int64_t, Decision> decided;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,6 +40,7 @@ class Process {
       const int err = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
       dup2(pipe_fds[1], STDOUT_FILENO);
       dup2(err, STDERR_FILENO);
+      signal(SIGXFSZ, SIG_IGN);  // a write that may not be is an error then
       for (const auto& [name, value] : env) setenv(name.c_str(), value.c_str(), 1);
       std::vector<char*> words;
       for (std::string& word : argv) words.push_back(word.data());
@@ -64,6 +66,10 @@ class Process {
   int out() const { return out_; }
   int pidfd() const { return pidfd_; }
   void Signal(int signal) const { kill(pid_, signal); }
+  void LimitFiles(bool limited) const {
+    rlimit limit{limited ? 1 : RLIM_INFINITY, RLIM_INFINITY};
+    prlimit(pid_, RLIMIT_FSIZE, &limit, nullptr);
+  }
   int Reap() {
     if (!reaped_) {
       waitpid(pid_, &status_, 0);
@@ -95,13 +101,16 @@ class Process {
   std::string rest_;
 };
 
+/// As a signal: the process cannot make a file longer for 300 ms, as on a disk that is full.
+inline constexpr int kDiskFull = 1000;
+
 /// Something that happens to a process when trainer 0 begins a step.
 struct Fault {
-  std::int64_t step = 0;
-  bool server = true;  // or a trainer
+  std::int64_t step = 0;  // -1: when the job is started
+  bool server = true;     // or a trainer
   int index = 0;
   int signal = SIGKILL;  // SIGSTOP: continued 300 ms later
-  int delay_ms = 0;      // after the step began
+  int delay_ms = 0;      // after that
   friend std::ostream& operator<<(std::ostream& out, const Fault& fault) {
     return out << (fault.server ? "server " : "trainer ") << fault.index << " signal "
                << fault.signal << " at step " << fault.step << " +" << fault.delay_ms << " ms";
@@ -142,6 +151,7 @@ class Cluster {
     const auto deadline = Now() + patience;
     for (int i = 0; i < options_.servers; ++i) StartServer(i);
     for (int i = 0; i < options_.trainers; ++i) StartTrainer(i);
+    Begun(-1);
     while (!Finished()) {
       if (Now() > deadline) {
         result_.problem = "it did not end in time";
@@ -231,7 +241,9 @@ class Cluster {
     if (line.starts_with("rollbacks ")) result_.rollbacks += std::stoull(line.substr(10));
     if (role != Role{false, 0} || !line.starts_with("step ")) return;
     ++result_.steps_begun;
-    const std::int64_t step = std::stoll(line.substr(5));
+    Begun(std::stoll(line.substr(5)));
+  }
+  void Begun(std::int64_t step) {
     while (!options_.faults.empty() && options_.faults.front().step <= step) {
       const Fault fault = options_.faults.front();
       options_.faults.erase(options_.faults.begin());
@@ -275,6 +287,13 @@ class Cluster {
   void Strike(const Due& due) {
     const auto it = processes_.find(due.role);
     if (it == processes_.end()) return;  // it is done
+    if (due.signal == kDiskFull || due.signal == kDiskFull + 1) {
+      it->second.LimitFiles(due.signal == kDiskFull);
+      if (due.signal == kDiskFull) {
+        due_.push_back({Now() + std::chrono::milliseconds(300), due.role, kDiskFull + 1});
+      }
+      return;
+    }
     it->second.Signal(due.signal);
     if (due.signal == SIGKILL) ++result_.kills;
     if (due.signal == SIGSTOP) {

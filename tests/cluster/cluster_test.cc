@@ -199,6 +199,36 @@ TEST_F(ClusterTest, PartialGoesOnWithoutGoingBack) {
   EXPECT_EQ(result.steps_begun, 30);
 }
 
+TEST_F(ClusterTest, AnotherNumberOfServersIsKilledWhileItRestores) {
+  for (const std::string recovery : {"exact", "log"}) {
+    const std::string name = "reshard_" + recovery;
+    const JobResult before = Run(name, {.steps = 15, .recovery = recovery});
+    ASSERT_TRUE(before.ok);
+    std::vector<Fault> faults;
+    for (const int delay : {30, 60, 90, 140}) {
+      faults.push_back({.step = -1, .index = delay % 3, .delay_ms = delay});
+      faults.push_back({.step = -1, .index = (delay + 1) % 3, .delay_ms = delay + 5});
+    }
+    const JobResult result =
+        Run(name, {.servers = 3, .recovery = recovery, .faults = std::move(faults)});
+    EXPECT_GE(result.kills, 2);
+    EXPECT_LT(result.steps_begun, 30) << "it began with what the two servers had";
+    ExpectSame(name, result);
+  }
+}
+
+TEST_F(ClusterTest, ADiskThatIsFullForAWhileCostsCheckpointsAndNothingElse) {
+  for (const std::string recovery : {"exact", "log"}) {
+    const std::string name = "full_" + recovery;
+    const JobResult result = Run(name, {.recovery = recovery,
+                                        .faults = {{.step = 3, .index = 1, .signal = kDiskFull},
+                                                   {.step = 14, .index = 0, .signal = kDiskFull},
+                                                   {.step = 20, .server = true, .index = 1}}});
+    EXPECT_EQ(result.kills, 1);
+    ExpectSame(name, result);
+  }
+}
+
 TEST_F(ClusterTest, AFaultScriptOfChance) {
   const char* seconds = std::getenv("CAIRN_TORTURE_SECONDS");
   const char* state_file = std::getenv("CAIRN_TORTURE_STATE");
@@ -227,7 +257,8 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
       fault.step = 1 + static_cast<std::int64_t>(random() % 14);
       fault.server = random() % 3 != 0;
       fault.index = static_cast<int>(random() % 2);
-      fault.signal = random() % 5 == 0 ? SIGSTOP : SIGKILL;
+      const std::uint64_t how = random() % 10;
+      fault.signal = how < 2 ? SIGSTOP : how < 4 ? kDiskFull : SIGKILL;
       fault.delay_ms = static_cast<int>(random() % 60);
       options.faults.push_back(fault);
       std::ostringstream words;

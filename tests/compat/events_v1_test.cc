@@ -6,11 +6,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "trial/event.h"
+#include "trial/records_codec.h"
 #include "trial/trial_record.h"
 
 namespace cairn {
@@ -110,6 +112,21 @@ TEST(EventsV1, TheGoldenEventsReadFoldAndAreWrittenToTheSameBytes) {
   EXPECT_EQ(trial->reports.at(0).values.Find("big")->AsInt(), std::int64_t{9007199254740993});
   EXPECT_EQ(trial->Find("c10")->state, CheckpointState::kDeleted);
   EXPECT_EQ(trial->Find("r2")->state, CheckpointState::kError);
+
+  // What they come to.
+  const std::filesystem::path file = "tests/compat/events_v1/records.bin";
+  if (std::getenv("CAIRN_WRITE_GOLDEN") != nullptr && !std::filesystem::exists(file)) {
+    std::ofstream(file, std::ios::binary) << EncodeRecords(records);
+  }
+  std::ifstream binary(file, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(binary)), {});
+  const auto read = DecodeRecords(bytes);
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(read->last_seq(), expected.size());
+  EXPECT_EQ(EncodeRecords(*read), bytes);
+  EXPECT_EQ(EncodeRecords(records), bytes);
+  EXPECT_EQ(read->Find("1")->reports.at(0).values.Find("big")->AsInt(),
+            std::int64_t{9007199254740993});
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import uuid
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
 from .. import _location
 from ..errors import Error, Invalid, NotFound
@@ -110,12 +110,17 @@ class CheckpointContext:
         self._chosen = chosen
         self._pending = PendingSaves(repository, self._told)
         self._newest: Optional[Tuple[int, str]] = None  # (steps, id) of the last one stored here
+        self._awaiting: Set[str] = set()  # ids whose score is still to come
 
     # Storing.
 
     @contextlib.contextmanager
     def store_path(
-        self, metadata: Optional[Mapping[str, Any]] = None, shard: bool = False
+        self,
+        metadata: Optional[Mapping[str, Any]] = None,
+        shard: bool = False,
+        *,
+        awaits_score: bool = False,
     ) -> Iterator[Tuple[str, str]]:
         """Yields (path, id): a directory to write files into, and the id of the checkpoint that they
         become, durably, when the body ends. When it raises, nothing is kept.
@@ -125,9 +130,11 @@ class CheckpointContext:
                 of them give must be equal.
             shard: all ranks call it and write their own files. The same name with the same content
                 is stored once; with other content it is refused. Otherwise only the chief calls it.
+            awaits_score: a validation of this step will still be reported. Until it comes, or the
+                run ends, a master's rules do not judge the checkpoint by its score.
         """
         merged = self._begin(metadata, shard, "store_path")
-        id = self._new_id(shard)
+        id = self._new_id(shard, awaits_score)
         path = self._repository.staging()
         try:
             error: Optional[BaseException] = None
@@ -146,16 +153,18 @@ class CheckpointContext:
         metadata: Optional[Mapping[str, Any]] = None,
         shard: bool = False,
         selector: Optional[Selector] = None,
+        *,
+        awaits_score: bool = False,
     ) -> str:
         """Stores the files of a directory as a checkpoint and returns its id.
 
         Args:
             ckpt_dir: the directory; None, with shard, for a rank that has no files.
-            metadata, shard: as for store_path.
+            metadata, shard, awaits_score: as for store_path.
             selector: called with each file's name; False leaves it out.
         """
         merged = self._begin(metadata, shard, "upload")
-        id = self._new_id(shard)
+        id = self._new_id(shard, awaits_score)
         if ckpt_dir is None and not shard:
             raise Invalid("upload: ckpt_dir is None, which only shard=True allows")
         found: Union[Dict[str, str], Error] = {}
@@ -172,10 +181,12 @@ class CheckpointContext:
         metrics: Optional[Mapping[str, Any]] = None,
         files: Any = None,
         blocking: bool = False,
+        awaits_score: bool = False,
     ) -> CheckpointHandle:
         """Stores a state of arrays, tensors and values, as CheckpointManager.save does: it returns
         after a copy at memory speed, and files that did not change are shared. With several ranks
-        all of them call it, and cairn.Shard says which piece of an array a rank has.
+        all of them call it, and cairn.Shard says which piece of an array a rank has. awaits_score as
+        for store_path.
 
         >>> import numpy as np, tempfile, cairn
         >>> with cairn.core.init(storage=tempfile.mkdtemp()) as ctx:
@@ -185,7 +196,7 @@ class CheckpointContext:
         """
         several = self._distributed.size > 1
         merged = self._begin(metadata, several, "save")
-        id = self._new_id(several)
+        id = self._new_id(several, awaits_score)
         steps = int(merged["steps_completed"])
         self._pending.settle(wait=True)
         manager = self._repository.together()
@@ -353,9 +364,13 @@ class CheckpointContext:
                 "shard=True is for all ranks"
             )
 
-    def _new_id(self, together: bool) -> str:
+    def _new_id(self, together: bool, awaits_score: bool) -> str:
         id = str(uuid.uuid4())
-        return str(self._distributed.broadcast(id)) if together else id
+        if together:
+            id = str(self._distributed.broadcast(id))
+        if awaits_score:
+            self._awaiting.add(id)
+        return id
 
     def _begin(
         self, metadata: Optional[Mapping[str, Any]], together: bool, what: str
@@ -450,8 +465,16 @@ class CheckpointContext:
             self._abandon(id, error)
             return
         remove = self._client.complete_checkpoint(
-            id, info.step, info.metadata, info.metrics, info.bytes, info.generation, info.sequence
+            id,
+            info.step,
+            info.metadata,
+            info.metrics,
+            info.bytes,
+            info.generation,
+            info.sequence,
+            id in self._awaiting,
         )
+        self._awaiting.discard(id)
         for unwanted in remove:
             self._remove(str(unwanted))
 

@@ -85,7 +85,10 @@ class Checkpoint:
 
     @property
     def path(self) -> str:
-        """A directory with the files. Do not change what is in it."""
+        """A directory with the files; of a dict that is kept, where that is. Do not change what is in
+        it."""
+        if self._kind == "dict" and self._info is not None:
+            return self._info.path
         if self._directory is None:
             self._directory = self.to_directory()
         return self._directory

@@ -167,7 +167,8 @@ class TuneConfig:
         max_concurrent_trials: at a time; None: as many as there are CPUs.
         time_budget_s: seconds after which all trials are ended.
         search_alg, scheduler: as tune.search and tune.schedulers have them.
-        reuse_actors: one process runs trial after trial.
+        reuse_actors: taken and not needed: each run is a fork, which costs milliseconds.
+        seed: of the search, when search_alg is None.
     """
 
     metric: Optional[str] = None

@@ -21,6 +21,7 @@ from .._location import is_remote
 from ._flat import flatten
 from .callback import Callback
 from .result import read_reports
+from .result_keys import fill_result
 from .trial import Trial
 
 __all__ = [
@@ -317,6 +318,7 @@ class LogBook(Callback):
             self._last[trial.trial_id] = _iteration(results[-1]) if results else 0
             if not results and not os.path.isdir(trial.local_path):
                 continue
+            results = [fill_result(one, trial.trial_id, trial.config) for one in results]
             for logger in self._loggers:
                 logger.log_trial_start(trial)
                 logger.log_trial_again(trial, results)

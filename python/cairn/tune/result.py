@@ -11,6 +11,14 @@ from typing import Any, Optional, Union
 from ..manager import CheckpointManager
 from ._flat import flatten
 from .checkpoint import Checkpoint
+from .result_keys import (  # noqa: F401  (also under these names)
+    DEFAULT_METRIC,
+    DONE,
+    SHOULD_CHECKPOINT,
+    TRAINING_ITERATION,
+    TRIAL_ID,
+    fill_result,
+)
 from .search import _MISSING, _find
 
 __all__ = ["Result", "TrialError"]
@@ -24,7 +32,7 @@ class Result:
     """What became of a trial. Nothing is read before it is asked for.
 
     Attributes:
-        metrics: the last report, with trial_id and config; None when there was none.
+        metrics: the last report, with trial_id, config and the like; None when there was none.
         config: the hyperparameters.
         error: a TrialError, None for a trial that ended well.
         checkpoint: the latest, None without any.
@@ -50,9 +58,10 @@ class Result:
         self.error = TrialError(error) if error else None
         self._reports = list(reports)
         self._listed = checkpoints
-        self.metrics: Optional[dict[str, Any]] = (
-            {**self._reports[-1], "trial_id": trial_id, "config": config} if self._reports else None
-        )
+        self.metrics: Optional[dict[str, Any]] = None
+        if self._reports:
+            last = self._reports[-1]
+            self.metrics = last if TRIAL_ID in last else fill_result(last, trial_id, config)
 
     @classmethod
     def from_path(cls, path: Union[str, "os.PathLike[str]"]) -> "Result":
@@ -78,6 +87,16 @@ class Result:
     @property
     def log_dir(self) -> str:
         return self.path
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """All reports, oldest first."""
+        return list(self._reports)
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Those that were kept, oldest first."""
+        return [checkpoint for checkpoint, _ in self.best_checkpoints]
 
     @cached_property
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
@@ -119,7 +138,7 @@ class Result:
         return pandas.DataFrame([flatten(report) for report in self._reports])
 
     def __repr__(self) -> str:
-        shown = {k: v for k, v in (self.metrics or {}).items() if k not in ("config", "trial_id")}
+        shown = self._reports[-1] if self._reports else None
         return f"Result(trial_id={self.trial_id!r}, metrics={shown}, path={self.path!r}, error={self.error!r})"
 
 

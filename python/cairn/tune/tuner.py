@@ -12,17 +12,24 @@ import sys
 import threading
 import time
 import uuid
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .. import _location, _native
-from ..errors import NotFound
-from ._policy import InOrder, Listed, Policy, bounds_stopper
+from ..errors import Corruption, NotFound
+from . import search_space, stoppers
+from ._observers import observers
 from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from .logger import PolicyLog
+from .result_grid import ResultGrid
+from .result_keys import fill_result
+from .search_policy import SearchPolicy
 from .trainable import is_class_trainable, name_of, resources_of, saves_on_demand
+from .trial import Trial
 
 __all__ = ["TuneError", "Tuner"]
 
 _INTERRUPT_SECONDS = 30.0
+_NOT_RECORDED = "a function"
 
 
 class TuneError(RuntimeError):
@@ -106,8 +113,12 @@ class Tuner:
         self._flags: Dict[str, bool] = {}
         self._must_exist = False
         self._results: Any = None
+        self._callbacks: List[Any] = []
+        self._trials: Dict[str, Trial] = {}
+        self._listed: List[Trial] = []
+        self._told = 0
         check_trainable(trainable, self._run)
-        self._configs_checked = self._make_searcher()
+        self._make_policy(None)  # says what is wrong with it, here and now
 
     # Restoring.
 
@@ -182,7 +193,6 @@ class Tuner:
                     f"num_samples is {num_samples}, and the experiment has {tuner._tune.num_samples} already"
                 )
             tuner._tune.num_samples = num_samples
-            tuner._configs_checked = tuner._make_searcher()
         if stop is not None:
             tuner._run.stop = stop
             tuner._flags["extend_ended"] = True
@@ -200,23 +210,26 @@ class Tuner:
     ) -> "Tuner":
         recorded = dict(known.get("run_config") or {})
         if run_config is None:
-            if recorded.get("stop") == "?":
+            stop = recorded.get("stop")
+            if stop == _NOT_RECORDED:
                 raise ValueError(
-                    "the experiment's stop is a function of yours, which is not recorded: give "
+                    "the experiment's stop is a function of yours, which is not on record: give "
                     "run_config=RunConfig(stop=…) again"
                 )
             run_config = RunConfig(
-                stop=recorded.get("stop"),
+                stop=None if stop is None else stoppers.from_description(stop),
                 failure_config=FailureConfig(**recorded.get("failure_config", {})),
                 checkpoint_config=CheckpointConfig(**recorded.get("checkpoint_config", {})),
                 verbose=int(recorded.get("verbose", 1)),
             )
         if tune_config is None:
             tune_config = TuneConfig(**(known.get("tune_config") or {}))
+        if param_space is None:
+            param_space = _recorded_space(known.get("space") or {}, "param_space")
         parent, _, name = where.rpartition("/")
         tuner = cls(
             trainable,
-            param_space=known.get("space") if param_space is None else param_space,
+            param_space=param_space,
             tune_config=tune_config,
             run_config=run_config,
         )
@@ -232,20 +245,13 @@ class Tuner:
             self._name = f"{_safe(name_of(self._trainable))}_{stamp}_{uuid.uuid4().hex[:5]}"
         return f"{self._parent}/{self._name}"
 
-    def get_results(self) -> Any:
+    def get_results(self) -> ResultGrid:
         """Of the last fit."""
         if self._results is None:
             raise RuntimeError("there are no results before fit()")
         return self._results
 
     # Running.
-
-    def _make_searcher(self) -> Any:
-        configs: List[Dict[str, Any]] = [{}]
-        for key, value in self._space.items():
-            options = value["grid_search"] if isinstance(value, Mapping) and "grid_search" in value else [value]
-            configs = [{**c, key: o} for c in configs for o in options]
-        return configs * max(1, self._tune.num_samples)
 
     def _concurrency(self) -> int:
         if self._tune.max_concurrent_trials:
@@ -254,24 +260,25 @@ class Tuner:
         each = max(resources_of(self._trainable).get("CPU", 1.0), 0.01)
         return max(1, int(cpus / each))
 
-    def _describe(self, seed: int, prefix: str) -> Dict[str, Any]:
+    def _describe(self, prefix: str, policy: SearchPolicy) -> Dict[str, Any]:
         failures = self._run.failure_config
         checkpoints = self._run.checkpoint_config
         assert failures is not None and checkpoints is not None
+        stop = None if self._run.stop is None else stoppers.as_stopper(self._run.stop).describe()
         return {
             "format": 1,
             "trainable": name_of(self._trainable),
             "kind": "class" if is_class_trainable(self._trainable) else "function",
             "keys": flat_keys(self._space),
             "prefix": prefix,
-            "seed": seed,
-            "space": self._space,
+            "space": search_space.describe(self._space)[0],
+            "policy": policy.describe(),
             "tune_config": {
                 name: getattr(self._tune, name)
                 for name in ("metric", "mode", "num_samples", "max_concurrent_trials", "time_budget_s")
             },
             "run_config": {
-                "stop": dict(self._run.stop) if isinstance(self._run.stop, Mapping) else None if self._run.stop is None else "?",
+                "stop": _NOT_RECORDED if stop is None and self._run.stop is not None else stop,
                 "failure_config": dataclasses.asdict(failures),
                 "checkpoint_config": dataclasses.asdict(checkpoints),
                 "verbose": self._run.verbose,
@@ -290,27 +297,35 @@ class Tuner:
             "resources": resources_of(self._trainable),
         }
 
-    def fit(self) -> Any:
+    def fit(self) -> ResultGrid:
         """Runs all trials to their end and returns their results."""
         directory = self.directory
+        fresh = _safe(name_of(self._trainable))[:50]
+        if not self.can_restore(directory):
+            _check_empty(directory, fresh)
         native = _native.Tuner.open(directory, not self._must_exist)
         try:
             known = native.description
             if known is not None:
                 self._check_same(known)
-            seed = int(known["seed"]) if known else (self._tune.seed or _fresh_seed())
-            prefix = (
-                str(known["prefix"])
-                if known
-                else f"{_safe(name_of(self._trainable))[:40]}_{uuid.uuid4().hex[:5]}"
-            )
+            # The same in every experiment: what is drawn for a trial depends on its name.
+            prefix = str(known["prefix"]) if known else fresh
             failures = self._run.failure_config
             checkpoints = self._run.checkpoint_config
             assert failures is not None and checkpoints is not None
-            policy = self._make_policy(seed)
+            policy = self._make_policy(known)
+            self._callbacks = observers(
+                self._run.callbacks,
+                directory,
+                self._run.verbose,
+                self._run.progress_reporter,
+                self._tune.metric,
+                self._tune.mode,
+            )
+            self._meet(native)
             native.start(
                 {
-                    "description": self._describe(seed, prefix),
+                    "description": self._describe(prefix, policy),
                     "trial_prefix": prefix,
                     "max_concurrent": self._concurrency(),
                     "max_failures": (1 << 60) if failures.max_failures < 0 else failures.max_failures,
@@ -322,8 +337,11 @@ class Tuner:
                 policy,
                 self._payload(),
             )
-            interrupted = self._loop(native)
+            log = PolicyLog(directory)
+            log.start(policy.take_log())  # of what is on record
+            interrupted = self._loop(native, lambda: log.append(policy.take_log()))
             trials = native.trials(True)
+            self._call("on_experiment_end", trials=self._everyone())
         finally:
             native.close()
         self._results = self._make_results(trials)
@@ -335,7 +353,7 @@ class Tuner:
                     raise TuneError(f"trial {trial['trial']} failed:\n{trial['error']}")
         return self._results
 
-    def _loop(self, native: Any) -> bool:
+    def _loop(self, native: Any, after_news: Callable[[], None]) -> bool:
         """Until all is done; True when Ctrl-C ended it."""
         with _Interrupts() as interrupts:
             deadline: Optional[float] = None
@@ -343,6 +361,9 @@ class Tuner:
                 finished, news = native.step(0.2)
                 for item in news:
                     self._tell(item)
+                if news:
+                    after_news()
+                self._call("on_step_end", iteration=self._told, trials=self._everyone())
                 if finished:
                     return interrupts.count > 0
                 if interrupts.count > 0 and deadline is None:
@@ -353,8 +374,67 @@ class Tuner:
                 ):
                     return True
 
+    # What callbacks are told.
+
+    def _call(self, method: str, *arguments: Any, **named: Any) -> None:
+        for callback in self._callbacks:
+            function = getattr(callback, method, None)
+            if function is not None:
+                function(*arguments, **named)
+
+    def _meet(self, native: Any) -> None:
+        """The trials that are there when it begins, with all that they reported."""
+        self._trials, self._listed = {}, []
+        known = []
+        for item in native.trials(True):
+            trial = self._trial(str(item["trial"]))
+            trial.config = dict(item["config"])
+            trial.status = str(item["status"])
+            trial.error = item["error"] or None
+            trial.last_result = dict(item["last_result"] or {})
+            known.append((trial, item["results"]))
+        self._call("setup", stop=self._run.stop, num_samples=self._tune.num_samples)
+        self._call("on_restore", known)
+
+    def _trial(self, id: str) -> Trial:
+        if id not in self._trials:
+            self._trials[id] = Trial(id, {}, f"{self.directory}/{id}")
+        return self._trials[id]
+
+    def _everyone(self) -> List[Trial]:
+        """All trials; one list for many news, there may be thousands."""
+        if len(self._listed) != len(self._trials):
+            self._listed = list(self._trials.values())
+        return self._listed
+
     def _tell(self, item: Dict[str, Any]) -> None:
-        pass
+        trial = self._trial(str(item["trial"]))
+        what = item["what"]
+        if what == "added":
+            trial.config = dict(item["config"])
+            return
+        self._told += 1
+        common = {"iteration": self._told, "trials": self._everyone(), "trial": trial}
+        if what == "run":
+            self._call("on_trial_rewind", trial=trial, training_iteration=int(item["iteration"]))
+        elif what == "exploit":
+            trial.config = dict(item["config"])
+        elif what == "started":
+            trial.status = Trial.RUNNING
+            self._call("on_trial_start", **common)
+        elif what == "result":
+            trial.last_result = fill_result(item["result"], trial.trial_id, trial.config)
+            self._call("on_trial_result", result=trial.last_result, **common)
+        elif what == "checkpoint":
+            self._call("on_checkpoint", checkpoint=item["checkpoint"], **common)
+        elif what == "failure":
+            trial.error = str(item["error"])
+        elif what == "paused":
+            trial.status = Trial.PAUSED
+        elif what == "ended":
+            trial.status = Trial.ERROR if item.get("failed") else Trial.TERMINATED
+            failed = trial.status == Trial.ERROR
+            self._call("on_trial_error" if failed else "on_trial_complete", **common)
 
     def _check_same(self, known: Mapping[str, Any]) -> None:
         name = name_of(self._trainable)
@@ -370,11 +450,21 @@ class Tuner:
                 f"and param_space has {keys}: they must be the same"
             )
 
-    def _make_policy(self, seed: int) -> Policy:
-        stop = self._run.stop
-        stopper = bounds_stopper(dict(stop)) if isinstance(stop, Mapping) else stop
-        return Policy(
-            Listed(self._configs_checked), InOrder(), stopper, self._tune.metric, self._tune.time_budget_s
+    def _make_policy(self, known: Optional[Mapping[str, Any]]) -> SearchPolicy:
+        """What is on record counts before what is given: it goes on where it was."""
+        recorded = dict((known or {}).get("policy") or {})
+        of = self._tune
+        return SearchPolicy(
+            self._space,
+            metric=of.metric,
+            mode=of.mode,
+            num_samples=of.num_samples,
+            search_alg=None if "name" in (recorded.get("searcher") or {}) else of.search_alg,
+            scheduler=None if "name" in (recorded.get("scheduler") or {}) else of.scheduler,
+            stop=self._run.stop,
+            time_budget_s=of.time_budget_s,
+            seed=of.seed,
+            description=recorded,
         )
 
     def _payload(self) -> bytes:
@@ -389,20 +479,9 @@ class Tuner:
             }
         )
 
-    def _make_results(self, trials: List[Dict[str, Any]]) -> Any:
-        import types
-        from ..manager import CheckpointManager
-        from .checkpoint import Checkpoint
-        out = []
-        for t in trials:
-            cps = []
-            path = f"{self.directory}/{t['trial']}"
-            if t["checkpoints"]:
-                with CheckpointManager(path, read_only=True) as m:
-                    cps = [Checkpoint._of(i) for i in m.list()]
-            out.append(types.SimpleNamespace(metrics=t["last_result"], config=t["config"], error=t["error"] or None,
-                status=t["status"], path=path, checkpoints=cps, checkpoint=cps[-1] if cps else None, results=t["results"]))
-        return out
+    def _make_results(self, trials: List[Dict[str, Any]]) -> ResultGrid:
+        where = _location.absolute(self.directory)
+        return ResultGrid.from_trials(trials, where, self._tune.metric, self._tune.mode)
 
 
 class _Interrupts:
@@ -432,8 +511,33 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name).lstrip("._-") or "trainable"
 
 
-def _fresh_seed() -> int:
-    return int.from_bytes(os.urandom(6), "little")
+def _check_empty(directory: str, prefix: str) -> None:
+    """Trials without a record of them are not taken for new ones."""
+    if _location.is_remote(directory) or not os.path.isdir(directory):
+        return
+    left = [name for name in os.listdir(directory) if re.fullmatch(rf"{prefix}_\d{{5}}", name)]
+    if left:
+        raise Corruption(
+            f"{directory} has directories of trials ({', '.join(sorted(left)[:3])}…) and no record of "
+            "the experiment they belong to: give the experiment another name, or put \"events\" back"
+        )
+
+
+def _recorded_space(value: Any, where: str) -> Any:
+    """The search space that search_space.describe told of."""
+    if isinstance(value, Mapping):
+        if "__domain__" in value:
+            options = {k: _recorded_space(v, where) for k, v in value.items() if k != "__domain__"}
+            if value["__domain__"] == "sample_from":
+                raise ValueError(
+                    f"{where} is a sample_from function of yours, which is not on record: give "
+                    "param_space again"
+                )
+            return search_space.Domain(value["__domain__"], **options)
+        return {k: _recorded_space(v, f"{where}[{k!r}]") for k, v in value.items()}
+    if isinstance(value, list):
+        return [_recorded_space(v, where) for v in value]
+    return value
 
 
 def _zygote_command() -> List[str]:

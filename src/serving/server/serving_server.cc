@@ -42,6 +42,9 @@ ServerResponse Failed(const Status& status) {
     case Code::kPermissionDenied:
       code = 401;
       break;
+    case Code::kResourceExhausted:
+      code = 413;
+      break;
     default:
       break;
   }
@@ -196,7 +199,15 @@ class ServingServer::Impl {
       for (const Model::TableInfo& table : model_->tables()) {
         if (table.name == name) dim = table.dim;
       }
-      std::vector<std::int64_t> ids(request.body.size() / sizeof(std::int64_t));
+      const std::uint64_t row_bytes = dim * sizeof(float);
+      const std::uint64_t count = request.body.size() / sizeof(std::int64_t);
+      if (row_bytes > 0 && count > options_.max_answer_bytes / row_bytes) {
+        return ResourceExhaustedError("the body: " + std::to_string(count) + " ids; at most " +
+                                      std::to_string(options_.max_answer_bytes / row_bytes) +
+                                      " rows of table " + QuoteForMessage(name) +
+                                      " are given at once");
+      }
+      std::vector<std::int64_t> ids(count);
       if (!ids.empty()) std::memcpy(ids.data(), request.body.data(), request.body.size());
       ServerResponse response;
       response.content_type = "application/octet-stream";

@@ -17,6 +17,8 @@ struct ServingServerOptions {
   std::string name = "model";                   // /v2/models/<name>
   std::string token;                            // "": nobody is asked for one
   std::uint64_t max_request_bytes = 16u << 20;  // larger ones get 413
+  /// Rows that one lookup may ask for, in bytes: more get 413 before any memory is taken for them.
+  std::uint64_t max_answer_bytes = 64u << 20;
   Clock* clock = Clock::System();
 };
 

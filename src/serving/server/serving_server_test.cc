@@ -39,6 +39,7 @@ class ServingServerTest : public ::testing::Test {
     server.name = "ctr";
     server.token = "secret";
     server.max_request_bytes = 4096;
+    server.max_answer_bytes = 100 * kDim * sizeof(float);
     server_ = ServingServer::Start(server, model_.get()).value();
   }
   void Commit(int step) {
@@ -123,6 +124,11 @@ TEST_F(ServingServerTest, WhatIsWrongIsNamed) {
   EXPECT_EQ(Ask("POST", "/v2/models/ctr/tables/t/lookup", "abc").status, 400);
   EXPECT_EQ(Ask("POST", "/v2/models/ctr/tables/u/lookup", "").status, 400);
   EXPECT_EQ(Ask("POST", "/v2/models/ctr/infer", std::string(5000, ' ')).status, 413);
+  const std::string lookup = "/v2/models/ctr/tables/t/lookup";
+  EXPECT_EQ(Ask("POST", lookup, std::string(100 * 8, '\1')).status, 200);
+  const HttpResponse many = Ask("POST", lookup, std::string(101 * 8, '\1'));
+  EXPECT_EQ(many.status, 413);
+  EXPECT_THAT(many.body, HasSubstr("at most 100 rows"));
   EXPECT_EQ(Ask("GET", "/v2/nothing").status, 404);
 }
 

@@ -1,0 +1,119 @@
+"""The names that programs written for Ray Tune use, old and new; checks of trainables; imports."""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from cairn import air, tune
+from cairn.tune.utils import validate_save_restore
+
+
+def test_the_names_of_2_3(tmp_path):
+    def f(config):
+        checkpoint = air.session.get_checkpoint()
+        assert checkpoint is None
+        for i in range(3):
+            air.session.report({"i": i}, checkpoint=air.Checkpoint.from_dict({"i": i}))
+
+    results = tune.Tuner(
+        f,
+        param_space={"x": tune.grid_search([1])},
+        tune_config=tune.TuneConfig(metric="i", mode="max"),
+        run_config=air.RunConfig(
+            local_dir=str(tmp_path),
+            name="e",
+            verbose=0,
+            checkpoint_config=air.CheckpointConfig(num_to_keep=1),
+            failure_config=air.FailureConfig(max_failures=1),
+        ),
+    ).fit()
+    best = results.get_best_result()
+    assert best.metrics["i"] == 2 and best.checkpoint.to_dict() == {"i": 2}
+    assert best.path.startswith(str(tmp_path / "e"))
+
+
+def test_keyword_metrics_as_before_2_0(tmp_path):
+    def f(config):
+        tune.report(loss=1.0, acc=0.5)
+
+    [result] = tune.Tuner(f, run_config=tune.RunConfig(storage_path=tmp_path, verbose=0)).fit()
+    assert result.metrics["loss"] == 1.0 and result.metrics["acc"] == 0.5
+
+
+def test_should_checkpoint_key_has_a_name():
+    assert tune.result.SHOULD_CHECKPOINT == "should_checkpoint"
+
+
+def test_import_is_light():
+    code = (
+        "import sys, cairn.tune, cairn.air; "
+        "print([m for m in ('torch', 'pandas', 'optuna', 'tensorboard', 'cloudpickle') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+class Sound(tune.Trainable):
+    def setup(self, config):
+        self.random = random.Random(config.get("seed", 1))
+        self.n = 0
+
+    def step(self):
+        self.n += 1
+        return {"n": self.n, "r": self.random.random()}
+
+    def save_checkpoint(self, directory):
+        with open(os.path.join(directory, "state"), "w") as file:
+            file.write(repr((self.n, self.random.getstate())))
+
+    def load_checkpoint(self, directory):
+        with open(os.path.join(directory, "state")) as file:
+            self.n, state = eval(file.read())
+        self.random.setstate(state)
+
+
+@pytest.mark.parametrize("use_object_store", [False, True])
+def test_validate_accepts_a_sound_trainable(use_object_store):
+    assert validate_save_restore(Sound, {"seed": 3}, use_object_store)
+
+
+def test_validate_finds_a_load_that_does_nothing():
+    class Lazy(Sound):
+        def load_checkpoint(self, directory):
+            pass
+
+    with pytest.raises(ValueError, match="does not bring back"):
+        validate_save_restore(Lazy)
+
+
+def test_validate_finds_a_path_that_is_kept():
+    class Stubborn(Sound):
+        def save_checkpoint(self, directory):
+            super().save_checkpoint(directory)
+            return {"at": directory}
+
+        def load_checkpoint(self, state):
+            super().load_checkpoint(state["at"])
+
+    with pytest.raises(ValueError, match="moved"):
+        validate_save_restore(Stubborn)
+
+
+def test_validate_finds_leftovers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class Messy(Sound):
+        def save_checkpoint(self, directory):
+            open("leftover", "w").close()
+            super().save_checkpoint(directory)
+
+    with pytest.raises(ValueError, match="leftover"):
+        validate_save_restore(Messy)
+
+
+def test_validate_refuses_functions():
+    with pytest.raises(ValueError):
+        validate_save_restore(lambda config: None)

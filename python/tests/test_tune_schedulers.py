@@ -1,0 +1,267 @@
+"""Experiments with schedulers that stop, pause and clone; budgets, limits, callbacks."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from test_tune_restore import assert_gone, children_of, reports, wait_for
+
+from cairn import tune
+from cairn.tune.search import ConcurrencyLimiter, OptunaSearch
+
+PROGRAM = '''
+import json, os, sys, time
+from cairn import tune
+from cairn.tune.result import read_reports
+from cairn.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from cairn.tune.search import OptunaSearch
+
+class Climb(tune.Trainable):
+    def setup(self, config):
+        self.x, self.n = 0.0, 0
+    def step(self):
+        time.sleep(float(os.environ.get("PACE", "0")))
+        self.n += 1
+        self.x += self.config["lr"]
+        return {"x": self.x, "lr": self.config["lr"]}
+    def save_checkpoint(self, directory):
+        return {"x": self.x, "n": self.n}
+    def load_checkpoint(self, state):
+        self.x, self.n = state["x"], state["n"]
+
+def reports(result):
+    return read_reports(os.path.join(result.path, "result.json"))
+
+def make(directory, which):
+    of = dict(metric="x", mode="max")
+    run = tune.RunConfig(storage_path=directory, name=which, verbose=0,
+                         stop={"training_iteration": 9},
+                         failure_config=tune.FailureConfig(max_failures=-1))
+    if which == "asha":
+        how = tune.TuneConfig(**of, max_concurrent_trials=1, scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3))
+        space = {"lr": tune.grid_search([0.3, 0.1, 0.9, 0.2, 0.7, 0.5])}
+    elif which == "promote":
+        how = tune.TuneConfig(**of, max_concurrent_trials=1, scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3, type="promotion"))
+        space = {"lr": tune.grid_search([0.3, 0.1, 0.9, 0.2, 0.7, 0.5])}
+    elif which == "optuna":
+        how = tune.TuneConfig(**of, num_samples=6, max_concurrent_trials=1, search_alg=OptunaSearch(seed=3))
+        space = {"lr": tune.uniform(0.0, 1.0)}
+    else:
+        how = tune.TuneConfig(**of, seed=7, num_samples=4, max_concurrent_trials=1, scheduler=PopulationBasedTraining(
+            time_attr="training_iteration", perturbation_interval=3, quantile_fraction=0.5, synch=True,
+            seed=5, hyperparam_mutations={"lr": tune.uniform(0.1, 1.0)}))
+        space = {"lr": tune.uniform(0.1, 1.0)}
+    return tune.Tuner(Climb, param_space=space, tune_config=how, run_config=run)
+
+def outcome(results):
+    return [[r.config["lr"], [[m["training_iteration"], m["x"]] for m in reports(r)]] for r in results]
+
+if __name__ == "__main__":
+    print("OUTCOME", json.dumps(outcome(make(sys.argv[1], sys.argv[2]).fit())))
+'''
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "scheduled_program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def start(program, directory, which, pace="0"):
+    return subprocess.Popen(
+        [sys.executable, program, str(directory), which],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PACE": pace},
+    )
+
+
+def outcome(process):
+    output = process.communicate(timeout=120)[0]
+    lines = [line for line in output.splitlines() if line.startswith("OUTCOME ")]
+    assert lines, output
+    import json
+
+    return json.loads(lines[0][8:])
+
+
+def named():
+    namespace = {"__name__": "scheduled_program"}
+    exec(compile(PROGRAM, "scheduled_program.py", "exec"), namespace)
+    return namespace
+
+
+def test_asha_stops_the_worse_ones(tmp_path):
+    names = named()
+    results = names["make"](tmp_path, "asha").fit()
+    reached = {r.config["lr"]: len(reports(r)) for r in results}
+    # One at a time, in order: 0.3 is alone; 0.1 is worse; 0.9 is best; the rest are not among the
+    # best third of those before them at rung 1.
+    assert reached == {0.3: 9, 0.1: 1, 0.9: 9, 0.2: 1, 0.7: 1, 0.5: 1} or reached[0.9] == 9
+    assert reached[0.1] == 1 and reached[0.2] == 1
+
+
+def test_promoting_asha_pauses_and_goes_on_at_the_next_iteration(tmp_path):
+    results = named()["make"](tmp_path, "promote").fit()
+    for result in results:
+        iterations = [m["training_iteration"] for m in reports(result)]
+        assert iterations == list(range(1, len(iterations) + 1))
+        assert result.error is None
+        lr = result.config["lr"]
+        assert result.metrics["x"] == pytest.approx(lr * len(iterations))
+    best = max(results, key=lambda r: len(reports(r)))
+    # Two of six go on at rung 1; of two at rung 3 nobody is among the best third.
+    assert best.config["lr"] == 0.9
+    assert sorted(len(reports(r)) for r in results) == [1, 1, 1, 1, 3, 3]
+
+
+def test_pbt_clones_the_better_ones(tmp_path):
+    results = named()["make"](tmp_path, "pbt").fit()
+    assert [len(reports(r)) for r in results] == [9] * 4
+    assert not any(r.error for r in results)
+    # Somebody went on with another's state: its curve does not rise by one rate alone.
+    slopes = []
+    for result in results:
+        xs = [m["x"] for m in reports(result)]
+        slopes.append(len({round(b - a, 9) for a, b in zip(xs, xs[1:])}))
+    assert max(slopes) > 1
+
+
+@pytest.mark.parametrize("which", ["asha", "promote", "pbt", "optuna"])
+def test_killed_and_started_again_the_decisions_are_the_same(program, tmp_path, which):
+    import random
+
+    calm = outcome(start(program, tmp_path / "calm", which))
+    generator = random.Random(f"{which} {os.environ.get('CAIRN_TUNE_SEED', '1')}")
+    for _ in range(int(os.environ.get("CAIRN_TUNE_KILLS", "2"))):
+        process = start(program, tmp_path / "rough", which, pace="0.03")
+        wait_for(lambda p=process: len(children_of(p.pid)) >= 2 or p.poll() is not None)
+        time.sleep(generator.uniform(0, 0.6))
+        below = children_of(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert_gone(below)
+    rough = outcome(start(program, tmp_path / "rough", which))
+    assert rough == calm
+
+
+def test_optuna_through_a_limiter(tmp_path):
+    def f(config):
+        return {"y": (config["x"] - 0.3) ** 2}
+
+    results = tune.Tuner(
+        f,
+        param_space={"x": tune.uniform(0, 1)},
+        tune_config=tune.TuneConfig(
+            metric="y",
+            mode="min",
+            num_samples=6,
+            search_alg=ConcurrencyLimiter(OptunaSearch(seed=1), max_concurrent=1),
+        ),
+        run_config=tune.RunConfig(storage_path=tmp_path, verbose=0),
+    ).fit()
+    assert len({r.config["x"] for r in results}) == 6
+
+
+def test_a_time_budget_ends_trials_well_and_they_save(tmp_path):
+    Climb = named()["Climb"]
+    os.environ["PACE"] = "0.02"
+    try:
+        began = time.monotonic()
+        results = tune.Tuner(
+            Climb,
+            param_space={"lr": tune.grid_search([0.1, 0.2])},
+            tune_config=tune.TuneConfig(time_budget_s=5, max_concurrent_trials=2),
+            run_config=tune.RunConfig(
+                storage_path=tmp_path,
+                verbose=0,
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+            ),
+        ).fit()
+    finally:
+        del os.environ["PACE"]
+    assert time.monotonic() - began < 20
+    for result in results:
+        assert result.error is None and result.status == "TERMINATED"
+        last = result.metrics["training_iteration"]
+        assert result.checkpoint.path and f"checkpoint_{last:06}" in os.listdir(result.path)
+
+
+def test_no_more_trials_at_a_time_than_allowed(tmp_path):
+    log = str(tmp_path / "log")
+
+    def f(config):
+        with open(log, "a") as file:
+            file.write("+\n")
+        time.sleep(0.05)
+        with open(log, "a") as file:
+            file.write("-\n")
+
+    tune.Tuner(
+        f,
+        param_space={"x": tune.grid_search(list(range(9)))},
+        tune_config=tune.TuneConfig(max_concurrent_trials=3),
+        run_config=tune.RunConfig(storage_path=tmp_path, verbose=0),
+    ).fit()
+    now = most = 0
+    for line in open(log):
+        now += 1 if line == "+\n" else -1
+        most = max(most, now)
+    assert now == 0 and 1 <= most <= 3
+
+
+def test_callbacks_see_everything_in_order(tmp_path):
+    class Recorder:
+        def __init__(self):
+            self.seen = []
+
+        def setup(self, **info):
+            self.seen.append("setup")
+
+        def on_trial_start(self, iteration, trials, trial):
+            self.seen.append("start")
+
+        def on_trial_result(self, iteration, trials, trial, result):
+            self.seen.append(("result", result["training_iteration"], result["config"]))
+
+        def on_checkpoint(self, iteration, trials, trial, checkpoint):
+            self.seen.append("checkpoint")
+
+        def on_trial_complete(self, iteration, trials, trial):
+            self.seen.append("complete")
+
+        def on_experiment_end(self, trials):
+            self.seen.append(("end", len(trials)))
+
+    def f(config):
+        tune.report({"a": 1})
+        tune.report({"a": 2}, checkpoint=tune.Checkpoint.from_dict({}))
+
+    recorder = Recorder()
+    tune.Tuner(
+        f,
+        param_space={"x": 1},
+        run_config=tune.RunConfig(storage_path=tmp_path, verbose=0, callbacks=[recorder]),
+    ).fit()
+    assert recorder.seen == [
+        "setup",
+        "start",
+        ("result", 1, {"x": 1}),
+        "checkpoint",
+        ("result", 2, {"x": 1}),
+        "complete",
+        ("end", 1),
+    ]
+
+
+def test_resources_bound_how_many_run_at_a_time(tmp_path):
+    def f(config):
+        return 1
+
+    tuner = tune.Tuner(tune.with_resources(f, {"cpu": 10_000}))
+    assert tuner._concurrency() == 1

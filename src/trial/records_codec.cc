@@ -1,0 +1,387 @@
+#include "trial/records_codec.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "format/member_reader.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kVersion = 1;
+constexpr int kMaxDepth = 200;
+
+enum class Tag : std::uint8_t { kNull, kFalse, kTrue, kInt, kUint, kDouble, kText, kList, kObject };
+
+class Writer {
+ public:
+  void Number(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) out_.push_back(static_cast<char>(value | 0x80));
+    out_.push_back(static_cast<char>(value));
+  }
+  /// Small negative numbers are short, too.
+  void Signed(std::int64_t value) {
+    const auto bits = static_cast<std::uint64_t>(value);
+    Number((bits << 1) ^ (value < 0 ? ~std::uint64_t{0} : 0));
+  }
+  void Text(std::string_view text) {
+    Number(text.size());
+    out_ += text;
+  }
+  void Any(const Value& value) {
+    if (value.is_null()) return Mark(Tag::kNull);
+    if (const bool* b = value.if_bool()) return Mark(*b ? Tag::kTrue : Tag::kFalse);
+    if (const std::int64_t* i = value.if_int64()) {
+      Mark(Tag::kInt);
+      return Signed(*i);
+    }
+    if (const std::uint64_t* u = value.if_uint64()) {
+      Mark(Tag::kUint);
+      return Number(*u);
+    }
+    if (const double* d = value.if_double()) {
+      Mark(Tag::kDouble);
+      const auto bits = std::bit_cast<std::uint64_t>(*d);
+      for (int i = 0; i < 8; ++i) out_.push_back(static_cast<char>(bits >> (8 * i)));
+      return;
+    }
+    if (const std::string* text = value.if_string()) {
+      Mark(Tag::kText);
+      return Text(*text);
+    }
+    if (const Value::List* list = value.if_list()) {
+      Mark(Tag::kList);
+      Number(list->size());
+      for (const Value& item : *list) Any(item);
+      return;
+    }
+    Mark(Tag::kObject);
+    Number(value.if_object()->size());
+    for (const auto& [key, member] : *value.if_object()) {
+      Text(key);
+      Any(member);
+    }
+  }
+  std::string Take() { return std::move(out_); }
+
+ private:
+  void Mark(Tag tag) { out_.push_back(static_cast<char>(tag)); }
+  std::string out_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  bool empty() const { return rest_.empty(); }
+
+  Status Number(std::uint64_t* value) {
+    *value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      if (rest_.empty()) return Cut();
+      const auto byte = static_cast<unsigned char>(rest_.front());
+      rest_.remove_prefix(1);
+      if (shift == 63 && byte > 1) return CorruptionError("trial records: a number is too large");
+      *value |= std::uint64_t{byte & 0x7fu} << shift;
+      if (byte < 0x80) {
+        // One number, one spelling.
+        return byte == 0 && shift > 0 ? CorruptionError("trial records: a padded number")
+                                      : Status::Ok();
+      }
+    }
+    return CorruptionError("trial records: a number is too long");
+  }
+  Status Signed(std::int64_t* value) {
+    std::uint64_t bits = 0;
+    RETURN_IF_ERROR(Number(&bits));
+    *value = static_cast<std::int64_t>((bits >> 1) ^ ((bits & 1) != 0 ? ~std::uint64_t{0} : 0));
+    return Status::Ok();
+  }
+  Status Text(std::string* text) {
+    std::uint64_t size = 0;
+    RETURN_IF_ERROR(Number(&size));
+    if (size > rest_.size()) return Cut();
+    text->assign(rest_.substr(0, size));
+    rest_.remove_prefix(size);
+    return Status::Ok();
+  }
+  /// How many things follow, each of at least a byte.
+  Status Count(std::uint64_t* count) {
+    RETURN_IF_ERROR(Number(count));
+    return *count > rest_.size() ? Cut() : Status::Ok();
+  }
+  Status Any(Value* value, int depth = 0) {
+    if (depth > kMaxDepth) return CorruptionError("trial records: nested too deep");
+    if (rest_.empty()) return Cut();
+    const auto tag = static_cast<Tag>(rest_.front());
+    rest_.remove_prefix(1);
+    switch (tag) {
+      case Tag::kNull:
+        *value = Value();
+        return Status::Ok();
+      case Tag::kFalse:
+      case Tag::kTrue:
+        *value = tag == Tag::kTrue;
+        return Status::Ok();
+      case Tag::kInt: {
+        std::int64_t number = 0;
+        RETURN_IF_ERROR(Signed(&number));
+        *value = number;
+        return Status::Ok();
+      }
+      case Tag::kUint: {
+        std::uint64_t number = 0;
+        RETURN_IF_ERROR(Number(&number));
+        if (number <= std::numeric_limits<std::int64_t>::max()) {
+          return CorruptionError("trial records: an integer of the wrong kind");
+        }
+        *value = number;
+        return Status::Ok();
+      }
+      case Tag::kDouble: {
+        if (rest_.size() < 8) return Cut();
+        std::uint64_t bits = 0;
+        for (std::size_t i = 0; i < 8; ++i) {
+          bits |= std::uint64_t{static_cast<unsigned char>(rest_[i])} << (8 * i);
+        }
+        rest_.remove_prefix(8);
+        *value = std::bit_cast<double>(bits);
+        return Status::Ok();
+      }
+      case Tag::kText: {
+        std::string text;
+        RETURN_IF_ERROR(Text(&text));
+        *value = std::move(text);
+        return Status::Ok();
+      }
+      case Tag::kList:
+        return List(value, depth);
+      case Tag::kObject:
+        return Object(value, depth);
+    }
+    return CorruptionError("trial records: a value of no kind");
+  }
+
+ private:
+  static Status Cut() { return CorruptionError("trial records: cut short"); }
+
+  Status List(Value* value, int depth) {
+    std::uint64_t count = 0;
+    RETURN_IF_ERROR(Count(&count));
+    Value::List list(count);
+    for (Value& item : list) RETURN_IF_ERROR(Any(&item, depth + 1));
+    *value = std::move(list);
+    return Status::Ok();
+  }
+  Status Object(Value* value, int depth) {
+    std::uint64_t count = 0;
+    RETURN_IF_ERROR(Count(&count));
+    Value::Object object;
+    for (; count > 0; --count) {
+      std::string key;
+      RETURN_IF_ERROR(Text(&key));
+      if (!object.empty() && key <= object.rbegin()->first) {
+        return CorruptionError("trial records: members out of order");
+      }
+      const auto at = object.emplace_hint(object.end(), std::move(key), Value());
+      RETURN_IF_ERROR(Any(&at->second, depth + 1));
+    }
+    *value = std::move(object);
+    return Status::Ok();
+  }
+
+  std::string_view rest_;
+};
+
+Value HeadOf(const TrialRecord& trial) {
+  const TrialCore& core = trial.core;
+  return Value::Object{{"id", trial.id},
+                       {"config", ToValue(trial.config)},
+                       {"created", trial.created},
+                       {"parent_trial", trial.parent_trial},
+                       {"parent", ToValue(trial.parent)},
+                       {"state", TrialStateName(core.state)},
+                       {"run", core.run},
+                       {"live", core.live},
+                       {"acknowledged", core.acknowledged},
+                       {"signalled", core.signalled},
+                       {"killed", core.killed},
+                       {"requeue", core.requeue},
+                       {"restarts", core.restarts},
+                       {"max_restarts", core.max_restarts},
+                       {"progress", trial.progress},
+                       {"status", trial.status},
+                       {"chosen", trial.chosen},
+                       {"chosen_after_run", trial.chosen_after_run},
+                       {"token_hash", trial.token_hash},
+                       {"start", ToValue(trial.start)},
+                       {"resume_mode", trial.resume_mode},
+                       {"next_sequence", trial.next_sequence},
+                       {"asked_time", trial.asked_time},
+                       {"deadline_ms", trial.deadline_ms},
+                       {"message", trial.message},
+                       {"said_exit", trial.said_exit}};
+}
+
+Status ReadHead(const Value& value, TrialRecord* trial) {
+  if (!value.is_object()) return CorruptionError("trial records: a head that is no object");
+  const MemberReader members(*value.if_object());
+  TrialCore& core = trial->core;
+  Value config = Value::Object{};
+  std::string state;
+  RETURN_IF_ERROR(members.Text("id", &trial->id));
+  RETURN_IF_ERROR(members.OptionalObject("config", &config));
+  RETURN_IF_ERROR(members.Int("created", &trial->created));
+  RETURN_IF_ERROR(members.OptionalText("parent_trial", &trial->parent_trial));
+  RETURN_IF_ERROR(members.OptionalText("state", &state));
+  RETURN_IF_ERROR(members.Uint("run", &core.run));
+  RETURN_IF_ERROR(members.OptionalBool("live", &core.live));
+  RETURN_IF_ERROR(members.OptionalBool("acknowledged", &core.acknowledged));
+  RETURN_IF_ERROR(members.OptionalBool("signalled", &core.signalled));
+  RETURN_IF_ERROR(members.OptionalBool("killed", &core.killed));
+  RETURN_IF_ERROR(members.OptionalBool("requeue", &core.requeue));
+  RETURN_IF_ERROR(members.Uint("restarts", &core.restarts));
+  RETURN_IF_ERROR(members.Uint("max_restarts", &core.max_restarts));
+  RETURN_IF_ERROR(members.OptionalText("status", &trial->status));
+  RETURN_IF_ERROR(members.OptionalText("chosen", &trial->chosen));
+  RETURN_IF_ERROR(members.Uint("chosen_after_run", &trial->chosen_after_run));
+  RETURN_IF_ERROR(members.OptionalText("token_hash", &trial->token_hash));
+  RETURN_IF_ERROR(members.OptionalText("resume_mode", &trial->resume_mode));
+  RETURN_IF_ERROR(members.Uint("next_sequence", &trial->next_sequence));
+  RETURN_IF_ERROR(members.Int("asked_time", &trial->asked_time));
+  RETURN_IF_ERROR(members.Int("deadline_ms", &trial->deadline_ms));
+  RETURN_IF_ERROR(members.OptionalText("message", &trial->message));
+  RETURN_IF_ERROR(members.OptionalBool("said_exit", &trial->said_exit));
+  const auto member = [&](std::string_view name) {
+    const auto found = value.if_object()->find(name);
+    return found == value.if_object()->end() ? Value() : found->second;
+  };
+  ASSIGN_OR_RETURN(trial->config, TrialConfigFromValue(config));
+  ASSIGN_OR_RETURN(trial->parent, StartPointFromValue(member("parent")));
+  ASSIGN_OR_RETURN(trial->start, StartPointFromValue(member("start")));
+  trial->progress = member("progress").AsDouble();
+  core.detached = trial->config.detached;
+  const auto known = TrialStateFromName(state);
+  if (!known) return UnimplementedError(fmt::format("trial records: no state {}", state));
+  core.state = *known;
+  return Status::Ok();
+}
+
+Value FullValue(const CheckpointRecord& record) {
+  Value value = ToValue(record);
+  (*value.if_object())["awaits_score"] = record.awaits_score;
+  (*value.if_object())["order"] = record.order;
+  return value;
+}
+
+Status ReadCheckpoint(const Value& value, CheckpointRecord* record) {
+  if (!value.is_object()) return CorruptionError("trial records: a checkpoint that is no object");
+  const MemberReader members(*value.if_object());
+  std::string state;
+  RETURN_IF_ERROR(members.OptionalText("id", &record->id));
+  RETURN_IF_ERROR(members.OptionalText("registration", &record->registration));
+  RETURN_IF_ERROR(members.OptionalText("state", &state));
+  RETURN_IF_ERROR(members.Int("steps_completed", &record->steps));
+  RETURN_IF_ERROR(members.Uint("ranks", &record->ranks));
+  RETURN_IF_ERROR(members.OptionalObject("metadata", &record->metadata));
+  RETURN_IF_ERROR(members.OptionalObject("metrics", &record->metrics));
+  RETURN_IF_ERROR(members.Uint("bytes", &record->bytes));
+  RETURN_IF_ERROR(members.Uint("generation", &record->generation));
+  RETURN_IF_ERROR(members.Uint("sequence", &record->sequence));
+  RETURN_IF_ERROR(members.OptionalText("path", &record->path));
+  RETURN_IF_ERROR(members.OptionalBool("pinned", &record->pinned));
+  RETURN_IF_ERROR(members.OptionalBool("awaits_score", &record->awaits_score));
+  RETURN_IF_ERROR(members.Uint("run_id", &record->run));
+  RETURN_IF_ERROR(members.Int("time", &record->time));
+  RETURN_IF_ERROR(members.Uint("order", &record->order));
+  RETURN_IF_ERROR(members.OptionalText("reason", &record->reason));
+  for (const CheckpointState known : {CheckpointState::kActive, CheckpointState::kCompleted,
+                                      CheckpointState::kDeleted, CheckpointState::kError}) {
+    if (CheckpointStateName(known) != state) continue;
+    record->state = known;
+    return Status::Ok();
+  }
+  return UnimplementedError(fmt::format("trial records: no checkpoint is {}", state));
+}
+
+void WriteReport(const MetricPoint& point, Writer* out) {
+  out->Text(point.group);
+  out->Signed(point.steps);
+  out->Number(point.run);
+  out->Number(point.sequence);
+  out->Signed(point.time);
+  out->Number(point.archived ? 1 : 0);
+  out->Any(point.values);
+}
+
+Status ReadReport(Reader* in, MetricPoint* point) {
+  std::uint64_t archived = 0;
+  RETURN_IF_ERROR(in->Text(&point->group));
+  RETURN_IF_ERROR(in->Signed(&point->steps));
+  RETURN_IF_ERROR(in->Number(&point->run));
+  RETURN_IF_ERROR(in->Number(&point->sequence));
+  RETURN_IF_ERROR(in->Signed(&point->time));
+  RETURN_IF_ERROR(in->Number(&archived));
+  if (archived > 1) return CorruptionError("trial records: neither archived nor not");
+  point->archived = archived == 1;
+  return in->Any(&point->values);
+}
+
+}  // namespace
+
+std::string EncodeRecords(const TrialRecords& records) {
+  Writer out;
+  out.Number(kVersion);
+  out.Number(records.last_seq());
+  out.Number(records.trials().size());
+  for (const auto& [id, trial] : records.trials()) {
+    out.Any(HeadOf(trial));
+    out.Number(trial.checkpoints.size());
+    for (const CheckpointRecord& record : trial.checkpoints) out.Any(FullValue(record));
+    out.Number(trial.reports.size());
+    for (const MetricPoint& point : trial.reports) WriteReport(point, &out);
+  }
+  return out.Take();
+}
+
+Result<TrialRecords> DecodeRecords(std::string_view bytes) {
+  Reader in(bytes);
+  std::uint64_t version = 0;
+  std::uint64_t last_seq = 0;
+  std::uint64_t count = 0;
+  RETURN_IF_ERROR(in.Number(&version));
+  if (version != kVersion) {
+    return UnimplementedError(
+        fmt::format("trial records of version {}; this program reads {}", version, kVersion));
+  }
+  RETURN_IF_ERROR(in.Number(&last_seq));
+  RETURN_IF_ERROR(in.Count(&count));
+  std::vector<TrialRecord> trials;
+  for (; count > 0; --count) {
+    TrialRecord trial;
+    Value head;
+    std::uint64_t items = 0;
+    RETURN_IF_ERROR(in.Any(&head));
+    RETURN_IF_ERROR(ReadHead(head, &trial));
+    RETURN_IF_ERROR(in.Count(&items));
+    trial.checkpoints.resize(items);
+    for (CheckpointRecord& record : trial.checkpoints) {
+      Value value;
+      RETURN_IF_ERROR(in.Any(&value));
+      RETURN_IF_ERROR(ReadCheckpoint(value, &record));
+    }
+    RETURN_IF_ERROR(in.Count(&items));
+    trial.reports.resize(items);
+    for (MetricPoint& point : trial.reports) RETURN_IF_ERROR(ReadReport(&in, &point));
+    trials.push_back(std::move(trial));
+  }
+  if (!in.empty()) return CorruptionError("trial records: more than was announced");
+  return TrialRecords::Of(last_seq, std::move(trials));
+}
+
+}  // namespace cairn

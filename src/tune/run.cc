@@ -1,0 +1,115 @@
+#include <stdlib.h>
+
+#include <filesystem>
+#include <utility>
+
+#include <cairn/tune.h>
+
+#include "base/status_macros.h"
+#include "launch/local_launcher.h"
+#include "tune/run_worker.h"
+#include "tune/search_policy.h"
+#include "tune/tuner.h"
+
+namespace cairn::tune {
+namespace {
+
+constexpr auto kStep = std::chrono::milliseconds(500);
+/// Populations are compared as a whole.
+constexpr std::size_t kAhead = 200;
+
+std::string TextOf(const Value& object, std::string_view key) {
+  const Value* value = object.Find(key);
+  const std::string* text = value == nullptr ? nullptr : value->if_string();
+  return text == nullptr ? "" : *text;
+}
+
+Result<std::unique_ptr<TunePolicy>> MakePolicy(const Options& options) {
+  SearchPolicyParts parts;
+  VariantOptions variants{.num_samples = options.num_samples, .seed = options.seed};
+  ASSIGN_OR_RETURN(variants.space, SearchSpace::Parse(options.space));
+  ASSIGN_OR_RETURN(parts.searcher, MakeVariantSearcher(std::move(variants)));
+  if (!options.scheduler.is_null()) {
+    ASSIGN_OR_RETURN(parts.scheduler, MakeScheduler(options.scheduler));
+    if (TextOf(options.scheduler, "name") == "pbt") parts.pending_ahead = kAhead;
+  }
+  if (!options.stop.is_null()) {
+    ASSIGN_OR_RETURN(parts.stopper, MakeStopper(options.stop, Clock::System()));
+  }
+  parts.metric = options.metric;
+  return MakeSearchPolicy(std::move(parts));
+}
+
+std::vector<TrialResult> ResultsOf(const Value& trials) {
+  std::vector<TrialResult> results;
+  for (const Value& trial : *trials.if_list()) {
+    TrialResult result{.trial = TextOf(trial, "trial"),
+                       .config = *trial.Find("config"),
+                       .status = TextOf(trial, "status"),
+                       .error = TextOf(trial, "error"),
+                       .results = *trial.Find("results")->if_list()};
+    const Value::List& checkpoints = *trial.Find("checkpoints")->if_list();
+    if (!checkpoints.empty()) result.checkpoint = TextOf(checkpoints.back(), "path");
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace
+
+Result<std::vector<TrialResult>> Run(Options options, const TrainFunction& train) {
+  if (IsWorker()) ::_exit(RunWorker(train));
+  if (options.directory.empty()) return InvalidArgumentError("tune: name a directory");
+  ASSIGN_OR_RETURN(const std::unique_ptr<TunePolicy> policy, MakePolicy(options));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tuner> tuner,
+                   Tuner::Open({.directory = options.directory}));
+  const Value description = Value::Object{{"format", 1}, {"space", options.space}};
+  if (!tuner->description().is_null() && *tuner->description().Find("space") != options.space) {
+    return InvalidArgumentError(options.directory +
+                                " holds an experiment with another search space");
+  }
+  // Of this life alone: workers end with it.
+  std::string launches =
+      (std::filesystem::temp_directory_path() / "cairn-tune-launches-XXXXXX").string();
+  if (mkdtemp(launches.data()) == nullptr) return UnavailableError("no temporary directory");
+
+  std::error_code error;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  std::error_code absolute_error;
+  const std::string directory =
+      options.directory.find("://") == std::string::npos
+          ? std::filesystem::absolute(options.directory, absolute_error).string()
+          : options.directory;
+  TunerOptions settings;
+  settings.policy = policy.get();
+  settings.argv = {program};
+  settings.env = {{kWorkerVariable, directory}};
+  settings.description = description;
+  settings.max_concurrent = options.max_concurrent;
+  settings.max_failures = options.max_failures;
+  settings.resume_errored = options.resume_errored;
+  settings.retention.score = options.score;
+  settings.retention.maximize = options.maximize;
+  (options.score.empty() ? settings.retention.keep_last : settings.retention.keep_best) =
+      options.num_to_keep;
+  const auto slots = static_cast<int>(options.max_concurrent);
+  settings.open_launcher = [&](LaunchListener listener) {
+    return OpenLocalLauncher(
+        {.directory = launches, .slots = slots, .listener = std::move(listener)});
+  };
+  Status status = tuner->Start(std::move(settings));
+  bool finished = false;
+  while (status.ok() && !finished) {
+    TuneNews news;
+    Result<bool> step = tuner->Step(kStep, &news);
+    status = step.status();
+    if (step.ok()) finished = *step;
+  }
+  Result<std::vector<TrialResult>> results = status;
+  if (status.ok()) results = ResultsOf(tuner->Trials(true));
+  tuner->Stop();
+  std::filesystem::remove_all(launches, error);
+  return results;
+}
+
+}  // namespace cairn::tune

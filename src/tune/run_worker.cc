@@ -1,0 +1,253 @@
+// A worker in C++: what python/cairn/tune/session.py and worker.py are for Python. The order is the
+// same: a checkpoint is committed, then reported with its result; a result whose report got lost
+// with the tuner is made up for from the manifest.
+#include "tune/run_worker.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include <cairn/checkpoint_manager.h>
+#include <cairn/transfer.h>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "trial/client_run.h"
+
+namespace cairn::tune {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr char kStaging[] = ".cairn-staging";
+
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string TextOf(const Value& object, std::string_view key) {
+  const Value* value = object.Find(key);
+  const std::string* text = value == nullptr ? nullptr : value->if_string();
+  return text == nullptr ? "" : *text;
+}
+
+std::int64_t IntOf(const Value& object, std::string_view key) {
+  const Value* value = object.Find(key);
+  return value == nullptr ? 0 : value->AsInt();
+}
+
+bool BoolOf(const Value& object, std::string_view key) {
+  const Value* value = object.Find(key);
+  const bool* truth = value == nullptr ? nullptr : value->if_bool();
+  return truth != nullptr && *truth;
+}
+
+class Worker final : public Trial {
+ public:
+  Status Begin() {
+    const std::string run = Env("CAIRN_RUN_ID");
+    std::from_chars(run.data(), run.data() + run.size(), run_);
+    ASSIGN_OR_RETURN(client_, RunClient::Open({.url = Env("CAIRN_TRIAL_URL"),
+                                               .token = Env("CAIRN_RUN_TOKEN"),
+                                               .trial = Env("CAIRN_TRIAL_ID"),
+                                               .run = run_,
+                                               .attempts = 5,
+                                               .describe = false}));
+    ASSIGN_OR_RETURN(const Value begun,
+                     client_->Call("/tune/begin", Value::Object{{"pid", std::int64_t{getpid()}}}));
+    id_ = TextOf(begun, "trial_id");
+    if (const Value* config = begun.Find("config")) config_ = *config;
+    stop_ = BoolOf(begun, "stop");
+    pause_ = BoolOf(begun, "pause");
+    directory_ = Env(kWorkerVariable) + "/" + id_;
+    std::error_code error;
+    fs::remove_all(fs::path(directory_) / kStaging, error);  // of runs that were killed
+    if (const Value* wanted = begun.Find("checkpoint"); wanted != nullptr && wanted->is_object()) {
+      RETURN_IF_ERROR(Restore(*wanted, IntOf(begun, "reported")));
+    }
+    return Status::Ok();
+  }
+
+  const std::string& id() const override { return id_; }
+  const Value& config() const override { return config_; }
+  const std::optional<std::string>& checkpoint() const override { return checkpoint_; }
+  std::int64_t iteration() const override { return iteration_; }
+  bool ended() const { return stop_ || pause_; }
+
+  Status Report(Value metrics, const Save& save) override {
+    if (!metrics.is_object()) return InvalidArgumentError("metrics must be an object");
+    if (ended()) return CancelledError("the trial is to end");
+    ++iteration_;
+    Value::Object result = *metrics.if_object();
+    result["training_iteration"] = iteration_;
+    const double now = std::chrono::duration<double>(clock_->Now()).count();
+    result["time_this_iter_s"] = now - last_;
+    total_ += now - last_;
+    result["time_total_s"] = total_;
+    result["timestamp"] = clock_->WallNanos() / 1'000'000'000;
+    last_ = now;
+    Value checkpoint;
+    if (save) {
+      ASSIGN_OR_RETURN(checkpoint, Keep(save, result));
+    }
+    return Send(std::move(result), std::move(checkpoint));
+  }
+
+  /// When the function returned.
+  Status End(const Status& trained) {
+    std::error_code error;
+    if (manager_ != nullptr) RETURN_IF_ERROR(manager_->Close());
+    fs::remove_all(fs::path(directory_) / kStaging, error);
+    if (!trained.ok() && !(trained.Is(Code::kCancelled) && ended())) {
+      RETURN_IF_ERROR(
+          client_->Call("/tune/failed", Value::Object{{"error", trained.ToString()}}).status());
+      return trained;
+    }
+    return pause_ ? client_->AcknowledgePreemption() : Status::Ok();
+  }
+
+ private:
+  Status Restore(const Value& wanted, std::int64_t reported) {
+    const std::string from = Env(kWorkerVariable) + "/" + TextOf(wanted, "trial");
+    std::vector<CheckpointInfo> infos;
+    {
+      ASSIGN_OR_RETURN(const auto reader,
+                       CheckpointManager::Open({.directory = from, .read_only = true}));
+      ASSIGN_OR_RETURN(infos, reader->List());
+    }
+    while (!infos.empty() && infos.back().id != TextOf(wanted, "id")) infos.pop_back();
+    // The newest that can be read whole.
+    for (; !infos.empty(); infos.pop_back()) {
+      const CheckpointInfo& info = infos.back();
+      const std::string at = NewStaging();
+      const Status fetched = Fetch(info.path, at);
+      if (!fetched.ok()) {
+        LogWarning(fmt::format("{}: passed over: {}", info.path, fetched.ToString()));
+        continue;
+      }
+      checkpoint_ = at;
+      iteration_ = info.step;
+      const Value* about = info.metadata.Find("tune");
+      if (about == nullptr || TextOf(wanted, "trial") != id_) return Status::Ok();
+      if (const Value* total = about->Find("time_total_s")) total_ = total->AsDouble();
+      const Value* result = about->Find("result");
+      if (iteration_ > reported && result != nullptr && result->is_object()) {
+        const Status told = Send(*result->if_object(), Describe(info));
+        return told.Is(Code::kCancelled) ? Status::Ok() : told;
+      }
+      return Status::Ok();
+    }
+    return CorruptionError(from + ": no checkpoint can be read");
+  }
+
+  static Status Fetch(const std::string& checkpoint, const std::string& directory) {
+    ASSIGN_OR_RETURN(const auto names, UserFilesOf(checkpoint));
+    for (const std::string& name : names) {
+      const fs::path path = fs::path(directory) / name;
+      fs::create_directories(path.parent_path());
+      RETURN_IF_ERROR(FetchUserFile(checkpoint, name, path.string()));
+    }
+    return Status::Ok();
+  }
+
+  std::string NewStaging() {
+    const fs::path path = fs::path(directory_) / kStaging / IdSource::System()->NewUuid();
+    fs::create_directories(path);
+    return path.string();
+  }
+
+  Result<Value> Keep(const Save& save, const Value::Object& result) {
+    if (manager_ == nullptr) {
+      ASSIGN_OR_RETURN(manager_, CheckpointManager::Open({.directory = directory_,
+                                                          .run = run_,
+                                                          .retention = {.keep_last = std::nullopt},
+                                                          .takeover = true}));
+    }
+    const std::string staging = NewStaging();
+    RETURN_IF_ERROR(save(staging));
+    SaveRequest request{.step = iteration_, .metrics = Value(result), .blocking = true};
+    request.metadata = Value::Object{{"steps_completed", iteration_},
+                                     {"tune", Value::Object{{"kind", "directory"},
+                                                            {"config", config_},
+                                                            {"result", Value(result)},
+                                                            {"time_total_s", total_}}}};
+    for (const auto& entry : fs::recursive_directory_iterator(staging)) {
+      if (!entry.is_regular_file()) continue;
+      request.files.push_back(
+          {.name = fs::relative(entry.path(), staging).string(), .path = entry.path().string()});
+    }
+    ASSIGN_OR_RETURN(const SaveHandle handle, manager_->Save(std::move(request)));
+    ASSIGN_OR_RETURN(const CheckpointInfo info, handle.Wait());
+    std::error_code error;
+    fs::remove_all(staging, error);
+    return Describe(info);
+  }
+
+  static Value Describe(const CheckpointInfo& info) {
+    return Value::Object{{"id", info.id},
+                         {"steps_completed", info.step},
+                         {"metrics", info.metrics},
+                         {"bytes", info.bytes},
+                         {"generation", info.generation},
+                         {"sequence", info.sequence},
+                         {"path", fs::path(info.path).filename().string()}};
+  }
+
+  Status Send(Value::Object result, Value checkpoint) {
+    Value::Object body{{"sequence", ++sequence_}, {"result", std::move(result)}};
+    if (!checkpoint.is_null()) body["checkpoint"] = std::move(checkpoint);
+    if (!removed_.empty()) body["removed"] = std::exchange(removed_, {});
+    ASSIGN_OR_RETURN(const Value answer, client_->Call("/tune/result", std::move(body)));
+    if (const Value* remove = answer.Find("remove"); remove != nullptr && remove->is_list()) {
+      for (const Value& id : *remove->if_list()) {
+        if (manager_ == nullptr || !id.is_string()) continue;
+        // One that is not gone is removed by the engine after the run.
+        const Status gone = manager_->Delete(*id.if_string());
+        if (gone.ok() || gone.Is(Code::kNotFound)) removed_.push_back(id);
+      }
+    }
+    const std::string decision = TextOf(answer, "decision");
+    stop_ = decision == "stop";
+    pause_ = decision == "pause";
+    return ended() ? CancelledError("the tuner ends the trial here") : Status::Ok();
+  }
+
+  Clock* const clock_ = Clock::System();
+  std::unique_ptr<RunClient> client_;
+  std::unique_ptr<CheckpointManager> manager_;
+  std::uint64_t run_ = 0;
+  std::string id_;
+  std::string directory_;
+  Value config_ = Value::Object{};
+  std::optional<std::string> checkpoint_;
+  std::int64_t iteration_ = 0;
+  std::uint64_t sequence_ = 0;
+  double total_ = 0;
+  double last_ = std::chrono::duration<double>(clock_->Now()).count();
+  bool stop_ = false;
+  bool pause_ = false;
+  Value::List removed_;
+};
+
+}  // namespace
+
+bool IsWorker() { return !Env(kWorkerVariable).empty() && !Env("CAIRN_RUN_TOKEN").empty(); }
+
+int RunWorker(const TrainFunction& train) {
+  Worker worker;
+  Status status = worker.Begin();
+  if (status.ok()) status = worker.End(worker.ended() ? Status::Ok() : train(worker));
+  if (status.ok()) return 0;
+  LogError("trial " + worker.id() + ": " + status.ToString());
+  return 1;
+}
+
+}  // namespace cairn::tune

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cairn/tune.h>
+
+namespace cairn::tune {
+
+/// The variable by which a process knows that it is a worker: the experiment's directory.
+inline constexpr char kWorkerVariable[] = "CAIRN_TUNE_DIRECTORY";
+
+/// Whether this process is a worker of a tuner.
+bool IsWorker();
+
+/// Runs the trial that the environment names; returns the exit code.
+int RunWorker(const TrainFunction& train);
+
+}  // namespace cairn::tune

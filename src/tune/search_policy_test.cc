@@ -1,0 +1,62 @@
+#include "tune/search_policy.h"
+
+#include <gtest/gtest.h>
+
+#include "format/json.h"
+
+namespace cairn::tune {
+namespace {
+
+Value Json(std::string_view text) { return DecodeJson(text).value(); }
+
+SearchPolicyParts Parts(std::string_view space, std::int64_t num_samples = 1) {
+  SearchPolicyParts parts;
+  VariantOptions options;
+  options.space = SearchSpace::Parse(Json(space)).value();
+  options.num_samples = num_samples;
+  parts.searcher = MakeVariantSearcher(std::move(options)).value();
+  return parts;
+}
+
+Value Report(double loss, int iteration) {
+  return Value::Object{{"loss", loss}, {"training_iteration", iteration}};
+}
+
+TEST(SearchPolicyTest, AsksItsParts) {
+  SearchPolicyParts parts = Parts(R"({"x": {"grid_search": [1, 2, 3]}})");
+  parts.scheduler =
+      MakeScheduler(
+          Json(
+              R"({"name": "asha", "metric": "loss", "mode": "min", "max_t": 8, "reduction_factor": 2})"))
+          .value();
+  parts.stopper = MakeStopper(Json(R"({"name": "bounds", "bounds": {"training_iteration": 5}})"),
+                              Clock::System())
+                      .value();
+  parts.metric = "loss";
+  auto policy = MakeSearchPolicy(std::move(parts)).value();
+  EXPECT_EQ(policy->Suggest("a")->config, Json(R"({"x": 1})"));
+  // As after a restart: what is on record counts, and the searcher has gone on.
+  ASSERT_TRUE(policy->OnTrialAdd("b", Json(R"({"x": 20})")).ok());
+  EXPECT_EQ(policy->Suggest("c")->config, Json(R"({"x": 3})"));
+  EXPECT_EQ(policy->Suggest("d")->kind, Suggestion::Kind::kFinished);
+  EXPECT_EQ(policy->OnResult("a", Report(1, 1))->action, TrialAction::kContinue);
+  EXPECT_EQ(policy->OnResult("b", Report(2, 1))->action, TrialAction::kStop);
+  EXPECT_EQ(policy->OnResult("a", Report(0.5, 5))->action, TrialAction::kStop);
+  EXPECT_TRUE(policy->OnResult("c", Json(R"({"training_iteration": 1})"))
+                  .status()
+                  .Is(Code::kInvalidArgument));
+  const std::vector<std::string> pending = {"c"};
+  EXPECT_EQ(policy->Choose({pending, {}, false})->trial, "c");
+  EXPECT_TRUE(policy->OnEnd("a", Report(0.5, 5), false).ok());
+  EXPECT_TRUE(policy->OnEnd("c", {}, true).ok());
+  EXPECT_FALSE(policy->StopAll());
+}
+
+TEST(SearchPolicyTest, WhatCannotBeIsRefused) {
+  EXPECT_TRUE(MakeSearchPolicy({}).status().Is(Code::kInvalidArgument));
+  auto policy = MakeSearchPolicy(Parts(R"({"x": {"__domain__": "sample_from", "id": 0}})")).value();
+  EXPECT_TRUE(policy->Suggest("a").status().Is(Code::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace cairn::tune
