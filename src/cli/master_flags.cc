@@ -38,9 +38,10 @@ void AddMasterCommand(CLI::App* root, Commands* commands) {
                   "hdfs://; without it in the data directory");
   app->add_option("--slots", options->slots, "That trials share; 0: one for each core")
       ->check(CLI::Range(0, 100000));
-  app->add_option("--web", options->web,
-                  "The directory of the web page's files; without it web/ of the data directory, or "
-                  "the page that came with this program");
+  app->add_option(
+      "--web", options->web,
+      "The directory of the web page's files; without it web/ of the data directory, or "
+      "the page that came with this program");
   app->add_option("--log-days", options->log_days, "How long logs are kept; 0: for ever")
       ->check(CLI::Range(0.0, 100000.0));
   app->add_option("--log-bytes", options->log_bytes, "Of all logs together; 0: no bound")

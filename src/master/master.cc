@@ -322,10 +322,10 @@ Status Master::Impl::Listen() {
                         ServePage(request, reply);
                       }});
   }
-  ASSIGN_OR_RETURN(server_, HttpServer::Start({.listen = options_.listen,
-                                               .max_body_bytes = code_->limits().archive_bytes +
-                                                                 (1u << 20)},
-                                              std::move(routes)));
+  ASSIGN_OR_RETURN(server_,
+                   HttpServer::Start({.listen = options_.listen,
+                                      .max_body_bytes = code_->limits().archive_bytes + (1u << 20)},
+                                     std::move(routes)));
   // Runs of this machine speak through a socket whose name does not change when the port does.
   const std::string socket = Path("trial.sock");
   if (socket.size() > kLongestSocketPath) {

@@ -28,7 +28,7 @@ export interface Visit {
 export async function visit(browser: Browser, url: string, options: { user?: string; password?: string; dark?: boolean; hash?: string } = {}): Promise<Visit> {
   const context = await browser.newContext({ viewport: { width: 1360, height: 850 }, colorScheme: options.dark ? "dark" : "light" });
   const page = await context.newPage();
-  page.setDefaultTimeout(10_000);
+  page.setDefaultTimeout(30_000);
   const problems: string[] = [];
   page.on("pageerror", (error) => problems.push(`script: ${error.message}`));
   page.on("console", (message) => {

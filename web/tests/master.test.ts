@@ -50,7 +50,7 @@ describe("with a real master", () => {
     await page.evaluate(() => { (window as unknown as { same: boolean }).same = true; });
 
     // Created by the command line, it appears.
-    const experiment = await create("0.05", "--config", `description=${MARKUP}`);
+    const experiment = await create("0.2", "--config", `description=${MARKUP}`);
     await page.locator(`tr[data-key="${experiment.id}"]`).getByRole("link", { name: "core-api-stage-2" }).click();
     await state(page, "RUNNING");
     const trial = await onlyTrial(experiment.id);
@@ -89,6 +89,7 @@ describe("with a real master", () => {
     // Continued as a new trial: the old weights, batches from 0.
     await page.getByRole("button", { name: "Continue…" }).click();
     await page.getByText("New trial with these weights, from batch 0").click();
+    await page.getByLabel("Config overrides").fill("entrypoint = python3 2_checkpoints.py 0.01");
     await page.getByRole("button", { name: "Start a new trial" }).click();
     await page.getByText("began with the weights of").waitFor();
     await state(page, "COMPLETED");
@@ -133,7 +134,7 @@ describe("with a real master", () => {
     const seen = await visit(browser, master.url, { user: "vera", password: "password" });
     open.push(seen);
     const { page } = seen;
-    for (const [hash, text] of [["#/experiments", MARKUP], [`#/experiments/${made.id}`, "Last reports"], [`#/experiments/${made.id}/logs`, `${MARKUP} logged`], [`#/experiments/${made.id}/config`, MARKUP], [`#/experiments/${made.id}/code`, `${MARKUP} logged`],
+    for (const [hash, text] of [["#/experiments", MARKUP], [`#/experiments/${made.id}`, "Last reports"], [`#/experiments/${made.id}/logs`, `${MARKUP} logged`], [`#/experiments/${made.id}/config`, MARKUP], [`#/experiments/${made.id}/code`, MARKUP],
       [`#/experiments/${made.id}/checkpoints`, "Which checkpoints stay"], ["#/storage", "In checkpoints"], ["#/cluster", "Slots"], ["#/account", "vera"]] as const) {
       await go(page, hash);
       await page.getByText(text).first().waitFor();

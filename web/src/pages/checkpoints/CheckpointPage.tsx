@@ -1,4 +1,4 @@
-import { useState, type ReactNode } from "react";
+import { useEffect, useState, type ReactNode } from "react";
 import { api } from "../../api/client";
 import type { Checkpoint, Experiment, FileEntry, Tensor, Trial, Verification } from "../../api/types";
 import { Command, Empty, Facts, Failure, StateBadge, Tabs, Waiting } from "../../components/basics";
@@ -112,11 +112,19 @@ function Verify({ id }: { id: string }): ReactNode {
     void attempt("Every byte is being compared with its checksum.", async () => result.set(await api.verify(id)));
   };
   const state = result.data;
+  // How far it is comes with no event; it is asked while it runs.
+  const running = state?.state === "RUNNING";
+  const { reload } = result;
+  useEffect(() => {
+    if (!running) return;
+    const timer = setInterval(reload, 1000);
+    return () => clearInterval(timer);
+  }, [running, reload]);
   return (
     <section className="panel" aria-labelledby="verify">
       <h2 id="verify">Verify</h2>
       {result.error && !state ? <Failure error={result.error} /> : !state ? <Waiting /> : <VerifyResult state={state} />}
-      {may && <button type="button" disabled={state?.state === "RUNNING"} onClick={start}>Verify all bytes</button>}
+      {may && <button type="button" disabled={running} onClick={start}>Verify all bytes</button>}
     </section>
   );
 }
