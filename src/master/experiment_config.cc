@@ -193,12 +193,7 @@ std::vector<std::string> CommandOf(const std::string& text) {
 }
 
 void ReadEntrypoint(const ConfigNode* node, ExperimentConfig* out, ConfigReader* reader) {
-  if (reader->failed()) return;
-  if (node == nullptr) {
-    return reader->Fail(
-        InvalidArgumentError("entrypoint is missing: the command that trains, for example "
-                             "\"python3 train.py\""));
-  }
+  if (reader->failed() || node == nullptr) return;
   if (node->kind == ConfigNode::Kind::kList) {
     for (const ConfigNode& item : node->items) {
       if (item.kind != ConfigNode::Kind::kScalar || item.scalar.is_null()) {
@@ -261,6 +256,11 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
   reader.Seconds("kill_grace", &config.kill_grace);
   RETURN_IF_ERROR(reader.Finish());
 
+  // Last: a key that was misspelt is named before the one that it was meant to be is missed.
+  if (config.entrypoint.empty()) {
+    return InvalidArgumentError(
+        "entrypoint is missing: the command that trains, for example \"python3 train.py\"");
+  }
   if (config.name.size() > 256 || config.labels.size() > 64 || config.description.size() > 65536) {
     return InvalidArgumentError(
         "name: at most 256 bytes; labels: at most 64; description: at most 64 KiB");

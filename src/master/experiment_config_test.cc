@@ -96,6 +96,8 @@ TEST(ExperimentConfigTest, MisspeltKeysAreRefusedWithLineAndSuggestion) {
               HasSubstr("did you mean \"random\"?"));
   EXPECT_THAT(Complaint("entrypoint: b\nhyperparameters: {a: {type: duble, minval: 1, maxval: 2}}"),
               HasSubstr("did you mean \"double\"?"));
+  EXPECT_THAT(Complaint("name: a\nentrypont: b"),
+              AllOf(HasSubstr("line 2"), HasSubstr("did you mean \"entrypoint\"?")));
   EXPECT_THAT(Complaint("entrypoint: b\nxyzzy: 1"), HasSubstr("known here: checkpoint_policy"));
 }
 
