@@ -12,6 +12,7 @@
 namespace cairn::master {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
