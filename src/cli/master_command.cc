@@ -13,6 +13,8 @@
 
 #ifdef CAIRN_WITH_MASTER
 #include "catalog/catalog.h"
+#include "catalog/reindex.h"
+#include "cli/output.h"
 #include "cli/token_file.h"
 #include "master/files.h"
 #include "master/master.h"
@@ -103,6 +105,45 @@ Result<Output> BackupMaster(const MasterBackupOptions& options, Console*) {
   return output;
 }
 
+Result<Output> ReindexMaster(const MasterReindexOptions& options, Console*) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(options.data_directory, error)) {
+    return NotFoundError(fmt::format("there is no directory \"{}\"", options.data_directory));
+  }
+  std::vector<std::string> roots = options.roots;
+  if (roots.empty()) {
+    // As the master names it: repositories are known by their whole paths.
+    roots.push_back(
+        (std::filesystem::absolute(options.data_directory) / "checkpoints").lexically_normal());
+  }
+  ASSIGN_OR_RETURN(const auto catalog,
+                   Catalog::Open({.url = DatabaseOf(options.database, options.data_directory)}));
+  const auto repositories = RepositoryAccess::Real();
+  ASSIGN_OR_RETURN(const ReindexReport report,
+                   Reindex(catalog.get(), {.roots = roots, .repositories = repositories.get()}));
+  Output output;
+  output.text = fmt::format(
+      "{} read: {}, {} and {} added, {} found gone\n",
+      report.repositories == 1 ? "1 repository"
+                               : fmt::format("{} repositories", report.repositories),
+      Counted(report.experiments_added, "experiment"), Counted(report.trials_added, "trial"),
+      Counted(report.checkpoints_added, "checkpoint"),
+      Counted(report.checkpoints_removed, "checkpoint"));
+  Value::List problems;
+  for (const std::string& problem : report.problems) {
+    output.text += "Problem: " + Printable(problem) + "\n";
+    problems.emplace_back(problem);
+  }
+  output.json = Value::Object{{"repositories", report.repositories},
+                              {"experiments_added", report.experiments_added},
+                              {"trials_added", report.trials_added},
+                              {"checkpoints_added", report.checkpoints_added},
+                              {"checkpoints_removed", report.checkpoints_removed},
+                              {"problems", std::move(problems)}};
+  output.exit_code = report.problems.empty() ? 0 : 1;
+  return output;
+}
+
 #else
 
 Result<Output> RunMaster(const MasterCommandOptions&, Console*) {
@@ -110,6 +151,9 @@ Result<Output> RunMaster(const MasterCommandOptions&, Console*) {
       "this build of Cairn has no master: scripts/setup build installs what it wants");
 }
 Result<Output> BackupMaster(const MasterBackupOptions&, Console*) { return RunMaster({}, nullptr); }
+Result<Output> ReindexMaster(const MasterReindexOptions&, Console*) {
+  return RunMaster({}, nullptr);
+}
 
 #endif
 

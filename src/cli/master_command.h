@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <cairn/status.h>
 
@@ -31,5 +32,14 @@ struct MasterBackupOptions {
 };
 /// `cairn master backup`: a copy of the database, beside a living master.
 Result<Output> BackupMaster(const MasterBackupOptions& options, Console* console);
+
+struct MasterReindexOptions {
+  std::string data_directory = "cairn-master";
+  std::string database;
+  std::vector<std::string> roots;  // empty: checkpoints/ in the data directory
+};
+/// `cairn master reindex`: brings the database in line with the repositories; no master may run.
+/// Problems make its exit code 1.
+Result<Output> ReindexMaster(const MasterReindexOptions& options, Console* console);
 
 }  // namespace cairn::cli

@@ -14,6 +14,7 @@ void AddMasterCommand(CLI::App* root, Commands* commands) {
            "  cairn master --data-dir /var/lib/cairn\n"
            "  cairn master --data-dir /var/lib/cairn --db postgresql://cairn@db/cairn\n"
            "  cairn master backup --data-dir /var/lib/cairn copy.db\n"
+           "  cairn master reindex --data-dir /var/lib/cairn\n"
            "What trains survives the master: stop it, kill it, start the same command again.");
   auto copy = std::make_shared<MasterBackupOptions>();
   CLI::App* backup = Leaf(app, "backup", "Copy the database, also while the master runs",
@@ -23,6 +24,21 @@ void AddMasterCommand(CLI::App* root, Commands* commands) {
   backup->add_option("--db", copy->database, "The database, when it is not in the data directory");
   backup->add_option("OUT", copy->out, "The new file")->required();
   commands->Add(backup, [copy](Console* console) { return BackupMaster(*copy, console); });
+
+  auto found = std::make_shared<MasterReindexOptions>();
+  CLI::App* reindex =
+      Leaf(app, "reindex", "Make the database anew from the checkpoints, which are the truth",
+           "  cairn master reindex --data-dir /var/lib/cairn\n"
+           "  cairn master reindex --data-dir /var/lib/cairn s3://bucket/checkpoints\n"
+           "Stop the master first. Metrics, logs and users come back from a backup only.");
+  reindex->add_option("--data-dir", found->data_directory, "The master's directory")
+      ->capture_default_str();
+  reindex->add_option("--db", found->database,
+                      "The database, when it is not in the data directory");
+  reindex->add_option("ROOT", found->roots,
+                      "Where trials keep their checkpoints; without it checkpoints/ of the data "
+                      "directory");
+  commands->Add(reindex, [found](Console* console) { return ReindexMaster(*found, console); });
 
   app->add_option("--data-dir", options->data_directory,
                   "Everything of the master's own; made when missing")
