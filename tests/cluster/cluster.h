@@ -125,6 +125,8 @@ struct JobOptions {
   std::string recovery = "exact";
   int full_steps = 10;
   int incremental_steps = 3;
+  /// Servers that nobody uses any more are let finish a first checkpoint before they are ended.
+  bool until_saved = false;
   std::vector<Fault> faults;  // by step
 };
 
@@ -158,6 +160,13 @@ class Cluster {
         return result_;
       }
       if (!Turn(deadline)) return result_;
+    }
+    while (options_.until_saved && !Saved()) {
+      if (Now() > deadline) {
+        result_.problem = "nothing was saved in time";
+        return result_;
+      }
+      poll(nullptr, 0, 5);
     }
     std::ifstream in(Output(0));
     std::stringstream text;
@@ -230,6 +239,13 @@ class Cluster {
                                {"CAIRN_NUM_TRAINERS", std::to_string(options_.trainers)},
                                {"CAIRN_CHECKPOINT_DIR", repository()}},
                            Log(role));
+  }
+  bool Saved() const {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(repository(), error)) {
+      if (std::filesystem::exists(entry.path() / "manifest.json", error)) return true;
+    }
+    return false;
   }
   bool Finished() const {
     for (const auto& [role, process] : processes_) {

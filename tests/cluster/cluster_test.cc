@@ -202,7 +202,7 @@ TEST_F(ClusterTest, PartialGoesOnWithoutGoingBack) {
 TEST_F(ClusterTest, AnotherNumberOfServersIsKilledWhileItRestores) {
   for (const std::string recovery : {"exact", "log"}) {
     const std::string name = "reshard_" + recovery;
-    const JobResult before = Run(name, {.steps = 15, .recovery = recovery});
+    const JobResult before = Run(name, {.steps = 15, .recovery = recovery, .until_saved = true});
     ASSERT_TRUE(before.ok);
     std::vector<Fault> faults;
     for (const int delay : {30, 60, 90, 140}) {
