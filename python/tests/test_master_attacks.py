@@ -28,6 +28,7 @@ def archive(*members):
     with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
         for name, options in members:
             info = tarfile.TarInfo(name)
+            options = dict(options)
             data = options.pop("data", b"")
             info.size = len(data)
             for key, value in options.items():

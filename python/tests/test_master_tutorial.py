@@ -81,7 +81,7 @@ def test_a_killed_process_goes_on_from_its_last_checkpoint(master):
     runs = master.get(f"/api/v1/trials/{trial}/runs")["runs"]
     assert len(runs) == 2 and runs[1]["resume_mode"] == "resume"
     assert runs[0]["exit_signal"] == signal.SIGKILL
-    assert runs[1]["from"]["steps_completed"] >= 40
+    assert runs[1]["from"]["steps_completed"] >= 30, "the checkpoint of a report comes after it"
 
 
 def test_all_of_it_by_rest_alone(master):

@@ -73,6 +73,15 @@ class Job:
                 return
         raise AssertionError("".join(self.lines) + self.process.stderr.read())
 
+    def until_said(self, text):
+        """Reads on until the supervisor itself says so."""
+        said = []
+        for line in self.process.stderr:
+            said.append(line)
+            if text in line:
+                return
+        raise AssertionError("".join(said))
+
     def go_on(self):
         """After WAITS_AT."""
         pathlib.Path(f"{self.output}.go").touch()
@@ -144,6 +153,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
     job = Job(tmp_path / "b", 60, WAITS_AT="18")
     job.until("step", 17)
     job.process.send_signal(signal.SIGINT)
+    job.until_said("interrupted: a last checkpoint is made")
     job.go_on()
     code, out, err = job.end()
     assert code != 0 and "interrupted; the last checkpoint is of step" in out, out + err

@@ -74,6 +74,7 @@ Result<Output> PsRun(const PsRunOptions& options, Console* console) {
   job.command = options.command;
   job.max_restarts = options.max_restarts;
   job.interrupted = [] { return Console::interrupted(); };
+  job.on_interrupted = [console] { console->Note("interrupted: a last checkpoint is made"); };
   std::error_code error;
   job.program = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return UnavailableError("cannot find this program: " + error.message());

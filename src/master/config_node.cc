@@ -164,7 +164,8 @@ class Builder final : public YAML::EventHandler {
       level.key = *key;
       level.has_key = true;
     } else {
-      level.node.members.emplace_back(std::move(level.key), std::move(node));
+      node.key = std::move(level.key);
+      level.node.members.push_back(std::move(node));
       level.has_key = false;
     }
   }
@@ -177,9 +178,9 @@ class Builder final : public YAML::EventHandler {
 
 }  // namespace
 
-const ConfigNode* ConfigNode::Find(std::string_view key) const {
-  for (const auto& [name, node] : members) {
-    if (name == key) return &node;
+const ConfigNode* ConfigNode::Find(std::string_view name) const {
+  for (const ConfigNode& member : members) {
+    if (member.key == name) return &member;
   }
   return nullptr;
 }
@@ -196,7 +197,7 @@ Value ConfigNode::ToValue() const {
     return list;
   }
   Value::Object object;
-  for (const auto& [key, member] : members) object[key] = member.ToValue();
+  for (const ConfigNode& member : members) object[member.key] = member.ToValue();
   return object;
 }
 
@@ -207,7 +208,10 @@ ConfigNode ConfigNode::FromValue(const Value& value) {
     for (const Value& item : *list) node.items.push_back(FromValue(item));
   } else if (const auto* object = value.if_object()) {
     node.kind = Kind::kMap;
-    for (const auto& [key, member] : *object) node.members.emplace_back(key, FromValue(member));
+    for (const auto& [name, member] : *object) {
+      node.members.push_back(FromValue(member));
+      node.members.back().key = name;
+    }
   } else {
     node.scalar = value;
   }

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <cairn/status.h>
@@ -20,10 +19,11 @@ struct ConfigNode {
   Kind kind = Kind::kScalar;
   Value scalar;  // null, bool, integer, double or text
   std::vector<ConfigNode> items;
-  std::vector<std::pair<std::string, ConfigNode>> members;  // in the order of the file
-  int line = 0;                                             // from 1; 0: not from a file
+  std::vector<ConfigNode> members;  // in the order of the file
+  std::string key;                  // of a member
+  int line = 0;                     // from 1; 0: not from a file
 
-  const ConfigNode* Find(std::string_view key) const;
+  const ConfigNode* Find(std::string_view name) const;
   /// "line 3: ", or "" for what is not from a file.
   std::string Where() const;
   /// Without the lines.

@@ -197,7 +197,8 @@ void ConfigReader::Bytes(std::string_view key, std::uint64_t* out) {
 
 Status ConfigReader::Finish() {
   if (failed()) return status_;
-  for (const auto& [key, member] : node_.members) {
+  for (const ConfigNode& member : node_.members) {
+    const std::string& key = member.key;
     if (std::ranges::find(known_, key) != known_.end()) continue;
     const std::string_view meant = Suggest(key, known_);
     std::string hint;

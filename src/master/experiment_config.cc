@@ -142,7 +142,8 @@ void AddVariable(const ConfigNode& where, std::string_view name, std::string val
 void ReadEnvironment(const ConfigNode& node, ExperimentConfig* out, ConfigReader* above) {
   ConfigReader reader(node, "environment");
   if (const ConfigNode* variables = reader.Take("variables"); variables != nullptr) {
-    for (const auto& [name, value] : variables->members) {
+    for (const ConfigNode& value : variables->members) {
+      const std::string& name = value.key;
       if (value.kind != ConfigNode::Kind::kScalar) {
         reader.Fail(value, "variables", fmt::format("{} must be a text", QuoteForMessage(name)));
         continue;
@@ -326,6 +327,8 @@ TrialConfig ExperimentConfig::TrialOf(const std::string& experiment, std::uint64
   trial.hparams = HparamsOf(index);
   trial.argv = entrypoint;
   trial.env = environment;
+  // What a script prints is followed line by line; Python would keep it back until it ends.
+  trial.env.emplace("PYTHONUNBUFFERED", "1");
   trial.storage = storage.empty() ? default_storage : storage;
   trial.world_size = std::max(1, slots);
   trial.slots = slots;

@@ -56,6 +56,7 @@ preemption_timeout: 10m
   EXPECT_EQ(config->environment.at("OMP_NUM_THREADS"), "1");
   const TrialConfig trial = config->TrialOf("7", 0, "/default");
   EXPECT_EQ(trial.storage, "s3://bucket/prefix");
+  EXPECT_EQ(trial.env.at("PYTHONUNBUFFERED"), "1");
   EXPECT_EQ(trial.world_size, 2);
   EXPECT_EQ(trial.preemption_timeout, std::chrono::minutes(10));
   EXPECT_TRUE(trial.Validate().ok());

@@ -95,7 +95,8 @@ class HyperparameterReader {
   explicit HyperparameterReader(Hyperparameters* out) : out_(out) {}
 
   Status Walk(const ConfigNode& node, std::vector<std::string> path) {
-    for (const auto& [name, member] : node.members) {
+    for (const ConfigNode& member : node.members) {
+      const std::string& name = member.key;
       path.push_back(name);
       if (name.empty()) {
         return InvalidArgumentError(

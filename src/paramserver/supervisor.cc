@@ -59,6 +59,7 @@ class Job {
       again = false;
       while (!TrainersDone() && !report_.interrupted) {
         report_.interrupted = options_.interrupted && options_.interrupted();
+        if (report_.interrupted && options_.on_interrupted) options_.on_interrupted();
         RETURN_IF_ERROR(Turn(kTurn));
         if (SomeTrainerDone()) ReviveTrainers(StateOf(0));
       }

@@ -18,6 +18,7 @@ struct JobOptions {
   int max_restarts = 20;
   /// Asked a few times a second; true: a last checkpoint, then everything is stopped.
   std::function<bool()> interrupted;
+  std::function<void()> on_interrupted;  // called once, when that was seen
 };
 
 /// How a job ended.
