@@ -451,7 +451,7 @@ Status HttpServer::Impl::Start() {
           .concurrent_accepts_count(1)  // with more, RESTinio numbers connections in a race
           .max_pipelined_requests(4)
           .incoming_http_msg_limits(restinio::incoming_http_msg_limits_t{}
-                                        .max_url_size(8192)
+                                        .max_url_size(65536)
                                         .max_field_name_size(256)
                                         .max_field_value_size(16384)
                                         .max_field_count(100)
