@@ -290,7 +290,7 @@ TEST(HttpServer, NonsenseIsHungUpOnAndOthersAreServed) {
        {std::string("\x16\x03\x01\x02\x00 not http\r\n\r\n"), std::string("GET\r\n\r\n"),
         std::string("POST /size HTTP/1.1\r\nContent-Length: -5\r\n\r\n"),
         std::string("POST /size HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
-        Get("/" + std::string(20000, 'a')),
+        Get("/" + std::string(70000, 'a')),
         Get("/echo/a/runs/b", "X: " + std::string(40000, 'b') + "\r\n")}) {
     RawClient client(server->port());
     client.Send(nonsense);
