@@ -1,9 +1,15 @@
 """Fixtures of the tests of the Python package."""
 
+import signal
+
 import numpy as np
 import pytest
 
 import cairn
+
+# Shells start what runs in the background with SIGINT ignored, and programs keep it that way; tests press Ctrl-C.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
