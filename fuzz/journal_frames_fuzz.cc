@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string summary = EncodeSummary({.index = size, .payload = input});
   Require(DecodeSummary(summary).value().payload == input, "a summary holds its payload");
   if (size > 1) {
-    summary[data[0] * 256u % summary.size() + data[1] % 3] ^= static_cast<char>(data[0] | 1);
+    summary[(data[0] * 256u + data[1]) % summary.size()] ^= static_cast<char>(data[0] | 1);
     const auto damaged = DecodeSummary(summary);
     Require(!damaged.ok(), "damage of a summary is noticed");
   }
@@ -50,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   Check(framed);
   if (size > 2) {
-    framed[data[0] * 256u % framed.size() + data[1] % 3] ^= static_cast<char>(data[2] | 1);
+    framed[(data[0] * 256u + data[1]) % framed.size()] ^= static_cast<char>(data[2] | 1);
     Check(framed);
   }
   return 0;
