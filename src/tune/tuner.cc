@@ -761,6 +761,8 @@ Status Tuner::Carry(const Choice& choice, const Candidates& candidates) {
       note["checkpoint"] = donor->newest->id;
       note["iteration"] = donor->newest->steps;
     } else {
+      LogWarning(fmt::format("trial {} goes on with its own state: that of {} is not to be had",
+                             trial->id, choice.donor));
       RETURN_IF_ERROR(options_.policy->SetConfig(trial->id, trial->config));
     }
   }
