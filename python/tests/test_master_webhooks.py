@@ -1,0 +1,70 @@
+"""Webhooks: what a master tells to a URL when trials change their states."""
+
+import hashlib
+import hmac
+import http.server
+import json
+import queue
+import threading
+
+import pytest
+from master_process import EXAMPLES, running_master
+
+
+class Listener:
+    """Keeps what it is told; refuses the first delivery."""
+
+    def __init__(self):
+        self.told = queue.Queue()
+        self.refused = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                good = bool(outer.refused)
+                if not good:
+                    outer.refused.append(json.loads(body)["id"])
+                self.send_response(204 if good else 503)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                if good:
+                    outer.told.put((self.headers["X-Cairn-Signature"], body))
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def listener():
+    listener = Listener()
+    yield listener
+    listener.close()
+
+
+def test_an_end_is_told_with_a_signature_and_again_after_a_refusal(tmp_path, listener):
+    with running_master(tmp_path) as master:
+        hook = master.post("/api/v1/webhooks", {"url": listener.url, "states": ["COMPLETED"]})
+        assert "secret" not in master.get(f"/api/v1/webhooks/{hook['id']}")
+        create = ["e", "create", EXAMPLES / "0_start.yaml", EXAMPLES]
+        experiment = str(master.cli_json(*create)["id"])
+        assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
+        signature, body = listener.told.get(timeout=60)
+        told = json.loads(body)
+        assert told["state"] == "COMPLETED" and str(told["experiment"]) == experiment
+        assert listener.refused == [told["id"]], "the one that was refused comes again"
+        fields = dict(field.split("=", 1) for field in signature.split(","))
+        signed = fields["t"].encode() + b"." + body
+        expected = hmac.new(hook["secret"].encode(), signed, hashlib.sha256).hexdigest()
+        assert hmac.compare_digest(fields["sha256"], expected)
+        done = master.wait(f"/api/v1/webhooks/{hook['id']}", lambda answer: answer["pending"] == 0)
+        assert [d["delivered"] for d in done["deliveries"]] == [True]
+        assert listener.told.empty(), "told once"
