@@ -202,13 +202,20 @@ TEST_F(RecoveryTest, ALogIsTrimmedWhenCheckpointsCoverIt) {
 
 TEST_F(RecoveryTest, PartialLosesWhatTheServerHadAndSaysHowMuch) {
   recovery_ = Recovery::kPartial;
-  for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
+  incremental_steps_.reset();  // a checkpoint that waits for the one before it may be of step 14
+  for (const auto& [mode, trainers] :
+       {std::pair{Mode::kSync, 2}, {Mode::kAsync, 1}, {Mode::kAsync, 2}}) {
+    SCOPED_TRACE(trainers);
     mode_ = mode;
+    trainers_ = trainers;
     StartServers(2);
     (void)TrainAndLose(30, 14, {1});
-    EXPECT_GT(StatusOf(1).Find("lost_changes")->AsInt(), 0);
+    // Two asynchronous trainers may have made a checkpoint in the moment before the loss.
+    EXPECT_GE(StatusOf(1).Find("lost_changes")->AsInt(),
+              mode == Mode::kAsync && trainers == 2 ? 0 : 1);
     EXPECT_EQ(StatusOf(0).Find("lost_changes")->AsInt(), 0);
-    EXPECT_EQ(StatusOf(1).Find("global_step")->AsInt(), mode == Mode::kSync ? 30 : 60);
+    EXPECT_EQ(StatusOf(1).Find("global_step")->AsInt(),
+              mode == Mode::kSync ? 30 : 30 * trainers);
     EXPECT_NE(servers_[1]->MetricsText().find("cairn_ps_lost_changes_total "), std::string::npos);
     AwaitSaves();
     EXPECT_GT(StatusOf(0).Find("saves")->AsInt(), 0) << "checkpoints go on";

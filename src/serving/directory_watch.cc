@@ -36,6 +36,7 @@ Result<std::unique_ptr<DirectoryWatch>> DirectoryWatch::Open(std::string path) {
   }
   // Without inotify (a limit of the system, an odd file system) there is still the timeout.
   const int events = path.empty() ? -1 : inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  path = fs::path(path).lexically_normal().string();
   return std::unique_ptr<DirectoryWatch>(new DirectoryWatch(std::move(path), events, wake));
 }
 
@@ -51,18 +52,37 @@ bool DirectoryWatch::Add(const std::string& directory) {
   return true;
 }
 
+bool DirectoryWatch::AddNearest() {
+  // Not there yet, or gone: the nearest directory above tells when it, or what leads to it,
+  // appears. What appears between a refused watch and that of its parent is told by nobody, so
+  // each step up is followed by another look down.
+  for (fs::path above = path_; above.has_relative_path();) {
+    const fs::path missing = above;
+    above = above.parent_path();
+    if (above.empty()) above = ".";
+    if (!Add(above.string())) continue;
+    if (!Add(missing.string())) return false;
+    if (missing == path_) return true;
+    above = path_;
+  }
+  return false;
+}
+
 void DirectoryWatch::Arm() {
   if (events_ < 0) return;
-  if (!Add(path_)) {
-    // Not there yet, or gone: its parent tells when it appears.
-    Add(fs::path(path_).parent_path().string());
-    return;
-  }
+  if (!Add(path_) && !AddNearest()) return;
   std::error_code unknown;
   for (fs::directory_iterator it(path_, unknown), end; !unknown && it != end;
        it.increment(unknown)) {
     if (it->is_directory(unknown)) Add(it->path().string());
   }
+}
+
+bool DirectoryWatch::LeadsToRepository(const std::string& directory,
+                                       const std::string& name) const {
+  const std::string child = (directory == "." ? fs::path(name) : fs::path(directory) / name).string();
+  return directory.size() < path_.size() && path_.starts_with(child) &&
+         (path_.size() == child.size() || path_[child.size()] == '/');
 }
 
 bool DirectoryWatch::ReadEvents() {
@@ -99,8 +119,7 @@ bool DirectoryWatch::ReadEvents() {
         }
         continue;
       }
-      const bool appeared = directory != path_ && (directory + "/" + name) == path_;
-      matters |= appeared || Matters(name);
+      matters |= LeadsToRepository(directory, name) || Matters(name);
     }
   }
 }

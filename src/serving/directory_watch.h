@@ -32,6 +32,8 @@ class DirectoryWatch {
   DirectoryWatch(std::string path, int events, int wake)
       : path_(std::move(path)), events_(events), wake_(wake) {}
   bool Add(const std::string& directory);
+  bool AddNearest();
+  bool LeadsToRepository(const std::string& directory, const std::string& name) const;
   bool ReadEvents();
 
   const std::string path_;

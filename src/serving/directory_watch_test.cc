@@ -41,6 +41,34 @@ TEST_F(DirectoryWatchTest, IsWokenWhenTheRepositoryAppears) {
   EXPECT_TRUE(WokenBy([this] { fs::create_directory(path_); }));
 }
 
+TEST_F(DirectoryWatchTest, IsWokenWhenWhatLeadsToTheRepositoryAppears) {
+  const std::string deep = directory_ / "team/project/run";
+  watch_ = DirectoryWatch::Open(deep).value();
+  EXPECT_TRUE(WokenBy([this] { fs::create_directory(directory_ / "team"); }));
+  EXPECT_TRUE(WokenBy([this] { fs::create_directory(directory_ / "team/project"); }));
+  EXPECT_TRUE(WokenBy([&] { fs::create_directory(deep); }));
+  EXPECT_TRUE(WokenBy([&] { std::ofstream(deep + "/cairn.json") << "x"; }));
+}
+
+TEST_F(DirectoryWatchTest, ARepositoryThatAppearsWhileTheWatchIsSetIsNotMissed) {
+  for (int round = 0; round < 500; ++round) {
+    watch_ = DirectoryWatch::Open(path_).value();
+    std::thread maker([this] {
+      fs::create_directory(path_);
+      Touch("cairn.json");
+    });
+    const auto began = std::chrono::steady_clock::now();
+    for (;;) {
+      watch_->Arm();
+      if (fs::exists(path_ + "/cairn.json")) break;
+      watch_->Wait(kLong);
+    }
+    maker.join();
+    ASSERT_LT(std::chrono::steady_clock::now() - began, kLong / 2) << round;
+    fs::remove_all(path_);
+  }
+}
+
 TEST_F(DirectoryWatchTest, IsWokenByManifestsAndSealsAlsoInNewDirectories) {
   fs::create_directories(path_ + "/generations");
   EXPECT_TRUE(WokenBy([this] {
