@@ -22,156 +22,64 @@ constexpr std::uint64_t kMaxPutBytes = 5ull << 30;  // S3's limit for one reques
 }  // namespace
 
 S3WriteSession::S3WriteSession(std::shared_ptr<S3Client> client, bool conditional)
-    : client_(std::move(client)),
-      depth_(std::min(client_->config().connections, kMaxInFlight)),
+    : PartedWriteSession({.part_bytes = client->config().part_bytes,
+                          .parts = kMaxParts,
+                          .in_flight = std::min(client->config().connections, kMaxInFlight)}),
+      client_(std::move(client)),
       conditional_(conditional) {}
 
 S3WriteSession::~S3WriteSession() { StopAll(); }
 
 // ---------------------------------------------------------------- the caller's side
 
-Result<std::uint32_t> S3WriteSession::Open(const std::string& name, const NewObject& object) {
-  {
-    MutexLock lock(&mu_);
-    if (!condemned_.ok()) return condemned_;
-  }
-  std::uint32_t id = 0;
-  const Status opened = OpenUnchecked(name, object, &id);
-  if (!opened.ok()) return Condemn(opened);
-  return id;
-}
-
-Status S3WriteSession::OpenUnchecked(const std::string& name, const NewObject& object,
-                                     std::uint32_t* id) {
-  RETURN_IF_ERROR(ValidateObjectName(name));
-  const std::size_t part = part_bytes();
-  const std::uint64_t count = object.bytes / part + (object.bytes % part != 0 ? 1 : 0);
-  if (count > kMaxParts || part > kMaxPutBytes) {
-    return InvalidArgumentError(
-        fmt::format("\"{}\" would have {} parts of {} bytes, at most {} are allowed; raise "
-                    "StorageOptions::part_bytes",
-                    name, count, part, kMaxParts));
-  }
-  // What ends the upload replaces nothing either; this is to fail before the bytes are sent.
+Status S3WriteSession::CheckFree(const std::string& name) {
   const std::string key = client_->config().KeyOf(name);
+  if (part_bytes() > kMaxPutBytes) {
+    return InvalidArgumentError(
+        fmt::format("parts of {} bytes: S3 takes at most {}; lower "
+                    "StorageOptions::part_bytes",
+                    part_bytes(), kMaxPutBytes));
+  }
   const auto there = client_->Expect({.what = "look up", .method = "HEAD", .key = key});
-  if (there.ok())
+  if (there.ok()) {
     return AlreadyExistsError("\"s3://" + client_->config().bucket + "/" + key + "\" exists");
-  if (!there.status().Is(Code::kNotFound)) return there.status();
-  MutexLock lock(&mu_);
-  *id = static_cast<std::uint32_t>(objects_.size());
-  objects_.push_back({.name = name, .key = key, .bytes = object.bytes, .multipart = count > 1});
-  objects_.back().parts.resize(count);
-  if (count > 1) StartCreate(*id);
-  return condemned_;
-}
-
-Status S3WriteSession::CheckObject(std::uint32_t id) {
-  if (id >= objects_.size()) return InvalidArgumentError("no such object in this session");
-  if (objects_[id].stage != Stage::kOpen) {
-    return InvalidArgumentError("\"" + objects_[id].name + "\" is closed");
   }
-  return Status::Ok();
+  return there.status().Is(Code::kNotFound) ? Status::Ok() : there.status();
 }
 
-Status S3WriteSession::Append(std::uint32_t object, std::span<const std::byte> part,
-                              bool /*padded*/, std::uint64_t tag) {
-  Status status = AppendUnchecked(object, part, tag);
-  return status.ok() ? status : Condemn(std::move(status));
+void S3WriteSession::Opened() {
+  const Object& object = objects_.back();
+  Upload& upload = uploads_.emplace_back();
+  upload.key = client_->config().KeyOf(object.name);
+  upload.parts.resize(std::max<std::size_t>(object.parts, 1));
+  if (upload.multipart()) StartCreate(static_cast<std::uint32_t>(uploads_.size() - 1));
 }
 
-Status S3WriteSession::AppendUnchecked(std::uint32_t id, std::span<const std::byte> part,
-                                       std::uint64_t tag) {
-  Transfer transfer{.object = id, .bytes = part, .tag = tag};
-  {
-    MutexLock lock(&mu_);
-    if (!condemned_.ok()) return condemned_;
-    RETURN_IF_ERROR(CheckObject(id));
-    Object& object = objects_[id];
-    const std::uint64_t left = object.bytes - object.appended;
-    if (part.empty() || part.size() != std::min<std::uint64_t>(left, part_bytes())) {
-      return InvalidArgumentError(fmt::format("a part of \"{}\" has {} bytes, {} are due",
-                                              object.name, part.size(),
-                                              std::min<std::uint64_t>(left, part_bytes())));
-    }
-    transfer.part = object.appended / part_bytes();
-    object.appended += part.size();
-    while (parts_ >= depth_ && condemned_.ok()) changed_.Wait(&mu_);
-    if (!condemned_.ok()) return condemned_;
-    ++parts_;
-  }
-  const std::uint32_t crc = Crc32c(part);
+Status S3WriteSession::Send(const Transfer& transfer) {
+  const std::uint32_t crc = Crc32c(transfer.bytes);
   MutexLock lock(&mu_);
-  Object& object = objects_[id];
-  object.parts[transfer.part].crc = crc;
-  if (!object.multipart) {
+  Upload& upload = uploads_[transfer.object];
+  upload.parts[transfer.part].crc = crc;
+  if (!upload.multipart()) {
     StartWholePut(transfer);
-  } else if (object.upload.empty()) {
-    object.waiting.push_back(transfer);
+  } else if (upload.id.empty()) {
+    upload.waiting.push_back(transfer);
   } else {
     StartPart(transfer);
   }
   return condemned_;
 }
 
-Status S3WriteSession::Close(std::uint32_t object) {
-  Status status = CloseUnchecked(object);
-  return status.ok() ? status : Condemn(std::move(status));
-}
-
-Status S3WriteSession::CloseUnchecked(std::uint32_t id) {
+Status S3WriteSession::Finish(std::uint32_t id) {
   MutexLock lock(&mu_);
-  if (!condemned_.ok()) return condemned_;
-  RETURN_IF_ERROR(CheckObject(id));
-  Object& object = objects_[id];
-  if (object.appended != object.bytes) {
-    return InvalidArgumentError(fmt::format("\"{}\" was closed with {} of {} bytes", object.name,
-                                            object.appended, object.bytes));
-  }
-  object.stage = Stage::kClosed;
-  ++unfinished_;
-  if (object.bytes == 0) {
-    object.parts.resize(1);
+  if (objects_[id].bytes == 0) {
     StartWholePut({.object = id});
-  } else if (object.arrived == object.parts.size()) {
-    if (object.multipart) {
-      StartComplete(id);
-    } else {
-      ObjectDone(id);
-    }
+  } else if (uploads_[id].multipart()) {
+    StartComplete(id);
+  } else {
+    ObjectDone(id);
   }
   return Status::Ok();
-}
-
-Result<std::uint64_t> S3WriteSession::WaitPart() {
-  Status failed;
-  {
-    MutexLock lock(&mu_);
-    while (condemned_.ok() && tags_.empty() && parts_ > 0) changed_.Wait(&mu_);
-    if (condemned_.ok()) {
-      if (tags_.empty()) return InvalidArgumentError("no part is outstanding");
-      const std::uint64_t tag = tags_.front();
-      tags_.pop_front();
-      return tag;
-    }
-    failed = condemned_;
-  }
-  return Condemn(std::move(failed));
-}
-
-Status S3WriteSession::Drain() {
-  Status failed;
-  {
-    MutexLock lock(&mu_);
-    // Parts of objects that stay open are waited for too: their memory is given back.
-    while (condemned_.ok() && (unfinished_ > 0 || parts_ > 0)) changed_.Wait(&mu_);
-    if (condemned_.ok()) {
-      tags_.clear();
-      return Status::Ok();
-    }
-    failed = condemned_;
-  }
-  return Condemn(std::move(failed));
 }
 
 // ---------------------------------------------------------------- requests
@@ -191,7 +99,7 @@ void S3WriteSession::StartCall(S3Request request, std::function<void(S3Outcome&)
 }
 
 void S3WriteSession::StartCreate(std::uint32_t id) {
-  S3Request request{.what = "begin the upload of", .method = "POST", .key = objects_[id].key};
+  S3Request request{.what = "begin the upload of", .method = "POST", .key = uploads_[id].key};
   request.query = {{"uploads", ""}};
   request.headers.push_back({"x-amz-checksum-algorithm", "CRC32C"});
   StartCall(std::move(request),
@@ -199,10 +107,10 @@ void S3WriteSession::StartCreate(std::uint32_t id) {
 }
 
 void S3WriteSession::StartPart(const Transfer& transfer) {
-  const Object& object = objects_[transfer.object];
-  S3Request request{.what = "upload a part of", .method = "PUT", .key = object.key};
-  request.query = {{"partNumber", std::to_string(transfer.part + 1)}, {"uploadId", object.upload}};
-  request.headers.push_back({"x-amz-checksum-crc32c", Crc32cText(object.parts[transfer.part].crc)});
+  const Upload& upload = uploads_[transfer.object];
+  S3Request request{.what = "upload a part of", .method = "PUT", .key = upload.key};
+  request.query = {{"partNumber", std::to_string(transfer.part + 1)}, {"uploadId", upload.id}};
+  request.headers.push_back({"x-amz-checksum-crc32c", Crc32cText(upload.parts[transfer.part].crc)});
   request.body = transfer.bytes;
   request.sign_body = false;
   StartCall(std::move(request),
@@ -210,10 +118,10 @@ void S3WriteSession::StartPart(const Transfer& transfer) {
 }
 
 void S3WriteSession::StartWholePut(const Transfer& transfer) {
-  const Object& object = objects_[transfer.object];
-  S3Request request{.what = "put", .method = "PUT", .key = object.key};
+  const Upload& upload = uploads_[transfer.object];
+  S3Request request{.what = "put", .method = "PUT", .key = upload.key};
   if (conditional_) request.headers.push_back({"If-None-Match", "*"});
-  request.headers.push_back({"x-amz-checksum-crc32c", Crc32cText(object.parts[0].crc)});
+  request.headers.push_back({"x-amz-checksum-crc32c", Crc32cText(upload.parts[0].crc)});
   request.body = transfer.bytes;
   request.sign_body = false;
   StartCall(std::move(request), [this, transfer](S3Outcome& outcome)
@@ -221,19 +129,18 @@ void S3WriteSession::StartWholePut(const Transfer& transfer) {
 }
 
 void S3WriteSession::StartComplete(std::uint32_t id) {
-  Object& object = objects_[id];
-  object.stage = Stage::kCompleting;
+  const Upload& upload = uploads_[id];
   // Kept until the answer came: the request only borrows its body.
   auto body = std::make_shared<std::string>("<CompleteMultipartUpload>");
-  for (std::size_t i = 0; i < object.parts.size(); ++i) {
+  for (std::size_t i = 0; i < upload.parts.size(); ++i) {
     *body += fmt::format(
         "<Part><PartNumber>{}</PartNumber><ETag>{}</ETag><ChecksumCRC32C>{}</ChecksumCRC32C></"
         "Part>",
-        i + 1, XmlEscape(object.parts[i].etag), Crc32cText(object.parts[i].crc));
+        i + 1, XmlEscape(upload.parts[i].etag), Crc32cText(upload.parts[i].crc));
   }
   *body += "</CompleteMultipartUpload>";
-  S3Request request{.what = "end the upload of", .method = "POST", .key = object.key};
-  request.query = {{"uploadId", object.upload}};
+  S3Request request{.what = "end the upload of", .method = "POST", .key = upload.key};
+  request.query = {{"uploadId", upload.id}};
   if (conditional_) request.headers.push_back({"If-None-Match", "*"});
   request.headers.push_back({"Content-Type", "application/xml"});
   request.body = std::as_bytes(std::span(*body));
@@ -241,113 +148,91 @@ void S3WriteSession::StartComplete(std::uint32_t id) {
             [this, id, body](S3Outcome& outcome) REQUIRES(mu_) { Completed(id, outcome); });
 }
 
-void S3WriteSession::StartRecognize(std::uint32_t id, Status otherwise) {
-  S3Request request{.what = "look up", .method = "HEAD", .key = objects_[id].key};
+void S3WriteSession::StartRecognize(std::uint32_t id, Status otherwise,
+                                    std::function<void()> mine) {
+  S3Request request{.what = "look up", .method = "HEAD", .key = uploads_[id].key};
   request.headers.push_back({"x-amz-checksum-mode", "ENABLED"});
-  StartCall(std::move(request), [this, id, otherwise = std::move(otherwise)](S3Outcome& outcome)
-                                    REQUIRES(mu_) { Recognized(id, otherwise, outcome); });
+  StartCall(std::move(request), [this, id, otherwise = std::move(otherwise),
+                                 mine = std::move(mine)](S3Outcome& outcome) REQUIRES(mu_) {
+    if (IsMine(id, outcome)) {
+      mine();
+    } else {
+      Fail(otherwise);
+    }
+  });
 }
 
 // ---------------------------------------------------------------- answers
 
 void S3WriteSession::Created(std::uint32_t id, S3Outcome& outcome) {
-  Object& object = objects_[id];
-  const Status status = client_->StatusOf("begin the upload of", object.key, outcome.response);
+  Upload& upload = uploads_[id];
+  const Status status = client_->StatusOf("begin the upload of", upload.key, outcome.response);
   if (!status.ok()) return Fail(status);
-  auto upload = DecodeCreatedUpload(outcome.response->body);
-  if (!upload.ok()) return Fail(upload.status().WithContext("begin the upload of " + object.key));
-  object.upload = *std::move(upload);
-  const std::vector<Transfer> waiting = std::move(object.waiting);
-  object.waiting.clear();
+  auto created = DecodeCreatedUpload(outcome.response->body);
+  if (!created.ok()) return Fail(created.status().WithContext("begin the upload of " + upload.key));
+  upload.id = *std::move(created);
+  const std::vector<Transfer> waiting = std::move(upload.waiting);
+  upload.waiting.clear();
   for (const Transfer& transfer : waiting) StartPart(transfer);
 }
 
 void S3WriteSession::PartDone(const Transfer& transfer, S3Outcome& outcome) {
-  Object& object = objects_[transfer.object];
-  const Status status = client_->StatusOf("upload a part of", object.key, outcome.response);
+  Upload& upload = uploads_[transfer.object];
+  const Status status = client_->StatusOf("upload a part of", upload.key, outcome.response);
   if (!status.ok()) return Fail(status);
-  object.parts[transfer.part].etag = outcome.response->Header("etag");
-  ++object.arrived;
-  TagDone(transfer);
-  if (object.stage == Stage::kClosed && object.arrived == object.parts.size()) {
-    StartComplete(transfer.object);
-  }
+  upload.parts[transfer.part].etag = outcome.response->Header("etag");
+  if (PartArrived(transfer)) StartComplete(transfer.object);
 }
 
 void S3WriteSession::WholePutDone(const Transfer& transfer, S3Outcome& outcome) {
-  Object& object = objects_[transfer.object];
-  const Status status = client_->StatusOf("put", object.key, outcome.response);
-  if (!status.ok() && !(status.Is(Code::kAlreadyExists) && outcome.uncertain)) return Fail(status);
-  if (object.bytes > 0) TagDone(transfer);
-  if (!status.ok()) return StartRecognize(transfer.object, status);
-  ++object.arrived;
-  if (object.stage == Stage::kClosed) ObjectDone(transfer.object);
+  const Status status = client_->StatusOf("put", uploads_[transfer.object].key, outcome.response);
+  if (status.ok()) return WholeStored(transfer);
+  if (!status.Is(Code::kAlreadyExists) || !outcome.uncertain) return Fail(status);
+  StartRecognize(transfer.object, status,
+                 [this, transfer]() REQUIRES(mu_) { WholeStored(transfer); });
+}
+
+void S3WriteSession::WholeStored(const Transfer& transfer) {
+  // An object without bytes has no part that could arrive.
+  if (transfer.bytes.empty() || PartArrived(transfer)) ObjectDone(transfer.object);
 }
 
 void S3WriteSession::Completed(std::uint32_t id, S3Outcome& outcome) {
-  Object& object = objects_[id];
-  Status status = client_->StatusOf("end the upload of", object.key, outcome.response);
+  Upload& upload = uploads_[id];
+  Status status = client_->StatusOf("end the upload of", upload.key, outcome.response);
   if (status.ok()) {
     // S3 says 200 before it knows: the body has the last word.
     auto completed = DecodeCompleted(outcome.response->body);
     if (!completed.ok()) {
-      status = completed.status().WithContext("end the upload of " + object.key);
+      status = completed.status().WithContext("end the upload of " + upload.key);
     } else if (!completed->error.code.empty()) {
-      status = StatusOfS3Error(client_->config(), "end the upload of", object.key, 500,
+      status = StatusOfS3Error(client_->config(), "end the upload of", upload.key, 500,
                                completed->error);
     }
   }
   if (status.ok()) return ObjectDone(id);
   // An upload that is gone, or a name that is taken, may be the doing of an earlier attempt.
   const bool mine = status.Is(Code::kAlreadyExists) || IsUploadGone(outcome.response);
-  if (mine && outcome.uncertain) return StartRecognize(id, status);
+  if (mine && outcome.uncertain) {
+    return StartRecognize(id, status, [this, id]() REQUIRES(mu_) { ObjectDone(id); });
+  }
   Fail(status);
 }
 
-void S3WriteSession::Recognized(std::uint32_t id, const Status& otherwise, S3Outcome& outcome) {
-  Object& object = objects_[id];
-  if (!outcome.response.ok() || !outcome.response->Succeeded()) return Fail(otherwise);
+bool S3WriteSession::IsMine(std::uint32_t id, const S3Outcome& outcome) {
+  if (!outcome.response.ok() || !outcome.response->Succeeded()) return false;
+  const Upload& upload = uploads_[id];
   std::vector<std::uint32_t> crcs;
-  for (const Part& part : object.parts) crcs.push_back(part.crc);
+  for (const Part& part : upload.parts) crcs.push_back(part.crc);
   const std::string expected =
-      object.multipart ? CompositeCrc32cText(crcs) : Crc32cText(object.parts[0].crc);
+      upload.multipart() ? CompositeCrc32cText(crcs) : Crc32cText(upload.parts[0].crc);
   std::string_view stored = outcome.response->Header("x-amz-checksum-crc32c");
   stored = stored.substr(0, stored.find('-'));
-  const bool same_bytes =
-      outcome.response->Header("content-length") == std::to_string(object.bytes);
-  if (stored != expected || !same_bytes) return Fail(otherwise);
-  if (!object.multipart) ++object.arrived;
-  if (object.stage != Stage::kOpen) ObjectDone(id);
+  return stored == expected &&
+         outcome.response->Header("content-length") == std::to_string(objects_[id].bytes);
 }
 
 // ---------------------------------------------------------------- ends
-
-void S3WriteSession::ObjectDone(std::uint32_t id) {
-  objects_[id].stage = Stage::kDone;
-  --unfinished_;
-  changed_.NotifyAll();
-}
-
-void S3WriteSession::TagDone(const Transfer& transfer) {
-  --parts_;
-  tags_.push_back(transfer.tag);
-  changed_.NotifyAll();
-}
-
-void S3WriteSession::Fail(Status status) {
-  if (condemned_.ok()) condemned_ = std::move(status);
-  changed_.NotifyAll();
-}
-
-Status S3WriteSession::Condemn(Status status) {
-  {
-    MutexLock lock(&mu_);
-    Fail(std::move(status));
-  }
-  StopAll();
-  MutexLock lock(&mu_);
-  return condemned_;
-}
 
 void S3WriteSession::StopAll() {
   std::vector<std::pair<std::string, std::string>> uploads;
@@ -357,10 +242,10 @@ void S3WriteSession::StopAll() {
     stopped_ = true;
     for (const HttpClient::CallId id : calls_) client_->Cancel(id);
     while (in_flight_ > 0) changed_.Wait(&mu_);
-    for (const Object& object : objects_) {
+    for (std::size_t i = 0; i < uploads_.size(); ++i) {
       // One whose completion was sent may be there by now; giving it up then does nothing.
-      if (object.upload.empty() || object.stage == Stage::kDone) continue;
-      uploads.emplace_back(object.key, object.upload);
+      if (uploads_[i].id.empty() || objects_[i].done) continue;
+      uploads.emplace_back(uploads_[i].key, uploads_[i].id);
     }
   }
   for (const auto& [key, id] : uploads) {

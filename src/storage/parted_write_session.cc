@@ -1,0 +1,161 @@
+#include "storage/parted_write_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace cairn {
+
+Result<std::uint32_t> PartedWriteSession::Open(const std::string& name, const NewObject& object) {
+  std::uint32_t id = 0;
+  Status opened = TryOpen(name, object, &id);
+  if (!opened.ok()) return Condemn(std::move(opened));
+  return id;
+}
+
+Status PartedWriteSession::TryOpen(const std::string& name, const NewObject& object,
+                                   std::uint32_t* id) {
+  {
+    MutexLock lock(&mu_);
+    if (!condemned_.ok()) return condemned_;
+  }
+  RETURN_IF_ERROR(ValidateObjectName(name));
+  const std::size_t part = limits_.part_bytes;
+  const std::uint64_t count = object.bytes / part + (object.bytes % part != 0 ? 1 : 0);
+  if (count > limits_.parts) {
+    return InvalidArgumentError(
+        fmt::format("\"{}\" would have {} parts of {} bytes, at most {} are allowed; raise "
+                    "StorageOptions::part_bytes",
+                    name, count, part, limits_.parts));
+  }
+  // What puts the object into its place replaces nothing either; this is to fail before the bytes
+  // are sent.
+  RETURN_IF_ERROR(CheckFree(name));
+  MutexLock lock(&mu_);
+  *id = static_cast<std::uint32_t>(objects_.size());
+  objects_.push_back({.name = name, .bytes = object.bytes, .parts = count});
+  Opened();
+  return condemned_;
+}
+
+Status PartedWriteSession::CheckObject(std::uint32_t id) {
+  if (!condemned_.ok()) return condemned_;
+  if (id >= objects_.size()) return InvalidArgumentError("no such object in this session");
+  if (objects_[id].closed) {
+    return InvalidArgumentError("\"" + objects_[id].name + "\" is closed");
+  }
+  return Status::Ok();
+}
+
+Status PartedWriteSession::Append(std::uint32_t object, std::span<const std::byte> part,
+                                  bool /*padded*/, std::uint64_t tag) {
+  Status status = TryAppend({.object = object, .bytes = part, .tag = tag});
+  return status.ok() ? status : Condemn(std::move(status));
+}
+
+Status PartedWriteSession::TryAppend(const Transfer& transfer) {
+  Transfer next = transfer;
+  {
+    MutexLock lock(&mu_);
+    RETURN_IF_ERROR(CheckObject(next.object));
+    Object& object = objects_[next.object];
+    const std::uint64_t due =
+        std::min<std::uint64_t>(object.bytes - object.appended, limits_.part_bytes);
+    if (next.bytes.empty() || next.bytes.size() != due) {
+      return InvalidArgumentError(fmt::format("a part of \"{}\" has {} bytes, {} are due",
+                                              object.name, next.bytes.size(), due));
+    }
+    next.part = object.appended / limits_.part_bytes;
+    object.appended += next.bytes.size();
+    while (borrowed_ >= limits_.in_flight && condemned_.ok()) changed_.Wait(&mu_);
+    if (!condemned_.ok()) return condemned_;
+    ++borrowed_;
+  }
+  return Send(next);
+}
+
+Status PartedWriteSession::Close(std::uint32_t object) {
+  Status status = TryClose(object);
+  return status.ok() ? status : Condemn(std::move(status));
+}
+
+Status PartedWriteSession::TryClose(std::uint32_t id) {
+  {
+    MutexLock lock(&mu_);
+    RETURN_IF_ERROR(CheckObject(id));
+    Object& object = objects_[id];
+    if (object.appended != object.bytes) {
+      return InvalidArgumentError(fmt::format("\"{}\" was closed with {} of {} bytes", object.name,
+                                              object.appended, object.bytes));
+    }
+    object.closed = true;
+    ++unfinished_;
+    if (object.arrived < object.parts) return Status::Ok();  // the last part to arrive ends it
+  }
+  return Finish(id);
+}
+
+Result<std::uint64_t> PartedWriteSession::WaitPart() {
+  Status failed;
+  {
+    MutexLock lock(&mu_);
+    while (condemned_.ok() && tags_.empty() && borrowed_ > 0) changed_.Wait(&mu_);
+    if (condemned_.ok()) {
+      if (tags_.empty()) return InvalidArgumentError("no part is outstanding");
+      const std::uint64_t tag = tags_.front();
+      tags_.pop_front();
+      return tag;
+    }
+    failed = condemned_;
+  }
+  return Condemn(std::move(failed));
+}
+
+Status PartedWriteSession::Drain() {
+  Status failed;
+  {
+    MutexLock lock(&mu_);
+    // Parts of objects that stay open are waited for too: their memory is given back.
+    while (condemned_.ok() && (unfinished_ > 0 || borrowed_ > 0)) changed_.Wait(&mu_);
+    if (condemned_.ok()) {
+      tags_.clear();
+      return Status::Ok();
+    }
+    failed = condemned_;
+  }
+  return Condemn(std::move(failed));
+}
+
+bool PartedWriteSession::PartArrived(const Transfer& transfer) {
+  --borrowed_;
+  tags_.push_back(transfer.tag);
+  changed_.NotifyAll();
+  Object& object = objects_[transfer.object];
+  return ++object.arrived == object.parts && object.closed;
+}
+
+void PartedWriteSession::ObjectDone(std::uint32_t id) {
+  objects_[id].done = true;
+  --unfinished_;
+  changed_.NotifyAll();
+}
+
+void PartedWriteSession::Fail(Status status) {
+  if (condemned_.ok()) condemned_ = std::move(status);
+  changed_.NotifyAll();
+}
+
+Status PartedWriteSession::Condemn(Status status) {
+  {
+    MutexLock lock(&mu_);
+    Fail(std::move(status));
+  }
+  StopAll();
+  MutexLock lock(&mu_);
+  return condemned_;
+}
+
+}  // namespace cairn

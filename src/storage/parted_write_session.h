@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <cairn/status.h>
+
+#include "base/thread_annotations.h"
+#include "storage/store.h"
+
+namespace cairn {
+
+/// The bookkeeping of sessions that send parts to a server, several at a time and straight from the
+/// caller's memory: which part is due, how much is borrowed, which tags can be given back, what is
+/// closed and not yet stored, and the error that condemned the session. A backend says how a part
+/// is sent and how an object is put together.
+///
+/// After an error nothing is in flight any more, every call returns that error, and the backend has
+/// given up what is unfinished, as far as its server could be reached.
+class PartedWriteSession : public WriteSession {
+ public:
+  std::size_t part_bytes() const final { return limits_.part_bytes; }
+  Result<std::uint32_t> Open(const std::string& name, const NewObject& object) final;
+  Status Append(std::uint32_t object, std::span<const std::byte> part, bool padded,
+                std::uint64_t tag) final;
+  Status Close(std::uint32_t object) final;
+  Result<std::uint64_t> WaitPart() final;
+  Status Drain() final;
+
+ protected:
+  struct Limits {
+    std::size_t part_bytes = 0;
+    std::size_t parts = 0;  // of an object
+    int in_flight = 1;      // parts that are borrowed at a time
+  };
+  struct Object {
+    std::string name;
+    std::uint64_t bytes = 0;
+    std::uint64_t appended = 0;
+    std::size_t parts = 0;
+    std::size_t arrived = 0;
+    bool closed = false;
+    bool done = false;
+  };
+  struct Transfer {
+    std::uint32_t object = 0;
+    std::size_t part = 0;
+    std::span<const std::byte> bytes;
+    std::uint64_t tag = 0;
+  };
+
+  explicit PartedWriteSession(Limits limits) : limits_(limits) {}
+
+  // What a backend does, on the caller's thread.
+
+  /// Fails when the name is taken, before any byte is sent.
+  virtual Status CheckFree(const std::string& name) EXCLUDES(mu_) = 0;
+  /// objects_.back() is new.
+  virtual void Opened() REQUIRES(mu_) = 0;
+  /// Begins to send a part. PartArrived or Fail follows, on any thread.
+  virtual Status Send(const Transfer& transfer) EXCLUDES(mu_) = 0;
+  /// Begins to put the object together: it is closed, and all of its parts have arrived. ObjectDone
+  /// or Fail follows, on any thread.
+  virtual Status Finish(std::uint32_t id) EXCLUDES(mu_) = 0;
+  /// Ends what is in flight and gives up what is unfinished. Called once or more; destructors of
+  /// backends call it too.
+  virtual void StopAll() EXCLUDES(mu_) = 0;
+
+  // What a backend tells.
+
+  /// The part's memory is given back. True: it was the last one of a closed object.
+  bool PartArrived(const Transfer& transfer) REQUIRES(mu_);
+  void ObjectDone(std::uint32_t id) REQUIRES(mu_);
+  void Fail(Status status) REQUIRES(mu_);
+
+  Mutex mu_;
+  CondVar changed_;
+  Status condemned_ GUARDED_BY(mu_);
+  std::vector<Object> objects_ GUARDED_BY(mu_);
+
+ private:
+  Status TryOpen(const std::string& name, const NewObject& object, std::uint32_t* id);
+  Status TryAppend(const Transfer& transfer);
+  Status TryClose(std::uint32_t id);
+  Status CheckObject(std::uint32_t id) REQUIRES(mu_);
+  Status Condemn(Status status) EXCLUDES(mu_);
+
+  const Limits limits_;
+  std::size_t unfinished_ GUARDED_BY(mu_) = 0;      // closed and not done
+  int borrowed_ GUARDED_BY(mu_) = 0;                // parts
+  std::deque<std::uint64_t> tags_ GUARDED_BY(mu_);  // to be given back by WaitPart
+};
+
+}  // namespace cairn
