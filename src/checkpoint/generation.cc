@@ -86,6 +86,15 @@ Status DeleteTree(Store* store, const std::string& prefix, const std::set<std::s
   return Status::Ok();
 }
 
+/// The newest generation of which there is a checkpoint of this job.
+std::uint64_t NewestCommit(const RepositoryView& view) {
+  std::uint64_t newest = 0;
+  for (const Checkpoint& checkpoint : view.checkpoints) {
+    if (!checkpoint.foreign) newest = std::max(newest, checkpoint.manifest->CommitGeneration());
+  }
+  return newest;
+}
+
 Status DeleteIfThere(Store* store, const std::string& name) {
   Status deleted = store->Delete(name);
   return deleted.Is(Code::kNotFound) ? Status::Ok() : deleted;
@@ -199,7 +208,7 @@ Status Generation::OpenCommitter() {
   }
   RETURN_IF_ERROR(AdoptJob());
   if (env_.rules.fence_before_listing) {
-    RETURN_IF_ERROR(PublishFence());
+    RETURN_IF_ERROR(PublishFence(0));
     RETURN_IF_ERROR(PublishSeal());
   } else {
     RepositoryReader reader(store, env_.rules);
@@ -207,7 +216,7 @@ Status Generation::OpenCommitter() {
     for (const Checkpoint& checkpoint : early.checkpoints) {
       if (checkpoint.counts) sealed_.push_back(checkpoint);
     }
-    RETURN_IF_ERROR(PublishFence());
+    RETURN_IF_ERROR(PublishFence(0));
     RETURN_IF_ERROR(PublishSeal());
   }
   if (options_.participants.size() > 1) RETURN_IF_ERROR(StartParticipants());
@@ -233,23 +242,27 @@ Status Generation::AdoptJob() {
                                   "\"; use another directory, or open it without naming a job");
   }
   job_ = record->job;
-  // A damaged record was rebuilt from the fences: write it again.
+  // A damaged or lost record was rebuilt from the fences: write it again.
   auto bytes = store->Get(std::string(names::kRepository), kMaxRecordBytes);
-  if (bytes.ok() && Decode<RepositoryRecord>(*bytes).status().Is(Code::kCorruption)) {
+  if (bytes.status().Is(Code::kNotFound) ||
+      (bytes.ok() && Decode<RepositoryRecord>(*bytes).status().Is(Code::kCorruption))) {
     RETURN_IF_ERROR(store->Put(std::string(names::kRepository), Encode(*record)));
   }
   return Status::Ok();
 }
 
-Status Generation::PublishFence() {
+Status Generation::PublishFence(std::uint64_t above) {
   Store* store = env_.store.get();
   RepositoryReader reader(store, env_.rules);
   for (;;) {
-    ASSIGN_OR_RETURN(const std::uint64_t newest, reader.NewestFence());
+    ASSIGN_OR_RETURN(const std::uint64_t listed, reader.NewestFence());
+    const std::uint64_t newest = std::max(listed, above);
     if (newest > 0) {
       auto bytes = store->Get(names::Fence(newest), kMaxRecordBytes);
-      if (!bytes.ok()) return bytes.status();
-      if (auto fence = Decode<FenceRecord>(*bytes); fence.ok() && fence->run > options_.run) {
+      // One that was lost says nothing, as one that is damaged.
+      if (!bytes.ok() && !bytes.status().Is(Code::kNotFound)) return bytes.status();
+      const auto fence = bytes.ok() ? Decode<FenceRecord>(*bytes) : bytes.status();
+      if (fence.ok() && fence->run > options_.run) {
         return FailedPreconditionError(
             "\"" + store->Describe() + "\" was opened by run " + std::to_string(fence->run) +
             "; run " + std::to_string(options_.run) + " was replaced and may not write");
@@ -276,15 +289,26 @@ Status Generation::PublishFence() {
 Status Generation::PublishSeal() {
   RepositoryReader reader(env_.store.get(), env_.rules);
   if (env_.rules.fence_before_listing) {
-    ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
-    for (const DamagedCheckpoint& damaged : view.damaged) {
-      LogWarning(damaged.directory +
-                 " is damaged and is passed over: " + std::string(damaged.status.message()));
-    }
+    ASSIGN_OR_RETURN(RepositoryView view, reader.Read());
     if (view.newest_seal && view.newest_seal->generation > number_) {
       return AbortedError("generation " + std::to_string(view.newest_seal->generation) +
                           " overtook generation " + std::to_string(number_) +
                           " while it was opening");
+    }
+    if (const std::uint64_t lost = NewestCommit(view); lost >= number_) {
+      // Fence and seal of a generation that saved are lost. Its number must not be used again:
+      // which commit is later would not be known.
+      LogWarning("\"" + env_.store->Describe() + "\": the records of generation " +
+                 std::to_string(lost) + " are missing; its checkpoints count all the same");
+      RETURN_IF_ERROR(PublishFence(lost));
+      ASSIGN_OR_RETURN(view, reader.Read());
+    }
+    for (const std::string& name : view.damaged_records) {
+      LogWarning("\"" + env_.store->Describe() + "\": " + name + " is damaged or missing");
+    }
+    for (const DamagedCheckpoint& damaged : view.damaged) {
+      LogWarning(damaged.directory +
+                 " is damaged and is passed over: " + std::string(damaged.status.message()));
     }
     for (const Checkpoint& checkpoint : view.checkpoints) {
       if (!checkpoint.counts) continue;

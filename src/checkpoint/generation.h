@@ -71,7 +71,8 @@ class Generation {
   Status OpenCommitter();
   Status OpenParticipant();
   Status AdoptJob();
-  Status PublishFence();
+  /// `above`: a generation that must stay below ours although its fence is not listed.
+  Status PublishFence(std::uint64_t above);
   Status PublishSeal();
   void RetireNames(const RepositoryView& view);
   Status StartParticipants();

@@ -38,6 +38,7 @@ class Verifier {
   Result<VerifyReport> Repository() {
     ASSIGN_OR_RETURN(const RepositoryView view, reader_.Read());
     RETURN_IF_ERROR(CheckGenerations());
+    RETURN_IF_ERROR(LookForLostRecords(view));
     for (const DamagedCheckpoint& damaged : view.damaged) {
       Problem(damaged.directory, std::string(damaged.status.message()));
     }
@@ -98,6 +99,22 @@ class Verifier {
         if (!object.name.ends_with(".json")) continue;
         RETURN_IF_ERROR(joins ? CheckRecord<JoinRecord>(object.name)
                               : CheckRecord<AttemptRecord>(object.name));
+      }
+    }
+    return Status::Ok();
+  }
+
+  /// Readers and writers bridge what is missing here; whoever verifies is told.
+  Status LookForLostRecords(const RepositoryView& view) {
+    std::vector<std::string> expected = view.damaged_records;
+    expected.emplace_back(names::kRepository);
+    if (view.newest_seal) expected.push_back(names::Fence(view.newest_seal->generation));
+    for (const std::string& name : expected) {
+      const auto stat = store_->Stat(name);
+      if (stat.status().Is(Code::kNotFound)) {
+        Problem(name, "is missing; the next opening for writing goes on without it");
+      } else if (!stat.ok()) {
+        return stat.status();
       }
     }
     return Status::Ok();

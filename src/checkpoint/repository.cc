@@ -41,6 +41,14 @@ struct GenerationRecords {
   std::unordered_set<std::string> named;  // its commits
   std::uint64_t newest_sealed = 0;        // also of a damaged seal
   std::vector<std::string> damaged;
+
+  /// A generation saves only after it was sealed, so a manifest tells of a seal that was lost.
+  void NoticeManifest(std::uint64_t generation) {
+    if (generation <= newest_sealed) return;
+    newest_sealed = generation;
+    newest_fence = std::max(newest_fence, generation);
+    damaged.push_back(names::Seal(generation));
+  }
 };
 
 Result<GenerationRecords> ReadGenerations(Store* store) {
@@ -54,6 +62,7 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
       records.newest_fence = std::max(records.newest_fence, *fence);
     } else if (const auto seal = names::GenerationOfSeal(file)) {
       seals.insert(*seal);
+      records.newest_fence = std::max(records.newest_fence, *seal);  // should its fence be lost
     }
   }
   if (!seals.empty()) records.newest_sealed = *seals.begin();
@@ -72,9 +81,9 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
   return records;
 }
 
-/// PROTOCOL.md, "What counts". A damaged newest seal is bridged by the newest readable one: then
-/// all manifests of the generations from that one on count, which can only add commits that the
-/// lost seal might have left out, never lose one.
+/// PROTOCOL.md, "What counts". A damaged or lost newest seal is bridged by the newest readable one:
+/// then all manifests of the generations from that one on count, which can only add commits that
+/// the lost seal might have left out, never lose one.
 bool CountsBySeal(const GenerationRecords& records, const Manifest& manifest,
                   const ProtocolRules& rules) {
   if (records.newest_sealed == 0) return false;
@@ -184,28 +193,40 @@ const Checkpoint* RepositoryView::Find(std::string_view id) const {
 
 Result<RepositoryRecord> RepositoryReader::ReadRecord() {
   auto bytes = store_->Get(std::string(names::kRepository), kMaxRecordBytes);
-  if (!bytes.ok()) {
-    if (!bytes.status().Is(Code::kNotFound)) return bytes.status();
-    return NotFoundError("\"" + store_->Describe() +
-                         "\" is not a checkpoint repository (it has no cairn.json)");
-  }
-  auto record = Decode<RepositoryRecord>(*bytes);
-  if (record.ok() || !record.status().Is(Code::kCorruption)) return record;
+  if (!bytes.ok() && !bytes.status().Is(Code::kNotFound)) return bytes.status();
+  Result<RepositoryRecord> record =
+      bytes.ok() ? Decode<RepositoryRecord>(*bytes)
+                 : NotFoundError("\"" + store_->Describe() +
+                                 "\" is not a checkpoint repository (it has no cairn.json)");
+  if (record.ok() || (bytes.ok() && !record.status().Is(Code::kCorruption))) return record;
 
-  // The job is in every fence as well: a damaged cairn.json loses nothing.
-  auto newest = NewestFence();
-  if (!newest.ok()) return newest.status();
-  for (std::uint64_t generation = *newest; generation > 0; --generation) {
+  // The job is in every fence and every manifest as well, and neither is made before cairn.json: a
+  // damaged or lost one loses nothing.
+  ASSIGN_OR_RETURN(const std::uint64_t newest, NewestFence());
+  std::string from;
+  RepositoryRecord rebuilt;
+  for (std::uint64_t generation = newest; generation > 0 && from.empty(); --generation) {
     auto fence_bytes = store_->Get(names::Fence(generation), kMaxRecordBytes);
-    if (!fence_bytes.ok()) continue;
-    auto fence = Decode<FenceRecord>(*fence_bytes);
+    auto fence = fence_bytes.ok() ? Decode<FenceRecord>(*fence_bytes) : fence_bytes.status();
     if (!fence.ok()) continue;
-    LogWarning("\"" + store_->Describe() + "\": cairn.json is damaged; the job id was taken from " +
-               names::Fence(generation));
-    RepositoryRecord rebuilt;
     rebuilt.job = fence->job;
+    from = names::Fence(generation);
+  }
+  if (newest > 0 && from.empty()) {
+    ASSIGN_OR_RETURN(const Listing root, store_->List(""));
+    for (auto it = root.prefixes.rbegin(); it != root.prefixes.rend() && from.empty(); ++it) {
+      const auto manifest = LooksLikeCheckpoint(*it) ? ReadManifest(*it) : NotFoundError("");
+      if (!manifest.ok()) continue;
+      rebuilt.job = manifest->job;
+      from = *it;
+    }
+  }
+  if (!from.empty()) {
+    LogWarning("\"" + store_->Describe() + "\": cairn.json is " +
+               (bytes.ok() ? "damaged" : "missing") + "; the job id was taken from " + from);
     return rebuilt;
   }
+  if (!bytes.ok()) return record;
   return record.status().WithContext("\"" + store_->Describe() + "\": cairn.json");
 }
 
@@ -306,7 +327,7 @@ Result<RepositoryView> RepositoryReader::Read() {
     RepositoryReader looker(&ahead, rules_);
     ForEachRequest(*store_, directories.size(),
                    [&](std::size_t i) { found[i] = looker.Look(directories[i]); });
-    bool removals = false;
+    const std::uint64_t listed_seal = records.newest_sealed;
     for (std::size_t i = 0; i < directories.size(); ++i) {
       const std::string& directory = directories[i];
       RETURN_IF_ERROR(found[i]->notes.status());
@@ -317,11 +338,7 @@ Result<RepositoryView> RepositoryReader::Read() {
         checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
         checkpoint.foreign = checkpoint.manifest->job != view.record.job;
         checkpoint.notes = NotesAbout(checkpoint.manifest->id, *std::move(found[i]->notes));
-        JudgeNotes(records, &checkpoint);
-        removals = removals || checkpoint.removed;
-        checkpoint.counts =
-            !checkpoint.foreign && !checkpoint.removed &&
-            (CountsBySeal(records, *checkpoint.manifest, rules_) || !rules_.readers_obey_seals);
+        if (!checkpoint.foreign) records.NoticeManifest(checkpoint.manifest->CommitGeneration());
         view.checkpoints.push_back(std::move(checkpoint));
       } else if (manifest.status().Is(Code::kNotFound)) {
         if (LooksLikeCheckpoint(directory)) view.unfinished.push_back(directory);
@@ -334,6 +351,14 @@ Result<RepositoryView> RepositoryReader::Read() {
       } else {
         return manifest.status();
       }
+    }
+    bool removals = false;
+    for (Checkpoint& checkpoint : view.checkpoints) {
+      JudgeNotes(records, &checkpoint);
+      removals = removals || checkpoint.removed;
+      checkpoint.counts =
+          !checkpoint.foreign && !checkpoint.removed &&
+          (CountsBySeal(records, *checkpoint.manifest, rules_) || !rules_.readers_obey_seals);
     }
     std::sort(view.checkpoints.begin(), view.checkpoints.end(),
               [this](const Checkpoint& a, const Checkpoint& b) {
@@ -348,7 +373,7 @@ Result<RepositoryView> RepositoryReader::Read() {
               });
     // A seal published while we listed changes what counts.
     ASSIGN_OR_RETURN(const GenerationRecords after, ReadGenerations(store_));
-    if (after.newest_sealed != records.newest_sealed && round < kMaxRounds) continue;
+    if (after.newest_sealed != listed_seal && round < kMaxRounds) continue;
     // So does a checkpoint that was committed after we looked for it: the one that it made
     // superfluous may be gone already, and we would see neither. Or we see an increment and not
     // what it builds on.

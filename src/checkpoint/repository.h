@@ -39,12 +39,12 @@ struct DamagedCheckpoint {
 /// All that one pass over a repository found.
 struct RepositoryView {
   RepositoryRecord record;
-  std::uint64_t newest_fence = 0;          // 0: none
-  std::optional<SealRecord> newest_seal;   // of the newest sealed generation
-  std::vector<Checkpoint> checkpoints;     // by (generation, sequence)
-  std::vector<DamagedCheckpoint> damaged;  // a manifest that cannot be read
-  std::vector<std::string> damaged_records;
-  std::vector<std::string> unfinished;  // directories with engine files but no manifest
+  std::uint64_t newest_fence = 0;            // 0: none
+  std::optional<SealRecord> newest_seal;     // of the newest sealed generation
+  std::vector<Checkpoint> checkpoints;       // by (generation, sequence)
+  std::vector<DamagedCheckpoint> damaged;    // a manifest that cannot be read
+  std::vector<std::string> damaged_records;  // of generations, also lost ones
+  std::vector<std::string> unfinished;       // directories with engine files but no manifest
 
   /// The checkpoint with the greatest (generation, sequence) that counts; null when there is none.
   const Checkpoint* Latest() const;
@@ -58,7 +58,7 @@ class RepositoryReader {
   explicit RepositoryReader(Store* store, const ProtocolRules& rules = {})
       : store_(store), rules_(rules) {}
 
-  /// NotFound when the directory is no repository (no cairn.json).
+  /// NotFound when the directory is no repository (no cairn.json and no fence).
   Result<RepositoryRecord> ReadRecord();
   /// One consistent pass: when a new seal appears meanwhile, or a commit beside a removal, it is
   /// read again. Whatever was acknowledged before and is not removed is in it, or something newer.

@@ -102,6 +102,14 @@ TEST_F(BadInputTest, BadTensorsAreRefusedByName) {
   outside.shard = ShardSpec{{5}, {3}};
   ExpectRefused(manager.get(), {.step = 1, .tensors = {outside}}, Code::kInvalidArgument,
                 "outside");
+  Tensor piece = Good("piece");
+  piece.shard = ShardSpec{{piece.shape[0] + 2}, {0}};
+  ExpectRefused(manager.get(), {.step = 1, .tensors = {piece}}, Code::kInvalidArgument,
+                "array piece: its pieces hold");
+  Tensor other = piece;
+  other.shard = ShardSpec{{piece.shape[0] + 2}, {1}};
+  ExpectRefused(manager.get(), {.step = 1, .tensors = {piece, other}}, Code::kInvalidArgument,
+                "array piece");
   ExpectRefused(manager.get(), {.step = -1, .tensors = {Good()}}, Code::kInvalidArgument, "step");
 }
 

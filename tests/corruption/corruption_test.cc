@@ -151,6 +151,41 @@ TEST_F(CorruptionTest, AFlippedByteAnywhereIsNoticedAndPassedOver) {
     std::cout << "  " << count << " flips in " << kind << "\n";
 }
 
+TEST_F(CorruptionTest, LostRecordsAreNoticedAndBridged) {
+  // Two more openings, the last of which saves.
+  for (std::int64_t step = 0; step <= 1; ++step) {
+    auto manager = CheckpointManager::Open(
+        {.directory = pristine_.string(), .retention = {.keep_last = std::nullopt}});
+    ASSERT_TRUE(manager.ok());
+    if (step == 0) continue;
+    const State state = State::At(kSteps);
+    ASSERT_TRUE(
+        (*manager)->Save({.step = kSteps, .tensors = state.Views(), .blocking = true}).ok());
+  }
+  std::vector<std::string> records = {"cairn.json"};
+  for (const auto& entry : fs::directory_iterator(pristine_ / "generations")) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".json")) records.push_back("generations/" + name);
+  }
+  ASSERT_EQ(records.size(), 7u) << "a fence and a seal for each opening";
+  const std::uint32_t all = (1u << records.size()) - 1;
+  for (std::uint32_t lost = 1; lost < all; ++lost) {
+    CopyRepository(pristine_, copy_);
+    std::string what = "lost:";
+    bool last = false;  // a record of the last generation, which is the one that decides
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      if ((lost >> i & 1) == 0) continue;
+      fs::remove(copy_ / records[i]);
+      what += " " + records[i];
+      last = last || i == 0 || records[i].find("000003") != std::string::npos;
+    }
+    if (last) {
+      EXPECT_TRUE(NoticedByVerify()) << what;
+    }
+    ASSERT_NO_FATAL_FAILURE(CheckRestore(kSteps, what));
+  }
+}
+
 TEST_F(CorruptionTest, CutFilesAreNoticedAndPassedOver) {
   for (const auto& entry : fs::recursive_directory_iterator(pristine_ / "checkpoint_000005")) {
     if (!entry.is_regular_file() || entry.path().filename() == ".cairn-attempt") continue;
