@@ -200,12 +200,15 @@ class PyServed {
   }
 
   void Lookup(const std::string& table, const Ids& ids, OutFloats out) const {
-    RaiseIfError(Unlocked(
-        [&] { return model().Lookup(table, {ids.data(), ids.size()}, {out.data(), out.size()}); }));
+    const auto served = living();
+    RaiseIfError(Unlocked([&] {
+      return served->model->Lookup(table, {ids.data(), ids.size()}, {out.data(), out.size()});
+    }));
   }
   nb::object Predict(nb::handle feeds) const {
+    const auto served = living();
     const auto inputs = ToFeeds(feeds);
-    return FromOutputs(Unlocked([&] { return model().Predict(inputs); }));
+    return FromOutputs(Unlocked([&] { return served->model->Predict(inputs); }));
   }
   nb::object Version() const { return FromVersion(ValueOrRaise(model().Version())); }
   std::unique_ptr<PyView> Take() const {
@@ -223,11 +226,12 @@ class PyServed {
   }
   void Notify() const { model().Notify(); }
   void Update() const {
-    RaiseIfError(Unlocked([&] { return model().Update(); }));
+    const auto served = living();
+    RaiseIfError(Unlocked([&] { return served->model->Update(); }));
   }
   nb::object TakeEvents() const {
     nb::list out;
-    for (const serving::UpdateEvent& event : served_->events->Take()) {
+    for (const serving::UpdateEvent& event : living()->events->Take()) {
       nb::dict one;
       one["kind"] = KindName(event.kind);
       one["id"] = event.id;
@@ -266,16 +270,18 @@ class PyServed {
   std::vector<std::string> FixedWeights() const { return model().fixed_weights(); }
   /// Ends following. Views that are left keep what they have.
   void Close() {
-    if (served_ == nullptr) return;
+    auto last = std::exchange(served_, nullptr);
     const nb::gil_scoped_release released;  // the follower's thread is waited for
-    served_ = nullptr;
+    last = nullptr;
   }
 
  private:
-  serving::Model& model() const {
+  /// Kept by whoever lets other threads run, one of which may close the model.
+  std::shared_ptr<Served> living() const {
     if (served_ == nullptr) Raise(FailedPreconditionError("the model was closed"));
-    return *served_->model;
+    return served_;
   }
+  serving::Model& model() const { return *living()->model; }
   std::shared_ptr<Served> served_;  // shared with views
 };
 

@@ -112,6 +112,29 @@ def test_a_model_serves_what_a_session_trains(tmp_path):
             assert model.stats()["updates"] == 2
 
 
+def test_a_closed_model_says_so(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+    model = serving.Model(tmp_path / "export", job.directory, follow=False)
+    view = model.view()
+    model.close()
+    for use in (
+        lambda: model.predict(FEED),
+        lambda: model.lookup("users", [2]),
+        model.updates,
+        model.update,
+        model.version,
+        model.view,
+        model.stats,
+    ):
+        with pytest.raises(cairn.CairnError, match="the model was closed"):
+            use()
+    assert view.version().step == 1
+    model.close()
+
+
 def test_it_follows_by_itself(tmp_path):
     job = Job(tmp_path / "run")
     with job.session:
