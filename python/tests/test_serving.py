@@ -129,7 +129,7 @@ def test_a_closed_model_says_so(tmp_path):
         model.view,
         model.stats,
     ):
-        with pytest.raises(cairn.CairnError, match="the model was closed"):
+        with pytest.raises(cairn.Error, match="the model was closed"):
             use()
     assert view.version().step == 1
     model.close()
