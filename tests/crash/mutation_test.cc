@@ -24,6 +24,11 @@ const std::map<std::string, std::string>& Explained(Machine::Kind kind) {
       "explorer misses it (rule remove_note_first)";
   static const std::map<std::string, std::string> disk = {
       {"a removal's manifest before its note", note},
+      {"no fsync of ./generations (record name, step \"open: fence\")",
+       "the fence is for living actors: a file server that forgets it while the older writer and "
+       "the new one live would let the older one acknowledge what the new one's seal leaves out. "
+       "When all die with it, the sync of the seal comes before any save, and a fence that is lost "
+       "beside its seal is bridged"},
   };
   static const std::map<std::string, std::string> bucket = {
       {"a removal's manifest before its note", note},
