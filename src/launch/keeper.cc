@@ -39,6 +39,8 @@
 #include "launch/log_line.h"
 #include "launch/rank_process.h"
 
+extern char** environ;
+
 namespace cairn {
 namespace {
 
@@ -50,6 +52,12 @@ constexpr Nanos kDrainTime = std::chrono::seconds(1);
 constexpr std::size_t kReadBytes = 64u << 10;
 constexpr Nanos kFirstRetry = std::chrono::milliseconds(50);
 constexpr Nanos kLastRetry = std::chrono::seconds(2);
+/// How often a shim that no pipe reaches looks for commands and for its owner.
+constexpr Nanos kRemoteLook = std::chrono::milliseconds(100);
+/// How long after a rank's failure the scheduler's signal is still waited for.
+constexpr Nanos kWarningTime = std::chrono::milliseconds(300);
+/// An owner that was silent so long is dead. A launcher beats ten times as often.
+constexpr Nanos kOwnerPatience = std::chrono::seconds(5);
 
 /// The log file, up to its limit.
 class LogWriter {
@@ -114,6 +122,7 @@ class Keeper {
         launch_(std::move(launch)),
         clock_(options.clock),
         owner_(options.owner),
+        remote_(options.remote),
         control_(std::move(control)),
         signals_(std::move(signals)),
         log_(std::move(log), launch_.limits.log_bytes, options.clock) {}
@@ -130,6 +139,7 @@ class Keeper {
       KillDescendants();
       Drain();
     }
+    if (remote_ && exit_.rank >= 0) AwaitWarning();
     log_.Finish();
     exit_.stopped = stopped_;
     exit_.time = clock_->WallNanos();
@@ -138,6 +148,11 @@ class Keeper {
 
  private:
   Status StartAll() {
+    if (remote_) {  // somebody may have thought better of it while the job waited
+      commands_ += directory_.ReadCommands(&commands_read_);
+      ObeyCommands();
+      if (stopped_) return CancelledError("stopped before it was started");
+    }
     for (int rank = 0; rank < launch_.processes; ++rank) {
       const std::map<std::string, std::string> variables = {
           {"CAIRN_LAUNCH_ID", launch_.id},
@@ -153,6 +168,7 @@ class Keeper {
       ranks_.push_back(std::move(process));
     }
     begun_ = clock_->Now();
+    looked_ = heard_ = begun_;
     RunningRecord running;
     running.time = clock_->WallNanos();
     for (const RankProcess& rank : ranks_) running.pids.push_back(rank.pid);
@@ -178,6 +194,7 @@ class Keeper {
     if (waits[0].revents != 0) ReadSignals();
     if (waits[1].revents != 0) ReadControl();
     if (waits[2].revents != 0) OwnerIsGone();
+    if (remote_) LookAround();
     CheckTimes();
     log_.Flush();
   }
@@ -194,6 +211,7 @@ class Keeper {
   /// Milliseconds to the next thing that is due; -1: nothing is.
   int PollTimeout() const {
     std::optional<Nanos> due = kill_at_;
+    if (remote_) due = std::min(due.value_or(looked_ + kRemoteLook), looked_ + kRemoteLook);
     if (launch_.limits.wall_time.count() > 0 && !over_time_) {
       const Nanos limit = begun_ + launch_.limits.wall_time;
       due = due.has_value() ? std::min(*due, limit) : limit;
@@ -232,7 +250,11 @@ class Keeper {
     signalfd_siginfo info;
     while (read(signals_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       if (info.ssi_signo == SIGCHLD) continue;  // below: several may have been merged into one
-      BeginStop(Nanos(launch_.grace));          // SIGTERM: somebody stops the shim itself
+      if (remote_) {
+        Warned(static_cast<int>(info.ssi_signo));
+      } else {
+        BeginStop(Nanos(launch_.grace));  // SIGTERM: somebody stops the shim itself
+      }
     }
     Reap();
   }
@@ -269,6 +291,45 @@ class Keeper {
     if (AnyLives()) BeginStop(Nanos(launch_.grace));
   }
 
+  /// The scheduler takes the machine back: its own time for that counts, not the launch's grace.
+  /// Several warnings (of the time limit, then of the end) are one.
+  void Warned(int signal) {
+    stopped_ = true;
+    if (warned_) return;
+    warned_ = true;
+    log_.Add(-1, true, fmt::format("WARNING the scheduler asks it to end ({})", strsignal(signal)),
+             false);
+    SignalRanks(SIGTERM);
+  }
+
+  /// A scheduler signals all processes of a job, one after the other: a rank may have died of that
+  /// before this process hears of it.
+  void AwaitWarning() {
+    pollfd wait = {.fd = signals_.get(), .events = POLLIN, .revents = 0};
+    const Nanos deadline = clock_->Now() + kWarningTime;
+    while (!stopped_ && clock_->Now() < deadline && poll(&wait, 1, 50) >= 0) {
+      signalfd_siginfo info;
+      while (read(signals_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+        if (info.ssi_signo != SIGCHLD) Warned(static_cast<int>(info.ssi_signo));
+      }
+    }
+  }
+
+  void LookAround() {
+    const Nanos now = clock_->Now();
+    if (now < looked_ + kRemoteLook) return;
+    looked_ = now;
+    commands_ += directory_.ReadCommands(&commands_read_);
+    ObeyCommands();
+    if (launch_.outlive_owner || stopped_) return;
+    // Whatever it says, it is another beat than the last one; no clock is compared.
+    if (std::string beat = directory_.ReadOwnerBeat(); beat != beat_) {
+      beat_ = std::move(beat);
+      heard_ = now;
+    }
+    if (now >= heard_ + kOwnerPatience) OwnerIsGone();
+  }
+
   void ReadControl() {
     char block[512];
     for (;;) {
@@ -276,6 +337,10 @@ class Keeper {
       if (got <= 0) break;
       commands_.append(block, static_cast<std::size_t>(got));
     }
+    ObeyCommands();
+  }
+
+  void ObeyCommands() {
     for (std::size_t newline; (newline = commands_.find('\n')) != std::string::npos;) {
       const auto command = ParseCommand(std::string_view(commands_).substr(0, newline));
       commands_.erase(0, newline + 1);
@@ -340,7 +405,9 @@ class Keeper {
       log_.Flush();
       poll(&wait, 1, 20);
       signalfd_siginfo info;
-      while (read(signals_.get(), &info, sizeof(info)) > 0) continue;
+      while (read(signals_.get(), &info, sizeof(info)) > 0) {
+        if (remote_ && info.ssi_signo != SIGCHLD) Warned(static_cast<int>(info.ssi_signo));
+      }
     }
   }
 
@@ -366,6 +433,7 @@ class Keeper {
   const LaunchRecord launch_;
   Clock* const clock_;
   int owner_;
+  const bool remote_;
   OwnedFd control_;
   OwnedFd signals_;
   LogWriter log_;
@@ -376,19 +444,56 @@ class Keeper {
   bool over_time_ = false;
   bool stopped_ = false;
   LaunchExit exit_;
+
+  // Of a remote one.
+  bool warned_ = false;
+  std::uint64_t commands_read_ = 0;
+  std::string beat_;
+  Nanos looked_{0};
+  Nanos heard_{0};
 };
 
-Result<OwnedFd> ListenForSignals() {
+Result<OwnedFd> ListenForSignals(bool remote) {
   sigset_t watched;
   sigemptyset(&watched);
   sigaddset(&watched, SIGCHLD);
   sigaddset(&watched, SIGTERM);
+  if (remote) {
+    sigaddset(&watched, SIGUSR1);
+    sigaddset(&watched, SIGUSR2);
+  }
   // A terminal's signals are for the launcher, which decides what becomes of its launches.
   for (const int ignored : {SIGINT, SIGHUP, SIGPIPE, SIGQUIT}) std::signal(ignored, SIG_IGN);
   if (sigprocmask(SIG_SETMASK, &watched, nullptr) != 0) return ErrnoStatus("sigprocmask", errno);
   OwnedFd fd(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd.valid()) return ErrnoStatus("signalfd", errno);
   return fd;
+}
+
+/// The environment that the launcher asked for becomes this process's, which ranks inherit; but
+/// what the scheduler says about its job, and which devices it may use, is the scheduler's to say.
+void TakeUp(const std::vector<std::string>& entries) {
+  constexpr std::string_view kDevices[] = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+                                           "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"};
+  const auto of_scheduler = [&](std::string_view entry) {
+    const std::string_view name = entry.substr(0, entry.find('='));
+    return name.starts_with("SLURM") || std::ranges::find(kDevices, name) != std::end(kDevices);
+  };
+  std::map<std::string, std::string> kept;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (!of_scheduler(text) || text.find('=') == std::string_view::npos) continue;
+    kept.emplace(text.substr(0, text.find('=')), text.substr(text.find('=') + 1));
+  }
+  clearenv();
+  for (const std::string& entry : entries) {
+    const std::size_t equals = entry.find('=');
+    // A launcher that is in a job itself has that job's variables: not ours.
+    if (equals == std::string::npos) continue;
+    if (entry.starts_with("SLURM_") && !entry.starts_with("SLURM_CONF=")) continue;
+    setenv(entry.substr(0, equals).c_str(), entry.substr(equals + 1).c_str(), 1);
+  }
+  for (const auto& [name, value] : kept) setenv(name.c_str(), value.c_str(), 1);
 }
 
 /// Until it is recorded, or nobody is left to record it for.
@@ -406,17 +511,31 @@ Status PublishExit(const LaunchDirectory& directory, const LaunchExit& exit, Clo
 
 Status KeepLaunch(const KeeperOptions& options) {
   const LaunchDirectory directory(options.directory);
-  ASSIGN_OR_RETURN(const OwnedFd lock, directory.Lock(options.clock));
+  OwnedFd lock;
+  // File systems of clusters need not have locks; there the scheduler knows whether this lives.
+  if (!options.remote) {
+    ASSIGN_OR_RETURN(lock, directory.Lock(options.clock));
+  }
   ASSIGN_OR_RETURN(LaunchRecord launch, directory.ReadLaunch());
+  if (options.remote && launch.key != options.key) {
+    return AbortedError("launch " + launch.id + " is another one by now");
+  }
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return ErrnoStatus("prctl", errno);
-  ASSIGN_OR_RETURN(OwnedFd signals, ListenForSignals());
-  ASSIGN_OR_RETURN(OwnedFd control, directory.OpenControl());
+  ASSIGN_OR_RETURN(OwnedFd signals, ListenForSignals(options.remote));
+  OwnedFd control;
+  if (!options.remote) {
+    ASSIGN_OR_RETURN(control, directory.OpenControl());
+  }
   OwnedFd log(open(directory.log_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!log.valid()) return ErrnoStatus("open " + directory.log_path(), errno);
   ASSIGN_OR_RETURN(const KeeperRecord self, IdentityOf(getpid()));
   const Status claimed = directory.Publish(self);
   if (claimed.Is(Code::kAlreadyExists)) return AbortedError("launch " + launch.id + " ran before");
   RETURN_IF_ERROR(claimed);
+  if (options.remote) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> entries, directory.TakeEnvironment());
+    TakeUp(entries);
+  }
   Keeper keeper(options, std::move(launch), std::move(control), std::move(signals), std::move(log));
   return PublishExit(directory, keeper.Run(), options.clock);
 }

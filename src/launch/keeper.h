@@ -13,6 +13,13 @@ struct KeeperOptions {
   /// One end of a socket pair whose other end the launcher's process has; -1: none. A byte is sent
   /// when the ranks run; its end means that the launcher's process is gone.
   int owner = -1;
+  /// The launcher is on another machine, and a cluster's scheduler started this process: commands
+  /// come through a file, the environment too (but for what the scheduler says about the job), and
+  /// SIGTERM, SIGUSR1 and SIGUSR2 are the scheduler's warning that it takes the machine back.
+  bool remote = false;
+  /// Of a remote one: the key of the launch that it was started for. A directory of that name may
+  /// be another launch's by now, when a job comes late.
+  std::string key;
   Clock* clock = Clock::System();
 };
 

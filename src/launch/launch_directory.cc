@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -64,6 +65,19 @@ Status LaunchDirectory::Create(const LaunchRecord& record) const {
   const std::string control = path_ + "/control";
   if (mkfifo(control.c_str(), 0600) != 0) return ErrnoStatus("mkfifo " + control, errno);
   return PublishFile("launch.json", Encode(record), /*durable=*/false);
+}
+
+Status LaunchDirectory::CreateShared(const LaunchRecord& record,
+                                     const std::vector<std::string>& environment) const {
+  if (mkdir(path_.c_str(), 0700) != 0) return ErrnoStatus("mkdir " + path_, errno);
+  std::string entries;
+  for (const std::string& entry : environment) {
+    entries += entry;
+    entries += '\0';
+  }
+  RETURN_IF_ERROR(PublishFile("environment", entries, /*durable=*/false));
+  RETURN_IF_ERROR(PublishFile("commands", "", /*durable=*/false));
+  return PublishFile("launch.json", Encode(record), /*durable=*/true);
 }
 
 Status LaunchDirectory::Remove() const {
@@ -160,6 +174,55 @@ Result<OwnedFd> LaunchDirectory::OpenControl() const {
   OwnedFd fd(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   if (!fd.valid()) return ErrnoStatus("open " + path, errno);
   return fd;
+}
+
+Result<OwnedFd> LaunchDirectory::OpenCommands() const {
+  const std::string path = path_ + "/commands";
+  OwnedFd fd(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus("open " + path, errno);
+  return fd;
+}
+
+std::string LaunchDirectory::ReadCommands(std::uint64_t* offset) const {
+  // Opened anew each time: that is when NFS asks its server whether the file has grown.
+  const OwnedFd fd(open((path_ + "/commands").c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char block[512];
+  while (fd.valid()) {
+    const ssize_t got = pread(fd.get(), block, sizeof(block), static_cast<off_t>(*offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text.append(block, static_cast<std::size_t>(got));
+    *offset += static_cast<std::uint64_t>(got);
+  }
+  return text;
+}
+
+Result<std::vector<std::string>> LaunchDirectory::TakeEnvironment() const {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile("environment"));
+  std::vector<std::string> entries;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\0', begin), text.size());
+    entries.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (unlink((path_ + "/environment").c_str()) != 0) {
+    return ErrnoStatus("unlink " + path_ + "/environment", errno);
+  }
+  return entries;
+}
+
+std::string LaunchDirectory::ReadOwnerBeat() const {
+  const std::filesystem::path path(path_);
+  const LaunchDirectory beside(path.parent_path().string());
+  const auto beat = beside.ReadFile(kOwnerBeat);
+  return beat.ok() ? *beat : "";
+}
+
+void LaunchDirectory::Refresh() const {
+  const std::string probe = fmt::format("{}/.probe.{}", path_, getpid());
+  const OwnedFd fd(open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (fd.valid()) unlink(probe.c_str());
 }
 
 Result<LaunchLogPage> LaunchDirectory::ReadLog(std::uint64_t offset, std::uint64_t max_bytes,

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <cairn/status.h>
 
@@ -21,6 +22,9 @@ inline constexpr char kLaunchKeyVariable[] = "CAIRN_LAUNCH_KEY";
 /// Directories of launches that are being removed: no launch is called so.
 inline constexpr char kRemovedPrefix[] = ".removed-";
 
+/// Beside all launches: what a launcher rewrites again and again while it lives.
+inline constexpr char kOwnerBeat[] = ".owner";
+
 /// The directory of one launch (docs/format/launches.md): the records, the log, the lock that the
 /// shim holds while it lives, and the pipe through which it is told things. A value type; the
 /// functions may be called by several processes.
@@ -34,6 +38,10 @@ class LaunchDirectory {
 
   /// Makes the directory with launch.json and the control pipe. AlreadyExists.
   Status Create(const LaunchRecord& record) const;
+  /// The same for a shim on another machine, which a pipe does not reach: commands go through a
+  /// file, and so does the environment ("A=b" each), which the shim removes when it has read it.
+  Status CreateShared(const LaunchRecord& record,
+                      const std::vector<std::string>& environment) const;
   /// Removes it with everything in it: at once gone by its name. The caller holds the lock, or the
   /// launch has ended. What cannot be deleted now is left under a name with kRemovedPrefix.
   Status Remove() const;
@@ -57,6 +65,18 @@ class LaunchDirectory {
   /// The control pipe. Opened for both directions, so that neither side waits for the other and
   /// what is written before the shim listens is not lost.
   Result<OwnedFd> OpenControl() const;
+  /// Of CreateShared: the file to which commands are appended. One writer.
+  Result<OwnedFd> OpenCommands() const;
+  /// What was appended since `*offset`, which is moved on; empty when there is nothing.
+  std::string ReadCommands(std::uint64_t* offset) const;
+  /// Gives the environment of CreateShared and removes it. NotFound: that happened before.
+  Result<std::vector<std::string>> TakeEnvironment() const;
+  /// What the owner wrote last into the file beside all launches that says that it lives; it says
+  /// something else each time.
+  std::string ReadOwnerBeat() const;
+  /// Makes this machine forget what it remembers of names in the directory that do not exist: on
+  /// NFS a record that another machine has published may stay unseen for a minute otherwise.
+  void Refresh() const;
 
   Result<LaunchLogPage> ReadLog(std::uint64_t offset, std::uint64_t max_bytes, bool ended) const;
 

@@ -70,6 +70,10 @@ std::string Encode(const LaunchRecord& record) {
   out.Int("grace", record.grace);
   out.Json("outlive_owner", Value(record.outlive_owner));
   out.Int("submitted", record.submitted);
+  if (!record.job.empty()) {
+    out.Text("job", record.job);
+    out.Int("job_index", record.job_index);
+  }
   return out.Seal();
 }
 
@@ -100,6 +104,8 @@ Result<LaunchRecord> DecodeLaunch(std::string_view bytes) {
   if (wall_time < 0 || record.grace < 0) return CorruptionError("a time is negative");
   RETURN_IF_ERROR(reader.OptionalBool("outlive_owner", &record.outlive_owner));
   RETURN_IF_ERROR(reader.Int("submitted", &record.submitted));
+  RETURN_IF_ERROR(reader.OptionalText("job", &record.job));
+  RETURN_IF_ERROR(reader.OptionalInt("job_index", &record.job_index));
   return record;
 }
 

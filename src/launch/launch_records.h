@@ -28,6 +28,11 @@ struct LaunchRecord {
   std::int64_t grace = 0;  // nanoseconds
   bool outlive_owner = true;
   std::int64_t submitted = 0;  // nanoseconds since 1970
+  /// Where a cluster's scheduler runs it: the name of its job, which is no other's, and its place
+  /// in an array of jobs (-1: none). Known before the job is submitted, so that a submission whose
+  /// answer was lost is found again. "": on this machine.
+  std::string job;
+  std::int64_t job_index = -1;
 };
 
 /// keeper.json: who keeps the launch. A pid is meant only together with the instant at which its

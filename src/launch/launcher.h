@@ -45,6 +45,11 @@ struct LaunchSpec {
   int processes = 1;        // ranks
   int slots = 1;            // taken while it lives; 0: runs beside everything
   int priority = 0;         // greater ones first; among equals first come, first served
+  /// Which launcher is meant, where one of several is asked; "": the first.
+  std::string launcher;
+  /// What a cluster is asked for besides (partition, account, time, …); what is known is the
+  /// launcher's to say. On this machine: none.
+  std::map<std::string, std::string> resources;
   LaunchLimits limits;
   /// Time between SIGTERM and SIGKILL when the launch ends itself: a rank failed, the wall time is
   /// over, or the owner died and `outlive_owner` is false.
@@ -84,6 +89,7 @@ struct LaunchExit {
 
 struct LaunchInfo {
   std::string id;
+  std::string launcher;  // where several are put together: whose it is
   LaunchState state = LaunchState::kQueued;
   int slots = 0;
   int priority = 0;

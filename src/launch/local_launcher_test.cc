@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "launch/conformance.h"
 #include "launch/launch_directory.h"
+#include "launch/several_launchers.h"
 #include "launch/spawn_shim.h"
 
 namespace cairn {
@@ -56,8 +57,28 @@ LauncherUnderTest MakeLocal() {
   return under_test;
 }
 
+/// Two launchers put together, of which the suite's launches use the first: the rules are the same.
+LauncherUnderTest MakeSeveral() {
+  auto temp = std::make_shared<TempDir>();
+  LauncherUnderTest under_test;
+  under_test.ground = temp;
+  under_test.open = [temp](LaunchListener listener) {
+    const auto open = [temp, listener](const char* name) {
+      return [temp, listener, name] {
+        LocalLauncherOptions options = OptionsAt(temp->path() / name);
+        options.listener = listener;
+        return OpenLocalLauncher(std::move(options));
+      };
+    };
+    return OpenSeveralLaunchers({{.name = "one", .open = open("one")},
+                                 {.name = "two", .open = open("two"), .at_once = false}});
+  };
+  return under_test;
+}
+
 INSTANTIATE_TEST_SUITE_P(Local, LauncherConformance,
-                         ::testing::Values(LauncherFactory{"Local", MakeLocal}),
+                         ::testing::Values(LauncherFactory{"Local", MakeLocal},
+                                           LauncherFactory{"Several", MakeSeveral}),
                          LauncherConformance::Name);
 
 class LocalLauncherTest : public ::testing::Test {
@@ -93,6 +114,27 @@ class LocalLauncherTest : public ::testing::Test {
   std::string mark_ = IdSource::System()->NewUuid();
   std::unique_ptr<Launcher> launcher_;
 };
+
+TEST_F(LocalLauncherTest, OneOfSeveralIsChosenByItsName) {
+  const auto open = [&](const char* name) {
+    return [this, name] { return OpenLocalLauncher(OptionsAt(temp_.path() / name)); };
+  };
+  auto opened = OpenSeveralLaunchers({{.name = "one", .open = open("one")},
+                                      {.name = "two", .open = open("two"), .at_once = false}});
+  ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+  launcher_ = std::move(*opened);
+  EXPECT_FALSE(std::filesystem::exists(temp_.path() / "two")) << "not before it is wanted";
+  LaunchSpec spec = Script("a", "echo two");
+  spec.launcher = "two";
+  ASSERT_TRUE(launcher_->Submit(spec).ok());
+  ASSERT_TRUE(launcher_->Wait("a", 30s).ok());
+  EXPECT_TRUE(std::filesystem::exists(temp_.path() / "two" / "a"));
+  EXPECT_EQ(launcher_->Get("a")->launcher, "two");
+  EXPECT_EQ(launcher_->Submit(Script("a", "true")).code(), Code::kAlreadyExists);
+  spec.launcher = "three";
+  spec.id = "b";
+  EXPECT_THAT(std::string(launcher_->Submit(spec).message()), HasSubstr("one, two"));
+}
 
 TEST_F(LocalLauncherTest, OneLauncherAtATime) {
   Open();

@@ -1,5 +1,6 @@
 // cairn-shim DIRECTORY OWNER: keeps one launch; started by the local launcher, once for each. OWNER
-// is a descriptor (see KeeperOptions::owner) or -1. What it has to say goes to DIRECTORY/shim.err.
+// is a descriptor (see KeeperOptions::owner) or -1; or `remote:KEY`, in the job of a cluster's
+// scheduler (see KeeperOptions::remote). What it has to say goes to DIRECTORY/shim.err.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "launch/keeper.h"
 
@@ -18,9 +20,12 @@ int main(int argc, char** argv) {
   }
   cairn::KeeperOptions options;
   options.directory = argv[1];
+  constexpr std::string_view kRemote = "remote:";
+  options.remote = std::string_view(argv[2]).starts_with(kRemote);
+  if (options.remote) options.key = argv[2] + kRemote.size();
   const char* end = argv[2] + std::strlen(argv[2]);
   const auto [stopped, error] = std::from_chars(argv[2], end, options.owner);
-  if (error != std::errc() || stopped != end) {
+  if (!options.remote && (error != std::errc() || stopped != end)) {
     std::fprintf(stderr, "cairn-shim: no descriptor: %s\n", argv[2]);
     return 2;
   }

@@ -50,6 +50,8 @@ std::vector<std::filesystem::path> ShimDirectories() {
   return directories;
 }
 
+}  // namespace
+
 std::vector<std::string> LaunchEnvironment(const std::string& key, const LaunchSpec& spec) {
   std::map<std::string, std::string> merged;
   if (spec.inherit_env) {
@@ -66,8 +68,6 @@ std::vector<std::string> LaunchEnvironment(const std::string& key, const LaunchS
   for (const auto& [name, value] : merged) entries.push_back(name + "=" + value);
   return entries;
 }
-
-}  // namespace
 
 Result<std::string> FindShim(const std::string& asked) {
   const char* named = std::getenv("CAIRN_SHIM");

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include <cairn/status.h>
 
@@ -14,6 +15,10 @@ namespace cairn {
 /// The program that keeps launches: `asked`, or CAIRN_SHIM, or cairn-shim beside this program,
 /// beside this library, or on the PATH. NotFound says where it was looked for.
 Result<std::string> FindShim(const std::string& asked);
+
+/// What the processes of a launch start with, "A=b" each: its own variables over those of this
+/// process, and the key.
+std::vector<std::string> LaunchEnvironment(const std::string& key, const LaunchSpec& spec);
 
 /// A shim that was just started.
 struct SpawnedShim {

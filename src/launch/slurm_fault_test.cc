@@ -1,0 +1,94 @@
+// What goes wrong around jobs: nodes taken back, cancelled jobs, killed daemons.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <string>
+
+#include "launch/launch_directory.h"
+#include "launch/slurm_fixture.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SlurmFaultTest : public SlurmLauncherTest {};
+
+TEST_F(SlurmFaultTest, ARankIsToldBeforeItsNodeIsTakenByAnUrgentJob) {
+  TestSlurm::Get().UntilIdle();
+  Open();
+  LaunchSpec spec = Script("a",
+                           "trap 'echo saving; exit 5' TERM; echo ready; "
+                           "while :; do sleep 0.05; done");
+  spec.resources = {{"partition", "low"}, {"extra", "--exclusive --nodelist=n1"}};
+  Submit(spec);
+  UntilSaid("a");
+  TestSlurm::Get().Shell("sbatch -p high --exclusive --nodelist=n1 -o /dev/null --wrap 'sleep 1'");
+  const LaunchInfo info = End("a");
+  EXPECT_EQ(info.exit->kind, ExitKind::kExited);
+  EXPECT_EQ(info.exit->code, 5);
+  EXPECT_TRUE(info.exit->stopped) << "nobody's failure";
+}
+
+TEST_F(SlurmFaultTest, AJobThatIsCancelledByOthersHasEndedThroughNoFaultOfItsOwn) {
+  Open();
+  Submit(Script("a", "echo ready; while :; do sleep 0.05; done"));
+  UntilSaid("a");
+  TestSlurm::Get().Shell("scancel --me");
+  const LaunchInfo info = End("a");
+  EXPECT_TRUE(info.exit->stopped);
+  EXPECT_FALSE(info.exit->succeeded());
+}
+
+TEST_F(SlurmFaultTest, AShimThatIsKilledIsALaunchThatIsLost) {
+  Open();
+  Submit(Script("a", "echo ready; while :; do sleep 0.05; done"));
+  UntilSaid("a");
+  const auto keeper = LaunchDirectory(options_.directory + "/a").ReadKeeper();
+  ASSERT_TRUE(keeper.ok());
+  ASSERT_EQ(::kill(static_cast<pid_t>(keeper->pid), SIGKILL), 0);
+  const LaunchInfo info = End("a");
+  EXPECT_EQ(info.exit->kind, ExitKind::kLost);
+  EXPECT_FALSE(info.exit->stopped) << "it counts as a failure: it may well be one";
+  Until("its ranks are gone", [&] { return ProcessesWith("CAIRN_TEST_MARK", mark_).empty(); });
+}
+
+TEST_F(SlurmFaultTest, AControllerThatIsAwayIsWaitedFor) {
+  Open();
+  Submit(Script("before", "echo ready; sleep 1; echo done"));
+  UntilSaid("before");
+  TestSlurm::Get().KillDaemon("slurmctld");
+  Submit(Script("during", "echo during"));
+  Until("it says so", [&] {
+    return launcher_->Get("during")->reason.find("Slurm does not answer") != std::string::npos;
+  });
+  EXPECT_TRUE(End("before").exit->succeeded()) << "what runs needs no controller";
+  EXPECT_EQ(launcher_->Get("during")->state, LaunchState::kQueued);
+  TestSlurm::Get().StartDaemon("slurmctld");
+  EXPECT_TRUE(End("during").exit->succeeded());
+  EXPECT_EQ(launcher_->ReadLog("during", 0)->lines.size(), 1u) << "once";
+}
+
+TEST_F(SlurmFaultTest, ANodeThatVanishesIsNoticedAndWhatLivesOnItEnds) {
+  TestSlurm::Get().UntilIdle();
+  Open();
+  LaunchSpec spec = Script("a", "echo ready; while :; do sleep 0.05; done");
+  spec.resources["extra"] = "--nodelist=n2";
+  Submit(spec);
+  UntilSaid("a");
+  TestSlurm::Get().KillDaemon("slurmd.n2");
+  const LaunchInfo info = End("a");
+  EXPECT_EQ(info.exit->kind, ExitKind::kLost) << info.exit->message;
+  EXPECT_TRUE(info.exit->stopped);
+  EXPECT_THAT(info.exit->message, HasSubstr("NODE_FAIL"));
+  Until("its ranks are gone", [&] { return ProcessesWith("CAIRN_TEST_MARK", mark_).empty(); });
+  Submit(Script("b", "hostname"));  // elsewhere
+  EXPECT_TRUE(End("b").exit->succeeded());
+  TestSlurm::Get().StartDaemon("slurmd.n2");
+  TestSlurm::Get().UntilIdle();
+}
+
+}  // namespace
+}  // namespace cairn
