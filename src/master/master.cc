@@ -44,6 +44,8 @@ constexpr std::size_t kMostWaiting = 2000;
 constexpr std::size_t kLongestSocketPath = 100;  // of 107
 constexpr auto kTidyInterval = std::chrono::seconds(60);
 constexpr auto kUnusedCode = std::chrono::hours(24);
+/// So many events are read again at most when a master starts.
+constexpr std::uint64_t kSummarizeAfter = 50'000;
 
 /// With those above it. One that is there stays as it is.
 Status MakeDirectory(const std::string& path, mode_t mode) {
@@ -231,6 +233,7 @@ Status Master::Impl::StartEngine() {
                                       .repositories = repositories_.get(),
                                       .clock = options_.clock,
                                       .ids = options_.ids,
+                                      .compact_after_events = kSummarizeAfter,
                                       .on_event = [this](const Event& event) { OnEvent(event); },
                                       .on_log =
                                           [this](const std::string& trial, std::uint64_t run,
