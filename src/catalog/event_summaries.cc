@@ -89,10 +89,9 @@ Status CatalogEventLog::Summarize(std::uint64_t from, std::uint64_t to) {
   RETURN_IF_ERROR(db_->Read([&](Connection& connection) -> Status {
     trials.clear();
     for (const std::string& trial : touched) {
-      RETURN_IF_ERROR(connection.Query("SELECT data FROM trial_summaries WHERE trial = ?", {trial},
-                                       "b", [&](const SqlRow& row) -> Status {
-                                         return TakeSummary(trial, row.Bytes(0), &trials);
-                                       }));
+      RETURN_IF_ERROR(connection.Query(
+          "SELECT data FROM trial_summaries WHERE trial = ?", {trial}, "b",
+          [&](const SqlRow& row) -> Status { return TakeSummary(trial, row.Bytes(0), &trials); }));
     }
     return Status::Ok();
   }));

@@ -18,13 +18,20 @@ namespace cairn::master {
 
 /// How the trials of an experiment are chosen.
 struct SearcherConfig {
-  enum class Kind : std::uint8_t { kSingle, kRandom, kGrid };
+  enum class Kind : std::uint8_t { kSingle, kRandom, kGrid, kAdaptiveAsha };
   Kind kind = Kind::kSingle;
   std::string metric;  // that decides which trial is best; "": none does
   bool smaller_is_better = true;
   std::uint64_t max_trials = 1;              // as many as there will be
   std::uint64_t max_concurrent_trials = 16;  // not ended at once
   std::uint64_t seed = 0;
+  // Of adaptive_asha. Rungs are at max_length, max_length / divisor, …, in steps.
+  std::int64_t max_length = 0;
+  int max_rungs = 5;
+  double divisor = 4;
+  /// How many brackets: 1, half as many as rungs, as many.
+  enum class Mode : std::uint8_t { kAggressive, kStandard, kConservative };
+  Mode mode = Mode::kStandard;
 };
 std::string_view SearcherName(SearcherConfig::Kind kind);
 

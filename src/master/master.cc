@@ -369,6 +369,7 @@ void Master::Impl::OnEvent(const Event& event) {
   feed_->OnEvent(event);
   switch (event.kind) {
     case EventKind::kReport:
+      return experiments_->OnReport(event);
     case EventKind::kStatus:
     case EventKind::kCheckpointStarted:
     case EventKind::kCheckpointCompleted:

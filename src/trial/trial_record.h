@@ -111,9 +111,9 @@ class TrialRecords {
   /// What was folded before, up to `last_seq`. Corruption when two trials have the same name.
   static Result<TrialRecords> Of(std::uint64_t last_seq, std::vector<TrialRecord> trials);
 
-  /// From now on trials keep only those reports that may still be asked for: validations that count,
-  /// of which a checkpoint of the same step may come, and of them the newest kNewestReports. For
-  /// logs that have the reports themselves: what is known does not grow with them.
+  /// From now on trials keep only those reports that may still be asked for: validations that
+  /// count, of which a checkpoint of the same step may come, and of them the newest kNewestReports.
+  /// For logs that have the reports themselves: what is known does not grow with them.
   void KeepNewestReports();
   static constexpr std::size_t kNewestReports = 64;
 
