@@ -290,12 +290,13 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
   if (const ConfigNode* node = reader.Take("environment"); node != nullptr) {
     ReadEnvironment(*node, &config, &reader);
   }
+  reader.Bool("detached", &config.detached);
   reader.Seconds("preemption_timeout", &config.preemption_timeout);
   reader.Seconds("kill_grace", &config.kill_grace);
   RETURN_IF_ERROR(reader.Finish());
 
   // Last: a key that was misspelt is named before the one that it was meant to be is missed.
-  if (config.entrypoint.empty()) {
+  if (config.entrypoint.empty() && !config.detached) {
     return InvalidArgumentError(
         "entrypoint is missing: the command that trains, for example \"python3 train.py\"");
   }

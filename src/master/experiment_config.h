@@ -50,6 +50,9 @@ struct ExperimentConfig {
   int slots = 1;  // of each trial; also its processes
   int priority = 0;
   std::map<std::string, std::string> environment;
+  /// Its one trial is a process that joins by itself: there is nothing to start. Written by the
+  /// master for such processes, never by people.
+  bool detached = false;
   double preemption_timeout = 600;  // seconds
   double kill_grace = 30;           // seconds
   /// What the file said, without comments; ExperimentFromValue of it gives the same again.

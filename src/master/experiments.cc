@@ -136,6 +136,11 @@ Result<NewExperiment> Experiments::Prepare(const Request& request, ExperimentCon
     OverrideConfig(request.overrides, &source);
     ASSIGN_OR_RETURN(*config, ExperimentFromValue(source));
   }
+  if (config->detached) {
+    return InvalidArgumentError(
+        "detached: such a trial is a process that somebody else starts; start it again, and it "
+        "joins by itself");
+  }
   if (config->slots > options_.slots) {
     return InvalidArgumentError(fmt::format(
         "resources.slots_per_trial is {}, and this master has {}: its trials would never start",
@@ -185,6 +190,32 @@ Result<std::int64_t> Experiments::Create(const Request& request) {
   ExperimentConfig config;
   ASSIGN_OR_RETURN(const NewExperiment experiment, Prepare(request, &config));
   return Insert(experiment);
+}
+
+Result<std::int64_t> Experiments::OfDetached(const JoinRequest& request) {
+  Value::Object source{
+      {"name", request.name}, {"detached", true}, {"hyperparameters", AsConstant(request.hparams)}};
+  if (!request.storage.empty()) source["checkpoint_storage"] = request.storage;
+  ASSIGN_OR_RETURN(const ExperimentConfig config, ExperimentFromValue(Value(source)));
+  NewExperiment experiment;
+  experiment.uuid = fmt::format("{}:detached:{}", request.owner, request.external_id);
+  experiment.name = config.name;
+  experiment.owner = request.owner;
+  experiment.state = "QUEUED";
+  experiment.config_text = EncodeJson(config.source, 2);
+  experiment.config = config.source;
+  experiment.storage = request.storage.empty() ? options_.default_storage : request.storage;
+  experiment.searcher_state = IntentText(false, false);
+  ASSIGN_OR_RETURN(const std::int64_t id, Insert(experiment));
+  if (const Status found = options_.catalog->experiments().Get(id).status(); !found.ok()) {
+    return !found.Is(Code::kNotFound)
+               ? found
+               : FailedPreconditionError(
+                     fmt::format("the trial {} was deleted with experiment {}: join under another "
+                                 "external id",
+                                 QuoteForMessage(request.external_id), id));
+  }
+  return id;
 }
 
 Result<std::int64_t> Experiments::Insert(const NewExperiment& experiment) {
@@ -588,7 +619,8 @@ Status Experiments::Advance(std::int64_t experiment) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (entry->search != nullptr) RETURN_IF_ERROR(StepSearch(experiment, entry.get()));
   ASSIGN_OR_RETURN(Experiment record, options_.catalog->experiments().Get(experiment));
-  if (!entry->paused && !entry->canceled && record.trials < entry->config.searcher.max_trials) {
+  if (!entry->paused && !entry->canceled && !entry->config.detached &&
+      record.trials < entry->config.searcher.max_trials) {
     RETURN_IF_ERROR(MakeTrials(experiment, entry.get(), record));
     ASSIGN_OR_RETURN(record, options_.catalog->experiments().Get(experiment));
   }
@@ -665,6 +697,7 @@ Status Experiments::EnforceIntent(std::int64_t experiment) {
 
 void Experiments::Run(const std::stop_token& stop) {
   Clock::Duration last = options_.clock->Now();
+  std::set<std::int64_t> failing;  // said once, not each second
   while (!stop.stop_requested()) {
     std::set<std::int64_t> due;
     bool removals = false;
@@ -688,8 +721,13 @@ void Experiments::Run(const std::stop_token& stop) {
         status = Advance(id);
         if (status.ok()) status = EnforceIntent(id);
       }
-      if (status.ok() || status.Is(Code::kNotFound) || status.Is(Code::kCancelled)) continue;
-      LogWarning(fmt::format("experiment {}: {}", id, status.ToString()));
+      if (status.ok() || status.Is(Code::kNotFound) || status.Is(Code::kCancelled)) {
+        if (failing.erase(id) > 0) LogInfo(fmt::format("experiment {}: it goes on", id));
+        continue;
+      }
+      if (failing.insert(id).second) {
+        LogWarning(fmt::format("experiment {}: {}; trying again", id, status.ToString()));
+      }
       failed = true;
       Touch(id, false);
     }

@@ -69,6 +69,17 @@ class Experiments {
   /// Its trials are made soon.
   Result<std::int64_t> Create(const Request& request);
 
+  /// The experiment of a process that was started by hand and joins: made for the first one of this
+  /// name and owner. FailedPrecondition when it was deleted.
+  struct JoinRequest {
+    std::string owner;
+    std::string external_id;
+    std::string name;
+    std::string storage;  // "": the master's
+    Value hparams = Value::Object{};
+  };
+  Result<std::int64_t> OfDetached(const JoinRequest& request);
+
   Status Pause(std::int64_t experiment);
   Status Activate(std::int64_t experiment);
   Status Cancel(std::int64_t experiment);
