@@ -1,7 +1,8 @@
 """Step 3: hyperparameters, so that one config gives many trials and the master tells which is best.
 
-    cairn experiment create 3_hpsearch.yaml . -f      # ten trials with increments of their own
-    python 3_hpsearch.py                              # one of them, by hand
+    cairn experiment create 3_hpsearch.yaml . -f            # ten trials with increments of their own
+    cairn experiment create 3_hpsearch_adaptive.yaml . -f   # those that fall behind are stopped early
+    python 3_hpsearch.py                                    # one of them, by hand
 
 Each trial is a process of its own that is paused, killed and resumed as in step 2.
 """
@@ -41,14 +42,14 @@ def main(ctx, latest_checkpoint, trial_id, increment_by):
         time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 0.1)
         if steps_completed % 10 == 0:
             ctx.train.report_training_metrics(steps_completed=steps_completed, metrics={"x": x})
+            # What the searcher compares: the metric that the config names.
+            ctx.train.report_validation_metrics(steps_completed=steps_completed, metrics={"x": x})
             ctx.train.report_progress(steps_completed / 100)
             metadata = {"steps_completed": steps_completed}
             with ctx.checkpoint.store_path(metadata) as (path, _):
                 save_state(x, steps_completed, trial_id, path)
             if ctx.preempt.should_preempt():
                 return
-    # What the searcher compares: the metric that the config names.
-    ctx.train.report_validation_metrics(steps_completed=100, metrics={"x": x})
     print(f"increment_by = {increment_by}, x = {x}", flush=True)
 
 

@@ -13,7 +13,7 @@ from master_process import ROOT, Refused, running_master
 
 CONTRACT = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text())
 METHODS = ("get", "post", "put", "patch", "delete")
-ROLES = ("none", "viewer", "user", "admin", "run", "join")
+ROLES = ("none", "viewer", "user", "admin", "run")
 
 
 def operations():
@@ -57,7 +57,7 @@ def test_every_operation_says_who_may_and_how_it_fails():
         assert operation["x-cairn-role"] in ROLES, path
         assert "default" in operation["responses"], f"{method} {path}"
         assert operation["summary"]
-        expected = {"none": [], "run": [{"run": []}], "join": [{"join": []}]}.get(operation["x-cairn-role"])
+        expected = {"none": [], "run": [{"run": []}]}.get(operation["x-cairn-role"])
         assert operation.get("security") == expected, f"{method} {path}"
 
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <queue>
 #include <set>
 #include <utility>
@@ -37,14 +38,16 @@ Result<std::uint64_t> LastOf(Connection* connection) {
 /// report at the same time; one is held from the first of its numbers to the last.
 class BlockMerge {
  public:
-  BlockMerge(Connection* connection, std::uint64_t from) : connection_(connection), from_(from) {}
+  BlockMerge(Connection* connection, std::uint64_t from, std::uint64_t to)
+      : connection_(connection), from_(from), to_(to) {}
 
   Status Start() {
-    RETURN_IF_ERROR(connection_->Query("SELECT first_seq FROM report_blocks WHERE last_seq >= ?",
-                                       {Number(from_)}, "i", [&](const SqlRow& row) {
-                                         firsts_.push_back(row.Int(0));
-                                         return Status::Ok();
-                                       }));
+    RETURN_IF_ERROR(connection_->Query(
+        "SELECT first_seq FROM report_blocks WHERE last_seq >= ? AND first_seq <= ?",
+        {Number(from_), Number(to_)}, "i", [&](const SqlRow& row) {
+          firsts_.push_back(row.Int(0));
+          return Status::Ok();
+        }));
     std::sort(firsts_.begin(), firsts_.end());
     return Status::Ok();
   }
@@ -107,6 +110,7 @@ class BlockMerge {
 
   Connection* const connection_;
   const std::uint64_t from_;
+  const std::uint64_t to_;
   std::vector<std::int64_t> firsts_;
   std::size_t next_ = 0;
   std::vector<std::unique_ptr<Held>> blocks_;  // null: done with
@@ -257,19 +261,24 @@ Result<std::uint64_t> CatalogEventLog::Last() {
 }
 
 Status CatalogEventLog::Replay(std::uint64_t from, const Visitor& visit) {
+  return ReplayRange(from, std::numeric_limits<std::uint64_t>::max(), visit);
+}
+
+Status CatalogEventLog::ReplayRange(std::uint64_t from, std::uint64_t to, const Visitor& visit) {
   from = std::max<std::uint64_t>(from, 1);
   // A connection that is lost half way starts the body again: what was given is not given twice.
   std::uint64_t next = from;
   Status told;
   const Status read = db_->ReadSnapshot([&](Connection& connection) -> Status {
-    ASSIGN_OR_RETURN(const std::uint64_t last, LastOf(&connection));
-    BlockMerge blocks(&connection, next);
+    ASSIGN_OR_RETURN(std::uint64_t last, LastOf(&connection));
+    last = std::min(last, to);
+    BlockMerge blocks(&connection, next, last);
     RETURN_IF_ERROR(blocks.Start());
     while (next <= last) {
-      const std::uint64_t end = next + kReadAhead;
+      const std::uint64_t end = std::min(next + kReadAhead, last + 1);
       ASSIGN_OR_RETURN(const auto rows, ReadRows(&connection, next, end));
       std::size_t at = 0;
-      for (; next <= last && next < end; ++next) {
+      for (; next < end; ++next) {
         std::optional<Event> event;
         if (at < rows.size() && rows[at].seq == next) {
           event = rows[at++];

@@ -21,11 +21,20 @@ class CatalogEventLog final : public EventLog {
 
   Status Append(std::span<const Event> events) override;
   Status Replay(std::uint64_t from, const Visitor& visit) override;
+  /// What the trials came to, as Compact left it; reports stay in their tables.
+  Result<TrialRecords> Restore() override;
+  /// Writes anew what is known of those trials to which something happened since. Removes no event.
+  Status Compact() override;
+  bool CompactsInSteps() const override { return true; }
   Result<std::uint64_t> Last();
 
  private:
   using Group = std::pair<std::string, std::string>;  // trial, group
 
+  /// The events from `from` to `to`.
+  Status ReplayRange(std::uint64_t from, std::uint64_t to, const Visitor& visit);
+  /// Takes the events up to `to` into the summaries, which stand for those up to `from`.
+  Status Summarize(std::uint64_t from, std::uint64_t to);
   Status AppendIn(Connection* connection, std::span<const Event> events) REQUIRES(mu_);
   Status LoadTail(Connection* connection) REQUIRES(mu_);
   /// Puts the oldest loose reports of a group into a block.

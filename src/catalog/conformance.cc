@@ -15,6 +15,7 @@
 #include "catalog/test_events.h"
 #include "catalog/test_tables.h"
 #include "format/json.h"
+#include "trial/records_codec.h"
 
 namespace cairn {
 
@@ -130,6 +131,79 @@ TEST_P(CatalogConformance, ReportsComeBackFromBlocksAsTheyWere) {
   Reopen();
   ASSERT_TRUE(catalog().events().Append(maker.Some(100)).ok());
   ExpectTablesAgree(&catalog(), maker.records());
+}
+
+/// The records without their reports.
+std::string Known(const TrialRecords& records) {
+  std::vector<TrialRecord> trials;
+  for (const auto& [id, trial] : records.trials()) trials.push_back(trial.WithoutReports());
+  return EncodeRecords(TrialRecords::Of(records.last_seq(), std::move(trials)).value());
+}
+
+TEST_P(CatalogConformance, SummariesStandForTheEventsBeforeThem) {
+  Reopen();
+  EventMaker maker(11);
+  maker.max_trials = 12;
+  std::mt19937_64 random(11);
+  EXPECT_EQ(catalog().events().Restore()->last_seq(), 0u);
+  for (int round = 0; round < 40; ++round) {
+    ASSERT_TRUE(catalog().events().Append(maker.Some(1 + random() % 60)).ok());
+    std::uint64_t before = catalog().events().Restore()->last_seq();
+    if (random() % 3 == 0) {
+      const Status compacted = catalog().events().Compact();
+      ASSERT_TRUE(compacted.ok()) << compacted.ToString();
+      before = maker.records().last_seq();
+    }
+    if (random() % 4 == 0) Reopen();
+    auto records = catalog().events().Restore();
+    ASSERT_TRUE(records.ok()) << records.status().ToString();
+    EXPECT_EQ(records->last_seq(), before);
+    for (const Event& event : ReplayAll(&catalog().events(), before + 1)) {
+      const Status applied = records->Apply(event);
+      ASSERT_TRUE(applied.ok()) << applied.ToString();
+    }
+    ASSERT_EQ(Known(*records), Known(maker.records())) << "round " << round;
+  }
+  EXPECT_EQ(ReplayAll(&catalog().events()).size(), maker.records().last_seq()) << "no event went";
+}
+
+TEST_P(CatalogConformance, WhatIsKnownDoesNotGrowWithTheReports) {
+  Reopen();
+  const TrialConfig config{.experiment = "1", .argv = {"train"}, .storage = "/data"};
+  std::uint64_t seq = 0;
+  const auto event = [&](EventKind kind, std::uint64_t run, Value body) {
+    return Event{.seq = ++seq, .time = 1, .trial = "1", .run = run, .kind = kind, .body = body};
+  };
+  std::vector<Event> events = {
+      event(EventKind::kTrialCreated, 0, Value::Object{{"config", ToValue(config)}}),
+      event(EventKind::kRunStarted, 1, Value::Object{{"token_hash", "h"}})};
+  std::uint64_t number = 0;
+  const auto add = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      ++number;
+      events.push_back(event(EventKind::kReport, 1,
+                             Value::Object{{"sequence", number},
+                                           {"group", number % 2 == 0 ? "validation" : "training"},
+                                           {"steps_completed", number},
+                                           {"metrics", Value::Object{{"loss", 0.5}}}}));
+    }
+    ASSERT_TRUE(catalog().events().Append(events).ok());
+    events.clear();
+    ASSERT_TRUE(catalog().events().Compact().ok());
+  };
+  add(1000);
+  const std::size_t few = EncodeRecords(catalog().events().Restore().value()).size();
+  add(9000);
+  auto records = catalog().events().Restore().value();
+  EXPECT_LT(EncodeRecords(records).size(), few + 500);
+  // The next report and a checkpoint of a step that was validated are what they would be.
+  EXPECT_EQ(records.Find("1")->next_sequence, 10001u);
+  ASSERT_TRUE(
+      records
+          .Apply(event(EventKind::kCheckpointCompleted, 1,
+                       Value::Object{{"registration", ""}, {"id", "c"}, {"steps_completed", 9990}}))
+          .ok());
+  EXPECT_NE(records.Find("1")->Find("c")->metrics.Find("loss"), nullptr);
 }
 
 TEST_P(CatalogConformance, ANewOwnerFencesTheOldOne) {

@@ -197,7 +197,9 @@ Status Connection::Guard(const std::function<Status()>& body) {
   } catch (const soci::postgresql_soci_error& error) {
     const std::string state = error.sqlstate();
     auto* backend = static_cast<soci::postgresql_session_backend*>(impl_->session.get_backend());
-    const bool gone = backend == nullptr || PQstatus(backend->conn_) != CONNECTION_OK;
+    // An error without a code is the client library's own: the server did not live to send one.
+    const bool gone = backend == nullptr || PQstatus(backend->conn_) != CONNECTION_OK ||
+                      state.find_first_not_of(' ') == std::string::npos;
     std::string message = OneLine(error.get_error_message());
     if (gone || state.substr(0, 2) == "08") {
       lost_ = true;

@@ -111,8 +111,13 @@ CREATE INDEX deliveries_due ON deliveries (state, next_attempt);
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 )";
 
-constexpr std::array<Migration, 1> kMigrations = {{
+constexpr std::string_view kSummaries = R"(
+CREATE TABLE trial_summaries (trial TEXT PRIMARY KEY, data {blob} NOT NULL);
+)";
+
+constexpr std::array<Migration, 2> kMigrations = {{
     {.version = 1, .name = "first", .sql = kFirst},
+    {.version = 2, .name = "summaries", .sql = kSummaries},
 }};
 
 }  // namespace

@@ -160,19 +160,10 @@ Result<ApiAnswer> DeleteToken(const ApiParts& parts, const ApiCall& call) {
 }  // namespace
 
 void AddAccountRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
-  const auto add = [&](std::string method, std::string path, Access access,
-                       ApiRoute::Answer answer) {
-    out->push_back({.method = std::move(method),
-                    .pattern = "/api/v1" + std::move(path),
-                    .access = access,
-                    .answer = std::move(answer)});
-  };
-  out->push_back({.method = "POST",
-                  .pattern = "/api/v1/auth/login",
-                  .access = Access::kNone,
-                  .serve = [parts](const ApiCall& call,
-                                   const HttpReply& reply) { return Login(parts, call, reply); },
-                  .max_body_bytes = 16u << 10});
+  const RoutesUnder add("/api/v1", out);
+  add("POST", "/auth/login", Access::kNone, [parts](const ApiCall& call, const HttpReply& reply) {
+    return Login(parts, call, reply);
+  }).max_body_bytes = 16u << 10;
   add("POST", "/auth/logout", Access::kViewer, [parts](const ApiCall& call) -> Result<ApiAnswer> {
     RETURN_IF_ERROR(parts.accounts->Logout(call.who));
     return ApiAnswer{};

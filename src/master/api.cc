@@ -147,6 +147,22 @@ HttpRoute Served(const ApiParts& parts, ApiRoute route, RateLimit* limit) {
 
 ServerResponse ApiError(const Status& status) { return ResponseOf(status); }
 
+ApiRoute& RoutesUnder::operator()(std::string method, std::string_view path, Access access,
+                                  ApiRoute::Answer answer) const {
+  return out_->emplace_back(ApiRoute{.method = std::move(method),
+                                     .pattern = base_ + std::string(path),
+                                     .access = access,
+                                     .answer = std::move(answer)});
+}
+
+ApiRoute& RoutesUnder::operator()(std::string method, std::string_view path, Access access,
+                                  ApiRoute::Serve serve) const {
+  return out_->emplace_back(ApiRoute{.method = std::move(method),
+                                     .pattern = base_ + std::string(path),
+                                     .access = access,
+                                     .serve = std::move(serve)});
+}
+
 std::string_view ApiCall::Query(std::string_view name) const {
   const auto found = query.find(name);
   return found == query.end() ? std::string_view() : std::string_view(found->second);

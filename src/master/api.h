@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <cairn/status.h>
@@ -49,6 +50,7 @@ struct ApiParts {
   TaskThreads* downloads = nullptr;
   Clock* clock = Clock::System();
   std::string default_storage;
+  std::string join_token;  // what the engine wants of those that join: the routes have judged them
   std::string version;
   std::string instance;
   std::string web_directory;  // "": no page
@@ -92,6 +94,21 @@ struct ApiRoute {
   Serve serve;
   std::uint64_t max_body_bytes = 1u << 20;
   bool raw = false;  // the body is no JSON
+};
+
+/// Adds routes whose patterns begin alike.
+class RoutesUnder {
+ public:
+  RoutesUnder(std::string base, std::vector<ApiRoute>* out) : base_(std::move(base)), out_(out) {}
+  /// The route is there until the next one is added.
+  ApiRoute& operator()(std::string method, std::string_view path, Access access,
+                       ApiRoute::Answer answer) const;
+  ApiRoute& operator()(std::string method, std::string_view path, Access access,
+                       ApiRoute::Serve serve) const;
+
+ private:
+  const std::string base_;
+  std::vector<ApiRoute>* const out_;
 };
 
 /// Reads what a query says; errors are collected as in ConfigReader.

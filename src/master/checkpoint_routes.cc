@@ -445,14 +445,7 @@ class Lineage {
 }  // namespace
 
 void AddCheckpointRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
-  const std::string base = "/api/v1/checkpoints";
-  const auto add = [&](std::string method, const std::string& path, Access access,
-                       ApiRoute::Answer answer) {
-    out->push_back({.method = std::move(method),
-                    .pattern = base + path,
-                    .access = access,
-                    .answer = std::move(answer)});
-  };
+  const RoutesUnder add("/api/v1/checkpoints", out);
   add("POST", "/rm", Access::kUser, [parts](const ApiCall& call) { return Remove(parts, call); });
   add("GET", "/{checkpoint}", Access::kViewer,
       [parts](const ApiCall& call) { return Get(parts, call.Param("checkpoint")); });
@@ -460,17 +453,15 @@ void AddCheckpointRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
       [parts](const ApiCall& call) { return Patch(parts, call); });
   add("DELETE", "/{checkpoint}", Access::kUser,
       [parts](const ApiCall& call) { return Delete(parts, call); });
-  out->push_back({.method = "GET",
-                  .pattern = base + "/{checkpoint}/download",
-                  .access = Access::kViewer,
-                  .serve = [parts](const ApiCall& call, const HttpReply& reply) {
-                    // On threads of their own: downloads last.
-                    const bool taken = parts.downloads->Post([parts, call, reply] {
-                      const Status status = Download(parts, call, reply);
-                      if (!status.ok()) reply.Send(ApiError(status));
-                    });
-                    return taken ? Status::Ok() : UnavailableError("too many downloads wait");
-                  }});
+  add("GET", "/{checkpoint}/download", Access::kViewer,
+      [parts](const ApiCall& call, const HttpReply& reply) {
+        // On threads of their own: downloads last.
+        const bool taken = parts.downloads->Post([parts, call, reply] {
+          const Status status = Download(parts, call, reply);
+          if (!status.ok()) reply.Send(ApiError(status));
+        });
+        return taken ? Status::Ok() : UnavailableError("too many downloads wait");
+      });
   add("GET", "/{checkpoint}/files", Access::kViewer,
       [parts](const ApiCall& call) { return Files(parts, call); });
   add("GET", "/{checkpoint}/tensors", Access::kViewer,

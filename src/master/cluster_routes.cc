@@ -229,26 +229,22 @@ Result<ApiAnswer> GetHook(const ApiParts& parts, const ApiCall& call) {
 }
 
 void AddHooks(const ApiParts& parts, std::vector<ApiRoute>* out) {
-  const auto add = [&](std::string method, const std::string& path, ApiRoute::Answer answer) {
-    out->push_back({.method = std::move(method),
-                    .pattern = "/api/v1/webhooks" + path,
-                    .access = Access::kAdmin,
-                    .answer = std::move(answer)});
-  };
-  add("GET", "", [parts](const ApiCall&) -> Result<ApiAnswer> {
+  const RoutesUnder add("/api/v1/webhooks", out);
+  add("GET", "", Access::kAdmin, [parts](const ApiCall&) -> Result<ApiAnswer> {
     ASSIGN_OR_RETURN(const std::vector<Webhook> all, parts.catalog->webhooks().List());
     Value::List list;
     for (const Webhook& webhook : all) list.push_back(HookJson(webhook));
     return ApiAnswer{.body = Value::Object{{"webhooks", std::move(list)}}};
   });
-  add("POST", "", [parts](const ApiCall& call) { return CreateHook(parts, call); });
-  add("GET", "/{webhook}", [parts](const ApiCall& call) { return GetHook(parts, call); });
-  add("DELETE", "/{webhook}", [parts](const ApiCall& call) -> Result<ApiAnswer> {
+  add("POST", "", Access::kAdmin, [parts](const ApiCall& call) { return CreateHook(parts, call); });
+  add("GET", "/{webhook}", Access::kAdmin,
+      [parts](const ApiCall& call) { return GetHook(parts, call); });
+  add("DELETE", "/{webhook}", Access::kAdmin, [parts](const ApiCall& call) -> Result<ApiAnswer> {
     ASSIGN_OR_RETURN(const Webhook webhook, HookOf(parts, call));
     RETURN_IF_ERROR(parts.catalog->webhooks().Delete(webhook.id));
     return ApiAnswer{};
   });
-  add("POST", "/{webhook}/test", [parts](const ApiCall& call) -> Result<ApiAnswer> {
+  add("POST", "/{webhook}/test", Access::kAdmin, [parts](const ApiCall& call) -> Result<ApiAnswer> {
     ASSIGN_OR_RETURN(const Webhook webhook, HookOf(parts, call));
     const auto sent = parts.webhooks->Test(webhook);
     return ApiAnswer{.body = Value::Object{
@@ -260,19 +256,7 @@ void AddHooks(const ApiParts& parts, std::vector<ApiRoute>* out) {
 }  // namespace
 
 void AddClusterRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
-  const auto add = [&](std::string method, std::string path, Access access,
-                       ApiRoute::Answer answer) {
-    out->push_back({.method = std::move(method),
-                    .pattern = std::move(path),
-                    .access = access,
-                    .answer = std::move(answer)});
-  };
-  const auto serve = [&](std::string path, Access access, ApiRoute::Serve function) {
-    out->push_back({.method = "GET",
-                    .pattern = std::move(path),
-                    .access = access,
-                    .serve = std::move(function)});
-  };
+  const RoutesUnder add("", out);
   add("GET", "/api/v1/master", Access::kNone, [parts](const ApiCall&) -> Result<ApiAnswer> {
     return ApiAnswer{.body = Value::Object{
                          {"version", parts.version}, {"api", 1}, {"instance", parts.instance}}};
@@ -283,16 +267,16 @@ void AddClusterRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
       [parts](const ApiCall& call) { return ReportService(parts, call); });
   add("GET", "/api/v1/storage", Access::kViewer,
       [parts](const ApiCall&) { return Storage(parts); });
-  serve("/api/v1/events", Access::kViewer, [parts](const ApiCall& call, const HttpReply& reply) {
-    return Events(parts, call, reply);
-  });
+  add("GET", "/api/v1/events", Access::kViewer,
+      [parts](const ApiCall& call, const HttpReply& reply) { return Events(parts, call, reply); });
   AddHooks(parts, out);
-  serve("/metrics", Access::kViewer, [parts](const ApiCall&, const HttpReply& reply) -> Status {
-    ASSIGN_OR_RETURN(std::string text, PrometheusText(parts));
-    reply.Send(
-        {.body = std::move(text), .content_type = "text/plain; version=0.0.4; charset=utf-8"});
-    return Status::Ok();
-  });
+  add("GET", "/metrics", Access::kViewer,
+      [parts](const ApiCall&, const HttpReply& reply) -> Status {
+        ASSIGN_OR_RETURN(std::string text, PrometheusText(parts));
+        reply.Send(
+            {.body = std::move(text), .content_type = "text/plain; version=0.0.4; charset=utf-8"});
+        return Status::Ok();
+      });
   add("GET", "/healthz", Access::kNone, [parts](const ApiCall&) -> Result<ApiAnswer> {
     if (const Status alive = parts.catalog->Ping(); !alive.ok()) {
       return UnavailableError("the database does not answer");  // what it says is not for everybody

@@ -18,11 +18,47 @@ namespace {
 using Kind = SearcherConfig::Kind;
 
 constexpr std::int64_t kMostTrials = 100'000;
-constexpr std::string_view kSearchers[] = {"single", "random", "grid"};
+constexpr std::string_view kSearchers[] = {"single", "random", "grid", "adaptive_asha"};
+constexpr std::string_view kModes[] = {"aggressive", "standard", "conservative"};
 constexpr std::string_view kSchemes[] = {"s3", "hdfs", "webhdfs", "file"};
 
 std::chrono::milliseconds Millis(double seconds) {
   return std::chrono::milliseconds(std::llround(seconds * 1e3));
+}
+
+/// `max_length: 100`, or {batches: 100} as Determined's users write it.
+void ReadAdaptive(const ConfigNode& node, SearcherConfig* out, ConfigReader* reader) {
+  constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+  if (const ConfigNode* length = node.Find("max_length");
+      length != nullptr && length->kind == ConfigNode::Kind::kMap) {
+    reader->Take("max_length");
+    ConfigReader inner(*length, "searcher.max_length");
+    inner.Int("batches", &out->max_length, 1, kMostSteps);
+    reader->Fail(inner.Finish());
+  } else {
+    reader->Int("max_length", &out->max_length, 1, kMostSteps);
+  }
+  if (out->max_length == 0) {
+    reader->Fail(node, "max_length", "is missing: how many steps a trial trains at most");
+  }
+  std::int64_t rungs = out->max_rungs;
+  reader->Int("max_rungs", &rungs, 1, 60);
+  out->max_rungs = static_cast<int>(rungs);
+  reader->Double("divisor", &out->divisor);
+  if (!(out->divisor > 1) || out->divisor > 1e6) {
+    reader->Fail(node, "divisor", "must be above 1");
+  }
+  std::string mode = "standard";
+  reader->Text("mode", &mode);
+  const auto* known = std::ranges::find(kModes, mode);
+  if (known == std::end(kModes)) {
+    reader->Fail(node, "mode", "must be aggressive, standard or conservative");
+  } else {
+    out->mode = static_cast<SearcherConfig::Mode>(known - std::begin(kModes));
+  }
+  if (out->metric.empty()) {
+    reader->Fail(node, "metric", "is missing: what the trials are compared by");
+  }
 }
 
 void ReadSearcher(const ConfigNode& node, SearcherConfig* out, ConfigReader* above) {
@@ -49,7 +85,8 @@ void ReadSearcher(const ConfigNode& node, SearcherConfig* out, ConfigReader* abo
     reader.Int("max_concurrent_trials", &concurrent, 1, kMostTrials);
     out->max_concurrent_trials = static_cast<std::uint64_t>(concurrent);
   }
-  if (out->kind == Kind::kRandom) {
+  if (out->kind == Kind::kAdaptiveAsha) ReadAdaptive(node, out, &reader);
+  if (out->kind == Kind::kRandom || out->kind == Kind::kAdaptiveAsha) {
     std::int64_t trials = 0;
     reader.Int("max_trials", &trials, 1, kMostTrials);
     if (trials == 0) reader.Fail(node, "max_trials", "is missing: how many trials to try");
@@ -253,12 +290,13 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
   if (const ConfigNode* node = reader.Take("environment"); node != nullptr) {
     ReadEnvironment(*node, &config, &reader);
   }
+  reader.Bool("detached", &config.detached);
   reader.Seconds("preemption_timeout", &config.preemption_timeout);
   reader.Seconds("kill_grace", &config.kill_grace);
   RETURN_IF_ERROR(reader.Finish());
 
   // Last: a key that was misspelt is named before the one that it was meant to be is missed.
-  if (config.entrypoint.empty()) {
+  if (config.entrypoint.empty() && !config.detached) {
     return InvalidArgumentError(
         "entrypoint is missing: the command that trains, for example \"python3 train.py\"");
   }
@@ -272,7 +310,7 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
   if (config.searcher.kind == Kind::kSingle && config.hyperparameters.HasRanges()) {
     return InvalidArgumentError(
         "searcher: single tries one set of hyperparameters, but there are ranges to choose from: "
-        "use random or grid, or write plain values");
+        "use random, grid or adaptive_asha, or write plain values");
   }
   config.source = root.ToValue();
   RETURN_IF_ERROR(ValidateJsonValue(config.source));

@@ -18,13 +18,20 @@ namespace cairn::master {
 
 /// How the trials of an experiment are chosen.
 struct SearcherConfig {
-  enum class Kind : std::uint8_t { kSingle, kRandom, kGrid };
+  enum class Kind : std::uint8_t { kSingle, kRandom, kGrid, kAdaptiveAsha };
   Kind kind = Kind::kSingle;
   std::string metric;  // that decides which trial is best; "": none does
   bool smaller_is_better = true;
   std::uint64_t max_trials = 1;              // as many as there will be
   std::uint64_t max_concurrent_trials = 16;  // not ended at once
   std::uint64_t seed = 0;
+  // Of adaptive_asha. Rungs are at max_length, max_length / divisor, …, in steps.
+  std::int64_t max_length = 0;
+  int max_rungs = 5;
+  double divisor = 4;
+  /// How many brackets: 1, half as many as rungs, as many.
+  enum class Mode : std::uint8_t { kAggressive, kStandard, kConservative };
+  Mode mode = Mode::kStandard;
 };
 std::string_view SearcherName(SearcherConfig::Kind kind);
 
@@ -43,6 +50,9 @@ struct ExperimentConfig {
   int slots = 1;  // of each trial; also its processes
   int priority = 0;
   std::map<std::string, std::string> environment;
+  /// Its one trial is a process that joins by itself: there is nothing to start. Written by the
+  /// master for such processes, never by people.
+  bool detached = false;
   double preemption_timeout = 600;  // seconds
   double kill_grace = 30;           // seconds
   /// What the file said, without comments; ExperimentFromValue of it gives the same again.

@@ -338,32 +338,17 @@ Status Continue(const ApiParts& parts, const ApiCall& call, const std::string& t
 }  // namespace
 
 void AddExperimentRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
-  const std::string base = "/api/v1/experiments";
-  const auto add = [&](std::string method, const std::string& path, Access access,
-                       ApiRoute::Answer answer) {
-    out->push_back({.method = std::move(method),
-                    .pattern = base + path,
-                    .access = access,
-                    .answer = std::move(answer)});
-  };
-  const auto serve = [&](std::string method, std::string pattern, Access access,
-                         ApiRoute::Serve function) -> ApiRoute& {
-    out->push_back({.method = std::move(method),
-                    .pattern = std::move(pattern),
-                    .access = access,
-                    .serve = std::move(function)});
-    return out->back();
-  };
-  ApiRoute& upload = serve("POST", "/api/v1/code", Access::kUser,
-                           [parts](const ApiCall& call, const HttpReply& reply) {
-                             return UploadCode(parts, call, reply);
-                           });
+  const RoutesUnder root("/api/v1", out);
+  const RoutesUnder add("/api/v1/experiments", out);
+  ApiRoute& upload =
+      root("POST", "/code", Access::kUser, [parts](const ApiCall& call, const HttpReply& reply) {
+        return UploadCode(parts, call, reply);
+      });
   upload.max_body_bytes = CodeLimits{}.archive_bytes;
   upload.raw = true;
   add("GET", "", Access::kViewer, [parts](const ApiCall& call) { return List(parts, call); });
-  serve("POST", base, Access::kUser, [parts](const ApiCall& call, const HttpReply& reply) {
-    return Create(parts, call, reply);
-  });
+  add("POST", "", Access::kUser,
+      [parts](const ApiCall& call, const HttpReply& reply) { return Create(parts, call, reply); });
   add("GET", "/{experiment}", Access::kViewer, [parts](const ApiCall& call) -> Result<ApiAnswer> {
     ASSIGN_OR_RETURN(const std::int64_t id, IdOf(call));
     return ExperimentAnswer(parts, id);
@@ -383,18 +368,18 @@ void AddExperimentRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
   add("POST", "/{experiment}/activate", Access::kUser, Act(parts, &Experiments::Activate));
   add("POST", "/{experiment}/cancel", Access::kUser, Act(parts, &Experiments::Cancel));
   add("POST", "/{experiment}/kill", Access::kUser, Act(parts, &Experiments::Kill));
-  serve("POST", base + "/{experiment}/continue", Access::kUser,
-        [parts](const ApiCall& call, const HttpReply& reply) -> Status {
-          ASSIGN_OR_RETURN(const std::int64_t id, IdOf(call));
-          ASSIGN_OR_RETURN(const auto request, ContinueFrom(call));
-          ASSIGN_OR_RETURN(const std::string trial, parts.experiments->TrialOf(id, request.from));
-          return Continue(parts, call, trial, request, reply);
-        });
-  serve("POST", "/api/v1/trials/{trial}/continue", Access::kUser,
-        [parts](const ApiCall& call, const HttpReply& reply) -> Status {
-          ASSIGN_OR_RETURN(const auto request, ContinueFrom(call));
-          return Continue(parts, call, call.Param("trial"), request, reply);
-        });
+  add("POST", "/{experiment}/continue", Access::kUser,
+      [parts](const ApiCall& call, const HttpReply& reply) -> Status {
+        ASSIGN_OR_RETURN(const std::int64_t id, IdOf(call));
+        ASSIGN_OR_RETURN(const auto request, ContinueFrom(call));
+        ASSIGN_OR_RETURN(const std::string trial, parts.experiments->TrialOf(id, request.from));
+        return Continue(parts, call, trial, request, reply);
+      });
+  root("POST", "/trials/{trial}/continue", Access::kUser,
+       [parts](const ApiCall& call, const HttpReply& reply) -> Status {
+         ASSIGN_OR_RETURN(const auto request, ContinueFrom(call));
+         return Continue(parts, call, call.Param("trial"), request, reply);
+       });
   add("GET", "/{experiment}/trials", Access::kViewer,
       [parts](const ApiCall& call) -> Result<ApiAnswer> {
         ASSIGN_OR_RETURN(const std::int64_t id, IdOf(call));
@@ -407,31 +392,31 @@ void AddExperimentRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
         RETURN_IF_ERROR(parts.catalog->experiments().Get(id).status());
         return CheckpointPage(parts, call, {.experiment = std::to_string(id)});
       });
-  serve("GET", base + "/{experiment}/config", Access::kViewer,
-        [parts](const ApiCall& call, const HttpReply& reply) -> Status {
-          ASSIGN_OR_RETURN(const std::int64_t id, IdOf(call));
-          ASSIGN_OR_RETURN(const Experiment record, parts.catalog->experiments().Get(id));
-          reply.Send({.body = record.config_text,
-                      .content_type = "application/yaml",
-                      .headers = {{"X-Content-Type-Options", "nosniff"}}});
-          return Status::Ok();
-        });
-  serve("GET", base + "/{experiment}/code", Access::kViewer,
-        [parts](const ApiCall& call, const HttpReply& reply) -> Status {
-          ASSIGN_OR_RETURN(std::string archive, CodeOf(parts, call));
-          reply.Send({.body = std::move(archive),
-                      .content_type = "application/gzip",
-                      .headers = {{"Content-Disposition",
-                                   fmt::format("attachment; filename=\"experiment-{}.tar.gz\"",
-                                               call.Param("experiment"))}}});
-          return Status::Ok();
-        });
+  add("GET", "/{experiment}/config", Access::kViewer,
+      [parts](const ApiCall& call, const HttpReply& reply) -> Status {
+        ASSIGN_OR_RETURN(const std::int64_t id, IdOf(call));
+        ASSIGN_OR_RETURN(const Experiment record, parts.catalog->experiments().Get(id));
+        reply.Send({.body = record.config_text,
+                    .content_type = "application/yaml",
+                    .headers = {{"X-Content-Type-Options", "nosniff"}}});
+        return Status::Ok();
+      });
+  add("GET", "/{experiment}/code", Access::kViewer,
+      [parts](const ApiCall& call, const HttpReply& reply) -> Status {
+        ASSIGN_OR_RETURN(std::string archive, CodeOf(parts, call));
+        reply.Send({.body = std::move(archive),
+                    .content_type = "application/gzip",
+                    .headers = {{"Content-Disposition",
+                                 fmt::format("attachment; filename=\"experiment-{}.tar.gz\"",
+                                             call.Param("experiment"))}}});
+        return Status::Ok();
+      });
   add("GET", "/{experiment}/code/files", Access::kViewer,
       [parts](const ApiCall& call) { return ListCode(parts, call); });
-  serve("GET", base + "/{experiment}/code/file", Access::kViewer,
-        [parts](const ApiCall& call, const HttpReply& reply) {
-          return ReadCode(parts, call, reply);
-        });
+  add("GET", "/{experiment}/code/file", Access::kViewer,
+      [parts](const ApiCall& call, const HttpReply& reply) {
+        return ReadCode(parts, call, reply);
+      });
   add("GET", "/{experiment}/policy", Access::kViewer,
       [parts](const ApiCall& call) -> Result<ApiAnswer> {
         ASSIGN_OR_RETURN(const std::int64_t id, IdOf(call));

@@ -35,8 +35,10 @@ std::vector<std::string> LivingStates() {
   return {"QUEUED", "STARTING", "RUNNING", "PAUSING", "PAUSED", "STOPPING"};
 }
 
-std::string IntentText(bool paused, bool canceled) {
-  return EncodeJson(Value::Object{{"paused", paused}, {"canceled", canceled}});
+std::string IntentText(bool paused, bool canceled, const AdaptiveSearch* search = nullptr) {
+  Value::Object members{{"paused", paused}, {"canceled", canceled}};
+  if (search != nullptr) members["search"] = search->Save();
+  return EncodeJson(Value(std::move(members)));
 }
 
 bool FlagIn(const Value& value, std::string_view name) {
@@ -134,6 +136,11 @@ Result<NewExperiment> Experiments::Prepare(const Request& request, ExperimentCon
     OverrideConfig(request.overrides, &source);
     ASSIGN_OR_RETURN(*config, ExperimentFromValue(source));
   }
+  if (config->detached) {
+    return InvalidArgumentError(
+        "detached: such a trial is a process that somebody else starts; start it again, and it "
+        "joins by itself");
+  }
   if (config->slots > options_.slots) {
     return InvalidArgumentError(fmt::format(
         "resources.slots_per_trial is {}, and this master has {}: its trials would never start",
@@ -185,6 +192,32 @@ Result<std::int64_t> Experiments::Create(const Request& request) {
   return Insert(experiment);
 }
 
+Result<std::int64_t> Experiments::OfDetached(const JoinRequest& request) {
+  Value::Object source{
+      {"name", request.name}, {"detached", true}, {"hyperparameters", AsConstant(request.hparams)}};
+  if (!request.storage.empty()) source["checkpoint_storage"] = request.storage;
+  ASSIGN_OR_RETURN(const ExperimentConfig config, ExperimentFromValue(Value(source)));
+  NewExperiment experiment;
+  experiment.uuid = fmt::format("{}:detached:{}", request.owner, request.external_id);
+  experiment.name = config.name;
+  experiment.owner = request.owner;
+  experiment.state = "QUEUED";
+  experiment.config_text = EncodeJson(config.source, 2);
+  experiment.config = config.source;
+  experiment.storage = request.storage.empty() ? options_.default_storage : request.storage;
+  experiment.searcher_state = IntentText(false, false);
+  ASSIGN_OR_RETURN(const std::int64_t id, Insert(experiment));
+  if (const Status found = options_.catalog->experiments().Get(id).status(); !found.ok()) {
+    return !found.Is(Code::kNotFound)
+               ? found
+               : FailedPreconditionError(
+                     fmt::format("the trial {} was deleted with experiment {}: join under another "
+                                 "external id",
+                                 QuoteForMessage(request.external_id), id));
+  }
+  return id;
+}
+
 Result<std::int64_t> Experiments::Insert(const NewExperiment& experiment) {
   ASSIGN_OR_RETURN(const std::int64_t id, options_.catalog->experiments().Create(experiment));
   options_.on_change(id, Value::Object{{"state", experiment.state}});
@@ -212,6 +245,11 @@ Result<std::shared_ptr<Experiments::Entry>> Experiments::Load(std::int64_t exper
   entry->code = record.code_digest;
   entry->state = record.state;
   entry->progress = record.progress;
+  if (entry->config.searcher.kind == SearcherConfig::Kind::kAdaptiveAsha) {
+    const auto asked = DecodeJson(intent);
+    const Value* saved = asked.ok() ? asked->Find("search") : nullptr;
+    RETURN_IF_ERROR(LoadSearch(experiment, saved == nullptr ? Value() : *saved, entry.get()));
+  }
   MutexLock hold(&mu_);
   return entries_.emplace(experiment, std::move(entry)).first->second;
 }
@@ -220,7 +258,7 @@ Status Experiments::SetIntent(std::int64_t experiment, bool paused, bool cancele
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (entry->paused == paused && entry->canceled == canceled) return Status::Ok();
   ExperimentChange change;
-  change.searcher_state = IntentText(paused, canceled);
+  change.searcher_state = IntentText(paused, canceled, entry->search.get());
   RETURN_IF_ERROR(options_.catalog->experiments().Update(experiment, change));
   entry->paused = paused;
   entry->canceled = canceled;
@@ -412,6 +450,7 @@ Status Experiments::Delete(std::int64_t experiment, bool force, bool keep_checkp
   {
     MutexLock hold(&mu_);
     entries_.erase(experiment);
+    validations_.erase(experiment);
     removals_ = true;
     changed_.NotifyAll();
   }
@@ -455,20 +494,103 @@ Result<RetentionPolicy> Experiments::Policy(std::int64_t experiment) {
   return entry->config.retention;
 }
 
-Status Experiments::MakeTrial(std::int64_t experiment, const Entry& entry, std::uint64_t index) {
+Status Experiments::LoadSearch(std::int64_t experiment, const Value& saved, Entry* entry) {
+  // From here on OnReport keeps what comes: an event that is not in the tables below is there.
+  {
+    MutexLock hold(&mu_);
+    validations_[experiment];
+  }
+  ASSIGN_OR_RETURN(const std::uint64_t last, options_.catalog->LastEvent());
+  ASSIGN_OR_RETURN(entry->search, AdaptiveSearch::Make(entry->config.searcher, saved));
+  ASSIGN_OR_RETURN(std::vector<TrialRow> trials, TrialsOf(experiment));
+  std::ranges::sort(trials, {}, [](const TrialRow& trial) {
+    return std::pair(trial.id.size(), trial.id);  // in the order in which they were made
+  });
+  std::vector<Validation> news;
+  for (const TrialRow& trial : trials) {
+    RETURN_IF_ERROR(entry->search->AddTrial(trial.id));
+    ASSIGN_OR_RETURN(std::vector<ReportRow> rows,
+                     options_.catalog->metrics().Reports(
+                         {.trial = trial.id, .group = "validation", .archived = true},
+                         entry->search->seq() + 1));
+    for (ReportRow& row : rows) {
+      if (row.seq <= last) news.push_back({row.seq, trial.id, row.steps, std::move(row.values)});
+    }
+  }
+  std::ranges::sort(news, {}, &Validation::seq);
+  for (Validation& one : news) {
+    entry->search->OnValidation(one.seq, one.trial, one.steps, std::move(one.metrics))
+        .IgnoreError("a metric that is no number decides nothing");
+  }
+  return Status::Ok();
+}
+
+void Experiments::OnReport(const Event& event) {
+  const Value* group = event.body.Find("group");
+  if (group == nullptr || group->if_string() == nullptr || *group->if_string() != "validation") {
+    return;
+  }
+  const auto id = ExperimentId(ExperimentOfTrial(event.trial));
+  if (!id.ok()) return;
+  MutexLock hold(&mu_);
+  const auto found = validations_.find(*id);
+  if (found == validations_.end()) return;
+  const Value* steps = event.body.Find("steps_completed");
+  const Value* metrics = event.body.Find("metrics");
+  Validation one{.seq = event.seq,
+                 .trial = event.trial,
+                 .steps = steps == nullptr ? 0 : steps->AsInt(),
+                 .metrics = metrics == nullptr ? Value(Value::Object{}) : *metrics};
+  RestoreNonFinite(&one.metrics);
+  found->second.push_back(std::move(one));
+  soon_.insert(*id);
+  changed_.NotifyAll();
+}
+
+Status Experiments::StepSearch(std::int64_t experiment, Entry* entry) {
+  std::vector<Validation> news;
+  {
+    MutexLock hold(&mu_);
+    news.swap(validations_[experiment]);
+  }
+  AdaptiveSearch* const search = entry->search.get();
+  for (Validation& one : news) {
+    search->OnValidation(one.seq, one.trial, one.steps, std::move(one.metrics))
+        .IgnoreError("a metric that is no number decides nothing");
+  }
+  const auto save = [&]() -> Status {
+    if (!search->changed()) return Status::Ok();
+    ExperimentChange change;
+    change.searcher_state = IntentText(entry->paused, entry->canceled, search);
+    RETURN_IF_ERROR(options_.catalog->experiments().Update(experiment, change));
+    search->Saved();
+    return Status::Ok();
+  };
+  RETURN_IF_ERROR(save());
+  const std::set<std::string> to_stop = search->to_stop();
+  for (const std::string& trial : to_stop) {
+    const Status stopped = options_.engine->Cancel(trial);
+    // It may have ended meanwhile.
+    if (!stopped.ok() && !stopped.Is(Code::kFailedPrecondition)) return stopped;
+    search->OnStopped(trial);
+  }
+  return save();
+}
+
+Status Experiments::MakeTrial(std::int64_t experiment, Entry* entry, std::uint64_t index) {
   TrialConfig config =
-      entry.config.TrialOf(std::to_string(experiment), index, options_.default_storage);
+      entry->config.TrialOf(std::to_string(experiment), index, options_.default_storage);
   config.cwd = WorkOf(experiment);
-  if (entry.parent_trial.empty()) {
+  if (entry->parent_trial.empty()) {
     ASSIGN_OR_RETURN(const std::string id, options_.engine->Create(std::move(config)));
     OnTrialCreated(id, std::to_string(experiment));
-    return Status::Ok();
+    return entry->search == nullptr ? Status::Ok() : entry->search->AddTrial(id);
   }
-  ASSIGN_OR_RETURN(
-      const std::string id,
-      options_.engine->ContinueAsNew(entry.parent_trial, entry.parent_checkpoint, ToValue(config)));
+  ASSIGN_OR_RETURN(const std::string id,
+                   options_.engine->ContinueAsNew(entry->parent_trial, entry->parent_checkpoint,
+                                                  ToValue(config)));
   OnTrialCreated(id, std::to_string(experiment));
-  return Status::Ok();
+  return entry->search == nullptr ? Status::Ok() : entry->search->AddTrial(id);
 }
 
 Status Experiments::MakeTrials(std::int64_t experiment, Entry* entry, const Experiment& record) {
@@ -487,7 +609,7 @@ Status Experiments::MakeTrials(std::int64_t experiment, Entry* entry, const Expe
     RETURN_IF_ERROR(options_.code->Extract(entry->code, work));
   }
   while (total < searcher.max_trials && total - ended < searcher.max_concurrent_trials) {
-    RETURN_IF_ERROR(MakeTrial(experiment, *entry, total));
+    RETURN_IF_ERROR(MakeTrial(experiment, entry, total));
     ++total;
   }
   return Status::Ok();
@@ -495,8 +617,10 @@ Status Experiments::MakeTrials(std::int64_t experiment, Entry* entry, const Expe
 
 Status Experiments::Advance(std::int64_t experiment) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
+  if (entry->search != nullptr) RETURN_IF_ERROR(StepSearch(experiment, entry.get()));
   ASSIGN_OR_RETURN(Experiment record, options_.catalog->experiments().Get(experiment));
-  if (!entry->paused && !entry->canceled && record.trials < entry->config.searcher.max_trials) {
+  if (!entry->paused && !entry->canceled && !entry->config.detached &&
+      record.trials < entry->config.searcher.max_trials) {
     RETURN_IF_ERROR(MakeTrials(experiment, entry.get(), record));
     ASSIGN_OR_RETURN(record, options_.catalog->experiments().Get(experiment));
   }
@@ -573,6 +697,7 @@ Status Experiments::EnforceIntent(std::int64_t experiment) {
 
 void Experiments::Run(const std::stop_token& stop) {
   Clock::Duration last = options_.clock->Now();
+  std::set<std::int64_t> failing;  // said once, not each second
   while (!stop.stop_requested()) {
     std::set<std::int64_t> due;
     bool removals = false;
@@ -596,8 +721,13 @@ void Experiments::Run(const std::stop_token& stop) {
         status = Advance(id);
         if (status.ok()) status = EnforceIntent(id);
       }
-      if (status.ok() || status.Is(Code::kNotFound) || status.Is(Code::kCancelled)) continue;
-      LogWarning(fmt::format("experiment {}: {}", id, status.ToString()));
+      if (status.ok() || status.Is(Code::kNotFound) || status.Is(Code::kCancelled)) {
+        if (failing.erase(id) > 0) LogInfo(fmt::format("experiment {}: it goes on", id));
+        continue;
+      }
+      if (failing.insert(id).second) {
+        LogWarning(fmt::format("experiment {}: {}; trying again", id, status.ToString()));
+      }
       failed = true;
       Touch(id, false);
     }

@@ -18,6 +18,7 @@
 #include "base/ids.h"
 #include "base/thread_annotations.h"
 #include "catalog/catalog.h"
+#include "master/adaptive_search.h"
 #include "master/code_store.h"
 #include "master/experiment_config.h"
 #include "trial/trial_engine.h"
@@ -68,6 +69,17 @@ class Experiments {
   /// Its trials are made soon.
   Result<std::int64_t> Create(const Request& request);
 
+  /// The experiment of a process that was started by hand and joins: made for the first one of this
+  /// name and owner. FailedPrecondition when it was deleted.
+  struct JoinRequest {
+    std::string owner;
+    std::string external_id;
+    std::string name;
+    std::string storage;  // "": the master's
+    Value hparams = Value::Object{};
+  };
+  Result<std::int64_t> OfDetached(const JoinRequest& request);
+
   Status Pause(std::int64_t experiment);
   Status Activate(std::int64_t experiment);
   Status Cancel(std::int64_t experiment);
@@ -99,6 +111,8 @@ class Experiments {
   /// What the master hears from the engine (once durable) and the launcher: something about this
   /// trial changed. Quick.
   void OnTrialChanged(const std::string& trial, bool state);
+  /// A report, in the order of the events: a searcher may look at it. Quick.
+  void OnReport(const Event& event);
   void OnTrialCreated(const std::string& trial, const std::string& experiment);
   /// "" when it is not known.
   std::string ExperimentOfTrial(const std::string& trial) const;
@@ -114,6 +128,14 @@ class Experiments {
     std::string code;
     std::string state;
     double progress = 0;
+    std::unique_ptr<AdaptiveSearch> search;  // null: nothing is stopped early
+  };
+  /// A validation that a searcher has not seen yet.
+  struct Validation {
+    std::uint64_t seq = 0;
+    std::string trial;
+    std::int64_t steps = 0;
+    Value metrics;
   };
 
   Result<NewExperiment> Prepare(const Request& request, ExperimentConfig* config) const;
@@ -123,12 +145,15 @@ class Experiments {
   Status SetIntent(std::int64_t experiment, bool paused, bool canceled) REQUIRES(turn_);
   Status ForTrials(std::int64_t experiment, bool (*wanted)(TrialState),
                    const std::function<Status(const std::string&)>& act);
+  /// The searcher of an experiment as it was, and all validations that it has not seen.
+  Status LoadSearch(std::int64_t experiment, const Value& saved, Entry* entry) EXCLUDES(mu_);
+  /// Tells the searcher what is new, and stops what it gives up once that is written down.
+  Status StepSearch(std::int64_t experiment, Entry* entry) REQUIRES(turn_);
   /// Makes trials that are due, and says the state.
   Status Advance(std::int64_t experiment) REQUIRES(turn_);
   Status MakeTrials(std::int64_t experiment, Entry* entry, const Experiment& record)
       REQUIRES(turn_);
-  Status MakeTrial(std::int64_t experiment, const Entry& entry, std::uint64_t index)
-      REQUIRES(turn_);
+  Status MakeTrial(std::int64_t experiment, Entry* entry, std::uint64_t index) REQUIRES(turn_);
   /// What was asked for before a crash, and not done to every trial.
   Status EnforceIntent(std::int64_t experiment) REQUIRES(turn_);
   Result<std::vector<TrialRow>> TrialsOf(std::int64_t experiment);
@@ -148,6 +173,8 @@ class Experiments {
   bool removals_ GUARDED_BY(mu_) = false;
   std::map<std::int64_t, std::shared_ptr<Entry>> entries_ GUARDED_BY(mu_);  // shared: read unlocked
   std::map<std::string, std::string, std::less<>> experiment_of_ GUARDED_BY(mu_);  // by trial
+  /// Of experiments whose searcher wants to know.
+  std::map<std::int64_t, std::vector<Validation>> validations_ GUARDED_BY(mu_);
   std::jthread thread_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "master/config_reader.h"
+#include "tune/rng.h"
 
 namespace cairn::master {
 namespace {
@@ -17,24 +18,6 @@ using Kind = HyperparameterRange::Kind;
 constexpr std::uint64_t kLargestGrid = 100'000;
 constexpr std::string_view kTypes[] = {"const", "int", "double", "log", "categorical"};
 
-/// SplitMix64: its numbers are the same on every machine, unlike those of <random>'s distributions.
-class Numbers {
- public:
-  Numbers(std::uint64_t seed, std::uint64_t index) : state_(seed) {
-    state_ = Next() ^ (index * 0xD1342543DE82EF95u);
-  }
-  std::uint64_t Next() {
-    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-  double Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }  // [0, 1)
-
- private:
-  std::uint64_t state_;
-};
-
 /// `at` from 0 to 1 within the range.
 Value Between(const HyperparameterRange& range, double at) {
   const double x = range.minval + (range.maxval - range.minval) * at;
@@ -43,21 +26,18 @@ Value Between(const HyperparameterRange& range, double at) {
   return x;
 }
 
-Value Draw(const HyperparameterRange& range, Numbers* numbers) {
-  // One number for each, also for constants: adding a choice moves only what follows it.
-  const double at = numbers->Unit();
+Value Draw(const HyperparameterRange& range, tune::Rng rng) {
   switch (range.kind) {
     case Kind::kConst:
       return range.val;
     case Kind::kCategorical:
-      return range.vals[static_cast<std::size_t>(at * static_cast<double>(range.vals.size()))];
+      return range.vals[rng.Below(range.vals.size())];
     case Kind::kInt: {
-      const double count = range.maxval - range.minval + 1;
-      return static_cast<std::int64_t>(
-          std::min(range.minval + std::floor(at * count), range.maxval));
+      const auto count = static_cast<std::uint64_t>(range.maxval - range.minval) + 1;
+      return static_cast<std::int64_t>(range.minval) + static_cast<std::int64_t>(rng.Below(count));
     }
     default:
-      return Between(range, at);
+      return Between(range, rng.Unit());
   }
 }
 
@@ -210,9 +190,12 @@ bool Hyperparameters::HasRanges() const {
 }
 
 Value Hyperparameters::Sample(std::uint64_t seed, std::uint64_t index) const {
-  Numbers numbers(seed, index);
   Value values = Value::Object{};
-  for (const Entry& entry : entries_) Put(entry.path, Draw(entry.range, &numbers), &values);
+  for (const Entry& entry : entries_) {
+    // A stream of its own: adding a hyperparameter does not move the others.
+    tune::Rng rng(seed, index, fmt::format("{}", fmt::join(entry.path, "/")));
+    Put(entry.path, Draw(entry.range, rng), &values);
+  }
   return values;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -96,23 +97,27 @@ bool LogCollector::Collect(const RunId& id, const std::string& launch) {
     MutexLock hold(&mu_);
     source = sources_[id];
   }
-  const auto failed = [&](const Status& status) {
-    if (!status.Is(Code::kCancelled)) {
-      LogWarning(fmt::format("log of run {}: {}", launch, status.ToString()));
+  const auto failed = [&](const Status& status, bool database) {
+    bool first = false;
+    {
+      MutexLock hold(&mu_);
+      sources_[id].started = false;  // asks again where it was
+      first = !std::exchange(database ? database_gone_ : sources_[id].failing, true);
     }
-    MutexLock hold(&mu_);
-    sources_[id].started = false;  // asks again where it was
+    if (first && !status.Is(Code::kCancelled)) {
+      LogWarning(fmt::format("log of run {}: {}; trying again", launch, status.ToString()));
+    }
     return false;
   };
   if (!source.started) {
     const auto position = options_.logs->Position(id.first, id.second);
-    if (!position.ok()) return failed(position.status());
+    if (!position.ok()) return failed(position.status(), true);
     source.position = *position;
     source.started = true;
   }
   const auto page = options_.launcher->ReadLog(launch, source.position, kPageBytes);
   if (!page.ok()) {
-    if (!page.status().Is(Code::kNotFound)) return failed(page.status());
+    if (!page.status().Is(Code::kNotFound)) return failed(page.status(), false);
     MutexLock hold(&mu_);
     sources_.erase(id);
     return false;
@@ -129,21 +134,26 @@ bool LogCollector::Collect(const RunId& id, const std::string& launch) {
                              .text = line.text});
     }
     if (const Status added = options_.logs->Append(std::span(&batch, 1)); !added.ok()) {
-      return failed(added);
+      return failed(added, true);
     }
     source.position = page->next;
   }
   source.read = page->end;
   bool forget = false;
+  bool back = false;
   {
     MutexLock hold(&mu_);
     Source& kept = sources_[id];
     kept.started = true;
+    kept.failing = false;
+    // A page without lines has asked the database for nothing.
+    if (!page->lines.empty()) back = std::exchange(database_gone_, false);
     kept.position = source.position;
     kept.read = source.read;
     forget = kept.read && kept.settled;
     if (forget) sources_.erase(id);
   }
+  if (back) LogInfo("logs of runs are written again");
   if (forget) {
     if (const Status gone = options_.launcher->Forget(launch); !gone.ok()) {
       LogWarning(fmt::format("run {}: {}", launch, gone.ToString()));

@@ -60,7 +60,8 @@ class LogCollector {
     bool started = false;  // the position is known
     std::uint64_t position = 0;
     bool settled = false;
-    bool read = false;  // to the end
+    bool failing = false;  // said once
+    bool read = false;     // to the end
   };
 
   void Run(const std::stop_token& stop);
@@ -72,6 +73,7 @@ class LogCollector {
   mutable Mutex mu_;
   CondVar changed_;
   bool stopping_ GUARDED_BY(mu_) = false;
+  bool database_gone_ GUARDED_BY(mu_) = false;  // said once, and once when it is back
   std::map<RunId, Source> sources_ GUARDED_BY(mu_);
   Mutex adding_;
   std::jthread thread_;

@@ -32,6 +32,7 @@
 #include "master/files.h"
 #include "master/web_files.h"
 #include "net/http_routes.h"
+#include "net/token.h"
 #include "trial/trial_service.h"
 
 namespace cairn::master {
@@ -44,6 +45,8 @@ constexpr std::size_t kMostWaiting = 2000;
 constexpr std::size_t kLongestSocketPath = 100;  // of 107
 constexpr auto kTidyInterval = std::chrono::seconds(60);
 constexpr auto kUnusedCode = std::chrono::hours(24);
+/// So many events are read again at most when a master starts.
+constexpr std::uint64_t kSummarizeAfter = 50'000;
 
 /// With those above it. One that is there stays as it is.
 Status MakeDirectory(const std::string& path, mode_t mode) {
@@ -101,16 +104,20 @@ class Master::Impl {
     for (const ApiRoute& route : ApiRoutes(Parts())) {
       out.push_back({route.method, route.pattern, std::string(AccessName(route.access))});
     }
-    for (const HttpRoute& route : TrialRoutes(engine_.get())) {
-      const std::string role = route.pattern.ends_with("/healthz") ? "none"
-                               : route.pattern.ends_with("/join")  ? "join"
-                                                                   : "run";
+    for (const HttpRoute& route : RunRoutes()) {
+      const std::string role = route.pattern.ends_with("/healthz") ? "none" : "run";
       out.push_back({route.method, route.pattern, role});
     }
     return out;
   }
 
  private:
+  /// The trial protocol; who joins is judged as a user (trial_routes.cc).
+  std::vector<HttpRoute> RunRoutes() const {
+    std::vector<HttpRoute> routes = TrialRoutes(engine_.get());
+    std::erase_if(routes, [](const HttpRoute& one) { return one.pattern.ends_with("/join"); });
+    return routes;
+  }
   std::string Path(std::string_view name) const {
     return fmt::format("{}/{}", options_.data_directory, name);
   }
@@ -133,6 +140,7 @@ class Master::Impl {
   Options options_;
   std::string instance_;
   std::string storage_;
+  std::string join_token_;  // told to nobody: users join with their own
   RateLimit limit_;
   Services services_;
   OwnedFd lock_;
@@ -225,12 +233,17 @@ Status Master::Impl::OpenParts() {
 }
 
 Status Master::Impl::StartEngine() {
+  ASSIGN_OR_RETURN(join_token_, NewToken());
   ASSIGN_OR_RETURN(engine_,
                    TrialEngine::Open({.log = &catalog_->events(),
                                       .launcher = launcher_.get(),
                                       .repositories = repositories_.get(),
                                       .clock = options_.clock,
                                       .ids = options_.ids,
+                                      .compact_after_events = kSummarizeAfter,
+                                      .heartbeat = options_.heartbeat,
+                                      .join_token = join_token_,
+                                      .join_storage = storage_,
                                       .on_event = [this](const Event& event) { OnEvent(event); },
                                       .on_log =
                                           [this](const std::string& trial, std::uint64_t run,
@@ -303,6 +316,7 @@ ApiParts Master::Impl::Parts() const {
           .downloads = downloads_.get(),
           .clock = options_.clock,
           .default_storage = storage_,
+          .join_token = join_token_,
           .version = options_.version,
           .instance = instance_,
           .web_directory = options_.web_directory,
@@ -312,7 +326,7 @@ ApiParts Master::Impl::Parts() const {
 Status Master::Impl::Listen() {
   std::vector<ApiRoute> api = ApiRoutes(Parts());
   std::vector<HttpRoute> routes = ServedRoutes(Parts(), std::move(api), &limit_);
-  for (HttpRoute& route : TrialRoutes(engine_.get())) routes.push_back(std::move(route));
+  for (HttpRoute& route : RunRoutes()) routes.push_back(std::move(route));
   ASSIGN_OR_RETURN(known_, HttpRoutes::Make(routes));
   // The rest of a path is never empty, so the page's own address is a route of its own.
   for (const char* pattern : {"/", "/{path...}"}) {
@@ -332,8 +346,8 @@ Status Master::Impl::Listen() {
     engine_->SetUrl(server_->url());
     return Status::Ok();
   }
-  ASSIGN_OR_RETURN(runs_server_, HttpServer::Start({.listen = "unix:" + socket, .threads = 2},
-                                                   TrialRoutes(engine_.get())));
+  ASSIGN_OR_RETURN(runs_server_,
+                   HttpServer::Start({.listen = "unix:" + socket, .threads = 2}, RunRoutes()));
   engine_->SetUrl(runs_server_->url());
   return Status::Ok();
 }
@@ -366,6 +380,7 @@ void Master::Impl::OnEvent(const Event& event) {
   feed_->OnEvent(event);
   switch (event.kind) {
     case EventKind::kReport:
+      return experiments_->OnReport(event);
     case EventKind::kStatus:
     case EventKind::kCheckpointStarted:
     case EventKind::kCheckpointCompleted:

@@ -31,6 +31,8 @@ struct MasterOptions {
   int slots = 0;
   std::string web_directory;  // "": web/ in the data directory, when it is there
   bool takeover = false;      // do not wait for a living master on the same database
+  /// How often processes that joined by hand say that they live. Six missed ones: lost.
+  std::chrono::milliseconds heartbeat = std::chrono::seconds(10);
   /// Of logs in the catalog; zero fields: no bound.
   LogRetention log_retention;
   std::string version;

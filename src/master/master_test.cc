@@ -46,6 +46,7 @@ class MasterTest : public ::testing::Test {
     auto started = Master::Start({.data_directory = data_,
                                   .listen = "127.0.0.1:0",
                                   .slots = 2,
+                                  .heartbeat = heartbeat_,
                                   .version = "test",
                                   .weak_hashes = true});
     ASSERT_TRUE(started.ok()) << started.status().ToString();
@@ -102,10 +103,36 @@ class MasterTest : public ::testing::Test {
 
   TempDirectory temp_;
   const std::string data_ = temp_.path() + "/data";
+  std::chrono::milliseconds heartbeat_ = std::chrono::seconds(10);
   std::unique_ptr<Master> master_;
   std::unique_ptr<HttpClient> client_;
   std::string token_;
 };
+
+TEST_F(MasterTest, AProcessThatJoinedAndIsSilentIsGivenUpAndMayComeAgain) {
+  master_.reset();
+  heartbeat_ = std::chrono::milliseconds(50);
+  StartMaster();
+  const Value who = Value::Object{{"external_id", "by hand"}, {"hparams", Value::Object{{"a", 1}}}};
+  EXPECT_EQ(Ask("POST", "/trial/v1/join", who, {}, /*with_token=*/false).status, 401);
+  EXPECT_EQ(Post("/trial/v1/join", Value::Object{}).status, 400);
+  const Answer joined = Post("/trial/v1/join", who);
+  ASSERT_EQ(joined.status, 200) << joined.text;
+  EXPECT_EQ(joined.Int("run_id"), 1);
+  const std::string id = joined.Text("experiment_id");
+  EXPECT_EQ(Get("/api/v1/experiments/" + id).Text("name"), "by hand");
+  // Six heartbeats that never come; nobody here can start it again.
+  Await(id, "PAUSED");
+  const Answer again = Post("/trial/v1/join", who);
+  ASSERT_EQ(again.status, 200) << again.text;
+  EXPECT_EQ(again.Text("trial_id"), joined.Text("trial_id"));
+  EXPECT_EQ(again.Int("run_id"), 2);
+  Await(id, "PAUSED");
+  EXPECT_EQ(Post("/api/v1/experiments/" + id + "/cancel").status, 200);
+  Await(id, "CANCELED");
+  EXPECT_EQ(Ask("DELETE", "/api/v1/experiments/" + id).status, 200);
+  EXPECT_EQ(Post("/trial/v1/join", who).status, 412) << "its experiment was deleted";
+}
 
 TEST_F(MasterTest, AnExperimentRunsItsCodeAndKeepsItsLog) {
   const std::string code = temp_.path() + "/code";

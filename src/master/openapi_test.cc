@@ -58,9 +58,9 @@ TEST(OpenApi, SaysWhatTheRouterHas) {
   }
   // Authorised by the trial engine, by the token of the run.
   for (const HttpRoute& route : TrialRoutes(nullptr)) {
+    if (route.pattern.ends_with("/join")) continue;  // the master judges who joins
     const bool open = route.pattern.ends_with("/healthz");
-    const bool join = route.pattern.ends_with("/join");
-    served[Key(route.method, route.pattern)] = open ? "none" : join ? "join" : "run";
+    served[Key(route.method, route.pattern)] = open ? "none" : "run";
   }
   EXPECT_THAT(served, testing::ContainerEq(Contract()));
 }

@@ -190,24 +190,38 @@ Status Progress(const ApiParts& parts, const ApiCall& call, const HttpReply& rep
   return Status::Ok();
 }
 
+/// A process that was started by hand becomes a run: of its own trial in an experiment of its own,
+/// which is the same one when it comes again.
+Status Join(const ApiParts& parts, const ApiCall& call, const HttpReply& reply) {
+  const auto text = [&](std::string_view name) {
+    const Value* found = call.body.Find(name);
+    return found != nullptr && found->if_string() != nullptr ? *found->if_string() : std::string();
+  };
+  Experiments::JoinRequest request{.owner = call.who.name,
+                                   .external_id = text("external_id"),
+                                   .name = text("experiment"),
+                                   .storage = text("storage")};
+  if (request.external_id.empty() || request.external_id.size() > 200) {
+    return InvalidArgumentError("\"external_id\" must be a text of 1 to 200 bytes");
+  }
+  if (request.name.empty()) request.name = request.external_id;
+  if (const Value* hparams = call.body.Find("hparams"); hparams != nullptr) {
+    if (!hparams->is_object()) return InvalidArgumentError("\"hparams\" must be an object");
+    request.hparams = *hparams;
+  }
+  ASSIGN_OR_RETURN(const std::int64_t experiment, parts.experiments->OfDetached(request));
+  Value body = call.body;
+  // Names of different users do not meet.
+  (*body.if_object())["external_id"] = fmt::format("{}:{}", request.owner, request.external_id);
+  (*body.if_object())["experiment"] = std::to_string(experiment);
+  parts.engine->Join(parts.join_token, body, Into(reply));
+  return Status::Ok();
+}
+
 }  // namespace
 
 void AddTrialRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
-  const std::string base = "/api/v1/trials";
-  const auto add = [&](std::string method, const std::string& path, Access access,
-                       ApiRoute::Answer answer) {
-    out->push_back({.method = std::move(method),
-                    .pattern = base + path,
-                    .access = access,
-                    .answer = std::move(answer)});
-  };
-  const auto serve = [&](std::string method, const std::string& path, Access access,
-                         ApiRoute::Serve function) {
-    out->push_back({.method = std::move(method),
-                    .pattern = base + path,
-                    .access = access,
-                    .serve = std::move(function)});
-  };
+  const RoutesUnder add("/api/v1/trials", out);
   add("GET", "", Access::kViewer, [parts](const ApiCall& call) {
     return TrialPage(parts, call, std::string(call.Query("experiment")), true);
   });
@@ -238,19 +252,21 @@ void AddTrialRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
         RETURN_IF_ERROR(CheckTrial(parts, call.Param("trial")));
         return CheckpointPage(parts, call, {.trial = call.Param("trial")});
       });
-  serve("GET", "/{trial}/logs", Access::kViewer,
-        [parts](const ApiCall& call, const HttpReply& reply) {
-          return ReadLogs(parts, call, reply);
-        });
+  add("GET", "/{trial}/logs", Access::kViewer,
+      [parts](const ApiCall& call, const HttpReply& reply) {
+        return ReadLogs(parts, call, reply);
+      });
   add("GET", "/{trial}/metrics", Access::kViewer,
       [parts](const ApiCall& call) { return ReadMetrics(parts, call); });
-  serve(
-      "POST", "/{trial}/metrics", Access::kRun,
+  add("POST", "/{trial}/metrics", Access::kRun,
       [parts](const ApiCall& call, const HttpReply& reply) { return Report(parts, call, reply); });
-  serve("POST", "/{trial}/progress", Access::kRun,
-        [parts](const ApiCall& call, const HttpReply& reply) {
-          return Progress(parts, call, reply);
-        });
+  add("POST", "/{trial}/progress", Access::kRun,
+      [parts](const ApiCall& call, const HttpReply& reply) {
+        return Progress(parts, call, reply);
+      });
+  RoutesUnder("", out)(
+      "POST", "/trial/v1/join", Access::kUser,
+      [parts](const ApiCall& call, const HttpReply& reply) { return Join(parts, call, reply); });
 }
 
 }  // namespace cairn::master

@@ -204,6 +204,7 @@ Status WebhookSender::SendDue() {
 }
 
 void WebhookSender::Run(const std::stop_token& stop) {
+  bool failing = false;  // said once
   while (!stop.stop_requested()) {
     {
       MutexLock hold(&mu_);
@@ -213,8 +214,12 @@ void WebhookSender::Run(const std::stop_token& stop) {
     }
     Status status = Queue();
     if (status.ok()) status = SendDue();
-    if (!status.ok()) {
-      LogWarning(fmt::format("webhooks: {}", status.ToString()));
+    if (status.ok()) {
+      if (std::exchange(failing, false)) LogInfo("webhooks: they go on");
+    } else {
+      if (!std::exchange(failing, true)) {
+        LogWarning(fmt::format("webhooks: {}; trying again", status.ToString()));
+      }
       MutexLock hold(&mu_);
       if (!stopping_) changed_.WaitFor(&mu_, options_.interval);
     }

@@ -38,6 +38,8 @@ class EventLog {
   /// Puts what all durable events came to in their place, so that opening takes as long as what is
   /// known is large, and not as what happened was long. Logs that are quick anyway do nothing.
   virtual Status Compact() { return Status::Ok(); }
+  /// Whether Compact takes as long as what came since the last one, and not as all that is known.
+  virtual bool CompactsInSteps() const { return false; }
 };
 
 /// An event log in a journal, a record for each event; summaries hold EncodeRecords.

@@ -55,7 +55,7 @@ Status TrialEngine::Replay() {
   MutexLock hold(&mu_);
   records_ = std::move(records);
   tail_events_ = records_.last_seq() - restored;
-  compact_at_ = std::max(options_.compact_after_events, restored / 2);
+  compact_at_ = CompactAt(restored);
   for (const auto& [id, trial] : records_.trials()) {
     versions_[id] = records_.last_seq();
     Index(trial);
@@ -167,14 +167,19 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
 
 void TrialEngine::CountEvent() {
   if (++tail_events_ < compact_at_ || options_.compact_after_events == 0) return;
-  // The whole record is written each time: the longer it is, the less often, so that the work for
-  // an event stays the same.
   tail_events_ = 0;
-  compact_at_ = std::max(options_.compact_after_events, records_.last_seq() / 2);
+  compact_at_ = CompactAt(records_.last_seq());
   storage_.Post("", "the event log", [this] {
     const Status compacted = Compact();
     if (!compacted.ok()) LogWarning(fmt::format("trial engine: compact: {}", compacted.ToString()));
   });
+}
+
+std::uint64_t TrialEngine::CompactAt(std::uint64_t known) const {
+  if (options_.log->CompactsInSteps()) return options_.compact_after_events;
+  // The whole record is written each time: the longer it is, the less often, so that the work for
+  // an event stays the same.
+  return std::max(options_.compact_after_events, known / 2);
 }
 
 Status TrialEngine::Compact() {

@@ -234,6 +234,8 @@ class TrialEngine {
 
   /// Asks for a compaction when it is time.
   void CountEvent() REQUIRES(mu_);
+  /// After how many events, when what came before are `known` ones.
+  std::uint64_t CompactAt(std::uint64_t known) const;
   /// Brings live_ and queued_ up to date.
   void Index(const TrialRecord& trial) REQUIRES(mu_);
 

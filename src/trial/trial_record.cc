@@ -13,6 +13,8 @@
 namespace cairn {
 namespace {
 
+constexpr std::string_view kScoreGroup = "validation";
+
 /// Lays the members of `more` over `values`.
 void Merge(const Value& more, Value* values) {
   if (!more.is_object() || !values->is_object()) return;
@@ -45,7 +47,7 @@ void ArchivePast(TrialRecord* trial) {
 
 /// A validation of the step that a checkpoint holds is the checkpoint's score.
 void Score(TrialRecord* trial, const MetricPoint& point) {
-  if (point.group != "validation") return;
+  if (point.group != kScoreGroup) return;
   for (CheckpointRecord& checkpoint : trial->checkpoints) {
     if (checkpoint.steps == point.steps && checkpoint.run == point.run) {
       Merge(point.values, &checkpoint.metrics);
@@ -151,7 +153,8 @@ TrialRecord TrialRecord::WithoutReports() const {
           .next_sequence = next_sequence,
           .asked_time = asked_time,
           .deadline_ms = deadline_ms,
-          .message = message};
+          .message = message,
+          .said_exit = said_exit};
 }
 
 std::optional<StartPoint> TrialRecord::NextStart(const std::string& repository) const {
@@ -191,6 +194,22 @@ Result<TrialRecords> TrialRecords::Of(std::uint64_t last_seq, std::vector<TrialR
     }
   }
   return records;
+}
+
+void TrialRecords::KeepNewestReports() {
+  newest_only_ = true;
+  for (auto& [id, trial] : trials_) Trim(&trial);
+}
+
+void TrialRecords::Trim(TrialRecord* trial) const {
+  if (!newest_only_) return;
+  std::vector<MetricPoint>& reports = trial->reports;
+  std::erase_if(reports, [](const MetricPoint& point) {
+    return point.archived || point.group != kScoreGroup;
+  });
+  if (reports.size() > kNewestReports) {
+    reports.erase(reports.begin(), reports.end() - kNewestReports);
+  }
 }
 
 Status TrialRecords::Create(const Event& event) {
@@ -297,6 +316,7 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       trial->message.clear();
       trial->said_exit = false;
       ArchivePast(trial);
+      Trim(trial);
       return Status::Ok();
     }
     case EventKind::kRunReady: {
@@ -320,6 +340,7 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       ++trial->next_sequence;
       Score(trial, point);
       trial->reports.push_back(std::move(point));
+      Trim(trial);
       return Status::Ok();
     }
     case EventKind::kProgress: {
@@ -424,13 +445,15 @@ Status TrialRecords::ApplyCheckpoint(TrialRecord* trial, const Event& event) {
         record.ranks = known->ranks;
         record.pinned = known->pinned;
         record.registration = known->registration;
+        // Validations since it was begun; some of them may not be among the reports any more.
+        if (known->state == CheckpointState::kActive) Merge(known->metrics, &record.metrics);
         *known = std::move(record);
       } else {
         trial->checkpoints.push_back(std::move(record));
         known = &trial->checkpoints.back();
       }
       for (const MetricPoint& point : trial->reports) {
-        if (!point.archived && point.group == "validation" && point.steps == known->steps) {
+        if (!point.archived && point.group == kScoreGroup && point.steps == known->steps) {
           Merge(point.values, &known->metrics);
         }
       }

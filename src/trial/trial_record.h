@@ -73,7 +73,7 @@ struct TrialRecord {
   std::string parent_trial;  // "": none
   std::optional<StartPoint> parent;
 
-  std::vector<MetricPoint> reports;
+  std::vector<MetricPoint> reports;  // all, or the newest (TrialRecords::KeepNewestReports)
   double progress = 0;
   std::string status;
   std::vector<CheckpointRecord> checkpoints;  // in the order of their first event
@@ -111,6 +111,12 @@ class TrialRecords {
   /// What was folded before, up to `last_seq`. Corruption when two trials have the same name.
   static Result<TrialRecords> Of(std::uint64_t last_seq, std::vector<TrialRecord> trials);
 
+  /// From now on trials keep only those reports that may still be asked for: validations that
+  /// count, of which a checkpoint of the same step may come, and of them the newest kNewestReports.
+  /// For logs that have the reports themselves: what is known does not grow with them.
+  void KeepNewestReports();
+  static constexpr std::size_t kNewestReports = 64;
+
   /// Applies the event, whose seq must be the next one, or refuses it (FailedPrecondition,
   /// NotFound, AlreadyExists, InvalidArgument) and changes nothing.
   Status Apply(const Event& event);
@@ -128,7 +134,11 @@ class TrialRecords {
   Status ApplyTo(TrialRecord* trial, const Event& event);
   Status ApplyCheckpoint(TrialRecord* trial, const Event& event);
 
+  /// Lets go of reports that are not kept.
+  void Trim(TrialRecord* trial) const;
+
   std::uint64_t last_seq_ = 0;
+  bool newest_only_ = false;
   std::map<std::string, TrialRecord, std::less<>> trials_;
   std::map<std::string, std::string, std::less<>> by_external_id_;
 };
