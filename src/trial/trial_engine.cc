@@ -458,6 +458,11 @@ std::vector<TrialView> TrialEngine::List() {
   return views;
 }
 
+void TrialEngine::Look(const std::function<void(const TrialRecords&)>& visit) {
+  MutexLock hold(&mu_);
+  visit(records_);
+}
+
 Result<TrialView> TrialEngine::WaitForRest(const std::string& trial,
                                            std::chrono::nanoseconds timeout) {
   const auto until = std::chrono::steady_clock::now() + timeout;

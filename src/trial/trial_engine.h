@@ -131,6 +131,9 @@ class TrialEngine {
   /// not be durable yet.
   Result<TrialView> Summary(const std::string& trial);
   std::vector<TrialView> List();
+  /// Calls `visit` with all that is known, under the engine's lock: it must be quick, and call
+  /// nothing of the engine.
+  void Look(const std::function<void(const TrialRecords& records)>& visit);
   /// The part of Get that is quickly had: where the trial stands, how its last run ended, and its
   /// newest checkpoint. Does not wait for the log.
   struct Standing {

@@ -13,7 +13,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional
 
 from .. import _native
@@ -306,7 +306,7 @@ class LogBook(Callback):
         self._complete: set[str] = set()
         self._last: dict[str, int] = {}
 
-    def on_restore(self, known: list[tuple[Trial, list[dict[str, Any]]]]) -> None:
+    def on_restore(self, known: Sequence[tuple[Trial, Sequence[dict[str, Any]]]]) -> None:
         if not self._local or not known:
             return
         with contextlib.suppress(FileNotFoundError):
