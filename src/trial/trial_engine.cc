@@ -190,6 +190,8 @@ void TrialEngine::Index(const TrialRecord& trial) {
       set->erase(trial.id);
     }
   };
+  const RetentionPolicy& policy = trial.config.retention;
+  retains_by_others_ |= policy.max_age.has_value() || policy.experiment_best.has_value();
   put(trial.core.live, &live_);
   put(trial.core.state == TrialState::kQueued && !trial.core.live, &queued_);
 }
