@@ -15,9 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "src/convert.h"
 #include "src/errors.h"
 #include "tune/pool_launcher.h"
+#include "tune/search_policy.h"
 #include "tune/tuner.h"
 
 namespace nb = nanobind;
@@ -97,6 +99,13 @@ class PyPolicy final : public tune::TunePolicy {
     const auto answer = Ask<bool>([&] { return nb::cast<bool>(policy_.attr("stop_all")()); });
     return answer.ok() && *answer;
   }
+  Status OnElapsed(std::chrono::nanoseconds before) override {
+    return Tell([&] { policy_.attr("on_elapsed")(std::chrono::duration<double>(before).count()); });
+  }
+  Value::List TakeLog() override {
+    const auto log = Ask<Value>([&] { return ToValue(policy_.attr("take_log")(), "log"); });
+    return log.ok() && log->is_list() ? *log->if_list() : Value::List();
+  }
 
   /// With the GIL held.
   void Rethrow() {
@@ -160,9 +169,26 @@ class PyTuner {
     return FromValue(trials);
   }
 
+  nb::object Results(const std::string& trial) {
+    tune::Tuner* const tuner = Opened();
+    const Value results = Run([&] { return tuner->Results(trial); });
+    return FromValue(results);
+  }
+  static nb::object ReadDescription(const std::string& directory) {
+    return FromValue(ValueOrRaise(Run([&] { return tune::Tuner::ReadDescription(directory); })));
+  }
+
   void Start(const nb::dict& given, nb::object policy, const nb::bytes& payload) {
-    policy_ = std::make_unique<PyPolicy>(std::move(policy));
     tune::TunerOptions options;
+    options.policy_origin = ToValue(policy.attr("native_description")(), "policy");
+    if (options.policy_origin.is_null()) {
+      auto asked = std::make_unique<PyPolicy>(std::move(policy));
+      python_policy_ = asked.get();
+      policy_ = std::move(asked);
+    } else {
+      // All of its parts are of this library: no report has to pass through the interpreter.
+      policy_ = ValueOrRaise(tune::MakeSearchPolicy(options.policy_origin, Clock::System()));
+    }
     options.policy = policy_.get();
     options.description = ToValue(given["description"], "description");
     options.trial_prefix = nb::cast<std::string>(given["trial_prefix"]);
@@ -173,6 +199,8 @@ class PyTuner {
     options.resume_errored = Option<bool>(given, "resume_errored", false);
     options.restart_errored = Option<bool>(given, "restart_errored", false);
     options.extend_ended = Option<bool>(given, "extend_ended", false);
+    options.summarize_after =
+        Option<std::uint64_t>(given, "summarize_after", options.summarize_after);
     if (given.contains("retention")) {
       options.retention =
           ValueOrRaise(RetentionPolicyFromValue(ToValue(given["retention"], "retention")));
@@ -195,6 +223,10 @@ class PyTuner {
     return nb::make_tuple(*finished, FromValue(Value(Value::List(std::move(news)))));
   }
   void Interrupt() { Opened()->Interrupt(); }
+  nb::object TakeLog() {
+    tune::TunePolicy* const policy = policy_.get();
+    return FromValue(Value(Run([&] { return policy->TakeLog(); })));
+  }
   void Close() {
     if (tuner_ == nullptr) return;
     Run([&] {
@@ -210,11 +242,12 @@ class PyTuner {
   }
   void Finish(const Status& status) {
     if (status.ok()) return;
-    policy_->Rethrow();
+    if (python_policy_ != nullptr) python_policy_->Rethrow();
     Raise(status);
   }
 
-  std::unique_ptr<PyPolicy> policy_;
+  std::unique_ptr<tune::TunePolicy> policy_;
+  PyPolicy* python_policy_ = nullptr;  // the same, when it is one of Python's
   std::unique_ptr<tune::Tuner> tuner_;
 };
 
@@ -243,10 +276,13 @@ void DefineTune(nb::module_& module) {
       .def_static("open", &PyTuner::Open, nb::arg("directory"), nb::arg("create"))
       .def_static("exists", &PyTuner::Exists)
       .def_prop_ro("description", &PyTuner::description)
+      .def_static("read_description", &PyTuner::ReadDescription, nb::arg("directory"))
       .def("trials", &PyTuner::Trials, nb::arg("with_results"))
+      .def("results", &PyTuner::Results, nb::arg("trial"))
       .def("start", &PyTuner::Start, nb::arg("options"), nb::arg("policy"), nb::arg("payload"))
       .def("step", &PyTuner::Step, nb::arg("timeout"))
       .def("interrupt", &PyTuner::Interrupt)
+      .def("take_log", &PyTuner::TakeLog)
       .def("close", &PyTuner::Close);
   module.def("end_with", &EndWith, nb::arg("fds"));
 }

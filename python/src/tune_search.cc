@@ -6,6 +6,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -242,6 +243,9 @@ class Stopper {
     return ValueOrRaise(stopper_->ShouldStop(trial, ToValue(result, "result")));
   }
   bool StopAll() { return stopper_->StopAll(); }
+  void OnElapsed(double seconds) {
+    stopper_->OnElapsed(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
+  }
   nb::object Save() const { return FromValue(stopper_->Save()); }
   void Load(nb::handle state) {
     const Status status = stopper_->Load(ToValue(state, "state"));
@@ -295,6 +299,7 @@ void DefineTuneSearch(nb::module_& module) {
       .def(nb::init<nb::handle>(), nb::arg("description"))
       .def("should_stop", &Stopper::ShouldStop, nb::arg("trial"), nb::arg("result"))
       .def("stop_all", &Stopper::StopAll)
+      .def("on_elapsed", &Stopper::OnElapsed, nb::arg("seconds"))
       .def("save", &Stopper::Save)
       .def("load", &Stopper::Load, nb::arg("state"));
   module.def(

@@ -58,6 +58,7 @@ def main(directory, which="train"):
     tuner = tune.Tuner(trainable, param_space={"lr": tune.grid_search([0.1, 0.2, 0.3, 0.4])},
                        tune_config=tune.TuneConfig(max_concurrent_trials=2),
                        run_config=tune.RunConfig(**run))
+    tuner._flags["summarize_after"] = 20
     return tuner.fit()
 
 if __name__ == "__main__":
@@ -501,3 +502,70 @@ def test_more_iterations_and_more_samples_for_a_finished_experiment(tmp_path):
     assert [[m["training_iteration"] for m in reports(r)] for r in more] == [[1, 2, 3, 4, 5]] * 2
     more = tune.Tuner.extend(tmp_path / "e", Adds, num_samples=2).fit()
     assert [r.metrics["n"] for r in more] == [5, 50, 5, 50]
+
+
+def many(config):
+    for i in range(40):
+        tune.report({"i": i, "loss": config["lr"] * i})
+
+
+def run_many(directory, **more):
+    tuner = tune.Tuner(
+        many,
+        param_space={"lr": tune.grid_search([0.1, 0.2, 0.3])},
+        tune_config=tune.TuneConfig(max_concurrent_trials=1, **more),
+        run_config=tune.RunConfig(storage_path=str(directory), name="e", verbose=0,
+                                  stop={"i": 30}),
+    )
+    tuner._flags["summarize_after"] = 20
+    return tuner.fit()
+
+
+def table(grid):
+    return [(r.trial_id, r.config, r.status, r.metrics["loss"], len(r.results)) for r in grid]
+
+
+def summary_of(directory):
+    return os.path.join(str(directory), "e", "summary")
+
+
+def test_a_finished_experiment_has_a_summary_and_comes_back_from_it(tmp_path):
+    before = table(run_many(tmp_path))
+    written = open(summary_of(tmp_path), "rb").read()
+    after = tune.Tuner.restore(str(tmp_path / "e"), many).fit()
+    assert table(after) == before
+    assert open(summary_of(tmp_path), "rb").read() == written, "nothing happened"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "another", "missing"])
+def test_a_summary_that_cannot_be_used_costs_time_and_nothing_else(tmp_path, damage):
+    before = table(run_many(tmp_path))
+    path = summary_of(tmp_path)
+    data = bytearray(open(path, "rb").read())
+    if damage == "cut":
+        data = data[: len(data) // 2]
+    elif damage == "flipped":
+        data[len(data) // 2] ^= 1
+    elif damage == "another":
+        other = tmp_path / "other"
+        run_many(other)
+        data = open(summary_of(other), "rb").read()
+    os.remove(path)
+    if damage != "missing":
+        open(path, "wb").write(data)
+    again = tune.Tuner.restore(str(tmp_path / "e"), many)
+    again._flags["summarize_after"] = 20
+    assert table(again.fit()) == before
+    assert os.path.getsize(path) > 1000, "it was written anew"
+
+
+def test_more_samples_come_after_a_summary_as_without_one(tmp_path):
+    run_many(tmp_path, num_samples=1)
+    shutil.copytree(tmp_path / "e", tmp_path / "without")
+    os.remove(tmp_path / "without" / "summary")
+    grids = [
+        tune.Tuner.extend(str(tmp_path / name), many, num_samples=2).fit()
+        for name in ("e", "without")
+    ]
+    assert len(grids[0]) == 6
+    assert table(grids[0]) == table(grids[1])

@@ -9,6 +9,7 @@
 #include "base/thread_annotations.h"
 #include "format/json.h"
 #include "net/http_client.h"
+#include "net/unix_http_connection.h"
 #include "net/url.h"
 
 namespace cairn {
@@ -96,8 +97,18 @@ Status ErrorOf(const HttpResponse& response) {
 
 class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
  public:
-  Impl(RunClientOptions options, std::string server, HttpClient* http)
-      : options_(std::move(options)), server_(std::move(server)), http_(http) {}
+  Impl(RunClientOptions options, std::string server, RetryPolicy retry, Nanos stall_timeout)
+      : options_(std::move(options)), server_(std::move(server)), retry_(retry) {
+    // Nothing else is under way then: the caller's thread does it all.
+    if (!options_.describe && options_.url.starts_with(kUnix)) {
+      direct_.emplace(UnixHttpConnection::Options{.path = options_.url.substr(kUnix.size()),
+                                                  .stall_timeout = stall_timeout,
+                                                  .cancelled = options_.cancelled});
+    }
+  }
+
+  bool direct() const { return direct_.has_value(); }
+  void SetHttp(HttpClient* http) { http_ = http; }
 
   void SetRun(std::string trial, std::uint64_t run, std::string token) {
     options_.trial = std::move(trial);
@@ -114,6 +125,37 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
 
   /// One request and its answer; `target` is the path below the server.
   Result<Value> Ask(const std::string& method, const std::string& target, const Value* body) {
+    Result<HttpResponse> outcome = direct_ ? AskDirectly(method, target, body)
+                                           : AskClient(method, target, body);
+    if (!outcome.ok()) return outcome.status().WithContext("trial engine at " + options_.url);
+    if (!outcome->Succeeded()) {
+      Status refused = ErrorOf(*outcome);
+      if (refused.Is(Code::kAborted)) SetPreemption(true, "replaced");
+      return refused;
+    }
+    return DecodeJson(outcome->body);
+  }
+
+  /// By this thread, with the attempts and waits of the client.
+  Result<HttpResponse> AskDirectly(const std::string& method, const std::string& target,
+                                   const Value* body) {
+    const std::string bytes = body == nullptr ? "" : EncodeJson(*body);
+    ASSIGN_OR_RETURN(HttpRequest request, Request(method, target, bytes));
+    request.url = target;
+    for (int attempt = 1;; ++attempt) {
+      auto outcome = direct_->Fetch(request);
+      if (attempt >= retry_.max_attempts || !IsTransient(outcome)) return outcome;
+      // Alone on its socket: there is nobody to come back together with.
+      const auto until = options_.clock->Now() + retry_.Wait(attempt, 0.5, Nanos::zero());
+      while (options_.clock->Now() < until) {
+        if (options_.cancelled && options_.cancelled()) return CancelledError("the call was ended");
+        options_.clock->Sleep(std::min<Nanos>(kLook, until - options_.clock->Now()));
+      }
+    }
+  }
+
+  Result<HttpResponse> AskClient(const std::string& method, const std::string& target,
+                                 const Value* body) {
     struct Waiting {
       Mutex mu;
       CondVar done;
@@ -146,13 +188,7 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
         http_->Cancel(id);
       }
     }
-    if (!outcome->ok()) return outcome->status().WithContext("trial engine at " + options_.url);
-    if (!(*outcome)->Succeeded()) {
-      Status refused = ErrorOf(**outcome);
-      if (refused.Is(Code::kAborted)) SetPreemption(true, "replaced");
-      return refused;
-    }
-    return DecodeJson((*outcome)->body);
+    return *std::move(outcome);
   }
 
   Result<Value> Get(const std::string& path) { return Ask("GET", base_ + path, nullptr); }
@@ -278,7 +314,9 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
 
   const std::string server_;
   const std::string empty_;
-  HttpClient* const http_;
+  const RetryPolicy retry_;
+  std::optional<UnixHttpConnection> direct_;
+  HttpClient* http_ = nullptr;  // null when it is direct
   std::string base_;
 
   Mutex report_mu_;  // reports are numbered: one at a time
@@ -308,8 +346,13 @@ Result<std::unique_ptr<RunClient>> RunClient::Make(RunClientOptions options) {
   settings.retry.first_wait = std::chrono::milliseconds(50);
   settings.retry.longest_wait = kLongestWait;
   settings.clock = options.clock;
-  ASSIGN_OR_RETURN(std::unique_ptr<HttpClient> http, HttpClient::Open(std::move(settings)));
-  auto impl = std::make_shared<Impl>(std::move(options), std::move(server), http.get());
+  auto impl = std::make_shared<Impl>(std::move(options), std::move(server), settings.retry,
+                                     settings.stall_timeout);
+  std::unique_ptr<HttpClient> http;
+  if (!impl->direct()) {
+    ASSIGN_OR_RETURN(http, HttpClient::Open(std::move(settings)));
+    impl->SetHttp(http.get());
+  }
   return std::unique_ptr<RunClient>(new RunClient(std::move(impl), std::move(http)));
 }
 

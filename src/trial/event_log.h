@@ -9,6 +9,7 @@
 
 #include <cairn/status.h>
 
+#include "base/thread_annotations.h"
 #include "journal/journal.h"
 #include "trial/event.h"
 #include "trial/trial_record.h"
@@ -42,10 +43,24 @@ class EventLog {
   virtual bool CompactsInSteps() const { return false; }
 };
 
+/// An event and the record of a journal that holds it; zeros: before the first.
+struct EventPosition {
+  std::uint64_t record = 0;
+  std::uint64_t seq = 0;
+  std::int64_t time = 0;
+  friend bool operator==(const EventPosition&, const EventPosition&) = default;
+};
+
 /// An event log in a journal, a record for each event; summaries hold EncodeRecords.
 class JournalEventLog final : public EventLog {
  public:
   static Result<std::unique_ptr<JournalEventLog>> Open(JournalOptions options);
+
+  /// The last event that became durable here or was replayed. May be called beside Append.
+  EventPosition position() const;
+  /// The events after a position, for an owner who keeps elsewhere what those before came to.
+  /// FailedPrecondition, with nothing visited, when the journal does not have that event there.
+  Status ReplayAfter(const EventPosition& position, const Visitor& visit);
 
   Status Append(std::span<const Event> events) override;
   Status Replay(std::uint64_t from, const Visitor& visit) override;
@@ -57,6 +72,7 @@ class JournalEventLog final : public EventLog {
   /// The events in records from `index` on, each once; `seq` is the last before them, 0: unknown.
   Status Visit(std::uint64_t index, std::uint64_t seq, const Stored& visit);
   Result<TrialRecords> Fold(std::uint64_t* index);
+  void Passed(std::uint64_t at, const Event& event) EXCLUDES(mu_);
 
   explicit JournalEventLog(std::unique_ptr<Journal> journal) : journal_(std::move(journal)) {}
 
@@ -64,6 +80,8 @@ class JournalEventLog final : public EventLog {
   std::uint64_t taken_ = 0;  // the journal has it, durable or in doubt
   // Up to which record, and which event, Restore gave what they came to.
   std::optional<std::pair<std::uint64_t, std::uint64_t>> restored_;
+  mutable Mutex mu_;
+  EventPosition position_ GUARDED_BY(mu_);
 };
 
 }  // namespace cairn

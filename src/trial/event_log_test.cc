@@ -132,6 +132,46 @@ Result<TrialRecords> Opened(EventLog* log) {
   return records;
 }
 
+TEST(JournalEventLog, GoesOnAfterAPositionAndKnowsWhenItIsAnothers) {
+  SimFs disk;
+  auto store = LocalStore::Open({.root = "/s", .fs = &disk}).value();
+  EventPosition third;
+  {
+    auto log = JournalEventLog::Open({.store = store.get(), .prefix = "events"}).value();
+    EXPECT_EQ(log->position(), EventPosition{});
+    for (std::uint64_t seq = 1; seq <= 5; ++seq) {
+      const Event event = Make(seq);
+      ASSERT_TRUE(log->Append({&event, 1}).ok());
+      if (seq == 3) third = log->position();
+    }
+  }
+  EXPECT_EQ(third.seq, 3u);
+  auto log = JournalEventLog::Open({.store = store.get(), .prefix = "events"}).value();
+  const auto after = [&](const EventPosition& position) {
+    std::vector<std::uint64_t> seqs;
+    const Status status = log->ReplayAfter(position, [&](const Event& event) {
+      seqs.push_back(event.seq);
+      return Status::Ok();
+    });
+    return std::pair(status, seqs);
+  };
+  EXPECT_EQ(after(third).second, (std::vector<std::uint64_t>{4, 5}));
+  EXPECT_EQ(log->position().seq, 5u);
+  EXPECT_EQ(after({}).second, (std::vector<std::uint64_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(after(log->position()).second, std::vector<std::uint64_t>{});
+  EventPosition wrong = third;
+  ++wrong.time;
+  EXPECT_TRUE(after(wrong).first.Is(Code::kFailedPrecondition));
+  wrong = third;
+  wrong.record = 90;
+  EXPECT_TRUE(after(wrong).first.Is(Code::kFailedPrecondition));
+  // What comes next is appended after all that is there.
+  ASSERT_TRUE(after(third).first.ok());
+  const Event sixth = Make(6);
+  ASSERT_TRUE(log->Append({&sixth, 1}).ok());
+  EXPECT_EQ(Contents(log.get()).size(), 6u);
+}
+
 TEST(JournalEventLog, CompactedItFoldsToTheSameAndGoesOn) {
   SimFs disk;
   auto store = LocalStore::Open({.root = "/s", .fs = &disk}).value();

@@ -24,7 +24,42 @@ Status JournalEventLog::Append(std::span<const Event> events) {
   const std::vector<std::string_view> views(records.begin(), records.end());
   const auto appended = journal_->Append(views, Durability::kSynced);
   if (!appended.status().Is(Code::kInvalidArgument)) taken_ = events.back().seq;
+  if (appended.ok()) {
+    MutexLock hold(&mu_);
+    position_ = {*appended, events.back().seq, events.back().time};
+  }
   return appended.status();
+}
+
+void JournalEventLog::Passed(std::uint64_t at, const Event& event) {
+  taken_ = event.seq;
+  MutexLock hold(&mu_);
+  position_ = {at, event.seq, event.time};
+}
+
+EventPosition JournalEventLog::position() const {
+  MutexLock hold(&mu_);
+  return position_;
+}
+
+Status JournalEventLog::ReplayAfter(const EventPosition& position, const Visitor& visit) {
+  if (position.record == 0) return Replay(1, visit);
+  const auto absent = [&] {
+    return FailedPreconditionError(
+        fmt::format("event log: event {} is not in record {}", position.seq, position.record));
+  };
+  bool found = false;
+  RETURN_IF_ERROR(Visit(position.record, 0, [&](std::uint64_t at, const Event& event) -> Status {
+    if (!found) {
+      if (EventPosition{at, event.seq, event.time} != position) return absent();
+      found = true;
+      Passed(at, event);
+      return Status::Ok();
+    }
+    Passed(at, event);
+    return visit(event);
+  }));
+  return found ? Status::Ok() : absent();
 }
 
 Status JournalEventLog::Visit(std::uint64_t index, std::uint64_t seq, const Stored& visit) {
@@ -67,8 +102,8 @@ Status JournalEventLog::Replay(std::uint64_t from, const Visitor& visit) {
         fmt::format("event log: events up to {} were compacted; {} is asked for", seq, from));
   }
   taken_ = seq;
-  return Visit(index + 1, seq, [&, from](std::uint64_t, const Event& event) {
-    taken_ = event.seq;
+  return Visit(index + 1, seq, [&, from](std::uint64_t at, const Event& event) {
+    Passed(at, event);
     return event.seq < from ? Status::Ok() : visit(event);
   });
 }

@@ -2,201 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <bit>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
+#include "format/compact_value.h"
 #include "format/member_reader.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::uint64_t kVersion = 1;
-constexpr int kMaxDepth = 200;
-
-enum class Tag : std::uint8_t { kNull, kFalse, kTrue, kInt, kUint, kDouble, kText, kList, kObject };
-
-class Writer {
- public:
-  void Number(std::uint64_t value) {
-    for (; value >= 0x80; value >>= 7) out_.push_back(static_cast<char>(value | 0x80));
-    out_.push_back(static_cast<char>(value));
-  }
-  /// Small negative numbers are short, too.
-  void Signed(std::int64_t value) {
-    const auto bits = static_cast<std::uint64_t>(value);
-    Number((bits << 1) ^ (value < 0 ? ~std::uint64_t{0} : 0));
-  }
-  void Text(std::string_view text) {
-    Number(text.size());
-    out_ += text;
-  }
-  void Any(const Value& value) {
-    if (value.is_null()) return Mark(Tag::kNull);
-    if (const bool* b = value.if_bool()) return Mark(*b ? Tag::kTrue : Tag::kFalse);
-    if (const std::int64_t* i = value.if_int64()) {
-      Mark(Tag::kInt);
-      return Signed(*i);
-    }
-    if (const std::uint64_t* u = value.if_uint64()) {
-      Mark(Tag::kUint);
-      return Number(*u);
-    }
-    if (const double* d = value.if_double()) {
-      Mark(Tag::kDouble);
-      const auto bits = std::bit_cast<std::uint64_t>(*d);
-      for (int i = 0; i < 8; ++i) out_.push_back(static_cast<char>(bits >> (8 * i)));
-      return;
-    }
-    if (const std::string* text = value.if_string()) {
-      Mark(Tag::kText);
-      return Text(*text);
-    }
-    if (const Value::List* list = value.if_list()) {
-      Mark(Tag::kList);
-      Number(list->size());
-      for (const Value& item : *list) Any(item);
-      return;
-    }
-    Mark(Tag::kObject);
-    Number(value.if_object()->size());
-    for (const auto& [key, member] : *value.if_object()) {
-      Text(key);
-      Any(member);
-    }
-  }
-  std::string Take() { return std::move(out_); }
-
- private:
-  void Mark(Tag tag) { out_.push_back(static_cast<char>(tag)); }
-  std::string out_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
-
-  bool empty() const { return rest_.empty(); }
-
-  Status Number(std::uint64_t* value) {
-    *value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      if (rest_.empty()) return Cut();
-      const auto byte = static_cast<unsigned char>(rest_.front());
-      rest_.remove_prefix(1);
-      if (shift == 63 && byte > 1) return CorruptionError("trial records: a number is too large");
-      *value |= std::uint64_t{byte & 0x7fu} << shift;
-      if (byte < 0x80) {
-        // One number, one spelling.
-        return byte == 0 && shift > 0 ? CorruptionError("trial records: a padded number")
-                                      : Status::Ok();
-      }
-    }
-    return CorruptionError("trial records: a number is too long");
-  }
-  Status Signed(std::int64_t* value) {
-    std::uint64_t bits = 0;
-    RETURN_IF_ERROR(Number(&bits));
-    *value = static_cast<std::int64_t>((bits >> 1) ^ ((bits & 1) != 0 ? ~std::uint64_t{0} : 0));
-    return Status::Ok();
-  }
-  Status Text(std::string* text) {
-    std::uint64_t size = 0;
-    RETURN_IF_ERROR(Number(&size));
-    if (size > rest_.size()) return Cut();
-    text->assign(rest_.substr(0, size));
-    rest_.remove_prefix(size);
-    return Status::Ok();
-  }
-  /// How many things follow, each of at least a byte.
-  Status Count(std::uint64_t* count) {
-    RETURN_IF_ERROR(Number(count));
-    return *count > rest_.size() ? Cut() : Status::Ok();
-  }
-  Status Any(Value* value, int depth = 0) {
-    if (depth > kMaxDepth) return CorruptionError("trial records: nested too deep");
-    if (rest_.empty()) return Cut();
-    const auto tag = static_cast<Tag>(rest_.front());
-    rest_.remove_prefix(1);
-    switch (tag) {
-      case Tag::kNull:
-        *value = Value();
-        return Status::Ok();
-      case Tag::kFalse:
-      case Tag::kTrue:
-        *value = tag == Tag::kTrue;
-        return Status::Ok();
-      case Tag::kInt: {
-        std::int64_t number = 0;
-        RETURN_IF_ERROR(Signed(&number));
-        *value = number;
-        return Status::Ok();
-      }
-      case Tag::kUint: {
-        std::uint64_t number = 0;
-        RETURN_IF_ERROR(Number(&number));
-        if (number <= std::numeric_limits<std::int64_t>::max()) {
-          return CorruptionError("trial records: an integer of the wrong kind");
-        }
-        *value = number;
-        return Status::Ok();
-      }
-      case Tag::kDouble: {
-        if (rest_.size() < 8) return Cut();
-        std::uint64_t bits = 0;
-        for (std::size_t i = 0; i < 8; ++i) {
-          bits |= std::uint64_t{static_cast<unsigned char>(rest_[i])} << (8 * i);
-        }
-        rest_.remove_prefix(8);
-        *value = std::bit_cast<double>(bits);
-        return Status::Ok();
-      }
-      case Tag::kText: {
-        std::string text;
-        RETURN_IF_ERROR(Text(&text));
-        *value = std::move(text);
-        return Status::Ok();
-      }
-      case Tag::kList:
-        return List(value, depth);
-      case Tag::kObject:
-        return Object(value, depth);
-    }
-    return CorruptionError("trial records: a value of no kind");
-  }
-
- private:
-  static Status Cut() { return CorruptionError("trial records: cut short"); }
-
-  Status List(Value* value, int depth) {
-    std::uint64_t count = 0;
-    RETURN_IF_ERROR(Count(&count));
-    Value::List list(count);
-    for (Value& item : list) RETURN_IF_ERROR(Any(&item, depth + 1));
-    *value = std::move(list);
-    return Status::Ok();
-  }
-  Status Object(Value* value, int depth) {
-    std::uint64_t count = 0;
-    RETURN_IF_ERROR(Count(&count));
-    Value::Object object;
-    for (; count > 0; --count) {
-      std::string key;
-      RETURN_IF_ERROR(Text(&key));
-      if (!object.empty() && key <= object.rbegin()->first) {
-        return CorruptionError("trial records: members out of order");
-      }
-      const auto at = object.emplace_hint(object.end(), std::move(key), Value());
-      RETURN_IF_ERROR(Any(&at->second, depth + 1));
-    }
-    *value = std::move(object);
-    return Status::Ok();
-  }
-
-  std::string_view rest_;
-};
 
 Value HeadOf(const TrialRecord& trial) {
   const TrialCore& core = trial.core;
@@ -309,7 +125,7 @@ Status ReadCheckpoint(const Value& value, CheckpointRecord* record) {
   return UnimplementedError(fmt::format("trial records: no checkpoint is {}", state));
 }
 
-void WriteReport(const MetricPoint& point, Writer* out) {
+void WriteReport(const MetricPoint& point, CompactWriter* out) {
   out->Text(point.group);
   out->Signed(point.steps);
   out->Number(point.run);
@@ -319,7 +135,7 @@ void WriteReport(const MetricPoint& point, Writer* out) {
   out->Any(point.values);
 }
 
-Status ReadReport(Reader* in, MetricPoint* point) {
+Status ReadReport(CompactReader* in, MetricPoint* point) {
   std::uint64_t archived = 0;
   RETURN_IF_ERROR(in->Text(&point->group));
   RETURN_IF_ERROR(in->Signed(&point->steps));
@@ -335,7 +151,7 @@ Status ReadReport(Reader* in, MetricPoint* point) {
 }  // namespace
 
 std::string EncodeRecords(const TrialRecords& records) {
-  Writer out;
+  CompactWriter out;
   out.Number(kVersion);
   out.Number(records.last_seq());
   out.Number(records.trials().size());
@@ -350,7 +166,7 @@ std::string EncodeRecords(const TrialRecords& records) {
 }
 
 Result<TrialRecords> DecodeRecords(std::string_view bytes) {
-  Reader in(bytes);
+  CompactReader in(bytes, "trial records");
   std::uint64_t version = 0;
   std::uint64_t last_seq = 0;
   std::uint64_t count = 0;

@@ -27,7 +27,7 @@ void StorageTasks::Stop() {
 void StorageTasks::Post(std::string trial, std::string storage, std::function<void()> task) {
   MutexLock hold(&mu_);
   waiting_.push_back({std::move(trial), std::move(storage), std::move(task)});
-  changed_.NotifyAll();
+  changed_.NotifyOne();
 }
 
 bool StorageTasks::Take(Task* task) {
@@ -55,12 +55,13 @@ void StorageTasks::Run() {
       if (stopping_) return;
       busy_trials_.insert(task.trial);
       ++busy_storages_[task.storage];
+      // One wakes the next: a task rarely has others to wait for it, and there are many threads.
+      if (!waiting_.empty()) changed_.NotifyOne();
     }
     task.run();
     MutexLock hold(&mu_);
     busy_trials_.erase(task.trial);
     if (--busy_storages_[task.storage] == 0) busy_storages_.erase(task.storage);
-    changed_.NotifyAll();
   }
 }
 

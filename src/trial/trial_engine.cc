@@ -195,6 +195,8 @@ void TrialEngine::Index(const TrialRecord& trial) {
       set->erase(trial.id);
     }
   };
+  const RetentionPolicy& policy = trial.config.retention;
+  retains_by_others_ |= policy.max_age.has_value() || policy.experiment_best.has_value();
   put(trial.core.live, &live_);
   put(trial.core.state == TrialState::kQueued && !trial.core.live, &queued_);
 }
@@ -461,6 +463,11 @@ std::vector<TrialView> TrialEngine::List() {
   std::vector<TrialView> views;
   for (const auto& [id, trial] : records_.trials()) views.push_back(ViewOf(trial));
   return views;
+}
+
+void TrialEngine::Look(const std::function<void(const TrialRecords&)>& visit) {
+  MutexLock hold(&mu_);
+  visit(records_);
 }
 
 Result<TrialView> TrialEngine::WaitForRest(const std::string& trial,

@@ -131,6 +131,9 @@ class TrialEngine {
   /// not be durable yet.
   Result<TrialView> Summary(const std::string& trial);
   std::vector<TrialView> List();
+  /// Calls `visit` with all that is known, under the engine's lock: it must be quick, and call
+  /// nothing of the engine.
+  void Look(const std::function<void(const TrialRecords& records)>& visit);
   /// The part of Get that is quickly had: where the trial stands, how its last run ended, and its
   /// newest checkpoint. Does not wait for the log.
   struct Standing {
@@ -289,6 +292,7 @@ class TrialEngine {
   Mutex compacting_;                               // taken before mu_
   std::set<std::string> waits_for_storage_ GUARDED_BY(mu_);
   bool retaining_ GUARDED_BY(mu_) = false;  // RetainAll is asked for already
+  bool retains_by_others_ GUARDED_BY(mu_) = false;  // some trial's rules look beyond it: RetainAll
   std::set<std::string> waits_for_slots_ GUARDED_BY(mu_);
   std::map<std::string, std::uint64_t, std::less<>> versions_ GUARDED_BY(mu_);
   std::map<std::string, Clock::Duration, std::less<>> deadlines_ GUARDED_BY(mu_);

@@ -283,7 +283,7 @@ void TrialEngine::RetainAll() {
 void TrialEngine::PostRetainAll() {
   {
     MutexLock hold(&mu_);
-    if (std::exchange(retaining_, true)) return;
+    if (!retains_by_others_ || std::exchange(retaining_, true)) return;
   }
   Post([this] { RetainAll(); });
 }

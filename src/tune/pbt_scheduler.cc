@@ -126,6 +126,7 @@ class PbtScheduler : public Scheduler {
     return Status::Ok();
   }
 
+  bool keeps_log() const override { return true; }
   Value::List TakeLog() override { return std::exchange(log_, {}); }
 
   Value Save() const override;

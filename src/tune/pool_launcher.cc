@@ -23,6 +23,7 @@
 #include "base/thread_annotations.h"
 #include "format/json.h"
 #include "launch/process_identity.h"
+#include "tune/value_members.h"
 
 extern char** environ;
 
@@ -35,17 +36,6 @@ constexpr int kOwnerFd = 4;
 constexpr int kMaxDeaths = 3;
 constexpr auto kLongestWait = std::chrono::hours(1);
 constexpr auto kEndPatience = std::chrono::seconds(5);
-
-std::string TextOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  const std::string* text = value == nullptr ? nullptr : value->if_string();
-  return text == nullptr ? "" : *text;
-}
-
-std::int64_t IntOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  return value == nullptr ? 0 : value->AsInt();
-}
 
 class PoolLauncher final : public Launcher {
  public:

@@ -10,6 +10,7 @@
 #include "tune/run_worker.h"
 #include "tune/search_policy.h"
 #include "tune/tuner.h"
+#include "tune/value_members.h"
 
 namespace cairn::tune {
 namespace {
@@ -17,12 +18,6 @@ namespace {
 constexpr auto kStep = std::chrono::milliseconds(500);
 /// Populations are compared as a whole.
 constexpr std::size_t kAhead = 200;
-
-std::string TextOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  const std::string* text = value == nullptr ? nullptr : value->if_string();
-  return text == nullptr ? "" : *text;
-}
 
 Result<std::unique_ptr<TunePolicy>> MakePolicy(const Options& options) {
   SearchPolicyParts parts;

@@ -84,6 +84,9 @@ class Scheduler {
 
   /// What was decided since the last call and is worth a line of a log (PBT: who copied whom).
   virtual Value::List TakeLog() { return {}; }
+  /// Whether it has such lines. They are not part of its state: the log of an experiment is made
+  /// anew by replay.
+  virtual bool keeps_log() const { return false; }
 
   /// A value that survives JSON.
   virtual Value Save() const = 0;

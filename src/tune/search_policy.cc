@@ -6,6 +6,7 @@
 
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "tune/description_reader.h"
 #include "tune/score.h"
 
 namespace cairn::tune {
@@ -69,6 +70,29 @@ class SearchPolicy final : public TunePolicy {
   }
   std::size_t PendingAhead() override { return parts_.pending_ahead; }
   bool StopAll() override { return parts_.stopper != nullptr && parts_.stopper->StopAll(); }
+  Status OnElapsed(std::chrono::nanoseconds before) override {
+    if (parts_.stopper != nullptr) parts_.stopper->OnElapsed(before);
+    return Status::Ok();
+  }
+  Value::List TakeLog() override { return parts_.scheduler->TakeLog(); }
+
+  Value Save() const override {
+    if (parts_.scheduler->keeps_log()) return {};
+    return Value::Object{{"searcher", parts_.searcher->Save()},
+                         {"scheduler", parts_.scheduler->Save()},
+                         {"stopper", parts_.stopper == nullptr ? Value() : parts_.stopper->Save()}};
+  }
+  Status Load(const Value& state) override {
+    const Value* searcher = state.Find("searcher");
+    const Value* scheduler = state.Find("scheduler");
+    const Value* stopper = state.Find("stopper");
+    if (searcher == nullptr || scheduler == nullptr || stopper == nullptr) {
+      return CorruptionError("state of a search policy: damaged");
+    }
+    RETURN_IF_ERROR(parts_.searcher->Load(*searcher));
+    RETURN_IF_ERROR(parts_.scheduler->Load(*scheduler));
+    return parts_.stopper == nullptr ? Status::Ok() : parts_.stopper->Load(*stopper);
+  }
 
  private:
   const SearchPolicyParts parts_;
@@ -80,6 +104,45 @@ Result<std::unique_ptr<TunePolicy>> MakeSearchPolicy(SearchPolicyParts parts) {
   if (parts.searcher == nullptr) return InvalidArgumentError("a policy needs a searcher");
   if (parts.scheduler == nullptr) parts.scheduler = MakeFifoScheduler();
   return std::unique_ptr<TunePolicy>(std::make_unique<SearchPolicy>(std::move(parts)));
+}
+
+Result<std::unique_ptr<TunePolicy>> MakeSearchPolicy(const Value& description, Clock* clock) {
+  DescriptionReader reader("policy", description);
+  Value space = Value::Object{};
+  Value points = Value::List{};
+  Value scheduler;
+  Value stop;
+  VariantOptions variants;
+  std::int64_t max_concurrent = 0;
+  std::uint64_t ahead = 0;
+  SearchPolicyParts parts;
+  reader.Any("space", &space);
+  reader.Int64("num_samples", &variants.num_samples);
+  reader.Uint64("seed", &variants.seed);
+  reader.Any("points_to_evaluate", &points);
+  reader.Bool("constant_grid_search", &variants.constant_grid_search);
+  reader.Int64("max_concurrent", &max_concurrent);
+  reader.Any("scheduler", &scheduler);
+  reader.Any("stop", &stop);
+  reader.Text("metric", &parts.metric);
+  reader.Uint64("pending_ahead", &ahead);
+  RETURN_IF_ERROR(reader.Finish());
+  ASSIGN_OR_RETURN(variants.space, SearchSpace::Parse(space));
+  if (!points.is_list()) return InvalidArgumentError("points_to_evaluate must be a list");
+  variants.points_to_evaluate = *points.if_list();
+  ASSIGN_OR_RETURN(parts.searcher, MakeVariantSearcher(std::move(variants)));
+  if (max_concurrent > 0) {
+    ASSIGN_OR_RETURN(parts.searcher,
+                     MakeConcurrencyLimiter(std::move(parts.searcher), max_concurrent, false));
+  }
+  if (!scheduler.is_null()) {
+    ASSIGN_OR_RETURN(parts.scheduler, MakeScheduler(scheduler));
+  }
+  if (!stop.is_null()) {
+    ASSIGN_OR_RETURN(parts.stopper, MakeStopper(stop, clock));
+  }
+  parts.pending_ahead = ahead;
+  return MakeSearchPolicy(std::move(parts));
 }
 
 }  // namespace cairn::tune

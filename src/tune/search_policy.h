@@ -7,6 +7,7 @@
 #include <cairn/status.h>
 #include <cairn/value.h>
 
+#include "base/clock.h"
 #include "tune/scheduler.h"
 #include "tune/searcher.h"
 #include "tune/stopper.h"
@@ -26,7 +27,13 @@ struct SearchPolicyParts {
   std::size_t pending_ahead = 0;
 };
 
-/// A searcher, a scheduler and a stopper as a tuner asks them. InvalidArgument without a searcher.
+/// A searcher, a scheduler and a stopper as a tuner asks them; its state is a value when theirs
+/// are. InvalidArgument without a searcher.
 Result<std::unique_ptr<TunePolicy>> MakeSearchPolicy(SearchPolicyParts parts);
+
+/// One of built-in parts, by what they are: {"space", "num_samples", "seed", "points_to_evaluate",
+/// "constant_grid_search", "max_concurrent" (0: no limit), "scheduler", "stop", "metric",
+/// "pending_ahead"}, as their own factories read them. InvalidArgument for what is wrong.
+Result<std::unique_ptr<TunePolicy>> MakeSearchPolicy(const Value& description, Clock* clock);
 
 }  // namespace cairn::tune

@@ -58,5 +58,63 @@ TEST(SearchPolicyTest, WhatCannotBeIsRefused) {
   EXPECT_TRUE(policy->Suggest("a").status().Is(Code::kInvalidArgument));
 }
 
+constexpr char kDescription[] = R"({
+    "space": {"x": {"grid_search": [1, 2, 3, 4, 5, 6]}, "y": {"__domain__": "uniform", "lower": 0, "upper": 1}},
+    "num_samples": 1, "seed": 3, "max_concurrent": 4, "metric": "loss",
+    "scheduler": {"name": "asha", "metric": "loss", "mode": "min", "max_t": 8, "reduction_factor": 2},
+    "stop": {"name": "combined", "stoppers": [{"name": "iterations", "max_iter": 5},
+                                              {"name": "timeout", "timeout": 100}]}})";
+
+/// Six trials that report in turn; what was answered, as text.
+std::string Play(TunePolicy* policy, int from, int to) {
+  std::string answers;
+  for (int step = from; step < to; ++step) {
+    const std::string trial(1, static_cast<char>('a' + step % 4));
+    if (step < 4) {
+      answers += EncodeJson(policy->Suggest(trial)->config);
+    } else {
+      const auto decided = policy->OnResult(trial, Report(1.0 / (1 + step % 5), step / 4));
+      answers += std::to_string(static_cast<int>(decided->action));
+    }
+  }
+  return answers;
+}
+
+TEST(SearchPolicyTest, MadeFromADescriptionItGoesOnFromItsState) {
+  auto whole = MakeSearchPolicy(Json(kDescription), Clock::System()).value();
+  const std::string expected = Play(whole.get(), 0, 24);
+  for (int at = 0; at <= 24; ++at) {
+    auto first = MakeSearchPolicy(Json(kDescription), Clock::System()).value();
+    const std::string before = Play(first.get(), 0, at);
+    const Value state = Json(EncodeJson(first->Save()));
+    auto second = MakeSearchPolicy(Json(kDescription), Clock::System()).value();
+    ASSERT_TRUE(second->Load(state).ok());
+    EXPECT_EQ(before + Play(second.get(), at, 24), expected) << at;
+  }
+  EXPECT_TRUE(whole->Load(Json(R"({"searcher": 1})")).Is(Code::kCorruption));
+  EXPECT_TRUE(MakeSearchPolicy(Json(R"({"spice": {}})"), Clock::System())
+                  .status()
+                  .Is(Code::kInvalidArgument));
+}
+
+TEST(SearchPolicyTest, TimeOfEarlierLivesCountsForABudget) {
+  auto policy = MakeSearchPolicy(Json(kDescription), Clock::System()).value();
+  EXPECT_FALSE(policy->StopAll());
+  ASSERT_TRUE(policy->OnElapsed(std::chrono::seconds(99)).ok());
+  EXPECT_FALSE(policy->StopAll());
+  ASSERT_TRUE(policy->OnElapsed(std::chrono::seconds(100)).ok());
+  EXPECT_TRUE(policy->StopAll());
+}
+
+TEST(SearchPolicyTest, AStateWithoutItsLogIsNoState) {
+  auto policy =
+      MakeSearchPolicy(
+          Json(R"({"space": {}, "scheduler": {"name": "pbt", "metric": "loss", "mode": "min",
+                             "hyperparam_mutations": {"x": [1, 2]}}})"),
+          Clock::System())
+          .value();
+  EXPECT_TRUE(policy->Save().is_null());
+}
+
 }  // namespace
 }  // namespace cairn::tune

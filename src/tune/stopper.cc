@@ -188,6 +188,10 @@ class TimeoutStopper : public Stopper {
       : timeout_(timeout), clock_(clock), start_(clock->Now()) {}
   Result<bool> ShouldStop(const std::string&, const Value&) override { return StopAll(); }
   bool StopAll() override { return Elapsed() >= timeout_; }
+  void OnElapsed(std::chrono::nanoseconds before) override {
+    before_ = before;
+    start_ = clock_->Now();
+  }
   Value Save() const override {
     return Value::Object{{"elapsed_ns", static_cast<std::int64_t>(Elapsed().count())}};
   }
@@ -222,6 +226,9 @@ class CombinedStopper : public Stopper {
   }
   bool StopAll() override {
     return std::ranges::any_of(stoppers_, [](const auto& stopper) { return stopper->StopAll(); });
+  }
+  void OnElapsed(std::chrono::nanoseconds before) override {
+    for (const auto& stopper : stoppers_) stopper->OnElapsed(before);
   }
   Value Save() const override {
     Value::List states;

@@ -26,6 +26,9 @@ class Stopper {
   /// Asked after each report and now and then: true ends all trials, and no more are made.
   virtual bool StopAll() { return false; }
 
+  /// How long the experiment was at work before this process: counts beside what passes from now.
+  virtual void OnElapsed(std::chrono::nanoseconds /*before*/) {}
+
   virtual Value Save() const = 0;
   virtual Status Load(const Value& state) = 0;
 };
@@ -61,8 +64,8 @@ struct ExperimentPlateauOptions {
 };
 Result<std::unique_ptr<Stopper>> MakeExperimentPlateauStopper(ExperimentPlateauOptions options);
 
-/// Ends everything after so much time since it was made or since its first use in an earlier
-/// process (time in which nothing ran does not count). `clock` outlives it.
+/// Ends everything after so much time since it was made, with what OnElapsed tells of earlier
+/// processes (time in which nothing ran does not count). `clock` outlives it.
 Result<std::unique_ptr<Stopper>> MakeTimeoutStopper(std::chrono::nanoseconds timeout, Clock* clock);
 
 /// When any of them does. All are asked each time.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <string>
 
@@ -31,6 +32,18 @@ class TunePolicy {
   virtual std::size_t PendingAhead() { return 0; }
   /// Ends all trials well, and no more are made.
   virtual bool StopAll() = 0;
+  /// How long the experiment was at work in earlier lives. Told once, before anything new.
+  virtual Status OnElapsed(std::chrono::nanoseconds /*before*/) { return Status::Ok(); }
+  /// What was decided since the last call and is worth a line of a log.
+  virtual Value::List TakeLog() { return {}; }
+
+  /// All that its answers depend on; null for a policy whose state comes by replay alone.
+  virtual Value Save() const { return {}; }
+  /// Into a policy that was made in the same way and has not been asked anything. Corruption for
+  /// what Save never gave.
+  virtual Status Load(const Value& /*state*/) {
+    return UnimplementedError("the policy's state comes by replay");
+  }
 };
 
 }  // namespace cairn::tune

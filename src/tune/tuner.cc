@@ -17,13 +17,14 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "format/json.h"
 #include "storage/open_store.h"
 #include "trial/trial_service.h"
+#include "tune/tuner_news.h"
+#include "tune/tuner_summary.h"
+#include "tune/value_members.h"
 
 namespace cairn::tune {
 namespace {
@@ -35,92 +36,21 @@ constexpr char kExperiment[] = "experiment";
 constexpr std::uint64_t kEndless = std::uint64_t{1} << 60;
 constexpr auto kPauseTimeout = std::chrono::minutes(10);
 constexpr std::uint64_t kMaxBodyBytes = 16u << 20;
-
-std::string TextOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  const std::string* text = value == nullptr ? nullptr : value->if_string();
-  return text == nullptr ? "" : *text;
-}
-
-std::int64_t IntOf(const Value& object, std::string_view key, std::int64_t fallback = 0) {
-  const Value* value = object.Find(key);
-  return value == nullptr ? fallback : value->AsInt(fallback);
-}
-
-/// What members of an event say, for those who only watch.
-std::optional<Value> NewsOf(const Event& event) {
-  Value::Object news{{"trial", event.trial}, {"time", event.time}, {"run", event.run}};
-  const auto take = [&](const char* from, const char* as) {
-    if (const Value* value = event.body.Find(from)) news[as] = *value;
-  };
-  switch (event.kind) {
-    case EventKind::kRunStarted: {
-      news["what"] = "run";
-      const Value* from = event.body.Find("from");
-      news["iteration"] = from == nullptr ? 0 : IntOf(*from, "steps_completed");
-      return news;
-    }
-    case EventKind::kRunReady:
-      news["what"] = "started";
-      return news;
-    case EventKind::kReport:
-      news["what"] = "result";
-      take("metrics", "result");
-      RestoreNonFinite(&news["result"]);
-      take("decision", "decision");
-      return news;
-    case EventKind::kCheckpointCompleted:
-      news["what"] = "checkpoint";
-      news["checkpoint"] = event.body;
-      return news;
-    case EventKind::kNote: {
-      const std::string what = TextOf(event.body, "what");
-      if (what == "suggest") {
-        news["what"] = "added";
-        take("config", "config");
-      } else if (what == "choose") {
-        const Value* choice = event.body.Find("choice");
-        if (choice == nullptr || TextOf(*choice, "donor").empty()) return std::nullopt;
-        news["what"] = "exploit";
-        news["donor"] = TextOf(*choice, "donor");
-        news["config"] = *choice->Find("config");
-        take("iteration", "iteration");
-      } else if (what == "failure") {
-        news["what"] = "failure";
-        take("error", "error");
-      } else if (what == "paused") {
-        news["what"] = "paused";
-      } else if (what == "end") {
-        news["what"] = "ended";
-        take("error", "failed");
-      } else {
-        return std::nullopt;
-      }
-      return news;
-    }
-    default:
-      return std::nullopt;
-  }
-}
+constexpr std::uint64_t kMaxSummaryBytes = std::uint64_t{4} << 30;
 
 }  // namespace
 
-/// The journal, whose events were read once for the tuner and the engine.
+/// The journal, whose events were read and folded already.
 class Tuner::Log final : public EventLog {
  public:
-  Log(JournalEventLog* journal, std::vector<Event>* history)
-      : journal_(journal), history_(history) {}
+  Log(JournalEventLog* journal, TrialRecords* folded) : journal_(journal), folded_(folded) {}
   Status Append(std::span<const Event> events) override { return journal_->Append(events); }
-  Status Replay(std::uint64_t from, const Visitor& visit) override {
-    for (const Event& event : *history_) {
-      if (event.seq >= from) RETURN_IF_ERROR(visit(event));
-    }
-    return Status::Ok();
-  }
+  Result<TrialRecords> Restore() override { return std::move(*folded_); }
+  Status Replay(std::uint64_t, const Visitor&) override { return Status::Ok(); }
 
  private:
   JournalEventLog* const journal_;
-  std::vector<Event>* const history_;
+  TrialRecords* const folded_;
 };
 
 /// Repositories of trials by their recorded, relative names.
@@ -170,34 +100,92 @@ Result<bool> Tuner::Exists(const std::string& directory) {
   return !listed->objects.empty() || !listed->prefixes.empty();
 }
 
+namespace {
+
+Status CheckThere(const std::string& directory) {
+  ASSIGN_OR_RETURN(const bool there, Tuner::Exists(directory));
+  if (there) return Status::Ok();
+  return NotFoundError(directory +
+                       " holds no experiment: there is no record of its trials. Give the "
+                       "directory that has \"events\" in it");
+}
+
+Status CheckDescribed(const std::string& directory, const Value& description) {
+  if (!description.is_null()) return Status::Ok();
+  return CorruptionError(directory +
+                         ": the record of the experiment is empty or damaged: it does "
+                         "not say what the experiment is");
+}
+
+}  // namespace
+
+Result<Value> Tuner::ReadDescription(const std::string& directory) {
+  RETURN_IF_ERROR(CheckThere(directory));
+  ASSIGN_OR_RETURN(const auto store, OpenStore(directory, {.create = false}));
+  ASSIGN_OR_RETURN(const auto journal,
+                   JournalEventLog::Open({.store = store.get(), .prefix = kJournal}));
+  std::pair<EventPosition, Value> head;
+  if (const auto bytes = store->Get(kSummaryName, kMaxSummaryBytes); bytes.ok()) {
+    if (auto read = DecodeSummaryHead(*bytes); read.ok()) head = *std::move(read);
+  }
+  const auto take = [&](const Event& event) {
+    if (event.kind == EventKind::kNote && TextOf(event.body, "what") == "experiment") {
+      if (const Value* description = event.body.Find("description")) head.second = *description;
+    }
+    return Status::Ok();
+  };
+  Status read = journal->ReplayAfter(head.first, take);
+  if (read.Is(Code::kFailedPrecondition)) read = journal->Replay(1, take);
+  RETURN_IF_ERROR(read.WithContext(directory));
+  RETURN_IF_ERROR(CheckDescribed(directory, head.second));
+  return head.second;
+}
+
 Result<std::unique_ptr<Tuner>> Tuner::Open(OpenOptions options) {
   std::unique_ptr<Tuner> tuner(new Tuner(std::move(options)));
   const std::string& directory = tuner->open_.directory;
-  if (!tuner->open_.create) {
-    ASSIGN_OR_RETURN(const bool there, Exists(directory));
-    if (!there) {
-      return NotFoundError(directory +
-                           " holds no experiment: there is no record of its trials. Give the "
-                           "directory that has \"events\" in it");
-    }
-  }
+  if (!tuner->open_.create) RETURN_IF_ERROR(CheckThere(directory));
   ASSIGN_OR_RETURN(tuner->store_, OpenStore(directory, {.create = tuner->open_.create}));
   ASSIGN_OR_RETURN(tuner->journal_,
                    JournalEventLog::Open({.store = tuner->store_.get(), .prefix = kJournal}));
-  RETURN_IF_ERROR(tuner->journal_->Replay(1, [&](const Event& event) {
-    RETURN_IF_ERROR(
-        tuner->record_.Apply(event).WithContext(fmt::format("{}: event {}", directory, event.seq)));
-    tuner->history_.push_back(event);
-    return Status::Ok();
-  }));
-  if (!tuner->open_.create && tuner->record_.description().is_null()) {
-    return CorruptionError(directory +
-                           ": the record of the experiment is empty or damaged: it does "
-                           "not say what the experiment is");
-  }
-  tuner->log_ = std::make_unique<Log>(tuner->journal_.get(), &tuner->history_);
+  RETURN_IF_ERROR(tuner->Read().WithContext(directory));
+  if (!tuner->open_.create) RETURN_IF_ERROR(CheckDescribed(directory, tuner->description()));
+  tuner->log_ = std::make_unique<Log>(tuner->journal_.get(), &tuner->trials_);
   tuner->repositories_ = std::make_unique<Repositories>(directory);
   return tuner;
+}
+
+Status Tuner::Read() {
+  const auto apply = [&](const Event& event) -> Status {
+    const auto context = [&] { return fmt::format("event {}", event.seq); };
+    RETURN_IF_ERROR(trials_.Apply(event).WithContext(context()));
+    RETURN_IF_ERROR(record_.Apply(event).WithContext(context()));
+    history_.push_back(event);
+    return Status::Ok();
+  };
+  const auto bytes = store_->Get(kSummaryName, kMaxSummaryBytes);
+  if (bytes.ok()) {
+    auto summary = DecodeSummary(*bytes);
+    Status read = summary.status();
+    if (read.ok()) {
+      record_ = before_history_ = std::move(summary->tuner);
+      trials_ = std::move(summary->trials);
+      policy_ = std::move(summary->policy);
+      policy_state_ = std::move(summary->policy_state);
+      summarized_ = summary->position.seq;
+      read = journal_->ReplayAfter(summary->position, apply);
+      if (read.ok()) return read;
+    }
+    LogWarning(fmt::format("tuner: every event is read again: {}", read.ToString()));
+    record_ = before_history_ = TunerRecord();
+    trials_ = TrialRecords();
+    policy_ = policy_state_ = Value();
+    summarized_ = 0;
+    history_.clear();
+  } else if (!bytes.status().Is(Code::kNotFound)) {
+    LogWarning(fmt::format("tuner: every event is read again: {}", bytes.status().ToString()));
+  }
+  return journal_->Replay(1, apply);
 }
 
 Tuner::~Tuner() { Stop(); }
@@ -270,33 +258,23 @@ Status Tuner::Start(TunerOptions options) {
   options_ = std::move(options);
   engine_.reset();
 
-  TunerRecord replayed;
-  for (const Event& event : history_) {
-    RETURN_IF_ERROR(ReplayToPolicy(event, &replayed, options_.policy)
-                        .WithContext(fmt::format("replay of event {}", event.seq)));
-    RETURN_IF_ERROR(replayed.Apply(event));
-  }
-
+  RETURN_IF_ERROR(BringUpPolicy());
   ASSIGN_OR_RETURN(launcher_, options_.open_launcher(
                                   [this](const LaunchInfo& info) { engine_->OnLaunch(info); }));
-  ASSIGN_OR_RETURN(engine_, TrialEngine::Open({.log = log_.get(),
-                                               .launcher = launcher_.get(),
-                                               .repositories = repositories_.get(),
-                                               .clock = open_.clock,
-                                               .ids = open_.ids,
-                                               .max_live_runs = options_.max_concurrent,
-                                               .on_event = [this](const Event& event) {
-                                                 if (event.kind == EventKind::kRunExited) {
-                                                   Enqueue({Message::Kind::kRunEnded,
-                                                            {event.trial, event.run},
-                                                            event.body,
-                                                            nullptr});
-                                                 }
-                                                 if (auto news = NewsOf(event))
-                                                   Tell(*std::move(news));
-                                               }}));
+  ASSIGN_OR_RETURN(engine_,
+                   TrialEngine::Open({.log = log_.get(),
+                                      .launcher = launcher_.get(),
+                                      .repositories = repositories_.get(),
+                                      .clock = open_.clock,
+                                      .ids = open_.ids,
+                                      .max_live_runs = options_.max_concurrent,
+                                      .on_event = [this](const Event& event) { OnEvent(event); }}));
   history_.clear();
   history_.shrink_to_fit();
+  before_history_ = TunerRecord();
+  policy_ = policy_state_ = Value();
+  Summarize();
+  RETURN_IF_ERROR(Note("", {{"what", "opened"}}));
 
   std::string directory = (std::filesystem::temp_directory_path() / "cairn-tune-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) {
@@ -314,6 +292,56 @@ Status Tuner::Start(TunerOptions options) {
   }
   RETURN_IF_ERROR(Revive());
   return engine_->Start();
+}
+
+/// Brings the policy to where it was: by its state and the calls since then, or by all calls.
+Status Tuner::BringUpPolicy() {
+  const auto again = [&](const Event& event, TunerRecord* replayed) -> Status {
+    RETURN_IF_ERROR(ReplayToPolicy(event, replayed, options_.policy)
+                        .WithContext(fmt::format("replay of event {}", event.seq)));
+    return replayed->Apply(event);
+  };
+  if (summarized_ > 0 && (policy_.is_null() || policy_ != options_.policy_origin)) {
+    TunerRecord replayed;
+    RETURN_IF_ERROR(
+        journal_->Replay(1, [&](const Event& event) { return again(event, &replayed); }));
+    // Of another policy, or of none whose state is a value: this one's is worth keeping.
+    if (!options_.policy->Save().is_null()) summarized_ = 0;
+  } else {
+    if (summarized_ > 0) RETURN_IF_ERROR(options_.policy->Load(policy_state_));
+    for (const Event& event : history_) RETURN_IF_ERROR(again(event, &before_history_));
+  }
+  return options_.policy->OnElapsed(record_.worked());
+}
+
+void Tuner::Summarize() {
+  const EventPosition position = journal_->position();
+  if (position.seq < summarized_ + options_.summarize_after) return;
+  TunerSummary summary{
+      .tuner = record_, .policy = options_.policy_origin, .policy_state = options_.policy->Save()};
+  engine_->Look([&](const TrialRecords& records) {
+    if (records.last_seq() == position.seq) summary.trials = records;
+  });
+  if (summary.trials.last_seq() == 0) return;  // something happens: the next opening does it
+  summary.position = position;
+  if (summary.policy_state.is_null()) summary.policy = Value();
+  const Status kept = store_->Put(kSummaryName, EncodeSummary(summary));
+  if (!kept.ok()) {
+    // The events are there: the next opening takes longer.
+    LogWarning(fmt::format("tuner: no summary was written: {}", kept.ToString()));
+    return;
+  }
+  summarized_ = position.seq;
+}
+
+void Tuner::OnEvent(const Event& event) {
+  if (event.kind == EventKind::kRunExited) {
+    Enqueue({Message::Kind::kRunEnded, {event.trial, event.run}, event.body, nullptr});
+  } else if (event.kind == EventKind::kCheckpointCompleted &&
+             event.body.Find("registration") == nullptr) {
+    Enqueue({Message::Kind::kFound, {event.trial, event.run}, event.body, nullptr});
+  }
+  if (auto news = NewsOf(event)) Tell(*std::move(news));
 }
 
 /// What becomes of the trials of an earlier life, before anything is started.
@@ -370,10 +398,16 @@ Status Tuner::Revive() {
   return Status::Ok();
 }
 
+Status Tuner::Apply(std::string trial, EventKind kind, Value body) {
+  return record_.Apply({.time = open_.clock->WallNanos(),
+                        .trial = std::move(trial),
+                        .kind = kind,
+                        .body = std::move(body)});
+}
+
 Status Tuner::Note(const std::string& trial, Value::Object body) {
-  const Event event{.trial = trial, .kind = EventKind::kNote, .body = Value(body)};
-  RETURN_IF_ERROR(engine_->Note(trial, std::move(body)));
-  return record_.Apply(event);
+  RETURN_IF_ERROR(engine_->Note(trial, body));
+  return Apply(trial, EventKind::kNote, std::move(body));
 }
 
 std::string Tuner::NextTrial() const {
@@ -402,7 +436,10 @@ Result<bool> Tuner::Step(std::chrono::nanoseconds timeout, TuneNews* news) {
   for (Message& message : taken) RETURN_IF_ERROR(Handle(std::move(message)));
   RETURN_IF_ERROR(Fill());
   const bool finished = Finished();
-  if (finished) RETURN_IF_ERROR(engine_->Flush());
+  if (finished) {
+    RETURN_IF_ERROR(engine_->Flush());
+    Summarize();
+  }
   MutexLock hold(&mu_);
   news->insert(news->end(), std::make_move_iterator(news_.begin()),
                std::make_move_iterator(news_.end()));
@@ -437,242 +474,12 @@ Status Tuner::Handle(Message message) {
       return OnSaved(std::move(message));
     case Message::Kind::kFailed:
       return OnFailed(message);
+    case Message::Kind::kFound:
+      return OnFound(message);
     case Message::Kind::kRunEnded:
       return OnRunEnded(message);
   }
   return InternalError("tuner: a message of no kind");
-}
-
-Status Tuner::OnBegin(const Message& message) {
-  TuneTrial* trial = record_.Find(message.key.trial);
-  if (trial == nullptr) {
-    message.done(NotFoundError("no trial " + message.key.trial));
-    return Status::Ok();
-  }
-  runs_[trial->id] = Run{.number = message.key.run};
-  engine_->Ready(message.key, Value::Object{{"rank", 0}, {"pid", IntOf(message.body, "pid")}},
-                 [](const Result<Value>&) {});
-  Value::Object answer{{"trial_id", trial->id},
-                       {"number", trial->number},
-                       {"config", trial->config},
-                       {"reported", trial->iteration},
-                       {"last_result", trial->last_result}};
-  // What was decided at the checkpoint that it starts from, and did not come to pass.
-  ASSIGN_OR_RETURN(const TrialEngine::Standing standing, engine_->StandingOf(trial->id));
-  const std::int64_t start = standing.newest ? standing.newest->steps : 0;
-  const bool own = trial->donor.empty() && start > 0;
-  const TrialAction action = own ? trial->DecidedAt(start).action : TrialAction::kContinue;
-  answer["stop"] = stop_all_ || action == TrialAction::kStop;
-  answer["pause"] = interrupted_ || action == TrialAction::kPause;
-  if (action == TrialAction::kPause && !interrupted_) {
-    runs_[trial->id].pausing = true;
-    RETURN_IF_ERROR(engine_->Pause(trial->id));
-  }
-  if (!trial->donor.empty()) {
-    answer["checkpoint"] = Value::Object{{"id", trial->donor_checkpoint},
-                                         {"steps_completed", trial->iteration},
-                                         {"trial", trial->donor}};
-  }
-  engine_->Describe(message.key, [answer = std::move(answer), id = trial->id,
-                                  done = message.done](const Result<Value>& described) mutable {
-    if (!described.ok()) return done(described.status());
-    const Value* latest = described->Find("latest_checkpoint");
-    if (!answer.contains("checkpoint") && latest != nullptr && latest->is_object()) {
-      answer["checkpoint"] = Value::Object{{"id", TextOf(*latest, "id")},
-                                           {"steps_completed", IntOf(*latest, "steps_completed")},
-                                           {"trial", id}};
-    }
-    done(Value(std::move(answer)));
-  });
-  return Status::Ok();
-}
-
-Result<Decision> Tuner::Decide(TuneTrial* trial, const Value& result) {
-  const std::int64_t at = IntOf(result, "training_iteration");
-  Decision decision = trial->DecidedAt(at);
-  if (at > trial->iteration) {
-    ASSIGN_OR_RETURN(decision, options_.policy->OnResult(trial->id, result));
-  }
-  if (stop_all_) decision.action = TrialAction::kStop;
-  return decision;
-}
-
-Status Tuner::OnResult(Message message) {
-  TuneTrial* trial = record_.Find(message.key.trial);
-  const auto run = runs_.find(message.key.trial);
-  if (trial == nullptr || run == runs_.end() || run->second.number != message.key.run) {
-    message.done(AbortedError(
-        fmt::format("run {} of trial {} was replaced", message.key.run, message.key.trial)));
-    return Status::Ok();
-  }
-  const auto sequence = static_cast<std::uint64_t>(IntOf(message.body, "sequence"));
-  const Value* given = message.body.Find("result");
-  Value result = given == nullptr ? Value() : *given;
-  RestoreNonFinite(&result);
-  const std::int64_t at = IntOf(result, "training_iteration");
-  if (!result.is_object() || at < 1) {
-    message.done(InvalidArgumentError("\"result\" must have a training_iteration from 1 up"));
-    return Status::Ok();
-  }
-  Value::Object report{
-      {"sequence", sequence}, {"group", "training"}, {"steps_completed", at}, {"metrics", result}};
-  if (sequence == run->second.sequence) {  // its answer got lost
-    engine_->Report(message.key, report,
-                    [answer = run->second.answer, done = message.done](Result<Value> taken) {
-                      taken.ok() ? done(answer) : done(std::move(taken));
-                    });
-    return Status::Ok();
-  }
-  const Result<Decision> decided = Decide(trial, result);
-  if (decided.status().Is(Code::kInvalidArgument)) {
-    message.done(decided.status());
-    return Status::Ok();
-  }
-  RETURN_IF_ERROR(decided.status());
-  if (*decided != Decision{}) report["decision"] = ToValue(*decided);
-  const bool pauses = decided->action == TrialAction::kPause ||
-                      (interrupted_ && decided->action == TrialAction::kContinue);
-  const char* say = decided->action == TrialAction::kStop ? "stop" : pauses ? "pause" : "continue";
-  Value::Object answer{{"decision", say}, {"checkpoint", decided->checkpoint}};
-
-  struct Pending {
-    Value::Object answer;
-    Status status;
-  };
-  // Shared by the two answers of the engine, of which the report's is the last.
-  const auto pending = std::make_shared<Pending>();
-  pending->answer = answer;
-  ForgetRemoved(message.key, message.body);
-  if (const Value* checkpoint = message.body.Find("checkpoint");
-      checkpoint != nullptr && checkpoint->is_object()) {
-    Register(message.key, *checkpoint, [pending](Result<Value> taken) {
-      if (!taken.ok()) {
-        pending->status = taken.status();
-      } else if (const Value* remove = taken->Find("remove")) {
-        pending->answer["remove"] = *remove;
-      }
-    });
-  }
-  run->second.sequence = sequence;
-  run->second.answer = answer;
-  const Event event{.trial = trial->id, .kind = EventKind::kReport, .body = report};
-  engine_->Report(message.key, event.body,
-                  [pending, done = message.done](const Result<Value>& taken) {
-                    if (!taken.ok()) return done(taken.status());
-                    if (!pending->status.ok()) return done(pending->status);
-                    done(Value(std::move(pending->answer)));
-                  });
-  RETURN_IF_ERROR(record_.Apply(event));
-  if (pauses && !run->second.pausing) {
-    run->second.pausing = true;
-    if (!interrupted_) return engine_->Pause(trial->id);
-  }
-  return Status::Ok();
-}
-
-void Tuner::Register(const RunKey& key, const Value& checkpoint, Done then) {
-  const std::string id = TextOf(checkpoint, "id");
-  TuneTrial* trial = record_.Find(key.trial);
-  const std::string donor = trial->donor;
-  const std::string pinned = trial->donor_checkpoint;
-  engine_->StartCheckpoint(key,
-                           Value::Object{{"registration", id},
-                                         {"steps_completed", IntOf(checkpoint, "steps_completed")}},
-                           [](const Result<Value>&) {});
-  engine_->CompleteCheckpoint(key, id, checkpoint, std::move(then));
-  record_.Apply({.trial = key.trial, .kind = EventKind::kCheckpointCompleted, .body = checkpoint})
-      .IgnoreError("the trial is there");
-  if (!donor.empty()) Unpin(donor, pinned);
-}
-
-void Tuner::Unpin(const std::string& donor, const std::string& checkpoint) {
-  const bool needed = std::ranges::any_of(record_.trials(), [&](const auto& item) {
-    return item.second.donor == donor && item.second.donor_checkpoint == checkpoint &&
-           item.second.phase != TunePhase::kEnded;
-  });
-  if (!needed) engine_->Pin(donor, checkpoint, false).IgnoreError("it may have been deleted");
-}
-
-void Tuner::ForgetRemoved(const RunKey& key, const Value& body) {
-  const Value* removed = body.Find("removed");
-  if (removed == nullptr || !removed->is_list()) return;
-  for (const Value& id : *removed->if_list()) {
-    if (id.is_string()) {
-      engine_->CheckpointDeleted(key, *id.if_string(), [](const Result<Value>&) {});
-    }
-  }
-}
-
-Status Tuner::OnSaved(Message message) {
-  const auto run = runs_.find(message.key.trial);
-  const Value* checkpoint = message.body.Find("checkpoint");
-  if (run == runs_.end() || run->second.number != message.key.run) {
-    message.done(AbortedError("the run was replaced"));
-    return Status::Ok();
-  }
-  ForgetRemoved(message.key, message.body);
-  if (checkpoint == nullptr || !checkpoint->is_object()) {
-    message.done(InvalidArgumentError("\"checkpoint\" is missing"));
-    return Status::Ok();
-  }
-  Register(message.key, *checkpoint, std::move(message.done));
-  return Status::Ok();
-}
-
-Status Tuner::OnFailed(const Message& message) {
-  const auto run = runs_.find(message.key.trial);
-  if (run == runs_.end() || run->second.number != message.key.run) {
-    message.done(AbortedError("the run was replaced"));
-    return Status::Ok();
-  }
-  run->second.told = true;
-  RETURN_IF_ERROR(Note(
-      message.key.trial,
-      {{"what", "failure"}, {"run", message.key.run}, {"error", TextOf(message.body, "error")}}));
-  message.done(Value(Value::Object{}));
-  return Status::Ok();
-}
-
-Status Tuner::OnRunEnded(const Message& message) {
-  const std::string& id = message.key.trial;
-  TuneTrial* trial = record_.Find(id);
-  if (trial == nullptr || !active_.contains(id)) return Status::Ok();
-  ASSIGN_OR_RETURN(const TrialEngine::Standing standing, engine_->StandingOf(id));
-  // A later run is told about by a later message.
-  if (standing.core.run != message.key.run || standing.core.live) return Status::Ok();
-  const auto run = runs_.find(id);
-  const bool told = run != runs_.end() && run->second.number == message.key.run && run->second.told;
-  if (run != runs_.end()) runs_.erase(run);
-  const bool killed = IntOf(message.body, "signal") != 0 || IntOf(message.body, "code") != 0;
-  if (!told && killed && !standing.message.empty()) {
-    RETURN_IF_ERROR(
-        Note(id, {{"what", "failure"}, {"run", message.key.run}, {"error", standing.message}}));
-  }
-  switch (standing.core.state) {
-    case TrialState::kCompleted:
-    case TrialState::kCanceled:
-      return EndTrial(trial, false);
-    case TrialState::kError:
-      return EndTrial(trial, true);
-    case TrialState::kPaused:
-      active_.erase(id);
-      // One that was killed before it acknowledged may not have saved: it goes back to its
-      // checkpoint and comes here once more. Others may be about to start from what it saves.
-      if (standing.core.acknowledged &&
-          trial->DecidedAt(trial->iteration).action == TrialAction::kPause) {
-        return Note(id, {{"what", "paused"}});
-      }
-      if (interrupted_) return Status::Ok();
-      // Asked to pause by an earlier life, which ended before it did.
-      active_.insert(id);
-      return engine_->Activate(id);
-    default:  // will be started again
-      if (interrupted_) {
-        active_.erase(id);
-        return engine_->Pause(id);
-      }
-      return Status::Ok();
-  }
 }
 
 Status Tuner::EndTrial(TuneTrial* trial, bool failed) {
@@ -789,58 +596,33 @@ Status Tuner::Launch(TuneTrial* trial) {
       .status();
 }
 
-Value Tuner::Describe(const TuneTrial& trial, const TrialRecord* record, bool with_results) const {
-  const char* status = "PENDING";
-  if (trial.phase == TunePhase::kEnded) {
-    status = trial.failed ? "ERROR" : "TERMINATED";
-  } else if (trial.phase == TunePhase::kPaused || left_.contains(trial.id)) {
-    status = "PAUSED";
-  } else if (trial.phase == TunePhase::kRunning) {
-    status = active_.contains(trial.id) ? "RUNNING" : "PAUSED";
-  }
-  Value::Object out{
-      {"trial", trial.id},    {"config", trial.config},       {"status", status},
-      {"error", trial.error}, {"iteration", trial.iteration}, {"last_result", trial.last_result}};
-  Value::List results;
-  Value::List checkpoints;
-  if (record != nullptr) {
-    out["run"] = record->core.run;
-    // A run that went back reports again what came after.
-    std::vector<const MetricPoint*> points;
-    for (const MetricPoint& point : record->reports) {
-      while (!points.empty() && points.back()->steps >= point.steps) points.pop_back();
-      points.push_back(&point);
-    }
-    if (with_results) {
-      for (const MetricPoint* point : points) results.push_back(point->values);
-    }
-    for (const CheckpointRecord& one : record->checkpoints) {
-      if (one.state == CheckpointState::kCompleted) checkpoints.push_back(cairn::ToValue(one));
-    }
-  }
-  if (with_results) out["results"] = std::move(results);
-  out["checkpoints"] = std::move(checkpoints);
-  return out;
+const char* Tuner::StatusOf(const TuneTrial& trial) const {
+  if (trial.phase == TunePhase::kEnded) return trial.failed ? "ERROR" : "TERMINATED";
+  if (trial.phase == TunePhase::kPaused || left_.contains(trial.id)) return "PAUSED";
+  if (trial.phase == TunePhase::kRunning) return active_.contains(trial.id) ? "RUNNING" : "PAUSED";
+  return "PENDING";
 }
 
 Value Tuner::Trials(bool with_results) {
-  std::map<std::string, TrialRecord, std::less<>> records;
-  if (engine_ != nullptr) {
-    for (TrialView& view : engine_->List()) records.emplace(view.record.id, std::move(view.record));
-  } else {
-    TrialRecords folded;
-    for (const Event& event : history_) {
-      folded.Apply(event).IgnoreError("an event that the engine will refuse; here it only reads");
-    }
-    for (const auto& [id, record] : folded.trials()) records.emplace(id, record);
-  }
   Value::List all;
-  for (const std::string& id : record_.order()) {
-    const auto found = records.find(id);
-    all.push_back(Describe(*record_.Find(id), found == records.end() ? nullptr : &found->second,
-                           with_results));
-  }
+  const auto describe = [&](const TrialRecords& records) {
+    for (const std::string& id : record_.order()) {
+      const TuneTrial& trial = *record_.Find(id);
+      all.push_back(DescribeTrial(trial, StatusOf(trial), records.Find(id), with_results));
+    }
+  };
+  Look(describe);
   return all;
+}
+
+Value Tuner::Results(const std::string& trial) {
+  Value::List results;
+  Look([&](const TrialRecords& records) { results = ResultsOf(records.Find(trial)); });
+  return results;
+}
+
+void Tuner::Look(const std::function<void(const TrialRecords&)>& visit) {
+  engine_ == nullptr ? visit(trials_) : engine_->Look(visit);
 }
 
 }  // namespace cairn::tune

@@ -32,6 +32,9 @@ namespace cairn::tune {
 /// What a tuner is started with. Everything borrowed outlives it.
 struct TunerOptions {
   TunePolicy* policy = nullptr;
+  /// All that the policy was made from. Its state is kept for a policy with an equal one; null: its
+  /// state comes by replay alone.
+  Value policy_origin;
   /// Makes what starts workers; called once, with the listener that it has to call.
   std::function<Result<std::unique_ptr<Launcher>>(LaunchListener listener)> open_launcher;
   /// Command of each worker where the launcher needs one.
@@ -54,6 +57,9 @@ struct TunerOptions {
   /// Ended trials go on too: more iterations for a finished experiment.
   bool extend_ended = false;
   std::chrono::milliseconds kill_grace = std::chrono::seconds(5);
+  /// A summary is written at the start and at the end when so many events came since the last:
+  /// fewer are read in less time than a summary takes to write.
+  std::uint64_t summarize_after = 2000;
 
   Status Validate() const;
 };
@@ -81,6 +87,8 @@ class Tuner {
     IdSource* ids = IdSource::System();
   };
   static Result<std::unique_ptr<Tuner>> Open(OpenOptions options);
+  /// What the experiment there is, without reading what its trials did. Errors as of Open.
+  static Result<Value> ReadDescription(const std::string& directory);
   /// Whether an experiment was ever started there.
   static Result<bool> Exists(const std::string& directory);
   ~Tuner();
@@ -92,6 +100,8 @@ class Tuner {
   /// What is known of all trials, in their order: {"trial", "config", "status", "error",
   /// "last_result", "results" (if asked for), "checkpoints"}.
   Value Trials(bool with_results);
+  /// The results of one, as in Trials; an empty list when it is not known.
+  Value Results(const std::string& trial);
 
   /// Brings the policy to where it was, and begins. FailedPrecondition when it was started already.
   Status Start(TunerOptions options);
@@ -108,7 +118,7 @@ class Tuner {
   using Done = TrialEngine::Done<Value>;
   using RunKey = TrialEngine::RunKey;
   struct Message {
-    enum class Kind : std::uint8_t { kBegin, kResult, kSaved, kFailed, kRunEnded } kind;
+    enum class Kind : std::uint8_t { kBegin, kResult, kSaved, kFailed, kFound, kRunEnded } kind;
     RunKey key;
     Value body;
     Done done;
@@ -129,6 +139,8 @@ class Tuner {
   std::vector<HttpRoute> Routes();
   void Enqueue(Message message) EXCLUDES(mu_);
   void Tell(Value news) EXCLUDES(mu_);
+  /// A durable event, on the thread that wrote it.
+  void OnEvent(const Event& event) EXCLUDES(mu_);
 
   // The loop's own.
   Status Handle(Message message);
@@ -136,6 +148,7 @@ class Tuner {
   Status OnResult(Message message);
   Status OnSaved(Message message);
   Status OnFailed(const Message& message);
+  Status OnFound(const Message& message);
   Status OnRunEnded(const Message& message);
   Status Fill();
   /// Asks for another trial; false when there is none now.
@@ -145,6 +158,12 @@ class Tuner {
   Status EndTrial(TuneTrial* trial, bool failed);
   Status Revive();
   Status Note(const std::string& trial, Value::Object body);
+  Status Apply(std::string trial, EventKind kind, Value body);
+  /// Reads the summary and the events after it, or all events.
+  Status Read();
+  Status BringUpPolicy();
+  /// Keeps what all events came to, when those since the last summary are many.
+  void Summarize();
   /// Completes a checkpoint that a worker committed; `then` gets the ids to remove.
   void Register(const RunKey& key, const Value& checkpoint, Done then);
   void ForgetRemoved(const RunKey& key, const Value& body);
@@ -153,7 +172,8 @@ class Tuner {
   void Unpin(const std::string& donor, const std::string& checkpoint);
   bool Finished() const;
   std::string NextTrial() const;
-  Value Describe(const TuneTrial& trial, const TrialRecord* record, bool with_results) const;
+  const char* StatusOf(const TuneTrial& trial) const;
+  void Look(const std::function<void(const TrialRecords&)>& visit);
 
   const OpenOptions open_;
   TunerOptions options_;
@@ -167,7 +187,12 @@ class Tuner {
   std::string socket_directory_;
 
   TunerRecord record_;
-  std::vector<Event> history_;  // for the policy, until Start
+  // From Open until Start, which gives them to the engine and the policy.
+  TrialRecords trials_;
+  std::vector<Event> history_;    // events that the policy is told again …
+  TunerRecord before_history_;    // … and what those before them came to
+  Value policy_, policy_state_;   // of the summary
+  std::uint64_t summarized_ = 0;  // the last event of the summary
   std::map<std::string, Run, std::less<>> runs_;
   std::set<std::string, std::less<>> active_;  // have a run, or get one
   std::set<std::string, std::less<>> left_;    // as they were (resume_unfinished = false)

@@ -8,26 +8,10 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "tune/value_members.h"
 
 namespace cairn::tune {
 namespace {
-
-std::string TextOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  const std::string* text = value == nullptr ? nullptr : value->if_string();
-  return text == nullptr ? "" : *text;
-}
-
-bool BoolOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  const bool* truth = value == nullptr ? nullptr : value->if_bool();
-  return truth != nullptr && *truth;
-}
-
-std::int64_t IntOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  return value == nullptr ? 0 : value->AsInt();
-}
 
 std::vector<std::string> TextsOf(const Value& object, std::string_view key) {
   std::vector<std::string> texts;
@@ -105,6 +89,13 @@ void TunerRecord::SetPhase(TuneTrial* trial, TunePhase phase) {
 }
 
 Status TunerRecord::Apply(const Event& event) {
+  // Between two lives nothing was at work.
+  if (event.kind == EventKind::kNote && TextOf(event.body, "what") == "opened") last_time_ = 0;
+  // Clocks may be set back; what passed then is not known, and counts as nothing.
+  if (event.time > 0) {
+    if (last_time_ > 0 && event.time > last_time_) worked_ns_ += event.time - last_time_;
+    last_time_ = event.time;
+  }
   if (event.kind == EventKind::kNote) return ApplyNote(event);
   TuneTrial* trial = Find(event.trial);
   switch (event.kind) {
@@ -143,6 +134,7 @@ Status TunerRecord::ApplyNote(const Event& event) {
     stopped_ = true;
     return Status::Ok();
   }
+  if (what == "opened") return Status::Ok();  // Apply has seen it
   if (what == "suggest") {
     TuneTrial trial{.id = event.trial, .number = order_.size()};
     if (const Value* config = event.body.Find("config")) trial.config = *config;

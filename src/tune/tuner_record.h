@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,6 +12,11 @@
 
 #include "trial/event.h"
 #include "tune/tune_policy.h"
+
+namespace cairn {
+class CompactReader;
+class CompactWriter;
+}  // namespace cairn
 
 namespace cairn::tune {
 
@@ -66,6 +72,12 @@ class TunerRecord {
   const std::vector<std::string>& paused() const { return paused_; }
   /// The whole experiment was ended by its stopper.
   bool stopped() const { return stopped_; }
+  /// How long tuners were at work on it, up to the last event.
+  std::chrono::nanoseconds worked() const { return std::chrono::nanoseconds(worked_ns_); }
+
+  /// As a part of a summary (tuner_summary.h). DecodeFrom wants an empty record.
+  void EncodeTo(CompactWriter* out) const;
+  Status DecodeFrom(CompactReader* in);
 
  private:
   Status ApplyNote(const Event& event);
@@ -77,6 +89,8 @@ class TunerRecord {
   std::vector<std::string> paused_;
   std::map<std::string, TuneTrial, std::less<>> trials_;
   bool stopped_ = false;
+  std::int64_t worked_ns_ = 0;
+  std::int64_t last_time_ = 0;  // of an event of the present life; 0: none yet
 };
 
 /// Makes the calls that belong to an event, as they were made when it happened. `record` is as it

@@ -76,5 +76,21 @@ TEST(TunerRecord, DamageIsAnErrorAndNoTrial) {
   EXPECT_TRUE(record.Apply(Note("t", {{"what", "unheard of"}})).Is(Code::kUnimplemented));
 }
 
+TEST(TunerRecord, CountsTheTimeInWhichATunerWasAtWork) {
+  TunerRecord record;
+  const auto at = [&](std::int64_t time, const char* what) {
+    Event event = Note("", {{"what", what}});
+    event.time = time;
+    ASSERT_TRUE(record.Apply(event).ok());
+  };
+  at(1000, "opened");
+  at(1400, "stopped");
+  at(9000, "opened");  // killed before; nobody was there
+  at(9100, "stopped");
+  at(9050, "stopped");  // the clock was set back
+  at(9060, "stopped");
+  EXPECT_EQ(record.worked().count(), 400 + 100 + 10);
+}
+
 }  // namespace
 }  // namespace cairn::tune

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from .trial import Trial
@@ -26,7 +27,7 @@ class Callback:
     ) -> None:
         """Before anything else."""
 
-    def on_restore(self, known: list[tuple[Trial, list[dict[str, Any]]]]) -> None:
+    def on_restore(self, known: Sequence[tuple[Trial, Sequence[dict[str, Any]]]]) -> None:
         """Before the first start of a process: the trials that are on record with what they reported."""
 
     def on_trial_start(

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional
 
-from .. import _native
-from .._location import is_remote
+from .. import _location, _native
 from ._flat import flatten
 from .callback import Callback
 from .result import read_reports
@@ -31,6 +31,9 @@ __all__ = [
     "TBXLoggerCallback",
     "TensorBoardLoggerCallback",
 ]
+
+# Asked for every report of every trial.
+is_remote = functools.lru_cache(maxsize=4096)(_location.is_remote)
 
 # Of all trials together: descriptors are few.
 _OPEN_FILES = 128
@@ -79,6 +82,7 @@ class _Appended:
     def __init__(self, name: str) -> None:
         self.name = name
         self._open: dict[str, Any] = {}
+        self._written: set[str] = set()  # since the last flush
 
     def path(self, trial: Trial) -> str:
         return os.path.join(trial.local_path, self.name)
@@ -89,17 +93,18 @@ class _Appended:
             os.makedirs(trial.local_path, exist_ok=True)
             file = open(self.path(trial), "ab")  # noqa: SIM115
         self._open[trial.trial_id] = file  # the last one that is closed
+        self._written.add(trial.trial_id)
         file.write(data)
         if len(self._open) > _OPEN_FILES:
             self._open.pop(next(iter(self._open))).close()
 
-    def size(self, trial: Trial) -> int:
-        """With what was appended."""
+    def empty(self, trial: Trial) -> bool:
+        """Whether nothing was ever written."""
         if trial.trial_id in self._open:
-            return self._open[trial.trial_id].tell()
+            return False
         with contextlib.suppress(FileNotFoundError):
-            return os.path.getsize(self.path(trial))
-        return 0
+            return os.path.getsize(self.path(trial)) == 0
+        return True
 
     def replace(self, trial: Trial, pieces: Iterable[bytes]) -> None:
         """The file as a whole, at once: nobody sees half of it."""
@@ -117,8 +122,10 @@ class _Appended:
             file.close()
 
     def flush(self) -> None:
-        for file in self._open.values():
-            file.flush()
+        for trial in self._written:
+            if trial in self._open:
+                self._open[trial].flush()
+        self._written.clear()
 
     def close_all(self) -> None:
         for file in self._open.values():
@@ -142,7 +149,7 @@ class _FileLogger(LoggerCallback):
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         if is_remote(trial.local_path):
             return
-        begin = self._begin(trial) if self._file.size(trial) == 0 else b""
+        begin = self._begin(trial) if self._file.empty(trial) else b""
         self._file.append(trial, begin + self._encode(trial, result))
 
     def log_trial_again(self, trial: Trial, results: list[dict[str, Any]]) -> None:
@@ -198,13 +205,17 @@ class CSVLoggerCallback(_FileLogger):
     def __init__(self) -> None:
         super().__init__("progress.csv")
         self._columns: dict[str, list[str]] = {}
+        self._same: dict[str, Any] = {}  # the keys of the last row
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         if is_remote(trial.local_path):
             return
-        row = flatten(result)
+        row = _flat(result)
         columns = self._known_columns(trial)
-        new = [name for name in row if name not in columns]
+        new = [] if row.keys() == self._same.get(trial.trial_id) else [
+            name for name in row if name not in columns
+        ]
+        self._same[trial.trial_id] = row.keys()
         if columns and not new:
             self._file.append(trial, self._row(columns, row))
             return
@@ -222,6 +233,7 @@ class CSVLoggerCallback(_FileLogger):
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
         super().log_trial_end(trial, failed)
         self._columns.pop(trial.trial_id, None)
+        self._same.pop(trial.trial_id, None)
 
     def _known_columns(self, trial: Trial) -> list[str]:
         if trial.trial_id not in self._columns:
@@ -260,10 +272,8 @@ class TBXLoggerCallback(_FileLogger):
     def _encode(self, trial: Trial, result: dict[str, Any]) -> bytes:
         scalars = [
             (name, value)
-            for name, value in flatten(
-                {k: v for k, v in result.items() if k not in _NOT_PLOTTED}
-            ).items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
+            for name, value in _flat(result).items()
+            if type(value) in _NUMBERS and name.partition("/")[0] not in _NOT_PLOTTED
         ]
         when = result.get("timestamp")
         wall = float(when) if isinstance(when, (int, float)) else time.time()
@@ -272,16 +282,29 @@ class TBXLoggerCallback(_FileLogger):
 
 TensorBoardLoggerCallback = TBXLoggerCallback
 
-_NOT_PLOTTED = (
-    "config",
-    "trial_id",
-    "timestamp",
-    "date",
-    "pid",
-    "hostname",
-    "node_ip",
-    "training_iteration",
+_NUMBERS = (int, float)
+_NOT_PLOTTED = frozenset(
+    (
+        "config",
+        "trial_id",
+        "timestamp",
+        "date",
+        "pid",
+        "hostname",
+        "node_ip",
+        "training_iteration",
+    )
 )
+
+# The result that was flattened last: several loggers are told the same one after the other.
+_last_flat: tuple[Any, dict[str, Any]] = (None, {})
+
+
+def _flat(result: dict[str, Any]) -> dict[str, Any]:
+    global _last_flat
+    if _last_flat[0] is not result:
+        _last_flat = (result, flatten(result))
+    return _last_flat[1]
 
 
 class LogBook(Callback):
@@ -306,7 +329,7 @@ class LogBook(Callback):
         self._complete: set[str] = set()
         self._last: dict[str, int] = {}
 
-    def on_restore(self, known: list[tuple[Trial, list[dict[str, Any]]]]) -> None:
+    def on_restore(self, known: Sequence[tuple[Trial, Sequence[dict[str, Any]]]]) -> None:
         if not self._local or not known:
             return
         with contextlib.suppress(FileNotFoundError):

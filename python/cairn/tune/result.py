@@ -58,10 +58,14 @@ class Result:
         self.error = TrialError(error) if error else None
         self._reports = list(reports)
         self._listed = checkpoints
-        self.metrics: Optional[dict[str, Any]] = None
-        if self._reports:
-            last = self._reports[-1]
-            self.metrics = last if TRIAL_ID in last else fill_result(last, trial_id, config)
+
+    @cached_property
+    def metrics(self) -> Optional[dict[str, Any]]:
+        """The last report, with what goes without saying."""
+        if not self._reports:
+            return None
+        last = self._reports[-1]
+        return last if TRIAL_ID in last else fill_result(last, self.trial_id, self.config)
 
     @classmethod
     def from_path(cls, path: Union[str, "os.PathLike[str]"]) -> "Result":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 from typing import Any, Dict, Mapping
 
@@ -50,6 +51,14 @@ def _plain(value: Any, where: str) -> Any:
     raise ValueError(f"{where}: a {type(value).__name__} cannot be reported")
 
 
+_HOSTNAME = os.uname().nodename
+
+
+@functools.lru_cache(maxsize=64)
+def _date(stamp: int) -> str:
+    return datetime.datetime.fromtimestamp(stamp).strftime("%Y-%m-%d_%H-%M-%S")
+
+
 def fill_result(
     result: Mapping[str, Any], trial_id: str, config: Mapping[str, Any], **more: Any
 ) -> Dict[str, Any]:
@@ -59,8 +68,8 @@ def fill_result(
     filled[TRIAL_ID] = trial_id
     stamp = filled.get(TIMESTAMP)
     if isinstance(stamp, (int, float)):
-        filled["date"] = datetime.datetime.fromtimestamp(stamp).strftime("%Y-%m-%d_%H-%M-%S")
-    filled["hostname"] = os.uname().nodename
+        filled["date"] = _date(int(stamp))
+    filled["hostname"] = _HOSTNAME
     filled["experiment_tag"] = trial_id
     filled.update(more)
     filled[CONFIG] = dict(config)

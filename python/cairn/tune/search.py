@@ -109,17 +109,18 @@ class BasicVariantGenerator(Searcher):
         self._live: set[str] = set()
         self._made = 0
         self._variants: Any = None
+        self._space: Any = {}
         self._functions: list[Any] = []
 
     def set_search_properties(
         self, metric: Optional[str], mode: Optional[str], config: dict[str, Any], **spec: Any
     ) -> bool:
-        description, self._functions = search_space.describe(config)
+        self._space, self._functions = search_space.describe(config)
         points, functions = search_space.describe(self.points_to_evaluate)
         if functions:
             raise ValueError("points_to_evaluate are values, not functions")
         self._variants = _native.TuneVariants(
-            _native.TuneSpace(description),
+            _native.TuneSpace(self._space),
             spec.get("num_samples", 1),
             self.seed,
             points,

@@ -197,6 +197,34 @@ class SearchPolicy:
     def stop_all(self) -> bool:
         return self._stopper.stop_all()
 
+    def on_elapsed(self, seconds: float) -> None:
+        """How long the experiment was at work in earlier lives."""
+        # One that was written for Ray may derive from another class.
+        getattr(self._stopper, "on_elapsed", lambda _: None)(seconds)
+
+    def native_description(self) -> Optional[dict[str, Any]]:
+        """All of it, when no part is code of the user's: the tuner then decides without Python."""
+        searcher = self._searcher
+        if type(searcher) is not BasicVariantGenerator or searcher._functions:
+            return None
+        scheduler, stop = self._scheduler.describe(), self._stopper.describe()
+        if scheduler is None or stop is None:
+            return None
+        if "metric" in scheduler and not (scheduler["metric"] and scheduler["mode"]):
+            return None  # which Python says well
+        return {
+            "space": searcher._space,
+            "num_samples": self.num_samples,
+            "seed": searcher.seed,
+            "points_to_evaluate": searcher.describe()["points_to_evaluate"],
+            "constant_grid_search": searcher.constant_grid_search,
+            "max_concurrent": searcher.max_concurrent,
+            "scheduler": scheduler,
+            "stop": stop,
+            "metric": self.metric or "",
+            "pending_ahead": self.pending_ahead,
+        }
+
     def take_log(self) -> list[dict[str, Any]]:
         """What the scheduler decided since the last call and is worth a line (PBT: who copied whom)."""
         return self._scheduler._take_log()

@@ -36,6 +36,9 @@ class Stopper:
     def stop_all(self) -> bool:
         return False
 
+    def on_elapsed(self, seconds: float) -> None:
+        """How long the experiment was at work before this process; told once."""
+
     def describe(self) -> Optional[dict[str, Any]]:
         """What it is, as the record of an experiment has it; None: it has to be given again."""
         return None
@@ -52,8 +55,12 @@ class _NativeStopper(Stopper):
     def stop_all(self) -> bool:
         return self._native.stop_all()
 
+    def on_elapsed(self, seconds: float) -> None:
+        self._native.on_elapsed(seconds)
+
     def describe(self) -> Optional[dict[str, Any]]:
-        return self._description
+        # A subclass may decide otherwise; what it is cannot be written down.
+        return self._description if type(self).__module__ == __name__ else None
 
 
 class NoopStopper(Stopper):
@@ -62,8 +69,8 @@ class NoopStopper(Stopper):
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
-    def describe(self) -> dict[str, Any]:
-        return {"name": "combined", "stoppers": []}
+    def describe(self) -> Optional[dict[str, Any]]:
+        return {"name": "combined", "stoppers": []} if type(self) is NoopStopper else None
 
 
 class BoundsStopper(_NativeStopper):
@@ -120,7 +127,8 @@ class ExperimentPlateauStopper(_NativeStopper):
 
 
 class TimeoutStopper(_NativeStopper):
-    """Everything ends after so many seconds (or a timedelta) of work."""
+    """Everything ends after so many seconds (or a timedelta) of work, those of earlier processes
+    included; time in which no tuner ran does not count."""
 
     def __init__(self, timeout: Union[float, datetime.timedelta]) -> None:
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
@@ -166,8 +174,14 @@ class CombinedStopper(Stopper):
     def stop_all(self) -> bool:
         return any(stopper.stop_all() for stopper in self._stoppers)
 
+    def on_elapsed(self, seconds: float) -> None:
+        for stopper in self._stoppers:
+            stopper.on_elapsed(seconds)
+
     def describe(self) -> Optional[dict[str, Any]]:
         parts = [stopper.describe() for stopper in self._stoppers]
+        if type(self) is not CombinedStopper:
+            return None
         return None if None in parts else {"name": "combined", "stoppers": parts}
 
 

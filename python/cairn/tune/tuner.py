@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 import uuid
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from functools import cached_property
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
@@ -158,11 +159,7 @@ class Tuner:
         if resume_errored and restart_errored:
             raise ValueError("resume_errored and restart_errored exclude each other")
         where = _location.absolute(os.fspath(path)).rstrip("/")
-        native = _native.Tuner.open(where, False)
-        try:
-            known = dict(native.description)
-        finally:
-            native.close()
+        known = dict(_native.Tuner.read_description(where))
         tuner = cls._again(known, where, trainable, param_space, tune_config, run_config)
         tuner._flags = {
             "resume_unfinished": resume_unfinished,
@@ -338,8 +335,8 @@ class Tuner:
                 self._payload(),
             )
             log = PolicyLog(directory)
-            log.start(policy.take_log())  # of what is on record
-            interrupted = self._loop(native, lambda: log.append(policy.take_log()))
+            log.start(native.take_log())  # of what is on record
+            interrupted = self._loop(native, lambda: log.append(native.take_log()))
             trials = native.trials(True)
             self._call("on_experiment_end", trials=self._everyone())
         finally:
@@ -386,13 +383,13 @@ class Tuner:
         """The trials that are there when it begins, with all that they reported."""
         self._trials, self._listed = {}, []
         known = []
-        for item in native.trials(True):
+        for item in native.trials(False):
             trial = self._trial(str(item["trial"]))
             trial.config = dict(item["config"])
             trial.status = str(item["status"])
             trial.error = item["error"] or None
             trial.last_result = dict(item["last_result"] or {})
-            known.append((trial, item["results"]))
+            known.append((trial, _Reports(native, trial.trial_id)))
         self._call("setup", stop=self._run.stop, num_samples=self._tune.num_samples)
         self._call("on_restore", known)
 
@@ -487,6 +484,24 @@ class Tuner:
     def _make_results(self, trials: List[Dict[str, Any]]) -> ResultGrid:
         where = _location.absolute(self.directory)
         return ResultGrid.from_trials(trials, where, self._tune.metric, self._tune.mode)
+
+
+class _Reports(Sequence[Dict[str, Any]]):
+    """The reports of a trial, fetched when they are looked at: of thousands few are."""
+
+    def __init__(self, native: Any, trial: str) -> None:
+        self._native = native
+        self._trial = trial
+
+    @cached_property
+    def _all(self) -> List[Dict[str, Any]]:
+        return self._native.results(self._trial)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all[index]
 
 
 class _Interrupts:

@@ -83,6 +83,9 @@ class Zygote:
         self._trainable = pickle.loads(given["trainable"])
         from . import worker  # noqa: F401  (imported before the forks)
 
+        if "numpy" in sys.modules:
+            import numpy.random  # noqa: F401  (numpy itself loads it late: once in every worker)
+
     def _more(self) -> None:
         data = os.read(_CONTROL, 1 << 20)
         if not data:

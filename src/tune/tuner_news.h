@@ -1,0 +1,24 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <cairn/value.h>
+
+#include "trial/event.h"
+#include "trial/trial_record.h"
+#include "tune/tuner_record.h"
+
+namespace cairn::tune {
+
+/// What an event says to those who only watch (TuneNews in tuner.h); nothing for most kinds.
+std::optional<Value> NewsOf(const Event& event);
+
+/// Its reports that count: a run that went back reports again what came after. None of null.
+Value::List ResultsOf(const TrialRecord* record);
+
+/// What is known of a trial, for results. `record`: the engine's; null when it knows none.
+Value DescribeTrial(const TuneTrial& trial, const std::string& status, const TrialRecord* record,
+                    bool with_results);
+
+}  // namespace cairn::tune

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <cairn/value.h>
+
+namespace cairn::tune {
+
+// Members of objects that this program wrote itself; what is missing or of another kind is empty.
+
+inline std::string TextOf(const Value& object, std::string_view key) {
+  const Value* value = object.Find(key);
+  const std::string* text = value == nullptr ? nullptr : value->if_string();
+  return text == nullptr ? "" : *text;
+}
+
+inline std::int64_t IntOf(const Value& object, std::string_view key, std::int64_t fallback = 0) {
+  const Value* value = object.Find(key);
+  return value == nullptr ? fallback : value->AsInt(fallback);
+}
+
+inline bool BoolOf(const Value& object, std::string_view key) {
+  const Value* value = object.Find(key);
+  const bool* truth = value == nullptr ? nullptr : value->if_bool();
+  return truth != nullptr && *truth;
+}
+
+}  // namespace cairn::tune
