@@ -63,6 +63,7 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
   server.name = NameOf(options);
   server.max_request_bytes = options.max_request_bytes;
   server.http.listen = options.listen;
+  server.http.tls = {.certificate = options.tls_certificate, .key = options.tls_key};
   server.http.max_body_bytes = options.max_request_bytes;
   server.http.threads = options.threads > 0
                             ? options.threads
