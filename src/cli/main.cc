@@ -328,6 +328,9 @@ void AddServe(CLI::App* root, Commands* commands) {
   app->add_option("--follow", options->repository, "The training job's repository")->required();
   app->add_option("--listen", options->listen, "Host and port; port 0: a free one")
       ->capture_default_str();
+  app->add_option("--grpc", options->grpc,
+                  "Host and port where rows are looked up by gRPC; without it nowhere")
+      ->type_name("HOST:PORT");
   app->add_option("--tls-cert", options->tls_certificate,
                   "PEM file of its certificate: then it is at https:// alone")
       ->type_name("FILE");

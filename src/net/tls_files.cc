@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <string_view>
 
 #include "base/status_macros.h"
@@ -105,6 +106,13 @@ Status LoadTlsFiles(const TlsFiles& files, ssl_ctx_st* context) {
         "TLS: the key \"{}\" is not that of the certificate \"{}\"", files.key, files.certificate));
   }
   return Status::Ok();
+}
+
+Status CheckTlsFiles(const TlsFiles& files) {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_server_method()),
+                                                                  SSL_CTX_free);
+  if (context == nullptr) return ResourceExhaustedError("TLS: " + TakeReason());
+  return LoadTlsFiles(files, context.get());
 }
 
 }  // namespace cairn

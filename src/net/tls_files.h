@@ -22,4 +22,7 @@ struct TlsFiles {
 /// named, no certificate, no key, a key with a passphrase, or one of another certificate).
 Status LoadTlsFiles(const TlsFiles& files, ssl_ctx_st* context);
 
+/// The same comparison for servers that read the files by themselves.
+Status CheckTlsFiles(const TlsFiles& files);
+
 }  // namespace cairn

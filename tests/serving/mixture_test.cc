@@ -19,8 +19,10 @@
 #include <vector>
 
 #include <cairn/serving.h>
+#include <cairn/serving_client.h>
 
 #include "base/log.h"
+#include "serving/lookup/lookup_server.h"
 #include "serving/model/test_graph.h"
 #include "tests/crash/torture.h"
 #include "tests/kill/harness.h"
@@ -33,6 +35,7 @@ namespace fs = std::filesystem;
 
 struct Counts {
   std::atomic<std::uint64_t> lookups{0};
+  std::atomic<std::uint64_t> lookups_by_grpc{0};
   std::atomic<std::uint64_t> predictions{0};
   std::atomic<std::uint64_t> mixtures{0};
   std::atomic<std::uint64_t> failures{0};
@@ -56,6 +59,7 @@ class World {
   ~World() {
     stop_ = true;
     for (std::thread& reader : readers_) reader.join();
+    lookups_ = nullptr;
     model_ = nullptr;
     Kill();
   }
@@ -74,6 +78,10 @@ class World {
     for (int i = 0; i < 2; ++i) {
       readers_.emplace_back([this, seed = random_()] { Ask(seed); });
     }
+    auto lookups = LookupServer::Start({}, model_.get());
+    ASSERT_TRUE(lookups.ok()) << lookups.status().ToString();
+    lookups_ = *std::move(lookups);
+    readers_.emplace_back([this, seed = random_()] { AskByGrpc(seed); });
   }
 
   /// Something goes wrong, or somebody goes back.
@@ -253,6 +261,34 @@ class World {
     }
   }
 
+  /// Both tables in one request are of one version, and it is the one that is named.
+  void AskByGrpc(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto client =
+        LookupClient::Connect({.address = "127.0.0.1:" + std::to_string(lookups_->port()),
+                               .timeout = std::chrono::seconds(30)});
+    if (!client.ok()) {
+      ++counts_.failures;
+      return;
+    }
+    std::vector<std::int64_t> ids(64);
+    while (!stop_) {
+      for (std::int64_t& id : ids) id = NumberedKey(random());
+      const LookupClient::Wanted wanted[] = {{.table = "a", .ids = ids, .dim = kDimA},
+                                             {.table = "b", .ids = ids, .dim = kDimB}};
+      const auto found = (*client)->Lookup(wanted);
+      if (!found.ok()) {
+        ++counts_.failures;
+        continue;
+      }
+      counts_.lookups_by_grpc += 2 * ids.size();
+      const bool same =
+          All(found->tables[0].values, found->step) && All(found->tables[1].values, found->step);
+      counts_.mixtures += same ? 0 : 1;
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
+  }
+
   std::mt19937_64 random_;
   kill::TempDir directory_;
   const std::string run_ = directory_.path() / "run";
@@ -262,6 +298,7 @@ class World {
   std::string foreign_;
   pid_t job_ = -1;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<LookupServer> lookups_;
   Counts counts_;
   std::atomic<bool> stop_{false};
   std::vector<std::thread> readers_;
@@ -286,6 +323,8 @@ TEST(MixtureTest, NoAnswerMixesTwoVersions) {
     EXPECT_EQ(world.counts().mixtures, 0u) << "seed " << seed;
     EXPECT_EQ(world.counts().failures, 0u) << "seed " << seed;
     torture.Count("lookups", world.counts().lookups);
+    torture.Count("lookups_by_grpc", world.counts().lookups_by_grpc);
+    EXPECT_GT(world.counts().lookups_by_grpc, 0u);
     torture.Count("predictions", world.counts().predictions);
     torture.Count("updates", world.stats().updates);
     torture.Count("refused", world.stats().refused);
