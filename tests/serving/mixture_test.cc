@@ -2,11 +2,13 @@
 // carry one number; a model follows, threads ask it all the time, and meanwhile the job is killed
 // and started again, goes back to older checkpoints, is overtaken by another writer, has files
 // damaged, gets increments of another job, loses its directory; versions are rolled back, pinned
-// and resumed. Every answer carries one number: that of its version. CAIRN_TORTURE_SECONDS makes it
-// run that long with new seeds.
+// and resumed; the job's clock jumps by years and its disk is full for a while. Every answer
+// carries one number: that of its version. CAIRN_TORTURE_SECONDS makes it run that long with new
+// seeds.
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -39,6 +41,7 @@ struct Counts {
   std::atomic<std::uint64_t> predictions{0};
   std::atomic<std::uint64_t> mixtures{0};
   std::atomic<std::uint64_t> failures{0};
+  std::atomic<std::uint64_t> full_disks{0};
 };
 
 /// One repository, one model, one job at a time (two when one is overtaken).
@@ -86,7 +89,7 @@ class World {
 
   /// Something goes wrong, or somebody goes back.
   void Disturb() {
-    switch (random_() % 8) {
+    switch (random_() % 10) {
       case 0:
         Kill();
         StartJob(false);
@@ -110,6 +113,10 @@ class World {
         break;
       case 4:
         CopyForeign();
+        break;
+      case 5:
+      case 6:
+        FillDisk();
         break;
       default:
         GoBack();
@@ -170,6 +177,18 @@ class World {
     const int byte = stream.get();
     stream.seekp(-3, std::ios::end);
     stream.put(static_cast<char>(byte ^ 0x10));
+  }
+
+  /// For a while the job can write no byte more; what it was writing is cut. It goes on afterwards.
+  void FillDisk() {
+    const auto allow = [this](rlim_t bytes) {
+      const rlimit limit{bytes, RLIM_INFINITY};
+      return prlimit(job_, RLIMIT_FSIZE, &limit, nullptr) == 0;
+    };
+    if (!allow(random_() % 20'000)) return;  // it ended by itself
+    Pause(static_cast<int>(100 + random_() % 200));
+    allow(RLIM_INFINITY);
+    ++counts_.full_disks;
   }
 
   /// An increment of another job, with numbers that no version has.
@@ -326,6 +345,7 @@ TEST(MixtureTest, NoAnswerMixesTwoVersions) {
     torture.Count("lookups_by_grpc", world.counts().lookups_by_grpc);
     EXPECT_GT(world.counts().lookups_by_grpc, 0u);
     torture.Count("predictions", world.counts().predictions);
+    torture.Count("full_disks", world.counts().full_disks);
     torture.Count("updates", world.stats().updates);
     torture.Count("refused", world.stats().refused);
     torture.Count("update_milliseconds",
