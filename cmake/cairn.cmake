@@ -4,7 +4,7 @@
 #       Static library `cairn_<name>`, alias `cairn::<name>`. <name> is the folder (base, storage, ...) or
 #       <folder>_<part> when a folder needs more than one. Headers are found from the repository's src/ and include/:
 #       write "base/clock.h" and <cairn/status.h>. DEPS are public: whoever links this gets them too. Our libraries are
-#       cairn::<name>; third-party ones cairn_dep::{threads uring xxhash isal zstd fmt spdlog json simdjson curl crypto
+#       cairn::<name>; third-party ones cairn_dep::{threads uring xxhash isal zstd fmt spdlog json simdjson curl crypto ssl
 #       cli11 gtest gmock benchmark}. Without SRCS it is a header-only (interface) library.
 #       Everything not TESTONLY becomes part of the installed libcairn.a (target cairn::cairn). TESTONLY is for
 #       conformance suites and fakes: they exist only where tests do (guard their use with if(CAIRN_TESTS)).

@@ -1,6 +1,6 @@
 # Third-party libraries, found once and exposed under one naming scheme: cairn_dep::<name>.
 #
-#   cairn_find_runtime_dependencies()  uring xxhash isal zstd fmt spdlog json simdjson curl crypto http_parser threads: what libcairn.a
+#   cairn_find_runtime_dependencies()  uring xxhash isal zstd fmt spdlog json simdjson curl crypto ssl http_parser threads: what libcairn.a
 #                                      links.
 #                                      The installed package config includes this same file, so a user's
 #                                      find_package(cairn) finds exactly what the build found.
@@ -45,6 +45,7 @@ macro(cairn_find_runtime_dependencies)
   _cairn_dep(simdjson simdjson::simdjson)
   _cairn_pkg(curl "libcurl>=7.85")
   _cairn_pkg(crypto "libcrypto>=3.0")
+  _cairn_pkg(ssl "libssl>=3.0")
   find_library(CAIRN_HTTP_PARSER_LIBRARY http_parser REQUIRED)
   mark_as_advanced(CAIRN_HTTP_PARSER_LIBRARY)
   _cairn_dep(http_parser ${CAIRN_HTTP_PARSER_LIBRARY})

@@ -2,6 +2,8 @@
 
     cairn ps run --servers 2 --trainers 2 --dir runs/ctr --incremental-secs 5 -- python examples/ctr/train.py
 
+With --export the first trainer also writes what `cairn serve` needs, once.
+
 A factorization machine on synthetic days of data whose ids are skewed: few are seen all the time,
 most hardly ever. The data of a step is a pure function of (step, trainer), so that a step that has
 to be repeated after a loss is the same step.
@@ -78,6 +80,8 @@ def evaluate(table, bias, steps):
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--steps", type=int, default=4 * STEPS_OF_A_DAY)
+    arguments.add_argument("--pause", type=float, default=0, help="seconds after each step")
+    arguments.add_argument("--export", default="", help="trainer 0 exports the model there, once")
     arguments.add_argument("--output", default="", help="trainer 0 writes its result there")
     options = arguments.parse_args()
 
@@ -90,6 +94,10 @@ def main():
     )
     bias = client.dense("bias", np.zeros(1), optimizer=cairn.optimizers.SGD(0.1))
     chief = client.trainer_id == 0
+    if chief and options.export and not os.path.exists(options.export):
+        from model import export
+
+        export(options.export, table, client)
     if client.step > 0 and chief:
         print(f"goes on from step {client.step}", flush=True)
     completed = time.monotonic()
@@ -101,6 +109,7 @@ def main():
                 train_step(step, client.trainer_id, table, bias)
                 client.end_step({"next_step": step + 1})
                 completed = time.monotonic()
+                time.sleep(options.pause)
                 if chief:
                     print(f"step {step}", flush=True)
                 if lost is not None and step >= lost[0]:

@@ -64,7 +64,7 @@ class ServerSession:
 
     def increments(self) -> bool:
         """Whether the servers save some."""
-        return bool(self.client.status()[0].get("increments"))
+        return self.client.increments
 
     def end(self, session: "MonitoredTrainingSession") -> None:
         for hook in session.hooks:

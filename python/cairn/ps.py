@@ -274,6 +274,11 @@ class Client:
         """What each server says about itself."""
         return [json.loads(self._native.status(i)) for i in range(self._native.servers)]
 
+    @property
+    def increments(self) -> bool:
+        """Whether the servers save increments."""
+        return bool(json.loads(self._native.status(0)).get("increments"))
+
     def metrics(self, server: int = 0) -> str:
         """A server's metrics in Prometheus's text format."""
         return self._native.metrics(server)

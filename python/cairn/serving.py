@@ -10,10 +10,10 @@ import numpy as np
 
 from . import _arrays
 from ._arguments import PathLike
-from .errors import Invalid
+from .errors import Invalid, Unavailable
 from .inference import Signature, _native_module, _plugin, _signatures
 
-__all__ = ["Model", "Probe", "Update", "Version", "View"]
+__all__ = ["LookupClient", "Model", "Probe", "Update", "Version", "View"]
 
 
 class Version(NamedTuple):
@@ -86,14 +86,18 @@ def _outputs(found: Any) -> Dict[str, np.ndarray]:
     }
 
 
-def _rows(native: Any, dims: Mapping[str, int], table: str, ids: Any) -> np.ndarray:
+def _flat(ids: Any) -> Tuple[np.ndarray, Tuple[int, ...]]:
     ids = np.asarray(ids)
     if ids.size and ids.dtype.kind not in "iu":
         raise Invalid(f"lookup: ids must be integers, not {ids.dtype}")
-    flat = np.ascontiguousarray(ids.reshape(-1), dtype=np.int64)
+    return np.ascontiguousarray(ids.reshape(-1), dtype=np.int64), ids.shape
+
+
+def _rows(native: Any, dims: Mapping[str, int], table: str, ids: Any) -> np.ndarray:
+    flat, shape = _flat(ids)
     out = np.empty((flat.size, dims.get(table, 1)), np.float32)
     native.lookup(table, flat, out)
-    return out.reshape(*ids.shape, out.shape[1])
+    return out.reshape(*shape, out.shape[1])
 
 
 class View:
@@ -272,3 +276,72 @@ class Model:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+class LookupClient:
+    """Asks ``cairn serve --grpc`` for rows, without text in between.
+
+    Calls from several threads take turns; a connection that broke is opened again::
+
+        client = cairn.serving.LookupClient("host:8001", token="secret")
+        rows = client.lookup("users", [1, 2, 3])
+        version, tables = client.lookup_together({"users": users, "items": items})
+
+    Args:
+        address: host and port.
+        token: that the server asks for; None: CAIRN_TOKEN, if set.
+        ca: PEM file of who signed the server's certificate: then with TLS.
+        server_name: in the certificate, where it is not the address's.
+        timeout: seconds for a call, with its connection where there is none.
+
+    Raises:
+        Unavailable: nobody answers, or there is no version yet.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: Optional[str] = None,
+        ca: Optional[PathLike] = None,
+        server_name: str = "",
+        timeout: float = 5.0,
+    ) -> None:
+        try:
+            from . import _ps
+        except ImportError as error:
+            raise Unavailable(
+                f"lookups by gRPC are not in this installation ({error}). They need gRPC (Debian: "
+                "libgrpc++1.51; to build: libgrpc++-dev)"
+            ) from None
+        self._native = _ps.LookupClient(
+            {
+                "address": address,
+                "token": os.environ.get("CAIRN_TOKEN", "") if token is None else token,
+                "ca": "" if ca is None else os.fspath(ca),
+                "server_name": server_name,
+                "timeout": float(timeout),
+            }
+        )
+
+    def lookup(self, table: str, ids: Any, *, dim: int = 0) -> np.ndarray:
+        """The rows of the ids as float32; the table's default where there is no row.
+
+        Args:
+            dim: that the rows must have; 0: whichever.
+        """
+        return self._ask([(table, ids, dim)])[2][0]
+
+    def lookup_together(self, ids: Mapping[str, Any]) -> Tuple[Version, Dict[str, np.ndarray]]:
+        """Rows of several tables, by table, all of the version that is named."""
+        names = list(ids)
+        step, checkpoint, rows = self._ask([(name, ids[name], 0) for name in names])
+        return Version(step, checkpoint), dict(zip(names, rows))
+
+    def _ask(self, asked: Sequence[Tuple[str, Any, int]]) -> Tuple[int, str, List[np.ndarray]]:
+        flat = [_flat(ids) for _, ids, _ in asked]
+        step, checkpoint, rows = self._native.lookup(
+            [(table, ids, dim) for (table, _, dim), (ids, _) in zip(asked, flat)]
+        )
+        shaped = [r.reshape(*shape, r.shape[1]) for r, (_, shape) in zip(rows, flat)]
+        return step, checkpoint, shaped

@@ -756,7 +756,7 @@ def export_saved_model(
     tables: Optional[Mapping[str, EmbeddingTable]] = None,
     save_incr_model: bool = False,
     *,
-    session: Optional[MonitoredTrainingSession] = None,
+    session: Any = None,
     variables: Optional[Mapping[str, str]] = None,
     example_inputs: Optional[Sequence[Any]] = None,
     dynamic_axes: Optional[Mapping[str, Mapping[int, str]]] = None,
@@ -771,8 +771,8 @@ def export_saved_model(
         tables: {input: table}: inputs that are rows of a table. The served model is given int64 ids
             in their place.
         save_incr_model: the export loads full checkpoints and increments; False: full ones only.
-        session: that trains it; None: the one that is open. With save_incr_model it must save
-            increments.
+        session: that trains it, or the :class:`cairn.ps.Client` of a job with parameter servers;
+            None: the session that is open. With save_incr_model it must save increments.
         variables: {weight of the graph: variable of the checkpoints}, where names differ. Others are
             found by their name, alone or behind the last "/" (a session's state {"fc.weight": …} is
             stored as "state/fc.weight").

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "src/errors.h"
+#include "src/lookup.h"
 
 namespace nb = nanobind;
 
@@ -319,6 +320,7 @@ void WaitServer(ps::Server* server) {
 }  // namespace
 
 NB_MODULE(_ps, module) {
+  DefineLookup(module);
   nb::class_<Table>(module, "Table")
       .def("lookup", &Table::Lookup)
       .def("apply_gradients", &Table::ApplyGradients)

@@ -143,6 +143,7 @@ class TrialClient {
   static RunClientOptions OptionsOf(const nb::dict& given) {
     RunClientOptions options;
     options.url = nb::cast<std::string>(given["url"]);
+    options.ca = Option<std::string>(given, "ca", "");
     options.token = Option<std::string>(given, "token", "");
     options.trial = Option<std::string>(given, "trial", "");
     options.run = Option<std::uint64_t>(given, "run", 0);

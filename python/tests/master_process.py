@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -33,14 +34,19 @@ class Refused(Exception):
 class Master:
     """One data directory, and the process that serves it (or none)."""
 
-    def __init__(self, directory, database=None, slots=2):
+    def __init__(self, directory, database=None, slots=2, certificates=None):
         self.directory = pathlib.Path(directory)
         self.database = database
         self.slots = slots
+        self.certificates = certificates  # a directory with ca.crt, server.crt, server.key: then TLS
         self.port = 0
         self.process = None
         self.said = []
         self._reader = None
+
+    @property
+    def url(self):
+        return f"http{'s' if self.certificates else ''}://127.0.0.1:{self.port}"
 
     def environment(self, **more):
         environment = dict(os.environ)
@@ -50,9 +56,10 @@ class Master:
             XDG_CONFIG_HOME=str(self.directory / "home" / "config"),
             PYTHONPATH=str(ROOT / "python"),
             PATH=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-            CAIRN_MASTER=f"http://127.0.0.1:{self.port}",
-            **more,
+            CAIRN_MASTER=self.url,
+            **({"CAIRN_MASTER_CA": str(self.certificates / "ca.crt")} if self.certificates else {}),
         )
+        environment.update(more)
         environment.pop("CAIRN_TOKEN", None)
         return environment
 
@@ -61,12 +68,17 @@ class Master:
         (self.directory / "home" / "run").mkdir(parents=True, exist_ok=True)
         command = [PROGRAM, "master", "--data-dir", self.directory / "data", "--listen", f"127.0.0.1:{self.port}"]
         command += ["--slots", str(self.slots), *(["--db", self.database] if self.database else []), *flags]
+        if self.certificates:
+            for flag, name in (("cert", "server.crt"), ("key", "server.key"), ("ca", "ca.crt")):
+                command += [f"--tls-{flag}", self.certificates / name]
+        environment = self.environment()
+        environment.pop("CAIRN_MASTER_CA", None)  # its runs hear of the authority from it alone
         self.process = subprocess.Popen(
             [str(word) for word in command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=self.environment(),
+            env=environment,
             start_new_session=True,
         )
         ready = threading.Event()
@@ -74,7 +86,7 @@ class Master:
         def read(process):
             for line in process.stdout:
                 self.said.append(line.rstrip("\n"))
-                found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+                found = re.search(r"https?://127\.0\.0\.1:(\d+)", line)
                 if found and not ready.is_set():
                     self.port = int(found.group(1))
                     ready.set()
@@ -117,14 +129,15 @@ class Master:
     def ask(self, method, path, body=None, *, token=None, headers=None, raw=False):
         """The answer's JSON (or bytes); raises Refused."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=data, method=method)
+        request = urllib.request.Request(self.url + path, data=data, method=method)
+        trust = ssl.create_default_context(cafile=str(self.certificates / "ca.crt")) if self.certificates else None
         request.add_header("Authorization", f"Bearer {self.token() if token is None else token}")
         if data is not None and not isinstance(body, bytes):
             request.add_header("Content-Type", "application/json")
         for name, value in (headers or {}).items():
             request.add_header(name, value)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=60, context=trust) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             text = error.read()

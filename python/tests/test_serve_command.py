@@ -13,6 +13,8 @@ import pytest
 from children import command_line
 from test_serving import DIM, Job
 
+import cairn
+
 
 class Server:
     """A running `cairn serve`."""
@@ -139,3 +141,39 @@ def test_a_bad_flag_is_a_usage_error(flag):
         timeout=60,
     )
     assert done.returncode == 2
+
+
+def test_rows_are_looked_up_by_grpc(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.export(tmp_path / "export")
+        server = Server(tmp_path, "--grpc", "127.0.0.1:0", "--max-request", "40MB")
+        try:
+            job.run(1)
+            wait_for(server, 1)
+            line = next(line for line in server.log().splitlines() if "by gRPC at" in line)
+            client = cairn.serving.LookupClient(line.split()[-1], token="secret")
+            np.testing.assert_array_equal(
+                client.lookup("users", [[2, 77]]), [[[1.0] * DIM, [0.5] * DIM]]
+            )
+            version, rows = client.lookup_together({"users": [1], "items": [5, 6]})
+            assert version.step == 1 and rows["items"].shape == (2, DIM)
+            assert client.lookup("users", []).shape == (0, DIM)
+            with pytest.raises(cairn.NotFound, match=r"asks\[0\]\.table"):
+                client.lookup("nothing", [1])
+            with pytest.raises(cairn.Invalid, match=r"asks\[0\]\.dim"):
+                client.lookup("users", [1], dim=DIM + 1)
+            with pytest.raises(cairn.Invalid, match="integers"):
+                client.lookup("users", [1.5])
+            with pytest.raises(cairn.NoSpace, match=r"asks\[0\]\.ids"):
+                client.lookup("users", np.zeros(70_000_000 // (DIM * 4), np.int64))
+            with pytest.raises(cairn.NoSpace):
+                client.lookup("users", np.zeros(6_000_000, np.int64))
+            stranger = cairn.serving.LookupClient(line.split()[-1], token="wrong")
+            with pytest.raises(cairn.Error, match="token"):
+                stranger.lookup("users", [1])
+            job.run(1)
+            wait_for(server, 2)
+            assert client.lookup_together({"users": [1]})[0].step == 2
+        finally:
+            server.end()

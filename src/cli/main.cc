@@ -328,6 +328,14 @@ void AddServe(CLI::App* root, Commands* commands) {
   app->add_option("--follow", options->repository, "The training job's repository")->required();
   app->add_option("--listen", options->listen, "Host and port; port 0: a free one")
       ->capture_default_str();
+  app->add_option("--grpc", options->grpc,
+                  "Host and port where rows are looked up by gRPC; without it nowhere")
+      ->type_name("HOST:PORT");
+  app->add_option("--tls-cert", options->tls_certificate,
+                  "PEM file of its certificate: then it is at https:// alone")
+      ->type_name("FILE");
+  app->add_option("--tls-key", options->tls_key, "PEM file of that certificate's key")
+      ->type_name("FILE");
   app->add_option("--name", options->name, "Of the model; without it the export's directory");
   app->add_option("--token-file", options->token_file,
                   "A file with the token to ask for; without it CAIRN_TOKEN, if set");

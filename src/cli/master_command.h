@@ -13,6 +13,9 @@ namespace cairn::cli {
 struct MasterCommandOptions {
   std::string data_directory = "cairn-master";
   std::string listen = "127.0.0.1:8080";
+  std::string tls_certificate;  // PEM files; "": no TLS
+  std::string tls_key;
+  std::string tls_ca;    // told to runs
   std::string database;  // "": SQLite in the data directory
   std::string storage;   // "": checkpoints/ in the data directory
   std::string web;       // "": web/ in the data directory

@@ -47,6 +47,14 @@ void AddMasterCommand(CLI::App* root, Commands* commands) {
                   "Host and port; port 0: a free one. Elsewhere than on the loopback only when a "
                   "user has a password")
       ->capture_default_str();
+  app->add_option("--tls-cert", options->tls_certificate,
+                  "PEM file of its certificate: then it is at https:// alone")
+      ->type_name("FILE");
+  app->add_option("--tls-key", options->tls_key, "PEM file of that certificate's key")
+      ->type_name("FILE");
+  app->add_option("--tls-ca", options->tls_ca,
+                  "PEM file of who signed it, for runs that reach the master there")
+      ->type_name("FILE");
   app->add_option("--db", options->database,
                   "sqlite:PATH or postgresql://…; without it SQLite in the data directory");
   app->add_option("--storage", options->storage,

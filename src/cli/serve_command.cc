@@ -17,6 +17,9 @@
 
 #include "serving/server/serving_server.h"
 #endif
+#ifdef CAIRN_WITH_PS
+#include "serving/lookup/lookup_server.h"
+#endif
 
 namespace cairn::cli {
 
@@ -55,6 +58,35 @@ void TellUpdate(const Console& console, const serving::UpdateEvent& event) {
                            event.changed, event.seconds * 1e3, event.full ? " (full)" : ""));
 }
 
+/// Serves as long as `server` lives.
+struct Lookups {
+  std::shared_ptr<void> server;  // shared, because that forgets the type: not every build has it
+  int port = 0;
+};
+
+#ifdef CAIRN_WITH_PS
+/// Beside the HTTP server, with the same token, certificate and bounds; counted in its metrics.
+Result<Lookups> ServeLookups(const ServeOptions& options, const std::string& token,
+                             const serving::Model* model, serving::ServingServer* counts) {
+  serving::LookupServerOptions lookups;
+  lookups.listen = options.grpc;
+  lookups.security.token = token;
+  lookups.security.certificate = options.tls_certificate;
+  lookups.security.key = options.tls_key;
+  lookups.max_request_bytes = options.max_request_bytes;
+  lookups.on_request = [counts](double seconds, bool ok) { counts->CountLookup(seconds, ok); };
+  ASSIGN_OR_RETURN(auto server, serving::LookupServer::Start(std::move(lookups), model));
+  const int port = server->port();
+  return Lookups{.server = std::move(server), .port = port};
+}
+#else
+Result<Lookups> ServeLookups(const ServeOptions&, const std::string&, const serving::Model*,
+                             serving::ServingServer*) {
+  return UnimplementedError(
+      "--grpc: this build of Cairn has no gRPC: install libgrpc++-dev and build it again");
+}
+#endif
+
 }  // namespace
 
 Result<Output> Serve(const ServeOptions& options, Console* console) {
@@ -63,6 +95,7 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
   server.name = NameOf(options);
   server.max_request_bytes = options.max_request_bytes;
   server.http.listen = options.listen;
+  server.http.tls = {.certificate = options.tls_certificate, .key = options.tls_key};
   server.http.max_body_bytes = options.max_request_bytes;
   server.http.threads = options.threads > 0
                             ? options.threads
@@ -79,12 +112,19 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
   model.on_update = [console](const serving::UpdateEvent& event) { TellUpdate(*console, event); };
   console->CatchInterrupts();
   ASSIGN_OR_RETURN(const auto served, serving::Model::Open(std::move(model)));
-  const bool open = server.token.empty();
+  const std::string token = server.token;
+  const bool open = token.empty();
   const std::string name = server.name;
   ASSIGN_OR_RETURN(const auto listening,
                    serving::ServingServer::Start(std::move(server), served.get()));
   console->Note(fmt::format("serving {0} at {1}/v2/models/{0}{2}", name, listening->url(),
                             open ? " (no token: anybody who reaches it may ask)" : ""));
+  Lookups lookups;
+  if (!options.grpc.empty()) {
+    ASSIGN_OR_RETURN(lookups, ServeLookups(options, token, served.get(), listening.get()));
+    console->Note(fmt::format("lookups by gRPC at {}:{}",
+                              options.grpc.substr(0, options.grpc.rfind(':')), lookups.port));
+  }
   while (!Console::interrupted()) console->clock()->Sleep(std::chrono::milliseconds(100));
   const serving::ModelStats stats = served->stats();
   Output output;

@@ -13,6 +13,9 @@ struct ServeOptions {
   std::string model;       // an export
   std::string repository;  // that it follows
   std::string listen = "127.0.0.1:8000";
+  std::string grpc;             // host:port of lookups by gRPC; "": none
+  std::string tls_certificate;  // PEM files; "": no TLS
+  std::string tls_key;
   std::string name;        // "": the name of the export's directory
   std::string token_file;  // "": CAIRN_TOKEN, or nobody is asked
   double poll_seconds = 1;

@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -74,6 +75,12 @@ Status MasterOptions::Validate() const {
   if (data_directory.empty()) return InvalidArgumentError("master: name a data directory");
   if (slots < 0 || slots > 100'000) return InvalidArgumentError("master: slots: 0 to 100000");
   if (clock == nullptr || ids == nullptr) return InvalidArgumentError("master: clock, ids");
+  if (!tls_ca.empty() && tls.empty()) {
+    return InvalidArgumentError("master: an authority (tls_ca) without a certificate");
+  }
+  if (!tls_ca.empty() && access(tls_ca.c_str(), R_OK) != 0) {
+    return NotFoundError(fmt::format("TLS: the authority's file \"{}\" cannot be read", tls_ca));
+  }
   return Status::Ok();
 }
 
@@ -320,7 +327,8 @@ ApiParts Master::Impl::Parts() const {
           .version = options_.version,
           .instance = instance_,
           .web_directory = options_.web_directory,
-          .slots = options_.slots};
+          .slots = options_.slots,
+          .secure = !options_.tls.empty()};
 }
 
 Status Master::Impl::Listen() {
@@ -338,12 +346,16 @@ Status Master::Impl::Listen() {
   }
   ASSIGN_OR_RETURN(server_,
                    HttpServer::Start({.listen = options_.listen,
-                                      .max_body_bytes = code_->limits().archive_bytes + (1u << 20)},
+                                      .max_body_bytes = code_->limits().archive_bytes + (1u << 20),
+                                      .tls = options_.tls},
                                      std::move(routes)));
   // Runs of this machine speak through a socket whose name does not change when the port does.
   const std::string socket = Path("trial.sock");
   if (socket.size() > kLongestSocketPath) {
-    engine_->SetUrl(server_->url());
+    engine_->SetUrl(server_->url(),
+                    options_.tls_ca.empty()
+                        ? ""
+                        : std::filesystem::absolute(options_.tls_ca).lexically_normal().string());
     return Status::Ok();
   }
   ASSIGN_OR_RETURN(runs_server_,

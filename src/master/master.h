@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "catalog/logs.h"
 #include "master/api.h"
+#include "net/tls_files.h"
 
 namespace cairn::master {
 
@@ -23,6 +24,11 @@ struct MasterOptions {
   /// Where the REST API and the page are. Elsewhere than on the loopback only when somebody has a
   /// password.
   std::string listen = "127.0.0.1:8080";
+  /// Then the API and the page are at https:// alone.
+  TlsFiles tls;
+  /// PEM file of who signed that certificate: told to runs that reach the master there
+  /// (CAIRN_MASTER_CA). "": they trust the authorities of their system.
+  std::string tls_ca;
   /// "sqlite:PATH" or "postgresql://…"; "": cairn.db in the data directory.
   std::string database;
   /// For experiments that name none: a directory or URL; "": checkpoints/ in the data directory.

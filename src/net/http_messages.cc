@@ -25,6 +25,33 @@ std::string_view ServerRequest::Query(std::string_view name) const {
   return found == query.end() ? std::string_view() : std::string_view(found->second);
 }
 
+std::string_view ReasonPhrase(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 201:
+      return "Created";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "Not Found";
+    case 409:
+      return "Conflict";
+    case 412:
+      return "Precondition Failed";
+    case 413:
+      return "Payload Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Status";
+  }
+}
+
 ServerResponse ErrorResponse(int status, std::string_view code, std::string_view message) {
   const nlohmann::json body = {
       {"code", code}, {"message", message}, {"details", nlohmann::json::object()}};

@@ -5,19 +5,22 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <optional>
 #include <restinio/all.hpp>
+#include <restinio/tls.hpp>
 #include <set>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
 #include "net/http_intake.h"
 #include "net/http_routes.h"
+#include "net/tls_files.h"
 #include "net/unix_listener.h"
+#include "net/url.h"
 
 namespace cairn {
 namespace {
@@ -35,14 +38,20 @@ constexpr const char* kLimit = ":limit";
 /// Names the callbacks of ours to RESTinio, which chooses them by the type of the mapper.
 struct Methods : restinio::default_http_methods_t {};
 
-struct Traits
-    : restinio::traits_t<
-          restinio::asio_timer_manager_t, restinio::null_logger_t,
-          std::function<restinio::request_handling_status_t(restinio::request_handle_t)>> {
+using RequestHandler =
+    std::function<restinio::request_handling_status_t(restinio::request_handle_t)>;
+
+template <typename Base>
+struct TraitsOver : Base {
   static constexpr bool use_connection_count_limiter = true;
   using http_methods_mapper_t = Methods;
 };
-using Server = restinio::http_server_t<Traits>;
+using Traits = TraitsOver<
+    restinio::traits_t<restinio::asio_timer_manager_t, restinio::null_logger_t, RequestHandler>>;
+using TlsTraits = TraitsOver<restinio::tls_traits_t<restinio::asio_timer_manager_t,
+                                                    restinio::null_logger_t, RequestHandler>>;
+using PlainServer = restinio::http_server_t<Traits>;
+using TlsServer = restinio::http_server_t<TlsTraits>;
 using Chunked = restinio::response_builder_t<restinio::chunked_output_t>;
 
 std::string LowerCase(std::string_view text) {
@@ -53,8 +62,35 @@ std::string LowerCase(std::string_view text) {
   return out;
 }
 
-/// The intake of the server that this thread works for.
+/// The intake and the patience of the server that this thread works for.
 thread_local const HttpIntake* intake = nullptr;
+thread_local std::chrono::nanoseconds handshake_timeout{0};
+
+/// RESTinio finds it before its own, which would wait for a silent client for ever: its timers
+/// begin with the first request. The strand keeps the timer away from the handshake.
+template <typename Start, typename Fail>
+void prepare_connection_and_start_read(restinio::impl::tls_socket_t& socket,
+                                       restinio::impl::connection_t<TlsTraits>& connection,
+                                       Start start, Fail fail) {
+  auto strand = asio::make_strand(socket.get_executor());
+  auto timer = std::make_shared<asio::steady_timer>(socket.get_executor(), handshake_timeout);
+  auto held = connection.shared_from_this();
+  timer->async_wait(
+      asio::bind_executor(strand, [timer, held, &socket](const asio::error_code& cancelled) {
+        // An expiry that was queued when the handshake ended finds the time taken back.
+        if (cancelled || timer->expiry() == asio::steady_timer::time_point::max()) return;
+        asio::error_code ignored;
+        socket.lowest_layer().close(ignored);
+      }));
+  socket.async_handshake(asio::ssl::stream_base::server,
+                         asio::bind_executor(strand, [timer, held, start,
+                                                      fail](const asio::error_code& error) mutable {
+                           timer->expires_at(asio::steady_timer::time_point::max());
+                           timer->cancel();
+                           if (error) return fail(error);
+                           start();
+                         }));
+}
 
 ServerRequest HeadOf(const restinio::http_request_header_t& header, std::string method) {
   ServerRequest request;
@@ -110,42 +146,8 @@ int OnBody(http_parser* parser, const char* bytes, std::size_t length) {
 }
 
 restinio::http_status_line_t StatusLine(int status) {
-  std::string reason = "Status";
-  switch (status) {
-    case 200:
-      reason = "OK";
-      break;
-    case 201:
-      reason = "Created";
-      break;
-    case 400:
-      reason = "Bad Request";
-      break;
-    case 401:
-      reason = "Unauthorized";
-      break;
-    case 404:
-      reason = "Not Found";
-      break;
-    case 409:
-      reason = "Conflict";
-      break;
-    case 412:
-      reason = "Precondition Failed";
-      break;
-    case 413:
-      reason = "Payload Too Large";
-      break;
-    case 500:
-      reason = "Internal Server Error";
-      break;
-    case 503:
-      reason = "Service Unavailable";
-      break;
-    default:
-      break;
-  }
-  return {restinio::http_status_code_t{static_cast<std::uint16_t>(status)}, reason};
+  return {restinio::http_status_code_t{static_cast<std::uint16_t>(status)},
+          std::string(ReasonPhrase(status))};
 }
 
 }  // namespace
@@ -224,6 +226,9 @@ Status HttpServerOptions::Validate() const {
   }
   if (max_connections < 1) {
     return InvalidArgumentError("http server: max_connections must be positive");
+  }
+  if (listen.starts_with(kUnixPrefix) && !tls.empty()) {
+    return InvalidArgumentError("http server: a socket of this machine needs no TLS");
   }
   if (!listen.starts_with(kUnixPrefix) && listen.rfind(':') == std::string::npos) {
     return InvalidArgumentError(
@@ -406,6 +411,8 @@ class HttpServer::Impl {
  private:
   restinio::request_handling_status_t Handle(restinio::request_handle_t request) noexcept;
   void Dispatch(const restinio::request_handle_t& request);
+  template <typename Settings>
+  void Configure(Settings& settings, const ListenAddress& at, int* unix_fd);
 
   const Options options_;
   const HttpRoutes routes_;
@@ -414,85 +421,87 @@ class HttpServer::Impl {
   std::string socket_path_;
   asio::io_context io_;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_;
-  std::unique_ptr<Server> server_;
+  std::variant<std::unique_ptr<PlainServer>, std::unique_ptr<TlsServer>> server_;
   std::vector<std::jthread> threads_;
   bool running_ = false;
 };
 
+template <typename Settings>
+void HttpServer::Impl::Configure(Settings& settings, const ListenAddress& at, int* unix_fd) {
+  settings.protocol(at.v6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4())
+      .address(at.host)
+      .port(at.port)
+      .max_parallel_connections(static_cast<std::size_t>(options_.max_connections))
+      .concurrent_accepts_count(1)  // with more, RESTinio numbers connections in a race
+      .max_pipelined_requests(4)
+      .incoming_http_msg_limits(restinio::incoming_http_msg_limits_t{}
+                                    .max_url_size(65536)
+                                    .max_field_name_size(256)
+                                    .max_field_value_size(16384)
+                                    .max_field_count(100)
+                                    .max_body_size(options_.max_body_bytes))
+      .read_next_http_message_timelimit(options_.client_timeout)
+      .write_http_response_timelimit(options_.client_timeout)
+      .handle_request_timeout(options_.answer_timeout)
+      .acceptor_options_setter([](restinio::acceptor_options_t& acceptor) {
+        acceptor.set_option(asio::ip::tcp::acceptor::reuse_address(true));
+      })
+      .acceptor_post_bind_hook([this, unix_fd](asio::ip::tcp::acceptor& acceptor) {
+        if (*unix_fd >= 0) {
+          // asio looks at the family of no socket that it is given, and RESTinio only accepts,
+          // reads and writes: the listener is exchanged before it listens.
+          acceptor.close();
+          acceptor.assign(asio::ip::tcp::v4(), *unix_fd);
+          *unix_fd = -1;
+          return;
+        }
+        port_ = acceptor.local_endpoint().port();
+      })
+      .request_handler(
+          [this](restinio::request_handle_t request) { return Handle(std::move(request)); });
+}
+
 Status HttpServer::Impl::Start() {
   int unix_fd = -1;
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 0;
+  ListenAddress at{.host = "127.0.0.1"};
+  std::optional<asio::ssl::context> tls;
   if (options_.listen.starts_with(kUnixPrefix)) {
     const std::string path = options_.listen.substr(kUnixPrefix.size());
     ASSIGN_OR_RETURN(unix_fd, BindUnixSocket(path));
     socket_path_ = path;
   } else {
-    const std::size_t colon = options_.listen.rfind(':');
-    host = options_.listen.substr(0, colon);
-    if (host == "localhost") host = "127.0.0.1";
-    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-    const std::string digits = options_.listen.substr(colon + 1);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-    if (error != std::errc() || end != digits.data() + digits.size()) {
-      return InvalidArgumentError(
-          fmt::format("http server: \"{}\" has no port number", options_.listen));
-    }
+    ASSIGN_OR_RETURN(at, ParseListenAddress(options_.listen));
   }
-  bool address_is_v6 = false;
   try {
-    const auto address = asio::ip::make_address(host);
-    address_is_v6 = address.is_v6();
-    server_ = std::make_unique<Server>(restinio::external_io_context(io_), [&](auto& settings) {
-      settings.protocol(address.is_v6() ? asio::ip::tcp::v6() : asio::ip::tcp::v4())
-          .address(host)
-          .port(port)
-          .max_parallel_connections(static_cast<std::size_t>(options_.max_connections))
-          .concurrent_accepts_count(1)  // with more, RESTinio numbers connections in a race
-          .max_pipelined_requests(4)
-          .incoming_http_msg_limits(restinio::incoming_http_msg_limits_t{}
-                                        .max_url_size(65536)
-                                        .max_field_name_size(256)
-                                        .max_field_value_size(16384)
-                                        .max_field_count(100)
-                                        .max_body_size(options_.max_body_bytes))
-          .read_next_http_message_timelimit(options_.client_timeout)
-          .write_http_response_timelimit(options_.client_timeout)
-          .handle_request_timeout(options_.answer_timeout)
-          .acceptor_options_setter([](restinio::acceptor_options_t& acceptor) {
-            acceptor.set_option(asio::ip::tcp::acceptor::reuse_address(true));
-          })
-          .acceptor_post_bind_hook([&](asio::ip::tcp::acceptor& acceptor) {
-            if (unix_fd >= 0) {
-              // asio looks at the family of no socket that it is given, and RESTinio only accepts,
-              // reads and writes: the listener is exchanged before it listens.
-              acceptor.close();
-              acceptor.assign(asio::ip::tcp::v4(), unix_fd);
-              unix_fd = -1;
-              return;
-            }
-            port = acceptor.local_endpoint().port();
-          })
-          .request_handler(
-              [this](restinio::request_handle_t request) { return Handle(std::move(request)); });
-    });
-    server_->open_sync();
+    if (!options_.tls.empty()) {
+      tls.emplace(asio::ssl::context::tls_server);
+      RETURN_IF_ERROR(LoadTlsFiles(options_.tls, tls->native_handle()));
+      server_ =
+          std::make_unique<TlsServer>(restinio::external_io_context(io_), [&](auto& settings) {
+            Configure(settings, at, &unix_fd);
+            settings.tls_context(*std::move(tls));
+          });
+    } else {
+      server_ =
+          std::make_unique<PlainServer>(restinio::external_io_context(io_),
+                                        [&](auto& settings) { Configure(settings, at, &unix_fd); });
+    }
+    std::visit([](auto& server) { server->open_sync(); }, server_);
   } catch (const std::exception& e) {
     if (unix_fd >= 0) close(unix_fd);
-    server_.reset();
+    std::visit([](auto& server) { server.reset(); }, server_);
     return UnavailableError(
         fmt::format("http server: cannot listen on {}: {}", options_.listen, e.what()));
   }
-  port_ = socket_path_.empty() ? port : 0;
-  url_ =
-      socket_path_.empty()
-          ? fmt::format(fmt::runtime(address_is_v6 ? "http://[{}]:{}" : "http://{}:{}"), host, port)
-          : options_.listen;
+  url_ = socket_path_.empty() ? fmt::format(fmt::runtime(at.v6 ? "{}://[{}]:{}" : "{}://{}:{}"),
+                                            options_.tls.empty() ? "http" : "https", at.host, port_)
+                              : options_.listen;
   work_.emplace(io_.get_executor());
   running_ = true;
   for (int i = 0; i < options_.threads; ++i) {
     threads_.emplace_back([this] {
       intake = &intake_;
+      handshake_timeout = options_.client_timeout;
       while (true) {
         try {
           io_.run();
@@ -510,15 +519,13 @@ void HttpServer::Impl::Stop() {
   if (!running_) return;
   running_ = false;
   std::atomic<bool> closed{false};
-  server_->close_async(
-      [&] {
-        closed = true;
-        closed.notify_all();
-      },
-      [&](std::exception_ptr) {
-        closed = true;
-        closed.notify_all();
-      });
+  const auto tell = [&closed] {
+    closed = true;
+    closed.notify_all();
+  };
+  std::visit(
+      [&](auto& server) { server->close_async(tell, [tell](std::exception_ptr) { tell(); }); },
+      server_);
   closed.wait(false);
   {
     MutexLock hold(&shared_->mu);
@@ -541,7 +548,9 @@ void HttpServer::Impl::Stop() {
   }
   // Connections go with the operations that io_ still holds, and look into the server when they do.
   // What is posted goes last, so the server goes with it.
-  asio::post(io_, [server = std::shared_ptr<Server>(std::move(server_))] {});
+  std::visit(
+      [this](auto& server) { asio::post(io_, [gone = std::shared_ptr(std::move(server))] {}); },
+      server_);
   if (!socket_path_.empty()) unlink(socket_path_.c_str());
 }
 

@@ -13,6 +13,7 @@
 #include <cairn/status.h>
 
 #include "net/http.h"
+#include "net/tls_files.h"
 
 namespace cairn {
 
@@ -111,6 +112,9 @@ struct HttpServerOptions {
   std::chrono::nanoseconds client_timeout = std::chrono::seconds(60);
   /// How long an answer may be deferred.
   std::chrono::nanoseconds answer_timeout = std::chrono::seconds(600);
+  /// Then it speaks TLS and nothing else: whoever speaks plain HTTP is hung up on. A handshake may
+  /// take as long as `client_timeout`.
+  TlsFiles tls;
 
   Status Validate() const;
 };
@@ -118,20 +122,24 @@ struct HttpServerOptions {
 /// Errors as every server of ours gives them: {"code", "message", "details"}.
 ServerResponse ErrorResponse(int status, std::string_view code, std::string_view message);
 
+/// "Not Found" for 404; "Status" where nobody is waiting for a word.
+std::string_view ReasonPhrase(int status);
+
 /// An HTTP/1.1 server with kept connections. Unknown paths are answered with 404, known paths with
 /// another method with 405, malformed requests are hung up on. No exceptions come out of it.
 class HttpServer {
  public:
   using Options = HttpServerOptions;
 
-  /// Listens when it returns. Unavailable: the address is taken.
+  /// Listens when it returns. Unavailable: the address is taken. Errors of the files of TLS as
+  /// LoadTlsFiles has them.
   static Result<std::unique_ptr<HttpServer>> Start(Options options, std::vector<HttpRoute> routes);
   /// Stops.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  /// "http://127.0.0.1:8080" or "unix:/path".
+  /// "http://127.0.0.1:8080", "https://…" or "unix:/path".
   const std::string& url() const;
   std::uint16_t port() const;  // 0 for a Unix socket
 

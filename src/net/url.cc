@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 namespace cairn {
 namespace {
@@ -106,6 +107,24 @@ std::string EncodeQuery(const std::vector<std::pair<std::string, std::string>>& 
     out += PercentEncode(name) + "=" + PercentEncode(value);
   }
   return out;
+}
+
+Result<ListenAddress> ParseListenAddress(std::string_view listen) {
+  ListenAddress at;
+  const std::size_t colon = listen.rfind(':');
+  const std::string_view digits =
+      colon == listen.npos ? std::string_view() : listen.substr(colon + 1);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), at.port);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    return InvalidArgumentError("a server listens at host:port: \"" + std::string(listen) +
+                                "\" has no port number");
+  }
+  std::string_view host = listen.substr(0, colon);
+  if (host == "localhost") host = "127.0.0.1";
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  at.host = host;
+  at.v6 = host.find(':') != host.npos;
+  return at;
 }
 
 }  // namespace cairn

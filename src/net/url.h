@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,5 +36,14 @@ Result<std::string> PercentDecode(std::string_view text);
 
 /// "a=1&b=2" with names and values encoded, in the order given.
 std::string EncodeQuery(const std::vector<std::pair<std::string, std::string>>& parameters);
+
+/// Where a server listens: "127.0.0.1:8080", "[::1]:0", "localhost:8080".
+struct ListenAddress {
+  std::string host;  // an address: without brackets, localhost as 127.0.0.1
+  std::uint16_t port = 0;
+  bool v6 = false;
+};
+/// InvalidArgument where the port is no number.
+Result<ListenAddress> ParseListenAddress(std::string_view listen);
 
 }  // namespace cairn

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "net/tls_files.h"
 #include "rpc/grpc_bytes.h"
 #include "rpc/token.h"
 
@@ -81,9 +82,12 @@ class Server final : public StreamServer {
 
   Status Start(const StreamServerOptions& options) {
     std::shared_ptr<grpc::ServerCredentials> credentials;
-    if (options.security.certificate.empty()) {
+    if (options.security.certificate.empty() && options.security.key.empty()) {
       credentials = grpc::InsecureServerCredentials();
     } else {
+      // gRPC would say that it cannot listen, whatever is wrong with them.
+      RETURN_IF_ERROR(CheckTlsFiles(
+          {.certificate = options.security.certificate, .key = options.security.key}));
       grpc::SslServerCredentialsOptions tls;
       grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
       ASSIGN_OR_RETURN(pair.private_key, ReadPemFile(options.security.key));

@@ -14,8 +14,10 @@
 #include "format/records.h"
 #include "serving/test_versions.h"
 #include "serving/test_writer.h"
+#include "storage/local/posix_fs.h"
 #include "storage/local/temp_directory.h"
 #include "storage/open_store.h"
+#include "storage/sim/faulty_fs.h"
 
 namespace cairn::serving {
 namespace {
@@ -412,6 +414,72 @@ TEST_F(FollowerTest, ATableThatDoesNotFitIsNamed) {
   EXPECT_EQ(looked.reason(), Reason::kMismatch);
   EXPECT_THAT(std::string(looked.message()), HasSubstr("F32 [3], the model wants F32 [4]"));
   EXPECT_FALSE(versions_.Acquire());
+}
+
+TEST_F(FollowerTest, AFullDiskOfTheTrainerLeavesTheVersionBefore) {
+  FaultyFs disk(PosixFs());
+  TestWriter writer(path_, {.fs = &disk});
+  writer.Set({1, 2}, 1).Full(1);
+  Follow();
+  RowMap served = Look();
+  ASSERT_EQ(served[-2], 1);
+  std::int64_t step = 1;
+  int failed = 0;
+  // From the first, second, … operation of a save on, until a save does not come so far any more.
+  for (std::uint64_t at = 0;; ++at) {
+    ++step;
+    writer.Set({1, 3}, static_cast<float>(step));
+    disk.Arm({.failure = FsFailure::kNoSpace, .trigger = {.at = at, .from_then_on = true}});
+    const auto kind = step % 2 == 0 ? SaveKind::kCumulative : SaveKind::kFull;
+    const auto saved = writer.Save(step, kind);
+    const bool reached = disk.operations() > at;
+    if (saved.ok()) {
+      // The room ended after the commit: what is acknowledged is served.
+      served = Look();
+      ASSERT_EQ(served[-2], step) << at;
+    } else {
+      ++failed;
+      EXPECT_TRUE(saved.status().Is(Code::kResourceExhausted)) << saved.status().ToString();
+      RowMap now = Look();
+      // A save that was not acknowledged counts whole or not at all.
+      if (now != served) {
+        ASSERT_EQ(now[-2], step) << at;
+      }
+      served = now;
+    }
+    disk.Disarm();
+    // Room again: the next save is served, whatever the failed one left behind.
+    ++step;
+    writer.Set({1, 2, 3}, static_cast<float>(step)).Increment(step);
+    served = Look();
+    ASSERT_EQ(served[-2], step) << at;
+    ASSERT_EQ(served[1], step) << at;
+    if (saved.ok() && !reached) break;
+  }
+  EXPECT_GT(failed, 5);
+  EXPECT_EQ(Count(Kind::kRefused), 0);
+}
+
+TEST_F(FollowerTest, TheTrainersClockMayJump) {
+  JumpingClock clock;
+  constexpr std::int64_t kYear = std::int64_t{365} * 86400 * 1'000'000'000;
+  clock.wall = 50 * kYear;
+  TestWriter writer(path_, {.clock = &clock});
+  Follow();
+  std::int64_t step = 0;
+  for (const std::int64_t wall :
+       {50 * kYear, 20 * kYear, 90 * kYear, std::int64_t{0}, 60 * kYear}) {
+    clock.wall = wall;
+    ++step;
+    writer.Set({1}, static_cast<float>(step));
+    step % 3 == 1 ? writer.Full(step) : writer.Increment(step);
+    RowMap served = Look();
+    EXPECT_EQ(served[-2], step) << "what is newest is not told by clocks";
+    EXPECT_EQ(served[1], step);
+    EXPECT_EQ(follower_->stats().newest_step, step);
+    EXPECT_EQ(follower_->stats().newest_committed / kYear, wall / kYear);
+  }
+  EXPECT_EQ(Count(Kind::kRefused) + Count(Kind::kPassedOver), 0);
 }
 
 }  // namespace

@@ -11,7 +11,20 @@
 #include <cairn/checkpoint_manager.h>
 #include <cairn/table_checkpoint.h>
 
+#include "base/clock.h"
+#include "checkpoint/manager.h"
+#include "storage/local/local_store.h"
+
 namespace cairn::serving {
+
+/// A machine whose time of day is what a test says.
+class JumpingClock final : public Clock {
+ public:
+  Duration Now() override { return System()->Now(); }
+  std::int64_t WallNanos() override { return wall; }
+  void Sleep(Duration duration) override { System()->Sleep(duration); }
+  std::int64_t wall = System()->WallNanos();
+};
 
 /// A training job: one table whose rows are set by hand, one dense number.
 class TestWriter {
@@ -23,6 +36,8 @@ class TestWriter {
     std::string table = "t";
     std::uint32_t dim = 4;
     std::optional<std::uint64_t> keep_last;
+    Fs* fs = nullptr;  // the disk that it writes to; borrowed. Null: the machine's
+    Clock* clock = Clock::System();
   };
   explicit TestWriter(const std::string& directory) : TestWriter(directory, Options{}) {}
   TestWriter(const std::string& directory, Options options) : options_(options) {
@@ -37,7 +52,12 @@ class TestWriter {
     manager.directory = directory;
     manager.takeover = options.takeover;
     manager.retention.keep_last = options.keep_last;
-    manager_ = CheckpointManager::Open(manager).value();
+    Environment env = EnvironmentAt(directory, {.create = true}).value();
+    if (options.fs != nullptr) {
+      env.store = LocalStore::Open({.root = directory, .fs = options.fs}).value();
+    }
+    env.clock = options.clock;
+    manager_ = OpenManager(manager, std::move(env)).value();
     checkpoints_ =
         std::make_unique<TableCheckpoints>(manager_.get(), std::vector{table_.get()}, options.rows);
     restored_ = Restore("");

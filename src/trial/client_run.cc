@@ -28,8 +28,9 @@ Result<std::string> ServerUrl(std::string_view url) {
     while (url.ends_with('/')) url.remove_suffix(1);
     return std::string(url);
   }
-  return InvalidArgumentError("a trial engine is at http://host:port or unix:/path, not at " +
-                              QuoteForMessage(url));
+  return InvalidArgumentError(
+      "a trial engine is at http://host:port, https://host:port or unix:/path, not at " +
+      QuoteForMessage(url));
 }
 
 std::string TextOf(const Value& object, std::string_view key) {
@@ -339,6 +340,7 @@ Result<std::unique_ptr<RunClient>> RunClient::Make(RunClientOptions options) {
   ASSIGN_OR_RETURN(std::string server, ServerUrl(options.url));
   HttpClientOptions settings;
   settings.connections = 4;
+  if (server.starts_with("https://")) settings.ca_bundle = options.ca;
   settings.connect_timeout = std::chrono::seconds(5);
   // An engine whose storage is away holds requests for a minute.
   settings.stall_timeout = std::max<Nanos>(options.poll * 2, std::chrono::seconds(90));

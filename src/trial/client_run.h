@@ -18,7 +18,10 @@ namespace cairn {
 class HttpClient;
 
 struct RunClientOptions {
-  std::string url;    // http://host:port or unix:/path (CAIRN_TRIAL_URL)
+  std::string url;  // http://host:port, https://… or unix:/path (CAIRN_TRIAL_URL)
+  /// Of https:// alone: PEM file of the authority of the engine's certificate (CAIRN_MASTER_CA);
+  /// "": the system's.
+  std::string ca;
   std::string token;  // of the run (CAIRN_RUN_TOKEN)
   std::string trial;
   std::uint64_t run = 0;

@@ -327,6 +327,7 @@ class ContextImpl final : public Context {
   Status Connect() {
     RunClientOptions options;
     options.url = info_->master_url;
+    options.ca = Env("CAIRN_MASTER_CA");
     options.token = Env("CAIRN_RUN_TOKEN");
     options.trial = info_->trial.trial_id;
     options.run = info_->trial.run_id;
@@ -338,6 +339,7 @@ class ContextImpl final : public Context {
   Status Join(const InitOptions& wanted, const std::string& token) {
     RunClientOptions options;
     options.url = Env("CAIRN_TRIAL_URL");
+    options.ca = Env("CAIRN_MASTER_CA");
     options.token = token;
     JoinRequest request;
     request.external_id = !wanted.external_id.empty() ? wanted.external_id : ExternalId();

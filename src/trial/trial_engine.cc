@@ -86,9 +86,10 @@ TrialEngine::~TrialEngine() {
   writer_.reset();
 }
 
-void TrialEngine::SetUrl(std::string url) {
+void TrialEngine::SetUrl(std::string url, std::string ca) {
   MutexLock hold(&mu_);
   url_ = std::move(url);
+  ca_ = std::move(ca);
 }
 
 Status TrialEngine::Start() {

@@ -106,7 +106,9 @@ class TrialEngine {
   TrialEngine(const TrialEngine&) = delete;
   TrialEngine& operator=(const TrialEngine&) = delete;
 
-  void SetUrl(std::string url);
+  /// What runs are told: where the trial protocol is, and the PEM file of the authority that a
+  /// server with TLS is checked against ("": those of the run's system).
+  void SetUrl(std::string url, std::string ca = "");
   /// Finds out what became of the runs that lived, and starts what is queued.
   Status Start();
   /// Starts no more runs; what lives goes on, and what ends is recorded. Before an orderly end:
@@ -282,6 +284,7 @@ class TrialEngine {
   bool started_ GUARDED_BY(mu_) = false;
   bool draining_ GUARDED_BY(mu_) = false;
   std::string url_ GUARDED_BY(mu_);
+  std::string ca_ GUARDED_BY(mu_);
   TrialRecords records_ GUARDED_BY(mu_);
   // By record: trials with a living run, trials in QUEUED.
   std::set<std::string, std::less<>> live_ GUARDED_BY(mu_);

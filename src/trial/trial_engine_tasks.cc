@@ -368,6 +368,7 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
     spec.cwd = config.cwd;
     spec.env = config.env;
     spec.env["CAIRN_TRIAL_URL"] = url_;
+    if (!ca_.empty()) spec.env["CAIRN_MASTER_CA"] = ca_;
     spec.env["CAIRN_RUN_TOKEN"] = token;
     spec.env["CAIRN_EXPERIMENT_ID"] = config.experiment;
     spec.env["CAIRN_TRIAL_ID"] = trial;

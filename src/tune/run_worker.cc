@@ -56,6 +56,7 @@ class Worker final : public Trial {
     const std::string run = Env("CAIRN_RUN_ID");
     std::from_chars(run.data(), run.data() + run.size(), run_);
     ASSIGN_OR_RETURN(client_, RunClient::Open({.url = Env("CAIRN_TRIAL_URL"),
+                                               .ca = Env("CAIRN_MASTER_CA"),
                                                .token = Env("CAIRN_RUN_TOKEN"),
                                                .trial = Env("CAIRN_TRIAL_ID"),
                                                .run = run_,

@@ -2,11 +2,13 @@
 // carry one number; a model follows, threads ask it all the time, and meanwhile the job is killed
 // and started again, goes back to older checkpoints, is overtaken by another writer, has files
 // damaged, gets increments of another job, loses its directory; versions are rolled back, pinned
-// and resumed. Every answer carries one number: that of its version. CAIRN_TORTURE_SECONDS makes it
-// run that long with new seeds.
+// and resumed; the job's clock jumps by years and its disk is full for a while. Every answer
+// carries one number: that of its version. CAIRN_TORTURE_SECONDS makes it run that long with new
+// seeds.
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -19,8 +21,10 @@
 #include <vector>
 
 #include <cairn/serving.h>
+#include <cairn/serving_client.h>
 
 #include "base/log.h"
+#include "serving/lookup/lookup_server.h"
 #include "serving/model/test_graph.h"
 #include "tests/crash/torture.h"
 #include "tests/kill/harness.h"
@@ -33,9 +37,11 @@ namespace fs = std::filesystem;
 
 struct Counts {
   std::atomic<std::uint64_t> lookups{0};
+  std::atomic<std::uint64_t> lookups_by_grpc{0};
   std::atomic<std::uint64_t> predictions{0};
   std::atomic<std::uint64_t> mixtures{0};
   std::atomic<std::uint64_t> failures{0};
+  std::atomic<std::uint64_t> full_disks{0};
 };
 
 /// One repository, one model, one job at a time (two when one is overtaken).
@@ -56,6 +62,7 @@ class World {
   ~World() {
     stop_ = true;
     for (std::thread& reader : readers_) reader.join();
+    lookups_ = nullptr;
     model_ = nullptr;
     Kill();
   }
@@ -74,11 +81,15 @@ class World {
     for (int i = 0; i < 2; ++i) {
       readers_.emplace_back([this, seed = random_()] { Ask(seed); });
     }
+    auto lookups = LookupServer::Start({}, model_.get());
+    ASSERT_TRUE(lookups.ok()) << lookups.status().ToString();
+    lookups_ = *std::move(lookups);
+    readers_.emplace_back([this, seed = random_()] { AskByGrpc(seed); });
   }
 
   /// Something goes wrong, or somebody goes back.
   void Disturb() {
-    switch (random_() % 8) {
+    switch (random_() % 10) {
       case 0:
         Kill();
         StartJob(false);
@@ -102,6 +113,10 @@ class World {
         break;
       case 4:
         CopyForeign();
+        break;
+      case 5:
+      case 6:
+        FillDisk();
         break;
       default:
         GoBack();
@@ -162,6 +177,18 @@ class World {
     const int byte = stream.get();
     stream.seekp(-3, std::ios::end);
     stream.put(static_cast<char>(byte ^ 0x10));
+  }
+
+  /// For a while the job can write no byte more; what it was writing is cut. It goes on afterwards.
+  void FillDisk() {
+    const auto allow = [this](rlim_t bytes) {
+      const rlimit limit{bytes, RLIM_INFINITY};
+      return prlimit(job_, RLIMIT_FSIZE, &limit, nullptr) == 0;
+    };
+    if (!allow(random_() % 20'000)) return;  // it ended by itself
+    Pause(static_cast<int>(100 + random_() % 200));
+    allow(RLIM_INFINITY);
+    ++counts_.full_disks;
   }
 
   /// An increment of another job, with numbers that no version has.
@@ -253,6 +280,34 @@ class World {
     }
   }
 
+  /// Both tables in one request are of one version, and it is the one that is named.
+  void AskByGrpc(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto client =
+        LookupClient::Connect({.address = "127.0.0.1:" + std::to_string(lookups_->port()),
+                               .timeout = std::chrono::seconds(30)});
+    if (!client.ok()) {
+      ++counts_.failures;
+      return;
+    }
+    std::vector<std::int64_t> ids(64);
+    while (!stop_) {
+      for (std::int64_t& id : ids) id = NumberedKey(random());
+      const LookupClient::Wanted wanted[] = {{.table = "a", .ids = ids, .dim = kDimA},
+                                             {.table = "b", .ids = ids, .dim = kDimB}};
+      const auto found = (*client)->Lookup(wanted);
+      if (!found.ok()) {
+        ++counts_.failures;
+        continue;
+      }
+      counts_.lookups_by_grpc += 2 * ids.size();
+      const bool same =
+          All(found->tables[0].values, found->step) && All(found->tables[1].values, found->step);
+      counts_.mixtures += same ? 0 : 1;
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
+  }
+
   std::mt19937_64 random_;
   kill::TempDir directory_;
   const std::string run_ = directory_.path() / "run";
@@ -262,6 +317,7 @@ class World {
   std::string foreign_;
   pid_t job_ = -1;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<LookupServer> lookups_;
   Counts counts_;
   std::atomic<bool> stop_{false};
   std::vector<std::thread> readers_;
@@ -286,7 +342,10 @@ TEST(MixtureTest, NoAnswerMixesTwoVersions) {
     EXPECT_EQ(world.counts().mixtures, 0u) << "seed " << seed;
     EXPECT_EQ(world.counts().failures, 0u) << "seed " << seed;
     torture.Count("lookups", world.counts().lookups);
+    torture.Count("lookups_by_grpc", world.counts().lookups_by_grpc);
+    EXPECT_GT(world.counts().lookups_by_grpc, 0u);
     torture.Count("predictions", world.counts().predictions);
+    torture.Count("full_disks", world.counts().full_disks);
     torture.Count("updates", world.stats().updates);
     torture.Count("refused", world.stats().refused);
     torture.Count("update_milliseconds",

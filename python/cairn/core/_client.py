@@ -49,11 +49,16 @@ class Run:
             self.client.close()
 
 
+def _place(env: Mapping[str, str]) -> Dict[str, Any]:
+    """Where the engine is, and whose word its certificate is taken on."""
+    return {"url": env["CAIRN_TRIAL_URL"], "ca": env.get("CAIRN_MASTER_CA", "")}
+
+
 def run_from_env(env: Mapping[str, str], rank: int) -> Run:
     """The run that CAIRN_… variables describe."""
     client = _native.TrialClient.open(
         {
-            "url": env["CAIRN_TRIAL_URL"],
+            **_place(env),
             "token": env.get("CAIRN_RUN_TOKEN", ""),
             "trial": env["CAIRN_TRIAL_ID"],
             "run": int(env.get("CAIRN_RUN_ID", "1")),
@@ -82,7 +87,7 @@ def join(
         try:
             client = _native.TrialClient.join(
                 {
-                    "url": env["CAIRN_TRIAL_URL"],
+                    **_place(env),
                     "token": env["CAIRN_JOIN_TOKEN"],
                     "external_id": external_id
                     or env.get("CAIRN_EXTERNAL_ID")
@@ -101,7 +106,7 @@ def join(
         raise Error(f"rank 0 could not join: {told['error']}")
     if client is None:
         client = _native.TrialClient.open(
-            {"url": env["CAIRN_TRIAL_URL"], "rank": distributed.rank, **told}
+            {**_place(env), "rank": distributed.rank, **told}
         )
     run = Run(client, distributed.rank)
     description = run.description

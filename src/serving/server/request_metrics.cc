@@ -52,8 +52,9 @@ std::string MetricsPage(const Model& model, std::int64_t now, const LatencyHisto
     const std::int64_t behind = std::max<std::int64_t>(0, stats.newest_step - version->step);
     Gauge("cairn_serving_lag_steps", "Steps behind the newest committed checkpoint", "gauge",
           static_cast<double>(behind), &out);
-    // How long the newest that is not served has been there; clocks of two machines may differ.
-    const bool newest = version->committed_nanos >= stats.newest_committed_nanos;
+    // How long the newest that is not served has been there. Which is newer is not decided by
+    // clocks: those of two machines differ, and the writer's may be set back.
+    const bool newest = version->committed_nanos == stats.newest_committed_nanos;
     const std::int64_t age = newest ? 0 : now - stats.newest_committed_nanos;
     Gauge("cairn_serving_lag_seconds", "Age of the newest checkpoint that is not served yet",
           "gauge", static_cast<double>(std::max<std::int64_t>(0, age)) / 1e9, &out);

@@ -118,6 +118,10 @@ class ServingServer::Impl {
   }
 
   const std::string& url() const { return server_->url(); }
+  void CountLookup(double seconds, bool ok) {
+    lookup_.Observe(seconds);
+    if (!ok) lookup_.CountError();
+  }
 
  private:
   static constexpr std::uint64_t kSmall = 64u << 10;
@@ -282,5 +286,6 @@ Result<std::unique_ptr<ServingServer>> ServingServer::Start(ServingServerOptions
 ServingServer::ServingServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ServingServer::~ServingServer() = default;
 const std::string& ServingServer::url() const { return impl_->url(); }
+void ServingServer::CountLookup(double seconds, bool ok) { impl_->CountLookup(seconds, ok); }
 
 }  // namespace cairn::serving

@@ -30,6 +30,8 @@ class ServingServer {
   ~ServingServer();
 
   const std::string& url() const;
+  /// A lookup that somebody else answered, for the metrics. From any thread.
+  void CountLookup(double seconds, bool ok);
 
  private:
   class Impl;

@@ -69,7 +69,8 @@ class ServingServerTest : public ::testing::Test {
   TempDirectory directory_;
   const std::string run_ = directory_ / "run";
   const std::string export_ = directory_ / "export";
-  TestWriter writer_{run_};
+  JumpingClock clock_;
+  TestWriter writer_{run_, {.clock = &clock_}};
   std::unique_ptr<Model> model_;
   std::unique_ptr<ServingServer> server_;
   std::unique_ptr<HttpClient> client_ = HttpClient::Open({}).value();
@@ -160,6 +161,17 @@ TEST_F(ServingServerTest, GoesBackAndTellsWhatIsServed) {
   (void)Ask("POST", "/v2/models/ctr/infer", Infer("1", 1));
   EXPECT_THAT(Ask("GET", "/metrics").body,
               HasSubstr("cairn_serving_request_seconds_count{kind=\"predict\"} 1\n"));
+}
+
+TEST_F(ServingServerTest, TheLagIsRightWhenTheTrainersClockWasSetBack) {
+  Commit(1);
+  clock_.wall -= std::int64_t{3'600'000'000'000};
+  Commit(2);
+  EXPECT_THAT(Ask("GET", "/metrics").body, HasSubstr("cairn_serving_lag_seconds 0\n"));
+  ASSERT_TRUE(model_->Rollback(1).ok());
+  // What is served was committed later than the newest, by the clock.
+  EXPECT_THAT(Ask("GET", "/metrics").body,
+              ::testing::ContainsRegex("cairn_serving_lag_seconds 3[0-9]{3}[.]"));
 }
 
 }  // namespace
