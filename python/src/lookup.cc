@@ -18,6 +18,7 @@
 #include <cairn/serving_client.h>
 
 #include "src/errors.h"
+#include "src/gil.h"
 
 namespace nb = nanobind;
 
@@ -49,7 +50,7 @@ class Lookups {
     options.timeout = std::chrono::milliseconds(
         static_cast<std::int64_t>(nb::cast<double>(given["timeout"]) * 1e3));
     auto client = [&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       return serving::LookupClient::Connect(std::move(options));
     }();
     RaiseIfError(client.status());
@@ -62,7 +63,7 @@ class Lookups {
       wanted.push_back({.table = table, .ids = {ids.data(), ids.size()}, .dim = dim});
     }
     auto found = [&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       return client_->Lookup(wanted);
     }();
     RaiseIfError(found.status());

@@ -19,6 +19,7 @@
 
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/gil.h"
 #include "src/state_encoder.h"
 #include "src/state_matcher.h"
 #include "src/steps.h"
@@ -37,7 +38,7 @@ std::chrono::nanoseconds Seconds(double seconds, const char* what) {
 
 template <typename Fn>
 auto Unlocked(Fn fn) {
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   return fn();
 }
 
@@ -69,7 +70,7 @@ class Handle {
   }
   bool Done() const { return save_.Done(); }
   bool WaitFor(double seconds) {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return save_.WaitFor(Seconds(seconds, "timeout"));
   }
   void Guard() {
@@ -124,7 +125,7 @@ Outcome RunRestore(RestoreRequest request, const nb::callable& prepare, Fn resto
   MismatchReport mismatch;
   std::optional<nb::python_error> refused;
   request.prepare = [&](const Restored& head, RestoreRequest* asked) -> Status {
-    const nb::gil_scoped_acquire gil;
+    const WithGil gil;
     try {
       Ask(prepare, head, asked);
       return Status::Ok();
@@ -139,7 +140,7 @@ Outcome RunRestore(RestoreRequest request, const nb::callable& prepare, Fn resto
   request.cancelled = [&] { return interrupts.interrupted(); };
   std::optional<Result<Outcome>> result;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     result.emplace(restore(std::move(request)));
   }
   interrupts.Rethrow();
@@ -192,7 +193,7 @@ class Manager {
     UseTables(tables, {.quantize = quantize, .compress_keys = compress_keys});
     std::optional<Result<SaveHandle>> handle;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       handle.emplace(tables_->Save(std::move(request)));
     }
     return std::make_unique<Handle>(ValueOrRaise(*std::move(handle)));
@@ -215,7 +216,7 @@ class Manager {
   }
   /// Releases the rows of a save that is over.
   void Settle() {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     if (tables_) tables_->Settle();
   }
   bool CanIncrement() const { return tables_ != nullptr && tables_->CanIncrement(); }
@@ -282,7 +283,7 @@ class Manager {
       }
     }
     if (tables_ == nullptr || wanted != wanted_tables_ || arrays != wanted_arrays_) {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       tables_ = std::make_unique<TableCheckpoints>(manager_.get(), wanted, arrays,
                                                    options);  // waits for the old
     }
@@ -341,7 +342,7 @@ std::unique_ptr<Manager> Open(const nb::dict& given) {
   };
   std::optional<Result<std::unique_ptr<CheckpointManager>>> manager;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     manager.emplace(OpenWatched(std::move(options)));
   }
   interrupts->Rethrow();

@@ -9,6 +9,7 @@
 
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/gil.h"
 #include "src/manager.h"
 #include "src/row_tracked.h"
 #include "src/scope.h"
@@ -32,7 +33,7 @@ auto Interruptible(Fn work) {
   Interrupts interrupts;
   std::optional<decltype(work(Progress()))> result;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     result.emplace(work(Progress([&](std::uint64_t, std::uint64_t) {
       interrupts.Poll();
       return !interrupts.interrupted();

@@ -17,6 +17,7 @@
 
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/gil.h"
 #include "src/serving.h"
 #include "src/signature.h"
 #include "src/waiting.h"
@@ -40,7 +41,7 @@ nb::object Save(const std::string& directory, const nb::bytes& model, const std:
   request.control.cancelled = [&] { return interrupts.interrupted(); };
   std::optional<Result<SavedInferenceModel>> result;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     result.emplace(SaveInferenceModel(request));
   }
   interrupts.Rethrow();
@@ -69,7 +70,7 @@ class PyModel {
     options.threads = threads;
     std::optional<Result<std::unique_ptr<InferenceModel>>> model;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       model.emplace(InferenceModel::Load(directory, options));
     }
     return std::make_unique<PyModel>(ValueOrRaise(*std::move(model)));
@@ -84,7 +85,7 @@ class PyModel {
     }
     std::optional<Result<std::vector<OwnedTensor>>> outputs;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       outputs.emplace(model_->Run(inputs));
     }
     nb::list out;
@@ -97,7 +98,7 @@ class PyModel {
   void Reload(const std::string& directory) {
     std::optional<Status> status;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       status = model_->Reload(directory);
     }
     RaiseIfError(*status);

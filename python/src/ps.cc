@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "src/errors.h"
+#include "src/gil.h"
 #include "src/lookup.h"
 
 namespace nb = nanobind;
@@ -83,7 +84,7 @@ class Client {
     options.cancelled = [this] { return Interrupted(); };
     std::optional<Result<std::unique_ptr<ps::Client>>> connected;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       connected.emplace(ps::Client::Connect(options));
     }
     RethrowInterrupt();
@@ -92,7 +93,7 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
   ~Client() {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     client_ = nullptr;
   }
 
@@ -103,7 +104,7 @@ class Client {
   void Run(const Fn& fn) {
     Status status;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       status = fn();
     }
     Check(status);
@@ -117,7 +118,7 @@ class Client {
     for (;;) {
       bool ready = false;
       {
-        const nb::gil_scoped_release released;
+        const WithoutGil released;
         ready = done.wait_for(kBetweenLooks) == std::future_status::ready;
       }
       if (ready) break;
@@ -135,7 +136,7 @@ class Client {
     return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   }
   bool Interrupted() {
-    const nb::gil_scoped_acquire gil;
+    const WithGil gil;
     if (raised_) return true;
     if (PyErr_CheckSignals() == 0) return false;
     raised_.emplace();
@@ -290,7 +291,7 @@ std::unique_ptr<ps::Server> StartServer(const nb::dict& settings) {
                           : ps::LogLevel::kWritten;
   std::optional<Result<std::unique_ptr<ps::Server>>> started;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     started.emplace(ps::Server::Start(options));
   }
   return ValueOrRaise(*std::move(started));
@@ -302,13 +303,13 @@ void WaitServer(ps::Server* server) {
   for (;;) {
     bool ready = false;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       ready = done.wait_for(kBetweenLooks) == std::future_status::ready;
     }
     if (ready) break;
     if (!raised && PyErr_CheckSignals() != 0) {
       raised.emplace();
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       server->Stop();
     }
   }
@@ -368,17 +369,17 @@ NB_MODULE(_ps, module) {
       .def_prop_ro("port", &ps::Server::port)
       .def("stop",
            [](ps::Server* server) {
-             const nb::gil_scoped_release released;
+             const WithoutGil released;
              server->Stop();
            })
       .def("wait", &WaitServer)
       .def("status",
            [](ps::Server* server) {
-             const nb::gil_scoped_release released;
+             const WithoutGil released;
              return server->StatusText();
            })
       .def("metrics", [](ps::Server* server) {
-        const nb::gil_scoped_release released;
+        const WithoutGil released;
         return server->MetricsText();
       });
 }

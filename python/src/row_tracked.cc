@@ -17,6 +17,7 @@
 #include <cairn/row_tracked.h>
 
 #include "src/errors.h"
+#include "src/gil.h"
 #include "src/table.h"
 
 namespace nb = nanobind;
@@ -55,7 +56,7 @@ void DefineRowTracked(nb::module_& module) {
            [](RowTracked* tracked, const Rows& rows) {
              Status touched;
              {
-               const nb::gil_scoped_release released;
+               const WithoutGil released;
                touched = tracked->Touch({rows.data(), rows.size()});
              }
              RaiseIfError(touched);

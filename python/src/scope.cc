@@ -22,6 +22,7 @@
 
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/gil.h"
 #include "src/waiting.h"
 
 namespace nb = nanobind;
@@ -123,7 +124,7 @@ class PyScope {
   void Initialize(std::uint64_t seed, bool overwrite) {
     std::optional<Status> status;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       status = scope_->Initialize(seed, {.overwrite = overwrite});
     }
     RaiseIfError(*status);
@@ -169,7 +170,7 @@ Result<T> Interruptible(Fn work) {
   control.cancelled = [&] { return interrupts.interrupted(); };
   std::optional<Result<T>> result;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     result.emplace(work(control));
   }
   interrupts.Rethrow();
@@ -224,7 +225,7 @@ nb::object PyReadForeign(const std::string& path, const std::string& format,
   std::optional<Result<std::vector<OwnedTensor>>> result;
   const ForeignSource source{path, ToFormat(format), std::move(names)};
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     result.emplace(ReadForeign(source));
   }
   nb::list out;

@@ -22,6 +22,7 @@
 #include "format/safetensors.h"
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/gil.h"
 #include "src/signature.h"
 
 namespace nb = nanobind;
@@ -34,7 +35,7 @@ using OutFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>
 
 template <typename Fn>
 auto Unlocked(Fn fn) {
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   return fn();
 }
 
@@ -271,7 +272,7 @@ class PyServed {
   /// Ends following. Views that are left keep what they have.
   void Close() {
     auto last = std::exchange(served_, nullptr);
-    const nb::gil_scoped_release released;  // the follower's thread is waited for
+    const WithoutGil released;  // the follower's thread is waited for
     last = nullptr;
   }
 

@@ -23,6 +23,7 @@
 #include <cairn/table.h>
 
 #include "src/errors.h"
+#include "src/gil.h"
 
 namespace nb = nanobind;
 
@@ -47,7 +48,7 @@ std::span<const float> Span(const Floats& rows) { return {rows.data(), rows.size
 
 template <typename Fn>
 auto Unlocked(Fn fn) {
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   return fn();
 }
 
@@ -168,7 +169,7 @@ class Cut {
   Cut(const Cut&) = delete;
   Cut& operator=(const Cut&) = delete;
   ~Cut() {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     cut_ = nullptr;
   }
   TableCut* operator->() const { return cut_.get(); }
@@ -215,7 +216,7 @@ nb::list CutAll(const nb::list& tables, const std::string& kind, bool quantize, 
   std::optional<nb::python_error> raised;
   const auto dense = [&]() -> Status {
     if (!also) return Status::Ok();
-    const nb::gil_scoped_acquire locked;
+    const WithGil locked;
     try {
       (*also)();
       return Status::Ok();

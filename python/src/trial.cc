@@ -12,6 +12,7 @@
 
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/gil.h"
 #include "src/waiting.h"
 #include "trial/client_run.h"
 
@@ -36,7 +37,7 @@ auto Run(Fn fn) {
   interrupts_of_call = &interrupts;
   std::optional<decltype(fn())> result;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     result.emplace(fn());
   }
   interrupts_of_call = nullptr;
@@ -135,7 +136,7 @@ class TrialClient {
     return FromValue(Run([&] { return client_->Call(path, values); }));
   }
   void Close() {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     client_->Close();
   }
 

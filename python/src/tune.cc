@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/gil.h"
 #include "tune/pool_launcher.h"
 #include "tune/search_policy.h"
 #include "tune/tuner.h"
@@ -36,7 +37,7 @@ T Option(const nb::dict& given, const char* name, T fallback) {
 /// Calls without the GIL.
 template <typename Fn>
 auto Run(Fn fn) {
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   return fn();
 }
 
@@ -118,7 +119,7 @@ class PyPolicy final : public tune::TunePolicy {
  private:
   template <typename T, typename Fn>
   Result<T> Ask(Fn fn) {
-    const nb::gil_scoped_acquire held;
+    const WithGil held;
     raised_.reset();
     try {
       return fn();

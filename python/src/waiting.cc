@@ -2,6 +2,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "src/gil.h"
+
 namespace nb = nanobind;
 
 namespace cairn::python {
@@ -15,7 +17,7 @@ void Interrupts::Poll() {
   const auto now = std::chrono::steady_clock::now();
   if (now - last_ < kBetweenLooks || interrupted()) return;
   last_ = now;
-  const nb::gil_scoped_acquire gil;
+  const WithGil gil;
   if (PyErr_CheckSignals() == 0) return;
   raised_.emplace();  // takes the error away: Python code may still run before Rethrow
   interrupted_ = true;
@@ -29,7 +31,7 @@ void WaitUntilDone(const SaveHandle& handle) {
   for (;;) {
     bool done = false;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       done = handle.WaitFor(kBetweenLooks);
     }
     if (done) return;
@@ -42,7 +44,7 @@ void WaitUntilCopied(const SaveHandle& handle) {
   for (;;) {
     bool copied = false;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       copied = handle.GuardFor(kBetweenLooks);
     }
     if (copied) break;

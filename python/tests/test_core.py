@@ -200,13 +200,20 @@ def test_a_save_in_flight_at_the_end_is_finished(storage):
         assert reader.latest().id == handle.id
 
 
-def test_retention_and_scores_without_a_master(storage):
+@pytest.mark.parametrize("first", ["checkpoint", "validation", "validation, then save"])
+def test_retention_and_scores_without_a_master(storage, first):
     options = {"keep_last": 1, "keep_best": 1, "score": "accuracy"}
     with core.init(storage=storage, **options) as ctx:
         for steps, accuracy in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.2)]:
-            store(ctx, steps, a=str(steps))
+            if first == "checkpoint":
+                store(ctx, steps, a=str(steps))
             ctx.train.report_validation_metrics(steps, {"accuracy": accuracy})
+            if first == "validation":
+                store(ctx, steps, a=str(steps))
+            elif first != "checkpoint":
+                ctx.checkpoint.save({"a": steps}, {"steps_completed": steps}, blocking=True)
         assert [info.step for info in ctx.checkpoint.list()] == [2, 4]
+        assert ctx.checkpoint.list()[0].metrics == {"accuracy": 0.9}
 
 
 def test_reports_are_checked(storage, caplog):

@@ -3,6 +3,8 @@
 import glob
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -399,3 +401,38 @@ def test_other_threads_run_during_long_calls(directory, what):
                 return
             m.wait()
     pytest.fail("no other thread ran")
+
+
+DAEMON = """
+import sys, threading, numpy as np, cairn
+table = cairn.EmbeddingTable("u", 8, initializer=cairn.initializers.Constant(0.0),
+                             optimizer=cairn.optimizers.SGD(0.1))
+manager = cairn.CheckpointManager(sys.argv[1])
+ids, w = np.arange(200_000), np.ones(500_000)
+begun = threading.Barrier(3)
+
+def look_up():
+    begun.wait()
+    while True:
+        table.lookup(ids)
+
+def save():
+    begun.wait()
+    step = 0
+    while True:
+        step += 1
+        manager.save(step, {"w": w}).wait()
+
+for work in (look_up, save):
+    threading.Thread(target=work, daemon=True).start()
+begun.wait()
+table.lookup(ids)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_daemon_thread_in_a_call_does_not_abort_the_end(directory, attempt):
+    ended = subprocess.run(
+        [sys.executable, "-c", DAEMON, directory], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr

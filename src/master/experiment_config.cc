@@ -276,6 +276,9 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
   if (const ConfigNode* node = reader.Take("checkpoint_storage"); node != nullptr) {
     ReadStorage(*node, &config.storage, &reader);
   }
+  // Also without a policy: one that is set later is told what the best is.
+  config.retention.score = config.searcher.metric;
+  config.retention.maximize = !config.searcher.smaller_is_better;
   if (const ConfigNode* node = reader.Take("checkpoint_policy"); node != nullptr) {
     auto policy = ParseRetention(*node, config.searcher);
     if (policy.ok()) {

@@ -179,9 +179,12 @@ class ContextImpl final : public Context {
     if (client_ != nullptr) return client_->Report(group, steps_completed, metrics);
     LogInfo(group + " metrics at step " + std::to_string(steps_completed) + ": " +
             EncodeJson(metrics));
-    if (group != "validation" || newest_.second.empty() || newest_.first != steps_completed) {
-      return Status::Ok();
-    }
+    if (group != "validation") return Status::Ok();
+    // It may come before its checkpoint.
+    Value score = ScoreOf(steps_completed);
+    for (const auto& [name, value] : *metrics.if_object()) (*score.if_object())[name] = value;
+    validated_ = {steps_completed, std::move(score)};
+    if (newest_.second.empty() || newest_.first != steps_completed) return Status::Ok();
     RETURN_IF_ERROR(WaitSaved());
     return manager_->AddMetrics(newest_.second, metrics);
   }
@@ -224,6 +227,11 @@ class ContextImpl final : public Context {
       RETURN_IF_ERROR(client_->RegisterCheckpoint(id, request.step, 1, request.metadata));
     }
     const std::int64_t steps = request.step;
+    Value metrics = ScoreOf(steps);
+    if (const Value::Object* own = request.metrics.if_object()) {
+      for (const auto& [name, value] : *own) (*metrics.if_object())[name] = value;
+    }
+    request.metrics = std::move(metrics);
     auto handle = manager_->Save(std::move(request));
     if (!handle.ok()) return Abandoned(id, handle.status());
     pending_.emplace(id, *handle);
@@ -389,6 +397,11 @@ class ContextImpl final : public Context {
     return Status::Ok();
   }
 
+  /// What was validated at that step, for a checkpoint that comes after it.
+  Value ScoreOf(std::int64_t steps) const {
+    return validated_.first == steps ? validated_.second : Value(Value::Object{});
+  }
+
   Result<std::string> StoreFiles(std::int64_t steps, const Value& metadata,
                                  std::vector<UserFile> files, const StoreOptions& options) {
     SaveRequest request;
@@ -476,6 +489,8 @@ class ContextImpl final : public Context {
   std::map<std::string, SaveHandle> pending_;
   std::set<std::string, std::less<>> awaiting_;  // ids whose score is still to come
   std::pair<std::int64_t, std::string> newest_;  // steps and id of the last one stored here
+  // Steps and metrics of the last validation, without a master.
+  std::pair<std::int64_t, Value> validated_ = {-1, Value::Object{}};
 };
 
 }  // namespace

@@ -111,6 +111,8 @@ class CheckpointContext:
         self._pending = PendingSaves(repository, self._told)
         self._newest: Optional[Tuple[int, str]] = None  # (steps, id) of the last one stored here
         self._awaiting: Set[str] = set()  # ids whose score is still to come
+        # (steps, metrics) of the last validation, without a master: it may come before its checkpoint.
+        self._validated: Tuple[int, Dict[str, Any]] = (-1, {})
 
     # Storing.
 
@@ -205,7 +207,7 @@ class CheckpointContext:
             handle = manager.save(
                 steps,
                 state,
-                metrics=metrics,
+                metrics={**self._score_of(steps), **(metrics or {})},
                 metadata=merged,
                 files=files,
                 lineage={"registration": id},
@@ -332,11 +334,17 @@ class CheckpointContext:
         self._pending.settle(wait)
 
     def add_score(self, steps: int, metrics: Mapping[str, Any]) -> None:
-        """A validation at the step of the last checkpoint is its score."""
-        if self._newest is None or self._newest[0] != steps or self._client is not None:
+        """A validation at the step of a checkpoint is its score, whichever comes first."""
+        if self._client is not None:
+            return
+        self._validated = (steps, {**self._score_of(steps), **metrics})
+        if self._newest is None or self._newest[0] != steps:
             return
         self._pending.settle(wait=True)
         self._repository.owner().add_metrics(self._newest[1], metrics)
+
+    def _score_of(self, steps: int) -> Dict[str, Any]:
+        return self._validated[1] if self._validated[0] == steps else {}
 
     def _latest_id(self) -> Optional[str]:
         infos = self.list()
@@ -420,6 +428,7 @@ class CheckpointContext:
             handle = manager.save(
                 steps,
                 {},
+                metrics=self._score_of(steps),
                 metadata=merged,
                 files=files,
                 lineage={"registration": id},
