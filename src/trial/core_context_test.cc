@@ -208,6 +208,27 @@ TEST_F(CoreTest, AValidationIsTheScoreOfItsCheckpoint) {
 }
 
 /// As a detached run of an engine that answers over real sockets.
+TEST_F(CoreTest, AValidationThatComesFirstIsTheScoreToo) {
+  auto context =
+      Init({.storage = storage(),
+            .retention = {.keep_last = 1, .keep_best = 1, .score = "loss", .maximize = false}})
+          .value();
+  const std::vector<double> losses = {5, 1, 4, 3};
+  for (int step = 1; step <= 4; ++step) {
+    const double loss = losses[static_cast<std::size_t>(step - 1)];
+    ASSERT_TRUE(context->ReportValidationMetrics(step, Value::Object{{"loss", loss}}).ok());
+    ASSERT_TRUE(context
+                    ->StorePath(Steps(step),
+                                [](const std::string& path) { return Write(path + "/x", "x"); })
+                    .ok());
+  }
+  const auto kept = context->List().value();
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept[0].step, 2);
+  EXPECT_EQ(kept[0].metrics.Find("loss")->AsDouble(), 1);
+  EXPECT_EQ(kept[1].step, 4);
+}
+
 class DetachedCoreTest : public CoreTest {
  protected:
   DetachedCoreTest() : server_([this](const TestHttpRequest& request) { return Serve(request); }) {
