@@ -1,5 +1,7 @@
 """Experiments that are killed, moved, damaged, interrupted; and go on."""
 
+import csv
+import json
 import os
 import shutil
 import signal
@@ -288,6 +290,13 @@ def test_errored_trials_are_resumed_or_restarted(tmp_path, options, expected):
     assert [r.metrics["it"] for r in results] == expected
     if options:
         assert not any(r.error for r in results)
+    for result in results:
+        with open(os.path.join(result.path, "result.json")) as file:
+            logged = [json.loads(line)["training_iteration"] for line in file]
+        with open(os.path.join(result.path, "progress.csv")) as file:
+            rows = [int(row["training_iteration"]) for row in csv.DictReader(file)]
+        each = list(range(1, result.metrics["training_iteration"] + 1))
+        assert logged == rows == each, "each iteration stands in the logs once"
 
 
 def test_names_continue_after_a_restore(tmp_path):

@@ -13,6 +13,7 @@ import functools
 import io
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional
@@ -337,6 +338,8 @@ class LogBook(Callback):
                 self._complete = set(file.read().split("\n")[:-1])
         for trial, results in known:
             if trial.trial_id in self._complete and trial.is_finished():
+                # Should it go on all the same (resume_errored), its files tell where it was.
+                self._last[trial.trial_id] = sys.maxsize
                 continue
             self._last[trial.trial_id] = _iteration(results[-1]) if results else 0
             if not results and not os.path.isdir(trial.local_path):
