@@ -32,7 +32,7 @@ class Adagrad final : public Optimizer {
       slots[i] = a;
       // Without a start value and with a gradient of 0 nothing is known of the element yet.
       const float root = std::sqrt(a) + epsilon;
-      weights[i] -= root > 0 ? learning_rate * g / root : 0.0F;
+      weights[i] -= root == 0 ? 0.0F : learning_rate * g / root;
     }
   }
 

@@ -34,7 +34,7 @@ void AdamStep(const Options& options, float* weights, float* slots, const float*
     v[i] = options.beta2 * v[i] + (1 - options.beta2) * g * g;
     const float root = std::sqrt(v[i] / correct2) + options.epsilon;
     weights[i] = decayed(weights[i]);
-    weights[i] -= root > 0 ? learning_rate * (m[i] / correct1) / root : 0.0F;
+    weights[i] -= root == 0 ? 0.0F : learning_rate * (m[i] / correct1) / root;
   }
 }
 

@@ -29,7 +29,7 @@ class RowwiseAdagrad final : public Optimizer {
     for (std::uint32_t i = 0; i < dim; ++i) square += gradient[i] * gradient[i];
     *slots += square / static_cast<float>(dim);
     const float root = std::sqrt(*slots) + options_.epsilon;
-    const float step = root > 0 ? learning_rate / root : 0.0F;
+    const float step = root == 0 ? 0.0F : learning_rate / root;
     for (std::uint32_t i = 0; i < dim; ++i) weights[i] -= step * gradient[i];
   }
 

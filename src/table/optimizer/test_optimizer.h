@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,11 @@ inline void CompareWithFormula(
       ASSERT_NEAR(static_cast<double>(weights[i]), expected[i], 2e-5) << "step " << step;
     }
   }
+  // A gradient that is no number shows in the weights: a row that silently learns no more would not
+  // be noticed.
+  const std::vector<float> nothing(kDim, std::numeric_limits<float>::quiet_NaN());
+  optimizer.Apply(weights.data(), slots.data(), nothing.data(), kDim, optimizer.learning_rate());
+  for (const float w : weights) EXPECT_TRUE(std::isnan(w));
 }
 
 /// A gradient of 0 from the start leaves finite weights.
