@@ -10,11 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Tuple
 
+from ._settings import check_settings
+
 __all__ = ["Constant", "Initializer", "Normal", "TruncatedNormal", "Uniform"]
 
 
 class Initializer:
     """What all initializers share."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def _described(self) -> Tuple[str, float, float]:
         raise NotImplementedError
@@ -27,7 +32,7 @@ class Constant(Initializer):
     value: float = 0.0
 
     def _described(self) -> Tuple[str, float, float]:
-        return "constant", self.value, 0.0
+        return "constant", float(self.value), 0.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Uniform(Initializer):
     high: float = 0.05
 
     def _described(self) -> Tuple[str, float, float]:
-        return "uniform", self.low, self.high
+        return "uniform", float(self.low), float(self.high)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Normal(Initializer):
     std: float = 0.05
 
     def _described(self) -> Tuple[str, float, float]:
-        return "normal", self.mean, self.std
+        return "normal", float(self.mean), float(self.std)
 
 
 @dataclass(frozen=True)
@@ -60,4 +65,4 @@ class TruncatedNormal(Initializer):
     std: float = 0.05
 
     def _described(self) -> Tuple[str, float, float]:
-        return "truncated_normal", self.mean, self.std
+        return "truncated_normal", float(self.mean), float(self.std)

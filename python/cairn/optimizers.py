@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Dict, Tuple
 
+from ._settings import check_settings
+
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Ftrl", "Momentum", "Optimizer", "RowwiseAdagrad"]
 
 
@@ -20,8 +22,15 @@ class Optimizer:
     learning_rate: float
     _kind: ClassVar[str] = ""
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
     def _described(self) -> Tuple[str, Dict[str, Any]]:
-        return self._kind, asdict(self)
+        numbers = {
+            name: value if isinstance(value, bool) else float(value)
+            for name, value in asdict(self).items()
+        }
+        return self._kind, numbers
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,13 @@ class _Module(_tree.Stateful):
             self._module.load_state_dict(state)
 
 
+# Settings of a parameter group that say how a step is computed, or that schedulers put there.
+_NOT_OF_THE_KIND = frozenset(
+    ("params", "param_names", "foreach", "fused", "capturable", "differentiable", "maximize")
+    + ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "decoupled_weight_decay")
+)
+
+
 class _Optimizer(_tree.Stateful):
     """An optimizer, also a fresh one that has not made a step."""
 
@@ -60,9 +67,21 @@ class _Optimizer(_tree.Stateful):
         mine = self._optimizer.param_groups
         sizes = [len(group["params"]) for group in groups]
         wanted = [len(group["params"]) for group in mine]
+        line = ""
         if sizes != wanted:
-            path = getattr(stored, "path", "") or "optimizer"
-            line = f"{path}: stored parameter groups of {sizes}, wanted {wanted}"
+            line = f"stored parameter groups of {sizes}, wanted {wanted}"
+        elif groups:
+            theirs = set(groups[0]) - _NOT_OF_THE_KIND
+            ours = set(mine[0]) - _NOT_OF_THE_KIND
+            # Either side alone may know more: versions of torch add settings.
+            if theirs - ours and ours - theirs:
+                kind = type(self._optimizer).__name__
+                line = (
+                    f"stored settings {', '.join(sorted(theirs - ours))} of another optimizer, "
+                    f"{kind} has {', '.join(sorted(ours - theirs))}"
+                )
+        if line:
+            line = f"{getattr(stored, 'path', '') or 'optimizer'}: {line}"
             raise Mismatch(
                 f"restore {stored.where}: {line}. Nothing was changed", mismatched=[line]
             )

@@ -38,6 +38,16 @@ Value ToInteger(nb::handle object, const std::string& where) {
   return Value(static_cast<std::uint64_t>(large));
 }
 
+std::string ToText(nb::handle object, const std::string& where) {
+  Py_ssize_t bytes = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(object.ptr(), &bytes);
+  if (text == nullptr) {
+    PyErr_Clear();
+    RaiseInvalid(where, "the text has half of a surrogate pair, which cannot be stored");
+  }
+  return {text, static_cast<std::size_t>(bytes)};
+}
+
 Value ToValueAt(nb::handle object, const std::string& where, int depth) {
   if (depth > kMaxDepth) RaiseInvalid(where, "nested too deeply");
   PyObject* const p = object.ptr();
@@ -45,14 +55,14 @@ Value ToValueAt(nb::handle object, const std::string& where, int depth) {
   if (PyBool_Check(p)) return Value(p == Py_True);
   if (PyLong_Check(p)) return ToInteger(object, where);
   if (PyFloat_Check(p)) return Value(PyFloat_AS_DOUBLE(p));
-  if (PyUnicode_Check(p)) return Value(nb::cast<std::string>(object));
+  if (PyUnicode_Check(p)) return Value(ToText(object, where));
   if (PyDict_Check(p)) {
     Value::Object members;
     for (const auto& [key, item] : nb::borrow<nb::dict>(object)) {
       if (!PyUnicode_Check(key.ptr())) {
         RaiseInvalid(where, "keys must be str, not " + TypeName(key));
       }
-      auto name = nb::cast<std::string>(key);
+      std::string name = ToText(key, where);
       Value member = ToValueAt(item, where + "/" + name, depth + 1);
       members.emplace(std::move(name), std::move(member));
     }

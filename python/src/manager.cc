@@ -17,6 +17,7 @@
 #include <cairn/table_checkpoint.h>
 #include <cairn/transfer.h>
 
+#include "checkpoint/damage.h"
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/gil.h"
@@ -386,6 +387,14 @@ void DefineManager(nb::module_& module) {
       .def("abandon", &Manager::Abandon)
       .def_prop_ro("job", &Manager::job)
       .def_prop_ro("generation", &Manager::generation);
+  module.def("note_damaged",
+             [](const std::string& repository, const std::string& id, const std::string& reason) {
+               RaiseIfError(Unlocked([&] { return NoteDamaged(repository, id, reason); }));
+             });
+  module.def("newest_whole", [](const std::string& repository) -> nb::object {
+    const auto info = ValueOrRaise(Unlocked([&] { return NewestWhole(repository); }));
+    return info ? nb::cast(info->id) : nb::none();
+  });
   module.def("user_files", [](const std::string& checkpoint) {
     return ValueOrRaise(Unlocked([&] { return UserFilesOf(checkpoint); }));
   });

@@ -216,6 +216,29 @@ def test_retention_and_scores_without_a_master(storage, first):
         assert ctx.checkpoint.list()[0].metrics == {"accuracy": 0.9}
 
 
+def test_a_damaged_checkpoint_is_passed_over_at_the_next_start(storage):
+    with core.init(storage=storage) as ctx:
+        for steps in (1, 2, 3):
+            store(ctx, steps, x=f"value {steps}")
+    damaged = os.path.join(storage, "checkpoint_000003", "files", "x")
+    with open(damaged, "r+") as file:
+        file.write("VALUE")
+    os.remove(os.path.join(storage, "checkpoint_000002", "files", "x"))
+    with core.init(storage=storage) as ctx:
+        with pytest.raises(cairn.Corruption, match="x"):
+            with ctx.checkpoint.restore_path(ctx.latest_checkpoint):
+                pass
+    for _ in range(2):
+        with core.init(storage=storage) as ctx:
+            assert ctx.checkpoint.get_metadata(ctx.latest_checkpoint) == {"steps_completed": 1}
+            with ctx.checkpoint.restore_path(ctx.latest_checkpoint) as path:
+                assert open(os.path.join(path, "x")).read() == "value 1"
+    with open(damaged, "r+") as file:
+        file.write("value")  # a good copy was put back
+    with core.init(storage=storage) as ctx:
+        assert ctx.checkpoint.get_metadata(ctx.latest_checkpoint) == {"steps_completed": 3}
+
+
 def test_reports_are_checked(storage, caplog):
     caplog.set_level("INFO", "cairn.core")
     with core.init(storage=storage) as ctx:

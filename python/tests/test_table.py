@@ -336,3 +336,23 @@ def test_restored_rows_replace_the_tables_or_are_merged_into_it(tmp_path):
         m.restore({}, tables=[other])
         assert sorted(other.rows()) == [1, 2]
         assert m.can_increment()
+
+
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        (lambda: optimizers.SGD("x"), "SGD: learning_rate"),
+        (lambda: optimizers.Adam(0.1, beta1=None), "Adam: beta1"),
+        (lambda: optimizers.Momentum(0.1, nesterov=1), "Momentum: nesterov"),
+        (lambda: optimizers.Adagrad(True), "Adagrad: learning_rate"),
+        (lambda: initializers.Uniform("low", 1), "Uniform: low"),
+    ],
+)
+def test_settings_that_are_no_numbers_are_refused_at_once(settings, named):
+    with pytest.raises(cairn.Invalid, match=named):
+        settings()
+
+
+def test_settings_may_be_numbers_of_numpy():
+    t = make(optimizer=optimizers.SGD(np.float32(0.5)), initializer=initializers.Constant(1))
+    assert t.lookup([1]).tolist() == [[1.0] * t.dim]

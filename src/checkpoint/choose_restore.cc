@@ -27,7 +27,8 @@ Result<std::string> FindMissing(Store* store, const Checkpoint& checkpoint) {
   return std::string();
 }
 
-/// The same for what a look at all bytes shows.
+}  // namespace
+
 Result<std::string> FindDamage(Store* store, const Checkpoint& checkpoint) {
   auto point = OpenRestorePoint::Open(store, {&checkpoint});
   if (!point.ok()) {
@@ -43,8 +44,6 @@ Result<std::string> FindDamage(Store* store, const Checkpoint& checkpoint) {
   RETURN_IF_ERROR(VerifyFiles(store, *point->tip(), {}, &problems).status());
   return problems.empty() ? std::string() : problems.front().what;
 }
-
-}  // namespace
 
 Result<const Checkpoint*> ChooseRestore(Store* store, const std::vector<Checkpoint>& sealed) {
   const ChainIndex index(sealed);

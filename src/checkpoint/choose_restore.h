@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <cairn/status.h>
@@ -8,6 +9,10 @@
 #include "storage/store.h"
 
 namespace cairn {
+
+/// What a look at all bytes of one checkpoint shows, without what it builds on; empty: nothing is
+/// wrong with it.
+Result<std::string> FindDamage(Store* store, const Checkpoint& checkpoint);
 
 /// What several participants restore together: the newest of `sealed` (oldest first) that is whole,
 /// with what it builds on; null when none is. Whole: every file is there with its size. One that a

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
+#include "checkpoint/damage.h"
 #include "format/json.h"
 #include "trial/client_run.h"
 #include "trial/core_signals.h"
@@ -157,7 +158,7 @@ class ContextImpl final : public Context {
       fs::remove_all(fs::path(LocalPath(storage_)) / kStaging, ignored);
     }
     if (!info_.has_value()) {
-      ASSIGN_OR_RETURN(const std::optional<CheckpointInfo> latest, manager_->Latest());
+      ASSIGN_OR_RETURN(const std::optional<CheckpointInfo> latest, NewestWhole(storage_));
       if (latest.has_value()) latest_ = latest->id;
       return Status::Ok();
     }
@@ -252,6 +253,16 @@ class ContextImpl final : public Context {
 
   Status RestorePath(const std::string& id, const PathBody& body) override {
     ASSIGN_OR_RETURN(const CheckpointInfo info, Find(id));
+    bool reading = true;
+    const Status status = ReadInto(info, [&](const std::string& path) {
+      reading = false;  // what fails from here on is the body's
+      return body(path);
+    });
+    if (reading && !status.ok()) NoteDamage(info, status);
+    return status;
+  }
+
+  Status ReadInto(const CheckpointInfo& info, const PathBody& body) {
     const fs::path inside = fs::path(info.path) / "files";
     std::error_code error;
     if (!IsRemote(info.path) && fs::is_directory(inside, error)) {
@@ -269,7 +280,9 @@ class ContextImpl final : public Context {
   Status Download(const std::string& id, const std::string& directory,
                   const Selector& selector) override {
     ASSIGN_OR_RETURN(const CheckpointInfo info, Find(id));
-    return Fetch(info, directory, selector);
+    Status status = Fetch(info, directory, selector);
+    if (!status.ok()) NoteDamage(info, status);
+    return status;
   }
 
   Result<std::optional<Restored>> Restore(RestoreRequest request) override {
@@ -395,6 +408,17 @@ class ContextImpl final : public Context {
     manager->takeover = true;
     manager->retention.keep_last = std::nullopt;  // the engine says what goes
     return Status::Ok();
+  }
+
+  /// So that the next start of the trial begins with an older checkpoint instead of failing for
+  /// ever.
+  static void NoteDamage(const CheckpointInfo& info, const Status& why) {
+    if (!why.Is(Code::kCorruption) && !why.Is(Code::kNotFound)) return;
+    const std::size_t slash = info.path.rfind('/');
+    const Status noted =
+        NoteDamaged(info.path.substr(0, slash), info.id, std::string(why.message()));
+    if (!noted.ok())
+      LogWarning("the damage of " + info.path + " was not noted: " + noted.ToString());
   }
 
   /// What was validated at that step, for a checkpoint that comes after it.

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "checkpoint/names.h"
+#include "checkpoint/choose_restore.h"
 #include "checkpoint/repository.h"
 #include "storage/open_store.h"
 
@@ -19,7 +19,7 @@ namespace {
 /// NotFound also where its record is missing: an empty mount point is no repository.
 Result<std::unique_ptr<Store>> OpenExisting(const std::string& repository) {
   ASSIGN_OR_RETURN(auto store, OpenStore(repository, {.create = false, .storage = {}}));
-  RETURN_IF_ERROR(store->Stat(std::string(names::kRepository)).status());
+  RETURN_IF_ERROR(RepositoryReader(store.get()).ReadRecord().status());
   return store;
 }
 
@@ -45,6 +45,9 @@ class RealRepositories final : public RepositoryAccess {
                           .pinned = info.pinned};
       const Value* steps = info.metadata.Find("steps_completed");
       if (steps != nullptr && steps->is_int()) one.steps = steps->AsInt(info.step);
+      if (checkpoint.reported_damaged) {
+        ASSIGN_OR_RETURN(one.damage, FindDamage(store.get(), checkpoint));
+      }
       found.push_back(std::move(one));
     }
     return found;

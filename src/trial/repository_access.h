@@ -22,6 +22,7 @@ struct FoundCheckpoint {
   std::string path;
   std::int64_t time = 0;
   bool pinned = false;
+  std::string damage;  // a run could not restore it, for this reason, and it was right
 };
 
 /// What the engine does with the repositories of trials. May be called from several threads; calls

@@ -180,6 +180,12 @@ class FakeRepositories final : public RepositoryAccess {
     checkpoint.generation = ++generation_;
     found_[repository].push_back(std::move(checkpoint));
   }
+  void Damage(const std::string& repository, const std::string& id, const std::string& damage) {
+    MutexLock hold(&mu_);
+    for (FoundCheckpoint& one : found_[repository]) {
+      if (one.id == id) one.damage = damage;
+    }
+  }
   void Fail(Status status) {
     MutexLock hold(&mu_);
     failure_ = std::move(status);

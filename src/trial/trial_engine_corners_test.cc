@@ -98,6 +98,32 @@ TEST_F(TrialEngineCorners, APinAfterTheOrderToRemoveHoldsOrIsRefused) {
   EXPECT_TRUE(engine_->Pin(id, "none", true).Is(Code::kNotFound));
 }
 
+TEST_F(TrialEngineCorners, ADamagedCheckpointIsPassedOverAtTheNextStart) {
+  Open();
+  const std::string id = engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  Ready({id, 1});
+  Save({id, 1}, "c1", 1);
+  Save({id, 1}, "c2", 2);
+  launcher_.End("1.1", {.code = 1});
+  launcher_.WaitFor("1.2");
+  EXPECT_EQ(engine_->Get(id).value().record.start->id, "c2");
+  repositories_.Damage("/s/e/1", "c2", "files/x: the bytes differ from their checksum");
+  launcher_.End("1.2", {.code = 1});  // it could not restore it, and said so in a note
+  launcher_.WaitFor("1.3");
+  const TrialRecord record = engine_->Get(id).value().record;
+  EXPECT_EQ(record.start->id, "c1");
+  EXPECT_EQ(record.Find("c2")->state, CheckpointState::kError);
+  EXPECT_NE(record.Find("c2")->reason.find("damaged: files/x"), std::string::npos);
+  Crash();
+  Open();
+  EXPECT_EQ(engine_->Get(id).value().record.Find("c2")->state, CheckpointState::kError);
+  repositories_.Damage("/s/e/1", "c2", "");  // a good copy was put back
+  launcher_.End("1.3", {.code = 1});
+  launcher_.WaitFor("1.4");
+  EXPECT_EQ(engine_->Get(id).value().record.start->id, "c2");
+}
+
 TEST_F(TrialEngineCorners, StorageThatDoesNotAnswerHoldsUpItsOwnTrialsOnly) {
   Open();
   TrialConfig slow = Config();

@@ -175,6 +175,15 @@ Status TrialEngine::RegisterFound(const std::string& trial) {
   for (const FoundCheckpoint& one : found) {
     there.insert(one.id);
     const CheckpointRecord* known = record->Find(one.id);
+    if (!one.damage.empty()) {
+      if (known == nullptr || known->state != CheckpointState::kCompleted) continue;
+      LogWarning(fmt::format("trial {}: checkpoint {} is damaged and is passed over: {}", trial,
+                             one.id, one.damage));
+      RETURN_IF_ERROR(Emit(
+          trial, record->core.run, EventKind::kCheckpointAbandoned,
+          Value::Object{{"id", one.id}, {"reason", "damaged: " + one.damage}, {"damaged", true}}));
+      continue;
+    }
     if (known != nullptr && known->state == CheckpointState::kCompleted) continue;
     const Status registered = Emit(trial, record->core.run, EventKind::kCheckpointCompleted,
                                    Value::Object{{"id", one.id},

@@ -472,7 +472,9 @@ Status TrialRecords::ApplyCheckpoint(TrialRecord* trial, const Event& event) {
         return members.OptionalBool("pinned", &known->pinned);
       }
       const bool deleted = event.kind == EventKind::kCheckpointDeleted;
-      if (!deleted && known->state == CheckpointState::kCompleted) {
+      bool damaged = false;  // what was completed is given up only for that
+      RETURN_IF_ERROR(members.OptionalBool("damaged", &damaged));
+      if (!deleted && !damaged && known->state == CheckpointState::kCompleted) {
         return FailedPreconditionError(
             fmt::format("checkpoint {} was completed", known->registration));
       }

@@ -10,8 +10,8 @@ import tempfile
 import uuid
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
-from .. import _location
-from ..errors import Error, Invalid, NotFound
+from .. import _location, _native
+from ..errors import Corruption, Error, Invalid, NotFound
 from ..manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from . import _files
 from ._distributed import DistributedContext
@@ -280,6 +280,7 @@ class CheckpointContext:
                         _files.check(info.path)
                 except BaseException as raised:
                     error = raised
+                    self._note_damage(storage_id, raised)
             self._agree(shared, error)
             if shared:
                 path = self._distributed.broadcast_local(path)
@@ -308,6 +309,7 @@ class CheckpointContext:
                 _files.fetch(self._find(storage_id).path, os.fspath(ckpt_dir), selector)
             except BaseException as raised:
                 error = raised
+                self._note_damage(storage_id, raised)
         self._agree(shared, error)
 
     def get_metadata(self, storage_id: str) -> Dict[str, Any]:
@@ -354,6 +356,20 @@ class CheckpointContext:
             if not any((info.generation, info.sequence) > age for info in infos):
                 return id
         return infos[-1].id if infos else None
+
+    def _note_damage(self, id: str, error: BaseException) -> None:
+        """So that the next start begins with an older checkpoint instead of failing for ever."""
+        if not isinstance(error, (Corruption, NotFound)):
+            return
+        try:
+            path = self._find(id).path
+        except Error:
+            return  # there is no such checkpoint
+        try:
+            _native.note_damaged(os.path.dirname(path), id, str(error))
+            log.warning("%s is damaged; the next start begins with an older checkpoint", path)
+        except Error as failure:
+            log.warning("the damage of %s was not noted: %s", path, failure)
 
     def _find(self, id: str) -> CheckpointInfo:
         if not isinstance(id, str) or not id:

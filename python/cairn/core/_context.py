@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
-from .. import _location
+from .. import _location, _native
 from ..errors import Error
 from ._checkpoint import CheckpointContext
 from ._client import Run, join, run_from_env
@@ -109,6 +109,8 @@ class Context:
                 newest = repository.alone().latest()
                 if newest is not None:
                     latest, age = newest.id, (newest.generation, newest.sequence)
+                if self._run is None:  # otherwise the engine passes over what is damaged
+                    latest = _native.newest_whole(self.storage)
                 repository.sweep_staging()
             except Error as failure:
                 error = f"rank 0: {failure}"
@@ -117,10 +119,11 @@ class Context:
         latest, age, error = self.distributed.broadcast((latest, age, error))
         if error is not None:
             raise Error(error)
-        elsewhere = chosen = None
+        elsewhere = None
         if self._run is not None:
             latest = self._run.latest_checkpoint
-            chosen = None if latest is None else (latest, age)
+        chosen = None if latest is None else (latest, age)
+        if self._run is not None:
             if latest is not None and self._run.latest_repository:
                 elsewhere = (latest, self._run.latest_repository)
         self.latest_checkpoint = latest

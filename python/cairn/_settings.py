@@ -1,0 +1,19 @@
+"""What settings of numbers must be, checked when they are made and not when they are used."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from numbers import Real
+from typing import Any
+
+from .errors import Invalid
+
+
+def check_settings(settings: Any) -> None:
+    """Invalid, naming it, for a field of a dataclass that is not of the type that it declares."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        wants_bool = field.type == "bool"
+        if isinstance(value, bool) != wants_bool or not isinstance(value, (bool, Real)):
+            name = f"{type(settings).__name__}: {field.name}"
+            raise Invalid(f"{name} must be a {field.type}, not {value!r}")
