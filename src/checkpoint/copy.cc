@@ -8,6 +8,7 @@
 
 #include <cairn/transfer.h>
 
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/chain.h"
@@ -76,10 +77,22 @@ class Copier {
       }
       done_ += checkpoint->manifest->Bytes();
     }
+    WarnOfOrder(*chosen.back(), *missing.back());
     return std::move(report_);
   }
 
  private:
+  /// What is copied last is the latest in the target.
+  void WarnOfOrder(const Checkpoint& newest, const Checkpoint& last) {
+    if (&newest == &last || report_.copied.empty()) return;
+    const std::string step = std::to_string(newest.manifest->step);
+    const std::string target = target_.store->Describe();
+    LogWarning("step " + step + " was in \"" + target + "\" before, so the one copied last (step " +
+               std::to_string(last.manifest->step) +
+               ") is the latest there; to change that, `cairn " + "checkpoint rm " + target + " " +
+               step + "` and copy it again");
+  }
+
   /// Those of `chosen` that do not count in the target yet.
   Result<std::vector<const Checkpoint*>> Missing(const std::vector<const Checkpoint*>& chosen) {
     RepositoryReader reader(target_.store.get());

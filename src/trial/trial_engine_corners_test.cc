@@ -100,7 +100,9 @@ TEST_F(TrialEngineCorners, APinAfterTheOrderToRemoveHoldsOrIsRefused) {
 
 TEST_F(TrialEngineCorners, ADamagedCheckpointIsPassedOverAtTheNextStart) {
   Open();
-  const std::string id = engine_->Create(Config()).value();
+  TrialConfig config = Config();
+  config.max_restarts = 5;
+  const std::string id = engine_->Create(config).value();
   launcher_.WaitFor("1.1");
   Ready({id, 1});
   Save({id, 1}, "c1", 1);
