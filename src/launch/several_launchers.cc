@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -76,6 +77,9 @@ class SeveralLaunchers final : public Launcher {
   }
 
   Status Signal(std::string_view id, int signal) override {
+    if (signal <= 0 || signal >= NSIG) {  // before it is asked whose the launch is
+      return InvalidArgumentError("there is no signal " + std::to_string(signal));
+    }
     return Of<Status>(id, [&](Launcher* launcher) { return launcher->Signal(id, signal); });
   }
 
