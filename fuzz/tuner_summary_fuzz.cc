@@ -12,20 +12,19 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
-  using namespace cairn::tune;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
-  (void)DecodeSummary(input);
+  (void)tune::DecodeSummary(input);
   constexpr std::size_t kHead = 22 + 16;
   std::string mended = "cairn tuner summary 1\n";
   const std::string_view body = size < kHead ? input : input.substr(kHead);
   mended += ToHex(Xxh3(body));
   mended += body;
-  const auto summary = DecodeSummary(mended);
-  const bool head = DecodeSummaryHead(mended).ok();
+  const auto summary = tune::DecodeSummary(mended);
+  const bool head = tune::DecodeSummaryHead(mended).ok();
   if (!summary.ok()) return 0;
   Require(head, "a whole summary has a head");
-  const std::string encoded = EncodeSummary(*summary);
-  const auto again = DecodeSummary(encoded);
-  Require(again.ok() && EncodeSummary(*again) == encoded, "a summary comes back from its bytes");
+  const std::string encoded = tune::EncodeSummary(*summary);
+  const auto again = tune::DecodeSummary(encoded);
+  Require(again.ok() && tune::EncodeSummary(*again) == encoded, "a summary comes back from its bytes");
   return 0;
 }
