@@ -12,7 +12,6 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
-
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   (void)tune::DecodeSummary(input);
   constexpr std::size_t kHead = 22 + 16;
@@ -26,7 +25,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Require(head, "a whole summary has a head");
   const std::string encoded = tune::EncodeSummary(*summary);
   const auto again = tune::DecodeSummary(encoded);
-  Require(again.ok() && tune::EncodeSummary(*again) == encoded,
-          "a summary comes back from its bytes");
+  Require(again.ok() && tune::EncodeSummary(*again) == encoded, "a summary comes back from its bytes");
   return 0;
 }

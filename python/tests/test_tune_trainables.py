@@ -280,7 +280,7 @@ def test_the_metric_must_be_in_every_result(tmp_path):
         tune.report({"other": 1})
 
     [result] = fit(f, tmp_path, tune_config=tune.TuneConfig(metric="loss", mode="min"))
-    assert "'loss'" in str(result.error) and "other" in str(result.error)
+    assert "no metric \"loss\"" in str(result.error) and "\"other\"" in str(result.error)
 
 
 @pytest.mark.parametrize("failures,allowed,ends_well", [(2, 2, True), (3, 2, False), (3, -1, True)])

@@ -12,6 +12,15 @@
 namespace cairn::tune {
 namespace {
 
+std::string NamesOf(const Value& result) {
+  std::string names;
+  if (!result.is_object()) return names;
+  for (const auto& [name, value] : *result.if_object()) {
+    names += (names.empty() ? "" : ", ") + QuoteForMessage(name);
+  }
+  return names;
+}
+
 class SearchPolicy final : public TunePolicy {
  public:
   explicit SearchPolicy(SearchPolicyParts parts) : parts_(std::move(parts)) {}
@@ -40,8 +49,8 @@ class SearchPolicy final : public TunePolicy {
       ASSIGN_OR_RETURN(const Value number, MetricOf(result, parts_.metric));
       if (number.is_null()) {
         return InvalidArgumentError(
-            fmt::format("the result has no metric {}, by which trials are compared",
-                        QuoteForMessage(parts_.metric)));
+            fmt::format("the result has no metric {}, by which trials are compared; it has {}",
+                        QuoteForMessage(parts_.metric), NamesOf(result)));
       }
     }
     if (parts_.stopper != nullptr) {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import time
 import uuid
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
@@ -147,6 +148,7 @@ class Session:
         self.saved_at: Optional[int] = None
         self._sequence = 0
         self._removed: List[str] = []
+        self._removing: Optional[threading.Thread] = None
         self._last = time.time()
         self._staged: List[str] = []
         self.wanted = False  # the scheduler asks for a checkpoint
@@ -264,6 +266,8 @@ class Session:
         return decision
 
     def _take(self) -> List[str]:
+        if self._removing is not None and self._removing.is_alive():
+            return []  # the next request tells
         removed, self._removed = self._removed, []
         return removed
 
@@ -280,15 +284,30 @@ class Session:
         return dict(answer)
 
     def _removals(self, answer: Mapping[str, Any]) -> None:
-        for id in answer.get("remove") or ():
+        """Takes out what the rules let go, while the trainable goes on: it waits for a disk."""
+        ids = [str(id) for id in answer.get("remove") or ()]
+        if not ids:
+            return
+        self._settle()
+        self._removing = threading.Thread(target=self._remove, args=(ids,), daemon=True)
+        self._removing.start()
+
+    def _remove(self, ids: List[str]) -> None:
+        for id in ids:
             try:
-                self.repository.manager().delete(str(id))
+                self.repository.manager().delete(id)
             except NotFound:
                 pass
             except Error as error:  # the engine removes it after the run
                 print(f"cairn.tune: checkpoint {id} was not removed: {error}", flush=True)
                 continue
-            self._removed.append(str(id))
+            self._removed.append(id)
+
+    def _settle(self) -> None:
+        """Until nothing is being removed: one thread at a time uses the repository."""
+        if self._removing is not None:
+            self._removing.join()
+            self._removing = None
 
     def _keep(self, checkpoint: Checkpoint, result: Dict[str, Any]) -> CheckpointInfo:
         """Commits it; durable when this returns."""
@@ -319,6 +338,7 @@ class Session:
     def _commit(
         self, state: Dict[str, Any], files: Dict[str, str], about: Dict[str, Any], result: Dict[str, Any]
     ) -> CheckpointInfo:
+        self._settle()
         info = self.repository.manager().save(
             self.iteration,
             state,
@@ -342,6 +362,7 @@ class Session:
         }
 
     def close(self) -> None:
+        self._settle()
         for path in self._staged:
             self.repository.end_staging(path)
         self._staged = []
