@@ -6,22 +6,10 @@
 
 #include "base/status_macros.h"
 #include "storage/open_store.h"
+#include "storage/remove_under.h"
 #include "trial/trial_config.h"
 
 namespace cairn::master {
-namespace {
-
-Status RemoveUnder(Store* store, const std::string& prefix) {
-  ASSIGN_OR_RETURN(const Listing listing, store->List(prefix));
-  for (const ObjectInfo& object : listing.objects) {
-    const Status gone = store->Delete(object.name);
-    if (!gone.ok() && !gone.Is(Code::kNotFound)) return gone;
-  }
-  for (const std::string& inner : listing.prefixes) RETURN_IF_ERROR(RemoveUnder(store, inner));
-  return Status::Ok();
-}
-
-}  // namespace
 
 Status RemoveRepositories(const std::string& storage, const std::string& experiment) {
   if (storage.empty() || !IsTrialId(experiment)) {
@@ -37,8 +25,7 @@ Status RemoveRepositories(const std::string& storage, const std::string& experim
   auto store = OpenStore(where, {.create = false});
   if (store.status().Is(Code::kNotFound)) return Status::Ok();
   RETURN_IF_ERROR(store.status());
-  RETURN_IF_ERROR(RemoveUnder(store->get(), ""));
-  return (*store)->PruneDirectories("");
+  return RemoveUnder(store->get(), "");
 }
 
 }  // namespace cairn::master

@@ -39,7 +39,7 @@ Status Holdings::Replayed(const LogRecord& record) {
     Trainer& trainer = trainers_[record.trainer];
     switch (record.kind) {
       case Kind::kHello:
-        trainer.left = false;
+        if (trainer.left) ComeBack(record.trainer);
         return Status::Ok();
       case Kind::kLeave:
         TakeLeaving(record.trainer);

@@ -55,7 +55,10 @@ Result<std::unique_ptr<Holdings>> Holdings::Open(const ServerOptions& options,
     holdings->Adopt(kept->get());
     const bool content = (*kept)->content;
     kept->reset();
-    if (content) return holdings;
+    if (content) {
+      if (options.recovery == Recovery::kLog) RETURN_IF_ERROR(holdings->FindOldLogs());
+      return holdings;
+    }
   }
   JobFile job;
   std::string checkpoint;
@@ -315,6 +318,7 @@ Status Holdings::OpenLog(const JobFile& job, const std::string& checkpoint) {
   RETURN_IF_ERROR(log->Replay(from, [&](const LogRecord& record) { return Replayed(record); })
                       .WithContext(fmt::format("ps_{}: log {}", options_.index, prefix)));
   log_ = std::move(log);
+  RETURN_IF_ERROR(FindOldLogs());
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(broken_);
   replaying_ = false;

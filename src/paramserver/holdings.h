@@ -171,6 +171,10 @@ class Holdings {
   void Adopt(Kept* kept) EXCLUDES(mu_);
   /// Continues the log that the checkpoint names, or begins one, and replays what is in it.
   Status OpenLog(const JobFile& job, const std::string& checkpoint) EXCLUDES(mu_);
+  /// Logs in the repository that earlier generations left. Called before anybody could begin a
+  /// newer one: what is listed later might be that of a generation that has overtaken this one.
+  Status FindOldLogs() EXCLUDES(mu_);
+  void RemoveOldLogs() REQUIRES(mu_);
   void RenewCheckpoints() REQUIRES(mu_);
   std::vector<class Table*> TablePointers() const REQUIRES(mu_);
   Result<std::unique_ptr<class Table>> MakeTable(const TableSpec& spec) const;
@@ -210,6 +214,8 @@ class Holdings {
   void Break(Status why) REQUIRES(mu_);
   Status Introduce(const HelloRequest& hello, Trainer* trainer, bool* lost) REQUIRES(mu_);
   Status Reconcile(const HelloRequest& hello, Trainer* trainer) REQUIRES(mu_);
+  /// A trainer that had left is there again.
+  void ComeBack(std::uint32_t trainer) REQUIRES(mu_);
   /// Recovery partial: the others are further than this server.
   void JumpTo(std::int64_t step) REQUIRES(mu_);
   bool RoundComplete() const REQUIRES(mu_);
@@ -256,8 +262,9 @@ class Holdings {
   bool full_asked_ GUARDED_BY(mu_) = false;
   bool declared_since_full_ GUARDED_BY(mu_) = false;  // a table that no full checkpoint has
   std::optional<SaveHandle> in_flight_ GUARDED_BY(mu_);
-  std::uint64_t log_at_cut_ GUARDED_BY(mu_) = 0;    // the log's next record when that was cut …
-  std::uint64_t log_at_saved_ GUARDED_BY(mu_) = 0;  // … and of the newest checkpoint
+  std::vector<std::string> old_logs_ GUARDED_BY(mu_);  // their directories
+  std::uint64_t log_at_cut_ GUARDED_BY(mu_) = 0;       // the log's next record when that was cut …
+  std::uint64_t log_at_saved_ GUARDED_BY(mu_) = 0;     // … and of the newest checkpoint
   std::optional<std::int64_t> saved_step_ GUARDED_BY(mu_);
   std::optional<std::int64_t> restored_step_ GUARDED_BY(mu_);
   std::uint64_t saves_ GUARDED_BY(mu_) = 0;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -71,6 +72,37 @@ TEST_F(RecoveryTest, AWholeJobGoesOnWhereItsLogsEnd) {
   StartServers(2);
   EXPECT_EQ(Connect(-1).value()->step(), 13);
   EXPECT_TRUE(Train(20) == undisturbed);
+}
+
+TEST_F(RecoveryTest, AJobThatWasOverWaitsForAllOfItsTrainers) {
+  const Learned undisturbed = Undisturbed(6);
+  for (const bool restarted : {false, true}) {
+    SCOPED_TRACE(restarted);
+    StartServers(2);
+    (void)Train(5);
+    if (restarted) {
+      servers_.clear();
+      StartServers(2);
+    }
+    auto first = Connect(0).value();
+    TestModel model;
+    ASSERT_TRUE(model.Declare(first.get()).ok());
+    ASSERT_EQ(first->step(), 5);
+    ASSERT_TRUE(model.Step(5).ok());
+    // It asks for the end of the step before the other trainer is there.
+    std::jthread end([&] { EXPECT_TRUE(first->EndStep("at 6").ok()); });
+    auto second = Connect(1).value();
+    TestModel other;
+    ASSERT_TRUE(other.Declare(second.get()).ok());
+    EXPECT_EQ(second->step(), 5);
+    const Status trained = other.TrainTo(6);
+    EXPECT_TRUE(trained.ok()) << trained.ToString();
+    end.join();
+    EXPECT_TRUE(other.Learned().value() == undisturbed);
+    first = nullptr;
+    second = nullptr;
+    Clear();
+  }
 }
 
 TEST_F(RecoveryTest, ATrainerThatWasLostGoesOnAfterItsLastStep) {
@@ -200,6 +232,42 @@ TEST_F(RecoveryTest, ALogIsTrimmedWhenCheckpointsCoverIt) {
   EXPECT_EQ(Connect(0).value()->step(), 24);
 }
 
+TEST_F(RecoveryTest, LogsThatNoCheckpointNeedsAreRemoved) {
+  recovery_ = Recovery::kLog;
+  const auto logs = [this] {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_ + "/log")) {
+      if (!entry.is_directory() || entry.path().parent_path().filename() == "log") continue;
+      found.push_back(std::filesystem::relative(entry.path(), directory_ + "/log").string());
+    }
+    std::ranges::sort(found);
+    return found;
+  };
+  StartServers(3);
+  (void)Train(15);
+  AwaitSaves();
+  servers_.clear();
+  ASSERT_EQ(logs().size(), 3u);
+  const std::vector<std::string> before = logs();
+  StartServers(2);
+  ASSERT_TRUE(Connect(-1).ok());
+  EXPECT_EQ(logs().size(), 5u) << "until two checkpoints are saved, the old ones are needed";
+  (void)Train(40);
+  AwaitSaves();
+  ASSERT_GE(StatusOf(0).Find("saves")->AsInt(), 2);
+  const std::vector<std::string> after = logs();
+  ASSERT_EQ(after.size(), 2u);
+  for (const std::string& log : after) {
+    EXPECT_EQ(std::ranges::count(before, log), 0) << log;
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/log/ps_2"));
+  // And the others are enough.
+  const Learned learned = Train(40);
+  for (const int server : {0, 1}) Lose(server);
+  for (const int server : {0, 1}) StartServer(server, 2);
+  EXPECT_TRUE(Train(40) == learned);
+}
+
 TEST_F(RecoveryTest, PartialLosesWhatTheServerHadAndSaysHowMuch) {
   recovery_ = Recovery::kPartial;
   incremental_steps_.reset();  // a checkpoint that waits for the one before it may be of step 14
@@ -214,8 +282,7 @@ TEST_F(RecoveryTest, PartialLosesWhatTheServerHadAndSaysHowMuch) {
     EXPECT_GE(StatusOf(1).Find("lost_changes")->AsInt(),
               mode == Mode::kAsync && trainers == 2 ? 0 : 1);
     EXPECT_EQ(StatusOf(0).Find("lost_changes")->AsInt(), 0);
-    EXPECT_EQ(StatusOf(1).Find("global_step")->AsInt(),
-              mode == Mode::kSync ? 30 : 30 * trainers);
+    EXPECT_EQ(StatusOf(1).Find("global_step")->AsInt(), mode == Mode::kSync ? 30 : 30 * trainers);
     EXPECT_NE(servers_[1]->MetricsText().find("cairn_ps_lost_changes_total "), std::string::npos);
     AwaitSaves();
     EXPECT_GT(StatusOf(0).Find("saves")->AsInt(), 0) << "checkpoints go on";

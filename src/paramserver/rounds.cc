@@ -117,6 +117,22 @@ void Holdings::JumpTo(std::int64_t step) {
   changed_.NotifyAll();
 }
 
+void Holdings::ComeBack(std::uint32_t trainer) {
+  const auto left = [](const Trainer& each) { return each.left; };
+  if (!sync_ || !std::all_of(trainers_.begin(), trainers_.end(), left)) {
+    trainers_[trainer].left = false;
+    return;
+  }
+  // The job was over, and goes on: the next step wants all of them, not only who comes first.
+  for (Trainer& each : trainers_) {
+    each.left = false;
+    if (!each.incarnation.empty()) each.replaced.push_back(std::exchange(each.incarnation, ""));
+    each.carried = {};
+    each.barrier = std::min(each.barrier, barriers_);
+    each.at_barrier = false;
+  }
+}
+
 Result<HelloReply> Holdings::Hello(const HelloRequest& hello, bool* lost) {
   HelloReply reply;
   reply.sync = sync_;
@@ -163,8 +179,8 @@ Result<HelloReply> Holdings::Hello(const HelloRequest& hello, bool* lost) {
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckLiving());
   Trainer& trainer = trainers_[hello.trainer];
+  if (trainer.left) ComeBack(hello.trainer);
   trainer.incarnation = hello.incarnation;
-  trainer.left = false;
   reply.step = sync_ && trainer.arrived ? step_ + 1 : trainer.step;
   reply.sequence = trainer.sequence;
   reply.step_sequence = trainer.step_sequence;

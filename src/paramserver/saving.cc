@@ -41,6 +41,8 @@ void Holdings::Settle() {
     // still give everything.
     const Status trimmed = log_->Trim(std::exchange(log_at_saved_, log_at_cut_));
     if (!trimmed.ok()) LogWarning(fmt::format("ps_{}: {}", options_.index, trimmed.ToString()));
+    // Likewise: by now neither the newest checkpoint nor the one before it needs another log.
+    if (saves_ >= 2) RemoveOldLogs();
     return;
   }
   ++failed_saves_;
