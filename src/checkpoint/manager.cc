@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <set>
 #include <thread>
 
@@ -248,20 +249,25 @@ Status Manager::CheckUsable(bool writing) const {
 }
 
 Status Manager::CheckSpace(const SavePlan& plan) {
-  ASSIGN_OR_RETURN(const std::optional<std::uint64_t> free, env_.store->FreeBytes());
-  if (!free) return Status::Ok();
   std::uint64_t needed = 0;
   for (const PlannedFile& file : plan.files) {
     if (!file.expect_unchanged) needed += file.bytes;
   }
-  const std::uint64_t available = *free + committer_->pooled_bytes();
-  if (needed > available) {
-    return ResourceExhaustedError(
-        "no space: the checkpoint needs " + std::to_string(needed) + " bytes, \"" +
-        env_.store->Describe() + "\" has " + std::to_string(available) +
-        " free; delete checkpoints (`cairn checkpoint rm`) or keep fewer");
+  const auto available = [this]() -> Result<std::uint64_t> {
+    ASSIGN_OR_RETURN(const std::optional<std::uint64_t> free, env_.store->FreeBytes());
+    return free ? *free + committer_->pooled_bytes() : std::numeric_limits<std::uint64_t>::max();
+  };
+  ASSIGN_OR_RETURN(std::uint64_t room, available());
+  if (needed > room && (!Collective() || options_.rank == 0)) {
+    // Whoever keeps fewer than before gets their room now, not after a save that does not fit.
+    RETURN_IF_ERROR(committer_->ApplyRetention());
+    ASSIGN_OR_RETURN(room, available());
   }
-  return Status::Ok();
+  if (needed <= room) return Status::Ok();
+  return ResourceExhaustedError("no space: the checkpoint needs " + std::to_string(needed) +
+                                " bytes, \"" + env_.store->Describe() + "\" has " +
+                                std::to_string(room) +
+                                " free; delete checkpoints (`cairn checkpoint rm`) or keep fewer");
 }
 
 void Manager::WaitIdle() {

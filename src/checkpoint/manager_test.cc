@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "checkpoint/test_job_store.h"
+#include "storage/forwarding_store.h"
 #include "storage/memory/memory_store.h"
 
 namespace cairn {
@@ -358,7 +360,38 @@ TEST_P(ManagerTest, ACancelledRestoreSaysSo) {
   EXPECT_TRUE(manager->Restore(std::move(request)).status().Is(Code::kCancelled));
 }
 
-// A rank that waited in vain, or was killed while it waited, leaves its join behind.
+/// Has room for another checkpoint only while there is at most one.
+class SmallStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  Result<std::optional<std::uint64_t>> FreeBytes() override {
+    const Listing root = List("").value();
+    const auto checkpoints =
+        std::count_if(root.prefixes.begin(), root.prefixes.end(),
+                      [](const std::string& name) { return name.starts_with("checkpoint_"); });
+    return std::optional<std::uint64_t>(checkpoints > 1 ? 0 : 1 << 30);
+  }
+};
+
+TEST_P(ManagerTest, WhoKeepsFewerGetsTheirRoomBeforeTheNextSave) {
+  Model model;
+  {
+    auto manager = Open({.retention = {.keep_last = std::nullopt}});
+    for (int step = 1; step <= 3; ++step) SaveModel(manager.get(), model, step);
+  }
+  Environment env = Env();
+  env.store = std::make_shared<SmallStore>(store_.get());
+  {
+    auto manager = OpenManager({.retention = {.keep_last = std::nullopt}}, env).value();
+    const auto refused = manager->Save({.step = 4, .tensors = model.Views(), .blocking = true});
+    EXPECT_TRUE(refused.status().Is(Code::kResourceExhausted)) << refused.status().ToString();
+    EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{1, 2, 3}));
+  }
+  auto manager = OpenManager({.retention = {.keep_last = 1}}, env).value();
+  SaveModel(manager.get(), model, 4);
+  EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{4}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),
                          [](const auto& param) { return param.param ? "Objects" : "Links"; });
 
