@@ -389,6 +389,7 @@ Result<Manifest> DecodeManifest(std::string_view bytes) {
   ASSIGN_OR_RETURN(const Value::Object members, DecodeSealedJson(bytes));
   Manifest manifest;
   RETURN_IF_ERROR(ReadManifest(MemberReader(members), &manifest));
+  RestoreNonFinite(&manifest.metadata);
   RestoreNonFinite(&manifest.counters);
   RestoreNonFinite(&manifest.metrics);
   RETURN_IF_ERROR(AsCorruption(ValidateManifest(manifest)));

@@ -167,12 +167,14 @@ TEST_F(BadInputTest, NonFiniteMetricsComeBack) {
                   ->Save({.step = 1,
                           .tensors = {Good()},
                           .metrics = Value::Object{{"loss", std::nan("")}, {"x", -INFINITY}},
+                          .metadata = Value::Object{{"lr", Value::List{INFINITY, "text"}}},
                           .blocking = true})
                   .ok());
   auto restored = manager->Restore({});
   ASSERT_TRUE(restored.ok());
   EXPECT_TRUE(std::isnan((*restored)->metrics.Find("loss")->AsDouble()));
   EXPECT_EQ((*restored)->metrics.Find("x")->AsDouble(), -INFINITY);
+  EXPECT_EQ((*restored)->metadata, Value(Value::Object{{"lr", Value::List{INFINITY, "text"}}}));
 }
 
 TEST_F(BadInputTest, RestoreOfWhatIsNotThereSaysWhatIs) {
