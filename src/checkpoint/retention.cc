@@ -13,12 +13,15 @@ bool IsRanked(const Value& score) {
   return score.is_number() && !(score.is_double() && std::isnan(*score.if_double()));
 }
 
-Value ScoreOf(const RetentionItem& item, const std::string& key) {
-  const Value* found = item.metrics.Find(key);
-  return found == nullptr ? Value() : NumberFrom(*found);
-}
-
 }  // namespace
+
+Value ScoreIn(const Value& metrics, std::string_view key) {
+  const Value* found = metrics.Find(key);
+  if (found == nullptr) return {};
+  // Whether something was reached is a score as well.
+  if (const bool* reached = found->if_bool()) return *reached ? 1 : 0;
+  return NumberFrom(*found);
+}
 
 int CompareScores(const Value& a, const Value& b, bool maximize) {
   const bool a_ranked = IsRanked(a);
@@ -69,8 +72,9 @@ std::vector<std::string> ChooseRemovals(const Retention& retention,
       if (!items[i].broken) order.push_back(i);
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      const int better = CompareScores(ScoreOf(items[a], retention.score),
-                                       ScoreOf(items[b], retention.score), retention.maximize);
+      const int better =
+          CompareScores(ScoreIn(items[a].metrics, retention.score),
+                        ScoreIn(items[b].metrics, retention.score), retention.maximize);
       return better != 0 ? better > 0 : a > b;  // ties: the later wins
     });
     for (std::size_t i = 0; i < order.size() && i < *retention.keep_best; ++i) {

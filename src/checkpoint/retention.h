@@ -4,6 +4,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/checkpoint_manager.h>
@@ -32,6 +33,9 @@ std::vector<std::string> ChooseRemovals(const Retention& retention,
 
 /// InvalidArgument for rules that contradict themselves (keep_best without a score, zero counts).
 Status ValidateRetention(const Retention& retention);
+
+/// The score in metrics under `key` as a number; null when there is none. True is 1, False 0.
+Value ScoreIn(const Value& metrics, std::string_view key);
 
 /// Orders two scores: NaN and missing (null) rank below every number in both orders and are equal
 /// among themselves. Positive: `a` is better.

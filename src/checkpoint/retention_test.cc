@@ -58,6 +58,14 @@ TEST(ChooseRemovals, APinnedIncrementKeepsItsChainAndNoMore) {
   EXPECT_THAT(ChooseRemovals(retention, items), ElementsAre("a3"));
 }
 
+TEST(ScoreIn, WhetherSomethingWasReachedIsAScoreToo) {
+  const Value metrics = Value::Object{{"yes", true}, {"no", false}, {"text", "a"}};
+  EXPECT_EQ(ScoreIn(metrics, "yes"), Value(1));
+  EXPECT_EQ(ScoreIn(metrics, "no"), Value(0));
+  EXPECT_TRUE(ScoreIn(metrics, "text").is_null());
+  EXPECT_TRUE(ScoreIn(metrics, "none").is_null());
+}
+
 TEST(ChooseRemovals, BrokenOnesUseUpNoPlace) {
   std::vector<RetentionItem> items = {Full("A", 10), Full("B", 20), Increment("x", 30, {}),
                                       Increment("y", 40, {})};

@@ -14,22 +14,19 @@
 namespace cairn {
 namespace {
 
-Value ScoreOf(const RetainedCheckpoint& checkpoint, const std::string& key) {
-  const Value* found = checkpoint.metrics.Find(key);
-  return found == nullptr ? Value() : NumberFrom(*found);
-}
-
 /// The ids of the best `count`. Of equal ones the later.
 std::set<std::string> BestOf(const RetentionPolicy& policy,
                              std::span<const RetainedCheckpoint> items, std::uint64_t count) {
   std::vector<const RetainedCheckpoint*> order;
   for (const RetainedCheckpoint& item : items) {
     // One that still waits takes no place from those that are known.
-    if (!(item.awaits_score && ScoreOf(item, policy.score).is_null())) order.push_back(&item);
+    if (!(item.awaits_score && ScoreIn(item.metrics, policy.score).is_null()))
+      order.push_back(&item);
   }
   std::ranges::reverse(order);
   std::ranges::stable_sort(order, [&](const auto* a, const auto* b) {
-    return CompareScores(ScoreOf(*a, policy.score), ScoreOf(*b, policy.score), policy.maximize) > 0;
+    return CompareScores(ScoreIn(a->metrics, policy.score), ScoreIn(b->metrics, policy.score),
+                         policy.maximize) > 0;
   });
   std::set<std::string> best;
   for (std::size_t i = 0; i < order.size() && i < count; ++i) best.insert(order[i]->id);
@@ -111,9 +108,9 @@ std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
   std::vector<const RetainedCheckpoint*> kept;
   for (std::size_t i = 0; i < trial.size(); ++i) {
     const RetainedCheckpoint& item = trial[i];
-    const bool stays =
-        item.latest || item.pinned || item.needed ||
-        (item.awaits_score && !policy.score.empty() && ScoreOf(item, policy.score).is_null());
+    const bool stays = item.latest || item.pinned || item.needed ||
+                       (item.awaits_score && !policy.score.empty() &&
+                        ScoreIn(item.metrics, policy.score).is_null());
     const std::size_t newer = trial.size() - 1 - i;
     const bool wanted =
         keeps_all || newer < policy.keep_last.value_or(0) || best.contains(item.id) ||
@@ -139,7 +136,7 @@ std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
       const bool is_best = best.contains(item->id) || best_of_all.contains(item->id);
       if (bytes <= *policy.max_bytes || is_best != also_best) continue;
       if (item->latest || item->pinned || item->needed ||
-          (item->awaits_score && ScoreOf(*item, policy.score).is_null())) {
+          (item->awaits_score && ScoreIn(item->metrics, policy.score).is_null())) {
         continue;
       }
       bytes -= item->bytes;
