@@ -333,12 +333,14 @@ class MonitoredTrainingSession:
         self._stop = False
         self._manager: Optional[CheckpointManager] = None
         self._handle: Optional[SaveHandle] = None
+        self._closed = False
         self._chain = 0  # increments since the last full one
         self._saved_step = -1
 
     # The session's life ----------
 
     def __enter__(self) -> "MonitoredTrainingSession":
+        self._closed = False
         for hook in self.hooks:
             hook.begin()
         if self._servers is not None:
@@ -375,6 +377,9 @@ class MonitoredTrainingSession:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self in _open_sessions:
             _open_sessions.remove(self)
+        if self._closed:
+            return
+        self._closed = True
         try:
             if error is None:
                 self._end()
@@ -407,6 +412,8 @@ class MonitoredTrainingSession:
 
     def run(self, step_fn: Callable[..., Any]) -> Any:
         """Calls `step_fn(global_step)`, counts the step, saves what is due; gives what it gave."""
+        if self._closed:
+            raise Invalid("the session was closed: a step of it would never be saved")
         if self._servers is not None:
             return self._servers.run(self, step_fn)
         for hook in self.hooks:

@@ -295,3 +295,13 @@ def test_the_example_survives_kills(tmp_path, how):
     assert last.returncode == 0, last.stderr
     assert last.stdout.splitlines()[-1] == expected
     assert expected.startswith("values 0.656270 ")
+
+
+def test_a_closed_session_counts_no_steps(tmp_path):
+    session = cairn.train.MonitoredTrainingSession(str(tmp_path / "run"), state={"w": np.zeros(1)})
+    with session:
+        session.run(lambda step: step)
+    with pytest.raises(cairn.Invalid, match="closed"):
+        session.run(lambda step: step)
+    assert session.global_step == 1
+    session.close()
