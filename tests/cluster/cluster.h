@@ -127,6 +127,9 @@ struct JobOptions {
   int incremental_steps = 3;
   /// Servers that nobody uses any more are let finish a first checkpoint before they are ended.
   bool until_saved = false;
+  /// Of that server (-1: of none) each operation on the disk takes up to so much longer.
+  int slow_server = -1;
+  int slow_ms = 0;
   std::vector<Fault> faults;  // by step
 };
 
@@ -201,6 +204,11 @@ class Cluster {
   void StartServer(int i) {
     const Role role{true, i};
     processes_.erase(role);
+    std::map<std::string, std::string> env{{"CAIRN_LOG", "info"}};
+    if (i == options_.slow_server) {
+      env["LD_PRELOAD"] = BinDir() + "/libslow_disk.so";
+      env["CAIRN_TEST_SLOW_DISK_MS"] = std::to_string(options_.slow_ms);
+    }
     processes_.try_emplace(role,
                            std::vector<std::string>{BinDir() + "/cairn",
                                                     "pserver",
@@ -222,7 +230,7 @@ class Cluster {
                                                     std::to_string(options_.full_steps),
                                                     "--incremental-steps",
                                                     std::to_string(options_.incremental_steps)},
-                           std::map<std::string, std::string>{{"CAIRN_LOG", "info"}}, Log(role));
+                           env, Log(role));
   }
   void StartTrainer(int i) {
     const Role role{false, i};

@@ -229,6 +229,22 @@ TEST_F(ClusterTest, ADiskThatIsFullForAWhileCostsCheckpointsAndNothingElse) {
   }
 }
 
+#ifdef CAIRN_SLOW_DISK
+TEST_F(ClusterTest, ASlowDiskOfOneServerChangesNothing) {
+  for (const char* recovery : {"exact", "log"}) {
+    JobOptions options;
+    options.recovery = recovery;
+    options.slow_server = 1;
+    options.slow_ms = 15;
+    options.faults = {{.step = 9, .server = true, .index = 1}};
+    const std::string name = std::string("slow_") + recovery;
+    const JobResult result = Run(name, options);
+    ExpectSame(name, result);
+    EXPECT_EQ(result.kills, 1);
+  }
+}
+#endif
+
 TEST_F(ClusterTest, AFaultScriptOfChance) {
   const char* seconds = std::getenv("CAIRN_TORTURE_SECONDS");
   const char* state_file = std::getenv("CAIRN_TORTURE_STATE");
@@ -265,6 +281,14 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
       words << fault;
       script += words.str() + "; ";
     }
+#ifdef CAIRN_SLOW_DISK
+    if (random() % 3 == 0) {
+      options.slow_server = static_cast<int>(random() % 2);
+      options.slow_ms = 1 + static_cast<int>(random() % 50);
+      script += "the disk of server " + std::to_string(options.slow_server) + " is slow by " +
+                std::to_string(options.slow_ms) + " ms; ";
+    }
+#endif
     options.recovery = seed % 2 == 0 ? "exact" : "log";
     options.mode = seed % 6 < 4 ? "sync" : "async";
     const std::string name = "seed_" + std::to_string(seed);
