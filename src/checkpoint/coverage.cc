@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace cairn {
@@ -93,6 +95,28 @@ Status CheckCoverage(std::string_view name, const StoredTensor& tensor) {
   }
   if (AnyOverlap(pieces, 0, 0, kMaxDepth)) {
     return CorruptionError(fmt::format("array {}: its pieces overlap", name));
+  }
+  return Status::Ok();
+}
+
+Status CheckShardsFillArrays(std::span<const Tensor> tensors) {
+  std::map<std::pair<TensorGroup, std::string_view>, StoredTensor> arrays;
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.shard) continue;
+    StoredTensor& array = arrays[{tensor.group, tensor.name}];
+    if (!array.pieces.empty() && array.shape != tensor.shard->global_shape) {
+      return InvalidArgumentError(
+          fmt::format("array {}: its shards name different global shapes", tensor.name));
+    }
+    array.shape = tensor.shard->global_shape;
+    array.pieces.push_back({.shape = tensor.shape, .offset = tensor.shard->offset});
+  }
+  for (const auto& [key, array] : arrays) {
+    const Status covered = CheckCoverage(key.second, array);
+    if (covered.ok()) continue;
+    return InvalidArgumentError(std::string(covered.message()) +
+                                "; nobody else saves the rest: open the repository with rank and "
+                                "world_size when several processes hold the array");
   }
   return Status::Ok();
 }

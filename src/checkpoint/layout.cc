@@ -10,7 +10,6 @@
 #include <set>
 
 #include "base/status_macros.h"
-#include "checkpoint/coverage.h"
 #include "checkpoint/names.h"
 #include "format/json.h"
 #include "storage/store.h"
@@ -77,8 +76,6 @@ class Planner {
   SavePlan Take();
 
  private:
-  /// Of a process that saves alone: a piece that is missing would be missing for ever.
-  Status CheckShardsFillArrays() const;
   Status CheckTensors(const SaveHistory& history, int rank, int world_size,
                       std::map<TensorGroup, std::vector<Item>>* groups);
   Status PackModel(std::vector<Item> items);
@@ -146,34 +143,11 @@ Status Planner::CheckTensors(const SaveHistory& history, int rank, int world_siz
                                   " is called like a piece of a distributed array; rename it");
     }
   }
-  if (world_size == 1 && !sharded.empty()) RETURN_IF_ERROR(CheckShardsFillArrays());
   const std::map<std::string, int> writers = AssignReplicated(replicated, world_size);
   for (Item& item : items) {
     const Tensor& tensor = request_.tensors[item.index];
     if (tensor.replicated && writers.at(item.stored_name) != rank) continue;
     (*groups)[tensor.group].push_back(std::move(item));
-  }
-  return Status::Ok();
-}
-
-Status Planner::CheckShardsFillArrays() const {
-  std::map<std::pair<TensorGroup, std::string>, StoredTensor> arrays;
-  for (const Tensor& tensor : request_.tensors) {
-    if (!tensor.shard) continue;
-    StoredTensor& array = arrays[{tensor.group, tensor.name}];
-    if (!array.pieces.empty() && array.shape != tensor.shard->global_shape) {
-      return InvalidArgumentError("the shards of " + Quoted(tensor.name) +
-                                  " name different global shapes");
-    }
-    array.shape = tensor.shard->global_shape;
-    array.pieces.push_back({.shape = tensor.shape, .offset = tensor.shard->offset});
-  }
-  for (const auto& [key, array] : arrays) {
-    const Status covered = CheckCoverage(key.second, array);
-    if (covered.ok()) continue;
-    return InvalidArgumentError(std::string(covered.message()) +
-                                "; nobody else saves the rest: open the repository with rank and "
-                                "world_size when several processes hold the array");
   }
   return Status::Ok();
 }

@@ -61,8 +61,7 @@ struct SavePlan {
 
 /// Decides which bytes of the request go into which file, for `participant` (number `rank` of
 /// `world_size`). Refuses by name: duplicate names, data missing, shapes that overflow, shards
-/// outside their array, shards that leave a part of it to nobody (world_size 1), names that are not
-/// UTF-8, unsafe file names. `index_file`: also plans
+/// outside their array, names that are not UTF-8, unsafe file names. `index_file`: also plans
 /// __model__/model.safetensors.index.json, which only a single participant can know beforehand.
 /// `stream_all`: nothing goes through the arena (low-memory mode).
 Result<SavePlan> PlanSave(const SaveRequest& request, const std::string& participant, int rank,

@@ -15,6 +15,7 @@
 #include "checkpoint/chain.h"
 #include "checkpoint/checkpoint_path.h"
 #include "checkpoint/committer.h"
+#include "checkpoint/coverage.h"
 #include "checkpoint/generation.h"
 #include "checkpoint/names.h"
 #include "checkpoint/plan_cache.h"
@@ -304,6 +305,10 @@ Result<SavePlan> Manager::Plan(const SaveRequest& request, bool streamed) {
   RETURN_IF_ERROR(committer_->CheckIncrement(request));
   ASSIGN_OR_RETURN(SavePlan plan, plans_.Plan(request, committer_->history(),
                                               committer_->history_version(), streamed));
+  // After the plan, which knows that each shard is inside its array.
+  if (!Collective() && !options_.private_parts) {
+    RETURN_IF_ERROR(CheckShardsFillArrays(request.tensors));
+  }
   RETURN_IF_ERROR(CheckSpace(plan));
   RETURN_IF_ERROR(arena_.Reserve(plan.arena_bytes));
   return plan;

@@ -368,7 +368,7 @@ class SmallStore final : public ForwardingStore {
     const Listing root = List("").value();
     const auto checkpoints =
         std::count_if(root.prefixes.begin(), root.prefixes.end(),
-                      [](const std::string& name) { return name.starts_with("checkpoint_"); });
+                      [&](const std::string& name) { return Stat(name + "/manifest.json").ok(); });
     return std::optional<std::uint64_t>(checkpoints > 1 ? 0 : 1 << 30);
   }
 };
