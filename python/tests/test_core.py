@@ -212,8 +212,9 @@ def test_retention_and_scores_without_a_master(storage, first):
                 store(ctx, steps, a=str(steps))
             elif first != "checkpoint":
                 ctx.checkpoint.save({"a": steps}, {"steps_completed": steps}, blocking=True)
-        assert [info.step for info in ctx.checkpoint.list()] == [2, 4]
-        assert ctx.checkpoint.list()[0].metrics == {"accuracy": 0.9}
+    with cairn.CheckpointManager(storage, read_only=True) as manager:
+        assert [info.step for info in manager.list()] == [2, 4]
+        assert manager.list()[0].metrics == {"accuracy": 0.9}
 
 
 def test_a_damaged_checkpoint_is_passed_over_at_the_next_start(storage):
