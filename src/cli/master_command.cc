@@ -59,6 +59,7 @@ Result<Output> RunMaster(const MasterCommandOptions& options, Console* console) 
   master::MasterOptions start;
   start.data_directory = options.data_directory;
   start.listen = options.listen;
+  start.advertise = options.advertise;
   start.database = options.database;
   start.storage = options.storage;
   start.web_directory = options.web.empty() ? PageOf(options.data_directory) : options.web;

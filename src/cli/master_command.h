@@ -13,6 +13,7 @@ namespace cairn::cli {
 struct MasterCommandOptions {
   std::string data_directory = "cairn-master";
   std::string listen = "127.0.0.1:8080";
+  std::string advertise;
   std::string database;  // "": SQLite in the data directory
   std::string storage;   // "": checkpoints/ in the data directory
   std::string web;       // "": web/ in the data directory

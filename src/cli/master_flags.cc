@@ -47,6 +47,9 @@ void AddMasterCommand(CLI::App* root, Commands* commands) {
                   "Host and port; port 0: a free one. Elsewhere than on the loopback only when a "
                   "user has a password")
       ->capture_default_str();
+  app->add_option("--advertise", options->advertise,
+                  "The URL under which trials on other machines reach the master; without it where "
+                  "it listens");
   app->add_option("--db", options->database,
                   "sqlite:PATH or postgresql://…; without it SQLite in the data directory");
   app->add_option("--storage", options->storage,

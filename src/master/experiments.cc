@@ -134,7 +134,7 @@ Result<NewExperiment> Experiments::Prepare(const Request& request, ExperimentCon
     OverrideConfig(request.overrides, &source);
     ASSIGN_OR_RETURN(*config, ExperimentFromValue(source));
   }
-  if (config->slots > options_.slots) {
+  if (config->launcher.empty() && config->slots > options_.slots) {
     return InvalidArgumentError(fmt::format(
         "resources.slots_per_trial is {}, and this master has {}: its trials would never start",
         config->slots, options_.slots));

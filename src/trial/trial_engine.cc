@@ -91,6 +91,11 @@ void TrialEngine::SetUrl(std::string url) {
   url_ = std::move(url);
 }
 
+void TrialEngine::SetRemoteUrl(std::string url) {
+  MutexLock hold(&mu_);
+  remote_url_ = std::move(url);
+}
+
 Status TrialEngine::Start() {
   std::vector<std::pair<std::string, std::uint64_t>> living;
   std::vector<std::string> asked;

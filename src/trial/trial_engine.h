@@ -107,6 +107,9 @@ class TrialEngine {
   TrialEngine& operator=(const TrialEngine&) = delete;
 
   void SetUrl(std::string url);
+  /// The same for runs that a launcher of another name than the first starts, perhaps on other
+  /// machines; without it they are given the one of SetUrl.
+  void SetRemoteUrl(std::string url);
   /// Finds out what became of the runs that lived, and starts what is queued.
   Status Start();
   /// Starts no more runs; what lives goes on, and what ends is recorded. Before an orderly end:
@@ -277,6 +280,7 @@ class TrialEngine {
   bool started_ GUARDED_BY(mu_) = false;
   bool draining_ GUARDED_BY(mu_) = false;
   std::string url_ GUARDED_BY(mu_);
+  std::string remote_url_ GUARDED_BY(mu_);
   TrialRecords records_ GUARDED_BY(mu_);
   // By record: trials with a living run, trials in QUEUED.
   std::set<std::string, std::less<>> live_ GUARDED_BY(mu_);
