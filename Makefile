@@ -2,7 +2,7 @@
 # and runs. The work is done by scripts/; this file only names it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-integrations bench bench-catalog bench-ps bench-s3 bench-tune bench-web bench-peers torture sanitize format lint clean
+.PHONY: help demo test test-integrations bench bench-catalog bench-ps bench-s3 bench-slurm bench-tune bench-web bench-peers torture sanitize format lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,11 +30,17 @@ bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...'
 	@$(MAKE) --no-print-directory bench-web
 	@$(MAKE) --no-print-directory bench-tune
 	@$(MAKE) --no-print-directory bench-catalog
+	@$(MAKE) --no-print-directory bench-slurm
 
 bench-catalog: ## the master's record on SQLite and PostgreSQL, beside plain rows (CATALOG_ARGS='...')
 	@scripts/setup build test
 	@scripts/build release
 	@/usr/bin/python3 bench/catalog.py build/release $(CATALOG_ARGS)
+
+bench-slurm: ## launches on a real Slurm, beside sbatch alone (SLURM_ARGS='...')
+	@scripts/setup build test
+	@scripts/build release
+	@/usr/bin/python3 bench/slurm.py build/release $(SLURM_ARGS)
 
 bench-tune: ## a tuner's trials, reports, restarts and memory (TUNE_ARGS='...'; --peer beside Ray where it is installed)
 	@scripts/setup build test

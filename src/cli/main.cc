@@ -24,6 +24,7 @@
 #include "cli/command_tree.h"
 #include "cli/console.h"
 #include "cli/doctor.h"
+#include "cli/doctor_slurm.h"
 #include "cli/output.h"
 #ifdef CAIRN_WITH_PS
 #include "cli/ps_commands.h"
@@ -210,7 +211,12 @@ void AddDoctor(CLI::App* root, Commands* commands) {
       Leaf(root, "doctor", "Tell what this machine and a directory allow, and how fast it is",
            "  cairn doctor\n"
            "  cairn doctor runs/             writes and removes two files of 512 MiB there\n"
-           "  cairn doctor runs/ --size 2GiB --rounds 5");
+           "  cairn doctor runs/ --size 2GiB --rounds 5\n"
+           "  cairn doctor --slurm /shared   whether trials can run on this site's Slurm: one job");
+  auto slurm = std::make_shared<bool>(false);
+  auto partition = std::make_shared<std::string>();
+  CLI::Option* on_slurm = app->add_flag("--slurm", *slurm, "Try this site's Slurm instead");
+  app->add_option("--partition", *partition, "Where the job of --slurm runs")->needs(on_slurm);
   app->add_option("DIR", options->directory, "An existing directory to try and to measure");
   app->add_option("--size", options->bytes, "Bytes of each measured file")
       ->transform(CLI::AsSizeValue(false))
@@ -219,7 +225,10 @@ void AddDoctor(CLI::App* root, Commands* commands) {
   app->add_option("--rounds", options->rounds, "How often each way is measured")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
-  commands->Add(app, [options](Console* console) { return Doctor(*options, console); });
+  commands->Add(app, [options, slurm, partition](Console* console) {
+    return *slurm ? DoctorSlurm({.directory = options->directory, .partition = *partition}, console)
+                  : Doctor(*options, console);
+  });
 }
 
 void AddBench(CLI::App* root, Commands* commands) {

@@ -61,6 +61,7 @@ Result<Output> RunMaster(const MasterCommandOptions& options, Console* console) 
   start.listen = options.listen;
   start.tls = {.certificate = options.tls_certificate, .key = options.tls_key};
   start.tls_ca = options.tls_ca;
+  start.advertise = options.advertise;
   start.database = options.database;
   start.storage = options.storage;
   start.web_directory = options.web.empty() ? PageOf(options.data_directory) : options.web;

@@ -16,6 +16,7 @@ struct MasterCommandOptions {
   std::string tls_certificate;  // PEM files; "": no TLS
   std::string tls_key;
   std::string tls_ca;    // told to runs
+  std::string advertise;
   std::string database;  // "": SQLite in the data directory
   std::string storage;   // "": checkpoints/ in the data directory
   std::string web;       // "": web/ in the data directory

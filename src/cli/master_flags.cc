@@ -55,6 +55,9 @@ void AddMasterCommand(CLI::App* root, Commands* commands) {
   app->add_option("--tls-ca", options->tls_ca,
                   "PEM file of who signed it, for runs that reach the master there")
       ->type_name("FILE");
+  app->add_option("--advertise", options->advertise,
+                  "The URL under which trials on other machines reach the master; without it where "
+                  "it listens");
   app->add_option("--db", options->database,
                   "sqlite:PATH or postgresql://…; without it SQLite in the data directory");
   app->add_option("--storage", options->storage,

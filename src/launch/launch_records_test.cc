@@ -55,6 +55,11 @@ TEST(LaunchRecordsTest, GoldenFilesStayReadable) {
   EXPECT_EQ(Golden("running.json"),
             Encode(RunningRecord{.pids = {4712, 4713}, .time = 1'794'733'452'000'000'000}));
   EXPECT_EQ(Golden("exit.json"), Encode(SomeExit()));
+  LaunchRecord of_slurm = SomeLaunch();
+  of_slurm.job = "trial-7.run-2.0f8fad5b-d9cb";
+  of_slurm.job_index = 3;
+  EXPECT_EQ(Golden("launch_slurm.json"), Encode(of_slurm));
+  EXPECT_EQ(Encode(*DecodeLaunch(Golden("launch_slurm.json"))), Encode(of_slurm));
   const auto launch = DecodeLaunch(Golden("launch.json"));
   ASSERT_TRUE(launch.ok()) << launch.status().ToString();
   EXPECT_EQ(Encode(*launch), Encode(SomeLaunch()));

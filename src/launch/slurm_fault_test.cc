@@ -4,7 +4,10 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <system_error>
 
 #include "launch/launch_directory.h"
 #include "launch/slurm_fixture.h"
@@ -57,13 +60,26 @@ TEST_F(SlurmFaultTest, AShimThatIsKilledIsALaunchThatIsLost) {
 
 TEST_F(SlurmFaultTest, AControllerThatIsAwayIsWaitedFor) {
   Open();
-  Submit(Script("before", "echo ready; sleep 1; echo done"));
+  const std::string leave = (temp_.path() / "leave").string();
+  Submit(Script("before", "echo ready; while [ ! -e " + leave + " ]; do sleep 0.05; done"));
   UntilSaid("before");
+  // A controller that forgot the job would give its number to the next one, and Slurm would close
+  // the node over that: wait until it has written the job down, which it does within seconds.
+  const auto said = std::filesystem::file_time_type::clock::now();
+  TestSlurm::Get().Shell(
+      "for job in $(squeue -h -o %i); do scontrol update JobId=$job Comment=saved; done");
+  Until("the controller has saved its state", [&] {
+    std::error_code error;
+    const auto saved =
+        std::filesystem::last_write_time(TestSlurm::Get().directory() + "/state/job_state", error);
+    return !error && saved > said;
+  });
   TestSlurm::Get().KillDaemon("slurmctld");
   Submit(Script("during", "echo during"));
   Until("it says so", [&] {
     return launcher_->Get("during")->reason.find("Slurm does not answer") != std::string::npos;
   });
+  std::ofstream(leave).close();
   EXPECT_TRUE(End("before").exit->succeeded()) << "what runs needs no controller";
   EXPECT_EQ(launcher_->Get("during")->state, LaunchState::kQueued);
   TestSlurm::Get().StartDaemon("slurmctld");

@@ -667,9 +667,15 @@ void SlurmLauncher::AskForJobs() {
     }
     trouble_.clear();
     std::map<std::pair<std::string_view, int>, const SlurmJob*> by_name;
-    for (const SlurmJob& job : *jobs) by_name[{job.name, job.index}] = &job;
+    for (const SlurmJob& job : *jobs) {
+      // Of two with one name (a submission that was made twice) the one that lives counts: the
+      // other found the launch taken.
+      const SlurmJob*& known = by_name[{job.name, job.index}];
+      if (known == nullptr || known->ended()) known = &job;
+    }
     for (Batch& batch : batches_) {
-      if (!batch.look_first) continue;
+      // Not at once: a call that timed out may still be under way to the controller.
+      if (!batch.look_first || asked_ < batch.not_before) continue;
       batch.look_first = false;
       const int first = batch.ids.size() > 1 || batch.flags.back().starts_with("--array") ? 0 : -1;
       if (!by_name.contains({batch.name, first})) continue;  // submitted again
@@ -731,8 +737,9 @@ void SlurmLauncher::Settle(const std::string& id, const SlurmJob* job) {
     lost.kind = begun ? ExitKind::kLost : ExitKind::kNotStarted;
     if (begun && state == "TIMEOUT") lost.kind = ExitKind::kTimeLimit;
     // Taken from it, not failed by it.
-    lost.stopped = launch->stop_asked || state == "PREEMPTED" || state == "NODE_FAIL" ||
-                   state == "BOOT_FAIL" || state == "CANCELLED" || state == "REVOKED";
+    lost.stopped = launch->stop_asked || (!begun && job == nullptr) || state == "PREEMPTED" ||
+                   state == "NODE_FAIL" || state == "BOOT_FAIL" || state == "CANCELLED" ||
+                   state == "REVOKED";
     lost.message =
         fmt::format("Slurm's job {} is {}", launch->job_id.empty() ? launch->job : launch->job_id,
                     state) +

@@ -31,6 +31,8 @@ Value EntryOf(const ApiParts& parts, const LaunchInfo& launch, const std::string
       {"priority", launch.priority},
       {"since",
        static_cast<double>(launch.started != 0 ? launch.started : launch.submitted) / 1e9}};
+  if (!launch.reason.empty()) out["reason"] = launch.reason;
+  if (!launch.launcher.empty()) out["launcher"] = launch.launcher;
   if (const auto view = parts.engine->Summary(trial); view.ok()) {
     out["state"] = std::string(TrialStateName(view->state));
   }
@@ -57,7 +59,8 @@ Result<ApiAnswer> Cluster(const ApiParts& parts) {
     std::uint64_t run = 0;
     if (!RunOfLaunch(launch.id, &trial, &run)) continue;
     const bool runs = launch.state == LaunchState::kRunning;
-    if (runs) used += launch.slots;
+    // Slots are this machine's; a cluster counts its own.
+    if (runs && launch.launcher != kSlurmLauncher) used += launch.slots;
     Value::List& list = runs ? running : queue;
     if (list.size() < kMaxPage) list.push_back(EntryOf(parts, launch, trial));
   }

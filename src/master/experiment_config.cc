@@ -9,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "launch/slurm_client.h"
 #include "master/config_reader.h"
 #include "net/url.h"
 
@@ -140,6 +141,35 @@ void ReadStorage(const ConfigNode& node, std::string* out, ConfigReader* above) 
   }
 }
 
+/// What Slurm is asked for: texts or numbers; `extra` may be a list of words.
+void ReadSlurm(const ConfigNode& node, std::map<std::string, std::string>* out,
+               ConfigReader* reader) {
+  constexpr std::string_view kKeys[] = {"partition",     "account", "qos",        "time",
+                                        "gres",          "mem",     "constraint", "reservation",
+                                        "cpus_per_task", "extra"};
+  const auto text_of = [](const Value& scalar) {
+    const auto* text = scalar.if_string();
+    return text != nullptr ? *text : EncodeJson(scalar);
+  };
+  for (const std::string_view key : kKeys) {
+    const ConfigNode* value = reader->Take(key);
+    if (value == nullptr) continue;
+    std::string text;
+    if (value->kind == ConfigNode::Kind::kList && key == "extra") {
+      for (const ConfigNode& item : value->items) text += text_of(item.scalar) + "\n";
+    } else if (value->kind == ConfigNode::Kind::kScalar) {
+      text = text_of(value->scalar);
+    } else {
+      reader->Fail(*value, key, "must be a text");
+      continue;
+    }
+    (*out)[std::string(key)] = std::move(text);
+  }
+  if (const auto flags = SlurmFlags(*out); !flags.ok()) {
+    reader->Fail(node, "launcher", flags.status().message());
+  }
+}
+
 void ReadResources(const ConfigNode& node, ExperimentConfig* out, ConfigReader* above) {
   ConfigReader reader(node, "resources");
   std::int64_t slots = 1;
@@ -150,6 +180,15 @@ void ReadResources(const ConfigNode& node, ExperimentConfig* out, ConfigReader* 
     reader.Fail(node, "slots", "and slots_per_trial are the same thing: name one");
   }
   reader.Int("priority", &priority, -1000, 1000);
+  std::string launcher = "local";
+  reader.Text("launcher", &launcher);
+  if (launcher == kSlurmLauncher) {
+    out->launcher = launcher;
+    ReadSlurm(node, &out->resources, &reader);
+  } else if (launcher != "local") {
+    reader.Fail(node, "launcher",
+                fmt::format("{} is not known: local or slurm", QuoteForMessage(launcher)));
+  }
   out->slots = static_cast<int>(slots);
   out->priority = static_cast<int>(priority);
   above->Fail(reader.Finish());
@@ -374,6 +413,8 @@ TrialConfig ExperimentConfig::TrialOf(const std::string& experiment, std::uint64
   trial.world_size = std::max(1, slots);
   trial.slots = slots;
   trial.priority = priority;
+  trial.launcher = launcher;
+  trial.resources = resources;
   trial.max_restarts = max_restarts;
   trial.preemption_timeout = Millis(preemption_timeout);
   trial.kill_grace = Millis(kill_grace);

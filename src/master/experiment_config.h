@@ -16,6 +16,9 @@
 
 namespace cairn::master {
 
+/// The launcher whose trials are jobs of Slurm.
+inline constexpr std::string_view kSlurmLauncher = "slurm";
+
 /// How the trials of an experiment are chosen.
 struct SearcherConfig {
   enum class Kind : std::uint8_t { kSingle, kRandom, kGrid, kAdaptiveAsha };
@@ -49,6 +52,8 @@ struct ExperimentConfig {
   RetentionPolicy retention;
   int slots = 1;  // of each trial; also its processes
   int priority = 0;
+  std::string launcher;                          // kSlurmLauncher; "": this machine
+  std::map<std::string, std::string> resources;  // what its launcher is asked for
   std::map<std::string, std::string> environment;
   /// Its one trial is a process that joins by itself: there is nothing to start. Written by the
   /// master for such processes, never by people.

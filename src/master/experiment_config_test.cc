@@ -216,5 +216,40 @@ TEST(ExperimentConfigTest, OverridesReachIntoMaps) {
   EXPECT_EQ(EncodeJson(source), R"({"hyperparameters":{"lr":0.2,"n":1},"name":"x"})");
 }
 
+TEST(ExperimentConfigTest, ResourcesChooseTheLauncherAndWhatItIsAskedFor) {
+  const auto config = ParseExperiment(R"(
+entrypoint: python3 train.py
+resources:
+  launcher: slurm
+  slots_per_trial: 2
+  partition: gpu
+  time: 01:30:00
+  cpus_per_task: 4
+  extra: ["--mail-type=END", "--nice"]
+)");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  const TrialConfig trial = config->TrialOf("1", 0, "/checkpoints");
+  EXPECT_EQ(trial.launcher, "slurm");
+  EXPECT_EQ(trial.world_size, 2);
+  EXPECT_EQ(trial.resources.at("partition"), "gpu");
+  EXPECT_EQ(trial.resources.at("time"), "01:30:00");
+  EXPECT_EQ(trial.resources.at("cpus_per_task"), "4");
+  EXPECT_EQ(trial.resources.at("extra"), "--mail-type=END\n--nice\n");
+  const auto again = TrialConfigFromValue(ToValue(trial));
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(again->launcher, trial.launcher);
+  EXPECT_EQ(again->resources, trial.resources);
+
+  const auto refusal = [](const std::string& resources) {
+    return ParseExperiment("entrypoint: a\nresources: {" + resources + "}\n").status().ToString();
+  };
+  EXPECT_NE(refusal("launcher: slrum").find("slrum"), std::string::npos);
+  EXPECT_NE(refusal("partition: gpu").find("partition"), std::string::npos)
+      << "not on this machine";
+  EXPECT_NE(refusal("launcher: slurm, partiton: gpu").find("partiton"), std::string::npos);
+  EXPECT_NE(refusal("launcher: slurm, extra: --array=1-3").find("--array"), std::string::npos);
+  EXPECT_TRUE(ParseExperiment("entrypoint: a\nresources: {launcher: local}\n").ok());
+}
+
 }  // namespace
 }  // namespace cairn::master

@@ -141,7 +141,7 @@ Result<NewExperiment> Experiments::Prepare(const Request& request, ExperimentCon
         "detached: such a trial is a process that somebody else starts; start it again, and it "
         "joins by itself");
   }
-  if (config->slots > options_.slots) {
+  if (config->launcher.empty() && config->slots > options_.slots) {
     return InvalidArgumentError(fmt::format(
         "resources.slots_per_trial is {}, and this master has {}: its trials would never start",
         config->slots, options_.slots));

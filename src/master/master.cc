@@ -6,6 +6,7 @@
 //   code/         archives of code by their digest
 //   work/<id>/    the code of an experiment, unpacked: where its trials run
 //   runs/         records and logs of runs (docs/format/launches.md)
+//   runs-slurm/   the same of runs that Slurm starts; the data directory is shared with its nodes
 //   trial.sock    the trial protocol for runs of this machine: the same after every restart
 //   checkpoints/  repositories of trials, unless the storage is elsewhere
 //   web/          the page, when it is not part of the installation
@@ -30,6 +31,8 @@
 #include "format/json.h"
 #include "launch/launch_directory.h"
 #include "launch/local_launcher.h"
+#include "launch/several_launchers.h"
+#include "launch/slurm_launcher.h"
 #include "master/files.h"
 #include "master/web_files.h"
 #include "net/http_routes.h"
@@ -80,6 +83,10 @@ Status MasterOptions::Validate() const {
   }
   if (!tls_ca.empty() && access(tls_ca.c_str(), R_OK) != 0) {
     return NotFoundError(fmt::format("TLS: the authority's file \"{}\" cannot be read", tls_ca));
+  }
+  if (!advertise.empty() && !advertise.starts_with("http://") &&
+      !advertise.starts_with("https://")) {
+    return InvalidArgumentError("master: advertise must be a URL, http://HOST:PORT");
   }
   return Status::Ok();
 }
@@ -231,11 +238,24 @@ Status Master::Impl::OpenParts() {
                                               .clock = options_.clock,
                                               .weak_hashes = options_.weak_hashes}));
   code_ = std::make_unique<CodeStore>(Path("code"));
-  ASSIGN_OR_RETURN(
-      launcher_, OpenLocalLauncher({.directory = Path("runs"),
-                                    .slots = options_.slots,
-                                    .listener = [this](const LaunchInfo& info) { OnLaunch(info); },
-                                    .clock = options_.clock}));
+  const auto listener = [this](const LaunchInfo& info) { OnLaunch(info); };
+  const NamedLauncher local = {.name = "local", .open = [this, listener] {
+                                 return OpenLocalLauncher({.directory = Path("runs"),
+                                                           .slots = options_.slots,
+                                                           .listener = listener,
+                                                           .clock = options_.clock});
+                               }};
+  std::error_code error;
+  const NamedLauncher slurm = {
+      .name = std::string(kSlurmLauncher),
+      .open =
+          [this, listener] {
+            return OpenSlurmLauncher(
+                {.directory = Path("runs-slurm"), .listener = listener, .clock = options_.clock});
+          },
+      // With runs from before it must know them.
+      .at_once = fs::exists(Path("runs-slurm"), error)};
+  ASSIGN_OR_RETURN(launcher_, OpenSeveralLaunchers({local, slurm}));
   return Status::Ok();
 }
 
@@ -349,6 +369,7 @@ Status Master::Impl::Listen() {
                                       .max_body_bytes = code_->limits().archive_bytes + (1u << 20),
                                       .tls = options_.tls},
                                      std::move(routes)));
+  engine_->SetRemoteUrl(options_.advertise.empty() ? server_->url() : options_.advertise);
   // Runs of this machine speak through a socket whose name does not change when the port does.
   const std::string socket = Path("trial.sock");
   if (socket.size() > kLongestSocketPath) {

@@ -33,6 +33,8 @@ struct MasterOptions {
   std::string database;
   /// For experiments that name none: a directory or URL; "": checkpoints/ in the data directory.
   std::string storage;
+  /// The URL under which trials on other machines reach this master; "": where it listens.
+  std::string advertise;
   /// What trials share on this machine; 0: one for each core.
   int slots = 0;
   std::string web_directory;  // "": web/ in the data directory, when it is there

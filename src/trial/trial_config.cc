@@ -64,22 +64,27 @@ Status TrialConfig::Validate() const {
 Value ToValue(const TrialConfig& config) {
   Value::Object env;
   for (const auto& [name, value] : config.env) env[name] = value;
-  return Value::Object{{"experiment", config.experiment},
-                       {"hparams", config.hparams},
-                       {"argv", Texts(config.argv)},
-                       {"cwd", config.cwd},
-                       {"env", std::move(env)},
-                       {"storage", config.storage},
-                       {"world_size", config.world_size},
-                       {"slots", config.slots},
-                       {"priority", config.priority},
-                       {"max_restarts", config.max_restarts},
-                       {"preemption_timeout_ms", config.preemption_timeout.count()},
-                       {"kill_grace_ms", config.kill_grace.count()},
-                       {"retention", ToValue(config.retention)},
-                       {"detached", config.detached},
-                       {"external_id", config.external_id},
-                       {"outlive_engine", config.outlive_engine}};
+  Value::Object resources;
+  for (const auto& [name, value] : config.resources) resources[name] = value;
+  Value::Object out{{"experiment", config.experiment},
+                    {"hparams", config.hparams},
+                    {"argv", Texts(config.argv)},
+                    {"cwd", config.cwd},
+                    {"env", std::move(env)},
+                    {"storage", config.storage},
+                    {"world_size", config.world_size},
+                    {"slots", config.slots},
+                    {"priority", config.priority},
+                    {"max_restarts", config.max_restarts},
+                    {"preemption_timeout_ms", config.preemption_timeout.count()},
+                    {"kill_grace_ms", config.kill_grace.count()},
+                    {"retention", ToValue(config.retention)},
+                    {"detached", config.detached},
+                    {"external_id", config.external_id},
+                    {"outlive_engine", config.outlive_engine}};
+  if (!config.launcher.empty()) out["launcher"] = config.launcher;
+  if (!resources.empty()) out["resources"] = std::move(resources);
+  return out;
 }
 
 Result<TrialConfig> TrialConfigFromValue(const Value& value) {
@@ -104,10 +109,19 @@ Result<TrialConfig> TrialConfigFromValue(const Value& value) {
   RETURN_IF_ERROR(members.OptionalBool("detached", &config.detached));
   RETURN_IF_ERROR(members.OptionalText("external_id", &config.external_id));
   RETURN_IF_ERROR(members.OptionalBool("outlive_engine", &config.outlive_engine));
+  Value resources = Value::Object{};
+  RETURN_IF_ERROR(members.OptionalText("launcher", &config.launcher));
+  RETURN_IF_ERROR(members.OptionalObject("resources", &resources));
   ASSIGN_OR_RETURN(config.retention, RetentionPolicyFromValue(retention));
   for (const auto& [name, text] : *env.if_object()) {
     if (!text.is_string()) return InvalidArgumentError(fmt::format("env \"{}\": not a text", name));
     config.env[name] = *text.if_string();
+  }
+  for (const auto& [name, text] : *resources.if_object()) {
+    if (!text.is_string()) {
+      return InvalidArgumentError(fmt::format("resources \"{}\": not a text", name));
+    }
+    config.resources[name] = *text.if_string();
   }
   return config;
 }

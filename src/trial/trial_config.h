@@ -27,6 +27,9 @@ struct TrialConfig {
   int world_size = 1;
   int slots = 1;
   int priority = 0;
+  /// Which launcher starts its runs ("": the engine's first), and what it asks for there.
+  std::string launcher;
+  std::map<std::string, std::string> resources;
   std::uint64_t max_restarts = 5;
   /// From the request to pause or cancel until SIGTERM.
   std::chrono::milliseconds preemption_timeout = std::chrono::seconds(600);

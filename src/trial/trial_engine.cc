@@ -92,6 +92,11 @@ void TrialEngine::SetUrl(std::string url, std::string ca) {
   ca_ = std::move(ca);
 }
 
+void TrialEngine::SetRemoteUrl(std::string url) {
+  MutexLock hold(&mu_);
+  remote_url_ = std::move(url);
+}
+
 Status TrialEngine::Start() {
   std::vector<std::pair<std::string, std::uint64_t>> living;
   std::vector<std::string> asked;

@@ -109,6 +109,9 @@ class TrialEngine {
   /// What runs are told: where the trial protocol is, and the PEM file of the authority that a
   /// server with TLS is checked against ("": those of the run's system).
   void SetUrl(std::string url, std::string ca = "");
+  /// The same for runs that a launcher of another name than the first starts, perhaps on other
+  /// machines; without it they are given the one of SetUrl.
+  void SetRemoteUrl(std::string url);
   /// Finds out what became of the runs that lived, and starts what is queued.
   Status Start();
   /// Starts no more runs; what lives goes on, and what ends is recorded. Before an orderly end:
@@ -285,6 +288,7 @@ class TrialEngine {
   bool draining_ GUARDED_BY(mu_) = false;
   std::string url_ GUARDED_BY(mu_);
   std::string ca_ GUARDED_BY(mu_);
+  std::string remote_url_ GUARDED_BY(mu_);
   TrialRecords records_ GUARDED_BY(mu_);
   // By record: trials with a living run, trials in QUEUED.
   std::set<std::string, std::less<>> live_ GUARDED_BY(mu_);

@@ -376,7 +376,8 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
     spec.argv = config.argv;
     spec.cwd = config.cwd;
     spec.env = config.env;
-    spec.env["CAIRN_TRIAL_URL"] = url_;
+    spec.env["CAIRN_TRIAL_URL"] =
+        config.launcher.empty() || remote_url_.empty() ? url_ : remote_url_;
     if (!ca_.empty()) spec.env["CAIRN_MASTER_CA"] = ca_;
     spec.env["CAIRN_RUN_TOKEN"] = token;
     spec.env["CAIRN_EXPERIMENT_ID"] = config.experiment;
@@ -389,6 +390,8 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
     spec.processes = config.world_size;
     spec.slots = config.slots;
     spec.priority = config.priority;
+    spec.launcher = config.launcher;
+    spec.resources = config.resources;
     spec.grace = config.kill_grace;
     spec.outlive_owner = config.outlive_engine;
   }

@@ -272,6 +272,8 @@ export interface ClusterEntry {
   slots: number;
   priority: number;
   since: number;
+  launcher?: string;
+  reason?: string;
 }
 
 export interface Service {

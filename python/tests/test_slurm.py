@@ -1,0 +1,161 @@
+"""Trials as jobs of a real Slurm: the golden numbers of the tutorial, whatever happens to jobs, daemons and the master."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+import pytest
+from master_process import EXAMPLES, PROGRAM, ROOT, running_master
+from slurm_cluster import running_slurm
+
+WHOLE = [(step, step) for step in range(10, 101, 10)]
+SCRIPT = "2_checkpoints"
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with running_slurm() as cluster:
+        before = os.environ.get("SLURM_CONF")
+        os.environ["SLURM_CONF"] = str(cluster.conf)  # the master's, and the command line's
+        try:
+            yield cluster
+        finally:
+            os.environ.pop("SLURM_CONF")
+            if before is not None:
+                os.environ["SLURM_CONF"] = before
+
+
+@pytest.fixture(scope="module")
+def master(slurm, tmp_path_factory):
+    with running_master(tmp_path_factory.mktemp("master")) as running:
+        yield running
+
+
+def create(master, *flags, seconds="0.02", restarts=0, **resources):
+    """An experiment on Slurm; its id and its trial's."""
+    words = ["resources.launcher=slurm", f"entrypoint=python3 {SCRIPT}.py {seconds}", f"max_restarts={restarts}"]
+    words += [f"resources.{key}={value}" for key, value in resources.items()]
+    config = [word for pair in words for word in ("--config", pair)]
+    experiment = master.cli_json("e", "create", EXAMPLES / f"{SCRIPT}.yaml", EXAMPLES, *config, *flags)["id"]
+    page = master.wait(f"/api/v1/experiments/{experiment}/trials", lambda answer: answer["total"] == 1)
+    return experiment, page["trials"][0]["id"]
+
+
+def until_reported(master, trial, count):
+    master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: len(answer["metrics"]) >= count)
+
+
+def completed(master, experiment, trial):
+    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
+    assert master.reports(trial) == WHOLE, "nothing is lost, nothing is doubled"
+
+
+def test_the_tutorial_pauses_and_goes_on_in_another_job(master, slurm):
+    experiment, trial = create(master, partition="low", time="10")
+    until_reported(master, trial, 3)
+    (job,) = slurm.jobs()
+    (process,) = master.processes(trial)
+    with open(f"/proc/{process}/environ", "rb") as file:
+        environment = file.read().split(b"\0")
+    assert f"SLURM_JOB_ID={job}".encode() in environment
+    assert b"CAIRN_TRIAL_URL=" + f"http://127.0.0.1:{master.port}".encode() in environment
+    master.cli("e", "pause", experiment)
+    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "PAUSED"]
+    slurm.until("no job is left", lambda: not slurm.jobs())
+    before = master.reports(trial)
+    assert before == WHOLE[: len(before)] and 3 <= len(before) < 10
+    master.cli("e", "activate", experiment)
+    completed(master, experiment, trial)
+    assert "100 steps, x = 100" in master.cli("e", "logs", experiment).stdout
+
+
+def test_bad_configurations_are_named(master):
+    refused = master.cli(
+        "e", "create", EXAMPLES / f"{SCRIPT}.yaml", EXAMPLES, "--config", "resources.launcher=slurm",
+        "--config", "resources.partiton=low", check=False,
+    )  # fmt: skip
+    assert refused.returncode != 0 and "partiton" in refused.stderr + refused.stdout
+    experiment, trial = create(master, partition="nowhere")
+    assert master.cli("e", "wait", experiment, check=False).stdout.split() == [experiment, "ERROR"]
+    assert "partition" in master.get(f"/api/v1/trials/{trial}")["message"]
+
+
+def test_what_waits_in_the_queue_of_slurm_says_why_and_can_be_cancelled(master, slurm):
+    experiment, trial = create(master, extra="--hold")
+
+    def waits(answer):
+        return [entry for entry in answer["queue"] if entry["trial"] == trial and "JobHeldUser" in entry.get("reason", "")]
+
+    (entry,) = waits(master.wait("/api/v1/cluster", waits))
+    assert entry["launcher"] == "slurm" and entry["state"] in ("QUEUED", "STARTING")
+    master.cli("e", "cancel", experiment)
+    master.cli("e", "wait", experiment, check=False)
+    slurm.until("no job is left", lambda: not slurm.jobs())
+
+
+def test_a_preempted_trial_goes_on_when_the_urgent_job_is_done(master, slurm):
+    slurm.until("the nodes are idle", lambda: slurm.run("sinfo", "-h", "-N", "-p", "low", "-o", "%t").split() == ["idle"] * 2)
+    experiment, trial = create(master, seconds="0.05", partition="low", extra="--exclusive --nodelist=n1")
+    until_reported(master, trial, 2)
+    slurm.submit("-p", "high", "--exclusive", "--nodelist=n1", "-o", "/dev/null", script="#!/bin/sh\nsleep 1\n")
+    completed(master, experiment, trial)
+    runs = master.get(f"/api/v1/trials/{trial}/runs")["runs"]
+    assert [run["resume_mode"] for run in runs] == ["fresh", "resume"], "once, and no failure was counted"
+
+
+def test_a_trial_survives_whatever_happens_around_it(master, slurm):
+    """Seeded: the master killed, its job cancelled by somebody else, its process killed, in a random order."""
+    seed = int(os.environ.get("CAIRN_SEED", time.time_ns() % 1_000_000))
+    rng = random.Random(seed)
+    experiment, trial = create(master, seconds="0.05", restarts=5)
+
+    def kill_master():
+        master.kill()
+        master.start()
+
+    def cancel_job():
+        slurm.run("scancel", *slurm.jobs(), check=False)
+
+    def kill_process():
+        for process in master.processes(trial):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    events = [kill_master, cancel_job, kill_process]
+    rng.shuffle(events)
+    for count, event in enumerate(events):
+        until_reported(master, trial, min(9, 2 * count + rng.randint(1, 2)))
+        event()
+    try:
+        completed(master, experiment, trial)
+    except AssertionError as error:
+        raise AssertionError(f"CAIRN_SEED={seed} {[event.__name__ for event in events]}: {error}") from None
+
+
+def test_a_script_without_a_master_goes_on_when_its_job_is_requeued(slurm, tmp_path):
+    """srun python train.py, and nothing else: the checkpoints are all that connects the job's lives."""
+    log = tmp_path / "log"
+    script = f"""#!/bin/sh
+export PYTHONPATH={ROOT}/python CAIRN_STORAGE={tmp_path}/checkpoints PYTHONUNBUFFERED=1
+echo life ${{SLURM_RESTART_COUNT:-0}}
+srun {sys.executable} {EXAMPLES / SCRIPT}.py 0.05
+"""
+    job = slurm.submit("--requeue", "-o", log, "--open-mode=append", script=script)
+    slurm.until("it has saved", lambda: log.exists() and "20 steps" in log.read_text())
+    slurm.run("scontrol", "requeue", job)
+    slurm.until("it is done", lambda: "100 steps" in log.read_text() and slurm.state(job) == "COMPLETED")
+    lives = log.read_text().split("life ")[1:]
+    assert len(lives) == 2 and lives[1].startswith("1")
+    steps = [int(line.split()[0]) for line in lives[1].splitlines() if " steps, x = " in line]
+    assert 20 < steps[0] and steps[-1] == 100
+    assert all(f"{step} steps, x = {step}" in log.read_text() for step in range(10, 101, 10))
+
+
+def test_doctor_checks_the_site(slurm, tmp_path):
+    finished = slurm.run(PROGRAM, "doctor", "--slurm", tmp_path, "--json")
+    report = json.loads(finished)["slurm"]
+    assert report["ok"] and report["job"]["sees_directory"] and report["partitions"] == ["high", "low"]
