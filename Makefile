@@ -31,10 +31,11 @@ bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...'
 	@$(MAKE) --no-print-directory bench-tune
 	@$(MAKE) --no-print-directory bench-catalog
 
-bench-catalog: ## the master's record on SQLite and PostgreSQL, beside plain rows (CATALOG_ARGS='...')
+bench-catalog: ## the master's record on SQLite and PostgreSQL, beside plain rows, and over HTTP (CATALOG_ARGS, MASTER_ARGS)
 	@scripts/setup build test
 	@scripts/build release
 	@/usr/bin/python3 bench/catalog.py build/release $(CATALOG_ARGS)
+	@/usr/bin/python3 bench/master.py build/release $(MASTER_ARGS)
 
 bench-tune: ## a tuner's trials, reports, restarts and memory (TUNE_ARGS='...'; --peer beside Ray where it is installed)
 	@scripts/setup build test
