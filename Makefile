@@ -32,10 +32,11 @@ bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...'
 	@$(MAKE) --no-print-directory bench-catalog
 	@$(MAKE) --no-print-directory bench-slurm
 
-bench-catalog: ## the master's record on SQLite and PostgreSQL, beside plain rows (CATALOG_ARGS='...')
+bench-catalog: ## the master's record on SQLite and PostgreSQL, beside plain rows, and over HTTP (CATALOG_ARGS, MASTER_ARGS)
 	@scripts/setup build test
 	@scripts/build release
 	@/usr/bin/python3 bench/catalog.py build/release $(CATALOG_ARGS)
+	@/usr/bin/python3 bench/master.py build/release $(MASTER_ARGS)
 
 bench-slurm: ## launches on a real Slurm, beside sbatch alone (SLURM_ARGS='...')
 	@scripts/setup build test

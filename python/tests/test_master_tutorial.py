@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import tarfile
@@ -205,3 +206,52 @@ def test_mistakes_in_a_config_are_named_with_line_and_suggestion(master, tmp_pat
     refused = master.cli("e", "create", config, EXAMPLES, check=False)
     assert refused.returncode == 1
     assert "entrypont" in refused.stderr and "entrypoint" in refused.stderr and "2" in refused.stderr
+
+
+def test_checkpoints_are_pinned_verified_sorted_and_removed_by_command(master):
+    searcher = json.dumps({"name": "single", "metric": "x", "smaller_is_better": False})
+    policy = json.dumps({"score": "x", "order": "max"})
+    settings = ("--config", f"searcher={searcher}", "--config", f"checkpoint_policy={policy}")
+    experiment = create(master, "2_checkpoints", *settings, seconds="0.001")
+    master.wait_state(experiment, "COMPLETED")
+    trial = master.trial_of(experiment)["id"]
+    assert master.get(f"/api/v1/trials/{trial}")["progress"] == 1
+    page = master.get(f"/api/v1/trials/{trial}/checkpoints?limit=100")["checkpoints"]
+    by_step = {one["steps_completed"]: one for one in page}
+    assert all(one["kind"] == "full" and one["base"] is None for one in page)
+
+    # Only the last step was validated: it has a score, and comes first whichever way.
+    scored = master.get(f"/api/v1/trials/{trial}/checkpoints?sort=score&limit=3")
+    assert scored["total"] == 10
+    assert [one["score"] for one in scored["checkpoints"]] == [100, None, None]
+    assert master.cli_json("t", "checkpoints", trial, "--best", "-n", "1")["checkpoints"][0]["steps_completed"] == 100
+
+    good = by_step[20]["id"]
+    master.cli("e", "pin", good)
+    assert master.get(f"/api/v1/checkpoints/{good}")["pinned"]
+    verified = master.cli_json("e", "verify", good, by_step[30]["id"])
+    assert [one["state"] for one in verified.values()] == ["GOOD", "GOOD"]
+
+    told = master.cli("e", "rm", experiment, "*", "--dry-run").stdout
+    assert told.count("would remove") == 9 and f"kept {good}: " in told
+    refused = master.cli("e", "rm", experiment, "*", check=False)
+    assert refused.returncode == 1 and "--yes" in refused.stderr
+    one = by_step[10]["path"].rsplit("/", 1)[-1] or by_step[10]["id"]
+    assert f"removed {by_step[10]['id']}" in master.cli("t", "rm", trial, one, "--yes").stdout
+    master.cli("e", "rm", experiment, "*", "--yes")
+    left = master.get(f"/api/v1/trials/{trial}/checkpoints?limit=100")["checkpoints"]
+    assert [one["steps_completed"] for one in left] == [20], "of a trial that has ended the latest goes too"
+    master.cli("e", "unpin", good)
+    assert not master.get(f"/api/v1/checkpoints/{good}")["pinned"]
+
+    # A damaged one is told by the exit code, and a link lets its owner in once.
+    files = [path for path in pathlib.Path(by_step[20]["repository"]).rglob("files/*") if path.is_file()]
+    for path in files:
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes()[::-1] + b"!")
+    bad = master.cli("e", "verify", good, check=False)
+    assert bad.returncode == 1 and "DAMAGED" in bad.stdout
+    code = master.cli("login-link").stdout.strip().split("#code=")[1]
+    assert master.post("/api/v1/auth/login", {"code": code})["user"]["username"] == "admin"
+    with pytest.raises(Refused):
+        master.post("/api/v1/auth/login", {"code": code})

@@ -91,6 +91,17 @@ Result<Output> Login(const LoginOptions& options, Console* console) {
   return output;
 }
 
+Result<Output> LoginLink(const MasterOptions& options, Console* console) {
+  ASSIGN_OR_RETURN(const auto master, MasterClient::Open(options, console));
+  ASSIGN_OR_RETURN(const Value answer, master->Send("POST", "/api/v1/auth/code"));
+  // Behind '#': browsers do not send it to anybody.
+  const std::string link = fmt::format("{}/#code={}", master->url(), TextIn(answer, "code"));
+  Output output;
+  output.text = link + "\n";
+  output.json = Value::Object{{"link", link}};
+  return output;
+}
+
 Result<Output> Logout(const MasterOptions& options, Console* console) {
   ASSIGN_OR_RETURN(const auto master, MasterClient::Open(options, console));
   ASSIGN_OR_RETURN(const std::string path, LoginTokenPath(master->url()));

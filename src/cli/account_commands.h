@@ -18,6 +18,8 @@ struct LoginOptions {
 };
 /// Stores the session's token for later commands.
 Result<Output> Login(const LoginOptions& options, Console* console);
+/// A link that opens the page and logs the caller in, once, within ten minutes.
+Result<Output> LoginLink(const MasterOptions& options, Console* console);
 /// Ends the session and forgets its token.
 Result<Output> Logout(const MasterOptions& options, Console* console);
 Result<Output> Whoami(const MasterOptions& options, Console* console);

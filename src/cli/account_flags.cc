@@ -25,6 +25,14 @@ void AddSessions(CLI::App* root, Commands* commands) {
   }
   {
     auto options = std::make_shared<MasterOptions>();
+    CLI::App* app = Leaf(root, "login-link", "Print a link that opens the page, logged in",
+                         "  cairn login-link\n"
+                         "It works once, within ten minutes.");
+    AddMasterOptions(app, options.get());
+    commands->Add(app, [options](Console* console) { return LoginLink(*options, console); });
+  }
+  {
+    auto options = std::make_shared<MasterOptions>();
     CLI::App* app = Leaf(root, "logout", "End the session of `cairn login`", "  cairn logout");
     AddMasterOptions(app, options.get());
     commands->Add(app, [options](Console* console) { return Logout(*options, console); });

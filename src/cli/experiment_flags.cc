@@ -4,6 +4,7 @@
 
 #include "cli/command_tree.h"
 #include "cli/experiment_commands.h"
+#include "cli/master_checkpoint_commands.h"
 
 namespace cairn::cli {
 namespace {
@@ -147,6 +148,47 @@ void AddShared(CLI::App* group, bool trial, Commands* commands) {
   }
 }
 
+/// Of both kinds, and of their checkpoints by id.
+void AddCheckpointActions(CLI::App* group, bool trial, Commands* commands) {
+  const std::string e = trial ? "  cairn t " : "  cairn e ";
+  {
+    auto options = std::make_shared<RemoveCheckpointsOptions>();
+    CLI::App* app = Leaf(group, "rm", "Remove checkpoints by name or id",
+                         e + "rm 7 'checkpoint_00001?'\n" + e + "rm 7 '*' --dry-run\n" +
+                             "Pinned ones, the latest and what another builds on stay.");
+    app->add_option("ID", options->id, trial ? "The trial" : "The experiment")->required();
+    app->add_option("GLOB", options->globs, "Over ids and names of directories: *, ?, [a-z]")
+        ->required()
+        ->expected(1, -1);
+    app->add_flag("--dry-run", options->dry_run, "Only tell what would go");
+    app->add_flag("-y,--yes", options->yes, "Do not ask");
+    AddMasterOptions(app, &options->master);
+    commands->Add(app, [options, trial](Console* console) {
+      return RemoveMasterCheckpoints(*options, trial, console);
+    });
+  }
+  for (const bool pinned : {true, false}) {
+    auto options = std::make_shared<MasterCheckpointsOptions>();
+    CLI::App* app =
+        pinned ? Leaf(group, "pin", "Keep checkpoints whatever the rules say", e + "pin 6a41f0c2")
+               : Leaf(group, "unpin", "Leave checkpoints to the rules again", e + "unpin 6a41f0c2");
+    app->add_option("CHECKPOINT", options->ids, "Their ids")->required()->expected(1, -1);
+    AddMasterOptions(app, &options->master);
+    commands->Add(app, [options, pinned](Console* console) {
+      return PinMasterCheckpoints(*options, pinned, console);
+    });
+  }
+  {
+    auto options = std::make_shared<MasterCheckpointsOptions>();
+    CLI::App* app =
+        Leaf(group, "verify", "Compare checkpoints with their checksums", e + "verify 6a41f0c2");
+    app->add_option("CHECKPOINT", options->ids, "Their ids")->required()->expected(1, -1);
+    AddMasterOptions(app, &options->master);
+    commands->Add(
+        app, [options](Console* console) { return VerifyMasterCheckpoints(*options, console); });
+  }
+}
+
 void AddCreate(CLI::App* group, Commands* commands) {
   auto options = std::make_shared<CreateOptions>();
   CLI::App* app = Leaf(group, "create", "Begin an experiment: a config and a directory of code",
@@ -273,6 +315,7 @@ void AddExperimentCommands(CLI::App* root, Commands* commands) {
   AddCreate(group, commands);
   AddListAndShow(group, commands);
   AddShared(group, false, commands);
+  AddCheckpointActions(group, false, commands);
   AddKeeping(group, commands);
 }
 
@@ -320,6 +363,7 @@ void AddTrialCommands(CLI::App* root, Commands* commands) {
     commands->Add(app, [options](Console* console) { return ShowMetrics(*options, console); });
   }
   AddShared(group, true, commands);
+  AddCheckpointActions(group, true, commands);
 }
 
 }  // namespace cairn::cli

@@ -251,6 +251,13 @@ void AddBench(CLI::App* root, Commands* commands) {
   commands->Add(app, [options](Console* console) { return Bench(*options, console); });
 }
 
+void AddReportsTo(CLI::App* app, std::string* master) {
+  app->add_option("--master", *master,
+                  "A master that is told how it does (token: CAIRN_MASTER_TOKEN); see its page "
+                  "Cluster")
+      ->type_name("URL");
+}
+
 #ifdef CAIRN_WITH_PS
 /// What all servers of a job have in common.
 void AddJobOptions(CLI::App* app, PserverOptions* options) {
@@ -294,6 +301,7 @@ void AddPsRun(CLI::App* root, Commands* commands) {
                   "A file with the token that all must have");
   app->add_option("--max-restarts", options->max_restarts,
                   "A process lost more often than this in a row ends the job");
+  AddReportsTo(app, &options->server.master);
   app->add_option("COMMAND", options->command, "The trainers' command, after --")->required();
   commands->Add(app, [options](Console* console) { return PsRun(*options, console); });
 }
@@ -316,6 +324,7 @@ void AddPserver(CLI::App* root, Commands* commands) {
   app->add_option("--tls-key", server->security.key, "PEM file of its key");
   app->add_option("--tls-ca", server->security.ca,
                   "PEM file of who signed the other servers' certificates");
+  AddReportsTo(app, &options->master);
   app->add_option("--max-message", server->max_message_bytes, "Larger messages are refused")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("BYTES");
@@ -365,6 +374,7 @@ void AddServe(CLI::App* root, Commands* commands) {
       ->type_name("BYTES");
   app->add_flag("--allow-not-finite", options->allow_not_finite,
                 "Serve updates with NaN or infinite weights too");
+  AddReportsTo(app, &options->master);
   commands->Add(app, [options](Console* console) { return Serve(*options, console); });
 }
 

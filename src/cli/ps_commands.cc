@@ -1,12 +1,17 @@
 #include "cli/ps_commands.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <future>
 #include <system_error>
 
 #include "base/status_macros.h"
 #include "base/variables.h"
+#include "cli/service_reporter.h"
+#include "format/json.h"
 #include "paramserver/supervisor.h"
 #include "rpc/token.h"
 
@@ -50,6 +55,30 @@ Result<ps::ServerOptions> ServerOptionsOf(const PserverOptions& options) {
   return server;
 }
 
+/// The last part of a path or URL.
+std::string NameOf(std::string directory) {
+  while (directory.ends_with('/')) directory.pop_back();
+  return directory.substr(directory.rfind('/') + 1);
+}
+
+/// What a page shows of a server: of its tables only how many rows there are.
+Value::Object FactsOf(const ps::Server& server) {
+  const auto status = DecodeJson(server.StatusText());
+  if (!status.ok() || !status->is_object()) return {};
+  Value::Object facts;
+  std::uint64_t rows = 0;
+  for (const auto& [name, value] : *status->if_object()) {
+    const auto* tables = name == "tables" ? value.if_list() : nullptr;
+    for (const Value& table : tables == nullptr ? Value::List{} : *tables) {
+      if (const Value* count = table.Find("rows"))
+        rows += static_cast<std::uint64_t>(count->AsInt());
+    }
+    if (value.is_number() || value.is_string() || value.is_bool()) facts[name] = value;
+  }
+  facts["rows"] = rows;
+  return facts;
+}
+
 }  // namespace
 
 Result<Output> Pserver(const PserverOptions& options, Console* console) {
@@ -58,6 +87,17 @@ Result<Output> Pserver(const PserverOptions& options, Console* console) {
   ASSIGN_OR_RETURN(const auto server, ps::Server::Start(server_options));
   console->Note("ps_" + std::to_string(server_options.index) + " listens on port " +
                 std::to_string(server->port()));
+  // A job's own servers are told by `ps run` through the environment.
+  const std::string master =
+      !options.master.empty() ? options.master : ProcessVariables()("CAIRN_PS_MASTER").value_or("");
+  ASSIGN_OR_RETURN(const auto reporter,
+                   ServiceReporter::Start({.master = master,
+                                           .kind = "paramserver",
+                                           .name = fmt::format("ps_{}-{}", server_options.index,
+                                                               NameOf(server_options.directory)),
+                                           .repository = server_options.directory,
+                                           .facts = [&] { return FactsOf(*server); }},
+                                          console));
   auto ended = std::async(std::launch::async, [&] { return server->Wait(); });
   while (ended.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
     if (Console::interrupted()) server->Stop();
@@ -78,6 +118,9 @@ Result<Output> PsRun(const PsRunOptions& options, Console* console) {
   std::error_code error;
   job.program = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return UnavailableError("cannot find this program: " + error.message());
+  if (!options.server.master.empty()) {
+    setenv("CAIRN_PS_MASTER", options.server.master.c_str(), 1);  // no other thread lives yet
+  }
   console->CatchInterrupts();
   ASSIGN_OR_RETURN(const ps::JobReport report, ps::RunJob(job));
   Output output;

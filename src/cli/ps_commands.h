@@ -17,6 +17,7 @@ struct PserverOptions {
   std::string recovery = "exact";
   std::string log_level = "written";
   std::string token_file;
+  std::string master;  // that is told how the server does; "": CAIRN_PS_MASTER, or none
   double full_secs = 600;
   double incremental_secs = 0;
   std::int64_t full_steps = 0;

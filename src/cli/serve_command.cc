@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "cli/service_reporter.h"
 
 #ifdef CAIRN_SERVE
 #include <cairn/serving.h>
@@ -39,6 +40,29 @@ Result<std::string> ReadToken(const ServeOptions& options) {
     return InvalidArgumentError("--token-file: \"" + options.token_file + "\" has no token");
   }
   return token;
+}
+
+/// What a page shows of a serving process.
+Value::Object FactsOf(const std::string& name, const serving::Model& model,
+                      const Console& console) {
+  const serving::ModelStats stats = model.stats();
+  Value::Object facts{{"model", name},
+                      {"updates", stats.updates},
+                      {"refused", stats.refused},
+                      {"newest_step", stats.newest_step},
+                      {"repository_reachable", stats.reachable}};
+  if (const auto version = model.Version(); version.ok()) {
+    facts["version"] = version->id;
+    facts["step"] = version->step;
+    facts["rows"] = version->rows;
+    // How long the newest checkpoint has not been served.
+    const bool behind = version->step < stats.newest_step && stats.newest_committed_nanos > 0;
+    facts["lag_seconds"] =
+        behind
+            ? static_cast<double>(console.clock()->WallNanos() - stats.newest_committed_nanos) / 1e9
+            : 0.0;
+  }
+  return facts;
 }
 
 /// "export/3" → "export"; what a number says is not a name.
@@ -125,6 +149,14 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
     console->Note(fmt::format("lookups by gRPC at {}:{}",
                               options.grpc.substr(0, options.grpc.rfind(':')), lookups.port));
   }
+  ASSIGN_OR_RETURN(
+      const auto reporter,
+      ServiceReporter::Start({.master = options.master,
+                              .kind = "serving",
+                              .name = "",
+                              .repository = options.repository,
+                              .facts = [&] { return FactsOf(name, *served, *console); }},
+                             console));
   while (!Console::interrupted()) console->clock()->Sleep(std::chrono::milliseconds(100));
   const serving::ModelStats stats = served->stats();
   Output output;

@@ -168,6 +168,10 @@ void AddAccountRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
     RETURN_IF_ERROR(parts.accounts->Logout(call.who));
     return ApiAnswer{};
   });
+  add("POST", "/auth/code", Access::kViewer, [parts](const ApiCall& call) -> Result<ApiAnswer> {
+    ASSIGN_OR_RETURN(const std::string code, parts.accounts->NewLoginCode(call.who.user));
+    return ApiAnswer{.status = 201, .body = Value::Object{{"code", code}}};
+  });
   add("GET", "/auth/whoami", Access::kViewer, [parts](const ApiCall& call) -> Result<ApiAnswer> {
     ASSIGN_OR_RETURN(const User user, parts.accounts->Get(call.who.name));
     return ApiAnswer{.body = ToJson(user)};

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -167,7 +169,8 @@ Value ToJson(const ApiParts& parts, const TrialRow& trial) {
       {"message", trial.message},
       {"status", trial.status},
       {"hparams", trial.hparams},
-      {"progress", trial.progress},
+      // One that ended by itself is done, whatever it said last.
+      {"progress", trial.core.state == TrialState::kCompleted ? 1.0 : trial.progress},
       {"steps_completed", trial.steps},
       {"run_id", trial.core.run},
       {"restarts", trial.core.restarts},
@@ -312,6 +315,54 @@ Result<ApiAnswer> TrialAnswer(const ApiParts& parts, const std::string& trial) {
   return ApiAnswer{.body = ToJson(parts, row)};
 }
 
+namespace {
+
+/// Sorted here: which metric is the score, and which way it counts, is the trial's own. Those
+/// without one come last.
+Result<Page<CheckpointRow>> CheckpointsByScore(const ApiParts& parts, CheckpointQuery query) {
+  struct Scored {
+    std::optional<double> score;  // the greater the better
+    CheckpointRow row;
+  };
+  const std::uint64_t offset = std::exchange(query.offset, 0);
+  const std::uint64_t limit = std::exchange(query.limit, kMaxPage);
+  const bool best_first = std::exchange(query.descending, true);
+  std::map<std::string, RetentionPolicy> policies;
+  std::vector<Scored> all;
+  for (;; query.offset += kMaxPage) {
+    ASSIGN_OR_RETURN(Page<CheckpointRow> page, parts.catalog->trials().Checkpoints(query));
+    const std::size_t count = page.items.size();
+    for (CheckpointRow& row : page.items) {
+      const auto [policy, fresh] = policies.try_emplace(row.trial);
+      if (fresh) {
+        if (const auto view = parts.engine->Summary(row.trial); view.ok()) {
+          policy->second = view->record.config.retention;
+        }
+      }
+      Scored one;
+      const std::string& name = policy->second.score;
+      const Value* value = name.empty() ? nullptr : row.record.metrics.Find(name);
+      if (value != nullptr && value->is_number() && !std::isnan(value->AsDouble())) {
+        one.score = policy->second.maximize ? value->AsDouble() : -value->AsDouble();
+      }
+      one.row = std::move(row);
+      all.push_back(std::move(one));
+    }
+    if (count < kMaxPage) break;
+  }
+  std::ranges::stable_sort(all, [&](const Scored& a, const Scored& b) {
+    if (!a.score || !b.score) return a.score.has_value() && !b.score.has_value();
+    return best_first ? *a.score > *b.score : *a.score < *b.score;
+  });
+  Page<CheckpointRow> out{.items = {}, .total = all.size()};
+  for (std::uint64_t i = offset; i < std::min<std::uint64_t>(offset + limit, all.size()); ++i) {
+    out.items.push_back(std::move(all[i].row));
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<ApiAnswer> CheckpointPage(const ApiParts& parts, const ApiCall& call,
                                  CheckpointQuery query) {
   QueryReader reader(call);
@@ -323,7 +374,12 @@ Result<ApiAnswer> CheckpointPage(const ApiParts& parts, const ApiCall& call,
   query.descending = reader.Word("order", {"asc", "desc"}, "desc") == "desc";
   reader.Page(&query.offset, &query.limit);
   RETURN_IF_ERROR(reader.status());
-  ASSIGN_OR_RETURN(const Page<CheckpointRow> page, parts.catalog->trials().Checkpoints(query));
+  Page<CheckpointRow> page;
+  if (sort == "score") {
+    ASSIGN_OR_RETURN(page, CheckpointsByScore(parts, query));
+  } else {
+    ASSIGN_OR_RETURN(page, parts.catalog->trials().Checkpoints(query));
+  }
   Value::List items;
   for (const CheckpointRow& row : page.items) items.push_back(ToJson(parts, row));
   return ApiAnswer{.body = Value::Object{{"checkpoints", std::move(items)},

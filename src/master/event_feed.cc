@@ -132,6 +132,13 @@ std::vector<EventFeed::Item> EventFeed::Map(const Event& event) {
     if (!MemberOf(event, "steps_completed").is_null()) {
       body["steps_completed"] = MemberOf(event, "steps_completed");
     }
+    if (state == "COMPLETED") {
+      const Value kind = MemberOf(event, "kind");
+      const Value base = MemberOf(event, "base");
+      const bool increment = kind.if_string() != nullptr && *kind.if_string() == "increment";
+      body["kind"] = increment ? kind : Value("full");
+      body["base"] = increment ? base : Value();
+    }
     add("checkpoint", std::move(body));
   };
   switch (event.kind) {

@@ -317,7 +317,12 @@ Status Master::Impl::StartEngine() {
                                         .experiment_of = [this](const std::string& trial) {
                                           return experiments_->ExperimentOfTrial(trial);
                                         }}));
-  verifications_ = std::make_unique<Verifications>(options_.clock);
+  verifications_ =
+      std::make_unique<Verifications>(options_.clock, [this](const std::string& checkpoint) {
+        Value body = verifications_->Get(checkpoint);
+        (*body.if_object())["id"] = checkpoint;
+        feed_->Publish("verification", std::move(*body.if_object()));
+      });
   threads_ = std::make_unique<TaskThreads>(kApiThreads, kMostWaiting);
   downloads_ = std::make_unique<TaskThreads>(4, 100);
   ASSIGN_OR_RETURN(const std::uint64_t last, catalog_->LastEvent());

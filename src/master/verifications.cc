@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <utility>
 
 #include <cairn/checkpoint_manager.h>
@@ -9,7 +10,8 @@
 namespace cairn::master {
 namespace {
 constexpr std::size_t kMostRemembered = 10'000;
-}
+constexpr auto kToldEach = std::chrono::milliseconds(250);
+}  // namespace
 
 Verifications::~Verifications() {
   stopping_ = true;
@@ -46,18 +48,31 @@ Status Verifications::Begin(const std::string& checkpoint, const std::string& pa
     }
     entries_[checkpoint] = entry;
   }
-  if (threads_.Post([this, path, entry] { Run(path, entry.get()); })) return Status::Ok();
+  if (threads_.Post([this, checkpoint, path, entry] { Run(checkpoint, path, entry.get()); })) {
+    return Status::Ok();
+  }
   MutexLock hold(&mu_);
   entries_.erase(checkpoint);
   return UnavailableError("too many verifications wait: try again later");
 }
 
-void Verifications::Run(const std::string& path, Entry* entry) {
-  const auto report = Verify(path, true, [this, entry](std::uint64_t done, std::uint64_t total) {
+void Verifications::Run(const std::string& checkpoint, const std::string& path, Entry* entry) {
+  Clock::Duration told{};
+  const auto report = Verify(path, true, [&](std::uint64_t done, std::uint64_t total) {
     entry->done = done;
     entry->total = total;
+    const Clock::Duration now = clock_->Now();
+    if (on_change_ && now - told >= kToldEach) {
+      told = now;
+      on_change_(checkpoint);
+    }
     return !stopping_.load();
   });
+  Finish(report, entry);
+  if (on_change_ && !stopping_.load()) on_change_(checkpoint);
+}
+
+void Verifications::Finish(const Result<VerifyReport>& report, Entry* entry) {
   MutexLock hold(&mu_);
   entry->time = clock_->WallNanos();
   if (!report.ok()) {

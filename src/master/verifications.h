@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,13 +15,21 @@
 #include "base/thread_annotations.h"
 #include "master/task_threads.h"
 
+namespace cairn {
+struct VerifyReport;
+}
+
 namespace cairn::master {
 
 /// Checkpoints that are compared with their checksums in the background, two at a time. In memory
 /// alone. May be called from any thread.
 class Verifications {
  public:
-  explicit Verifications(Clock* clock) : clock_(clock), threads_(2, 1000) {}
+  /// `on_change`: how far one is or what it found changed (as Get says it); on any thread, not more
+  /// than four times a second for each.
+  using OnChange = std::function<void(const std::string& checkpoint)>;
+  explicit Verifications(Clock* clock, OnChange on_change = nullptr)
+      : clock_(clock), on_change_(std::move(on_change)), threads_(2, 1000) {}
   ~Verifications();
 
   /// As Verification of the contract; `state` NONE when nobody asked.
@@ -36,9 +45,11 @@ class Verifications {
     std::vector<std::string> problems;
     std::int64_t time = 0;
   };
-  void Run(const std::string& path, Entry* entry);
+  void Run(const std::string& checkpoint, const std::string& path, Entry* entry);
+  void Finish(const Result<VerifyReport>& report, Entry* entry) EXCLUDES(mu_);
 
   Clock* const clock_;
+  const OnChange on_change_;
   mutable Mutex mu_;
   std::atomic<bool> stopping_ = false;
   std::map<std::string, std::shared_ptr<Entry>> entries_ GUARDED_BY(mu_);  // shared: a task has it

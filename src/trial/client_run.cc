@@ -437,6 +437,8 @@ Result<std::vector<std::string>> RunClient::CompleteCheckpoint(
                      {"bytes", checkpoint.bytes},
                      {"generation", checkpoint.generation},
                      {"sequence", checkpoint.sequence},
+                     {"kind", checkpoint.kind},
+                     {"base", checkpoint.base},
                      {"awaits_score", checkpoint.awaits_score}};
   if (!checkpoint.path.empty()) body["path"] = checkpoint.path;
   ASSIGN_OR_RETURN(

@@ -61,6 +61,8 @@ struct CompletedCheckpoint {
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;
   std::string path;
+  std::string kind;  // "full", "increment"
+  std::string base;  // of an increment: what it builds on
   bool awaits_score = false;
 };
 

@@ -456,6 +456,8 @@ class ContextImpl final : public Context {
     checkpoint.bytes = info.bytes;
     checkpoint.generation = info.generation;
     checkpoint.sequence = info.sequence;
+    checkpoint.kind = info.kind;
+    checkpoint.base = info.base;
     checkpoint.awaits_score = awaiting_.erase(info.id) > 0;
     ASSIGN_OR_RETURN(const std::vector<std::string> remove,
                      client_->CompleteCheckpoint(checkpoint));

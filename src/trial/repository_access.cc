@@ -41,6 +41,8 @@ class RealRepositories final : public RepositoryAccess {
                           .generation = info.generation,
                           .sequence = info.sequence,
                           .path = info.path,
+                          .kind = info.kind,
+                          .base = info.base,
                           .time = info.time,
                           .pinned = info.pinned};
       const Value* steps = info.metadata.Find("steps_completed");

@@ -20,6 +20,8 @@ struct FoundCheckpoint {
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;
   std::string path;
+  std::string kind;  // "full", "increment"
+  std::string base;  // of an increment: what it builds on
   std::int64_t time = 0;
   bool pinned = false;
   std::string damage;  // a run could not restore it, for this reason, and it was right

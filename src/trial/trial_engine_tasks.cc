@@ -193,7 +193,9 @@ Status TrialEngine::RegisterFound(const std::string& trial) {
                                                  {"bytes", one.bytes},
                                                  {"generation", one.generation},
                                                  {"sequence", one.sequence},
-                                                 {"path", one.path}});
+                                                 {"path", one.path},
+                                                 {"kind", one.kind},
+                                                 {"base", one.base}});
     if (!registered.ok()) LogWarning(registered.ToString());
     if (one.pinned) {
       Emit(trial, 0, EventKind::kCheckpointPinned, Value::Object{{"id", one.id}, {"pinned", true}})
