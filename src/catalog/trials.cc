@@ -51,6 +51,12 @@ Result<Page<TrialRow>> CatalogTrials::List(const TrialQuery& query) {
   Condition where;
   if (!query.experiment.empty()) where.And("t.experiment = ?", {query.experiment});
   where.AndAnyOf("t.state", query.states);
+  if (!query.of_deleted) {
+    where.And(
+        "t.experiment NOT IN (SELECT CAST(e.id AS TEXT) FROM experiments e "
+        "WHERE e.deleted = 1)",
+        {});
+  }
   const std::string direction = query.descending ? " DESC" : "";
   std::string order;
   if (query.sort == "id") {

@@ -43,6 +43,7 @@ struct TrialRow {
 struct TrialQuery {
   std::string experiment;           // "": of all
   std::vector<std::string> states;  // any of them; empty: all
+  bool of_deleted = true;           // also those of experiments that were deleted
   /// "id" (numbers by value), "state", "started", "ended", "steps", "progress", "best_metric",
   /// "checkpoint_bytes"
   std::string sort = "id";

@@ -391,7 +391,7 @@ Result<ApiAnswer> CheckpointPage(const ApiParts& parts, const ApiCall& call,
 Result<ApiAnswer> TrialPage(const ApiParts& parts, const ApiCall& call, std::string experiment,
                             bool descending) {
   QueryReader reader(call);
-  TrialQuery query{.experiment = std::move(experiment)};
+  TrialQuery query{.experiment = std::move(experiment), .of_deleted = false};
   query.states = reader.List("state");
   const std::string sort = reader.Word(
       "sort", {"id", "state", "progress", "best", "steps_completed", "created", "duration"}, "id");
