@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -31,6 +32,13 @@ std::set<std::string> BestOf(const RetentionPolicy& policy,
   std::set<std::string> best;
   for (std::size_t i = 0; i < order.size() && i < count; ++i) best.insert(order[i]->id);
   return best;
+}
+
+/// Whatever the rules say.
+bool Stays(const RetentionPolicy& policy, const RetainedCheckpoint& item) {
+  return item.latest || item.pinned || item.needed ||
+         (item.awaits_score && !policy.score.empty() &&
+          ScoreIn(item.metrics, policy.score).is_null());
 }
 
 void Put(std::string_view key, const std::optional<std::uint64_t>& number, Value::Object* out) {
@@ -70,6 +78,7 @@ Value ToValue(const RetentionPolicy& policy) {
   Put("experiment_best", policy.experiment_best, &out);
   Put("keep_every", policy.keep_every, &out);
   Put("max_bytes", policy.max_bytes, &out);
+  if (policy.experiment_bytes) out["experiment_bytes"] = *policy.experiment_bytes;
   out["max_age_ms"] = policy.max_age ? Value(policy.max_age->count()) : Value();
   out["score"] = policy.score;
   out["maximize"] = policy.maximize;
@@ -86,6 +95,7 @@ Result<RetentionPolicy> RetentionPolicyFromValue(const Value& value) {
   RETURN_IF_ERROR(Take(members, "experiment_best", &policy.experiment_best));
   RETURN_IF_ERROR(Take(members, "keep_every", &policy.keep_every));
   RETURN_IF_ERROR(Take(members, "max_bytes", &policy.max_bytes));
+  RETURN_IF_ERROR(Take(members, "experiment_bytes", &policy.experiment_bytes));
   RETURN_IF_ERROR(Take(members, "max_age_ms", &age));
   RETURN_IF_ERROR(members.OptionalText("score", &policy.score));
   RETURN_IF_ERROR(members.OptionalBool("maximize", &policy.maximize));
@@ -108,9 +118,7 @@ std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
   std::vector<const RetainedCheckpoint*> kept;
   for (std::size_t i = 0; i < trial.size(); ++i) {
     const RetainedCheckpoint& item = trial[i];
-    const bool stays = item.latest || item.pinned || item.needed ||
-                       (item.awaits_score && !policy.score.empty() &&
-                        ScoreIn(item.metrics, policy.score).is_null());
+    const bool stays = Stays(policy, item);
     const std::size_t newer = trial.size() - 1 - i;
     const bool wanted =
         keeps_all || newer < policy.keep_last.value_or(0) || best.contains(item.id) ||
@@ -127,22 +135,36 @@ std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
       kept.push_back(&item);
     }
   }
-  if (!policy.max_bytes) return removals;
-  std::uint64_t bytes = 0;
-  for (const auto* item : kept) bytes += item->bytes;
-  // Twice over what is kept: the best go only when nothing else is left to go.
-  for (const bool also_best : {false, true}) {
-    for (const auto* item : kept) {
-      const bool is_best = best.contains(item->id) || best_of_all.contains(item->id);
-      if (bytes <= *policy.max_bytes || is_best != also_best) continue;
-      if (item->latest || item->pinned || item->needed ||
-          (item->awaits_score && ScoreIn(item->metrics, policy.score).is_null())) {
-        continue;
+  const auto shed = [&](std::vector<const RetainedCheckpoint*> items, std::uint64_t budget) {
+    std::uint64_t bytes = 0;
+    for (const auto* item : items) bytes += item->bytes;
+    std::set<std::string> gone;
+    // Twice over what is kept: the best go only when nothing else is left to go.
+    for (const bool also_best : {false, true}) {
+      for (const auto* item : items) {
+        const bool is_best = best.contains(item->id) || best_of_all.contains(item->id);
+        if (bytes <= budget || is_best != also_best || Stays(policy, *item)) continue;
+        bytes -= item->bytes;
+        gone.insert(item->id);
       }
-      bytes -= item->bytes;
-      removals.push_back(
-          {item->trial, item->id, fmt::format("over {} bytes in all", *policy.max_bytes)});
     }
+    std::erase_if(kept, [&](const auto* item) {
+      if (!gone.contains(item->id)) return false;
+      removals.push_back({item->trial, item->id, fmt::format("over {} bytes in all", budget)});
+      return true;
+    });
+  };
+  if (policy.max_bytes) shed(kept, *policy.max_bytes);
+  if (policy.experiment_bytes) {
+    // Every trial comes to the same list, and takes its own from it.
+    std::vector<const RetainedCheckpoint*> all = kept;
+    for (const RetainedCheckpoint& item : experiment) {
+      if (trial.empty() || item.trial != trial.front().trial) all.push_back(&item);
+    }
+    std::ranges::stable_sort(all, {}, [](const auto* item) {
+      return std::tuple(item->time, std::string_view(item->trial), item->steps);
+    });
+    shed(std::move(all), *policy.experiment_bytes);
   }
   return removals;
 }

@@ -25,7 +25,13 @@ struct RetentionPolicy {
   std::optional<std::chrono::milliseconds> max_age;
   /// Of the trial's checkpoints together: the oldest that are not among the best go first.
   std::optional<std::uint64_t> max_bytes;
+  /// Of the checkpoints of all trials of the experiment together, in the same way.
+  std::optional<std::uint64_t> experiment_bytes;
 
+  /// Whether the rules look at other trials.
+  bool looks_at_others() const {
+    return experiment_best.has_value() || experiment_bytes.has_value();
+  }
   Status Validate() const;
   friend bool operator==(const RetentionPolicy&, const RetentionPolicy&) = default;
 };
@@ -55,8 +61,9 @@ struct Removal {
 };
 
 /// What the policy of one trial lets go of that trial's checkpoints (oldest first), given those of
-/// the whole experiment (for experiment_best). `now` in nanoseconds since 1970. NaN and missing
-/// scores rank below every number in both orders; of equal ones the later wins. A pure function.
+/// the whole experiment (for experiment_best and experiment_bytes). `now` in nanoseconds since
+/// 1970. NaN and missing scores rank below every number in both orders; of equal ones the later
+/// wins. A pure function.
 std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
                                     std::span<const RetainedCheckpoint> trial,
                                     std::span<const RetainedCheckpoint> experiment,

@@ -110,6 +110,21 @@ TEST(RetentionPolicy, OldOnesGoAndSoDoThoseOverTheBudget) {
   EXPECT_EQ(Kept({.max_bytes = 1}, items), (Set{6}));  // the latest stays
 }
 
+TEST(RetentionPolicy, ABudgetOfTheExperimentTakesTheOldestOfAllTrials) {
+  // Each has 100 bytes and the time of its number; the other trial's latest is its sixth.
+  const std::vector<RetainedCheckpoint> own{Make(1, 1), Make(3, 9), Make(5, 1)};
+  std::vector<RetainedCheckpoint> others{Make(2, 1, "u"), Make(4, 1, "u"), Make(6, 1, "u")};
+  others.back().latest = true;
+  EXPECT_EQ(Kept({.experiment_bytes = 600}, own, 0, others), (Set{1, 3, 5}));
+  EXPECT_EQ(Kept({.experiment_bytes = 500}, own, 0, others), (Set{3, 5}));
+  EXPECT_EQ(Kept({.experiment_bytes = 400}, own, 0, others), (Set{3, 5}));  // the other's second
+  EXPECT_EQ(Kept({.experiment_bytes = 300}, own, 0, others), (Set{5}));
+  EXPECT_EQ(Kept({.experiment_bytes = 1}, own, 0, others), (Set{5}));  // the latest stays
+  EXPECT_EQ(Kept({.keep_last = 3, .keep_best = 1, .score = "m/loss", .experiment_bytes = 300}, own,
+                 0, others),
+            (Set{3, 5}));
+}
+
 TEST(RetentionPolicy, RulesThatMakeNoSenseAreRefused) {
   EXPECT_FALSE(RetentionPolicy{.keep_last = 0}.Validate().ok());
   EXPECT_FALSE(RetentionPolicy{.keep_best = 1}.Validate().ok());
@@ -122,7 +137,8 @@ TEST(RetentionPolicy, ComesBackFromItsValue) {
                                .score = "a/b",
                                .maximize = false,
                                .max_age = std::chrono::milliseconds(1500),
-                               .max_bytes = 7};
+                               .max_bytes = 7,
+                               .experiment_bytes = 8};
   EXPECT_EQ(RetentionPolicyFromValue(ToValue(policy)).value(), policy);
   EXPECT_EQ(RetentionPolicyFromValue(Value::Object{}).value(), RetentionPolicy());
 }

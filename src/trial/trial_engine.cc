@@ -158,7 +158,7 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
       for (const std::string& other_id : live_) {
         const TrialRecord& other = *Find(other_id);
         const bool shares = other.config.experiment == own->config.experiment &&
-                            other.config.retention.experiment_best.has_value();
+                            other.config.retention.looks_at_others();
         if (other_id != id && !shares) continue;
         if (RemovableOf(other) != removable_[other_id]) Changed(other_id);
       }
@@ -202,7 +202,7 @@ void TrialEngine::Index(const TrialRecord& trial) {
     }
   };
   const RetentionPolicy& policy = trial.config.retention;
-  retains_by_others_ |= policy.max_age.has_value() || policy.experiment_best.has_value();
+  retains_by_others_ |= policy.max_age.has_value() || policy.looks_at_others();
   put(trial.core.live, &live_);
   put(trial.core.state == TrialState::kQueued && !trial.core.live, &queued_);
 }

@@ -278,7 +278,7 @@ void TrialEngine::RetainAll() {
     retaining_ = false;
     for (const auto& [id, trial] : records_.trials()) {
       const RetentionPolicy& policy = trial.config.retention;
-      if (!policy.max_age && !policy.experiment_best) continue;
+      if (!policy.max_age && !policy.looks_at_others()) continue;
       if (!trial.core.live) {
         idle.push_back(id);
       } else if (RemovableOf(trial) != removable_[id]) {

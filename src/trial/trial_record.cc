@@ -523,7 +523,7 @@ std::vector<Removal> TrialRecords::Removals(std::string_view id, const Retention
     for (RetainedCheckpoint& item : own) item.needed |= item.id == other.parent->id;
   }
   std::vector<RetainedCheckpoint> all;
-  if (policy.experiment_best) {
+  if (policy.looks_at_others()) {
     for (const auto& [other_id, other] : trials_) {
       if (other.config.experiment != trial->config.experiment) continue;
       const auto items = retained(other);

@@ -36,6 +36,8 @@ constexpr char kExperiment[] = "experiment";
 constexpr std::uint64_t kEndless = std::uint64_t{1} << 60;
 constexpr auto kPauseTimeout = std::chrono::minutes(10);
 constexpr std::uint64_t kMaxBodyBytes = 16u << 20;
+constexpr int kPinAttempts = 8;
+constexpr auto kFirstPinWait = std::chrono::milliseconds(20);
 constexpr std::uint64_t kMaxSummaryBytes = std::uint64_t{4} << 30;
 
 }  // namespace
@@ -398,9 +400,10 @@ Status Tuner::Revive() {
   return Status::Ok();
 }
 
-Status Tuner::Apply(std::string trial, EventKind kind, Value body) {
+Status Tuner::Apply(std::string trial, EventKind kind, Value body, std::uint64_t run) {
   return record_.Apply({.time = open_.clock->WallNanos(),
                         .trial = std::move(trial),
+                        .run = run,
                         .kind = kind,
                         .body = std::move(body)});
 }
@@ -545,6 +548,19 @@ Status Tuner::Fill() {
   return Status::Ok();
 }
 
+/// A storage that is away for a moment is no reason to give up what was decided.
+Status Tuner::PinPatiently(const std::string& trial, const std::string& checkpoint) {
+  Clock::Duration wait = kFirstPinWait;
+  for (int attempt = 1;; ++attempt) {
+    Status pinned = engine_->Pin(trial, checkpoint, true);
+    const bool transient = pinned.Is(Code::kUnavailable) || pinned.Is(Code::kDeadlineExceeded) ||
+                           pinned.Is(Code::kAborted);
+    if (!transient || attempt == kPinAttempts) return pinned;
+    open_.clock->Sleep(wait);
+    wait *= 2;
+  }
+}
+
 Status Tuner::Carry(const Choice& choice, const Candidates& candidates) {
   TuneTrial* trial = record_.Find(choice.trial);
   if (trial == nullptr) return InternalError("the scheduler chose a trial that is not there");
@@ -564,7 +580,7 @@ Status Tuner::Carry(const Choice& choice, const Candidates& candidates) {
   if (!choice.donor.empty()) {
     const auto donor = engine_->StandingOf(choice.donor);
     // Pinned until this trial has a checkpoint of its own.
-    if (donor.ok() && donor->newest && engine_->Pin(choice.donor, donor->newest->id, true).ok()) {
+    if (donor.ok() && donor->newest && PinPatiently(choice.donor, donor->newest->id).ok()) {
       note["checkpoint"] = donor->newest->id;
       note["iteration"] = donor->newest->steps;
     } else {

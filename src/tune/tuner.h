@@ -154,11 +154,12 @@ class Tuner {
   /// Asks for another trial; false when there is none now.
   Result<bool> Suggest();
   Status Carry(const Choice& choice, const Candidates& candidates);
+  Status PinPatiently(const std::string& trial, const std::string& checkpoint);
   Status Launch(TuneTrial* trial);
   Status EndTrial(TuneTrial* trial, bool failed);
   Status Revive();
   Status Note(const std::string& trial, Value::Object body);
-  Status Apply(std::string trial, EventKind kind, Value body);
+  Status Apply(std::string trial, EventKind kind, Value body, std::uint64_t run = 0);
   /// Reads the summary and the events after it, or all events.
   Status Read();
   Status BringUpPolicy();

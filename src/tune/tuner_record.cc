@@ -112,8 +112,12 @@ Status TunerRecord::Apply(const Event& event) {
       if (decision != Decision{}) trial->decided[at] = decision;
       return Status::Ok();
     }
+    case EventKind::kRunStarted:
+      if (trial != nullptr) trial->run = std::max(trial->run, event.run);
+      return Status::Ok();
     case EventKind::kCheckpointCompleted:
       if (trial == nullptr || IntOf(event.body, "generation") == 0) return Status::Ok();
+      if (event.run <= trial->donor_after_run) return Status::Ok();
       trial->donor.clear();
       trial->donor_checkpoint.clear();
       return Status::Ok();
@@ -163,6 +167,7 @@ Status TunerRecord::ApplyNote(const Event& event) {
       trial->config = choice.config;
       trial->donor = choice.donor;
       trial->donor_checkpoint = checkpoint;
+      trial->donor_after_run = trial->run;
       // From here on it is a continuation of the other one: what it reports beyond is new.
       trial->iteration = IntOf(event.body, "iteration");
       trial->decided.erase(trial->decided.upper_bound(trial->iteration), trial->decided.end());

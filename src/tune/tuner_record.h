@@ -45,6 +45,9 @@ struct TuneTrial {
   /// Goes on from another trial's checkpoint instead of its own (PBT), until it has saved.
   std::string donor;
   std::string donor_checkpoint;
+  /// What runs up to this one saved is of before: a worker of a killed tuner may have been at it.
+  std::uint64_t donor_after_run = 0;
+  std::uint64_t run = 0;  // the newest that began
 
   Decision DecidedAt(std::int64_t at) const;
 };

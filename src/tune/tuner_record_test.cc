@@ -58,11 +58,12 @@ TEST(TunerRecord, AClonedTrialCountsFromItsDonorsIteration) {
   EXPECT_EQ(record.Find("a")->iteration, 6);
   EXPECT_EQ(record.Find("a")->donor_checkpoint, "c");
   EXPECT_EQ(record.Find("a")->config, Value(O{{"lr", 2}}));
-  ASSERT_TRUE(
-      record
-          .Apply(
-              {.trial = "a", .kind = EventKind::kCheckpointCompleted, .body = O{{"generation", 1}}})
-          .ok());
+  ASSERT_TRUE(record
+                  .Apply({.trial = "a",
+                          .run = 1,
+                          .kind = EventKind::kCheckpointCompleted,
+                          .body = O{{"generation", 1}}})
+                  .ok());
   EXPECT_EQ(record.Find("a")->donor, "");
 }
 
@@ -74,6 +75,38 @@ TEST(TunerRecord, DamageIsAnErrorAndNoTrial) {
   EXPECT_TRUE(
       record.Apply(Note("t", {{"what", "suggest"}, {"config", O{}}})).Is(Code::kCorruption));
   EXPECT_TRUE(record.Apply(Note("t", {{"what", "unheard of"}})).Is(Code::kUnimplemented));
+}
+
+TEST(TunerRecord, OnlyACheckpointOfALaterRunTakesTheDonorsPlace) {
+  TunerRecord record;
+  const auto add = [&](EventKind kind, std::uint64_t run, O body) {
+    ASSERT_TRUE(
+        record.Apply({.trial = "t", .run = run, .kind = kind, .body = Value(std::move(body))})
+            .ok());
+  };
+  const auto saved = [&](std::uint64_t run) {
+    add(EventKind::kCheckpointCompleted, run, {{"id", "c"}, {"generation", 2}});
+  };
+  ASSERT_TRUE(record.Apply(Note("t", {{"what", "suggest"}, {"config", O{{"lr", 1}}}})).ok());
+  add(EventKind::kRunStarted, 1, {});
+  ASSERT_TRUE(record.Apply(Report("t", 3, "pause")).ok());
+  ASSERT_TRUE(record.Apply(Note("t", {{"what", "paused"}})).ok());
+  ASSERT_TRUE(
+      record
+          .Apply(Note(
+              "t", {{"what", "choose"},
+                    {"choice",
+                     O{{"kind", "run"}, {"trial", "t"}, {"donor", "d"}, {"config", O{{"lr", 2}}}}},
+                    {"checkpoint", "d3"},
+                    {"iteration", 3}}))
+          .ok());
+  // A worker of a killed tuner was still at it when the next tuner looked; it is found late.
+  saved(1);
+  EXPECT_EQ(record.Find("t")->donor, "d");
+  add(EventKind::kRunStarted, 2, {});
+  EXPECT_EQ(record.Find("t")->donor_checkpoint, "d3");
+  saved(2);
+  EXPECT_EQ(record.Find("t")->donor, "");
 }
 
 TEST(TunerRecord, CountsTheTimeInWhichATunerWasAtWork) {

@@ -18,6 +18,8 @@ Status Tuner::OnBegin(const Message& message) {
     return Status::Ok();
   }
   runs_[trial->id] = Run{.number = message.key.run};
+  RETURN_IF_ERROR(
+      Apply(trial->id, EventKind::kRunStarted, Value(Value::Object{}), message.key.run));
   engine_->Ready(message.key, Value::Object{{"rank", 0}, {"pid", IntOf(message.body, "pid")}},
                  [](const Result<Value>&) {});
   Value::Object answer{{"trial_id", trial->id},
@@ -146,8 +148,9 @@ void Tuner::Register(const RunKey& key, const Value& checkpoint, Done then) {
                                          {"steps_completed", IntOf(checkpoint, "steps_completed")}},
                            [](const Result<Value>&) {});
   engine_->CompleteCheckpoint(key, id, checkpoint, std::move(then));
-  Apply(key.trial, EventKind::kCheckpointCompleted, checkpoint).IgnoreError("the trial is there");
-  if (!donor.empty()) Unpin(donor, pinned);
+  Apply(key.trial, EventKind::kCheckpointCompleted, checkpoint, key.run)
+      .IgnoreError("the trial is there");
+  if (!donor.empty() && trial->donor.empty()) Unpin(donor, pinned);
 }
 
 void Tuner::Unpin(const std::string& donor, const std::string& checkpoint) {
@@ -205,7 +208,7 @@ Status Tuner::OnFound(const Message& message) {
   if (trial == nullptr) return Status::Ok();
   const std::string donor = trial->donor;
   const std::string pinned = trial->donor_checkpoint;
-  RETURN_IF_ERROR(Apply(trial->id, EventKind::kCheckpointCompleted, message.body));
+  RETURN_IF_ERROR(Apply(trial->id, EventKind::kCheckpointCompleted, message.body, message.key.run));
   if (!donor.empty() && trial->donor.empty()) Unpin(donor, pinned);
   return Status::Ok();
 }

@@ -36,6 +36,8 @@ void WriteTrial(const TuneTrial& trial, CompactWriter* out) {
   }
   out->Text(trial.donor);
   out->Text(trial.donor_checkpoint);
+  out->Number(trial.donor_after_run);
+  out->Number(trial.run);
 }
 
 Status ReadTrial(CompactReader* in, TuneTrial* trial) {
@@ -71,7 +73,9 @@ Status ReadTrial(CompactReader* in, TuneTrial* trial) {
                           .checkpoint = decision % 2 == 1};
   }
   RETURN_IF_ERROR(in->Text(&trial->donor));
-  return in->Text(&trial->donor_checkpoint);
+  RETURN_IF_ERROR(in->Text(&trial->donor_checkpoint));
+  RETURN_IF_ERROR(in->Number(&trial->donor_after_run));
+  return in->Number(&trial->run);
 }
 
 }  // namespace

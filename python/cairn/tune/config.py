@@ -29,6 +29,7 @@ class CheckpointConfig:
             of each.
         max_bytes: that the checkpoints of a trial may take together; the oldest that are not among
             the best go first.
+        experiment_max_bytes: that the checkpoints of all trials may take together, in the same way.
 
     >>> CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="acc").checkpoint_score_order
     'max'
@@ -41,9 +42,10 @@ class CheckpointConfig:
     checkpoint_at_end: Optional[bool] = None
     experiment_num_to_keep: Optional[int] = None
     max_bytes: Optional[int] = None
+    experiment_max_bytes: Optional[int] = None
 
     def __post_init__(self) -> None:
-        for name in ("num_to_keep", "experiment_num_to_keep", "max_bytes"):
+        for name in ("num_to_keep", "experiment_num_to_keep", "max_bytes", "experiment_max_bytes"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -76,6 +78,8 @@ class CheckpointConfig:
             rules["experiment_best"] = self.experiment_num_to_keep
         if self.max_bytes is not None:
             rules["max_bytes"] = self.max_bytes
+        if self.experiment_max_bytes is not None:
+            rules["experiment_bytes"] = self.experiment_max_bytes
         return rules
 
 
