@@ -445,3 +445,27 @@ def test_errors_of_configuration():
         tune.Tuner("not callable")
     with pytest.raises(RuntimeError, match="inside of a trainable"):
         tune.report({"a": 1})
+
+
+def test_a_trainable_that_is_saved_by_hand_keeps_its_iteration():
+    class Counting(tune.Trainable):
+        def setup(self, config):
+            self.n = 0
+
+        def step(self):
+            self.n += 1
+            return {"n": self.n}
+
+        def save_checkpoint(self, directory):
+            return {"n": self.n}
+
+        def load_checkpoint(self, checkpoint):
+            self.n = checkpoint["n"]
+
+    first = Counting(config={})
+    first.train()
+    first.train()
+    second = Counting(config={})
+    second.restore(first.save())
+    result = second.train()
+    assert (result["n"], result["training_iteration"]) == (3, 3)

@@ -41,6 +41,7 @@ class Checkpoint:
         self._data: Optional[Dict[str, Any]] = None
         self._directory: Optional[str] = None
         self._info: Optional[CheckpointInfo] = None
+        self._counters: Optional[tuple[int, float]] = None  # of a trainable that was saved by hand
         self._metadata: Dict[str, Any] = {}
         if path is None:
             return

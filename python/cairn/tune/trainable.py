@@ -109,7 +109,9 @@ class Trainable:
     def save(self, checkpoint_dir: Optional[str] = None) -> Checkpoint:
         """The state as a checkpoint (not committed: the tuner does that)."""
         path = checkpoint_dir or tempfile.mkdtemp(prefix="cairn-checkpoint-")
-        return checkpoint_of(self.save_checkpoint(path), path)
+        made = checkpoint_of(self.save_checkpoint(path), path)
+        made._counters = (self._iteration, self._time_total)
+        return made
 
     def restore(self, checkpoint: Union[Checkpoint, str]) -> None:
         """Brings back a checkpoint that save gave, or a committed one, or its directory."""
@@ -118,8 +120,8 @@ class Trainable:
             about = given._info.metadata.get("tune") or {}
             self._iteration = int(given._info.step)
             self._time_total = float(about.get("time_total_s") or 0.0)
-        elif "_iteration" in given.__dict__.get("_counters", {}):
-            self._iteration = given.__dict__["_counters"]["_iteration"]
+        elif given._counters is not None:
+            self._iteration, self._time_total = given._counters
         self._since_restore = 0
         self.load_checkpoint(argument_of(given))
 
