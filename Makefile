@@ -17,7 +17,7 @@ test: ## every test: layers, format, fuzz targets 10 s each, unit, integration, 
 	@scripts/setup build test
 	@scripts/test
 
-test-integrations: ## the adapters against Lightning, Hugging Face, MLflow and W&B
+test-integrations: ## trials on Slurm; the adapters against Lightning, Hugging Face, MLflow and W&B
 	@scripts/setup build test
 	@scripts/test_integrations
 
