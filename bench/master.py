@@ -31,7 +31,7 @@ class Master:
         self.folder = pathlib.Path(folder)
         command = [program, "master", "--data-dir", self.folder / "data", "--listen", "127.0.0.1:0", "--slots", "1"]
         self.process = subprocess.Popen(
-            [str(word) for word in (*command, *flags)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [str(word) for word in (*command, *flags)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         for line in self.process.stdout:
             if "http://127.0.0.1:" in line:
@@ -140,8 +140,10 @@ def idle(master, live):
         connection = master.connect()
         base, token = master.join(connection, f"idle-{i}")
         joined.release()
+        seen = 0
         while not stop.is_set():
-            master.ask(connection, "GET", f"{base}/preemption?timeout=10&seen=1", None, token)
+            answer = master.ask(connection, "GET", f"{base}/preemption?timeout=10&seen={seen}", None, token)
+            seen = answer["version"]
         master.ask(connection, "POST", f"{base}/exit", {"code": 0}, token)
 
     joined = threading.Semaphore(0)
