@@ -252,6 +252,26 @@ def test_nan_and_missing_scores_rank_below_every_number(tmp_path, order):
     assert scored([1.0, float("nan"), 2.0, "missing", float("nan")], tmp_path, **keep) == [0, 2, 4]
 
 
+def test_a_budget_in_bytes_of_all_trials_together(tmp_path):
+    def f(config):
+        for i in range(4):
+            tune.report({"i": i}, checkpoint=tune.Checkpoint.from_dict({"data": b"x" * 100_000}))
+
+    results = fit(
+        f,
+        tmp_path,
+        {"n": tune.grid_search([0, 1, 2])},
+        tune.TuneConfig(max_concurrent_trials=1),
+        checkpoint_config=tune.CheckpointConfig(experiment_max_bytes=450_000),
+    )
+    # One after the other: of four that fit, three are the latest of their trials. A trial that rests is
+    # looked at when another's run ends: for the second that is beside the end of fit().
+    first, second, third = (len(result.best_checkpoints) for result in results)
+    assert (first, third) == (1, 2) and 1 <= second <= 3
+    with pytest.raises(ValueError, match="experiment_max_bytes"):
+        tune.CheckpointConfig(experiment_max_bytes=0)
+
+
 def test_nested_scores(tmp_path):
     keep = dict(num_to_keep=1, checkpoint_score_attribute="n/s", checkpoint_score_order="min")
     assert scored([3, 1, 2], tmp_path, **keep) == [1, 2]
