@@ -125,12 +125,14 @@ class TrialRecords {
 
  private:
   Status Create(const Event& event);
+  void Index(const TrialRecord& trial);
   Status ApplyTo(TrialRecord* trial, const Event& event);
   Status ApplyCheckpoint(TrialRecord* trial, const Event& event);
 
   std::uint64_t last_seq_ = 0;
   std::map<std::string, TrialRecord, std::less<>> trials_;
   std::map<std::string, std::string, std::less<>> by_external_id_;
+  std::multimap<std::string, std::string, std::less<>> by_parent_;  // those that continue others
 };
 
 }  // namespace cairn
