@@ -126,7 +126,7 @@ endfunction()
 
 # `ninja tests_<label>` exists for every label, also while no test has it.
 function(_cairn_test_groups)
-  foreach(label unit integration crash e2e)
+  foreach(label unit integration crash e2e slurm)
     add_custom_target(tests_${label})
   endforeach()
 endfunction()

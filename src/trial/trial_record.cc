@@ -188,6 +188,7 @@ Result<TrialRecords> TrialRecords::Of(std::uint64_t last_seq, std::vector<TrialR
     std::string id = trial.id;
     const std::string& external = trial.config.external_id;
     const bool fresh = external.empty() || records.by_external_id_.emplace(external, id).second;
+    records.Index(trial);
     if (!fresh || !IsTrialId(id) ||
         !records.trials_.emplace(std::move(id), std::move(trial)).second) {
       return CorruptionError("trial records: a trial is there twice, or has no name");
@@ -210,6 +211,10 @@ void TrialRecords::Trim(TrialRecord* trial) const {
   if (reports.size() > kNewestReports) {
     reports.erase(reports.begin(), reports.end() - kNewestReports);
   }
+}
+
+void TrialRecords::Index(const TrialRecord& trial) {
+  if (!trial.parent_trial.empty()) by_parent_.emplace(trial.parent_trial, trial.id);
 }
 
 Status TrialRecords::Create(const Event& event) {
@@ -240,6 +245,7 @@ Status TrialRecords::Create(const Event& event) {
           fmt::format("trial {} has the external id {}", at->second, trial.config.external_id));
     }
   }
+  Index(trial);
   trials_.emplace(event.trial, std::move(trial));
   return Status::Ok();
 }
@@ -516,9 +522,12 @@ std::vector<Removal> TrialRecords::Removals(std::string_view id, const Retention
     return items;
   };
   std::vector<RetainedCheckpoint> own = retained(*trial);
+  if (own.empty()) return {};
   // A trial that continues from one of these needs it until it has one of its own.
-  for (const auto& [other_id, other] : trials_) {
-    if (other.parent_trial != id || !other.parent || IsEnded(other.core.state)) continue;
+  const auto [first, last] = by_parent_.equal_range(id);
+  for (auto child = first; child != last; ++child) {
+    const TrialRecord& other = *Find(child->second);
+    if (!other.parent || IsEnded(other.core.state)) continue;
     if (other.Newest() != nullptr) continue;
     for (RetainedCheckpoint& item : own) item.needed |= item.id == other.parent->id;
   }

@@ -131,6 +131,7 @@ class TrialRecords {
 
  private:
   Status Create(const Event& event);
+  void Index(const TrialRecord& trial);
   Status ApplyTo(TrialRecord* trial, const Event& event);
   Status ApplyCheckpoint(TrialRecord* trial, const Event& event);
 
@@ -141,6 +142,7 @@ class TrialRecords {
   bool newest_only_ = false;
   std::map<std::string, TrialRecord, std::less<>> trials_;
   std::map<std::string, std::string, std::less<>> by_external_id_;
+  std::multimap<std::string, std::string, std::less<>> by_parent_;  // those that continue others
 };
 
 }  // namespace cairn

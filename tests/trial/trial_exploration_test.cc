@@ -1,9 +1,9 @@
 // The whole engine, killed between any two durable events, with requests that are sent twice, late
 // and out of order, as clients do that lost an answer. What was acknowledged must be there once,
-// and the trial must come to the end that an undisturbed one comes to.
+// and the trial must come to the end that an undisturbed one comes to. CAIRN_TORTURE_SECONDS makes
+// it go on with new seeds for so long.
 #include <gtest/gtest.h>
 
-#include <iostream>
 #include <limits>
 #include <map>
 #include <random>
@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/crash/torture.h"
 #include "trial/test_engine.h"
 #include "trial/trial_engine.h"
 
@@ -285,20 +286,21 @@ TEST(TrialEngineExploration, KilledBetweenAnyTwoEventsNothingIsLostOrDoubled) {
     whole = undisturbed.events();
   }
   ASSERT_GT(whole, 30u);
-  int crashes = 0;
-  constexpr std::uint64_t kSeeds = 2;
-  for (std::uint64_t at = 0; at <= whole; ++at) {
-    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  crash::Torture torture("trial_exploration", 2);
+  torture.Run([&](std::uint64_t seed) {
+    int crashes = 0;
+    for (std::uint64_t at = 0; at <= whole; ++at) {
       SCOPED_TRACE(std::to_string(at) + " events, seed " + std::to_string(seed));
       World world(at, seed);
       world.Live();
       crashes += world.crashes();
-      if (::testing::Test::HasFailure()) return;
+      if (::testing::Test::HasFailure()) return false;
     }
-  }
-  std::cout << whole << " events, " << (whole + 1) * kSeeds << " lives, " << crashes
-            << " crashes\n";
-  EXPECT_GE(crashes, static_cast<int>(whole));
+    EXPECT_GE(crashes, static_cast<int>(whole)) << "seed " << seed;
+    torture.Count("lives", whole + 1);
+    torture.Count("crashes", static_cast<std::uint64_t>(crashes));
+    return !::testing::Test::HasFailure();
+  });
 }
 
 }  // namespace
