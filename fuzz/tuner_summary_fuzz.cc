@@ -25,6 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Require(head, "a whole summary has a head");
   const std::string encoded = tune::EncodeSummary(*summary);
   const auto again = tune::DecodeSummary(encoded);
-  Require(again.ok() && tune::EncodeSummary(*again) == encoded, "a summary comes back from its bytes");
+  Require(again.ok() && tune::EncodeSummary(*again) == encoded,
+          "a summary comes back from its bytes");
   return 0;
 }
