@@ -45,7 +45,8 @@ Result<HttpResponse> ParseHead(std::string_view head) {
   const auto wrong = [] { return UnavailableError("the server's answer is not HTTP"); };
   const std::string_view line = head.substr(0, head.find("\r\n"));
   HttpResponse response;
-  if (!line.starts_with("HTTP/1.") || line.size() < 12 || !Parse(line.substr(9, 3), &response.status)) {
+  if (!line.starts_with("HTTP/1.") || line.size() < 12 ||
+      !Parse(line.substr(9, 3), &response.status)) {
     return wrong();
   }
   head.remove_prefix(line.size());

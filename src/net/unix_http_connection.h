@@ -12,13 +12,14 @@
 
 namespace cairn {
 
-/// A kept connection to an HTTP server on a Unix socket of this machine, for a caller that waits for
-/// each answer: the calling thread itself sends and receives. An HttpClient has a thread of its own
-/// and moves many requests at once; for one at a time the hand-overs cost more than the request.
+/// A kept connection to an HTTP server on a Unix socket of this machine, for a caller that waits
+/// for each answer: the calling thread itself sends and receives. An HttpClient has a thread of its
+/// own and moves many requests at once; for one at a time the hand-overs cost more than the
+/// request.
 ///
-/// Bodies of answers must have a Content-Length, as HttpServer gives them. May be called from several
-/// threads, one after the other. A copy in a forked process refuses all calls: the connection is the
-/// parent's.
+/// Bodies of answers must have a Content-Length, as HttpServer gives them. May be called from
+/// several threads, one after the other. A copy in a forked process refuses all calls: the
+/// connection is the parent's.
 class UnixHttpConnection {
  public:
   struct Options {

@@ -27,22 +27,22 @@ class UnixHttpConnectionTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
   std::unique_ptr<HttpServer> Serve() {
-    return HttpServer::Start({.listen = "unix:" + path()},
-                             {{.method = "POST",
-                               .pattern = "/echo/{name}",
-                               .handler =
-                                   [](const ServerRequest& request, HttpReply reply) {
-                                     reply.Send({.status = 200,
-                                                 .body = request.params.at("name") + ":" +
-                                                         std::string(request.BearerToken()) + ":" +
-                                                         std::string(request.body)});
-                                   },
-                               .max_body_bytes = 8u << 20},
-                              {.method = "GET",
-                               .pattern = "/never",
-                               .handler = [this](const ServerRequest&, HttpReply reply) {
-                                 kept_.push_back(std::move(reply));
-                               }}})
+    return HttpServer::Start(
+               {.listen = "unix:" + path()},
+               {{.method = "POST",
+                 .pattern = "/echo/{name}",
+                 .handler =
+                     [](const ServerRequest& request, HttpReply reply) {
+                       reply.Send({.status = 200,
+                                   .body = request.params.at("name") + ":" +
+                                           std::string(request.BearerToken()) + ":" +
+                                           std::string(request.body)});
+                     },
+                 .max_body_bytes = 8u << 20},
+                {.method = "GET",
+                 .pattern = "/never",
+                 .handler = [this](const ServerRequest&,
+                                   HttpReply reply) { kept_.push_back(std::move(reply)); }}})
         .value();
   }
 

@@ -126,8 +126,8 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
 
   /// One request and its answer; `target` is the path below the server.
   Result<Value> Ask(const std::string& method, const std::string& target, const Value* body) {
-    Result<HttpResponse> outcome = direct_ ? AskDirectly(method, target, body)
-                                           : AskClient(method, target, body);
+    Result<HttpResponse> outcome =
+        direct_ ? AskDirectly(method, target, body) : AskClient(method, target, body);
     if (!outcome.ok()) return outcome.status().WithContext("trial engine at " + options_.url);
     if (!outcome->Succeeded()) {
       Status refused = ErrorOf(*outcome);

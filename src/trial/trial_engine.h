@@ -298,7 +298,7 @@ class TrialEngine {
   std::uint64_t compact_at_ GUARDED_BY(mu_) = 0;   // so many of them call for the next
   Mutex compacting_;                               // taken before mu_
   std::set<std::string> waits_for_storage_ GUARDED_BY(mu_);
-  bool retaining_ GUARDED_BY(mu_) = false;  // RetainAll is asked for already
+  bool retaining_ GUARDED_BY(mu_) = false;          // RetainAll is asked for already
   bool retains_by_others_ GUARDED_BY(mu_) = false;  // some trial's rules look beyond it: RetainAll
   std::set<std::string> waits_for_slots_ GUARDED_BY(mu_);
   std::map<std::string, std::uint64_t, std::less<>> versions_ GUARDED_BY(mu_);
