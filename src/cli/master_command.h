@@ -15,7 +15,7 @@ struct MasterCommandOptions {
   std::string listen = "127.0.0.1:8080";
   std::string tls_certificate;  // PEM files; "": no TLS
   std::string tls_key;
-  std::string tls_ca;    // told to runs
+  std::string tls_ca;  // told to runs
   std::string advertise;
   std::string database;  // "": SQLite in the data directory
   std::string storage;   // "": checkpoints/ in the data directory

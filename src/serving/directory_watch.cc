@@ -80,7 +80,8 @@ void DirectoryWatch::Arm() {
 
 bool DirectoryWatch::LeadsToRepository(const std::string& directory,
                                        const std::string& name) const {
-  const std::string child = (directory == "." ? fs::path(name) : fs::path(directory) / name).string();
+  const std::string child =
+      (directory == "." ? fs::path(name) : fs::path(directory) / name).string();
   return directory.size() < path_.size() && path_.starts_with(child) &&
          (path_.size() == child.size() || path_[child.size()] == '/');
 }
