@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tempfile
 import time
 
 from master_process import EXAMPLES, Refused, postgresql, running_master
@@ -84,7 +85,12 @@ def test_a_full_disk_under_sqlite_is_waited_for(tmp_path):
 
 
 def test_a_full_tablespace_under_postgresql_is_waited_for(tmp_path):
-    with small_disk(tmp_path / "disk", 64) as (disk, fill, free), postgresql(tmp_path / "postgresql") as server:
+    with contextlib.ExitStack() as stack:
+        # Not among pytest's directories: each session that starts takes them away from other users, as the server's is.
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cairn-disk-")))
+        folder.chmod(0o755)
+        disk, fill, free = stack.enter_context(small_disk(folder / "disk", 64))
+        server = stack.enter_context(postgresql(tmp_path / "postgresql"))
         space = disk / "space"
         space.mkdir()
         if os.geteuid() == 0:
