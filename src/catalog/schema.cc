@@ -115,9 +115,15 @@ constexpr std::string_view kSummaries = R"(
 CREATE TABLE trial_summaries (trial TEXT PRIMARY KEY, data {blob} NOT NULL);
 )";
 
-constexpr std::array<Migration, 2> kMigrations = {{
+// A page of experiments is counted without reading their rows.
+constexpr std::string_view kCounting = R"(
+CREATE INDEX experiments_shown ON experiments (deleted, archived);
+)";
+
+constexpr std::array<Migration, 3> kMigrations = {{
     {.version = 1, .name = "first", .sql = kFirst},
     {.version = 2, .name = "summaries", .sql = kSummaries},
+    {.version = 3, .name = "counting", .sql = kCounting},
 }};
 
 }  // namespace

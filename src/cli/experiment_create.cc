@@ -213,7 +213,7 @@ Result<Output> FollowExperiment(MasterClient* master, const std::string& id,
         continue;
       }
       if (AtRest(TextIn(look->experiment, "state"))) return Ended(look->experiment);
-      if (followed && !told) {
+      if (followed && !told && IntIn(look->experiment, "trials") > 1) {
         console->Note("its first trial is over and others go on; waiting (Ctrl-C detaches)");
         told = true;
       }

@@ -193,7 +193,9 @@ std::string TrialText(const Value& trial, double now) {
   }
   facts.Add("best", Best(trial));
   facts.Add("runs", fmt::format("{} ({} of {} restarts after failures)", IntIn(trial, "run_id"),
-                                IntIn(trial, "restarts"), IntIn(trial, "max_restarts")));
+                                // the failure that ended it was no restart
+                                std::min(IntIn(trial, "restarts"), IntIn(trial, "max_restarts")),
+                                IntIn(trial, "max_restarts")));
   facts.Add("duration", Duration(trial, "duration"));
   if (const Value* latest = trial.Find("latest_checkpoint");
       latest != nullptr && latest->is_object()) {
