@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -298,13 +299,29 @@ Result<Page<Experiment>> CatalogExperiments::List(const ExperimentQuery& query) 
     const std::string order = OrderOf(query, &all);
     all.push_back(Number(std::min(query.limit, kMaxPage)));
     all.push_back(Number(query.offset));
-    RETURN_IF_ERROR(
-        connection.Query(std::string(kSelect) + where + " ORDER BY " + order + " LIMIT ? OFFSET ?",
-                         all, kColumns, [&](const SqlRow& row) -> Status {
-                           ASSIGN_OR_RETURN(Experiment one, ExperimentFrom(row));
-                           page.items.push_back(std::move(one));
-                           return Status::Ok();
-                         }));
+    // Sorted by themselves, and then read: what is sorted is small.
+    std::vector<std::int64_t> ids;
+    RETURN_IF_ERROR(connection.Query(
+        "SELECT e.id FROM experiments e" + where + " ORDER BY " + order + " LIMIT ? OFFSET ?", all,
+        "i", [&](const SqlRow& row) {
+          ids.push_back(row.Int(0));
+          return Status::Ok();
+        }));
+    if (ids.empty()) return Status::Ok();
+    std::map<std::int64_t, Experiment> found;
+    const std::vector<Cell> wanted = Padded(ids);
+    RETURN_IF_ERROR(connection.Query(
+        std::string(kSelect) + fmt::format(" WHERE e.id IN ({})", Placeholders(wanted.size())),
+        wanted, kColumns, [&](const SqlRow& row) -> Status {
+          ASSIGN_OR_RETURN(Experiment one, ExperimentFrom(row));
+          found.emplace(one.id, std::move(one));
+          return Status::Ok();
+        }));
+    for (const std::int64_t id : ids) {
+      if (const auto one = found.find(id); one != found.end()) {
+        page.items.push_back(std::move(one->second));
+      }
+    }
     return AddCounts(&connection, &page.items);
   }));
   return page;
