@@ -1,6 +1,7 @@
 """The master while its database is full, or gone: trials wait, nothing that was acknowledged is lost, and they end where they should."""
 
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -47,9 +48,16 @@ def small_disk(directory, megabytes):
     filler = directory / "filler"
 
     def fill(leave):
-        space = shutil.disk_usage(directory).free
-        with open(filler, "wb") as file:
-            file.write(b"\0" * max(0, space - leave))
+        file = os.open(filler, os.O_CREAT | os.O_WRONLY)
+        try:
+            # The database takes of the same space meanwhile.
+            while (space := shutil.disk_usage(directory).free) > leave:
+                os.write(file, b"\0" * min(space - leave, 1 << 20))
+        except OSError as full:
+            if full.errno != errno.ENOSPC:
+                raise
+        finally:
+            os.close(file)
 
     try:
         yield directory, fill, filler.unlink
