@@ -66,6 +66,16 @@ preemption_timeout: 10m
   EXPECT_EQ(ToValue(again->TrialOf("7", 0, "/default")), ToValue(trial));
 }
 
+TEST(ExperimentConfigTest, APolicyThatComesLaterKnowsWhatTheBestIs) {
+  const auto config = ParseExperiment(
+      "entrypoint: python3 t.py\nsearcher: {name: single, metric: loss, smaller_is_better: "
+      "true}\n");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_FALSE(config->retention.keep_best.has_value());
+  EXPECT_EQ(config->retention.score, "loss");
+  EXPECT_FALSE(config->retention.maximize);
+}
+
 TEST(ExperimentConfigTest, AShellIsUsedWhereOneIsNeeded) {
   const auto command = [](std::string_view text) {
     return ParseExperiment("entrypoint: '" + std::string(text) + "'")->entrypoint;
