@@ -19,6 +19,7 @@
 #include "checkpoint/names.h"
 #include "checkpoint/parallel.h"
 #include "checkpoint/repository.h"
+#include "checkpoint/shelves.h"
 #include "format/manifest.h"
 #include "format/records.h"
 #include "storage/open_store.h"
@@ -134,7 +135,8 @@ Status Fill(Store* store, std::uint64_t count) {
   for (const Status& status : statuses) {
     if (!status.ok()) return status;
   }
-  return Status::Ok();
+  // As the next opening for writing would, and a training that goes on does after 256 saves.
+  return TidyShelves(store, IdSource::System());
 }
 
 Status List(Store* store, double* names_seconds, double* seconds, std::size_t* count) {

@@ -35,7 +35,7 @@ void CheckAll(std::string_view bytes) {
 
 void Check(std::string_view bytes) {
   CheckAll<RepositoryRecord, FenceRecord, SealRecord, StartRecord, JoinRecord, AttemptRecord,
-           PartRecord, AbandonedRecord, NoteRecord, MarkerRecord>(bytes);
+           PartRecord, AbandonedRecord, NoteRecord, MarkerRecord, ShelfRecord>(bytes);
 }
 
 }  // namespace

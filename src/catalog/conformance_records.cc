@@ -179,6 +179,12 @@ TEST_P(CatalogConformance, ExperimentsSumUpTheirTrials) {
   EXPECT_EQ(trials->items[1].best_metric, 2.0);
   EXPECT_EQ(trials->items[1].ended, events.back().time);
   EXPECT_EQ(catalog().trials().List({.sort = "best_metric"}).value().items[0].id, "2");
+  const auto first = [&](TrialQuery query) {
+    return catalog().trials().List(query).value().items.at(0).id;
+  };
+  EXPECT_EQ(first({.sort = "best", .descending = true}), "2") << "the smallest is the best here";
+  EXPECT_EQ(first({.sort = "duration", .descending = true, .now = events.back().time + 1000}), "1")
+      << "goes on since it began";
   EXPECT_TRUE(catalog().trials().List({.sort = "id; DROP"}).status().Is(Code::kInvalidArgument));
   EXPECT_EQ(catalog().trials().GetCheckpoint("c2").value().trial, "2");
   EXPECT_TRUE(catalog().trials().GetCheckpoint("").status().Is(Code::kNotFound));

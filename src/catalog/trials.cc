@@ -59,12 +59,24 @@ Result<Page<TrialRow>> CatalogTrials::List(const TrialQuery& query) {
   }
   const std::string direction = query.descending ? " DESC" : "";
   std::string order;
+  std::vector<Cell> order_values;
   if (query.sort == "id") {
     order = fmt::format("COALESCE(t.number, 0){0}, t.id{0}", direction);
   } else if (query.sort == "best_metric") {
     order = fmt::format(
         "CASE WHEN t.best_metric IS NULL THEN 1 ELSE 0 END, t.best_metric{}, "
         "t.created, t.id",
+        direction);
+  } else if (query.sort == "best") {
+    order =
+        "CASE WHEN t.best_metric IS NULL THEN 1 ELSE 0 END, "
+        "CASE WHEN (SELECT e.smaller_is_better FROM experiments e WHERE e.id = t.experiment_id) = 1 "
+        "THEN t.best_metric ELSE -t.best_metric END, t.created, t.id";
+  } else if (query.sort == "duration") {
+    order_values.emplace_back(query.now);
+    order = fmt::format(
+        "CASE WHEN t.started = 0 THEN 0 WHEN t.ended = 0 THEN CAST(? AS BIGINT) - t.started ELSE "
+        "t.ended - t.started END{}, t.created, t.id",
         direction);
   } else {
     bool known = false;
@@ -87,6 +99,7 @@ Result<Page<TrialRow>> CatalogTrials::List(const TrialQuery& query) {
                                        return Status::Ok();
                                      }));
     std::vector<Cell> values = where.values;
+    values.insert(values.end(), order_values.begin(), order_values.end());
     values.push_back(Number(Limit(query.limit)));
     values.push_back(Number(query.offset));
     return connection.Query(

@@ -44,10 +44,12 @@ struct TrialQuery {
   std::string experiment;           // "": of all
   std::vector<std::string> states;  // any of them; empty: all
   bool of_deleted = true;           // also those of experiments that were deleted
-  /// "id" (numbers by value), "state", "started", "ended", "steps", "progress", "best_metric",
-  /// "checkpoint_bytes"
+  /// "id" (numbers by value), "state", "started", "ended", "steps", "progress", "checkpoint_bytes",
+  /// "duration", "best_metric" (by value), "best" (the best of each experiment's metric first,
+  /// whatever `descending` says)
   std::string sort = "id";
   bool descending = false;
+  std::int64_t now = 0;  // nanoseconds since 1970; for the duration of those that did not end
   std::uint64_t offset = 0;
   std::uint64_t limit = 50;
 };

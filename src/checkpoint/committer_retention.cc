@@ -7,12 +7,19 @@
 #include "checkpoint/names.h"
 #include "checkpoint/removal.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/shelves.h"
 
 // The removing half of the committer. Increments go before what they build on, and one after the
 // other: each removal is durable before the next begins (removal.cc). So a crash anywhere in
 // between leaves restore points that are whole, and never an increment without its base.
 
 namespace cairn {
+namespace {
+
+// Saves; as many as make a shelf.
+constexpr int kShelveEvery = 256;
+
+}  // namespace
 
 std::vector<std::string> Committer::Referenced(std::string_view except) const {
   std::vector<std::string> paths;
@@ -128,6 +135,10 @@ Status Committer::ApplyRetention() {
       directories_.erase(directory);
       return true;
     });
+  }
+  if (++since_shelves_ >= kShelveEvery) {
+    since_shelves_ = 0;
+    TidyShelves(env_.store.get(), env_.ids).IgnoreError("listings fetch each manifest");
   }
   return Status::Ok();
 }

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/choose_restore.h"
 #include "checkpoint/names.h"
+#include "checkpoint/shelves.h"
 
 // Opening a repository for writing, the committer's side. Each step's reason:
 //
@@ -134,7 +135,7 @@ Result<std::set<std::string>> AnnouncedDirectories(Store* store, std::uint64_t g
   std::set<std::string> announced;
   ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kGenerations)));
   for (const std::string& prefix : listing.prefixes) {
-    if (prefix == names::kJoins) continue;
+    if (prefix == names::kJoins || prefix == names::kShelves) continue;
     const std::string own = names::AttemptsOf(generation);
     if (own.starts_with(prefix + "/")) continue;
     ASSIGN_OR_RETURN(const Listing attempts, store->List(names::Path(prefix, "attempts")));
@@ -564,7 +565,10 @@ Status Generation::Sweep() {
     if (!ours || name == std::to_string(number_)) continue;
     RETURN_IF_ERROR(DeleteTree(store, pool, {}));
   }
-  return store->PruneDirectories(std::string(names::kPool));
+  RETURN_IF_ERROR(store->PruneDirectories(std::string(names::kPool)));
+  // Only readers' time depends on it.
+  TidyShelves(store, env_.ids).IgnoreError("listings fetch each manifest");
+  return Status::Ok();
 }
 
 }  // namespace cairn

@@ -13,6 +13,7 @@ inline constexpr std::string_view kRepository = "cairn.json";
 inline constexpr std::string_view kLock = "generations/lock";
 inline constexpr std::string_view kGenerations = "generations";
 inline constexpr std::string_view kJoins = "generations/joins";
+inline constexpr std::string_view kShelves = "generations/shelves";
 inline constexpr std::string_view kPool = "pool";
 inline constexpr std::string_view kManifest = "manifest.json";
 inline constexpr std::string_view kMarker = ".cairn-attempt";

@@ -11,6 +11,7 @@
 #include "checkpoint/chain.h"
 #include "checkpoint/names.h"
 #include "checkpoint/parallel.h"
+#include "checkpoint/shelves.h"
 #include "storage/deep_listing.h"
 #include "storage/forwarding_store.h"
 
@@ -131,9 +132,10 @@ constexpr std::size_t kManyDirectories = 64;
 // … unless there is much else.
 constexpr std::size_t kObjectsEach = 32;
 
-/// Answers where notes lie from one listing of the whole repository, made before: few checkpoints
-/// have any. Notes are then known from before their manifests are read, as they have to be.
-class NotesAhead final : public ForwardingStore {
+/// Answers from one listing of the whole repository, made before: where notes lie, for few
+/// checkpoints have any; and manifests that are on a shelf. Notes are then known from before their
+/// manifests are read, as they have to be.
+class ReadAhead final : public ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
 
@@ -143,11 +145,13 @@ class NotesAhead final : public ForwardingStore {
     auto all = deep->ListBelow("", directories * kObjectsEach);
     if (all.status().Is(Code::kResourceExhausted)) return Status::Ok();
     if (!all.ok()) return all.status();
+    manifests_ = ReadShelves(inner(), *all);
     notes_.emplace();
-    for (ObjectInfo& object : *all) {
+    for (TaggedObject& object : *all) {
       const std::size_t slash = object.name.rfind('/');
       if (slash == object.name.npos || !object.name.substr(0, slash).ends_with("/notes")) continue;
-      (*notes_)[object.name.substr(0, slash)].objects.push_back(std::move(object));
+      (*notes_)[object.name.substr(0, slash)].objects.push_back(
+          {.name = std::move(object.name), .bytes = object.bytes});
     }
     return Status::Ok();
   }
@@ -156,9 +160,14 @@ class NotesAhead final : public ForwardingStore {
     const auto it = notes_->find(prefix);
     return it == notes_->end() ? Listing() : it->second;
   }
+  Result<std::string> Get(const std::string& name, std::uint64_t limit) override {
+    const auto it = manifests_.find(name);
+    return it == manifests_.end() ? inner()->Get(name, limit) : it->second;
+  }
 
  private:
   std::optional<std::map<std::string, Listing>> notes_;  // by directory of notes
+  ShelvedManifests manifests_;
 };
 
 }  // namespace
@@ -322,7 +331,7 @@ Result<RepositoryView> RepositoryReader::Read() {
       if (!IsEngineDirectory(directory)) directories.push_back(directory);
     }
     std::vector<std::optional<Found>> found(directories.size());
-    NotesAhead ahead(store_);
+    ReadAhead ahead(store_);
     RETURN_IF_ERROR(ahead.Prepare(directories.size()));
     RepositoryReader looker(&ahead, rules_);
     ForEachRequest(*store_, directories.size(),

@@ -122,11 +122,12 @@ Status MasterClient::ErrorOf(const HttpResponse& response) {
     message = fmt::format("{} answered {} and does not seem to be a master", url_, response.status);
   }
   if (body.ok()) {
-    // Mistakes in a config, one a line.
+    // Mistakes in a config that the message does not name, one a line.
     if (const Value* details = body->Find("details"); details != nullptr) {
       for (const Value& problem : ListIn(*details, "problems")) {
         const std::string* text = problem.if_string();
-        console_->Note(text != nullptr ? *text : TextIn(problem, "message"));
+        const std::string line = text != nullptr ? *text : TextIn(problem, "message");
+        if (message.find(line) == std::string::npos) console_->Note(line);
       }
     }
   }

@@ -155,6 +155,22 @@ Status Read(const MemberReader& in, MarkerRecord* out) {
   return in.Text("attempt", &out->attempt);
 }
 
+Status Read(const MemberReader& in, ShelfRecord* out) {
+  const Value::List* entries = nullptr;
+  RETURN_IF_ERROR(in.OptionalList("checkpoints", &entries));
+  if (entries == nullptr) return CorruptionError("member \"checkpoints\" is missing");
+  for (const Value& value : *entries) {
+    if (!value.is_object()) return CorruptionError("a checkpoint of a shelf is not an object");
+    const MemberReader entry(*value.if_object());
+    ShelfRecord::Entry& to = out->entries.emplace_back();
+    RETURN_IF_ERROR(entry.Text("dir", &to.directory));
+    RETURN_IF_ERROR(AsCorruption(ValidateRelativePath(to.directory)));
+    RETURN_IF_ERROR(entry.Text("tag", &to.tag));
+    RETURN_IF_ERROR(entry.Text("manifest", &to.manifest));
+  }
+  return {};
+}
+
 template <typename Record>
 constexpr std::string_view kKind;
 template <>
@@ -177,6 +193,8 @@ template <>
 constexpr std::string_view kKind<NoteRecord> = "note";
 template <>
 constexpr std::string_view kKind<MarkerRecord> = "marker";
+template <>
+constexpr std::string_view kKind<ShelfRecord> = "shelf";
 
 }  // namespace
 
@@ -304,6 +322,18 @@ std::string Encode(const MarkerRecord& record) {
   return out.Seal();
 }
 
+std::string Encode(const ShelfRecord& record) {
+  std::vector<std::string> entries;
+  entries.reserve(record.entries.size());
+  for (const ShelfRecord::Entry& entry : record.entries) {
+    entries.push_back(EncodeJson(Value::Object{
+        {"dir", entry.directory}, {"tag", entry.tag}, {"manifest", entry.manifest}}));
+  }
+  SealedJsonWriter out = Begin(kKind<ShelfRecord>);
+  out.Lines("checkpoints", entries);
+  return out.Seal();
+}
+
 template <typename Record>
 Result<Record> Decode(std::string_view bytes) {
   const std::string context(kKind<Record>);
@@ -328,6 +358,7 @@ template Result<JoinRecord> Decode(std::string_view);
 template Result<AttemptRecord> Decode(std::string_view);
 template Result<PartRecord> Decode(std::string_view);
 template Result<AbandonedRecord> Decode(std::string_view);
+template Result<ShelfRecord> Decode(std::string_view);
 template Result<NoteRecord> Decode(std::string_view);
 template Result<MarkerRecord> Decode(std::string_view);
 

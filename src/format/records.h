@@ -131,6 +131,21 @@ struct MarkerRecord {
   friend bool operator==(const MarkerRecord&, const MarkerRecord&) = default;
 };
 
+/// generations/shelves/<uuid>.json: manifests of many checkpoints of a bucket in one object, so that
+/// a listing need not fetch each. Only a copy: `tag` tells whether the manifest is still that one.
+struct ShelfRecord {
+  struct Entry {
+    std::string directory;
+    std::string tag;       // the store's, of the manifest
+    std::string manifest;  // its bytes
+
+    friend bool operator==(const Entry&, const Entry&) = default;
+  };
+  std::vector<Entry> entries;
+
+  friend bool operator==(const ShelfRecord&, const ShelfRecord&) = default;
+};
+
 std::string Encode(const RepositoryRecord& record);
 std::string Encode(const FenceRecord& record);
 std::string Encode(const SealRecord& record);
@@ -141,6 +156,7 @@ std::string Encode(const PartRecord& record);
 std::string Encode(const AbandonedRecord& record);
 std::string Encode(const NoteRecord& record);
 std::string Encode(const MarkerRecord& record);
+std::string Encode(const ShelfRecord& record);
 
 /// Decode<FenceRecord>(bytes); instantiated for every record above.
 template <typename Record>

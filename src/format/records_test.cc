@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::tuple<RepositoryRecord, FenceRecord, SealRecord, StartRecord, JoinRecord, AttemptRecord,
-           PartRecord, AbandonedRecord, NoteRecord, MarkerRecord>
+           PartRecord, AbandonedRecord, NoteRecord, MarkerRecord, ShelfRecord>
 Examples() {
   FileHash hash;
   hash.bytes = 5;
@@ -53,6 +53,7 @@ Examples() {
                  .values = Value::Object{{"label", "best so far"}},
                  .time = 1'700'000'000'000'000'000},
       MarkerRecord{.generation = 7, .attempt = "a"},
+      ShelfRecord{.entries = {{"checkpoint_000040", "\"9b2\"", "{\n}\n"}}},
   };
 }
 

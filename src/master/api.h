@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -122,8 +123,10 @@ class QueryReader {
   std::string Word(std::string_view name, std::vector<std::string_view> words,
                    std::string_view fallback);
   std::string Text(std::string_view name, std::size_t most = 1024);
-  /// Separated by commas.
-  std::vector<std::string> List(std::string_view name);
+  /// Some of the words, separated by commas; also in small letters. For names of states.
+  std::vector<std::string> Words(std::string_view name, std::span<const std::string_view> words);
+  /// States of trials and experiments, by `state`.
+  std::vector<std::string> TrialStates();
   void Page(std::uint64_t* offset, std::uint64_t* limit);
   const Status& status() const { return status_; }
 

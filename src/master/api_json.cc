@@ -366,7 +366,12 @@ Result<Page<CheckpointRow>> CheckpointsByScore(const ApiParts& parts, Checkpoint
 Result<ApiAnswer> CheckpointPage(const ApiParts& parts, const ApiCall& call,
                                  CheckpointQuery query) {
   QueryReader reader(call);
-  query.states = reader.List("state");
+  std::vector<std::string_view> states;
+  for (const CheckpointState state : {CheckpointState::kActive, CheckpointState::kCompleted,
+                                      CheckpointState::kDeleted, CheckpointState::kError}) {
+    states.push_back(CheckpointStateName(state));
+  }
+  query.states = reader.Words("state", states);
   if (query.states.empty()) query.states = {"COMPLETED"};
   const std::string sort =
       reader.Word("sort", {"time", "steps_completed", "bytes", "score"}, "time");
@@ -392,15 +397,17 @@ Result<ApiAnswer> TrialPage(const ApiParts& parts, const ApiCall& call, std::str
                             bool descending) {
   QueryReader reader(call);
   TrialQuery query{.experiment = std::move(experiment), .of_deleted = false};
-  query.states = reader.List("state");
+  query.states = reader.TrialStates();
   const std::string sort = reader.Word(
       "sort", {"id", "state", "progress", "best", "steps_completed", "created", "duration"}, "id");
-  query.sort = sort == "best"              ? "best_metric"
+  // Without an order the best comes first, whether that is the smallest or the largest.
+  const bool ordered = call.query.contains("order");
+  query.sort = sort == "best"              ? (ordered ? "best_metric" : "best")
                : sort == "steps_completed" ? "steps"
                : sort == "created"         ? "id"
-               : sort == "duration"        ? "started"
                                            : sort;
   query.descending = reader.Word("order", {"asc", "desc"}, descending ? "desc" : "asc") == "desc";
+  query.now = parts.clock->WallNanos();
   const std::string sparkline = reader.Text("sparkline", 256);
   reader.Page(&query.offset, &query.limit);
   RETURN_IF_ERROR(reader.status());

@@ -91,7 +91,7 @@ Status Create(const ApiParts& parts, const ApiCall& call, const HttpReply& reply
 Result<ApiAnswer> List(const ApiParts& parts, const ApiCall& call) {
   QueryReader reader(call);
   ExperimentQuery query{.now = parts.clock->WallNanos()};
-  query.states = reader.List("state");
+  query.states = reader.TrialStates();
   if (const std::string owner = reader.Text("owner", 64); !owner.empty()) query.owners = {owner};
   if (const std::string label = reader.Text("label", 64); !label.empty()) query.labels = {label};
   query.search = reader.Text("search", 256);

@@ -62,6 +62,7 @@ Result<S3ListPage> DecodeListPage(std::string_view body) {
       S3ListPage::Object object;
       ASSIGN_OR_RETURN(object.key, Name(child.Text("Key"), encoded));
       ASSIGN_OR_RETURN(object.bytes, Number(child.Text("Size")));
+      object.etag = child.Text("ETag");
       page.objects.push_back(std::move(object));
     } else if (child.name == "CommonPrefixes") {
       ASSIGN_OR_RETURN(std::string prefix, Name(child.Text("Prefix"), encoded));

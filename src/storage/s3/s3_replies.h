@@ -25,6 +25,7 @@ struct S3ListPage {
   struct Object {
     std::string key;
     std::uint64_t bytes = 0;
+    std::string etag;
   };
   std::vector<Object> objects;
   std::vector<std::string> prefixes;  // with the trailing delimiter

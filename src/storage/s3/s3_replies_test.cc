@@ -65,12 +65,14 @@ TEST(S3Replies, ListHasObjectsAndPrefixes) {
       "<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Name>b</Name>"
       "<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
       "<NextContinuationToken>to=ken/+</NextContinuationToken>"
-      "<Contents><Key>a%2Bb+c/%C3%BC</Key><Size>12</Size></Contents>"
+      "<Contents><Key>a%2Bb+c/%C3%BC</Key><Size>12</Size>"
+      "<ETag>&quot;9b2c&quot;</ETag></Contents>"
       "<CommonPrefixes><Prefix>d%20e/</Prefix></CommonPrefixes></ListBucketResult>");
   ASSERT_TRUE(page.ok()) << page.status().ToString();
   ASSERT_EQ(page->objects.size(), 1u);
   EXPECT_EQ(page->objects[0].key, "a+b c/ü");
   EXPECT_EQ(page->objects[0].bytes, 12u);
+  EXPECT_EQ(page->objects[0].etag, "\"9b2c\"");
   EXPECT_THAT(page->prefixes, ElementsAre("d e/"));
   EXPECT_EQ(page->next, "to=ken/+");
 }

@@ -139,19 +139,28 @@ Result<ObjectInfo> S3Store::Stat(const std::string& name) {
 }
 
 Result<Listing> S3Store::List(const std::string& prefix) {
-  return ListPages(prefix, /*deep=*/false, std::numeric_limits<std::size_t>::max());
+  ASSIGN_OR_RETURN(Pages pages, ListPages(prefix, /*deep=*/false,
+                                          std::numeric_limits<std::size_t>::max()));
+  Listing listing;
+  listing.prefixes = std::move(pages.prefixes);
+  listing.objects.reserve(pages.objects.size());
+  for (TaggedObject& object : pages.objects) {
+    listing.objects.push_back({.name = std::move(object.name), .bytes = object.bytes});
+  }
+  return listing;
 }
 
-Result<std::vector<ObjectInfo>> S3Store::ListBelow(const std::string& prefix, std::size_t limit) {
-  ASSIGN_OR_RETURN(Listing listing, ListPages(prefix, /*deep=*/true, limit));
-  return std::move(listing.objects);
+Result<std::vector<TaggedObject>> S3Store::ListBelow(const std::string& prefix,
+                                                     std::size_t limit) {
+  ASSIGN_OR_RETURN(Pages pages, ListPages(prefix, /*deep=*/true, limit));
+  return std::move(pages.objects);
 }
 
-Result<Listing> S3Store::ListPages(const std::string& prefix, bool deep, std::size_t limit) {
+Result<S3Store::Pages> S3Store::ListPages(const std::string& prefix, bool deep, std::size_t limit) {
   RETURN_IF_ERROR(ValidatePrefix(prefix));
   const std::string root = KeyOf("").empty() ? "" : KeyOf("") + "/";
   const std::string start = prefix.empty() ? root : KeyOf(prefix) + "/";
-  Listing listing;
+  Pages listing;
   std::string token;
   do {
     S3Request request{.what = "list", .key = ""};
@@ -166,9 +175,11 @@ Result<Listing> S3Store::ListPages(const std::string& prefix, bool deep, std::si
       return key.starts_with(start) && !key.substr(start.size()).starts_with(kTemporaryPrefix) &&
              ValidateObjectName(key.substr(root.size())).ok();
     };
-    for (const S3ListPage::Object& object : page->objects) {
+    for (S3ListPage::Object& object : page->objects) {
       if (!listable(object.key)) continue;  // also the "directories" that some tools make
-      listing.objects.push_back({.name = object.key.substr(root.size()), .bytes = object.bytes});
+      listing.objects.push_back({.name = object.key.substr(root.size()),
+                                 .bytes = object.bytes,
+                                 .tag = std::move(object.etag)});
     }
     for (std::string_view below : page->prefixes) {
       if (below.ends_with('/')) below.remove_suffix(1);
@@ -182,7 +193,7 @@ Result<Listing> S3Store::ListPages(const std::string& prefix, bool deep, std::si
     token = std::move(page->next);
   } while (!token.empty());
   std::sort(listing.objects.begin(), listing.objects.end(),
-            [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
+            [](const TaggedObject& a, const TaggedObject& b) { return a.name < b.name; });
   return listing;
 }
 

@@ -50,7 +50,8 @@ class S3Store final : public Store, public DeepListingStore {
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
   Result<ObjectInfo> Stat(const std::string& name) override;
   Result<Listing> List(const std::string& prefix) override;
-  Result<std::vector<ObjectInfo>> ListBelow(const std::string& prefix, std::size_t limit) override;
+  Result<std::vector<TaggedObject>> ListBelow(const std::string& prefix,
+                                              std::size_t limit) override;
   Status Delete(const std::string& name) override;
   Status PruneDirectories(const std::string& prefix) override;
   Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override;
@@ -82,7 +83,11 @@ class S3Store final : public Store, public DeepListingStore {
   Result<CreateOnly> Probe();
   Status CreateUnguarded(const std::string& name, std::string_view bytes);
   /// Everything below, or (deep = false) only what stands directly under the prefix.
-  Result<Listing> ListPages(const std::string& prefix, bool deep, std::size_t limit);
+  struct Pages {
+    std::vector<TaggedObject> objects;  // sorted by name
+    std::vector<std::string> prefixes;
+  };
+  Result<Pages> ListPages(const std::string& prefix, bool deep, std::size_t limit);
   /// The answer to HEAD; NotFound only when the bucket is there.
   Result<HttpResponse> Head(const std::string& name);
   Status BucketIsThere();
