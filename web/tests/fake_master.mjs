@@ -373,7 +373,7 @@ export class FakeMaster {
         return this.listCheckpoints((one) => one.trial === id, query);
       case "metrics": {
         let metrics = this.metrics.get(id);
-        if (this.options.points > 1000 && id === "1") metrics = long(Math.min(this.options.points, Number(query.get("points") ?? 1e9)));
+        if (this.options.points > 1000 && id === "1") metrics = long(this.options.points, query);
         return { metrics, names: [] };
       }
       case "logs":
@@ -528,7 +528,12 @@ function page(rows, name, query, change = (row) => row) {
 }
 
 /** A curve with that many points. */
-function long(count) {
+function long(count, query) {
   const r = random(3);
-  return Array.from({ length: count }, (_, n) => ({ group: "training", steps_completed: n + 1, run_id: 1, time: NOW - 4000 + n / 30, values: { loss: 2 * Math.exp(-n / 20000) + r() * 0.3 } }));
+  const from = Number(query.get("from") ?? 0);
+  const to = Number(query.get("to") ?? count);
+  const wanted = Array.from({ length: count }, (_, n) => ({ group: "training", steps_completed: n + 1, run_id: 1, time: NOW - 4000 + n / 30, values: { loss: 2 * Math.exp(-n / 20000) + r() * 0.3 } }))
+    .filter((one) => one.steps_completed >= from && one.steps_completed <= to);
+  const by = Math.ceil(wanted.length / Number(query.get("points") ?? 1e9));
+  return wanted.filter((_, n) => n % by === 0 || n === wanted.length - 1);
 }

@@ -228,6 +228,32 @@ describe("metrics", () => {
     await page.getByLabel("X axis").selectOption("time");
     await chart.getByRole("group", { name: /at 20\d\d-/ }).waitFor();
   });
+
+  it("that were thinned are read finer where one zooms in", async () => {
+    await master.stop();
+    master = await new FakeMaster({ dist: DIST, points: 50_000 }).listen();
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    const chart = page.getByRole("figure", { name: "loss" });
+    await chart.getByRole("group", { name: /at step 50000/ }).waitFor();
+    const over = chart.locator(".u-over");
+    const box = (await over.boundingBox())!;
+    const step = async (share: number): Promise<number> => {
+      await page.mouse.move(box.x + box.width * share, box.y + box.height * 0.5);
+      const text = await chart.locator(".readout").textContent();
+      return Number(/step ([\d,]+)/.exec(text ?? "")?.[1]?.replaceAll(",", "") ?? NaN);
+    };
+    await page.mouse.move(box.x + box.width * 0.5, box.y + box.height * 0.9);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width * 0.51, box.y + box.height * 0.9, { steps: 4 });
+    await page.mouse.up();
+    // Coarse, each fifth step can be pointed at; fine, neighbours differ by one.
+    await expect.poll(async () => {
+      const seen = new Set<number>();
+      for (let share = 0.4; share < 0.5; share += 0.004) seen.add(await step(share));
+      const sorted = [...seen].sort((a, b) => a - b);
+      return Math.min(...sorted.slice(1).map((one, i) => one - sorted[i]!));
+    }, { timeout: 20_000 }).toBe(1);
+  });
 });
 
 describe("checkpoints", () => {

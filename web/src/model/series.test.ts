@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { MetricReport } from "../api/types";
-import { addReports, countGaps, metricNames, seriesKey, smooth, thin, toSeries, valueAt } from "./series";
+import { addReports, countGaps, metricNames, pointsWithin, seriesKey, smooth, spliced, stepsWithin, thin, toSeries, valueAt } from "./series";
 
 const report = (step: number, values: MetricReport["values"], run = 1, group = "training"): MetricReport => ({
   group, steps_completed: step, run_id: run, time: 1000 + step, values,
@@ -90,5 +90,33 @@ describe("the value of a curve", () => {
     expect(valueAt([0, 10], [0, 100], 4)).toBeCloseTo(40);
     expect(valueAt([0, 10], [0, 100], 11)).toBeNaN();
     expect(valueAt([], [], 1)).toBeNaN();
+  });
+});
+
+describe("a finer part", () => {
+  const every = (by: number, from: number, to: number): MetricReport[] => {
+    const out: MetricReport[] = [];
+    for (let step = from; step <= to; step += by) out.push(report(step, { x: step * 2 }));
+    return out;
+  };
+  const key = seriesKey("training", "x");
+
+  it("takes the place of the coarse one, and what came later stays", () => {
+    const coarse = toSeries(every(10, 0, 100));
+    const whole = spliced(coarse, toSeries(every(1, 38, 52)));
+    const series = whole.get(key)!;
+    expect(series.steps).toEqual([0, 10, 20, 30, ...Array.from({ length: 15 }, (_, i) => 38 + i), 60, 70, 80, 90, 100]);
+    expect(series.values).toEqual(series.steps.map((step) => step * 2));
+    expect(coarse.get(key)!.steps.length).toBe(11);
+    expect(spliced(coarse, new Map()).get(key)).toBe(coarse.get(key));
+  });
+
+  it("is asked for by steps, with a neighbour on each side", () => {
+    const map = toSeries(every(10, 0, 100));
+    expect(stepsWithin(map, "steps", 35, 52)).toEqual({ from: 30, to: 60 });
+    expect(stepsWithin(map, "times", 1035, 1052)).toEqual({ from: 30, to: 60 });
+    expect(stepsWithin(map, "steps", -5, 500)).toEqual({ from: 0, to: 100 });
+    expect(stepsWithin(map, "steps", 101, 500)).toBeNull();
+    expect(pointsWithin(map, 30, 60)).toBe(4);
   });
 });

@@ -165,6 +165,43 @@ function columnWidth(range: number, columns: number): number {
   return wanted > 0 ? 2 ** Math.ceil(Math.log2(wanted)) : 1;
 }
 
+/** The steps of all curves between from and to on the axis, with a neighbour on each side; null when there are none. */
+export function stepsWithin(map: SeriesMap, axis: "steps" | "times", from: number, to: number): { from: number; to: number } | null {
+  let least = Infinity;
+  let greatest = -Infinity;
+  for (const series of map.values()) {
+    const xs = series[axis];
+    if (xs.length === 0 || xs[0]! > to || xs[xs.length - 1]! < from) continue;
+    const begin = Math.max(0, lowerBound(xs, from) - 1);
+    const end = Math.min(xs.length - 1, lowerBound(xs, to));
+    least = Math.min(least, series.steps[begin]!);
+    greatest = Math.max(greatest, series.steps[end]!);
+  }
+  return least <= greatest ? { from: least, to: greatest } : null;
+}
+
+/** How many points the longest curve has between two steps. */
+export function pointsWithin(map: SeriesMap, from: number, to: number): number {
+  let most = 0;
+  for (const { steps } of map.values()) most = Math.max(most, lowerBound(steps, to + 1) - lowerBound(steps, from));
+  return most;
+}
+
+/** The curves with a finer reading of a part of them in its place. What came after it was read stays. */
+export function spliced(coarse: SeriesMap, finer: SeriesMap): SeriesMap {
+  const out: SeriesMap = new Map(coarse);
+  for (const [key, part] of finer) {
+    const whole = coarse.get(key);
+    if (!whole || part.steps.length === 0) continue;
+    const begin = lowerBound(whole.steps, part.steps[0]!);
+    const end = lowerBound(whole.steps, part.steps[part.steps.length - 1]! + 1);
+    const join = (column: "steps" | "times" | "values" | "runs"): number[] =>
+      whole[column].slice(0, begin).concat(part[column], whole[column].slice(end));
+    out.set(key, { ...whole, steps: join("steps"), times: join("times"), values: join("values"), runs: join("runs") });
+  }
+  return out;
+}
+
 /** How many values of a curve were not finite: they are gaps, and a gap should be said. */
 export function countGaps(values: ArrayLike<number>): number {
   let gaps = 0;

@@ -10,6 +10,7 @@ import { bandsBySteps, bandsByTime, type Band } from "../../model/bands";
 import { formatBytes, formatCount, formatNumber, formatTime } from "../../model/format";
 import { link } from "../../model/route";
 import { countGaps, metricNames, smooth, type Series } from "../../model/series";
+import { useFiner } from "./useFiner";
 import { useMetrics, type TrialSeries } from "./useMetrics";
 
 type Axis = "steps" | "time";
@@ -34,6 +35,7 @@ export function MetricsView({ trials, single, name, only }: Props): ReactNode {
   const [filter, setFilter] = useState("");
   const view = useMemo(() => new View(), [axis]);
   const metrics = useMetrics(trials, Number(detail));
+  const shown = useFiner(metrics, view, axis === "steps" ? "steps" : "times", Number(detail));
   const marks = useMarks(single ? trials[0]! : null);
 
   const names = useMemo(
@@ -69,8 +71,8 @@ export function MetricsView({ trials, single, name, only }: Props): ReactNode {
           <MetricChart
             key={metric}
             metric={metric}
-            data={metrics.data}
-            version={metrics.version}
+            data={shown.data}
+            version={shown.version}
             axis={axis}
             log={log}
             weight={Number(smoothing)}
