@@ -21,6 +21,7 @@
 #include "master/adaptive_search.h"
 #include "master/code_store.h"
 #include "master/experiment_config.h"
+#include "master/experiment_states.h"
 #include "trial/trial_engine.h"
 
 namespace cairn::master {
@@ -178,11 +179,6 @@ class Experiments {
   std::jthread thread_;
 };
 
-/// What an experiment is, given how many of its trials are in which state.
-std::string ExperimentState(const std::map<std::string, std::uint64_t>& trials,
-                            std::uint64_t max_trials, bool paused, bool canceled);
-/// COMPLETED, CANCELED, ERROR.
-bool IsEndedState(std::string_view state);
 /// "12" → 12. NotFound for anything else.
 Result<std::int64_t> ExperimentId(std::string_view text);
 
