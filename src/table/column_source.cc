@@ -13,7 +13,7 @@ namespace cairn::table {
 namespace {
 
 // Rows copied under one lock: some ten microseconds.
-constexpr std::size_t kPiece = 128;
+constexpr std::size_t kPiece = 64;
 
 bool IsPayload(const ColumnSpec& column) {
   return column.kind == ColumnKind::kPayload || column.kind == ColumnKind::kQuantized ||
@@ -34,8 +34,9 @@ RowStore* StoreIn(Shard* shard, StoreKind kind) {
 
 }  // namespace
 
-CutProgress::CutProgress(TableImpl* table, const std::vector<ColumnSpec>& columns)
+CutProgress::CutProgress(TableImpl* table, const std::vector<ColumnSpec>& columns, CutStage* stage)
     : table_(table),
+      stage_(stage),
       readers_(table->layout().columns().size()),
       payload_passed_(table->layout().columns().size()) {
   for (const ColumnSpec& column : columns) {
@@ -48,7 +49,8 @@ CutProgress::CutProgress(TableImpl* table, const std::vector<ColumnSpec>& column
 
 void CutProgress::Passed(const ColumnSpec& column, std::uint32_t shard) {
   const auto store_kind = static_cast<std::size_t>(column.store);
-  const bool last = ++passed_[store_kind][shard] == columns_[store_kind];
+  const bool last = ++passed_[store_kind][shard] == columns_[store_kind] ||
+                    (column.store == StoreKind::kRows && stage_->Has(shard));
   const bool drop =
       IsPayload(column) && ++payload_passed_[column.payload][shard] == readers_[column.payload];
   if (!last && !drop) return;
@@ -64,10 +66,16 @@ void CutProgress::Passed(const ColumnSpec& column, std::uint32_t shard) {
 ColumnSource::ColumnSource(TableImpl* table, const ColumnSpec* spec,
                            std::span<const std::uint32_t> counts, CutProgress* progress,
                            TableCut::Error* error)
-    : table_(table), spec_(spec), counts_(counts), progress_(progress), error_(error) {
+    : table_(table),
+      spec_(spec),
+      counts_(counts),
+      progress_(progress),
+      error_(error),
+      first_(spec->store == StoreKind::kRows && spec->payload == 0 &&
+             (spec->kind == ColumnKind::kPayload || spec->kind == ColumnKind::kQuantized)) {
   if (IsPayload(*spec)) {
     const RowLayout::Column& column = table->layout().columns()[spec->payload];
-    last_byte_ = column.offset + column.bytes - 1;
+    wanted_ = {.begin = column.offset, .end = column.offset + column.bytes};
   }
   if (spec->kind == ColumnKind::kQuantized || spec->kind == ColumnKind::kScale) {
     floats_.resize(spec->payload == 0 ? table->layout().dim()
@@ -114,17 +122,30 @@ Result<std::size_t> ColumnSource::Produce(std::span<std::byte> out) {
     return InternalError(fmt::format("column {} of table \"{}\" has no further rows", spec_->name,
                                      table_->options().name));
   }
+  CutStage* const stage = progress_->stage();
+  if (spec_->store == StoreKind::kRows && stage->Has(shard_)) {
+    const std::size_t fit =
+        std::min<std::size_t>(out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_);
+    WriteStaged(done_in_shard_, fit, out.data());
+    done_in_shard_ += static_cast<std::uint32_t>(fit);
+    return fit;
+  }
   std::array<RowStore::CutRow, kPiece> rows;
   const std::size_t want = std::min<std::size_t>(
       {kPiece, out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_});
   std::size_t found = 0;
-  if (done_in_shard_ == 0) StoreOf(table_->FindShard(shard_))->SortCutRows();
+  if (done_in_shard_ == 0) {
+    staging_ = first_ && stage->Open(shard_);
+    StoreOf(table_->FindShard(shard_))->PrepareCutRows(/*often=*/!staging_);
+  }
   {
     const MutexLock lock(table_->LockOf(shard_));
     const RowStore* store = StoreOf(table_->FindShard(shard_));
-    found = store->NextCutRows(&cursor_, std::span(rows).first(want), last_byte_);
+    found = store->NextCutRows(&cursor_, std::span(rows).first(want),
+                               staging_ ? RowStore::Wanted{0, table_->layout().stride()} : wanted_);
     for (std::size_t i = 0; i < found; ++i) {
       Write(*store, rows[i], out.data() + i * spec_->row_bytes);
+      if (staging_) stage->Put(shard_, done_in_shard_ + i, *store, rows[i]);
     }
   }
   if (found < want) {
@@ -132,7 +153,10 @@ Result<std::size_t> ColumnSource::Produce(std::span<std::byte> out) {
                                      shard_, table_->options().name, want - found));
   }
   done_in_shard_ += static_cast<std::uint32_t>(found);
-  if (done_in_shard_ == counts_[shard_]) progress_->Passed(*spec_, shard_);
+  if (done_in_shard_ == counts_[shard_]) {
+    if (staging_) stage->Close(shard_);
+    progress_->Passed(*spec_, shard_);
+  }
   return found;
 }
 
@@ -157,6 +181,32 @@ void ColumnSource::Write(const RowStore& store, const RowStore::CutRow& row, std
       return;
   }
   std::memcpy(out, &number, sizeof number);
+}
+
+void ColumnSource::WriteStaged(std::uint32_t first, std::size_t rows, std::byte* out) {
+  const CutStage& stage = *progress_->stage();
+  const auto copy = [&](const void* from) {
+    std::memcpy(out, static_cast<const std::byte*>(from) + first * spec_->row_bytes,
+                rows * spec_->row_bytes);
+  };
+  switch (spec_->kind) {
+    case ColumnKind::kKey:
+      return copy(stage.Keys(shard_));
+    case ColumnKind::kFrequency:
+      return copy(stage.Frequencies(shard_));
+    case ColumnKind::kVersion:
+      return copy(stage.Versions(shard_));
+    case ColumnKind::kPayload:
+      return copy(stage.Payload(shard_, spec_->payload));
+    case ColumnKind::kQuantized:
+    case ColumnKind::kScale: {
+      const std::size_t width = table_->layout().columns()[spec_->payload].bytes;
+      const std::byte* stored = stage.Payload(shard_, spec_->payload) + first * width;
+      for (std::size_t i = 0; i < rows; ++i) {
+        WriteQuantized(stored + i * width, out + i * spec_->row_bytes);
+      }
+    }
+  }
 }
 
 void ColumnSource::WriteQuantized(const std::byte* stored, std::byte* out) {

@@ -9,6 +9,7 @@
 
 #include <cairn/table.h>
 
+#include "table/cut_stage.h"
 #include "table/table_impl.h"
 
 namespace cairn::table {
@@ -40,12 +41,15 @@ struct ColumnSpec {
 /// aside; a payload column that was read gives its part back. Used by the thread that reads.
 class CutProgress {
  public:
-  CutProgress(TableImpl* table, const std::vector<ColumnSpec>& columns);
+  /// `stage`: borrowed; the rows that need no walk.
+  CutProgress(TableImpl* table, const std::vector<ColumnSpec>& columns, CutStage* stage);
   /// The column was read to the end of the shard.
   void Passed(const ColumnSpec& column, std::uint32_t shard);
+  CutStage* stage() const { return stage_; }
 
  private:
   TableImpl* const table_;
+  CutStage* const stage_;
   std::array<std::uint32_t, 3> columns_{};            // by StoreKind
   std::vector<std::uint32_t> readers_;                // by payload column
   std::array<std::vector<std::uint32_t>, 3> passed_;  // by StoreKind, by shard
@@ -64,6 +68,8 @@ class ColumnSource final : public TensorSource {
   /// Whole rows into `out`, as many as one lock gives; returns how many.
   Result<std::size_t> Produce(std::span<std::byte> out);
   void Write(const RowStore& store, const RowStore::CutRow& row, std::byte* out);
+  /// Rows of a shard that was gathered, from number `first`.
+  void WriteStaged(std::uint32_t first, std::size_t rows, std::byte* out);
   void WriteQuantized(const std::byte* stored, std::byte* out);
   RowStore* StoreOf(Shard* shard) const;
 
@@ -72,11 +78,13 @@ class ColumnSource final : public TensorSource {
   const std::span<const std::uint32_t> counts_;
   CutProgress* const progress_;
   TableCut::Error* const error_;
-  std::size_t last_byte_ = 0;  // of the column in a record: what is fetched ahead
+  const bool first_;         // of the columns of rows: fills the stage
+  RowStore::Wanted wanted_;  // of a record: what is fetched ahead
 
   std::uint64_t next_ = 0;  // offset
   std::uint32_t shard_ = 0;
   std::uint32_t done_in_shard_ = 0;
+  bool staging_ = false;  // this shard
   RowStore::CutCursor cursor_;
   std::vector<std::byte> carry_;  // a row that did not fit, and how much of it was given out
   std::size_t carried_ = 0;

@@ -16,6 +16,15 @@ void Free(std::vector<T>* list) {
   std::vector<T>().swap(*list);
 }
 
+void SortDistinct(std::vector<RowHeader*>* list) {
+  std::sort(list->begin(), list->end());
+  list->erase(std::unique(list->begin(), list->end()), list->end());
+}
+
+void Append(const std::vector<RowHeader*>& from, std::vector<RowHeader*>* to) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
 bool Alive(const RowHeader* row) { return row->frequency != kDeadRow; }
 
 }  // namespace
@@ -118,7 +127,7 @@ bool RowStore::Erase(RowHeader* row, std::uint64_t hash, const Epoch& epoch,
 std::uint64_t RowStore::BeginCut(const CutScope& scope) {
   scope_ = scope;
   cutting_ = true;
-  cut_sorted_ = false;
+  cut_prepared_ = false;
   cut_dropped_ = 0;
   closed_.swap(current_);
   in_current_ = 0;
@@ -128,7 +137,7 @@ std::uint64_t RowStore::BeginCut(const CutScope& scope) {
   return scope.cumulative ? since_base_ : since_parent_;
 }
 
-bool RowStore::AtCut(const RowHeader* slot, bool earlier, CutRow* row) const {
+bool RowStore::AtCut(const RowHeader* slot, const Epochs& epochs, CutRow* row) const {
   row->header = slot;
   row->live = slot;
   if (slot->epoch > scope_.epoch) {
@@ -137,20 +146,21 @@ bool RowStore::AtCut(const RowHeader* slot, bool earlier, CutRow* row) const {
     row->live = nullptr;
   }
   if (!Alive(row->header)) return false;
-  if (scope_.full) return true;
-  // A row of the closed epoch may stand in the earlier list too: it is given out from the other.
-  return row->header->epoch > scope_.from && (!earlier || row->header->epoch < scope_.epoch);
+  return scope_.full ||
+         (row->header->epoch > epochs.after && row->header->epoch <= epochs.last);
 }
 
-void RowStore::SortCutRows() {
-  if (cut_sorted_ || scope_.full) return;
-  std::sort(earlier_.begin(), earlier_.end());
-  std::sort(closed_.begin(), closed_.end());
-  cut_sorted_ = true;
+void RowStore::PrepareCutRows(bool often) {
+  if (cut_prepared_ || scope_.full) return;
+  if (scope_.cumulative) SortDistinct(&earlier_);
+  SortDistinct(&undurable_);
+  if (often) std::sort(closed_.begin(), closed_.end());  // each row stands in it once
+  cut_prepared_ = true;
 }
 
 std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows,
-                                  std::size_t offset) const {
+                                  const Wanted& wanted) const {
+  constexpr std::size_t kLine = 64;
   constexpr std::size_t kAhead = 16;
   std::size_t found = 0;
   if (scope_.full) {
@@ -159,22 +169,32 @@ std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows,
       const std::size_t end = cursor->list + 1 == cut_chunks_ ? cut_used_in_last_ : chunk.rows;
       while (cursor->at < end) {
         if (found == rows.size()) return found;
-        if (AtCut(At(chunk, cursor->at++), false, &rows[found])) ++found;
+        if (AtCut(At(chunk, cursor->at++), {}, &rows[found])) ++found;
       }
     }
     return found;
   }
-  for (; cursor->list < 2; ++cursor->list, cursor->at = 0) {
-    const bool earlier = cursor->list == 0;
-    const std::vector<RowHeader*>& list = earlier ? earlier_ : closed_;
+  const struct {
+    const std::vector<RowHeader*>* rows;
+    Epochs epochs;
+  } lists[] = {{&earlier_, {scope_.from, scope_.parent}},
+               {&undurable_, {scope_.parent, scope_.epoch - 1}},
+               {&closed_, {scope_.epoch - 1, scope_.epoch}}};
+  if (cursor->list == 0 && !scope_.cumulative) cursor->list = 1;
+  for (; cursor->list < std::size(lists); ++cursor->list, cursor->at = 0) {
+    const std::vector<RowHeader*>& list = *lists[cursor->list].rows;
+    const Epochs& epochs = lists[cursor->list].epochs;
     while (cursor->at < list.size()) {
       if (found == rows.size()) return found;
       if (cursor->at + kAhead < list.size()) {
         const std::byte* ahead = RowLayout::Bytes(list[cursor->at + kAhead]);
         __builtin_prefetch(ahead);
-        __builtin_prefetch(ahead + offset);
+        for (std::size_t at = wanted.begin; at < wanted.end; at += kLine) {
+          __builtin_prefetch(ahead + at);
+        }
+        if (wanted.end > 0) __builtin_prefetch(ahead + wanted.end - 1);
       }
-      if (AtCut(list[cursor->at++], earlier, &rows[found])) ++found;
+      if (AtCut(list[cursor->at++], epochs, &rows[found])) ++found;
     }
   }
   return found;
@@ -193,26 +213,28 @@ void RowStore::EndCopy() {
   side_->Release(bytes);
 }
 
-void RowStore::EndCut(bool committed, const DurableEpochs& durable) {
+void RowStore::EndCut(bool committed) {
+  if (committed) since_parent_ = in_current_;
   if (committed && scope_.full) {
     Free(&earlier_);
+    Free(&undurable_);
     since_base_ = in_current_;
-    since_parent_ = in_current_;
+  } else if (committed) {
+    Append(undurable_, &earlier_);
+    Append(closed_, &earlier_);
+    Free(&undurable_);
   } else {
-    if (committed) since_parent_ = in_current_;
-    const auto stays = [&](const RowHeader* row) {
-      return Alive(row) && row->epoch > durable.base && row->epoch <= scope_.epoch;
-    };
-    std::erase_if(earlier_,
-                  [&](const RowHeader* row) { return !stays(row) || row->epoch == scope_.epoch; });
-    constexpr std::size_t kAhead = 8;
-    earlier_.reserve(earlier_.size() + closed_.size());
-    for (std::size_t i = 0; i < closed_.size(); ++i) {
-      if (i + kAhead < closed_.size()) __builtin_prefetch(closed_[i + kAhead]);
-      if (stays(closed_[i])) earlier_.push_back(closed_[i]);
-    }
+    Append(closed_, &undurable_);
   }
   closed_.clear();  // its memory serves the next epoch
+}
+
+void RowStore::CompactLists() {
+  constexpr std::size_t kFew = 1024;
+  if (earlier_.size() + undurable_.size() <= 2 * compacted_ + kFew) return;
+  SortDistinct(&earlier_);
+  SortDistinct(&undurable_);
+  compacted_ = earlier_.size() + undurable_.size();
 }
 
 RowHeader* RowStore::Next(Cursor* cursor) const {
@@ -258,6 +280,8 @@ void RowStore::Reset() {
   Free(&current_);
   Free(&closed_);
   Free(&earlier_);
+  Free(&undurable_);
+  compacted_ = 0;
   in_current_ = 0;
   since_parent_ = 0;
   since_base_ = 0;

@@ -55,7 +55,8 @@ class SharedDurableEpochs {
 
 /// Which rows belong to a cut: those alive and changed after `from` (a full: all that are alive).
 struct CutScope {
-  std::uint32_t epoch = 0;  // the one that the cut closed
+  std::uint32_t epoch = 0;   // the one that the cut closed
+  std::uint32_t parent = 0;  // the newest that is durable
   std::uint32_t from = 0;
   bool full = false;
   bool cumulative = false;
@@ -66,8 +67,11 @@ struct CutScope {
 /// Changed rows. A record's epoch is that of its last change, and it is in the list of the current
 /// epoch exactly when its epoch is the current one, alive or not. So no set is needed: the first
 /// touch in an epoch appends. At a cut the list is put aside whole (`closed_`); when the cut is
-/// over it is merged with what earlier ones left (`earlier_`: distinct, changed after the base and
-/// before the closed epoch). Places of removed rows are used again at once.
+/// over it is added to the rows that changed after the base and are durable (`earlier_`), or, when it
+/// failed, to those that are not (`undurable_`). In which of the lists a row counts is told by its
+/// epoch, so that nobody looks for it in the others: a consecutive increment costs what changed since
+/// the last one, however much changed since the base. A row may stand several times in one list,
+/// until that is sorted. Places of removed rows are used again at once.
 ///
 /// A cut under way. Its rows are found by walking the lists (a full: the arena up to where it
 /// reached), as often as there are columns. A record whose epoch is after the cut's was changed
@@ -109,13 +113,16 @@ class alignas(64) RowStore {
   std::uint64_t BeginCut(const CutScope& scope);
   /// Every column was read, or the cut is given up.
   void EndCopy();
-  /// After EndCopy. Sorts out which rows are still changed; `durable` is what holds from now on.
-  void EndCut(bool committed, const DurableEpochs& durable);
+  /// After EndCopy.
+  void EndCut(bool committed);
+  /// Keeps the lists of changed rows from growing without bound. Between EndCopy and the next cut,
+  /// without the lock: updates do not look at these lists.
+  void CompactLists();
   bool cutting() const { return cutting_; }
 
   /// A place in the walk over the rows of a cut.
   struct CutCursor {
-    std::uint32_t list = 0;  // chunk of a full; 0, 1: earlier and closed rows of an increment
+    std::uint32_t list = 0;  // chunk of a full; of an increment: earlier, undurable, closed rows
     std::size_t at = 0;
   };
   /// A row as it was at the cut.
@@ -124,12 +131,17 @@ class alignas(64) RowStore {
     const RowHeader* live = nullptr;  // where its columns are, unless …
     PreImages::Image image{};         // … they were kept aside
   };
-  /// Puts the rows of the cut into the order of their addresses, before the first walk: the walks
-  /// are several times as fast. Needs no lock: updates do not look at these lists.
-  void SortCutRows();
-  /// Gives the next rows of the cut, up to rows.size(); fewer only at the end. `offset`: what will
-  /// be read of their records.
-  std::size_t NextCutRows(CutCursor* cursor, std::span<CutRow> rows, std::size_t offset) const;
+  /// Before the first walk. `often`: puts the rows of the cut into the order of their addresses, which
+  /// costs as much as a walk and makes several of them faster. Needs no lock: updates do not look at
+  /// these lists.
+  void PrepareCutRows(bool often);
+  /// What will be read of records besides the header: bytes from `begin` to before `end`.
+  struct Wanted {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+  /// Gives the next rows of the cut, up to rows.size(); fewer only at the end.
+  std::size_t NextCutRows(CutCursor* cursor, std::span<CutRow> rows, const Wanted& wanted) const;
   const std::byte* CutColumn(const CutRow& row, std::size_t column) const {
     return row.live != nullptr ? RowLayout::Bytes(row.live) + layout_->columns()[column].offset
                                : pre_images_->Column(row.image, column);
@@ -157,7 +169,8 @@ class alignas(64) RowStore {
   std::uint64_t row_bytes() const { return capacity_ * layout_->stride(); }
   std::uint64_t index_bytes() const { return index_.bytes(); }
   std::uint64_t tracking_bytes() const {
-    return (current_.capacity() + closed_.capacity() + earlier_.capacity() + free_.capacity()) *
+    return (current_.capacity() + closed_.capacity() + earlier_.capacity() +
+            undurable_.capacity() + free_.capacity()) *
            sizeof(RowHeader*);
   }
 
@@ -172,8 +185,12 @@ class alignas(64) RowStore {
   bool FirstTouch(RowHeader* row, const Epoch& epoch, const SharedDurableEpochs& durable);
   bool KeepForCut(const RowHeader* row);
   RowHeader* TakePlace();
-  /// The slot's row at the cut, if it belongs to it. `earlier`: it stands in that list.
-  bool AtCut(const RowHeader* slot, bool earlier, CutRow* row) const;
+  /// The slot's row at the cut, if it belongs to it: a full's, or last changed in these epochs.
+  struct Epochs {
+    std::uint32_t after = 0;
+    std::uint32_t last = 0;
+  };
+  bool AtCut(const RowHeader* slot, const Epochs& epochs, CutRow* row) const;
 
   // What every first touch needs, in one cache line: a batch comes past hundreds of shards.
   KeyIndex index_;
@@ -193,9 +210,11 @@ class alignas(64) RowStore {
   std::vector<RowHeader*> free_;
   std::vector<RowHeader*> closed_;
   std::vector<RowHeader*> earlier_;
+  std::vector<RowHeader*> undurable_;
+  std::size_t compacted_ = 0;  // entries of both when they were last compacted
 
   CutScope scope_;
-  bool cut_sorted_ = false;
+  bool cut_prepared_ = false;
   std::uint64_t cut_dropped_ = 0;  // columns that were read, a bit each
   std::uint32_t cut_chunks_ = 0;   // the arena's end at the cut
   std::uint32_t cut_used_in_last_ = 0;

@@ -11,6 +11,9 @@
 namespace cairn::table {
 namespace {
 
+// Of an increment, at most: some three million rows with 16 slots.
+constexpr std::uint64_t kStageBytes = std::uint64_t{256} << 20;
+
 std::uint64_t Sum(std::span<const std::uint32_t> counts) {
   std::uint64_t sum = 0;
   for (const std::uint32_t n : counts) sum += n;
@@ -97,7 +100,10 @@ void TableCutImpl::PlanColumns() {
     add("pending_counts", StoreKind::kPending, ColumnKind::kFrequency, summary_.pending);
     add("pending_versions", StoreKind::kPending, ColumnKind::kVersion, summary_.pending);
   }
-  progress_ = std::make_unique<CutProgress>(table_, columns_);
+  // A full is read in the order of its memory, so that walking it again costs little.
+  stage_ = std::make_unique<CutStage>(&table_->layout(), counts_.rows,
+                                      request_.kind == CutKind::kFull ? 0 : kStageBytes, quantize);
+  progress_ = std::make_unique<CutProgress>(table_, columns_, stage_.get());
 }
 
 Status TableCutImpl::Prepare() {

@@ -53,7 +53,9 @@ CutScope TableImpl::FlipEpoch(CutKind kind, CutCounts* counts) {
   scope.epoch = epoch_.number;
   scope.full = kind == CutKind::kFull;
   scope.cumulative = kind == CutKind::kCumulative;
-  scope.from = scope.cumulative ? durable_.Get().base : durable_.Get().parent;
+  const DurableEpochs durable = durable_.Get();
+  scope.parent = durable.parent;
+  scope.from = scope.cumulative ? durable.base : durable.parent;
   ++epoch_.number;
   epoch_.tracking = true;
   const auto prefetch = [&](std::uint32_t stripe) {
@@ -99,11 +101,13 @@ void TableImpl::EndCut(const CutScope& scope, bool committed) {
   for (std::uint32_t s = 0; s < kTableShards; ++s) {
     Shard* shard = FindShard(s);
     if (shard == nullptr) continue;
+    shard->rows.CompactLists();
     const MutexLock lock(LockOf(s));
     for (RowStore* store : {&shard->rows, shard->pending.get(), shard->deleted.get()}) {
       if (store == nullptr) continue;
       store->EndCopy();
-      store->EndCut(committed, durable);
+      store->EndCut(committed);
+      if (store != &shard->rows) store->CompactLists();
     }
     if (committed && scope.full && shard->deleted != nullptr) shard->deleted->Forget(scope.epoch);
   }

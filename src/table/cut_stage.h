@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "table/slab.h"
+#include "table/table_impl.h"
+
+namespace cairn::table {
+
+/// The rows of an increment as columns, filled while its first column is read. Rows of an increment
+/// lie apart in memory, and a walk over them costs the more the more often it is made: so each row is
+/// visited once, and the other columns are read from here. What is here is no longer kept aside by
+/// those who change it. Bounded: shards for which there is no room are walked for each column. For
+/// the thread that reads the cut.
+class CutStage {
+ public:
+  /// `limit`: bytes; 0: nothing is kept. `weights`: they are read more than once.
+  CutStage(const RowLayout* layout, std::span<const std::uint32_t> counts, std::uint64_t limit,
+           bool weights);
+
+  /// True when there is room for the shard: then Put takes each of its rows, in order.
+  bool Open(std::uint32_t shard);
+  /// With the shard's lock held.
+  void Put(std::uint32_t shard, std::size_t number, const RowStore& store,
+           const RowStore::CutRow& row);
+  /// All rows of the shard were put.
+  void Close(std::uint32_t shard) { shards_[shard].whole = true; }
+  bool Has(std::uint32_t shard) const { return !shards_.empty() && shards_[shard].whole; }
+
+  // The columns of a shard that is here, one value after the other.
+  std::int64_t* Keys(std::uint32_t shard) const { return At<std::int64_t>(shard, kKeys); }
+  std::int64_t* Versions(std::uint32_t shard) const { return At<std::int64_t>(shard, kVersions); }
+  std::int64_t* Frequencies(std::uint32_t shard) const {
+    return At<std::int64_t>(shard, kFrequencies);
+  }
+  /// Column 0, the weights, only where they were asked for.
+  std::byte* Payload(std::uint32_t shard, std::size_t column) const {
+    return At<std::byte>(shard, payload_[column]);
+  }
+
+ private:
+  static constexpr std::size_t kKeys = 0;
+  static constexpr std::size_t kVersions = 8;
+  static constexpr std::size_t kFrequencies = 16;
+  struct Staged {
+    std::byte* base = nullptr;
+    bool whole = false;
+  };
+  /// A column begins at so many bytes for each row of the shard.
+  template <typename T>
+  T* At(std::uint32_t shard, std::size_t bytes_before) const {
+    return reinterpret_cast<T*>(shards_[shard].base + bytes_before * counts_[shard]);
+  }
+
+  const RowLayout* const layout_;
+  const std::span<const std::uint32_t> counts_;
+  const std::size_t first_column_;
+  std::uint64_t left_;
+  std::size_t row_bytes_ = 24;
+  std::vector<std::size_t> payload_;
+  std::vector<Staged> shards_;
+  Slab slab_;
+};
+
+}  // namespace cairn::table
