@@ -224,12 +224,23 @@ Manifest Committer::NewManifest(const SaveTask& task, std::string attempt) {
   return manifest;
 }
 
+const Checkpoint* Committer::SharedFrom() const {
+  if (checkpoints_.empty()) return nullptr;
+  if (checkpoints_.back().manifest->id == newest_own_) return &checkpoints_.back();
+  for (const Checkpoint& checkpoint : checkpoints_) {
+    if (checkpoint.manifest->id == parent_) return &checkpoint;
+  }
+  return &checkpoints_.back();
+}
+
 Status Committer::Write(const SaveTask& task, const std::byte* arena, const std::string& directory,
                         const std::string& marker, WrittenFiles* written) {
-  const ShareableFiles shareable =
-      checkpoints_.empty()
-          ? ShareableFiles()
-          : ShareableFiles(checkpoints_.back().directory, *checkpoints_.back().manifest);
+  ShareableFiles shareable;
+  if (const Checkpoint* from = SharedFrom(); from != nullptr) {
+    // What other processes wrote long ago may have rotted since.
+    const bool proven = from->manifest->id == newest_own_;
+    shareable = ShareableFiles(from->directory, *from->manifest, proven);
+  }
   FileWriterInput input;
   input.plan = &task.plan;
   input.request = &task.request;
@@ -310,6 +321,7 @@ void Committer::Remember(Checkpoint checkpoint) {
     uncertain.counts = true;
     checkpoints_.push_back(std::move(uncertain));
   }
+  newest_own_ = checkpoint.manifest->id;
   checkpoints_.push_back(std::move(checkpoint));
 }
 

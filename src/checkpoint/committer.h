@@ -58,6 +58,8 @@ class Committer {
 
   /// That checkpoint was restored: the branch goes on from it.
   void GoOnFrom(const Manifest& manifest);
+  /// That checkpoint was found damaged: retention counts it no longer among those that are kept.
+  void Distrust(std::string_view id);
   /// A state from elsewhere was restored: the branch has no base until the next full save.
   void LeaveBranch() { base_.clear(); }
   /// FailedPrecondition, saying what to do, when an increment has nothing to build on.
@@ -82,6 +84,8 @@ class Committer {
   Result<Manifest> Join(const SaveTask& task, const std::byte* arena, std::string* directory);
   Status Write(const SaveTask& task, const std::byte* arena, const std::string& directory,
                const std::string& marker, WrittenFiles* written);
+  /// The checkpoint whose files the next one may share; null: there is none.
+  const Checkpoint* SharedFrom() const;
   Status AnnounceSkipped(const SaveTask& task);
   /// FailedPrecondition when the committer saves another kind, or builds on another checkpoint.
   Status CheckAgreed(const SaveTask& task, const AttemptRecord& record) const;
@@ -109,6 +113,7 @@ class Committer {
   std::vector<Checkpoint> uncertain_;    // newer ones that may count: their publish failed
   std::set<std::string> directories_;    // names taken, as far as we know
   std::vector<std::string> leftovers_;   // removed ones with files that others refer to
+  std::string newest_own_;               // id of the last one that this process committed
   int since_shelves_ = 0;                // passes since shelves were looked at
   std::int64_t next_serial_ = 0;
   std::uint64_t sequence_ = 0;

@@ -61,6 +61,12 @@ Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
   return Status::Ok();
 }
 
+void Committer::Distrust(std::string_view id) {
+  for (Checkpoint& checkpoint : checkpoints_) {
+    if (checkpoint.manifest->id == id) checkpoint.reported_damaged = true;
+  }
+}
+
 std::vector<RetentionItem> Committer::RetentionItems(const ChainIndex& index) const {
   std::vector<RetentionItem> items;
   for (const Checkpoint& checkpoint : checkpoints_) {
@@ -71,9 +77,12 @@ std::vector<RetentionItem> Committer::RetentionItems(const ChainIndex& index) co
     item.metrics = checkpoint.Metrics();
     item.pinned = checkpoint.pinned;
     const auto chain = index.Resolve(checkpoint);
-    item.broken = !chain.ok();
+    item.broken = !chain.ok() || checkpoint.reported_damaged;
     if (chain.ok()) {
-      for (const Checkpoint* below : *chain) item.needs.push_back(below->manifest->id);
+      for (const Checkpoint* below : *chain) {
+        item.needs.push_back(below->manifest->id);
+        item.broken = item.broken || below->reported_damaged;
+      }
     }
     items.push_back(std::move(item));
   }

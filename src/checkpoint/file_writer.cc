@@ -79,6 +79,8 @@ class Writer {
   /// Shares the file with the previous checkpoint if its bytes are the same. What was hashed on the
   /// way is left in `known`, for writing it.
   Result<bool> ShareIfUnchanged(const PlannedFile& file, std::optional<FileHash>* known);
+  /// Whether what is to be shared is still what its manifest says, as far as there is doubt.
+  Result<bool> IsIntact(const PlannedFile& file, const ShareableFiles::File& previous);
   Result<bool> Share(const PlannedFile& file, const ShareableFiles::File& previous);
   /// `hasher`: null when the hashes are known already.
   Status WriteFromArena(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher);
@@ -251,11 +253,26 @@ Result<bool> Writer::ShareIfUnchanged(const PlannedFile& file, std::optional<Fil
   return shared;
 }
 
+Result<bool> Writer::IsIntact(const PlannedFile& file, const ShareableFiles::File& previous) {
+  // Deleted by hand, or by half.
+  const auto there = store_->Stat(previous.location);
+  if (there.status().Is(Code::kNotFound)) return false;
+  if (!there.ok()) return there.status();
+  if (there->bytes != file.bytes) return false;
+  if (input_.shareable->proven()) return true;
+  // Of large files nobody knows at the first save whether they changed, so they are written anew.
+  if (file.bytes > kChunkBytes) return false;
+  const auto bytes = store_->Get(previous.location, file.bytes);
+  return bytes.ok() && Xxh3Wide(std::as_bytes(std::span(*bytes))) == previous.hash.whole;
+}
+
 Result<bool> Writer::Share(const PlannedFile& file, const ShareableFiles::File& previous) {
   ManifestFile entry;
   entry.path = file.path;
   entry.hash = previous.hash;
   entry.part = input_.participant;
+  ASSIGN_OR_RETURN(const bool intact, IsIntact(file, previous));
+  if (!intact) return false;
   if (store_->traits().hard_links) {
     env_.Step("save: link");
     auto links = store_->LinkCount(previous.location);
@@ -268,11 +285,6 @@ Result<bool> Writer::Share(const PlannedFile& file, const ShareableFiles::File& 
     }
     RETURN_IF_ERROR(linked);
   } else {
-    // A reference keeps nothing alive: the file may have been deleted by hand, or by half.
-    const auto there = store_->Stat(previous.location);
-    if (there.status().Is(Code::kNotFound)) return false;
-    if (!there.ok()) return there.status();
-    if (there->bytes != file.bytes) return false;
     entry.ref = previous.location;
   }
   out_->files.push_back(std::move(entry));
@@ -386,7 +398,9 @@ void Writer::Learn(const PlannedFile& file, const std::vector<std::uint64_t>& te
 
 }  // namespace
 
-ShareableFiles::ShareableFiles(const std::string& directory, const Manifest& manifest) {
+ShareableFiles::ShareableFiles(const std::string& directory, const Manifest& manifest,
+                               bool proven)
+    : proven_(proven) {
   for (const ManifestFile& file : manifest.files) {
     const std::string location = file.ref.empty() ? names::Path(directory, file.path) : file.ref;
     by_bytes_.emplace(file.hash.bytes, File{location, file.hash});

@@ -23,8 +23,9 @@ namespace cairn {
 class ShareableFiles {
  public:
   ShareableFiles() = default;
-  /// Those of a committed checkpoint.
-  ShareableFiles(const std::string& directory, const Manifest& manifest);
+  /// Those of a committed checkpoint. `proven`: nobody doubts that they are what it says; else each
+  /// is compared before it is shared.
+  ShareableFiles(const std::string& directory, const Manifest& manifest, bool proven);
 
   struct File {
     std::string location;  // inside the repository
@@ -32,8 +33,10 @@ class ShareableFiles {
   };
   const File* Find(std::uint64_t bytes, const Hash128& whole) const;
   bool HasBytes(std::uint64_t bytes) const;
+  bool proven() const { return proven_; }
 
  private:
+  bool proven_ = true;
   std::multimap<std::uint64_t, File> by_bytes_;
 };
 

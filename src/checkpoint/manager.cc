@@ -537,6 +537,7 @@ Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& vie
     *removed = *removed || still.status().Is(Code::kNotFound) ||
                (still.ok() && still->id != it->manifest->id);
     if (*removed) return status;
+    if (committer_ != nullptr) committer_->Distrust(it->manifest->id);
     fallbacks.push_back(it->directory + " (step " + std::to_string(it->manifest->step) +
                         "): " + std::string(status.message()));
   }

@@ -64,7 +64,7 @@ std::vector<std::string> ChooseRemovals(const Retention& retention,
     const bool periodic = retention.keep_every && item->step % *retention.keep_every == 0;
     if (recent || recent_full || periodic || item->pinned) kept.insert(item->id);
     if (!item->broken) ++newer;
-    if (item->full) ++newer_fulls;
+    if (item->full && !item->broken) ++newer_fulls;
   }
   if (retention.keep_best) {
     std::vector<std::size_t> order;

@@ -19,7 +19,7 @@ struct RetentionItem {
   Value metrics;
   bool pinned = false;
   bool full = true;
-  bool broken = false;             // what it builds on is not there: no restore point
+  bool broken = false;             // damaged, or what it builds on is: no restore point
   std::vector<std::string> needs;  // ids of all that it builds on
 };
 

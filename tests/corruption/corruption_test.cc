@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -98,14 +99,27 @@ class CorruptionTest : public testing::Test {
       EXPECT_EQ(state, State::At((*restored)->step)) << what << ": wrong values were restored";
       if (!read_only) {  // life goes on
         const State next = State::At(99);
-        auto saved = (*manager)->Save({.step = 99, .tensors = next.Views(), .blocking = true});
+        auto saved = (*manager)->Save({.step = 99,
+                                       .tensors = next.Views(),
+                                       .state_files = {{"state.json", "{\"epoch\":1}"}},
+                                       .blocking = true});
         ASSERT_TRUE(saved.ok()) << what << ": " << saved.status().ToString();
-        State again;
-        auto last = (*manager)->Restore({.into = again.Targets()});
-        ASSERT_TRUE(last.ok()) << what;
-        EXPECT_EQ((*last)->step, 99) << what;
+        ASSERT_TRUE((*manager)->Close().ok()) << what;
+        CheckLatest(99, what);
       }
     }
+  }
+
+  /// What was acknowledged is what the next start gets, with nothing passed over: it shares no file
+  /// with what was damaged.
+  void CheckLatest(std::int64_t step, const std::string& what) {
+    auto manager = CheckpointManager::Open({.directory = copy_.string(), .read_only = true});
+    ASSERT_TRUE(manager.ok()) << what << ": " << manager.status().ToString();
+    State state;
+    auto restored = (*manager)->Restore({.into = state.Targets()});
+    ASSERT_TRUE(restored.ok()) << what << ": " << restored.status().ToString();
+    EXPECT_EQ((*restored)->step, step) << what;
+    EXPECT_EQ(state, State::At(step)) << what;
   }
 
   bool NoticedByVerify() {
@@ -227,6 +241,42 @@ TEST_F(CorruptionTest, AManifestOfAnotherCheckpointIsNoticed) {
                 fs::copy_options::overwrite_existing);
   EXPECT_TRUE(NoticedByVerify());
   ASSERT_NO_FATAL_FAILURE(CheckRestore(kSteps - 2, "manifest of step 3 in the directory of 5"));
+}
+
+TEST_F(CorruptionTest, SavesAfterAFallbackShareNothingDamagedAndKeepWhatIsWhole) {
+  CopyRepository(pristine_, copy_);
+  // The newest two: a flipped byte, and a file that was cut.
+  const fs::path state = copy_ / "checkpoint_000005" / "rank_0" / "state.json";
+  std::string bytes = ReadFile(state);
+  bytes[5] = static_cast<char>(bytes[5] ^ 1);
+  WriteFile(state, bytes);
+  const fs::path cut = copy_ / "checkpoint_000004" / "rank_0" / "state.json";
+  WriteFile(cut, ReadFile(cut).substr(0, 4));
+  auto manager =
+      CheckpointManager::Open({.directory = copy_.string(), .retention = {.keep_last = 2}});
+  ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+  State restored_state;
+  auto restored = (*manager)->Restore({.into = restored_state.Targets()});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ((*restored)->step, 3);
+  EXPECT_EQ((*restored)->fallbacks.size(), 2u);
+  for (std::int64_t step = 6; step <= 9; ++step) {
+    const State next = State::At(step);
+    auto saved = (*manager)->Save({.step = step,
+                                   .tensors = next.Views(),
+                                   .state_files = {{"state.json", "{\"epoch\":1}"}},
+                                   .blocking = true});
+    ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+    if (step == 6) {
+      auto there = (*manager)->List();
+      ASSERT_TRUE(there.ok());
+      EXPECT_TRUE(std::any_of(there->begin(), there->end(),
+                              [](const CheckpointInfo& one) { return one.step == 3; }))
+          << "a damaged one takes no place among those that are kept";
+    }
+    CheckLatest(step, "after a fallback");
+  }
+  ASSERT_TRUE((*manager)->Close().ok());
 }
 
 TEST_F(CorruptionTest, WhenNothingIsWholeEachIsListed) {
