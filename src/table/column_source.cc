@@ -63,6 +63,11 @@ void CutProgress::Passed(const ColumnSpec& column, std::uint32_t shard) {
   }
 }
 
+bool CutProgress::HasAllPayload(std::uint32_t shard) const {
+  return std::all_of(payload_passed_.begin(), payload_passed_.end(),
+                     [shard](const auto& passed) { return passed[shard] == 0; });
+}
+
 ColumnSource::ColumnSource(TableImpl* table, const ColumnSpec* spec,
                            std::span<const std::uint32_t> counts, CutProgress* progress,
                            TableCut::Error* error)
@@ -135,7 +140,7 @@ Result<std::size_t> ColumnSource::Produce(std::span<std::byte> out) {
       {kPiece, out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_});
   std::size_t found = 0;
   if (done_in_shard_ == 0) {
-    staging_ = first_ && stage->Open(shard_);
+    staging_ = first_ && progress_->HasAllPayload(shard_) && stage->Open(shard_);
     StoreOf(table_->FindShard(shard_))->PrepareCutRows(/*often=*/!staging_);
   }
   {

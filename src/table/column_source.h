@@ -46,6 +46,8 @@ class CutProgress {
   /// The column was read to the end of the shard.
   void Passed(const ColumnSpec& column, std::uint32_t shard);
   CutStage* stage() const { return stage_; }
+  /// True while every column of the shard's rows can still be had.
+  bool HasAllPayload(std::uint32_t shard) const;
 
  private:
   TableImpl* const table_;

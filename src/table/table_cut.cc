@@ -11,9 +11,6 @@
 namespace cairn::table {
 namespace {
 
-// Of an increment, at most: some three million rows with 16 slots.
-constexpr std::uint64_t kStageBytes = std::uint64_t{256} << 20;
-
 std::uint64_t Sum(std::span<const std::uint32_t> counts) {
   std::uint64_t sum = 0;
   for (const std::uint32_t n : counts) sum += n;
@@ -101,8 +98,8 @@ void TableCutImpl::PlanColumns() {
     add("pending_versions", StoreKind::kPending, ColumnKind::kVersion, summary_.pending);
   }
   // A full is read in the order of its memory, so that walking it again costs little.
-  stage_ = std::make_unique<CutStage>(&table_->layout(), counts_.rows,
-                                      request_.kind == CutKind::kFull ? 0 : kStageBytes, quantize);
+  const std::uint64_t limit = request_.kind == CutKind::kFull ? 0 : options.side_buffer_bytes / 2;
+  stage_ = std::make_unique<CutStage>(&table_->layout(), counts_.rows, limit, quantize);
   progress_ = std::make_unique<CutProgress>(table_, columns_, stage_.get());
 }
 
