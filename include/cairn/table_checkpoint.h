@@ -1,8 +1,11 @@
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cairn/checkpoint_manager.h>
@@ -53,12 +56,18 @@ class TableFiller final : public TableSink {
   Status Block(const TablePart& part, const TableBlock& block) override;
   Status Finish();
 
-  /// Tables that the restore point has and nobody asked for, and the other way round.
-  const std::vector<std::string>& unexpected() const { return unexpected_; }
-  const std::vector<std::string>& missing() const { return missing_; }
+  /// Tables that the restore point has and nobody asked for, the other way round, and those of other
+  /// rows than the stored ones. Unless strict, these are left as they are.
+  const MismatchReport& mismatch() const { return mismatch_; }
+  /// The last of these, with why.
+  const std::map<std::string, std::string, std::less<>>& passed_over() const {
+    return passed_over_;
+  }
 
  private:
   struct Target;
+  /// What fits what; fills mismatch_. An error is no mismatch.
+  Status Compare(const std::vector<TablePart>& parts);
   Target* Find(const std::string& table);
   table::ArrayFiller* FindArray(const std::string& name);
   Status AddRows(Target* target, const TablePart& part, const TableBlock& block);
@@ -66,8 +75,8 @@ class TableFiller final : public TableSink {
   const Options options_;
   std::vector<std::unique_ptr<Target>> targets_;
   std::vector<std::unique_ptr<table::ArrayFiller>> arrays_;
-  std::vector<std::string> unexpected_;
-  std::vector<std::string> missing_;
+  MismatchReport mismatch_;
+  std::map<std::string, std::string, std::less<>> passed_over_;  // do not fit: name → why
 };
 
 /// Saves and restores tables, and arrays that are tracked by row, through a manager. Rows leave the
@@ -112,6 +121,10 @@ class TableCheckpoints {
     return Restore(std::move(request), {.strict = strict});
   }
 
+  /// Of the last restore: tables that were left as they are, or were not asked for, with why. They
+  /// are also among Restored::skipped.
+  const std::vector<std::pair<std::string, std::string>>& skipped() const { return skipped_; }
+
   /// From the next save on.
   void set_options(const Options& options) { options_ = options; }
 
@@ -135,6 +148,7 @@ class TableCheckpoints {
   std::string base_;  // ids of what increments build on; "" for nothing
   std::string parent_;
   TableCut::Error quantization_error_;
+  std::vector<std::pair<std::string, std::string>> skipped_;
 };
 
 }  // namespace cairn

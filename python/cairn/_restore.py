@@ -142,6 +142,8 @@ class Restore:
             assert self.flat is not None
             state = self.flat.finish(result["tensors"])
             skipped = [(str(name), str(why)) for name, why in result["skipped"]]
+        if self.alike is not None or self.plan is not None:
+            skipped = skipped + [(str(name), str(why)) for name, why in result["skipped_tables"]]
         fallbacks = [str(line) for line in result["fallbacks"]]
         return Restored(
             step=info.step,

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _location, _native, _tree
 from ._arguments import Files, PathLike, choice, name_set, positive, user_files, value_dict, whole
@@ -30,8 +30,11 @@ class SaveHandle:
         bytes_shared: of files that did not change and were linked instead of written.
     """
 
-    def __init__(self, native: Any, keep: List[Any], step: int) -> None:
+    def __init__(
+        self, native: Any, keep: List[Any], step: int, settle: Optional[Callable[[], None]] = None
+    ) -> None:
         self._native = native
+        self._settle = settle
         self._keep: Optional[List[Any]] = keep
         self._pid = os.getpid()
         self.step = step
@@ -41,7 +44,11 @@ class SaveHandle:
         """Waits until the save is durable. Raises what went wrong, if it failed; Cancelled, if it was
         skipped. Ctrl-C ends the wait, not the save."""
         _check_process(self._pid)
-        info = self._native.wait()
+        try:
+            info = self._native.wait()
+        finally:
+            if self._settle is not None and self.done():
+                self._settle()
         self._keep = None
         return CheckpointInfo(**info)
 
@@ -297,7 +304,12 @@ class CheckpointManager:
                 quantize=bool(quantize),
                 compress_keys=bool(compress_keys),
             )
-            handle = SaveHandle(native, encoded.keep if lazy or blocking else [], number)
+            handle = SaveHandle(
+                native,
+                encoded.keep if lazy or blocking else [],
+                number,
+                self._settle_tables if tables else None,
+            )
             if not (self._skips and handle.done()):
                 self._last = handle  # a skipped save does not take the place of the one in flight
             self._watcher.watch(handle, encoded.nbytes)
@@ -463,6 +475,12 @@ class CheckpointManager:
             self._closed = True
             _open_managers.discard(self)
             self._native.close()
+
+    def _settle_tables(self) -> None:
+        """Releases the rows of a save that is over: the tables are free for whatever comes."""
+        with self._lock:
+            if not self._closed:
+                self._native.settle()
 
     def _settle(self) -> None:
         """Waits, interruptibly, until no save is in flight."""

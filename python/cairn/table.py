@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -10,6 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from . import _native
+from ._arguments import whole
 from .errors import Invalid
 from .initializers import Initializer, Uniform
 from .optimizers import Optimizer
@@ -76,6 +78,8 @@ class RowsById:
         dtype: str,
     ) -> None:
         initializer = Uniform() if initializer is None else initializer
+        if not isinstance(name, str):
+            raise Invalid(f"table {name!r}: the name must be a text")
         if not isinstance(optimizer, Optimizer):
             raise Invalid(f"table {name!r}: optimizer: use one of cairn.optimizers")
         if not isinstance(initializer, Initializer):
@@ -104,13 +108,13 @@ class RowsById:
     def apply_gradients(self, ids: Any, grads: Any) -> None:
         """Lets the optimizer change each id's row by its gradient. On servers in sync mode: when
         the step ends, with the gradients of the other trainers."""
-        flat, _ = _ids(self.name, ids)
-        self._native.apply_gradients(flat, self._rows(flat, grads, "grads"))
+        flat, shape = _ids(self.name, ids)
+        self._native.apply_gradients(flat, self._rows(shape, grads, "grads"))
 
     def assign(self, ids: Any, values: Any) -> None:
         """Sets weights; of an id given twice the last counts. Slots stay as they are."""
-        flat, _ = _ids(self.name, ids)
-        self._native.assign(flat, self._rows(flat, values, "values"))
+        flat, shape = _ids(self.name, ids)
+        self._native.assign(flat, self._rows(shape, values, "values"))
 
     def erase(self, ids: Any) -> int:
         """Removes rows; returns how many there were."""
@@ -136,14 +140,17 @@ class RowsById:
     def __len__(self) -> int:
         return self.size()
 
-    def _rows(self, flat: np.ndarray, rows: Any, what: str) -> np.ndarray:
-        array = np.ascontiguousarray(rows, dtype=np.float32)
-        if array.size != flat.size * self.dim:
+    def _rows(self, shape: Tuple[int, ...], rows: Any, what: str) -> np.ndarray:
+        given = np.asarray(rows)
+        count = math.prod(shape)
+        wanted = {(*shape, self.dim), (count, self.dim), (count * self.dim,)}
+        if given.shape not in wanted or np.iscomplexobj(given):
+            text = "complex numbers" if np.iscomplexobj(given) else f"shape {list(given.shape)}"
             raise Invalid(
-                f"table {self.name!r}: {flat.size} ids of {self.dim} weights need {what} of "
-                f"{flat.size * self.dim} elements, not {list(array.shape)}"
+                f"table {self.name!r}: ids of shape {list(shape)} need {what} of shape "
+                f"{[*shape, self.dim]}, not {text}"
             )
-        return array.reshape(flat.size, self.dim)
+        return np.ascontiguousarray(given, dtype=np.float32).reshape(count, self.dim)
 
 
 class EmbeddingTable(RowsById):
@@ -198,7 +205,15 @@ class EmbeddingTable(RowsById):
         side_buffer_bytes: int = 512 << 20,
     ) -> None:
         super().__init__(name, dim, optimizer, initializer, dtype)
-        self.shards = (int(shards[0]), int(shards[1]))
+        where = f"table {name!r}: "
+        begin, end = (whole(shard, where + "shards") for shard in shards)
+        if not 0 <= begin < end <= _SHARDS:
+            raise Invalid(f"{where}shards: a part of 0 to {_SHARDS}, not {shards!r}")
+        self.shards = (begin, end)
+        if not isinstance(seed, int) or not -(1 << 63) <= seed < 1 << 64:
+            raise Invalid(f"{where}seed must be an integer of 64 bits, not {seed!r}")
+        if whole(side_buffer_bytes, where + "side_buffer_bytes") < 0:
+            raise Invalid(f"{where}side_buffer_bytes must not be negative")
         steps, norm = _eviction(name, eviction)
         self._native = _native.Table.make(
             {
@@ -274,6 +289,8 @@ class EmbeddingTable(RowsById):
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
+        if not math.isfinite(rate) or rate < 0:
+            raise Invalid(f"table {self.name!r}: learning_rate must be a number, not {rate!r}")
         self._native.learning_rate = rate
 
     def __repr__(self) -> str:
@@ -387,12 +404,13 @@ def _eviction(
     steps: Optional[int] = None
     norm: Optional[float] = None
     for rule in rules if isinstance(rules, (list, tuple)) else [rules]:
-        if isinstance(rule, GlobalStepEvict):
-            steps = int(rule.steps_to_live)
-        elif isinstance(rule, L2WeightEvict):
+        if isinstance(rule, GlobalStepEvict) and steps is None:
+            steps = whole(rule.steps_to_live, f"table {name!r}: steps_to_live")
+        elif isinstance(rule, L2WeightEvict) and norm is None:
             norm = float(rule.l2_weight_threshold)
         else:
             raise Invalid(
-                f"table {name!r}: eviction: GlobalStepEvict or L2WeightEvict, not {rule!r}"
+                f"table {name!r}: eviction: at most one GlobalStepEvict and one L2WeightEvict, not "
+                f"{rule!r}"
             )
     return steps, norm

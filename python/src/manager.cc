@@ -111,6 +111,7 @@ nb::object FromRestored(const Restored& restored) {
   out["restored"] = restored.restored;
   out["skipped"] = restored.skipped;
   out["fallbacks"] = restored.fallbacks;
+  out["skipped_tables"] = nb::list();  // where there are any, the caller says so
   nb::list tensors;
   for (const OwnedTensor& tensor : restored.tensors) tensors.append(FromOwned(tensor));
   out["tensors"] = tensors;
@@ -213,7 +214,10 @@ class Manager {
         RunRestore<std::optional<Restored>>(std::move(request), prepare, [&](RestoreRequest asked) {
           return tables_->Restore(std::move(asked), {.strict = strict, .merge = merge});
         });
-    return restored ? FromRestored(*restored) : nb::none();
+    if (!restored) return nb::none();
+    nb::object out = FromRestored(*restored);
+    out["skipped_tables"] = tables_->skipped();
+    return out;
   }
   /// Releases the rows of a save that is over.
   void Settle() {

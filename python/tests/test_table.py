@@ -356,3 +356,79 @@ def test_settings_that_are_no_numbers_are_refused_at_once(settings, named):
 def test_settings_may_be_numbers_of_numpy():
     t = make(optimizer=optimizers.SGD(np.float32(0.5)), initializer=initializers.Constant(1))
     assert t.lookup([1]).tolist() == [[1.0] * t.dim]
+
+
+def _one(name="users", dim=2, **options):
+    return cairn.EmbeddingTable(name, dim, optimizer=cairn.optimizers.SGD(0.5), **options)
+
+
+def test_tables_that_do_not_match_are_named(tmp_path):
+    table = _one()
+    table.assign([1, 2], np.ones((2, 2)))
+    with cairn.CheckpointManager(tmp_path) as manager:
+        manager.save(1, {"x": np.arange(3.0)}, tables=[table]).wait()
+    with cairn.CheckpointManager(tmp_path) as manager:
+        with pytest.raises(cairn.Mismatch) as raised:
+            manager.restore(tables=[_one(dim=3)])
+        assert [line.split(":")[0] for line in raised.value.mismatched] == ["users"]
+        with pytest.raises(cairn.Mismatch) as raised:
+            manager.restore(tables=[_one("others")])
+        assert raised.value.missing == ["others"]
+        assert raised.value.unexpected == ["users"]
+
+
+def test_not_strict_restores_the_tables_that_match_and_reports_the_rest(tmp_path):
+    first, second = _one("first"), _one("second")
+    for table in (first, second):
+        table.assign([1, 2], np.ones((2, 2)))
+    with cairn.CheckpointManager(tmp_path) as manager:
+        manager.save(1, {"x": np.arange(3.0)}, tables=[first, second]).wait()
+    with cairn.CheckpointManager(tmp_path) as manager:
+        fits, other, absent = _one("first"), _one("second", dim=3), _one("absent")
+        other.assign([9], np.ones((1, 3)))
+        restored = manager.restore(tables=[fits, other, absent], strict=False)
+        assert fits.size() == 2
+        assert other.size() == 1, "left as it was"
+        assert absent.size() == 0
+        reasons = dict(restored.skipped)
+        assert sorted(reasons) == ["absent", "second"]
+        assert "does not fit" in reasons["second"]
+        # Without tables= those of the checkpoint are said to be left out.
+        assert sorted(dict(manager.restore({"x": np.zeros(3)}).skipped)) == ["first", "second"]
+
+
+def test_a_table_is_free_when_its_save_is_durable(tmp_path):
+    table = _one()
+    table.assign([1], np.ones((1, 2)))
+    with cairn.CheckpointManager(tmp_path) as manager:
+        manager.save(1, {}, tables=[table]).wait()
+        table.clear()
+        assert table.size() == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"name": None},
+        {"name": 5},
+        {"shards": (-1, 4)},
+        {"shards": (4, 4)},
+        {"side_buffer_bytes": -1},
+        {"seed": 1 << 64},
+        {"eviction": cairn.GlobalStepEvict(1.5)},
+        {"eviction": [cairn.GlobalStepEvict(1), cairn.GlobalStepEvict(2)]},
+    ],
+)
+def test_nonsense_is_refused_by_name(arguments):
+    with pytest.raises(cairn.Invalid, match="table"):
+        _one(**arguments)
+
+
+def test_gradients_of_another_layout_are_refused():
+    table = _one()
+    for grads in (np.ones((2, 3)), np.ones((3, 2), dtype=complex), np.ones(5)):
+        with pytest.raises(cairn.Invalid, match="grads"):
+            table.apply_gradients([1, 2, 3], grads)
+    with pytest.raises(cairn.Invalid, match="learning_rate"):
+        table.learning_rate = float("nan")
+    assert table.size() == 0

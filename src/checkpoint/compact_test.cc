@@ -386,6 +386,18 @@ TEST_P(IncrementToolsTest, VerifyFindsAMissingBaseAndABrokenParent) {
   EXPECT_THAT(alone->problems, SizeIs(1));
 }
 
+TEST_P(IncrementToolsTest, VerifyNamesIncrementsThatStandOnADamagedOne) {
+  const std::filesystem::path file =
+      std::filesystem::path(infos_[1].path) / "__lookup_table__" / "rank_0.safetensors";
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
+  const auto broken = Verify(directory_, /*deep=*/false);
+  ASSERT_TRUE(broken.ok()) << broken.status().ToString();
+  ASSERT_THAT(broken->problems, SizeIs(2));
+  EXPECT_EQ(broken->problems[0].checkpoint, "increment_000030");
+  EXPECT_EQ(broken->problems[1].checkpoint, "increment_000040");
+  EXPECT_THAT(broken->problems[1].what, HasSubstr("increment_000030"));
+}
+
 TEST_P(IncrementToolsTest, AnIncrementIsLoadedByItsPathWithWhatLiesBesideIt) {
   TestTableSink sink;
   RestoreRequest request;

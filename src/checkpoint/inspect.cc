@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -248,9 +249,21 @@ class Verifier {
   void CheckChains(const std::vector<Checkpoint>& all,
                    const std::vector<const Checkpoint*>& checked) {
     const ChainIndex index(all);
+    std::set<std::string> damaged;
+    for (const VerifyProblem& problem : report_.problems) damaged.insert(problem.checkpoint);
     for (const Checkpoint* checkpoint : checked) {
       const auto chain = index.Resolve(*checkpoint);
-      if (!chain.ok()) Problem(checkpoint->directory, std::string(chain.status().message()));
+      if (!chain.ok()) {
+        Problem(checkpoint->directory, std::string(chain.status().message()));
+        continue;
+      }
+      for (const Checkpoint* below : *chain) {
+        if (below->directory == checkpoint->directory || !damaged.contains(below->directory)) {
+          continue;
+        }
+        Problem(checkpoint->directory, "builds on " + below->directory + ", which is damaged");
+        break;
+      }
     }
   }
 

@@ -99,6 +99,7 @@ TableFiller::TableFiller(std::vector<Table*> tables, std::vector<RowTracked*> ar
 TableFiller::~TableFiller() = default;
 
 TableFiller::Target* TableFiller::Find(const std::string& table) {
+  if (passed_over_.contains(table)) return nullptr;
   for (const auto& target : targets_) {
     if (target->table->options().name == table) return target.get();
   }
@@ -106,46 +107,66 @@ TableFiller::Target* TableFiller::Find(const std::string& table) {
 }
 
 table::ArrayFiller* TableFiller::FindArray(const std::string& name) {
+  if (passed_over_.contains(name)) return nullptr;
   for (const auto& array : arrays_) {
     if (array->name() == name) return array.get();
   }
   return nullptr;
 }
 
-Status TableFiller::Start(std::vector<TablePart>* parts) {
-  unexpected_.clear();
-  missing_.clear();
-  std::vector<std::string> stored;
-  for (TablePart& part : *parts) {
-    if (FindArray(part.table) != nullptr) {
-      stored.push_back(part.table);
-      continue;
-    }
-    Target* target = Find(part.table);
-    if (target == nullptr) {
-      part.wanted.clear();
-      unexpected_.push_back(part.table);
-      continue;
-    }
-    stored.push_back(part.table);
-    RETURN_IF_ERROR(TableLoader::Fits(*target->table, ColumnsOf(part), part.shard_offsets));
-    const ShardRange owned = target->table->options().shards;
-    part.wanted = {{owned.begin, owned.end}};
+Status TableFiller::Compare(const std::vector<TablePart>& parts) {
+  mismatch_ = {};
+  passed_over_.clear();
+  std::set<std::string, std::less<>> stored;
+  std::set<std::string, std::less<>> unexpected;
+  const auto compared = [&](const std::string& name, const Status& fits) {
+    if (fits.ok()) return Status::Ok();
+    if (fits.reason() != Reason::kMismatch) return fits;
+    passed_over_.try_emplace(name, fits.message());
+    return Status::Ok();
+  };
+  for (const TablePart& part : parts) {
+    if (passed_over_.contains(part.table)) continue;
+    const Target* target = Find(part.table);
+    const bool known = target != nullptr || FindArray(part.table) != nullptr;
+    (known ? stored : unexpected).insert(part.table);
+    if (target == nullptr) continue;
+    RETURN_IF_ERROR(compared(part.table, TableLoader::Fits(*target->table, ColumnsOf(part),
+                                                           part.shard_offsets)));
   }
+  for (const auto& array : arrays_) RETURN_IF_ERROR(compared(array->name(), array->Start(parts)));
   const auto look_for = [&](const std::string& name) {
-    if (std::find(stored.begin(), stored.end(), name) == stored.end()) missing_.push_back(name);
+    if (!stored.contains(name)) mismatch_.missing.push_back(name);
   };
   for (const auto& target : targets_) look_for(target->table->options().name);
   for (const auto& array : arrays_) look_for(array->name());
-  std::sort(unexpected_.begin(), unexpected_.end());
-  unexpected_.erase(std::unique(unexpected_.begin(), unexpected_.end()), unexpected_.end());
-  if (options_.strict && !(unexpected_.empty() && missing_.empty())) {
-    return MismatchError(
-        fmt::format("the tables do not match: not in the checkpoint: [{}]; stored but not asked "
-                    "for: [{}]",
-                    fmt::join(missing_, ", "), fmt::join(unexpected_, ", ")));
+  mismatch_.unexpected.assign(unexpected.begin(), unexpected.end());
+  for (const auto& [name, why] : passed_over_) mismatch_.mismatched.push_back(name + ": " + why);
+  return Status::Ok();
+}
+
+Status TableFiller::Start(std::vector<TablePart>* parts) {
+  RETURN_IF_ERROR(Compare(*parts));
+  if (options_.strict) {
+    std::string why;
+    for (const auto& [name, reason] : passed_over_) why += (why.empty() ? "" : "; ") + reason;
+    if (!mismatch_.missing.empty() || !mismatch_.unexpected.empty()) {
+      why += fmt::format(
+          "{}the tables do not match: not in the checkpoint: [{}]; stored but not asked for: [{}]",
+          why.empty() ? "" : "; ", fmt::join(mismatch_.missing, ", "),
+          fmt::join(mismatch_.unexpected, ", "));
+    }
+    if (!why.empty()) return MismatchError(std::move(why));
   }
-  for (const auto& array : arrays_) RETURN_IF_ERROR(array->Start(*parts));
+  for (TablePart& part : *parts) {
+    const Target* target = Find(part.table);
+    if (target != nullptr) {
+      const ShardRange owned = target->table->options().shards;
+      part.wanted = {{owned.begin, owned.end}};
+    } else if (FindArray(part.table) == nullptr) {
+      part.wanted.clear();
+    }
+  }
   // A second call: what came of the damaged restore point is void.
   for (const auto& target : targets_) {
     target->part = nullptr;
@@ -373,16 +394,31 @@ Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request
   RETURN_IF_ERROR(CheckTables(tables_, arrays_));
   Wait();
   TableFiller filler(tables_, arrays_, options);
-  if (!tables_.empty() || !arrays_.empty()) request.tables = &filler;
-  ASSIGN_OR_RETURN(std::optional<Restored> restored, manager_->Restore(std::move(request)));
+  const bool any = !tables_.empty() || !arrays_.empty();
+  if (any) request.tables = &filler;
+  MismatchReport* const report = request.mismatch;
+  auto outcome = manager_->Restore(std::move(request));
+  const MismatchReport& tables = filler.mismatch();
+  if (!outcome.ok() && outcome.status().reason() == Reason::kMismatch && report != nullptr &&
+      report->missing.empty() && report->unexpected.empty() && report->mismatched.empty()) {
+    *report = tables;
+  }
+  ASSIGN_OR_RETURN(std::optional<Restored> restored, std::move(outcome));
   if (!restored) return restored;
   RETURN_IF_ERROR(filler.Finish());
-  for (const std::string& name : filler.missing()) {
-    restored->skipped.emplace_back(name, "the table is not in the checkpoint");
+  skipped_.clear();
+  for (const std::string& name : tables.missing) {
+    skipped_.emplace_back(name, "the table is not in the checkpoint");
   }
-  for (const std::string& name : filler.unexpected()) {
-    restored->skipped.emplace_back(name, "the table was not asked for");
+  std::vector<std::string> unasked = tables.unexpected;
+  if (!any) {
+    for (const TableFacts& table : restored->info.tables) unasked.push_back(table.name);
   }
+  for (std::string& name : unasked) {
+    skipped_.emplace_back(std::move(name), "the table was not asked for");
+  }
+  for (const auto& [name, why] : filler.passed_over()) skipped_.emplace_back(name, why);
+  restored->skipped.insert(restored->skipped.end(), skipped_.begin(), skipped_.end());
   parent_ = restored->info.id;
   base_ = restored->info.kind == "full" ? restored->info.id : restored->info.base;
   if (options.merge) {
