@@ -226,26 +226,34 @@ std::string QueryReader::Text(std::string_view name, std::size_t most) {
   return std::string(text);
 }
 
-std::vector<std::string> QueryReader::Words(std::string_view name,
-                                            std::span<const std::string_view> words) {
+std::vector<std::string> QueryReader::List(std::string_view name) {
   std::vector<std::string> out;
   std::string_view text = call_.Query(name);
+  if (text.size() > 4096 || !IsValidUtf8(text)) {
+    Fail(name, "must be words separated by commas");
+    return out;
+  }
   while (!text.empty()) {
     const std::size_t comma = text.find(',');
-    std::string word(text.substr(0, comma));
+    if (comma != 0) out.emplace_back(text.substr(0, comma));
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  }
+  return out;
+}
+
+std::vector<std::string> QueryReader::Words(std::string_view name,
+                                            std::span<const std::string_view> words) {
+  std::vector<std::string> out = List(name);
+  for (std::string& word : out) {
     for (char& c : word) {
       if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
     }
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
-    if (word.empty()) continue;
-    if (std::ranges::find(words, word) == words.end()) {
-      const std::string_view near = Suggest(word, words);
-      Fail(name, fmt::format("has {}, which is none of {}{}", QuoteForMessage(word),
-                             fmt::join(words, ", "),
-                             near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
-      return {};
-    }
-    out.push_back(std::move(word));
+    if (std::ranges::find(words, word) != words.end()) continue;
+    const std::string_view near = Suggest(word, words);
+    Fail(name,
+         fmt::format("has {}, which is none of {}{}", QuoteForMessage(word), fmt::join(words, ", "),
+                     near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
+    return {};
   }
   return out;
 }

@@ -123,6 +123,8 @@ class QueryReader {
   std::string Word(std::string_view name, std::vector<std::string_view> words,
                    std::string_view fallback);
   std::string Text(std::string_view name, std::size_t most = 1024);
+  /// Separated by commas.
+  std::vector<std::string> List(std::string_view name);
   /// Some of the words, separated by commas; also in small letters. For names of states.
   std::vector<std::string> Words(std::string_view name, std::span<const std::string_view> words);
   /// States of trials and experiments, by `state`.
