@@ -227,6 +227,8 @@ TEST_F(JobTest, BeginsWithWhatATrainerPulledFromAnEarlierOne) {
 TEST_F(JobTest, AsyncPushesAreAppliedAtOnceAndCheckpointsAreWhole) {
   mode_ = Mode::kAsync;
   paced_ = true;
+  full_steps_ = 20;
+  incremental_steps_ = 12;
   StartServers(2);
   (void)Train(30);
   AwaitSaves();
