@@ -3,7 +3,8 @@
 
     bench/ps.py BUILD_DIR [--rounds 5] [--rows 5000000] [--json FILE]
 
-Pull: the median of single pulls against a raw TCP echo of the same bytes, round by round. Rows: pull and push of
+Pull: the median of single pulls, over plain connections and over gRPC, against a raw TCP echo of the same bytes, round
+by round. Rows: pull and push of
 batches of 4,096 with Adagrad, two trainers and two servers against the same table called by two threads. Logs: the same
 with update logs against without. Increment: the time of a batch while an increment is written against before. Recovery:
 from the start of a server to its first answered pull against reading the file into fresh memory and plain inserts.
@@ -59,7 +60,9 @@ def main():
         )
 
     for count, target in ((16, 2.2), (1024, 1.8), (16384, 1.4)):
-        judge(f"pull of {count} rows", run("pull", count, options.rounds), "pull", "echo", target)
+        pulls = run("pull", count, options.rounds)
+        judge(f"pull of {count} rows", pulls, "pull", "echo", target)
+        judge(f"pull of {count} rows by gRPC", pulls, "grpc", "echo")
     judge("rows/s", run("rows", options.rounds), "served", "in_process", at_least=0.35)
     logs = run("log", options.rounds)
     judge("update log written", logs, "written", "off", at_least=0.85)

@@ -1,7 +1,8 @@
 // What bench/ps.py measures of parameter servers; figures as JSON on standard output.
 //
-//   ps_bench pull ROWS ROUNDS            p50 of a pull and of a raw TCP echo of the same bytes, by
-//   round ps_bench rows ROUNDS                 rows per second, servers and in-process, by round
+//   ps_bench pull ROWS ROUNDS            p50 of a pull, of one over gRPC, and of a raw TCP echo of
+//                                        the same bytes, by round
+//   ps_bench rows ROUNDS                 rows per second, servers and in-process, by round
 //   ps_bench increment ROUNDS            batch times before and while an increment is written
 //   ps_bench log ROUNDS                  rows per second without, with written and synced logs
 //   ps_bench recovery ROWS DIRECTORY     start to first pull; reading the bytes and plain inserts
@@ -117,8 +118,10 @@ class TempDirectory {
 };
 
 std::unique_ptr<ps::Client> Connect(const std::string& directory, int servers, int trainer,
-                                    int trainers) {
+                                    int trainers,
+                                    ps::Transport transport = ps::Transport::kSocket) {
   ps::ClientOptions options;
+  options.transport = transport;
   options.directory = directory;
   options.num_servers = servers;
   options.trainer = trainer;
@@ -210,24 +213,27 @@ int Pull(std::size_t rows, int rounds) {
   ServerProcess server(directory.path(), 0, 1, 1, {"--full-secs", "0"});
   auto client = Connect(directory.path(), 1, 0, 1);
   ps::RemoteTable* table = Get(client->Table(Spec()));
+  auto looker = Connect(directory.path(), 1, -1, 1, ps::Transport::kGrpc);
+  ps::RemoteTable* over_grpc = Get(looker->Table(Spec()));
   const auto ids = RandomIds(rows, 100'000, 1);
   std::vector<float> out(rows * kDim);
   const int calls = static_cast<int>(std::clamp<std::size_t>(4'000'000 / (rows + 2000), 50, 2000));
   Value::List list;
   for (int round = -1; round < rounds; ++round) {
-    std::vector<double> pulls, echoes;
-    for (int i = 0; i < calls; ++i) {
-      auto begun = Clock::now();
-      Check(table->Lookup(ids, out));
-      pulls.push_back(Seconds(Clock::now() - begun));
-    }
-    for (int i = 0; i < calls; ++i) {
-      auto begun = Clock::now();
-      echo.Call();
-      echoes.push_back(Seconds(Clock::now() - begun));
-    }
+    const auto median_of = [calls](const auto& call) {
+      std::vector<double> times;
+      for (int i = 0; i < calls; ++i) {
+        const auto begun = Clock::now();
+        call();
+        times.push_back(Seconds(Clock::now() - begun));
+      }
+      return Median(std::move(times));
+    };
+    const double pull = median_of([&] { Check(table->Lookup(ids, out)); });
+    const double echoed = median_of([&] { echo.Call(); });
+    const double grpc = median_of([&] { Check(over_grpc->Lookup(ids, out)); });
     if (round < 0) continue;  // warm
-    list.push_back(Value::Object{{"pull", Median(pulls)}, {"echo", Median(echoes)}});
+    list.push_back(Value::Object{{"pull", pull}, {"grpc", grpc}, {"echo", echoed}});
   }
   std::puts(EncodeJson(Value::Object{{"rounds", std::move(list)}}).c_str());
   return 0;

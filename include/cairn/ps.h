@@ -62,6 +62,14 @@ struct Security {
   std::string server_name;  // trainers: the name in the certificate, where it is not the address's
 };
 
+/// What a trainer's requests travel over. Servers take both on their one port.
+enum class Transport : std::uint8_t {
+  kSocket,  // frames over a plain TCP connection; with TLS (Security::ca) gRPC takes its place
+  kGrpc,    // a gRPC stream: where only HTTP/2 passes between trainers and servers
+};
+/// "socket" or "grpc", as in CAIRN_PS_TRANSPORT.
+Result<Transport> TransportFromName(const std::string& name);
+
 struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // host:port; port 0: any free one
   std::string address;                 // that others reach it by; "": as `listen`
@@ -157,6 +165,7 @@ struct ClientOptions {
   int trainer = 0;                   // of `trainers`; −1: only looks
   int trainers = 1;
   Security security;
+  Transport transport = Transport::kSocket;
   std::chrono::milliseconds request_timeout{60'000};     // for an answer, but that of EndStep
   std::chrono::milliseconds reconnect_timeout{600'000};  // for lost servers to come back
   std::uint64_t max_message_bytes = std::uint64_t{256} << 20;
@@ -164,7 +173,8 @@ struct ClientOptions {
   std::function<bool()> cancelled;
 
   /// CAIRN_PS_SERVERS, CAIRN_TRAINER_ID, CAIRN_NUM_TRAINERS, CAIRN_CHECKPOINT_DIR and
-  /// CAIRN_PS_TOKEN, as `cairn ps run` sets them. InvalidArgument when there is nothing.
+  /// CAIRN_PS_TOKEN, as `cairn ps run` sets them; CAIRN_PS_CA; CAIRN_PS_TRANSPORT ("socket",
+  /// "grpc"). InvalidArgument when there is nothing, or nothing known.
   static Result<ClientOptions> FromEnvironment();
 };
 
@@ -244,7 +254,8 @@ class Client {
   /// (ServerOptions::load), whatever its number of servers. The path of the checkpoint. For one
   /// trainer, between steps and while no other pushes; everything passes through its memory.
   virtual Result<std::string> SavePersistables(const std::string& directory) = 0;
-  /// This trainer is done: the others go on without it.
+  /// This trainer is done: the others go on without it. Afterwards every question to the servers is
+  /// FailedPrecondition, also by the client's tables and variables; a second Close is OK.
   virtual Status Close() = 0;
   /// Ends what another thread waits for.
   virtual void Cancel() = 0;

@@ -115,6 +115,9 @@ class Client:
     Lost connections are made again, and what was not answered is sent again; the servers apply it
     once. When a process of the job was lost, the next call raises :class:`RolledBack`.
 
+    Requests travel over plain TCP connections, with TLS over gRPC; CAIRN_PS_TRANSPORT=grpc in the
+    environment lets gRPC carry them without TLS too, where only HTTP/2 passes.
+
     Args:
         servers: "host:port" of each server, in their order. Without it the environment of
             `cairn ps run` (CAIRN_PS_SERVERS) or, with `directory`, the repository tells.
@@ -168,6 +171,7 @@ class Client:
                 "token": environ.get("CAIRN_PS_TOKEN", "") if token is None else token,
                 "ca": environ.get("CAIRN_PS_CA", "") if ca is None else ca,
                 "server_name": server_name,
+                "transport": environ.get("CAIRN_PS_TRANSPORT", "socket"),
                 "request_timeout": request_timeout,
                 "reconnect_timeout": reconnect_timeout,
             }
@@ -246,7 +250,10 @@ class Client:
         return self._native.save_persistables(os.fspath(dirname))
 
     def close(self) -> None:
-        """This trainer is done: the others go on without it."""
+        """This trainer is done: the others go on without it.
+
+        Afterwards the client, its tables and variables raise an error; closing again does nothing.
+        """
         self._native.close()
 
     @property

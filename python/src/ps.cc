@@ -79,6 +79,8 @@ class Client {
     options.security.token = nb::cast<std::string>(settings["token"]);
     options.security.ca = nb::cast<std::string>(settings["ca"]);
     options.security.server_name = nb::cast<std::string>(settings["server_name"]);
+    const auto transport = nb::cast<std::string>(settings["transport"]);
+    options.transport = ValueOrRaise(ps::TransportFromName(transport));
     options.request_timeout = Millis(nb::cast<double>(settings["request_timeout"]));
     options.reconnect_timeout = Millis(nb::cast<double>(settings["reconnect_timeout"]));
     options.cancelled = [this] { return Interrupted(); };

@@ -120,6 +120,49 @@ def test_a_lost_server_raises_rolled_back_and_training_goes_on(directory):
         server.stop()
 
 
+def test_a_client_that_was_closed_says_so(directory):
+    servers = start(directory)
+    client = connect(directory)
+    table = client.table("t", 2, optimizer=ADAGRAD)
+    dense = client.dense("w", np.zeros(3), optimizer=cairn.optimizers.SGD(1.0))
+    client.end_step({"a": 1})
+    client.close()
+    for use in (
+        lambda: table.lookup([1]),
+        lambda: table.apply_gradients([1], [[1.0, 1.0]]),
+        lambda: table.size(),
+        lambda: dense.pull(),
+        lambda: dense.push(np.ones(3)),
+        lambda: client.end_step(),
+        lambda: client.barrier(),
+        lambda: client.save(),
+        lambda: client.status(),
+        lambda: client.metrics(),
+        lambda: client.table("u", 2, optimizer=ADAGRAD),
+    ):
+        with pytest.raises(cairn.Error, match="closed"):
+            use()
+    client.close()
+    assert client.step == 1 and client.state == {"a": 1}
+    for server in servers:
+        server.stop()
+
+
+@pytest.mark.parametrize("transport", ["socket", "grpc", "pigeon"])
+def test_the_environment_names_the_transport(directory, monkeypatch, transport):
+    monkeypatch.setenv("CAIRN_PS_TRANSPORT", transport)
+    servers = start(directory)
+    if transport == "pigeon":
+        with pytest.raises(cairn.errors.Invalid, match="pigeon"):
+            connect(directory)
+    else:
+        with connect(directory) as client:
+            table = client.table("t", 2, optimizer=ADAGRAD)
+            assert table.lookup(np.arange(50_000)).shape == (50_000, 2)
+    for server in servers:
+        server.stop()
+
+
 def test_two_trainers_add_their_gradients(directory):
     servers = start(directory, num_trainers=2)
     results = []

@@ -109,13 +109,20 @@ Result<SegmentHeader> DecodeSegmentHeader(std::string_view segment) {
   return header;
 }
 
+void EncodeFrameHead(const SegmentHeader& header, const Frame& frame,
+                     std::span<char, kFrameHeaderBytes> out) {
+  std::string head(kFrameMagic);
+  Put(static_cast<std::uint32_t>(frame.payload.size()), &head);
+  Put(frame.index, &head);
+  Put(frame.durable, &head);
+  Put(FrameChecksum(header, head, frame.payload), &head);
+  std::memcpy(out.data(), head.data(), kFrameHeaderBytes);
+}
+
 void AppendFrame(const SegmentHeader& header, const Frame& frame, std::string* out) {
-  const std::size_t start = out->size();
-  out->append(kFrameMagic);
-  Put(static_cast<std::uint32_t>(frame.payload.size()), out);
-  Put(frame.index, out);
-  Put(frame.durable, out);
-  Put(FrameChecksum(header, std::string_view(*out).substr(start), frame.payload), out);
+  std::array<char, kFrameHeaderBytes> head;
+  EncodeFrameHead(header, frame, head);
+  out->append(head.data(), head.size());
   out->append(frame.payload);
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,8 +40,11 @@ struct Frame {
   std::string_view payload;  // borrowed from the segment
 };
 
-/// Appends a frame to `out`. The checksum covers the segment's header, so that a frame of another
-/// segment, left where a file was reused, is none of this one.
+/// Writes what stands before the payload of a frame. The checksum covers the segment's header, so
+/// that a frame of another segment, left where a file was reused, is none of this one.
+void EncodeFrameHead(const SegmentHeader& header, const Frame& frame,
+                     std::span<char, kFrameHeaderBytes> out);
+/// Appends head and payload to `out`.
 void AppendFrame(const SegmentHeader& header, const Frame& frame, std::string* out);
 
 /// The frame at `offset`; NotFound at the end of the segment, Corruption for anything else that is

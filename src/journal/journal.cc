@@ -35,6 +35,9 @@ constexpr std::string_view kSuffix = ".journal";
 /// An old owner that writes without end is overtaken within a few rounds: each costs it one, too.
 constexpr int kTakeOverTries = 100;
 constexpr std::size_t kMinDigits = 6;
+/// Larger records are written by themselves, without another copy, and their memory is used again:
+/// that of a whole group of them goes back to the system each time otherwise.
+constexpr std::size_t kLargeRecord = 16 << 10;
 
 std::uint64_t NumberOf(std::string_view name, std::string_view suffix) {
   if (!name.ends_with(suffix)) return 0;
@@ -153,7 +156,9 @@ Status Journal::TakeOver() {
         durable = frame.index;
         synced_bytes_ = last.ends[i];
       } else {
-        doubtful.push_back({.index = frame.index, .payload = std::string(frame.payload)});
+        RecordBuffer buffer(frame.payload.size());
+        buffer.Fill(std::span(&frame.payload, 1));
+        doubtful.push_back({.index = frame.index, .bytes = std::move(buffer)});
       }
     }
     header_.number = numbers.back();
@@ -172,7 +177,7 @@ Status Journal::BeginSegment(std::span<const Record> records, std::uint64_t firs
                      .previous_bytes = synced_bytes_};
   std::string bytes = EncodeSegmentHeader(next);
   for (const Record& record : records) {
-    AppendFrame(next, {record.index, records.back().index, record.payload}, &bytes);
+    AppendFrame(next, {record.index, records.back().index, record.bytes.payload()}, &bytes);
   }
   const std::string name = NameOf(next.number);
   Status created = options_.store->Create(name, bytes);
@@ -211,16 +216,48 @@ Result<std::uint64_t> Journal::Append(std::string_view record, Durability level)
 
 Result<std::uint64_t> Journal::Append(std::span<const std::string_view> records, Durability level) {
   if (records.empty()) return InvalidArgumentError("journal: no record to append");
-  for (const std::string_view record : records) {
-    if (record.size() > kMaxFramePayload) {
-      return InvalidArgumentError(fmt::format("journal: a record of {} bytes; at most {} are taken",
-                                              record.size(), kMaxFramePayload));
+  std::vector<RecordBuffer> buffers;
+  buffers.reserve(records.size());
+  for (const std::string_view& record : records) {
+    ASSIGN_OR_RETURN(RecordBuffer buffer, MakeBuffer(std::span(&record, 1)));
+    buffers.push_back(std::move(buffer));
+  }
+  return Queue(std::move(buffers), level);
+}
+
+Result<std::uint64_t> Journal::AppendJoined(std::span<const std::string_view> pieces,
+                                            Durability level) {
+  std::vector<RecordBuffer> buffers(1);
+  ASSIGN_OR_RETURN(buffers[0], MakeBuffer(pieces));
+  return Queue(std::move(buffers), level);
+}
+
+Result<RecordBuffer> Journal::MakeBuffer(std::span<const std::string_view> pieces) {
+  std::size_t size = 0;
+  for (const std::string_view piece : pieces) size += piece.size();
+  if (size > kMaxFramePayload) {
+    return InvalidArgumentError(
+        fmt::format("journal: a record of {} bytes; at most {} are taken", size, kMaxFramePayload));
+  }
+  RecordBuffer buffer;
+  if (size >= kLargeRecord) {
+    MutexLock hold(&mu_);
+    if (!spare_.empty()) {
+      spare_bytes_ -= spare_.back().capacity();
+      buffer = std::move(spare_.back());
+      spare_.pop_back();
     }
   }
+  if (!buffer.Resize(size) || size == 0) buffer = RecordBuffer(size);
+  buffer.Fill(pieces);
+  return buffer;
+}
+
+Result<std::uint64_t> Journal::Queue(std::vector<RecordBuffer> records, Durability level) {
   MutexLock hold(&mu_);
   RETURN_IF_ERROR(fenced_);
-  for (const std::string_view record : records) {
-    queued_.push_back({.index = ++last_, .payload = std::string(record)});
+  for (RecordBuffer& record : records) {
+    queued_.push_back({.index = ++last_, .bytes = std::move(record)});
   }
   const std::uint64_t index = last_;
   RETURN_IF_ERROR(Wait(index, level));
@@ -252,6 +289,27 @@ Status Journal::Wait(std::uint64_t index, Durability level) {
   return Status::Ok();
 }
 
+Status Journal::WriteRecords(std::span<Record> records, std::uint64_t durable) {
+  std::string small;  // those that are written together
+  const auto flush = [&] {
+    Status written;
+    if (!small.empty()) written = file_->Append(small);
+    small.clear();
+    return written;
+  };
+  for (Record& record : records) {
+    const Frame frame{record.index, durable, record.bytes.payload()};
+    if (frame.payload.size() < kLargeRecord) {
+      AppendFrame(header_, frame, &small);
+      continue;
+    }
+    RETURN_IF_ERROR(flush());
+    EncodeFrameHead(header_, frame, record.bytes.head());
+    RETURN_IF_ERROR(file_->Append(record.bytes.frame()));
+  }
+  return flush();
+}
+
 void Journal::Lead(bool sync) {
   leading_ = true;
   sync_wanted_ = false;
@@ -261,24 +319,34 @@ void Journal::Lead(bool sync) {
   const std::uint64_t durable = synced_;
   mu_.unlock();
 
-  std::string bytes;
-  for (const Record& record : group) unsynced_bytes_ += record.payload.size();
+  Status status;
+  std::vector<Record> done;  // durable now
+  const bool full = file_ != nullptr && segment_bytes_ >= options_.segment_bytes;
+  if (full && !unsynced_.empty()) {
+    // Where it is: a new segment would have to take over everything that is in doubt.
+    status = file_->Sync("full journal segment");
+    if (status.ok()) {
+      done = std::exchange(unsynced_, {});
+      unsynced_bytes_ = 0;
+      synced_bytes_ = segment_bytes_;
+    } else {
+      file_.reset();
+    }
+  }
+  for (const Record& record : group) unsynced_bytes_ += record.bytes.size();
   sync = sync || unsynced_bytes_ >= options_.max_unsynced_bytes;
-  const bool whole = file_ == nullptr || segment_bytes_ >= options_.segment_bytes;
   const std::size_t before = unsynced_.size();
   unsynced_.insert(unsynced_.end(), std::make_move_iterator(group.begin()),
                    std::make_move_iterator(group.end()));
-  const std::uint64_t end = unsynced_.empty() ? durable : unsynced_.back().index;
-  Status status;
-  if (whole) {
+  const std::uint64_t end = !unsynced_.empty() ? unsynced_.back().index
+                            : !done.empty()    ? done.back().index
+                                               : durable;
+  if (status.ok() && (file_ == nullptr || full)) {
     // Also the way on after an error: everything in doubt goes into a new segment.
     if (!unsynced_.empty()) status = BeginSegment(unsynced_, unsynced_.front().index);
     sync = true;
-  } else {
-    for (std::size_t i = before; i < unsynced_.size(); ++i) {
-      AppendFrame(header_, {unsynced_[i].index, durable, unsynced_[i].payload}, &bytes);
-    }
-    if (!bytes.empty()) status = file_->Append(bytes);
+  } else if (status.ok()) {
+    status = WriteRecords(std::span(unsynced_).subspan(before), durable);
     if (status.ok() && sync) status = file_->Sync("journal records");
     if (status.ok()) {
       segment_bytes_ = file_->bytes();
@@ -287,6 +355,8 @@ void Journal::Lead(bool sync) {
     }
   }
   if (status.ok() && sync) {
+    done.insert(done.end(), std::make_move_iterator(unsynced_.begin()),
+                std::make_move_iterator(unsynced_.end()));
     unsynced_.clear();
     unsynced_bytes_ = 0;
     synced_bytes_ = segment_bytes_;
@@ -298,6 +368,13 @@ void Journal::Lead(bool sync) {
     if (sync) synced_ = std::max(synced_, end);
   }
   if (status.Is(Code::kAborted)) fenced_ = status;
+  if (!done.empty()) synced_ = std::max(synced_, done.back().index);
+  for (Record& record : done) {
+    const std::size_t capacity = record.bytes.capacity();
+    if (capacity < kLargeRecord || spare_bytes_ + capacity > options_.max_unsynced_bytes) continue;
+    spare_bytes_ += capacity;
+    spare_.push_back(std::move(record.bytes));
+  }
   outcome_ = status;
   leading_ = false;
   ++rounds_;

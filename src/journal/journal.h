@@ -15,6 +15,7 @@
 #include "base/ids.h"
 #include "base/thread_annotations.h"
 #include "format/journal_frames.h"
+#include "journal/record_buffer.h"
 #include "storage/append_object.h"
 #include "storage/store.h"
 
@@ -72,6 +73,9 @@ class Journal {
   /// nothing done, for none or for one of more than kMaxFramePayload bytes.
   Result<std::uint64_t> Append(std::span<const std::string_view> records, Durability level);
   Result<std::uint64_t> Append(std::string_view record, Durability level);
+  /// One record of several pieces that follow each other: copied once, into memory that the journal
+  /// keeps for records that are not synced yet, and uses again.
+  Result<std::uint64_t> AppendJoined(std::span<const std::string_view> pieces, Durability level);
   /// Makes all that was appended before the call durable.
   Status Sync();
 
@@ -103,7 +107,7 @@ class Journal {
  private:
   struct Record {
     std::uint64_t index = 0;
-    std::string payload;
+    RecordBuffer bytes;
   };
 
   explicit Journal(Options options);
@@ -117,6 +121,11 @@ class Journal {
   Status TakeOver();
   /// Publishes the segment after the current one with the given records in it.
   Status BeginSegment(std::span<const Record> records, std::uint64_t first_index);
+  /// Appends the records to the current segment.
+  Status WriteRecords(std::span<Record> records, std::uint64_t durable);
+  /// InvalidArgument for more than a frame takes.
+  Result<RecordBuffer> MakeBuffer(std::span<const std::string_view> pieces) EXCLUDES(mu_);
+  Result<std::uint64_t> Queue(std::vector<RecordBuffer> records, Durability level) EXCLUDES(mu_);
   /// Writes what is queued and, if asked, syncs; the lock is given up meanwhile.
   void Lead(bool sync) REQUIRES(mu_);
   Status Wait(std::uint64_t index, Durability level) REQUIRES(mu_);
@@ -134,9 +143,11 @@ class Journal {
   std::uint64_t last_ GUARDED_BY(mu_) = 0;
   std::uint64_t written_ GUARDED_BY(mu_) = 0;
   std::uint64_t synced_ GUARDED_BY(mu_) = 0;
-  std::uint64_t rounds_ GUARDED_BY(mu_) = 0;  // of Lead that ended, and …
-  Status outcome_ GUARDED_BY(mu_);            // … how the last of them did
-  Status fenced_ GUARDED_BY(mu_);             // final
+  std::uint64_t rounds_ GUARDED_BY(mu_) = 0;         // of Lead that ended, and …
+  Status outcome_ GUARDED_BY(mu_);                   // … how the last of them did
+  Status fenced_ GUARDED_BY(mu_);                    // final
+  std::vector<RecordBuffer> spare_ GUARDED_BY(mu_);  // memory of large records that are durable
+  std::uint64_t spare_bytes_ GUARDED_BY(mu_) = 0;
 
   // Of the one thread that leads (or opens).
   SegmentHeader header_;

@@ -315,7 +315,10 @@ TEST(JournalFaults, EveryOperationMayFailAndNothingAcknowledgedIsLost) {
           }
           acknowledged.push_back(record);
         }
-        ASSERT_TRUE((*journal)->Sync().ok());
+        // The last one was only written; this sync may be what fails.
+        if (!(*journal)->Sync().ok()) {
+          ASSERT_TRUE((*journal)->Sync().ok());
+        }
         failures += static_cast<int>(faulty.failures());
         faulty.Disarm();
         ASSERT_EQ(Contents(journal->get()), acknowledged) << at;

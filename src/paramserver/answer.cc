@@ -1,5 +1,6 @@
 #include "paramserver/answer.h"
 
+#include <cstring>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -14,13 +15,24 @@ ReplyHead HeadFor(const RequestHead& request, std::uint64_t generation) {
 Result<rpc::Message> Pull(Holdings* holdings, const Request& request, const Peer& peer,
                           const ReplyHead& head) {
   ASSIGN_OR_RETURN(Table * table, holdings->FindTable(peer, request.head.id));
-  ASSIGN_OR_RETURN(const std::vector<std::int64_t> keys, DecodeKeys(request.body));
+  std::vector<std::int64_t> copy;
+  ASSIGN_OR_RETURN(const std::span<const std::int64_t> keys, ViewKeys(request.body, &copy));
   const std::size_t floats = keys.size() * table->options().dim;
   rpc::Message reply = NewReply(head, floats * sizeof(float));
   // Straight into the message: its body is aligned for floats.
   static_assert(kHeadBytes % alignof(float) == 0);
   const std::span<float> out(reinterpret_cast<float*>(Body(&reply).data()), floats);
   RETURN_IF_ERROR(holdings->Pull(peer, request, table, keys, out));
+  return reply;
+}
+
+/// As Pull, of a dense variable: straight into the message.
+Result<rpc::Message> PullDense(Holdings* holdings, const Request& request, const ReplyHead& head) {
+  rpc::Message reply;
+  RETURN_IF_ERROR(holdings->PullDense(request.head.id, [&](std::span<const float> values) {
+    reply = NewReply(head, values.size_bytes());
+    if (!values.empty()) std::memcpy(Body(&reply).data(), values.data(), values.size_bytes());
+  }));
   return reply;
 }
 
@@ -46,11 +58,8 @@ Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer,
     case Kind::kErase:
     case Kind::kDensePush:
       return holdings->Change(*peer, request);
-    case Kind::kDensePull:
     case Kind::kDenseExport: {
-      ASSIGN_OR_RETURN(const std::vector<float> values, head.kind == Kind::kDensePull
-                                                            ? holdings->PullDense(head.id)
-                                                            : holdings->ExportDense(head.id));
+      ASSIGN_OR_RETURN(const std::vector<float> values, holdings->ExportDense(head.id));
       return std::string(reinterpret_cast<const char*>(values.data()),
                          values.size() * sizeof(float));
     }
@@ -86,6 +95,7 @@ Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer,
       return Encode(rows);
     }
     case Kind::kPull:
+    case Kind::kDensePull:
     case Kind::kStatus:
     case Kind::kMetrics:
     case Kind::kRollBack:
@@ -112,8 +122,9 @@ rpc::Message Answer(Holdings* holdings, const Request& request, Peer* peer, bool
                   AbortedError("the job is in generation " + std::to_string(generation) +
                                ", not in " + std::to_string(request.head.generation)));
   }
-  if (request.head.kind == Kind::kPull) {
-    auto reply = Pull(holdings, request, *peer, head);
+  if (request.head.kind == Kind::kPull || request.head.kind == Kind::kDensePull) {
+    auto reply = request.head.kind == Kind::kPull ? Pull(holdings, request, *peer, head)
+                                                  : PullDense(holdings, request, head);
     return reply.ok() ? std::move(reply).value() : Refuse(request.head, generation, reply.status());
   }
   const auto body = Text(holdings, request, peer, lost);

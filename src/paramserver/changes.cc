@@ -72,7 +72,8 @@ Status Holdings::Replayed(const LogRecord& record) {
   }
   if (record.kind == Kind::kPull) {
     ASSIGN_OR_RETURN(Table * table, FindTable(record.id));
-    ASSIGN_OR_RETURN(const std::vector<std::int64_t> keys, DecodeKeys(record.body));
+    std::vector<std::int64_t> copy;
+    ASSIGN_OR_RETURN(const auto keys, ViewKeys(record.body, &copy));
     std::vector<float> out(keys.size() * table->options().dim);
     table->Lookup(keys, out, Missing::kCreate).IgnoreError("refused then as now");
     return Status::Ok();
@@ -269,20 +270,22 @@ Result<std::string> Holdings::MakeChange(std::uint32_t trainer, Kind kind, std::
   }
   ASSIGN_OR_RETURN(Table * table, FindTable(id));
   if (kind == Kind::kErase) {
-    ASSIGN_OR_RETURN(const auto keys, DecodeKeys(body));
+    std::vector<std::int64_t> copy;
+    ASSIGN_OR_RETURN(const auto keys, ViewKeys(body, &copy));
     ASSIGN_OR_RETURN(const std::uint64_t erased, table->Erase(keys));
     return EncodeNumber(erased);
   }
-  ASSIGN_OR_RETURN(Rows rows, DecodeRows(body, table->options().dim));
-  if (kind == Kind::kAssign) {
-    RETURN_IF_ERROR(table->Assign(rows.keys, rows.values));
-  } else if (!sync_) {
-    RETURN_IF_ERROR(table->ApplyGradients(rows.keys, rows.values));
-  } else {
-    RETURN_IF_ERROR(CheckKeys(*table, rows.keys));
-    MutexLock lock(&mu_);
-    trainers_[trainer].rows.push_back({sequence, id, std::move(rows)});
+  if (kind == Kind::kAssign || !sync_) {
+    ASSIGN_OR_RETURN(const RowsView rows, ViewRows(body, table->options().dim));
+    RETURN_IF_ERROR(kind == Kind::kAssign ? table->Assign(rows.keys, rows.values)
+                                          : table->ApplyGradients(rows.keys, rows.values));
+    return std::string();
   }
+  // They are kept until the step ends.
+  ASSIGN_OR_RETURN(Rows rows, DecodeRows(body, table->options().dim));
+  RETURN_IF_ERROR(CheckKeys(*table, rows.keys));
+  MutexLock lock(&mu_);
+  trainers_[trainer].rows.push_back({sequence, id, std::move(rows)});
   return std::string();
 }
 
@@ -330,11 +333,12 @@ Result<ExportedRows> Holdings::Export(std::uint32_t id, std::uint32_t shard) {
   return out;
 }
 
-Result<std::vector<float>> Holdings::PullDense(std::uint32_t id) {
+Status Holdings::PullDense(std::uint32_t id,
+                           const std::function<void(std::span<const float>)>& show) {
   MutexLock lock(&mu_);
   ASSIGN_OR_RETURN(DenseEntry * entry, FindDense(id));
-  const std::span<const float> values = std::as_const(*entry->variable).values();
-  return std::vector<float>(values.begin(), values.end());
+  show(std::as_const(*entry->variable).values());
+  return Status::Ok();
 }
 
 Result<std::vector<float>> Holdings::ExportDense(std::uint32_t id) {

@@ -26,6 +26,9 @@
 namespace cairn::ps {
 namespace {
 
+/// So many parts of a question a server has at a time: one that it works on, and the next.
+constexpr std::size_t kPartsUnderWay = 2;
+
 /// Not for a limit, a token, bytes that nobody understands: it would be the same again.
 bool Retried(const Status& status) {
   return !status.Is(Code::kResourceExhausted) && !status.Is(Code::kPermissionDenied) &&
@@ -65,16 +68,27 @@ class ClientImpl final : public Client, public Exchanger {
   Result<std::string> MetricsOf(int server) override { return TextOf(server, Kind::kMetrics); }
 
  private:
-  using Exchanger::Exchange;
-  Status Exchange(const RequestHead& head, bool change, const Build& build, const Take& take,
-                  std::chrono::milliseconds timeout) override;
-  struct Progress {
-    std::vector<bool> answered;
-    std::vector<std::uint64_t> sequences;
+  Status ExchangeParts(const RequestHead& head, bool change, std::uint32_t parts,
+                       const BuildPart& build, const TakePart& take,
+                       std::chrono::milliseconds timeout) override;
+  /// What servers are asked for in one go: item i is part i / servers for server i % servers.
+  struct Questions {
+    const RequestHead& head;
+    const bool change;
+    const std::uint32_t parts;
+    const BuildPart& build;
+    const TakePart& take;
+    std::vector<bool> answered;            // by item, or not to be asked
+    std::vector<std::uint64_t> sequences;  // of changes, by server; 0: none yet
   };
   /// `*broken`: a connection was lost, or a server left the generation; meet again.
-  Status TryExchange(const RequestHead& head, bool change, const Build& build, const Take& take,
-                     std::chrono::milliseconds timeout, Progress* progress, bool* broken);
+  Status TryExchange(Questions* questions, std::chrono::milliseconds timeout, bool* broken);
+  /// The first part for each server. Either all may be sent or none.
+  Status BuildFirst(Questions* questions, std::vector<std::optional<rpc::Message>>* messages);
+  RequestHead HeadFor(const Questions& questions, int server);
+  /// The answer to an item that was sent. An error: the connection is of no more use; `*refused`:
+  /// what the server, or who takes the answer, has against it.
+  Status TakeAnswer(Questions* questions, std::size_t item, Status* refused);
   Status Recover();
   void TakePosition();
   /// An earlier process of this trainer may have been lost while it ended its last step, or carried
@@ -97,6 +111,7 @@ class ClientImpl final : public Client, public Exchanger {
   std::uint64_t rollbacks_ = 0;
   bool started_ = false;  // something was pulled, pushed or ended since the last position
   bool pushed_ = false;   // since the last step ended
+  bool closed_ = false;
   std::vector<std::unique_ptr<RemoteTableImpl>> tables_;
   std::vector<std::unique_ptr<RemoteDenseImpl>> dense_;
 };
@@ -149,100 +164,136 @@ Status ClientImpl::Recover() {
   return AbortedError(fmt::format("the job went back to step {}", step_));
 }
 
-Status ClientImpl::TryExchange(const RequestHead& head, bool change, const Build& build,
-                               const Take& take, std::chrono::milliseconds timeout,
-                               Progress* progress, bool* broken) {
-  const Links::Timer timer(&links_, timeout);
-  const int servers = links_.servers();
-  std::vector<std::optional<rpc::Message>> messages(progress->answered.size());
-  std::vector<bool> asked(progress->answered.size(), false);
-  *broken = false;
-  for (int i = 0; i < servers; ++i) {
+RequestHead ClientImpl::HeadFor(const Questions& questions, int server) {
+  RequestHead head = questions.head;
+  head.generation = links_.generation();
+  if (questions.change) {
+    head.sequence = questions.sequences[static_cast<std::size_t>(server)];
+  } else if (head.kind == Kind::kEndStep) {
+    head.sequence = links_.sequence(server);
+  }
+  return head;
+}
+
+Status ClientImpl::BuildFirst(Questions* questions,
+                              std::vector<std::optional<rpc::Message>>* messages) {
+  for (int i = 0; i < links_.servers(); ++i) {
     const auto at = static_cast<std::size_t>(i);
-    if (progress->answered[at]) continue;
-    RequestHead own = head;
-    own.generation = links_.generation();
-    if (change) {
-      if (progress->sequences[at] == 0) progress->sequences[at] = links_.NextSequence(i);
-      own.sequence = progress->sequences[at];
-    } else if (head.kind == Kind::kEndStep) {
-      own.sequence = links_.sequence(i);
-    }
-    messages[at] = build(i, own);
-    if (!messages[at]) {
-      progress->answered[at] = true;
-      if (change) links_.ReturnSequence(i);
-      progress->sequences[at] = 0;
+    if (questions->answered[at]) continue;
+    std::uint64_t& sequence = questions->sequences[at];
+    if (questions->change && sequence == 0) sequence = links_.NextSequence(i);
+    (*messages)[at] = questions->build(i, 0, HeadFor(*questions, i));
+    if (!(*messages)[at]) {
+      questions->answered[at] = true;
+      if (questions->change) links_.ReturnSequence(i);
+      sequence = 0;
       continue;
     }
-    if (messages[at]->size() <= links_.max_message_bytes()) continue;
-    // Before anything was sent: either all servers get their part or none.
-    const std::size_t size = messages[at]->size();
-    for (int k = 0; k <= i && change; ++k) {
-      if (progress->sequences[static_cast<std::size_t>(k)] != 0) links_.ReturnSequence(k);
+    const std::size_t size = (*messages)[at]->size();
+    if (size <= links_.max_message_bytes()) continue;
+    for (int k = 0; k <= i && questions->change; ++k) {
+      if (questions->sequences[static_cast<std::size_t>(k)] != 0) links_.ReturnSequence(k);
     }
     return ResourceExhaustedError(
         fmt::format("{} bytes for server {} are more than a message may have ({}): use smaller "
                     "batches",
                     size, i, links_.max_message_bytes()));
   }
-  *broken = true;
-  for (int i = 0; i < servers; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    if (!messages[at]) continue;
-    asked[at] = true;
-    if (!links_.Send(i, *std::move(messages[at])).ok()) {
-      // Why it is closed shows when one listens.
-      const Status why = links_.Receive(i).status();
-      if (Retried(why)) return Status::Ok();
-      *broken = false;
-      links_.ForgetSequences();
-      links_.Drop();
-      return why;
-    }
+  return Status::Ok();
+}
+
+Status ClientImpl::TakeAnswer(Questions* questions, std::size_t item, Status* refused) {
+  const auto servers = static_cast<std::size_t>(links_.servers());
+  const int server = static_cast<int>(item % servers);
+  ASSIGN_OR_RETURN(const rpc::Received received, links_.Receive(server));
+  const auto reply = DecodeReply(received.bytes());
+  if (!reply.ok()) return UnavailableError(std::string(reply.status().message()));
+  const Status status = ReplyStatus(*reply);
+  // It left the generation; whoever greets it again learns more.
+  if (status.Is(Code::kAborted) || status.Is(Code::kUnavailable)) return UnavailableError("left");
+  questions->answered[item] = true;
+  if (questions->change) links_.Acknowledged(server, questions->sequences[item % servers]);
+  const Status taken =
+      status.ok() ? questions->take(server, static_cast<std::uint32_t>(item / servers), reply->body)
+                  : status;
+  if (refused->ok() && !taken.ok()) {
+    *refused = taken.WithContext("server " + std::to_string(server));
   }
+  return Status::Ok();
+}
+
+Status ClientImpl::TryExchange(Questions* questions, std::chrono::milliseconds timeout,
+                               bool* broken) {
+  const Links::Timer timer(&links_, timeout);
+  const auto servers = static_cast<std::size_t>(links_.servers());
+  const std::size_t items = questions->answered.size();
+  std::vector<std::optional<rpc::Message>> first(servers);
+  std::vector<bool> asked(items, false);
+  *broken = false;
+  RETURN_IF_ERROR(BuildFirst(questions, &first));
+  *broken = true;
+  const auto lost = [&](const Status& why) {
+    if (Retried(why)) return Status::Ok();
+    *broken = false;
+    links_.ForgetSequences();
+    links_.Drop();
+    return why;
+  };
   Status refused;
-  for (int i = 0; i < servers; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    if (!asked[at]) continue;
-    const auto received = links_.Receive(i);
-    if (!received.ok()) {
-      if (Retried(received.status())) return Status::Ok();
-      *broken = false;
-      links_.ForgetSequences();
-      links_.Drop();
-      return received.status();
+  std::size_t next = 0;
+  for (std::size_t item = 0; item < items; ++item) {
+    for (; next < items && next < item + kPartsUnderWay * servers; ++next) {
+      if (questions->answered[next]) continue;
+      const int server = static_cast<int>(next % servers);
+      auto message = next < servers
+                         ? std::move(first[next])
+                         : questions->build(server, static_cast<std::uint32_t>(next / servers),
+                                            HeadFor(*questions, server));
+      if (!message) {
+        questions->answered[next] = true;
+        continue;
+      }
+      asked[next] = true;
+      // Why it is closed shows when one listens.
+      if (!links_.Send(server, *std::move(message)).ok()) {
+        return lost(links_.Receive(server).status());
+      }
     }
-    ASSIGN_OR_RETURN(const Reply reply, DecodeReply(received->bytes()));
-    const Status status = ReplyStatus(reply);
-    if (status.Is(Code::kAborted) || status.Is(Code::kUnavailable)) return Status::Ok();
-    progress->answered[at] = true;
-    if (change) links_.Acknowledged(i, progress->sequences[at]);
-    const Status taken = status.ok() ? take(i, reply.body) : status;
-    if (refused.ok() && !taken.ok()) refused = taken.WithContext("server " + std::to_string(i));
+    if (!asked[item]) continue;
+    if (const Status taken = TakeAnswer(questions, item, &refused); !taken.ok()) {
+      return lost(taken);
+    }
   }
   *broken = false;
   return refused;
 }
 
-Status ClientImpl::Exchange(const RequestHead& head, bool change, const Build& build,
-                            const Take& take, std::chrono::milliseconds timeout) {
+Status ClientImpl::ExchangeParts(const RequestHead& head, bool change, std::uint32_t parts,
+                                 const BuildPart& build, const TakePart& take,
+                                 std::chrono::milliseconds timeout) {
+  if (closed_) return FailedPreconditionError("this client was closed: connect a new one");
   if (timeout.count() == 0) timeout = options_.request_timeout;
   if (change || head.kind == Kind::kPull || head.kind == Kind::kEndStep) started_ = true;
   if (head.kind == Kind::kPush || head.kind == Kind::kDensePush) pushed_ = true;
   const auto servers = static_cast<std::size_t>(links_.servers());
-  Progress progress{std::vector<bool>(servers, false), std::vector<std::uint64_t>(servers, 0)};
+  Questions questions{head,
+                      change,
+                      parts,
+                      build,
+                      take,
+                      std::vector<bool>(servers * parts, false),
+                      std::vector<std::uint64_t>(servers, 0)};
   // Attempts are bounded by Meet, which gives up; here only against servers that greet and then
   // close each connection.
   for (int attempt = 0; attempt < 1000; ++attempt) {
     bool broken = false;
-    const Status done = TryExchange(head, change, build, take, timeout, &progress, &broken);
+    const Status done = TryExchange(&questions, timeout, &broken);
     if (!broken) return done;
     if (links_.cancelled()) return CancelledError("the wait for the servers was cancelled");
     links_.Drop();
     RETURN_IF_ERROR(Recover());
     // Greeting a server again takes back that one left it.
-    if (head.kind == Kind::kLeave) progress.answered.assign(servers, false);
+    if (head.kind == Kind::kLeave) questions.answered.assign(servers, false);
   }
   return UnavailableError("the servers take connections and do not answer");
 }
@@ -385,14 +436,26 @@ Result<std::string> ClientImpl::SavePersistables(const std::string& directory) {
 }
 
 Status ClientImpl::Close() {
-  if (options_.trainer < 0) return Status::Ok();
-  return Exchange(
-      {.kind = Kind::kLeave}, false,
-      [&](int, const RequestHead& head) { return std::optional(NewRequest(head, "")); },
-      [](int, std::span<const std::byte>) { return Status::Ok(); });
+  if (closed_) return Status::Ok();
+  if (options_.trainer >= 0) {
+    RETURN_IF_ERROR(Exchange(
+        {.kind = Kind::kLeave}, false,
+        [&](int, const RequestHead& head) { return std::optional(NewRequest(head, "")); },
+        [](int, std::span<const std::byte>) { return Status::Ok(); }));
+  }
+  closed_ = true;
+  links_.Drop();
+  return Status::Ok();
 }
 
 }  // namespace
+
+Result<Transport> TransportFromName(const std::string& name) {
+  if (name == "socket") return Transport::kSocket;
+  if (name == "grpc") return Transport::kGrpc;
+  return InvalidArgumentError("CAIRN_PS_TRANSPORT: there is no transport \"" + name +
+                              "\", only socket and grpc");
+}
 
 Result<ClientOptions> ClientOptions::FromEnvironment() {
   const Variables variable = ProcessVariables();
@@ -419,6 +482,9 @@ Result<ClientOptions> ClientOptions::FromEnvironment() {
   if (const auto directory = variable("CAIRN_CHECKPOINT_DIR")) options.directory = *directory;
   if (const auto token = variable("CAIRN_PS_TOKEN")) options.security.token = *token;
   if (const auto ca = variable("CAIRN_PS_CA")) options.security.ca = *ca;
+  if (const auto transport = variable("CAIRN_PS_TRANSPORT")) {
+    ASSIGN_OR_RETURN(options.transport, TransportFromName(*transport));
+  }
   return options;
 }
 

@@ -139,7 +139,9 @@ class Holdings {
   /// kPush, kAssign, kErase, kDensePush: once for each sequence. The answer's body.
   Result<std::string> Change(const Peer& peer, const Request& request) EXCLUDES(mu_);
   Result<ExportedRows> Export(std::uint32_t table, std::uint32_t shard) EXCLUDES(mu_);
-  Result<std::vector<float>> PullDense(std::uint32_t id) EXCLUDES(mu_);
+  /// Shows the values, which do not change meanwhile.
+  Status PullDense(std::uint32_t id, const std::function<void(std::span<const float>)>& show)
+      EXCLUDES(mu_);
   /// The values, then the slots.
   Result<std::vector<float>> ExportDense(std::uint32_t id) EXCLUDES(mu_);
 

@@ -175,8 +175,10 @@ class JobTest : public testing::Test {
           ASSERT_TRUE(client.ok()) << client.status().ToString();
           TestModel model;
           ASSERT_TRUE(model.Declare(client->get()).ok());
-          const Status trained =
-              model.TrainTo(steps, i == 0 ? before : std::function<void(std::int64_t)>());
+          const Status trained = model.TrainTo(steps, [&](std::int64_t step) {
+            if (paced_) AwaitSaves();
+            if (i == 0 && before) before(step);
+          });
           ASSERT_TRUE(trained.ok()) << trained.ToString();
           rollbacks_ += (*client)->rollbacks();
           if (i == 0) {
@@ -191,7 +193,7 @@ class JobTest : public testing::Test {
     }
     return learned;
   }
-  /// Until nothing is being saved any more; the trainers are gone.
+  /// Until nothing is being saved any more.
   void AwaitSaves() {
     for (int i = 0; i < static_cast<int>(servers_.size()); ++i) {
       while (*StatusOf(i).Find("saving") == Value(true)) std::this_thread::yield();
@@ -208,6 +210,8 @@ class JobTest : public testing::Test {
   Recovery recovery_ = Recovery::kExact;
   std::optional<std::int64_t> full_steps_ = 10;
   std::optional<std::int64_t> incremental_steps_ = 3;
+  bool paced_ =
+      false;  // no step begins while a checkpoint is written: each that is due comes about
   std::vector<std::unique_ptr<Server>> servers_;
   std::atomic<std::uint64_t> rollbacks_{0};
 };

@@ -226,6 +226,9 @@ TEST_F(JobTest, BeginsWithWhatATrainerPulledFromAnEarlierOne) {
 
 TEST_F(JobTest, AsyncPushesAreAppliedAtOnceAndCheckpointsAreWhole) {
   mode_ = Mode::kAsync;
+  paced_ = true;
+  full_steps_ = 20;
+  incremental_steps_ = 12;
   StartServers(2);
   (void)Train(30);
   AwaitSaves();
@@ -287,6 +290,7 @@ TEST_F(JobTest, MalformedFramesAreRefusedAndTheServerLives) {
   to.address = "127.0.0.1:" + std::to_string(servers_[0]->port());
   std::uint64_t random = 1;
   for (int i = 0; i < 300; ++i) {
+    to.transport = i % 3 == 0 ? rpc::Transport::kGrpc : rpc::Transport::kSocket;
     auto stream = rpc::ClientStream::Open(to);
     ASSERT_TRUE(stream.ok());
     // Every kind, with the right generation, and bytes that mean nothing.
@@ -336,14 +340,18 @@ TEST_F(JobTest, PushesAreAppliedOnceOverConnectionsThatBreak) {
   trainers_ = 1;
   full_steps_.reset();
   incremental_steps_.reset();
-  for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+  const std::pair<Mode, Transport> jobs[] = {{Mode::kAsync, Transport::kSocket},
+                                             {Mode::kSync, Transport::kSocket},
+                                             {Mode::kSync, Transport::kGrpc}};
+  for (const auto& [mode, transport] : jobs) {
     mode_ = mode;
     StartServers(2);
-    DroppingProxy first(servers_[0]->port(), 40'000, 1);
-    DroppingProxy second(servers_[1]->port(), 25'000, 2);
+    DroppingProxy first(servers_[0]->port(), 20'000, 1);
+    DroppingProxy second(servers_[1]->port(), 15'000, 2);
     ClientOptions options;
     options.servers = {"127.0.0.1:" + std::to_string(first.port()),
                        "127.0.0.1:" + std::to_string(second.port())};
+    options.transport = transport;
     options.reconnect_timeout = std::chrono::seconds(20);
     auto client = Client::Connect(options);
     ASSERT_TRUE(client.ok()) << client.status().ToString();
@@ -356,6 +364,83 @@ TEST_F(JobTest, PushesAreAppliedOnceOverConnectionsThatBreak) {
     servers_.clear();
     std::filesystem::remove_all(directory_);
   }
+}
+
+TEST_F(JobTest, ALargePullComesInPartsAlsoOverConnectionsThatBreak) {
+  trainers_ = 1;
+  mode_ = Mode::kAsync;
+  StartServers(2);
+  DroppingProxy first(servers_[0]->port(), 900'000, 1);
+  DroppingProxy second(servers_[1]->port(), 700'000, 2);
+  std::vector<std::int64_t> ids(30'000);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<std::int64_t>(Mix(i % 25'000));  // some of them twice
+  }
+  const TableSpec spec{.name = "large", .dim = 16};
+  std::vector<float> expected(ids.size() * 16);
+  {
+    auto client = Connect(0).value();
+    RemoteTable* table = client->Table(spec).value();
+    for (std::size_t at = 0; at < ids.size(); at += 100) {  // in one part each
+      ASSERT_TRUE(
+          table->Lookup(std::span(ids).subspan(at, 100), std::span(expected).subspan(at * 16, 1600))
+              .ok());
+    }
+    EXPECT_EQ(table->Size().value(), 25'000u);
+  }
+  for (const Transport transport : {Transport::kSocket, Transport::kGrpc}) {
+    ClientOptions options;
+    options.servers = {"127.0.0.1:" + std::to_string(first.port()),
+                       "127.0.0.1:" + std::to_string(second.port())};
+    options.transport = transport;
+    options.reconnect_timeout = std::chrono::seconds(20);
+    auto client = Client::Connect(options);
+    ASSERT_TRUE(client.ok()) << client.status().ToString();
+    RemoteTable* table = (*client)->Table(spec).value();
+    for (int i = 0; i < 10; ++i) {
+      std::vector<float> rows(ids.size() * 16);
+      const Status pulled = table->Lookup(ids, rows);
+      ASSERT_TRUE(pulled.ok()) << pulled.ToString();
+      ASSERT_TRUE(rows == expected);
+    }
+    EXPECT_EQ(table->Size().value(), 25'000u);
+  }
+  EXPECT_GT(first.drops() + second.drops(), 5);
+}
+
+TEST_F(JobTest, AClientThatWasClosedSaysSo) {
+  trainers_ = 1;
+  StartServers(2);
+  auto client = Connect(0).value();
+  RemoteTable* table = client->Table({.name = "t", .dim = 2}).value();
+  const std::vector<float> two(2, 1);
+  RemoteDense* dense = client->Dense({.name = "d", .shape = {2}}, two).value();
+  ASSERT_TRUE(client->EndStep("").ok());
+  ASSERT_TRUE(client->Close().ok());
+  const std::vector<std::int64_t> id{1};
+  std::vector<float> row(2);
+  const Status refusals[] = {table->Lookup(id, row),
+                             table->ApplyGradients(id, two),
+                             table->Assign(id, two),
+                             table->Erase(id).status(),
+                             table->Size().status(),
+                             table->Content().status(),
+                             dense->Pull(row),
+                             dense->Push(two),
+                             client->EndStep(""),
+                             client->Barrier(),
+                             client->RequestSave(true),
+                             client->SavePersistables(directory_ + "_pulled").status(),
+                             client->StatusOf(0).status(),
+                             client->MetricsOf(0).status(),
+                             client->Table({.name = "u", .dim = 2}).status(),
+                             client->Dense({.name = "e", .shape = {2}}, two).status()};
+  for (const Status& refusal : refusals) {
+    EXPECT_EQ(refusal.code(), Code::kFailedPrecondition) << refusal.ToString();
+    EXPECT_NE(refusal.message().find("closed"), std::string_view::npos) << refusal.ToString();
+  }
+  EXPECT_TRUE(client->Close().ok());
+  EXPECT_EQ(client->step(), 1);
 }
 
 TEST_F(JobTest, AShardFileThatIsMissingCutOrDamagedIsNeverSilence) {
@@ -433,10 +518,14 @@ TEST_F(JobTest, AWrongTokenIsRefused) {
   ClientOptions client;
   client.servers = {"127.0.0.1:" + std::to_string((*server)->port())};
   client.reconnect_timeout = std::chrono::seconds(20);
-  EXPECT_EQ(Client::Connect(client).status().code(), Code::kPermissionDenied);
-  client.security.token = "secret";
-  const auto connected = Client::Connect(client);
-  EXPECT_TRUE(connected.ok()) << connected.status().ToString();
+  for (const Transport transport : {Transport::kSocket, Transport::kGrpc}) {
+    client.transport = transport;
+    client.security.token = "Secret";
+    EXPECT_EQ(Client::Connect(client).status().code(), Code::kPermissionDenied);
+    client.security.token = "secret";
+    const auto connected = Client::Connect(client);
+    EXPECT_TRUE(connected.ok()) << connected.status().ToString();
+  }
 }
 
 }  // namespace

@@ -88,6 +88,9 @@ Status Links::Greet(int server, HelloReply* reply, std::uint64_t* generation) {
     rpc::ConnectOptions connect;
     ASSIGN_OR_RETURN(connect.address, AddressOf(server));
     connect.security = ToRpc(options_->security);
+    // Plain connections have no TLS.
+    const bool plain = options_->transport == Transport::kSocket && options_->security.ca.empty();
+    connect.transport = plain ? rpc::Transport::kSocket : rpc::Transport::kGrpc;
     connect.timeout = kConnectTimeout;
     connect.max_message_bytes = options_->max_message_bytes;
     ASSIGN_OR_RETURN(auto stream, rpc::ClientStream::Open(connect));

@@ -28,15 +28,20 @@ bool Known(std::uint8_t kind) {
 
 }  // namespace
 
-std::string Encode(const LogRecord& record) {
-  std::string out(kLogHeadBytes, '\0');
-  out.reserve(kLogHeadBytes + record.body.size());
+std::array<char, kLogHeadBytes> EncodeHead(const LogRecord& record) {
+  std::array<char, kLogHeadBytes> out{};
   out[0] = static_cast<char>(kVersion);
   out[1] = static_cast<char>(record.kind);
   std::memcpy(out.data() + 2, &record.flags, 2);
   std::memcpy(out.data() + 4, &record.trainer, 4);
   std::memcpy(out.data() + 8, &record.id, 4);
   std::memcpy(out.data() + 16, &record.sequence, 8);
+  return out;
+}
+
+std::string Encode(const LogRecord& record) {
+  const auto head = EncodeHead(record);
+  std::string out(head.data(), head.size());
   out.append(AsText(record.body));
   return out;
 }

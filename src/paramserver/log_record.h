@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -28,6 +29,8 @@ struct LogRecord {
 };
 
 std::string Encode(const LogRecord& record);
+/// What stands before the body.
+std::array<char, kLogHeadBytes> EncodeHead(const LogRecord& record);
 Result<LogRecord> DecodeLogRecord(std::span<const std::byte> bytes);
 
 }  // namespace cairn::ps

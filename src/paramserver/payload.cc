@@ -385,7 +385,15 @@ void BeginRows(std::span<std::byte> body, std::size_t keys, std::size_t width,
   *value_bytes = body.subspan(sizeof count + key_bytes->size(), keys * width * sizeof(float));
 }
 
-Result<Rows> DecodeRows(std::span<const std::byte> body, std::size_t width) {
+namespace {
+
+/// Where the keys and the values of a body of rows are.
+struct RowBytes {
+  std::span<const std::byte> keys;
+  std::span<const std::byte> values;
+};
+
+Result<RowBytes> FindRowBytes(std::span<const std::byte> body, std::size_t width) {
   Reader in(body);
   std::uint64_t count = 0;
   RETURN_IF_ERROR(in.Get(&count));
@@ -394,21 +402,57 @@ Result<Rows> DecodeRows(std::span<const std::byte> body, std::size_t width) {
     return CorruptionError(std::to_string(count) + " rows of " + std::to_string(width) +
                            " floats do not take " + std::to_string(in.rest().size()) + " bytes");
   }
+  return RowBytes{in.rest().first(count * sizeof(std::int64_t)),
+                  in.rest().subspan(count * sizeof(std::int64_t))};
+}
+
+template <typename T>
+bool Aligned(std::span<const std::byte> bytes) {
+  return reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) == 0;
+}
+
+/// Of bytes that are aligned for them.
+template <typename T>
+std::span<const T> Numbers(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+}  // namespace
+
+Result<Rows> DecodeRows(std::span<const std::byte> body, std::size_t width) {
+  ASSIGN_OR_RETURN(const RowBytes bytes, FindRowBytes(body, width));
   Rows rows;
-  rows.keys.resize(count);
-  rows.values.resize(count * width);
-  if (count > 0) {
-    const std::size_t keys = count * sizeof(std::int64_t);
-    std::memcpy(rows.keys.data(), in.rest().data(), keys);
-    if (!rows.values.empty()) {
-      std::memcpy(rows.values.data(), in.rest().data() + keys, rows.values.size() * sizeof(float));
-    }
+  rows.keys.resize(bytes.keys.size() / sizeof(std::int64_t));
+  rows.values.resize(bytes.values.size() / sizeof(float));
+  if (!rows.keys.empty()) std::memcpy(rows.keys.data(), bytes.keys.data(), bytes.keys.size());
+  if (!rows.values.empty()) {
+    std::memcpy(rows.values.data(), bytes.values.data(), bytes.values.size());
   }
   return rows;
 }
 
-Result<std::vector<std::int64_t>> DecodeKeys(std::span<const std::byte> body) {
-  return WholeColumn<std::int64_t>(body, "keys");
+Result<RowsView> ViewRows(std::span<const std::byte> body, std::size_t width) {
+  ASSIGN_OR_RETURN(const RowBytes bytes, FindRowBytes(body, width));
+  RowsView view;
+  if (Aligned<std::int64_t>(bytes.keys)) {  // the values, which follow, are too
+    view.keys = Numbers<std::int64_t>(bytes.keys);
+    view.values = Numbers<float>(bytes.values);
+    return view;
+  }
+  ASSIGN_OR_RETURN(Rows rows, DecodeRows(body, width));
+  view.copy = std::make_unique<const Rows>(std::move(rows));
+  view.keys = view.copy->keys;
+  view.values = view.copy->values;
+  return view;
+}
+
+Result<std::span<const std::int64_t>> ViewKeys(std::span<const std::byte> body,
+                                               std::vector<std::int64_t>* copy) {
+  if (Aligned<std::int64_t>(body) && body.size() % sizeof(std::int64_t) == 0) {
+    return Numbers<std::int64_t>(body);
+  }
+  ASSIGN_OR_RETURN(*copy, WholeColumn<std::int64_t>(body, "keys"));
+  return std::span<const std::int64_t>(*copy);
 }
 
 Result<std::vector<float>> DecodeFloats(std::span<const std::byte> body) {

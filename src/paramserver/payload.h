@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -169,12 +170,21 @@ struct Rows {
 std::size_t RowsBytes(std::size_t keys, std::size_t width);
 /// Corruption unless there are exactly `width` floats for each key.
 Result<Rows> DecodeRows(std::span<const std::byte> body, std::size_t width);
+/// The same without a copy, where the body is aligned for its numbers, as it is on plain
+/// connections: then it is borrowed.
+struct RowsView {
+  std::span<const std::int64_t> keys;
+  std::span<const float> values;
+  std::unique_ptr<const Rows> copy;  // of what was not aligned
+};
+Result<RowsView> ViewRows(std::span<const std::byte> body, std::size_t width);
 /// Writes the number of keys; the spans are where keys and values go, which are not aligned.
 void BeginRows(std::span<std::byte> body, std::size_t keys, std::size_t width,
                std::span<std::byte>* key_bytes, std::span<std::byte>* value_bytes);
 
-/// The body of kPull and kErase.
-Result<std::vector<std::int64_t>> DecodeKeys(std::span<const std::byte> body);
+/// The body of kPull and kErase. Borrowed, or a copy in `*copy` where it is not aligned for them.
+Result<std::span<const std::int64_t>> ViewKeys(std::span<const std::byte> body,
+                                               std::vector<std::int64_t>* copy);
 Result<std::vector<float>> DecodeFloats(std::span<const std::byte> body);
 
 /// A table is exported in so many pages, by logical shard: the request's `sequence` is which.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -77,6 +78,25 @@ TEST(Payload, RowsAreCountedBeforeMemoryIsTaken) {
   EXPECT_EQ(rows->keys, (std::vector<std::int64_t>{5, -6}));
   EXPECT_EQ(rows->values, (std::vector<float>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(DecodeRows(Body(&message), 4).status().code(), Code::kCorruption);
+  // Where it lies, or a copy of what is not aligned.
+  std::vector<std::byte> moved(Body(&message).size() + 1);
+  std::memcpy(moved.data() + 1, Body(&message).data(), Body(&message).size());
+  for (const std::span<const std::byte> body :
+       {std::span<const std::byte>(Body(&message)), std::span<const std::byte>(moved).subspan(1)}) {
+    const auto view = ViewRows(body, 3);
+    ASSERT_TRUE(view.ok());
+    EXPECT_EQ(view->copy == nullptr, body.data() == Body(&message).data());
+    EXPECT_TRUE(std::ranges::equal(view->keys, ids));
+    EXPECT_TRUE(std::ranges::equal(view->values, floats));
+    std::vector<std::int64_t> copy;
+    const auto seen = ViewKeys(body.subspan(8, 16), &copy);
+    ASSERT_TRUE(seen.ok());
+    EXPECT_EQ(copy.empty(), body.data() == Body(&message).data());
+    EXPECT_TRUE(std::ranges::equal(*seen, ids));
+  }
+  std::vector<std::int64_t> copy;
+  EXPECT_EQ(ViewKeys(Body(&message).first(15), &copy).status().code(), Code::kCorruption);
+  EXPECT_EQ(ViewRows(Body(&message), 4).status().code(), Code::kCorruption);
   const std::uint64_t huge = std::uint64_t{1} << 62;
   std::memcpy(Body(&message).data(), &huge, sizeof huge);
   EXPECT_EQ(DecodeRows(Body(&message), 3).status().code(), Code::kCorruption);

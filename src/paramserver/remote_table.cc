@@ -2,15 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 #include <optional>
 
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "paramserver/batch_split.h"
 #include "paramserver/declaration.h"
-#include "paramserver/placement.h"
 
 namespace cairn::ps {
+namespace {
+
+// A large pull is asked for in parts whose answers are about so long: while one travels the server
+// looks up the next, and what was received is still in the cache when it is put into its place.
+constexpr std::size_t kPartBytes = 256 << 10;
+
+}  // namespace
 
 Status RemoteTableImpl::Declare() {
   const std::string description = EncodeJson(ToValue(spec_));
@@ -27,33 +34,6 @@ Status RemoteTableImpl::Declare() {
   return Status::Ok();
 }
 
-Result<RemoteTableImpl::Split> RemoteTableImpl::SplitKeys(std::span<const std::int64_t> ids) const {
-  if (ids.size() > 0xffffffff) return InvalidArgumentError("a batch of more than 2^32 ids");
-  const int servers = client_->servers();
-  Split split;
-  split.positions.resize(static_cast<std::size_t>(servers));
-  for (auto& positions : split.positions) {
-    positions.reserve(ids.size() / static_cast<std::size_t>(servers) + 16);
-  }
-  for (std::uint32_t i = 0; i < ids.size(); ++i) {
-    const int server = servers == 1 ? 0 : ServerOfShard(TableShardOf(ids[i]), servers);
-    split.positions[static_cast<std::size_t>(server)].push_back(i);
-  }
-  return split;
-}
-
-rpc::Message RemoteTableImpl::KeysMessage(const RequestHead& head,
-                                          std::span<const std::int64_t> ids,
-                                          std::span<const std::uint32_t> positions) const {
-  rpc::Message message = NewRequest(head, positions.size() * sizeof(std::int64_t));
-  std::byte* at = Body(&message).data();
-  for (const std::uint32_t position : positions) {
-    std::memcpy(at, &ids[position], sizeof(std::int64_t));
-    at += sizeof(std::int64_t);
-  }
-  return message;
-}
-
 Status RemoteTableImpl::Lookup(std::span<const std::int64_t> ids, std::span<float> out,
                                Missing missing) {
   if (out.size() != ids.size() * spec_.dim) {
@@ -62,31 +42,37 @@ Status RemoteTableImpl::Lookup(std::span<const std::int64_t> ids, std::span<floa
                     "not for {}",
                     spec_.name, ids.size(), spec_.dim, ids.size() * spec_.dim, out.size()));
   }
-  ASSIGN_OR_RETURN(const Split split, SplitKeys(ids));
+  ASSIGN_OR_RETURN(const BatchSplit split, BatchSplit::Make(ids, client_->servers()));
   const std::size_t row = spec_.dim * sizeof(float);
   const std::uint16_t flags = missing == Missing::kCreate ? kCreateRows : 0;
   // With admission a lookup counts: once, also when it has to be sent again.
   const bool counts = missing == Missing::kCreate && spec_.admission && client_->trainer() >= 0;
-  return client_->Exchange(
+  const std::size_t most = split.most();
+  const std::size_t step =
+      std::max<std::size_t>(counts ? most : kPartBytes / std::max(row, sizeof(std::int64_t)), 1);
+  const auto keys_in = [&](int server, std::uint32_t part) {
+    const std::size_t keys = split.keys(server);
+    return std::min(step, keys - std::min(keys, part * step));
+  };
+  return client_->ExchangeParts(
       {.kind = Kind::kPull, .flags = flags}, counts,
-      [&](int i, RequestHead head) -> std::optional<rpc::Message> {
-        const auto& positions = split.positions[static_cast<std::size_t>(i)];
-        if (positions.empty()) return std::nullopt;
+      static_cast<std::uint32_t>(std::max<std::size_t>((most + step - 1) / step, 1)),
+      [&](int i, std::uint32_t part, RequestHead head) -> std::optional<rpc::Message> {
+        const std::size_t keys = keys_in(i, part);
+        if (keys == 0) return std::nullopt;
         head.id = ids_[static_cast<std::size_t>(i)];
-        return KeysMessage(head, ids, positions);
+        rpc::Message message = NewRequest(head, keys * sizeof(std::int64_t));
+        split.CopyKeys(i, part * step, ids, Body(&message));
+        return message;
       },
-      [&](int i, std::span<const std::byte> body) {
-        const auto& positions = split.positions[static_cast<std::size_t>(i)];
-        if (body.size() != positions.size() * row) {
+      [&](int i, std::uint32_t part, std::span<const std::byte> body) {
+        if (body.size() != keys_in(i, part) * row) {
           return CorruptionError("an answer with another number of rows");
         }
-        const std::byte* at = body.data();
-        for (const std::uint32_t position : positions) {
-          std::memcpy(out.data() + std::size_t{position} * spec_.dim, at, row);
-          at += row;
-        }
+        split.PlaceRows(i, part * step, body, spec_.dim, out);
         return Status::Ok();
-      });
+      },
+      std::chrono::milliseconds(0));
 }
 
 Status RemoteTableImpl::SendRows(Kind kind, std::span<const std::int64_t> ids,
@@ -98,24 +84,19 @@ Status RemoteTableImpl::SendRows(Kind kind, std::span<const std::int64_t> ids,
                     "not {}",
                     spec_.name, ids.size(), spec_.dim, ids.size() * spec_.dim, rows.size()));
   }
-  ASSIGN_OR_RETURN(const Split split, SplitKeys(ids));
+  ASSIGN_OR_RETURN(const BatchSplit split, BatchSplit::Make(ids, client_->servers()));
   return client_->Exchange(
       {.kind = kind}, true,
       [&](int i, RequestHead head) -> std::optional<rpc::Message> {
-        const auto& positions = split.positions[static_cast<std::size_t>(i)];
-        if (positions.empty()) return std::nullopt;
+        const std::size_t count = split.keys(i);
+        if (count == 0) return std::nullopt;
         head.id = ids_[static_cast<std::size_t>(i)];
-        rpc::Message message = NewRequest(head, RowsBytes(positions.size(), spec_.dim));
+        rpc::Message message = NewRequest(head, RowsBytes(count, spec_.dim));
         std::span<std::byte> keys;
         std::span<std::byte> values;
-        BeginRows(Body(&message), positions.size(), spec_.dim, &keys, &values);
-        const std::size_t row = spec_.dim * sizeof(float);
-        for (std::size_t p = 0; p < positions.size(); ++p) {
-          std::memcpy(keys.data() + p * sizeof(std::int64_t), &ids[positions[p]],
-                      sizeof(std::int64_t));
-          std::memcpy(values.data() + p * row, rows.data() + std::size_t{positions[p]} * spec_.dim,
-                      row);
-        }
+        BeginRows(Body(&message), count, spec_.dim, &keys, &values);
+        split.CopyKeys(i, 0, ids, keys);
+        split.CopyRows(i, 0, rows, spec_.dim, values);
         return message;
       },
       [](int, std::span<const std::byte>) { return Status::Ok(); });
@@ -123,15 +104,17 @@ Status RemoteTableImpl::SendRows(Kind kind, std::span<const std::int64_t> ids,
 
 Result<std::uint64_t> RemoteTableImpl::Erase(std::span<const std::int64_t> ids) {
   if (client_->trainer() < 0) return FailedPreconditionError("this client only looks");
-  ASSIGN_OR_RETURN(const Split split, SplitKeys(ids));
+  ASSIGN_OR_RETURN(const BatchSplit split, BatchSplit::Make(ids, client_->servers()));
   std::uint64_t erased = 0;
   RETURN_IF_ERROR(client_->Exchange(
       {.kind = Kind::kErase}, true,
       [&](int i, RequestHead head) -> std::optional<rpc::Message> {
-        const auto& positions = split.positions[static_cast<std::size_t>(i)];
-        if (positions.empty()) return std::nullopt;
+        const std::size_t count = split.keys(i);
+        if (count == 0) return std::nullopt;
         head.id = ids_[static_cast<std::size_t>(i)];
-        return KeysMessage(head, ids, positions);
+        rpc::Message message = NewRequest(head, count * sizeof(std::int64_t));
+        split.CopyKeys(i, 0, ids, Body(&message));
+        return message;
       },
       [&](int, std::span<const std::byte> body) -> Status {
         ASSIGN_OR_RETURN(const std::uint64_t count, DecodeNumber(body));

@@ -34,14 +34,7 @@ class RemoteTableImpl final : public RemoteTable {
   Status Declare();
 
  private:
-  /// A batch's keys by server: which of its positions go where.
-  struct Split {
-    std::vector<std::vector<std::uint32_t>> positions;
-  };
-  Result<Split> SplitKeys(std::span<const std::int64_t> ids) const;
   Status SendRows(Kind kind, std::span<const std::int64_t> ids, std::span<const float> rows);
-  rpc::Message KeysMessage(const RequestHead& head, std::span<const std::int64_t> ids,
-                           std::span<const std::uint32_t> positions) const;
 
   Exchanger* const client_;
   const TableSpec spec_;

@@ -114,6 +114,7 @@ Status ServerImpl::Open() {
   listen.listen = options_.listen;
   listen.security = ToRpc(options_.security);
   listen.max_message_bytes = options_.max_message_bytes;
+  listen.plain_connections = true;
   ASSIGN_OR_RETURN(streams_, rpc::StreamServer::Start(
                                  listen, [this](rpc::ServerStream* stream) { Serve(stream); }));
   std::string address = options_.address;

@@ -251,6 +251,7 @@ TEST_F(TrainersTest, WhoLeavesTwiceHasLeft) {
 
 TEST_F(TrainersTest, AnAsyncCheckpointIsOfTheStepsOfAllTrainers) {
   mode_ = Mode::kAsync;
+  paced_ = true;
   full_steps_ = 12;
   incremental_steps_ = 5;
   StartServers(2);

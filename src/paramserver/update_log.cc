@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <fstream>
+#include <string_view>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -86,7 +88,10 @@ Status UpdateLog::Trim(std::uint64_t index) {
 
 Status UpdateLog::Append(const LogRecord& record) {
   const Durability level = level_ == LogLevel::kSynced ? Durability::kSynced : Durability::kWritten;
-  return journal_->Append(Encode(record), level).status();
+  const auto head = EncodeHead(record);
+  const std::array<std::string_view, 2> pieces{std::string_view(head.data(), head.size()),
+                                               AsText(record.body)};
+  return journal_->AppendJoined(pieces, level).status();
 }
 
 }  // namespace cairn::ps

@@ -16,6 +16,7 @@
 
 #include "base/status_macros.h"
 #include "rpc/grpc_bytes.h"
+#include "rpc/socket_client.h"
 #include "rpc/token.h"
 
 namespace cairn::rpc {
@@ -79,6 +80,7 @@ class Stream final : public ClientStream {
 }  // namespace
 
 Result<std::unique_ptr<ClientStream>> ClientStream::Open(const ConnectOptions& options) {
+  if (options.transport == Transport::kSocket) return OpenSocketStream(options);
   grpc::ChannelArguments arguments;
   const int limit = static_cast<int>(std::min<std::uint64_t>(options.max_message_bytes, INT_MAX));
   arguments.SetMaxReceiveMessageSize(limit);

@@ -1,5 +1,6 @@
 #include "rpc/stream_server.h"
 
+#include <fcntl.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/rpc_service_method.h>
 #include <grpcpp/impl/service_type.h>
@@ -17,6 +18,7 @@
 #include "base/status_macros.h"
 #include "net/tls_files.h"
 #include "rpc/grpc_bytes.h"
+#include "rpc/socket_acceptor.h"
 #include "rpc/token.h"
 
 namespace cairn::rpc {
@@ -77,7 +79,8 @@ class ByteService final : public grpc::Service {
 
 class Server final : public StreamServer {
  public:
-  Server(std::string token, Handler handler) : service_(std::move(token), std::move(handler)) {}
+  Server(std::string token, Handler handler)
+      : handler_(handler), service_(std::move(token), std::move(handler)) {}
   ~Server() override { Stop(); }
 
   Status Start(const StreamServerOptions& options) {
@@ -108,9 +111,20 @@ class Server final : public StreamServer {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, kFrameBytes);
-    builder.AddListeningPort(options.listen, credentials, &port_);
+    const bool plain = options.plain_connections && options.security.certificate.empty();
+    if (plain) {
+      // We listen, and gRPC gets those connections that begin as HTTP/2 does.
+      others_ = builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+      ASSIGN_OR_RETURN(sockets_,
+                       SocketAcceptor::Bind(options, handler_, [this](int fd) { Pass(fd); }));
+      port_ = sockets_->port();
+    } else {
+      builder.AddListeningPort(options.listen, credentials, &port_);
+    }
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
+    if (plain && server_ != nullptr) return sockets_->Start();
     if (server_ == nullptr || port_ == 0) {
       return UnavailableError("cannot listen on " + options.listen +
                               ": is the address in use, or not of this machine?");
@@ -120,6 +134,7 @@ class Server final : public StreamServer {
 
   int port() const override { return port_; }
   void Stop() override {
+    if (sockets_ != nullptr) sockets_->Stop();
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now());  // streams are cancelled, not drained
     server_->Wait();
@@ -127,8 +142,18 @@ class Server final : public StreamServer {
   }
 
  private:
+  void Pass(int fd) {
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    others_->HandleNewConnection(&connection);
+  }
+
+  const Handler handler_;
   ByteService service_;
   int port_ = 0;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> others_;
+  std::unique_ptr<SocketAcceptor> sockets_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -28,6 +28,8 @@ struct StreamServerOptions {
   Security security;
   std::uint64_t max_message_bytes =
       kDefaultMessageBytes;  // what comes in; larger ones end a stream
+  /// Also takes Transport::kSocket, on the same port. Not with TLS: then there is gRPC alone.
+  bool plain_connections = false;
 };
 
 /// Accepts streams and runs a handler for each, on a thread of its own. A client with a wrong token

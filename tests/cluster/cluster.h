@@ -123,6 +123,7 @@ struct JobOptions {
   std::int64_t steps = 30;  // faults come long before: who has ended is not started again
   std::string mode = "sync";
   std::string recovery = "exact";
+  std::string transport = "socket";  // of the trainers
   int full_steps = 10;
   int incremental_steps = 3;
   /// Servers that nobody uses any more are let finish a first checkpoint before they are ended.
@@ -245,6 +246,7 @@ class Cluster {
                                {"CAIRN_PS_SERVERS", addresses},
                                {"CAIRN_TRAINER_ID", std::to_string(i)},
                                {"CAIRN_NUM_TRAINERS", std::to_string(options_.trainers)},
+                               {"CAIRN_PS_TRANSPORT", options_.transport},
                                {"CAIRN_CHECKPOINT_DIR", repository()}},
                            Log(role));
   }

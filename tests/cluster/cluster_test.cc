@@ -102,6 +102,14 @@ TEST_F(ClusterTest, ATrainerIsKilled) {
   }
 }
 
+TEST_F(ClusterTest, OverGrpcItIsTheSame) {
+  const JobResult result =
+      Run("grpc", {.transport = "grpc",
+                   .faults = {{.step = 8, .index = 1}, {.step = 14, .server = false, .index = 1}}});
+  EXPECT_EQ(result.kills, 2);
+  ExpectSame("grpc", result);
+}
+
 TEST_F(ClusterTest, TwoServersAtOnce) {
   const JobResult result =
       Run("both", {.faults = {{.step = 11, .index = 0}, {.step = 11, .index = 1}}});
@@ -291,8 +299,10 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
 #endif
     options.recovery = seed % 2 == 0 ? "exact" : "log";
     options.mode = seed % 6 < 4 ? "sync" : "async";
+    options.transport = seed % 5 == 3 ? "grpc" : "socket";
     const std::string name = "seed_" + std::to_string(seed);
-    SCOPED_TRACE(name + ", " + options.mode + ", " + options.recovery + ": " + script);
+    SCOPED_TRACE(name + ", " + options.mode + ", " + options.recovery + ", " + options.transport +
+                 ": " + script);
     const JobResult result = Run(name, options);
     kills += result.kills;
     if (options.mode == "sync") ExpectSame(name, result);

@@ -29,14 +29,23 @@ class LocalLock final : public StoreLock {
 class LocalAppendObject final : public AppendObject {
  public:
   LocalAppendObject(std::unique_ptr<FsFile> file, std::uint64_t bytes)
-      : file_(std::move(file)), bytes_(bytes) {}
+      : file_(std::move(file)), bytes_(bytes), started_(bytes) {}
 
   std::uint64_t bytes() const override { return bytes_; }
   Status Append(std::string_view bytes) override {
     RETURN_IF_ERROR(condemned_);
     condemned_ = file_->WriteAt(bytes_, std::as_bytes(std::span(bytes.data(), bytes.size())));
-    if (condemned_.ok()) bytes_ += bytes.size();
-    return condemned_;
+    if (!condemned_.ok()) return condemned_;
+    bytes_ += bytes.size();
+    // A sync that comes seldom would otherwise find everything still to be written. The last page
+    // may yet grow.
+    constexpr std::uint64_t kAtOnce = 8 << 20;
+    const std::uint64_t whole_pages = bytes_ & ~std::uint64_t{4095};
+    if (whole_pages >= started_ + kAtOnce) {
+      file_->StartWriteback(started_, whole_pages - started_);
+      started_ = whole_pages;
+    }
+    return Status::Ok();
   }
   Status Sync(std::string_view why) override {
     RETURN_IF_ERROR(condemned_);
@@ -47,7 +56,8 @@ class LocalAppendObject final : public AppendObject {
  private:
   std::unique_ptr<FsFile> file_;
   std::uint64_t bytes_;
-  Status condemned_;  // the first error
+  std::uint64_t started_;  // up to here the disk was told to write
+  Status condemned_;       // the first error
 };
 
 /// Makes `path` and what is missing above it, and syncs each directory that got a new name in it.
