@@ -85,7 +85,7 @@ bool NodeLinks::ReadNode(Node* node, const Events& events) {
     if (!stream->fd.valid()) continue;
     const auto sink = [&](std::string_view text, bool unfinished) {
       if (stream->is_stderr) {
-        if (!text.empty()) events.said(text);
+        node->words = text;  // of interest when something goes wrong
         return;
       }
       node->line += text;
@@ -137,10 +137,11 @@ bool NodeLinks::Reaped(pid_t pid, int status, const Events& events) {
     node.input.Reset();
     if (!node.done && !node.failed) {
       events.lost(node.first_rank,
-                  fmt::format("the node of rank {} is lost: srun {}", node.first_rank,
+                  fmt::format("the node of rank {} is lost: srun {}{}{}", node.first_rank,
                               WIFSIGNALED(status)
                                   ? fmt::format("died of signal {}", WTERMSIG(status))
-                                  : fmt::format("ended with code {}", WEXITSTATUS(status))));
+                                  : fmt::format("ended with code {}", WEXITSTATUS(status)),
+                              node.words.empty() ? "" : ": ", node.words));
     }
     return true;
   }

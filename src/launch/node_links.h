@@ -35,7 +35,6 @@ class NodeLinks {
   /// What happens on other nodes.
   struct Events {
     std::function<void(std::string_view line)> log;  // a whole line of a log
-    std::function<void(std::string_view text)> said;  // by srun
     std::function<void(int rank, int status)> rank_ended;
     std::function<void(std::string why)> failed;           // a node could not start its ranks
     std::function<void(int rank, std::string why)> lost;  // a node is gone; `rank` is its first
@@ -63,7 +62,8 @@ class NodeLinks {
     RankProcess srun;
     OwnedFd input;
     std::string unsent;
-    std::string line;  // what came of it so far
+    std::string line;   // what came of it so far
+    std::string words;  // the last that srun itself said
     bool running = false;
     bool done = false;
     bool failed = false;

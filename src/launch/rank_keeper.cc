@@ -177,7 +177,6 @@ class Keeper {
 
   NodeLinks::Events NodeEvents() {
     return {.log = [this](std::string_view line) { log_.AddWhole(line); },
-            .said = [this](std::string_view text) { log_.Add(-1, true, text, false); },
             .rank_ended = [this](int rank, int status) { NoteEnd(rank, status); },
             .failed =
                 [this](std::string why) {
