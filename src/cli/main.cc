@@ -327,7 +327,7 @@ void AddPserver(CLI::App* root, Commands* commands) {
            "`cairn ps run` starts all processes of a job on one machine.");
   ps::ServerOptions* server = &options->server;
   app->add_option("--listen", server->listen, "host:port; port 0: any free one");
-  app->add_option("--address", server->address, 
+  app->add_option("--address", server->address,
                   "That others reach it by, where it is another one; auto: this machine's name");
   app->add_option("--dir", server->directory, "The job's repository: a path or URL")->required();
   app->add_option("--index", server->index, "Which of the servers it is, from 0");

@@ -71,8 +71,10 @@ TEST_P(LauncherRanksConformance, LinesHaveTimeRankAndLevel) {
     EXPECT_EQ(line.level, LineLevel::kError);
     EXPECT_GT(line.time, 1'600'000'000'000'000'000);
   }
-  EXPECT_EQ(by_rank, (std::map<int, std::string>{
-                         {0, "ERROR rank 0"}, {1, "ERROR rank 1"}, {2, "ERROR rank 2"}, {3, "ERROR rank 3"}}));
+  EXPECT_EQ(
+      by_rank,
+      (std::map<int, std::string>{
+          {0, "ERROR rank 0"}, {1, "ERROR rank 1"}, {2, "ERROR rank 2"}, {3, "ERROR rank 3"}}));
 }
 
 TEST_P(LauncherRanksConformance, ARankThatFailsEndsTheOthers) {

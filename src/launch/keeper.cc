@@ -11,10 +11,10 @@
 //   5. When no rank lives: what they left behind is killed, the rest of the output is written,
 //      and exit.json is published, durably. After that nothing of the launch is left. A disk that
 //      is full is waited for: until then the launch has not ended, for all that anybody can know.
-// A launch over several nodes has such a process on each. The first one does all of this; the others
-// do 3 and 4 for it and write nothing but what they tell it.
-// Killed between any two of these, the ranks die with this process (PR_SET_PDEATHSIG), the lock is
-// free, and the launcher finds what is left by its environment and says that the launch was lost.
+// A launch over several nodes has such a process on each. The first one does all of this; the
+// others do 3 and 4 for it and write nothing but what they tell it. Killed between any two of
+// these, the ranks die with this process (PR_SET_PDEATHSIG), the lock is free, and the launcher
+// finds what is left by its environment and says that the launch was lost.
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -137,8 +137,8 @@ Status KeepLaunch(const KeeperOptions& options) {
   if (!options.remote) {
     ASSIGN_OR_RETURN(channels.control, directory.OpenControl());
   }
-  channels.log = OwnedFd(
-      open(directory.log_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  channels.log =
+      OwnedFd(open(directory.log_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!channels.log.valid()) return ErrnoStatus("open " + directory.log_path(), errno);
   ASSIGN_OR_RETURN(const KeeperRecord self, IdentityOf(getpid()));
   const Status claimed = directory.Publish(self);

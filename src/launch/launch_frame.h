@@ -19,10 +19,10 @@
 
 namespace cairn {
 
-/// What launchers do alike: the table of launches, the queue and its slots, waiting, stopping, logs,
-/// forgetting, telling the listener, taking up what earlier launchers left, closing. A site (this
-/// machine, a cluster) derives from it, says how launches are started, told things and followed,
-/// and does that on one thread, in Work.
+/// What launchers do alike: the table of launches, the queue and its slots, waiting, stopping,
+/// logs, forgetting, telling the listener, taking up what earlier launchers left, closing. A site
+/// (this machine, a cluster) derives from it, says how launches are started, told things and
+/// followed, and does that on one thread, in Work.
 ///
 /// A launch goes through: in the queue (not `taken`) → taken by the site, which starts it
 /// → running → ended. What it is told between being taken and being reachable is kept in `unsent`.
@@ -92,7 +92,8 @@ class LaunchFrame : public Launcher {
   virtual Status Adopt(const std::string& id) = 0;
   /// After all were adopted.
   virtual Status AfterAdopting() { return Status::Ok(); }
-  /// Hands `unsent` over, and takes away what was; OK without doing so when it is not reachable yet.
+  /// Hands `unsent` over, and takes away what was; OK without doing so when it is not reachable
+  /// yet.
   virtual Status Send(Launch* launch) REQUIRES(mu_) = 0;
   /// It was told to stop.
   virtual void OnStop(Launch* launch, Nanos grace) REQUIRES(mu_);

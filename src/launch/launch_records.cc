@@ -108,8 +108,7 @@ Result<LaunchRecord> DecodeLaunch(std::string_view bytes) {
   RETURN_IF_ERROR(reader.OptionalText("job", &record.job));
   RETURN_IF_ERROR(reader.OptionalInt("job_index", &record.job_index));
   RETURN_IF_ERROR(reader.OptionalInt("nodes", &record.nodes));
-  if (record.nodes < 1 || record.nodes > record.processes ||
-      record.processes % record.nodes != 0) {
+  if (record.nodes < 1 || record.nodes > record.processes || record.processes % record.nodes != 0) {
     return CorruptionError("member 'nodes' does not fit 'processes'");
   }
   return record;

@@ -408,9 +408,8 @@ Result<std::unique_ptr<Launcher>> OpenLocalLauncher(LocalLauncherOptions options
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
     return ErrnoStatus("epoll_ctl", errno);
   }
-  auto launcher = std::make_unique<LocalLauncher>(std::move(options), std::move(shim),
-                                                  std::move(lock), std::move(epoll),
-                                                  std::move(wake));
+  auto launcher = std::make_unique<LocalLauncher>(
+      std::move(options), std::move(shim), std::move(lock), std::move(epoll), std::move(wake));
   RETURN_IF_ERROR(launcher->Begin());
   return std::unique_ptr<Launcher>(std::move(launcher));
 }

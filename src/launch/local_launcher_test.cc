@@ -63,8 +63,8 @@ LauncherUnderTest MakeSeveral() {
   return under_test;
 }
 
-const auto kLaunchers = ::testing::Values(LauncherFactory{"Local", MakeLocal},
-                                          LauncherFactory{"Several", MakeSeveral});
+const auto kLaunchers =
+    ::testing::Values(LauncherFactory{"Local", MakeLocal}, LauncherFactory{"Several", MakeSeveral});
 INSTANTIATE_TEST_SUITE_P(Local, LauncherConformance, kLaunchers, LauncherConformance::Name);
 INSTANTIATE_TEST_SUITE_P(Local, LauncherRanksConformance, kLaunchers,
                          LauncherRanksConformance::Name);

@@ -21,7 +21,9 @@ constexpr std::size_t kReadBytes = 64u << 10;
 
 }  // namespace
 
-std::string NodeRankEnded(int rank, int status) { return fmt::format("{}{} {}", kEnded, rank, status); }
+std::string NodeRankEnded(int rank, int status) {
+  return fmt::format("{}{} {}", kEnded, rank, status);
+}
 
 std::string NodeFailed(std::string_view why) {
   std::string line = kFailed + std::string(why);
@@ -136,12 +138,12 @@ bool NodeLinks::Reaped(pid_t pid, int status, const Events& events) {
     node.srun.err.fd.Reset();
     node.input.Reset();
     if (!node.done && !node.failed) {
-      events.lost(node.first_rank,
-                  fmt::format("the node of rank {} is lost: srun {}{}{}", node.first_rank,
-                              WIFSIGNALED(status)
-                                  ? fmt::format("died of signal {}", WTERMSIG(status))
-                                  : fmt::format("ended with code {}", WEXITSTATUS(status)),
-                              node.words.empty() ? "" : ": ", node.words));
+      events.lost(
+          node.first_rank,
+          fmt::format("the node of rank {} is lost: srun {}{}{}", node.first_rank,
+                      WIFSIGNALED(status) ? fmt::format("died of signal {}", WTERMSIG(status))
+                                          : fmt::format("ended with code {}", WEXITSTATUS(status)),
+                      node.words.empty() ? "" : ": ", node.words));
     }
     return true;
   }

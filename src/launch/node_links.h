@@ -26,8 +26,8 @@ std::string NodeFailed(std::string_view why);       // they could not be started
 
 /// The other nodes of a launch, as the shim of the first one sees them: on each a shim that Slurm's
 /// srun started, which is told things through its input and says through its output what its ranks
-/// say and how they end. The records are the first shim's alone. When it dies, their inputs end, and
-/// they kill their ranks.
+/// say and how they end. The records are the first shim's alone. When it dies, their inputs end,
+/// and they kill their ranks.
 ///
 /// For the one thread of the shim.
 class NodeLinks {
@@ -36,7 +36,7 @@ class NodeLinks {
   struct Events {
     std::function<void(std::string_view line)> log;  // a whole line of a log
     std::function<void(int rank, int status)> rank_ended;
-    std::function<void(std::string why)> failed;           // a node could not start its ranks
+    std::function<void(std::string why)> failed;          // a node could not start its ranks
     std::function<void(int rank, std::string why)> lost;  // a node is gone; `rank` is its first
   };
 

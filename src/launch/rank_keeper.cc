@@ -206,7 +206,8 @@ class Keeper {
   /// Milliseconds to the next thing that is due; -1: nothing is.
   int PollTimeout() const {
     std::optional<Nanos> due = kill_at_;
-    if (remote_ && node_ == 0) due = std::min(due.value_or(looked_ + kRemoteLook), looked_ + kRemoteLook);
+    if (remote_ && node_ == 0)
+      due = std::min(due.value_or(looked_ + kRemoteLook), looked_ + kRemoteLook);
     if (launch_.limits.wall_time.count() > 0 && !over_time_) {
       const Nanos limit = begun_ + launch_.limits.wall_time;
       due = due.has_value() ? std::min(*due, limit) : limit;
@@ -279,8 +280,8 @@ class Keeper {
     if (WIFSIGNALED(status)) {
       exit_.signal = WTERMSIG(status);
       if (!over_time_) exit_.kind = ExitKind::kSignaled;
-      exit_.message =
-          fmt::format("rank {} died of signal {} ({})", rank, exit_.signal, strsignal(exit_.signal));
+      exit_.message = fmt::format("rank {} died of signal {} ({})", rank, exit_.signal,
+                                  strsignal(exit_.signal));
     } else {
       exit_.code = WEXITSTATUS(status);
       exit_.message = fmt::format("rank {} ended with code {}", rank, exit_.code);
@@ -364,7 +365,8 @@ class Keeper {
 
   void SignalRanks(int signal) {
     SignalHere(signal);
-    links_.Tell(EncodeCommand({.kind = ControlCommand::Kind::kSignal, .signal = signal, .grace = 0}));
+    links_.Tell(
+        EncodeCommand({.kind = ControlCommand::Kind::kSignal, .signal = signal, .grace = 0}));
   }
 
   void SignalHere(int signal) {

@@ -34,8 +34,7 @@ SlurmBatch NewBatch(const std::vector<LaunchSpec>& specs, const std::vector<std:
   batch.flags = flags;
   batch.flags.push_back("--job-name=" + batch.name);
   const std::string output = outputs + "/" + batch.name;
-  batch.flags.push_back(batch.array ? fmt::format("--output={}.%a", output)
-                                    : "--output=" + output);
+  batch.flags.push_back(batch.array ? fmt::format("--output={}.%a", output) : "--output=" + output);
   return batch;
 }
 

@@ -146,9 +146,8 @@ Status SlurmLauncher::Adopt(const std::string& id) {
       if (launch->job.empty()) launch->job = "unknown";  // reachable by its directory all the same
       Tell(launch.get(), {.kind = ControlCommand::Kind::kStop, .signal = 0, .grace = 0})
           .IgnoreError("it may be what is damaged");
-      exit = LaunchExit{.kind = ExitKind::kLost,
-                        .message = damage.ToString(),
-                        .time = clock()->WallNanos()};
+      exit = LaunchExit{
+          .kind = ExitKind::kLost, .message = damage.ToString(), .time = clock()->WallNanos()};
     }
     launch->info.state = LaunchState::kEnded;
     launch->info.exit = *std::move(exit);

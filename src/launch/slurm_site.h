@@ -91,8 +91,7 @@ class SlurmLauncher final : public LaunchFrame {
   void LookAtDirectories() EXCLUDES(mu_);
   void Settle(const std::string& id, const SlurmJob* job) EXCLUDES(mu_);
   /// Of a launch without exit.json whose job is in such a state.
-  LaunchExit LostIn(const SlurmLaunch& launch, const SlurmJob* job, bool begun) const
-      REQUIRES(mu_);
+  LaunchExit LostIn(const SlurmLaunch& launch, const SlurmJob* job, bool begun) const REQUIRES(mu_);
   void Beat() EXCLUDES(mu_);
 
   const SlurmLauncherOptions options_;
@@ -102,7 +101,7 @@ class SlurmLauncher final : public LaunchFrame {
 
   // Of the worker alone (and of AfterAdopting, before it).
   CallBudget budget_;
-  std::vector<SlurmBatch> batches_;  // that Slurm does not have yet
+  std::vector<SlurmBatch> batches_;       // that Slurm does not have yet
   Nanos asked_ = std::chrono::hours(-1);  // when squeue was last asked
   Nanos beaten_ = std::chrono::hours(-1);
   std::uint64_t beats_ = 0;

@@ -187,9 +187,9 @@ void ReadResources(const ConfigNode& node, ExperimentConfig* out, ConfigReader* 
     ReadSlurm(node, &out->resources, &reader);
     if (const auto nodes = SlurmNodes(out->resources);
         nodes.ok() && std::max<std::int64_t>(1, slots) % *nodes != 0) {
-      reader.Fail(node, "nodes",
-                  fmt::format("slots_per_trial is {}, which {} nodes cannot share evenly", slots,
-                              *nodes));
+      reader.Fail(
+          node, "nodes",
+          fmt::format("slots_per_trial is {}, which {} nodes cannot share evenly", slots, *nodes));
     }
   } else if (launcher != "local") {
     reader.Fail(node, "launcher",

@@ -25,8 +25,8 @@ struct JobOptions {
   /// machine's name, and trainers look for them in the repository.
   bool remote = false;
   std::map<std::string, std::string> resources;  // of each process: LaunchSpec::resources
-  /// A process that was lost is started again so often; one that lived for a minute counts anew. One
-  /// whose machine was taken away is started again without being counted.
+  /// A process that was lost is started again so often; one that lived for a minute counts anew.
+  /// One whose machine was taken away is started again without being counted.
   int max_restarts = 20;
   /// Asked a few times a second; true: a last checkpoint, then everything is stopped.
   std::function<bool()> interrupted;
@@ -43,10 +43,10 @@ struct JobReport {
   bool saved = false;              // whether there is one
 };
 
-/// Starts the servers and trainers of a job, a launch each, starts again whatever dies, with growing
-/// pauses, and passes their output on, each line with the name of who wrote it. When all trainers
-/// ended with 0, the servers write a last checkpoint and are stopped. The processes do not outlive
-/// this one, whatever kills it. ResourceExhausted when a process was lost too often.
+/// Starts the servers and trainers of a job, a launch each, starts again whatever dies, with
+/// growing pauses, and passes their output on, each line with the name of who wrote it. When all
+/// trainers ended with 0, the servers write a last checkpoint and are stopped. The processes do not
+/// outlive this one, whatever kills it. ResourceExhausted when a process was lost too often.
 Result<JobReport> RunJob(const JobOptions& options);
 
 }  // namespace cairn::ps
