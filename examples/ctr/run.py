@@ -27,10 +27,16 @@ def find_cairn():
     return program
 
 
+def descendants(pid):
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            yield child
+            yield from descendants(child)
+
+
 def server_process(supervisor, index):
-    """The process of a server, among the supervisor's children."""
-    children = pathlib.Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    for child in children:
+    """The process of a server, among those below the supervisor."""
+    for child in descendants(supervisor):
         try:
             words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
         except OSError:

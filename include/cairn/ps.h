@@ -72,7 +72,7 @@ Result<Transport> TransportFromName(const std::string& name);
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // host:port; port 0: any free one
-  std::string address;                 // that others reach it by; "": as `listen`
+  std::string address;                 // that others reach it by, port 0: its own; "": as `listen`
   std::string directory;               // the job's repository: a path or URL, shared by all servers
   int index = 0;                       // of `servers`; 0 leads: it decides when to save
   int servers = 1;

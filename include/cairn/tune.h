@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,6 +71,13 @@ struct Options {
   std::string score;                         // the best by this metric stay; "": the newest
   bool maximize = true;
   bool resume_errored = false;  // trials that failed for good go on
+  /// "slurm": each run of a trial is a job of Slurm, which outlives this process and is taken up by
+  /// the next call. "": a process of this machine.
+  std::string launcher;
+  std::map<std::string, std::string> resources;  // that Slurm is asked for: {"partition": "gpu", …}
+  /// Records of jobs, in a directory that the nodes share; "": launches/ in `directory`.
+  std::string launch_directory;
+  std::string host;  // by which nodes reach this machine; "": its name
 };
 
 struct TrialResult {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "launch/slurm_launcher.h"
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/gil.h"
@@ -206,6 +207,11 @@ class PyTuner {
       options.retention =
           ValueOrRaise(RetentionPolicyFromValue(ToValue(given["retention"], "retention")));
     }
+    if (given.contains("slurm")) {
+      UseSlurm(nb::cast<nb::dict>(given["slurm"]), payload, &options);
+      tune::Tuner* const tuner = Opened();
+      return Finish(Run([&] { return tuner->Start(std::move(options)); }));
+    }
     const auto argv = nb::cast<std::vector<std::string>>(given["zygote"]);
     std::string bytes(payload.c_str(), payload.size());
     options.open_launcher = [argv, bytes = std::move(bytes)](LaunchListener listener) {
@@ -237,6 +243,22 @@ class PyTuner {
   }
 
  private:
+  /// Workers are jobs of Slurm, which ask for the payload (a text).
+  static void UseSlurm(const nb::dict& slurm, const nb::bytes& payload,
+                       tune::TunerOptions* options) {
+    options->argv = nb::cast<std::vector<std::string>>(slurm["worker"]);
+    options->payload = std::string(payload.c_str(), payload.size());
+    options->host = nb::cast<std::string>(slurm["host"]);
+    for (const auto& [name, value] : nb::cast<nb::dict>(slurm["resources"])) {
+      options->resources[nb::cast<std::string>(name)] = nb::cast<std::string>(value);
+    }
+    const auto directory = nb::cast<std::string>(slurm["directory"]);
+    const auto warning = std::chrono::seconds(Option<std::int64_t>(slurm, "warning", 60));
+    options->open_launcher = [directory, warning](LaunchListener listener) {
+      return OpenSlurmLauncher(
+          {.directory = directory, .warning = warning, .listener = std::move(listener)});
+    };
+  }
   tune::Tuner* Opened() const {
     if (tuner_ == nullptr) Raise(FailedPreconditionError("the tuner is closed"));
     return tuner_.get();

@@ -87,10 +87,8 @@ class Job:
         pathlib.Path(f"{self.output}.go").touch()
 
     def children(self):
-        pid = self.process.pid
-        return [
-            int(c) for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
+        """All servers and trainers, each kept by a shim."""
+        return descendants(self.process.pid)
 
     def server(self, index):
         for child in self.children():
@@ -113,6 +111,14 @@ def undisturbed(tmp_path, steps):
     code, out, err = job.end()
     assert code == 0, out + err
     return job.rows()
+
+
+def descendants(pid):
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *descendants(child)]
+    return found
 
 
 def alive(pid):
@@ -172,7 +178,7 @@ def test_the_supervisor_may_be_killed_too(tmp_path):
     job = Job(tmp_path / "b", 60, WAITS_AT="31")
     job.until("step", 30)
     children = job.children()
-    assert len(children) == 4
+    assert len(children) == 8, "four, each with its shim"
     job.process.kill()
     job.process.communicate()
     while any(alive(child) for child in children):

@@ -107,6 +107,31 @@ def test_a_preempted_trial_goes_on_when_the_urgent_job_is_done(master, slurm):
     assert [run["resume_mode"] for run in runs] == ["fresh", "resume"], "once, and no failure was counted"
 
 
+def test_a_trial_saves_before_its_time_limit_and_goes_on_in_a_new_job(master, slurm):
+    """A real limit, one minute: Slurm warns when it next looks, which it does twice a minute."""
+    experiment, trial = create(master, seconds="0.7", time="10")
+    until_reported(master, trial, 2)
+    (job,) = slurm.jobs()
+    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+    completed(master, experiment, trial)
+    runs = master.get(f"/api/v1/trials/{trial}/runs")["runs"]
+    assert [run["resume_mode"] for run in runs] == ["fresh", "resume"], "once, and no failure was counted"
+    assert "Slurm" not in (runs[0].get("message") or ""), "it ended by itself"
+    saved = [int(line.split()[0]) for line in master.cli("e", "logs", experiment).stdout.splitlines() if " steps, x = " in line]
+    assert saved == sorted(set(saved)), "no step was done twice: it saved at the signal"
+
+
+def test_a_trial_over_two_nodes(master, slurm):
+    """The ranks of both nodes meet, and their checkpoint is one."""
+    script = "import cairn\nwith cairn.core.init() as ctx:\n    d = ctx.distributed\n    print('all', d.allgather([d.rank, d.local_rank, d.cross_rank]))\n"
+    experiment, trial = create(
+        master, "--config", f"entrypoint={json.dumps(['python3', '-c', script])}", nodes=2, slots_per_trial=4
+    )
+    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
+    logs = master.cli("e", "logs", experiment).stdout
+    assert logs.count("all [[0, 0, 0], [1, 1, 0], [2, 0, 1], [3, 1, 1]]") == 4, logs
+
+
 def test_a_trial_survives_whatever_happens_around_it(master, slurm):
     """Seeded: the master killed, its job cancelled by somebody else, its process killed, in a random order."""
     seed = int(os.environ.get("CAIRN_SEED", time.time_ns() % 1_000_000))

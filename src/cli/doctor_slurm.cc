@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/status_macros.h"
 #include "cli/output.h"
+#include "launch/rendezvous.h"
 #include "launch/run_command.h"
 #include "launch/slurm_client.h"
 #include "launch/slurm_launcher.h"
@@ -116,12 +117,21 @@ Result<JobFindings> TryJob(const DoctorSlurmOptions& options, Console* console) 
 Result<Output> DoctorSlurm(const DoctorSlurmOptions& options, Console* console) {
   RETURN_IF_ERROR(SlurmClient::Find("").status());
   ASSIGN_OR_RETURN(const std::vector<std::string> partitions, Partitions());
+  ASSIGN_OR_RETURN(const std::string host, HostName());
+  const bool srun = FindProgram("srun").ok();
   Output out;
   out.text = fmt::format(
-      "Slurm\nprograms       yes        sbatch, squeue, scancel\ncontroller     answers\n"
+      "Slurm\nprograms       yes        sbatch, squeue, scancel\n"
+      "srun           {}\n"
+      "controller     answers\n"
+      "this machine   {}    nodes reach a master here by --advertise, a tuner by host=\n"
       "partitions     {}\n",
-      Printable(fmt::format("{}", fmt::join(partitions, ", "))));
+      srun ? "yes        trials over several nodes need it on nodes"
+           : "no         trials over several nodes need it on nodes",
+      Printable(host), Printable(fmt::format("{}", fmt::join(partitions, ", "))));
   Value::Object found{{"ok", true},
+                      {"srun", srun},
+                      {"host", host},
                       {"partitions", Value::List(partitions.begin(), partitions.end())},
                       {"job", Value()}};
   if (options.directory.empty()) {

@@ -288,9 +288,11 @@ void AddPsRun(CLI::App* root, Commands* commands) {
   group->require_subcommand(1);
   auto options = std::make_shared<PsRunOptions>();
   CLI::App* app =
-      Leaf(group, "run", "Run the servers and trainers of a job on this machine",
+      Leaf(group, "run", "Run the servers and trainers of a job, here or on Slurm",
            "  cairn ps run --servers 2 --trainers 2 --dir runs/ctr --incremental-secs 5 "
            "-- python train.py\n"
+           "  cairn ps run --launcher slurm --resource partition=cpu --servers 4 --trainers 8 "
+           "--dir /shared/ctr -- python train.py\n"
            "Whatever dies is started again. Ctrl-C ends it after a last checkpoint; the "
            "same command\n"
            "goes on from there.");
@@ -301,6 +303,16 @@ void AddPsRun(CLI::App* root, Commands* commands) {
                   "A file with the token that all must have");
   app->add_option("--max-restarts", options->max_restarts,
                   "A process lost more often than this in a row ends the job");
+  app->add_option("--launcher", options->launcher,
+                  "Who starts the processes: local (this machine) or slurm (a job each)");
+  app->add_option("--resource", options->resources,
+                  "What Slurm is asked for, of each process: partition, account, qos, time, gres, "
+                  "mem, cpus_per_task, constraint, reservation, extra")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
+  app->add_option("--launch-dir", options->launch_directory,
+                  "Records and output of the processes; on Slurm shared by the nodes (default: "
+                  "launches in the repository)");
   AddReportsTo(app, &options->server.master);
   app->add_option("COMMAND", options->command, "The trainers' command, after --")->required();
   commands->Add(app, [options](Console* console) { return PsRun(*options, console); });
@@ -315,7 +327,8 @@ void AddPserver(CLI::App* root, Commands* commands) {
            "`cairn ps run` starts all processes of a job on one machine.");
   ps::ServerOptions* server = &options->server;
   app->add_option("--listen", server->listen, "host:port; port 0: any free one");
-  app->add_option("--address", server->address, "That others reach it by, where it is another one");
+  app->add_option("--address", server->address,
+                  "That others reach it by, where it is another one; auto: this machine's name");
   app->add_option("--dir", server->directory, "The job's repository: a path or URL")->required();
   app->add_option("--index", server->index, "Which of the servers it is, from 0");
   AddJobOptions(app, options.get());

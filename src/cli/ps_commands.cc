@@ -8,12 +8,17 @@
 #include <future>
 #include <system_error>
 
+#include "base/ids.h"
 #include "base/status_macros.h"
 #include "base/variables.h"
 #include "cli/service_reporter.h"
 #include "format/json.h"
+#include "launch/local_launcher.h"
+#include "launch/rendezvous.h"
+#include "launch/slurm_launcher.h"
 #include "paramserver/supervisor.h"
 #include "rpc/token.h"
+#include "storage/open_store.h"
 
 namespace cairn::cli {
 namespace {
@@ -55,6 +60,61 @@ Result<ps::ServerOptions> ServerOptionsOf(const PserverOptions& options) {
   return server;
 }
 
+/// `--address auto`: this machine's name and the port that the server got.
+constexpr char kAuto[] = "auto";
+
+/// Where the records of a job's launches are; for a repository that is no directory, a place of
+/// their own on this machine.
+Result<std::string> LaunchesOf(const PsRunOptions& options) {
+  if (!options.launch_directory.empty()) return options.launch_directory;
+  const std::string& repository = options.server.server.directory;
+  if (!IsUrl(repository)) return repository + "/launches";
+  if (options.launcher != "local") {
+    return InvalidArgumentError(
+        "--launch-dir must name a directory that the nodes share: the repository is none");
+  }
+  std::string made = (std::filesystem::temp_directory_path() / "cairn-ps-XXXXXX").string();
+  if (mkdtemp(made.data()) == nullptr) return UnavailableError("no temporary directory");
+  return made;
+}
+
+/// Says in `job` who starts its processes and where.
+Status ChooseLauncher(const PsRunOptions& options, ps::JobOptions* job) {
+  ASSIGN_OR_RETURN(const std::string directory, LaunchesOf(options));
+  for (const std::string& word : options.resources) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos) {
+      return InvalidArgumentError("--resource is NAME=VALUE, not \"" + word + "\"");
+    }
+    job->resources[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  if (options.launcher == "local") {
+    if (!job->resources.empty()) {
+      return InvalidArgumentError("--resource is for a cluster: name a --launcher");
+    }
+    job->open_launcher = [directory](LaunchListener listener) {
+      return OpenLocalLauncher({.directory = directory, .listener = std::move(listener)});
+    };
+    return Status::Ok();
+  }
+  if (options.launcher != "slurm") {
+    return InvalidArgumentError("--launcher is local or slurm, not \"" + options.launcher + "\"");
+  }
+  job->remote = true;
+  // Others on the network reach the servers: strangers are kept out.
+  std::string& token = job->server.security.token;
+  if (token.empty()) token = IdSource::System()->NewUuid() + IdSource::System()->NewUuid();
+  std::string& repository = job->server.directory;
+  if (!IsUrl(repository)) {
+    std::error_code error;
+    repository = std::filesystem::absolute(repository, error).string();
+  }
+  job->open_launcher = [directory](LaunchListener listener) {
+    return OpenSlurmLauncher({.directory = directory, .listener = std::move(listener)});
+  };
+  return Status::Ok();
+}
+
 /// The last part of a path or URL.
 std::string NameOf(std::string directory) {
   while (directory.ends_with('/')) directory.pop_back();
@@ -83,6 +143,10 @@ Value::Object FactsOf(const ps::Server& server) {
 
 Result<Output> Pserver(const PserverOptions& options, Console* console) {
   ASSIGN_OR_RETURN(ps::ServerOptions server_options, ServerOptionsOf(options));
+  if (server_options.address == kAuto) {
+    ASSIGN_OR_RETURN(const std::string host, HostName());
+    server_options.address = host + ":0";
+  }
   console->CatchInterrupts();
   ASSIGN_OR_RETURN(const auto server, ps::Server::Start(server_options));
   console->Note("ps_" + std::to_string(server_options.index) + " listens on port " +
@@ -112,6 +176,7 @@ Result<Output> PsRun(const PsRunOptions& options, Console* console) {
   ps::JobOptions job;
   ASSIGN_OR_RETURN(job.server, ServerOptionsOf(options.server));
   job.command = options.command;
+  RETURN_IF_ERROR(ChooseLauncher(options, &job));
   job.max_restarts = options.max_restarts;
   job.interrupted = [] { return Console::interrupted(); };
   job.on_interrupted = [console] { console->Note("interrupted: a last checkpoint is made"); };

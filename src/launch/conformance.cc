@@ -293,43 +293,6 @@ TEST_P(LauncherConformance, PagesOfTheLogFitTogether) {
   EXPECT_EQ(count, 30000);
 }
 
-TEST_P(LauncherConformance, LinesHaveTimeRankAndLevel) {
-  Open();
-  LaunchSpec spec = Script("a", "echo \"ERROR rank $CAIRN_RANK\"");
-  spec.processes = 3;
-  Submit(spec);
-  EXPECT_TRUE(End("a").exit->succeeded());
-  std::map<int, std::string> by_rank;
-  for (const LaunchLogLine& line : Lines("a")) {
-    by_rank[line.rank] = line.text;
-    EXPECT_EQ(line.level, LineLevel::kError);
-    EXPECT_GT(line.time, 1'600'000'000'000'000'000);
-  }
-  EXPECT_EQ(by_rank, (std::map<int, std::string>{
-                         {0, "ERROR rank 0"}, {1, "ERROR rank 1"}, {2, "ERROR rank 2"}}));
-}
-
-TEST_P(LauncherConformance, ARankThatFailsEndsTheOthers) {
-  Open();
-  LaunchSpec spec = Script("a", "[ $CAIRN_RANK = 1 ] && exit 3; while :; do sleep 1; done");
-  spec.processes = 3;
-  spec.grace = std::chrono::milliseconds(200);
-  Submit(spec);
-  const LaunchInfo info = End("a");
-  EXPECT_EQ(info.exit->code, 3);
-  EXPECT_EQ(info.exit->rank, 1);
-  EXPECT_EQ(Living(), 0u);
-}
-
-TEST_P(LauncherConformance, RanksThatEndWellLetTheOthersGoOn) {
-  Open();
-  LaunchSpec spec = Script("a", "[ $CAIRN_RANK = 0 ] && exit 0; sleep 0.3; echo done");
-  spec.processes = 2;
-  Submit(spec);
-  EXPECT_TRUE(End("a").exit->succeeded());
-  EXPECT_THAT(Texts("a"), ElementsAre("done"));
-}
-
 TEST_P(LauncherConformance, SignalsReachTheRankAndNotItsChildren) {
   Open();
   // The child would die of SIGUSR1; its end is waited for and told.
@@ -492,25 +455,6 @@ TEST_P(LauncherConformance, AStoppedLaunchLeavesTheQueue) {
   EXPECT_THAT(Texts("waits"), IsEmpty());
 }
 
-TEST_P(LauncherConformance, AnIdIsStartedOnceUntilItIsForgotten) {
-  Open();
-  Submit(Script("a", "echo once"));
-  EXPECT_EQ(launcher().Submit(Script("a", "echo twice")).code(), Code::kAlreadyExists);
-  End("a");
-  EXPECT_EQ(launcher().Submit(Script("a", "echo twice")).code(), Code::kAlreadyExists);
-  launcher_.reset();
-  Open();
-  EXPECT_EQ(launcher().Submit(Script("a", "echo twice")).code(), Code::kAlreadyExists);
-  EXPECT_THAT(Texts("a"), ElementsAre("once"));
-  ASSERT_TRUE(launcher().Forget("a").ok());
-  EXPECT_TRUE(launcher().Forget("a").ok());
-  EXPECT_EQ(launcher().Get("a").status().code(), Code::kNotFound);
-  Submit(Script("a", "echo again"));
-  EXPECT_EQ(launcher().Forget("a").code(), Code::kFailedPrecondition);
-  End("a");
-  EXPECT_THAT(Texts("a"), ElementsAre("again"));
-}
-
 TEST_P(LauncherConformance, TheListenerIsToldOfStartAndEnd) {
   std::mutex mu;
   std::vector<std::string> told;
@@ -538,131 +482,6 @@ TEST_P(LauncherConformance, WaitGivesUpInTime) {
   EXPECT_EQ(launcher().Wait("a", std::chrono::milliseconds(50)).status().code(),
             Code::kDeadlineExceeded);
   EXPECT_EQ(launcher().Wait("b", std::chrono::milliseconds(50)).status().code(), Code::kNotFound);
-}
-
-TEST_P(LauncherConformance, ACloseUnderWayTakesNothingNew) {
-  Open();
-  const std::string leave = testing::TempDir() + "/leave-" + std::to_string(getpid());
-  std::filesystem::remove(leave);
-  Submit(Script("a", "trap 'echo asked' TERM; echo ready; while [ ! -e '" + leave +
-                         "' ]; do sleep 0.05; done"));
-  UntilLine("a", "ready");
-  std::jthread closing([&] {
-    EXPECT_TRUE(launcher().Close(Launcher::CloseMode::kStopAll, std::chrono::seconds(60)).ok());
-  });
-  UntilLine("a", "asked");  // the close has begun, and waits
-  EXPECT_EQ(launcher().Submit(Script("b", "true")).code(), Code::kFailedPrecondition);
-  std::ofstream(leave).close();
-  closing.join();
-  std::filesystem::remove(leave);
-}
-
-TEST_P(LauncherConformance, LaunchesSurviveTheirOwnerAndAreTakenUpAgain) {
-  const pid_t owner = ForkOwner([&](Launcher& mine) {
-    EXPECT_TRUE(mine.Submit(Script("a",
-                                   "trap 'echo asked; exit 6' TERM; echo $$; "
-                                   "while :; do sleep 0.05; done"))
-                    .ok());
-    for (;;) {
-      auto page = mine.ReadLog("a", 0);
-      if (page.ok() && !page->lines.empty()) break;
-      std::this_thread::sleep_for(kLook);
-    }
-  });
-  KillOwner(owner);
-  Open();
-  const auto info = launcher().Get("a");
-  ASSERT_TRUE(info.ok()) << info.status().ToString();
-  EXPECT_EQ(info->state, LaunchState::kRunning);
-  ASSERT_THAT(info->pids, SizeIs(1));
-  EXPECT_EQ(std::to_string(info->pids[0]), Texts("a").at(0)) << "the same process as before";
-  // It still has its slot.
-  LaunchSpec all = Script("all", "true");
-  all.slots = under_test_.slots;
-  Submit(all);
-  EXPECT_EQ(launcher().Wait("all", std::chrono::milliseconds(200)).status().code(),
-            Code::kDeadlineExceeded);
-  ASSERT_TRUE(launcher().Stop("a", std::chrono::seconds(20)).ok());
-  EXPECT_EQ(End("a").exit->code, 6);
-  EXPECT_EQ(Texts("a").back(), "asked");
-  EXPECT_TRUE(End("all").exit->succeeded());
-}
-
-TEST_P(LauncherConformance, WhatEndedWhileNobodyLookedIsKnown) {
-  const pid_t owner = ForkOwner([&](Launcher& mine) {
-    EXPECT_TRUE(mine.Submit(Script("a",
-                                   "sleep 0.3; "
-                                   "echo alone; exit 9"))
-                    .ok());
-    LaunchSpec other = Script("b", "echo b");
-    EXPECT_TRUE(mine.Submit(other).ok());
-    EXPECT_TRUE(mine.Wait("b", std::chrono::seconds(30)).ok());
-  });
-  KillOwner(owner);
-  Until("a has ended", [&] { return Living() == 0; });
-  Open();
-  EXPECT_EQ(End("a").exit->code, 9);
-  EXPECT_THAT(Texts("a"), ElementsAre("alone"));
-  EXPECT_TRUE(End("b").exit->succeeded());
-}
-
-TEST_P(LauncherConformance, QueuedLaunchesAreForgottenWithTheOwner) {
-  const pid_t owner = ForkOwner([&](Launcher& mine) {
-    LaunchSpec all = Script("all", "while :; do sleep 0.05; done");
-    all.slots = under_test_.slots;
-    EXPECT_TRUE(mine.Submit(all).ok());
-    EXPECT_TRUE(mine.Submit(Script("waits", "echo no")).ok());
-    while (mine.Get("all")->state != LaunchState::kRunning) std::this_thread::sleep_for(kLook);
-  });
-  KillOwner(owner);
-  Open();
-  EXPECT_EQ(launcher().Get("waits").status().code(), Code::kNotFound);
-  Submit(Script("waits", "echo now"));
-  // A launch that was being started when its owner died runs or was never there.
-  if (launcher().Get("all").ok()) {
-    ASSERT_TRUE(launcher().Kill("all").ok());
-  }
-  EXPECT_TRUE(End("waits").exit->succeeded());
-  EXPECT_THAT(Texts("waits"), ElementsAre("now"));
-}
-
-TEST_P(LauncherConformance, ALaunchThatMustNotOutliveItsOwnerEndsWithIt) {
-  const pid_t owner = ForkOwner([&](Launcher& mine) {
-    LaunchSpec spec = Script("a", "trap '' TERM; echo ready; while :; do sleep 0.05; done");
-    spec.outlive_owner = false;
-    spec.grace = std::chrono::milliseconds(100);
-    EXPECT_TRUE(mine.Submit(spec).ok());
-    while (mine.ReadLog("a", 0)->lines.empty()) std::this_thread::sleep_for(kLook);
-  });
-  EXPECT_GT(Living(), 0u);
-  KillOwner(owner);
-  Until("everything is gone", [&] { return Living() == 0; });
-  Open();
-  EXPECT_TRUE(End("a").exit->stopped);
-}
-
-TEST_P(LauncherConformance, AnOrderlyStopLeavesNothing) {
-  Open();
-  for (int i = 0; i < 4; ++i) {  // some of them in the queue
-    Submit(Script("a" + std::to_string(i), "trap '' TERM; sleep 1000 & while :; do sleep 1; done"));
-  }
-  Until("some run", [&] { return Living() > 2; });
-  const Status closed =
-      launcher().Close(Launcher::CloseMode::kStopAll, std::chrono::milliseconds(100));
-  EXPECT_TRUE(closed.ok()) << closed.ToString();
-  EXPECT_EQ(Living(), 0u);
-  EXPECT_EQ(launcher().Submit(Script("b", "true")).code(), Code::kFailedPrecondition);
-}
-
-TEST_P(LauncherConformance, LeavingLetsLaunchesGoOn) {
-  Open();
-  Submit(Script("a", "echo ready; while :; do sleep 0.05; done"));
-  UntilLine("a", "ready");
-  ASSERT_TRUE(launcher().Close(Launcher::CloseMode::kLeave).ok());
-  EXPECT_GT(Living(), 0u);
-  launcher_.reset();
-  Open();
-  EXPECT_EQ(launcher().Get("a")->state, LaunchState::kRunning);
 }
 
 }  // namespace cairn

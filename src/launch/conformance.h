@@ -23,6 +23,9 @@ struct LauncherUnderTest {
   /// `slots` slots.
   std::function<Result<std::unique_ptr<Launcher>>(LaunchListener listener)> open;
   int slots = 2;
+  /// Over which launches of several ranks are spread; more than one is asked for with
+  /// resources["nodes"].
+  int nodes = 1;
   /// The longest time that a start or an end may take to be seen.
   std::chrono::nanoseconds patience = std::chrono::seconds(30);
 };
@@ -34,11 +37,13 @@ struct LauncherFactory {
 
 void PrintTo(const LauncherFactory& factory, std::ostream* out);
 
-/// The one conformance suite: every sentence of launcher.h as a test. A launcher's own test links
-/// cairn::launch_conformance and says
+/// The one conformance suite: every sentence of launcher.h as a test, in three parts. A launcher's
+/// own test links cairn::launch_conformance and says
 ///
 ///   INSTANTIATE_TEST_SUITE_P(Local, LauncherConformance, ::testing::Values(LauncherFactory{…}),
 ///                            LauncherConformance::Name);
+///
+/// and the same of LauncherRanksConformance and LauncherOwnerConformance.
 ///
 /// It runs /bin/sh and what POSIX has beside it, on this machine.
 class LauncherConformance : public ::testing::TestWithParam<LauncherFactory> {
@@ -74,6 +79,22 @@ class LauncherConformance : public ::testing::TestWithParam<LauncherFactory> {
   LauncherUnderTest under_test_;
   std::unique_ptr<Launcher> launcher_;
   std::string mark_;  // in the environment of all launches of the test
+};
+
+/// Of several ranks, perhaps on several nodes.
+class LauncherRanksConformance : public LauncherConformance {
+ public:
+  static std::string Name(const ::testing::TestParamInfo<LauncherFactory>& info);
+
+ protected:
+  /// Makes it a launch of so many ranks, over all nodes.
+  void Spread(int processes, LaunchSpec* spec) const;
+};
+
+/// Of owners that die or leave.
+class LauncherOwnerConformance : public LauncherConformance {
+ public:
+  static std::string Name(const ::testing::TestParamInfo<LauncherFactory>& info);
 };
 
 }  // namespace cairn

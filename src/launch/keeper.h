@@ -20,6 +20,10 @@ struct KeeperOptions {
   /// Of a remote one: the key of the launch that it was started for. A directory of that name may
   /// be another launch's by now, when a job comes late.
   std::string key;
+  /// Of a launch over several nodes: which one this is. The shim of node 0 keeps the launch; those
+  /// of the others are started by it (node_links.h) and keep their ranks for it, told by their
+  /// input and telling by their output.
+  int node = 0;
   Clock* clock = Clock::System();
 };
 

@@ -73,6 +73,7 @@ std::string Encode(const LaunchRecord& record) {
   if (!record.job.empty()) {
     out.Text("job", record.job);
     out.Int("job_index", record.job_index);
+    if (record.nodes != 1) out.Int("nodes", record.nodes);
   }
   return out.Seal();
 }
@@ -106,6 +107,10 @@ Result<LaunchRecord> DecodeLaunch(std::string_view bytes) {
   RETURN_IF_ERROR(reader.Int("submitted", &record.submitted));
   RETURN_IF_ERROR(reader.OptionalText("job", &record.job));
   RETURN_IF_ERROR(reader.OptionalInt("job_index", &record.job_index));
+  RETURN_IF_ERROR(reader.OptionalInt("nodes", &record.nodes));
+  if (record.nodes < 1 || record.nodes > record.processes || record.processes % record.nodes != 0) {
+    return CorruptionError("member 'nodes' does not fit 'processes'");
+  }
   return record;
 }
 

@@ -33,6 +33,7 @@ struct LaunchRecord {
   /// answer was lost is found again. "": on this machine.
   std::string job;
   std::int64_t job_index = -1;
+  std::int64_t nodes = 1;  // machines that share the ranks evenly; more than 1 only with a job
 };
 
 /// keeper.json: who keeps the launch. A pid is meant only together with the instant at which its

@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "launch/conformance.h"
 #include "launch/launch_directory.h"
+#include "launch/launcher_fixture.h"
 #include "launch/several_launchers.h"
 #include "launch/spawn_shim.h"
 
@@ -23,20 +24,6 @@ namespace cairn {
 namespace {
 
 using ::testing::HasSubstr;
-using namespace std::chrono_literals;  // NOLINT
-
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "cairn-launch-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TempDir() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 LocalLauncherOptions OptionsAt(const std::filesystem::path& directory, int slots = 2) {
   LocalLauncherOptions options;
@@ -76,43 +63,21 @@ LauncherUnderTest MakeSeveral() {
   return under_test;
 }
 
-INSTANTIATE_TEST_SUITE_P(Local, LauncherConformance,
-                         ::testing::Values(LauncherFactory{"Local", MakeLocal},
-                                           LauncherFactory{"Several", MakeSeveral}),
-                         LauncherConformance::Name);
+const auto kLaunchers =
+    ::testing::Values(LauncherFactory{"Local", MakeLocal}, LauncherFactory{"Several", MakeSeveral});
+INSTANTIATE_TEST_SUITE_P(Local, LauncherConformance, kLaunchers, LauncherConformance::Name);
+INSTANTIATE_TEST_SUITE_P(Local, LauncherRanksConformance, kLaunchers,
+                         LauncherRanksConformance::Name);
+INSTANTIATE_TEST_SUITE_P(Local, LauncherOwnerConformance, kLaunchers,
+                         LauncherOwnerConformance::Name);
 
-class LocalLauncherTest : public ::testing::Test {
+class LocalLauncherTest : public LauncherFixture {
  protected:
-  void TearDown() override {
-    launcher_.reset();
-    EXPECT_TRUE(KillByEnvironment("CAIRN_TEST_MARK", mark_).ok());
-  }
+  void Open(int slots = 2) { Use(OpenLocalLauncher(OptionsAt(temp_.path(), slots))); }
 
-  void Open(int slots = 2) {
-    auto opened = OpenLocalLauncher(OptionsAt(temp_.path(), slots));
-    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
-    launcher_ = std::move(*opened);
-  }
-
-  LaunchSpec Script(const std::string& id, const std::string& text) {
-    LaunchSpec spec;
-    spec.id = id;
-    spec.argv = {"/bin/sh", "-c", text};
-    spec.env = {{"CAIRN_TEST_MARK", mark_}};
-    return spec;
-  }
-
-  void UntilSaid(const std::string& id) {
-    while (launcher_->ReadLog(id, 0)->lines.empty()) std::this_thread::sleep_for(2ms);
-  }
-
-  LaunchDirectory At(const std::string& id) {
+  LaunchDirectory At(const std::string& id) const {
     return LaunchDirectory((temp_.path() / id).string());
   }
-
-  TempDir temp_;
-  std::string mark_ = IdSource::System()->NewUuid();
-  std::unique_ptr<Launcher> launcher_;
 };
 
 TEST_F(LocalLauncherTest, OneOfSeveralIsChosenByItsName) {

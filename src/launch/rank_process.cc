@@ -114,13 +114,14 @@ Status FailureStatus(const StartFailure& failure, const LaunchRecord& launch) {
 
 }  // namespace
 
-Result<RankProcess> StartRank(const LaunchRecord& launch, int rank,
-                              const std::map<std::string, std::string>& variables) {
+namespace {
+
+Result<RankProcess> Start(const LaunchRecord& launch, int rank,
+                          const std::map<std::string, std::string>& variables,
+                          const OwnedFd& input) {
   ASSIGN_OR_RETURN(Pipe out, MakePipe());
   ASSIGN_OR_RETURN(Pipe err, MakePipe());
   ASSIGN_OR_RETURN(Pipe report, MakePipe());
-  const OwnedFd input(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!input.valid()) return ErrnoStatus("open /dev/null", errno);
   std::vector<std::string> entries = Environment(variables);
   std::vector<std::string> arguments = launch.argv;
   const std::vector<char*> env = Pointers(entries);
@@ -151,6 +152,25 @@ Result<RankProcess> StartRank(const LaunchRecord& launch, int rank,
   for (const RankStream* stream : {&process.out, &process.err}) {
     fcntl(stream->fd.get(), F_SETFL, O_NONBLOCK);
   }
+  return process;
+}
+
+}  // namespace
+
+Result<RankProcess> StartRank(const LaunchRecord& launch, int rank,
+                              const std::map<std::string, std::string>& variables) {
+  const OwnedFd input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!input.valid()) return ErrnoStatus("open /dev/null", errno);
+  return Start(launch, rank, variables, input);
+}
+
+Result<RankProcess> StartRankWithInput(const LaunchRecord& launch, int rank,
+                                       const std::map<std::string, std::string>& variables,
+                                       OwnedFd* input) {
+  ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
+  ASSIGN_OR_RETURN(RankProcess process, Start(launch, rank, variables, pipe.read));
+  fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
+  *input = std::move(pipe.write);
   return process;
 }
 

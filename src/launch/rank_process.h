@@ -40,4 +40,9 @@ struct RankProcess {
 Result<RankProcess> StartRank(const LaunchRecord& launch, int rank,
                               const std::map<std::string, std::string>& variables);
 
+/// The same with an input: `*input` becomes its writing end, which does not block.
+Result<RankProcess> StartRankWithInput(const LaunchRecord& launch, int rank,
+                                       const std::map<std::string, std::string>& variables,
+                                       OwnedFd* input);
+
 }  // namespace cairn

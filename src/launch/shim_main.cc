@@ -1,13 +1,14 @@
 // cairn-shim DIRECTORY OWNER: keeps one launch; started by the local launcher, once for each. OWNER
 // is a descriptor (see KeeperOptions::owner) or -1; or `remote:KEY`, in the job of a cluster's
-// scheduler (see KeeperOptions::remote). What it has to say goes to DIRECTORY/shim.err.
+// scheduler (see KeeperOptions::remote); or `node:KEY:INDEX`, on another node of such a job (see
+// KeeperOptions::node). What it has to say goes to DIRECTORY/shim.err.
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -21,12 +22,24 @@ int main(int argc, char** argv) {
   cairn::KeeperOptions options;
   options.directory = argv[1];
   constexpr std::string_view kRemote = "remote:";
-  options.remote = std::string_view(argv[2]).starts_with(kRemote);
-  if (options.remote) options.key = argv[2] + kRemote.size();
-  const char* end = argv[2] + std::strlen(argv[2]);
-  const auto [stopped, error] = std::from_chars(argv[2], end, options.owner);
-  if (!options.remote && (error != std::errc() || stopped != end)) {
-    std::fprintf(stderr, "cairn-shim: no descriptor: %s\n", argv[2]);
+  constexpr std::string_view kNode = "node:";
+  std::string_view who(argv[2]);
+  int* number = &options.owner;
+  if (who.starts_with(kRemote)) {
+    options.remote = true;
+    options.key = who.substr(kRemote.size());
+  } else if (who.starts_with(kNode)) {
+    options.remote = true;
+    who.remove_prefix(kNode.size());
+    options.key = who.substr(0, who.find(':'));
+    who.remove_prefix(std::min(options.key.size() + 1, who.size()));
+    number = &options.node;
+  }
+  const bool numbered = !options.remote || number == &options.node;
+  const char* end = who.data() + who.size();
+  const auto [stopped, error] = std::from_chars(who.data(), end, *number);
+  if (numbered && (error != std::errc() || stopped != end)) {
+    std::fprintf(stderr, "cairn-shim: no descriptor and no node: %s\n", argv[2]);
     return 2;
   }
   if (options.owner >= 0) fcntl(options.owner, F_SETFD, FD_CLOEXEC);

@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "launch/launcher.h"
 #include "launch/run_command.h"
 
 namespace cairn {
@@ -29,11 +30,12 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kFlags = 
     {"constraint", "--constraint"},
     {"reservation", "--reservation"},
 }};
+constexpr char kNodes[] = "nodes";
 /// That the launcher says itself, and depends on.
 constexpr std::string_view kOurs[] = {
     "--array",    "-a",      "--job-name", "-J",       "--requeue", "--no-requeue",
     "--parsable", "--wrap",  "--output",   "-o",       "--error",   "-e",
-    "--export",   "--nodes", "-N",         "--ntasks", "-n"};
+    "--export",   "--nodes", "-N",         "--ntasks", "-n",        "--ntasks-per-node"};
 
 /// Job states in which something of the job is, or will be.
 constexpr std::string_view kLiving[] = {
@@ -96,11 +98,15 @@ Result<std::vector<std::string>> SlurmFlags(const std::map<std::string, std::str
       return InvalidArgumentError("slurm: " + key + " holds a NUL");
     }
     if (key == "extra") continue;
+    if (key == kNodes) {
+      RETURN_IF_ERROR(SlurmNodes(resources).status());
+      continue;
+    }
     const auto* known = std::ranges::find(kFlags, key, [](const auto& flag) { return flag.first; });
     if (known == kFlags.end()) {
       std::vector<std::string_view> names;
       for (const auto& flag : kFlags) names.push_back(flag.first);
-      return InvalidArgumentError(fmt::format("slurm: {} is not known; known: {}, extra",
+      return InvalidArgumentError(fmt::format("slurm: {} is not known; known: {}, nodes, extra",
                                               QuoteForMessage(key), fmt::join(names, ", ")));
     }
     flags.push_back(fmt::format("{}={}", known->second, value));
@@ -115,6 +121,20 @@ Result<std::vector<std::string>> SlurmFlags(const std::map<std::string, std::str
     flags.push_back(std::move(word));
   }
   return flags;
+}
+
+Result<int> SlurmNodes(const std::map<std::string, std::string>& resources) {
+  const auto found = resources.find(kNodes);
+  if (found == resources.end()) return 1;
+  const std::string& text = found->second;
+  int nodes = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), nodes);
+  if (error != std::errc() || end != text.data() + text.size() || nodes < 1 ||
+      nodes > kMaxLaunchProcesses) {
+    return InvalidArgumentError(fmt::format("slurm: nodes must be a number of 1 to {}, not {}",
+                                            kMaxLaunchProcesses, QuoteForMessage(text)));
+  }
+  return nodes;
 }
 
 std::vector<SlurmJob> ParseSqueue(std::string_view text) {

@@ -27,9 +27,12 @@ struct SlurmJob {
 };
 
 /// The flags of sbatch that resources stand for. Known: partition, account, qos, time, gres, mem,
-/// cpus_per_task, constraint, reservation, and extra (words, taken as they are). InvalidArgument
-/// names what is not known, and words in `extra` that the launcher says itself.
+/// cpus_per_task, constraint, reservation, extra (words, taken as they are), and nodes, for which
+/// see SlurmNodes. InvalidArgument names what is not known, and words in `extra` that the launcher
+/// says itself.
 Result<std::vector<std::string>> SlurmFlags(const std::map<std::string, std::string>& resources);
+/// How many nodes share the ranks; 1 when nothing is said. InvalidArgument: no such number.
+Result<int> SlurmNodes(const std::map<std::string, std::string>& resources);
 
 /// The lines of `squeue` as Jobs asks for them. Lines that are not understood are left out.
 std::vector<SlurmJob> ParseSqueue(std::string_view text);

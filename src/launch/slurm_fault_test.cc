@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <system_error>
 
@@ -55,6 +56,26 @@ TEST_F(SlurmFaultTest, AShimThatIsKilledIsALaunchThatIsLost) {
   const LaunchInfo info = End("a");
   EXPECT_EQ(info.exit->kind, ExitKind::kLost);
   EXPECT_FALSE(info.exit->stopped) << "it counts as a failure: it may well be one";
+  Until("its ranks are gone", [&] { return ProcessesWith("CAIRN_TEST_MARK", mark_).empty(); });
+}
+
+TEST_F(SlurmFaultTest, ALaunchOverTwoNodesEndsWhenOneOfThemIsLost) {
+  TestSlurm::Get().UntilIdle();
+  Open();
+  LaunchSpec spec = Script("a", "echo $CAIRN_NODE; while :; do sleep 0.05; done");
+  spec.processes = 2;
+  spec.resources["nodes"] = "2";
+  Submit(spec);
+  Until("both run", [&] { return launcher_->ReadLog("a", 0)->lines.size() >= 2; });
+  // Its shim there, with all that it keeps: what a node that fails looks like to the first one.
+  const std::string shims = TestSlurm::Get().Shell("pgrep -f '" + options_.directory + "/a node:'");
+  int killed = 0;
+  std::istringstream pids(shims);
+  for (pid_t pid = 0; pids >> pid;) killed += ::kill(pid, SIGKILL) == 0 ? 1 : 0;
+  ASSERT_GE(killed, 1) << shims;
+  const LaunchInfo info = End("a");
+  EXPECT_EQ(info.exit->kind, ExitKind::kLost) << info.exit->message;
+  EXPECT_EQ(info.exit->rank, 1);
   Until("its ranks are gone", [&] { return ProcessesWith("CAIRN_TEST_MARK", mark_).empty(); });
 }
 

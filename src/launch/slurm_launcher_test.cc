@@ -33,9 +33,19 @@ LauncherUnderTest MakeSlurm() {
   return under_test;
 }
 
-INSTANTIATE_TEST_SUITE_P(Slurm, LauncherConformance,
-                         ::testing::Values(LauncherFactory{"Slurm", MakeSlurm}),
-                         LauncherConformance::Name);
+LauncherUnderTest MakeSlurmOfTwoNodes() {
+  LauncherUnderTest under_test = MakeSlurm();
+  under_test.nodes = 2;
+  return under_test;
+}
+
+const auto kSlurm = ::testing::Values(LauncherFactory{"Slurm", MakeSlurm});
+INSTANTIATE_TEST_SUITE_P(Slurm, LauncherConformance, kSlurm, LauncherConformance::Name);
+INSTANTIATE_TEST_SUITE_P(Slurm, LauncherOwnerConformance, kSlurm, LauncherOwnerConformance::Name);
+INSTANTIATE_TEST_SUITE_P(Slurm, LauncherRanksConformance,
+                         ::testing::Values(LauncherFactory{"Slurm", MakeSlurm},
+                                           LauncherFactory{"TwoNodes", MakeSlurmOfTwoNodes}),
+                         LauncherRanksConformance::Name);
 
 TEST_F(SlurmLauncherTest, NamesWhatIsMissing) {
   options_.programs = "/no/slurm";
@@ -59,6 +69,11 @@ TEST_F(SlurmLauncherTest, RefusesResourcesThatItDoesNotKnow) {
   LaunchSpec spec = Script("a", "true");
   spec.resources["partitoin"] = "low";
   EXPECT_THAT(std::string(launcher_->Submit(spec).message()), HasSubstr("partitoin"));
+  spec.resources = {{"nodes", "2"}};
+  spec.processes = 3;
+  EXPECT_THAT(std::string(launcher_->Submit(spec).message()), HasSubstr("evenly"));
+  spec.resources = {{"nodes", "two"}};
+  EXPECT_THAT(std::string(launcher_->Submit(spec).message()), HasSubstr("two"));
   spec.resources = {{"extra", "--mail-type=END --array=1-3"}};
   EXPECT_THAT(std::string(launcher_->Submit(spec).message()), HasSubstr("--array"));
 }

@@ -146,7 +146,7 @@ void ReadSlurm(const ConfigNode& node, std::map<std::string, std::string>* out,
                ConfigReader* reader) {
   constexpr std::string_view kKeys[] = {"partition",     "account", "qos",        "time",
                                         "gres",          "mem",     "constraint", "reservation",
-                                        "cpus_per_task", "extra"};
+                                        "cpus_per_task", "nodes",   "extra"};
   const auto text_of = [](const Value& scalar) {
     const auto* text = scalar.if_string();
     return text != nullptr ? *text : EncodeJson(scalar);
@@ -185,6 +185,12 @@ void ReadResources(const ConfigNode& node, ExperimentConfig* out, ConfigReader* 
   if (launcher == kSlurmLauncher) {
     out->launcher = launcher;
     ReadSlurm(node, &out->resources, &reader);
+    if (const auto nodes = SlurmNodes(out->resources);
+        nodes.ok() && std::max<std::int64_t>(1, slots) % *nodes != 0) {
+      reader.Fail(
+          node, "nodes",
+          fmt::format("slots_per_trial is {}, which {} nodes cannot share evenly", slots, *nodes));
+    }
   } else if (launcher != "local") {
     reader.Fail(node, "launcher",
                 fmt::format("{} is not known: local or slurm", QuoteForMessage(launcher)));

@@ -257,6 +257,8 @@ resources:
   EXPECT_NE(refusal("partition: gpu").find("partition"), std::string::npos)
       << "not on this machine";
   EXPECT_NE(refusal("launcher: slurm, partiton: gpu").find("partiton"), std::string::npos);
+  EXPECT_NE(refusal("launcher: slurm, nodes: two").find("two"), std::string::npos);
+  EXPECT_NE(refusal("launcher: slurm, slots: 3, nodes: 2").find("evenly"), std::string::npos);
   EXPECT_NE(refusal("launcher: slurm, extra: --array=1-3").find("--array"), std::string::npos);
   EXPECT_TRUE(ParseExperiment("entrypoint: a\nresources: {launcher: local}\n").ok());
 }

@@ -121,6 +121,8 @@ Status ServerImpl::Open() {
   if (address.empty()) {
     address = options_.listen.substr(0, options_.listen.rfind(':')) + ":" +
               std::to_string(streams_->port());
+  } else if (address.ends_with(":0")) {  // the port that it got
+    address.replace(address.size() - 1, 1, std::to_string(streams_->port()));
   }
   RETURN_IF_ERROR(RegisterServer(store_.get(), options_.index, {address, process_}));
   life_ = std::jthread([this](const std::stop_token& stop) { Live(stop); });

@@ -3,10 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +12,12 @@
 #include <optional>
 #include <utility>
 
+#include "base/ids.h"
 #include "base/status_macros.h"
-#include "paramserver/child_process.h"
+#include "base/thread_annotations.h"
 #include "paramserver/observer.h"
+#include "paramserver/registry.h"
+#include "storage/open_store.h"
 
 namespace cairn::ps {
 namespace {
@@ -29,9 +29,12 @@ using std::chrono::seconds;
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{5000};
 constexpr milliseconds kTurn{100};
+constexpr milliseconds kQuestion{500};
 constexpr seconds kLivedLong{60};
 constexpr seconds kLastSave{60};
 constexpr seconds kGrace{5};
+
+constexpr std::size_t Index(int number) { return static_cast<std::size_t>(number); }
 
 /// A free port of this machine. Another process may take it before ours does; then the server says
 /// so and is started again.
@@ -48,9 +51,28 @@ Result<int> FreePort() {
   return ntohs(address.sin_port);
 }
 
+/// "killed by signal 9", "exit code 3".
+std::string DescribeExit(const LaunchExit& exit) {
+  switch (exit.kind) {
+    case ExitKind::kSignaled:
+      return "killed by signal " + std::to_string(exit.signal);
+    case ExitKind::kExited:
+      return "exit code " + std::to_string(exit.code);
+    default:
+      return exit.message;
+  }
+}
+
 class Job {
  public:
   explicit Job(const JobOptions& options) : options_(options) {}
+  ~Job() {
+    if (launcher_ == nullptr) return;
+    launcher_->Close(Launcher::CloseMode::kStopAll, seconds(0))
+        .IgnoreError("what lives sees that this process is gone");
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   Result<JobReport> Run() {
     RETURN_IF_ERROR(Prepare());
@@ -66,7 +88,7 @@ class Job {
       RETURN_IF_ERROR(LastCheckpoint(&again));
     }
     CountLosses();
-    StopAll();
+    RETURN_IF_ERROR(StopAll());
     return report_;
   }
 
@@ -77,7 +99,10 @@ class Job {
     std::string name;
     std::vector<std::string> argv;
     std::map<std::string, std::string> env;
-    std::optional<ChildProcess> process;
+    std::string launch;         // the id of the one that lives; "": none does
+    std::uint64_t read = 0;     // of its log
+    std::string unfinished[2];  // lines that its output and its errors are in the middle of
+    std::string waits_for;      // as it was last said
     bool done = false;
     int losses = 0;  // in a row
     SteadyClock::time_point start_at;
@@ -90,8 +115,13 @@ class Job {
     const ServerOptions& server = options_.server;
     std::string addresses;
     for (int i = 0; i < server.servers; ++i) {
-      ASSIGN_OR_RETURN(const int port, FreePort());
-      addresses_.push_back("127.0.0.1:" + std::to_string(port));
+      if (options_.remote) {
+        // Nobody's, until it has registered.
+        addresses_.push_back(fmt::format("ps-{}.invalid:1", i));
+      } else {
+        ASSIGN_OR_RETURN(const int port, FreePort());
+        addresses_.push_back("127.0.0.1:" + std::to_string(port));
+      }
       addresses += (i == 0 ? "" : ",") + addresses_.back();
       Role role{.server = true, .index = i, .name = "ps_" + std::to_string(i)};
       role.argv = ServerCommand(i);
@@ -108,6 +138,22 @@ class Job {
                   {"CAIRN_PS_TOKEN", server.security.token}};
       roles_.push_back(std::move(role));
     }
+    ASSIGN_OR_RETURN(launcher_, options_.open_launcher([this](const LaunchInfo&) {
+      MutexLock lock(&mu_);
+      news_ = true;
+      changed_.NotifyAll();
+    }));
+    return TidyUp();
+  }
+
+  /// What an earlier life of the job left has ended, or is ending: it must not meet the new one.
+  Status TidyUp() {
+    ASSIGN_OR_RETURN(const std::vector<LaunchInfo> left, launcher_->List());
+    for (const LaunchInfo& info : left) RETURN_IF_ERROR(launcher_->Kill(info.id));
+    for (const LaunchInfo& info : left) {
+      RETURN_IF_ERROR(launcher_->Wait(info.id, kLastSave).status());
+      RETURN_IF_ERROR(launcher_->Forget(info.id));
+    }
     return Status::Ok();
   }
 
@@ -116,7 +162,7 @@ class Job {
     std::vector<std::string> argv = {options_.program,
                                      "pserver",
                                      "--listen",
-                                     addresses_[static_cast<std::size_t>(index)],
+                                     options_.remote ? "0.0.0.0:0" : addresses_[Index(index)],
                                      "--dir",
                                      server.directory,
                                      "--index",
@@ -135,6 +181,7 @@ class Job {
                                      std::to_string(server.full_steps.value_or(0)),
                                      "--incremental-steps",
                                      std::to_string(server.incremental_steps.value_or(0))};
+    if (options_.remote) argv.insert(argv.end(), {"--address", "auto"});
     if (!server.load.empty()) argv.insert(argv.end(), {"--load", server.load});
     if (server.recovery != Recovery::kExact) {
       argv.insert(argv.end(),
@@ -151,8 +198,19 @@ class Job {
   }
 
   Status Start(Role* role) {
-    ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(role->argv, role->env));
-    role->process.emplace(std::move(process));
+    LaunchSpec spec;
+    // Not that of any other life: one that is taken for lost may still be there.
+    spec.id = fmt::format("{}.{}.{}", role->name, life_, ++launches_);
+    spec.argv = role->argv;
+    spec.env = role->env;
+    spec.slots = 0;
+    spec.resources = options_.resources;
+    spec.grace = seconds(0);
+    spec.outlive_owner = false;
+    RETURN_IF_ERROR(launcher_->Submit(spec));
+    role->launch = spec.id;
+    role->read = 0;
+    role->waits_for.clear();
     return Status::Ok();
   }
 
@@ -164,6 +222,11 @@ class Job {
   bool SomeTrainerDone() const {
     return std::any_of(roles_.begin(), roles_.end(),
                        [](const Role& role) { return !role.server && role.done; });
+  }
+
+  bool AnyLives() const {
+    return std::any_of(roles_.begin(), roles_.end(),
+                       [](const Role& role) { return !role.launch.empty(); });
   }
 
   /// A trainer that had ended is wanted again when the job went back to a step before its end: the
@@ -193,62 +256,101 @@ class Job {
     std::fflush(to);
   }
 
-  void Forward(Role* role) {
+  /// Passes on what came since the last time; with `ended` the last of it.
+  void Forward(Role* role, bool ended) {
+    for (;;) {
+      const auto page = launcher_->ReadLog(role->launch, role->read);
+      if (!page.ok() || page->next == role->read) break;
+      role->read = page->next;
+      for (const LaunchLogLine& line : page->lines) {
+        std::string& text = role->unfinished[line.from_stderr ? 1 : 0];
+        text += line.text;
+        if (line.unfinished) continue;
+        Say(*role, text, line.from_stderr);
+        text.clear();
+      }
+    }
     for (const bool error : {false, true}) {
-      for (const std::string& line : role->process->ReadLines(error)) Say(*role, line, error);
+      std::string& text = role->unfinished[error ? 1 : 0];
+      if (ended && !text.empty()) Say(*role, text, error);
+      if (ended) text.clear();
     }
   }
 
-  /// Passes output on, notices ends, starts what is due. At most `wait` long.
+  /// Passes output on, notices ends, starts what is due. At most `wait` long, and a moment more.
   Status Turn(milliseconds wait) {
-    std::vector<pollfd> fds;
-    for (const Role& role : roles_) {
-      if (!role.process) continue;
-      for (const int fd : {role.process->exit_event(), role.process->out(), role.process->err()}) {
-        fds.push_back({fd, POLLIN, 0});
-      }
+    {
+      MutexLock lock(&mu_);
+      if (!news_) changed_.WaitFor(&mu_, wait);
+      news_ = false;
     }
-    poll(fds.data(), fds.size(), static_cast<int>(wait.count()));
     for (Role& role : roles_) {
-      if (role.process) {
-        Forward(&role);
-        pollfd ended{role.process->exit_event(), POLLIN, 0};
-        if (poll(&ended, 1, 0) == 1) RETURN_IF_ERROR(Ended(&role));
-      } else if (!role.done && !stopping_ && SteadyClock::now() >= role.start_at) {
-        RETURN_IF_ERROR(Start(&role));
+      if (role.launch.empty()) {
+        if (!role.done && !stopping_ && SteadyClock::now() >= role.start_at) {
+          RETURN_IF_ERROR(Start(&role));
+        }
+        continue;
       }
+      ASSIGN_OR_RETURN(const LaunchInfo info, launcher_->Get(role.launch));
+      if (options_.remote && info.reason != role.waits_for) {
+        role.waits_for = info.reason;
+        if (!info.reason.empty()) Say(role, info.reason, true);
+      }
+      Forward(&role, info.exit.has_value());
+      if (info.exit.has_value()) RETURN_IF_ERROR(Ended(&role, info));
     }
     return Status::Ok();
   }
 
-  Status Ended(Role* role) {
-    const int status = role->process->Reap();
-    Forward(role);
-    const bool lived_long = SteadyClock::now() - role->process->started() > kLivedLong;
-    role->process.reset();
-    if (stopping_ || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
+  /// A trainer that ends while a server is away has not failed by itself.
+  bool ServersRun() {
+    return std::all_of(roles_.begin(), roles_.end(), [&](const Role& role) {
+      if (!role.server) return true;
+      const auto info = launcher_->Get(role.launch);
+      return info.ok() && info->state == LaunchState::kRunning;
+    });
+  }
+
+  Status Ended(Role* role, const LaunchInfo& info) {
+    const LaunchExit& exit = *info.exit;
+    const auto lived = std::chrono::nanoseconds(info.started > 0 ? exit.time - info.started : 0);
+    RETURN_IF_ERROR(launcher_->Forget(role->launch));
+    role->launch.clear();
+    if (stopping_ || (exit.succeeded() && !exit.stopped)) {
       role->done = true;
       return Status::Ok();
     }
-    role->losses = lived_long ? 1 : role->losses + 1;
+    const bool counted = !exit.stopped && (role->server || !options_.remote || ServersRun());
+    if (counted) role->losses = lived > kLivedLong ? 1 : role->losses + 1;
     if (role->losses > options_.max_restarts) {
       return ResourceExhaustedError(fmt::format("{} was lost {} times in a row ({}): the job ends",
-                                                role->name, role->losses, DescribeExit(status)));
+                                                role->name, role->losses, DescribeExit(exit)));
     }
     auto pause = kFirstPause;
     for (int i = 1; i < role->losses && pause < kLongestPause; ++i) pause *= 2;
     pause = std::min(pause, kLongestPause);
     role->start_at = SteadyClock::now() + pause;
     ++(role->server ? report_.server_restarts : report_.trainer_restarts);
-    Say(*role, fmt::format("lost: {}; started again in {} ms", DescribeExit(status), pause.count()),
+    Say(*role, fmt::format("lost: {}; started again in {} ms", DescribeExit(exit), pause.count()),
         true);
     return Status::Ok();
   }
 
+  /// A connection to a server; its address is what it registered last.
+  Result<Observer> Ask(int server) {
+    std::string address = addresses_[Index(server)];
+    if (options_.remote) {
+      if (store_ == nullptr) {
+        ASSIGN_OR_RETURN(store_, OpenStore(options_.server.directory, {.create = false}));
+      }
+      ASSIGN_OR_RETURN(const ServerAddress found, FindServer(store_.get(), server));
+      address = found.address;
+    }
+    return Observer::Connect(address, options_.server.security, kQuestion);
+  }
+
   Result<Observer::State> StateOf(int server) {
-    ASSIGN_OR_RETURN(Observer observer,
-                     Observer::Connect(addresses_[static_cast<std::size_t>(server)],
-                                       options_.server.security, milliseconds(500)));
+    ASSIGN_OR_RETURN(Observer observer, Ask(server));
     return observer.Status();
   }
 
@@ -262,9 +364,7 @@ class Job {
   Status BeginLastCheckpoint(const Observer::State& lead) {
     const bool trainers_left = TrainersDone();
     for (int i = 0; i < options_.server.servers; ++i) {
-      ASSIGN_OR_RETURN(Observer observer,
-                       Observer::Connect(addresses_[static_cast<std::size_t>(i)],
-                                         options_.server.security, milliseconds(500)));
+      ASSIGN_OR_RETURN(Observer observer, Ask(i));
       if (!trainers_left) return observer.RequestSave(lead.generation, false);
       const Marker marker{static_cast<std::uint64_t>(NumberIn(lead.value, "cut")) + 1,
                           NumberIn(lead.value, "global_step"), true};
@@ -323,26 +423,33 @@ class Job {
     }
   }
 
-  void StopAll() {
+  Status StopAll() {
     stopping_ = true;
-    for (const int signal : {SIGTERM, SIGKILL}) {
-      for (Role& role : roles_) {
-        if (role.process) role.process->Signal(signal);
-      }
-      const auto deadline = SteadyClock::now() + kGrace;
-      while (SteadyClock::now() < deadline &&
-             std::any_of(roles_.begin(), roles_.end(),
-                         [](const Role& role) { return role.process.has_value(); })) {
-        Turn(kTurn).IgnoreError("everything is being stopped");
-      }
+    for (const Role& role : roles_) {
+      if (role.launch.empty()) continue;
+      launcher_->Stop(role.launch, kGrace).IgnoreError("it may end just now; see below");
     }
+    const auto deadline = SteadyClock::now() + 2 * kGrace;
+    while (AnyLives() && SteadyClock::now() < deadline) {
+      Turn(kTurn).IgnoreError("everything is being stopped");
+    }
+    return launcher_->Close(Launcher::CloseMode::kStopAll, kGrace);
   }
 
   const JobOptions& options_;
-  std::vector<std::string> addresses_;
+  const std::string life_ = IdSource::System()->NewUuid().substr(0, 8);
+  std::vector<std::string> addresses_;  // of the servers, unless they are registered
   std::vector<Role> roles_;
+  std::uint64_t launches_ = 0;
   bool stopping_ = false;
   JobReport report_;
+  std::unique_ptr<Store> store_;  // where servers are registered
+
+  Mutex mu_;
+  CondVar changed_;
+  bool news_ GUARDED_BY(mu_) = false;  // a launch began or ended
+
+  std::unique_ptr<Launcher> launcher_;  // last: it calls back; what lives ends with it
 };
 
 }  // namespace

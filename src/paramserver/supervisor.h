@@ -1,20 +1,32 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <cairn/ps.h>
 #include <cairn/status.h>
 
+#include "launch/launcher.h"
+
 namespace cairn::ps {
 
-/// A job with parameter servers on one machine.
+/// A job with parameter servers.
 struct JobOptions {
   ServerOptions server;              // of every server; listen, index and address are set for each
   std::vector<std::string> command;  // of every trainer
   std::string program;               // whose `pserver` command is a server: the program `cairn`
+  /// Makes what starts the processes; called once, with the listener that it has to call. What it
+  /// knows from an earlier life of the job is stopped and forgotten first.
+  std::function<Result<std::unique_ptr<Launcher>>(LaunchListener listener)> open_launcher;
+  /// The processes run on other machines: servers listen on all addresses and register under their
+  /// machine's name, and trainers look for them in the repository.
+  bool remote = false;
+  std::map<std::string, std::string> resources;  // of each process: LaunchSpec::resources
   /// A process that was lost is started again so often; one that lived for a minute counts anew.
+  /// One whose machine was taken away is started again without being counted.
   int max_restarts = 20;
   /// Asked a few times a second; true: a last checkpoint, then everything is stopped.
   std::function<bool()> interrupted;
@@ -31,10 +43,10 @@ struct JobReport {
   bool saved = false;              // whether there is one
 };
 
-/// Starts the servers and trainers of a job as processes, starts again whatever dies, with growing
-/// pauses, and passes their output on, each line with the name of who wrote it. When all trainers
-/// ended with 0, the servers write a last checkpoint and are stopped. The processes die with this
-/// one, whatever kills it. ResourceExhausted when a process was lost too often.
+/// Starts the servers and trainers of a job, a launch each, starts again whatever dies, with
+/// growing pauses, and passes their output on, each line with the name of who wrote it. When all
+/// trainers ended with 0, the servers write a last checkpoint and are stopped. The processes do not
+/// outlive this one, whatever kills it. ResourceExhausted when a process was lost too often.
 Result<JobReport> RunJob(const JobOptions& options);
 
 }  // namespace cairn::ps

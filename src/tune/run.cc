@@ -7,6 +7,9 @@
 
 #include "base/status_macros.h"
 #include "launch/local_launcher.h"
+#include "launch/rendezvous.h"
+#include "launch/slurm_launcher.h"
+#include "storage/open_store.h"
 #include "tune/run_worker.h"
 #include "tune/search_policy.h"
 #include "tune/tuner.h"
@@ -33,6 +36,43 @@ Result<std::unique_ptr<TunePolicy>> MakePolicy(const Options& options) {
   }
   parts.metric = options.metric;
   return MakeSearchPolicy(std::move(parts));
+}
+
+/// Says who starts workers. Gives a directory that is to be removed afterwards; "": none.
+Result<std::string> ChooseLauncher(const Options& options, const std::string& directory,
+                                   TunerOptions* settings) {
+  if (options.launcher.empty()) {
+    // Of this life alone: workers end with it.
+    std::string made =
+        (std::filesystem::temp_directory_path() / "cairn-tune-launches-XXXXXX").string();
+    if (mkdtemp(made.data()) == nullptr) return UnavailableError("no temporary directory");
+    const auto slots = static_cast<int>(options.max_concurrent);
+    settings->open_launcher = [made, slots](LaunchListener listener) {
+      return OpenLocalLauncher(
+          {.directory = made, .slots = slots, .listener = std::move(listener)});
+    };
+    return made;
+  }
+  if (options.launcher != "slurm") {
+    return InvalidArgumentError("tune: launcher is \"slurm\" or nothing, not \"" +
+                                options.launcher + "\"");
+  }
+  std::string launches = options.launch_directory;
+  if (launches.empty()) {
+    if (IsUrl(directory)) {
+      return InvalidArgumentError("tune: name a launch_directory that the nodes share");
+    }
+    launches = directory + "/launches";
+  }
+  settings->host = options.host;
+  if (settings->host.empty()) {
+    ASSIGN_OR_RETURN(settings->host, HostName());
+  }
+  settings->resources = options.resources;
+  settings->open_launcher = [launches](LaunchListener listener) {
+    return OpenSlurmLauncher({.directory = launches, .listener = std::move(listener)});
+  };
+  return std::string();
 }
 
 std::vector<TrialResult> ResultsOf(const Value& trials) {
@@ -63,11 +103,6 @@ Result<std::vector<TrialResult>> Run(Options options, const TrainFunction& train
     return InvalidArgumentError(options.directory +
                                 " holds an experiment with another search space");
   }
-  // Of this life alone: workers end with it.
-  std::string launches =
-      (std::filesystem::temp_directory_path() / "cairn-tune-launches-XXXXXX").string();
-  if (mkdtemp(launches.data()) == nullptr) return UnavailableError("no temporary directory");
-
   std::error_code error;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
   std::error_code absolute_error;
@@ -87,11 +122,7 @@ Result<std::vector<TrialResult>> Run(Options options, const TrainFunction& train
   settings.retention.maximize = options.maximize;
   (options.score.empty() ? settings.retention.keep_last : settings.retention.keep_best) =
       options.num_to_keep;
-  const auto slots = static_cast<int>(options.max_concurrent);
-  settings.open_launcher = [&](LaunchListener listener) {
-    return OpenLocalLauncher(
-        {.directory = launches, .slots = slots, .listener = std::move(listener)});
-  };
+  ASSIGN_OR_RETURN(const std::string temporary, ChooseLauncher(options, directory, &settings));
   Status status = tuner->Start(std::move(settings));
   bool finished = false;
   while (status.ok() && !finished) {
@@ -103,7 +134,7 @@ Result<std::vector<TrialResult>> Run(Options options, const TrainFunction& train
   Result<std::vector<TrialResult>> results = status;
   if (status.ok()) results = ResultsOf(tuner->Trials(true));
   tuner->Stop();
-  std::filesystem::remove_all(launches, error);
+  if (!temporary.empty()) std::filesystem::remove_all(temporary, error);
   return results;
 }
 

@@ -278,17 +278,7 @@ Status Tuner::Start(TunerOptions options) {
   Summarize();
   RETURN_IF_ERROR(Note("", {{"what", "opened"}}));
 
-  std::string directory = (std::filesystem::temp_directory_path() / "cairn-tune-XXXXXX").string();
-  if (mkdtemp(directory.data()) == nullptr) {
-    return UnavailableError("no directory for a socket can be made in " +
-                            std::filesystem::temp_directory_path().string());
-  }
-  socket_directory_ = directory;
-  ASSIGN_OR_RETURN(
-      server_, HttpServer::Start(
-                   {.listen = "unix:" + directory + "/tuner", .max_connections = 4096}, Routes()));
-  engine_->SetUrl(server_->url());
-
+  RETURN_IF_ERROR(StartService());
   if (record_.description() != options_.description || record_.stopped()) {
     RETURN_IF_ERROR(Note("", {{"what", "experiment"}, {"description", options_.description}}));
   }
@@ -387,6 +377,8 @@ Status Tuner::Revive() {
       RETURN_IF_ERROR(Note(id, {{"what", "restarted"}}));
     }
     active_.insert(id);
+    // A worker that outlived the last tuner goes on where it was.
+    if (standing.core.live) runs_[id] = Run{.number = standing.core.run};
     const TrialState state = standing.core.state;
     const bool scheduled = state == TrialState::kPaused &&
                            trial->DecidedAt(trial->iteration).action == TrialAction::kPause;
@@ -603,11 +595,12 @@ Status Tuner::Launch(TuneTrial* trial) {
                            .argv = options_.argv,
                            .env = options_.env,
                            .storage = kHere,
+                           .resources = options_.resources,
                            .max_restarts = std::min(options_.max_failures, kEndless),
                            .preemption_timeout = kPauseTimeout,
                            .kill_grace = options_.kill_grace,
                            .retention = options_.retention,
-                           .outlive_engine = false},
+                           .outlive_engine = !options_.host.empty()},
                trial->id)
       .status();
 }

@@ -41,6 +41,14 @@ struct TunerOptions {
   std::vector<std::string> argv = {"worker"};
   /// Put over each worker's environment.
   std::map<std::string, std::string> env;
+  /// Workers on other machines reach the tuner by this name of its machine, over TCP; they go on
+  /// when it dies, and are taken up by its next life. "": they are on this machine, speak to a Unix
+  /// socket and end with the tuner.
+  std::string host;
+  /// What the launcher is asked for, for each worker: LaunchSpec::resources.
+  std::map<std::string, std::string> resources;
+  /// What workers on other machines get from /tune/payload: what to run. Opaque.
+  std::string payload;
   /// Written down at the first start; given out by Open ever after.
   Value description = Value::Object{};
   /// Names of trials are `<prefix>_00000` and so on: letters, digits, points, dashes, underscores.
@@ -137,6 +145,8 @@ class Tuner {
   explicit Tuner(OpenOptions options);
 
   std::vector<HttpRoute> Routes();
+  /// Listens for workers and tells the engine where.
+  Status StartService();
   void Enqueue(Message message) EXCLUDES(mu_);
   void Tell(Value news) EXCLUDES(mu_);
   /// A durable event, on the thread that wrote it.

@@ -179,16 +179,19 @@ class DistributedContext:
 
     def _listen(self, chief: str, token: str) -> None:
         path = chief[5:] if chief.startswith("file:") else ""
-        host, port = ("127.0.0.1", 0) if path else _host_port(chief)
+        spread = self.local_size < self.size  # over several machines
+        near = socket.gethostname() if spread else "127.0.0.1"
+        host, port = (near, 0) if path else _host_port(chief)
         deadline = time.monotonic() + self._timeout
         server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind((host if path or _is_ours(host) else "", port))
+            everywhere = spread if path else not _is_ours(host)
+            server.bind(("" if everywhere else host, port))
             server.listen(self.size)
             if path:
                 token = token or secrets.token_hex(16)
-                _write_address(path, f"127.0.0.1:{server.getsockname()[1]} {token}")
+                _write_address(path, f"{host}:{server.getsockname()[1]} {token}")
             while len(self._workers) < self.size - 1:
                 missing = sorted(set(range(1, self.size)) - set(self._workers))
                 server.settimeout(max(deadline - time.monotonic(), 0.001))

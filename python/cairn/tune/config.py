@@ -123,6 +123,12 @@ class RunConfig:
         failure_config, checkpoint_config: as their classes say.
         verbose: 0 prints nothing; 1 the table of trials.
         log_to_file: not used; workers write to the tuner's own output.
+        launcher: "slurm" makes each run of a trial a job of Slurm; None starts it on this machine.
+        resources: what Slurm is asked for, of each trial: partition, account, qos, time, gres, mem,
+            cpus_per_task, constraint, reservation, extra.
+        launch_dir: where the records of jobs are, shared by the nodes; "launches" in the experiment's
+            directory when None.
+        host: the name or address by which nodes reach this machine; its own name when None.
     """
 
     name: Optional[str] = None
@@ -135,8 +141,16 @@ class RunConfig:
     progress_reporter: Any = None
     verbose: int = 1
     log_to_file: Any = False
+    launcher: Optional[str] = None
+    resources: Optional[Mapping[str, Any]] = None
+    launch_dir: Optional[Union[str, "os.PathLike[str]"]] = None
+    host: Optional[str] = None
 
     def __post_init__(self) -> None:
+        if self.launcher not in (None, "local", "slurm"):
+            raise ValueError(f"launcher must be 'local' or 'slurm', not {self.launcher!r}")
+        if self.launcher != "slurm" and self.resources:
+            raise ValueError("resources are for launcher='slurm'")
         if self.storage_path is not None and self.local_dir is not None:
             raise ValueError("storage_path and local_dir are two names of one thing: give one")
         if self.name is not None and (

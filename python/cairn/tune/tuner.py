@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
 import os
 import pickle
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -218,6 +220,8 @@ class Tuner:
                 failure_config=FailureConfig(**recorded.get("failure_config", {})),
                 checkpoint_config=CheckpointConfig(**recorded.get("checkpoint_config", {})),
                 verbose=int(recorded.get("verbose", 1)),
+                launcher=recorded.get("launcher"),
+                resources=recorded.get("resources"),
             )
         if tune_config is None:
             tune_config = TuneConfig(**(known.get("tune_config") or {}))
@@ -279,6 +283,8 @@ class Tuner:
                 "failure_config": dataclasses.asdict(failures),
                 "checkpoint_config": dataclasses.asdict(checkpoints),
                 "verbose": self._run.verbose,
+                "launcher": self._run.launcher,
+                "resources": {k: _word(v) for k, v in (self._run.resources or {}).items()} or None,
             },
         }
 
@@ -329,10 +335,11 @@ class Tuner:
                     "fail_fast": bool(failures.fail_fast),
                     "retention": checkpoints.retention(),
                     "zygote": _zygote_command(),
+                    **({"slurm": self._slurm()} if self._on_slurm else {}),
                     **self._flags,
                 },
                 policy,
-                self._payload(),
+                base64.b64encode(self._payload()) if self._on_slurm else self._payload(),
             )
             log = PolicyLog(directory)
             log.start(native.take_log())  # of what is on record
@@ -440,6 +447,11 @@ class Tuner:
                 f"the experiment in {self.directory} was made with the trainable "
                 f"{known['trainable']!r}, not {name!r}"
             )
+        launcher = (known.get("run_config") or {}).get("launcher")
+        if (launcher == "slurm") != self._on_slurm:
+            raise ValueError(
+                f"the experiment in {self.directory} was begun with launcher={launcher!r}: go on with that"
+            )
         keys = flat_keys(self._space)
         if self._space and list(known["keys"]) != keys:
             raise ValueError(
@@ -463,6 +475,27 @@ class Tuner:
             seed=of.seed,
             description=recorded,
         )
+
+    @property
+    def _on_slurm(self) -> bool:
+        return self._run.launcher == "slurm"
+
+    def _slurm(self) -> Dict[str, Any]:
+        """How workers are started as jobs of Slurm, and find this process."""
+        where = self._run.launch_dir
+        if where is None:
+            if _location.is_remote(self.directory):
+                raise ValueError(
+                    "launch_dir must name a directory that Slurm's nodes share: the experiment is in "
+                    f"{self.directory}"
+                )
+            where = os.path.join(_location.absolute(self.directory), "launches")
+        return {
+            "worker": _worker_command(),
+            "directory": os.fspath(where),
+            "host": self._run.host or socket.gethostname(),
+            "resources": {str(k): _word(v) for k, v in (self._run.resources or {}).items()},
+        }
 
     def _payload(self) -> bytes:
         try:
@@ -560,7 +593,20 @@ def _recorded_space(value: Any, where: str) -> Any:
     return value
 
 
+def _word(value: Any) -> str:
+    """A resource as sbatch takes it; a list is one word a line."""
+    return "\n".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _worker_command() -> List[str]:
+    return _python("from cairn.tune.remote_worker import main; main()")
+
+
 def _zygote_command() -> List[str]:
+    return _python("from cairn.tune.zygote import main; main()")
+
+
+def _python(command: str) -> List[str]:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    code = f"import sys; sys.path.insert(0, {package!r}); from cairn.tune.zygote import main; main()"
+    code = f"import sys; sys.path.insert(0, {package!r}); {command}"
     return [sys.executable, "-c", code]

@@ -19,8 +19,14 @@ from .trainable import argument_of, checkpoint_of, is_class_trainable, wants_che
 _LONGEST_ERROR = 200_000
 
 
+# Calls of a tuner before it is given up. One whose workers outlive it is started again: two minutes.
+_ATTEMPTS = 5
+_ATTEMPTS_FROM_AFAR = 80
+
+
 def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> int:
     """Runs the trial to its end, a pause or a failure; returns the exit code."""
+    near = env["CAIRN_TRIAL_URL"].startswith("unix:")
     client = _native.TrialClient.open(
         {
             "url": env["CAIRN_TRIAL_URL"],
@@ -28,7 +34,7 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
             "trial": env["CAIRN_TRIAL_ID"],
             "run": int(env["CAIRN_RUN_ID"]),
             "describe": False,
-            "attempts": 5,
+            "attempts": _ATTEMPTS if near else _ATTEMPTS_FROM_AFAR,
         }
     )
     number = int(env["CAIRN_RUN_ID"])

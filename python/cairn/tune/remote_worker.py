@@ -1,0 +1,40 @@
+"""A worker on another machine: one run of a trial, in a job of a cluster.
+
+It gets what to run from the tuner, over the connection that it reports by: nothing that could be
+executed lies in a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import sys
+
+from .. import _native
+from . import worker
+
+
+def main() -> None:
+    """Never returns."""
+    env = dict(os.environ)
+    client = _native.TrialClient.open(
+        {
+            "url": env["CAIRN_TRIAL_URL"],
+            "token": env["CAIRN_RUN_TOKEN"],
+            "trial": env["CAIRN_TRIAL_ID"],
+            "run": int(env["CAIRN_RUN_ID"]),
+            "describe": False,
+        }
+    )
+    given = pickle.loads(base64.b64decode(client.call("/tune/payload", {})["payload"]))
+    client.close()
+    sys.path[:] = given["path"]
+    sys.argv = given["argv"]
+    worker.seed_generators(env["CAIRN_TRIAL_ID"])
+    trainable = pickle.loads(given["trainable"])
+    sys.exit(worker.run(trainable, given["settings"], env))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+// What Slurm and the directories say of launches that were handed over (slurm_site.cc).
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "launch/slurm_site.h"
+
+namespace cairn {
+namespace {
+
+using Nanos = std::chrono::nanoseconds;
+
+/// A job that ended, or is gone, without exit.json: seen so often before it is believed, because
+/// what another machine wrote may come late.
+constexpr int kLooksBeforeLost = 2;
+constexpr Nanos kBeat = std::chrono::milliseconds(500);
+
+/// States of a job that was taken from its launch, not failed by it.
+constexpr std::string_view kTakenAway[] = {"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "CANCELLED",
+                                           "REVOKED"};
+
+}  // namespace
+
+void SlurmLauncher::LookForBatches(
+    const std::map<std::pair<std::string_view, int>, const SlurmJob*>& jobs) {
+  for (SlurmBatch& batch : batches_) {
+    // Not at once: a call that timed out may still be under way to the controller.
+    if (!batch.look_first || asked_ < batch.not_before) continue;
+    batch.look_first = false;
+    if (!jobs.contains({batch.name, batch.first_index()})) continue;  // submitted again
+    for (const std::string& id : batch.ids) {
+      if (const auto found = Find(id); found.ok()) Of(*found)->accepted = true;
+    }
+    batch.ids.clear();
+  }
+  std::erase_if(batches_, [](const SlurmBatch& batch) { return batch.ids.empty(); });
+}
+
+void SlurmLauncher::AskForJobs() {
+  asked_ = clock()->Now();
+  const auto jobs = client_.Jobs();
+  std::vector<std::pair<std::string, const SlurmJob*>> silent;
+  {
+    MutexLock lock(&mu_);
+    if (!jobs.ok()) {
+      if (trouble_.empty()) LogWarning("launcher: " + jobs.status().ToString());
+      trouble_ = jobs.status().message();
+      return;
+    }
+    trouble_.clear();
+    std::map<std::pair<std::string_view, int>, const SlurmJob*> by_name;
+    for (const SlurmJob& job : *jobs) {
+      // Of two with one name (a submission that was made twice) the one that lives counts: the
+      // other found the launch taken.
+      const SlurmJob*& known = by_name[{job.name, job.index}];
+      if (known == nullptr || known->ended()) known = &job;
+    }
+    LookForBatches(by_name);
+    for (const auto& [id, each] : launches_) {
+      SlurmLaunch* launch = Of(each);
+      if (!launch->handed()) continue;
+      const auto found = by_name.find({launch->job, launch->index});
+      const SlurmJob* job = found == by_name.end() ? nullptr : found->second;
+      if (job != nullptr) {
+        launch->accepted = true;
+        launch->job_id = job->id;
+        launch->waits_for = fmt::format("job {} waits in Slurm: {}", job->id, job->reason);
+      }
+      if (job != nullptr && !job->ended()) {
+        launch->silent = 0;
+        continue;
+      }
+      const bool ours = std::ranges::any_of(batches_, [&](const SlurmBatch& batch) {
+        return std::ranges::find(batch.ids, id) != batch.ids.end();
+      });
+      if (ours) continue;  // not submitted yet
+      ++launch->silent;
+      // One that was never accepted was left by an owner who died before sbatch; one that we took
+      // out of Slurm's queue has nothing more to say.
+      const bool cancelled = launch->stop_asked && launch->info.state == LaunchState::kQueued;
+      if (launch->silent >= kLooksBeforeLost || !launch->accepted || cancelled) {
+        silent.emplace_back(id, job);
+      }
+    }
+  }
+  for (const auto& [id, job] : silent) Settle(id, job);
+}
+
+LaunchExit SlurmLauncher::LostIn(const SlurmLaunch& launch, const SlurmJob* job, bool begun) const {
+  const std::string state = job == nullptr ? "unknown to it" : job->state;
+  LaunchExit lost;
+  lost.kind = begun ? ExitKind::kLost : ExitKind::kNotStarted;
+  if (begun && state == "TIMEOUT") lost.kind = ExitKind::kTimeLimit;
+  lost.stopped = launch.stop_asked || (!begun && job == nullptr) ||
+                 std::ranges::find(kTakenAway, state) != std::end(kTakenAway);
+  lost.message = fmt::format(
+      "Slurm's job {} is {}: {}", launch.job_id.empty() ? launch.job : launch.job_id, state,
+      begun ? "how the launch ended is not known" : "it ended before the launch began");
+  const std::string said = begun ? "" : LastWords(JobOutput(outputs_, launch.job, launch.index));
+  if (!said.empty()) lost.message += ": " + said;
+  lost.time = clock()->WallNanos();
+  return lost;
+}
+
+/// How a launch ended of which Slurm says that nothing is left.
+void SlurmLauncher::Settle(const std::string& id, const SlurmJob* job) {
+  const LaunchDirectory directory(Path(id));
+  directory.Refresh();
+  Result<LaunchExit> exit = directory.ReadExit();
+  const bool begun = directory.ReadKeeper().ok();
+  MutexLock lock(&mu_);
+  SlurmLaunch* launch = FindHanded(id);
+  if (launch == nullptr) return;
+  if (!exit.ok() && !begun && job == nullptr && !launch->accepted) {
+    if (directory.Remove().ok()) Drop(id);
+    return;
+  }
+  if (!exit.ok()) {
+    LaunchExit lost = LostIn(*launch, job, begun);
+    // A shim on a node that Slurm gave up, and that lives, reads this.
+    Tell(launch, {.kind = ControlCommand::Kind::kStop, .signal = 0, .grace = 0})
+        .IgnoreError("nobody may be there");
+    const Status published = directory.Publish(lost);
+    if (published.Is(Code::kAlreadyExists)) {
+      exit = directory.ReadExit();
+    } else if (!published.ok()) {
+      LogError(published.WithContext("launch " + id).ToString());
+      return;  // again at the next look
+    }
+    if (!exit.ok()) exit = std::move(lost);
+  }
+  End(launch, *std::move(exit));
+}
+
+void SlurmLauncher::CancelDue(const std::vector<std::string>& ids, bool pending_only) {
+  std::vector<std::string> jobs;
+  {
+    MutexLock lock(&mu_);
+    for (const std::string& id : ids) {
+      SlurmLaunch* launch = FindHanded(id);
+      if (launch == nullptr) continue;
+      jobs.push_back(launch->job_id);
+      launch->cancel_pending = false;
+      if (!pending_only) launch->cancel_at = clock()->Now() + kCancelSlack;
+    }
+  }
+  if (jobs.empty()) return;
+  const Status cancelled = client_.Cancel(jobs, pending_only);
+  if (cancelled.ok()) return;
+  LogWarning("launcher: " + cancelled.ToString());
+  MutexLock lock(&mu_);
+  for (const std::string& id : ids) {
+    if (const auto found = Find(id); found.ok() && pending_only) Of(*found)->cancel_pending = true;
+  }
+}
+
+void SlurmLauncher::LookAtDirectories() {
+  std::vector<std::pair<std::string, bool>> living;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, launch] : launches_) {
+      if (!Of(launch)->handed()) continue;
+      living.emplace_back(id, launch->info.state == LaunchState::kRunning);
+    }
+  }
+  for (const auto& [id, runs] : living) {
+    const LaunchDirectory directory(Path(id));
+    auto exit = directory.ReadExit();
+    const auto running = runs ? Result<RunningRecord>(RunningRecord{}) : directory.ReadRunning();
+    if (!exit.ok() && (runs || !running.ok())) continue;
+    MutexLock lock(&mu_);
+    SlurmLaunch* launch = FindHanded(id);
+    if (launch == nullptr) continue;
+    if (!runs && running.ok()) {
+      launch->info.pids = running->pids;
+      launch->info.started = running->time;
+      launch->cancel_pending = false;
+      // Of one that has ended meanwhile, only the end is told.
+      if (!exit.ok()) Running(launch);
+    }
+    if (exit.ok()) End(launch, *std::move(exit));
+  }
+}
+
+/// Launches that must not outlive their owner see by this that it lives.
+void SlurmLauncher::Beat() {
+  const Nanos now = clock()->Now();
+  if (now < beaten_ + kBeat) return;
+  {
+    MutexLock lock(&mu_);
+    const bool wanted = std::ranges::any_of(launches_, [](const auto& entry) {
+      return Of(entry.second)->handed() && !entry.second->outlive_owner;
+    });
+    if (!wanted) return;
+  }
+  beaten_ = now;
+  const std::string path = options_.directory + "/" + kOwnerBeat;
+  const std::string text = fmt::format("{} {}\n", getpid(), ++beats_);
+  const OwnedFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid() || write(fd.get(), text.data(), text.size()) != std::ssize(text)) {
+    LogWarning(ErrnoStatus("write " + path, errno).ToString());
+  }
+}
+
+}  // namespace cairn
