@@ -43,9 +43,10 @@ bench-slurm: ## launches on a real Slurm, beside sbatch alone (SLURM_ARGS='...')
 	@scripts/build release
 	@/usr/bin/python3 bench/slurm.py build/release $(SLURM_ARGS)
 
-bench-tune: ## a tuner's trials, reports, restarts and memory (TUNE_ARGS='...'; --peer beside Ray where it is installed)
+bench-tune: ## a tuner's trials, reports, restarts and memory (TUNE_ARGS='...'; --peer beside Ray)
 	@scripts/setup build test
 	@scripts/build dev
+	@case "$(TUNE_ARGS)" in *--peer*) scripts/venv ray;; esac
 	@PYTHONPATH=python .venv/test/bin/python bench/tune.py $(TUNE_ARGS)
 
 bench-ps: ## parameter servers on loopback, beside raw sockets and tables in the process (PS_ARGS='...')
@@ -66,11 +67,12 @@ bench-s3: ## put, get, listing and stall on a bucket, beside boto3's transfer ma
 	@scripts/build dev
 	@.venv/test/bin/python bench/s3.py build/release $(S3_ARGS)
 
-bench-peers: ## the same beside torch.save, safetensors, DCP, orbax, paddle, numpy (ARGS='...')
+bench-peers: ## the same beside torch.save, safetensors, DCP, orbax, paddle, numpy (ARGS='...'); a tuner beside Ray
 	@scripts/setup build test
 	@scripts/build dev
 	@scripts/venv peers
 	@.venv/peers/bin/python bench/peers/run.py $(ARGS)
+	@$(MAKE) --no-print-directory bench-tune TUNE_ARGS=--peer
 
 torture: ## the long random suites: make torture [SUITE=name] [TIME=30m]; fuzz targets 10 min each
 	@scripts/setup build test

@@ -201,6 +201,7 @@ class PyTuner {
     options.resume_errored = Option<bool>(given, "resume_errored", false);
     options.restart_errored = Option<bool>(given, "restart_errored", false);
     options.extend_ended = Option<bool>(given, "extend_ended", false);
+    options.stop_signal = Option<int>(given, "stop_signal", 0);
     options.summarize_after =
         Option<std::uint64_t>(given, "summarize_after", options.summarize_after);
     if (given.contains("retention")) {
@@ -214,11 +215,12 @@ class PyTuner {
     }
     const auto argv = nb::cast<std::vector<std::string>>(given["zygote"]);
     std::string bytes(payload.c_str(), payload.size());
-    options.open_launcher = [argv, bytes = std::move(bytes)](LaunchListener listener) {
-      return tune::OpenPoolLauncher(
-          {.argv = argv, .payload = bytes, .listener = std::move(listener)});
-    };
     tune::Tuner* const tuner = Opened();
+    const bool soon = tuner->HasWork(options);
+    options.open_launcher = [argv, soon, bytes = std::move(bytes)](LaunchListener listener) {
+      return tune::OpenPoolLauncher(
+          {.argv = argv, .payload = bytes, .spawn_at_once = soon, .listener = std::move(listener)});
+    };
     Finish(Run([&] { return tuner->Start(std::move(options)); }));
   }
 

@@ -346,6 +346,22 @@ def test_a_restart_at_every_step_changes_nothing(name):
     assert restarted.trials == whole.trials
 
 
+def test_pbt_draws_by_the_seed_of_the_experiment_unless_it_has_one():
+    def events(seed, own=None):
+        scheduler = PopulationBasedTraining(
+            perturbation_interval=3,
+            hyperparam_mutations={"lr": search_space.loguniform(0.1, 10)},
+            seed=own,
+        )
+        policy = SearchPolicy(
+            {"x": 1}, metric="score", mode="max", num_samples=6, scheduler=scheduler, seed=seed
+        )
+        return Population(policy, score_of, places=3).run().events
+
+    assert events(7) == events(7) != events(8)
+    assert events(7, own=1) == events(8, own=1)
+
+
 def test_asha_stops_as_the_table_says():
     policy = SearchPolicy({"x": search_space.grid_search([1, 2, 3])}, metric="loss", mode="min",
                           scheduler=ASHAScheduler(max_t=8, reduction_factor=2))  # fmt: skip

@@ -272,9 +272,10 @@ def test_a_budget_in_bytes_of_all_trials_together(tmp_path):
         tune.CheckpointConfig(experiment_max_bytes=0)
 
 
-def test_nested_scores(tmp_path):
-    keep = dict(num_to_keep=1, checkpoint_score_attribute="n/s", checkpoint_score_order="min")
-    assert scored([3, 1, 2], tmp_path, **keep) == [1, 2]
+@pytest.mark.parametrize("order,kept", [("min", [1, 2]), ("max", [0, 2])])
+def test_nested_scores(tmp_path, order, kept):
+    keep = dict(num_to_keep=1, checkpoint_score_attribute="n/s", checkpoint_score_order=order)
+    assert scored([3, 1, 2], tmp_path, **keep) == kept
 
 
 def test_integers_above_2_53_are_compared_exactly(tmp_path):

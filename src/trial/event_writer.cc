@@ -42,6 +42,16 @@ void EventWriter::Enqueue(Event event) {
   changed_.NotifyAll();
 }
 
+void EventWriter::Hold() {
+  MutexLock hold(&mu_);
+  ++holders_;
+}
+
+void EventWriter::Release() {
+  MutexLock hold(&mu_);
+  if (--holders_ == 0) changed_.NotifyAll();
+}
+
 void EventWriter::AfterDurable(std::uint64_t seq, Clock::Duration timeout, Done done) {
   Status now;
   {
@@ -149,10 +159,11 @@ void EventWriter::Run(const std::stop_token& stop) {
   for (;;) {
     {
       MutexLock hold(&mu_);
-      while (queue_.empty() && !stopping_ && !poked_) changed_.Wait(&mu_);
+      while ((queue_.empty() || holders_ > 0) && !stopping_ && !poked_) changed_.Wait(&mu_);
       if (queue_.empty() && !poked_) return;
       poked_ = false;
-      const auto count = static_cast<std::ptrdiff_t>(std::min(queue_.size(), kMaxGroup));
+      const std::size_t ready = holders_ > 0 && !stopping_ ? 0 : queue_.size();
+      const auto count = static_cast<std::ptrdiff_t>(std::min(ready, kMaxGroup));
       group.assign(std::make_move_iterator(queue_.begin()),
                    std::make_move_iterator(queue_.begin() + count));
       queue_.erase(queue_.begin(), queue_.begin() + count);

@@ -41,6 +41,10 @@ class EventWriter {
   EventWriter& operator=(const EventWriter&) = delete;
 
   void Enqueue(Event event);
+  /// Between Hold and Release nothing is written that was not begun before: events that are given
+  /// one after the other get into the log by one sync. For moments; holders add up.
+  void Hold();
+  void Release();
   /// Calls `done` once: with OK when the event `seq` and all before it are durable (at once, on
   /// this thread, when they are), or with why that is not known after `timeout` (0: waits for
   /// ever). Otherwise it is called on the writer's thread or by Expire: it must be quick.
@@ -74,6 +78,7 @@ class EventWriter {
   mutable Mutex mu_;
   CondVar changed_;
   bool stopping_ GUARDED_BY(mu_) = false;
+  int holders_ GUARDED_BY(mu_) = 0;
   bool poked_ GUARDED_BY(mu_) = false;  // somebody waits for what is durable already
   std::deque<Event> queue_ GUARDED_BY(mu_);
   std::deque<Waiter> waiters_ GUARDED_BY(mu_);

@@ -47,7 +47,10 @@ class TrialEngineTest : public ::testing::Test {
                                .heartbeat = heartbeat_,
                                .retention_interval = retention_interval_,
                                .join_token = "let me in",
-                               .join_storage = "/s"};
+                               .join_storage = "/s",
+                               .users_wait = users_wait_,
+                               .submit_early = submit_early_,
+                               .on_recorded = on_recorded_};
     engine_ = TrialEngine::Open(options).value();
     launcher_.listener = [this](const LaunchInfo& info) { engine_->OnLaunch(info); };
     ASSERT_TRUE(engine_->Start().ok());
@@ -109,6 +112,9 @@ class TrialEngineTest : public ::testing::Test {
   milliseconds answer_timeout_ = seconds(60);
   milliseconds heartbeat_ = seconds(10);
   milliseconds retention_interval_ = seconds(60);
+  bool users_wait_ = true;
+  bool submit_early_ = false;
+  std::function<void(const Event&)> on_recorded_;
   std::unique_ptr<TrialEngine> engine_;
 };
 

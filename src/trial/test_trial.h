@@ -49,7 +49,11 @@ class FakeLauncher final : public Launcher {
     for (const auto& [id, info] : launches_) all.push_back(info);
     return all;
   }
-  Status Signal(std::string_view, int) override { return Status::Ok(); }
+  Status Signal(std::string_view id, int signal) override {
+    MutexLock hold(&mu_);
+    signals_.emplace_back(id, signal);
+    return Status::Ok();
+  }
   Status Stop(std::string_view id, std::chrono::nanoseconds grace) override {
     bool queued = false;
     {
@@ -104,6 +108,10 @@ class FakeLauncher final : public Launcher {
     while (stops_[id].empty()) changed_.Wait(&mu_);
     return stops_[id].back();
   }
+  std::vector<std::pair<std::string, int>> signals() {
+    MutexLock hold(&mu_);
+    return signals_;
+  }
   std::size_t running() {
     MutexLock hold(&mu_);
     std::size_t count = 0;
@@ -119,6 +127,7 @@ class FakeLauncher final : public Launcher {
   std::map<std::string, LaunchInfo, std::less<>> launches_ GUARDED_BY(mu_);
   std::map<std::string, LaunchSpec, std::less<>> specs_ GUARDED_BY(mu_);
   std::map<std::string, std::vector<std::chrono::nanoseconds>, std::less<>> stops_ GUARDED_BY(mu_);
+  std::vector<std::pair<std::string, int>> signals_ GUARDED_BY(mu_);
 };
 
 /// Repositories in memory.
@@ -242,6 +251,10 @@ class MemoryEventLog final : public EventLog {
   std::vector<Event> events() {
     MutexLock hold(&mu_);
     return events_;
+  }
+  std::uint64_t appends() {
+    MutexLock hold(&mu_);
+    return appends_;
   }
   void Cut(std::size_t count) {
     MutexLock hold(&mu_);

@@ -139,8 +139,9 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
               .body = std::move(body)};
   RETURN_IF_ERROR(records_.Apply(event));
   const std::string id = event.trial;
-  writer_->Enqueue(std::move(event));
   if (const TrialRecord* record = Find(id); record != nullptr) Index(*record);
+  if (options_.on_recorded) options_.on_recorded(event);
+  writer_->Enqueue(std::move(event));
   CountEvent();
   if (kind == EventKind::kNote) return Status::Ok();  // it may be of no trial
   switch (kind) {
@@ -247,6 +248,8 @@ Status TrialEngine::WaitDurable() {
   return future.get();
 }
 
+Status TrialEngine::WaitForUser() { return options_.users_wait ? WaitDurable() : Status::Ok(); }
+
 std::string TrialEngine::NextId() {
   if (next_id_ == 0) {
     next_id_ = 1;
@@ -268,7 +271,7 @@ Result<std::string> TrialEngine::Create(TrialConfig config, std::string id) {
     RETURN_IF_ERROR(Emit(id, 0, EventKind::kTrialCreated,
                          Value::Object{{"config", ToValue(config)}, {"parent", Value()}}));
   }
-  RETURN_IF_ERROR(WaitDurable());
+  RETURN_IF_ERROR(WaitForUser());
   StartQueued();
   return id;
 }
@@ -297,7 +300,7 @@ Result<std::string> TrialEngine::ContinueAsNew(const std::string& trial, const s
         id, 0, EventKind::kTrialCreated,
         Value::Object{{"config", config}, {"parent_trial", trial}, {"parent", ToValue(point)}}));
   }
-  RETURN_IF_ERROR(WaitDurable());
+  RETURN_IF_ERROR(WaitForUser());
   StartQueued();
   return id;
 }
@@ -318,7 +321,7 @@ Status TrialEngine::Ask(const std::string& trial, EventKind kind) {
   }
   if (arm) ArmDeadline(trial);
   PostAfterDurable([this, trial] { Enforce(trial); });
-  return WaitDurable();
+  return WaitForUser();
 }
 
 Status TrialEngine::Pause(const std::string& trial) {
@@ -337,7 +340,7 @@ Status TrialEngine::Activate(const std::string& trial, const std::string& from) 
     RETURN_IF_ERROR(
         Emit(trial, record->core.run, EventKind::kActivated, Value::Object{{"from", from}}));
   }
-  const Status durable = WaitDurable();
+  const Status durable = WaitForUser();
   StartQueued();
   return durable;
 }
@@ -364,7 +367,7 @@ Status TrialEngine::Pin(const std::string& trial, const std::string& checkpoint,
     RETURN_IF_ERROR(Emit(trial, 0, EventKind::kCheckpointPinned,
                          Value::Object{{"id", checkpoint}, {"pinned", pinned}}));
   }
-  return WaitDurable();
+  return WaitForUser();
 }
 
 Status TrialEngine::Note(const std::string& trial, Value body) {
@@ -379,7 +382,7 @@ Status TrialEngine::SetRetention(const std::string& trial, const RetentionPolicy
                          Value::Object{{"retention", ToValue(policy)}}));
   }
   PostAfterDurable([this, trial] { PostStorage(trial, [this, trial] { Retain(trial); }); });
-  return WaitDurable();
+  return WaitForUser();
 }
 
 Result<std::vector<Removal>> TrialEngine::PreviewRetention(const std::string& trial,

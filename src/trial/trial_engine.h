@@ -55,8 +55,18 @@ struct TrialEngineOptions {
   /// What a process must know to join as a detached trial; empty: nobody joins.
   std::string join_token;
   std::string join_storage;  // for those that name none
+  /// Whether the functions for users wait until what they did is durable. False: for an embedder
+  /// whose own next steps are events too. What follows for processes is held back all the same.
+  bool users_wait = true;
+  /// Runs that end with the engine (TrialConfig::outlive_engine is false) are submitted before
+  /// their start is durable. For runs that do nothing until their first request was answered, which
+  /// waits for that: the sync and the start of the process take place at the same time.
+  bool submit_early = false;
   /// Told each event once it is durable, in order; must be quick.
   std::function<void(const Event&)> on_event;
+  /// Told each event before that, when it is part of the record; under the engine's lock, which
+  /// must not be asked for anything. Only events may follow from it: they are later in the log.
+  std::function<void(const Event&)> on_recorded;
   /// Lines that detached runs sent.
   std::function<void(const std::string& trial, std::uint64_t run, const Value::List& lines)> on_log;
 
@@ -90,9 +100,9 @@ struct TrialView {
 /// runs that live are attached to again.
 ///
 /// Two faces. Users: Create, Pause, Activate, Cancel, Kill, Continue, Get, List; these wait until
-/// it is durable. Runs: the functions with a `Done`, which is called once it is (on any thread, and
-/// it must be quick); they are fenced by the run's number: Aborted for a run that was replaced or
-/// is over. May be called from any thread.
+/// it is durable (but see users_wait). Runs: the functions with a `Done`, which is called once it
+/// is (on any thread, and it must be quick); they are fenced by the run's number: Aborted for a run
+/// that was replaced or is over. May be called from any thread.
 class TrialEngine {
  public:
   using Options = TrialEngineOptions;
@@ -131,6 +141,9 @@ class TrialEngine {
   /// starts from a checkpoint of this one: `from`, or its latest.
   Result<std::string> ContinueAsNew(const std::string& trial, const std::string& from,
                                     const Value& overrides, std::string id = "");
+  /// Sends a signal to the processes of the living run, which is all that happens.
+  /// FailedPrecondition when there is none.
+  Status Signal(const std::string& trial, int signal);
   Result<TrialView> Get(const std::string& trial);
   /// As Get without the reports, of which there can be many, and without waiting: what it shows may
   /// not be durable yet.
@@ -168,8 +181,23 @@ class TrialEngine {
   /// the log between the events before and after it. Does not wait; it is durable before anything
   /// that follows from a later event.
   Status Note(const std::string& trial, Value body);
+  /// While one lives, events of several calls gather and get into the log by one sync. Nothing is
+  /// written meanwhile: for moments, in which nothing is waited for.
+  class Together {
+   public:
+    explicit Together(TrialEngine* engine) : engine_(engine) { engine_->writer_->Hold(); }
+    ~Together() { engine_->writer_->Release(); }
+    Together(const Together&) = delete;
+    Together& operator=(const Together&) = delete;
+
+   private:
+    TrialEngine* const engine_;
+  };
   /// Waits until all that happened so far is durable and was told to on_event.
   Status Flush() { return WaitDurable(); }
+  /// Why the log cannot be written now, and is tried again; Aborted for good: another engine has
+  /// it. OK when it can.
+  Status LogTrouble() const { return writer_->trouble(); }
 
   // --- runs ---
   struct RunKey {
@@ -233,6 +261,8 @@ class TrialEngine {
   /// that has lost its log: it does not know.
   void Refuse(const Status& status, const Done<Value>& done) EXCLUDES(mu_);
   Status WaitDurable() EXCLUDES(mu_);
+  /// The same for a user who waits.
+  Status WaitForUser() EXCLUDES(mu_);
   /// Emits on behalf of a living run and answers.
   void EmitForRun(const RunKey& key, EventKind kind, Value body, Done<Value> done) EXCLUDES(mu_);
   Status Ask(const std::string& trial, EventKind kind) EXCLUDES(mu_);

@@ -340,6 +340,7 @@ bool TrialEngine::BeginRun(const std::string& trial) {
   Retain(trial);
   const Result<std::string> token = NewToken();
   std::uint64_t run = 0;
+  bool early = false;
   Status started = token.status();
   {
     MutexLock hold(&mu_);
@@ -349,6 +350,7 @@ bool TrialEngine::BeginRun(const std::string& trial) {
     const auto from = record->NextStart(repository);
     const bool own = from && from->repository == repository;
     run = record->core.run + 1;
+    early = options_.submit_early && !record->config.outlive_engine;
     if (started.ok()) {
       started = Emit(trial, run, EventKind::kRunStarted,
                      Value::Object{{"token_hash", HashToken(*token)},
@@ -363,7 +365,8 @@ bool TrialEngine::BeginRun(const std::string& trial) {
     LogError(fmt::format("trial {}: {}", trial, started.ToString()));
     return false;
   }
-  PostAfterDurable([this, trial, run, token = *token] { Submit(trial, run, token); });
+  auto submit = [this, trial, run, token = *token] { Submit(trial, run, token); };
+  early ? Post(std::move(submit)) : PostAfterDurable(std::move(submit));
   return true;
 }
 
@@ -418,6 +421,20 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
     if (info.ok() && info->state == LaunchState::kQueued) waits_for_slots_.insert(trial);
   }
   Enforce(trial);  // it may have been paused before it was there
+}
+
+Status TrialEngine::Signal(const std::string& trial, int signal) {
+  std::string id;
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
+    if (!record->core.live || options_.launcher == nullptr) {
+      return FailedPreconditionError(fmt::format("trial {} has no run", trial));
+    }
+    id = LaunchId(trial, record->core.run);
+  }
+  return options_.launcher->Signal(id, signal);
 }
 
 void TrialEngine::OnLaunch(const LaunchInfo& info) {

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -45,6 +46,10 @@ class PoolLauncher final : public Launcher {
   Status Open() {
     wake_ = OwnedFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (wake_.get() < 0) return ErrnoStatus("eventfd", errno);
+    {
+      MutexLock hold(&mu_);
+      at_once_ = options_.spawn_at_once;
+    }
     thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
     return Status::Ok();
   }
@@ -55,6 +60,7 @@ class PoolLauncher final : public Launcher {
     if (closed_) return FailedPreconditionError("the launcher is closed");
     if (launches_.contains(spec.id)) return AlreadyExistsError("launch " + spec.id + " exists");
     Launch& launch = launches_[spec.id];
+    living_.insert(spec.id);
     launch.info.id = spec.id;
     launch.info.state = LaunchState::kRunning;
     launch.info.slots = spec.slots;
@@ -206,9 +212,7 @@ class PoolLauncher final : public Launcher {
     spawned_ = true;
     output_ = EncodeJson(Value::Object{{"op", "hello"}, {"bytes", options_.payload.size()}}) +
               "\n" + options_.payload;
-    for (auto& [id, launch] : launches_) {
-      if (launch.info.state != LaunchState::kEnded) Send(launch.order);
-    }
+    for (const std::string& id : living_) Send(launches_[id].order);
     return Status::Ok();
   }
 
@@ -238,8 +242,9 @@ class PoolLauncher final : public Launcher {
   /// Kills what is over its time; how long until the next one is.
   Clock::Duration KillLate() REQUIRES(mu_) {
     Clock::Duration next = kLongestWait;
-    for (auto& [id, launch] : launches_) {
-      if (launch.info.state == LaunchState::kEnded || !launch.kill_at) continue;
+    for (const std::string& id : living_) {
+      Launch& launch = launches_[id];
+      if (!launch.kill_at) continue;
       const Clock::Duration left = *launch.kill_at - options_.clock->Now();
       if (left > Clock::Duration::zero()) {
         next = std::min(next, left);
@@ -279,21 +284,17 @@ class PoolLauncher final : public Launcher {
     }
   }
 
-  /// The first launch has the zygote started: an experiment that has ended needs none.
+  /// Without being asked to begin at once: the first launch has the zygote started.
   void SpawnIfWanted() {
     {
       MutexLock hold(&mu_);
-      if (spawned_ || !broken_.empty() || !AnyLives()) return;
+      if (spawned_ || !broken_.empty() || (living_.empty() && !at_once_)) return;
+      at_once_ = false;
     }
     if (const Status spawned = Spawn(); !spawned.ok()) {
       MutexLock hold(&mu_);
       Break(spawned.ToString());
     }
-  }
-
-  bool AnyLives() REQUIRES(mu_) {
-    return std::ranges::any_of(
-        launches_, [](const auto& item) { return item.second.info.state != LaunchState::kEnded; });
   }
 
   void Flush() {
@@ -351,9 +352,7 @@ class PoolLauncher final : public Launcher {
 
   void Break(std::string why) REQUIRES(mu_) {
     broken_ = std::move(why);
-    for (const auto& [id, launch] : launches_) {
-      if (launch.info.state != LaunchState::kEnded) news_.push_back({id, NotStarted()});
-    }
+    for (const std::string& id : living_) news_.push_back({id, NotStarted()});
   }
 
   void ZygoteDied() {
@@ -367,8 +366,7 @@ class PoolLauncher final : public Launcher {
       spawned_ = false;
       if (!broken_.empty()) return;
       // Its workers ended with it. Whoever wants them again submits them again.
-      for (const auto& [id, launch] : launches_) {
-        if (launch.info.state == LaunchState::kEnded) continue;
+      for (const std::string& id : living_) {
         news_.push_back({id,
                          {.kind = ExitKind::kLost,
                           .stopped = true,
@@ -401,6 +399,7 @@ class PoolLauncher final : public Launcher {
           launch.info.state = LaunchState::kEnded;
           launch.info.exit = std::move(item.exit);
           launch.order.clear();
+          living_.erase(item.id);
           told.push_back(launch.info);
         }
         news_.clear();
@@ -440,17 +439,18 @@ class PoolLauncher final : public Launcher {
     if (thread_.joinable()) thread_.join();
     {
       MutexLock hold(&mu_);
-      if (pid_ > 0 && !AnyLives()) kill(pid_, SIGKILL);  // it has nobody to wait for
+      if (pid_ > 0 && living_.empty()) kill(pid_, SIGKILL);  // it has nobody to wait for
     }
     socket_ = OwnedFd();  // the zygote ends its workers, waits for them, and exits
     owner_ = OwnedFd();
     Reap(kEndPatience);
     MutexLock hold(&mu_);
-    for (auto& [id, launch] : launches_) {
-      if (launch.info.state == LaunchState::kEnded) continue;
-      launch.info.state = LaunchState::kEnded;
-      launch.info.exit = LaunchExit{.kind = ExitKind::kLost, .stopped = true};
+    for (const std::string& id : living_) {
+      LaunchInfo& info = launches_[id].info;
+      info.state = LaunchState::kEnded;
+      info.exit = LaunchExit{.kind = ExitKind::kLost, .stopped = true};
     }
+    living_.clear();
     changed_.NotifyAll();
   }
 
@@ -471,7 +471,9 @@ class PoolLauncher final : public Launcher {
   int deaths_ GUARDED_BY(mu_) = 0;
   bool spawned_ GUARDED_BY(mu_) = false;
   std::string output_ GUARDED_BY(mu_);
+  bool at_once_ GUARDED_BY(mu_) = false;  // a zygote is wanted before there is a launch
   std::map<std::string, Launch, std::less<>> launches_ GUARDED_BY(mu_);
+  std::set<std::string> living_ GUARDED_BY(mu_);  // those that have not ended: few of many
   std::vector<LaunchInfo> started_ GUARDED_BY(mu_);
   std::vector<News> news_ GUARDED_BY(mu_);
 

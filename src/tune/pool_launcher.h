@@ -18,6 +18,9 @@ struct PoolLauncherOptions {
   std::vector<std::string> argv;
   /// Sent to the zygote before anything else: what its workers have to know. Opaque.
   std::string payload;
+  /// The zygote is started by the opening and not by the first launch, which then need not wait for
+  /// what it imports. For those who know that there will be one.
+  bool spawn_at_once = false;
   LaunchListener listener;
   Clock* clock = Clock::System();  // borrowed
 

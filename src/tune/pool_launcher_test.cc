@@ -6,7 +6,10 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
+#include <memory>
 #include <string>
+#include <thread>
 
 namespace cairn::tune {
 namespace {
@@ -127,6 +130,22 @@ TEST(PoolLauncher, AZygoteThatCannotBeginSaysWhy) {
     EXPECT_EQ(info->exit->kind, ExitKind::kNotStarted);
     EXPECT_EQ(info->exit->message, "the payload is bad");
   }
+}
+
+TEST(PoolLauncher, TheZygoteIsThereBeforeTheFirstLaunchWhenItIsWantedAtOnce) {
+  const std::string began = testing::TempDir() + "/zygote_began";
+  std::filesystem::remove(began);
+  const auto launcher = OpenPoolLauncher(
+      {.argv = {"/usr/bin/python3", "-c",
+                "import os, sys; open(sys.argv[1], 'w').close(); os.read(4, 1)", began},
+       .payload = "",
+       .spawn_at_once = true});
+  ASSERT_TRUE(launcher.ok());
+  const auto until = std::chrono::steady_clock::now() + seconds(30);
+  while (!std::filesystem::exists(began) && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(std::filesystem::exists(began));
 }
 
 TEST(PoolLauncher, CloseEndsEverything) {

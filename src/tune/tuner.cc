@@ -4,8 +4,9 @@
 //   1. What a worker sends is put in a queue by the service's threads.
 //   2. The loop takes it out, asks the policy, and gives the engine the event with the decision in
 //      it (a report), or a note (a suggestion, a choice, an end).
-//   3. The worker is answered when the event is durable. Nothing is done outside of this process
-//      before what it follows from is in the log; what was not, never happened.
+//   3. The worker is answered when the event is durable. A new worker is forked before that, and
+//      does nothing until it was answered what to begin with. So nothing is done outside of this
+//      process before what it follows from is in the log; what was not, never happened.
 //
 // Killed anywhere, the log is a prefix of what happened: Start makes the same calls again, and the
 // engine starts again what ran. A run that comes back with a result that is already there is told
@@ -35,6 +36,8 @@ constexpr char kHere[] = ".";
 constexpr char kExperiment[] = "experiment";
 constexpr std::uint64_t kEndless = std::uint64_t{1} << 60;
 constexpr auto kPauseTimeout = std::chrono::minutes(10);
+/// No trial begins while the log cannot be written; after so long the experiment ends.
+constexpr auto kLogPatience = std::chrono::seconds(60);
 constexpr std::uint64_t kMaxBodyBytes = 16u << 20;
 constexpr int kPinAttempts = 8;
 constexpr auto kFirstPinWait = std::chrono::milliseconds(20);
@@ -250,7 +253,17 @@ std::vector<HttpRoute> Tuner::Routes() {
   add("/tune/result", Message::Kind::kResult);
   add("/tune/saved", Message::Kind::kSaved);
   add("/tune/failed", Message::Kind::kFailed);
+  add("/tune/asked", Message::Kind::kAsked);
   return routes;
+}
+
+bool Tuner::HasWork(const TunerOptions& options) const {
+  if (record_.order().empty()) return true;
+  return std::ranges::any_of(record_.trials(), [&](const auto& item) {
+    const TuneTrial& trial = item.second;
+    if (trial.phase != TunePhase::kEnded) return options.resume_unfinished;
+    return trial.failed ? options.resume_errored || options.restart_errored : options.extend_ended;
+  });
 }
 
 Status Tuner::Start(TunerOptions options) {
@@ -263,14 +276,18 @@ Status Tuner::Start(TunerOptions options) {
   RETURN_IF_ERROR(BringUpPolicy());
   ASSIGN_OR_RETURN(launcher_, options_.open_launcher(
                                   [this](const LaunchInfo& info) { engine_->OnLaunch(info); }));
-  ASSIGN_OR_RETURN(engine_,
-                   TrialEngine::Open({.log = log_.get(),
-                                      .launcher = launcher_.get(),
-                                      .repositories = repositories_.get(),
-                                      .clock = open_.clock,
-                                      .ids = open_.ids,
-                                      .max_live_runs = options_.max_concurrent,
-                                      .on_event = [this](const Event& event) { OnEvent(event); }}));
+  ASSIGN_OR_RETURN(
+      engine_,
+      TrialEngine::Open({.log = log_.get(),
+                         .launcher = launcher_.get(),
+                         .repositories = repositories_.get(),
+                         .clock = open_.clock,
+                         .ids = open_.ids,
+                         .max_live_runs = options_.max_concurrent,
+                         .users_wait = false,
+                         .submit_early = true,
+                         .on_event = [this](const Event& event) { OnEvent(event); },
+                         .on_recorded = [this](const Event& event) { OnRecorded(event); }}));
   history_.clear();
   history_.shrink_to_fit();
   before_history_ = TunerRecord();
@@ -326,13 +343,16 @@ void Tuner::Summarize() {
   summarized_ = position.seq;
 }
 
-void Tuner::OnEvent(const Event& event) {
+void Tuner::OnRecorded(const Event& event) {
   if (event.kind == EventKind::kRunExited) {
     Enqueue({Message::Kind::kRunEnded, {event.trial, event.run}, event.body, nullptr});
   } else if (event.kind == EventKind::kCheckpointCompleted &&
              event.body.Find("registration") == nullptr) {
     Enqueue({Message::Kind::kFound, {event.trial, event.run}, event.body, nullptr});
   }
+}
+
+void Tuner::OnEvent(const Event& event) {
   if (auto news = NewsOf(event)) Tell(*std::move(news));
 }
 
@@ -414,8 +434,10 @@ Result<bool> Tuner::Step(std::chrono::nanoseconds timeout, TuneNews* news) {
   if (!stop_all_ && options_.policy->StopAll()) {
     stop_all_ = true;
     RETURN_IF_ERROR(Note("", {{"what", "stopped"}}));
+    Hurry();
   }
-  RETURN_IF_ERROR(Fill());
+  ASSIGN_OR_RETURN(const bool works, LogWorks());
+  if (works) RETURN_IF_ERROR(Fill());
   std::deque<Message> taken;
   bool interrupt = false;
   {
@@ -429,7 +451,7 @@ Result<bool> Tuner::Step(std::chrono::nanoseconds timeout, TuneNews* news) {
   }
   if (interrupt && !interrupted_) RETURN_IF_ERROR(PauseAll());
   for (Message& message : taken) RETURN_IF_ERROR(Handle(std::move(message)));
-  RETURN_IF_ERROR(Fill());
+  if (works) RETURN_IF_ERROR(Fill());
   const bool finished = Finished();
   if (finished) {
     RETURN_IF_ERROR(engine_->Flush());
@@ -440,6 +462,21 @@ Result<bool> Tuner::Step(std::chrono::nanoseconds timeout, TuneNews* news) {
                std::make_move_iterator(news_.end()));
   news_.clear();
   return finished && messages_.empty();
+}
+
+Result<bool> Tuner::LogWorks() {
+  const Status trouble = engine_->LogTrouble();
+  if (trouble.ok()) {
+    trouble_since_.reset();
+    return true;
+  }
+  if (!trouble_since_) trouble_since_ = open_.clock->Now();
+  const bool brief = open_.clock->Now() - *trouble_since_ < kLogPatience;
+  if (brief && !trouble.Is(Code::kAborted)) return false;
+  const std::string what =
+      fmt::format("the experiment's log cannot be written: {}", trouble.message());
+  return trouble.Is(Code::kResourceExhausted) ? ResourceExhaustedError(what)
+                                              : UnavailableError(what);
 }
 
 bool Tuner::Finished() const {
@@ -459,6 +496,13 @@ Status Tuner::PauseAll() {
   return Status::Ok();
 }
 
+void Tuner::Hurry() {
+  if (options_.stop_signal == 0) return;
+  for (const auto& [id, run] : runs_) {
+    engine_->Signal(id, options_.stop_signal).IgnoreError("its next report is answered so too");
+  }
+}
+
 Status Tuner::Handle(Message message) {
   switch (message.kind) {
     case Message::Kind::kBegin:
@@ -469,6 +513,9 @@ Status Tuner::Handle(Message message) {
       return OnSaved(std::move(message));
     case Message::Kind::kFailed:
       return OnFailed(message);
+    case Message::Kind::kAsked:
+      message.done(Value(Value::Object{{"stop", stop_all_}, {"pause", interrupted_}}));
+      return Status::Ok();
     case Message::Kind::kFound:
       return OnFound(message);
     case Message::Kind::kRunEnded:
@@ -487,7 +534,8 @@ Status Tuner::EndTrial(TuneTrial* trial, bool failed) {
       MutexLock hold(&mu_);
       interrupt_ = true;
     }
-    return PauseAll();
+    RETURN_IF_ERROR(PauseAll());
+    Hurry();
   }
   return Status::Ok();
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -65,6 +66,9 @@ struct TunerOptions {
   /// Ended trials go on too: more iterations for a finished experiment.
   bool extend_ended = false;
   std::chrono::milliseconds kill_grace = std::chrono::seconds(5);
+  /// Sent to workers whose trials end because the experiment does (the policy stops all,
+  /// fail_fast), which then ask /tune/asked. 0: they hear it with the answer to their next report.
+  int stop_signal = 0;
   /// A summary is written at the start and at the end when so many events came since the last:
   /// fewer are read in less time than a summary takes to write.
   std::uint64_t summarize_after = 2000;
@@ -111,6 +115,9 @@ class Tuner {
   /// The results of one, as in Trials; an empty list when it is not known.
   Value Results(const std::string& trial);
 
+  /// Whether a start with these options is sure to run something: not where all trials have ended
+  /// and none is to go on.
+  bool HasWork(const TunerOptions& options) const;
   /// Brings the policy to where it was, and begins. FailedPrecondition when it was started already.
   Status Start(TunerOptions options);
   /// Goes on for at most `timeout`, or until something happened. True: all trials have ended, or
@@ -126,7 +133,15 @@ class Tuner {
   using Done = TrialEngine::Done<Value>;
   using RunKey = TrialEngine::RunKey;
   struct Message {
-    enum class Kind : std::uint8_t { kBegin, kResult, kSaved, kFailed, kFound, kRunEnded } kind;
+    enum class Kind : std::uint8_t {
+      kBegin,
+      kResult,
+      kSaved,
+      kFailed,
+      kAsked,
+      kFound,
+      kRunEnded
+    } kind;
     RunKey key;
     Value body;
     Done done;
@@ -149,6 +164,9 @@ class Tuner {
   Status StartService();
   void Enqueue(Message message) EXCLUDES(mu_);
   void Tell(Value news) EXCLUDES(mu_);
+  /// An event that is in the engine's record and not yet durable. What the loop does about it
+  /// comes later in the log, and no worker hears of it before all of that is durable.
+  void OnRecorded(const Event& event) EXCLUDES(mu_);
   /// A durable event, on the thread that wrote it.
   void OnEvent(const Event& event) EXCLUDES(mu_);
 
@@ -180,6 +198,10 @@ class Tuner {
   void ForgetRemoved(const RunKey& key, const Value& body);
   Result<Decision> Decide(TuneTrial* trial, const Value& result);
   Status PauseAll();
+  /// Tells workers that have begun not to wait for their next report.
+  void Hurry();
+  /// Whether the log can be written; an error when it could not be for long, or is another's.
+  Result<bool> LogWorks();
   void Unpin(const std::string& donor, const std::string& checkpoint);
   bool Finished() const;
   std::string NextTrial() const;
@@ -208,9 +230,10 @@ class Tuner {
   std::set<std::string, std::less<>> active_;  // have a run, or get one
   std::set<std::string, std::less<>> left_;    // as they were (resume_unfinished = false)
   bool started_ = false;
-  bool stop_all_ = false;     // by the policy: trials end well
-  bool interrupted_ = false;  // by a user or fail_fast: they pause
-  bool suggests_ = true;      // the searcher may have more
+  bool stop_all_ = false;                         // by the policy: trials end well
+  bool interrupted_ = false;                      // by a user or fail_fast: they pause
+  bool suggests_ = true;                          // the searcher may have more
+  std::optional<Clock::Duration> trouble_since_;  // with the log
 
   Mutex mu_;
   CondVar changed_;

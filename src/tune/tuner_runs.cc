@@ -112,6 +112,7 @@ Status Tuner::OnResult(Message message) {
   // Shared by the two answers of the engine, of which the report's is the last.
   const auto pending = std::make_shared<Pending>();
   pending->answer = answer;
+  const TrialEngine::Together together(engine_.get());
   ForgetRemoved(message.key, message.body);
   if (const Value* checkpoint = message.body.Find("checkpoint");
       checkpoint != nullptr && checkpoint->is_object()) {
@@ -183,6 +184,7 @@ Status Tuner::OnSaved(Message message) {
     message.done(InvalidArgumentError("\"checkpoint\" is missing"));
     return Status::Ok();
   }
+  const TrialEngine::Together together(engine_.get());
   Register(message.key, *checkpoint, std::move(message.done));
   return Status::Ok();
 }

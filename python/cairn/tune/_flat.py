@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_PLAIN = frozenset((bool, int, float, str))
+
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Keys of nested dicts joined with "/".
@@ -14,7 +16,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
+        # Mapping's check costs more than all the rest, and is for what users derive from it.
+        if value and type(value) not in _PLAIN and isinstance(value, Mapping):
             out.update(flatten(value, f"{prefix}{key}/"))
         else:
             out[f"{prefix}{key}"] = value

@@ -122,6 +122,8 @@ class RunConfig:
         callbacks: objects with the methods of tune.Callback.
         failure_config, checkpoint_config: as their classes say.
         verbose: 0 prints nothing; 1 the table of trials.
+        master: URL of a master whose page shows the trials (token: CAIRN_TOKEN); None: CAIRN_MASTER, if
+            there is a token too.
         log_to_file: not used; workers write to the tuner's own output.
         launcher: "slurm" makes each run of a trial a job of Slurm; None starts it on this machine.
         resources: what Slurm is asked for, of each trial: partition, account, qos, time, gres, mem,
@@ -145,6 +147,7 @@ class RunConfig:
     resources: Optional[Mapping[str, Any]] = None
     launch_dir: Optional[Union[str, "os.PathLike[str]"]] = None
     host: Optional[str] = None
+    master: Optional[str] = None
 
     def __post_init__(self) -> None:
         if self.launcher not in (None, "local", "slurm"):
@@ -186,7 +189,8 @@ class TuneConfig:
         time_budget_s: seconds after which all trials are ended.
         search_alg, scheduler: as tune.search and tune.schedulers have them.
         reuse_actors: taken and not needed: each run is a fork, which costs milliseconds.
-        seed: of the search, when search_alg is None.
+        seed: of the search, when search_alg is None, and of a PBT that has none: with it everything that
+            the tuner draws is the same again.
     """
 
     metric: Optional[str] = None

@@ -91,8 +91,7 @@ class _Appended:
     def append(self, trial: Trial, data: bytes) -> None:
         file = self._open.pop(trial.trial_id, None)
         if file is None:
-            os.makedirs(trial.local_path, exist_ok=True)
-            file = open(self.path(trial), "ab")  # noqa: SIM115
+            file = _open(self.path(trial), "ab")
         self._open[trial.trial_id] = file  # the last one that is closed
         self._written.add(trial.trial_id)
         file.write(data)
@@ -110,9 +109,8 @@ class _Appended:
     def replace(self, trial: Trial, pieces: Iterable[bytes]) -> None:
         """The file as a whole, at once: nobody sees half of it."""
         self.close(trial)
-        os.makedirs(trial.local_path, exist_ok=True)
         temporary = f"{self.path(trial)}.new"
-        with open(temporary, "wb") as file:
+        with _open(temporary, "wb") as file:
             for piece in pieces:
                 file.write(piece)
         os.replace(temporary, self.path(trial))
@@ -182,7 +180,6 @@ class JsonLoggerCallback(_FileLogger):
     def log_trial_start(self, trial: Trial) -> None:
         if is_remote(trial.local_path):
             return
-        os.makedirs(trial.local_path, exist_ok=True)
         _write_whole(
             os.path.join(trial.local_path, "params.json"), json.dumps(trial.config, indent=2) + "\n"
         )
@@ -193,7 +190,6 @@ class JsonLoggerCallback(_FileLogger):
             return
         path = os.path.join(trial.local_path, "error.txt")
         if failed:
-            os.makedirs(trial.local_path, exist_ok=True)
             _write_whole(path, (trial.error or "the trial failed") + "\n")
         else:
             with contextlib.suppress(FileNotFoundError):  # of a life that it was resumed after
@@ -219,6 +215,10 @@ class CSVLoggerCallback(_FileLogger):
         self._same[trial.trial_id] = row.keys()
         if columns and not new:
             self._file.append(trial, self._row(columns, row))
+            return
+        if not columns and self._file.empty(trial):
+            self._columns[trial.trial_id] = new
+            self._file.append(trial, self._header(trial) + self._row(new, row))
             return
         rows = self._rows(trial) if columns else []
         self._columns[trial.trial_id] = columns + new
@@ -251,8 +251,13 @@ class CSVLoggerCallback(_FileLogger):
 
     def _rewrite(self, trial: Trial, rows: list[dict[str, Any]]) -> None:
         columns = self._columns[trial.trial_id]
-        header = self._row(columns, {name: name for name in columns}) if columns else b""
-        self._file.replace(trial, [header, *(self._row(columns, row) for row in rows)])
+        self._file.replace(
+            trial, [self._header(trial), *(self._row(columns, row) for row in rows)]
+        )
+
+    def _header(self, trial: Trial) -> bytes:
+        columns = self._columns[trial.trial_id]
+        return self._row(columns, {name: name for name in columns}) if columns else b""
 
     @staticmethod
     def _row(columns: list[str], row: dict[str, Any]) -> bytes:
@@ -457,8 +462,17 @@ def _iteration(result: dict[str, Any]) -> int:
     return int(result.get("training_iteration", 0))
 
 
+def _open(path: str, mode: str) -> Any:
+    """Makes the directory when it is not there: once for each trial."""
+    try:
+        return open(path, mode)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, mode)
+
+
 def _write_whole(path: str, text: str) -> None:
     temporary = f"{path}.new"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with _open(temporary, "wb") as file:
+        file.write(text.encode())
     os.replace(temporary, path)

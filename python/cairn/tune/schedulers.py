@@ -96,6 +96,9 @@ class TrialScheduler:
 
     # What the tuner asks; the built-in ones answer with more than Ray's methods can say.
 
+    def _set_seed(self, seed: int) -> None:
+        """Of the experiment: for what is drawn by one that was given no seed of its own."""
+
     def _complete_config(self, trial: str, config: dict[str, Any]) -> dict[str, Any]:
         return config
 
@@ -312,10 +315,11 @@ class PopulationBasedTraining(_NativeScheduler):
         custom_explore_fn: takes the new config and returns the one to use.
         require_attrs: a result without the metric is an error.
         synch: all wait for each other, so that their speed does not matter.
-        seed: of what is drawn; None: another one for each experiment.
+        seed: of what is drawn; None: that of TuneConfig, or another one for each experiment.
     """
 
     wants_all_trials = True
+    _seeded = True  # one that is on record has its seed there
 
     def __init__(
         self,
@@ -345,6 +349,7 @@ class PopulationBasedTraining(_NativeScheduler):
         )
         self._custom_explore = custom_explore_fn
         self._explored_count = 0
+        self._seeded = seed is not None
         self.log_config = log_config
         super().__init__(
             "pbt",
@@ -361,6 +366,10 @@ class PopulationBasedTraining(_NativeScheduler):
             synch=synch,
             seed=random.SystemRandom().getrandbits(62) if seed is None else seed,
         )
+
+    def _set_seed(self, seed: int) -> None:
+        if not self._seeded:
+            self._options["seed"] = seed
 
     def describe(self) -> Optional[dict[str, Any]]:
         return None if self._functions or self._custom_explore else super().describe()

@@ -26,7 +26,7 @@ class SearchPolicy:
         param_space: with domains and grids.
         metric, mode, num_samples, search_alg, scheduler, time_budget_s: as in TuneConfig.
         stop: as in RunConfig.
-        seed: of the search, when search_alg is None.
+        seed: of the search, when search_alg is None, and of a scheduler that draws and has none.
         description: of describe(), for an experiment that goes on; what is given here counts before it.
     """
 
@@ -58,6 +58,8 @@ class SearchPolicy:
             self._searcher = BasicVariantGenerator(random_state=seed)
         if self._scheduler is None:
             self._scheduler = schedulers.FIFOScheduler()
+        if seed is not None:
+            self._scheduler._set_seed(seed)
         self._stopper: Stopper = as_stopper(stop)
         if time_budget_s is not None:
             self._stopper = CombinedStopper(self._stopper, TimeoutStopper(time_budget_s))

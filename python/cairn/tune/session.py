@@ -6,6 +6,7 @@ Inside of a worker there is one session; the functions here speak to it.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -152,6 +153,8 @@ class Session:
         self._last = time.time()
         self._staged: List[str] = []
         self.wanted = False  # the scheduler asks for a checkpoint
+        self._in_user_code = False
+        self._hurried = False
 
     # Beginning.
 
@@ -220,6 +223,52 @@ class Session:
             save: makes it.
             save_at_end: makes one when the trial stops or pauses here and none was made.
         """
+        called_by_user = self._in_user_code
+        self.leave()
+        decision = "continue"
+        try:
+            decision = self._report(metrics, checkpoint, save, save_at_end)
+        finally:
+            if called_by_user and decision == "continue":
+                self.enter()
+        return decision
+
+    # Being hurried: the tuner wants the trial to end and does not wait for its next report.
+
+    def enter(self) -> None:
+        """Code of the user's begins."""
+        self._in_user_code = True
+        if self._hurried:
+            self.hurry()
+
+    def leave(self) -> None:
+        """It has ended, or called us."""
+        self._in_user_code = False
+
+    def hurry(self) -> None:
+        """A signal came. Code of the user's is left where it is. One that saves when it is asked to is
+        not: it comes to that at the end of its step."""
+        self._hurried = True
+        if not self._in_user_code:
+            return  # what we do is brief, and not to be done by half
+        self.leave()
+        self._hurried = False
+        answer = self.client.call("/tune/asked", {})
+        saves = self.settings["saves"]
+        if answer.get("pause") and not saves:
+            self.pause = True
+            raise TrialStopped("pause")
+        if answer.get("stop") and not (saves and self.settings["checkpoint_at_end"]):
+            raise TrialStopped("stop")
+        self.enter()
+
+    def _report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: Optional[Checkpoint],
+        save: Optional[Callable[[], Checkpoint]],
+        save_at_end: Optional[Callable[[], Checkpoint]],
+    ) -> str:
         values = plain_result(metrics)
         check_scores(values, self.settings["score_attribute"])
         now = time.time()
@@ -370,11 +419,30 @@ class Session:
 
 
 _session: Optional[Session] = None
+_hurried_early = False
+
+# To workers whose trials are to end now. Not one that users' programs are likely to send.
+HURRY = int(signal.SIGRTMIN) + 7
 
 
 def set_session(session: Optional[Session]) -> None:
     global _session
     _session = session
+    if session is not None and _hurried_early:
+        session.hurry()
+
+
+def listen_for_hurry() -> None:
+    """To be called before the tuner is told that there is a worker."""
+    signal.signal(HURRY, lambda *_: _hurry())
+
+
+def _hurry() -> None:
+    global _hurried_early
+    if _session is None:
+        _hurried_early = True
+    else:
+        _session.hurry()
 
 
 def current() -> Session:

@@ -23,9 +23,11 @@ from . import search_space, stoppers
 from ._observers import observers
 from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from .logger import PolicyLog
+from .master_reporter import reporter_for
 from .result_grid import ResultGrid
 from .result_keys import fill_result
 from .search_policy import SearchPolicy
+from .session import HURRY
 from .trainable import is_class_trainable, name_of, resources_of, saves_on_demand
 from .trial import Trial
 
@@ -317,6 +319,7 @@ class Tuner:
             checkpoints = self._run.checkpoint_config
             assert failures is not None and checkpoints is not None
             policy = self._make_policy(known)
+            id = str((known or {}).get("id") or uuid.uuid4().hex)
             self._callbacks = observers(
                 self._run.callbacks,
                 directory,
@@ -325,10 +328,13 @@ class Tuner:
                 self._tune.metric,
                 self._tune.mode,
             )
+            reporter = reporter_for(self._run.master, str(self._name), id)
+            if reporter is not None:
+                self._callbacks.append(reporter)
             self._meet(native)
             native.start(
                 {
-                    "description": self._describe(prefix, policy),
+                    "description": {**self._describe(prefix, policy), "id": id},
                     "trial_prefix": prefix,
                     "max_concurrent": self._concurrency(),
                     "max_failures": (1 << 60) if failures.max_failures < 0 else failures.max_failures,
@@ -336,6 +342,7 @@ class Tuner:
                     "retention": checkpoints.retention(),
                     "zygote": _zygote_command(),
                     **({"slurm": self._slurm()} if self._on_slurm else {}),
+                    "stop_signal": HURRY,
                     **self._flags,
                 },
                 policy,

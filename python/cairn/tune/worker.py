@@ -38,6 +38,7 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
         }
     )
     number = int(env["CAIRN_RUN_ID"])
+    sessions.listen_for_hurry()
     begun = client.call("/tune/begin", {"pid": os.getpid()})
     session = Session(begun, settings, client, number)
     sessions.set_session(session)
@@ -53,6 +54,7 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
             client.acknowledge_preemption()
         return 0
     except TrialStopped:
+        session.leave()
         session.close()
         if session.pause:
             client.acknowledge_preemption()
@@ -60,6 +62,7 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
     except Fenced:
         return 1  # another run has taken over: nothing that is said here counts
     except BaseException as error:
+        session.leave()
         if isinstance(error, SystemExit) and error.code in (None, 0):
             session.close()
             return 0
@@ -79,12 +82,17 @@ def _run_function(trainable: Any, session: Session, begun: Mapping[str, Any]) ->
         session.catch_up()
     if session.pause:
         return
-    returned = trainable(session.config)
-    if inspect.isgenerator(returned):
-        for value in returned:
-            if value is not None:
-                sessions.report(_as_result(value))
-    elif returned is not None:
+    session.enter()
+    try:
+        returned = trainable(session.config)
+        if inspect.isgenerator(returned):
+            for value in returned:
+                if value is not None:
+                    sessions.report(_as_result(value))
+            returned = None
+    finally:
+        session.leave()
+    if returned is not None:
         sessions.report(_as_result(returned))
 
 
@@ -94,7 +102,9 @@ def _as_result(value: Any) -> Dict[str, Any]:
 
 
 def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
+    session.enter()
     trainable = cls(session.config)
+    session.leave()
     trainable.trial_id = session.trial_id
     trainable.logdir = session.directory
 
@@ -115,7 +125,9 @@ def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
     saves = bool(session.settings["saves"])
     try:
         while not session.pause:
+            session.enter()
             result = trainable.train()
+            session.leave()
             iteration = session.iteration + 1
             periodic = frequency > 0 and iteration % frequency == 0
             now = wants_checkpoint(result) or periodic
@@ -130,6 +142,7 @@ def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
             if decision != "continue" or result.get(DONE):
                 break
     finally:
+        session.leave()
         trainable.stop()
 
 

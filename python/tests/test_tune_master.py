@@ -1,0 +1,79 @@
+"""A tuner that shows its trials on the page of a master: also when one of the two was away."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from master_process import running_master
+from test_tune_restore import PROGRAM, assert_gone, children_of, expected
+
+from cairn import tune
+from cairn.tune.master_reporter import reporter_for
+
+
+def start(master, program, directory, pace):
+    env = {**master.environment(PACE=pace), "CAIRN_TOKEN": master.token()}
+    return subprocess.Popen([sys.executable, program, str(directory), "train"], env=env)
+
+
+def shown(master):
+    """{learning rate: the curve that the master has} of the trials that were started."""
+    out = {}
+    for trial in master.get("/api/v1/trials?limit=100")["trials"]:
+        curve = master.get(f"/api/v1/trials/{trial['id']}/metrics")["metrics"]
+        out[trial["hparams"]["lr"]] = [
+            (m["steps_completed"], m["values"]["i"], m["values"]["x"]) for m in curve
+        ]
+    return out
+
+
+def test_trials_are_shown_by_a_master_that_was_away_and_a_tuner_that_was_killed(tmp_path):
+    program = tmp_path / "tuned_program.py"
+    program.write_text(PROGRAM)
+    with running_master(tmp_path / "master") as master:
+        tuner = start(master, str(program), tmp_path / "store", "0.1")
+        master.wait("/api/v1/trials", lambda answer: answer["total"] >= 2)
+        below = children_of(tuner.pid)
+        tuner.send_signal(signal.SIGKILL)
+        tuner.wait()
+        assert_gone(below)
+
+        tuner = start(master, str(program), tmp_path / "store", "0.1")
+        trial = master.get("/api/v1/trials")["trials"][0]["id"]
+        master.wait(f"/api/v1/trials/{trial}", lambda answer: answer["run_id"] >= 2)
+        master.kill()
+        master.start()
+        assert tuner.wait(120) == 0
+        assert shown(master) == expected()
+        experiments = master.get("/api/v1/experiments?limit=100")["experiments"]
+        assert {e["name"] for e in experiments} == {f"e/train_{i:05}" for i in range(4)}
+        for experiment in experiments:
+            master.wait_state(experiment["id"], "COMPLETED")
+
+
+def test_a_master_that_is_not_there_changes_nothing(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("CAIRN_TOKEN", "a token")
+    monkeypatch.setattr("cairn.tune.master_reporter._PATIENCE", 0.5)
+
+    def f(config):
+        tune.report({"i": 1})
+
+    [result] = tune.Tuner(
+        f,
+        run_config=tune.RunConfig(storage_path=tmp_path, verbose=0, master="http://127.0.0.1:9"),
+    ).fit()
+    assert result.error is None and result.metrics["i"] == 1
+    assert "the master is not told" in capfd.readouterr().err
+
+
+def test_a_master_needs_a_token_and_is_asked_for(monkeypatch):
+    monkeypatch.delenv("CAIRN_TOKEN", raising=False)
+    monkeypatch.delenv("CAIRN_MASTER", raising=False)
+    assert reporter_for(None, "e", "id") is None
+    with pytest.raises(ValueError, match="CAIRN_TOKEN"):
+        reporter_for("http://127.0.0.1:9", "e", "id")
+    monkeypatch.setenv("CAIRN_MASTER", "http://127.0.0.1:9")
+    assert reporter_for(None, "e", "id") is None, "for the command line"
+    monkeypatch.setenv("CAIRN_TOKEN", "a token")
+    assert reporter_for(None, "e", "id") is not None

@@ -1,0 +1,100 @@
+"""Experiments on a bucket and on HDFS: killed, started again, restored; the record is there and nowhere else."""
+
+import os
+import signal
+import time
+
+import boto3
+import hdfs_server
+import pytest
+import s3_server
+from test_tune_restore import PROGRAM, assert_gone, children_of, expected, start, wait_for
+
+import cairn
+from cairn import tune
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory):
+    server = s3_server.Server(tmp_path_factory.mktemp("s3"))
+    boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        aws_access_key_id=s3_server.ACCESS_KEY,
+        aws_secret_access_key=s3_server.SECRET_KEY,
+        region_name="us-east-1",
+    ).create_bucket(Bucket="tuned")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory):
+    server = hdfs_server.Server(tmp_path_factory.mktemp("hdfs"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["s3", "hdfs"])
+def storage(request, monkeypatch):
+    """Where experiments are, as users write it."""
+    if request.param == "hdfs":
+        return request.getfixturevalue("hdfs").url("tuned")
+    for variable, value in request.getfixturevalue("bucket").environment().items():
+        monkeypatch.setenv(variable, value)
+    return "s3://tuned/runs"
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "tuned_program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def progress(directory):
+    """Reports on record; of a tuner that was killed, which opening it takes over."""
+    native = cairn._native.Tuner.open(directory, False)
+    try:
+        return [len(native.results(trial["trial"])) for trial in native.trials(False)]
+    finally:
+        native.close()
+
+
+@pytest.mark.parametrize("which", ["train", "class"])
+def test_killed_and_restored_the_results_are_those_of_an_undisturbed_run(
+    storage, program, tmp_path, which
+):
+    where = f"{storage}/{which}"
+    process = start(program, where, which, pace="0.02")
+    # Trials are at work for a while: both places are taken, and checkpoints were made.
+    wait_for(lambda: len(children_of(process.pid)) >= 3 or process.poll() is not None)
+    time.sleep(1.0)
+    below = children_of(process.pid)
+    assert process.poll() is None, process.communicate()[0]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert_gone(below)
+    before = progress(f"{where}/e")
+    assert sum(before) > 0
+
+    # Whoever has the URL goes on, on any machine.
+    namespace = {"__name__": "tuned_program"}
+    exec(compile(PROGRAM, "tuned_program.py", "exec"), namespace)
+    trainable = namespace["train" if which == "train" else "Klass"]
+    assert tune.Tuner.can_restore(f"{where}/e")
+    results = tune.Tuner.restore(f"{where}/e", trainable).fit()
+    found = {
+        r.config["lr"]: [(m["training_iteration"], m["i"], m["x"]) for m in r.results]
+        for r in results
+    }
+    assert found == expected()
+    assert results[0].checkpoint.to_dict()["i"] == 12
+    assert not os.path.exists(tmp_path / "e"), "nothing was kept beside"
+
+
+def test_what_is_not_there_cannot_be_restored(storage):
+    assert not tune.Tuner.can_restore(f"{storage}/nothing/e")
+    with pytest.raises(cairn.NotFound):
+        tune.Tuner.restore(f"{storage}/nothing/e", lambda config: None)
