@@ -44,6 +44,8 @@ if "EARLIER" not in os.environ:
     client.barrier()
 if client.trainer_id == 0:
     json.dump(rows, open(output, "w"))
+if "SILENT" in os.environ:
+    os._exit(0)
 client.close()
 """
 
@@ -231,6 +233,23 @@ def test_a_trainer_that_had_ended_is_wanted_again_when_the_job_goes_back(tmp_pat
         results.append(job.rows())
         assert ("[trainer_1] the job went back: started again" in err) == (name == "b")
     assert results[0] == results[1]
+
+
+def test_a_trainer_that_ends_without_a_word_has_left(tmp_path):
+    # Trainer 1 ends three steps earlier: trainer 0 must not wait for it.
+    job = Job(tmp_path, 12, SILENT="1", EARLIER="3")
+    code, out, err = job.end()
+    assert code == 0, out + err
+    assert "done; the last checkpoint is of step 12" in out
+    with cairn.CheckpointManager(str(tmp_path / "repository"), read_only=True) as m:
+        assert m.latest().step == 12
+
+
+def test_a_command_that_never_joins_ends_the_job(tmp_path):
+    command = [CAIRN, "ps", "run", "--dir", str(tmp_path / "r"), "--max-restarts", "2", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "trainer_0 ended 3 times without having joined the job" in done.stderr
 
 
 def test_a_command_that_always_fails_ends_the_job(tmp_path):

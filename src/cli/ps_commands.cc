@@ -204,7 +204,7 @@ Result<Output> PsRun(const PsRunOptions& options, Console* console) {
     output.text += "; changes lost with servers: " + std::to_string(report.lost_changes);
   }
   output.text += "\n";
-  output.exit_code = report.interrupted ? 1 : 0;
+  output.exit_code = report.interrupted || report.unsaved ? 1 : 0;
   return output;
 }
 

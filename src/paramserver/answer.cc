@@ -81,6 +81,10 @@ Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer,
       return std::string();
     }
     case Kind::kLeave:
+      if ((head.flags & kLeaveFor) != 0) {
+        RETURN_IF_ERROR(holdings->TrainerEnded(head.id));
+        return std::string();
+      }
       RETURN_IF_ERROR(holdings->TrainerLeft(*peer));
       *peer = {};
       return std::string();

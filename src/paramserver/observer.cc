@@ -64,6 +64,12 @@ Status Observer::RequestSave(std::uint64_t generation, bool full) {
   return Ask({.kind = Kind::kSave, .flags = flags, .generation = generation}, "").status();
 }
 
+Status Observer::TrainerEnded(std::uint64_t generation, std::uint32_t trainer) {
+  return Ask({.kind = Kind::kLeave, .flags = kLeaveFor, .id = trainer, .generation = generation},
+             "")
+      .status();
+}
+
 Status Observer::Cut(std::uint64_t generation, const Marker& marker) {
   return Ask({.kind = Kind::kCut, .generation = generation}, Encode(marker)).status();
 }

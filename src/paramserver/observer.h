@@ -34,6 +34,8 @@ class Observer {
   cairn::Status RollBack(std::uint64_t generation);
   cairn::Status RequestSave(std::uint64_t generation, bool full);
   cairn::Status Cut(std::uint64_t generation, const Marker& marker);
+  /// The trainer's process ended well without having said that it leaves.
+  cairn::Status TrainerEnded(std::uint64_t generation, std::uint32_t trainer);
 
  private:
   explicit Observer(std::unique_ptr<rpc::ClientStream> stream) : stream_(std::move(stream)) {}

@@ -49,6 +49,7 @@ inline constexpr std::uint8_t kLastKind = 20;
 /// Flags of a request.
 inline constexpr std::uint16_t kCreateRows = 1;  // kPull: missing rows are made
 inline constexpr std::uint16_t kFullSave = 1;    // kSave: not an increment
+inline constexpr std::uint16_t kLeaveFor = 1;    // kLeave: of trainer `id`, whose process has ended
 
 /// Begins every request.
 struct RequestHead {

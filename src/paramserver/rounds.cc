@@ -209,6 +209,22 @@ void Holdings::TakeLeaving(std::uint32_t trainer) {
   changed_.NotifyAll();
 }
 
+Status Holdings::TrainerEnded(std::uint32_t trainer) {
+  Peer peer;
+  {
+    MutexLock lock(&mu_);
+    if (trainer >= trainers_.size()) {
+      return InvalidArgumentError(fmt::format("there is no trainer {}", trainer));
+    }
+    if (trainers_[trainer].left) return Status::Ok();
+    peer = {trainer, trainers_[trainer].incarnation};
+  }
+  if (peer.incarnation.empty()) {
+    return FailedPreconditionError(fmt::format("trainer {} has not joined", trainer));
+  }
+  return TrainerLeft(peer);
+}
+
 Status Holdings::TrainerLeft(const Peer& peer) {
   Mutex* changing = nullptr;
   {

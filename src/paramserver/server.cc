@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -388,8 +389,16 @@ Status ServerOptions::Validate() const {
     return InvalidArgumentError("there may be 1 … 65,536 trainers, not " +
                                 std::to_string(trainers));
   }
-  if (listen.rfind(':') == listen.npos) {
-    return InvalidArgumentError("listen: \"" + listen + "\" is not host:port");
+  const std::size_t colon = listen.rfind(':');
+  int port = -1;
+  if (colon != listen.npos) {
+    const char* const end = listen.data() + listen.size();
+    const auto [read, error] = std::from_chars(listen.data() + colon + 1, end, port);
+    if (error != std::errc() || read != end) port = -1;
+  }
+  if (port < 0 || port > 65'535) {
+    return InvalidArgumentError("listen: \"" + listen +
+                                "\" is not host:port with a port of 0 to 65535");
   }
   if (security.certificate.empty() != security.key.empty()) {
     return InvalidArgumentError("a certificate and its key come together");

@@ -63,6 +63,12 @@ std::string DescribeExit(const LaunchExit& exit) {
   }
 }
 
+milliseconds PauseAfter(int losses) {
+  milliseconds pause = kFirstPause;
+  for (int i = 1; i < losses && pause < kLongestPause; ++i) pause *= 2;
+  return std::min(pause, kLongestPause);
+}
+
 class Job {
  public:
   explicit Job(const JobOptions& options) : options_(options) {}
@@ -83,7 +89,7 @@ class Job {
         report_.interrupted = options_.interrupted && options_.interrupted();
         if (report_.interrupted && options_.on_interrupted) options_.on_interrupted();
         RETURN_IF_ERROR(Turn(kTurn));
-        if (SomeTrainerDone()) ReviveTrainers(StateOf(0));
+        if (SomeTrainerDone()) RETURN_IF_ERROR(SettleEnded(StateOf(0)).status());
       }
       RETURN_IF_ERROR(LastCheckpoint(&again));
     }
@@ -104,7 +110,8 @@ class Job {
     std::string unfinished[2];  // lines that its output and its errors are in the middle of
     std::string waits_for;      // as it was last said
     bool done = false;
-    int losses = 0;  // in a row
+    bool joined = false;  // seen by the servers
+    int losses = 0;       // in a row
     SteadyClock::time_point start_at;
   };
 
@@ -229,24 +236,50 @@ class Job {
                        [](const Role& role) { return !role.launch.empty(); });
   }
 
-  /// A trainer that had ended is wanted again when the job went back to a step before its end: the
-  /// others cannot repeat that without it. True when there was one.
-  bool ReviveTrainers(const Result<Observer::State>& lead) {
+  /// What becomes of trainers whose processes ended well. One that did not say so leaves; one that
+  /// the servers do not know is wanted again: the job went back to a step before its end, which the
+  /// others cannot repeat without it. True when there was such a one.
+  Result<bool> SettleEnded(const Result<Observer::State>& lead) {
     if (!lead.ok() || !lead->serving) return false;
     const Value* trainers = lead->value.Find("trainers");
     if (trainers == nullptr || trainers->if_list() == nullptr) return false;
     bool any = false;
     for (Role& role : roles_) {
       const auto index = static_cast<std::size_t>(role.index);
-      if (role.server || !role.done || index >= trainers->if_list()->size()) continue;
+      if (role.server || index >= trainers->if_list()->size()) continue;
       const Value& state = (*trainers->if_list())[index];
-      if (*state.Find("present") == Value(true)) continue;
-      Say(role, "the job went back: started again", true);
+      const bool present = *state.Find("present") == Value(true);
+      role.joined = role.joined || present;
+      if (!role.done || *state.Find("left") == Value(true)) continue;
+      if (present) {
+        LeaveFor(role, lead->generation).IgnoreError("tried again at the next turn");
+        continue;
+      }
+      if (!role.joined && ++role.losses > options_.max_restarts) {
+        return FailedPreconditionError(
+            role.name + " ended " + std::to_string(role.losses) +
+            " times without having joined the job: its command has to make a client "
+            "(cairn.ps.Client)");
+      }
+      Say(role,
+          role.joined ? "the job went back: started again"
+                      : "ended without having joined the job: started again",
+          true);
       role.done = false;
-      role.start_at = SteadyClock::now();
+      role.start_at = SteadyClock::now() + PauseAfter(role.losses);
       any = true;
     }
     return any;
+  }
+
+  /// The lead hears it last: as long as it has not, the others are told again.
+  Status LeaveFor(const Role& role, std::uint64_t generation) {
+    for (int i = options_.server.servers - 1; i >= 0; --i) {
+      ASSIGN_OR_RETURN(Observer observer, Ask(i));
+      RETURN_IF_ERROR(
+          observer.TrainerEnded(generation, static_cast<std::uint32_t>(role.index)));
+    }
+    return Status::Ok();
   }
 
   void Say(const Role& role, std::string_view line, bool error) {
@@ -326,9 +359,7 @@ class Job {
       return ResourceExhaustedError(fmt::format("{} was lost {} times in a row ({}): the job ends",
                                                 role->name, role->losses, DescribeExit(exit)));
     }
-    auto pause = kFirstPause;
-    for (int i = 1; i < role->losses && pause < kLongestPause; ++i) pause *= 2;
-    pause = std::min(pause, kLongestPause);
+    const milliseconds pause = PauseAfter(role->losses);
     role->start_at = SteadyClock::now() + pause;
     ++(role->server ? report_.server_restarts : report_.trainer_restarts);
     Say(*role, fmt::format("lost: {}; started again in {} ms", DescribeExit(exit), pause.count()),
@@ -383,9 +414,9 @@ class Job {
       RETURN_IF_ERROR(Turn(milliseconds(20)));
       auto lead = StateOf(0);
       if (!lead.ok() || !lead->serving) continue;
-      if (!report_.interrupted && ReviveTrainers(lead)) {
-        *again = true;
-        return Status::Ok();
+      if (!report_.interrupted) {
+        ASSIGN_OR_RETURN(*again, SettleEnded(lead));
+        if (*again) return Status::Ok();
       }
       const std::int64_t saved = NumberIn(lead->value, "saved_step");
       const std::int64_t saves = NumberIn(lead->value, "saves");
@@ -408,6 +439,7 @@ class Job {
       begun_in = lead->generation;
       begun_ended = ended;
     }
+    report_.unsaved = true;
     std::fprintf(stderr, "the last checkpoint did not come about within %d s\n",
                  static_cast<int>(kLastSave.count()));
     return Status::Ok();

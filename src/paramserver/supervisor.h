@@ -41,11 +41,12 @@ struct JobReport {
   std::uint64_t lost_changes = 0;  // recovery partial: acknowledged, and lost with a server
   std::int64_t step = 0;           // of the last checkpoint
   bool saved = false;              // whether there is one
+  bool unsaved = false;            // the last one did not come about: what came after `step` is lost
 };
 
 /// Starts the servers and trainers of a job, a launch each, starts again whatever dies, with
-/// growing pauses, and passes their output on, each line with the name of who wrote it. When all
-/// trainers ended with 0, the servers write a last checkpoint and are stopped. The processes do not
+/// growing pauses, and passes their output on, each line with the name of who wrote it. A trainer that
+/// ended with 0 has left the job, whether it said so or not. When all have, the servers write a last checkpoint and are stopped. The processes do not
 /// outlive this one, whatever kills it. ResourceExhausted when a process was lost too often.
 Result<JobReport> RunJob(const JobOptions& options);
 
