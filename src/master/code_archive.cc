@@ -233,6 +233,34 @@ Status WriteOne(archive* to, const Found& found) {
   return Status::Ok();
 }
 
+Status SeenTwice(std::string_view path) {
+  return InvalidArgumentError(
+      fmt::format("the archive has {} twice, or as two things", QuoteForMessage(path)));
+}
+
+/// The names of an archive: each is one thing, and only directories have something below them.
+class Names {
+ public:
+  Status Add(const CodeEntry& entry) {
+    for (std::size_t at = entry.path.find('/'); at != std::string::npos;
+         at = entry.path.find('/', at + 1)) {
+      std::string above = entry.path.substr(0, at);
+      if (others_.contains(above)) return SeenTwice(above);
+      directories_.insert(std::move(above));
+    }
+    const bool directory = entry.kind == CodeEntry::Kind::kDirectory;
+    if (others_.contains(entry.path) || (!directory && directories_.contains(entry.path))) {
+      return SeenTwice(entry.path);
+    }
+    (directory ? directories_ : others_).insert(entry.path);
+    return Status::Ok();
+  }
+
+ private:
+  std::set<std::string, std::less<>> directories_;  // also those that are only above something
+  std::set<std::string, std::less<>> others_;
+};
+
 /// Makes files under a directory that is nobody else's.
 class Extraction {
  public:
@@ -300,10 +328,7 @@ class Extraction {
   }
 
   static Status Failed(std::string_view path) {
-    if (errno == EEXIST || errno == ENOTDIR || errno == ELOOP) {
-      return InvalidArgumentError(
-          fmt::format("the archive has {} twice, or as two things", QuoteForMessage(path)));
-    }
+    if (errno == EEXIST || errno == ENOTDIR || errno == ELOOP) return SeenTwice(path);
     const std::string message = fmt::format("{}: {}", QuoteForMessage(path), ErrnoText());
     return errno == ENOSPC || errno == EDQUOT ? ResourceExhaustedError(message)
                                               : UnavailableError(message);
@@ -363,6 +388,7 @@ Status VisitCode(std::string_view bytes, const CodeLimits& limits, const CodeVis
   }
   std::uint64_t entries = 0;
   std::uint64_t total = 0;
+  Names names;
   std::vector<char> buffer(256u << 10);
   for (;;) {
     archive_entry* raw = nullptr;
@@ -377,6 +403,7 @@ Status VisitCode(std::string_view bytes, const CodeLimits& limits, const CodeVis
     }
     ASSIGN_OR_RETURN(const CodeEntry entry, Judge(raw, limits));
     if (entry.path.empty()) continue;  // the root itself
+    RETURN_IF_ERROR(names.Add(entry));
     RETURN_IF_ERROR(visitor.entry(entry));
     if (entry.kind != CodeEntry::Kind::kFile) continue;
     for (;;) {

@@ -137,6 +137,23 @@ TEST_F(CodeArchiveTest, NothingIsWrittenOutside) {
               HasSubstr("twice"));
 }
 
+TEST_F(CodeArchiveTest, WhatCannotBeUnpackedIsRefusedWhenItIsLookedThrough) {
+  const auto look = [&](const std::vector<Item>& entries) {
+    return VisitCode(Tar(entries), {}, {.entry = [](const CodeEntry&) { return Status::Ok(); },
+                                            .data = [](std::string_view) { return Status::Ok(); }});
+  };
+  EXPECT_TRUE(look({{.path = "d", .type = AE_IFDIR}, {.path = "d/a", .content = "1"}}).ok());
+  EXPECT_TRUE(look({{.path = "d/a", .content = "1"}, {.path = "d", .type = AE_IFDIR}}).ok());
+  for (const std::vector<Item>& entries : std::vector<std::vector<Item>>{
+           {{.path = "a", .content = "1"}, {.path = "a", .content = "2"}},
+           {{.path = "a", .content = "1"}, {.path = "a/b", .content = "2"}},
+           {{.path = "a/b", .content = "1"}, {.path = "a", .content = "2"}},
+           {{.path = "l", .type = AE_IFLNK, .content = "d"}, {.path = "l/f", .content = "1"}},
+           {{.path = "a", .content = "1"}, {.path = "a", .type = AE_IFDIR}}}) {
+    EXPECT_TRUE(look(entries).Is(Code::kInvalidArgument)) << entries[1].path;
+  }
+}
+
 TEST_F(CodeArchiveTest, OnlyFilesDirectoriesAndLinksAreTaken) {
   EXPECT_THAT(Complaint({{.path = "a", .content = "x"}, {.path = "b", .hardlink = "a"}}),
               HasSubstr("hard links"));

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <utility>
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "format/json.h"
 #include "master/experiments.h"
 #include "trial/trial_state.h"
 
@@ -14,6 +16,8 @@
 
 namespace cairn::master {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr auto kLater = std::chrono::seconds(2);
 constexpr auto kRetry = std::chrono::seconds(1);
