@@ -69,7 +69,8 @@ class Holdings {
     std::vector<float> gradient;
   };
   struct Trainer {
-    std::string incarnation;            // "": none came yet
+    std::string incarnation;  // "": none came yet
+    std::string former;       // before the job went on after its end: may come back, or be replaced
     std::vector<std::string> replaced;  // incarnations before it: refused for ever
     bool left = false;
     std::uint64_t sequence = 0;       // of the last change

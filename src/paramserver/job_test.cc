@@ -145,6 +145,7 @@ TEST_F(JobTest, TablesMayBeDeclaredAtAnyStep) {
   ASSERT_TRUE(model.Declare(client->get()).ok());
   // Also between the announcement of an increment and its cut: the table has no base then.
   const Status trained = model.TrainTo(14, [&](std::int64_t step) {
+    AwaitSaves();
     auto late = (*client)->Table({.name = "late_" + std::to_string(step), .dim = 4});
     EXPECT_TRUE(late.ok()) << late.status().ToString();
   });

@@ -217,6 +217,7 @@ TEST_F(RecoveryTest, ALogIsTrimmedWhenCheckpointsCoverIt) {
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i % 16);
   const std::vector<float> rows(ids.size() * 1024, 0.5F);  // 16 MiB a push
   for (int step = 0; step < 24; ++step) {
+    AwaitSaves();
     ASSERT_TRUE(table->ApplyGradients(ids, rows).ok());
     ASSERT_TRUE(client->EndStep("").ok());
   }
@@ -234,6 +235,8 @@ TEST_F(RecoveryTest, ALogIsTrimmedWhenCheckpointsCoverIt) {
 
 TEST_F(RecoveryTest, LogsThatNoCheckpointNeedsAreRemoved) {
   recovery_ = Recovery::kLog;
+  paced_ = true;
+  incremental_steps_.reset();
   const auto logs = [this] {
     std::vector<std::string> found;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_ + "/log")) {

@@ -58,13 +58,13 @@ Status Holdings::Introduce(const HelloRequest& hello, Trainer* trainer, bool* lo
     return FailedPreconditionError(
         fmt::format("another process has taken the place of trainer {}", hello.trainer));
   }
-  if (trainer->incarnation.empty() || trainer->incarnation == hello.incarnation) {
-    return Status::Ok();
-  }
-  if (std::find(replaced.begin(), replaced.end(), trainer->incarnation) == replaced.end()) {
-    replaced.push_back(trainer->incarnation);
+  const std::string before = trainer->incarnation.empty() ? trainer->former : trainer->incarnation;
+  if (before.empty() || before == hello.incarnation) return Status::Ok();
+  if (std::find(replaced.begin(), replaced.end(), before) == replaced.end()) {
+    replaced.push_back(before);
     if (replaced.size() > kMaxReplaced) replaced.erase(replaced.begin());
   }
+  if (trainer->incarnation.empty()) return Status::Ok();
   if (exact_ && sync_ && !trainer->left) {
     *lost = true;
     return UnavailableError(fmt::format(
@@ -126,7 +126,8 @@ void Holdings::ComeBack(std::uint32_t trainer) {
   // The job was over, and goes on: the next step wants all of them, not only who comes first.
   for (Trainer& each : trainers_) {
     each.left = false;
-    if (!each.incarnation.empty()) each.replaced.push_back(std::exchange(each.incarnation, ""));
+    // Perhaps it could not tell all servers that it leaves, and comes back to do it.
+    if (!each.incarnation.empty()) each.former = std::exchange(each.incarnation, "");
     each.carried = {};
     each.barrier = std::min(each.barrier, barriers_);
     each.at_barrier = false;
@@ -181,6 +182,7 @@ Result<HelloReply> Holdings::Hello(const HelloRequest& hello, bool* lost) {
   Trainer& trainer = trainers_[hello.trainer];
   if (trainer.left) ComeBack(hello.trainer);
   trainer.incarnation = hello.incarnation;
+  trainer.former.clear();
   reply.step = sync_ && trainer.arrived ? step_ + 1 : trainer.step;
   reply.sequence = trainer.sequence;
   reply.step_sequence = trainer.step_sequence;

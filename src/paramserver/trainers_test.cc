@@ -249,6 +249,28 @@ TEST_F(TrainersTest, WhoLeavesTwiceHasLeft) {
   EXPECT_TRUE(stays.EndStep(0, {}).ok());  // sync: waits for nobody
 }
 
+TEST_F(TrainersTest, WhoLeftOnlySomeServersComesBackToLeaveTheRest) {
+  // All had left this server when another one was lost: they greet again, with what they are, and
+  // nobody has taken their places.
+  StartServers(1);
+  for (int times = 0; times < 3; ++times) {
+    for (int trainer = 0; trainer < 2; ++trainer) {
+      const std::string incarnation = "process " + std::to_string(trainer);
+      auto raw = Raw(trainer, 0, incarnation);
+      ASSERT_TRUE(raw.greeted().ok()) << raw.greeted().ToString();
+      auto again = Raw(trainer, 0, incarnation);
+      ASSERT_TRUE(again.greeted().ok()) << again.greeted().ToString();
+      ASSERT_TRUE(again.Ask({.kind = Kind::kLeave}, "").ok());
+    }
+  }
+  // Whoever is replaced stays so.
+  auto first = Raw(0, 0, "process 0");
+  ASSERT_TRUE(first.greeted().ok()) << first.greeted().ToString();
+  auto other = Raw(1, 0, "another process");
+  ASSERT_TRUE(other.greeted().ok()) << other.greeted().ToString();
+  EXPECT_EQ(Raw(1, 0, "process 1").greeted().code(), Code::kFailedPrecondition);
+}
+
 TEST_F(TrainersTest, AnAsyncCheckpointIsOfTheStepsOfAllTrainers) {
   mode_ = Mode::kAsync;
   paced_ = true;
