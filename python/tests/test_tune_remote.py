@@ -35,7 +35,7 @@ def hdfs(tmp_path_factory):
     server.stop()
 
 
-@pytest.fixture(params=["s3", "hdfs"])
+@pytest.fixture
 def storage(request, monkeypatch):
     """Where experiments are, as users write it."""
     if request.param == "hdfs":
@@ -61,7 +61,7 @@ def progress(directory):
         native.close()
 
 
-@pytest.mark.parametrize("which", ["train", "class"])
+@pytest.mark.parametrize("storage,which", [("s3", "class"), ("hdfs", "train")], indirect=["storage"])
 def test_killed_and_restored_the_results_are_those_of_an_undisturbed_run(
     storage, program, tmp_path, which
 ):
@@ -94,6 +94,7 @@ def test_killed_and_restored_the_results_are_those_of_an_undisturbed_run(
     assert not os.path.exists(tmp_path / "e"), "nothing was kept beside"
 
 
+@pytest.mark.parametrize("storage", ["s3", "hdfs"], indirect=True)
 def test_what_is_not_there_cannot_be_restored(storage):
     assert not tune.Tuner.can_restore(f"{storage}/nothing/e")
     with pytest.raises(cairn.NotFound):
