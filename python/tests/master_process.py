@@ -207,7 +207,8 @@ class Master:
             except OSError:
                 continue
             url = next((entry for entry in environment if entry.startswith(b"CAIRN_TRIAL_URL=")), b"")
-            mine = url.endswith((f":{self.port}".encode(), f"{self.directory}/data/trial.sock".encode()))
+            places = (f":{self.port}", f"{self.directory}/data/trial.sock", f"{self.directory}/data/tunnel")
+            mine = url.endswith(tuple(place.encode() for place in places))
             if mine and f"CAIRN_TRIAL_ID={trial}".encode() in environment and b"shim" not in command.split(b"\0")[0]:
                 found.append(int(entry.name))
         return sorted(found)

@@ -132,6 +132,25 @@ def test_a_trial_over_two_nodes(master, slurm):
     assert logs.count("all [[0, 0, 0], [1, 1, 0], [2, 0, 1], [3, 1, 1]]") == 4, logs
 
 
+def test_where_only_a_directory_connects_them_reports_go_through_files(slurm, tmp_path):
+    through_files = ("--advertise", "files")
+    with running_master(tmp_path) as master:
+        master.kill()
+        master.start(*through_files)
+        experiment, trial = create(master, seconds="0.05", restarts=1)
+        until_reported(master, trial, 2)
+        (process,) = master.processes(trial)
+        with open(f"/proc/{process}/environ", "rb") as file:
+            assert f"CAIRN_TRIAL_URL=files:{tmp_path}/data/tunnel".encode() in file.read().split(b"\0")
+        master.kill()
+        master.start(*through_files)
+        until_reported(master, trial, 4)
+        master.cli("e", "pause", experiment)
+        assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "PAUSED"]
+        master.cli("e", "activate", experiment)
+        completed(master, experiment, trial)
+
+
 def test_a_trial_survives_whatever_happens_around_it(master, slurm):
     """Seeded: the master killed, its job cancelled by somebody else, its process killed, in a random order."""
     seed = int(os.environ.get("CAIRN_SEED", time.time_ns() % 1_000_000))

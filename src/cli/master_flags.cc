@@ -57,7 +57,7 @@ void AddMasterCommand(CLI::App* root, Commands* commands) {
       ->type_name("FILE");
   app->add_option("--advertise", options->advertise,
                   "The URL under which trials on other machines reach the master; without it where "
-                  "it listens");
+                  "it listens; files: through the data directory, which they share");
   app->add_option("--db", options->database,
                   "sqlite:PATH or postgresql://…; without it SQLite in the data directory");
   app->add_option("--storage", options->storage,

@@ -26,7 +26,7 @@ namespace {
 constexpr std::chrono::nanoseconds kKeeperTimeout = std::chrono::seconds(20);
 constexpr std::chrono::nanoseconds kLook = std::chrono::milliseconds(5);
 constexpr std::uint64_t kWakeTag = 0;
-constexpr int kLookAtBlindMillis = 100;
+constexpr int kLookAgainMillis = 100;
 
 class LocalLauncher final : public LaunchFrame {
  public:
@@ -128,6 +128,7 @@ class LocalLauncher final : public LaunchFrame {
   void Work() override EXCLUDES(mu_);
   bool StartNext() EXCLUDES(mu_);
   Status Spawn(const LaunchSpec& spec, const LaunchRecord& record) EXCLUDES(mu_);
+  void Resend() EXCLUDES(mu_);
   void OnShimEnd(std::uint64_t tag) EXCLUDES(mu_);
   void OnSocket(std::uint64_t tag) EXCLUDES(mu_);
 
@@ -135,7 +136,8 @@ class LocalLauncher final : public LaunchFrame {
   const OwnedFd epoll_;
   const OwnedFd wake_;
   std::uint64_t next_tag_ GUARDED_BY(mu_) = 2;
-  int blind_ GUARDED_BY(mu_) = 0;  // launches that are
+  int blind_ GUARDED_BY(mu_) = 0;        // launches that are
+  bool resend_ GUARDED_BY(mu_) = false;  // one has not taken what it was told before it began
 };
 
 /// How a launch ended whose shim is dead. The caller has seen that its lock is free, or holds it.
@@ -277,7 +279,17 @@ Status LocalLauncher::Spawn(const LaunchSpec& spec, const LaunchRecord& record) 
   launch->process = std::move(process);
   if (!launch->process.valid()) return Status::Ok();  // it has ended already
   RETURN_IF_ERROR(Follow(launch));
-  return Send(launch);
+  // What it was told while it was being started, it may not take at once.
+  resend_ = resend_ || !Send(launch).ok();
+  return Status::Ok();
+}
+
+void LocalLauncher::Resend() {
+  MutexLock lock(&mu_);
+  resend_ = false;
+  for (const auto& [id, launch] : launches_) {
+    if (launch->lives() && !launch->unsent.empty()) resend_ = !Send(launch.get()).ok() || resend_;
+  }
 }
 
 /// Starts the next launch of the queue; false: there is none.
@@ -366,15 +378,18 @@ void LocalLauncher::Work() {
     while (StartNext()) TellListener();
     TellListener();
     bool blind = false;
+    bool resend = false;
     {
       MutexLock lock(&mu_);
       if (closed_) return;
       blind = blind_ > 0;
+      resend = resend_;
     }
     std::array<epoll_event, 64> events{};
-    const int count =
-        epoll_wait(epoll_.get(), events.data(), events.size(), blind ? kLookAtBlindMillis : -1);
+    const int count = epoll_wait(epoll_.get(), events.data(), events.size(),
+                                 blind || resend ? kLookAgainMillis : -1);
     if (blind) LookAtBlind();
+    if (resend) Resend();
     for (int i = 0; i < count; ++i) {
       const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
       std::uint64_t ignored = 0;

@@ -282,7 +282,8 @@ TEST_F(LocalLauncherTest, AStopThatCouldNotBeToldIsAnErrorAndWorksWhenItIsAskedF
   while (told.ok()) told = launcher_->Signal("a", SIGUSR1);  // until its pipe is full
   EXPECT_EQ(told.code(), Code::kUnavailable) << told.ToString();
   EXPECT_EQ(launcher_->Kill("a").code(), Code::kUnavailable);
-  ASSERT_EQ(::kill(static_cast<pid_t>(keeper->pid), SIGCONT), 0);
+  ASSERT_EQ(::kill(static_cast<pid_t>(keeper->pid), SIGCONT), 0)
+      << launcher_->Wait("a", 1s)->exit->message;
   while (!(told = launcher_->Kill("a")).ok()) {
     ASSERT_EQ(told.code(), Code::kUnavailable);
     std::this_thread::sleep_for(2ms);

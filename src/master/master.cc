@@ -29,6 +29,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "launch/file_tunnel.h"
 #include "launch/launch_directory.h"
 #include "launch/local_launcher.h"
 #include "launch/several_launchers.h"
@@ -51,6 +52,9 @@ constexpr auto kTidyInterval = std::chrono::seconds(60);
 constexpr auto kUnusedCode = std::chrono::hours(24);
 /// So many events are read again at most when a master starts.
 constexpr std::uint64_t kSummarizeAfter = 50'000;
+
+/// As MasterOptions::advertise.
+constexpr char kFiles[] = "files";
 
 /// With those above it. One that is there stays as it is.
 Status MakeDirectory(const std::string& path, mode_t mode) {
@@ -84,9 +88,12 @@ Status MasterOptions::Validate() const {
   if (!tls_ca.empty() && access(tls_ca.c_str(), R_OK) != 0) {
     return NotFoundError(fmt::format("TLS: the authority's file \"{}\" cannot be read", tls_ca));
   }
-  if (!advertise.empty() && !advertise.starts_with("http://") &&
+  if (advertise == kFiles && !tls.empty()) {
+    return InvalidArgumentError("master: what goes through files does not speak TLS");
+  }
+  if (!advertise.empty() && advertise != kFiles && !advertise.starts_with("http://") &&
       !advertise.starts_with("https://")) {
-    return InvalidArgumentError("master: advertise must be a URL, http://HOST:PORT");
+    return InvalidArgumentError("master: advertise must be a URL, http://HOST:PORT, or \"files\"");
   }
   return Status::Ok();
 }
@@ -175,6 +182,7 @@ class Master::Impl {
   std::optional<HttpRoutes> known_;  // to tell 405 from 404 beside the page's files
   std::unique_ptr<HttpServer> runs_server_;
   std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<TunnelExit> tunnel_;  // to server_
   Mutex mu_;
   CondVar stopped_;
   bool stopping_ GUARDED_BY(mu_) = false;
@@ -374,7 +382,14 @@ Status Master::Impl::Listen() {
                                       .max_body_bytes = code_->limits().archive_bytes + (1u << 20),
                                       .tls = options_.tls},
                                      std::move(routes)));
-  engine_->SetRemoteUrl(options_.advertise.empty() ? server_->url() : options_.advertise);
+  if (options_.advertise == kFiles) {
+    const std::string directory =
+        std::filesystem::absolute(Path("tunnel")).lexically_normal().string();
+    ASSIGN_OR_RETURN(tunnel_, TunnelExit::Open(directory, server_->port()));
+    engine_->SetRemoteUrl("files:" + directory);
+  } else {
+    engine_->SetRemoteUrl(options_.advertise.empty() ? server_->url() : options_.advertise);
+  }
   // Runs of this machine speak through a socket whose name does not change when the port does.
   const std::string socket = Path("trial.sock");
   if (socket.size() > kLongestSocketPath) {

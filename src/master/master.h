@@ -33,7 +33,8 @@ struct MasterOptions {
   std::string database;
   /// For experiments that name none: a directory or URL; "": checkpoints/ in the data directory.
   std::string storage;
-  /// The URL under which trials on other machines reach this master; "": where it listens.
+  /// The URL under which trials on other machines reach this master; "": where it listens. "files":
+  /// through files in the data directory, which they share; for a master on the loopback.
   std::string advertise;
   /// What trials share on this machine; 0: one for each core.
   int slots = 0;

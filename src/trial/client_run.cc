@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
 #include "format/json.h"
+#include "launch/file_tunnel.h"
 #include "net/http_client.h"
 #include "net/unix_http_connection.h"
 #include "net/url.h"
@@ -20,6 +21,7 @@ using Nanos = std::chrono::nanoseconds;
 constexpr Nanos kLook = std::chrono::milliseconds(50);
 constexpr Nanos kLongestWait = std::chrono::seconds(2);
 constexpr std::string_view kUnix = "unix:";
+constexpr std::string_view kFiles = "files:";
 
 /// The base of all URLs: what libcurl is given for a server on TCP or on a socket of this machine.
 Result<std::string> ServerUrl(std::string_view url) {
@@ -29,7 +31,8 @@ Result<std::string> ServerUrl(std::string_view url) {
     return std::string(url);
   }
   return InvalidArgumentError(
-      "a trial engine is at http://host:port, https://host:port or unix:/path, not at " +
+      "a trial engine is at http://host:port, https://host:port, unix:/path or files:/path, not "
+      "at " +
       QuoteForMessage(url));
 }
 
@@ -331,12 +334,18 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
   bool closed_ GUARDED_BY(poll_mu_) = false;
 };
 
-RunClient::RunClient(std::shared_ptr<Impl> impl, std::unique_ptr<HttpClient> http)
-    : impl_(std::move(impl)), http_(std::move(http)) {}
+RunClient::RunClient(std::shared_ptr<Impl> impl, std::unique_ptr<HttpClient> http,
+                     std::unique_ptr<TunnelEntry> tunnel)
+    : tunnel_(std::move(tunnel)), impl_(std::move(impl)), http_(std::move(http)) {}
 
 RunClient::~RunClient() { Close(); }
 
 Result<std::unique_ptr<RunClient>> RunClient::Make(RunClientOptions options) {
+  std::unique_ptr<TunnelEntry> tunnel;
+  if (options.url.starts_with(kFiles)) {
+    ASSIGN_OR_RETURN(tunnel, TunnelEntry::Open(options.url.substr(kFiles.size())));
+    options.url = std::string(kUnix) + tunnel->socket();
+  }
   ASSIGN_OR_RETURN(std::string server, ServerUrl(options.url));
   HttpClientOptions settings;
   settings.connections = 4;
@@ -355,7 +364,8 @@ Result<std::unique_ptr<RunClient>> RunClient::Make(RunClientOptions options) {
     ASSIGN_OR_RETURN(http, HttpClient::Open(std::move(settings)));
     impl->SetHttp(http.get());
   }
-  return std::unique_ptr<RunClient>(new RunClient(std::move(impl), std::move(http)));
+  return std::unique_ptr<RunClient>(
+      new RunClient(std::move(impl), std::move(http), std::move(tunnel)));
 }
 
 Result<std::unique_ptr<RunClient>> RunClient::Open(RunClientOptions options) {

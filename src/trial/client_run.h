@@ -16,9 +16,12 @@
 namespace cairn {
 
 class HttpClient;
+class TunnelEntry;
 
 struct RunClientOptions {
-  std::string url;  // http://host:port, https://… or unix:/path (CAIRN_TRIAL_URL)
+  /// http://host:port, https://…, unix:/path, or files:/path, a directory that is shared with the
+  /// engine's machine (file_tunnel.h). CAIRN_TRIAL_URL.
+  std::string url;
   /// Of https:// alone: PEM file of the authority of the engine's certificate (CAIRN_MASTER_CA);
   /// "": the system's.
   std::string ca;
@@ -126,9 +129,11 @@ class RunClient {
 
  private:
   class Impl;
-  RunClient(std::shared_ptr<Impl> impl, std::unique_ptr<HttpClient> http);
+  RunClient(std::shared_ptr<Impl> impl, std::unique_ptr<HttpClient> http,
+            std::unique_ptr<TunnelEntry> tunnel);
   static Result<std::unique_ptr<RunClient>> Make(RunClientOptions options);
 
+  std::unique_ptr<TunnelEntry> tunnel_;  // of files: URLs
   // Shared: an answer under way keeps it alive on the HTTP client's thread.
   std::shared_ptr<Impl> impl_;
   std::unique_ptr<HttpClient> http_;  // after impl_: its thread is gone before that is
