@@ -389,6 +389,7 @@ TEST_P(ManagerTest, WhoKeepsFewerGetsTheirRoomBeforeTheNextSave) {
   }
   auto manager = OpenManager({.retention = {.keep_last = 1}}, env).value();
   SaveModel(manager.get(), model, 4);
+  ASSERT_TRUE(manager->WaitAll().ok());  // what need not stay is removed behind the save
   EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{4}));
 }
 

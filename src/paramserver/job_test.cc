@@ -78,6 +78,7 @@ TEST_F(JobTest, GoesBackWhenATrainerIsStartedAgain) {
         TestModel model;
         ASSERT_TRUE(model.Declare(client->get()).ok());
         ASSERT_TRUE(model.TrainTo(12).ok());
+        AwaitSaves();
         ASSERT_TRUE(model.Step(12).ok());
       }
       auto client = Connect(1);
