@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any, List, Mapping, Optional, Sequence
 
+from . import _location
 from ._arguments import PathLike
 from .errors import Invalid
 from .inference import Signature, _native_module, _onnx, _signatures
@@ -78,7 +78,7 @@ def export(directory: PathLike, given: ServingInputReceiver, increments: bool) -
         given.dynamic_axes,
     )
     found = _native_module().export_model(
-        directory=os.fspath(directory),
+        directory=_location.text_of(directory),
         model=model,
         model_path=path,
         feed_names=[str(n) for n in given.feed_names],

@@ -10,7 +10,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import _arrays
+from . import _arrays, _location
 from ._arguments import PathLike
 from ._restore import CheckpointInfo
 from .errors import Invalid, Unavailable
@@ -108,7 +108,7 @@ def save_inference_model(
         raise Invalid("feed_names and target_names are lists of names")
     model, path = _onnx(program, feed_names, target_names, example_inputs, dynamic_axes)
     found = _native_module().save(
-        directory=os.fspath(dirname),
+        directory=_location.text_of(dirname),
         model=model,
         model_path=path,
         feed_names=[str(n) for n in feed_names],
@@ -247,7 +247,7 @@ class InferenceProgram:
     def reload(self, dirname: Optional[PathLike] = None) -> None:
         """Takes the weights of the newest save in the directory; the graph must be the same and is
         not read again. Calls of `run` that have begun finish with the weights they began with."""
-        self._native.reload("" if dirname is None else os.fspath(dirname))
+        self._native.reload("" if dirname is None else _location.text_of(dirname))
 
     def __repr__(self) -> str:
         feeds = ", ".join(f.name for f in self.feeds)
@@ -266,7 +266,8 @@ def load_inference_model(
     """
     module = _native_module()
     program = InferenceProgram(
-        module.Model.load(os.fspath(dirname), _plugin(), int(threads or 0)), os.fspath(dirname)
+        module.Model.load(_location.text_of(dirname), _plugin(), int(threads or 0)),
+        _location.text_of(dirname),
     )
     return program, [f.name for f in program.feeds], [t.name for t in program.targets]
 

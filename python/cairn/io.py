@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import _arrays, _native, _program
+from . import _arrays, _location, _native, _program
 from ._arguments import PathLike
 from ._program import Predicate
 from ._restore import CheckpointInfo
@@ -180,7 +180,7 @@ def _save(
     chosen = _program.select(made.entries(loading=False), role, vars, predicate)
     views, keep = _program.sources(chosen)
     found = _native.save_vars(
-        directory=os.fspath(dirname), variables=views, filename=filename or ""
+        directory=_location.text_of(dirname), variables=views, filename=filename or ""
     )
     del keep
     return SavedVars(found["names"], found["bytes"], CheckpointInfo(**found["info"]))
@@ -296,7 +296,7 @@ def _load(
     made = _program.as_program(program, optimizer)
     made.check_loadable()
     chosen = _program.select(made.entries(loading=True), role, *asked)
-    path = os.fspath(dirname)
+    path = _location.text_of(dirname)
     if options.filename and not _is_cairns(path):
         path = os.path.join(path, options.filename)
     try:
@@ -340,6 +340,8 @@ def _fill(
 
 
 def _is_cairns(path: str) -> bool:
+    if _location.is_remote(path):
+        return True  # files of other programs are read from local disks only
     return any(os.path.isfile(os.path.join(path, name)) for name in ("cairn.json", "manifest.json"))
 
 
@@ -356,7 +358,7 @@ def read(
     """
     made: Dict[str, np.ndarray] = {}
     found = _native.read_foreign(
-        path=os.fspath(path), format=format or "guess", names=list(names or ())
+        path=_location.text_of(path), format=format or "guess", names=list(names or ())
     )
     for _, name, dtype, shape, data in found:
         note = {}

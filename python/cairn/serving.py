@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 import numpy as np
 
-from . import _arrays
+from . import _arrays, _location
 from ._arguments import PathLike
 from .errors import Invalid, Unavailable
 from .inference import Signature, _native_module, _plugin, _signatures
@@ -170,8 +170,8 @@ class Model:
             guards.append((described, probe.output, float(probe.min), float(probe.max)))
         self._native = _native_module().Served.open(
             {
-                "export_dir": os.fspath(export_dir),
-                "repository": os.fspath(repository),
+                "export_dir": _location.text_of(export_dir),
+                "repository": _location.text_of(repository),
                 "job": job or "",
                 "plugin": _plugin(),
                 "threads": int(threads or 0),

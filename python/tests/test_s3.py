@@ -32,9 +32,8 @@ def s3(server):
 
 @pytest.fixture
 def bucket(server, s3, request, monkeypatch):
-    name = "b-" + "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip(
-        "-"
-    )
+    words = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())
+    name = f"b-{words[:20]}-{words[-25:]}".strip("-")
     s3.create_bucket(Bucket=name)
     for variable, value in server.environment().items():
         monkeypatch.setenv(variable, value)
@@ -310,3 +309,45 @@ def test_the_core_api_on_a_bucket(bucket, tmp_path, monkeypatch):
             assert (pathlib.Path(path) / "deep" / "x").read_text() == "five"
         assert ctx.checkpoint.get_metadata(id) == {"steps_completed": 5}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("filename", [None, "all"])
+def test_variables_by_role_are_saved_to_and_loaded_from_a_bucket(bucket, filename):
+    url = f"s3://{bucket}/params"
+    scope = cairn.Scope()
+    w = scope.parameter("fc/w", np.arange(6, dtype=np.float32).reshape(2, 3))
+    step = scope.persistable("step", np.array([7]))
+    saved = cairn.io.save_persistables(url, scope, filename=filename)
+    assert saved.names == ["fc/w", "step"] and saved.info.path.startswith(url + "/")
+    w[:], step[:] = 0, 0
+    loaded = cairn.io.load_persistables(url, scope, filename=filename)
+    assert loaded.names == ["fc/w", "step"]
+    assert w.ravel().tolist() == [0, 1, 2, 3, 4, 5] and step.tolist() == [7]
+    w[:] = 0
+    assert cairn.io.load_params(saved.info.path, scope).names == ["fc/w"]
+    assert w[1, 2] == 5
+    with pytest.raises(cairn.NotFound, match="nothing"):
+        cairn.io.load_params(f"s3://{bucket}/nothing", scope)
+    with pytest.raises(cairn.Invalid, match="give URLs as str"):
+        cairn.io.save_params(pathlib.Path(f"s3://{bucket}/params"), scope)
+
+
+def test_models_are_exported_to_a_bucket_and_served_from_it(bucket, tmp_path, monkeypatch):
+    from test_serving import FEED, Job
+
+    monkeypatch.chdir(tmp_path)  # where a path of that name would be made
+    url = f"s3://{bucket}/models"
+    job = Job(f"s3://{bucket}/job")
+    with job.session:
+        job.run(2)
+        assert job.export(url).path == url + "/1"
+        assert job.export(url).path == url + "/2"
+    assert not list(tmp_path.iterdir())
+    with cairn.serving.Model(url, f"s3://{bucket}/job", follow=False) as model:
+        assert model.version().step == 2
+        np.testing.assert_array_equal(model.predict(FEED)["score"][0], np.full(4, 8, np.float32))
+    program, feeds, _ = cairn.io.load_inference_model(url + "/1")
+    assert feeds == ["user", "item", "x"]
+    one = np.ones((1, 4), np.float32)
+    np.testing.assert_array_equal(program.run(dict.fromkeys(feeds, one))[0], 3 * one)
+    program.reload(url + "/2")

@@ -75,6 +75,17 @@ Result<Environment> ExistingDirectory(const std::string& path) {
   return EnvironmentAt(path, {.create = false});
 }
 
+Result<bool> IsRepository(const std::string& path) {
+  const auto env = ExistingDirectory(path);
+  // A file is none either.
+  if (env.status().Is(Code::kNotFound) || env.status().Is(Code::kInvalidArgument)) return false;
+  if (!env.ok()) return env.status();
+  const auto record = env->store->Stat(std::string(names::kRepository));
+  if (record.status().Is(Code::kNotFound)) return false;
+  if (!record.ok()) return record.status();
+  return true;
+}
+
 bool IsCheckpointDirectory(const std::string& path) {
   const auto env = EnvironmentAt(path, {.create = false});
   return env.ok() && env->store->Stat(std::string(names::kManifest)).ok() &&

@@ -20,6 +20,10 @@ struct PlacedCheckpoint {
 /// the like are judged as a reader of it judges them.
 Result<PlacedCheckpoint> ReadCheckpointAt(const std::string& path);
 
+/// True when the place (a path or URL) is a repository: it has the record of one. False for what is
+/// not there; an error when nobody can tell.
+Result<bool> IsRepository(const std::string& path);
+
 /// True when the directory holds a manifest and no repository record: a checkpoint by itself.
 bool IsCheckpointDirectory(const std::string& path);
 

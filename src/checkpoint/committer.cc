@@ -128,6 +128,7 @@ std::string Committer::NextDirectory(const SaveTask& task, int* copy) {
 }
 
 void Committer::GoOnFrom(const Manifest& manifest) {
+  distrusted_.erase(manifest.id);  // whatever kept it from being read is gone
   parent_ = manifest.id;
   base_ = manifest.kind == CheckpointKind::kFull ? manifest.id : manifest.base;
 }

@@ -58,8 +58,9 @@ class Committer {
 
   /// That checkpoint was restored: the branch goes on from it.
   void GoOnFrom(const Manifest& manifest);
-  /// That checkpoint was found damaged: retention counts it no longer among those that are kept.
-  void Distrust(std::string_view id);
+  /// That checkpoint could not be read: retention does not count it among those that are kept,
+  /// until it is restored after all.
+  void Distrust(const std::string& id) { distrusted_.insert(id); }
   /// A state from elsewhere was restored: the branch has no base until the next full save.
   void LeaveBranch() { base_.clear(); }
   /// FailedPrecondition, saying what to do, when an increment has nothing to build on.
@@ -101,6 +102,8 @@ class Committer {
   /// The files that checkpoints other than `except` refer to in other directories.
   std::vector<std::string> Referenced(std::string_view except) const;
   Status Remove(const Checkpoint& checkpoint, bool* removed);
+  /// No restore point, as far as is known.
+  bool Doubted(const Checkpoint& checkpoint) const;
   std::vector<RetentionItem> RetentionItems(const ChainIndex& index) const;
   /// `again`: one of them was pinned meanwhile; choose once more.
   Status RemoveSuperfluous(bool* again);
@@ -113,6 +116,7 @@ class Committer {
   std::vector<Checkpoint> uncertain_;    // newer ones that may count: their publish failed
   std::set<std::string> directories_;    // names taken, as far as we know
   std::vector<std::string> leftovers_;   // removed ones with files that others refer to
+  std::set<std::string> distrusted_;     // ids that a restore of this process passed over
   std::string newest_own_;               // id of the last one that this process committed
   int since_shelves_ = 0;                // passes since shelves were looked at
   std::int64_t next_serial_ = 0;

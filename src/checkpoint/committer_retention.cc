@@ -61,10 +61,8 @@ Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
   return Status::Ok();
 }
 
-void Committer::Distrust(std::string_view id) {
-  for (Checkpoint& checkpoint : checkpoints_) {
-    if (checkpoint.manifest->id == id) checkpoint.reported_damaged = true;
-  }
+bool Committer::Doubted(const Checkpoint& checkpoint) const {
+  return checkpoint.reported_damaged || distrusted_.contains(checkpoint.manifest->id);
 }
 
 std::vector<RetentionItem> Committer::RetentionItems(const ChainIndex& index) const {
@@ -77,11 +75,11 @@ std::vector<RetentionItem> Committer::RetentionItems(const ChainIndex& index) co
     item.metrics = checkpoint.Metrics();
     item.pinned = checkpoint.pinned;
     const auto chain = index.Resolve(checkpoint);
-    item.broken = !chain.ok() || checkpoint.reported_damaged;
+    item.broken = !chain.ok() || Doubted(checkpoint);
     if (chain.ok()) {
       for (const Checkpoint* below : *chain) {
         item.needs.push_back(below->manifest->id);
-        item.broken = item.broken || below->reported_damaged;
+        item.broken = item.broken || Doubted(*below);
       }
     }
     items.push_back(std::move(item));

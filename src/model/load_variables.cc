@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -24,11 +22,10 @@
 #include "model/match_variables.h"
 #include "model/save_variables.h"
 #include "model/variable_record.h"
+#include "storage/open_store.h"
 
 namespace cairn {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::string_view kNotAParameter = "not a parameter";
 
@@ -166,12 +163,16 @@ Result<LoadedVars> LoadForeign(const std::string& path, std::span<const Variable
 
 Result<LoadedVars> LoadFrom(const std::string& path, std::span<const VariableView> variables,
                             const LoadVarsOptions& options) {
-  std::error_code unknown;
-  if (fs::exists(fs::path(path) / names::kRepository, unknown)) {
-    return CheckpointLoad(variables, options).FromRepository(path);
-  }
+  ASSIGN_OR_RETURN(const bool repository, IsRepository(path));
+  if (repository) return CheckpointLoad(variables, options).FromRepository(path);
   if (IsCheckpointDirectory(path)) return CheckpointLoad(variables, options).FromDirectory(path);
-  return LoadForeign(path, variables, options);
+  if (IsRemote(path)) {
+    return NotFoundError(
+        "there is neither a directory of checkpoints nor a checkpoint; files of other programs are "
+        "read from a local disk: copy them there first");
+  }
+  ASSIGN_OR_RETURN(const std::string local, LocalPath(path));
+  return LoadForeign(local, variables, options);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 // damaged, gets increments of another job, loses its directory; versions are rolled back, pinned
 // and resumed; the job's clock jumps by years and its disk is full for a while. Every answer
 // carries one number: that of its version. CAIRN_TORTURE_SECONDS makes it run that long with new
-// seeds.
+// seeds. Another process asks too, by gRPC.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,7 +21,6 @@
 #include <vector>
 
 #include <cairn/serving.h>
-#include <cairn/serving_client.h>
 
 #include "base/log.h"
 #include "serving/lookup/lookup_server.h"
@@ -62,6 +61,7 @@ class World {
   ~World() {
     stop_ = true;
     for (std::thread& reader : readers_) reader.join();
+    if (asker_ > 0) End(asker_);
     lookups_ = nullptr;
     model_ = nullptr;
     Kill();
@@ -77,14 +77,31 @@ class World {
     auto model = Model::Open(options);
     ASSERT_TRUE(model.ok()) << model.status().ToString();
     model_ = *std::move(model);
-    ASSERT_TRUE(WaitForProgress()) << "the first version";
+    ASSERT_TRUE(WaitForProgress()) << "the first version: " << model_->stats().last_problem;
     for (int i = 0; i < 2; ++i) {
       readers_.emplace_back([this, seed = random_()] { Ask(seed); });
     }
     auto lookups = LookupServer::Start({}, model_.get());
     ASSERT_TRUE(lookups.ok()) << lookups.status().ToString();
     lookups_ = *std::move(lookups);
-    readers_.emplace_back([this, seed = random_()] { AskByGrpc(seed); });
+    asker_ = kill::StartProcess("serving_asker", {std::to_string(lookups_->port()),
+                                                  std::to_string(random_() % 1000), asked_});
+  }
+
+  /// What the other process saw; it ends.
+  void EndAsker() {
+    ::kill(asker_, SIGTERM);
+    int status = 0;
+    ASSERT_EQ(waitpid(asker_, &status, 0), asker_);
+    asker_ = -1;
+    ASSERT_EQ(status, 0) << "the asking process";
+    std::uint64_t mixtures = 0;
+    std::uint64_t failures = 0;
+    std::uint64_t lookups = 0;
+    ASSERT_TRUE(std::ifstream(asked_) >> lookups >> mixtures >> failures);
+    counts_.lookups_by_grpc += lookups;
+    counts_.mixtures += mixtures;
+    counts_.failures += failures;
   }
 
   /// Something goes wrong, or somebody goes back.
@@ -280,34 +297,6 @@ class World {
     }
   }
 
-  /// Both tables in one request are of one version, and it is the one that is named.
-  void AskByGrpc(std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    const auto client =
-        LookupClient::Connect({.address = "127.0.0.1:" + std::to_string(lookups_->port()),
-                               .timeout = std::chrono::seconds(30)});
-    if (!client.ok()) {
-      ++counts_.failures;
-      return;
-    }
-    std::vector<std::int64_t> ids(64);
-    while (!stop_) {
-      for (std::int64_t& id : ids) id = NumberedKey(random());
-      const LookupClient::Wanted wanted[] = {{.table = "a", .ids = ids, .dim = kDimA},
-                                             {.table = "b", .ids = ids, .dim = kDimB}};
-      const auto found = (*client)->Lookup(wanted);
-      if (!found.ok()) {
-        ++counts_.failures;
-        continue;
-      }
-      counts_.lookups_by_grpc += 2 * ids.size();
-      const bool same =
-          All(found->tables[0].values, found->step) && All(found->tables[1].values, found->step);
-      counts_.mixtures += same ? 0 : 1;
-      std::this_thread::sleep_for(std::chrono::microseconds(500));
-    }
-  }
-
   std::mt19937_64 random_;
   kill::TempDir directory_;
   const std::string run_ = directory_.path() / "run";
@@ -316,6 +305,8 @@ class World {
   Numbers numbers_{numbers_path_};
   std::string foreign_;
   pid_t job_ = -1;
+  pid_t asker_ = -1;
+  const std::string asked_ = directory_.path() / "asked";
   std::unique_ptr<Model> model_;
   std::unique_ptr<LookupServer> lookups_;
   Counts counts_;
@@ -339,6 +330,7 @@ TEST(MixtureTest, NoAnswerMixesTwoVersions) {
     }
     EXPECT_TRUE(world.WaitForProgress())
         << "after all that it goes on; seed " << seed << ": " << world.stats().last_problem;
+    world.EndAsker();
     EXPECT_EQ(world.counts().mixtures, 0u) << "seed " << seed;
     EXPECT_EQ(world.counts().failures, 0u) << "seed " << seed;
     torture.Count("lookups", world.counts().lookups);

@@ -84,7 +84,8 @@ class Model final : public InferenceModel {
     const bool again = fresh.status().Is(Code::kUnimplemented);
     if (again) {
       // The runtime folded a weight into something else while reading: read the same graph again.
-      fresh = OpenRuntime(save.model_path(), options_);
+      ASSIGN_OR_RETURN(const LocalGraph graph, LocalGraph::Of(save));
+      fresh = OpenRuntime(graph.path(), options_);
     }
     if (!fresh.ok()) return fresh.status();
     const std::unique_lock lock(mutex_);
@@ -108,7 +109,8 @@ class Model final : public InferenceModel {
 Result<std::unique_ptr<InferenceModel>> LoadModel(const std::string& directory,
                                                   const InferenceOptions& options) {
   ASSIGN_OR_RETURN(OpenSave save, OpenAndVerify(directory));
-  ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, OpenRuntime(save.model_path(), options));
+  ASSIGN_OR_RETURN(const LocalGraph graph, LocalGraph::Of(save));
+  ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, OpenRuntime(graph.path(), options));
   return std::unique_ptr<InferenceModel>(
       std::make_unique<Model>(directory, std::move(save), options, std::move(runtime)));
 }

@@ -2,15 +2,23 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
 
 #include "base/status_macros.h"
+#include "checkpoint/manager.h"
 #include "checkpoint/names.h"
 #include "checkpoint/repository.h"
 #include "checkpoint/restore.h"
+#include "checkpoint/stored_bytes.h"
+#include "checkpoint/transfer.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 #include "model/inference/signature.h"
+#include "storage/open_store.h"
 
 namespace cairn {
 namespace {
@@ -21,8 +29,8 @@ constexpr std::uint64_t kMaxSignatureBytes = 64u << 20;
 
 /// A directory of saves (its latest), or one checkpoint's directory.
 Result<PlacedCheckpoint> PlaceOf(const std::string& path) {
-  std::error_code unknown;
-  if (!fs::exists(fs::path(path) / names::kRepository, unknown)) return ReadCheckpointAt(path);
+  ASSIGN_OR_RETURN(const bool repository, IsRepository(path));
+  if (!repository) return ReadCheckpointAt(path);
   PlacedCheckpoint placed;
   ASSIGN_OR_RETURN(placed.env, ExistingDirectory(path));
   RepositoryReader reader(placed.env.store.get());
@@ -46,7 +54,38 @@ std::string ShapeText(const std::vector<std::int64_t>& shape) {
 
 }  // namespace
 
-std::string OpenSave::model_path() const { return info.path + "/" + std::string(kInferenceModel); }
+LocalGraph::LocalGraph(LocalGraph&& other) noexcept
+    : path_(std::move(other.path_)), copy_(std::exchange(other.copy_, {})) {}
+
+LocalGraph::~LocalGraph() {
+  std::error_code ignored;
+  if (!copy_.empty()) fs::remove_all(copy_, ignored);
+}
+
+Result<LocalGraph> LocalGraph::Of(const OpenSave& save) {
+  LocalGraph graph;
+  if (!IsRemote(save.info.path)) {
+    graph.path_ = save.info.path + "/" + std::string(kInferenceModel);
+    return graph;
+  }
+  std::string made = (fs::temp_directory_path() / "cairn-model-XXXXXX").string();
+  if (mkdtemp(made.data()) == nullptr) {
+    return UnavailableError("no temporary directory for the model: " + made);
+  }
+  graph.copy_ = made;
+  ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(graph.copy_, {.create = false}));
+  StoredBytes bytes(save.placed.env.store.get(), save.files.get());
+  IncomingFiles files;
+  for (std::size_t i = 0; i < save.files->files().size(); ++i) {
+    const ManifestFile& file = *save.files->files()[i].entry;
+    files.AddCopy(file.path, file.part, file.hash,
+                  std::make_unique<StoredFileSource>(&bytes, i, /*begin=*/0));
+  }
+  std::vector<std::string> created;
+  RETURN_IF_ERROR(files.Write(env, "", {}, &created).status());
+  graph.path_ = graph.copy_ + "/" + std::string(kInferenceModel);
+  return graph;
+}
 
 Result<OpenSave> OpenAndVerify(const std::string& path) {
   OpenSave save;

@@ -22,12 +22,30 @@ struct OpenSave {
   ModelSignature signature;
   Hash128 graph;  // of model.onnx
   CheckpointInfo info;
-
-  std::string model_path() const;
 };
 
 /// `path`: a directory of saves (its latest), or one checkpoint's directory.
 Result<OpenSave> OpenAndVerify(const std::string& path);
+
+/// The graph and its weights as files of this machine, which is what runtimes read: those of a
+/// local save themselves, of any other a copy in a temporary directory, which goes with this
+/// object. A runtime that is open does not need it any more.
+class LocalGraph {
+ public:
+  static Result<LocalGraph> Of(const OpenSave& save);
+  ~LocalGraph();
+  LocalGraph(LocalGraph&& other) noexcept;
+  LocalGraph& operator=(LocalGraph&&) = delete;
+
+  /// Of model.onnx.
+  const std::string& path() const { return path_; }
+
+ private:
+  LocalGraph() = default;
+
+  std::string path_;
+  std::string copy_;  // the temporary directory; "": none
+};
 
 /// All weights of params.safetensors.
 Result<std::vector<Runtime::Weight>> ReadWeights(const OpenSave& save);

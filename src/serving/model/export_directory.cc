@@ -4,12 +4,14 @@
 #include <charconv>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_path.h"
-#include "checkpoint/names.h"
+#include "checkpoint/manager.h"
+#include "storage/open_store.h"
 
 namespace cairn::serving {
 namespace {
@@ -17,6 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxRecord = 64u << 20;
+// In the place of an export on a bucket, so that of two exporters one has the number.
+constexpr std::string_view kClaim = "claim.json";
 
 std::optional<std::int64_t> Number(const std::string& name) {
   std::int64_t number = 0;
@@ -25,15 +29,41 @@ std::optional<std::int64_t> Number(const std::string& name) {
   return number;
 }
 
-/// The numbers of the exports in a directory, newest first.
-std::vector<std::int64_t> Numbers(const std::string& directory) {
+/// The numbers of the exports in a place, newest first; none where it is not there yet.
+Result<std::vector<std::int64_t>> Numbers(const std::string& where) {
   std::vector<std::int64_t> numbers;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    if (const auto number = Number(it->path().filename().string())) numbers.push_back(*number);
+  const auto env = ExistingDirectory(where);
+  if (env.status().Is(Code::kNotFound)) return numbers;
+  if (!env.ok()) return env.status();
+  ASSIGN_OR_RETURN(const Listing listing, env->store->List(""));
+  for (const std::string& name : listing.prefixes) {
+    if (const auto number = Number(name)) numbers.push_back(*number);
   }
   std::sort(numbers.rbegin(), numbers.rend());
   return numbers;
+}
+
+std::string Inside(const std::string& where, std::int64_t number) {
+  return where + (where.ends_with('/') ? "" : "/") + std::to_string(number);
+}
+
+/// True: the number is this caller's alone. A directory can be made once, an object created once.
+Result<bool> Claim(const std::string& where, std::int64_t number) {
+  if (IsRemote(where)) {
+    ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(where, {.create = true}));
+    const Status claimed =
+        env.store->Create(std::to_string(number) + "/" + std::string(kClaim), "{}\n");
+    if (claimed.Is(Code::kAlreadyExists)) return false;
+    if (!claimed.ok()) return claimed;
+    return true;
+  }
+  const std::string path = Inside(where, number);
+  std::error_code error;
+  const bool made = fs::create_directory(path, error);
+  if (error) {
+    return UnavailableError("cannot make the directory \"" + path + "\": " + error.message());
+  }
+  return made;
 }
 
 Result<OpenExport> OpenOne(const std::string& path) {
@@ -53,35 +83,44 @@ Result<OpenExport> OpenOne(const std::string& path) {
 
 Result<std::pair<std::string, std::int64_t>> MakeExportDirectory(const std::string& directory) {
   RETURN_IF_ERROR(CheckPath(directory));
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) {
-    return UnavailableError("cannot make the directory \"" + directory + "\": " + error.message());
-  }
-  const std::vector<std::int64_t> there = Numbers(directory);
-  for (std::int64_t number = there.empty() ? 1 : there.front() + 1;; ++number) {
-    const std::string path = (fs::path(directory) / std::to_string(number)).string();
-    if (fs::create_directory(path, error)) return std::pair(path, number);
+  std::string where = directory;
+  if (!IsRemote(directory)) {
+    ASSIGN_OR_RETURN(where, LocalPath(directory));
+    std::error_code error;
+    fs::create_directories(where, error);
     if (error) {
-      return UnavailableError("cannot make the directory \"" + path + "\": " + error.message());
+      return UnavailableError("cannot make the directory \"" + where + "\": " + error.message());
     }
   }
+  ASSIGN_OR_RETURN(const std::vector<std::int64_t> there, Numbers(where));
+  for (std::int64_t number = there.empty() ? 1 : there.front() + 1;; ++number) {
+    ASSIGN_OR_RETURN(const bool ours, Claim(where, number));
+    if (ours) return std::pair(Inside(where, number), number);
+  }
+}
+
+void GiveUpExportDirectory(const std::string& path) {
+  if (IsRemote(path)) {
+    const auto env = EnvironmentAt(path, {.create = false});
+    if (env.ok()) env->store->Delete(std::string(kClaim)).IgnoreError("it only takes a number");
+    return;
+  }
+  std::error_code ignored;
+  fs::remove(path, ignored);  // not when something is in it
 }
 
 namespace {
 
 Result<OpenExport> OpenNewest(const std::string& path) {
-  std::error_code unknown;
-  const std::vector<std::int64_t> numbers = Numbers(path);
-  if (fs::exists(fs::path(path) / names::kRepository, unknown) || numbers.empty()) {
-    return OpenOne(path);
-  }
+  ASSIGN_OR_RETURN(const bool one, IsRepository(path));
+  ASSIGN_OR_RETURN(const std::vector<std::int64_t> numbers, Numbers(path));
+  if (one || numbers.empty()) return OpenOne(path);
   Status first;
   for (const std::int64_t number : numbers) {
-    auto one = OpenOne((fs::path(path) / std::to_string(number)).string());
+    auto opened = OpenOne(Inside(path, number));
     // One without a save was being written when its writer ended.
-    if (one.ok() || !one.status().Is(Code::kNotFound)) return one;
-    if (first.ok()) first = one.status();
+    if (opened.ok() || !opened.status().Is(Code::kNotFound)) return opened;
+    if (first.ok()) first = opened.status();
   }
   return first;
 }

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -104,9 +103,7 @@ Result<Exported> Export(const ExportRequest& request) {
         return std::map<std::string, std::string>{{std::string(kExportRecord), Encode(record)}};
       });
   if (!saved.ok()) {
-    // Its number stays free for the next try; what another process may have put there stays.
-    std::error_code ignored;
-    std::filesystem::remove(exported.path, ignored);
+    GiveUpExportDirectory(exported.path);
     return saved.status().WithContext(where);
   }
   exported.model = *std::move(saved);

@@ -83,8 +83,9 @@ class ModelImpl final : public Model {
 
   Status Start(const OpenExport& exported, ModelOptions options) {
     RETURN_IF_ERROR(CheckProbes(options, runner_.signature()));
+    ASSIGN_OR_RETURN(const LocalGraph graph, LocalGraph::Of(exported.save));
     ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
-                     OpenRuntime(exported.save.model_path(), options.inference));
+                     OpenRuntime(graph.path(), options.inference));
     ASSIGN_OR_RETURN(std::vector<Runtime::Weight> weights, ReadWeights(exported.save));
     loader_ = std::make_unique<GraphLoader>(std::move(runtime), std::move(weights),
                                             exported.record.variables, &runner_, options.probes,
