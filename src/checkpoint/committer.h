@@ -102,6 +102,7 @@ class Committer {
   std::vector<std::string> Referenced(std::string_view except) const;
   Status Remove(const Checkpoint& checkpoint, bool* removed);
   std::vector<RetentionItem> RetentionItems(const ChainIndex& index) const;
+  std::vector<Checkpoint>::iterator FindById(std::string_view id);
   /// `again`: one of them was pinned meanwhile; choose once more.
   Status RemoveSuperfluous(bool* again);
   Status RereadNotes(Checkpoint* checkpoint);

@@ -544,10 +544,12 @@ Status Generation::Sweep() {
   };
   for (const Checkpoint& checkpoint : view.checkpoints) {
     if (checkpoint.foreign || !checkpoint.removed || !retired(checkpoint.directory)) continue;
+    if (!names::IsCheckpointDirectory(checkpoint.directory)) continue;
     RETURN_IF_ERROR(DeleteCheckpointDirectory(store, checkpoint.directory, kept));
   }
   for (const std::string& directory : view.unfinished) {
     if (!retired(directory)) continue;
+    if (!names::IsCheckpointDirectory(directory)) continue;  // a copy that somebody is making
     ASSIGN_OR_RETURN(const bool ours, IsOldAttempt(store, &reader, directory, number_, announced));
     if (ours) {
       RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
