@@ -20,6 +20,16 @@ from .table import EmbeddingTable
 __all__ = ["CheckpointInfo", "CheckpointManager", "Restored", "SaveHandle"]
 
 
+def _natives(tables: Sequence[Union[EmbeddingTable, RowTracked]]) -> List[Any]:
+    for table in tables:
+        if not isinstance(table, (EmbeddingTable, RowTracked)):
+            raise Invalid(
+                f"tables: EmbeddingTable and RowTracked, not a {type(table).__name__}; other "
+                "values belong into the state"
+            )
+    return [table._native for table in tables]
+
+
 class SaveHandle:
     """A save under way.
 
@@ -300,7 +310,7 @@ class CheckpointManager:
                 lazy=bool(lazy),
                 stream=bool(blocking),
                 kind=kind,
-                tables=[table._native for table in tables],
+                tables=_natives(tables),
                 quantize=bool(quantize),
                 compress_keys=bool(compress_keys),
             )
@@ -383,7 +393,7 @@ class CheckpointManager:
                 id=id or "",
                 path="" if path is None else _location.text_of(path),
                 atomic=bool(atomic),
-                tables=[table._native for table in tables],
+                tables=_natives(tables),
                 strict=bool(strict),
                 merge=bool(merge_tables),
             )

@@ -485,6 +485,12 @@ Status Generation::OpenParticipant() {
       for (const StartRecord& start : starts) {
         const auto it = start.participants.find(self);
         if (it == start.participants.end() || it->second != uuid_) continue;
+        if (start.participants.size() != options_.participants.size()) {
+          return InvalidArgumentError(
+              self + " was opened as one of " + std::to_string(options_.participants.size()) +
+              ", " + options_.participants[0] + " as one of " +
+              std::to_string(start.participants.size()) + ": give all of them the same number");
+        }
         start_ = start;
         readmitted_ = &start != &starts.front();
         number_ = newest;
