@@ -364,7 +364,7 @@ class CheckpointManager:
             strict: names, dtypes and shapes must match (Mismatch). False restores what matches and
                 lists the rest in Restored.skipped.
             rename: {stored name: your name}, of values or of whole subtrees.
-            skip: names, of values or of whole subtrees, to leave alone.
+            skip: names, of values or of whole subtrees, to leave alone. Misspelt names are refused.
             atomic: verify every byte before the first one is changed.
             tables: to be filled; their own rows are dropped. RowTracked arrays are filled in place.
             merge_tables: rows of the tables stay where none is stored. The next save is then a
