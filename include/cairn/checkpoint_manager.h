@@ -220,8 +220,8 @@ struct RestoreRequest {
   std::string path;      // a checkpoint's directory, anywhere, or its URL
   bool strict = true;    // every stored tensor wanted, every wanted one stored
   bool partial = false;  // with strict: stored tensors that nobody wants are skipped, not refused
-  std::map<std::string, std::string> rename;  // stored name → target name
-  std::set<std::string> skip;                 // stored or target names to leave alone
+  std::map<std::string, std::string> rename;  // stored name → target name; misspelt ones are refused
+  std::set<std::string> skip;                 // stored or target names to leave alone; likewise
   bool atomic = false;                        // verify everything before the first byte changes
   TableSink* tables = nullptr;                // takes the rows of tables; borrowed
   MismatchReport* mismatch = nullptr;         // filled when the restore is refused for mismatches

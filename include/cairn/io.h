@@ -100,8 +100,8 @@ Result<std::vector<OwnedTensor>> ReadForeign(const ForeignSource& source);
 struct LoadVarsOptions {
   StoredVars stored = StoredVars::kAll;
   bool strict = true;                         // false: what matches is loaded, the rest is reported
-  std::map<std::string, std::string> rename;  // stored name → variable
-  std::set<std::string> skip;                 // stored names or variables to leave alone
+  std::map<std::string, std::string> rename;  // stored name → variable; misspelt ones are refused
+  std::set<std::string> skip;                 // stored names or variables to leave alone; likewise
   MismatchReport* mismatch = nullptr;         // filled when the load is refused for mismatches
   /// For paths that are not Cairn's.
   ForeignFormat format = ForeignFormat::kGuess;

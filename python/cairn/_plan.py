@@ -93,6 +93,16 @@ class _Index:
             if not slash:
                 return name, False
 
+    def names(self) -> Tuple[Set[str], Set[str]]:
+        """The names of everything that is stored, and those after renaming."""
+        stored, targets = set(), set()
+        places = [self.root]
+        for place in places:
+            stored.add(place.name)
+            targets.add(place.target)
+            places += [child for _, child in place.children or ()]
+        return stored, targets
+
     def _refuse_collisions(self) -> None:
         if not self._renamed_leaves:
             return
@@ -141,9 +151,11 @@ class Plan:
         if anything:
             if rename:
                 raise Invalid("rename: give the state to restore into")
+            self._judge_names(rename)
             self._recipe: Recipe = self._take(self._index.root)
         else:
             self._recipe = self._match(given, (), "")
+            self._judge_names(rename)
         self._judge()
 
     # Taking what is stored, as it is ----------
@@ -339,6 +351,22 @@ class Plan:
         if filled_by != (tensor, piece):
             self._mismatched.append((name, f"stored apart from {first}, wanted tied to it"))
         return True
+
+    def _judge_names(self, rename: Dict[str, str]) -> None:
+        """Names in rename and skip that are nobody's: most likely misspelt, and then something else
+        is restored than was meant."""
+        if not rename and not self._skip:
+            return
+        stored, targets = self._index.names()
+        unknown = [("rename", name) for name in rename if name not in stored]
+        for name in sorted(self._skip - stored - targets):
+            # Given, and not stored?
+            if not any(left == name or left.startswith(name + "/") for left, _ in self.skipped):
+                unknown.append(("skip", name))
+        if unknown and self._strict:
+            listed = ", ".join(f"{what}: {name!r}" for what, name in unknown[:10])
+            raise Invalid(f"{listed}: there is nothing of that name in {self._stored.where}")
+        self.skipped += [(name, "there is nothing of that name") for _, name in unknown]
 
     def _judge(self) -> None:
         unexpected = []

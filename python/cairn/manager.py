@@ -20,6 +20,16 @@ from .table import EmbeddingTable
 __all__ = ["CheckpointInfo", "CheckpointManager", "Restored", "SaveHandle"]
 
 
+def _natives(tables: Sequence[Union[EmbeddingTable, RowTracked]]) -> List[Any]:
+    for table in tables:
+        if not isinstance(table, (EmbeddingTable, RowTracked)):
+            raise Invalid(
+                f"tables: EmbeddingTable and RowTracked, not a {type(table).__name__}; other "
+                "values belong into the state"
+            )
+    return [table._native for table in tables]
+
+
 class SaveHandle:
     """A save under way.
 
@@ -300,7 +310,7 @@ class CheckpointManager:
                 lazy=bool(lazy),
                 stream=bool(blocking),
                 kind=kind,
-                tables=[table._native for table in tables],
+                tables=_natives(tables),
                 quantize=bool(quantize),
                 compress_keys=bool(compress_keys),
             )
@@ -354,7 +364,7 @@ class CheckpointManager:
             strict: names, dtypes and shapes must match (Mismatch). False restores what matches and
                 lists the rest in Restored.skipped.
             rename: {stored name: your name}, of values or of whole subtrees.
-            skip: names, of values or of whole subtrees, to leave alone.
+            skip: names, of values or of whole subtrees, to leave alone. Misspelt names are refused.
             atomic: verify every byte before the first one is changed.
             tables: to be filled; their own rows are dropped. RowTracked arrays are filled in place.
             merge_tables: rows of the tables stay where none is stored. The next save is then a
@@ -383,7 +393,7 @@ class CheckpointManager:
                 id=id or "",
                 path="" if path is None else _location.text_of(path),
                 atomic=bool(atomic),
-                tables=[table._native for table in tables],
+                tables=_natives(tables),
                 strict=bool(strict),
                 merge=bool(merge_tables),
             )

@@ -27,7 +27,7 @@ from typing import (
 from . import _tree
 from ._arguments import PathLike, json_values, whole
 from ._random import random_state, set_random_state
-from .errors import Error, Invalid
+from .errors import Error, Invalid, Mismatch
 from .manager import CheckpointManager, Restored, SaveHandle
 from .observe import SavedCallback
 from .row_tracked import RowTracked
@@ -475,6 +475,18 @@ class Trainer:
         return repository
 
 
+def _other_training(error: Mismatch) -> Mismatch:
+    """Says what a Trainer's user can do about it; there is no rename, skip or strict here."""
+    what, _, _ = str(error).partition(" Nothing was changed")
+    return Mismatch(
+        f"{what} Nothing was changed. It is the checkpoint of another model: train this one in "
+        "another checkpoint_dir; cairn.io.load_params takes what fits over",
+        error.missing,
+        error.unexpected,
+        error.mismatched,
+    )
+
+
 def _saveable(value: Any, name: str) -> Any:
     if _tree.as_stateful(value) is None and not isinstance(value, (dict, list, tuple)):
         raise Invalid(
@@ -513,6 +525,8 @@ class _Run:
         self._saved_step = -1  # global step of the newest checkpoint
         self._position: Tuple[int, int] = (0, -1)  # epoch and step done last
         self._epoch_rng: Any = None
+        self._epoch_done = False  # all steps of the position's epoch
+        self._metrics: Any = None  # of the step done last
         self._handle: Optional[SaveHandle] = None
 
     def train(self, num_epochs: int) -> TrainSummary:
@@ -520,6 +534,11 @@ class _Run:
         epoch = 0
         if resumed is not None:
             epoch = int(resumed["epoch"])
+            if resumed.get("epoch_done") and resumed.get("reader") is None:
+                # A reader that cannot seek would be read to its end to find that nothing is left.
+                if self._trainer._rng and resumed.get("rng") is not None:
+                    set_random_state(resumed["rng"])
+                epoch, resumed = epoch + 1, None
             if epoch >= num_epochs:
                 log.warning("all %d epochs were trained before; nothing is left to do", num_epochs)
                 return self._summary()
@@ -531,7 +550,7 @@ class _Run:
             epoch += 1
         if self._repository is not None and self._trainer.global_step != self._saved_step:
             if self._position[1] >= 0:
-                self._save()
+                self._save(self._metrics)
         return self._summary()
 
     def _summary(self) -> TrainSummary:
@@ -579,6 +598,7 @@ class _Run:
     def _epoch(self, epoch: int, batches: Iterator[Any], first: int) -> bool:
         """False when it was stopped before its end."""
         step = first
+        self._epoch_done = False
         for batch in batches:
             self._handler(BeginStepEvent(epoch, step))
             metrics = self._trainer._step(self._trainer._model, batch)
@@ -586,6 +606,7 @@ class _Run:
             self._trainer.global_step += 1
             stamp(self._trainer._tables, self._trainer.global_step)
             self._position = (epoch, step)
+            self._metrics = metrics
             self._end_step()
             self._handler(EndStepEvent(epoch, step, metrics))
             due = self._is_due(epoch, step)
@@ -595,6 +616,7 @@ class _Run:
                 return False
             step += 1
         self._handler(EndEpochEvent(epoch))
+        self._epoch_done = True
         return True
 
     def _end_step(self) -> None:
@@ -608,6 +630,7 @@ class _Run:
             "epoch": epoch,
             "step": step,
             "global_step": self._trainer.global_step,
+            "epoch_done": self._epoch_done,
             "reader": self._reader.state(),
             "rng": random_state() if self._trainer._rng else None,
             "epoch_rng": self._epoch_rng,
@@ -626,9 +649,12 @@ class _Run:
         if self._repository is None:
             return None
         trainer = self._trainer
-        restored = self._repository.restore(
-            {**trainer._common, "args": None}, tables=trainer._tables
-        )
+        try:
+            restored = self._repository.restore(
+                {**trainer._common, "args": None}, tables=trainer._tables
+            )
+        except Mismatch as error:
+            raise _other_training(error) from None
         trainer.restored = restored
         if restored is None:
             return None

@@ -335,6 +335,33 @@ def test_a_stored_name_may_be_skipped_after_renaming(saved):
     assert given["new"][0] == 0.0 and given["x"] == 1
 
 
+@pytest.mark.parametrize("given", [{"a": np.zeros(1), "x": {"y": 0}}, None])
+def test_misspelt_names_are_refused_or_reported(saved, given):
+    m = saved({"a": np.ones(1), "x": {"y": 1}})
+    with pytest.raises(cairn.Invalid, match="skip: 'x/z': there is nothing of that name"):
+        m.restore(given, skip=["x/z"])
+    assert given is None or given["a"][0] == 0.0
+    restored = m.restore(given, skip=["x/z"], strict=False)
+    assert restored.skipped == [("x/z", "there is nothing of that name")]
+    if given is not None:
+        with pytest.raises(cairn.Invalid, match="rename: 'A': there is nothing of that name"):
+            m.restore(given, rename={"A": "a"})
+
+
+def test_what_is_given_and_not_stored_may_be_skipped(saved):
+    given = {"a": 0, "new": {"w": np.zeros(1)}}
+    saved({"a": 1}).restore(given, skip=["new"])
+    assert given["a"] == 1
+
+
+def test_only_tables_are_tables(saved):
+    m = saved({"a": 1})
+    with pytest.raises(cairn.Invalid, match="tables: .* not a dict"):
+        m.restore({"a": 0}, tables=[{}])
+    with pytest.raises(cairn.Invalid, match="tables: .* not a ndarray"):
+        m.save(9, {"a": 0}, tables=[np.zeros(1)])
+
+
 # Objects with a state of their own ----------
 
 STATEFUL = """

@@ -102,6 +102,35 @@ def test_a_finished_training_started_again_does_nothing_and_keeps_its_checkpoint
     assert saved_positions(directory)[-1] == (1, 1)
 
 
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_a_finished_epoch_is_not_read_again(directory, epochs):
+    opened = []
+
+    def reader(epoch):
+        opened.append(epoch)
+        return [float(epoch), float(np.random.rand())]
+
+    def run(where, epochs):
+        np.random.seed(3)
+        opened.clear()
+        events = []
+        trainer, model = make(where, step_interval=10)
+        trainer.train(epochs, reader, events.append)
+        return model["w"].tolist(), events
+
+    run(directory, 2)
+    resumed, events = run(directory, epochs)
+    assert opened == list(range(2, epochs))
+    assert [e.epoch for e in events if isinstance(e, cairn.EndEpochEvent)] == opened
+    assert resumed == run(directory.parent / "undisturbed", epochs)[0]
+
+
+def test_the_last_checkpoint_has_the_metrics_of_the_last_step(directory):
+    make(directory, step_interval=10)[0].train(1, [1.0, 2.0])
+    with cairn.CheckpointManager(directory, read_only=True) as m:
+        assert [c.metrics for c in m.list()] == [{"sum": 2.0}, {"sum": 6.0}]
+
+
 def test_more_epochs_go_on_where_it_ended(directory):
     make(directory)[0].train(1, [1.0, 2.0])
     again, model = make(directory)
@@ -238,6 +267,7 @@ def test_a_checkpoint_of_another_model_is_refused_before_the_first_step(director
     with pytest.raises(cairn.Mismatch) as refused:
         other.train(2, [1.0])
     assert refused.value.missing == ["model/v"] and "model/w" in refused.value.unexpected
+    assert "another checkpoint_dir" in str(refused.value) and "strict" not in str(refused.value)
     assert steps == []
 
 

@@ -79,6 +79,7 @@ Result<std::unique_ptr<Committer>> Committer::Open(const Environment& env, Gener
   committer->checkpoints_ = generation->sealed();
   ASSIGN_OR_RETURN(const Listing root, env.store->List(""));
   std::set<std::string> taken(root.prefixes.begin(), root.prefixes.end());
+  for (const ObjectInfo& object : root.objects) taken.insert(object.name);  // no directory can be
   taken.insert(generation->retired().begin(), generation->retired().end());
   for (const std::string& directory : taken) {
     committer->directories_.insert(directory);

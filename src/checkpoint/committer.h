@@ -105,6 +105,7 @@ class Committer {
   /// No restore point, as far as is known.
   bool Doubted(const Checkpoint& checkpoint) const;
   std::vector<RetentionItem> RetentionItems(const ChainIndex& index) const;
+  std::vector<Checkpoint>::iterator FindById(std::string_view id);
   /// `again`: one of them was pinned meanwhile; choose once more.
   Status RemoveSuperfluous(bool* again);
   Status RereadNotes(Checkpoint* checkpoint);

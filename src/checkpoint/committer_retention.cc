@@ -61,6 +61,13 @@ Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
   return Status::Ok();
 }
 
+std::vector<Checkpoint>::iterator Committer::FindById(std::string_view id) {
+  const auto has_id = [&](const Checkpoint& one) { return one.manifest->id == id; };
+  // Of an original and its copies the original is the last.
+  const auto last = std::find_if(checkpoints_.rbegin(), checkpoints_.rend(), has_id);
+  return last == checkpoints_.rend() ? checkpoints_.end() : std::prev(last.base());
+}
+
 bool Committer::Doubted(const Checkpoint& checkpoint) const {
   return checkpoint.reported_damaged || distrusted_.contains(checkpoint.manifest->id);
 }
@@ -68,6 +75,7 @@ bool Committer::Doubted(const Checkpoint& checkpoint) const {
 std::vector<RetentionItem> Committer::RetentionItems(const ChainIndex& index) const {
   std::vector<RetentionItem> items;
   for (const Checkpoint& checkpoint : checkpoints_) {
+    if (!names::IsCheckpointDirectory(checkpoint.directory)) continue;  // a user's own copy
     RetentionItem item;
     item.id = checkpoint.manifest->id;
     item.step = checkpoint.manifest->step;
@@ -102,9 +110,7 @@ Status Committer::RemoveSuperfluous(bool* again) {
       ChooseRemovals(options_.retention, RetentionItems(index), kept);
   if (!env_.rules.increments_go_first) std::reverse(removals.begin(), removals.end());
   for (const std::string& id : removals) {
-    const auto it =
-        std::find_if(checkpoints_.begin(), checkpoints_.end(),
-                     [&](const Checkpoint& checkpoint) { return checkpoint.manifest->id == id; });
+    const auto it = FindById(id);
     bool removed = false;
     const Status status = Remove(*it, &removed);
     if (!status.ok()) return status.WithContext("remove " + it->directory);
@@ -171,9 +177,7 @@ Status Committer::Delete(const std::string& id) {
   if (!committing()) {
     return FailedPreconditionError("only " + options_.participants[0] + " deletes checkpoints");
   }
-  const auto it =
-      std::find_if(checkpoints_.begin(), checkpoints_.end(),
-                   [&](const Checkpoint& checkpoint) { return checkpoint.manifest->id == id; });
+  const auto it = FindById(id);
   if (it == checkpoints_.end()) return NotFoundError("there is no checkpoint with id " + id);
   const std::string directory = it->directory;
   std::vector<Checkpoint> all = checkpoints_;

@@ -485,6 +485,12 @@ Status Generation::OpenParticipant() {
       for (const StartRecord& start : starts) {
         const auto it = start.participants.find(self);
         if (it == start.participants.end() || it->second != uuid_) continue;
+        if (start.participants.size() != options_.participants.size()) {
+          return InvalidArgumentError(
+              self + " was opened as one of " + std::to_string(options_.participants.size()) +
+              ", " + options_.participants[0] + " as one of " +
+              std::to_string(start.participants.size()) + ": give all of them the same number");
+        }
         start_ = start;
         readmitted_ = &start != &starts.front();
         number_ = newest;
@@ -544,10 +550,12 @@ Status Generation::Sweep() {
   };
   for (const Checkpoint& checkpoint : view.checkpoints) {
     if (checkpoint.foreign || !checkpoint.removed || !retired(checkpoint.directory)) continue;
+    if (!names::IsCheckpointDirectory(checkpoint.directory)) continue;
     RETURN_IF_ERROR(DeleteCheckpointDirectory(store, checkpoint.directory, kept));
   }
   for (const std::string& directory : view.unfinished) {
     if (!retired(directory)) continue;
+    if (!names::IsCheckpointDirectory(directory)) continue;  // a copy that somebody is making
     ASSIGN_OR_RETURN(const bool ours, IsOldAttempt(store, &reader, directory, number_, announced));
     if (ours) {
       RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));

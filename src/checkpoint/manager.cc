@@ -628,7 +628,8 @@ Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
   }
   auto restored = RestoreOne(ChainIndex(view.checkpoints), *wanted, request);
   if (!restored.ok()) {
-    return restored.status().WithContext("restore step " + std::to_string(wanted->manifest->step));
+    return JudgeRestoreFailure(&reader_, *wanted, restored.status())
+        .WithContext("restore step " + std::to_string(wanted->manifest->step));
   }
   return std::optional(*std::move(restored));
 }

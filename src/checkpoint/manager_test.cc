@@ -393,6 +393,97 @@ TEST_P(ManagerTest, WhoKeepsFewerGetsTheirRoomBeforeTheNextSave) {
   EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{4}));
 }
 
+/// Copies everything below a directory of the store, as `cp -r` would.
+void CopyDirectory(Store* store, const std::string& from, const std::string& to) {
+  const Listing listing = store->List(from).value();
+  for (const ObjectInfo& object : listing.objects) {
+    const std::string name = to + object.name.substr(from.size());
+    ASSERT_TRUE(store->Put(name, store->Get(object.name, 1 << 30).value()).ok());
+  }
+  for (const std::string& sub : listing.prefixes) {
+    CopyDirectory(store, sub, to + sub.substr(from.size()));
+  }
+}
+
+TEST_P(ManagerTest, ACopyUnderANameOfTheUsersOwnIsNotRetentions) {
+  Model model;
+  {
+    auto manager = Open({.retention = {.keep_last = 2}});
+    for (std::int64_t step = 1; step <= 2; ++step) {
+      model.Train(step);
+      SaveModel(manager.get(), model, step);
+    }
+  }
+  CopyDirectory(store_.get(), "checkpoint_000002", "best");
+  CopyDirectory(store_.get(), "checkpoint_000002", "checkpoint_000002.bak");
+  // Two openings: in the second one the original is long gone, and the copies are all there is of
+  // it.
+  for (std::int64_t step : {3, 5}) {
+    auto manager = Open({.retention = {.keep_last = 2}});
+    for (std::int64_t next : {step, step + 1}) {
+      model.Train(next);
+      SaveModel(manager.get(), model, next);
+    }
+    ASSERT_TRUE(manager->WaitAll().ok());
+  }
+  auto manager = Open({.retention = {.keep_last = 2}});
+  EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{2, 2, 5, 6}));  // they use up no place
+  Model restored;
+  model.Train(2);
+  ASSERT_TRUE(manager->Restore({.into = restored.Targets(), .step = 2}).ok());
+  EXPECT_EQ(restored, model);
+}
+
+TEST_P(ManagerTest, OfTwoWithOneIdTheOneUnderItsOwnNameIsDeleted) {
+  Model model;
+  auto manager = Open();
+  const std::string id = SaveModel(manager.get(), model, 1).id;
+  SaveModel(manager.get(), model, 2);
+  ASSERT_TRUE(manager->Close().ok());
+  CopyDirectory(store_.get(), "checkpoint_000001", "a_copy");
+  CopyDirectory(store_.get(), "checkpoint_000001", "z_copy");
+  manager = Open();
+  ASSERT_TRUE(manager->Delete(id).ok());
+  EXPECT_FALSE(store_->Stat("checkpoint_000001/manifest.json").ok());
+  EXPECT_TRUE(store_->Stat("a_copy/manifest.json").ok());
+  EXPECT_TRUE(store_->Stat("z_copy/manifest.json").ok());
+}
+
+TEST_P(ManagerTest, AHalfMadeCopyUnderANameOfTheUsersOwnIsNotSwept) {
+  Model model;
+  SaveModel(Open().get(), model, 1);
+  CopyDirectory(store_.get(), "checkpoint_000001", "checkpoint_000001.bak");
+  ASSERT_TRUE(store_->Delete("checkpoint_000001.bak/manifest.json").ok());  // not copied yet
+  const std::string data = "checkpoint_000001.bak/__model__/model.safetensors.index.json";
+  Open();
+  EXPECT_TRUE(store_->Stat(data).ok());
+}
+
+TEST_P(ManagerTest, AFileThatLiesWhereACheckpointWouldGoIsLeftAlone) {
+  for (const Naming naming : {Naming::kStep, Naming::kSerial}) {
+    const std::string name = naming == Naming::kStep ? "checkpoint_000009" : "checkpoint_10";
+    ASSERT_TRUE(store_->Put(name, "mine").ok());
+    Model model;
+    auto manager = Open({.naming = naming});
+    const CheckpointInfo info = SaveModel(manager.get(), model, 9);
+    EXPECT_FALSE(info.path.ends_with(name)) << info.path;
+    EXPECT_EQ(store_->Get(name, 100).value(), "mine");
+  }
+}
+
+TEST_P(ManagerTest, AMissingFileIsDamageAndNotAMissingCheckpoint) {
+  Model model;
+  auto manager = Open();
+  const std::string id = SaveModel(manager.get(), model, 1).id;
+  ASSERT_TRUE(store_->Delete("checkpoint_000001/__model__/rank_0-00001.safetensors").ok());
+  for (const RestoreRequest& request : {RestoreRequest{.into = model.Targets(), .step = 1},
+                                        RestoreRequest{.into = model.Targets(), .id = id}}) {
+    const auto restored = manager->Restore(request);
+    EXPECT_TRUE(restored.status().Is(Code::kCorruption)) << restored.status().ToString();
+  }
+  EXPECT_TRUE(manager->Restore({.into = model.Targets(), .step = 2}).status().Is(Code::kNotFound));
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),
                          [](const auto& param) { return param.param ? "Objects" : "Links"; });
 

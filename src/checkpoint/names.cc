@@ -1,5 +1,6 @@
 #include "checkpoint/names.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 
@@ -82,6 +83,24 @@ std::string CheckpointDirectory(bool increment, bool serial, std::int64_t number
   }
   if (copy > 1) name += "-" + std::to_string(copy);
   return name;
+}
+
+bool IsCheckpointDirectory(std::string_view name) {
+  const std::size_t start = name.find('_') + 1;
+  const std::string_view prefix = name.substr(0, start);
+  if (prefix != "checkpoint_" && prefix != "increment_") return false;
+  name.remove_prefix(start);
+  if (name.starts_with('-')) name.remove_prefix(1);  // of a negative number
+  const auto take_digits = [&name] {
+    const std::size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+    name.remove_prefix(digits);
+    return digits > 0;
+  };
+  if (!take_digits()) return false;
+  if (name.empty()) return true;
+  if (!name.starts_with('-')) return false;
+  name.remove_prefix(1);
+  return take_digits() && name.empty();
 }
 
 }  // namespace cairn::names

@@ -44,4 +44,9 @@ std::optional<std::uint64_t> GenerationOfSeal(std::string_view file_name);
 /// "checkpoint_000040", "increment_000060"; serial naming "checkpoint_7"; copies "-2", "-3", ….
 std::string CheckpointDirectory(bool increment, bool serial, std::int64_t number, int copy);
 
+/// Whether CheckpointDirectory gives such a name. What lies in a directory of another name is what
+/// its manifest says, and may be restored; but somebody copied or renamed it, so it is theirs:
+/// neither retention nor the sweep deletes it.
+bool IsCheckpointDirectory(std::string_view name);
+
 }  // namespace cairn::names

@@ -194,10 +194,9 @@ const Checkpoint* RepositoryView::Latest() const {
 }
 
 const Checkpoint* RepositoryView::Find(std::string_view id) const {
-  for (const Checkpoint& checkpoint : checkpoints) {
-    if (checkpoint.manifest->id == id) return &checkpoint;
-  }
-  return nullptr;
+  const auto it = std::find_if(checkpoints.rbegin(), checkpoints.rend(),
+                               [&](const Checkpoint& one) { return one.manifest->id == id; });
+  return it == checkpoints.rend() ? nullptr : &*it;
 }
 
 Result<RepositoryRecord> RepositoryReader::ReadRecord() {
@@ -374,11 +373,14 @@ Result<RepositoryView> RepositoryReader::Read() {
                 if (!rules_.latest_by_sequence && a.manifest->step != b.manifest->step) {
                   return a.manifest->step < b.manifest->step;
                 }
-                // What compact wrote stands behind what it replaces, should both be there.
-                const auto place = [](const Manifest& m) {
-                  return std::tuple(m.generation, m.sequence, m.compacted);
+                // What compact wrote stands behind what it replaces, should both be there; and an
+                // original behind copies of it that somebody made.
+                const auto place = [](const Checkpoint& one) {
+                  const Manifest& m = *one.manifest;
+                  return std::tuple(m.generation, m.sequence, m.compacted,
+                                    names::IsCheckpointDirectory(one.directory));
                 };
-                return place(*a.manifest) < place(*b.manifest);
+                return place(a) < place(b);
               });
     // A seal published while we listed changes what counts.
     ASSIGN_OR_RETURN(const GenerationRecords after, ReadGenerations(store_));

@@ -48,6 +48,7 @@ struct RepositoryView {
 
   /// The checkpoint with the greatest (generation, sequence) that counts; null when there is none.
   const Checkpoint* Latest() const;
+  /// Null when there is none. Of an original and copies of it that somebody made: the original.
   const Checkpoint* Find(std::string_view id) const;
 };
 

@@ -115,9 +115,13 @@ class Restoration {
       if (!status.ok()) return status.WithContext("tensor " + target.name);
     }
     if (!request_.into.empty() || request_.allocate) {
+      for (const MutableTensor& target : request_.into) {
+        if (NamesAreGiven()) known_.insert(target.name);
+      }
       RETURN_IF_ERROR(MatchModel());
       RETURN_IF_ERROR(MatchState());
       RETURN_IF_ERROR(MatchTables());
+      RETURN_IF_ERROR(JudgeNames());
       RETURN_IF_ERROR(JudgeMismatches());
       RETURN_IF_ERROR(PlanRuns());
     }
@@ -196,6 +200,7 @@ class Restoration {
     }
     std::set<std::string, std::less<>> wanted;
     for (const MutableTensor* target : targets) wanted.insert(target->name);
+    all_known_ = false;
     std::uint64_t listed = 0;
     ASSIGN_OR_RETURN(TensorMap stored, checkpoint_->FindModelTensors(wanted, &listed));
     for (const auto& [name, tensor] : stored) {
@@ -207,6 +212,8 @@ class Restoration {
     }
     return Status::Ok();
   }
+
+  bool NamesAreGiven() const { return !request_.rename.empty() || !request_.skip.empty(); }
 
   bool FewOfVeryMany(std::size_t targets) const {
     if (request_.strict || request_.allocate || !request_.rename.empty()) return false;
@@ -232,6 +239,10 @@ class Restoration {
     std::set<std::string> left_out;
     for (const MutableTensor* target : targets) left_out.insert(target->name);
     for (const auto& [name, tensor] : stored) left_out.insert(name);
+    if (NamesAreGiven()) {
+      known_.insert(left_out.begin(), left_out.end());
+      for (const auto& [name, tensor] : stored) stored_.insert(name);
+    }
     for (const std::string& name : left_out) {
       out_.skipped.emplace_back(
           name, fmt::format("state of a participant; the checkpoint has no {}", participant_));
@@ -254,6 +265,13 @@ class Restoration {
   Status Match(TensorGroup group, TensorMap catalog,
                const std::vector<const MutableTensor*>& targets) {
     const TensorMap& stored = catalogs_.emplace_back(std::move(catalog));
+    if (NamesAreGiven()) {
+      for (const auto& [stored_name, tensor] : stored) {
+        stored_.insert(stored_name);
+        known_.insert(stored_name);
+        known_.insert(Renamed(stored_name));
+      }
+    }
     struct Source {
       const std::string* stored_name;
       const StoredTensor* tensor;
@@ -321,6 +339,28 @@ class Restoration {
                           .shape = &target.shape,
                           .offset = target.shard.has_value() ? &target.shard->offset : nullptr,
                           .to = static_cast<std::byte*>(target.data)});
+  }
+
+  /// Names in rename and skip that are nobody's: most likely misspelt, and then something else is
+  /// restored than was meant.
+  Status JudgeNames() {
+    if (!all_known_) return Status::Ok();
+    std::vector<std::string> unknown;
+    for (const auto& [stored_name, name] : request_.rename) {
+      if (!stored_.contains(stored_name)) unknown.push_back("rename: " + stored_name);
+    }
+    for (const std::string& name : request_.skip) {
+      if (!known_.contains(name)) unknown.push_back("skip: " + name);
+    }
+    if (unknown.empty()) return Status::Ok();
+    if (!request_.strict) {
+      for (const std::string& name : unknown) {
+        out_.skipped.emplace_back(name.substr(name.find(' ') + 1), "there is nothing of that name");
+      }
+      return Status::Ok();
+    }
+    return InvalidArgumentError(fmt::format("{}: there is nothing of that name in {}",
+                                            JoinNames(unknown), checkpoint_->directory()));
   }
 
   Status JudgeMismatches() {
@@ -470,11 +510,14 @@ class Restoration {
   const std::string& participant_;
   const Progress& progress_;
   std::optional<TableRestore> tables_;
-  std::uint64_t dense_ = 0;         // bytes of chunks of variables in a pass
-  std::uint64_t pass_ = 0;          // 1 after everything was verified
-  bool own_state_ = false;          // the checkpoint has this participant
-  std::string state_of_;            // whose state files are read
-  std::deque<TensorMap> catalogs_;  // of the groups; a deque: others point into them
+  std::uint64_t dense_ = 0;                    // bytes of chunks of variables in a pass
+  std::uint64_t pass_ = 0;                     // 1 after everything was verified
+  bool own_state_ = false;                     // the checkpoint has this participant
+  std::string state_of_;                       // whose state files are read
+  std::set<std::string, std::less<>> stored_;  // names, where rename or skip are given
+  std::set<std::string, std::less<>> known_;   // and those of the targets
+  bool all_known_ = true;                      // false: not all that is stored was looked at
+  std::deque<TensorMap> catalogs_;             // of the groups; a deque: others point into them
   MismatchReport mismatch_;
   std::vector<Transfer> transfers_;  // the given targets, then those to allocate
   std::vector<NewTensor> to_allocate_;

@@ -34,6 +34,15 @@ Result<Restored> RestorePoint(Store* store, const Chain& chain, const RestoreReq
   return restored;
 }
 
+Status JudgeRestoreFailure(RepositoryReader* reader, const Checkpoint& checkpoint,
+                           const Status& failure) {
+  if (!failure.Is(Code::kNotFound)) return failure;
+  const auto still = reader->ReadManifest(checkpoint.directory);
+  const bool removed =
+      still.status().Is(Code::kNotFound) || (still.ok() && still->id != checkpoint.manifest->id);
+  return removed ? failure : CorruptionError(std::string(failure.message()));
+}
+
 Result<std::vector<Checkpoint>> ReadSiblings(Store* store) {
   RepositoryReader reader(store);
   if (auto view = reader.Read(); view.ok()) return std::move(view->checkpoints);
@@ -61,12 +70,16 @@ Result<Restored> RestoreDirectory(Store* store, const std::string& directory,
   ASSIGN_OR_RETURN(checkpoint.notes, reader.ReadNotes(directory, checkpoint.manifest->id));
   checkpoint.foreign = checkpoint.manifest->job != job;
   if (checkpoint.manifest->kind == CheckpointKind::kFull) {
-    return RestorePoint(store, {&checkpoint}, request, participant);
+    auto restored = RestorePoint(store, {&checkpoint}, request, participant);
+    if (!restored.ok()) return JudgeRestoreFailure(&reader, checkpoint, restored.status());
+    return restored;
   }
   ASSIGN_OR_RETURN(const std::vector<Checkpoint> siblings, ReadSiblings(store));
   auto chain = ChainIndex(siblings).Resolve(checkpoint);
   if (!chain.ok()) return CorruptionError("it " + std::string(chain.status().message()));
-  return RestorePoint(store, *chain, request, participant);
+  auto restored = RestorePoint(store, *chain, request, participant);
+  if (!restored.ok()) return JudgeRestoreFailure(&reader, checkpoint, restored.status());
+  return restored;
 }
 
 }  // namespace cairn

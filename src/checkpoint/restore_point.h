@@ -32,6 +32,12 @@ class OpenRestorePoint {
 Result<Restored> RestorePoint(Store* store, const Chain& chain, const RestoreRequest& request,
                               const std::string& participant);
 
+/// What a failed restore of a checkpoint that somebody asked for means: a file that is not there is
+/// damage as long as the manifest that names it is; without it the checkpoint was removed, and
+/// NotFound says so.
+Status JudgeRestoreFailure(RepositoryReader* reader, const Checkpoint& checkpoint,
+                           const Status& failure);
+
 /// The checkpoints that lie beside a checkpoint's directory: of a repository as its readers see
 /// them, otherwise all that have a manifest.
 Result<std::vector<Checkpoint>> ReadSiblings(Store* store);

@@ -270,6 +270,29 @@ TEST(Restore, SkippedNamesAreLeftAloneAndReported) {
   EXPECT_EQ(other.bytes(), "b");
 }
 
+TEST(Restore, MisspeltNamesAreRefusedOrReported) {
+  auto store = NewTestStore();
+  TestCheckpoint checkpoint;
+  checkpoint.Tensor(kFile1, "a", DType::kU8, {1}, "a");
+  checkpoint.Write(store.get());
+  Target a("a", DType::kU8, {1});
+  for (RestoreRequest request : {RestoreRequest{.into = {a.tensor()}, .skip = {"A"}},
+                                 RestoreRequest{.into = {a.tensor()}, .rename = {{"A", "a"}}},
+                                 RestoreRequest{.allocate = true, .skip = {"A"}}}) {
+    const Status refused = Restore(store.get(), checkpoint, request).status();
+    EXPECT_TRUE(refused.Is(Code::kInvalidArgument)) << refused.ToString();
+    EXPECT_THAT(refused.ToString(), HasSubstr(": A: there is nothing of that name"));
+    EXPECT_TRUE(a.untouched());
+    request.strict = false;
+    const auto lenient = Restore(store.get(), checkpoint, request);
+    ASSERT_TRUE(lenient.ok()) << lenient.status().ToString();
+    EXPECT_EQ(
+        lenient->skipped,
+        (std::vector<std::pair<std::string, std::string>>{{"A", "there is nothing of that name"}}));
+    std::memset(a.tensor().data, '?', 1);
+  }
+}
+
 TEST(Restore, BadTargetsAreRefusedBeforeAnythingIsRead) {
   auto store = NewTestStore();
   TestCheckpoint checkpoint;

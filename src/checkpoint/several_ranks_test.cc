@@ -93,6 +93,19 @@ TEST_P(SeveralRanks, AMissingRankIsNamed) {
   EXPECT_NE(manager.status().message().find("merge"), std::string_view::npos);
 }
 
+TEST_P(SeveralRanks, ARankThatCountsAnotherNumberIsRefused) {
+  Status refused;
+  {
+    std::jthread other(
+        [&] { refused = OpenManager({.rank = 1, .world_size = 3}, Env()).status(); });
+    EXPECT_TRUE(OpenManager({.rank = 0, .world_size = 2}, Env()).ok());
+  }
+  EXPECT_TRUE(refused.Is(Code::kInvalidArgument)) << refused.ToString();
+  EXPECT_NE(refused.ToString().find("rank_1 was opened as one of 3, rank_0 as one of 2"),
+            std::string::npos)
+      << refused.ToString();
+}
+
 TEST_P(SeveralRanks, AJoinThatADeadRankLeftBehindIsNotTakenForALivingOne) {
   ManagerOptions options;
   options.world_size = 2;

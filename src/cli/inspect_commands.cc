@@ -373,7 +373,8 @@ Result<Output> VerifyAll(const VerifyOptions& options, Console* console) {
   } else {
     out.text += ": " + Counted(report.problems.size(), "problem") +
                 ".\nA restore passes over damaged checkpoints and takes the newest whole one; copy "
-                "a whole one from a backup, or remove the damaged with `cairn checkpoint rm`.\n";
+                "a whole one from a backup, or remove the damaged with `cairn checkpoint rm`. One "
+                "whose manifest.json is damaged is no checkpoint any more: delete its directory.\n";
     out.exit_code = 1;
   }
   out.json = Value::Object{{"ok", report.ok()},

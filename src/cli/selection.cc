@@ -110,7 +110,12 @@ Result<Selected> Select(const RepositoryView& view, const std::string& where,
   }
   if (LooksLikeId(word)) return SelectById(view, where, word);
   for (const DamagedCheckpoint& damaged : view.damaged) {
-    if (damaged.directory == word) return damaged.status;
+    if (damaged.directory != word) continue;
+    return Status(damaged.status.code(),
+                  std::string(damaged.status.message()) +
+                      "; it counts for nothing: put a whole copy in its place, or delete the "
+                      "directory",
+                  damaged.status.reason());
   }
   return InvalidArgumentError(QuoteForMessage(word) +
                               " is neither a step, nor an id, nor a checkpoint's directory; `cairn "

@@ -81,6 +81,35 @@ class Matching {
     }
   }
 
+  /// Names in rename and skip that are nobody's: most likely misspelt.
+  Status JudgeNames(std::span<const VariableView> variables,
+                    std::vector<std::pair<std::string, std::string>>* skipped) const {
+    if (options_.rename.empty() && options_.skip.empty()) return Status::Ok();
+    std::set<std::string_view> stored;
+    std::set<std::string_view> known;
+    for (const ForeignTensor& tensor : stored_) {
+      stored.insert(tensor.name);
+      known.insert(tensor.name);
+      known.insert(TargetOf(tensor.name));
+    }
+    for (const VariableView& variable : variables) known.insert(variable.name);
+    std::vector<std::pair<std::string_view, std::string_view>> unknown;  // option, name
+    for (const auto& [from, to] : options_.rename) {
+      if (!stored.contains(from)) unknown.emplace_back("rename", from);
+    }
+    for (const std::string& name : options_.skip) {
+      if (!known.contains(name)) unknown.emplace_back("skip", name);
+    }
+    for (const auto& [option, name] : unknown) {
+      if (options_.strict) {
+        return InvalidArgumentError(fmt::format("{}: there is nothing called {} in the file",
+                                                option, QuoteForMessage(std::string(name))));
+      }
+      skipped->emplace_back(name, "there is nothing of that name");
+    }
+    return Status::Ok();
+  }
+
   Result<std::vector<VariableMatch>> Judge(
       std::vector<std::pair<std::string, std::string>>* skipped) {
     for (const std::string& name : left_alone_) {
@@ -145,6 +174,7 @@ Result<std::vector<VariableMatch>> MatchVariables(
   Matching matching(stored, options);
   if (Status status = matching.Index(); !status.ok()) return status;
   matching.Match(variables);
+  if (Status status = matching.JudgeNames(variables, skipped); !status.ok()) return status;
   return matching.Judge(skipped);
 }
 

@@ -175,6 +175,9 @@ TEST_F(SaveLoadTest, RenameSkipAndLenientLoadsAreReported) {
 
   EXPECT_EQ(LoadParams(path_, &changed, {.rename = {{"fc/w", "typo"}}}).status().code(),
             Code::kInvalidArgument);
+  EXPECT_EQ(LoadParams(path_, &changed, {.rename = {{"typo", "layer/w"}}}).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(LoadParams(path_, &scope_, {.skip = {"fc/W"}}).status().code(), Code::kInvalidArgument);
 }
 
 TEST_F(SaveLoadTest, ALenientLoadOfNothingIsAnError) {

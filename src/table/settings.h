@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <initializer_list>
 #include <string>
@@ -24,9 +26,9 @@ inline Status CheckSettings(std::string_view of, std::initializer_list<Setting> 
         setting.value <= setting.high) {
       continue;
     }
-    return InvalidArgumentError(
-        std::string(of) + ": " + std::string(setting.name) + " = " + std::to_string(setting.value) +
-        " is not between " + std::to_string(setting.low) + " and " + std::to_string(setting.high));
+    return InvalidArgumentError(fmt::format("{}: {} = {:g} is not between {:g} and {:g}", of,
+                                            setting.name, setting.value, setting.low,
+                                            setting.high));
   }
   return Status::Ok();
 }
