@@ -331,6 +331,27 @@ def test_two_living_scripts_do_not_share_a_directory(storage):
     core.init(storage=storage).close()
 
 
+def test_a_closed_context_stores_and_reports_nothing(storage):
+    with core.init(storage=storage) as ctx:
+        id = store(ctx, 10, a="ten")
+    with core.init(storage=storage) as owner:
+        for late in (
+            lambda: store(ctx, 20, a="twenty"),
+            lambda: ctx.checkpoint.save({"w": np.ones(3)}, {"steps_completed": 20}),
+            lambda: ctx.checkpoint.delete(id),
+            lambda: ctx.train.report_training_metrics(steps_completed=20, metrics={"x": 1}),
+            lambda: ctx.train.report_progress(1.0),
+        ):
+            with pytest.raises(cairn.Error, match="this context is closed"):
+                late()
+        assert [info.step for info in owner.checkpoint.list()] == [10]
+    with pytest.raises(cairn.Error, match="this context is closed"):
+        store(ctx, 20, a="twenty")  # also when nobody owns it
+    with ctx.checkpoint.restore_path(id) as path:  # reading harms nobody
+        assert get(path, "a") == "ten"
+    assert leftovers(storage) == []
+
+
 def test_cluster_info_comes_from_the_variables_of_the_run(storage, monkeypatch):
     assert cairn.get_cluster_info() is None
     monkeypatch.setenv("CAIRN_TRIAL_URL", "unix:/x")

@@ -66,8 +66,10 @@ def test_paused_reactivated_and_continued_by_the_command_line(master):
     assert continued != trial
     assert master.reports(continued) == CONTINUED, "old weights, steps of its own"
 
-    master.cli("e", "continue", experiment)
-    master.cli("e", "wait", experiment)
+    # Whoever waits after the answer waits for the new run, not for the old end.
+    assert master.cli_json("e", "continue", experiment)["state"] in ("QUEUED", "STARTING", "RUNNING")
+    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
+    assert [run["live"] for run in master.get(f"/api/v1/trials/{trial}/runs")["runs"]] == [False] * 3
     assert master.reports(trial) == WHOLE, "a finished trial has nothing to do"
 
 

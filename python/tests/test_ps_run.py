@@ -261,6 +261,32 @@ def test_a_command_that_always_fails_ends_the_job(tmp_path):
     assert "trainer_0 was lost 3 times in a row (exit code 1)" in done.stderr
 
 
+def test_a_job_that_cannot_begin_with_what_it_was_told_to_ends(tmp_path):
+    command = [CAIRN, "ps", "run", "--dir", str(tmp_path / "r"), "--load", str(tmp_path / "none")]
+    done = subprocess.run([*command, "--", "true"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("cairn: ps_0 cannot serve, however often it is started: "), done.stderr
+    assert f'the job cannot begin with "{tmp_path / "none"}": ' in last
+    # Once for each of its three starts, not once for each look.
+    assert done.stderr.count("[ps_0] cairn: the job cannot begin") == 3
+
+
+def test_a_job_without_a_whole_checkpoint_ends_and_lists_them(tmp_path):
+    job = Job(tmp_path, 5)
+    code, out, err = job.end()
+    assert code == 0, out + err
+    for file in (tmp_path / "repository").glob("*/__lookup_table__/ps_1.safetensors"):
+        whole = file.read_bytes()
+        file.unlink()  # its bytes may be shared with another checkpoint
+        file.write_bytes(whole[:-1])
+    code, out, err = Job(tmp_path, 10).end()
+    assert code == 1
+    last = err.splitlines()[-1]
+    assert "cannot serve, however often it is started: " in last, err
+    assert "checkpoint_000005" in last, err
+
+
 @pytest.mark.parametrize("recovery", ["exact", "log"])
 def test_the_example_comes_to_the_same_with_two_losses(recovery):
     command = [sys.executable, "examples/ctr/run.py", "--steps", "60", "--incremental-steps", "10"]

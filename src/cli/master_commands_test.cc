@@ -240,8 +240,8 @@ TEST_F(MasterCommandsTest, CreateSendsTheCodeWithoutWhatIsIgnored) {
   const Finished finished = Cairn({"e", "create", directory_ / "config.yaml", directory_ / "code",
                                    "--config", "hyperparameters.lr=0.5"});
   EXPECT_EQ(finished.code, 0) << finished.err;
-  EXPECT_THAT(finished.out,
-              AllOf(HasSubstr("created experiment 7 (mnist)"), HasSubstr("cairn e logs -f 7")));
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("created experiment 7 (mnist): "),
+                                  HasSubstr("/#/experiments/7\n"), HasSubstr("cairn e logs -f 7")));
   EXPECT_EQ(*LastBody().Find("config"), Value("name: mnist\n"));
   EXPECT_EQ(*LastBody().Find("code"), Value("abcd"));
   EXPECT_EQ(EncodeJson(*LastBody().Find("overrides")), R"({"hyperparameters":{"lr":0.5}})");

@@ -166,8 +166,17 @@ Result<Output> Pserver(const PserverOptions& options, Console* console) {
   while (ended.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
     if (Console::interrupted()) server->Stop();
   }
-  RETURN_IF_ERROR(ended.get());
+  const Status end = ended.get();
   Output output;
+  if (ps::IsLasting(end)) {
+    // As any error, with a code by which whoever starts servers knows that it is no use.
+    console->Note("cairn: " + std::string(end.message()));
+    output.json = Value::Object{
+        {"error", Value::Object{{"code", CodeName(end.code())}, {"message", end.message()}}}};
+    output.exit_code = ps::kNoUseAgain;
+    return output;
+  }
+  RETURN_IF_ERROR(end);
   output.json = Value::Object{{"stopped", true}};
   return output;
 }

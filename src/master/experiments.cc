@@ -303,11 +303,15 @@ Status Experiments::KillTrial(const std::string& trial) { return options_.engine
 
 Status Experiments::ActivateTrial(const std::string& trial, const std::string& from) {
   MutexLock turn(&turn_);
-  if (const auto id = ExperimentId(ExperimentOfTrial(trial)); id.ok()) {
-    // It lives again: what was asked for before does not hold any more.
-    RETURN_IF_ERROR(SetIntent(*id, false, false));
-  }
-  return options_.engine->Activate(trial, from);
+  const auto id = ExperimentId(ExperimentOfTrial(trial));
+  // It lives again: what was asked for before does not hold any more.
+  if (id.ok()) RETURN_IF_ERROR(SetIntent(*id, false, false));
+  RETURN_IF_ERROR(options_.engine->Activate(trial, from));
+  if (!id.ok()) return Status::Ok();
+  // Whoever asks after our answer must not be told that the experiment has ended.
+  Advance(*id).IgnoreError("done again behind us");
+  Touch(*id, true);
+  return Status::Ok();
 }
 
 Result<std::string> Experiments::TrialOf(std::int64_t experiment, const std::string& from) {
@@ -344,7 +348,6 @@ Result<std::int64_t> Experiments::Continue(const std::string& trial,
           "another");
     }
     RETURN_IF_ERROR(ActivateTrial(trial, request.from));
-    Touch(old, true);
     return old;
   }
   ASSIGN_OR_RETURN(const Experiment record, options_.catalog->experiments().Get(old));

@@ -205,7 +205,15 @@ Status Holdings::Restore(JobFile* job, std::string* checkpoint) {
   if (!found) {
     RETURN_IF_ERROR(looked);
     RETURN_IF_ERROR(MakeAll({}));
-    if (!options_.load.empty()) RETURN_IF_ERROR(Load(options_.load));
+    if (!options_.load.empty()) {
+      const Status loaded = Load(options_.load);
+      // There is no older one to go back to, as there is in a repository.
+      if (loaded.Is(Code::kNotFound) || loaded.Is(Code::kCorruption)) {
+        return FailedPreconditionError("the job cannot begin with \"" + options_.load +
+                                       "\": " + std::string(loaded.message()));
+      }
+      RETURN_IF_ERROR(loaded);
+    }
     schedule_->Start(clock_->Now(), GlobalStep());
     restore_seconds_ = std::chrono::duration<double>(clock_->Now() - begun).count();
     return Status::Ok();

@@ -33,6 +33,8 @@ constexpr milliseconds kQuestion{500};
 constexpr seconds kLivedLong{60};
 constexpr seconds kLastSave{60};
 constexpr seconds kGrace{5};
+/// A reader that found damage makes the next one choose an older checkpoint: one more try may do.
+constexpr int kMaxRefusals = 3;
 
 constexpr std::size_t Index(int number) { return static_cast<std::size_t>(number); }
 
@@ -112,6 +114,8 @@ class Job {
     bool done = false;
     bool joined = false;  // seen by the servers
     int losses = 0;       // in a row
+    int refusals = 0;     // in a row: ended with kNoUseAgain
+    std::string words;    // the last line of its errors
     SteadyClock::time_point start_at;
   };
 
@@ -276,8 +280,7 @@ class Job {
   Status LeaveFor(const Role& role, std::uint64_t generation) {
     for (int i = options_.server.servers - 1; i >= 0; --i) {
       ASSIGN_OR_RETURN(Observer observer, Ask(i));
-      RETURN_IF_ERROR(
-          observer.TrainerEnded(generation, static_cast<std::uint32_t>(role.index)));
+      RETURN_IF_ERROR(observer.TrainerEnded(generation, static_cast<std::uint32_t>(role.index)));
     }
     return Status::Ok();
   }
@@ -300,6 +303,7 @@ class Job {
         text += line.text;
         if (line.unfinished) continue;
         Say(*role, text, line.from_stderr);
+        if (line.from_stderr) role->words = text;
         text.clear();
       }
     }
@@ -352,6 +356,12 @@ class Job {
     if (stopping_ || (exit.succeeded() && !exit.stopped)) {
       role->done = true;
       return Status::Ok();
+    }
+    const bool refused = role->server && exit.kind == ExitKind::kExited && exit.code == kNoUseAgain;
+    role->refusals = refused ? role->refusals + 1 : 0;
+    if (role->refusals >= kMaxRefusals) {
+      return FailedPreconditionError(role->name +
+                                     " cannot serve, however often it is started: " + role->words);
     }
     const bool counted = !exit.stopped && (role->server || !options_.remote || ServersRun());
     if (counted) role->losses = lived > kLivedLong ? 1 : role->losses + 1;
@@ -485,6 +495,11 @@ class Job {
 };
 
 }  // namespace
+
+bool IsLasting(const Status& status) {
+  return status.Is(Code::kFailedPrecondition) || status.Is(Code::kInvalidArgument) ||
+         status.Is(Code::kNotFound) || status.Is(Code::kCorruption);
+}
 
 Result<JobReport> RunJob(const JobOptions& options) {
   RETURN_IF_ERROR(options.server.Validate());

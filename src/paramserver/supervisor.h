@@ -33,6 +33,14 @@ struct JobOptions {
   std::function<void()> on_interrupted;  // called once, when that was seen
 };
 
+/// What a server's process ends with when starting it again would most likely come to the same: the
+/// job cannot begin with what it was told to, no checkpoint is whole, the directory is another
+/// job's.
+inline constexpr int kNoUseAgain = 3;
+
+/// Whether that is so.
+bool IsLasting(const Status& status);
+
 /// How a job ended.
 struct JobReport {
   bool interrupted = false;
@@ -41,13 +49,15 @@ struct JobReport {
   std::uint64_t lost_changes = 0;  // recovery partial: acknowledged, and lost with a server
   std::int64_t step = 0;           // of the last checkpoint
   bool saved = false;              // whether there is one
-  bool unsaved = false;            // the last one did not come about: what came after `step` is lost
+  bool unsaved = false;  // the last one did not come about: what came after `step` is lost
 };
 
 /// Starts the servers and trainers of a job, a launch each, starts again whatever dies, with
-/// growing pauses, and passes their output on, each line with the name of who wrote it. A trainer that
-/// ended with 0 has left the job, whether it said so or not. When all have, the servers write a last checkpoint and are stopped. The processes do not
-/// outlive this one, whatever kills it. ResourceExhausted when a process was lost too often.
+/// growing pauses, and passes their output on, each line with the name of who wrote it. A trainer
+/// that ended with 0 has left the job, whether it said so or not. When all have, the servers write
+/// a last checkpoint and are stopped. The processes do not outlive this one, whatever kills it.
+/// ResourceExhausted when a process was lost too often; FailedPrecondition, with a server's last
+/// words, when it ended three times in a row with kNoUseAgain.
 Result<JobReport> RunJob(const JobOptions& options);
 
 }  // namespace cairn::ps

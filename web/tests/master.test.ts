@@ -143,6 +143,10 @@ describe("with a real master", () => {
       expect(await seriousViolations(page), hash).toEqual([]);
     }
     expect(await page.evaluate(() => (window as unknown as { hacked?: number }).hacked)).toBeUndefined();
+    // An address that somebody wrote as a path leads to the same.
+    await page.goto(`${master.url}/experiments/${made.id}`);
+    await page.getByText("Last reports").first().waitFor();
+    expect(new URL(page.url()).hash).toBe(`#/experiments/${made.id}`);
     expect(seen.problems).toEqual([]);
   }, 120_000);
 });

@@ -129,7 +129,9 @@ class Context:
         self.latest_checkpoint = latest
         self.hparams: Dict[str, Any] = {} if self.info is None else self.info.trial.hparams
         self.checkpoint = CheckpointContext(repository, self.distributed, client, elsewhere, chosen)
-        self.train = TrainContext(self.distributed, client, self.checkpoint.add_score)
+        self.train = TrainContext(
+            self.distributed, client, self.checkpoint.add_score, repository.check_open
+        )
         self.preempt = PreemptContext(self.distributed, preempt_mode, self._signals, client)
         if self._run is not None:
             self._run.ready()

@@ -33,6 +33,7 @@ class Repository:
         self._options = dict(options)
         self._manager: Optional[CheckpointManager] = None
         self._together = False
+        self._closed = False
 
     def alone(self) -> CheckpointManager:
         """The chief's manager for saves of its own, and for retention."""
@@ -56,7 +57,13 @@ class Repository:
         """The chief's manager, however it is open: for what it may do without the others."""
         return self.alone() if self._manager is None else self._manager
 
+    def check_open(self) -> None:
+        """Another process may own the repository by now: what is closed writes nothing more."""
+        if self._closed:
+            raise Error("this context is closed: nothing is stored or reported any more")
+
     def _open(self, together: bool) -> None:
+        self.check_open()
         if self._manager is not None:
             last, self._manager = self._manager, None
             last.close()
@@ -99,6 +106,7 @@ class Repository:
 
     def staging(self) -> str:
         """A new directory for the user's files, on the same disk where there is one."""
+        self.check_open()
         if _location.is_remote(self.directory):
             return tempfile.mkdtemp(prefix="cairn-staging-")
         root = os.path.join(os.path.abspath(self.directory), _STAGING)
@@ -116,6 +124,7 @@ class Repository:
             pass
 
     def close(self) -> None:
+        self._closed = True
         if self._manager is not None:
             last, self._manager = self._manager, None
             last.close()

@@ -53,10 +53,12 @@ class TrainContext:
         distributed: DistributedContext,
         client: Optional[Any],
         on_validation: Callable[[int, Dict[str, Any]], None],
+        check_open: Callable[[], None],
     ) -> None:
         self._distributed = distributed
         self._client = client
         self._on_validation = on_validation
+        self._check_open = check_open
 
     def report_training_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         """Reports metrics of the training at a step."""
@@ -75,7 +77,7 @@ class TrainContext:
             steps_completed: not negative.
             metrics: {name: number or text}, nested if you like.
         """
-        self._check_chief("report_metrics")
+        self._check_reporter("report_metrics")
         if not isinstance(group, str) or not group:
             raise Invalid(f"group must be a name, not {group!r}")
         steps = whole_steps(steps_completed)
@@ -89,7 +91,7 @@ class TrainContext:
 
     def report_progress(self, progress: float) -> None:
         """Tells how much is done, from 0 to 1."""
-        self._check_chief("report_progress")
+        self._check_reporter("report_progress")
         if isinstance(progress, bool) or not isinstance(progress, (int, float)):
             raise Invalid(f"progress must be a number, not {progress!r}")
         if not 0 <= progress <= 1:
@@ -101,7 +103,7 @@ class TrainContext:
 
     def set_status(self, status: str) -> None:
         """Tells people what the trial is doing, in a line."""
-        self._check_chief("set_status")
+        self._check_reporter("set_status")
         if not isinstance(status, str):
             raise Invalid(f"status must be text, not {status!r}")
         if self._client is not None:
@@ -109,6 +111,7 @@ class TrainContext:
         else:
             log.info("status: %s", status)
 
-    def _check_chief(self, what: str) -> None:
+    def _check_reporter(self, what: str) -> None:
+        self._check_open()
         if not self._distributed.is_chief:
             raise Invalid(f"{what}: rank {self._distributed.rank} reports, and only rank 0 may")

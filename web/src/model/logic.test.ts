@@ -3,7 +3,7 @@ import { mergeLines, plainText } from "./logs";
 import { placeLineage } from "./lineage";
 import { parseOverrides } from "./overrides";
 import { fromForm, toForm } from "./policy";
-import { link, loginCode, parseRoute } from "./route";
+import { addressOfPath, link, loginCode, parseRoute } from "./route";
 import { sortBy } from "./sorting";
 import { allowedActions, allowedForTrials, mayDo, whatIsLost } from "./states";
 import { MOST_ROWS, pagesOf, visibleWindow } from "./window";
@@ -17,6 +17,11 @@ describe("routes", () => {
     expect(route.query.get("text")).toBe("x & y");
   });
   it("that are broken do not throw", () => expect(parseRoute("#/a/%zz").path).toEqual(["a", "%zz"]));
+  it("are taken from a path that stands before the #", () => {
+    expect(addressOfPath({ pathname: "/experiments/7", search: "?line=2", hash: "" })).toBe("/#/experiments/7?line=2");
+    expect(addressOfPath({ pathname: "/", search: "", hash: "" })).toBeNull();
+    expect(addressOfPath({ pathname: "/experiments/7", search: "", hash: "#/trials/1" })).toBeNull();
+  });
   it("are told from a one-time code", () => {
     expect(loginCode("#code=abc-_1")).toBe("abc-_1");
     expect(loginCode("#/experiments?code=abc")).toBeNull();

@@ -30,6 +30,15 @@ export function link(path: (string | number)[], query: { [name: string]: string 
   return `#/${path.map((part) => encodeURIComponent(String(part))).join("/")}${text === "" ? "" : `?${text}`}`;
 }
 
+/**
+ * The address in the part after '#' of one that was written as a path ("/experiments/7?tab=x"), as people do and older versions of
+ * the command line did; null where there is nothing to change.
+ */
+export function addressOfPath(location: { pathname: string; search: string; hash: string }): string | null {
+  if (location.hash !== "" || location.pathname === "/" || location.pathname === "/index.html") return null;
+  return `/#${location.pathname}${location.search}`;
+}
+
 /** The one-time code of the link that the master prints ("/#code=…"); it is taken out of the address at once. */
 export function loginCode(hash: string): string | null {
   return /^#code=(.+)$/.exec(hash)?.[1] ?? null;
