@@ -15,7 +15,7 @@ from ..errors import Corruption, Error, Invalid, NotFound
 from ..manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from . import _files
 from ._distributed import DistributedContext
-from ._files import Selector
+from ._files import Content, Selector
 from ._repository import PendingSaves, Repository, find, list_of
 from ._train import plain_values, whole_steps
 
@@ -169,7 +169,7 @@ class CheckpointContext:
         id = self._new_id(shard, awaits_score)
         if ckpt_dir is None and not shard:
             raise Invalid("upload: ckpt_dir is None, which only shard=True allows")
-        found: Union[Dict[str, str], Error] = {}
+        found: Union[Dict[str, Content], Error] = {}
         if ckpt_dir is not None:
             found = _files_or_error(os.fspath(ckpt_dir), selector)
         self._store_files(found, merged, id, shard)
@@ -284,9 +284,11 @@ class CheckpointContext:
             self._agree(shared, error)
             if shared:
                 path = self._distributed.broadcast_local(path)
-            yield path
-            if shared:
-                self._distributed.barrier()  # nobody reads any more
+            try:
+                yield path
+            except BaseException as raised:
+                error = raised
+            self._agree(shared, error)  # and nobody reads any more
         finally:
             if temporary:
                 _files.remove_tree(temporary)
@@ -430,7 +432,7 @@ class CheckpointContext:
             raise error
 
     def _store_files(
-        self, found: Union[Dict[str, str], Error], merged: Dict[str, Any], id: str, shard: bool
+        self, found: Union[Dict[str, Content], Error], merged: Dict[str, Any], id: str, shard: bool
     ) -> None:
         self._agree(shard, found if isinstance(found, Error) else None)
         assert isinstance(found, dict)
@@ -456,7 +458,7 @@ class CheckpointContext:
         self._newest = (steps, id)
         self._told(id, info, None)
 
-    def _settle_conflicts(self, found: Dict[str, str]) -> Dict[str, str]:
+    def _settle_conflicts(self, found: Dict[str, Content]) -> Dict[str, Content]:
         """Which of its files this rank stores. Every rank sees the same problems and refuses."""
         names = self._distributed.allgather(list(found))
         problems = _files.find_crossings(names)
@@ -516,7 +518,7 @@ class CheckpointContext:
 
 def _files_or_error(
     directory: str, selector: Optional[Selector] = None
-) -> Union[Dict[str, str], Error]:
+) -> Union[Dict[str, Content], Error]:
     try:
         return _files.files_in(_files.require_directory(directory), selector)
     except Error as error:

@@ -9,6 +9,7 @@ import tempfile
 from typing import Any, Dict, Iterator, Mapping, Optional, Union
 
 from .._location import is_remote
+from .._user_files import place
 from ..core._files import fetch, files_in, remove_tree
 from ..errors import Invalid
 from ..manager import CheckpointInfo, CheckpointManager
@@ -113,9 +114,9 @@ class Checkpoint:
         os.makedirs(target, exist_ok=True)
         if self._directory is not None:
             for name, source in files_in(self._directory).items():
-                at = os.path.join(target, name)
-                os.makedirs(os.path.dirname(at), exist_ok=True)
-                shutil.copyfile(source, at)
+                at, is_file = place(target, name)
+                if is_file:
+                    shutil.copyfile(source, at)
         else:
             assert self._info is not None
             fetch(self._info.path, target)

@@ -14,7 +14,7 @@ import uuid
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from .. import _location
-from ..core._files import fetch, files_in, remove_tree
+from ..core._files import Content, fetch, files_in, remove_tree
 from ..errors import Corruption, Error, Mismatch, NotFound
 from ..manager import CheckpointInfo, CheckpointManager
 from .checkpoint import KEY, Checkpoint
@@ -185,7 +185,7 @@ class Session:
         if checkpoint._kind != "dict" or (info.metadata.get(KEY) or {}).get("files"):
             path = self.repository.staging()
             self._staged.append(path)
-            fetch(info.path, path)
+            fetch(info.path, path, link=True)
             checkpoint._directory = path
         return checkpoint
 
@@ -370,7 +370,7 @@ class Session:
             **checkpoint.__dict__.get("_about", {}),
         }
         state: Dict[str, Any] = {}
-        files: Dict[str, str] = {}
+        files: Dict[str, Content] = {}
         if kind == "dict":
             state = {"data": checkpoint.to_dict()}
             if checkpoint._directory is not None:
@@ -385,7 +385,7 @@ class Session:
         return self._commit(state, files, about, result)
 
     def _commit(
-        self, state: Dict[str, Any], files: Dict[str, str], about: Dict[str, Any], result: Dict[str, Any]
+        self, state: Dict[str, Any], files: Dict[str, Content], about: Dict[str, Any], result: Dict[str, Any]
     ) -> CheckpointInfo:
         self._settle()
         info = self.repository.manager().save(
