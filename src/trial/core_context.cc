@@ -571,11 +571,11 @@ class ContextImpl final : public Context {
     }
     request.blocking = true;
     RETURN_IF_ERROR(SaveAs(begun, std::move(request), together, options));
-    RETURN_IF_ERROR(WaitSaved());
     return begun.id;
   }
 
-  /// Registers and begins the save. WaitSaved tells how it ended.
+  /// Registers and begins the save; when it blocks, also ends it. Otherwise WaitSaved tells how it
+  /// ended.
   Status SaveAs(const Beginning& begun, SaveRequest request, bool together,
                 const StoreOptions& options) {
     RETURN_IF_ERROR(WaitSaved());
@@ -593,10 +593,14 @@ class ContextImpl final : public Context {
       for (const auto& [name, value] : *own) (*metrics.if_object())[name] = value;
     }
     request.metrics = std::move(metrics);
+    // Waited for here, where a rank that was overtaken asks whether its save counts.
+    const bool blocking = std::exchange(request.blocking, false);
+    if (blocking) request.stream = true;
     auto handle = manager->Save(std::move(request));
     if (!handle.ok()) return Abandoned(begun.id, handle.status());
     pending_.emplace(begun.id, *handle);
     if (options.awaits_score) awaiting_.insert(begun.id);
+    if (blocking) RETURN_IF_ERROR(WaitSaved());
     newest_ = {begun.steps, begun.id};
     return Status::Ok();
   }

@@ -250,7 +250,8 @@ TEST_F(RanksTest, CheckpointsOfTheChiefAndOfAllRanksTakeTurns) {
     for (int step = 0; step < 6; ++step) {
       if (step % 2 == 0) {
         const auto body = Writes(std::to_string(rank), "x");
-        EXPECT_TRUE(context.StorePath(Steps(step), body, {.shard = true}).ok());
+        const auto stored = context.StorePath(Steps(step), body, {.shard = true});
+        EXPECT_TRUE(stored.ok()) << rank << " at " << step << ": " << stored.status().ToString();
       } else if (rank == 0) {
         EXPECT_TRUE(context.StorePath(Steps(step), Writes("chief", "x")).ok());
       }
