@@ -140,6 +140,7 @@ class Session:
         self.run = run
         self.iteration = 0
         self.time_total = 0.0
+        self._time_before = 0.0  # of earlier runs
         self.since_restore = 0
         self.reported = int(begun["reported"])
         self.start: Optional[Checkpoint] = None
@@ -192,7 +193,7 @@ class Session:
     def _begin_with(self, info: CheckpointInfo, own: bool) -> None:
         about = info.metadata.get(KEY) or {}
         self.iteration = int(info.step)
-        self.time_total = float(about.get("time_total_s") or 0.0)
+        self.time_total = self._time_before = float(about.get("time_total_s") or 0.0)
         self.since_restore = 0
         self.start_info = info if own else None
         if own:
@@ -286,6 +287,8 @@ class Session:
             TIME_TOTAL_S: self.time_total,
             TIMESTAMP: int(now),
             "iterations_since_restore": self.since_restore,
+            "time_since_restore": self.time_total - self._time_before,
+            "pid": os.getpid(),
         }
         if done:
             result[DONE] = True
