@@ -6,6 +6,7 @@ import contextlib
 import enum
 import logging
 import os
+import pathlib
 import tempfile
 import uuid
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
@@ -33,6 +34,17 @@ class DownloadMode(enum.Enum):
 
     LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
     NoSharedDownload = "NO_SHARED_DOWNLOAD"
+
+
+class Directory(type(pathlib.Path())):  # type: ignore[misc]
+    """A pathlib.Path that may be added to, as if it were text: both are how scripts name files in it.
+
+    >>> Directory("/a") / "b", Directory("/a") + "/b"
+    (Directory('/a/b'), '/a/b')
+    """
+
+    def __add__(self, text: str) -> str:
+        return str(self) + text
 
 
 def check_metadata(metadata: Optional[Mapping[str, Any]], wanted: bool = True) -> Dict[str, Any]:
@@ -123,9 +135,9 @@ class CheckpointContext:
         shard: bool = False,
         *,
         awaits_score: bool = False,
-    ) -> Iterator[Tuple[str, str]]:
-        """Yields (path, id): a directory to write files into, and the id of the checkpoint that they
-        become, durably, when the body ends. When it raises, nothing is kept.
+    ) -> Iterator[Tuple[Directory, str]]:
+        """Yields (path, id): a directory (a pathlib.Path) to write files into, and the id of the
+        checkpoint that they become, durably, when the body ends. When it raises, nothing is kept.
 
         Args:
             metadata: must hold steps_completed. With shard, ranks may give parts of it; what several
@@ -141,7 +153,7 @@ class CheckpointContext:
         try:
             error: Optional[BaseException] = None
             try:
-                yield path, id
+                yield Directory(path), id
             except BaseException as raised:
                 error = raised
             self._agree(shard, error)
@@ -252,8 +264,8 @@ class CheckpointContext:
         storage_id: str,
         download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
         selector: Optional[Selector] = None,
-    ) -> Iterator[str]:
-        """Yields a directory with the checkpoint's files, compared with their checksums; Corruption
+    ) -> Iterator[Directory]:
+        """Yields a directory (a pathlib.Path) with the checkpoint's files, compared with their checksums; Corruption
         when one is damaged. Only read there: where the repository is a local directory, it is the
         checkpoint itself.
 
@@ -285,7 +297,7 @@ class CheckpointContext:
             if shared:
                 path = self._distributed.broadcast_local(path)
             try:
-                yield path
+                yield Directory(path)
             except BaseException as raised:
                 error = raised
             self._agree(shared, error)  # and nobody reads any more
