@@ -19,6 +19,8 @@ namespace cairn::core {
 namespace {
 
 constexpr char kTag[] = "__cairn__";
+// A Value takes many times the memory of the number in an array.
+constexpr std::size_t kMaxNumbers = 1u << 24;
 constexpr std::string_view kDigits =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -191,6 +193,11 @@ Result<Value> UnpackArray(const Value& value, std::string_view text) {
       if (__builtin_mul_overflow(count, shape.back(), &count)) return Damaged("array");
     }
     if (count > bytes->size() || count * kind.bytes != bytes->size()) return Damaged("array");
+    if (count > kMaxNumbers) {
+      return ResourceExhaustedError(fmt::format(
+          "sent an array of {} numbers, and a C++ rank takes {} in one: send it as bytes", count,
+          kMaxNumbers));
+    }
     // Without numbers, outer lists could still be of any length.
     if (count == 0) return Value(Value::List{});
     const char* next = bytes->data();
