@@ -120,12 +120,29 @@ struct CompactReport {
 Result<CompactReport> CompactCheckpoint(const std::string& directory,
                                         const CheckpointChoice& choice = {},
                                         const TransferControl& control = {});
+/// A directory without files is kept as an empty file of this name in it.
+inline constexpr char kEmptyDirectory[] = ".cairn-empty-directory";
+
 /// The names of the user's own files in a checkpoint (its directory or URL).
 Result<std::vector<std::string>> UserFilesOf(const std::string& checkpoint);
 /// Fetches one of them to a local path, compared with its checksum. A failure may leave a part of
 /// it there.
 Status FetchUserFile(const std::string& checkpoint, const std::string& name,
                      const std::string& path);
+
+enum class FetchHow : std::uint8_t {
+  kCopy,
+  /// Hard links to the checkpoint's own files where it is on the same disk, copies elsewhere (and of
+  /// small files): no byte is written, and the files stay when the checkpoint is removed. For those
+  /// who only read: a write would change the checkpoint.
+  kLink,
+  kCheck,  // compares with the checksums; nothing is made
+};
+/// Brings files of a checkpoint into a directory, which is made, compared with their checksums on
+/// the way. Of an empty directory that is kept, the directory is made. A failure may leave some of
+/// them there.
+Status FetchUserFiles(const std::string& checkpoint, const std::vector<std::string>& names,
+                      const std::string& directory, FetchHow how);
 
 struct GarbageReport {
   struct Item {

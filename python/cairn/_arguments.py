@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 import os
-from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
+from ._user_files import files_in
 from .errors import Invalid
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -19,10 +19,8 @@ def user_files(files: Optional[Files]) -> List[Tuple[str, Any]]:
     if files is None:
         return []
     if isinstance(files, (str, os.PathLike)):
-        root = Path(files)
-        if root.is_dir():
-            found = [(str(p.relative_to(root)), p) for p in sorted(root.rglob("*")) if p.is_file()]
-            return [(name, os.path.abspath(p)) for name, p in found]
+        if os.path.isdir(files):
+            return list(files_in(os.path.abspath(files)).items())
         files = [files]
     if isinstance(files, Mapping):
         named = [(str(name), content) for name, content in files.items()]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Dict, Optional, Union
 
 from . import _native
+from ._user_files import place, shown_name
 from .errors import Invalid
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -51,7 +52,7 @@ class RemoteFiles(Mapping[str, str]):
 
     def __init__(self, checkpoint: str) -> None:
         self._checkpoint = checkpoint
-        self._names = list(_native.user_files(checkpoint))
+        self._names = {shown_name(name): name for name in _native.user_files(checkpoint)}
         self._fetched: Dict[str, str] = {}
         self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
 
@@ -61,9 +62,9 @@ class RemoteFiles(Mapping[str, str]):
         if name not in self._fetched:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="cairn-files-")
-            path = os.path.join(self._folder.name, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            _native.fetch_user_file(self._checkpoint, name, path)
+            path, is_file = place(self._folder.name, self._names[name])
+            if is_file:
+                _native.fetch_user_file(self._checkpoint, name, path)
             self._fetched[name] = path
         return self._fetched[name]
 
@@ -74,4 +75,4 @@ class RemoteFiles(Mapping[str, str]):
         return len(self._names)
 
     def __repr__(self) -> str:
-        return f"RemoteFiles({self._checkpoint!r}, {self._names!r})"
+        return f"RemoteFiles({self._checkpoint!r}, {list(self._names)!r})"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from . import _arrays, _location, _native, _plan, _tree
+from ._user_files import shown_name
 from .errors import Error
 from .shard import Replicated, Shard
 
@@ -242,4 +243,8 @@ def _files_of(path: str) -> Mapping[str, str]:
     root = Path(path) / "files"
     if not root.is_dir():
         return {}
-    return {str(p.relative_to(root)): str(p) for p in sorted(root.rglob("*")) if p.is_file()}
+    paths = {str(p.relative_to(root)): p for p in sorted(root.rglob("*")) if p.is_file()}
+    return {
+        shown_name(name): str(p.parent if shown_name(name).endswith("/") else p)
+        for name, p in paths.items()
+    }

@@ -406,6 +406,14 @@ void DefineManager(nb::module_& module) {
              [](const std::string& checkpoint, const std::string& name, const std::string& path) {
                RaiseIfError(Unlocked([&] { return FetchUserFile(checkpoint, name, path); }));
              });
+  module.def(
+      "fetch_user_files", [](const std::string& checkpoint, const std::vector<std::string>& names,
+                             const std::string& directory, const std::string& how) {
+        const FetchHow kind = how == "link"    ? FetchHow::kLink
+                              : how == "check" ? FetchHow::kCheck
+                                               : FetchHow::kCopy;
+        RaiseIfError(Unlocked([&] { return FetchUserFiles(checkpoint, names, directory, kind); }));
+      });
   module.def("load", &Load, nb::kw_only(), nb::arg("path"), nb::arg("prepare"), nb::arg("atomic"));
 }
 

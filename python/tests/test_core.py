@@ -606,3 +606,39 @@ def test_a_worker_takes_the_chiefs_acknowledgement_for_its_own():
     )
     assert preempt.should_preempt() and preempt.acknowledged
     assert engine.acknowledged == 0  # the chief tells the engine
+
+
+def test_empty_directories_are_kept(tmp_path):
+    with core.init(storage=tmp_path / "run") as ctx:
+        with ctx.checkpoint.store_path({"steps_completed": 1}) as (path, id):
+            os.makedirs(f"{path}/assets/none")
+            open(f"{path}/x", "w").write("x")
+        with ctx.checkpoint.restore_path(id) as path:
+            assert os.path.isdir(f"{path}/assets/none")
+        ctx.checkpoint.download(id, tmp_path / "out")
+        assert os.listdir(tmp_path / "out" / "assets" / "none") == []
+        seen = []
+        again = ctx.checkpoint.upload(
+            tmp_path / "out", {"steps_completed": 2}, selector=lambda n: seen.append(n) or n != "x"
+        )
+        assert sorted(seen) == ["assets/none/", "x"]
+        ctx.checkpoint.download(again, tmp_path / "other")
+        assert os.listdir(tmp_path / "other") == ["assets"]
+
+
+def test_paths_and_ranks_as_scripts_for_determined_use_them(storage):
+    with core.init(storage=storage) as ctx:
+        with ctx.checkpoint.store_path({"steps_completed": 1}) as (path, id):
+            assert isinstance(path, pathlib.Path)
+            with path.joinpath("state").open("w") as file:
+                file.write("1")
+            (path / "deep").mkdir()
+            with open(path + "/deep/more", "w") as file:
+                file.write("2")
+        with ctx.checkpoint.restore_path(id) as path:
+            assert path.joinpath("state").read_text() == "1"
+            assert open(os.path.join(path, "deep", "more")).read() == "2"
+            assert open(f"{path}/state").read() == "1"
+        ranks = ctx.distributed
+        assert (ranks.get_rank(), ranks.get_size()) == (0, 1)
+        assert (ranks.get_local_rank(), ranks.get_num_agents()) == (0, 1)

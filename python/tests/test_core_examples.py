@@ -75,28 +75,83 @@ def test_2_checkpoints_goes_on_after_a_stop_and_after_a_kill(tmp_path, kind, how
     assert end(start(checkpoints_command(kind), tmp_path))[0] == ""
 
 
-def ranks(folder, seconds="0.001"):
+def distributed_command(kind, seconds):
+    if kind == "python":
+        return python("4_distributed.py", seconds)
+    return [os.path.join(os.path.dirname(command_line()), "core_api_distributed"), seconds]
+
+
+def variables_of(launcher, rank, size, chief):
+    if launcher == "cairn":
+        return {
+            "CAIRN_CHIEF": chief, "CAIRN_WORLD_SIZE": str(size), "CAIRN_RANK": str(rank),
+            "CAIRN_LOCAL_RANK": str(rank), "CAIRN_LOCAL_SIZE": str(size),
+            "CAIRN_LAUNCH_KEY": "a secret",
+        }  # fmt: skip
+    if launcher == "torchrun":
+        return {
+            "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": chief,
+        }  # fmt: skip
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(size),
+        "PMIX_NAMESPACE": chief,
+    }  # fmt: skip
+
+
+def ranks(folder, seconds="0.001", kinds=("python", "python"), launcher="cairn"):
     chief = f"file:{folder}/chief-{uuid.uuid4()}"
     return [
         start(
-            python("4_distributed.py", seconds), folder, CAIRN_CHIEF=chief, CAIRN_WORLD_SIZE="2",
-            CAIRN_RANK=str(rank), CAIRN_LOCAL_RANK=str(rank), CAIRN_LOCAL_SIZE="2",
-            CAIRN_LAUNCH_KEY="a secret",
+            distributed_command(kind, seconds), folder, CAIRN_STORAGE=str(folder / "run"),
+            **variables_of(launcher, rank, len(kinds), chief),
         )
-        for rank in range(2)
+        for rank, kind in enumerate(kinds)
     ]  # fmt: skip
 
 
-def test_4_distributed_goes_on_after_a_rank_was_killed(tmp_path):
-    chief, worker = ranks(tmp_path, "0.01")
+MIXTURES = [("python", "python"), ("cpp", "cpp"), ("python", "cpp"), ("cpp", "python")]
+
+
+@pytest.mark.parametrize("kinds", MIXTURES)
+def test_4_distributed_goes_on_after_a_rank_was_killed(tmp_path, kinds):
+    chief, worker = ranks(tmp_path, "0.01", kinds)
     assert chief.stdout.readline() == "10 steps, x = 30 of 2 ranks\n"
     assert chief.stdout.readline() == "20 steps, x = 60 of 2 ranks\n"
     worker.kill()
     worker.communicate(timeout=TIMEOUT)
     _, err = chief.communicate(timeout=TIMEOUT)
     assert chief.returncode != 0 and "rank 1 is gone" in err
-    chief, worker = ranks(tmp_path)
+    # Again, with the languages of the two changed over.
+    chief, worker = ranks(tmp_path, kinds=kinds[::-1])
     out, _ = end(chief)
     end(worker)
     assert out.splitlines()[-1] == "100 steps, x = 300 of 2 ranks"
     assert out.splitlines()[0] in ("30 steps, x = 90 of 2 ranks", "40 steps, x = 120 of 2 ranks")
+    assert cairn.verify(tmp_path / "run").ok
+
+
+@pytest.mark.parametrize("kinds", MIXTURES[1:])
+@pytest.mark.parametrize("launcher", ["torchrun", "mpi"])
+def test_4_distributed_in_cpp_by_the_variables_of_other_launchers(tmp_path, kinds, launcher):
+    chief, *workers = ranks(tmp_path, "0", (*kinds, "cpp"), launcher)
+    out, _ = end(chief)
+    for worker in workers:
+        end(worker)
+    assert out.splitlines()[-1] == "100 steps, x = 600 of 3 ranks"
+
+
+@pytest.mark.parametrize("kinds", MIXTURES[1:])
+def test_4_distributed_stops_all_ranks_when_rank_0_is_told(tmp_path, kinds):
+    chief, worker = ranks(tmp_path, "0.01", kinds)
+    assert chief.stdout.readline() == "10 steps, x = 30 of 2 ranks\n"
+    chief.send_signal(signal.SIGTERM)
+    out, _ = end(chief)
+    end(worker)
+    assert "100 steps" not in out
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as reader:
+        steps = 10 * (1 + len(out.splitlines()))
+        assert reader.latest().step == steps
+        assert sorted(reader.restore(id=reader.latest().id).files) == ["rank_0", "rank_1"]

@@ -309,6 +309,31 @@ def test_files_come_back(directory, tmp_path):
         assert sorted(m.restore().files) == ["a.txt"]
 
 
+def test_empty_directories_come_back(directory, tmp_path):
+    (tmp_path / "src" / "logs" / "old").mkdir(parents=True)
+    (tmp_path / "src" / "assets").mkdir()
+    (tmp_path / "src" / "a.txt").write_text("A")
+    with cairn.CheckpointManager(directory) as m:
+        m.save(0, {}, files=tmp_path / "src", blocking=True)
+        restored = m.restore()
+    assert sorted(restored.files) == ["a.txt", "assets/", "logs/old/"]
+    assert os.path.isdir(restored.files["logs/old/"])
+    assert cairn.verify(directory).ok
+
+
+def test_what_is_no_file_in_a_directory_is_refused_by_name(directory, tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "link").symlink_to(tmp_path)
+    with cairn.CheckpointManager(directory) as m:
+        with pytest.raises(cairn.Invalid, match="src/link' is a link to a directory"):
+            m.save(0, {}, files=tmp_path / "src", blocking=True)
+        os.unlink(tmp_path / "src" / "link")
+        os.mkfifo(tmp_path / "src" / "pipe")
+        with pytest.raises(cairn.Invalid, match="src/pipe' is neither a file nor a directory"):
+            m.save(0, {}, files=tmp_path / "src", blocking=True)
+        assert m.list() == []
+
+
 @pytest.mark.parametrize(
     "files", [["/no/such/file"], {"x": 3}, {"../up": b"x"}, {"/abs": b"x"}], ids=str
 )

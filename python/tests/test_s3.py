@@ -127,6 +127,11 @@ def test_user_files_are_fetched_when_asked_for(bucket, tmp_path):
     assert pathlib.Path(r.files["b.bin"]).read_bytes() == b"\x00\x01"
     with pytest.raises(KeyError):
         r.files["c"]
+    (tmp_path / "src" / "logs").mkdir(parents=True)
+    with cairn.CheckpointManager(url) as m:
+        m.save(2, {"x": 1}, files=tmp_path / "src", blocking=True)
+        r = m.restore()
+    assert list(r.files) == ["logs/"] and list(pathlib.Path(r.files["logs/"]).iterdir()) == []
 
 
 def test_trainer_resumes_from_a_bucket(bucket):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import cairn
 from cairn import air, tune
 from cairn.tune.utils import validate_save_restore
 
@@ -41,6 +42,64 @@ def test_keyword_metrics_as_before_2_0(tmp_path):
 
     [result] = tune.Tuner(f, run_config=tune.RunConfig(storage_path=tmp_path, verbose=0)).fit()
     assert result.metrics["loss"] == 1.0 and result.metrics["acc"] == 0.5
+
+
+def test_the_modules_that_programs_import_from():
+    from cairn.air.checkpoint import Checkpoint
+    from cairn.air.config import CheckpointConfig, FailureConfig, RunConfig
+    from cairn.air.result import Result
+    from cairn.air.session import get_checkpoint, report
+    from cairn.tune.search.basic_variant import BasicVariantGenerator
+    from cairn.tune.search.optuna import OptunaSearch
+    from cairn.tune.stopper import CombinedStopper, MaximumIterationStopper, TrialPlateauStopper
+
+    assert (Checkpoint, Result, RunConfig) == (tune.Checkpoint, tune.Result, tune.RunConfig)
+    assert (CheckpointConfig, FailureConfig) == (tune.CheckpointConfig, tune.FailureConfig)
+    assert (get_checkpoint, report) == (tune.get_checkpoint, tune.report)
+    assert BasicVariantGenerator is tune.search.BasicVariantGenerator
+    assert OptunaSearch is tune.search.OptunaSearch
+    assert CombinedStopper(MaximumIterationStopper(3), TrialPlateauStopper("x"))
+
+
+class Placed(tune.Trainable):
+    def setup(self, config):
+        with open(os.path.join(self.logdir, "notes"), "w") as file:
+            file.write(self.trial_id)
+
+    def step(self):
+        return {"done": True}
+
+    def save_checkpoint(self, directory):
+        os.makedirs(os.path.join(directory, "empty"))
+
+    def load_checkpoint(self, directory):
+        pass
+
+
+def test_a_class_knows_its_trial_from_the_start(tmp_path):
+    run = tune.RunConfig(
+        storage_path=tmp_path, name="e", verbose=0,
+        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+    )  # fmt: skip
+    [result] = tune.Tuner(Placed, run_config=run).fit()
+    assert open(os.path.join(result.path, "notes")).read() == result.metrics["trial_id"]
+    assert result.metrics["pid"] not in (0, os.getpid())
+    assert 0 <= result.metrics["time_since_restore"] <= result.metrics["time_total_s"]
+
+
+def test_the_path_of_a_checkpoint_is_below_the_trial(tmp_path):
+    def f(config):
+        os.makedirs(tmp_path / "mine")
+        (tmp_path / "mine" / "x").write_text("hello")
+        tune.report({"a": 1}, checkpoint=tune.Checkpoint.from_directory(tmp_path / "mine"))
+
+    [result] = tune.Tuner(f, run_config=tune.RunConfig(storage_path=tmp_path, verbose=0)).fit()
+    path = result.checkpoint.path
+    assert path.startswith(result.path) and open(os.path.join(path, "x")).read() == "hello"
+    with open(os.path.join(path, "x"), "w") as file:
+        file.write("spoilt")
+    with pytest.raises(cairn.Corruption):
+        tune.Result.from_path(result.path).checkpoint.path  # noqa: B018
 
 
 def test_should_checkpoint_key_has_a_name():

@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
 from test_tune_restore import KILLS, assert_gone, children_of, reports, wait_for
 
 from cairn import tune
+from cairn.tune.schedulers import PopulationBasedTraining
 from cairn.tune.search import ConcurrencyLimiter, OptunaSearch
 
 PROGRAM = '''
@@ -130,6 +132,45 @@ def test_pbt_clones_the_better_ones(tmp_path):
         xs = [m["x"] for m in reports(result)]
         slopes.append(len({round(b - a, 9) for a, b in zip(xs, xs[1:])}))
     assert max(slopes) > 1
+
+
+def test_pbt_clones_by_link(tmp_path):
+    """A copy of another trial's state writes none of its bytes, whatever their size."""
+    large = 8 << 20
+
+    def train(config):
+        written = int(open("/proc/self/io").read().split("wchar:")[1].split()[0])
+        checkpoint = tune.get_checkpoint()
+        start = 0
+        if checkpoint is not None:
+            with checkpoint.as_directory() as path:
+                assert os.path.getsize(f"{path}/weights") == large
+                start = int(open(f"{path}/step").read())
+        for step in range(start + 1, 5):
+            with tempfile.TemporaryDirectory() as path:
+                with open(f"{path}/weights", "wb") as file:
+                    file.write(bytes([config["lr"]]) * large)
+                with open(f"{path}/step", "w") as file:
+                    file.write(str(step))
+                metrics = {"score": config["lr"], "written": written, "began_with": start}
+                tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(path))
+
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration", perturbation_interval=2, quantile_fraction=0.5, synch=True,
+        hyperparam_mutations={"lr": [1, 9]}, resample_probability=0.0,
+    )  # fmt: skip
+    results = tune.Tuner(
+        train,
+        param_space={"lr": tune.grid_search([1, 9])},
+        tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=scheduler, seed=1),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), name="e", verbose=0),
+    ).fit()
+    assert not results.errors
+    assert (tmp_path / "e" / "pbt_global.txt").read_text().count("donor") >= 1
+    started = [r for result in results for r in reports(result) if r["began_with"]]
+    assert started, "no trial began with a checkpoint"
+    assert all(r["written"] < large / 8 for r in started), started
+
 
 
 @pytest.mark.parametrize("which", ["asha", "promote", "pbt", "optuna"])

@@ -101,13 +101,15 @@ def test_directory_checkpoint_comes_back(tmp_path):
     def f(config):
         os.makedirs(source / "deep")
         (source / "deep" / "file").write_text("hello")
+        (source / "empty").mkdir()
         tune.report({"a": 1}, checkpoint=tune.Checkpoint.from_directory(source))
 
     [result] = fit(f, tmp_path)
     with result.checkpoint.as_directory() as path:
         assert open(os.path.join(path, "deep", "file")).read() == "hello"
     target = result.checkpoint.to_directory(tmp_path / "out")
-    assert os.listdir(target) == ["deep"]
+    assert sorted(os.listdir(target)) == ["deep", "empty"]
+    assert os.listdir(os.path.join(target, "empty")) == []
 
 
 def test_a_dict_that_cannot_be_stored_is_refused_by_key(tmp_path):

@@ -124,6 +124,61 @@ TEST_P(CatalogConformance, ExperimentsComeBackAndAreListed) {
                   .Is(Code::kInvalidArgument));
 }
 
+TEST_P(CatalogConformance, TheBestComeFirstMetricByMetric) {
+  Reopen();
+  using O = Value::Object;
+  using K = EventKind;
+  std::vector<Event> events;
+  const auto add = [&](const std::string& trial, K kind, Value body) {
+    const std::uint64_t run = kind == K::kTrialCreated ? 0 : 1;
+    events.push_back({.seq = events.size() + 1,
+                      .time = 100 + static_cast<std::int64_t>(events.size()),
+                      .trial = trial,
+                      .run = run,
+                      .kind = kind,
+                      .body = std::move(body)});
+  };
+  struct Case {
+    const char* metric;
+    bool smaller_is_better;
+    double value;
+  };
+  // Of each experiment one trial of the same number.
+  const std::vector<Case> cases = {{"loss", true, 0.5},      {"accuracy", false, 0.2},
+                                   {"loss", true, 0.1},      {"accuracy", false, 0.9},
+                                   {"accuracy", true, 0.05}, {"accuracy", false, 0.7}};
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const std::string id = std::to_string(i + 1);
+    ASSERT_TRUE(catalog()
+                    .experiments()
+                    .Create({.uuid = "u" + id,
+                             .metric = cases[i].metric,
+                             .smaller_is_better = cases[i].smaller_is_better})
+                    .ok());
+    const TrialConfig config{.experiment = id, .argv = {"x"}, .storage = "/data"};
+    add(id, K::kTrialCreated, O{{"config", ToValue(config)}, {"parent", Value()}});
+    add(id, K::kRunStarted, O{{"from", Value()}, {"resume_mode", "fresh"}});
+    add(id, K::kReport,
+        O{{"sequence", 1},
+          {"group", "validation"},
+          {"steps_completed", 10},
+          {"metrics", O{{cases[i].metric, cases[i].value}}}});
+  }
+  ASSERT_TRUE(catalog().experiments().Create({.uuid = "none", .metric = "accuracy"}).ok());
+  ASSERT_TRUE(catalog().events().Append(events).ok());
+  std::vector<std::string> trials;
+  for (const TrialRow& row : catalog().trials().List({.sort = "best"}).value().items) {
+    trials.push_back(row.id);
+  }
+  EXPECT_THAT(trials, ElementsAre("4", "6", "2", "5", "3", "1"));
+  std::vector<std::int64_t> experiments;
+  for (const Experiment& one :
+       catalog().experiments().List({.sort = ExperimentSort::kBest}).value().items) {
+    experiments.push_back(one.id);
+  }
+  EXPECT_THAT(experiments, ElementsAre(4, 6, 2, 5, 3, 1, 7)) << "those without one last";
+}
+
 TEST_P(CatalogConformance, ExperimentsSumUpTheirTrials) {
   Reopen();
   ASSERT_EQ(catalog()

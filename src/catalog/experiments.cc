@@ -111,6 +111,9 @@ std::string OrderOf(const ExperimentQuery& query, std::vector<Cell>* values) {
       return by("e.progress");
     case ExperimentSort::kTrials:
       return by("e.trials");
+    case ExperimentSort::kBest:
+      return "CASE WHEN e.best_metric IS NULL THEN 1 ELSE 0 END, e.metric, e.smaller_is_better, "
+             "CASE WHEN e.smaller_is_better = 1 THEN e.best_metric ELSE -e.best_metric END, e.id";
     case ExperimentSort::kBestMetric:
       return "CASE WHEN e.best_metric IS NULL THEN 1 ELSE 0 END, " + by("e.best_metric");
     case ExperimentSort::kCheckpointBytes:

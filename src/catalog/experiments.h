@@ -98,6 +98,9 @@ enum class ExperimentSort : std::uint8_t {
   kProgress,
   kTrials,
   kBestMetric,  // those without one last
+  /// The best first, whichever way the metric counts; one metric (and direction) after the other,
+  /// since numbers of different ones say nothing about each other. `descending` means nothing.
+  kBest,
   kCheckpointBytes,
   kStarted,
   kEnded,

@@ -68,10 +68,14 @@ Result<Page<TrialRow>> CatalogTrials::List(const TrialQuery& query) {
         "t.created, t.id",
         direction);
   } else if (query.sort == "best") {
-    order =
-        "CASE WHEN t.best_metric IS NULL THEN 1 ELSE 0 END, "
-        "CASE WHEN (SELECT e.smaller_is_better FROM experiments e WHERE e.id = t.experiment_id) = 1 "
-        "THEN t.best_metric ELSE -t.best_metric END, t.created, t.id";
+    // Numbers are compared where they mean the same: metric by metric, and direction by direction.
+    constexpr std::string_view kOf =
+        "(SELECT e.{} FROM experiments e WHERE e.id = t.experiment_id)";
+    const std::string smaller = fmt::format(fmt::runtime(kOf), "smaller_is_better");
+    order = fmt::format(
+        "CASE WHEN t.best_metric IS NULL THEN 1 ELSE 0 END, {}, COALESCE({}, 0), "
+        "CASE WHEN {} = 1 THEN t.best_metric ELSE -t.best_metric END, t.created, t.id",
+        fmt::format(fmt::runtime(kOf), "metric"), smaller, smaller);
   } else if (query.sort == "duration") {
     order_values.emplace_back(query.now);
     order = fmt::format(

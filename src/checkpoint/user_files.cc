@@ -1,7 +1,17 @@
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cairn/transfer.h>
@@ -15,9 +25,86 @@
 namespace cairn {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::size_t kPiece = 1u << 20;
+// Smaller ones are copied: that costs as much as a link, and nobody can spoil the checkpoint.
+constexpr std::uint64_t kLinkFrom = 64u << 10;
 
 std::string FilesPrefix() { return std::string(names::kFiles) + "/"; }
+
+/// A copy that shares its blocks, where the file system knows such.
+bool Clone(const std::string& from, const std::string& to) {
+  const int source = open(from.c_str(), O_RDONLY | O_CLOEXEC);
+  const int target = open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const bool cloned = source >= 0 && target >= 0 && ioctl(target, FICLONE, source) == 0;
+  if (source >= 0) close(source);
+  if (target >= 0) close(target);
+  if (target >= 0 && !cloned) unlink(to.c_str());
+  return cloned;
+}
+
+/// The user's files of one checkpoint, opened once for all that is asked of it.
+class UserFiles {
+ public:
+  static Result<std::unique_ptr<UserFiles>> Open(const std::string& checkpoint) {
+    auto files = std::unique_ptr<UserFiles>(new UserFiles(checkpoint));
+    ASSIGN_OR_RETURN(files->placed_, ReadCheckpointAt(checkpoint));
+    const PlacedCheckpoint& placed = *files->placed_;
+    ASSIGN_OR_RETURN(files->open_,
+                     OpenCheckpoint::Open(placed.env.store.get(), placed.checkpoint.directory,
+                                          placed.checkpoint.manifest));
+    for (std::size_t i = 0; i < files->open_->files().size(); ++i) {
+      const std::string& path = files->open_->files()[i].entry->path;
+      if (path.starts_with(FilesPrefix())) files->index_[path.substr(FilesPrefix().size())] = i;
+    }
+    return files;
+  }
+
+  Status Fetch(const std::string& name, const std::string& path, FetchHow how) {
+    const auto at = index_.find(name);
+    if (at == index_.end()) {
+      return NotFoundError("\"" + checkpoint_ + "\" has no file \"" + name + "\"");
+    }
+    const std::uint64_t bytes = open_->files()[at->second].entry->hash.bytes;
+    const std::string here = checkpoint_ + "/" + FilesPrefix() + name;
+    std::error_code error;
+    if (how == FetchHow::kLink && bytes >= kLinkFrom && fs::is_regular_file(here, error)) {
+      RETURN_IF_ERROR(Read(at->second, bytes, nullptr));
+      unlink(path.c_str());  // it may be a link from before: never written through
+      clones_ = clones_ && Clone(here, path);
+      if (clones_ || link(here.c_str(), path.c_str()) == 0) return Status::Ok();
+    }
+    if (how == FetchHow::kCheck) return Read(at->second, bytes, nullptr);
+    std::ofstream out(path, std::ios::binary | std::ios::trunc);
+    RETURN_IF_ERROR(Read(at->second, bytes, &out));
+    out.close();
+    if (!out) return ResourceExhaustedError("\"" + path + "\" could not be written");
+    return Status::Ok();
+  }
+
+ private:
+  explicit UserFiles(std::string checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  Status Read(std::size_t index, std::uint64_t size, std::ofstream* out) {
+    StoredBytes bytes(placed_->env.store.get(), open_.get());  // compares checksums on the way
+    std::vector<std::byte> piece(std::min<std::uint64_t>(kPiece, size));
+    for (std::uint64_t at = 0; at < size; at += kPiece) {
+      const std::span<std::byte> part(piece.data(), std::min<std::uint64_t>(kPiece, size - at));
+      RETURN_IF_ERROR(bytes.Read(index, at, part));
+      if (out == nullptr) continue;
+      out->write(reinterpret_cast<const char*>(part.data()),
+                 static_cast<std::streamsize>(part.size()));
+    }
+    return Status::Ok();
+  }
+
+  const std::string checkpoint_;
+  std::optional<PlacedCheckpoint> placed_;
+  std::unique_ptr<OpenCheckpoint> open_;
+  std::map<std::string, std::size_t> index_;
+  bool clones_ = true;  // until the file system said that it knows no clones
+};
 
 }  // namespace
 
@@ -34,30 +121,26 @@ Result<std::vector<std::string>> UserFilesOf(const std::string& checkpoint) {
 
 Status FetchUserFile(const std::string& checkpoint, const std::string& name,
                      const std::string& path) {
-  ASSIGN_OR_RETURN(const PlacedCheckpoint placed, ReadCheckpointAt(checkpoint));
-  Store* store = placed.env.store.get();
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<OpenCheckpoint> open,
-      OpenCheckpoint::Open(store, placed.checkpoint.directory, placed.checkpoint.manifest));
-  const auto found =
-      std::find_if(open->files().begin(), open->files().end(),
-                   [&](const auto& file) { return file.entry->path == FilesPrefix() + name; });
-  if (found == open->files().end()) {
-    return NotFoundError("\"" + checkpoint + "\" has no file \"" + name + "\"");
+  ASSIGN_OR_RETURN(const auto files, UserFiles::Open(checkpoint));
+  return files->Fetch(name, path, FetchHow::kCopy);
+}
+
+Status FetchUserFiles(const std::string& checkpoint, const std::vector<std::string>& names,
+                      const std::string& directory, FetchHow how) {
+  ASSIGN_OR_RETURN(const auto files, UserFiles::Open(checkpoint));
+  std::error_code error;
+  if (how != FetchHow::kCheck) fs::create_directories(directory, error);
+  for (const std::string& name : names) {
+    const fs::path path = fs::path(directory) / name;
+    const bool placeholder = path.filename() == kEmptyDirectory;
+    if (how != FetchHow::kCheck) {
+      fs::create_directories(path.parent_path(), error);
+      if (error) {
+        return UnavailableError("make " + path.parent_path().string() + ": " + error.message());
+      }
+    }
+    RETURN_IF_ERROR(files->Fetch(name, path.string(), placeholder ? FetchHow::kCheck : how));
   }
-  StoredBytes bytes(store, open.get());  // compares checksums on the way
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  std::vector<std::byte> piece(kPiece);
-  const auto index = static_cast<std::size_t>(found - open->files().begin());
-  const std::uint64_t size = found->entry->hash.bytes;
-  for (std::uint64_t at = 0; at < size; at += kPiece) {
-    const std::span<std::byte> part(piece.data(), std::min<std::uint64_t>(kPiece, size - at));
-    RETURN_IF_ERROR(bytes.Read(index, at, part));
-    out.write(reinterpret_cast<const char*>(part.data()),
-              static_cast<std::streamsize>(part.size()));
-  }
-  out.close();
-  if (!out) return ResourceExhaustedError("\"" + path + "\" could not be written");
   return Status::Ok();
 }
 

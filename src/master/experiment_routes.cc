@@ -112,6 +112,8 @@ Result<ApiAnswer> List(const ApiParts& parts, const ApiCall& call) {
   for (const auto& [word, sort] : kSorts) words.push_back(word);
   const std::string sort = reader.Word("sort", words, "id");
   for (const auto& [word, by] : kSorts) query.sort = word == sort ? by : query.sort;
+  // Without an order the best comes first, whether that is the smallest or the largest.
+  if (sort == "best" && !call.query.contains("order")) query.sort = ExperimentSort::kBest;
   query.descending = reader.Word("order", {"asc", "desc"}, "desc") == "desc";
   reader.Page(&query.offset, &query.limit);
   RETURN_IF_ERROR(reader.status());

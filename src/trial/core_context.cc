@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <climits>
 #include <cstdlib>
@@ -13,7 +12,6 @@
 #include <utility>
 
 #include <cairn/core.h>
-#include <cairn/transfer.h>
 
 #include "base/checksum.h"
 #include "base/ids.h"
@@ -23,6 +21,8 @@
 #include "checkpoint/damage.h"
 #include "format/json.h"
 #include "trial/client_run.h"
+#include "trial/core_files.h"
+#include "trial/core_repository.h"
 #include "trial/core_signals.h"
 
 namespace cairn::core {
@@ -30,20 +30,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kStaging[] = ".cairn-staging";
 constexpr int kExitTerminated = 143;  // 128 + SIGTERM, as a shell says it
 
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-bool IsRemote(const std::string& where) {
-  return where.find("://") != std::string::npos && !where.starts_with("file://");
-}
-
-std::string LocalPath(const std::string& where) {
-  return where.starts_with("file://") ? where.substr(7) : where;
 }
 
 std::string DefaultStorage() {
@@ -52,14 +43,18 @@ std::string DefaultStorage() {
   return "cairn-" + (error ? std::string("program") : program.stem().string());
 }
 
+std::string HostName() {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
 /// How a process that nobody named calls its trial: started again in the same way it is the same.
 std::string ExternalId() {
   if (std::string named = Env("CAIRN_EXTERNAL_ID"); !named.empty()) return named;
   std::error_code error;
-  char host[HOST_NAME_MAX + 1] = {};
-  gethostname(host, sizeof(host) - 1);
   std::ifstream command("/proc/self/cmdline", std::ios::binary);
-  std::string whole = std::string(host) + '\0' + fs::current_path(error).string() + '\0';
+  std::string whole = HostName() + '\0' + fs::current_path(error).string() + '\0';
   whole.append(std::istreambuf_iterator<char>(command), {});
   const std::uint64_t hash = Xxh3(std::string_view(whole));
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
@@ -80,62 +75,27 @@ Result<std::int64_t> StepsOf(const Value& metadata) {
   return steps->AsInt();
 }
 
-/// The files below a directory, by name.
-Result<std::vector<UserFile>> FilesIn(const std::string& directory, const Selector& selector) {
-  std::vector<UserFile> files;
-  std::error_code error;
-  if (!fs::is_directory(directory, error)) {
-    return NotFoundError("there is no directory " + QuoteForMessage(directory));
-  }
-  auto entry = fs::recursive_directory_iterator(directory, error);
-  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    if (entry->is_directory(error)) continue;
-    if (!entry->is_regular_file(error)) {
-      return InvalidArgumentError(QuoteForMessage(entry->path().string()) +
-                                  " is neither a file nor a directory");
-    }
-    const std::string name = entry->path().lexically_relative(directory).generic_string();
-    if (selector && !selector(name)) continue;
-    files.push_back({.name = name, .path = fs::absolute(entry->path()).string(), .bytes = ""});
-  }
-  if (error) return UnavailableError("list " + directory + ": " + error.message());
-  std::sort(files.begin(), files.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-  return files;
+/// Why a part of the metadata cannot be taken, whatever the other ranks have.
+Status CheckPart(const Value& metadata) {
+  if (metadata.is_null()) return Status::Ok();
+  if (!metadata.is_object()) return InvalidArgumentError("metadata must be an object");
+  RETURN_IF_ERROR(ValidateJsonValue(metadata));
+  if (metadata.Find("steps_completed") == nullptr) return Status::Ok();
+  return StepsOf(metadata).status();
 }
-
-/// Removed with all that is in it when its owner goes.
-class ScratchDirectory {
- public:
-  static Result<std::unique_ptr<ScratchDirectory>> Make(const fs::path& parent) {
-    const fs::path path = parent / ("core-" + IdSource::System()->NewUuid());
-    std::error_code error;
-    fs::create_directories(path, error);
-    if (error) return UnavailableError("make " + path.string() + ": " + error.message());
-    return std::unique_ptr<ScratchDirectory>(new ScratchDirectory(path));
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-    if (path_.parent_path().filename() == kStaging) fs::remove(path_.parent_path(), ignored);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  explicit ScratchDirectory(fs::path path) : path_(std::move(path)) {}
-  const fs::path path_;
-};
 
 class ContextImpl final : public Context {
  public:
   ~ContextImpl() override { Close(1).IgnoreError("whoever wants to know closes it"); }
 
   Status Open(InitOptions options) {
-    if (const std::string size = Env("CAIRN_WORLD_SIZE"); !size.empty() && size != "1") {
-      return UnimplementedError("the Core API of C++ is for one process, and CAIRN_WORLD_SIZE is " +
-                                size + "; several ranks have it in Python");
-    }
     if (options.watch_signals) signals_ = std::make_unique<StopSignals>();
+    preempt_mode_ = options.preempt_mode;
+    ranks_ = options.distributed;
+    if (ranks_ == nullptr) {
+      ASSIGN_OR_RETURN(own_ranks_, DistributedContext::FromEnv());
+      ranks_ = own_ranks_.get();
+    }
     ASSIGN_OR_RETURN(info_, GetClusterInfo());
     ManagerOptions manager;
     const std::string join_token = Env("CAIRN_JOIN_TOKEN");
@@ -152,27 +112,19 @@ class ContextImpl final : public Context {
       manager.retention = options.retention;
     }
     manager.directory = storage_;
-    ASSIGN_OR_RETURN(manager_, CheckpointManager::Open(std::move(manager)));
-    if (!IsRemote(storage_)) {  // what killed processes left half-written
-      std::error_code ignored;
-      fs::remove_all(fs::path(LocalPath(storage_)) / kStaging, ignored);
-    }
-    if (!info_.has_value()) {
-      ASSIGN_OR_RETURN(const std::optional<CheckpointInfo> latest, NewestWhole(storage_));
-      if (latest.has_value()) latest_ = latest->id;
-      return Status::Ok();
-    }
-    char host[HOST_NAME_MAX + 1] = {};
-    gethostname(host, sizeof(host) - 1);
-    return client_->Ready(0, getpid(), host);
+    repository_ = std::make_unique<CoreRepository>(std::move(manager), ranks_);
+    RETURN_IF_ERROR(FindBeginning());
+    return client_ == nullptr ? Status::Ok() : client_->Ready(ranks_->rank(), getpid(), HostName());
   }
 
   const std::optional<ClusterInfo>& info() const override { return info_; }
   const std::optional<std::string>& latest_checkpoint() const override { return latest_; }
   const std::string& storage() const override { return storage_; }
+  DistributedContext& distributed() override { return *ranks_; }
 
   Status ReportMetrics(const std::string& group, std::int64_t steps_completed,
                        const Value& metrics) override {
+    RETURN_IF_ERROR(CheckChief("report"));
     if (group.empty()) return InvalidArgumentError("a group of metrics must have a name");
     if (steps_completed < 0) return InvalidArgumentError("steps_completed must not be negative");
     if (!metrics.is_object()) return InvalidArgumentError("metrics must be an object");
@@ -187,10 +139,12 @@ class ContextImpl final : public Context {
     validated_ = {steps_completed, std::move(score)};
     if (newest_.second.empty() || newest_.first != steps_completed) return Status::Ok();
     RETURN_IF_ERROR(WaitSaved());
-    return manager_->AddMetrics(newest_.second, metrics);
+    ASSIGN_OR_RETURN(CheckpointManager* const manager, repository_->Owner());
+    return manager->AddMetrics(newest_.second, metrics);
   }
 
   Status ReportProgress(double progress) override {
+    RETURN_IF_ERROR(CheckChief("report"));
     if (!(progress >= 0 && progress <= 1)) {
       return InvalidArgumentError("progress must be from 0 to 1");
     }
@@ -198,102 +152,108 @@ class ContextImpl final : public Context {
   }
 
   Status SetStatus(const std::string& status) override {
+    RETURN_IF_ERROR(CheckChief("report"));
     return client_ == nullptr ? Status::Ok() : client_->SetStatus(status);
   }
 
   Result<std::string> StorePath(const Value& metadata, const PathBody& body,
                                 const StoreOptions& options) override {
-    ASSIGN_OR_RETURN(const std::int64_t steps, StepsOf(metadata));
+    ASSIGN_OR_RETURN(const Beginning begun, Begin(metadata, options.shard, "StorePath"));
     const fs::path parent = IsRemote(storage_) ? fs::temp_directory_path() / kStaging
                                                : fs::path(LocalPath(storage_)) / kStaging;
-    ASSIGN_OR_RETURN(const auto scratch, ScratchDirectory::Make(parent));
-    RETURN_IF_ERROR(body(scratch->path()));
-    ASSIGN_OR_RETURN(std::vector<UserFile> files, FilesIn(scratch->path(), {}));
-    return StoreFiles(steps, metadata, std::move(files), options);
+    const std::string prefix = fmt::format("rank_{}-", ranks_->rank());
+    const auto scratch = ScratchDirectory::Make(parent, prefix);
+    RETURN_IF_ERROR(Agree(options.shard, scratch.ok() ? body((*scratch)->path())  //
+                                                      : scratch.status()));
+    return StoreFiles(begun, FilesIn((*scratch)->path(), {}), options);
   }
 
   Result<std::string> Upload(const std::string& directory, const Value& metadata,
                              const Selector& selector, const StoreOptions& options) override {
-    ASSIGN_OR_RETURN(const std::int64_t steps, StepsOf(metadata));
-    ASSIGN_OR_RETURN(std::vector<UserFile> files, FilesIn(directory, selector));
-    return StoreFiles(steps, metadata, std::move(files), options);
+    ASSIGN_OR_RETURN(const Beginning begun, Begin(metadata, options.shard, "Upload"));
+    if (directory.empty() && options.shard)
+      return StoreFiles(begun, std::vector<UserFile>(), options);
+    return StoreFiles(begun, FilesIn(directory, selector), options);
   }
 
   Result<std::string> Save(SaveRequest request, const StoreOptions& options) override {
-    ASSIGN_OR_RETURN(request.step, StepsOf(request.metadata));
-    RETURN_IF_ERROR(WaitSaved());
-    const std::string id = IdSource::System()->NewUuid();
-    request.lineage = Value::Object{{"registration", id}};
-    if (client_ != nullptr) {
-      RETURN_IF_ERROR(client_->RegisterCheckpoint(id, request.step, 1, request.metadata));
+    const bool together = ranks_->size() > 1;
+    ASSIGN_OR_RETURN(const Beginning begun, Begin(request.metadata, together, "Save"));
+    if (Status saved = SaveAs(begun, std::move(request), together, options); !saved.ok()) {
+      return saved;
     }
-    const std::int64_t steps = request.step;
-    Value metrics = ScoreOf(steps);
-    if (const Value::Object* own = request.metrics.if_object()) {
-      for (const auto& [name, value] : *own) (*metrics.if_object())[name] = value;
-    }
-    request.metrics = std::move(metrics);
-    auto handle = manager_->Save(std::move(request));
-    if (!handle.ok()) return Abandoned(id, handle.status());
-    pending_.emplace(id, *handle);
-    if (options.awaits_score) awaiting_.insert(id);
-    newest_ = {steps, id};
-    return id;
+    return begun.id;
   }
 
   Status WaitSaved() override {
     Status first;
     for (auto& [id, handle] : std::exchange(pending_, {})) {
-      auto saved = handle.Wait();
+      auto saved = repository_->Wait(id, handle);
       Status outcome = saved.ok() ? Completed(*saved) : Abandoned(id, saved.status());
       if (first.ok()) first = std::move(outcome);
     }
     return first;
   }
 
-  Status RestorePath(const std::string& id, const PathBody& body) override {
-    ASSIGN_OR_RETURN(const CheckpointInfo info, Find(id));
-    bool reading = true;
-    const Status status = ReadInto(info, [&](const std::string& path) {
-      reading = false;  // what fails from here on is the body's
-      return body(path);
-    });
-    if (reading && !status.ok()) NoteDamage(info, status);
-    return status;
-  }
-
-  Status ReadInto(const CheckpointInfo& info, const PathBody& body) {
-    const fs::path inside = fs::path(info.path) / "files";
-    std::error_code error;
-    if (!IsRemote(info.path) && fs::is_directory(inside, error)) {
-      ASSIGN_OR_RETURN(const std::vector<std::string> names, UserFilesOf(info.path));
-      for (const std::string& name : names) {  // compared with their checksums
-        RETURN_IF_ERROR(FetchUserFile(info.path, name, "/dev/null"));
+  Status RestorePath(const std::string& id, const PathBody& body, const Selector& selector,
+                     DownloadMode mode) override {
+    const bool shared = IsShared(mode);
+    std::string path;
+    std::unique_ptr<ScratchDirectory> scratch;
+    Status read;
+    if (!shared || ranks_->local_rank() == 0) {
+      auto found = Find(id);
+      read = found.status();
+      if (found.ok()) {
+        read = MakeReadable(*found, selector, &scratch, &path);
+        if (!read.ok()) NoteDamage(*found, read);
       }
-      return body(inside.string());
     }
-    ASSIGN_OR_RETURN(const auto scratch, ScratchDirectory::Make(fs::temp_directory_path()));
-    RETURN_IF_ERROR(Fetch(info, scratch->path(), {}));
-    return body(scratch->path());
+    RETURN_IF_ERROR(Agree(shared, std::move(read)));
+    if (!shared) return body(path);
+    ASSIGN_OR_RETURN(const Value told, ranks_->BroadcastLocal(path));
+    if (told.if_string() == nullptr) return CorruptionError("rank 0 sent no path");
+    return Agree(shared, body(*told.if_string()));  // and nobody reads any more
   }
 
-  Status Download(const std::string& id, const std::string& directory,
-                  const Selector& selector) override {
-    ASSIGN_OR_RETURN(const CheckpointInfo info, Find(id));
-    Status status = Fetch(info, directory, selector);
-    if (!status.ok()) NoteDamage(info, status);
-    return status;
+  Status Download(const std::string& id, const std::string& directory, const Selector& selector,
+                  DownloadMode mode) override {
+    const bool shared = IsShared(mode);
+    Status read;
+    if (!shared || ranks_->local_rank() == 0) {
+      auto found = Find(id);
+      read = found.status();
+      if (found.ok()) {
+        read = FetchFiles(*found, directory, selector);
+        if (!read.ok()) NoteDamage(*found, read);
+      }
+    }
+    return Agree(shared, std::move(read));
   }
 
   Result<std::optional<Restored>> Restore(RestoreRequest request) override {
     RETURN_IF_ERROR(WaitSaved());
+    if (request.id.empty() && ranks_->size() > 1) {
+      ASSIGN_OR_RETURN(request.id, LatestId());
+      if (request.id.empty()) return std::optional<Restored>();
+    }
     if (request.id.empty() && latest_.has_value() && newest_.second.empty()) request.id = *latest_;
+    std::string where = storage_;
     if (!request.id.empty()) {  // it may be another trial's
       ASSIGN_OR_RETURN(const CheckpointInfo info, Find(request.id));
       request.id.clear();
       request.path = info.path;
+      where = info.path.substr(0, info.path.rfind('/'));
     }
-    return manager_->Restore(std::move(request));
+    if (ranks_->is_chief()) {
+      ASSIGN_OR_RETURN(CheckpointManager* const manager, repository_->Owner());
+      return manager->Restore(std::move(request));
+    }
+    ASSIGN_OR_RETURN(const auto reader, CheckpointManager::Open({.directory = where,
+                                                                 .rank = ranks_->rank(),
+                                                                 .world_size = ranks_->size(),
+                                                                 .read_only = true}));
+    return reader->Restore(std::move(request));
   }
 
   Result<Value> GetMetadata(const std::string& id) override {
@@ -301,32 +261,61 @@ class ContextImpl final : public Context {
     return std::move(info.metadata);
   }
 
-  Result<std::vector<CheckpointInfo>> List() override { return manager_->List(); }
+  Result<std::vector<CheckpointInfo>> List() override { return repository_->List(); }
 
   Status Delete(const std::string& id) override {
+    RETURN_IF_ERROR(CheckChief("Delete"));
     RETURN_IF_ERROR(WaitSaved());
-    RETURN_IF_ERROR(manager_->Delete(id));
+    ASSIGN_OR_RETURN(CheckpointManager* const manager, repository_->Owner());
+    RETURN_IF_ERROR(manager->Delete(id));
     return client_ == nullptr ? Status::Ok() : client_->CheckpointDeleted(id);
   }
 
-  bool ShouldPreempt() override {
-    const bool asked = client_ != nullptr && client_->preempt();
-    if (asked && !acknowledged_) {
-      const Status told = client_->AcknowledgePreemption();
-      if (!told.ok()) LogWarning("preemption could not be acknowledged: " + told.ToString());
-      acknowledged_ = told.ok();
+  bool ShouldPreempt(bool acknowledge) override {
+    const bool alone = ranks_->size() == 1;
+    if (preempt_mode_ == PreemptMode::kChiefOnly && !ranks_->is_chief()) {
+      return Unasked(InvalidArgumentError(fmt::format(
+          "rank {} asks whether to stop, and in PreemptMode::kChiefOnly only rank 0 does",
+          ranks_->rank())));
     }
-    return asked || (signals_ != nullptr && signals_->received());
+    asked_ = client_ != nullptr && client_->preempt();
+    bool told = asked_ || (signals_ != nullptr && signals_->received());
+    if (!alone && preempt_mode_ == PreemptMode::kWorkersAskChief) {
+      const auto answer = ranks_->Broadcast(Value::List{told, asked_});
+      if (!answer.ok()) return Unasked(answer.status().WithContext("ask whether to stop"));
+      const Value::List* both = answer->if_list();
+      if (both == nullptr || both->size() != 2) {
+        return Unasked(CorruptionError("ask whether to stop: rank 0 gave no answer"));
+      }
+      told = (*both)[0] == Value(true);
+      asked_ = (*both)[1] == Value(true);
+    }
+    if (told && acknowledge && !acknowledged_) {
+      const Status status = AcknowledgePreemption();
+      if (!status.ok()) LogWarning("preemption could not be acknowledged: " + status.ToString());
+    }
+    return told;
+  }
+
+  Status AcknowledgePreemption() override {
+    // Told by a signal alone: the engine has asked for nothing.
+    if (client_ == nullptr || !(asked_ || client_->preempt())) return Status::Ok();
+    if (ranks_->is_chief()) RETURN_IF_ERROR(client_->AcknowledgePreemption());
+    acknowledged_ = true;
+    return Status::Ok();
   }
 
   Status Close(int code) override {
-    if (manager_ == nullptr) return Status::Ok();
-    Status first = WaitSaved();
-    if (Status closed = manager_->Close(); first.ok()) first = std::move(closed);
-    manager_.reset();
+    if (closed_) return Status::Ok();
+    closed_ = true;
+    Status first = std::exchange(unasked_, Status::Ok());
+    if (repository_ != nullptr) {
+      if (Status saved = WaitSaved(); first.ok()) first = std::move(saved);
+      if (Status closed = repository_->Close(); first.ok()) first = std::move(closed);
+    }
     const bool by_signal =
         client_ != nullptr && !acknowledged_ && signals_ != nullptr && signals_->received();
-    if (client_ != nullptr && detached_) {
+    if (client_ != nullptr && detached_ && ranks_->is_chief()) {
       if (code == 0 && !first.ok()) code = 1;
       if (code == 0 && by_signal) code = kExitTerminated;
       if (Status told = client_->Exit(code, first.ok() ? "" : first.ToString()); first.ok()) {
@@ -335,6 +324,7 @@ class ContextImpl final : public Context {
     }
     client_.reset();
     signals_.reset();
+    if (own_ranks_ != nullptr) own_ranks_->Close();
     if (by_signal && first.ok()) {
       return CancelledError(
           "stopped by a signal that the trial engine does not know of: exit with another code than "
@@ -344,6 +334,56 @@ class ContextImpl final : public Context {
   }
 
  private:
+  /// A checkpoint that is about to be stored: what all ranks know of it.
+  struct Beginning {
+    std::string id;
+    std::int64_t steps = 0;
+    Value metadata = Value::Object{};
+  };
+
+  /// Opens the repository, at the chief, and tells all ranks with which checkpoint to begin.
+  Status FindBeginning() {
+    std::optional<CheckpointInfo> newest;
+    std::optional<std::string> whole;
+    Status opened;
+    if (ranks_->is_chief()) opened = OpenRepository(&newest, &whole);
+    if (ranks_->size() == 1) {
+      RETURN_IF_ERROR(opened);
+    }
+    Value id = newest ? Value(newest->id) : Value();
+    if (client_ == nullptr) id = whole ? Value(*whole) : Value();
+    const Value age = Value::List{newest ? newest->generation : std::uint64_t{0},
+                                  newest ? newest->sequence : std::uint64_t{0}};
+    const Value error = opened.ok() ? Value() : Value("rank 0: " + opened.ToString());
+    ASSIGN_OR_RETURN(const Value told, ranks_->Broadcast(Value::List{std::move(id), age, error}));
+    const Value::List* words = told.if_list();
+    const Value::List* numbers =
+        words == nullptr || words->size() != 3 ? nullptr : (*words)[1].if_list();
+    if (numbers == nullptr || numbers->size() != 2) {
+      return CorruptionError("rank 0 did not say with which checkpoint to begin");
+    }
+    if (const std::string* why = (*words)[2].if_string()) {
+      return opened.ok() ? FailedPreconditionError(*why) : opened;
+    }
+    age_ = {(*numbers)[0].AsInt(), (*numbers)[1].AsInt()};
+    if (client_ == nullptr && (*words)[0].if_string()) latest_ = *(*words)[0].if_string();
+    return Status::Ok();
+  }
+
+  Status OpenRepository(std::optional<CheckpointInfo>* newest, std::optional<std::string>* whole) {
+    ASSIGN_OR_RETURN(CheckpointManager* const manager, repository_->Alone());
+    ASSIGN_OR_RETURN(*newest, manager->Latest());
+    if (client_ == nullptr) {  // otherwise the engine passes over what is damaged
+      ASSIGN_OR_RETURN(const std::optional<CheckpointInfo> good, NewestWhole(storage_));
+      if (good.has_value()) *whole = good->id;
+    }
+    if (!IsRemote(storage_)) {  // what killed processes left half-written
+      std::error_code ignored;
+      fs::remove_all(fs::path(LocalPath(storage_)) / kStaging, ignored);
+    }
+    return Status::Ok();
+  }
+
   /// Meets the trial engine, which says where the checkpoints are and with which one to begin.
   Status Connect() {
     RunClientOptions options;
@@ -352,62 +392,142 @@ class ContextImpl final : public Context {
     options.token = Env("CAIRN_RUN_TOKEN");
     options.trial = info_->trial.trial_id;
     options.run = info_->trial.run_id;
+    options.rank = ranks_->rank();
     ASSIGN_OR_RETURN(client_, RunClient::Open(std::move(options)));
     return Status::Ok();
   }
 
-  /// Becomes a run of a trial, as a process that was started by hand.
+  /// Becomes a run of a trial, as processes that were started by hand. The chief joins, and tells
+  /// the others as whom.
   Status Join(const InitOptions& wanted, const std::string& token) {
     RunClientOptions options;
     options.url = Env("CAIRN_TRIAL_URL");
     options.ca = Env("CAIRN_MASTER_CA");
-    options.token = token;
-    JoinRequest request;
-    request.external_id = !wanted.external_id.empty() ? wanted.external_id : ExternalId();
-    request.storage = !wanted.storage.empty() ? wanted.storage : Env("CAIRN_STORAGE");
-    ClusterInfo info;
-    info.master_url = options.url;
-    ASSIGN_OR_RETURN(client_, RunClient::Join(std::move(options), request));
+    options.rank = ranks_->rank();
+    Status joined;
+    Value told;
+    if (ranks_->is_chief()) {
+      options.token = token;
+      JoinRequest request;
+      request.external_id = !wanted.external_id.empty() ? wanted.external_id : ExternalId();
+      request.storage = !wanted.storage.empty() ? wanted.storage : Env("CAIRN_STORAGE");
+      request.world_size = ranks_->size();
+      auto client = RunClient::Join(options, request);
+      joined = client.status();
+      if (client.ok()) {
+        client_ = *std::move(client);
+        told = Value::Object{
+            {"trial", client_->trial()}, {"run", client_->run()}, {"token", client_->token()}};
+      } else {
+        told = Value::Object{{"error", joined.ToString()}};
+      }
+    }
+    ASSIGN_OR_RETURN(const Value run, ranks_->Broadcast(told));
+    RETURN_IF_ERROR(joined);
+    if (const Value* error = run.Find("error"); error && error->if_string()) {
+      return UnavailableError("rank 0 could not join: " + *error->if_string());
+    }
+    if (client_ == nullptr) {
+      options.token = TextOf(run, "token");
+      options.trial = TextOf(run, "trial");
+      const Value* number = run.Find("run");
+      options.run = number == nullptr ? 0 : static_cast<std::uint64_t>(number->AsInt());
+      ASSIGN_OR_RETURN(client_, RunClient::Open(std::move(options)));
+    }
+    info_ = DescribedInfo();
+    return Status::Ok();
+  }
+
+  static std::string TextOf(const Value& object, std::string_view name) {
+    const Value* value = object.Find(name);
+    return value == nullptr || value->if_string() == nullptr ? "" : *value->if_string();
+  }
+
+  /// What the variables of a run say otherwise, of one that joined.
+  ClusterInfo DescribedInfo() const {
     const Value& description = client_->description();
-    const auto text = [&](std::string_view name) {
-      const Value* value = description.Find(name);
-      return value == nullptr || value->if_string() == nullptr ? "" : *value->if_string();
-    };
-    info.storage = text("storage");
+    ClusterInfo info;
+    info.master_url = Env("CAIRN_TRIAL_URL");
+    info.storage = TextOf(description, "storage");
     info.trial.trial_id = client_->trial();
     info.trial.run_id = client_->run();
-    info.trial.experiment_id = text("experiment_id");
-    info.trial.resume_mode = text("resume_mode");
+    info.trial.experiment_id = TextOf(description, "experiment_id");
+    info.trial.resume_mode = TextOf(description, "resume_mode");
     if (const Value* hparams = description.Find("hparams"); hparams && hparams->is_object()) {
       info.trial.hparams = *hparams;
     }
-    if (const std::string latest = text("latest_checkpoint/id"); !latest.empty()) {
+    if (const std::string latest = TextOf(description, "latest_checkpoint/id"); !latest.empty()) {
       info.latest_checkpoint = latest;
     }
-    info_ = std::move(info);
-    return Status::Ok();
+    return info;
   }
 
   /// What the engine says of this run: where its checkpoints are, and with which one to begin.
   Status FollowDescription(ManagerOptions* manager) {
     const Value& description = client_->description();
-    const Value* repository = description.Find("repository");
-    if (repository == nullptr || repository->if_string() == nullptr) {
+    storage_ = TextOf(description, "repository");
+    if (storage_.empty()) {
       return CorruptionError("the trial engine does not say where the checkpoints are");
     }
-    storage_ = *repository->if_string();
     const Value* detached = description.Find("detached");
     detached_ = detached != nullptr && detached->if_bool() != nullptr && *detached->if_bool();
     if (const Value* id = description.Find("latest_checkpoint/id"); id && id->if_string()) {
       latest_ = *id->if_string();
     }
-    if (const Value* at = description.Find("latest_checkpoint/repository"); at && at->if_string()) {
-      elsewhere_ = *at->if_string();
-    }
+    elsewhere_ = TextOf(description, "latest_checkpoint/repository");
     manager->run = info_->trial.run_id;  // an older run that still lives is fenced out
     manager->takeover = true;
     manager->retention.keep_last = std::nullopt;  // the engine says what goes
     return Status::Ok();
+  }
+
+  Status CheckChief(std::string_view what) const {
+    if (ranks_->is_chief()) return Status::Ok();
+    return InvalidArgumentError(fmt::format(
+        "{}: rank {} calls it, and only rank 0 may; shard is for all ranks", what, ranks_->rank()));
+  }
+
+  bool IsShared(DownloadMode mode) const {
+    return mode == DownloadMode::kLocalWorkersShareDownload && ranks_->size() > 1;
+  }
+
+  bool Unasked(Status why) {
+    LogError(why.ToString());
+    if (unasked_.ok()) unasked_ = std::move(why);
+    return true;
+  }
+
+  /// The error; where all ranks take part, one rank's error is everybody's.
+  Status Agree(bool together, Status mine) {
+    if (!together || ranks_->size() == 1) return mine;
+    const auto said = ranks_->AllGather(mine.ok() ? Value() : Value(mine.ToString()));
+    RETURN_IF_ERROR(mine);
+    RETURN_IF_ERROR(said.status());
+    for (std::size_t rank = 0; rank < said->size(); ++rank) {
+      if ((*said)[rank].if_string() == nullptr) continue;
+      return FailedPreconditionError(fmt::format("rank {} failed, so nothing is stored or read: {}",
+                                                 rank, *(*said)[rank].if_string()));
+    }
+    return Status::Ok();
+  }
+
+  /// The checkpoint's id and metadata, refused before a byte is written.
+  Result<Beginning> Begin(const Value& metadata, bool together, std::string_view what) {
+    Beginning begun{.id = IdSource::System()->NewUuid(), .metadata = metadata};
+    if (!together) {
+      RETURN_IF_ERROR(CheckChief(what));
+    } else {
+      RETURN_IF_ERROR(Agree(together, CheckPart(metadata)));
+      ASSIGN_OR_RETURN(const std::vector<Value> parts, ranks_->AllGather(metadata));
+      ASSIGN_OR_RETURN(begun.metadata, MergeMetadata(parts));
+    }
+    ASSIGN_OR_RETURN(begun.steps, StepsOf(begun.metadata));
+    if (together) {
+      ASSIGN_OR_RETURN(const Value id, ranks_->Broadcast(begun.id));
+      if (id.if_string() == nullptr) return CorruptionError("rank 0 sent no id");
+      begun.id = *id.if_string();
+    }
+    return begun;
   }
 
   /// So that the next start of the trial begins with an older checkpoint instead of failing for
@@ -421,25 +541,72 @@ class ContextImpl final : public Context {
       LogWarning("the damage of " + info.path + " was not noted: " + noted.ToString());
   }
 
+  /// The directory where the checkpoint's files can be read, after their checksums were compared.
+  static Status MakeReadable(const CheckpointInfo& info, const Selector& selector,
+                             std::unique_ptr<ScratchDirectory>* scratch, std::string* path) {
+    const fs::path inside = fs::path(info.path) / "files";
+    std::error_code error;
+    if (!selector && !IsRemote(info.path) && fs::is_directory(inside, error)) {
+      *path = inside.string();
+      return FetchFiles(info, *path, {}, FetchHow::kCheck);
+    }
+    ASSIGN_OR_RETURN(*scratch, ScratchDirectory::Make(fs::temp_directory_path(), "cairn-restore-"));
+    *path = (*scratch)->path();
+    return FetchFiles(info, *path, selector);
+  }
+
   /// What was validated at that step, for a checkpoint that comes after it.
   Value ScoreOf(std::int64_t steps) const {
     return validated_.first == steps ? validated_.second : Value(Value::Object{});
   }
 
-  Result<std::string> StoreFiles(std::int64_t steps, const Value& metadata,
-                                 std::vector<UserFile> files, const StoreOptions& options) {
+  Result<std::string> StoreFiles(const Beginning& begun, Result<std::vector<UserFile>> found,
+                                 const StoreOptions& options) {
+    RETURN_IF_ERROR(Agree(options.shard, found.status()));
+    const bool together = options.shard && ranks_->size() > 1;
     SaveRequest request;
-    request.step = steps;
-    request.metadata = metadata;
-    request.files = std::move(files);
+    request.files = *std::move(found);
+    if (together) {
+      ASSIGN_OR_RETURN(request.files, SettleConflicts(std::move(request.files), ranks_));
+    }
     request.blocking = true;
-    ASSIGN_OR_RETURN(std::string id, Save(std::move(request), options));
+    RETURN_IF_ERROR(SaveAs(begun, std::move(request), together, options));
+    return begun.id;
+  }
+
+  /// Registers and begins the save; when it blocks, also ends it. Otherwise WaitSaved tells how it
+  /// ended.
+  Status SaveAs(const Beginning& begun, SaveRequest request, bool together,
+                const StoreOptions& options) {
     RETURN_IF_ERROR(WaitSaved());
-    return id;
+    ASSIGN_OR_RETURN(CheckpointManager* const manager,
+                     together ? repository_->Together() : repository_->Alone());
+    request.step = begun.steps;
+    request.metadata = begun.metadata;
+    request.lineage = Value::Object{{"registration", begun.id}};
+    if (client_ != nullptr && ranks_->is_chief()) {
+      RETURN_IF_ERROR(client_->RegisterCheckpoint(begun.id, begun.steps,
+                                                  together ? ranks_->size() : 1, request.metadata));
+    }
+    Value metrics = ScoreOf(begun.steps);
+    if (const Value::Object* own = request.metrics.if_object()) {
+      for (const auto& [name, value] : *own) (*metrics.if_object())[name] = value;
+    }
+    request.metrics = std::move(metrics);
+    // Waited for here, where a rank that was overtaken asks whether its save counts.
+    const bool blocking = std::exchange(request.blocking, false);
+    if (blocking) request.stream = true;
+    auto handle = manager->Save(std::move(request));
+    if (!handle.ok()) return Abandoned(begun.id, handle.status());
+    pending_.emplace(begun.id, *handle);
+    if (options.awaits_score) awaiting_.insert(begun.id);
+    if (blocking) RETURN_IF_ERROR(WaitSaved());
+    newest_ = {begun.steps, begun.id};
+    return Status::Ok();
   }
 
   Status Abandoned(const std::string& id, const Status& why) {
-    if (client_ != nullptr) {
+    if (client_ != nullptr && ranks_->is_chief()) {
       client_->AbandonCheckpoint(id, why.ToString())
           .IgnoreError("the save's error is the one to show");
     }
@@ -447,7 +614,7 @@ class ContextImpl final : public Context {
   }
 
   Status Completed(const CheckpointInfo& info) {
-    if (client_ == nullptr) return Status::Ok();
+    if (client_ == nullptr || !ranks_->is_chief()) return Status::Ok();
     CompletedCheckpoint checkpoint;
     checkpoint.id = info.id;
     checkpoint.steps_completed = info.step;
@@ -461,8 +628,9 @@ class ContextImpl final : public Context {
     checkpoint.awaits_score = awaiting_.erase(info.id) > 0;
     ASSIGN_OR_RETURN(const std::vector<std::string> remove,
                      client_->CompleteCheckpoint(checkpoint));
+    ASSIGN_OR_RETURN(CheckpointManager* const manager, repository_->Owner());
     for (const std::string& unwanted : remove) {
-      const Status removed = manager_->Delete(unwanted);
+      const Status removed = manager->Delete(unwanted);
       if (!removed.ok() && !removed.Is(Code::kNotFound)) {
         LogWarning("checkpoint " + unwanted + " was not removed: " + removed.ToString());
         continue;  // the engine does it after the run
@@ -472,46 +640,49 @@ class ContextImpl final : public Context {
     return Status::Ok();
   }
 
-  Result<CheckpointInfo> Find(const std::string& id) {
-    RETURN_IF_ERROR(WaitSaved());
-    ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> own, manager_->List());
-    for (const CheckpointInfo& info : own) {
-      if (info.id == id) return info;
+  /// Of several ranks: the newest that this run stored (rank 0 may have done it alone), before that
+  /// the one to begin with; "" when there is none.
+  Result<std::string> LatestId() {
+    ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> all, repository_->List());
+    std::string newest;
+    for (const CheckpointInfo& info : all) {
+      if (info.foreign) continue;
+      const std::pair age(static_cast<std::int64_t>(info.generation),
+                          static_cast<std::int64_t>(info.sequence));
+      if (!latest_.has_value() || age > age_) newest = info.id;
     }
-    if (!elsewhere_.empty() && latest_ == id) {
-      ASSIGN_OR_RETURN(const auto reader,
-                       CheckpointManager::Open({.directory = elsewhere_, .read_only = true}));
-      ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> others, reader->List());
-      for (const CheckpointInfo& info : others) {
-        if (info.id == id) return info;
-      }
-    }
-    return NotFoundError(storage_ + " has no checkpoint " + id);
+    return newest.empty() ? latest_.value_or("") : newest;
   }
 
-  static Status Fetch(const CheckpointInfo& info, const std::string& directory,
-                      const Selector& selector) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> names, UserFilesOf(info.path));
-    for (const std::string& name : names) {
-      if (selector && !selector(name)) continue;
-      const fs::path path = fs::path(directory) / name;
-      std::error_code error;
-      fs::create_directories(path.parent_path(), error);
-      if (error) return UnavailableError("make " + path.string() + ": " + error.message());
-      RETURN_IF_ERROR(FetchUserFile(info.path, name, path.string()));
+  Result<CheckpointInfo> Find(const std::string& id) {
+    RETURN_IF_ERROR(WaitSaved());
+    ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> own, repository_->List());
+    if (auto info = FindById(own, id)) return *std::move(info);
+    if (!elsewhere_.empty() && latest_ == id) {
+      ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> others,
+                       CoreRepository::ListOf(elsewhere_));
+      if (auto info = FindById(others, id)) return *std::move(info);
     }
-    return Status::Ok();
+    return NotFoundError(storage_ + " has no checkpoint " + id);
   }
 
   std::optional<ClusterInfo> info_;
   std::optional<std::string> latest_;
   std::string elsewhere_;  // the repository of latest_, when it is another trial's
   std::string storage_;
+  // Generation and sequence of the newest checkpoint when this run began.
+  std::pair<std::int64_t, std::int64_t> age_ = {0, 0};
   bool detached_ = false;
+  bool closed_ = false;
+  PreemptMode preempt_mode_ = PreemptMode::kWorkersAskChief;
+  bool asked_ = false;  // by the engine, not by a signal alone
   bool acknowledged_ = false;
+  Status unasked_;  // why a question whether to stop could not be asked
   std::unique_ptr<StopSignals> signals_;
+  std::unique_ptr<DistributedContext> own_ranks_;
+  DistributedContext* ranks_ = nullptr;
   std::unique_ptr<RunClient> client_;
-  std::unique_ptr<CheckpointManager> manager_;
+  std::unique_ptr<CoreRepository> repository_;
   std::map<std::string, SaveHandle> pending_;
   std::set<std::string, std::less<>> awaiting_;  // ids whose score is still to come
   std::pair<std::int64_t, std::string> newest_;  // steps and id of the last one stored here
@@ -520,38 +691,6 @@ class ContextImpl final : public Context {
 };
 
 }  // namespace
-
-Result<std::optional<ClusterInfo>> GetClusterInfo() {
-  const std::string url = Env("CAIRN_TRIAL_URL");
-  const std::string trial = Env("CAIRN_TRIAL_ID");
-  if (url.empty() || trial.empty()) return std::optional<ClusterInfo>();
-  ClusterInfo info;
-  info.master_url = url;
-  info.storage = Env("CAIRN_STORAGE");
-  info.trial.trial_id = trial;
-  info.trial.experiment_id = Env("CAIRN_EXPERIMENT_ID");
-  const std::string run = Env("CAIRN_RUN_ID");
-  const char* end = run.data() + run.size();
-  const auto [stopped, error] = std::from_chars(run.data(), end, info.trial.run_id);
-  if (error != std::errc() || stopped != end) {
-    return InvalidArgumentError("CAIRN_RUN_ID is no number: " + QuoteForMessage(run));
-  }
-  if (const std::string hparams = Env("CAIRN_HPARAMS"); !hparams.empty()) {
-    auto value = DecodeJson(hparams);
-    if (!value.ok() || !value->is_object()) {
-      return InvalidArgumentError("CAIRN_HPARAMS is no JSON object: " + QuoteForMessage(hparams));
-    }
-    info.trial.hparams = *std::move(value);
-  }
-  if (const std::string latest = Env("CAIRN_LATEST_CHECKPOINT"); !latest.empty()) {
-    info.latest_checkpoint = latest;
-  }
-  info.trial.resume_mode = Env("CAIRN_RESUME_MODE");
-  if (info.trial.resume_mode.empty()) {
-    info.trial.resume_mode = info.latest_checkpoint ? "resume" : "fresh";
-  }
-  return std::optional<ClusterInfo>(std::move(info));
-}
 
 Result<std::unique_ptr<Context>> Init(InitOptions options) {
   auto context = std::make_unique<ContextImpl>();

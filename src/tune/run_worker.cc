@@ -14,19 +14,19 @@
 #include <utility>
 
 #include <cairn/checkpoint_manager.h>
-#include <cairn/transfer.h>
 
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "trial/client_run.h"
+#include "trial/core_files.h"
 
 namespace cairn::tune {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr char kStaging[] = ".cairn-staging";
+using core::kStaging;
 
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
@@ -132,7 +132,8 @@ class Worker final : public Trial {
     for (; !infos.empty(); infos.pop_back()) {
       const CheckpointInfo& info = infos.back();
       const std::string at = NewStaging();
-      const Status fetched = Fetch(info.path, at);
+      // Only read there: by links, so that a copy of another trial's state writes nothing.
+      const Status fetched = core::FetchFiles(info, at, {}, FetchHow::kLink);
       if (!fetched.ok()) {
         LogWarning(fmt::format("{}: passed over: {}", info.path, fetched.ToString()));
         continue;
@@ -150,16 +151,6 @@ class Worker final : public Trial {
       return Status::Ok();
     }
     return CorruptionError(from + ": no checkpoint can be read");
-  }
-
-  static Status Fetch(const std::string& checkpoint, const std::string& directory) {
-    ASSIGN_OR_RETURN(const auto names, UserFilesOf(checkpoint));
-    for (const std::string& name : names) {
-      const fs::path path = fs::path(directory) / name;
-      fs::create_directories(path.parent_path());
-      RETURN_IF_ERROR(FetchUserFile(checkpoint, name, path.string()));
-    }
-    return Status::Ok();
   }
 
   std::string NewStaging() {
@@ -183,11 +174,7 @@ class Worker final : public Trial {
                                                             {"config", config_},
                                                             {"result", Value(result)},
                                                             {"time_total_s", total_}}}};
-    for (const auto& entry : fs::recursive_directory_iterator(staging)) {
-      if (!entry.is_regular_file()) continue;
-      request.files.push_back(
-          {.name = fs::relative(entry.path(), staging).string(), .path = entry.path().string()});
-    }
+    ASSIGN_OR_RETURN(request.files, core::FilesIn(staging, {}));
     ASSIGN_OR_RETURN(const SaveHandle handle, manager_->Save(std::move(request)));
     ASSIGN_OR_RETURN(const CheckpointInfo info, handle.Wait());
     std::error_code error;

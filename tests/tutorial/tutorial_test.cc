@@ -117,7 +117,8 @@ class Gate {
 
 struct Variant {
   std::string name;
-  std::vector<std::string> command;  // of 2_checkpoints
+  std::vector<std::string> command;      // of 2_checkpoints
+  std::vector<std::string> distributed;  // of 4_distributed
   bool unix_socket = false;
 };
 
@@ -289,15 +290,39 @@ TEST_P(TutorialTest, AKilledProcessGoesOnFromItsLastCheckpoint) {
   EXPECT_EQ(view.record.start->steps, 50) << "found in the repository";
 }
 
+TEST_P(TutorialTest, SeveralRanksArePausedAndGoOn) {
+  TrialConfig config = Config(GetParam().distributed);
+  config.world_size = 2;
+  config.slots = 2;
+  gate_.HoldAt(3);
+  const std::string trial = Create(config);
+  gate_.WaitHeld();
+  gate_.WaitSeen([&] { ASSERT_TRUE(engine_->Pause(trial).ok()); });
+  gate_.Release();
+  TrialView view = Rest(trial);
+  EXPECT_EQ(view.state, TrialState::kPaused) << view.record.message;
+  ASSERT_THAT(Reports(view), SizeIs(3));
+  EXPECT_EQ(view.record.checkpoints.back().ranks, 2u);
+  ASSERT_TRUE(engine_->Activate(trial).ok());
+  view = Rest(trial);
+  EXPECT_EQ(view.state, TrialState::kCompleted) << view.record.message;
+  ASSERT_THAT(Reports(view), SizeIs(10));
+  EXPECT_EQ(Reports(view).back(), (std::pair<std::int64_t, std::int64_t>(100, 300)));
+}
+
 std::vector<Variant> Variants() {
-  const char* bin = std::getenv("CAIRN_BIN_DIR");
-  std::vector<Variant> variants = {
-      {"Cpp", {std::string(bin == nullptr ? "." : bin) + "/core_api_checkpoints", "0.002"}, false}};
+  const char* directory = std::getenv("CAIRN_BIN_DIR");
+  const std::string bin = directory == nullptr ? "." : directory;
+  std::vector<Variant> variants = {{"Cpp",
+                                    {bin + "/core_api_checkpoints", "0.002"},
+                                    {bin + "/core_api_distributed", "0.002"},
+                                    false}};
 #ifdef CAIRN_TUTORIAL_PYTHON
-  variants.push_back(
-      {"Python",
-       {CAIRN_TUTORIAL_PYTHON, Root() + "/examples/core_api/2_checkpoints.py", "0.002"},
-       true});
+  const std::string examples = Root() + "/examples/core_api/";
+  variants.push_back({"Python",
+                      {CAIRN_TUTORIAL_PYTHON, examples + "2_checkpoints.py", "0.002"},
+                      {CAIRN_TUTORIAL_PYTHON, examples + "4_distributed.py", "0.002"},
+                      true});
 #endif
   return variants;
 }
@@ -327,26 +352,6 @@ TEST_P(PythonTutorialTest, MetricsAreReported) {
   EXPECT_EQ(view.state, TrialState::kCompleted) << view.record.message;
   EXPECT_EQ(Reports(view), Steps(10, 0));
   EXPECT_EQ(view.record.progress, 1.0);
-}
-
-TEST_P(PythonTutorialTest, SeveralRanksArePausedAndGoOn) {
-  TrialConfig config = Config(Script("4_distributed.py"));
-  config.world_size = 2;
-  config.slots = 2;
-  gate_.HoldAt(3);
-  const std::string trial = Create(config);
-  gate_.WaitHeld();
-  gate_.WaitSeen([&] { ASSERT_TRUE(engine_->Pause(trial).ok()); });
-  gate_.Release();
-  TrialView view = Rest(trial);
-  EXPECT_EQ(view.state, TrialState::kPaused) << view.record.message;
-  ASSERT_THAT(Reports(view), SizeIs(3));
-  EXPECT_EQ(view.record.checkpoints.back().ranks, 2u);
-  ASSERT_TRUE(engine_->Activate(trial).ok());
-  view = Rest(trial);
-  EXPECT_EQ(view.state, TrialState::kCompleted) << view.record.message;
-  ASSERT_THAT(Reports(view), SizeIs(10));
-  EXPECT_EQ(Reports(view).back(), (std::pair<std::int64_t, std::int64_t>(100, 300)));
 }
 
 TEST_P(PythonTutorialTest, ABodyThatRaisesIsAFailedCheckpointAndAFailedRun) {

@@ -6,6 +6,7 @@ import contextlib
 import enum
 import logging
 import os
+import pathlib
 import tempfile
 import uuid
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
@@ -15,7 +16,7 @@ from ..errors import Corruption, Error, Invalid, NotFound
 from ..manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from . import _files
 from ._distributed import DistributedContext
-from ._files import Selector
+from ._files import Content, Selector
 from ._repository import PendingSaves, Repository, find, list_of
 from ._train import plain_values, whole_steps
 
@@ -33,6 +34,17 @@ class DownloadMode(enum.Enum):
 
     LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
     NoSharedDownload = "NO_SHARED_DOWNLOAD"
+
+
+class Directory(type(pathlib.Path())):  # type: ignore[misc]
+    """A pathlib.Path that may be added to, as if it were text: both are how scripts name files in it.
+
+    >>> Directory("/a") / "b", Directory("/a") + "/b"
+    (Directory('/a/b'), '/a/b')
+    """
+
+    def __add__(self, text: str) -> str:
+        return str(self) + text
 
 
 def check_metadata(metadata: Optional[Mapping[str, Any]], wanted: bool = True) -> Dict[str, Any]:
@@ -123,9 +135,9 @@ class CheckpointContext:
         shard: bool = False,
         *,
         awaits_score: bool = False,
-    ) -> Iterator[Tuple[str, str]]:
-        """Yields (path, id): a directory to write files into, and the id of the checkpoint that they
-        become, durably, when the body ends. When it raises, nothing is kept.
+    ) -> Iterator[Tuple[Directory, str]]:
+        """Yields (path, id): a directory (a pathlib.Path) to write files into, and the id of the
+        checkpoint that they become, durably, when the body ends. When it raises, nothing is kept.
 
         Args:
             metadata: must hold steps_completed. With shard, ranks may give parts of it; what several
@@ -141,7 +153,7 @@ class CheckpointContext:
         try:
             error: Optional[BaseException] = None
             try:
-                yield path, id
+                yield Directory(path), id
             except BaseException as raised:
                 error = raised
             self._agree(shard, error)
@@ -169,7 +181,7 @@ class CheckpointContext:
         id = self._new_id(shard, awaits_score)
         if ckpt_dir is None and not shard:
             raise Invalid("upload: ckpt_dir is None, which only shard=True allows")
-        found: Union[Dict[str, str], Error] = {}
+        found: Union[Dict[str, Content], Error] = {}
         if ckpt_dir is not None:
             found = _files_or_error(os.fspath(ckpt_dir), selector)
         self._store_files(found, merged, id, shard)
@@ -252,8 +264,8 @@ class CheckpointContext:
         storage_id: str,
         download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
         selector: Optional[Selector] = None,
-    ) -> Iterator[str]:
-        """Yields a directory with the checkpoint's files, compared with their checksums; Corruption
+    ) -> Iterator[Directory]:
+        """Yields a directory (a pathlib.Path) with the checkpoint's files, compared with their checksums; Corruption
         when one is damaged. Only read there: where the repository is a local directory, it is the
         checkpoint itself.
 
@@ -284,9 +296,11 @@ class CheckpointContext:
             self._agree(shared, error)
             if shared:
                 path = self._distributed.broadcast_local(path)
-            yield path
-            if shared:
-                self._distributed.barrier()  # nobody reads any more
+            try:
+                yield Directory(path)
+            except BaseException as raised:
+                error = raised
+            self._agree(shared, error)  # and nobody reads any more
         finally:
             if temporary:
                 _files.remove_tree(temporary)
@@ -430,7 +444,7 @@ class CheckpointContext:
             raise error
 
     def _store_files(
-        self, found: Union[Dict[str, str], Error], merged: Dict[str, Any], id: str, shard: bool
+        self, found: Union[Dict[str, Content], Error], merged: Dict[str, Any], id: str, shard: bool
     ) -> None:
         self._agree(shard, found if isinstance(found, Error) else None)
         assert isinstance(found, dict)
@@ -456,7 +470,7 @@ class CheckpointContext:
         self._newest = (steps, id)
         self._told(id, info, None)
 
-    def _settle_conflicts(self, found: Dict[str, str]) -> Dict[str, str]:
+    def _settle_conflicts(self, found: Dict[str, Content]) -> Dict[str, Content]:
         """Which of its files this rank stores. Every rank sees the same problems and refuses."""
         names = self._distributed.allgather(list(found))
         problems = _files.find_crossings(names)
@@ -516,7 +530,7 @@ class CheckpointContext:
 
 def _files_or_error(
     directory: str, selector: Optional[Selector] = None
-) -> Union[Dict[str, str], Error]:
+) -> Union[Dict[str, Content], Error]:
     try:
         return _files.files_in(_files.require_directory(directory), selector)
     except Error as error:

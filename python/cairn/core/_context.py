@@ -122,7 +122,7 @@ class Context:
         elsewhere = None
         if self._run is not None:
             latest = self._run.latest_checkpoint
-        chosen = None if latest is None else (latest, age)
+        chosen = None if latest is None else (latest, (age[0], age[1]))
         if self._run is not None:
             if latest is not None and self._run.latest_repository:
                 elsewhere = (latest, self._run.latest_repository)

@@ -175,6 +175,19 @@ class DistributedContext:
         """True for rank 0."""
         return self.rank == 0
 
+    def get_rank(self) -> int:
+        return self.rank
+
+    def get_size(self) -> int:
+        return self.size
+
+    def get_local_rank(self) -> int:
+        return self.local_rank
+
+    def get_num_agents(self) -> int:
+        """How many machines there are."""
+        return self.cross_size
+
     # How the ranks meet.
 
     def _listen(self, chief: str, token: str) -> None:

@@ -5,38 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import _native
-from ..errors import Invalid, NotFound
+from .._user_files import Content, Selector, files_in, shown_name
+from ..errors import NotFound
 
-Selector = Callable[[str], bool]
+__all__ = ["Content", "Selector", "files_in"]
 
 _BLOCK = 1 << 20
 
 
-def files_in(directory: str, selector: Optional[Selector] = None) -> Dict[str, str]:
-    """Names (relative, with "/") → paths of the files below a directory. Directories without files
-    are not kept. Links to files count as files; a link to a directory is refused."""
-    found: Dict[str, str] = {}
-    for folder, folders, names in os.walk(directory):
-        for name in folders:
-            if os.path.islink(os.path.join(folder, name)):
-                raise Invalid(f"{os.path.join(folder, name)!r} is a link to a directory")
-        for name in names:
-            path = os.path.join(folder, name)
-            relative = os.path.relpath(path, directory).replace(os.sep, "/")
-            if not os.path.isfile(path):
-                raise Invalid(f"{path!r} is neither a file nor a directory")
-            if selector is None or selector(relative):
-                found[relative] = path
-    return dict(sorted(found.items()))
-
-
-def digest(path: str) -> str:
+def digest(content: Content) -> str:
     """Of the content of a file."""
-    sum_ = hashlib.blake2b(digest_size=16)
-    with open(path, "rb") as file:
+    sum_ = hashlib.blake2b()
+    if isinstance(content, bytes):
+        sum_.update(content)
+        return sum_.hexdigest()
+    with open(content, "rb") as file:
         while block := file.read(_BLOCK):
             sum_.update(block)
     return sum_.hexdigest()
@@ -129,22 +115,26 @@ def merge_metadata(
     return merged, problems
 
 
-def fetch(checkpoint: str, directory: str, selector: Optional[Selector] = None) -> List[str]:
-    """Copies a checkpoint's own files into a directory, compared with their checksums on the way.
-    Returns their names."""
-    names = [n for n in _native.user_files(checkpoint) if selector is None or selector(n)]
-    for name in names:
-        path = os.path.join(directory, *name.split("/"))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        _native.fetch_user_file(checkpoint, name, path)
-    return names
+def fetch(
+    checkpoint: str, directory: str, selector: Optional[Selector] = None, *, link: bool = False
+) -> List[str]:
+    """Brings a checkpoint's own files into a directory, compared with their checksums on the way.
+    Returns their names.
+
+    Args:
+        link: large files are links to the checkpoint's own where it is on the same disk, for those
+            who only read.
+    """
+    names = _native.user_files(checkpoint)
+    wanted = [n for n in names if selector is None or selector(shown_name(n))]
+    _native.fetch_user_files(checkpoint, wanted, directory, "link" if link else "copy")
+    return wanted
 
 
 def check(checkpoint: str) -> List[str]:
     """Reads a checkpoint's own files and compares them with their checksums; raises Corruption."""
     names = list(_native.user_files(checkpoint))
-    for name in names:
-        _native.fetch_user_file(checkpoint, name, os.devnull)
+    _native.fetch_user_files(checkpoint, names, "", "check")
     return names
 
 

@@ -8,12 +8,13 @@ import uuid
 from typing import Any, Dict, List, Mapping, Optional
 
 from .. import _location
-from ..errors import Error, Fenced, NotFound
+from ..errors import Error, Fenced, NotFound, Unavailable
 from ..manager import CheckpointInfo, CheckpointManager, SaveHandle
 from ._distributed import DistributedContext
 from ._files import remove_tree
 
 _STAGING = ".cairn-staging"
+_STAGING_TRIES = 100
 _JOIN_SECONDS = 120.0
 
 
@@ -111,8 +112,13 @@ class Repository:
             return tempfile.mkdtemp(prefix="cairn-staging-")
         root = os.path.join(os.path.abspath(self.directory), _STAGING)
         path = os.path.join(root, f"rank_{self._distributed.rank}-{uuid.uuid4()}")
-        os.makedirs(path)
-        return path
+        for _ in range(_STAGING_TRIES):
+            try:
+                os.makedirs(path)
+                return path
+            except FileNotFoundError:
+                pass  # another rank that left has just taken the parent away
+        raise Unavailable(f"{path} cannot be made: {root} goes away again and again")
 
     def end_staging(self, path: str) -> None:
         remove_tree(path)

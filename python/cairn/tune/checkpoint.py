@@ -9,7 +9,8 @@ import tempfile
 from typing import Any, Dict, Iterator, Mapping, Optional, Union
 
 from .._location import is_remote
-from ..core._files import fetch, files_in, remove_tree
+from .._user_files import place
+from ..core._files import check, fetch, files_in, remove_tree
 from ..errors import Invalid
 from ..manager import CheckpointInfo, CheckpointManager
 
@@ -86,12 +87,19 @@ class Checkpoint:
 
     @property
     def path(self) -> str:
-        """A directory with the files; of a dict that is kept, where that is. Do not change what is in
-        it."""
+        """A directory with the files: of one that is kept, the checkpoint's own, below the trial's
+        directory, compared with its checksums (a copy where that is on a bucket). Do not change what
+        is in it. Of a dict that is kept, where that is."""
         if self._kind == "dict" and self._info is not None:
             return self._info.path
         if self._directory is None:
-            self._directory = self.to_directory()
+            assert self._info is not None
+            inside = os.path.join(self._info.path, "files")
+            if not is_remote(self._info.path) and os.path.isdir(inside):
+                check(self._info.path)
+                self._directory = inside
+            else:
+                self._directory = self.to_directory()
         return self._directory
 
     def to_dict(self) -> Dict[str, Any]:
@@ -113,9 +121,9 @@ class Checkpoint:
         os.makedirs(target, exist_ok=True)
         if self._directory is not None:
             for name, source in files_in(self._directory).items():
-                at = os.path.join(target, name)
-                os.makedirs(os.path.dirname(at), exist_ok=True)
-                shutil.copyfile(source, at)
+                at, is_file = place(target, name)
+                if is_file:
+                    shutil.copyfile(source, at)
         else:
             assert self._info is not None
             fetch(self._info.path, target)

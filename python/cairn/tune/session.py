@@ -14,7 +14,7 @@ import uuid
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from .. import _location
-from ..core._files import fetch, files_in, remove_tree
+from ..core._files import Content, fetch, files_in, remove_tree
 from ..errors import Corruption, Error, Mismatch, NotFound
 from ..manager import CheckpointInfo, CheckpointManager
 from .checkpoint import KEY, Checkpoint
@@ -140,6 +140,7 @@ class Session:
         self.run = run
         self.iteration = 0
         self.time_total = 0.0
+        self._time_before = 0.0  # of earlier runs
         self.since_restore = 0
         self.reported = int(begun["reported"])
         self.start: Optional[Checkpoint] = None
@@ -185,14 +186,14 @@ class Session:
         if checkpoint._kind != "dict" or (info.metadata.get(KEY) or {}).get("files"):
             path = self.repository.staging()
             self._staged.append(path)
-            fetch(info.path, path)
+            fetch(info.path, path, link=True)
             checkpoint._directory = path
         return checkpoint
 
     def _begin_with(self, info: CheckpointInfo, own: bool) -> None:
         about = info.metadata.get(KEY) or {}
         self.iteration = int(info.step)
-        self.time_total = float(about.get("time_total_s") or 0.0)
+        self.time_total = self._time_before = float(about.get("time_total_s") or 0.0)
         self.since_restore = 0
         self.start_info = info if own else None
         if own:
@@ -286,6 +287,8 @@ class Session:
             TIME_TOTAL_S: self.time_total,
             TIMESTAMP: int(now),
             "iterations_since_restore": self.since_restore,
+            "time_since_restore": self.time_total - self._time_before,
+            "pid": os.getpid(),
         }
         if done:
             result[DONE] = True
@@ -370,7 +373,7 @@ class Session:
             **checkpoint.__dict__.get("_about", {}),
         }
         state: Dict[str, Any] = {}
-        files: Dict[str, str] = {}
+        files: Dict[str, Content] = {}
         if kind == "dict":
             state = {"data": checkpoint.to_dict()}
             if checkpoint._directory is not None:
@@ -385,7 +388,7 @@ class Session:
         return self._commit(state, files, about, result)
 
     def _commit(
-        self, state: Dict[str, Any], files: Dict[str, str], about: Dict[str, Any], result: Dict[str, Any]
+        self, state: Dict[str, Any], files: Dict[str, Content], about: Dict[str, Any], result: Dict[str, Any]
     ) -> CheckpointInfo:
         self._settle()
         info = self.repository.manager().save(

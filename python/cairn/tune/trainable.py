@@ -22,6 +22,21 @@ from .result_keys import (
 __all__ = ["Trainable", "with_parameters", "with_resources"]
 
 
+_place = ("default", "")  # trial_id and logdir of what is made next
+
+
+def make_trainable(cls: Any, config: Mapping[str, Any], trial_id: str, logdir: str) -> "Trainable":
+    """An object of a class that knows where it is from the start."""
+    global _place
+    before, _place = _place, (trial_id, logdir)
+    try:
+        made: Trainable = cls(dict(config))
+    finally:
+        _place = before
+    made.trial_id, made.logdir = trial_id, logdir  # also of a class with an __init__ of its own
+    return made
+
+
 class Trainable:
     """A trial as a class: override setup, step, save_checkpoint and load_checkpoint.
 
@@ -44,8 +59,8 @@ class Trainable:
         self._iteration = 0
         self._time_total = 0.0
         self._since_restore = 0
-        self.trial_id = "default"
-        self.logdir = ""
+        # Known in setup, and without every subclass having to take them.
+        self.trial_id, self.logdir = _place
         self.setup(self.config)
 
     # To be overridden.
@@ -72,6 +87,10 @@ class Trainable:
 
     def cleanup(self) -> None:
         """Called at the end."""
+
+    def get_config(self) -> Dict[str, Any]:
+        """The hyperparameters."""
+        return self.config
 
     # What is done with it.
 

@@ -16,7 +16,7 @@ from .result_keys import (
     TIMESTAMP,
     plain_result,
 )
-from .trainable import argument_of, checkpoint_of, is_class_trainable, name_of
+from .trainable import argument_of, checkpoint_of, is_class_trainable, make_trainable, name_of
 
 __all__ = ["validate_save_restore"]
 
@@ -61,7 +61,9 @@ def validate_save_restore(
     made: List[Any] = []
 
     def new() -> Any:
-        made.append(trainable_cls(dict(config or {})))
+        place = os.path.join(root, f"logs_{len(made)}")
+        os.makedirs(place)
+        made.append(make_trainable(trainable_cls, config or {}, "validated", place))
         return made[-1]
 
     try:

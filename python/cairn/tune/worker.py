@@ -14,7 +14,13 @@ from . import session as sessions
 from .checkpoint import Checkpoint
 from .result_keys import DEFAULT_METRIC, DONE, TIME_TOTAL_S, TRAINING_ITERATION
 from .session import Session, TrialStopped
-from .trainable import argument_of, checkpoint_of, is_class_trainable, wants_checkpoint
+from .trainable import (
+    argument_of,
+    checkpoint_of,
+    is_class_trainable,
+    make_trainable,
+    wants_checkpoint,
+)
 
 _LONGEST_ERROR = 200_000
 
@@ -103,10 +109,8 @@ def _as_result(value: Any) -> Dict[str, Any]:
 
 def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
     session.enter()
-    trainable = cls(session.config)
+    trainable = make_trainable(cls, session.config, session.trial_id, session.directory)
     session.leave()
-    trainable.trial_id = session.trial_id
-    trainable.logdir = session.directory
 
     def load(checkpoint: Checkpoint) -> None:
         trainable._iteration = session.iteration

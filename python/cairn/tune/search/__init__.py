@@ -20,7 +20,7 @@ from typing import Any, Optional
 
 from cairn import _native
 
-from . import search_space
+from .. import search_space
 
 __all__ = ["BasicVariantGenerator", "ConcurrencyLimiter", "OptunaSearch", "Searcher"]
 

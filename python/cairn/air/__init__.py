@@ -8,15 +8,8 @@ air.Checkpoint.from_dict. All of it is cairn.tune.
 
 from __future__ import annotations
 
-from .tune import (
-    Checkpoint,
-    CheckpointConfig,
-    FailureConfig,
-    Result,
-    ResultGrid,
-    RunConfig,
-    session,
-)
+from ..tune import Checkpoint, CheckpointConfig, FailureConfig, Result, ResultGrid, RunConfig
+from . import session
 
 __all__ = [
     "Checkpoint",

@@ -1,0 +1,5 @@
+"""Where programs for Ray AIR import Result from."""
+
+from ..tune import Result
+
+__all__ = ["Result"]

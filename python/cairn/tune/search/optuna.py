@@ -1,0 +1,5 @@
+"""Where Ray Tune's programs import OptunaSearch from."""
+
+from . import OptunaSearch
+
+__all__ = ["OptunaSearch"]
