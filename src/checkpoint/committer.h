@@ -114,7 +114,7 @@ class Committer {
   std::set<std::string> directories_;    // names taken, as far as we know
   std::vector<std::string> leftovers_;   // removed ones with files that others refer to
   std::string newest_own_;               // id of the last one that this process committed
-  int since_shelves_ = 0;                // passes since shelves were looked at
+  std::size_t since_shelves_ = 0;        // passes since shelves were looked at
   std::int64_t next_serial_ = 0;
   std::uint64_t sequence_ = 0;
   std::string parent_;  // the checkpoint that the branch goes on from; "": none

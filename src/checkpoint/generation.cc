@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -29,6 +30,7 @@
 //                manifest that does not count is left alone unless its removal had begun: it may be
 //                a copy that somebody put back. On object stores the uploads that they left
 //                unfinished go too, without a look at any clock.
+//  6. Shelves.   Copies for readers' sake (shelves.h); nothing depends on them.
 //
 // Names are retired (step 3, in the seal): an older writer may have been stopped in the middle of
 // deleting a directory, after it had made sure that it was not overtaken. It goes on by name. Were
@@ -516,6 +518,23 @@ Status Generation::OpenParticipant() {
   }
 }
 
+Result<bool> Generation::Spare(const std::string& directory) {
+  if (!options_.spare) return false;
+  const auto bytes = env_.store->Get(names::Path(directory, names::kMarker), kMaxRecordBytes);
+  if (bytes.status().Is(Code::kNotFound)) return false;
+  if (!bytes.ok()) return bytes.status();
+  const auto marker = Decode<MarkerRecord>(*bytes);
+  if (!marker.ok() || !options_.spare(*marker)) return false;
+  spared_.push_back({.directory = directory, .marker = *marker});
+  return true;
+}
+
+Status Generation::SweepSpared() {
+  options_.spare = nullptr;
+  if (std::exchange(spared_, {}).empty()) return Status::Ok();
+  return Sweep();
+}
+
 Status Generation::Sweep() {
   Store* store = env_.store.get();
   env_.Step("open: sweep");
@@ -550,7 +569,8 @@ Status Generation::Sweep() {
     if (!retired(directory)) continue;
     ASSIGN_OR_RETURN(const bool ours, IsOldAttempt(store, &reader, directory, number_, announced));
     if (ours) {
-      RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
+      ASSIGN_OR_RETURN(const bool spared, Spare(directory));
+      if (!spared) RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
       continue;
     }
     // A save or a removal that ended between the directory and its marker.
@@ -567,6 +587,7 @@ Status Generation::Sweep() {
   }
   RETURN_IF_ERROR(store->PruneDirectories(std::string(names::kPool)));
   // Only readers' time depends on it.
+  if (TidyEvery(store) > 0) env_.Step("open: shelves");
   TidyShelves(store, env_.ids).IgnoreError("listings fetch each manifest");
   return Status::Ok();
 }

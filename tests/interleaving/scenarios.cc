@@ -6,11 +6,17 @@ namespace cairn::interleaving {
 namespace {
 
 constexpr int kSetupActor = 100;
+// A checkpoint of a scenario has a marker, a manifest and a file: its notes come with another page.
+constexpr std::size_t kPageObjects = 3;
 
 MemoryStoreOptions StoreOf(Disk disk) {
   MemoryStoreOptions options;
-  options.object_store = disk == Disk::kObjects;
+  options.object_store = disk != Disk::kPlain;
   options.part_bytes = 4096;
+  if (disk == Disk::kShelves) {
+    options.listing = {.many_directories = 1, .many_objects = 1};
+    options.page_objects = kPageObjects;
+  }
   return options;
 }
 
@@ -21,7 +27,7 @@ std::string Counted(const std::string& what, int saves, int expiries) {
 }
 
 std::string NameOf(const std::string& what, Disk disk) {
-  return what + (disk == Disk::kObjects ? " (object store)" : " (plain)");
+  return what + " (" + std::string(DiskName(disk)) + ")";
 }
 
 /// A finished writer left these steps.
@@ -115,6 +121,18 @@ std::vector<std::int64_t> Steps(int count) {
 }
 
 }  // namespace
+
+std::string_view DiskName(Disk disk) {
+  switch (disk) {
+    case Disk::kPlain:
+      return "plain";
+    case Disk::kObjects:
+      return "objects";
+    case Disk::kShelves:
+      return "shelves";
+  }
+  return "unknown";
+}
 
 Scenario TakeoverDuringSaves(Disk disk, int saves) {
   return {.name = NameOf(Counted("takeover during saves", saves, 0), disk),

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "net/url.h"
 #include "storage/s3/crc32c.h"
 #include "storage/s3/s3_errors.h"
 #include "storage/s3/s3_reader.h"
@@ -139,8 +140,8 @@ Result<ObjectInfo> S3Store::Stat(const std::string& name) {
 }
 
 Result<Listing> S3Store::List(const std::string& prefix) {
-  ASSIGN_OR_RETURN(Pages pages, ListPages(prefix, /*deep=*/false,
-                                          std::numeric_limits<std::size_t>::max()));
+  ASSIGN_OR_RETURN(Pages pages,
+                   ListPages(prefix, /*deep=*/false, std::numeric_limits<std::size_t>::max()));
   Listing listing;
   listing.prefixes = std::move(pages.prefixes);
   listing.objects.reserve(pages.objects.size());
@@ -150,8 +151,7 @@ Result<Listing> S3Store::List(const std::string& prefix) {
   return listing;
 }
 
-Result<std::vector<TaggedObject>> S3Store::ListBelow(const std::string& prefix,
-                                                     std::size_t limit) {
+Result<std::vector<TaggedObject>> S3Store::ListBelow(const std::string& prefix, std::size_t limit) {
   ASSIGN_OR_RETURN(Pages pages, ListPages(prefix, /*deep=*/true, limit));
   return std::move(pages.objects);
 }
@@ -273,6 +273,24 @@ Result<std::unique_ptr<ObjectReader>> S3Store::OpenReader(const std::string& nam
 Result<std::unique_ptr<ReadQueue>> S3Store::NewReadQueue(int depth) {
   if (depth < 1) return InvalidArgumentError("a read queue has a depth of at least 1");
   return std::unique_ptr<ReadQueue>(std::make_unique<S3ReadQueue>(client_, depth));
+}
+
+Status S3Store::Adopt(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(ValidateObjectName(to));
+  constexpr std::uint64_t kMostCopied = std::uint64_t{5} << 30;  // in one request, by any server
+  ASSIGN_OR_RETURN(const ObjectInfo info, Stat(from));
+  if (info.bytes > kMostCopied) {
+    return UnimplementedError("\"" + Describe() + "/" + from +
+                              "\" is too large to be copied at once");
+  }
+  S3Request request{.what = "copy to", .method = "PUT", .key = KeyOf(to)};
+  request.headers.push_back(
+      {"x-amz-copy-source", PercentEncode(client_->config().bucket + "/" + KeyOf(from), true)});
+  ASSIGN_OR_RETURN(const HttpResponse response, client_->Expect(std::move(request)));
+  ASSIGN_OR_RETURN(const S3Completed copied, DecodeCopied(response.body));
+  if (copied.error.code.empty()) return Status::Ok();
+  return UnavailableError("copy \"" + Describe() + "/" + from + "\": the server answers " +
+                          copied.error.code + ": " + copied.error.message);
 }
 
 // ---------------------------------------------------------------- unfinished uploads
