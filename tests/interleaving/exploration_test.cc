@@ -53,11 +53,11 @@ const Bounded kBounded[] = {
 /// with shelves, where every read is several pages of a listing.
 const Bounded kShelved[] = {
     {.scenario = "TakeoverDuringASave", .shelves = 1},
-    {.scenario = "TakeoverDuringRemoval", .shelves = 1},
+    {.scenario = "TakeoverDuringRemoval", .shelves = 2},
     {.scenario = "TakeoverDuringRemovalOfSharedFiles", .shelves = 1},
     {.scenario = "TakeoverByARemover", .shelves = 1},
-    {.scenario = "PinAgainstRetention", .shelves = 1},
-    {.scenario = "ReaderBesideRetention", .shelves = 1},
+    {.scenario = "PinAgainstRetention", .shelves = 2},
+    {.scenario = "ReaderBesideRetention", .shelves = 2},
     {.scenario = "PinRemovalTakeover", .shelves = 0},
     {.scenario = "Crowd", .shelves = 0},
 };

@@ -6,8 +6,9 @@ namespace cairn::interleaving {
 namespace {
 
 constexpr int kSetupActor = 100;
-// A checkpoint of a scenario has a marker, a manifest and a file: its notes come with another page.
-constexpr std::size_t kPageObjects = 3;
+// cairn.json, and of the first checkpoint the marker, index, file and manifest: its notes come with
+// the next page.
+constexpr std::size_t kPageObjects = 5;
 
 MemoryStoreOptions StoreOf(Disk disk) {
   MemoryStoreOptions options;
