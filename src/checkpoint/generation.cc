@@ -292,7 +292,7 @@ Status Generation::PublishFence(std::uint64_t above) {
 Status Generation::PublishSeal() {
   RepositoryReader reader(env_.store.get(), env_.rules);
   if (env_.rules.fence_before_listing) {
-    ASSIGN_OR_RETURN(RepositoryView view, reader.Read());
+    ASSIGN_OR_RETURN(RepositoryView view, reader.Read(ReadFor::kOwning));
     if (view.newest_seal && view.newest_seal->generation > number_) {
       return AbortedError("generation " + std::to_string(view.newest_seal->generation) +
                           " overtook generation " + std::to_string(number_) +
@@ -304,7 +304,7 @@ Status Generation::PublishSeal() {
       LogWarning("\"" + env_.store->Describe() + "\": the records of generation " +
                  std::to_string(lost) + " are missing; its checkpoints count all the same");
       RETURN_IF_ERROR(PublishFence(lost));
-      ASSIGN_OR_RETURN(view, reader.Read());
+      ASSIGN_OR_RETURN(view, reader.Read(ReadFor::kOwning));
     }
     for (const std::string& name : view.damaged_records) {
       LogWarning("\"" + env_.store->Describe() + "\": " + name + " is damaged or missing");
@@ -539,7 +539,7 @@ Status Generation::Sweep() {
   Store* store = env_.store.get();
   env_.Step("open: sweep");
   RepositoryReader reader(store, env_.rules);
-  ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
+  ASSIGN_OR_RETURN(const RepositoryView view, reader.Read(ReadFor::kOwning));
   // Uploads that are listed before the fence is read again were begun by older generations: ours
   // has begun none, and a newer one had not opened.
   ASSIGN_OR_RETURN(const std::vector<std::string> uploads, store->ListUnfinished(""));

@@ -130,28 +130,32 @@ void JudgeNotes(const GenerationRecords& records, Checkpoint* checkpoint) {
 /// Answers from listings of the whole repository, made before: where notes lie, for few checkpoints
 /// have any; and manifests that are on a shelf. May be used from several threads.
 ///
-/// The order of RepositoryReader::Look, notes before manifest, is kept: the notes are those of a
-/// first listing, a manifest on a shelf is taken for there when a second one names it. One listing
-/// would not do: it comes in pages, manifests before notes, and a removal may end in between. And a
-/// note that was listed and is gone when it is read was perhaps a removal's, so that the manifest
-/// itself is asked for.
+/// Whoever owns a repository must see notes before manifests (RepositoryReader::Look): the notes
+/// are those of a first listing, a manifest on a shelf is taken for there when a second one names
+/// it. One listing would not do: it comes in pages, manifests before notes, and a removal may end
+/// in between. Who only reads does with one: what it finds was there a moment ago, and readers have
+/// to bear its going anyway. For both a note that was listed and is gone when it is read was
+/// perhaps a removal's, so that the manifest itself is asked for.
 class ReadAhead final : public ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
 
-  Status Prepare(std::size_t directories, const ProtocolRules& rules) {
+  Status Prepare(const std::vector<std::string>& directories, ReadFor purpose,
+                 const ProtocolRules& rules) {
     auto* deep = dynamic_cast<DeepListingStore*>(inner());
     if (deep == nullptr) return Status::Ok();
     const std::size_t many = deep->listing_costs().many_directories;
-    if (many == 0 || directories < many) return Status::Ok();
-    const auto list = [&] { return deep->ListBelow("", DeepListingLimit(directories)); };
+    if (many == 0 || directories.size() < many) return Status::Ok();
+    const auto list = [&] {
+      return deep->ListAll(directories, DeepListingLimit(directories.size()));
+    };
     auto all = list();
     if (all.status().Is(Code::kResourceExhausted) || all.status().Is(Code::kUnimplemented)) {
       return Status::Ok();  // one by one
     }
     if (!all.ok()) return all.status();
     manifests_ = ReadShelves(inner(), *all, rules.compare_tags);
-    if (!manifests_.empty() && rules.notes_before_manifest) {
+    if (!manifests_.empty() && purpose == ReadFor::kOwning && rules.notes_before_manifest) {
       const auto later = list();
       if (later.status().Is(Code::kResourceExhausted)) {
         manifests_.clear();
@@ -356,7 +360,7 @@ RepositoryReader::Found RepositoryReader::Look(const std::string& directory) {
   return found;
 }
 
-Result<RepositoryView> RepositoryReader::Read() {
+Result<RepositoryView> RepositoryReader::Read(ReadFor purpose) {
   for (int round = 0;; ++round) {
     RepositoryView view;
     ASSIGN_OR_RETURN(view.record, ReadRecord());
@@ -368,7 +372,7 @@ Result<RepositoryView> RepositoryReader::Read() {
     }
     std::vector<std::optional<Found>> found(directories.size());
     ReadAhead ahead(store_);
-    RETURN_IF_ERROR(ahead.Prepare(directories.size(), rules_));
+    RETURN_IF_ERROR(ahead.Prepare(directories, purpose, rules_));
     RepositoryReader looker(&ahead, rules_);
     ForEachRequest(*store_, directories.size(),
                    [&](std::size_t i) { found[i] = looker.Look(directories[i]); });

@@ -185,8 +185,8 @@ Status TidyShelves(Store* store, IdSource* ids) {
     ASSIGN_OR_RETURN(const Listing shelves, store->List(std::string(names::kShelves)));
     if (shelves.objects.empty()) return Status::Ok();
   }
-  const auto listed = dynamic_cast<DeepListingStore*>(store)->ListBelow(
-      "", DeepListingLimit(std::max(root.prefixes.size(), worth_a_shelf)));
+  const auto listed = dynamic_cast<DeepListingStore*>(store)->ListAll(
+      root.prefixes, DeepListingLimit(std::max(root.prefixes.size(), worth_a_shelf)));
   // Readers do not list so much, and use no shelves.
   if (listed.status().Is(Code::kResourceExhausted)) return Status::Ok();
   if (listed.status().Is(Code::kUnimplemented)) return Status::Ok();

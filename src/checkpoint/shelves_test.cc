@@ -280,7 +280,7 @@ TEST_F(FewShelvesTest, ARemovalBetweenTwoPagesOfTheListingIsNotOverlooked) {
     done = true;
     FinishRemoval(2);
   });
-  const RepositoryView view = RepositoryReader(watched_.get()).Read().value();
+  const RepositoryView view = RepositoryReader(watched_.get()).Read(ReadFor::kOwning).value();
   memory_->SetHook(nullptr);
   ASSERT_TRUE(done);
   EXPECT_EQ(view.Find("id-2"), nullptr);

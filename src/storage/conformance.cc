@@ -1111,6 +1111,36 @@ TEST_P(StoreConformance, AWholeListingTellsWhatChanged) {
   }
 }
 
+TEST_P(StoreConformance, PartsThatAreListedSideBySideMakeAWholeListing) {
+  auto* deep = dynamic_cast<DeepListingStore*>(&store());
+  if (deep == nullptr) return;  // an ability that not all have
+  std::vector<std::string> directories;
+  for (int i = 0; i < under_test_.long_listing; ++i) {
+    // Also names that sort otherwise without what comes behind them.
+    directories.push_back("d" + std::to_string(i / 2) + (i % 2 == 0 ? "" : "-2"));
+    ASSERT_TRUE(store().Put(directories.back() + "/o", std::to_string(i)).ok());
+  }
+  ASSERT_TRUE(store().Put("in the root", "").ok());
+  const auto expected = deep->ListBelow("", kNoLimit);
+  ASSERT_TRUE(expected.ok()) << expected.status().ToString();
+  ASSERT_THAT(*expected, SizeIs(directories.size() + 1));
+  const auto compare = [&](const std::vector<std::string>& known) {
+    const auto all = deep->ListAll(known, kNoLimit);
+    ASSERT_TRUE(all.ok()) << all.status().ToString();
+    ASSERT_THAT(*all, SizeIs(expected->size()));
+    for (std::size_t i = 0; i < all->size(); ++i) {
+      EXPECT_EQ((*all)[i].name, (*expected)[i].name);
+      EXPECT_EQ((*all)[i].tag, (*expected)[i].tag);
+    }
+  };
+  compare(directories);
+  compare({});
+  directories.resize(directories.size() * 2 / 3);  // newer ones came meanwhile
+  compare(directories);
+  EXPECT_TRUE(
+      deep->ListAll(directories, expected->size() - 1).status().Is(Code::kResourceExhausted));
+}
+
 TEST_P(StoreConformance, PoolTakesObjectsNobodyElseHas) {
   ASSERT_OK(store().Put("d/a", "x"));
   if (!store().traits().hard_links) {

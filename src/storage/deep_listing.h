@@ -40,6 +40,13 @@ class DeepListingStore {
   /// cannot.
   virtual Result<std::vector<TaggedObject>> ListBelow(const std::string& prefix,
                                                       std::size_t limit) = 0;
+  /// The same of everything. `directories`: what stands directly under the root, as far as the
+  /// caller knows; a store may list parts of it side by side, each directory in one part.
+  virtual Result<std::vector<TaggedObject>> ListAll(const std::vector<std::string>& directories,
+                                                    std::size_t limit) {
+    static_cast<void>(directories);
+    return ListBelow("", limit);
+  }
 };
 
 }  // namespace cairn

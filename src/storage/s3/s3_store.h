@@ -53,6 +53,8 @@ class S3Store final : public Store, public DeepListingStore, public AdoptingStor
   Result<Listing> List(const std::string& prefix) override;
   Result<std::vector<TaggedObject>> ListBelow(const std::string& prefix,
                                               std::size_t limit) override;
+  Result<std::vector<TaggedObject>> ListAll(const std::vector<std::string>& directories,
+                                            std::size_t limit) override;
   Status Delete(const std::string& name) override;
   Status PruneDirectories(const std::string& prefix) override;
   Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override;
@@ -90,7 +92,14 @@ class S3Store final : public Store, public DeepListingStore, public AdoptingStor
     std::vector<TaggedObject> objects;  // sorted by name
     std::vector<std::string> prefixes;
   };
-  Result<Pages> ListPages(const std::string& prefix, bool deep, std::size_t limit);
+  /// Keys to list: behind `after` and before `before`; "": no bound.
+  struct KeyRange {
+    std::string after;
+    std::string before;
+  };
+  /// `count`: objects listed so far, by all who list at once; ResourceExhausted over the limit.
+  Result<Pages> ListPages(const std::string& prefix, bool deep, const KeyRange& range,
+                          std::size_t limit, std::atomic<std::size_t>* count);
   /// The answer to HEAD; NotFound only when the bucket is there.
   Result<HttpResponse> Head(const std::string& name);
   Status BucketIsThere();
