@@ -111,7 +111,11 @@ Status Get(Store* store, const std::string& name, std::size_t part, double* seco
   return Status::Ok();
 }
 
-/// A repository of so many empty checkpoints.
+/// What a checkpoint of one process has besides its manifest.
+constexpr const char* kObjects[] = {".cairn-attempt", "__model__/model.safetensors.index.json",
+                                    "__model__/rank_0-00001.safetensors", "rank_0/state.json"};
+
+/// A repository of so many checkpoints, whose files hold nothing.
 Status Fill(Store* store, std::uint64_t count) {
   RepositoryRecord record;
   record.job = "bench";
@@ -130,6 +134,10 @@ Status Fill(Store* store, std::uint64_t count) {
     manifest.sequence = i + 1;
     manifest.step = static_cast<std::int64_t>(i);
     const std::string directory = names::CheckpointDirectory(false, false, manifest.step, 1);
+    for (const char* object : kObjects) {
+      statuses[i] = store->Put(names::Path(directory, object), "{}");
+      if (!statuses[i].ok()) return;
+    }
     statuses[i] = store->Put(names::Path(directory, names::kManifest), EncodeManifest(manifest));
   });
   for (const Status& status : statuses) {

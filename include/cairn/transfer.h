@@ -77,12 +77,13 @@ struct CopyReport {
   std::vector<std::string> vanished;  // removed from the source meanwhile
   std::uint64_t bytes = 0;            // written
   std::uint64_t bytes_shared = 0;     // linked instead: the target had the file already
+  std::uint64_t bytes_resumed = 0;    // left by a copy that was cut short, and taken over
 };
 /// Copies checkpoints into another repository, oldest first, with the bases that they need. Id,
 /// step, metrics (late ones too), metadata, time and every file's bytes stay; generation and
 /// sequence are the target's, so the last copy is the latest there. Every byte is compared with its
-/// checksum on the way. Those that are there already are passed over, so that a copy that was cut
-/// short is simply started again.
+/// checksum on the way. Those that are there already are passed over, and of one that was being
+/// copied the files that had arrived, so that a copy that was cut short is simply started again.
 Result<CopyReport> CopyCheckpoints(const CopyRequest& request, const TransferControl& control = {});
 
 struct MergeRequest {

@@ -1,8 +1,11 @@
 """SIGKILL of `cairn checkpoint copy`: started again it goes on with what is missing, and the copy is whole."""
 
 import json
+import os
 import random
+import socket
 import subprocess
+import threading
 import time
 
 import numpy as np
@@ -96,4 +99,125 @@ def test_a_copy_to_a_bucket_goes_on(source, tmp_path, monkeypatch):
         target = "s3://copies/run"
         check_copy(source, target, *copy_with_kills(source, target, kills=4))
     finally:
+        server.stop()
+
+
+class Meter:
+    """Forwards connections to a server and counts the bytes that go there."""
+
+    def __init__(self, port):
+        self._target = port
+        self.bytes = 0
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            threading.Thread(target=self._pump, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
+
+    def _pump(self, source, sink, count):
+        try:
+            while data := source.recv(1 << 18):
+                if count:
+                    with self._lock:
+                        self.bytes += len(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        self._listener.close()
+
+
+FILES, FILE_BYTES = 24, 4 << 20
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """One checkpoint of many files."""
+    folder = tmp_path_factory.mktemp("large")
+    (folder / "mine").mkdir()
+    for i in range(FILES):
+        (folder / "mine" / f"{i:02}.bin").write_bytes(os.urandom(FILE_BYTES))
+    directory = str(folder / "run")
+    with cairn.CheckpointManager(directory) as m:
+        m.save(7, {"w": np.arange(10)}, files=str(folder / "mine"), blocking=True)
+    return directory
+
+
+def kill_in_the_middle(command, arrived):
+    """Kills the copy when some of its files are at the target, but not all."""
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while child.poll() is None and arrived() < FILES // 3:
+        assert time.monotonic() < deadline
+    child.kill()
+    assert child.wait() == -9, "it was quicker than the kill: nothing was tested"
+    child.communicate()
+
+
+def go_on(command, source, target):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    report = json.loads(done.stdout)
+    assert [info["step"] for info in report["copied"]] == [7]
+    assert report["bytes_resumed"] >= (FILES // 3 - 2) * FILE_BYTES
+    assert (
+        FILES * FILE_BYTES
+        <= report["bytes"] + report["bytes_resumed"]
+        < FILES * FILE_BYTES + (1 << 20)
+    )
+    assert steps_at(target) == [7]
+    assert cairn.verify(target, deep=True).ok
+    assert cairn.diff(source, target).same
+    return report
+
+
+def test_one_large_checkpoint_goes_on_with_its_files(large, tmp_path):
+    target = tmp_path / "copy"
+    command = [command_line(), "checkpoint", "copy", large, str(target), "--json"]
+    kill_in_the_middle(command, lambda: len(list(target.glob("checkpoint_*/files/*.bin"))))
+    assert steps_at(str(target)) == [], "half a copy does not count"
+    go_on(command, large, str(target))
+    assert len(list(target.glob("checkpoint_*"))) == 1, "what the first left was swept"
+
+
+def test_one_large_checkpoint_goes_on_in_a_bucket(large, tmp_path, monkeypatch):
+    import boto3
+
+    server = Server(tmp_path)
+    meter = Meter(server.port)
+    try:
+        for variable, value in server.environment().items():
+            monkeypatch.setenv(variable, value)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="copies")
+        target = "s3://copies/run"
+        command = [command_line(), "checkpoint", "copy", large, target, "--json"]
+
+        def arrived():
+            keys = client.list_objects_v2(Bucket="copies").get("Contents", [])
+            return sum(key["Key"].endswith(".bin") for key in keys)
+
+        kill_in_the_middle(command, arrived)
+        assert steps_at(target) == [], "half a copy does not count"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{meter.port}")
+        report = go_on(command, large, target)
+        # Requests, those of the checks included, come on top.
+        assert report["bytes"] <= meter.bytes < report["bytes"] + (1 << 20), "only the rest"
+        assert report["bytes"] < FILES * FILE_BYTES - report["bytes_resumed"] + (1 << 20)
+    finally:
+        meter.close()
         server.stop()

@@ -199,7 +199,7 @@ def test_tls_with_an_authority_of_ones_own(tmp_path, monkeypatch):
          "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out",
          str(certificate)], check=True, capture_output=True,
     )  # fmt: skip
-    server = Server(tmp_path / "tls", "--cert", str(certificate), "--key", str(key), scheme="https")
+    server = Server(tmp_path / "tls", tls=(certificate, key))
     try:
         for variable, value in server.environment().items():
             monkeypatch.setenv(variable, value)

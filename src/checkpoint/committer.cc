@@ -384,8 +384,11 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
     RETURN_IF_ERROR(generation_->CheckFence());
     RETURN_IF_ERROR(generation_->AdmitRestarted(parent_));
     int copy = 0;
-    ASSIGN_OR_RETURN(record.directory, ClaimDirectory(env_, generation_->number(), record.attempt,
-                                                      [&] { return NextDirectory(task, &copy); }));
+    ASSIGN_OR_RETURN(
+        record.directory,
+        ClaimDirectory(
+            env_, {.generation = generation_->number(), .attempt = record.attempt, .copies = ""},
+            [&] { return NextDirectory(task, &copy); }));
     return Status::Ok();
   };
   if (const Status begun = begin(); !begun.ok()) {

@@ -119,7 +119,7 @@ class Committer {
   std::vector<std::string> leftovers_;   // removed ones with files that others refer to
   std::set<std::string> distrusted_;     // ids that a restore of this process passed over
   std::string newest_own_;               // id of the last one that this process committed
-  int since_shelves_ = 0;                // passes since shelves were looked at
+  std::size_t since_shelves_ = 0;        // passes since shelves were looked at
   std::int64_t next_serial_ = 0;
   std::uint64_t sequence_ = 0;
   std::string parent_;  // the checkpoint that the branch goes on from; "": none

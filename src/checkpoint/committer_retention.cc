@@ -14,12 +14,6 @@
 // between leaves restore points that are whole, and never an increment without its base.
 
 namespace cairn {
-namespace {
-
-// Saves; as many as make a shelf.
-constexpr int kShelveEvery = 256;
-
-}  // namespace
 
 std::vector<std::string> Committer::Referenced(std::string_view except) const {
   std::vector<std::string> paths;
@@ -149,8 +143,10 @@ Status Committer::ApplyRetention() {
       return true;
     });
   }
-  if (++since_shelves_ >= kShelveEvery) {
+  const std::size_t tidy_every = TidyEvery(env_.store.get());
+  if (tidy_every > 0 && ++since_shelves_ >= tidy_every) {
     since_shelves_ = 0;
+    env_.Step("save: shelves");
     TidyShelves(env_.store.get(), env_.ids).IgnoreError("listings fetch each manifest");
   }
   return Status::Ok();

@@ -60,7 +60,14 @@ class Copier {
     ASSIGN_OR_RETURN(const std::vector<const Checkpoint*> missing, Missing(chosen));
     if (missing.empty()) return std::move(report_);
     for (const Checkpoint* checkpoint : missing) total_ += checkpoint->manifest->Bytes();
-    ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation, OpenForTool(target_, job));
+    const auto goes_on = [&](const MarkerRecord& marker) {
+      return std::any_of(missing.begin(), missing.end(), [&](const Checkpoint* checkpoint) {
+        return checkpoint->manifest->id == marker.copies;
+      });
+    };
+    ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation,
+                     OpenForTool(target_, job, goes_on));
+    left_ = generation->spared();
     ASSIGN_OR_RETURN(committer_, IncomingCommitter::Open(target_, generation.get()));
     for (const Checkpoint* checkpoint : missing) {
       // Another copy may have been quicker between the look and the opening.
@@ -77,6 +84,7 @@ class Copier {
       }
       done_ += checkpoint->manifest->Bytes();
     }
+    RETURN_IF_ERROR(generation->SweepSpared());
     WarnOfOrder(*chosen.back(), *missing.back());
     return std::move(report_);
   }
@@ -122,6 +130,16 @@ class Copier {
     return missing;
   }
 
+  /// Where copies of the checkpoint that were cut short may have left the file.
+  std::vector<std::string> LeftBehind(const Checkpoint& checkpoint, const std::string& path) const {
+    std::vector<std::string> names;
+    for (const SparedAttempt& attempt : left_) {
+      if (attempt.marker.copies != checkpoint.manifest->id) continue;
+      names.push_back(names::Path(attempt.directory, path));
+    }
+    return names;
+  }
+
   Status CopyOne(const Checkpoint& checkpoint) {
     auto opened =
         OpenCheckpoint::Open(source_.store.get(), checkpoint.directory, checkpoint.manifest);
@@ -134,6 +152,7 @@ class Copier {
     IncomingFiles files;
     files.progress_before = done_;
     files.progress_total = total_;
+    files.copies = checkpoint.manifest->id;
     std::uint64_t shared = 0;
     for (std::size_t i = 0; i < (*opened)->files().size(); ++i) {
       ManifestFile file = *(*opened)->files()[i].entry;
@@ -143,11 +162,12 @@ class Copier {
         files.AddShared(std::move(file));
       } else {
         files.AddCopy(file.path, file.part, file.hash,
-                      std::make_unique<StoredFileSource>(&bytes, i, /*begin=*/0));
+                      std::make_unique<StoredFileSource>(&bytes, i, /*begin=*/0),
+                      LeftBehind(checkpoint, file.path));
       }
     }
     files.progress_before += shared;
-    const std::uint64_t written = files.bytes();
+    const std::uint64_t needed = files.bytes();
     Manifest manifest = *checkpoint.manifest;
     manifest.metrics = checkpoint.Metrics();
     if (!manifest.lineage.is_object()) manifest.lineage = Value::Object{};
@@ -163,7 +183,8 @@ class Copier {
       return Status::Ok();
     }
     if (!committed.ok()) return committed.status();
-    report_.bytes += written;
+    report_.bytes += needed - committer_->bytes_adopted();
+    report_.bytes_resumed += committer_->bytes_adopted();
     report_.bytes_shared += shared;
     report_.copied.push_back(MakeInfo(*target_.store, *committed));
     return Status::Ok();
@@ -173,6 +194,7 @@ class Copier {
   const Environment& target_;
   const TransferControl& control_;
   std::unique_ptr<IncomingCommitter> committer_;
+  std::vector<SparedAttempt> left_;  // of copies that were cut short
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
   CopyReport report_;

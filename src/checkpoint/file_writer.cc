@@ -84,7 +84,10 @@ class Writer {
   Result<bool> Share(const PlannedFile& file, const ShareableFiles::File& previous);
   /// `hasher`: null when the hashes are known already.
   Status WriteFromArena(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher);
-  Status WriteStreamed(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher);
+  /// The hash of what was written, unless `hasher` is null.
+  Result<FileHash> WriteStreamed(const PlannedFile& file, std::uint32_t object,
+                                 ContentHasher* hasher);
+  Status CheckExpected(const PlannedFile& file, const FileHash& hash) const;
   Status FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
                       std::span<std::byte> into);
   Result<std::size_t> FreeBuffer();
@@ -177,15 +180,16 @@ Status Writer::WriteOne(const PlannedFile& file) {
   if (shared) return Status::Ok();
   ASSIGN_OR_RETURN(const std::uint32_t handle, OpenOne(file));
   ContentHasher hasher(file);
+  ManifestFile entry;
   if (file.streamed) {
-    RETURN_IF_ERROR(WriteStreamed(file, handle, known ? nullptr : &hasher));
+    ASSIGN_OR_RETURN(entry.hash, WriteStreamed(file, handle, known ? nullptr : &hasher));
   } else {
     RETURN_IF_ERROR(WriteFromArena(file, handle, known ? nullptr : &hasher));
+    if (!known) entry.hash = hasher.Finish();
   }
   RETURN_IF_ERROR(session_->Close(handle));
-  ManifestFile entry;
   entry.path = file.path;
-  entry.hash = known ? *known : hasher.Finish();
+  if (known) entry.hash = *known;
   entry.part = input_.participant;
   out_->files.push_back(std::move(entry));
   // What cannot be compared next time is not expected to be shared either.
@@ -321,9 +325,20 @@ Result<std::size_t> Writer::FreeBuffer() {
   return buffer;
 }
 
-Status Writer::WriteStreamed(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher) {
+Status Writer::CheckExpected(const PlannedFile& file, const FileHash& hash) const {
+  if (input_.expected == nullptr) return Status::Ok();
+  const auto number = static_cast<std::size_t>(&file - input_.plan->files.data());
+  const std::optional<FileHash>& expected = (*input_.expected)[number];
+  if (!expected || *expected == hash) return Status::Ok();
+  return CorruptionError("the bytes that arrived are not those of its manifest");
+}
+
+Result<FileHash> Writer::WriteStreamed(const PlannedFile& file, std::uint32_t object,
+                                       ContentHasher* hasher) {
   UserFileReader reader;
   if (!file.source_path.empty()) RETURN_IF_ERROR(reader.Open(file.source_path));
+  FileHash hash;
+  if (hasher != nullptr && file.bytes == 0) hash = hasher->Finish();
   const std::uint64_t step = session_->part_bytes();
   // Sources are asked for large pieces: a call of theirs may cost more than a copy.
   const std::uint64_t fill = Rereadable(file) ? kFillPiece : step;
@@ -337,10 +352,14 @@ Status Writer::WriteStreamed(const PlannedFile& file, std::uint32_t object, Cont
       RETURN_IF_ERROR(FillStreamed(file, &reader, offset + done, piece));
       if (hasher != nullptr) hasher->Update(piece);
     }
+    if (hasher != nullptr && offset + part.size() == file.bytes) {
+      hash = hasher->Finish();
+      RETURN_IF_ERROR(CheckExpected(file, hash));
+    }
     RETURN_IF_ERROR(session_->Append(object, part, true, buffer));
     progress_->written += part.size();
   }
-  return Status::Ok();
+  return hash;
 }
 
 Status Writer::FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
@@ -398,8 +417,7 @@ void Writer::Learn(const PlannedFile& file, const std::vector<std::uint64_t>& te
 
 }  // namespace
 
-ShareableFiles::ShareableFiles(const std::string& directory, const Manifest& manifest,
-                               bool proven)
+ShareableFiles::ShareableFiles(const std::string& directory, const Manifest& manifest, bool proven)
     : proven_(proven) {
   for (const ManifestFile& file : manifest.files) {
     const std::string location = file.ref.empty() ? names::Path(directory, file.path) : file.ref;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,10 @@ struct FileWriterInput {
   const SaveHistory* history = nullptr;     // that the plan was made with
   std::vector<ObjectInfo>* pool = nullptr;  // recycled objects; used ones are taken out
   std::uint64_t recycle_from_bytes = 0;     // smaller files are made anew
+  /// Of files that must arrive with these bytes, by number of the plan's file; null: of none. Only
+  /// for streamed files. Compared before the last part is handed over, so that on object stores a
+  /// file with other bytes never appears.
+  const std::vector<std::optional<FileHash>>* expected = nullptr;
   std::string marker;  // when not empty: the directory is claimed with this marker first
   WriteMode mode = WriteMode::kAuto;
   std::function<bool()> cancelled;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -29,6 +30,7 @@
 //                manifest that does not count is left alone unless its removal had begun: it may be
 //                a copy that somebody put back. On object stores the uploads that they left
 //                unfinished go too, without a look at any clock.
+//  6. Shelves.   Copies for readers' sake (shelves.h); nothing depends on them.
 //
 // Names are retired (step 3, in the seal): an older writer may have been stopped in the middle of
 // deleting a directory, after it had made sure that it was not overtaken. It goes on by name. Were
@@ -290,7 +292,7 @@ Status Generation::PublishFence(std::uint64_t above) {
 Status Generation::PublishSeal() {
   RepositoryReader reader(env_.store.get(), env_.rules);
   if (env_.rules.fence_before_listing) {
-    ASSIGN_OR_RETURN(RepositoryView view, reader.Read());
+    ASSIGN_OR_RETURN(RepositoryView view, reader.Read(ReadFor::kOwning));
     if (view.newest_seal && view.newest_seal->generation > number_) {
       return AbortedError("generation " + std::to_string(view.newest_seal->generation) +
                           " overtook generation " + std::to_string(number_) +
@@ -302,7 +304,7 @@ Status Generation::PublishSeal() {
       LogWarning("\"" + env_.store->Describe() + "\": the records of generation " +
                  std::to_string(lost) + " are missing; its checkpoints count all the same");
       RETURN_IF_ERROR(PublishFence(lost));
-      ASSIGN_OR_RETURN(view, reader.Read());
+      ASSIGN_OR_RETURN(view, reader.Read(ReadFor::kOwning));
     }
     for (const std::string& name : view.damaged_records) {
       LogWarning("\"" + env_.store->Describe() + "\": " + name + " is damaged or missing");
@@ -522,11 +524,28 @@ Status Generation::OpenParticipant() {
   }
 }
 
+Result<bool> Generation::Spare(const std::string& directory) {
+  if (!options_.spare) return false;
+  const auto bytes = env_.store->Get(names::Path(directory, names::kMarker), kMaxRecordBytes);
+  if (bytes.status().Is(Code::kNotFound)) return false;
+  if (!bytes.ok()) return bytes.status();
+  const auto marker = Decode<MarkerRecord>(*bytes);
+  if (!marker.ok() || !options_.spare(*marker)) return false;
+  spared_.push_back({.directory = directory, .marker = *marker});
+  return true;
+}
+
+Status Generation::SweepSpared() {
+  options_.spare = nullptr;
+  if (std::exchange(spared_, {}).empty()) return Status::Ok();
+  return Sweep();
+}
+
 Status Generation::Sweep() {
   Store* store = env_.store.get();
   env_.Step("open: sweep");
   RepositoryReader reader(store, env_.rules);
-  ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
+  ASSIGN_OR_RETURN(const RepositoryView view, reader.Read(ReadFor::kOwning));
   // Uploads that are listed before the fence is read again were begun by older generations: ours
   // has begun none, and a newer one had not opened.
   ASSIGN_OR_RETURN(const std::vector<std::string> uploads, store->ListUnfinished(""));
@@ -558,7 +577,8 @@ Status Generation::Sweep() {
     if (!names::IsCheckpointDirectory(directory)) continue;  // a copy that somebody is making
     ASSIGN_OR_RETURN(const bool ours, IsOldAttempt(store, &reader, directory, number_, announced));
     if (ours) {
-      RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
+      ASSIGN_OR_RETURN(const bool spared, Spare(directory));
+      if (!spared) RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
       continue;
     }
     // A save or a removal that ended between the directory and its marker.
@@ -575,6 +595,7 @@ Status Generation::Sweep() {
   }
   RETURN_IF_ERROR(store->PruneDirectories(std::string(names::kPool)));
   // Only readers' time depends on it.
+  if (TidyEvery(store) > 0) env_.Step("open: shelves");
   TidyShelves(store, env_.ids).IgnoreError("listings fetch each manifest");
   return Status::Ok();
 }

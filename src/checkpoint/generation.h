@@ -26,6 +26,15 @@ struct GenerationOptions {
   std::size_t self = 0;                   // which of them we are
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(30);
   std::function<bool()> cancelled;  // asked while waiting for others
+  /// Attempts of older generations that the sweep spares: the caller goes on with what they left
+  /// (Generation::spared), and then calls SweepSpared.
+  std::function<bool(const MarkerRecord&)> spare;
+};
+
+/// An attempt that the sweep spared.
+struct SparedAttempt {
+  std::string directory;
+  MarkerRecord marker;
 };
 
 /// One opening of a repository for writing (PROTOCOL.md, "Opening for writing"), by the committer
@@ -54,6 +63,12 @@ class Generation {
   /// OK, or Aborted when a higher fence exists.
   Status CheckFence() const;
 
+  /// What GenerationOptions::spare said; the committer's. Others may still be deleting there, by
+  /// name: nothing may refer to it.
+  const std::vector<SparedAttempt>& spared() const { return spared_; }
+  /// Sweeps those too. Not while the caller writes.
+  Status SweepSpared();
+
   /// Gives up the lock. The fence stays: only a later opening moves it.
   void Release() { lock_.reset(); }
 
@@ -79,12 +94,14 @@ class Generation {
   /// Publishes the wish to take part in the generation of the newest fence.
   Status Join(std::uint64_t newest);
   Status Sweep();
+  /// Whether the attempt in a directory without a manifest is one to be spared; noted if so.
+  Result<bool> Spare(const std::string& directory);
   Result<std::map<std::string, std::string, std::less<>>> ReadJoins(std::uint64_t generation);
   /// The participants but the committer whose joins are not there.
   std::vector<std::string> Missing(const std::map<std::string, std::string, std::less<>>& joins);
 
   const Environment env_;
-  const GenerationOptions options_;
+  GenerationOptions options_;
   std::unique_ptr<StoreLock> lock_;
   std::uint64_t number_ = 0;
   std::uint64_t start_number_ = 0;
@@ -92,6 +109,7 @@ class Generation {
   std::string job_;
   std::vector<Checkpoint> sealed_;
   std::set<std::string> retired_;
+  std::vector<SparedAttempt> spared_;
   StartRecord start_;
   std::optional<std::uint64_t> joined_;  // the fence that our join answers
   bool readmitted_ = false;

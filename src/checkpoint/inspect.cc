@@ -94,12 +94,14 @@ class Verifier {
     }
     for (const std::string& prefix : listing.prefixes) {
       const bool joins = prefix == names::kJoins;
+      const bool shelves = prefix == names::kShelves;
       ASSIGN_OR_RETURN(const Listing records,
-                       store_->List(joins ? prefix : names::Path(prefix, "attempts")));
+                       store_->List(joins || shelves ? prefix : names::Path(prefix, "attempts")));
       for (const ObjectInfo& object : records.objects) {
         if (!object.name.ends_with(".json")) continue;
-        RETURN_IF_ERROR(joins ? CheckRecord<JoinRecord>(object.name)
-                              : CheckRecord<AttemptRecord>(object.name));
+        RETURN_IF_ERROR(joins     ? CheckRecord<JoinRecord>(object.name)
+                        : shelves ? CheckRecord<ShelfRecord>(object.name)
+                                  : CheckRecord<AttemptRecord>(object.name));
       }
     }
     return Status::Ok();
@@ -157,9 +159,19 @@ class Verifier {
     return std::shared_ptr<const Manifest>(std::move(whole));
   }
 
+  /// What was listed may have been read from a copy; the one that lies there may be damaged.
+  Status CheckManifest(const Checkpoint& checkpoint) {
+    const auto manifest = reader_.ReadManifest(checkpoint.directory);
+    if (manifest.ok() || manifest.status().Is(Code::kNotFound)) return Status::Ok();
+    if (!manifest.status().Is(Code::kCorruption)) return manifest.status();
+    Problem(checkpoint.directory, std::string(manifest.status().message()));
+    return Status::Ok();
+  }
+
   Status Check(const Checkpoint& checkpoint) {
     const std::size_t problems = report_.problems.size();
     const std::uint64_t before = done_;
+    RETURN_IF_ERROR(CheckManifest(checkpoint));
     Status status = CheckFiles(checkpoint);
     done_ = before + checkpoint.manifest->Bytes();
     RETURN_IF_ERROR(status);

@@ -36,12 +36,8 @@ Status PublishManifest(const Environment& env, const std::string& directory,
                           std::string(settled.message()) + ")");
 }
 
-Result<std::string> ClaimDirectory(const Environment& env, std::uint64_t generation,
-                                   const std::string& attempt,
+Result<std::string> ClaimDirectory(const Environment& env, const MarkerRecord& marker,
                                    const std::function<std::string()>& next) {
-  MarkerRecord marker;
-  marker.generation = generation;
-  marker.attempt = attempt;
   for (;;) {
     std::string directory = next();
     env.Step("save: claim");

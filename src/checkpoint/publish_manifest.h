@@ -8,6 +8,7 @@
 
 #include "checkpoint/environment.h"
 #include "format/manifest.h"
+#include "format/records.h"
 
 namespace cairn {
 
@@ -25,8 +26,7 @@ Status PublishManifest(const Environment& env, const std::string& directory,
 
 /// Makes the first of the directories that `next` names and nobody has ours, by an unsynced marker
 /// that tells a later sweep whose it is.
-Result<std::string> ClaimDirectory(const Environment& env, std::uint64_t generation,
-                                   const std::string& attempt,
+Result<std::string> ClaimDirectory(const Environment& env, const MarkerRecord& marker,
                                    const std::function<std::string()>& next);
 
 }  // namespace cairn

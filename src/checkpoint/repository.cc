@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/thread_annotations.h"
 #include "checkpoint/chain.h"
 #include "checkpoint/names.h"
 #include "checkpoint/parallel.h"
@@ -126,32 +127,50 @@ void JudgeNotes(const GenerationRecords& records, Checkpoint* checkpoint) {
   }
 }
 
-// Where there are more directories than this, one listing of everything is cheaper than one of the
-// notes of each …
-constexpr std::size_t kManyDirectories = 64;
-// … unless there is much else.
-constexpr std::size_t kObjectsEach = 32;
-
-/// Answers from one listing of the whole repository, made before: where notes lie, for few
-/// checkpoints have any; and manifests that are on a shelf. Notes are then known from before their
-/// manifests are read, as they have to be.
+/// Answers from listings of the whole repository, made before: where notes lie, for few checkpoints
+/// have any; and manifests that are on a shelf. May be used from several threads.
+///
+/// Whoever owns a repository must see notes before manifests (RepositoryReader::Look): the notes
+/// are those of a first listing, a manifest on a shelf is taken for there when a second one names
+/// it. One listing would not do: it comes in pages, manifests before notes, and a removal may end
+/// in between. Who only reads does with one: what it finds was there a moment ago, and readers have
+/// to bear its going anyway. For both a note that was listed and is gone when it is read was
+/// perhaps a removal's, so that the manifest itself is asked for.
 class ReadAhead final : public ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
 
-  Status Prepare(std::size_t directories) {
+  Status Prepare(const std::vector<std::string>& directories, ReadFor purpose,
+                 const ProtocolRules& rules) {
     auto* deep = dynamic_cast<DeepListingStore*>(inner());
-    if (deep == nullptr || directories <= kManyDirectories) return Status::Ok();
-    auto all = deep->ListBelow("", directories * kObjectsEach);
-    if (all.status().Is(Code::kResourceExhausted)) return Status::Ok();
+    if (deep == nullptr) return Status::Ok();
+    const std::size_t many = deep->listing_costs().many_directories;
+    if (many == 0 || directories.size() < many) return Status::Ok();
+    const auto list = [&] {
+      return deep->ListAll(directories, DeepListingLimit(directories.size()));
+    };
+    auto all = list();
+    if (all.status().Is(Code::kResourceExhausted) || all.status().Is(Code::kUnimplemented)) {
+      return Status::Ok();  // one by one
+    }
     if (!all.ok()) return all.status();
-    manifests_ = ReadShelves(inner(), *all);
+    manifests_ = ReadShelves(inner(), *all, rules.compare_tags);
+    if (!manifests_.empty() && purpose == ReadFor::kOwning && rules.notes_before_manifest) {
+      const auto later = list();
+      if (later.status().Is(Code::kResourceExhausted)) {
+        manifests_.clear();
+      } else if (!later.ok()) {
+        return later.status();
+      } else {
+        KeepCurrent(*later, rules.compare_tags, &manifests_);
+      }
+    }
     notes_.emplace();
     for (TaggedObject& object : *all) {
-      const std::size_t slash = object.name.rfind('/');
-      if (slash == object.name.npos || !object.name.substr(0, slash).ends_with("/notes")) continue;
-      (*notes_)[object.name.substr(0, slash)].objects.push_back(
-          {.name = std::move(object.name), .bytes = object.bytes});
+      const std::string_view directory = DirectoryOfNote(object.name);
+      if (directory.empty()) continue;
+      const std::string key(directory);
+      (*notes_)[key].objects.push_back({.name = std::move(object.name), .bytes = object.bytes});
     }
     return Status::Ok();
   }
@@ -162,12 +181,33 @@ class ReadAhead final : public ForwardingStore {
   }
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override {
     const auto it = manifests_.find(name);
-    return it == manifests_.end() ? inner()->Get(name, limit) : it->second;
+    if (it != manifests_.end() && !IsDoubtful(name)) return it->second.bytes;
+    auto bytes = inner()->Get(name, limit);
+    const std::string_view notes = DirectoryOfNote(name);
+    if (!notes.empty() && bytes.status().Is(Code::kNotFound)) Doubt(notes);
+    return bytes;
   }
 
  private:
+  /// "checkpoint_000040/notes" of a name in it; "" of anything else.
+  static std::string_view DirectoryOfNote(std::string_view name) {
+    const std::size_t slash = name.rfind('/');
+    if (slash == name.npos || !name.substr(0, slash).ends_with("/notes")) return {};
+    return name.substr(0, slash);
+  }
+  void Doubt(std::string_view notes) EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    doubtful_.insert(names::Path(notes.substr(0, notes.rfind('/')), names::kManifest));
+  }
+  bool IsDoubtful(const std::string& manifest) EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    return doubtful_.contains(manifest);
+  }
+
   std::optional<std::map<std::string, Listing>> notes_;  // by directory of notes
   ShelvedManifests manifests_;
+  Mutex mu_;
+  std::set<std::string> doubtful_ GUARDED_BY(mu_);  // manifests
 };
 
 }  // namespace
@@ -319,7 +359,7 @@ RepositoryReader::Found RepositoryReader::Look(const std::string& directory) {
   return found;
 }
 
-Result<RepositoryView> RepositoryReader::Read() {
+Result<RepositoryView> RepositoryReader::Read(ReadFor purpose) {
   for (int round = 0;; ++round) {
     RepositoryView view;
     ASSIGN_OR_RETURN(view.record, ReadRecord());
@@ -331,7 +371,7 @@ Result<RepositoryView> RepositoryReader::Read() {
     }
     std::vector<std::optional<Found>> found(directories.size());
     ReadAhead ahead(store_);
-    RETURN_IF_ERROR(ahead.Prepare(directories.size()));
+    RETURN_IF_ERROR(ahead.Prepare(directories, purpose, rules_));
     RepositoryReader looker(&ahead, rules_);
     ForEachRequest(*store_, directories.size(),
                    [&](std::size_t i) { found[i] = looker.Look(directories[i]); });

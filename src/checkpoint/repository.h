@@ -52,6 +52,16 @@ struct RepositoryView {
   const Checkpoint* Find(std::string_view id) const;
 };
 
+/// What a pass over a repository is for.
+enum class ReadFor : std::uint8_t {
+  /// What it finds was there while it looked; some of it may be gone by the end.
+  kReading,
+  /// Also: of what it finds nothing was being removed when it began, as far as the remover can
+  /// still
+  /// go on. For who seals or sweeps by it. Dearer where manifests are read from shelves.
+  kOwning,
+};
+
 /// Reads a repository; needs no ownership, changes nothing. May be used from several threads.
 class RepositoryReader {
  public:
@@ -63,7 +73,7 @@ class RepositoryReader {
   Result<RepositoryRecord> ReadRecord();
   /// One consistent pass: when a new seal appears meanwhile, or a commit beside a removal, it is
   /// read again. Whatever was acknowledged before and is not removed is in it, or something newer.
-  Result<RepositoryView> Read();
+  Result<RepositoryView> Read(ReadFor purpose = ReadFor::kReading);
   Result<std::uint64_t> NewestFence();
   Result<Manifest> ReadManifest(const std::string& directory);
   /// All notes that lie in a directory, by number.

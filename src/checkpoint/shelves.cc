@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <optional>
+#include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -17,11 +18,15 @@
 namespace cairn {
 namespace {
 
-// So many manifests on no shelf are worth a new one: a listing fetches at most these one by one.
-constexpr std::size_t kWorthAShelf = 256;
 constexpr std::size_t kMostOnAShelf = 1024;
-// Of manifests on one shelf, before they are written as JSON text.
+// Of manifests on one shelf, before they are written as JSON text, which at most doubles them.
 constexpr std::uint64_t kMaxShelfBytes = 16u << 20;
+// A larger one is dear to copy, and few of them make a listing slow by their bytes anyway.
+constexpr std::uint64_t kMaxCopyBytes = kMaxShelfBytes / 16;
+// Of a shelf whose manifests are mostly gone, readers fetch what nobody needs.
+constexpr std::size_t kLeastUsedPart = 4;
+// Where there is more in each directory on average, listing everything is dear.
+constexpr std::size_t kObjectsEach = 32;
 
 bool IsShelf(std::string_view name) { return name.starts_with(names::Path(names::kShelves, "")); }
 
@@ -32,110 +37,192 @@ std::string_view DirectoryOfManifest(std::string_view name) {
   return name.substr(0, slash);
 }
 
-/// The tags of all manifests, by their names.
-std::unordered_map<std::string_view, std::string_view> TagsOf(
-    const std::vector<TaggedObject>& all) {
-  std::unordered_map<std::string_view, std::string_view> tags;
-  for (const TaggedObject& object : all) {
-    if (!object.tag.empty() && !DirectoryOfManifest(object.name).empty()) {
-      tags.emplace(object.name, object.tag);
-    }
-  }
-  return tags;
+/// Other programs have files of that name too; nobody lists them faster for a copy.
+bool IsWorthACopy(const TaggedObject& manifest) {
+  return manifest.bytes <= kMaxCopyBytes &&
+         (manifest.name.starts_with("checkpoint_") || manifest.name.starts_with("increment_"));
 }
 
-/// The shelves of a listing, in its order; nothing for one that cannot be read.
-std::vector<std::pair<std::string, std::optional<ShelfRecord>>> FetchShelves(
-    Store* store, const std::vector<TaggedObject>& all) {
-  std::vector<std::pair<std::string, std::optional<ShelfRecord>>> shelves;
+/// All manifests, by their names. No two manifests are alike, each has an id of its own: a tag that
+/// several have is not one of content, or of a copy made by hand, and tells nothing.
+std::unordered_map<std::string_view, const TaggedObject*> ManifestsIn(
+    const std::vector<TaggedObject>& all) {
+  std::unordered_map<std::string_view, const TaggedObject*> by_tag;
+  std::set<std::string_view> doubtful = {""};
   for (const TaggedObject& object : all) {
-    if (IsShelf(object.name)) shelves.emplace_back(object.name, std::nullopt);
+    if (DirectoryOfManifest(object.name).empty()) continue;
+    if (!by_tag.emplace(object.tag, &object).second) doubtful.insert(object.tag);
+  }
+  std::unordered_map<std::string_view, const TaggedObject*> manifests;
+  for (const auto& [tag, object] : by_tag) {
+    if (!doubtful.contains(tag)) manifests.emplace(object->name, object);
+  }
+  return manifests;
+}
+
+struct Shelf {
+  std::string name;
+  std::optional<ShelfRecord> record;  // nothing when it could not be read
+  bool damaged = false;
+};
+
+/// Whether the copy may be used for what a listing says of its manifest.
+bool IsCopyOf(const TaggedObject& manifest, std::string_view tag, std::string_view bytes) {
+  return manifest.tag == tag && manifest.bytes == bytes.size();
+}
+
+/// The shelves of a listing, in its order.
+std::vector<Shelf> FetchShelves(Store* store, const std::vector<TaggedObject>& all) {
+  std::vector<Shelf> shelves;
+  for (const TaggedObject& object : all) {
+    if (IsShelf(object.name)) shelves.push_back({.name = object.name});
   }
   ForEachRequest(*store, shelves.size(), [&](std::size_t i) {
-    const auto bytes = store->Get(shelves[i].first, kMaxRecordBytes);
-    auto shelf = bytes.ok() ? Decode<ShelfRecord>(*bytes) : bytes.status();
-    if (shelf.ok()) {
-      shelves[i].second = *std::move(shelf);
-    } else if (!shelf.status().Is(Code::kNotFound)) {
-      LogWarning(shelves[i].first + " is passed over: " + shelf.status().ToString());
+    Shelf& shelf = shelves[i];
+    const auto bytes = store->Get(shelf.name, kMaxRecordBytes);
+    auto record = bytes.ok() ? Decode<ShelfRecord>(*bytes) : bytes.status();
+    if (record.ok()) {
+      shelf.record = *std::move(record);
+      return;
+    }
+    shelf.damaged = record.status().Is(Code::kCorruption);
+    if (!record.status().Is(Code::kNotFound)) {  // its owner tidies up
+      LogWarning(shelf.name + " is passed over: " + record.status().ToString());
     }
   });
   return shelves;
 }
 
+/// Copies manifests, which a listing named, onto new shelves. For one thread.
+class Shelver {
+ public:
+  Shelver(Store* store, IdSource* ids) : store_(store), ids_(ids) {}
+
+  /// In the order given: neighbours are often removed together.
+  Status Add(const std::vector<const TaggedObject*>& manifests) {
+    for (std::size_t begin = 0; begin < manifests.size();) {
+      std::size_t end = begin;
+      std::uint64_t bytes = 0;
+      while (end < manifests.size() && end - begin < kMostOnAShelf &&
+             bytes + manifests[end]->bytes <= kMaxShelfBytes) {
+        bytes += manifests[end++]->bytes;
+      }
+      RETURN_IF_ERROR(AddShelf(std::span(manifests).subspan(begin, end - begin)));
+      begin = end;
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Status AddShelf(std::span<const TaggedObject* const> manifests) {
+    std::vector<Result<std::string>> fetched(manifests.size(), NotFoundError("not looked for"));
+    ForEachRequest(*store_, manifests.size(), [&](std::size_t i) {
+      fetched[i] = store_->Get(manifests[i]->name, kMaxCopyBytes);
+    });
+    ShelfRecord shelf;
+    for (std::size_t i = 0; i < manifests.size(); ++i) {
+      // Removed meanwhile, or damaged. Of one that was replaced meanwhile the tag is the old one's:
+      // its copy never counts.
+      if (!fetched[i].ok() || fetched[i]->size() != manifests[i]->bytes) continue;
+      if (!DecodeManifest(*fetched[i]).ok()) continue;
+      shelf.entries.push_back({.directory = std::string(DirectoryOfManifest(manifests[i]->name)),
+                               .tag = manifests[i]->tag,
+                               .manifest = *std::move(fetched[i])});
+    }
+    if (shelf.entries.empty()) return Status::Ok();
+    return store_->Put(names::Path(names::kShelves, ids_->NewUuid() + ".json"), Encode(shelf));
+  }
+
+  Store* const store_;
+  IdSource* const ids_;
+};
+
 }  // namespace
 
-ShelvedManifests ReadShelves(Store* store, const std::vector<TaggedObject>& all) {
-  const auto tags = TagsOf(all);
+ShelvedManifests ReadShelves(Store* store, const std::vector<TaggedObject>& all,
+                             bool compare_tags) {
   ShelvedManifests manifests;
-  for (auto& [name, shelf] : FetchShelves(store, all)) {
-    if (!shelf) continue;
-    for (ShelfRecord::Entry& entry : shelf->entries) {
-      std::string path = names::Path(entry.directory, names::kManifest);
-      const auto tag = tags.find(path);
-      if (tag == tags.end() || tag->second != entry.tag) continue;
-      manifests.emplace(std::move(path), std::move(entry.manifest));
+  const auto there = ManifestsIn(all);
+  for (Shelf& shelf : FetchShelves(store, all)) {
+    if (!shelf.record) continue;
+    for (ShelfRecord::Entry& entry : shelf.record->entries) {
+      std::string name = names::Path(entry.directory, names::kManifest);
+      const auto found = there.find(name);
+      if (found == there.end()) continue;
+      if (compare_tags && !IsCopyOf(*found->second, entry.tag, entry.manifest)) continue;
+      manifests.insert_or_assign(
+          std::move(name),
+          ShelvedManifest{.tag = std::move(entry.tag), .bytes = std::move(entry.manifest)});
     }
   }
   return manifests;
 }
 
+void KeepCurrent(const std::vector<TaggedObject>& all, bool compare_tags,
+                 ShelvedManifests* manifests) {
+  const auto there = ManifestsIn(all);
+  std::erase_if(*manifests, [&](const auto& entry) {
+    const auto found = there.find(entry.first);
+    if (found == there.end()) return true;
+    return compare_tags && !IsCopyOf(*found->second, entry.second.tag, entry.second.bytes);
+  });
+}
+
+std::size_t DeepListingLimit(std::size_t directories) { return directories * kObjectsEach; }
+
+std::size_t TidyEvery(Store* store) {
+  const auto* deep = dynamic_cast<DeepListingStore*>(store);
+  if (deep == nullptr || deep->listing_costs().many_directories == 0) return 0;
+  return deep->listing_costs().many_objects;
+}
+
 Status TidyShelves(Store* store, IdSource* ids) {
-  auto* deep = dynamic_cast<DeepListingStore*>(store);
-  if (deep == nullptr) return Status::Ok();
+  const std::size_t worth_a_shelf = TidyEvery(store);
+  if (worth_a_shelf == 0) return Status::Ok();
   ASSIGN_OR_RETURN(const Listing root, store->List(""));
-  if (root.prefixes.size() < kWorthAShelf) return Status::Ok();
-  ASSIGN_OR_RETURN(const std::vector<TaggedObject> all,
-                   deep->ListBelow("", std::numeric_limits<std::size_t>::max()));
-  auto tags = TagsOf(all);
-  for (const auto& [name, shelf] : FetchShelves(store, all)) {
-    bool used = false;
-    for (std::size_t i = 0; shelf && i < shelf->entries.size(); ++i) {
-      const ShelfRecord::Entry& entry = shelf->entries[i];
-      const auto tag = tags.find(names::Path(entry.directory, names::kManifest));
-      if (tag == tags.end() || tag->second != entry.tag) continue;
-      used = true;
-      tags.erase(tag);
+  if (root.prefixes.size() < worth_a_shelf) {
+    // Too few for new ones; those of better times go.
+    ASSIGN_OR_RETURN(const Listing shelves, store->List(std::string(names::kShelves)));
+    if (shelves.objects.empty()) return Status::Ok();
+  }
+  const auto listed = dynamic_cast<DeepListingStore*>(store)->ListAll(
+      root.prefixes, DeepListingLimit(std::max(root.prefixes.size(), worth_a_shelf)));
+  // Readers do not list so much, and use no shelves.
+  if (listed.status().Is(Code::kResourceExhausted)) return Status::Ok();
+  if (listed.status().Is(Code::kUnimplemented)) return Status::Ok();
+  if (!listed.ok()) return listed.status();
+  auto unshelved = ManifestsIn(*listed);
+  std::vector<std::string> superfluous;
+  for (const Shelf& shelf : FetchShelves(store, *listed)) {
+    if (!shelf.record) {
+      if (shelf.damaged) superfluous.push_back(shelf.name);
+      continue;
     }
-    if (used) continue;
+    std::vector<std::string_view> used;
+    for (const ShelfRecord::Entry& entry : shelf.record->entries) {
+      const auto found = unshelved.find(names::Path(entry.directory, names::kManifest));
+      if (found == unshelved.end()) continue;
+      if (IsCopyOf(*found->second, entry.tag, entry.manifest)) used.push_back(found->first);
+    }
+    if (used.empty() || used.size() * kLeastUsedPart < shelf.record->entries.size()) {
+      superfluous.push_back(shelf.name);
+      continue;
+    }
+    for (const std::string_view name : used) unshelved.erase(name);
+  }
+  std::vector<const TaggedObject*> manifests;
+  for (const auto& [name, object] : unshelved) {
+    if (IsWorthACopy(*object)) manifests.push_back(object);
+  }
+  if (manifests.size() >= worth_a_shelf) {
+    std::sort(manifests.begin(), manifests.end(),
+              [](const TaggedObject* a, const TaggedObject* b) { return a->name < b->name; });
+    RETURN_IF_ERROR(Shelver(store, ids).Add(manifests));
+  }
+  // Last: what was left on them is on the new ones.
+  for (const std::string& name : superfluous) {
     const Status deleted = store->Delete(name);
     if (!deleted.ok() && !deleted.Is(Code::kNotFound)) return deleted;
-  }
-  if (tags.size() < kWorthAShelf) return Status::Ok();
-
-  std::vector<std::pair<std::string, std::string>> unshelved(tags.begin(), tags.end());
-  std::sort(unshelved.begin(), unshelved.end());  // neighbours are often removed together
-  std::vector<std::optional<Result<std::string>>> fetched(unshelved.size());
-  for (std::size_t begin = 0; begin < unshelved.size(); begin += kMostOnAShelf) {
-    const std::size_t count = std::min(kMostOnAShelf, unshelved.size() - begin);
-    ForEachRequest(*store, count, [&](std::size_t i) {
-      fetched[begin + i].emplace(store->Get(unshelved[begin + i].first, kMaxManifestBytes));
-    });
-    ShelfRecord shelf;
-    std::uint64_t bytes = 0;
-    const auto put = [&]() -> Status {
-      if (shelf.entries.empty()) return Status::Ok();
-      const std::string name = names::Path(names::kShelves, ids->NewUuid() + ".json");
-      RETURN_IF_ERROR(store->Put(name, Encode(shelf)));
-      shelf.entries.clear();
-      bytes = 0;
-      return Status::Ok();
-    };
-    for (std::size_t i = begin; i < begin + count; ++i) {
-      const auto& [name, tag] = unshelved[i];
-      const Result<std::string> manifest = std::move(*fetched[i]);
-      fetched[i].reset();
-      // Removed meanwhile, or too large to be worth a copy. Of one that was replaced meanwhile the
-      // tag is the old one's: its copy never counts.
-      if (!manifest.ok() || manifest->size() > kMaxShelfBytes / 16) continue;
-      if (!DecodeManifest(*manifest).ok()) continue;
-      if (bytes + manifest->size() > kMaxShelfBytes) RETURN_IF_ERROR(put());
-      bytes += manifest->size();
-      shelf.entries.push_back({.directory = std::string(DirectoryOfManifest(name)),
-                               .tag = tag,
-                               .manifest = *manifest});
-    }
-    RETURN_IF_ERROR(put());
   }
   return Status::Ok();
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -20,8 +21,10 @@ namespace cairn {
 
 /// Opens the repository for writing as a tool does: alone, for a short time. Unavailable names the
 /// living writer. `job`: recorded when the repository is fresh; of an existing one the job stays
-/// ("": any).
-Result<std::unique_ptr<Generation>> OpenForTool(const Environment& env, const std::string& job);
+/// ("": any). `spare`: see GenerationOptions.
+Result<std::unique_ptr<Generation>> OpenForTool(
+    const Environment& env, const std::string& job,
+    std::function<bool(const MarkerRecord&)> spare = nullptr);
 
 /// The run that owned the repository last; 0 when there was none. A tool acts for that run, and so
 /// is not refused as an older one.
@@ -34,9 +37,10 @@ Status ExplainLivingWriter(const Environment& env, Status status);
 /// once.
 class IncomingFiles {
  public:
-  /// A stored file as it is. `hash` must be what arrives.
+  /// A stored file as it is. `hash` must be what arrives. `left`: names in the target under which
+  /// copies that were cut short may have left it already.
   void AddCopy(std::string path, std::string part, const FileHash& hash,
-               std::unique_ptr<TensorSource> source);
+               std::unique_ptr<TensorSource> source, std::vector<std::string> left = {});
   /// A small file.
   void AddBytes(std::string path, std::string part, std::string bytes);
   /// A safetensors file: `head`, then the entries' bytes, each from the source of the same number.
@@ -47,6 +51,14 @@ class IncomingFiles {
   void AddShared(ManifestFile file) { shared_.push_back(std::move(file)); }
 
   std::uint64_t bytes() const { return plan_.total_bytes; }
+  /// Takes over what earlier copies left, so that it need not be written: in object stores what is
+  /// there (MarkerRecord::copies says why that is enough), on disks after a look at every byte. The
+  /// manifest entries of what was taken.
+  Result<std::vector<ManifestFile>> Adopt(const Environment& env, const std::string& directory,
+                                          const TransferControl& control,
+                                          std::vector<std::string>* created);
+  /// What writing them takes; with `links` what earlier copies left takes none.
+  std::uint64_t RoomNeeded(bool links) const;
   const SavePlan& plan() const { return plan_; }
 
   /// Writes the files into `directory` of the store, durably, and gives their manifest entries
@@ -57,6 +69,8 @@ class IncomingFiles {
                                           std::vector<std::string>* created);
   const std::vector<ManifestFile>& shared() const { return shared_; }
 
+  /// The id of the checkpoint of which all these files are copies; "": they are not.
+  std::string copies;
   /// For progress over several checkpoints: how many bytes came before, and how many there are.
   std::uint64_t progress_before = 0;
   std::uint64_t progress_total = 0;
@@ -70,12 +84,14 @@ class IncomingFiles {
   std::vector<std::unique_ptr<TensorSource>> sources_;
   std::vector<std::string> parts_;                 // by number of the plan's file
   std::vector<std::optional<FileHash>> expected_;  // likewise
+  std::vector<std::vector<std::string>> left_;     // likewise
   std::vector<ManifestFile> shared_;
 };
 
 /// Commits checkpoints that come from elsewhere into a repository that is open for writing
 /// (PROTOCOL.md, "Saving", with a single participant). For one thread. A failed commit leaves the
-/// repository as it was.
+/// repository as it was; one of a copy that was cut short leaves the files that have arrived, for
+/// the next one or the next sweep.
 class IncomingCommitter {
  public:
   /// Both outlive this object.
@@ -92,6 +108,8 @@ class IncomingCommitter {
                             bool rebuild_index, const TransferControl& control,
                             bool keep_place = false);
 
+  /// Of the last commit: bytes that an earlier copy had left.
+  std::uint64_t bytes_adopted() const { return bytes_adopted_; }
   /// The newest checkpoint that counts, or null.
   const Checkpoint* Latest() const { return checkpoints_.empty() ? nullptr : &checkpoints_.back(); }
   /// All that count, those committed here last.
@@ -101,7 +119,7 @@ class IncomingCommitter {
   IncomingCommitter(const Environment& env, Generation* generation)
       : env_(env), generation_(generation) {}
 
-  Result<std::string> Claim(const std::string& wish, const std::string& attempt);
+  Result<std::string> Claim(const std::string& wish, const MarkerRecord& marker);
   Status Fill(const std::string& directory, IncomingFiles* files, bool rebuild_index,
               const TransferControl& control, Manifest* manifest,
               std::vector<std::string>* created);
@@ -116,6 +134,7 @@ class IncomingCommitter {
   std::vector<Checkpoint> checkpoints_;  // those that count, oldest first
   std::set<std::string> directories_;
   std::uint64_t sequence_ = 0;
+  std::uint64_t bytes_adopted_ = 0;
 };
 
 /// A path for a manifest's lineage, which is for people; "" when it is not text that JSON can hold.

@@ -132,17 +132,20 @@ Result<Output> Copy(const CopyOptions& options, Console* console) {
       out.text += fmt::format(", {} shared with checkpoints that were there",
                               HumanBytes(copied->bytes_shared));
     }
+    if (copied->bytes_resumed > 0) {
+      out.text += fmt::format(", {} were there from a copy that was cut short",
+                              HumanBytes(copied->bytes_resumed));
+    }
     out.text += fmt::format("; the latest in {} is now step {}.\n", Printable(options.target),
                             copied->copied.back().step);
   } else if (copied->vanished.empty()) {
     out.text += "Nothing to do.\n";
   }
   if (copied->copied.empty() && copied->already_there.empty()) out.exit_code = 1;
-  out.json = Value::Object{{"copied", Infos(copied->copied)},
-                           {"already_there", Infos(copied->already_there)},
-                           {"vanished", Texts(copied->vanished)},
-                           {"bytes", copied->bytes},
-                           {"bytes_shared", copied->bytes_shared}};
+  out.json = Value::Object{
+      {"copied", Infos(copied->copied)},      {"already_there", Infos(copied->already_there)},
+      {"vanished", Texts(copied->vanished)},  {"bytes", copied->bytes},
+      {"bytes_shared", copied->bytes_shared}, {"bytes_resumed", copied->bytes_resumed}};
   return out;
 }
 

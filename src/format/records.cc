@@ -152,7 +152,8 @@ Status Read(const MemberReader& in, NoteRecord* out) {
 
 Status Read(const MemberReader& in, MarkerRecord* out) {
   RETURN_IF_ERROR(in.Uint("generation", &out->generation));
-  return in.Text("attempt", &out->attempt);
+  RETURN_IF_ERROR(in.Text("attempt", &out->attempt));
+  return in.OptionalText("copies", &out->copies);
 }
 
 Status Read(const MemberReader& in, ShelfRecord* out) {
@@ -319,6 +320,7 @@ std::string Encode(const MarkerRecord& record) {
   SealedJsonWriter out = Begin(kKind<MarkerRecord>);
   out.Uint("generation", record.generation);
   out.Text("attempt", record.attempt);
+  if (!record.copies.empty()) out.Text("copies", record.copies);
   return out.Seal();
 }
 

@@ -127,6 +127,7 @@ struct NoteRecord {
 struct MarkerRecord {
   std::uint64_t generation = 0;
   std::string attempt;
+  std::string copies;  // id of the checkpoint that is copied here; "": a save
 
   friend bool operator==(const MarkerRecord&, const MarkerRecord&) = default;
 };

@@ -52,7 +52,7 @@ Examples() {
                  .checkpoint = "c",
                  .values = Value::Object{{"label", "best so far"}},
                  .time = 1'700'000'000'000'000'000},
-      MarkerRecord{.generation = 7, .attempt = "a"},
+      MarkerRecord{.generation = 7, .attempt = "a", .copies = "id-9"},
       ShelfRecord{.entries = {{"checkpoint_000040", "\"9b2\"", "{\n}\n"}}},
   };
 }

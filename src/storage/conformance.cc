@@ -13,6 +13,9 @@
 #include <thread>
 #include <utility>
 
+#include "storage/adopting_store.h"
+#include "storage/deep_listing.h"
+
 namespace cairn {
 
 void PrintTo(const StoreFactory& factory, std::ostream* out) { *out << factory.name; }
@@ -1055,6 +1058,87 @@ TEST_P(StoreConformance, LinkLimitIsReported) {
   EXPECT_EQ(store().Link("a", "l/more").code(), Code::kResourceExhausted);
   EXPECT_EQ(CodeOf(store().Stat("l/more")), Code::kNotFound);
   EXPECT_EQ(*store().Get("a", kNoLimit), "x");
+}
+
+TEST_P(StoreConformance, AdoptedBytesOutliveTheirFirstName) {
+  AdoptingStore* adopting = FindAdopting(&store());
+  if (adopting == nullptr) return;  // an ability that not all have
+  for (const std::size_t bytes : {std::size_t{10}, std::size_t{100'000}}) {
+    const std::string content = Pattern(bytes, bytes);
+    const std::string to = "new b/ü/" + std::to_string(bytes);
+    ASSERT_TRUE(store().Put("old/a b+ü", content).ok());
+    const Status adopted = adopting->Adopt("old/a b+ü", to);
+    ASSERT_TRUE(adopted.ok()) << adopted.ToString();
+    store().Delete("old/a b+ü").IgnoreError("it may have gone");
+    const auto found = store().Get(to, kNoLimit);
+    ASSERT_TRUE(found.ok()) << found.status().ToString();
+    EXPECT_EQ(*found, content);
+  }
+  EXPECT_TRUE(adopting->Adopt("not/there", "c").Is(Code::kNotFound));
+  EXPECT_TRUE(store().Stat("c").status().Is(Code::kNotFound));
+}
+
+TEST_P(StoreConformance, AWholeListingTellsWhatChanged) {
+  auto* deep = dynamic_cast<DeepListingStore*>(&store());
+  if (deep == nullptr) return;  // an ability that not all have
+  const std::vector<std::string> names = {"a/b/c", "a/b/d", "a", "z"};
+  std::set<std::string> tags;
+  const auto list = [&](const std::string& prefix) {
+    auto all = deep->ListBelow(prefix, 100);
+    EXPECT_TRUE(all.ok()) << all.status().ToString();
+    return all.ok() ? *all : std::vector<TaggedObject>();
+  };
+  for (const std::string& name : names) {
+    ASSERT_TRUE(store().Put("x" + name + "/o", "of " + name).ok());
+  }
+  std::vector<TaggedObject> before = list("");
+  ASSERT_THAT(before, SizeIs(4));
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(before[i].bytes, names[i].size() + 3);
+    if (!before[i].tag.empty()) {
+      EXPECT_TRUE(tags.insert(before[i].tag).second) << "two contents with one tag";
+    }
+  }
+  EXPECT_THAT(list("xa"), SizeIs(3));
+  EXPECT_TRUE(deep->ListBelow("", 3).status().Is(Code::kResourceExhausted));
+  ASSERT_TRUE(store().Put("xz/o", "OF z").ok());
+  const std::vector<TaggedObject> after = list("");
+  ASSERT_THAT(after, SizeIs(4));
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(after[i].name, before[i].name);
+    if (after[i].tag.empty()) continue;
+    EXPECT_EQ(after[i].tag == before[i].tag, i < 3) << after[i].name;
+  }
+}
+
+TEST_P(StoreConformance, PartsThatAreListedSideBySideMakeAWholeListing) {
+  auto* deep = dynamic_cast<DeepListingStore*>(&store());
+  if (deep == nullptr) return;  // an ability that not all have
+  std::vector<std::string> directories;
+  for (int i = 0; i < under_test_.long_listing; ++i) {
+    // Also names that sort otherwise without what comes behind them.
+    directories.push_back("d" + std::to_string(i / 2) + (i % 2 == 0 ? "" : "-2"));
+    ASSERT_TRUE(store().Put(directories.back() + "/o", std::to_string(i)).ok());
+  }
+  ASSERT_TRUE(store().Put("in the root", "").ok());
+  const auto expected = deep->ListBelow("", kNoLimit);
+  ASSERT_TRUE(expected.ok()) << expected.status().ToString();
+  ASSERT_THAT(*expected, SizeIs(directories.size() + 1));
+  const auto compare = [&](const std::vector<std::string>& known) {
+    const auto all = deep->ListAll(known, kNoLimit);
+    ASSERT_TRUE(all.ok()) << all.status().ToString();
+    ASSERT_THAT(*all, SizeIs(expected->size()));
+    for (std::size_t i = 0; i < all->size(); ++i) {
+      EXPECT_EQ((*all)[i].name, (*expected)[i].name);
+      EXPECT_EQ((*all)[i].tag, (*expected)[i].tag);
+    }
+  };
+  compare(directories);
+  compare({});
+  directories.resize(directories.size() * 2 / 3);  // newer ones came meanwhile
+  compare(directories);
+  EXPECT_TRUE(
+      deep->ListAll(directories, expected->size() - 1).status().Is(Code::kResourceExhausted));
 }
 
 TEST_P(StoreConformance, PoolTakesObjectsNobodyElseHas) {

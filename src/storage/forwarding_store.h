@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -7,14 +8,16 @@
 #include <string_view>
 #include <vector>
 
+#include "storage/deep_listing.h"
 #include "storage/store.h"
 
 namespace cairn {
 
 /// Hands every operation on to another store: the base of stores that change some of them. Also
-/// those that Store answers by itself are handed on, so that a decorator hides nothing of them.
-/// What the inner store has besides (AppendingStore) is hidden. Threads as of the inner store.
-class ForwardingStore : public Store {
+/// those that Store answers by itself are handed on, so that a decorator hides nothing of them, and
+/// whole listings, if the inner store has them. What it has besides (AppendingStore) is hidden.
+/// Threads as of the inner store.
+class ForwardingStore : public Store, public DeepListingStore {
  public:
   /// `inner` is borrowed.
   explicit ForwardingStore(Store* inner) : inner_(inner) {}
@@ -36,6 +39,16 @@ class ForwardingStore : public Store {
   }
   Result<ObjectInfo> Stat(const std::string& name) override { return inner_->Stat(name); }
   Result<Listing> List(const std::string& prefix) override { return inner_->List(prefix); }
+  DeepListingCosts listing_costs() const override {
+    const auto* deep = dynamic_cast<const DeepListingStore*>(inner_);
+    return deep == nullptr ? DeepListingCosts{.many_directories = 0} : deep->listing_costs();
+  }
+  Result<std::vector<TaggedObject>> ListBelow(const std::string& prefix,
+                                              std::size_t limit) override {
+    auto* deep = dynamic_cast<DeepListingStore*>(inner_);
+    if (deep == nullptr) return UnimplementedError("the store lists no trees");
+    return deep->ListBelow(prefix, limit);
+  }
   Status Delete(const std::string& name) override { return inner_->Delete(name); }
   Status PruneDirectories(const std::string& prefix) override {
     return inner_->PruneDirectories(prefix);

@@ -22,14 +22,15 @@ struct Param {
 
 std::vector<Param> AllParams() {
   std::vector<Param> params;
-  for (const Machine::Kind kind : {Machine::Kind::kDisk, Machine::Kind::kBucket}) {
+  for (const Machine::Kind kind :
+       {Machine::Kind::kDisk, Machine::Kind::kBucket, Machine::Kind::kShelves}) {
     for (std::size_t i = 0; i < Scenarios(kind).size(); ++i) params.push_back({kind, i});
   }
   return params;
 }
 
 std::string ParamName(const testing::TestParamInfo<Param>& info) {
-  std::string name = info.param.kind == Machine::Kind::kDisk ? "Disk" : "Bucket";
+  std::string name = std::string(KindName(info.param.kind));
   const std::string words = Scenarios(info.param.kind)[info.param.scenario].name;
   bool capital = true;
   for (const char c : words) {
@@ -67,7 +68,8 @@ TEST_P(CrashEnumeration, EveryPromiseHoldsAtEveryInstant) {
 
 TEST(CrashRules, RemovingABaseBeforeItsIncrementsIsNoticed) {
   SetLogSink([](LogLevel, std::string_view) {});
-  for (const Machine::Kind kind : {Machine::Kind::kDisk, Machine::Kind::kBucket}) {
+  for (const Machine::Kind kind :
+       {Machine::Kind::kDisk, Machine::Kind::kBucket, Machine::Kind::kShelves}) {
     for (Scenario& scenario : Scenarios(kind)) {
       if (scenario.name != "increments and retention") continue;
       scenario.world.rules.increments_go_first = false;

@@ -32,7 +32,11 @@ TEST_P(DoubleCrash, EveryPromiseHoldsWhenTheRecoveryIsCutShortToo) {
     recordings.push_back(Record(scenario));
     ASSERT_TRUE(recordings.back().status.ok()) << recordings.back().status.ToString();
   }
-  Torture torture(GetParam() == Machine::Kind::kDisk ? "disk" : "bucket", 1);
+  const Machine::Kind kind = GetParam();
+  Torture torture(kind == Machine::Kind::kDisk     ? "disk"
+                  : kind == Machine::Kind::kBucket ? "bucket"
+                                                   : "shelves",
+                  1);
   torture.Run([&](std::uint64_t seed) {
     for (std::size_t i = 0; i < scenarios.size(); ++i) {
       const Tally tally = EnumerateTwice(scenarios[i], recordings[i].cuts,
@@ -49,10 +53,9 @@ TEST_P(DoubleCrash, EveryPromiseHoldsWhenTheRecoveryIsCutShortToo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Machines, DoubleCrash,
-                         testing::Values(Machine::Kind::kDisk, Machine::Kind::kBucket),
-                         [](const auto& param) {
-                           return param.param == Machine::Kind::kDisk ? "Disk" : "Bucket";
-                         });
+                         testing::Values(Machine::Kind::kDisk, Machine::Kind::kBucket,
+                                         Machine::Kind::kShelves),
+                         [](const auto& param) { return std::string(KindName(param.param)); });
 
 }  // namespace
 }  // namespace cairn::crash

@@ -307,7 +307,7 @@ TEST(RandomFailures, NothingAcknowledgedIsLostWhateverFailsWhenever) {
   SetLogSink([](LogLevel, std::string_view) {});
   prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   const std::vector<Machine::Kind> kinds = {Machine::Kind::kDisk, Machine::Kind::kDirectory,
-                                            Machine::Kind::kBucket};
+                                            Machine::Kind::kBucket, Machine::Kind::kShelves};
   std::vector<Ground> grounds;
   for (const Machine::Kind kind : kinds) grounds.push_back(MakeGround(kind));
   Watchdog watchdog;
@@ -337,7 +337,7 @@ TEST(RandomFailures, NothingAcknowledgedIsLostWhateverFailsWhenever) {
 
 INSTANTIATE_TEST_SUITE_P(Machines, FailureSweep,
                          testing::Values(Machine::Kind::kDisk, Machine::Kind::kDirectory,
-                                         Machine::Kind::kBucket),
+                                         Machine::Kind::kBucket, Machine::Kind::kShelves),
                          [](const auto& param) { return std::string(KindName(param.param)); });
 
 }  // namespace

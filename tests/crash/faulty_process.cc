@@ -51,7 +51,7 @@ std::vector<FaultKind> BucketFaults() {
 }  // namespace
 
 std::vector<FaultKind> Faults(Machine::Kind kind) {
-  return kind == Machine::Kind::kBucket ? BucketFaults() : DiskFaults();
+  return IsBucket(kind) ? BucketFaults() : DiskFaults();
 }
 
 Process::Process(Machine* machine, IdSource* ids, Clock* clock)
@@ -68,6 +68,7 @@ Process::Process(Machine* machine, IdSource* ids, Clock* clock)
       disk_ = std::make_unique<FaultyFs>(PosixFs());
       break;
     case Machine::Kind::kBucket:
+    case Machine::Kind::kShelves:
       inner_ = machine->NewStore(ids).value();
       bucket_ = std::make_shared<FaultyStore>(inner_.get());
       break;

@@ -391,7 +391,8 @@ TEST_P(IncrementProperty, EveryHistoryKeepsEveryRestorePointWhole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Machines, IncrementProperty,
-                         testing::Values(Machine::Kind::kDisk, Machine::Kind::kBucket),
+                         testing::Values(Machine::Kind::kDisk, Machine::Kind::kBucket,
+                                         Machine::Kind::kShelves),
                          [](const auto& param) { return std::string(KindName(param.param)); });
 
 }  // namespace

@@ -48,6 +48,8 @@ std::string_view KindName(Machine::Kind kind) {
       return "Disk";
     case Machine::Kind::kBucket:
       return "Bucket";
+    case Machine::Kind::kShelves:
+      return "Shelves";
     case Machine::Kind::kDirectory:
       return "Directory";
   }
@@ -82,7 +84,9 @@ Machine::Machine(Kind kind, SimFs::Options disk) {
   } else if (kind == Kind::kDirectory) {
     directory_ = std::make_shared<RealDirectory>();
   } else {
-    memory_ = MemoryStore::Open({.object_store = true, .part_bytes = kSmallBlock}).value();
+    MemoryStoreOptions options{.object_store = true, .part_bytes = kSmallBlock};
+    if (kind == Kind::kShelves) options.listing = {.many_directories = 1, .many_objects = 1};
+    memory_ = MemoryStore::Open(options).value();
   }
 }
 
@@ -117,6 +121,12 @@ Machine::Machine(const Image& image, Ending ending, std::uint64_t seed) {
 }
 
 Machine::~Machine() = default;
+
+Machine::Kind Machine::kind() const {
+  if (fs_ != nullptr) return Kind::kDisk;
+  if (memory_ == nullptr) return Kind::kDirectory;
+  return memory_->listing_costs().many_directories == 0 ? Kind::kBucket : Kind::kShelves;
+}
 
 std::string Machine::root() const {
   return directory_ != nullptr ? directory_->path() + "/run" : std::string(kRepositoryRoot);

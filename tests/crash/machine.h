@@ -34,11 +34,12 @@ enum class Ending {
 };
 std::string_view EndingName(Ending ending);
 
-/// A machine with a disk (a local store on SimFs), a bucket (a memory store in object-store mode),
-/// or a temporary directory of the machine that the test runs on. Thread-safe.
+/// A machine with a disk (a local store on SimFs), a bucket (a memory store in object-store mode;
+/// of kShelves one on which every manifest is worth a shelf), or a temporary directory of the
+/// machine that the test runs on. Thread-safe.
 class Machine {
  public:
-  enum class Kind { kDisk, kBucket, kDirectory };
+  enum class Kind { kDisk, kBucket, kShelves, kDirectory };
   explicit Machine(Kind kind, SimFs::Options disk = {});
   /// The machine started again after its end at that instant. A bucket and a directory know one
   /// kind of end: all that was done stays.
@@ -46,9 +47,7 @@ class Machine {
 
   ~Machine();
 
-  Kind kind() const {
-    return fs_ != nullptr ? Kind::kDisk : memory_ != nullptr ? Kind::kBucket : Kind::kDirectory;
-  }
+  Kind kind() const;
   /// Where the repository is, on a disk or in a directory.
   std::string root() const;
   /// The repository's store as another process would open it.
@@ -64,13 +63,16 @@ class Machine {
  private:
   std::unique_ptr<SimFs> fs_;                       // kDisk
   std::unique_ptr<FaultyFs> faults_;                // kDisk: over fs_
-  std::unique_ptr<MemoryStore> memory_;             // kBucket
+  std::unique_ptr<MemoryStore> memory_;             // kBucket, kShelves
   std::shared_ptr<const RealDirectory> directory_;  // kDirectory; shared with images of it
   Mutex mu_;
   std::function<void(const std::string&)> hook_ GUARDED_BY(mu_);
 };
 
 std::string_view KindName(Machine::Kind kind);
+inline bool IsBucket(Machine::Kind kind) {
+  return kind == Machine::Kind::kBucket || kind == Machine::Kind::kShelves;
+}
 
 /// The repository as a local store of `fs`, with parts and direct I/O from a few KiB up, so that
 /// small files go the ways of large ones.

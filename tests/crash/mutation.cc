@@ -93,7 +93,7 @@ std::vector<OrderMutation> OrderMutations(Machine::Kind kind) {
       Order("a removal's marks before its files", removal, Op(Kind::kDelete, IsData),
             Op(Kind::kDelete, IsMarker)),
   };
-  if (kind == Machine::Kind::kBucket) {
+  if (IsBucket(kind)) {
     all.push_back(Order("the files before the claim of the directory", alone,
                         Op(Kind::kCreate, IsMarker),
                         [](const StoreOp& op) { return op.kind == Kind::kDrain; }));

@@ -50,7 +50,7 @@ struct Outcome {
 
 /// The ends that lose most come first.
 std::vector<End> MutationEnds(Machine::Kind kind, std::uint64_t seeds) {
-  if (kind == Machine::Kind::kBucket) return {{Ending::kKill, 0}};
+  if (IsBucket(kind)) return {{Ending::kKill, 0}};
   std::vector<End> ends = {{Ending::kForget, 0}, {Ending::kKill, 0}};
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     ends.push_back({Ending::kSubset, seed});
@@ -168,8 +168,8 @@ const std::map<std::string, std::string>& Likely() {
 bool IsSync(const std::string& name) { return name.starts_with("no f"); }
 
 TEST_P(MutationTest, EverySyncIsMissedOrExplained) {
-  if (GetParam() == Machine::Kind::kBucket) return;  // knows no syncs
-  std::map<SyncPoint, std::string> first;            // a scenario in which it comes
+  if (IsBucket(GetParam())) return;        // knows no syncs
+  std::map<SyncPoint, std::string> first;  // a scenario in which it comes
   for (const Scenario& scenario : scenarios_) {
     const Recording recording = Record(scenario);
     ASSERT_TRUE(recording.status.ok()) << recording.status.ToString();
@@ -188,10 +188,9 @@ TEST_P(MutationTest, EveryOrderIsMissedOrExplained) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Machines, MutationTest,
-                         testing::Values(Machine::Kind::kDisk, Machine::Kind::kBucket),
-                         [](const auto& param) {
-                           return param.param == Machine::Kind::kDisk ? "Disk" : "Bucket";
-                         });
+                         testing::Values(Machine::Kind::kDisk, Machine::Kind::kBucket,
+                                         Machine::Kind::kShelves),
+                         [](const auto& param) { return std::string(KindName(param.param)); });
 
 }  // namespace
 }  // namespace cairn::crash

@@ -215,7 +215,7 @@ std::string Recovery::CheckNoGarbage(Store* store) {
     }
     // In a bucket a removed checkpoint keeps the files that others refer to.
     const bool ours = directory.starts_with("checkpoint_") || directory.starts_with("increment_");
-    if (machine_->kind() == Machine::Kind::kBucket && ours &&
+    if (IsBucket(machine_->kind()) && ours &&
         store->Stat(names::Path(directory, names::kMarker)).ok()) {
       continue;
     }

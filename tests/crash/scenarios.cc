@@ -309,6 +309,11 @@ std::vector<Scenario> Scenarios(Machine::Kind kind) {
     all.push_back(Make("withdrawn manifest", kind, MostlyFrozenModel(), std::nullopt, Withdraw));
   }
   for (Scenario& scenario : ChainScenarios(kind)) all.push_back(std::move(scenario));
+  if (kind == Machine::Kind::kShelves) {
+    for (Scenario& scenario : all) {
+      scenario.must_do.insert(scenario.must_do.end(), {"open: shelves", "save: shelves"});
+    }
+  }
   return all;
 }
 
@@ -353,7 +358,7 @@ Recording RecordAfter(const Scenario& scenario, const Cut& cut, const End& end) 
 }
 
 std::vector<End> Ends(Machine::Kind kind, int seeds, std::uint64_t first_seed) {
-  if (kind == Machine::Kind::kBucket) return {{Ending::kKill, 0}};
+  if (IsBucket(kind)) return {{Ending::kKill, 0}};
   std::vector<End> ends = {{Ending::kForget, 0}, {Ending::kKeep, 0}, {Ending::kKill, 0}};
   for (int i = 0; i < seeds; ++i) {
     const std::uint64_t seed = first_seed + static_cast<std::uint64_t>(i);

@@ -22,6 +22,7 @@ struct Bounded {
   std::string scenario;
   std::optional<int> plain;
   std::optional<int> objects;
+  std::optional<int> shelves = std::nullopt;
 };
 
 const Bounded kBounded[] = {
@@ -48,26 +49,45 @@ const Bounded kBounded[] = {
     {"Crowd", 0, 0},
 };
 
+/// Those in which something is removed, or a name used again, beside readers: on an object store
+/// with shelves, where every read is several pages of a listing.
+const Bounded kShelved[] = {
+    {.scenario = "TakeoverDuringASave", .shelves = 1},
+    {.scenario = "TakeoverDuringRemoval", .shelves = 2},
+    {.scenario = "TakeoverDuringRemovalOfSharedFiles", .shelves = 1},
+    {.scenario = "TakeoverByARemover", .shelves = 1},
+    {.scenario = "PinAgainstRetention", .shelves = 2},
+    {.scenario = "ReaderBesideRetention", .shelves = 2},
+    {.scenario = "PinRemovalTakeover", .shelves = 0},
+    {.scenario = "Crowd", .shelves = 0},
+};
+
 class EverySchedule : public testing::TestWithParam<std::tuple<Bounded, Disk>> {};
 
 TEST_P(EverySchedule, KeepsThePromises) {
   const auto& [bounded, disk] = GetParam();
   const Scenario scenario = AllScenarios().at(bounded.scenario)(disk);
   const Exploration found =
-      ExploreAll(scenario, {.preemptions = disk == Disk::kPlain ? bounded.plain : bounded.objects});
+      ExploreAll(scenario, {.preemptions = disk == Disk::kPlain     ? bounded.plain
+                                           : disk == Disk::kObjects ? bounded.objects
+                                                                    : bounded.shelves});
   std::cout << found.Summary(scenario.name) << "\n";
   EXPECT_EQ(found.violation, "") << found.schedule;
   EXPECT_TRUE(found.complete);
 }
 
 std::string NameOfCase(const testing::TestParamInfo<std::tuple<Bounded, Disk>>& info) {
-  return std::get<Bounded>(info.param).scenario +
-         (std::get<Disk>(info.param) == Disk::kPlain ? "_plain" : "_objects");
+  return std::get<Bounded>(info.param).scenario + "_" +
+         std::string(DiskName(std::get<Disk>(info.param)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EverySchedule,
                          testing::Combine(testing::ValuesIn(kBounded),
                                           testing::Values(Disk::kPlain, Disk::kObjects)),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Shelved, EverySchedule,
+                         testing::Combine(testing::ValuesIn(kShelved),
+                                          testing::Values(Disk::kShelves)),
                          NameOfCase);
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Explores one scenario, for whoever looks for a schedule or follows one up:
 //
-//   explore SCENARIO plain|objects [preemptions=N] [deepen=1] [seed=N] [runs=N] [seconds=N]
+//   explore SCENARIO plain|objects|shelves [preemptions=N] [deepen=1] [seed=N] [runs=N] [seconds=N]
 //   [off=RULE]
 //
 // Every schedule, unless `preemptions` bounds them (`deepen`: with 0, 1, … up to that bound) or
@@ -18,7 +18,8 @@ namespace cairn::interleaving {
 namespace {
 
 int Usage() {
-  std::cerr << "usage: explore SCENARIO plain|objects [preemptions=N] [deepen=1] [seed=N] [runs=N] "
+  std::cerr << "usage: explore SCENARIO plain|objects|shelves [preemptions=N] [deepen=1] [seed=N] "
+               "[runs=N] "
                "[seconds=N] [off=RULE]\nscenarios:\n";
   for (const auto& [name, make] : AllScenarios()) std::cerr << "  " << name << "\n";
   std::cerr << "rules:\n";
@@ -60,16 +61,21 @@ int Main(int argc, char** argv) {
   const auto named = AllScenarios().find(argv[1]);
   const std::string disk = argv[2];
   const Arguments arguments(argc, argv);
-  if (named == AllScenarios().end() || (disk != "plain" && disk != "objects") || !arguments.ok) {
+  if (named == AllScenarios().end() ||
+      (disk != "plain" && disk != "objects" && disk != "shelves") || !arguments.ok) {
     return Usage();
   }
-  Scenario scenario = named->second(disk == "plain" ? Disk::kPlain : Disk::kObjects);
+  Scenario scenario = named->second(disk == "plain"     ? Disk::kPlain
+                                    : disk == "objects" ? Disk::kObjects
+                                                        : Disk::kShelves);
   bool found = arguments.off.empty();
-  for (const Rule& rule : kRules) {
-    if (rule.name != arguments.off) continue;
+  const auto switch_off = [&](const Rule& rule) {
+    if (rule.name != arguments.off) return;
     scenario.rules.*rule.on = false;
     found = true;
-  }
+  };
+  for (const Rule& rule : kRules) switch_off(rule);
+  for (const Rule& rule : kShelfRules) switch_off(rule);
   if (!found) return Usage();
   Limits limits;
   limits.runs = arguments.Get("runs");

@@ -113,6 +113,32 @@ TEST_P(Hole, NineAReplacedRankThatCleansUp) {
        Past(2, "create checkpoint_000020/parts/rank_1.json"), ToTheEnd(0), ToTheEnd(1)});
 }
 
+/// The fourth hole again, where manifests are read from shelves.
+class ShelfHole : public Hole {
+ protected:
+  /// The removal has made sure that nobody overtook it; it goes on to its end when the opener is
+  /// about to do `next`.
+  static void ExpectClosedByTheOrder(const std::string& next) {
+    const Scenario scenario = TakeoverDuringRemoval(GetParam());
+    const std::vector<Turn> turns = {Before(0, "delete checkpoint_000010/manifest.json"),
+                                     Past(1, "create generations/000003.json"), Before(1, next),
+                                     ToTheEnd(0), ToTheEnd(1)};
+    ExpectClosed(scenario, turns);
+    ExpectOpen(scenario, &ProtocolRules::notes_before_manifest, turns,
+               "was acknowledged and does not count any more");
+  }
+};
+
+TEST_P(ShelfHole, ARemovalEndsBetweenThePagesWithTheManifestAndItsNotes) {
+  ExpectClosedByTheOrder("list (all) checkpoint_000010/manifest.json");
+}
+
+TEST_P(ShelfHole, ARemovalEndsBetweenTheListingAndItsNotes) {
+  ExpectClosedByTheOrder("get checkpoint_000010/notes/000001.json");
+}
+
+INSTANTIATE_TEST_SUITE_P(Disks, ShelfHole, testing::Values(Disk::kShelves),
+                         [](const auto&) { return "Shelves"; });
 INSTANTIATE_TEST_SUITE_P(Disks, Hole, testing::Values(Disk::kPlain, Disk::kObjects),
                          [](const auto& info) {
                            return info.param == Disk::kPlain ? "Plain" : "ObjectStore";

@@ -48,13 +48,14 @@ TEST_P(RandomSchedules, KeepThePromises) {
 }
 
 std::string NameOfCase(const testing::TestParamInfo<std::tuple<Sample, Disk>>& info) {
-  return std::get<Sample>(info.param).scenario +
-         (std::get<Disk>(info.param) == Disk::kPlain ? "_plain" : "_objects");
+  return std::get<Sample>(info.param).scenario + "_" +
+         std::string(DiskName(std::get<Disk>(info.param)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, RandomSchedules,
                          testing::Combine(testing::ValuesIn(kSamples),
-                                          testing::Values(Disk::kPlain, Disk::kObjects)),
+                                          testing::Values(Disk::kPlain, Disk::kObjects,
+                                                          Disk::kShelves)),
                          NameOfCase);
 
 /// Seeds and counts that accumulate over runs of `make torture`.
@@ -90,13 +91,13 @@ struct Record {
 TEST(Torture, KeepsThePromises) {
   const char* seconds = std::getenv("CAIRN_TORTURE_SECONDS");
   const std::chrono::seconds time(seconds == nullptr ? 0 : std::atol(seconds));
-  const auto rounds_of = static_cast<std::int64_t>(2 * AllScenarios().size());
+  const auto rounds_of = static_cast<std::int64_t>(3 * AllScenarios().size());
   const std::chrono::seconds turn(std::clamp<std::int64_t>(time.count() / rounds_of / 4, 1, 30));
   const Clock::Duration end = Clock::System()->Now() + time;
   Record record = Record::Load();
   do {
     for (const auto& [name, make] : AllScenarios()) {
-      for (const Disk disk : {Disk::kPlain, Disk::kObjects}) {
+      for (const Disk disk : {Disk::kPlain, Disk::kObjects, Disk::kShelves}) {
         // Outside of a torture a few runs of each show that all this works.
         Limits limits;
         if (seconds != nullptr) {

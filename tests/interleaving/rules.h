@@ -15,6 +15,13 @@ struct Rule {
 /// Every switch of ProtocolRules but for those of increments, which the crash enumeration
 /// (increments_go_first) and the tests of compact (judge_by_commit_generation) miss.
 inline constexpr std::size_t kRulesOfIncrements = 2;
+/// Those that only matter where manifests are copied onto shelves, and one that matters there in
+/// another way.
+inline constexpr std::size_t kRulesOfShelves = 1;
+inline constexpr std::array kShelfRules = {
+    Rule{"compare_tags", &ProtocolRules::compare_tags},
+    Rule{"notes_before_manifest", &ProtocolRules::notes_before_manifest},
+};
 inline constexpr std::array kRules = {
     Rule{"fence_before_listing", &ProtocolRules::fence_before_listing},
     Rule{"create_only_records", &ProtocolRules::create_only_records},
@@ -30,7 +37,8 @@ inline constexpr std::array kRules = {
     Rule{"notes_before_manifest", &ProtocolRules::notes_before_manifest},
     Rule{"notes_name_checkpoint", &ProtocolRules::notes_name_checkpoint},
 };
-static_assert(sizeof(ProtocolRules) == (kRules.size() + kRulesOfIncrements) * sizeof(bool),
+static_assert(sizeof(ProtocolRules) ==
+                  (kRules.size() + kRulesOfIncrements + kRulesOfShelves) * sizeof(bool),
               "a switch is not listed");
 
 }  // namespace cairn::interleaving

@@ -40,6 +40,7 @@ const Case kCases[] = {
     {"reread_when_moved", ReaderBesideRetention},
     {"notes_before_manifest", TakeoverDuringRemoval, 2},
     {"notes_name_checkpoint", TakeoverByARemover},
+    {"compare_tags", TakeoverByARemover},
 };
 
 const Case* CaseOf(std::string_view rule) {
@@ -70,13 +71,17 @@ TEST_P(EachRule, IsMissed) {
 }
 
 std::string NameOfCase(const testing::TestParamInfo<std::tuple<Rule, Disk>>& info) {
-  return std::string(std::get<Rule>(info.param).name) +
-         (std::get<Disk>(info.param) == Disk::kPlain ? "_plain" : "_objects");
+  return std::string(std::get<Rule>(info.param).name) + "_" +
+         std::string(DiskName(std::get<Disk>(info.param)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, EachRule,
                          testing::Combine(testing::ValuesIn(kRules),
                                           testing::Values(Disk::kPlain, Disk::kObjects)),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(RulesOfShelves, EachRule,
+                         testing::Combine(testing::ValuesIn(kShelfRules),
+                                          testing::Values(Disk::kShelves)),
                          NameOfCase);
 
 }  // namespace

@@ -6,11 +6,18 @@ namespace cairn::interleaving {
 namespace {
 
 constexpr int kSetupActor = 100;
+// cairn.json, and of the first checkpoint the marker, index, file and manifest: its notes come with
+// the next page.
+constexpr std::size_t kPageObjects = 5;
 
 MemoryStoreOptions StoreOf(Disk disk) {
   MemoryStoreOptions options;
-  options.object_store = disk == Disk::kObjects;
+  options.object_store = disk != Disk::kPlain;
   options.part_bytes = 4096;
+  if (disk == Disk::kShelves) {
+    options.listing = {.many_directories = 1, .many_objects = 1};
+    options.page_objects = kPageObjects;
+  }
   return options;
 }
 
@@ -21,7 +28,7 @@ std::string Counted(const std::string& what, int saves, int expiries) {
 }
 
 std::string NameOf(const std::string& what, Disk disk) {
-  return what + (disk == Disk::kObjects ? " (object store)" : " (plain)");
+  return what + " (" + std::string(DiskName(disk)) + ")";
 }
 
 /// A finished writer left these steps.
@@ -115,6 +122,18 @@ std::vector<std::int64_t> Steps(int count) {
 }
 
 }  // namespace
+
+std::string_view DiskName(Disk disk) {
+  switch (disk) {
+    case Disk::kPlain:
+      return "plain";
+    case Disk::kObjects:
+      return "objects";
+    case Disk::kShelves:
+      return "shelves";
+  }
+  return "unknown";
+}
 
 Scenario TakeoverDuringSaves(Disk disk, int saves) {
   return {.name = NameOf(Counted("takeover during saves", saves, 0), disk),

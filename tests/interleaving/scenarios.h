@@ -2,13 +2,16 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "tests/interleaving/explorer.h"
 
 namespace cairn::interleaving {
 
-/// Which memory store a scenario runs on.
-enum class Disk { kPlain, kObjects };
+/// Which memory store a scenario runs on. kShelves: an object store that lists whole trees, in
+/// small pages, and on which every manifest is worth a shelf (shelves.h).
+enum class Disk { kPlain, kObjects, kShelves };
+std::string_view DiskName(Disk disk);
 
 /// A writer that has opened saves `saves` times; another opens with takeover, restores and saves
 /// the same steps. One checkpoint is there before.

@@ -200,6 +200,22 @@ class ScheduledStore final : public ForwardingStore {
     actor_->Observe(Kind::kList, prefix, Xxh3(seen));
     return listing;
   }
+  /// Each page is an operation of its own.
+  Result<std::vector<TaggedObject>> ListBelow(const std::string& prefix,
+                                              std::size_t limit) override {
+    std::vector<TaggedObject> all;
+    for (;;) {
+      const std::string after = all.empty() ? "" : all.back().name;
+      if (!actor_->Enter({.kind = Kind::kList, .name = "(all) " + after}, true)) return Stopped();
+      ASSIGN_OR_RETURN(const std::vector<TaggedObject> page, store_->ListPage(prefix, after));
+      std::string seen;
+      for (const TaggedObject& object : page) seen += object.name + "=" + object.tag + "\n";
+      actor_->Observe(Kind::kList, "(all) " + after, Xxh3(seen));
+      if (page.empty()) return all;
+      all.insert(all.end(), page.begin(), page.end());
+      if (all.size() > limit) return ResourceExhaustedError("more objects than are asked for");
+    }
+  }
   Status Delete(const std::string& name) override {
     if (!actor_->Enter({.kind = Kind::kDelete, .name = name}, true)) return Stopped();
     Status deleted = store_->Delete(name);

@@ -5,12 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <fstream>
 #include <latch>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "base/ids.h"
+#include "checkpoint/names.h"
+#include "checkpoint/parallel.h"
 #include "checkpoint/repository.h"
+#include "checkpoint/shelves.h"
+#include "format/manifest.h"
+#include "format/records.h"
 #include "net/test_http_server.h"
 #include "storage/forwarding_store.h"
 #include "tests/s3/s3_job.h"
@@ -21,6 +29,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+/// Hides that the store can list everything.
+class WithoutWholeListings final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  DeepListingCosts listing_costs() const override { return {.many_directories = 0}; }
+};
 
 class S3Engine : public ::testing::Test {
  protected:
@@ -135,8 +150,8 @@ TEST_F(S3Engine, ManyCheckpointsAreFoundWithFewListings) {
   const auto at_once = RepositoryReader(env.store.get()).Read();
   ASSERT_TRUE(at_once.ok()) << at_once.status().ToString();
   EXPECT_LT(listings, 10);
-  // The same, one directory after the other: a decorator hides what the store can do besides.
-  ForwardingStore plain(env.store.get());
+  // The same, one directory after the other.
+  WithoutWholeListings plain(env.store.get());
   const auto one_by_one = RepositoryReader(&plain).Read();
   ASSERT_TRUE(one_by_one.ok()) << one_by_one.status().ToString();
   EXPECT_GT(listings, kMany);
@@ -151,6 +166,48 @@ TEST_F(S3Engine, ManyCheckpointsAreFoundWithFewListings) {
     EXPECT_EQ(a.pinned, a.manifest->id == ids[3]);
     EXPECT_EQ(a.Metrics().Find("auc") != nullptr, a.manifest->id == ids[5]);
   }
+}
+
+TEST_F(S3Engine, ADamagedManifestBehindAGoodCopyIsFoundByVerify) {
+  const auto store = server_->Open(url_);
+  RepositoryRecord record;
+  record.job = "job";
+  ASSERT_TRUE(store->Put(std::string(names::kRepository), Encode(record)).ok());
+  ASSERT_TRUE(store->Put(names::Seal(1), Encode(SealRecord{.generation = 1, .uuid = "seal"})).ok());
+  constexpr int kMany = 260;
+  std::vector<Status> put(kMany);
+  ForEachRequest(*store, kMany, [&](std::size_t i) {
+    Manifest manifest;
+    manifest.id = "id-" + std::to_string(i);
+    manifest.job = "job";
+    manifest.attempt = "attempt";
+    manifest.generation = 1;
+    manifest.sequence = i + 1;
+    manifest.step = static_cast<std::int64_t>(i);
+    put[i] = store->Put(
+        names::Path(names::CheckpointDirectory(false, false, manifest.step, 1), names::kManifest),
+        EncodeManifest(manifest));
+  });
+  for (const Status& status : put) ASSERT_TRUE(status.ok()) << status.ToString();
+  ASSERT_TRUE(TidyShelves(store.get(), IdSource::System()).ok());
+  ASSERT_THAT(store->List(std::string(names::kShelves))->objects, ::testing::SizeIs(1));
+
+  // Behind the server's back: it has the ETag that it had.
+  const std::string directory = names::CheckpointDirectory(false, false, 7, 1);
+  std::fstream file(server_->directory() + "/" + bucket_ + "/runs/a/" + directory +
+                    "/manifest.json");
+  ASSERT_TRUE(file.seekp(100).put('#').flush().good());
+  const auto view = RepositoryReader(store.get()).Read();
+  ASSERT_TRUE(view.ok()) << view.status().ToString();
+  EXPECT_NE(view->Find("id-7"), nullptr) << "the copy on the shelf is good";
+  for (const auto& [name, value] : server_->Variables()) setenv(name.c_str(), value.c_str(), 1);
+  const auto report = Verify(url_, /*deep=*/false);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  std::vector<std::string> damaged;
+  for (const VerifyProblem& problem : report->problems) {
+    if (problem.checkpoint.starts_with("checkpoint_")) damaged.push_back(problem.checkpoint);
+  }
+  EXPECT_THAT(damaged, ElementsAre(directory));
 }
 
 TEST_F(S3Engine, LargeFilesGoInPartsAndLeaveNothingUnfinished) {

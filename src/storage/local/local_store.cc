@@ -437,6 +437,14 @@ Status LocalStore::Link(const std::string& from, const std::string& to) {
   return linked;
 }
 
+Status LocalStore::Adopt(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(Link(from, to));
+  // Whoever wrote it may have ended before it synced the bytes.
+  ASSIGN_OR_RETURN(const std::unique_ptr<FsFile> file,
+                   options_.fs->Open(PathOf(to), {.write = true}));
+  return file->Sync("adopted bytes");
+}
+
 Result<std::uint64_t> LocalStore::LinkCount(const std::string& name) {
   RETURN_IF_ERROR(Stat(name).status());
   ASSIGN_OR_RETURN(const FsStat stat, options_.fs->Stat(PathOf(name)));

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/thread_annotations.h"
+#include "storage/adopting_store.h"
 #include "storage/append_object.h"
 #include "storage/fs.h"
 #include "storage/local/dirty_directories.h"
@@ -65,7 +66,7 @@ struct LocalStoreOptions {
 /// May be called from several threads, and several processes may use one directory. A failed call
 /// leaves at most a temporary file behind, which is never listed and which PruneDirectories
 /// removes, once nobody has it open, together with an otherwise empty directory.
-class LocalStore final : public Store, public AppendingStore {
+class LocalStore final : public Store, public AppendingStore, public AdoptingStore {
  public:
   using Options = LocalStoreOptions;
 
@@ -88,6 +89,7 @@ class LocalStore final : public Store, public AppendingStore {
   Result<std::unique_ptr<ObjectReader>> OpenReader(const std::string& name) override;
   Result<std::unique_ptr<ReadQueue>> NewReadQueue(int depth) override;
   Status Link(const std::string& from, const std::string& to) override;
+  Status Adopt(const std::string& from, const std::string& to) override;
   Result<std::uint64_t> LinkCount(const std::string& name) override;
   Result<bool> MoveToPool(const std::string& name, const std::string& pool_name) override;
   Result<std::unique_ptr<StoreLock>> TryLock(const std::string& name) override;

@@ -1,12 +1,15 @@
 #include "storage/memory/memory_store.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "base/checksum.h"
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
 #include "storage/memory/paged_bytes.h"
@@ -60,6 +63,7 @@ Status MemoryStoreOptions::Validate() const {
   if (part_bytes == 0 || part_bytes % kBlock != 0) {
     return InvalidArgumentError("memory store: part_bytes must be a multiple of 4096");
   }
+  if (page_objects == 0) return InvalidArgumentError("memory store: page_objects must not be 0");
   if (parts_in_flight < 1) {
     return InvalidArgumentError("memory store: parts_in_flight must be at least 1");
   }
@@ -135,6 +139,24 @@ class MemoryStore::Objects {
       }
     }
     return listing;
+  }
+
+  std::vector<TaggedObject> ListPage(const std::string& prefix, const std::string& after) {
+    MutexLock lock(&mu_);
+    const std::string start = prefix.empty() ? "" : prefix + "/";
+    std::vector<TaggedObject> page;
+    for (auto at = image_.names.upper_bound(std::max(start, after));
+         at != image_.names.end() && at->first.starts_with(start); ++at) {
+      if (std::string_view(at->first).substr(start.size()).starts_with(kTemporaryPrefix)) continue;
+      if (page.size() == options_.page_objects) break;
+      const PagedBytes& bytes = At(at->second).bytes;
+      std::string content(bytes.size(), '\0');
+      bytes.Read(0, std::as_writable_bytes(std::span(content)));
+      page.push_back({.name = at->first,
+                      .bytes = bytes.size(),
+                      .tag = std::to_string(Xxh3(AsBytes(content)))});
+    }
+    return page;
   }
 
   Status Delete(const std::string& name) {
@@ -666,6 +688,31 @@ Result<Listing> MemoryStore::List(const std::string& prefix) {
   return objects_->List(prefix);
 }
 
+DeepListingCosts MemoryStore::listing_costs() const { return objects_->options().listing; }
+
+Result<std::vector<TaggedObject>> MemoryStore::ListPage(const std::string& prefix,
+                                                        const std::string& after) {
+  view_->Announce({.kind = StoreOp::Kind::kList, .name = after.empty() ? prefix : after});
+  RETURN_IF_ERROR(ValidatePrefix(prefix));
+  return objects_->ListPage(prefix, after);
+}
+
+Result<std::vector<TaggedObject>> MemoryStore::ListBelow(const std::string& prefix,
+                                                         std::size_t limit) {
+  std::vector<TaggedObject> all;
+  for (;;) {
+    ASSIGN_OR_RETURN(std::vector<TaggedObject> page,
+                     ListPage(prefix, all.empty() ? "" : all.back().name));
+    const bool last = page.size() < objects_->options().page_objects;
+    std::move(page.begin(), page.end(), std::back_inserter(all));
+    if (all.size() > limit) {
+      return ResourceExhaustedError(Quoted(prefix) + " in memory: more than " +
+                                    std::to_string(limit) + " objects");
+    }
+    if (last) return all;
+  }
+}
+
 Status MemoryStore::Delete(const std::string& name) {
   view_->Announce({.kind = StoreOp::Kind::kDelete, .name = name});
   RETURN_IF_ERROR(ValidateObjectName(name));
@@ -705,6 +752,13 @@ Status MemoryStore::Link(const std::string& from, const std::string& to) {
   RETURN_IF_ERROR(ValidateObjectName(to));
   if (objects_->options().object_store) return UnimplementedError("object stores have no links");
   return objects_->Link(from, to);
+}
+
+Status MemoryStore::Adopt(const std::string& from, const std::string& to) {
+  view_->Announce({.kind = StoreOp::Kind::kLink, .name = from, .to = to});
+  RETURN_IF_ERROR(ValidateObjectName(from));
+  RETURN_IF_ERROR(ValidateObjectName(to));
+  return objects_->Link(from, to);  // objects are never changed, so a second name is a copy
 }
 
 Result<std::uint64_t> MemoryStore::LinkCount(const std::string& name) {

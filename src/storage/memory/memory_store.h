@@ -7,7 +7,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "storage/adopting_store.h"
+#include "storage/deep_listing.h"
 #include "storage/memory/store_op.h"
 #include "storage/store.h"
 
@@ -30,6 +33,10 @@ struct MemoryStoreOptions {
   int parts_in_flight = 4;
   /// Names one object may have (plain mode).
   std::uint64_t max_links = 65000;
+  /// What ListBelow is worth; by default nobody asks for it.
+  DeepListingCosts listing{.many_directories = 0};
+  /// Objects of a page of ListBelow: others may come in between.
+  std::size_t page_objects = 1000;
   /// Completions of a ReadQueue in a seeded random order instead of the order of submission.
   std::optional<std::uint64_t> queue_seed;
 
@@ -46,7 +53,7 @@ struct MemoryStoreOptions {
 /// May be called from several threads. Sessions, readers, queues and locks may outlive the store
 /// object. A failed operation changes nothing, except that a failed Drain may have published some
 /// of its objects.
-class MemoryStore final : public Store {
+class MemoryStore final : public Store, public DeepListingStore, public AdoptingStore {
  public:
   using Options = MemoryStoreOptions;
 
@@ -77,6 +84,12 @@ class MemoryStore final : public Store {
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
   Result<ObjectInfo> Stat(const std::string& name) override;
   Result<Listing> List(const std::string& prefix) override;
+  DeepListingCosts listing_costs() const override;
+  Result<std::vector<TaggedObject>> ListBelow(const std::string& prefix,
+                                              std::size_t limit) override;
+  /// One page of that: the objects below `prefix` whose names come after `after`. The tag is a hash
+  /// of the bytes, as the ETag of an object that was put in one request is.
+  Result<std::vector<TaggedObject>> ListPage(const std::string& prefix, const std::string& after);
   Status Delete(const std::string& name) override;
   Status PruneDirectories(const std::string& prefix) override;
   Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override;
@@ -84,6 +97,7 @@ class MemoryStore final : public Store {
   Result<std::unique_ptr<ObjectReader>> OpenReader(const std::string& name) override;
   Result<std::unique_ptr<ReadQueue>> NewReadQueue(int depth) override;
   Status Link(const std::string& from, const std::string& to) override;
+  Status Adopt(const std::string& from, const std::string& to) override;
   Result<std::uint64_t> LinkCount(const std::string& name) override;
   Result<bool> MoveToPool(const std::string& name, const std::string& pool_name) override;
   Result<std::unique_ptr<StoreLock>> TryLock(const std::string& name) override;

@@ -83,7 +83,10 @@ Result<std::string> DecodeCreatedUpload(std::string_view body) {
   return id;
 }
 
-Result<S3Completed> DecodeCompleted(std::string_view body) {
+namespace {
+
+/// An answer that may be an error although its status was a success.
+Result<S3Completed> DecodeOutcome(std::string_view body, std::string_view expected) {
   ASSIGN_OR_RETURN(const XmlElement root, ParseXml(body));
   S3Completed completed;
   if (root.name == "Error") {
@@ -91,12 +94,22 @@ Result<S3Completed> DecodeCompleted(std::string_view body) {
     if (completed.error.code.empty()) completed.error.code = "InternalError";
     return completed;
   }
-  if (root.name != "CompleteMultipartUploadResult") {
-    return CorruptionError("an S3 reply is <" + root.name.substr(0, 40) +
-                           ">, not <CompleteMultipartUploadResult>");
+  if (root.name != expected) {
+    return CorruptionError("an S3 reply is <" + root.name.substr(0, 40) + ">, not <" +
+                           std::string(expected) + ">");
   }
   completed.etag = root.Text("ETag");
   return completed;
+}
+
+}  // namespace
+
+Result<S3Completed> DecodeCompleted(std::string_view body) {
+  return DecodeOutcome(body, "CompleteMultipartUploadResult");
+}
+
+Result<S3Completed> DecodeCopied(std::string_view body) {
+  return DecodeOutcome(body, "CopyObjectResult");
 }
 
 Result<S3UploadPage> DecodeUploadPage(std::string_view body) {

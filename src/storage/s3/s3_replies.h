@@ -44,6 +44,9 @@ struct S3Completed {
 };
 Result<S3Completed> DecodeCompleted(std::string_view body);
 
+/// The same of CopyObject.
+Result<S3Completed> DecodeCopied(std::string_view body);
+
 /// One page of ListMultipartUploads.
 struct S3UploadPage {
   struct Upload {

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "net/url.h"
 #include "storage/s3/crc32c.h"
 #include "storage/s3/s3_errors.h"
 #include "storage/s3/s3_reader.h"
@@ -139,8 +142,9 @@ Result<ObjectInfo> S3Store::Stat(const std::string& name) {
 }
 
 Result<Listing> S3Store::List(const std::string& prefix) {
-  ASSIGN_OR_RETURN(Pages pages, ListPages(prefix, /*deep=*/false,
-                                          std::numeric_limits<std::size_t>::max()));
+  std::atomic<std::size_t> count = 0;
+  ASSIGN_OR_RETURN(Pages pages, ListPages(prefix, /*deep=*/false, {},
+                                          std::numeric_limits<std::size_t>::max(), &count));
   Listing listing;
   listing.prefixes = std::move(pages.prefixes);
   listing.objects.reserve(pages.objects.size());
@@ -150,13 +154,49 @@ Result<Listing> S3Store::List(const std::string& prefix) {
   return listing;
 }
 
-Result<std::vector<TaggedObject>> S3Store::ListBelow(const std::string& prefix,
-                                                     std::size_t limit) {
-  ASSIGN_OR_RETURN(Pages pages, ListPages(prefix, /*deep=*/true, limit));
+Result<std::vector<TaggedObject>> S3Store::ListBelow(const std::string& prefix, std::size_t limit) {
+  std::atomic<std::size_t> count = 0;
+  ASSIGN_OR_RETURN(Pages pages, ListPages(prefix, /*deep=*/true, {}, limit, &count));
   return std::move(pages.objects);
 }
 
-Result<S3Store::Pages> S3Store::ListPages(const std::string& prefix, bool deep, std::size_t limit) {
+Result<std::vector<TaggedObject>> S3Store::ListAll(const std::vector<std::string>& directories,
+                                                   std::size_t limit) {
+  // A page holds 1,000 objects, and each page is asked for with what the one before it said: parts
+  // of fewer directories would hardly be more than a page.
+  constexpr std::size_t kLeastDirectories = 250;
+  const std::string root = KeyOf("").empty() ? "" : KeyOf("") + "/";
+  std::vector<std::string> keys;
+  keys.reserve(directories.size());
+  for (const std::string& directory : directories) keys.push_back(root + directory + "/");
+  std::sort(keys.begin(), keys.end());
+  const std::size_t parts = std::clamp<std::size_t>(
+      keys.size() / kLeastDirectories, 1, static_cast<std::size_t>(client_->config().connections));
+  std::vector<Result<Pages>> pages(parts, Pages());
+  std::atomic<std::size_t> count = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < parts; ++i) {
+      threads.emplace_back([&, i] {
+        const auto key = [&](std::size_t part) { return keys[part * keys.size() / parts]; };
+        const KeyRange range{.after = i == 0 ? "" : key(i),
+                             .before = i + 1 == parts ? "" : key(i + 1)};
+        pages[i] = ListPages("", /*deep=*/true, range, limit, &count);
+      });
+    }
+  }
+  std::vector<TaggedObject> all;
+  all.reserve(count);
+  for (Result<Pages>& part : pages) {
+    RETURN_IF_ERROR(part.status());
+    std::move(part->objects.begin(), part->objects.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+Result<S3Store::Pages> S3Store::ListPages(const std::string& prefix, bool deep,
+                                          const KeyRange& range, std::size_t limit,
+                                          std::atomic<std::size_t>* count) {
   RETURN_IF_ERROR(ValidatePrefix(prefix));
   const std::string root = KeyOf("").empty() ? "" : KeyOf("") + "/";
   const std::string start = prefix.empty() ? root : KeyOf(prefix) + "/";
@@ -167,7 +207,11 @@ Result<S3Store::Pages> S3Store::ListPages(const std::string& prefix, bool deep, 
     request.query = {{"list-type", "2"}, {"encoding-type", "url"}};
     if (!deep) request.query.emplace_back("delimiter", "/");
     if (!start.empty()) request.query.emplace_back("prefix", start);
-    if (!token.empty()) request.query.emplace_back("continuation-token", token);
+    if (!token.empty()) {
+      request.query.emplace_back("continuation-token", token);
+    } else if (!range.after.empty()) {
+      request.query.emplace_back("start-after", range.after);
+    }
     ASSIGN_OR_RETURN(const HttpResponse response, client_->Expect(std::move(request)));
     auto page = DecodeListPage(response.body);
     if (!page.ok()) return page.status().WithContext("list \"" + Describe() + "/" + prefix + "\"");
@@ -175,8 +219,12 @@ Result<S3Store::Pages> S3Store::ListPages(const std::string& prefix, bool deep, 
       return key.starts_with(start) && !key.substr(start.size()).starts_with(kTemporaryPrefix) &&
              ValidateObjectName(key.substr(root.size())).ok();
     };
+    bool beyond = false;
     for (S3ListPage::Object& object : page->objects) {
+      beyond = !range.before.empty() && object.key >= range.before;
+      if (beyond) break;
       if (!listable(object.key)) continue;  // also the "directories" that some tools make
+      ++*count;
       listing.objects.push_back({.name = object.key.substr(root.size()),
                                  .bytes = object.bytes,
                                  .tag = std::move(object.etag)});
@@ -186,11 +234,11 @@ Result<S3Store::Pages> S3Store::ListPages(const std::string& prefix, bool deep, 
       if (!listable(below)) continue;
       listing.prefixes.emplace_back(below.substr(root.size()));
     }
-    if (listing.objects.size() > limit) {
+    if (*count > limit) {
       return ResourceExhaustedError("\"" + Describe() + "/" + prefix + "\" has more than " +
                                     std::to_string(limit) + " objects");
     }
-    token = std::move(page->next);
+    token = beyond ? "" : std::move(page->next);
   } while (!token.empty());
   std::sort(listing.objects.begin(), listing.objects.end(),
             [](const TaggedObject& a, const TaggedObject& b) { return a.name < b.name; });
@@ -273,6 +321,24 @@ Result<std::unique_ptr<ObjectReader>> S3Store::OpenReader(const std::string& nam
 Result<std::unique_ptr<ReadQueue>> S3Store::NewReadQueue(int depth) {
   if (depth < 1) return InvalidArgumentError("a read queue has a depth of at least 1");
   return std::unique_ptr<ReadQueue>(std::make_unique<S3ReadQueue>(client_, depth));
+}
+
+Status S3Store::Adopt(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(ValidateObjectName(to));
+  constexpr std::uint64_t kMostCopied = std::uint64_t{5} << 30;  // in one request, by any server
+  ASSIGN_OR_RETURN(const ObjectInfo info, Stat(from));
+  if (info.bytes > kMostCopied) {
+    return UnimplementedError("\"" + Describe() + "/" + from +
+                              "\" is too large to be copied at once");
+  }
+  S3Request request{.what = "copy to", .method = "PUT", .key = KeyOf(to)};
+  request.headers.push_back(
+      {"x-amz-copy-source", PercentEncode(client_->config().bucket + "/" + KeyOf(from), true)});
+  ASSIGN_OR_RETURN(const HttpResponse response, client_->Expect(std::move(request)));
+  ASSIGN_OR_RETURN(const S3Completed copied, DecodeCopied(response.body));
+  if (copied.error.code.empty()) return Status::Ok();
+  return UnavailableError("copy \"" + Describe() + "/" + from + "\": the server answers " +
+                          copied.error.code + ": " + copied.error.message);
 }
 
 // ---------------------------------------------------------------- unfinished uploads

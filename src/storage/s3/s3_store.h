@@ -12,6 +12,7 @@
 
 #include "base/ids.h"
 #include "base/thread_annotations.h"
+#include "storage/adopting_store.h"
 #include "storage/deep_listing.h"
 #include "storage/s3/s3_client.h"
 #include "storage/store.h"
@@ -36,7 +37,7 @@ struct S3StoreOptions {
 /// May be called from several threads and processes. A failed call leaves nothing, but Put and
 /// Create may have stored the object when no answer came (DeadlineExceeded, Unavailable); sessions
 /// give up their uploads, and what a killed one leaves ListUnfinished finds.
-class S3Store final : public Store, public DeepListingStore {
+class S3Store final : public Store, public DeepListingStore, public AdoptingStore {
  public:
   using Options = S3StoreOptions;
 
@@ -52,6 +53,8 @@ class S3Store final : public Store, public DeepListingStore {
   Result<Listing> List(const std::string& prefix) override;
   Result<std::vector<TaggedObject>> ListBelow(const std::string& prefix,
                                               std::size_t limit) override;
+  Result<std::vector<TaggedObject>> ListAll(const std::vector<std::string>& directories,
+                                            std::size_t limit) override;
   Status Delete(const std::string& name) override;
   Status PruneDirectories(const std::string& prefix) override;
   Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override;
@@ -59,6 +62,8 @@ class S3Store final : public Store, public DeepListingStore {
   Result<std::unique_ptr<ObjectReader>> OpenReader(const std::string& name) override;
   Result<std::unique_ptr<ReadQueue>> NewReadQueue(int depth) override;
   Status Link(const std::string& from, const std::string& to) override;
+  /// Copied by the server. Unimplemented for objects over 5 GiB, which it copies only in parts.
+  Status Adopt(const std::string& from, const std::string& to) override;
   Result<std::uint64_t> LinkCount(const std::string& name) override;
   Result<bool> MoveToPool(const std::string& name, const std::string& pool_name) override;
   Result<std::unique_ptr<StoreLock>> TryLock(const std::string& name) override;
@@ -87,7 +92,14 @@ class S3Store final : public Store, public DeepListingStore {
     std::vector<TaggedObject> objects;  // sorted by name
     std::vector<std::string> prefixes;
   };
-  Result<Pages> ListPages(const std::string& prefix, bool deep, std::size_t limit);
+  /// Keys to list: behind `after` and before `before`; "": no bound.
+  struct KeyRange {
+    std::string after;
+    std::string before;
+  };
+  /// `count`: objects listed so far, by all who list at once; ResourceExhausted over the limit.
+  Result<Pages> ListPages(const std::string& prefix, bool deep, const KeyRange& range,
+                          std::size_t limit, std::atomic<std::size_t>* count);
   /// The answer to HEAD; NotFound only when the bucket is there.
   Result<HttpResponse> Head(const std::string& name);
   Status BucketIsThere();

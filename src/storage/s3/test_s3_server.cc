@@ -13,19 +13,25 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 namespace cairn {
 namespace {
 
-constexpr const char* kProgram = ".cache/services/bin/versitygw";
+bool WantsMinio() {
+  const char* named = std::getenv("CAIRN_S3_SERVER");
+  return named != nullptr && std::string_view(named) == "minio";
+}
 
-std::string FindProgram() {
-  if (const char* named = std::getenv("CAIRN_VERSITYGW"); named != nullptr) return named;
+std::string FindProgram(bool minio) {
+  if (const char* named = std::getenv(minio ? "CAIRN_MINIO" : "CAIRN_VERSITYGW")) return named;
+  const std::string program = std::string(".cache/services/bin/") + (minio ? "minio" : "versitygw");
   // Tests run in the repository's root, those of other build trees somewhere below it.
   for (std::filesystem::path at = std::filesystem::current_path();; at = at.parent_path()) {
-    if (std::filesystem::exists(at / kProgram)) return (at / kProgram).string();
+    if (std::filesystem::exists(at / program)) return (at / program).string();
     if (at == at.parent_path()) return "";
   }
 }
@@ -48,12 +54,24 @@ std::uint16_t FreePort() {
   return ntohs(address.sin_port);
 }
 
-bool Answers(std::uint16_t port) {
+/// The beginning of the answer to a GET of `path`, or of nothing but a connection for "": nullopt
+/// when nobody listens.
+std::optional<std::string> Ask(std::uint16_t port, const std::string& path) {
   const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = Loopback(port);
-  const bool answers = connect(probe, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  std::optional<std::string> answer;
+  if (connect(probe, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+    answer.emplace();
+    if (!path.empty()) {
+      const std::string request = "GET " + path + " HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n";
+      char begin[64];
+      const ssize_t sent = send(probe, request.data(), request.size(), MSG_NOSIGNAL);
+      const ssize_t got = sent < 0 ? -1 : recv(probe, begin, sizeof begin, 0);
+      if (got > 0) answer->assign(begin, static_cast<std::size_t>(got));
+    }
+  }
   close(probe);
-  return answers;
+  return answer;
 }
 
 }  // namespace
@@ -72,36 +90,56 @@ TestS3Server* TestS3Server::Get() {
     return made->Start() ? std::move(made) : nullptr;
   }();
   if (server == nullptr) {
-    ADD_FAILURE() << "there is no S3 server to test with: build it with `scripts/service versitygw`"
-                     " (it goes to "
-                  << kProgram << "), or name one with CAIRN_VERSITYGW";
+    const bool minio = WantsMinio();
+    ADD_FAILURE() << "there is no S3 server to test with: build it with `scripts/service "
+                  << (minio ? "minio" : "versitygw")
+                  << "` (it goes to .cache/services/bin), or name one with "
+                  << (minio ? "CAIRN_MINIO" : "CAIRN_VERSITYGW");
   }
   return server.get();
 }
 
+TestS3Server::TestS3Server() : minio_(WantsMinio()) {}
+
+bool TestS3Server::IsReady() const {
+  if (!minio_) return Ask(port_, "").has_value();
+  const auto answer = Ask(port_, "/minio/health/ready");
+  return answer && answer->find(" 200 ") != answer->npos;
+}
+
+void TestS3Server::Run(const std::string& program) const {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setenv(minio_ ? "MINIO_ROOT_USER" : "ROOT_ACCESS_KEY", kAccessKey, 1);
+  setenv(minio_ ? "MINIO_ROOT_PASSWORD" : "ROOT_SECRET_KEY", kSecretKey, 1);
+  setenv("MINIO_BROWSER", "off", 1);
+  const int log = open((directory_ + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  dup2(log, 1);
+  dup2(log, 2);
+  const std::string where = "127.0.0.1:" + std::to_string(port_);
+  const std::string console = "127.0.0.1:" + std::to_string(console_port_);
+  if (minio_) {
+    execl(program.c_str(), program.c_str(), "server", "--quiet", "--address", where.c_str(),
+          "--console-address", console.c_str(), directory_.c_str(), nullptr);
+  } else {
+    execl(program.c_str(), program.c_str(), "--port", where.c_str(), "posix", directory_.c_str(),
+          nullptr);
+  }
+  _exit(127);
+}
+
 bool TestS3Server::Start() {
-  const std::string program = FindProgram();
+  const std::string program = FindProgram(minio_);
   if (program.empty()) return false;
   std::string pattern = ::testing::TempDir() + "/cairn-s3-XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) return false;
   directory_ = pattern;
   for (int attempt = 0; attempt < 5; ++attempt) {  // the port may be taken meanwhile
     port_ = FreePort();
-    const std::string where = "127.0.0.1:" + std::to_string(port_);
+    console_port_ = FreePort();
     process_ = fork();
-    if (process_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      setenv("ROOT_ACCESS_KEY", kAccessKey, 1);
-      setenv("ROOT_SECRET_KEY", kSecretKey, 1);
-      const int log = open((directory_ + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-      dup2(log, 1);
-      dup2(log, 2);
-      execl(program.c_str(), program.c_str(), "--port", where.c_str(), "posix", directory_.c_str(),
-            nullptr);
-      _exit(127);
-    }
-    for (int i = 0; i < 1000; ++i) {
-      if (Answers(port_)) return true;
+    if (process_ == 0) Run(program);
+    for (int i = 0; i < 3000; ++i) {
+      if (IsReady()) return true;
       if (waitpid(process_, nullptr, WNOHANG) == process_) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }

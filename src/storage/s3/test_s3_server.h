@@ -12,9 +12,9 @@
 
 namespace cairn {
 
-/// A real S3 server (versitygw) on the loopback interface over a temporary directory, for tests.
-/// Started once per test program, which it does not outlive. `scripts/service versitygw` builds it;
-/// without it every test that needs it fails and says so.
+/// A real S3 server (versitygw; with CAIRN_S3_SERVER=minio MinIO) on the loopback interface over a
+/// temporary directory, for tests. Started once per test program, which it does not outlive.
+/// `scripts/service versitygw` builds it; without it every test that needs it fails and says so.
 class TestS3Server {
  public:
   static constexpr const char* kAccessKey = "test";
@@ -40,11 +40,17 @@ class TestS3Server {
   std::unique_ptr<S3Store> Open(const std::string& url, std::uint16_t port = 0) const;
 
  private:
-  TestS3Server() = default;
+  TestS3Server();
   bool Start();
+  /// In the child: becomes the server.
+  [[noreturn]] void Run(const std::string& program) const;
+  /// Whether it serves, not only listens.
+  bool IsReady() const;
 
+  const bool minio_;
   std::string directory_;
   std::uint16_t port_ = 0;
+  std::uint16_t console_port_ = 0;  // MinIO wants one
   pid_t process_ = -1;
   std::atomic<int> buckets_{0};
 };

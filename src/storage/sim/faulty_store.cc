@@ -190,6 +190,12 @@ Result<Listing> FaultyStore::List(const std::string& prefix) {
   return faults_->Run(StoreOp::Kind::kList, [&] { return inner()->List(prefix); });
 }
 
+Result<std::vector<TaggedObject>> FaultyStore::ListBelow(const std::string& prefix,
+                                                         std::size_t limit) {
+  return faults_->Run(StoreOp::Kind::kList,
+                      [&] { return ForwardingStore::ListBelow(prefix, limit); });
+}
+
 Status FaultyStore::Delete(const std::string& name) {
   return faults_->Run(StoreOp::Kind::kDelete, [&] { return inner()->Delete(name); });
 }

@@ -58,6 +58,8 @@ class FaultyStore final : public ForwardingStore {
   Result<std::string> Get(const std::string& name, std::uint64_t limit) override;
   Result<ObjectInfo> Stat(const std::string& name) override;
   Result<Listing> List(const std::string& prefix) override;
+  Result<std::vector<TaggedObject>> ListBelow(const std::string& prefix,
+                                              std::size_t limit) override;
   Status Delete(const std::string& name) override;
   Status PruneDirectories(const std::string& prefix) override;
   Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override;

@@ -109,6 +109,14 @@ Status WebHdfsStore::Publish(const std::string& name, std::string_view bytes, bo
   return renamed;
 }
 
+Status WebHdfsStore::Adopt(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(ValidateObjectName(to));
+  RETURN_IF_ERROR(Stat(from).status());
+  const WebHdfsConfig& config = client_->config();
+  return RenameIntoPlace(client_.get(), config.PathOf(from), config.PathOf(to),
+                         /*replace=*/false);
+}
+
 Status WebHdfsStore::Put(const std::string& name, std::string_view bytes) {
   return Publish(name, bytes, /*replace=*/true);
 }

@@ -11,6 +11,7 @@
 #include <cairn/storage_options.h>
 
 #include "base/ids.h"
+#include "storage/adopting_store.h"
 #include "storage/store.h"
 #include "storage/webhdfs/webhdfs_client.h"
 
@@ -34,7 +35,7 @@ struct WebHdfsStoreOptions {
 ///
 /// May be called from several threads and processes. A failed call may leave a temporary file: one
 /// that is a day older than the newest is deleted by ListUnfinished.
-class WebHdfsStore final : public Store {
+class WebHdfsStore final : public Store, public AdoptingStore {
  public:
   using Options = WebHdfsStoreOptions;
 
@@ -55,6 +56,7 @@ class WebHdfsStore final : public Store {
   Result<std::unique_ptr<ObjectReader>> OpenReader(const std::string& name) override;
   Result<std::unique_ptr<ReadQueue>> NewReadQueue(int depth) override;
   Status Link(const std::string& from, const std::string& to) override;
+  Status Adopt(const std::string& from, const std::string& to) override;
   Result<std::uint64_t> LinkCount(const std::string& name) override;
   Result<bool> MoveToPool(const std::string& name, const std::string& pool_name) override;
   Result<std::unique_ptr<StoreLock>> TryLock(const std::string& name) override;
