@@ -48,10 +48,19 @@ class Slurm:
         return answer
 
     def kill(self, daemon):
-        """slurmctld, slurmd.n1 or slurmd.n2."""
+        """slurmctld, slurmd.n1, slurmd.n2 or slurmrestd."""
         pid = int((self.directory / f"{daemon}.pid").read_text())
         os.kill(pid, signal.SIGKILL)
         self.until(f"{daemon} is gone", lambda: not pathlib.Path(f"/proc/{pid}").exists())
+
+    def until_saved(self):
+        """Until the controller has written down the jobs that are there. One that forgot a job would give its number to another,
+        and Slurm would close the node over that."""
+        before = time.time_ns()
+        for job in self.jobs():
+            self.run("scontrol", "update", f"JobId={job}", "Comment=saved", check=False)
+        state = self.directory / "state/job_state"
+        self.until("the controller has saved its state", lambda: state.exists() and state.stat().st_mtime_ns > before)
 
     def start(self, daemon):
         subprocess.run([self.directory / "start", daemon], check=True)

@@ -46,6 +46,33 @@ TEST_F(SlurmFaultTest, AJobThatIsCancelledByOthersHasEndedThroughNoFaultOfItsOwn
   EXPECT_FALSE(info.exit->succeeded());
 }
 
+TEST_F(SlurmFaultTest, AJobThatIsRequeuedByForceEndsAndIsTakenOutOfTheQueue) {
+  TestSlurm::Get().UntilIdle();
+  Open();
+  Submit(Script("saves", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done"));
+  Submit(Script("stays", "trap '' TERM; echo ready; while :; do sleep 0.05; done"));
+  UntilSaid("saves");
+  UntilSaid("stays");
+  TestSlurm::Get().Shell(
+      "for job in $(squeue -h -r -o %i); do"
+      " scontrol update JobId=$job Requeue=1; scontrol requeue $job; done");
+  const LaunchInfo saves = End("saves");
+  EXPECT_EQ(saves.exit->kind, ExitKind::kExited) << saves.exit->message;
+  EXPECT_EQ(saves.exit->code, 5);
+  EXPECT_TRUE(saves.exit->stopped) << "nobody's failure";
+  const LaunchInfo stays = End("stays");
+  EXPECT_NE(stays.exit->kind, ExitKind::kExited) << stays.exit->message;
+  EXPECT_TRUE(stays.exit->stopped) << "nobody's failure";
+  Until("its ranks are gone", [&] { return ProcessesWith("CAIRN_TEST_MARK", mark_).empty(); });
+  // While anything is followed, what is in the queue for nothing is seen.
+  Submit(Script("next", "echo ready; while :; do sleep 0.05; done"));
+  UntilSaid("next");
+  Until("only the new job is there", [&] {
+    const std::string jobs = TestSlurm::Get().Shell("squeue -h -r -o %i");
+    return std::count(jobs.begin(), jobs.end(), '\n') == 1;
+  });
+}
+
 TEST_F(SlurmFaultTest, AShimThatIsKilledIsALaunchThatIsLost) {
   Open();
   Submit(Script("a", "echo ready; while :; do sleep 0.05; done"));

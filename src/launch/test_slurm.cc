@@ -74,6 +74,14 @@ TestSlurm::TestSlurm() {
   }
 }
 
+const std::string& TestSlurm::Rest() {
+  if (rest_.empty()) {
+    StartDaemon("slurmrestd");
+    rest_ = "unix:" + directory_ + "/rest.sock";
+  }
+  return rest_;
+}
+
 std::string TestSlurm::Shell(const std::string& command) {
   std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   std::string said;
