@@ -21,11 +21,10 @@ class Slurm:
     def run(self, *words, check=True, **more):
         finished = subprocess.run(
             [str(word) for word in words],
-            capture_output=True,
             text=True,
             env={**os.environ, "SLURM_CONF": str(self.conf)},
             timeout=PATIENCE_SECONDS,
-            **more,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more},
         )
         assert not check or finished.returncode == 0, f"{words}: {finished.stdout}{finished.stderr}"
         return finished.stdout
@@ -46,6 +45,9 @@ class Slurm:
             assert time.monotonic() < deadline, f"in vain: {what}\n" + self.run("squeue", "-t", "all")
             time.sleep(0.05)  # it tells when it is asked
         return answer
+
+    def until_idle(self):
+        self.until("the nodes are idle", lambda: self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%t").split() == ["idle"] * 2)
 
     def kill(self, daemon):
         """slurmctld, slurmd.n1, slurmd.n2 or slurmrestd."""

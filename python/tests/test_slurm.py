@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -94,7 +95,7 @@ def test_what_waits_in_the_queue_of_slurm_says_why_and_can_be_cancelled(master, 
 
 
 def test_a_preempted_trial_goes_on_when_the_urgent_job_is_done(master, slurm):
-    slurm.until("the nodes are idle", lambda: slurm.run("sinfo", "-h", "-N", "-p", "low", "-o", "%t").split() == ["idle"] * 2)
+    slurm.until_idle()
     experiment, trial = create(master, seconds="0.05", partition="low", extra="--exclusive --nodelist=n1")
     until_reported(master, trial, 2)
     slurm.submit("-p", "high", "--exclusive", "--nodelist=n1", "-o", "/dev/null", script="#!/bin/sh\nsleep 1\n")
@@ -148,6 +149,27 @@ def test_where_only_a_directory_connects_them_reports_go_through_files(slurm, tm
         assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "PAUSED"]
         master.cli("e", "activate", experiment)
         completed(master, experiment, trial)
+
+
+def test_the_tutorial_through_slurmrestd(slurm, tmp_path, monkeypatch):
+    slurm.start("slurmrestd")
+    socket = f"unix:{slurm.directory}/rest.sock"
+    monkeypatch.setenv("CAIRN_SLURMRESTD", socket)
+    checked = json.loads(slurm.run(PROGRAM, "doctor", "--slurm", tmp_path, "--json"))["slurm"]
+    assert checked["slurmrestd"] and checked["job"]["sees_directory"]
+    slurm.until_idle()
+    with running_master(tmp_path) as master:
+        experiment, trial = create(master, seconds="0.05", partition="low", extra="--exclusive --nodelist=n1")
+        until_reported(master, trial, 2)
+        slurm.submit("-p", "high", "--exclusive", "--nodelist=n1", "-o", "/dev/null", script="#!/bin/sh\nsleep 1\n")
+        completed(master, experiment, trial)
+        runs = master.get(f"/api/v1/trials/{trial}/runs")["runs"]
+        assert [run["resume_mode"] for run in runs] == ["fresh", "resume"], "once, and no failure was counted"
+        refused, trial = create(master, partition="nowhere")
+        assert master.cli("e", "wait", refused, check=False).stdout.split() == [refused, "ERROR"]
+        assert "partition" in master.get(f"/api/v1/trials/{trial}")["message"]
+    monkeypatch.setenv("CAIRN_SLURMRESTD", "unix:/no/slurm.sock")
+    assert "/no/slurm.sock" in slurm.run(PROGRAM, "doctor", "--slurm", tmp_path, check=False, stderr=subprocess.STDOUT)
 
 
 def test_a_script_without_a_master_goes_on_when_its_job_is_requeued(slurm, tmp_path):
