@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -170,6 +172,37 @@ def test_the_tutorial_through_slurmrestd(slurm, tmp_path, monkeypatch):
         assert "partition" in master.get(f"/api/v1/trials/{trial}")["message"]
     monkeypatch.setenv("CAIRN_SLURMRESTD", "unix:/no/slurm.sock")
     assert "/no/slurm.sock" in slurm.run(PROGRAM, "doctor", "--slurm", tmp_path, check=False, stderr=subprocess.STDOUT)
+
+
+def test_many_equal_trials_are_one_array(master, slurm):
+    config = [word for pair in ("resources.launcher=slurm", "resources.extra=--hold") for word in ("--config", pair)]
+    experiment = master.cli_json("e", "create", EXAMPLES / "3_hpsearch.yaml", EXAMPLES, *config)["id"]
+    slurm.until("all trials wait in Slurm", lambda: len(slurm.jobs("-t", "PENDING")) == 10)
+    submissions = set(slurm.run("squeue", "-h", "-o", "%F").split())
+    assert len(submissions) <= 4, "one, and what came while it was handed over"
+    for submission in submissions:
+        slurm.run("scontrol", "release", submission)
+    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
+    trials = master.get(f"/api/v1/experiments/{experiment}/trials")["trials"]
+    assert len(trials) == 10
+    for trial in trials:
+        by = trial["hparams"]["increment_by"]
+        assert master.reports(trial["id"]) == [(step, step * by) for step in range(10, 101, 10)]
+    slurm.until("no job is left", lambda: not slurm.jobs())
+
+
+def test_the_example_script_asks_for_another_turn_before_its_time_is_over(slurm, tmp_path):
+    shutil.copy(EXAMPLES / f"{SCRIPT}.py", tmp_path)
+    log = tmp_path / "log"
+    variables = f"PYTHONPATH={ROOT}/python,PYTHONUNBUFFERED=1,PATH={pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    flags = ["--parsable", "-D", tmp_path, "-o", log, f"--export=ALL,{variables}"]
+    job = slurm.run("sbatch", *flags, ROOT / "examples/slurm/train.sbatch", cwd=tmp_path).strip()
+    slurm.until("it has saved", lambda: log.exists() and "20 steps" in log.read_text())
+    slurm.run("scancel", "--batch", "--signal=USR1", job)  # what Slurm does two minutes before
+    slurm.until("it is done", lambda: "100 steps" in log.read_text() and slurm.state(job) == "COMPLETED")
+    steps = [int(line.split()[0]) for line in log.read_text().splitlines() if " steps, x = " in line]
+    assert steps == list(range(10, 101, 10)), "no step was done twice: it saved at the signal"
+    assert "Restarts=1" in slurm.run("scontrol", "show", "job", job)
 
 
 def test_a_script_without_a_master_goes_on_when_its_job_is_requeued(slurm, tmp_path):
