@@ -93,15 +93,20 @@ class Round:
         self.slurm.until("the urgent job is done", lambda: self.slurm.state(urgent) == "COMPLETED")
 
     def node(self, pid, variables):
-        """slurmd is killed, and stays away until Slurm has noticed, or comes back at once."""
+        """slurmd is killed, and stays away until Slurm has noticed, or comes back at once. What runs needs no slurmd: it may also end
+        before Slurm notices, which takes minutes after a restart of the controller."""
         node = variables["SLURMD_NODENAME"]
         self.slurm.kill(f"slurmd.{node}")
         if self.random.random() < 0.7:
-            self.slurm.until("the node is given up", lambda: self.state_of(node).startswith("down"))
+            self.slurm.until(
+                "the node is given up", lambda: self.state_of(node).startswith("down") or not pathlib.Path(f"/proc/{pid}").exists()
+            )
         self.slurm.start(f"slurmd.{node}")
         self.slurm.until("the node is back", lambda: self.state_of(node) in ("idle", "mix", "alloc", "comp"))
 
     def controller(self, pid, variables):
+        # A step that cannot say that it ended is killed after a minute, and its node closed.
+        self.slurm.until("nothing is ending", lambda: not self.slurm.jobs("-t", "COMPLETING"))
         self.slurm.until_saved()
         self.slurm.kill("slurmctld")
         time.sleep(CONTROLLER_AWAY_SECONDS)  # the fault itself

@@ -110,6 +110,8 @@ TEST_F(SlurmFaultTest, ALaunchOverTwoNodesEndsWhenOneOfThemIsLost) {
 }
 
 TEST_F(SlurmFaultTest, AControllerThatIsAwayIsWaitedFor) {
+  // A step that cannot say that it ended is killed after a minute, and its node closed.
+  TestSlurm::Get().UntilIdle();
   Open();
   const std::string leave = (temp_.path() / "leave").string();
   Submit(Script("before", "echo ready; while [ ! -e " + leave + " ]; do sleep 0.05; done"));
