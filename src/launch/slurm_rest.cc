@@ -1,12 +1,15 @@
 #include "launch/slurm_rest.h"
 
 #include <fmt/format.h>
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <set>
 #include <span>
 #include <utility>
@@ -22,6 +25,8 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kUnix = "unix:";
+constexpr char kTokenFile[] = "CAIRN_SLURM_JWT_FILE";
+constexpr char kToken[] = "SLURM_JWT";
 /// slurmrestd waits for the controller by itself; this is for when it hangs.
 constexpr std::chrono::seconds kPatience{30};
 /// 4 KB for each job of the site.
@@ -173,12 +178,43 @@ std::vector<std::string> Together(const std::vector<std::string>& ids) {
   return names;
 }
 
+/// What a slurmrestd that listens on the network wants to be shown.
+Result<std::vector<HttpHeader>> TokenHeaders() {
+  std::string token;
+  const char* file = std::getenv(kTokenFile);
+  if (file != nullptr) {
+    std::ifstream stream(file);
+    stream >> token;
+  } else if (const char* given = std::getenv(kToken); given != nullptr) {
+    token = given;
+  }
+  // As `scontrol token` prints it.
+  constexpr std::string_view kPrinted = "SLURM_JWT=";
+  if (token.starts_with(kPrinted)) token.erase(0, kPrinted.size());
+  if (token.empty()) {
+    return InvalidArgumentError(
+        file != nullptr
+            ? fmt::format("{} holds no token: `scontrol token` makes one", QuoteForMessage(file))
+            : fmt::format("slurmrestd wants a token: name a file with one in {}, or set {} "
+                          "(`scontrol token` makes one)",
+                          kTokenFile, kToken));
+  }
+  const passwd* user = getpwuid(getuid());
+  if (user == nullptr) return NotFoundError("this user has no name, which slurmrestd asks for");
+  return std::vector<HttpHeader>{{"X-SLURM-USER-NAME", user->pw_name},
+                                 {"X-SLURM-USER-TOKEN", std::move(token)}};
+}
+
 class SlurmRest final : public SlurmClient {
  public:
-  SlurmRest(std::string base, std::unique_ptr<HttpClient> http)
-      : base_(std::move(base)), http_(std::move(http)), environment_(SlurmEnvironment()) {}
+  SlurmRest(std::string base, bool wants_token, std::unique_ptr<HttpClient> http)
+      : base_(std::move(base)),
+        wants_token_(wants_token),
+        http_(std::move(http)),
+        environment_(SlurmEnvironment()) {}
 
   Status Ping() {
+    if (wants_token_) RETURN_IF_ERROR(TokenHeaders().status());
     ASSIGN_OR_RETURN(const HttpResponse response, Ask("GET", "/ping", ""));
     if (response.status == kNotFound) {
       return FailedPreconditionError(fmt::format(
@@ -235,8 +271,10 @@ class SlurmRest final : public SlurmClient {
   bool warns() const override { return false; }
 
  private:
-  static Status Failed(std::string_view why) {
-    return UnavailableError(fmt::format("slurmrestd: {}", why));
+  Status Failed(std::string_view why) const {
+    // What the controller says of a token that has run out does not tell.
+    return UnavailableError(fmt::format(
+        "slurmrestd: {}{}", why, wants_token_ ? " (is the token good? see `scontrol token`)" : ""));
   }
 
   /// Once: whoever asks knows whether it may be asked again.
@@ -245,7 +283,12 @@ class SlurmRest final : public SlurmClient {
                         .url = base_ + path,
                         .body = std::as_bytes(std::span(body)),
                         .max_body_bytes = kLargestAnswer};
-    if (!body.empty()) request.headers = {{"Content-Type", "application/json"}};
+    if (wants_token_) {
+      auto headers = TokenHeaders();
+      if (!headers.ok()) return Failed(headers.status().message());
+      request.headers = *std::move(headers);
+    }
+    if (!body.empty()) request.headers.push_back({"Content-Type", "application/json"});
     auto response = http_->Fetch(
         {.prepare = [&](int) -> Result<HttpRequest> { return request; }, .max_attempts = 1});
     if (!response.ok()) return Failed(response.status().message());
@@ -253,6 +296,7 @@ class SlurmRest final : public SlurmClient {
   }
 
   const std::string base_;
+  const bool wants_token_;
   const std::unique_ptr<HttpClient> http_;
   const std::map<std::string, std::string> environment_;
 };
@@ -260,14 +304,17 @@ class SlurmRest final : public SlurmClient {
 }  // namespace
 
 Result<std::unique_ptr<SlurmClient>> OpenSlurmRest(const std::string& address) {
-  if (!address.starts_with(kUnix) || address.size() == kUnix.size()) {
-    return InvalidArgumentError("slurmrestd is reached at a Unix socket, unix:/PATH, not at " +
+  const bool local = address.starts_with(kUnix) && address.size() > kUnix.size();
+  const auto url = ParseUrl(address);
+  if (!local && !(url.ok() && (url->scheme == "http" || url->scheme == "https"))) {
+    return InvalidArgumentError("slurmrestd is reached at unix:/PATH or http://HOST:PORT, not at " +
                                 QuoteForMessage(address));
   }
-  const std::string base = fmt::format(
-      "http+unix://{}/slurm/{}", PercentEncode(address.substr(kUnix.size())), kSlurmRestVersion);
+  const std::string host = local ? "http+unix://" + PercentEncode(address.substr(kUnix.size()))
+                                 : fmt::format("{}://{}", url->scheme, url->authority);
+  const std::string base = fmt::format("{}/slurm/{}", host, kSlurmRestVersion);
   ASSIGN_OR_RETURN(auto http, HttpClient::Open({.connections = 2, .stall_timeout = kPatience}));
-  auto client = std::make_unique<SlurmRest>(base, std::move(http));
+  auto client = std::make_unique<SlurmRest>(base, !local, std::move(http));
   RETURN_IF_ERROR(client->Ping().WithContext(address));
   return std::unique_ptr<SlurmClient>(std::move(client));
 }

@@ -16,10 +16,13 @@ namespace cairn {
 /// The version of slurmrestd's interface that is spoken: Slurm 21.08 to 23.02 have it.
 inline constexpr char kSlurmRestVersion[] = "v0.0.38";
 
-/// Slurm through slurmrestd, which listens at a Unix socket ("unix:/run/slurmrestd.socket") and
-/// takes whoever may connect for its own user (rest_auth/local). InvalidArgument: not such an
-/// address. Unavailable: nobody answers there. FailedPrecondition: it does not speak
-/// kSlurmRestVersion.
+/// Slurm through slurmrestd at an address:
+///   "unix:/run/slurmrestd.socket": it runs as this user, whom it lets in (rest_auth/local);
+///   "http://login1:6820", https: it wants a token (rest_auth/jwt, `scontrol token`), which is read
+///   at each call from the file that CAIRN_SLURM_JWT_FILE names, as tokens are renewed; without
+///   that variable it is SLURM_JWT.
+/// InvalidArgument: not such an address, or no token. Unavailable: nobody answers there, or the
+/// token is not accepted. FailedPrecondition: it does not speak kSlurmRestVersion.
 ///
 /// Beside Slurm's programs: no process is started for a call, but an answer to Jobs holds the jobs
 /// of all users, and the shell of a job is not warned by Slurm (warns). A cancellation of what has

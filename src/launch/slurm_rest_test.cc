@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -70,6 +72,30 @@ TEST_F(SlurmByRestTest, NamesWhatIsWrongWithTheAddress) {
   EXPECT_THAT(OpenSlurmLauncher(options_).status().ToString(), HasSubstr("/no/slurm.sock"));
   options_.rest = "localhost:6820";
   EXPECT_THAT(OpenSlurmLauncher(options_).status().ToString(), HasSubstr("localhost:6820"));
+}
+
+TEST_F(SlurmByRestTest, ShowsATokenToASlurmrestdThatWantsOne) {
+  options_.rest = TestSlurm::Get().RestWithTokens();
+  EXPECT_THAT(OpenSlurmLauncher(options_).status().ToString(), HasSubstr("CAIRN_SLURM_JWT_FILE"));
+  const std::string file = (temp_.path() / "token").string();
+  setenv("CAIRN_SLURM_JWT_FILE", file.c_str(), 1);
+  EXPECT_THAT(OpenSlurmLauncher(options_).status().ToString(), HasSubstr(file));
+  std::ofstream(file) << "wrong\n";
+  EXPECT_THAT(OpenSlurmLauncher(options_).status().ToString(), HasSubstr("is the token good?"));
+  std::ofstream(file) << TestSlurm::Get().Shell("scontrol token lifespan=600");
+  Open();
+  Submit(Script("a", "env | grep -c ^SLURM_JWT=; echo seen"));
+  EXPECT_TRUE(End("a").exit->succeeded()) << End("a").exit->message;
+  EXPECT_EQ(launcher_->ReadLog("a", 0)->lines.at(0).text, "0") << "it is not the job's";
+  // A token that has run out is not the end of a launch: somebody writes another one.
+  std::ofstream(file) << "old\n";
+  Submit(Script("b", "true"));
+  Until("it says so", [&] {
+    return launcher_->Get("b")->reason.find("Slurm does not answer") != std::string::npos;
+  });
+  std::ofstream(file) << TestSlurm::Get().Shell("scontrol token lifespan=600");
+  EXPECT_TRUE(End("b").exit->succeeded());
+  unsetenv("CAIRN_SLURM_JWT_FILE");
 }
 
 TEST_F(SlurmByRestTest, WhatSlurmRefusesEndsWithSlurmsWords) {

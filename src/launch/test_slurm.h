@@ -19,6 +19,8 @@ class TestSlurm {
   void StartDaemon(const std::string& daemon);
   /// The address of slurmrestd, which the first call starts.
   const std::string& Rest();
+  /// The address of a slurmrestd that wants a token; the first call starts it.
+  const std::string& RestWithTokens();
   /// Runs a command line and gives its output.
   std::string Shell(const std::string& command);
   /// Waits until both nodes are idle and no job is left.
@@ -29,6 +31,7 @@ class TestSlurm {
 
   std::string directory_;
   std::string rest_;
+  std::string rest_with_tokens_;
 };
 
 }  // namespace cairn
