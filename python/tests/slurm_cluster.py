@@ -21,11 +21,10 @@ class Slurm:
     def run(self, *words, check=True, **more):
         finished = subprocess.run(
             [str(word) for word in words],
-            capture_output=True,
             text=True,
             env={**os.environ, "SLURM_CONF": str(self.conf)},
             timeout=PATIENCE_SECONDS,
-            **more,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more},
         )
         assert not check or finished.returncode == 0, f"{words}: {finished.stdout}{finished.stderr}"
         return finished.stdout
@@ -47,11 +46,23 @@ class Slurm:
             time.sleep(0.05)  # it tells when it is asked
         return answer
 
+    def until_idle(self):
+        self.until("the nodes are idle", lambda: self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%t").split() == ["idle"] * 2)
+
     def kill(self, daemon):
-        """slurmctld, slurmd.n1 or slurmd.n2."""
+        """slurmctld, slurmd.n1, slurmd.n2 or slurmrestd."""
         pid = int((self.directory / f"{daemon}.pid").read_text())
         os.kill(pid, signal.SIGKILL)
         self.until(f"{daemon} is gone", lambda: not pathlib.Path(f"/proc/{pid}").exists())
+
+    def until_saved(self):
+        """Until the controller has written down the jobs that are there. One that forgot a job would give its number to another,
+        and Slurm would close the node over that."""
+        before = time.time_ns()
+        for job in self.jobs():
+            self.run("scontrol", "update", f"JobId={job}", "Comment=saved", check=False)
+        state = self.directory / "state/job_state"
+        self.until("the controller has saved its state", lambda: state.exists() and state.stat().st_mtime_ns > before)
 
     def start(self, daemon):
         subprocess.run([self.directory / "start", daemon], check=True)

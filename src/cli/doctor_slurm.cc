@@ -14,8 +14,9 @@
 #include "cli/output.h"
 #include "launch/rendezvous.h"
 #include "launch/run_command.h"
-#include "launch/slurm_client.h"
 #include "launch/slurm_launcher.h"
+#include "launch/slurm_programs.h"
+#include "launch/slurm_rest.h"
 
 namespace cairn::cli {
 namespace {
@@ -115,7 +116,9 @@ Result<JobFindings> TryJob(const DoctorSlurmOptions& options, Console* console) 
 }  // namespace
 
 Result<Output> DoctorSlurm(const DoctorSlurmOptions& options, Console* console) {
-  RETURN_IF_ERROR(SlurmClient::Find("").status());
+  RETURN_IF_ERROR(FindSlurmPrograms("").status());
+  const char* rest = std::getenv("CAIRN_SLURMRESTD");
+  if (rest != nullptr) RETURN_IF_ERROR(OpenSlurmRest(rest).status());
   ASSIGN_OR_RETURN(const std::vector<std::string> partitions, Partitions());
   ASSIGN_OR_RETURN(const std::string host, HostName());
   const bool srun = FindProgram("srun").ok();
@@ -123,14 +126,16 @@ Result<Output> DoctorSlurm(const DoctorSlurmOptions& options, Console* console) 
   out.text = fmt::format(
       "Slurm\nprograms       yes        sbatch, squeue, scancel\n"
       "srun           {}\n"
-      "controller     answers\n"
+      "controller     answers{}\n"
       "this machine   {}    nodes reach a master here by --advertise, a tuner by host=\n"
       "partitions     {}\n",
       srun ? "yes        trials over several nodes need it on nodes"
            : "no         trials over several nodes need it on nodes",
-      Printable(host), Printable(fmt::format("{}", fmt::join(partitions, ", "))));
+      rest == nullptr ? "" : "    and slurmrestd, which jobs are handed to", Printable(host),
+      Printable(fmt::format("{}", fmt::join(partitions, ", "))));
   Value::Object found{{"ok", true},
                       {"srun", srun},
+                      {"slurmrestd", rest != nullptr},
                       {"host", host},
                       {"partitions", Value::List(partitions.begin(), partitions.end())},
                       {"job", Value()}};

@@ -307,7 +307,7 @@ void AddPsRun(CLI::App* root, Commands* commands) {
                   "Who starts the processes: local (this machine) or slurm (a job each)");
   app->add_option("--resource", options->resources,
                   "What Slurm is asked for, of each process: partition, account, qos, time, gres, "
-                  "mem, cpus_per_task, constraint, reservation, extra")
+                  "mem, cpus_per_task, constraint, reservation, warning, extra")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
   app->add_option("--launch-dir", options->launch_directory,

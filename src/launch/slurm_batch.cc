@@ -21,7 +21,8 @@ std::vector<std::string> FlagsOfLaunch(const LaunchSpec& spec, std::chrono::seco
   flags.push_back(fmt::format("--nodes={}", nodes));
   flags.push_back(fmt::format("--ntasks={}", spec.processes));
   if (nodes > 1) flags.push_back(fmt::format("--ntasks-per-node={}", spec.processes / nodes));
-  flags.push_back(fmt::format("--signal=B:USR1@{}", warning.count()));
+  flags.push_back(
+      fmt::format("--signal=B:USR1@{}", SlurmWarning(spec.resources, warning)->count()));
   return flags;
 }
 

@@ -25,7 +25,8 @@ struct SlurmBatch {
 };
 
 /// The flags of a launch, but for what is said of its batch. Launches with equal flags may go
-/// together. `warning`: Slurm's --signal. Its resources are known to be good.
+/// together. `warning`: Slurm's --signal, where its
+/// resources do not say it. These are known to be good.
 std::vector<std::string> FlagsOfLaunch(const LaunchSpec& spec, std::chrono::seconds warning);
 
 /// Cuts launches that have equal flags into batches, with names and flags, without ids and tasks.

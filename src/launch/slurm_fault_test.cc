@@ -46,6 +46,36 @@ TEST_F(SlurmFaultTest, AJobThatIsCancelledByOthersHasEndedThroughNoFaultOfItsOwn
   EXPECT_FALSE(info.exit->succeeded());
 }
 
+TEST_F(SlurmFaultTest, AJobThatIsRequeuedByForceEndsAndIsTakenOutOfTheQueue) {
+  TestSlurm::Get().UntilIdle();
+  Open();
+  Submit(Script("saves", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done"));
+  Submit(Script("stays", "trap '' TERM; echo ready; while :; do sleep 0.05; done"));
+  UntilSaid("saves");
+  UntilSaid("stays");
+  std::string jobs = TestSlurm::Get().Shell("squeue -h -r -o %i | paste -sd,");
+  jobs.pop_back();
+  TestSlurm::Get().Shell(
+      "for job in $(squeue -h -r -o %i); do"
+      " scontrol update JobId=$job Requeue=1; scontrol requeue $job; done");
+  const LaunchInfo saves = End("saves");
+  EXPECT_EQ(saves.exit->kind, ExitKind::kExited) << saves.exit->message;
+  EXPECT_EQ(saves.exit->code, 5);
+  EXPECT_TRUE(saves.exit->stopped) << "nobody's failure";
+  const LaunchInfo stays = End("stays");
+  EXPECT_NE(stays.exit->kind, ExitKind::kExited) << stays.exit->message;
+  EXPECT_TRUE(stays.exit->stopped) << "nobody's failure";
+  Until("its ranks are gone", [&] { return ProcessesWith("CAIRN_TEST_MARK", mark_).empty(); });
+  // While anything is followed, what is in the queue for nothing is seen.
+  Submit(Script("next", "echo ready; while :; do sleep 0.05; done"));
+  UntilSaid("next");
+  // Not that they began, found nothing to do, and ended.
+  Until("the old jobs are cancelled", [&] {
+    return TestSlurm::Get().Shell("squeue -h -r -t all -o %T -j " + jobs) ==
+           "CANCELLED\nCANCELLED\n";
+  });
+}
+
 TEST_F(SlurmFaultTest, AShimThatIsKilledIsALaunchThatIsLost) {
   Open();
   Submit(Script("a", "echo ready; while :; do sleep 0.05; done"));
@@ -80,6 +110,8 @@ TEST_F(SlurmFaultTest, ALaunchOverTwoNodesEndsWhenOneOfThemIsLost) {
 }
 
 TEST_F(SlurmFaultTest, AControllerThatIsAwayIsWaitedFor) {
+  // A step that cannot say that it ended is killed after a minute, and its node closed.
+  TestSlurm::Get().UntilIdle();
   Open();
   const std::string leave = (temp_.path() / "leave").string();
   Submit(Script("before", "echo ready; while [ ! -e " + leave + " ]; do sleep 0.05; done"));

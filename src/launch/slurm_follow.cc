@@ -21,10 +21,11 @@ using Nanos = std::chrono::nanoseconds;
 /// what another machine wrote may come late.
 constexpr int kLooksBeforeLost = 2;
 constexpr Nanos kBeat = std::chrono::milliseconds(500);
+constexpr Nanos kForever = std::chrono::hours(24 * 365);
 
 /// States of a job that was taken from its launch, not failed by it.
 constexpr std::string_view kTakenAway[] = {"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "CANCELLED",
-                                           "REVOKED"};
+                                           "REVOKED",   "PENDING",   "REQUEUED",  "REQUEUE_HOLD"};
 
 }  // namespace
 
@@ -45,8 +46,9 @@ void SlurmLauncher::LookForBatches(
 
 void SlurmLauncher::AskForJobs() {
   asked_ = clock()->Now();
-  const auto jobs = client_.Jobs();
+  const auto jobs = client_->Jobs();
   std::vector<std::pair<std::string, const SlurmJob*>> silent;
+  std::vector<std::string> requeued;
   {
     MutexLock lock(&mu_);
     if (!jobs.ok()) {
@@ -63,6 +65,12 @@ void SlurmLauncher::AskForJobs() {
       if (known == nullptr || known->ended()) known = &job;
     }
     LookForBatches(by_name);
+    for (const auto& [place, when] : left_) {
+      const auto found = by_name.find({place.first, place.second});
+      if (found != by_name.end() && found->second->pending()) {
+        requeued.push_back(found->second->id);
+      }
+    }
     for (const auto& [id, each] : launches_) {
       SlurmLaunch* launch = Of(each);
       if (!launch->handed()) continue;
@@ -73,8 +81,13 @@ void SlurmLauncher::AskForJobs() {
         launch->job_id = job->id;
         launch->waits_for = fmt::format("job {} waits in Slurm: {}", job->id, job->reason);
       }
-      if (job != nullptr && !job->ended()) {
+      // In the queue though it has begun: somebody requeued it by force. Its ranks are gone, and
+      // the shim of its second life will start nothing.
+      const bool back =
+          job != nullptr && job->pending() && launch->info.state == LaunchState::kRunning;
+      if (job != nullptr && !job->ended() && !back) {
         launch->silent = 0;
+        WarnIfDue(launch, *job);
         continue;
       }
       const bool ours = std::ranges::any_of(batches_, [&](const SlurmBatch& batch) {
@@ -91,6 +104,25 @@ void SlurmLauncher::AskForJobs() {
     }
   }
   for (const auto& [id, job] : silent) Settle(id, job);
+  if (!requeued.empty()) CancelRequeued(requeued);
+}
+
+void SlurmLauncher::WarnIfDue(SlurmLaunch* launch, const SlurmJob& job) {
+  if (client_->warns() || launch->warned || launch->info.state != LaunchState::kRunning) return;
+  const std::int64_t now = clock()->WallNanos() / std::nano::den;
+  const bool over_soon = job.ends > 0 && now + launch->warning.count() >= job.ends;
+  if (!job.preempted && !over_soon) return;
+  launch->warned = true;
+  // How much time it has is Slurm's to say, as with a warning of Slurm's.
+  Tell(launch, {.kind = ControlCommand::Kind::kStop, .signal = 0, .grace = kForever.count()})
+      .IgnoreError("Slurm ends it with a grace of its own");
+}
+
+void SlurmLauncher::CancelRequeued(const std::vector<std::string>& jobs) {
+  if (!budget_.Take(clock()->Now())) return;  // at the next look
+  if (const Status cancelled = client_->Cancel(jobs, /*pending_only=*/true); !cancelled.ok()) {
+    LogWarning("launcher: " + cancelled.ToString());
+  }
 }
 
 LaunchExit SlurmLauncher::LostIn(const SlurmLaunch& launch, const SlurmJob* job, bool begun) const {
@@ -152,7 +184,7 @@ void SlurmLauncher::CancelDue(const std::vector<std::string>& ids, bool pending_
     }
   }
   if (jobs.empty()) return;
-  const Status cancelled = client_.Cancel(jobs, pending_only);
+  const Status cancelled = client_->Cancel(jobs, pending_only);
   if (cancelled.ok()) return;
   LogWarning("launcher: " + cancelled.ToString());
   MutexLock lock(&mu_);

@@ -1,9 +1,12 @@
 #include "launch/slurm_launcher.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "launch/slurm_programs.h"
+#include "launch/slurm_rest.h"
 #include "launch/slurm_site.h"
 #include "launch/spawn_shim.h"
 
@@ -19,9 +22,20 @@ Status SlurmLauncherOptions::Validate() const {
   return Status::Ok();
 }
 
+namespace {
+
+Result<std::unique_ptr<SlurmClient>> OpenClient(const SlurmLauncherOptions& options) {
+  const char* asked = std::getenv("CAIRN_SLURMRESTD");
+  const std::string rest =
+      options.rest.empty() && options.programs.empty() && asked != nullptr ? asked : options.rest;
+  return rest.empty() ? FindSlurmPrograms(options.programs) : OpenSlurmRest(rest);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Launcher>> OpenSlurmLauncher(SlurmLauncherOptions options) {
   RETURN_IF_ERROR(options.Validate());
-  ASSIGN_OR_RETURN(SlurmClient client, SlurmClient::Find(options.programs));
+  ASSIGN_OR_RETURN(auto client, OpenClient(options));
   ASSIGN_OR_RETURN(std::string shim, FindShim(options.shim));
   std::error_code error;
   shim = std::filesystem::absolute(shim, error).string();

@@ -35,11 +35,13 @@ constexpr Nanos kIdle = std::chrono::hours(1);
 constexpr Nanos kRetry = std::chrono::seconds(2);
 constexpr Nanos kStopSlack = std::chrono::seconds(60);
 constexpr std::size_t kLargestArray = 500;
+/// Slurm lets a job that was put back into its queue wait for two minutes, unless told otherwise.
+constexpr Nanos kLeftTime = std::chrono::minutes(10);
 
 }  // namespace
 
-SlurmLauncher::SlurmLauncher(SlurmLauncherOptions options, std::string shim, SlurmClient client,
-                             OwnedFd lock)
+SlurmLauncher::SlurmLauncher(SlurmLauncherOptions options, std::string shim,
+                             std::unique_ptr<SlurmClient> client, OwnedFd lock)
     : LaunchFrame({.directory = options.directory,
                    .slots = options.slots,
                    .stop_slack = kStopSlack,
@@ -108,6 +110,9 @@ void SlurmLauncher::OnEnd(Launch* launch) {
   const SlurmLaunch* slurm = Of(launch);
   if (slurm->job.empty()) return;
   unlink(JobOutput(outputs_, slurm->job, slurm->index).c_str());
+  const Nanos now = clock()->Now();
+  std::erase_if(left_, [&](const auto& entry) { return entry.second + kLeftTime < now; });
+  left_[{slurm->job, slurm->index}] = now;
 }
 
 Status SlurmLauncher::AfterAdopting() {
@@ -137,6 +142,7 @@ Status SlurmLauncher::Adopt(const std::string& id) {
   }
   if (exit.status().Is(Code::kNotFound) && record.ok()) {
     launch->info.state = running ? LaunchState::kRunning : LaunchState::kQueued;
+    launch->warning = options_.warning;  // its own is not written down
     launch->accepted = launch->directory.ReadKeeper().ok();
   } else {
     // One whose records cannot be read is not waited for; its shim, if it lives, is told to end.
@@ -221,6 +227,7 @@ SlurmBatch SlurmLauncher::Prepare(const std::vector<LaunchSpec>& specs,
     }
     launch->job = record.job;
     launch->index = static_cast<int>(record.job_index);
+    launch->warning = *SlurmWarning(spec.resources, options_.warning);
     if (const Status sent = Send(launch); !sent.ok()) LogWarning("launcher: " + sent.ToString());
     batch.ids.push_back(spec.id);
     batch.tasks.push_back({.directory = directory.path(), .key = record.key});
@@ -271,7 +278,7 @@ void SlurmLauncher::CallSlurm() {
 void SlurmLauncher::SubmitBatch(SlurmBatch batch) {
   if (!batch.tried && AllStopped(batch)) return;
   batch.tried = true;
-  const Status submitted = client_.Submit(batch.flags, SlurmScript(shim_, batch.tasks));
+  const Status submitted = client_->Submit(batch.flags, SlurmScript(shim_, batch.tasks));
   MutexLock lock(&mu_);
   if (submitted.Is(Code::kUnavailable)) {
     if (trouble_.empty()) LogWarning("launcher: " + submitted.ToString());

@@ -26,7 +26,8 @@ inline constexpr char kSlurmOutputs[] = "/.outputs";
 /// slurm_follow.cc.
 class SlurmLauncher final : public LaunchFrame {
  public:
-  SlurmLauncher(SlurmLauncherOptions options, std::string shim, SlurmClient client, OwnedFd lock);
+  SlurmLauncher(SlurmLauncherOptions options, std::string shim, std::unique_ptr<SlurmClient> client,
+                OwnedFd lock);
   ~SlurmLauncher() override {
     Close(CloseMode::kLeave, Nanos(0)).IgnoreError("nothing is waited for");
   }
@@ -48,6 +49,8 @@ class SlurmLauncher final : public LaunchFrame {
     std::string waits_for;
     int silent = 0;  // times that squeue did not know it, or said that it ended
     bool stop_asked = false;
+    std::chrono::seconds warning{0};  // of one whose end Slurm does not announce
+    bool warned = false;
     bool cancel_pending = false;     // scancel, if it has not begun
     std::optional<Nanos> cancel_at;  // scancel, in any case
   };
@@ -87,6 +90,11 @@ class SlurmLauncher final : public LaunchFrame {
   /// Batches whose answer was lost and that Slurm has after all are left to it.
   void LookForBatches(const std::map<std::pair<std::string_view, int>, const SlurmJob*>& jobs)
       REQUIRES(mu_);
+  /// Tells a launch whose node is wanted, or whose time is over soon, where Slurm does not.
+  void WarnIfDue(SlurmLaunch* launch, const SlurmJob& job) REQUIRES(mu_);
+  /// Jobs that somebody put back into Slurm's queue after their launch had begun: nothing will
+  /// begin in them.
+  void CancelRequeued(const std::vector<std::string>& jobs) EXCLUDES(mu_);
   void CancelDue(const std::vector<std::string>& ids, bool pending_only) EXCLUDES(mu_);
   void LookAtDirectories() EXCLUDES(mu_);
   void Settle(const std::string& id, const SlurmJob* job) EXCLUDES(mu_);
@@ -97,7 +105,7 @@ class SlurmLauncher final : public LaunchFrame {
   const SlurmLauncherOptions options_;
   const std::string outputs_;
   const std::string shim_;
-  const SlurmClient client_;
+  const std::unique_ptr<SlurmClient> client_;
 
   // Of the worker alone (and of AfterAdopting, before it).
   CallBudget budget_;
@@ -108,6 +116,8 @@ class SlurmLauncher final : public LaunchFrame {
 
   CondVar work_;
   std::string trouble_ GUARDED_BY(mu_);  // why Slurm's last answer was none
+  /// Names and places of jobs whose launches ended, and when: see CancelRequeued.
+  std::map<std::pair<std::string, int>, Nanos> left_ GUARDED_BY(mu_);
   bool woken_ GUARDED_BY(mu_) = false;
 };
 

@@ -74,6 +74,23 @@ TestSlurm::TestSlurm() {
   }
 }
 
+const std::string& TestSlurm::Rest() {
+  if (rest_.empty()) {
+    StartDaemon("slurmrestd");
+    rest_ = "unix:" + directory_ + "/rest.sock";
+  }
+  return rest_;
+}
+
+const std::string& TestSlurm::RestWithTokens() {
+  if (rest_with_tokens_.empty()) {
+    StartDaemon("slurmrestd.jwt");
+    std::ifstream(directory_ + "/rest.address") >> rest_with_tokens_;
+    rest_with_tokens_.insert(0, "http://");
+  }
+  return rest_with_tokens_;
+}
+
 std::string TestSlurm::Shell(const std::string& command) {
   std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   std::string said;

@@ -14,9 +14,13 @@ class TestSlurm {
   static TestSlurm& Get();
 
   const std::string& directory() const { return directory_; }
-  /// Kills one of slurmctld, slurmd.n1, slurmd.n2 with SIGKILL, and starts it again.
+  /// Kills one of slurmctld, slurmd.n1, slurmd.n2, slurmrestd with SIGKILL, and starts it again.
   void KillDaemon(const std::string& daemon);
   void StartDaemon(const std::string& daemon);
+  /// The address of slurmrestd, which the first call starts.
+  const std::string& Rest();
+  /// The address of a slurmrestd that wants a token; the first call starts it.
+  const std::string& RestWithTokens();
   /// Runs a command line and gives its output.
   std::string Shell(const std::string& command);
   /// Waits until both nodes are idle and no job is left.
@@ -26,6 +30,8 @@ class TestSlurm {
   TestSlurm();
 
   std::string directory_;
+  std::string rest_;
+  std::string rest_with_tokens_;
 };
 
 }  // namespace cairn

@@ -146,7 +146,7 @@ void ReadSlurm(const ConfigNode& node, std::map<std::string, std::string>* out,
                ConfigReader* reader) {
   constexpr std::string_view kKeys[] = {"partition",     "account", "qos",        "time",
                                         "gres",          "mem",     "constraint", "reservation",
-                                        "cpus_per_task", "nodes",   "extra"};
+                                        "cpus_per_task", "nodes",   "warning",    "extra"};
   const auto text_of = [](const Value& scalar) {
     const auto* text = scalar.if_string();
     return text != nullptr ? *text : EncodeJson(scalar);

@@ -127,7 +127,7 @@ class RunConfig:
         log_to_file: not used; workers write to the tuner's own output.
         launcher: "slurm" makes each run of a trial a job of Slurm; None starts it on this machine.
         resources: what Slurm is asked for, of each trial: partition, account, qos, time, gres, mem,
-            cpus_per_task, constraint, reservation, extra.
+            cpus_per_task, constraint, reservation, warning, extra.
         launch_dir: where the records of jobs are, shared by the nodes; "launches" in the experiment's
             directory when None.
         host: the name or address by which nodes reach this machine; its own name when None.
