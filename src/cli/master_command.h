@@ -17,6 +17,8 @@ struct MasterCommandOptions {
   std::string tls_key;
   std::string tls_ca;  // told to runs
   std::string advertise;
+  std::string ray_address;     // "": as Ray's own programs find it
+  std::string ray_token_file;  // the same
   std::string database;  // "": SQLite in the data directory
   std::string storage;   // "": checkpoints/ in the data directory
   std::string web;       // "": web/ in the data directory
