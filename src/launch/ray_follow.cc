@@ -50,7 +50,10 @@ void SweepHere(const LaunchDirectory& directory, const std::string& key) {
 void RayLauncher::AskForJobs() {
   asked_ = clock()->Now();
   const auto jobs = client_->Jobs();
-  Heard(jobs.status());
+  {
+    MutexLock lock(&mu_);
+    Note(jobs.status(), &trouble_);
+  }
   if (!jobs.ok()) {
     if (!silent_since_.has_value()) silent_since_ = asked_;
     return;

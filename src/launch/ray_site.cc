@@ -65,6 +65,7 @@ std::unique_ptr<LaunchFrame::Launch> RayLauncher::NewLaunch(std::string path) {
 
 std::string RayLauncher::ReasonOf(const Launch& launch) const {
   const auto& ray = static_cast<const RayLaunch&>(launch);
+  if (!ray.accepted && !refusal_.empty()) return refusal_;
   if (!trouble_.empty()) return trouble_;
   if (!ray.accepted) return "is being handed to Ray";
   return ray.waits_for.empty() ? "waits in Ray" : ray.waits_for;
@@ -242,8 +243,8 @@ void RayLauncher::ClaimStopped() {
   }
 }
 
-/// As the budget allows: asking comes first when it is overdue, because nothing else tells what was
-/// lost.
+/// As the budget allows. Asking comes first when it is overdue, because nothing else tells what was
+/// lost, but not when there was nothing to ask for, or when it failed: others wait for their turn.
 void RayLauncher::CallRay() {
   const Nanos now = clock()->Now();
   if (now < quiet_until_) return;
@@ -259,20 +260,22 @@ void RayLauncher::CallRay() {
       if (now >= *launch->cancel_at) overdue.push_back(id);
     }
   }
+  if (handed && !followed_) asked_ = now - options_.poll;
+  followed_ = handed;
   const auto ask = [&] {
     if (handed && now >= asked_ + options_.poll && budget_.Take(now)) AskForJobs();
   };
-  if (now >= asked_ + 3 * options_.poll) ask();
+  if (now >= asked_ + 3 * options_.poll && !silent_since_.has_value()) ask();
   while (!submissions_.empty() && now >= quiet_until_) {
     if (!budget_.Take(now)) return;
     SubmitNext();
     TellListener();
   }
   for (const std::string& id : overdue) {
-    if (now < quiet_until_ || !budget_.Take(now)) return;
+    if (!budget_.Take(now)) return;
     StopJob(id);
   }
-  if (now >= quiet_until_) ask();
+  ask();
   if (now >= quiet_until_ && !old_jobs_.empty() && budget_.Take(now)) {
     const Status forgotten = client_->Forget(old_jobs_.back());
     old_jobs_.pop_back();  // the next list names it again
@@ -280,15 +283,12 @@ void RayLauncher::CallRay() {
   }
 }
 
-void RayLauncher::Heard(const Status& status) {
-  MutexLock lock(&mu_);
-  if (status.ok()) {
-    trouble_.clear();
-    return;
+void RayLauncher::Note(const Status& status, std::string* trouble) {
+  if (!status.ok()) {
+    if (trouble->empty()) LogWarning("launcher: " + status.ToString());
+    quiet_until_ = clock()->Now() + kRetry;
   }
-  if (trouble_.empty()) LogWarning("launcher: " + status.ToString());
-  trouble_ = status.message();
-  quiet_until_ = clock()->Now() + kRetry;
+  *trouble = status.message();
 }
 
 /// Step 2.
@@ -301,11 +301,10 @@ void RayLauncher::SubmitNext() {
   Status submitted;
   if (wanted()) {
     submitted = client_->Submit(submissions_.front().request);
-    if (submitted.Is(Code::kUnavailable) || submitted.Is(Code::kDeadlineExceeded)) {
-      Heard(submitted);
-      return;
-    }
-    Heard(Status::Ok());
+    const bool again = submitted.Is(Code::kUnavailable) || submitted.Is(Code::kDeadlineExceeded);
+    MutexLock lock(&mu_);
+    Note(again ? submitted : Status::Ok(), &refusal_);
+    if (again) return;
   }
   submissions_.erase(submissions_.begin());
   MutexLock lock(&mu_);
@@ -328,7 +327,9 @@ void RayLauncher::StopJob(const std::string& id) {
     job = RayJobId(launch->job, launch->attempt);
     launch->cancel_at = clock()->Now() + kCancelSlack;
   }
-  Heard(client_->Stop(job));
+  if (const Status stopped = client_->Stop(job); !stopped.ok()) {
+    LogWarning("launcher: " + stopped.ToString());
+  }
 }
 
 }  // namespace cairn

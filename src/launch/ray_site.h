@@ -95,7 +95,7 @@ class RayLauncher final : public LaunchFrame {
   /// Ends launches that are to be stopped and have not begun.
   void ClaimStopped() EXCLUDES(mu_);
   /// Notes whether Ray has answered.
-  void Heard(const Status& status) EXCLUDES(mu_);
+  void Note(const Status& status, std::string* trouble) REQUIRES(mu_);
 
   // Following.
   void AskForJobs() EXCLUDES(mu_);
@@ -124,12 +124,14 @@ class RayLauncher final : public LaunchFrame {
   std::vector<Submission> submissions_;
   Nanos asked_ = std::chrono::hours(-1);  // when Ray was last asked for jobs
   std::optional<Nanos> silent_since_;     // it has not told them since
+  bool followed_ = false;                 // there was something to ask for
   Nanos quiet_until_{0};                  // it did not answer: no call before
   std::vector<std::string> old_jobs_;     // whose records are to be removed
 
   CondVar work_;
   CondVar beat_;
-  std::string trouble_ GUARDED_BY(mu_);  // why Ray's last answer was none
+  std::string trouble_ GUARDED_BY(mu_);  // why Ray's last answer about jobs was none
+  std::string refusal_ GUARDED_BY(mu_);  // why the last one was not handed over, and is again
   bool woken_ GUARDED_BY(mu_) = false;
 };
 
