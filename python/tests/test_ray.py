@@ -6,10 +6,11 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
-from master_process import EXAMPLES, PROGRAM, running_master
+from master_process import EXAMPLES, PROGRAM, ROOT, running_master
 from ray_cluster import Ray
 
 WHOLE = [(step, step) for step in range(10, 101, 10)]
@@ -116,6 +117,18 @@ def test_a_trial_of_several_ranks(master):
     experiment, _ = create(master, "--config", f"entrypoint={json.dumps(['python3', '-c', script])}", slots_per_trial=2)
     assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
     assert master.cli("e", "logs", experiment).stdout.count("all [[0, 0], [1, 1]]") == 2
+
+
+def test_the_examples_of_the_guide(master, ray, tmp_path):
+    folder = ROOT / "examples" / "ray"
+    experiment = master.cli_json("e", "create", folder / "train.yaml", folder)["id"]
+    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
+    assert master.reports(master.trial_of(experiment)["id"])[-1] == (100, 200)
+    finished = subprocess.run(
+        [sys.executable, folder / "tune.py", tmp_path], env=master.environment(CAIRN_SHIM=str(PROGRAM.parent / "cairn-shim")),
+        capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert "best {'lr': 0.01}" in finished.stdout, finished.stdout + finished.stderr
 
 
 def test_a_trial_survives_whatever_happens_around_it(master, ray):
