@@ -2,7 +2,7 @@
 # and runs. The work is done by scripts/; this file only names it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-integrations bench bench-catalog bench-ps bench-s3 bench-slurm bench-tune bench-web bench-peers torture sanitize format lint clean
+.PHONY: help demo test test-integrations bench bench-catalog bench-ps bench-ray bench-s3 bench-slurm bench-tune bench-web bench-peers torture sanitize format lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ test: ## every test: layers, format, fuzz targets 10 s each, unit, integration, 
 	@scripts/setup build test
 	@scripts/test
 
-test-integrations: ## trials on Slurm; the adapters against Lightning, Hugging Face, MLflow and W&B
+test-integrations: ## trials on Slurm and Ray; the adapters against Lightning, Hugging Face, MLflow and W&B
 	@scripts/setup build test
 	@scripts/test_integrations
 
@@ -31,6 +31,7 @@ bench: ## measure against baselines in the same run; JSON and a plot (ARGS='...'
 	@$(MAKE) --no-print-directory bench-tune
 	@$(MAKE) --no-print-directory bench-catalog
 	@$(MAKE) --no-print-directory bench-slurm
+	@$(MAKE) --no-print-directory bench-ray
 
 bench-catalog: ## the master's record on SQLite and PostgreSQL, beside plain rows, and over HTTP (CATALOG_ARGS, MASTER_ARGS)
 	@scripts/setup build test
@@ -42,6 +43,12 @@ bench-slurm: ## launches on a real Slurm, beside sbatch alone (SLURM_ARGS='...')
 	@scripts/setup build test
 	@scripts/build release
 	@/usr/bin/python3 bench/slurm.py build/release $(SLURM_ARGS)
+
+bench-ray: ## launches on a real Ray, beside jobs of Ray alone (RAY_ARGS='...')
+	@scripts/setup build test
+	@scripts/venv ray
+	@scripts/build release
+	@/usr/bin/python3 bench/ray.py build/release $(RAY_ARGS)
 
 bench-tune: ## a tuner's trials, reports, restarts and memory (TUNE_ARGS='...'; --peer beside Ray)
 	@scripts/setup build test

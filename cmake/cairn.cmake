@@ -18,11 +18,11 @@
 #       A program in <build>/bin. INSTALL puts it into the installation's bin/.
 #
 #   cairn_test(<name> SRCS x_test.cc ... [DEPS ...] [LABELS unit|integration|crash|e2e] [TIMEOUT seconds]
-#              [ARGS ...] [NEEDS target ...] [SERIAL] [NO_GTEST_MAIN])
+#              [ARGS ...] [NEEDS target ...] [WRAPPER program] [SERIAL] [NO_GTEST_MAIN])
 #       One GoogleTest program = one ctest test, named <name>. Label unit and 60 s unless told. Runs with the
 #       repository's root as working directory (golden files are opened as tests/compat/...). NEEDS names programs that
 #       must be built beside it; they lie in the same bin/ directory, which is in the environment as CAIRN_BIN_DIR.
-#       SERIAL: nothing else runs meanwhile. NO_GTEST_MAIN: the sources bring their own main. No-op when CAIRN_TESTS is off.
+#       WRAPPER: a program that runs the test, which it is given as arguments. SERIAL: nothing else runs meanwhile. NO_GTEST_MAIN: the sources bring their own main. No-op when CAIRN_TESTS is off.
 #       `ninja tests_<label>` builds all tests of a label.
 #
 #   cairn_fuzz(<name> SRCS x_fuzz.cc [DEPS ...])
@@ -126,13 +126,13 @@ endfunction()
 
 # `ninja tests_<label>` exists for every label, also while no test has it.
 function(_cairn_test_groups)
-  foreach(label unit integration crash e2e slurm)
+  foreach(label unit integration crash e2e slurm ray)
     add_custom_target(tests_${label})
   endforeach()
 endfunction()
 
 function(cairn_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 A "SERIAL;NO_GTEST_MAIN" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS;NEEDS")
+  cmake_parse_arguments(PARSE_ARGV 1 A "SERIAL;NO_GTEST_MAIN" "TIMEOUT;WRAPPER" "SRCS;DEPS;LABELS;ARGS;NEEDS")
   _cairn_require_known(A)
   if(NOT CAIRN_TESTS)
     return()
@@ -162,7 +162,7 @@ function(cairn_test name)
     # which takes a third of the time otherwise.
     list(APPEND environment MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=67108864)
   endif()
-  add_test(NAME ${name} COMMAND ${name} ${A_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  add_test(NAME ${name} COMMAND ${A_WRAPPER} $<TARGET_FILE:${name}> ${A_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${environment}")
   if(A_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)

@@ -71,10 +71,12 @@ struct Options {
   std::string score;                         // the best by this metric stay; "": the newest
   bool maximize = true;
   bool resume_errored = false;  // trials that failed for good go on
-  /// "slurm": each run of a trial is a job of Slurm, which outlives this process and is taken up by
-  /// the next call. "": a process of this machine.
+  /// "slurm" or "ray": each run of a trial is a job of that, which outlives this process and is
+  /// taken up by the next call. "": a process of this machine.
   std::string launcher;
-  std::map<std::string, std::string> resources;  // that Slurm is asked for: {"partition": "gpu", …}
+  /// What Slurm or Ray are asked for: {"partition": "gpu", …}, {"num_gpus": "1", …}; for Ray also
+  /// where it is: address, token_file.
+  std::map<std::string, std::string> resources;
   /// Records of jobs, in a directory that the nodes share; "": launches/ in `directory`.
   std::string launch_directory;
   std::string host;  // by which nodes reach this machine; "": its name

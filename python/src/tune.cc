@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "launch/ray_launcher.h"
 #include "launch/slurm_launcher.h"
 #include "src/convert.h"
 #include "src/errors.h"
@@ -208,8 +209,8 @@ class PyTuner {
       options.retention =
           ValueOrRaise(RetentionPolicyFromValue(ToValue(given["retention"], "retention")));
     }
-    if (given.contains("slurm")) {
-      UseSlurm(nb::cast<nb::dict>(given["slurm"]), payload, &options);
+    if (given.contains("cluster")) {
+      UseCluster(nb::cast<nb::dict>(given["cluster"]), payload, &options);
       tune::Tuner* const tuner = Opened();
       return Finish(Run([&] { return tuner->Start(std::move(options)); }));
     }
@@ -245,17 +246,27 @@ class PyTuner {
   }
 
  private:
-  /// Workers are jobs of Slurm, which ask for the payload (a text).
-  static void UseSlurm(const nb::dict& slurm, const nb::bytes& payload,
-                       tune::TunerOptions* options) {
-    options->argv = nb::cast<std::vector<std::string>>(slurm["worker"]);
+  /// Workers are jobs of Slurm or of Ray, which ask for the payload (a text).
+  static void UseCluster(const nb::dict& cluster, const nb::bytes& payload,
+                         tune::TunerOptions* options) {
+    options->argv = nb::cast<std::vector<std::string>>(cluster["worker"]);
     options->payload = std::string(payload.c_str(), payload.size());
-    options->host = nb::cast<std::string>(slurm["host"]);
-    for (const auto& [name, value] : nb::cast<nb::dict>(slurm["resources"])) {
+    options->host = nb::cast<std::string>(cluster["host"]);
+    for (const auto& [name, value] : nb::cast<nb::dict>(cluster["resources"])) {
       options->resources[nb::cast<std::string>(name)] = nb::cast<std::string>(value);
     }
-    const auto directory = nb::cast<std::string>(slurm["directory"]);
-    const auto warning = std::chrono::seconds(Option<std::int64_t>(slurm, "warning", 60));
+    const auto directory = nb::cast<std::string>(cluster["directory"]);
+    const auto warning = std::chrono::seconds(Option<std::int64_t>(cluster, "warning", 60));
+    if (nb::cast<std::string>(cluster["launcher"]) == "ray") {
+      RayLauncherOptions ray = {.directory = directory, .warning = warning};
+      TakeRayOptions(&options->resources, &ray);
+      options->open_launcher = [ray](LaunchListener listener) {
+        RayLauncherOptions with = ray;
+        with.listener = std::move(listener);
+        return OpenRayLauncher(std::move(with));
+      };
+      return;
+    }
     options->open_launcher = [directory, warning](LaunchListener listener) {
       return OpenSlurmLauncher(
           {.directory = directory, .warning = warning, .listener = std::move(listener)});

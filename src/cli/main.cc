@@ -24,6 +24,7 @@
 #include "cli/command_tree.h"
 #include "cli/console.h"
 #include "cli/doctor.h"
+#include "cli/doctor_ray.h"
 #include "cli/doctor_slurm.h"
 #include "cli/output.h"
 #ifdef CAIRN_WITH_PS
@@ -212,11 +213,18 @@ void AddDoctor(CLI::App* root, Commands* commands) {
            "  cairn doctor\n"
            "  cairn doctor runs/             writes and removes two files of 512 MiB there\n"
            "  cairn doctor runs/ --size 2GiB --rounds 5\n"
-           "  cairn doctor --slurm /shared   whether trials can run on this site's Slurm: one job");
+           "  cairn doctor --slurm /shared   whether trials can run on this site's Slurm: one job\n"
+           "  cairn doctor --ray /shared     the same of Ray");
   auto slurm = std::make_shared<bool>(false);
   auto partition = std::make_shared<std::string>();
   CLI::Option* on_slurm = app->add_flag("--slurm", *slurm, "Try this site's Slurm instead");
   app->add_option("--partition", *partition, "Where the job of --slurm runs")->needs(on_slurm);
+  auto ray = std::make_shared<bool>(false);
+  auto on = std::make_shared<DoctorRayOptions>();
+  CLI::Option* on_ray =
+      app->add_flag("--ray", *ray, "Try this site's Ray instead")->excludes(on_slurm);
+  app->add_option("--ray-address", on->address, "The URL of its dashboard")->needs(on_ray);
+  app->add_option("--ray-token-file", on->token_file, "A file with its token")->needs(on_ray);
   app->add_option("DIR", options->directory, "An existing directory to try and to measure");
   app->add_option("--size", options->bytes, "Bytes of each measured file")
       ->transform(CLI::AsSizeValue(false))
@@ -225,7 +233,11 @@ void AddDoctor(CLI::App* root, Commands* commands) {
   app->add_option("--rounds", options->rounds, "How often each way is measured")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
-  commands->Add(app, [options, slurm, partition](Console* console) {
+  commands->Add(app, [options, slurm, partition, ray, on](Console* console) {
+    if (*ray) {
+      on->directory = options->directory;
+      return DoctorRay(*on, console);
+    }
     return *slurm ? DoctorSlurm({.directory = options->directory, .partition = *partition}, console)
                   : Doctor(*options, console);
   });
@@ -288,7 +300,7 @@ void AddPsRun(CLI::App* root, Commands* commands) {
   group->require_subcommand(1);
   auto options = std::make_shared<PsRunOptions>();
   CLI::App* app =
-      Leaf(group, "run", "Run the servers and trainers of a job, here or on Slurm",
+      Leaf(group, "run", "Run the servers and trainers of a job, here, on Slurm or on Ray",
            "  cairn ps run --servers 2 --trainers 2 --dir runs/ctr --incremental-secs 5 "
            "-- python train.py\n"
            "  cairn ps run --launcher slurm --resource partition=cpu --servers 4 --trainers 8 "
@@ -304,14 +316,15 @@ void AddPsRun(CLI::App* root, Commands* commands) {
   app->add_option("--max-restarts", options->max_restarts,
                   "A process lost more often than this in a row ends the job");
   app->add_option("--launcher", options->launcher,
-                  "Who starts the processes: local (this machine) or slurm (a job each)");
+                  "Who starts the processes: local (this machine), slurm or ray (a job each)");
   app->add_option("--resource", options->resources,
                   "What Slurm is asked for, of each process: partition, account, qos, time, gres, "
-                  "mem, cpus_per_task, constraint, reservation, warning, extra")
+                  "mem, cpus_per_task, constraint, reservation, warning, extra; or Ray: num_cpus, "
+                  "num_gpus, memory, custom, and where it is: address, token_file")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
   app->add_option("--launch-dir", options->launch_directory,
-                  "Records and output of the processes; on Slurm shared by the nodes (default: "
+                  "Records and output of the processes; on a cluster shared by the nodes (default: "
                   "launches in the repository)");
   AddReportsTo(app, &options->server.master);
   app->add_option("COMMAND", options->command, "The trainers' command, after --")->required();

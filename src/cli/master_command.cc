@@ -62,6 +62,8 @@ Result<Output> RunMaster(const MasterCommandOptions& options, Console* console) 
   start.tls = {.certificate = options.tls_certificate, .key = options.tls_key};
   start.tls_ca = options.tls_ca;
   start.advertise = options.advertise;
+  start.ray_address = options.ray_address;
+  start.ray_token_file = options.ray_token_file;
   start.database = options.database;
   start.storage = options.storage;
   start.web_directory = options.web.empty() ? PageOf(options.data_directory) : options.web;

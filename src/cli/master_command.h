@@ -17,10 +17,12 @@ struct MasterCommandOptions {
   std::string tls_key;
   std::string tls_ca;  // told to runs
   std::string advertise;
-  std::string database;  // "": SQLite in the data directory
-  std::string storage;   // "": checkpoints/ in the data directory
-  std::string web;       // "": web/ in the data directory
-  int slots = 0;         // 0: one for each core
+  std::string ray_address;     // "": as Ray's own programs find it
+  std::string ray_token_file;  // the same
+  std::string database;        // "": SQLite in the data directory
+  std::string storage;         // "": checkpoints/ in the data directory
+  std::string web;             // "": web/ in the data directory
+  int slots = 0;               // 0: one for each core
   bool takeover = false;
   double log_days = 0;          // 0: for ever
   std::uint64_t log_bytes = 0;  // of all trials together; 0: no bound

@@ -58,6 +58,14 @@ void AddMasterCommand(CLI::App* root, Commands* commands) {
   app->add_option("--advertise", options->advertise,
                   "The URL under which trials on other machines reach the master; without it where "
                   "it listens; files: through the data directory, which they share");
+  app->add_option("--ray-address", options->ray_address,
+                  "The URL of the dashboard of the Ray on which trials run that say launcher: ray; "
+                  "without it RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265")
+      ->type_name("URL");
+  app->add_option("--ray-token-file", options->ray_token_file,
+                  "A file with the token that Ray asks for; without it RAY_AUTH_TOKEN, "
+                  "RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token")
+      ->type_name("FILE");
   app->add_option("--db", options->database,
                   "sqlite:PATH or postgresql://…; without it SQLite in the data directory");
   app->add_option("--storage", options->storage,

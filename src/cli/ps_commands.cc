@@ -14,6 +14,7 @@
 #include "cli/service_reporter.h"
 #include "format/json.h"
 #include "launch/local_launcher.h"
+#include "launch/ray_launcher.h"
 #include "launch/rendezvous.h"
 #include "launch/slurm_launcher.h"
 #include "paramserver/supervisor.h"
@@ -97,8 +98,9 @@ Status ChooseLauncher(const PsRunOptions& options, ps::JobOptions* job) {
     };
     return Status::Ok();
   }
-  if (options.launcher != "slurm") {
-    return InvalidArgumentError("--launcher is local or slurm, not \"" + options.launcher + "\"");
+  if (options.launcher != "slurm" && options.launcher != "ray") {
+    return InvalidArgumentError("--launcher is local, slurm or ray, not \"" + options.launcher +
+                                "\"");
   }
   job->remote = true;
   // Others on the network reach the servers: strangers are kept out.
@@ -108,6 +110,16 @@ Status ChooseLauncher(const PsRunOptions& options, ps::JobOptions* job) {
   if (!IsUrl(repository)) {
     std::error_code error;
     repository = std::filesystem::absolute(repository, error).string();
+  }
+  if (options.launcher == "ray") {
+    RayLauncherOptions ray = {.directory = directory};
+    TakeRayOptions(&job->resources, &ray);
+    job->open_launcher = [ray](LaunchListener listener) {
+      RayLauncherOptions with = ray;
+      with.listener = std::move(listener);
+      return OpenRayLauncher(std::move(with));
+    };
+    return Status::Ok();
   }
   job->open_launcher = [directory](LaunchListener listener) {
     return OpenSlurmLauncher({.directory = directory, .listener = std::move(listener)});

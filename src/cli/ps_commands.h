@@ -31,9 +31,10 @@ struct PsRunOptions {
   PserverOptions server;
   std::vector<std::string> command;
   int max_restarts = 20;
-  std::string launcher = "local";      // or "slurm"
-  std::string launch_directory;        // of its records; "": launches/ in the repository
-  std::vector<std::string> resources;  // "partition=gpu": what Slurm is asked for, of each process
+  std::string launcher = "local";  // "slurm" or "ray"
+  std::string launch_directory;    // of its records; "": launches/ in the repository
+  std::vector<std::string>
+      resources;  // "partition=gpu": what a cluster is asked for, of each process
 };
 
 /// Runs a whole job: servers and trainers.

@@ -71,7 +71,8 @@ void TakeUp(const std::vector<std::string>& entries) {
                                            "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"};
   const auto of_scheduler = [&](std::string_view entry) {
     const std::string_view name = entry.substr(0, entry.find('='));
-    return name.starts_with("SLURM") || std::ranges::find(kDevices, name) != std::end(kDevices);
+    return name.starts_with("SLURM") || name.starts_with("RAY_") ||
+           std::ranges::find(kDevices, name) != std::end(kDevices);
   };
   std::map<std::string, std::string> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -219,6 +219,19 @@ std::string LaunchDirectory::ReadOwnerBeat() const {
   return beat.ok() ? *beat : "";
 }
 
+Status LaunchDirectory::AskForPulse() const { return PublishFile("pulse", "", /*durable=*/false); }
+
+void LaunchDirectory::Pulse(std::uint64_t beat) const {
+  const OwnedFd fd(open((path_ + "/pulse").c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+  if (!fd.valid()) return;
+  WriteAll(fd.get(), std::to_string(beat), path_ + "/pulse").IgnoreError("the next one comes soon");
+}
+
+std::string LaunchDirectory::ReadPulse() const {
+  const auto pulse = ReadFile("pulse");
+  return pulse.ok() ? *pulse : "";
+}
+
 void LaunchDirectory::Refresh() const {
   const std::string probe = fmt::format("{}/.probe.{}", path_, getpid());
   const OwnedFd fd(open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));

@@ -74,6 +74,12 @@ class LaunchDirectory {
   /// What the owner wrote last into the file beside all launches that says that it lives; it says
   /// something else each time.
   std::string ReadOwnerBeat() const;
+  /// Makes the shim say again and again that it lives. Before it is started.
+  Status AskForPulse() const;
+  /// Says so, something else each time; nothing where nobody asks for it.
+  void Pulse(std::uint64_t beat) const;
+  /// What the shim said last; "": nothing.
+  std::string ReadPulse() const;
   /// Makes this machine forget what it remembers of names in the directory that do not exist: on
   /// NFS a record that another machine has published may stay unseen for a minute otherwise.
   void Refresh() const;

@@ -40,6 +40,8 @@ constexpr std::size_t kReadBytes = 64u << 10;
 constexpr Nanos kRemoteLook = std::chrono::milliseconds(100);
 /// How long after a rank's failure the scheduler's signal is still waited for.
 constexpr Nanos kWarningTime = std::chrono::milliseconds(300);
+/// How often a shim says that it lives, to a launcher that asks for it.
+constexpr Nanos kPulse = std::chrono::seconds(1);
 /// An owner that was silent so long is dead. A launcher beats ten times as often.
 constexpr Nanos kOwnerPatience = std::chrono::seconds(5);
 /// After the end of a stop's grace: shims of other nodes that have not ended by then are killed.
@@ -317,6 +319,10 @@ class Keeper {
     const Nanos now = clock_->Now();
     if (now < looked_ + kRemoteLook) return;
     looked_ = now;
+    if (now >= pulsed_ + kPulse) {
+      pulsed_ = now;
+      directory_.Pulse(++pulses_);
+    }
     commands_ += directory_.ReadCommands(&commands_read_);
     ObeyCommands();
     if (launch_.outlive_owner || stopped_) return;
@@ -469,6 +475,8 @@ class Keeper {
   std::string beat_;
   Nanos looked_{0};
   Nanos heard_{0};
+  Nanos pulsed_{0};
+  std::uint64_t pulses_ = 0;
 };
 
 }  // namespace

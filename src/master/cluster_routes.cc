@@ -60,7 +60,8 @@ Result<ApiAnswer> Cluster(const ApiParts& parts) {
     if (!RunOfLaunch(launch.id, &trial, &run)) continue;
     const bool runs = launch.state == LaunchState::kRunning;
     // Slots are this machine's; a cluster counts its own.
-    if (runs && launch.launcher != kSlurmLauncher) used += launch.slots;
+    if (runs && launch.launcher != kSlurmLauncher && launch.launcher != kRayLauncher)
+      used += launch.slots;
     Value::List& list = runs ? running : queue;
     if (list.size() < kMaxPage) list.push_back(EntryOf(parts, launch, trial));
   }

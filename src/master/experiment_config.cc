@@ -9,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "launch/ray_client.h"
 #include "launch/slurm_client.h"
 #include "master/config_reader.h"
 #include "net/url.h"
@@ -141,24 +142,50 @@ void ReadStorage(const ConfigNode& node, std::string* out, ConfigReader* above) 
   }
 }
 
+std::string TextOf(const Value& scalar) {
+  const auto* text = scalar.if_string();
+  return text != nullptr ? *text : EncodeJson(scalar);
+}
+
+/// What Ray is asked for: texts or numbers; `custom` may be a map of names to numbers.
+void ReadRay(const ConfigNode& node, int processes, std::map<std::string, std::string>* out,
+             ConfigReader* reader) {
+  constexpr std::string_view kKeys[] = {"num_cpus", "num_gpus", "memory", "custom"};
+  for (const std::string_view key : kKeys) {
+    const ConfigNode* value = reader->Take(key);
+    if (value == nullptr) continue;
+    std::string text;
+    if (value->kind == ConfigNode::Kind::kMap && key == "custom") {
+      for (const ConfigNode& amount : value->members) {
+        text += fmt::format("{}={}\n", amount.key, TextOf(amount.scalar));
+      }
+    } else if (value->kind == ConfigNode::Kind::kScalar) {
+      text = TextOf(value->scalar);
+    } else {
+      reader->Fail(*value, key, "must be a text or a number");
+      continue;
+    }
+    (*out)[std::string(key)] = std::move(text);
+  }
+  if (const auto read = ReadRayResources(*out, processes); !read.ok()) {
+    reader->Fail(node, "launcher", read.status().message());
+  }
+}
+
 /// What Slurm is asked for: texts or numbers; `extra` may be a list of words.
 void ReadSlurm(const ConfigNode& node, std::map<std::string, std::string>* out,
                ConfigReader* reader) {
   constexpr std::string_view kKeys[] = {"partition",     "account", "qos",        "time",
                                         "gres",          "mem",     "constraint", "reservation",
                                         "cpus_per_task", "nodes",   "warning",    "extra"};
-  const auto text_of = [](const Value& scalar) {
-    const auto* text = scalar.if_string();
-    return text != nullptr ? *text : EncodeJson(scalar);
-  };
   for (const std::string_view key : kKeys) {
     const ConfigNode* value = reader->Take(key);
     if (value == nullptr) continue;
     std::string text;
     if (value->kind == ConfigNode::Kind::kList && key == "extra") {
-      for (const ConfigNode& item : value->items) text += text_of(item.scalar) + "\n";
+      for (const ConfigNode& item : value->items) text += TextOf(item.scalar) + "\n";
     } else if (value->kind == ConfigNode::Kind::kScalar) {
-      text = text_of(value->scalar);
+      text = TextOf(value->scalar);
     } else {
       reader->Fail(*value, key, "must be a text");
       continue;
@@ -191,9 +218,12 @@ void ReadResources(const ConfigNode& node, ExperimentConfig* out, ConfigReader* 
           node, "nodes",
           fmt::format("slots_per_trial is {}, which {} nodes cannot share evenly", slots, *nodes));
     }
+  } else if (launcher == kRayLauncher) {
+    out->launcher = launcher;
+    ReadRay(node, static_cast<int>(std::max<std::int64_t>(1, slots)), &out->resources, &reader);
   } else if (launcher != "local") {
     reader.Fail(node, "launcher",
-                fmt::format("{} is not known: local or slurm", QuoteForMessage(launcher)));
+                fmt::format("{} is not known: local, slurm or ray", QuoteForMessage(launcher)));
   }
   out->slots = static_cast<int>(slots);
   out->priority = static_cast<int>(priority);

@@ -18,6 +18,8 @@ namespace cairn::master {
 
 /// The launcher whose trials are jobs of Slurm.
 inline constexpr std::string_view kSlurmLauncher = "slurm";
+/// The launcher whose trials are jobs of Ray.
+inline constexpr std::string_view kRayLauncher = "ray";
 
 /// How the trials of an experiment are chosen.
 struct SearcherConfig {
@@ -52,7 +54,7 @@ struct ExperimentConfig {
   RetentionPolicy retention;
   int slots = 1;  // of each trial; also its processes
   int priority = 0;
-  std::string launcher;                          // kSlurmLauncher; "": this machine
+  std::string launcher;                          // kSlurmLauncher, kRayLauncher; "": this machine
   std::map<std::string, std::string> resources;  // what its launcher is asked for
   std::map<std::string, std::string> environment;
   /// Its one trial is a process that joins by itself: there is nothing to start. Written by the

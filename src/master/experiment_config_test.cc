@@ -263,5 +263,34 @@ resources:
   EXPECT_TRUE(ParseExperiment("entrypoint: a\nresources: {launcher: local}\n").ok());
 }
 
+TEST(ExperimentConfigTest, TrialsMayBeJobsOfRay) {
+  const auto config = ParseExperiment(R"(
+entrypoint: python3 train.py
+resources:
+  launcher: ray
+  slots_per_trial: 2
+  num_gpus: 0.5
+  memory: 4G
+  custom: {tpu: 1, disk: 0.25}
+)");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  const TrialConfig trial = config->TrialOf("1", 0, "/checkpoints");
+  EXPECT_EQ(trial.launcher, "ray");
+  EXPECT_EQ(trial.world_size, 2);
+  EXPECT_EQ(trial.resources.at("num_gpus"), "0.5");
+  EXPECT_EQ(trial.resources.at("memory"), "4G");
+  EXPECT_EQ(trial.resources.at("custom"), "tpu=1\ndisk=0.25\n");
+
+  const auto refusal = [](const std::string& resources) {
+    return ParseExperiment("entrypoint: a\nresources: {" + resources + "}\n").status().ToString();
+  };
+  EXPECT_NE(refusal("launcher: ray, num_cpu: 1").find("num_cpu"), std::string::npos);
+  EXPECT_NE(refusal("launcher: ray, partition: gpu").find("partition"), std::string::npos);
+  EXPECT_NE(refusal("launcher: ray, num_gpus: two").find("two"), std::string::npos);
+  EXPECT_NE(refusal("launcher: ray, custom: {tpu: many}").find("many"), std::string::npos);
+  EXPECT_NE(refusal("launcher: ray, address: 'http://head'").find("address"), std::string::npos)
+      << "that is the master's to say";
+}
+
 }  // namespace
 }  // namespace cairn::master

@@ -7,6 +7,7 @@
 //   work/<id>/    the code of an experiment, unpacked: where its trials run
 //   runs/         records and logs of runs (docs/format/launches.md)
 //   runs-slurm/   the same of runs that Slurm starts; the data directory is shared with its nodes
+//   runs-ray/     the same of runs that Ray starts
 //   trial.sock    the trial protocol for runs of this machine: the same after every restart
 //   checkpoints/  repositories of trials, unless the storage is elsewhere
 //   web/          the page, when it is not part of the installation
@@ -32,6 +33,7 @@
 #include "launch/file_tunnel.h"
 #include "launch/launch_directory.h"
 #include "launch/local_launcher.h"
+#include "launch/ray_launcher.h"
 #include "launch/several_launchers.h"
 #include "launch/slurm_launcher.h"
 #include "master/files.h"
@@ -263,7 +265,19 @@ Status Master::Impl::OpenParts() {
           },
       // With runs from before it must know them.
       .at_once = fs::exists(Path("runs-slurm"), error)};
-  ASSIGN_OR_RETURN(launcher_, OpenSeveralLaunchers({local, slurm}));
+  const NamedLauncher ray = {.name = std::string(kRayLauncher),
+                             .open =
+                                 [this, listener] {
+                                   RayLauncherOptions options = {
+                                       .directory = Path("runs-ray"),
+                                       .address = options_.ray_address,
+                                       .token_file = options_.ray_token_file};
+                                   options.listener = listener;
+                                   options.clock = options_.clock;
+                                   return OpenRayLauncher(std::move(options));
+                                 },
+                             .at_once = fs::exists(Path("runs-ray"), error)};
+  ASSIGN_OR_RETURN(launcher_, OpenSeveralLaunchers({local, slurm, ray}));
   return Status::Ok();
 }
 

@@ -36,6 +36,10 @@ struct MasterOptions {
   /// The URL under which trials on other machines reach this master; "": where it listens. "files":
   /// through files in the data directory, which they share; for a master on the loopback.
   std::string advertise;
+  /// The Ray on which trials run that say so: the URL of its dashboard, and a file with its token;
+  /// "": as Ray's own programs find them (FindRay in launch/ray_client.h).
+  std::string ray_address;
+  std::string ray_token_file;
   /// What trials share on this machine; 0: one for each core.
   int slots = 0;
   std::string web_directory;  // "": web/ in the data directory, when it is there

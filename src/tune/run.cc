@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "launch/local_launcher.h"
+#include "launch/ray_launcher.h"
 #include "launch/rendezvous.h"
 #include "launch/slurm_launcher.h"
 #include "storage/open_store.h"
@@ -53,8 +54,8 @@ Result<std::string> ChooseLauncher(const Options& options, const std::string& di
     };
     return made;
   }
-  if (options.launcher != "slurm") {
-    return InvalidArgumentError("tune: launcher is \"slurm\" or nothing, not \"" +
+  if (options.launcher != "slurm" && options.launcher != "ray") {
+    return InvalidArgumentError("tune: launcher is \"slurm\", \"ray\" or nothing, not \"" +
                                 options.launcher + "\"");
   }
   std::string launches = options.launch_directory;
@@ -69,6 +70,16 @@ Result<std::string> ChooseLauncher(const Options& options, const std::string& di
     ASSIGN_OR_RETURN(settings->host, HostName());
   }
   settings->resources = options.resources;
+  if (options.launcher == "ray") {
+    RayLauncherOptions ray = {.directory = launches};
+    TakeRayOptions(&settings->resources, &ray);
+    settings->open_launcher = [ray](LaunchListener listener) {
+      RayLauncherOptions with = ray;
+      with.listener = std::move(listener);
+      return OpenRayLauncher(std::move(with));
+    };
+    return std::string();
+  }
   settings->open_launcher = [launches](LaunchListener listener) {
     return OpenSlurmLauncher({.directory = launches, .listener = std::move(listener)});
   };

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
+CLUSTERS = ("slurm", "ray")  # launchers whose runs are jobs elsewhere
+
 __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"]
 
 
@@ -125,9 +127,10 @@ class RunConfig:
         master: URL of a master whose page shows the trials (token: CAIRN_TOKEN); None: CAIRN_MASTER, if
             there is a token too.
         log_to_file: not used; workers write to the tuner's own output.
-        launcher: "slurm" makes each run of a trial a job of Slurm; None starts it on this machine.
+        launcher: "slurm" or "ray" makes each run of a trial a job of that; None starts it on this machine.
         resources: what Slurm is asked for, of each trial: partition, account, qos, time, gres, mem,
-            cpus_per_task, constraint, reservation, warning, extra.
+            cpus_per_task, constraint, reservation, warning, extra; or Ray: num_cpus, num_gpus, memory, custom, and
+            where Ray is, if its own variables do not say it: address, token_file.
         launch_dir: where the records of jobs are, shared by the nodes; "launches" in the experiment's
             directory when None.
         host: the name or address by which nodes reach this machine; its own name when None.
@@ -150,10 +153,10 @@ class RunConfig:
     master: Optional[str] = None
 
     def __post_init__(self) -> None:
-        if self.launcher not in (None, "local", "slurm"):
-            raise ValueError(f"launcher must be 'local' or 'slurm', not {self.launcher!r}")
-        if self.launcher != "slurm" and self.resources:
-            raise ValueError("resources are for launcher='slurm'")
+        if self.launcher not in (None, "local", *CLUSTERS):
+            raise ValueError(f"launcher must be 'local', 'slurm' or 'ray', not {self.launcher!r}")
+        if self.launcher not in CLUSTERS and self.resources:
+            raise ValueError("resources are for launcher='slurm' or 'ray'")
         if self.storage_path is not None and self.local_dir is not None:
             raise ValueError("storage_path and local_dir are two names of one thing: give one")
         if self.name is not None and (

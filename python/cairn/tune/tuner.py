@@ -21,7 +21,7 @@ from .. import _location, _native
 from ..errors import Corruption, NotFound
 from . import search_space, stoppers
 from ._observers import observers
-from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from .config import CLUSTERS, CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from .logger import PolicyLog
 from .master_reporter import reporter_for
 from .result_grid import ResultGrid
@@ -341,12 +341,12 @@ class Tuner:
                     "fail_fast": bool(failures.fail_fast),
                     "retention": checkpoints.retention(),
                     "zygote": _zygote_command(),
-                    **({"slurm": self._slurm()} if self._on_slurm else {}),
+                    **({"cluster": self._cluster()} if self._on_cluster else {}),
                     "stop_signal": HURRY,
                     **self._flags,
                 },
                 policy,
-                base64.b64encode(self._payload()) if self._on_slurm else self._payload(),
+                base64.b64encode(self._payload()) if self._on_cluster else self._payload(),
             )
             log = PolicyLog(directory)
             log.start(native.take_log())  # of what is on record
@@ -455,7 +455,7 @@ class Tuner:
                 f"{known['trainable']!r}, not {name!r}"
             )
         launcher = (known.get("run_config") or {}).get("launcher")
-        if (launcher == "slurm") != self._on_slurm:
+        if (launcher if launcher in CLUSTERS else None) != (self._run.launcher if self._on_cluster else None):
             raise ValueError(
                 f"the experiment in {self.directory} was begun with launcher={launcher!r}: go on with that"
             )
@@ -484,20 +484,21 @@ class Tuner:
         )
 
     @property
-    def _on_slurm(self) -> bool:
-        return self._run.launcher == "slurm"
+    def _on_cluster(self) -> bool:
+        return self._run.launcher in CLUSTERS
 
-    def _slurm(self) -> Dict[str, Any]:
-        """How workers are started as jobs of Slurm, and find this process."""
+    def _cluster(self) -> Dict[str, Any]:
+        """How workers are started as jobs of Slurm or Ray, and find this process."""
         where = self._run.launch_dir
         if where is None:
             if _location.is_remote(self.directory):
                 raise ValueError(
-                    "launch_dir must name a directory that Slurm's nodes share: the experiment is in "
+                    "launch_dir must name a directory that the nodes share: the experiment is in "
                     f"{self.directory}"
                 )
             where = os.path.join(_location.absolute(self.directory), "launches")
         return {
+            "launcher": self._run.launcher,
             "worker": _worker_command(),
             "directory": os.fspath(where),
             "host": self._run.host or socket.gethostname(),
@@ -601,7 +602,9 @@ def _recorded_space(value: Any, where: str) -> Any:
 
 
 def _word(value: Any) -> str:
-    """A resource as sbatch takes it; a list is one word a line."""
+    """A resource as sbatch takes it; a list is one word a line, a dict one name=value."""
+    if isinstance(value, dict):
+        value = [f"{name}={amount}" for name, amount in value.items()]
     return "\n".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
