@@ -220,11 +220,12 @@ struct RestoreRequest {
   std::string path;      // a checkpoint's directory, anywhere, or its URL
   bool strict = true;    // every stored tensor wanted, every wanted one stored
   bool partial = false;  // with strict: stored tensors that nobody wants are skipped, not refused
-  std::map<std::string, std::string> rename;  // stored name → target name; misspelt ones are refused
-  std::set<std::string> skip;                 // stored or target names to leave alone; likewise
-  bool atomic = false;                        // verify everything before the first byte changes
-  TableSink* tables = nullptr;                // takes the rows of tables; borrowed
-  MismatchReport* mismatch = nullptr;         // filled when the restore is refused for mismatches
+  std::map<std::string, std::string>
+      rename;                          // stored name → target name; misspelt ones are refused
+  std::set<std::string> skip;          // stored or target names to leave alone; likewise
+  bool atomic = false;                 // verify everything before the first byte changes
+  TableSink* tables = nullptr;         // takes the rows of tables; borrowed
+  MismatchReport* mismatch = nullptr;  // filled when the restore is refused for mismatches
   /// Called for each checkpoint that is tried (the latest, then older ones when it is damaged),
   /// when its records and state files were read and before any tensor is. May change the tensors
   /// asked for (into, allocate, strict, rename, skip): what they are may depend on what was stored.

@@ -56,8 +56,8 @@ class TableFiller final : public TableSink {
   Status Block(const TablePart& part, const TableBlock& block) override;
   Status Finish();
 
-  /// Tables that the restore point has and nobody asked for, the other way round, and those of other
-  /// rows than the stored ones. Unless strict, these are left as they are.
+  /// Tables that the restore point has and nobody asked for, the other way round, and those of
+  /// other rows than the stored ones. Unless strict, these are left as they are.
   const MismatchReport& mismatch() const { return mismatch_; }
   /// The last of these, with why.
   const std::map<std::string, std::string, std::less<>>& passed_over() const {

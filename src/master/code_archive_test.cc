@@ -139,8 +139,9 @@ TEST_F(CodeArchiveTest, NothingIsWrittenOutside) {
 
 TEST_F(CodeArchiveTest, WhatCannotBeUnpackedIsRefusedWhenItIsLookedThrough) {
   const auto look = [&](const std::vector<Item>& entries) {
-    return VisitCode(Tar(entries), {}, {.entry = [](const CodeEntry&) { return Status::Ok(); },
-                                            .data = [](std::string_view) { return Status::Ok(); }});
+    return VisitCode(Tar(entries), {},
+                     {.entry = [](const CodeEntry&) { return Status::Ok(); },
+                      .data = [](std::string_view) { return Status::Ok(); }});
   };
   EXPECT_TRUE(look({{.path = "d", .type = AE_IFDIR}, {.path = "d/a", .content = "1"}}).ok());
   EXPECT_TRUE(look({{.path = "d/a", .content = "1"}, {.path = "d", .type = AE_IFDIR}}).ok());

@@ -11,8 +11,8 @@
 #include "master/experiments.h"
 #include "trial/trial_state.h"
 
-// The half of Experiments that runs behind its callers: what the searcher says, which trials are due,
-// what state that makes.
+// The half of Experiments that runs behind its callers: what the searcher says, which trials are
+// due, what state that makes.
 
 namespace cairn::master {
 namespace {
@@ -222,9 +222,10 @@ void Experiments::Touch(std::int64_t experiment, bool soon) {
 Status Experiments::EnforceIntent(std::int64_t experiment) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (IsEndedState(entry->state) || (!entry->paused && !entry->canceled)) return Status::Ok();
-  return ForTrials(experiment, entry->canceled ? NotAsked : IsActive, [&](const std::string& trial) {
-    return entry->canceled ? options_.engine->Cancel(trial) : options_.engine->Pause(trial);
-  });
+  return ForTrials(
+      experiment, entry->canceled ? NotAsked : IsActive, [&](const std::string& trial) {
+        return entry->canceled ? options_.engine->Cancel(trial) : options_.engine->Pause(trial);
+      });
 }
 
 void Experiments::Run(const std::stop_token& stop) {

@@ -155,8 +155,8 @@ class Holdings {
   Status CutNow(const Marker& marker) EXCLUDES(mu_);
   /// The trainer is done.
   Status TrainerLeft(const Peer& peer) EXCLUDES(mu_);
-  /// The same, said by somebody who knows that its process has ended. FailedPrecondition when it never
-  /// joined.
+  /// The same, said by somebody who knows that its process has ended. FailedPrecondition when it
+  /// never joined.
   Status TrainerEnded(std::uint32_t trainer) EXCLUDES(mu_);
 
   Value Describe() EXCLUDES(mu_);

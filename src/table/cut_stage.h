@@ -11,10 +11,10 @@
 namespace cairn::table {
 
 /// The rows of an increment as columns, filled while its first column is read. Rows of an increment
-/// lie apart in memory, and a walk over them costs the more the more often it is made: so each row is
-/// visited once, and the other columns are read from here. What is here is no longer kept aside by
-/// those who change it. Bounded: shards for which there is no room are walked for each column. For
-/// the thread that reads the cut.
+/// lie apart in memory, and a walk over them costs the more the more often it is made: so each row
+/// is visited once, and the other columns are read from here. What is here is no longer kept aside
+/// by those who change it. Bounded: shards for which there is no room are walked for each column.
+/// For the thread that reads the cut.
 class CutStage {
  public:
   /// `limit`: bytes; 0: nothing is kept. `weights`: they are read more than once.

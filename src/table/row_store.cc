@@ -146,8 +146,7 @@ bool RowStore::AtCut(const RowHeader* slot, const Epochs& epochs, CutRow* row) c
     row->live = nullptr;
   }
   if (!Alive(row->header)) return false;
-  return scope_.full ||
-         (row->header->epoch > epochs.after && row->header->epoch <= epochs.last);
+  return scope_.full || (row->header->epoch > epochs.after && row->header->epoch <= epochs.last);
 }
 
 void RowStore::PrepareCutRows(bool often) {

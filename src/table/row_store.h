@@ -67,11 +67,11 @@ struct CutScope {
 /// Changed rows. A record's epoch is that of its last change, and it is in the list of the current
 /// epoch exactly when its epoch is the current one, alive or not. So no set is needed: the first
 /// touch in an epoch appends. At a cut the list is put aside whole (`closed_`); when the cut is
-/// over it is added to the rows that changed after the base and are durable (`earlier_`), or, when it
-/// failed, to those that are not (`undurable_`). In which of the lists a row counts is told by its
-/// epoch, so that nobody looks for it in the others: a consecutive increment costs what changed since
-/// the last one, however much changed since the base. A row may stand several times in one list,
-/// until that is sorted. Places of removed rows are used again at once.
+/// over it is added to the rows that changed after the base and are durable (`earlier_`), or, when
+/// it failed, to those that are not (`undurable_`). In which of the lists a row counts is told by
+/// its epoch, so that nobody looks for it in the others: a consecutive increment costs what changed
+/// since the last one, however much changed since the base. A row may stand several times in one
+/// list, until that is sorted. Places of removed rows are used again at once.
 ///
 /// A cut under way. Its rows are found by walking the lists (a full: the arena up to where it
 /// reached), as often as there are columns. A record whose epoch is after the cut's was changed
@@ -131,9 +131,9 @@ class alignas(64) RowStore {
     const RowHeader* live = nullptr;  // where its columns are, unless …
     PreImages::Image image{};         // … they were kept aside
   };
-  /// Before the first walk. `often`: puts the rows of the cut into the order of their addresses, which
-  /// costs as much as a walk and makes several of them faster. Needs no lock: updates do not look at
-  /// these lists.
+  /// Before the first walk. `often`: puts the rows of the cut into the order of their addresses,
+  /// which costs as much as a walk and makes several of them faster. Needs no lock: updates do not
+  /// look at these lists.
   void PrepareCutRows(bool often);
   /// What will be read of records besides the header: bytes from `begin` to before `end`.
   struct Wanted {
@@ -169,8 +169,8 @@ class alignas(64) RowStore {
   std::uint64_t row_bytes() const { return capacity_ * layout_->stride(); }
   std::uint64_t index_bytes() const { return index_.bytes(); }
   std::uint64_t tracking_bytes() const {
-    return (current_.capacity() + closed_.capacity() + earlier_.capacity() +
-            undurable_.capacity() + free_.capacity()) *
+    return (current_.capacity() + closed_.capacity() + earlier_.capacity() + undurable_.capacity() +
+            free_.capacity()) *
            sizeof(RowHeader*);
   }
 

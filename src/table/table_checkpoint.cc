@@ -131,8 +131,8 @@ Status TableFiller::Compare(const std::vector<TablePart>& parts) {
     const bool known = target != nullptr || FindArray(part.table) != nullptr;
     (known ? stored : unexpected).insert(part.table);
     if (target == nullptr) continue;
-    RETURN_IF_ERROR(compared(part.table, TableLoader::Fits(*target->table, ColumnsOf(part),
-                                                           part.shard_offsets)));
+    RETURN_IF_ERROR(compared(
+        part.table, TableLoader::Fits(*target->table, ColumnsOf(part), part.shard_offsets)));
   }
   for (const auto& array : arrays_) RETURN_IF_ERROR(compared(array->name(), array->Start(parts)));
   const auto look_for = [&](const std::string& name) {

@@ -9,8 +9,8 @@
 #include <cairn/table.h>
 
 #include "table/column_source.h"
-#include "table/cut_stage.h"
 #include "table/cut_member.h"
+#include "table/cut_stage.h"
 #include "table/table_impl.h"
 
 namespace cairn::table {

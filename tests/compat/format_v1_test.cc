@@ -303,9 +303,10 @@ std::vector<Golden> AllGolden() {
       ManifestGolden("increment_000060/manifest.json", IncrementManifest()),
       RecordFile("increment_000060/.cairn-attempt",
                  MarkerRecord{.generation = 7, .attempt = kAttempt3}),
-      RecordFile("generations/shelves/0c8e5d42-6c0f-4b0b-8f5e-3a7d1c2b9e60.json",
-                 ShelfRecord{.entries = {{"checkpoint_000060", "\"5d41402abc4b2a76b9719d911017c592\"",
-                                          EncodeManifest(CompactedManifest())}}}),
+      RecordFile(
+          "generations/shelves/0c8e5d42-6c0f-4b0b-8f5e-3a7d1c2b9e60.json",
+          ShelfRecord{.entries = {{"checkpoint_000060", "\"5d41402abc4b2a76b9719d911017c592\"",
+                                   EncodeManifest(CompactedManifest())}}}),
   };
 }
 

@@ -270,9 +270,9 @@ TEST_F(CorruptionTest, SavesAfterAFallbackShareNothingDamagedAndKeepWhatIsWhole)
     if (step == 6) {
       auto there = (*manager)->List();
       ASSERT_TRUE(there.ok());
-      EXPECT_TRUE(std::any_of(there->begin(), there->end(),
-                              [](const CheckpointInfo& one) { return one.step == 3; }))
-          << "a damaged one takes no place among those that are kept";
+      EXPECT_TRUE(std::any_of(there->begin(), there->end(), [](const CheckpointInfo& one) {
+        return one.step == 3;
+      })) << "a damaged one takes no place among those that are kept";
     }
     CheckLatest(step, "after a fallback");
   }
