@@ -37,6 +37,7 @@ def test_a_process_by_hand_is_paused_by_the_master_and_goes_on(tmp_path):
         master.post(f"/api/v1/trials/{trial}/pause")
         assert process.wait(60) == 0, "it saved and ended"
         master.wait_state(experiment, "PAUSED")
+        assert "start its command again" in master.cli("e", "activate", experiment).stdout
         seen = master.reports(trial)
         assert 0 < len(seen) < 10
 

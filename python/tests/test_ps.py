@@ -189,7 +189,7 @@ def test_two_trainers_add_their_gradients(directory):
 
 def test_what_does_not_fit_is_refused(directory, client):
     client.table("t", 4, optimizer=ADAGRAD)
-    with pytest.raises(cairn.Mismatch):
+    with pytest.raises(cairn.Mismatch, match="another one: dim 4 there, 5 here$"):
         client.table("t", 5, optimizer=ADAGRAD)
     with pytest.raises(cairn.Invalid):
         client.table("t", 4, optimizer="adagrad")
@@ -218,6 +218,16 @@ def test_what_does_not_fit_is_refused(directory, client):
     with pytest.raises(cairn.Invalid):
         cairn.ps.Client()
     assert table.lookup([1]).shape == (1, 4)
+
+
+def test_a_wait_for_servers_that_are_not_there_is_told(tmp_path, capfd):
+    nowhere = str(tmp_path / "nowhere")
+    with pytest.raises(cairn.Unavailable, match=r"waited 4 s for the servers"):
+        cairn.ps.Client(directory=nowhere, num_servers=2, reconnect_timeout=4)
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == 1, told
+    assert "waiting for the servers, at most 1 s more: server 0: " in told[0]
+    assert f'no server 0 has registered in "{nowhere}"' in told[0]
 
 
 def test_servers_tell_about_themselves(client, servers):

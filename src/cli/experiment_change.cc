@@ -34,11 +34,21 @@ Status Errno(const std::string& what) {
 
 std::string What(bool trial) { return trial ? "trial" : "experiment"; }
 
+/// Whether the master cannot start it: a trial says so itself, an experiment in its config.
+bool StartedByHand(const Value& one) {
+  const Value* config = one.Find("config");
+  const Value* said = config == nullptr ? one.Find("detached") : config->Find("detached");
+  return said != nullptr && *said == Value(true);
+}
+
 /// What follows for people from a state that an action led to.
 std::string Follows(const Value& one, const std::string& id, bool trial) {
   const std::string state = TextIn(one, "state");
   const std::string e = trial ? "t" : "e";
   if (state == "PAUSING") return fmt::format(" (it saves and exits; `cairn {} wait {}`)", e, id);
+  if (state == "PAUSED" && StartedByHand(one)) {
+    return " (it was started by hand: start its command again, and it goes on)";
+  }
   if (state == "PAUSED") return fmt::format(" (go on with `cairn {} activate {}`)", e, id);
   return "";
 }

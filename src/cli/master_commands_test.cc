@@ -192,6 +192,18 @@ TEST_F(MasterCommandsTest, OneThatCannotLeavesTheOthersDone) {
   EXPECT_THAT(finished.err, HasSubstr("experiment 8: it has ended"));
 }
 
+TEST_F(MasterCommandsTest, WhatTheMasterCannotStartIsStartedByHand) {
+  On("POST /api/v1/experiments/7/activate", 200,
+     R"({"id": "7", "state": "PAUSED", "config": {"detached": true}})");
+  On("POST /api/v1/trials/12/activate", 200,
+     R"({"id": "12", "state": "PAUSED", "detached": true})");
+  for (const Finished& finished : {Cairn({"e", "activate", "7"}), Cairn({"t", "activate", "12"})}) {
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    EXPECT_THAT(finished.out,
+                AllOf(HasSubstr("start its command again"), Not(HasSubstr("activate"))));
+  }
+}
+
 TEST_F(MasterCommandsTest, BusyMasterIsAskedAgain) {
   auto asked = std::make_shared<std::atomic<int>>(0);
   On("GET /api/v1/experiments/7", [asked](const TestHttpRequest&) {

@@ -90,9 +90,8 @@ Result<std::optional<std::uint32_t>> Holdings::DeclaredTable(const TableSpec& sp
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     if (tables_[i].spec.name != spec.name) continue;
     if (tables_[i].spec == spec) return std::optional(static_cast<std::uint32_t>(i));
-    return MismatchError("table \"" + spec.name +
-                         "\": the servers have it with another dim, dtype, optimizer, initializer "
-                         "or rule");
+    return MismatchError("table \"" + spec.name + "\": the servers have another one: " +
+                         Differences(ToValue(tables_[i].spec), ToValue(spec)));
   }
   return std::optional<std::uint32_t>();
 }
@@ -129,8 +128,8 @@ Result<std::optional<std::uint32_t>> Holdings::DeclaredDense(const DenseSpec& sp
   for (std::size_t i = 0; i < dense_.size(); ++i) {
     if (dense_[i].variable->spec().name != spec.name) continue;
     if (dense_[i].variable->spec() == spec) return std::optional(static_cast<std::uint32_t>(i));
-    return MismatchError("dense variable \"" + spec.name +
-                         "\": the servers have it with another shape or optimizer");
+    return MismatchError("dense variable \"" + spec.name + "\": the servers have another one: " +
+                         Differences(ToValue(dense_[i].variable->spec()), ToValue(spec)));
   }
   return std::optional<std::uint32_t>();
 }

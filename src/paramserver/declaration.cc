@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "format/json.h"
 #include "format/member_reader.h"
 
 namespace cairn::ps {
@@ -172,6 +173,24 @@ Value ToValue(const DenseSpec& spec) {
   for (const std::uint64_t extent : spec.shape) shape.emplace_back(extent);
   return Value::Object{
       {"name", spec.name}, {"shape", std::move(shape)}, {"optimizer", ToValue(spec.optimizer)}};
+}
+
+std::string Differences(const Value& there, const Value& here) {
+  std::set<std::string> names;
+  for (const Value* each : {&there, &here}) {
+    for (const auto& [name, value] : *each->if_object()) names.insert(name);
+  }
+  const auto text = [](const Value* value) {
+    return value == nullptr ? std::string("none") : EncodeJson(*value);
+  };
+  std::string out;
+  for (const std::string& name : names) {
+    const std::string had = text(there.Find(name));
+    const std::string asked = text(here.Find(name));
+    if (had == asked) continue;
+    out += (out.empty() ? "" : "; ") + name + " " + had + " there, " + asked + " here";
+  }
+  return out;
 }
 
 Result<TableSpec> TableSpecFrom(const Value& value) {

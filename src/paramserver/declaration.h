@@ -23,6 +23,8 @@ Result<TableOptions> MakeTableOptions(const TableSpec& spec);
 
 Value ToValue(const TableSpec& spec);
 Value ToValue(const DenseSpec& spec);
+/// In which members two declarations of one thing differ, for a message: "dim 8 there, 16 here".
+std::string Differences(const Value& there, const Value& here);
 /// Corruption for what is no declaration.
 Result<TableSpec> TableSpecFrom(const Value& value);
 Result<DenseSpec> DenseSpecFrom(const Value& value);

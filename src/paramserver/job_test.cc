@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -257,6 +258,10 @@ TEST_F(JobTest, RefusesWhatDoesNotFitAndLives) {
   TableSpec other = model.users()->spec();
   other.dim = 9;
   EXPECT_EQ((*client)->Table(other).status().reason(), Reason::kMismatch);
+  EXPECT_NE((*client)->Table(other).status().message().find(
+                fmt::format("another one: dim {} there, 9 here", model.users()->spec().dim)),
+            std::string_view::npos)
+      << (*client)->Table(other).status().ToString();
   other = model.users()->spec();
   other.optimizer.settings["learning_rate"] = 0.2;
   EXPECT_EQ((*client)->Table(other).status().reason(), Reason::kMismatch);

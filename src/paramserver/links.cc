@@ -23,6 +23,10 @@ constexpr std::chrono::milliseconds kConnectTimeout{1000};
 constexpr std::chrono::milliseconds kGreetTimeout{5000};
 constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{200};
+/// A wait that is longer than a start of servers is told, so that nobody waits for a wrong address
+/// in silence.
+constexpr std::chrono::seconds kFirstWord{3};
+constexpr std::chrono::seconds kNextWord{60};
 
 /// Not by waiting.
 bool Lasting(const Status& status) {
@@ -77,7 +81,8 @@ Result<std::string> Links::AddressOf(int server) {
   }
   const std::string& address = At(server).address;
   if (address.empty()) {
-    return UnavailableError(fmt::format("server {} has not registered yet", server));
+    return UnavailableError(
+        fmt::format("no server {} has registered in \"{}\"", server, options_->directory));
   }
   return address;
 }
@@ -122,6 +127,7 @@ Status Links::Greet(int server, HelloReply* reply, std::uint64_t* generation) {
 Status Links::Meet() {
   const auto deadline = SteadyClock::now() + options_->reconnect_timeout;
   std::chrono::milliseconds pause = kFirstPause;
+  auto word = SteadyClock::now() + kFirstWord;
   std::vector<HelloReply> replies(links_.size());
   for (;;) {
     Status missing;
@@ -145,8 +151,15 @@ Status Links::Meet() {
       Settle(generations[0], replies);
       return Status::Ok();
     }
-    if (SteadyClock::now() >= deadline) {
-      if (missing.ok()) missing = UnavailableError("the servers are not in one generation");
+    if (missing.ok()) missing = UnavailableError("the servers are not in one generation");
+    const auto now = SteadyClock::now();
+    if (now >= word && now < deadline) {
+      word = now + kNextWord;
+      LogWarning(fmt::format("waiting for the servers, at most {} s more: {}",
+                             std::chrono::ceil<std::chrono::seconds>(deadline - now).count(),
+                             missing.message()));
+    }
+    if (now >= deadline) {
       return UnavailableError(fmt::format("waited {} s for the servers: {}",
                                           options_->reconnect_timeout.count() / 1000,
                                           missing.ToString()));

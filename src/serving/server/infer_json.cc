@@ -255,6 +255,7 @@ Result<InferRequest> DecodeInferRequest(std::string_view body) {
     if (object == nullptr) return Wrong(where, "is no object");
     ASSIGN_OR_RETURN(const std::string name, TextMember(*object, "name", where + "."));
     ASSIGN_OR_RETURN(InferRequest::Input input, DecodeInput(*object, where + "."));
+    input.place = i;
     if (!request.inputs.emplace(name, std::move(input)).second) {
       return Wrong(where + ".name", QuoteForMessage(name) + " is there twice");
     }
@@ -269,6 +270,42 @@ Result<InferRequest> DecodeInferRequest(std::string_view body) {
     }
   }
   return request;
+}
+
+Status CheckInputs(const InferRequest& request, const std::vector<TensorSignature>& wanted) {
+  std::map<std::string_view, const TensorSignature*> known;
+  for (const TensorSignature& tensor : wanted) known[tensor.name] = &tensor;
+  for (const auto& [name, input] : request.inputs) {
+    const std::string where = fmt::format("inputs[{}].", input.place);
+    const auto found = known.find(name);
+    if (found == known.end()) {
+      std::vector<std::string_view> names;
+      for (const auto& [each, tensor] : known) names.push_back(each);
+      return Wrong(where + "name", fmt::format("the model has no input {}; it has {}",
+                                               QuoteForMessage(name), fmt::join(names, ", ")));
+    }
+    const TensorSignature& tensor = *found->second;
+    if (input.dtype != tensor.dtype) {
+      return Wrong(where + "datatype",
+                   fmt::format("{}, and the model wants {}", ProtocolType(input.dtype),
+                               ProtocolType(tensor.dtype)));
+    }
+    bool fits = input.shape.size() == tensor.shape.size();
+    for (std::size_t d = 0; fits && d < tensor.shape.size(); ++d) {
+      fits = tensor.shape[d] < 0 || input.shape[d] == static_cast<std::uint64_t>(tensor.shape[d]);
+    }
+    if (!fits) {
+      return Wrong(where + "shape",
+                   fmt::format("[{}], and the model wants [{}] (-1: any size)",
+                               fmt::join(input.shape, ","), fmt::join(tensor.shape, ",")));
+    }
+  }
+  for (const TensorSignature& tensor : wanted) {
+    if (!request.inputs.contains(tensor.name)) {
+      return Wrong("inputs", QuoteForMessage(tensor.name) + " is missing");
+    }
+  }
+  return Status::Ok();
 }
 
 Result<std::string> EncodeInferResponse(const std::string& model, const std::string& version,

@@ -24,7 +24,8 @@ struct InferRequest {
   struct Input {
     DType dtype = DType::kF32;
     std::vector<std::uint64_t> shape;
-    std::string bytes;  // row-major
+    std::string bytes;      // row-major
+    std::size_t place = 0;  // in the request's list
   };
   std::string id;
   std::map<std::string, Input> inputs;
@@ -35,6 +36,10 @@ struct InferRequest {
 
 /// InvalidArgument names the member that is wrong: "inputs[1].shape: …".
 Result<InferRequest> DecodeInferRequest(std::string_view body);
+
+/// Whether a model with these inputs can be asked so. InvalidArgument names the member, in the
+/// protocol's words: "inputs[0].datatype: FP32, and the model wants INT64".
+Status CheckInputs(const InferRequest& request, const std::vector<TensorSignature>& wanted);
 
 /// The answer. InvalidArgument names an output that is asked for and not there; Unimplemented one
 /// whose type JSON has no numbers for.

@@ -96,5 +96,26 @@ TEST(InferJsonTest, AnswersAreJsonAlsoWhereNumbersAreNot) {
               HasSubstr("outputs[0].name"));
 }
 
+TEST(InferJsonTest, InputsThatTheModelDoesNotWantAreNamedInTheProtocolsWords) {
+  const std::vector<TensorSignature> wanted = {{"ids", DType::kI64, {-1}},
+                                               {"x", DType::kF32, {-1, 2}}};
+  const auto check = [&](const std::string& first, const std::string& second) {
+    const auto request = DecodeInferRequest("{\"inputs\": [" + first + ", " + second + "]}");
+    EXPECT_TRUE(request.ok()) << request.status().ToString();
+    return std::string(CheckInputs(*request, wanted).message());
+  };
+  const std::string ids = R"({"name": "ids", "datatype": "INT64", "shape": [1], "data": [7]})";
+  const std::string x = R"({"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]})";
+  EXPECT_EQ(check(x, ids), "");
+  EXPECT_EQ(check(ids, R"({"name": "y", "datatype": "FP32", "shape": [1], "data": [1]})"),
+            "inputs[1].name: the model has no input \"y\"; it has ids, x");
+  EXPECT_EQ(check(x, R"({"name": "ids", "datatype": "FP32", "shape": [1], "data": [1]})"),
+            "inputs[1].datatype: FP32, and the model wants INT64");
+  EXPECT_EQ(check(R"({"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]})", ids),
+            "inputs[0].shape: [1,3], and the model wants [-1,2] (-1: any size)");
+  EXPECT_EQ(CheckInputs(*DecodeInferRequest("{\"inputs\": [" + x + "]}"), wanted).message(),
+            "inputs: \"ids\" is missing");
+}
+
 }  // namespace
 }  // namespace cairn::serving

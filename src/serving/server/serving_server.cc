@@ -181,6 +181,7 @@ class ServingServer::Impl {
   ServerResponse Infer(const ServerRequest& request) {
     return Timed(&predict_, [&]() -> Result<ServerResponse> {
       ASSIGN_OR_RETURN(const InferRequest asked, DecodeInferRequest(request.body));
+      RETURN_IF_ERROR(CheckInputs(asked, model_->signature().inputs));
       ASSIGN_OR_RETURN(const auto view, model_->Take());
       ASSIGN_OR_RETURN(const std::vector<OwnedTensor> outputs, view->Predict(asked.Feeds()));
       ServerResponse response;
