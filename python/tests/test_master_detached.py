@@ -4,20 +4,43 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 
+import pytest
+from children import command_line
 from master_process import EXAMPLES, Refused, running_master
 
 WHOLE = [(step, step) for step in range(10, 101, 10)]
 
 
-def start(master, seconds, token=None):
+def launch(master, command, token=None, **variables):
     environment = {
         **master.environment(),
         "CAIRN_TRIAL_URL": f"http://127.0.0.1:{master.port}",
         "CAIRN_JOIN_TOKEN": token or master.token(),
+        **variables,
     }
-    command = [sys.executable, EXAMPLES / "2_checkpoints.py", seconds]
     return subprocess.Popen([str(word) for word in command], env=environment, cwd=master.directory)
+
+
+def start(master, seconds, token=None):
+    return launch(master, [sys.executable, EXAMPLES / "2_checkpoints.py", seconds], token)
+
+
+def start_ranks(master, kinds, seconds):
+    """Ranks of one trial, each in its language, as torchrun would start them."""
+    commands = {
+        "python": [sys.executable, EXAMPLES / "4_distributed.py", seconds],
+        "cpp": [os.path.join(os.path.dirname(command_line()), "core_api_distributed"), seconds],
+    }
+    job = str(uuid.uuid4())
+    return [
+        launch(
+            master, commands[kind], RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
+            MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID=job, CAIRN_EXTERNAL_ID="by hand",
+        )
+        for rank, kind in enumerate(kinds)
+    ]  # fmt: skip
 
 
 def only_trial(master):
@@ -56,6 +79,24 @@ def test_a_process_by_hand_is_paused_by_the_master_and_goes_on(tmp_path):
         assert only_trial(master) == trial
         refused = master.cli("e", "continue", experiment, "--new", check=False)
         assert refused.returncode == 1 and "start it again" in refused.stderr
+
+
+@pytest.mark.parametrize("kinds", [("cpp", "cpp"), ("cpp", "python"), ("python", "cpp")])
+def test_ranks_by_hand_in_two_languages_are_one_run(tmp_path, kinds):
+    with running_master(tmp_path) as master:
+        processes = start_ranks(master, kinds, "0.02")
+        trial = only_trial(master)
+        master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: answer["metrics"])
+        master.post(f"/api/v1/trials/{trial}/pause")
+        assert [process.wait(60) for process in processes] == [0, 0], "both saved and ended"
+        master.wait(f"/api/v1/trials/{trial}", lambda answer: answer["state"] == "PAUSED")
+        assert 0 < len(master.reports(trial)) < 10
+        # The same trial goes on, whichever language a rank speaks now.
+        processes = start_ranks(master, kinds[::-1], "0.001")
+        assert [process.wait(120) for process in processes] == [0, 0]
+        master.wait(f"/api/v1/trials/{trial}", lambda answer: answer["state"] == "COMPLETED")
+        assert master.reports(trial) == [(step, 3 * x) for step, x in WHOLE]
+        assert only_trial(master) == trial
 
 
 def test_who_may_not_create_may_not_join(tmp_path):

@@ -102,6 +102,23 @@ def test_the_path_of_a_checkpoint_is_below_the_trial(tmp_path):
         tune.Result.from_path(result.path).checkpoint.path  # noqa: B018
 
 
+def test_the_context_of_later_versions(tmp_path):
+    def f(config):
+        context = tune.get_context()
+        tune.report(
+            {
+                "id": context.get_trial_id(),
+                "dir": context.get_trial_dir(),
+                "name": context.get_experiment_name(),
+            }
+        )
+
+    run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0)
+    [result] = tune.Tuner(f, run_config=run).fit()
+    assert result.metrics["id"] == result.metrics["trial_id"]
+    assert result.metrics["dir"] == result.path and result.metrics["name"] == "e"
+
+
 def test_should_checkpoint_key_has_a_name():
     assert tune.result.SHOULD_CHECKPOINT == "should_checkpoint"
 

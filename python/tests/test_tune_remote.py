@@ -66,7 +66,7 @@ def test_killed_and_restored_the_results_are_those_of_an_undisturbed_run(
     storage, program, tmp_path, which
 ):
     where = f"{storage}/{which}"
-    process = start(program, where, which, pace="0.02")
+    process = start(program, where, which, pace="0.3")
     # Trials are at work for a while: both places are taken, and checkpoints were made.
     wait_for(lambda: len(children_of(process.pid)) >= 3 or process.poll() is not None)
     time.sleep(1.0)

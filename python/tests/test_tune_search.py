@@ -9,6 +9,7 @@ import pytest
 from tune_population import Population
 
 import cairn
+from cairn import tune
 from cairn.tune import schedulers, search, search_space, stoppers
 from cairn.tune.schedulers import (
     ASHAScheduler,
@@ -589,3 +590,62 @@ def test_time_budget_and_searchers_of_ones_own():
         ConcurrencyLimiter,
     )
     assert issubclass(cairn.errors.Invalid, ValueError)
+
+
+def test_optuna_may_be_asked_by_a_function(tmp_path):
+    """As Optuna itself with the same seed; killed in the middle it goes on as if it was not."""
+    def define(trial):
+        x = trial.suggest_float("x", -5, 5)
+        if trial.suggest_categorical("kind", ["plain", "deep"]) == "deep":
+            trial.suggest_int("layers", 1, 4)
+        return {"constant": 7, "seen": x > 0}
+
+    def loss(config):
+        return config["x"] ** 2 + config.get("layers", 0)
+
+    def search(trials, replay=()):
+        made = tune.search.OptunaSearch(define, metric="loss", mode="min", seed=3)
+        made.set_search_properties(None, None, {})
+        configs = []
+        for name, config in replay:
+            made.on_trial_replayed(name, config)
+            made.on_trial_complete(name, {"loss": loss(config)})
+        for number in range(len(replay), trials):
+            config = made.suggest(str(number))
+            made.on_trial_complete(str(number), {"loss": loss(config)})
+            configs.append(config)
+        return [config for _, config in replay] + configs
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=3))
+    study.optimize(lambda trial: define(trial) and loss(trial.params), n_trials=20)
+    whole = search(20)
+    drawn = [
+        {k: v for k, v in config.items() if k not in ("constant", "seen")} for config in whole
+    ]
+    assert drawn == [trial.params for trial in study.trials]
+    assert all(config["constant"] == 7 for config in whole)
+    again = search(20, [(str(i), config) for i, config in enumerate(whole[:12])])
+    assert again == whole
+
+    def train(config):
+        tune.report({"loss": loss(config)})
+
+    results = tune.Tuner(
+        train,
+        tune_config=tune.TuneConfig(
+            num_samples=3, max_concurrent_trials=1,
+            search_alg=tune.search.OptunaSearch(define, metric="loss", mode="min", seed=3),
+        ),
+        run_config=tune.RunConfig(storage_path=tmp_path, verbose=0),
+    ).fit()  # fmt: skip
+    assert [result.config for result in results] == whole[:3]
+
+
+def test_optuna_refuses_a_function_that_returns_something_else():
+    made = tune.search.OptunaSearch(lambda trial: 3, metric="loss", mode="min")
+    made.set_search_properties(None, None, {})
+    with pytest.raises(ValueError, match="must return a dict or None"):
+        made.suggest("a")
+    with pytest.raises(ValueError, match="not a function"):
+        tune.search.OptunaSearch(lambda trial: None, points_to_evaluate=[{"x": 1}], evaluated_rewards=[2])

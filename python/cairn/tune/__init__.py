@@ -36,6 +36,7 @@ from .search_space import (
 )
 from .session import (
     get_checkpoint,
+    get_context,
     get_trial_dir,
     get_trial_id,
     get_trial_name,
@@ -68,6 +69,7 @@ __all__ = [
     "Tuner",
     "choice",
     "get_checkpoint",
+    "get_context",
     "get_trial_dir",
     "get_trial_id",
     "get_trial_name",

@@ -498,6 +498,32 @@ def get_trial_resources() -> Dict[str, Any]:
     return dict(current().settings.get("resources") or {"CPU": 1})
 
 
+class TuneContext:
+    """What get_context gives: the trial that this process runs."""
+
+    def get_trial_id(self) -> str:
+        return get_trial_id()
+
+    def get_trial_name(self) -> str:
+        return get_trial_name()
+
+    def get_trial_dir(self) -> str:
+        return get_trial_dir()
+
+    def get_trial_resources(self) -> Dict[str, Any]:
+        return get_trial_resources()
+
+    def get_experiment_name(self) -> str:
+        """The last part of the experiment's directory."""
+        return str(current().settings["directory"]).rstrip("/").rsplit("/", 1)[-1]
+
+
+def get_context() -> TuneContext:
+    """The trial that runs here, as later versions of Ray Tune ask for it."""
+    current()
+    return TuneContext()
+
+
 def should_checkpoint(every: Optional[int] = None) -> bool:
     """In a function: whether its next report should have a checkpoint. True when the scheduler asked
     for one, and at every `every`-th iteration, counted over all runs of the trial.

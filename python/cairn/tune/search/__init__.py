@@ -15,8 +15,8 @@ import json
 import math
 import random
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Optional, Union
 
 from cairn import _native
 
@@ -231,7 +231,9 @@ class OptunaSearch(Searcher):
     experiment, in the order in which things happened.
 
     Args:
-        space: Optuna distributions by name; None: the domains of param_space.
+        space: Optuna distributions by name; or a function of an Optuna trial, which asks that for its
+            parameters (suggest_float, …) and may return a dict of constants; None: the domains of
+            param_space.
         metric, mode: None: TuneConfig's.
         points_to_evaluate: parameters by name that are tried first.
         sampler: Optuna's; None: TPE with `seed`.
@@ -248,7 +250,7 @@ class OptunaSearch(Searcher):
 
     def __init__(
         self,
-        space: Optional[Mapping[str, Any]] = None,
+        space: Union[None, Mapping[str, Any], Callable[[Any], Optional[dict[str, Any]]]] = None,
         metric: Optional[str] = None,
         mode: Optional[str] = None,
         points_to_evaluate: Optional[Sequence[dict[str, Any]]] = None,
@@ -286,12 +288,18 @@ class OptunaSearch(Searcher):
         self._base: Any = {}
         self._study: Any = None
         self._asked: dict[str, Any] = {}
-        if space is not None:
+        self._define: Any = None
+        if callable(space):
+            if evaluated_rewards is not None:
+                raise ValueError("evaluated_rewards want distributions by name, not a function")
+            self._define = space
+        elif space is not None:
             if not isinstance(space, Mapping) or any(
                 not isinstance(d, optuna.distributions.BaseDistribution) for d in space.values()
             ):
                 raise ValueError(
-                    "space must be Optuna distributions by name; domains of tune go into param_space"
+                    "space must be Optuna distributions by name, or a function; domains of tune go into "
+                    "param_space"
                 )
             self._distributions = dict(space)
 
@@ -368,7 +376,7 @@ class OptunaSearch(Searcher):
         finally:
             optuna.logging.set_verbosity(verbosity)
         for i, point in enumerate(self.points_to_evaluate):
-            params = self._told(point)
+            params = dict(point) if self._define is not None else self._told(point)
             if self.evaluated_rewards is None:
                 self._study.enqueue_trial(params)
             else:
@@ -380,10 +388,12 @@ class OptunaSearch(Searcher):
                     )
                 )
 
-    def _told(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def _told(
+        self, config: Mapping[str, Any], names: Optional[Iterable[str]] = None
+    ) -> dict[str, Any]:
         """The parameters of a config as Optuna has them."""
         params = {}
-        for path in self._distributions:
+        for path in self._distributions if names is None else names:
             value = config.get(path, _find(config, path))
             if value is not _MISSING:
                 params[path] = json.dumps(value) if path in self._categories else value
@@ -396,10 +406,20 @@ class OptunaSearch(Searcher):
             _put(config, path, value)
         return config
 
+    def _ask(self, trial_id: str) -> dict[str, Any]:
+        if self._define is None:
+            trial = self._asked[trial_id] = self.study.ask(self._distributions)
+            return self._config(trial.params)
+        trial = self._asked[trial_id] = self.study.ask()
+        constants = self._define(trial)
+        if constants is not None and not isinstance(constants, Mapping):
+            raise ValueError(
+                f"the function that defines the space must return a dict or None, not {constants!r}"
+            )
+        return {**self._config(trial.params), **(constants or {})}
+
     def suggest(self, trial_id: str) -> Any:
-        trial = self.study.ask(self._distributions)
-        self._asked[trial_id] = trial
-        return self._config(trial.params)
+        return self._ask(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         trial = self._asked.get(trial_id)
@@ -424,13 +444,14 @@ class OptunaSearch(Searcher):
 
     def on_trial_replayed(self, trial_id: str, config: dict[str, Any]) -> None:
         self.suggest(trial_id)
-        recorded = self._told(config)
+        names = None if self._define is None else list(self._asked[trial_id].params)
+        recorded = self._told(config, names)
         if self._asked[trial_id].params == recorded:
             return
         # A sampler without a seed says something else now: what was tried is put in its place.
         self.study.tell(self._asked[trial_id], state=self._optuna.trial.TrialState.FAIL)
         self.study.enqueue_trial(recorded)
-        self._asked[trial_id] = self.study.ask(self._distributions)
+        self._ask(trial_id)
 
     def describe(self) -> Optional[dict[str, Any]]:
         if self._own_sampler is not None or self._given_space is not None:
