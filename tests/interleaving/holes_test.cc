@@ -122,7 +122,9 @@ class ShelfHole : public Hole {
     const Scenario scenario = TakeoverDuringRemoval(GetParam());
     const std::vector<Turn> turns = {Before(0, "delete checkpoint_000010/manifest.json"),
                                      Past(1, "create generations/000003.json"), Before(1, next),
-                                     ToTheEnd(0), ToTheEnd(1)};
+                                     // Before it tidies its shelves.
+                                     Past(0, "delete checkpoint_000010/.cairn-attempt"),
+                                     ToTheEnd(1), ToTheEnd(0)};
     ExpectClosed(scenario, turns);
     ExpectOpen(scenario, &ProtocolRules::notes_before_manifest, turns,
                "was acknowledged and does not count any more");
