@@ -114,7 +114,12 @@ class Round:
         self.slurm.until("it answers", lambda: self.slurm.run("scontrol", "ping", check=False).find("is UP") >= 0)
 
     def kill_master(self, pid, variables):
+        """The next one speaks to Slurm in another way, perhaps."""
         self.master.kill()
+        if self.random.random() < 0.5:
+            os.environ["CAIRN_SLURMRESTD"] = f"unix:{self.slurm.directory}/rest.sock"
+        else:
+            os.environ.pop("CAIRN_SLURMRESTD", None)
         time.sleep(self.random.uniform(0, 1))
         self.master.start()
 
@@ -208,7 +213,10 @@ def job_of(variables):
 def test_fault_script(tmp_path, monkeypatch):
     seconds = float(os.environ.get("CAIRN_TORTURE_SECONDS", 0))
     monkeypatch.setenv("CAIRN_SLURM_LIFE_SECONDS", str(seconds + 3 * ROUND_SECONDS))
+    monkeypatch.setenv("CAIRN_SLURMRESTD", "")
+    monkeypatch.delenv("CAIRN_SLURMRESTD")  # as it was, in the end
     with running_slurm() as slurm:
+        slurm.start("slurmrestd")
         monkeypatch.setenv("SLURM_CONF", str(slurm.conf))  # the master's, and the command line's
         with running_master(tmp_path) as master:
             if seconds > 0:

@@ -118,6 +118,7 @@ Result<JobFindings> TryJob(const DoctorSlurmOptions& options, Console* console) 
 Result<Output> DoctorSlurm(const DoctorSlurmOptions& options, Console* console) {
   RETURN_IF_ERROR(FindSlurmPrograms("").status());
   const char* rest = std::getenv("CAIRN_SLURMRESTD");
+  if (rest != nullptr && *rest == '\0') rest = nullptr;
   if (rest != nullptr) RETURN_IF_ERROR(OpenSlurmRest(rest).status());
   ASSIGN_OR_RETURN(const std::vector<std::string> partitions, Partitions());
   ASSIGN_OR_RETURN(const std::string host, HostName());

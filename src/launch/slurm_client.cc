@@ -89,6 +89,7 @@ Result<std::vector<std::string>> SlurmFlags(const std::map<std::string, std::str
     const auto* known = std::ranges::find(kFlags, key, [](const auto& flag) { return flag.first; });
     if (known == kFlags.end()) {
       std::vector<std::string_view> names;
+      names.reserve(kFlags.size());
       for (const auto& flag : kFlags) names.push_back(flag.first);
       return InvalidArgumentError(
           fmt::format("slurm: {} is not known; known: {}, nodes, warning, extra",
