@@ -89,26 +89,27 @@ FollowPlan Judge(const RepositoryView& view, FollowState* state) {
       const auto place = std::tuple(manifest.generation, manifest.sequence);
       if (place <= std::tuple(state->tip->generation, state->tip->sequence)) break;
     }
+    const auto pass_over = [&](std::string why) {
+      plan.passed_over.push_back({manifest.id, manifest.step, std::move(why)});
+    };
     if (candidate.foreign) {
-      plan.passed_over.emplace_back(manifest.id, "it belongs to the job " + manifest.job);
+      pass_over("it belongs to the job " + manifest.job);
       continue;
     }
     if (candidate.removed || state->refused.contains(manifest.id)) continue;
     if (!candidate.counts) {
-      plan.passed_over.emplace_back(manifest.id,
-                                    "it does not count: its writer had been overtaken");
+      pass_over("it does not count: its writer had been overtaken");
       continue;
     }
     if (IsIncrement(candidate) && !state->increments) {
-      plan.passed_over.emplace_back(
-          manifest.id,
+      pass_over(
           "it is an increment, and the model was exported for full checkpoints only "
           "(save_incr_model=False)");
       continue;
     }
     auto chain = index.Resolve(candidate);
     if (!chain.ok()) {
-      plan.passed_over.emplace_back(manifest.id, std::string(chain.status().message()));
+      pass_over(std::string(chain.status().message()));
       continue;
     }
     const std::size_t first = state->tip ? FirstToApply(*chain, *state) : 0;

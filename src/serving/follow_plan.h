@@ -38,8 +38,13 @@ struct FollowPlan {
   Kind kind = Kind::kNothing;
   std::vector<const Checkpoint*> steps;  // the last is the target
   bool tip_abandoned = false;            // the tip counts no longer
-  /// (id, why): checkpoints newer than what is chosen that cannot be used. The same ones each time.
-  std::vector<std::pair<std::string, std::string>> passed_over;
+  struct PassedOver {
+    std::string id;
+    std::int64_t step = 0;
+    std::string why;
+  };
+  /// Checkpoints newer than what is chosen that cannot be used. The same ones each time.
+  std::vector<PassedOver> passed_over;
 
   const Checkpoint* target() const { return steps.back(); }
 };

@@ -133,8 +133,8 @@ Status Follower::Look() {
   Status outcome;
   while (!stopping_) {
     const FollowPlan plan = Judge(*view, &state_);
-    for (const auto& [id, why] : plan.passed_over) {
-      ReportOnce({.kind = UpdateReport::Kind::kPassedOver, .id = id, .message = why});
+    for (const auto& [id, step, why] : plan.passed_over) {
+      ReportOnce({.kind = UpdateReport::Kind::kPassedOver, .id = id, .step = step, .message = why});
     }
     if (plan.tip_abandoned) {
       ReportOnce({.kind = UpdateReport::Kind::kAbandoned,

@@ -285,6 +285,7 @@ TEST_F(FollowerTest, AnExportForFullsPassesOverIncrementsAndSaysSo) {
   EXPECT_EQ(Count(Kind::kPassedOver), 1);
   const std::lock_guard lock(mutex_);
   EXPECT_THAT(reports_[0].message, HasSubstr("full checkpoints only"));
+  EXPECT_EQ(reports_[0].step, 2);
 }
 
 TEST_F(FollowerTest, FollowsAWriterThatWasKilledAndStartedAgain) {

@@ -249,7 +249,7 @@ describe("metrics", () => {
     // Coarse, each fifth step can be pointed at; fine, neighbours differ by one.
     await expect.poll(async () => {
       const seen = new Set<number>();
-      for (let share = 0.4; share < 0.5; share += 0.004) seen.add(await step(share));
+      for (let share = 0.45; share < 0.5; share += 0.001) seen.add(await step(share));
       const sorted = [...seen].sort((a, b) => a - b);
       return Math.min(...sorted.slice(1).map((one, i) => one - sorted[i]!));
     }, { timeout: 20_000 }).toBe(1);
