@@ -132,9 +132,9 @@ Status FetchUserFile(const std::string& checkpoint, const std::string& name,
 
 enum class FetchHow : std::uint8_t {
   kCopy,
-  /// Hard links to the checkpoint's own files where it is on the same disk, copies elsewhere (and of
-  /// small files): no byte is written, and the files stay when the checkpoint is removed. For those
-  /// who only read: a write would change the checkpoint.
+  /// Hard links to the checkpoint's own files where it is on the same disk, copies elsewhere (and
+  /// of small files): no byte is written, and the files stay when the checkpoint is removed. For
+  /// those who only read: a write would change the checkpoint.
   kLink,
   kCheck,  // compares with the checksums; nothing is made
 };
