@@ -1,6 +1,7 @@
 """Functions and classes as trials: what they report, save, and get back."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -445,6 +446,25 @@ def test_a_trainable_that_cannot_be_imported_says_why(tmp_path):
 
 def _explode():
     raise RuntimeError("cannot be made here")
+
+
+def test_a_trainable_that_cannot_be_handed_over_is_named(tmp_path):
+    lock = threading.Lock()
+
+    def f(config):
+        with lock:
+            tune.report({"a": 1})
+
+    with pytest.raises(TypeError, match="'f' cannot be handed to workers.*lock.*inside of the trainable"):
+        fit(f, tmp_path)
+
+
+def test_a_process_that_ends_itself_is_told_with_its_code(tmp_path):
+    def f(config):
+        os._exit(4)
+
+    [result] = fit(f, tmp_path)
+    assert "the process ended with code 4" in str(result.error)
 
 
 def test_fail_fast_raise(tmp_path):

@@ -345,6 +345,8 @@ class PoolLauncher final : public Launcher {
       if (exit.kind == ExitKind::kSignaled && exit.message.empty()) {
         exit.message = fmt::format("the process died of signal {} ({})", exit.signal,
                                    sigdescr_np(exit.signal));
+      } else if (exit.code != 0 && exit.message.empty()) {
+        exit.message = fmt::format("the process ended with code {}", exit.code);
       }
       news_.push_back({id, std::move(exit)});
     }

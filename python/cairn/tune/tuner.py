@@ -513,12 +513,19 @@ class Tuner:
                 "cairn.tune hands trainables to its workers with cloudpickle: pip install cloudpickle"
             ) from None
 
+        try:
+            trainable = cloudpickle.dumps(self._trainable)
+        except Exception as error:  # whatever an object's own way to be pickled raises
+            raise TypeError(
+                f"{name_of(self._trainable)!r} cannot be handed to workers, because of something that it "
+                f"refers to ({type(error).__name__}: {error}): make that inside of the trainable"
+            ) from error
         return pickle.dumps(
             {
                 "path": list(sys.path),
                 "argv": list(sys.argv),
                 "settings": self._settings(),
-                "trainable": cloudpickle.dumps(self._trainable),
+                "trainable": trainable,
             }
         )
 
