@@ -328,8 +328,8 @@ std::string Encode(const ShelfRecord& record) {
   std::vector<std::string> entries;
   entries.reserve(record.entries.size());
   for (const ShelfRecord::Entry& entry : record.entries) {
-    entries.push_back(EncodeJson(Value::Object{
-        {"dir", entry.directory}, {"tag", entry.tag}, {"manifest", entry.manifest}}));
+    entries.push_back(EncodeJson(
+        Value::Object{{"dir", entry.directory}, {"tag", entry.tag}, {"manifest", entry.manifest}}));
   }
   SealedJsonWriter out = Begin(kKind<ShelfRecord>);
   out.Lines("checkpoints", entries);

@@ -132,8 +132,9 @@ struct MarkerRecord {
   friend bool operator==(const MarkerRecord&, const MarkerRecord&) = default;
 };
 
-/// generations/shelves/<uuid>.json: manifests of many checkpoints of a bucket in one object, so that
-/// a listing need not fetch each. Only a copy: `tag` tells whether the manifest is still that one.
+/// generations/shelves/<uuid>.json: manifests of many checkpoints of a bucket in one object, so
+/// that a listing need not fetch each. Only a copy: `tag` tells whether the manifest is still that
+/// one.
 struct ShelfRecord {
   struct Entry {
     std::string directory;
