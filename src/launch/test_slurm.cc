@@ -21,12 +21,13 @@ constexpr char kProgram[] = "tests/services/slurm/one-machine-slurm";
 constexpr std::chrono::milliseconds kLook{20};
 
 int input_of_slurm = -1;
-pid_t pid_of_slurm = 0;
+int output_of_slurm = -1;
 
-/// Its input ends: it stops the daemons.
+/// Its input ends: it stops the daemons, and then its output ends.
 void End() {
   close(input_of_slurm);
-  waitpid(pid_of_slurm, nullptr, 0);
+  char block[512];
+  while (read(output_of_slurm, block, sizeof(block)) > 0) continue;
   std::error_code left;
   if (const char* conf = std::getenv("SLURM_CONF");
       conf != nullptr && testing::UnitTest::GetInstance()->Passed()) {
@@ -48,17 +49,22 @@ TestSlurm::TestSlurm() {
   int in[2];
   int out[2];
   if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
-  pid_of_slurm = fork();
-  if (pid_of_slurm == 0) {
+  const pid_t between = fork();
+  if (between == 0) {
+    // Nobody's child: whoever kills this process with all that descends from it leaves the one that
+    // stops the daemons.
+    if (fork() != 0) _exit(0);
     dup2(in[0], 0);
     dup2(out[1], 1);
     dup2(out[1], 2);
     execl("/usr/bin/python3", "python3", kProgram, directory_.c_str(), nullptr);
     _exit(127);
   }
+  waitpid(between, nullptr, 0);
   close(in[0]);
   close(out[1]);
   input_of_slurm = in[1];
+  output_of_slurm = out[0];
   std::string said;
   char block[512];
   ssize_t got = 0;
