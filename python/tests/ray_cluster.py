@@ -1,8 +1,10 @@
 """The real Ray beside which these tests run: tests/services/ray/in-ray scripts/pytest python/tests/test_ray*.py"""
 
+import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import time
 import urllib.error
@@ -31,6 +33,30 @@ class Ray:
     def stop(self, job):
         """As people do it."""
         subprocess.run([self.programs / "ray", "job", "stop", "--no-wait", job], check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+
+    def kill_head(self):
+        """Everything of its node, with SIGKILL."""
+        while found := [*self._processes_of("head")]:
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def reachable(self):
+        try:
+            self.ask("/api/version")
+        except OSError:
+            return False
+        return True
+
+    def start_head(self):
+        subprocess.run([pathlib.Path(os.environ["CAIRN_RAY_DIRECTORY"]) / "start", "head"], check=True)
+
+    @staticmethod
+    def _processes_of(node):
+        for entry in pathlib.Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and f"CAIRN_RAY_NODE={node}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
 
     def until(self, what, predicate, patience=PATIENCE_SECONDS):
         deadline = time.monotonic() + patience

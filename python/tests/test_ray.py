@@ -161,6 +161,16 @@ def test_a_trial_survives_whatever_happens_around_it(master, ray):
         raise AssertionError(f"CAIRN_SEED={seed} {[event.__name__ for event in events]}: {error}") from None
 
 
+def test_a_head_that_is_lost_with_its_jobs_is_noticed_and_the_trial_goes_on_with_a_new_one(master, ray):
+    experiment, trial = create(master, seconds="0.05")
+    until_reported(master, trial, 3)
+    ray.kill_head()
+    assert not ray.reachable()
+    ray.start_head()
+    completed(master, experiment, trial)
+    assert resume_modes(master, trial) == ["fresh", "resume"], "once, and no failure was counted"
+
+
 def test_doctor_checks_the_site(ray, tmp_path):
     finished = subprocess.run([PROGRAM, "doctor", "--ray", tmp_path, "--json"], capture_output=True, text=True, timeout=180)
     assert finished.returncode == 0, finished.stderr

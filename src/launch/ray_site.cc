@@ -310,7 +310,8 @@ void RayLauncher::SubmitNext() {
   MutexLock lock(&mu_);
   RayLaunch* launch = FindHanded(id);
   if (launch == nullptr) return;
-  if (submitted.ok()) {
+  // One that is refused now may have been taken before, when the answer was lost.
+  if (submitted.ok() || ClaimLaunch(launch->directory).Is(Code::kAlreadyExists)) {
     launch->accepted = true;
     launch->silent = 0;
   } else {
