@@ -86,6 +86,23 @@ def wait_for(server, step):
         time.sleep(0.01)
 
 
+def test_an_export_for_fulls_says_once_that_it_passes_over_increments(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.export(tmp_path / "export", save_incr_model=False)
+        job.run(1)
+        server = Server(tmp_path)
+        try:
+            job.run(2)
+            job.session.save(full=True).wait()
+            wait_for(server, 3)  # having looked at all before it
+            told = [line for line in server.log().splitlines() if "passed over" in line]
+            assert len(told) == 1, server.log()
+            assert "it is an increment, and the model was exported for full checkpoints" in told[0]
+        finally:
+            assert server.end() == 0
+
+
 def test_a_server_follows_is_killed_and_follows_again(tmp_path):
     job = Job(tmp_path / "run")
     with job.session:

@@ -76,8 +76,13 @@ std::string NameOf(const ServeOptions& options) {
   return number && !above.empty() ? above : last;
 }
 
-void TellUpdate(const Console& console, const serving::UpdateEvent& event) {
-  if (event.kind != serving::UpdateEvent::Kind::kApplied) return;  // the log has it
+/// `said`: why one was passed over last; the same reason is not told for each checkpoint.
+void TellUpdate(const Console& console, const serving::UpdateEvent& event, std::string* said) {
+  if (event.kind == serving::UpdateEvent::Kind::kPassedOver && event.message != *said) {
+    *said = event.message;
+    console.Note(fmt::format("step {} is passed over: {}", event.step, event.message));
+  }
+  if (event.kind != serving::UpdateEvent::Kind::kApplied) return;  // the log warns of the others
   console.Note(fmt::format("step {}: {} rows, {} changed, {:.0f} ms{}", event.step, event.rows,
                            event.changed, event.seconds * 1e3, event.full ? " (full)" : ""));
 }
@@ -133,7 +138,9 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
   model.check_finite = !options.allow_not_finite;
   model.cpu_share = options.cpu_share;
   model.require_version = false;  // it may be started before the training
-  model.on_update = [console](const serving::UpdateEvent& event) { TellUpdate(*console, event); };
+  model.on_update = [console, said = std::string()](const serving::UpdateEvent& event) mutable {
+    TellUpdate(*console, event, &said);
+  };
   console->CatchInterrupts();
   ASSIGN_OR_RETURN(const auto served, serving::Model::Open(std::move(model)));
   const std::string token = server.token;
