@@ -3,7 +3,7 @@
 
     bench/ray.py BUILD_DIR [--rounds 11] [--launches 200] [--seconds 10] [--json FILE]
 
-start: from the call to the user's first line, launches and plain jobs of Ray (one POST) in turn, medians. Each is a process of Python that Ray
+start: from the call to the user's first line, launches and plain jobs of Ray (one POST) in turn, medians, and the median of their differences. Each is a process of Python that Ray
 starts first, which both wait for. follow: processor time of the launcher, and calls of Ray's head, while launches wait in Ray's queue.
 """
 

@@ -28,7 +28,7 @@ struct RayLauncherOptions {
   /// Calls of Ray's head, at most, whatever the number of launches; two may come at once.
   double calls_per_second = 2;
   /// How often Ray is asked for all jobs together. What goes well is seen sooner, by files.
-  std::chrono::nanoseconds poll = std::chrono::seconds(1);
+  std::chrono::nanoseconds poll = std::chrono::seconds(2);
   /// How often the directories of living launches are looked at.
   std::chrono::nanoseconds look = std::chrono::milliseconds(100);
   /// A head that has not answered for so long may be gone, and its launches with it: those of which

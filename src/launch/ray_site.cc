@@ -260,7 +260,7 @@ void RayLauncher::CallRay() {
       if (now >= *launch->cancel_at) overdue.push_back(id);
     }
   }
-  if (handed && !followed_) asked_ = now - options_.poll;
+  if (handed && !followed_) asked_ = now;
   followed_ = handed;
   const auto ask = [&] {
     if (handed && now >= asked_ + options_.poll && budget_.Take(now)) AskForJobs();
