@@ -165,10 +165,9 @@ Result<Output> CreateExperiment(const CreateOptions& options, Console* console) 
     return output;
   }
   const std::string name = TextIn(experiment, "name");
-  const std::string line =
-      fmt::format("created experiment {}{}: {}/#/experiments/{}", TextIn(experiment, "id"),
-                  name.empty() ? "" : fmt::format(" ({})", name), master->url(),
-                  TextIn(experiment, "id"));
+  const std::string line = fmt::format(
+      "created experiment {}{}: {}/#/experiments/{}", TextIn(experiment, "id"),
+      name.empty() ? "" : fmt::format(" ({})", name), master->url(), TextIn(experiment, "id"));
   return Created(master.get(), experiment, options.follow, line, console);
 }
 

@@ -255,8 +255,9 @@ Status Experiments::Pause(std::int64_t experiment) {
         fmt::format("experiment {} is {}: it cannot be paused", experiment, entry->state));
   }
   RETURN_IF_ERROR(SetIntent(experiment, true, entry->canceled));
-  RETURN_IF_ERROR(ForTrials(
-      experiment, IsActive, [&](const std::string& trial) { return options_.engine->Pause(trial); }));
+  RETURN_IF_ERROR(ForTrials(experiment, IsActive, [&](const std::string& trial) {
+    return options_.engine->Pause(trial);
+  }));
   return Advance(experiment);
 }
 
