@@ -80,7 +80,7 @@ Console::Console(bool json)
 
 void Console::Note(std::string_view text) const {
   if (json_) return;
-  std::fputs((Printable(text) + "\n").c_str(), stderr);
+  std::fputs((PrintableLines(text) + "\n").c_str(), stderr);
 }
 
 Result<bool> Console::Ask(const std::string& question, const std::string& without_terminal) const {

@@ -430,7 +430,7 @@ int Fail(bool json, const Status& status, int exit_code) {
   if (json) {
     Print(ErrorJson(CodeName(status.code()), status.message()));
   } else {
-    std::fputs(("cairn: " + Printable(status.message()) + "\n").c_str(), stderr);
+    std::fputs(("cairn: " + PrintableLines(status.message()) + "\n").c_str(), stderr);
   }
   return exit_code;
 }

@@ -29,6 +29,9 @@ std::string ShortId(std::string_view id);
 /// Text that is safe on a terminal: control characters and bytes that are no UTF-8 are escaped.
 /// Names in files are anybody's.
 std::string Printable(std::string_view text);
+/// The same of a message of several lines: those after the first are indented, so that none of them
+/// can pass for a message of its own.
+std::string PrintableLines(std::string_view text);
 
 /// Columns for people. Cells must be printable.
 class TextTable {

@@ -115,7 +115,7 @@ class Job {
     bool joined = false;  // seen by the servers
     int losses = 0;       // in a row
     int refusals = 0;     // in a row: ended with kNoUseAgain
-    std::string words;    // the last line of its errors
+    std::string words;    // its last error
     SteadyClock::time_point start_at;
   };
 
@@ -222,6 +222,7 @@ class Job {
     role->launch = spec.id;
     role->read = 0;
     role->waits_for.clear();
+    role->words.clear();
     return Status::Ok();
   }
 
@@ -292,6 +293,17 @@ class Job {
     std::fflush(to);
   }
 
+  /// Keeps the error that a server ends with: a line, and further ones that are indented.
+  static void NoteWords(Role* role, std::string_view line) {
+    constexpr std::string_view kError = "cairn: ";
+    if (line.starts_with(kError)) {
+      role->words = line.substr(kError.size());
+    } else if (line.starts_with("  ") && !role->words.empty()) {
+      role->words += "\n";
+      role->words += line;
+    }
+  }
+
   /// Passes on what came since the last time; with `ended` the last of it.
   void Forward(Role* role, bool ended) {
     for (;;) {
@@ -303,7 +315,7 @@ class Job {
         text += line.text;
         if (line.unfinished) continue;
         Say(*role, text, line.from_stderr);
-        if (line.from_stderr) role->words = text;
+        if (line.from_stderr) NoteWords(role, text);
         text.clear();
       }
     }
