@@ -15,6 +15,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -265,9 +266,17 @@ class Cluster {
   }
   void Saw(const Role& role, const std::string& line) {
     if (line.starts_with("rollbacks ")) result_.rollbacks += std::stoull(line.substr(10));
+    if (line == "back") CallBack();
     if (role != Role{false, 0} || !line.starts_with("step ")) return;
     ++result_.steps_begun;
     Begun(std::stoll(line.substr(5)));
+  }
+  /// A trainer could not leave because the job went back: those that have left are wanted again, as
+  /// `cairn ps run` starts them again.
+  void CallBack() {
+    for (int i = 0; i < options_.trainers; ++i) {
+      if (!processes_.contains(Role{false, i})) StartTrainer(i);
+    }
   }
   void Begun(std::int64_t step) {
     while (!options_.faults.empty() && options_.faults.front().step <= step) {
@@ -315,7 +324,9 @@ class Cluster {
     if (it == processes_.end()) return;  // it is done
     if (due.signal == kDiskFull || due.signal == kDiskFull + 1) {
       it->second.LimitFiles(due.signal == kDiskFull);
+      full_.erase(due.role);
       if (due.signal == kDiskFull) {
+        full_.insert(due.role);
         due_.push_back({Now() + std::chrono::milliseconds(300), due.role, kDiskFull + 1});
       }
       return;
@@ -335,7 +346,9 @@ class Cluster {
       processes_.erase(role);
       return true;
     }
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
+    // One that cannot even register ends, and is started again, as by `cairn ps run`.
+    const bool no_room = role.server && full_.contains(role) && WIFEXITED(status);
+    if (!no_room && (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)) {
       result_.problem = std::string(role.server ? "server " : "trainer ") +
                         std::to_string(role.index) + " ended with status " +
                         std::to_string(status) + "; see " + Log(role);
@@ -349,6 +362,7 @@ class Cluster {
   JobOptions options_;
   std::map<Role, Process> processes_;
   std::vector<Due> due_;
+  std::set<Role> full_;  // whose disks are full
   JobResult result_;
 };
 

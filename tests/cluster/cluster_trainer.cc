@@ -1,5 +1,5 @@
 // One trainer of tests/cluster: trains the test model, tells each step on standard output, and
-// writes what was learned at the end.
+// writes what was learned at the end. "back": it was about to leave, and the job went back.
 //
 //   cluster_trainer OUTPUT STEPS        with the environment of `cairn ps run`
 
@@ -52,10 +52,14 @@ Status Run(const std::string& output, std::int64_t steps) {
     }
     out.close();
     if (!out) return UnavailableError("cannot write " + output);
-    break;
+    const Status left = client->Close();
+    if (left.Is(Code::kAborted)) {
+      Tell("back");
+      continue;
+    }
+    Tell("rollbacks " + std::to_string(client->rollbacks()));
+    return left;
   }
-  Tell("rollbacks " + std::to_string(client->rollbacks()));
-  return client->Close();
 }
 
 }  // namespace

@@ -227,7 +227,8 @@ TEST_F(LookupServerTest, ClientsOverTheLimitAreTurnedAway) {
   ASSERT_TRUE(Ask(first.get(), "a", {1}).ok());
   ASSERT_TRUE(Ask(second.get(), "a", {1}).ok());
   const auto third = Client();
-  EXPECT_TRUE(Ask(third.get(), "a", {1}).status().Is(Code::kResourceExhausted));
+  const Status refused = Ask(third.get(), "a", {1}).status();
+  EXPECT_TRUE(refused.Is(Code::kResourceExhausted)) << refused.ToString();
   second = nullptr;
   // Its place is free as soon as the server sees that it left.
   Result<LookupClient::Found> found = Ask(third.get(), "a", {1});

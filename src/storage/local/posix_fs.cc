@@ -50,6 +50,7 @@ Code CodeOf(int error) {
       return Code::kAlreadyExists;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:  // a limit on file sizes
       return Code::kResourceExhausted;
     case EACCES:
     case EPERM:
