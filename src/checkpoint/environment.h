@@ -29,6 +29,7 @@ struct ProtocolRules {
   bool reread_when_moved = true;           // a pass in which something vanished is made again
   bool notes_before_manifest = true;       // a manifest seen after its notes was not being removed
   bool notes_name_checkpoint = true;       // a note is about one checkpoint, not about a name
+  bool close_older = true;                 // of openings at once, no older one seals any more
   bool compare_tags = true;                // a copy on a shelf counts only while it has the tag
   // Of increments.
   bool increments_go_first = true;         // removed before what they build on

@@ -22,6 +22,10 @@
 //                acknowledge it (its re-read came before our fence, so its manifest was there). The
 //                seal fixes which older commits count; a late commit of an older writer is not
 //                named and never counts.
+//                Before it seals it closes the older openings that have not sealed: a record in the
+//                place of their seal. So what newest seal it judged by cannot change any more. Were
+//                one of them to seal in between, it might name what our seal leaves out, and a pin
+//                that is acknowledged in that moment would be lost.
 //  4. Joins and the start record, with several participants: who takes part, and what all restore.
 //                A join answers a fence: one that a dead process left behind names an older fence,
 //                and is no sign of life.
@@ -293,10 +297,12 @@ Status Generation::PublishSeal() {
   RepositoryReader reader(env_.store.get(), env_.rules);
   if (env_.rules.fence_before_listing) {
     ASSIGN_OR_RETURN(RepositoryView view, reader.Read(ReadFor::kOwning));
+    ASSIGN_OR_RETURN(const bool closed, CloseOlder(view));
+    if (closed) {
+      ASSIGN_OR_RETURN(view, reader.Read(ReadFor::kOwning));
+    }
     if (view.newest_seal && view.newest_seal->generation > number_) {
-      return AbortedError("generation " + std::to_string(view.newest_seal->generation) +
-                          " overtook generation " + std::to_string(number_) +
-                          " while it was opening");
+      return Overtaken("generation " + std::to_string(view.newest_seal->generation));
     }
     if (const std::uint64_t lost = NewestCommit(view); lost >= number_) {
       // Fence and seal of a generation that saved are lost. Its number must not be used again:
@@ -332,7 +338,29 @@ Status Generation::PublishSeal() {
   for (const Checkpoint& checkpoint : sealed_) seal.commits.push_back(checkpoint.manifest->id);
   seal.retired.assign(retired_.begin(), retired_.end());
   env_.Step("open: seal");
-  return PublishRecord(env_, names::Seal(number_), Encode(seal));
+  Status sealed = PublishRecord(env_, names::Seal(number_), Encode(seal));
+  return sealed.Is(Code::kAlreadyExists) ? Overtaken("a newer generation") : sealed;
+}
+
+Status Generation::Overtaken(const std::string& by) const {
+  return AbortedError(by + " overtook generation " + std::to_string(number_) + " of \"" +
+                      env_.store->Describe() + "\" while it was opening");
+}
+
+Result<bool> Generation::CloseOlder(const RepositoryView& view) {
+  if (!env_.rules.close_older) return false;
+  bool any = false;
+  for (const std::uint64_t older : view.unsealed) {
+    if (older >= number_) continue;
+    any = true;
+    env_.Step("open: close");
+    const Status closed = PublishForTheLiving(
+        env_, names::Seal(older), Encode(ClosedRecord{.generation = older, .uuid = uuid_}),
+        AfterCrash::kWholeOrNothing);
+    // It has sealed meanwhile, or another opener closed it.
+    if (!closed.ok() && !closed.Is(Code::kAlreadyExists)) return closed;
+  }
+  return any;
 }
 
 void Generation::RetireNames(const RepositoryView& view) {

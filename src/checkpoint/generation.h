@@ -89,6 +89,10 @@ class Generation {
   /// `above`: a generation that must stay below ours although its fence is not listed.
   Status PublishFence(std::uint64_t above);
   Status PublishSeal();
+  /// Makes sure that older openings which have not sealed never do. True when there were such: then
+  /// one of them may have sealed just before, and what counts is to be read again.
+  Result<bool> CloseOlder(const RepositoryView& view);
+  Status Overtaken(const std::string& by) const;
   void RetireNames(const RepositoryView& view);
   Status StartParticipants();
   /// Publishes the wish to take part in the generation of the newest fence.

@@ -42,6 +42,7 @@ struct GenerationRecords {
   std::optional<SealRecord> seal;         // the newest readable one
   std::unordered_set<std::string> named;  // its commits
   std::uint64_t newest_sealed = 0;        // also of a damaged seal
+  std::vector<std::uint64_t> unsealed;    // fences above it with no record in a seal's place
   std::vector<std::string> damaged;
 
   /// A generation saves only after it was sealed, so a manifest tells of a seal that was lost.
@@ -57,21 +58,27 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
   RETURN_IF_ERROR(store->Refresh(std::string(names::kGenerations)));
   ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kGenerations)));
   GenerationRecords records;
+  std::set<std::uint64_t> fences;
   std::set<std::uint64_t, std::greater<>> seals;
   for (const ObjectInfo& object : listing.objects) {
     const std::string_view file = FileName(object.name);
     if (const auto fence = names::GenerationOfFence(file)) {
+      fences.insert(*fence);
       records.newest_fence = std::max(records.newest_fence, *fence);
     } else if (const auto seal = names::GenerationOfSeal(file)) {
       seals.insert(*seal);
       records.newest_fence = std::max(records.newest_fence, *seal);  // should its fence be lost
     }
   }
-  if (!seals.empty()) records.newest_sealed = *seals.begin();
   for (const std::uint64_t generation : seals) {
     const std::string name = names::Seal(generation);
     auto bytes = store->Get(name, kMaxRecordBytes);
     if (!bytes.ok()) return bytes.status().WithContext("read " + name);
+    if (const auto closed = Decode<ClosedRecord>(*bytes);
+        closed.ok() && closed->generation == generation) {
+      continue;
+    }
+    records.newest_sealed = std::max(records.newest_sealed, generation);
     auto seal = Decode<SealRecord>(*bytes);
     if (seal.ok() && seal->generation == generation) {
       records.named.insert(seal->commits.begin(), seal->commits.end());
@@ -79,6 +86,9 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
       break;
     }
     records.damaged.push_back(name);
+  }
+  for (const std::uint64_t fence : fences) {
+    if (fence > records.newest_sealed && !seals.contains(fence)) records.unsealed.push_back(fence);
   }
   return records;
 }
@@ -435,6 +445,7 @@ Result<RepositoryView> RepositoryReader::Read(ReadFor purpose) {
     }
     view.newest_fence = records.newest_fence;
     view.newest_seal = std::move(records.seal);
+    view.unsealed = std::move(records.unsealed);
     view.damaged_records = std::move(records.damaged);
     return view;
   }

@@ -41,6 +41,7 @@ struct RepositoryView {
   RepositoryRecord record;
   std::uint64_t newest_fence = 0;            // 0: none
   std::optional<SealRecord> newest_seal;     // of the newest sealed generation
+  std::vector<std::uint64_t> unsealed;       // fences above that seal, neither sealed nor closed
   std::vector<Checkpoint> checkpoints;       // by (generation, sequence)
   std::vector<DamagedCheckpoint> damaged;    // a manifest that cannot be read
   std::vector<std::string> damaged_records;  // of generations, also lost ones

@@ -57,6 +57,11 @@ Status Read(const MemberReader& in, SealRecord* out) {
   return in.OptionalTexts("retired", &out->retired);
 }
 
+Status Read(const MemberReader& in, ClosedRecord* out) {
+  RETURN_IF_ERROR(in.Uint("generation", &out->generation));
+  return in.Text("uuid", &out->uuid);
+}
+
 Status Read(const MemberReader& in, StartRecord* out) {
   RETURN_IF_ERROR(in.Uint("generation", &out->generation));
   RETURN_IF_ERROR(in.Text("uuid", &out->uuid));
@@ -181,6 +186,8 @@ constexpr std::string_view kKind<FenceRecord> = "fence";
 template <>
 constexpr std::string_view kKind<SealRecord> = "seal";
 template <>
+constexpr std::string_view kKind<ClosedRecord> = "closed";
+template <>
 constexpr std::string_view kKind<StartRecord> = "start";
 template <>
 constexpr std::string_view kKind<JoinRecord> = "join";
@@ -242,6 +249,13 @@ std::string Encode(const SealRecord& record) {
   out.Text("uuid", record.uuid);
   out.Texts("commits", record.commits);
   if (!record.retired.empty()) out.Texts("retired", record.retired);
+  return out.Seal();
+}
+
+std::string Encode(const ClosedRecord& record) {
+  SealedJsonWriter out = Begin(kKind<ClosedRecord>);
+  out.Uint("generation", record.generation);
+  out.Text("uuid", record.uuid);
   return out.Seal();
 }
 
@@ -355,6 +369,7 @@ Result<Record> Decode(std::string_view bytes) {
 template Result<RepositoryRecord> Decode(std::string_view);
 template Result<FenceRecord> Decode(std::string_view);
 template Result<SealRecord> Decode(std::string_view);
+template Result<ClosedRecord> Decode(std::string_view);
 template Result<StartRecord> Decode(std::string_view);
 template Result<JoinRecord> Decode(std::string_view);
 template Result<AttemptRecord> Decode(std::string_view);

@@ -51,6 +51,15 @@ struct SealRecord {
   friend bool operator==(const SealRecord&, const SealRecord&) = default;
 };
 
+/// Stands where the seal of a generation would: a newer opener found it not sealed and closed it.
+/// That generation never seals, so it never saves.
+struct ClosedRecord {
+  std::uint64_t generation = 0;
+  std::string uuid;  // of the fence of who closed it
+
+  friend bool operator==(const ClosedRecord&, const ClosedRecord&) = default;
+};
+
 /// generations/000007.start.json, 000007.start-2.json …
 struct StartRecord {
   std::uint64_t generation = 0;
@@ -151,6 +160,7 @@ struct ShelfRecord {
 std::string Encode(const RepositoryRecord& record);
 std::string Encode(const FenceRecord& record);
 std::string Encode(const SealRecord& record);
+std::string Encode(const ClosedRecord& record);
 std::string Encode(const StartRecord& record);
 std::string Encode(const JoinRecord& record);
 std::string Encode(const AttemptRecord& record);

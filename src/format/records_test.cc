@@ -14,8 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::tuple<RepositoryRecord, FenceRecord, SealRecord, StartRecord, JoinRecord, AttemptRecord,
-           PartRecord, AbandonedRecord, NoteRecord, MarkerRecord, ShelfRecord>
+std::tuple<RepositoryRecord, FenceRecord, SealRecord, ClosedRecord, StartRecord, JoinRecord,
+           AttemptRecord, PartRecord, AbandonedRecord, NoteRecord, MarkerRecord, ShelfRecord>
 Examples() {
   FileHash hash;
   hash.bytes = 5;
@@ -25,6 +25,7 @@ Examples() {
       RepositoryRecord{.job = "job-1"},
       FenceRecord{.generation = 7, .uuid = "u", .job = "job-1", .run = 2, .host = "h", .pid = 9},
       SealRecord{.generation = 7, .uuid = "u", .commits = {"id-1", "id-2"}},
+      ClosedRecord{.generation = 6, .uuid = "u"},
       StartRecord{.generation = 7,
                   .uuid = "u",
                   .restore = "id-2",

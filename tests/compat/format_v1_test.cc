@@ -254,6 +254,7 @@ std::vector<Golden> AllGolden() {
                                                         .pid = 4711}),
       RecordFile("generations/000007.seal.json",
                  SealRecord{.generation = 7, .uuid = kFence, .commits = {kId20}}),
+      RecordFile("generations/000006.seal.json", ClosedRecord{.generation = 6, .uuid = kFence}),
       RecordFile("generations/000007.start.json",
                  StartRecord{.generation = 7,
                              .uuid = kFence,

@@ -113,6 +113,34 @@ TEST_P(Hole, NineAReplacedRankThatCleansUp) {
        Past(2, "create checkpoint_000020/parts/rank_1.json"), ToTheEnd(0), ToTheEnd(1)});
 }
 
+TEST_P(Hole, TenThreeOpeningsAtOnce) {
+  const Scenario scenario = PinRemovalTwoTakeovers(GetParam());
+  // The first opener has looked before the remove note was there, the second after it. The first
+  // seals and names the checkpoint; a pin finds it counting; the second seals and leaves it out.
+  const std::vector<Turn> turns = {Before(0, "create checkpoint_000010/notes/000001.json"),
+                                   Before(2, "create generations/000003.seal.json"),
+                                   Past(0, "create checkpoint_000010/notes/000001.json"),
+                                   Before(3, "create generations/000004.seal.json"),
+                                   Past(2, "create generations/000003.seal.json"),
+                                   ToTheEnd(1),
+                                   ToTheEnd(3),
+                                   ToTheEnd(2),
+                                   ToTheEnd(0)};
+  ExpectClosed(scenario, turns);
+  ExpectOpen(scenario, &ProtocolRules::close_older, turns, "is pinned and no longer counts");
+}
+
+TEST_P(Hole, TenAnOlderOpeningThatSealsJustBeforeItIsClosed) {
+  const Scenario scenario = PinRemovalTwoTakeovers(GetParam());
+  // The second opener is about to close the first when that one seals: it judges by that seal.
+  ExpectClosed(scenario, {Before(0, "create checkpoint_000010/notes/000001.json"),
+                          Before(2, "create generations/000003.seal.json"),
+                          Past(0, "create checkpoint_000010/notes/000001.json"),
+                          Before(3, "create generations/000003.seal.json"),
+                          Past(2, "create generations/000003.seal.json"), ToTheEnd(1), ToTheEnd(3),
+                          ToTheEnd(2), ToTheEnd(0)});
+}
+
 /// The fourth hole again, where manifests are read from shelves.
 class ShelfHole : public Hole {
  protected:

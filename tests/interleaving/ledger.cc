@@ -87,8 +87,6 @@ void Ledger::Wrote(int actor, const std::string& name, std::string_view bytes) {
   if (!name.starts_with("generations/")) return;
   if (auto seal = Decode<SealRecord>(bytes); seal.ok()) {
     seals_[seal->generation] = {seal->commits.begin(), seal->commits.end()};
-    const bool late = fences_.upper_bound(seal->generation) != fences_.end();
-    if (late) late_seals_.insert(seal->generation);
   } else if (auto fence = Decode<FenceRecord>(bytes); fence.ok()) {
     fences_[fence->generation] = actor;
     generations_[actor] = fence->generation;
@@ -146,14 +144,10 @@ void Ledger::RestoredNothing(int actor, std::optional<Place> floor) {
        ") was acknowledged before it looked");
 }
 
-/// A removal counts when its owner was not overtaken by a seal that names the checkpoint. The seal
-/// of a generation that was itself overtaken before is no such seal: the overtaking one may have
-/// looked before it was there, and nothing is ever acknowledged in its name (docs/decisions/0005,
-/// "Three openings at once").
+/// A removal counts when its owner was not overtaken by a seal that names the checkpoint.
 bool Ledger::RemovedByOwner(const Commit& commit) const {
   std::uint64_t owner = commit.generation;
   for (const auto& [generation, sealed] : seals_) {
-    if (late_seals_.contains(generation)) continue;
     if (sealed.contains(commit.id)) owner = std::max(owner, generation);
   }
   return !commit.removers.empty() && *commit.removers.rbegin() >= owner;

@@ -81,9 +81,8 @@ class Ledger {
   std::map<std::string, Commit> commits_;         // by id
   std::map<std::string, std::string> manifests_;  // directory → id, as long as it is there
   std::map<std::uint64_t, std::set<std::string>> seals_;
-  std::set<std::uint64_t> late_seals_;        // generations with a higher fence when they sealed
-  std::map<std::uint64_t, int> fences_;       // generation → actor
-  std::map<int, std::uint64_t> generations_;  // actor → its newest generation
+  std::map<std::uint64_t, int> fences_;                          // generation → actor
+  std::map<int, std::uint64_t> generations_;                     // actor → its newest generation
   std::map<std::pair<int, std::int64_t>, std::int64_t> values_;  // (actor, step) → what it saves
   std::map<std::string, int> joined_;                            // uuid → actor
   std::map<std::uint64_t, std::map<std::string, std::string>> admitted_;  // name → uuid

@@ -191,6 +191,13 @@ Scenario PinRemovalTakeover(Disk disk) {
           .scripts = {OpenedWriter({20}, 1), Pinner("checkpoint_000010"), Writer({}, 1)}};
 }
 
+Scenario PinRemovalTwoTakeovers(Disk disk) {
+  Scenario scenario = PinRemovalTakeover(disk);
+  scenario.name = NameOf("pin, removal and two takeovers", disk);
+  scenario.scripts.push_back(Writer({}, 1));
+  return scenario;
+}
+
 Scenario ReaderBesideRetention(Disk disk) {
   return {.name = NameOf("reader beside retention", disk),
           .store = StoreOf(disk),
@@ -285,6 +292,7 @@ const std::map<std::string, Scenario (*)(Disk)>& AllScenarios() {
       {"TakeoverByARemover", TakeoverByARemover},
       {"PinAgainstRetention", PinAgainstRetention},
       {"PinRemovalTakeover", PinRemovalTakeover},
+      {"PinRemovalTwoTakeovers", PinRemovalTwoTakeovers},
       {"ReaderBesideRetention", ReaderBesideRetention},
       {"TwoRanks", [](Disk disk) { return TwoRanks(disk, 1, 0); }},
       {"TwoRanksTwoSavesLate", [](Disk disk) { return TwoRanks(disk, 2, 1); }},

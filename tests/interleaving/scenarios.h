@@ -30,6 +30,8 @@ Scenario TakeoverDuringRemovalOfSharedFiles(Disk disk);
 Scenario PinAgainstRetention(Disk disk);
 /// The same, and another writer takes over.
 Scenario PinRemovalTakeover(Disk disk);
+/// The same with two that take over at once.
+Scenario PinRemovalTwoTakeovers(Disk disk);
 /// A writer that keeps one checkpoint, and a reader that restores the latest.
 Scenario ReaderBesideRetention(Disk disk);
 /// Two ranks make `saves` saves together; deadlines may pass `expiries` times.
