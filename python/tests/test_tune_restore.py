@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -341,6 +342,39 @@ def _checkpoints(directory):
         if (directory / trial).is_dir()
         for name in os.listdir(directory / trial)
     )
+
+
+def test_a_trial_may_change_the_files_it_goes_on_with(tmp_path):
+    """They are copies: the checkpoint stays what it was, for the next failure."""
+
+    def f(config):
+        checkpoint = tune.get_checkpoint()
+        if checkpoint is None:
+            with tempfile.TemporaryDirectory() as path:
+                with open(f"{path}/weights", "wb") as file:
+                    file.write(b"a" * (1 << 20))
+                tune.report({"starts": 0}, checkpoint=tune.Checkpoint.from_directory(path))
+            raise RuntimeError("dies")
+        starts = os.path.join(tune.get_trial_dir(), "starts")
+        with open(starts, "a") as file:
+            file.write("x")
+        with checkpoint.as_directory() as path, open(f"{path}/weights", "r+b") as file:
+            assert set(file.read()) == {ord("a")}
+            file.seek(0)
+            file.write(b"b" * (1 << 20))
+        if os.path.getsize(starts) < 3:
+            raise RuntimeError("dies again")
+        tune.report({"starts": os.path.getsize(starts)})
+
+    [result] = tune.Tuner(
+        f,
+        run_config=tune.RunConfig(
+            storage_path=tmp_path,
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=3),
+        ),
+    ).fit()
+    assert result.error is None and result.metrics["starts"] == 3
 
 
 def test_a_partial_directory_is_no_checkpoint(tmp_path):

@@ -141,18 +141,21 @@ def test_pbt_clones_by_link(tmp_path):
     def train(config):
         written = int(open("/proc/self/io").read().split("wchar:")[1].split()[0])
         checkpoint = tune.get_checkpoint()
-        start = 0
+        start, cloned = 0, False
         if checkpoint is not None:
             with checkpoint.as_directory() as path:
                 assert os.path.getsize(f"{path}/weights") == large
                 start = int(open(f"{path}/step").read())
+                cloned = open(f"{path}/trial").read() != tune.get_trial_id()
         for step in range(start + 1, 5):
             with tempfile.TemporaryDirectory() as path:
                 with open(f"{path}/weights", "wb") as file:
                     file.write(bytes([config["lr"]]) * large)
                 with open(f"{path}/step", "w") as file:
                     file.write(str(step))
-                metrics = {"score": config["lr"], "written": written, "began_with": start}
+                with open(f"{path}/trial", "w") as file:
+                    file.write(tune.get_trial_id())
+                metrics = {"score": config["lr"], "written": written, "cloned": cloned}
                 tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(path))
 
     scheduler = PopulationBasedTraining(
@@ -167,9 +170,9 @@ def test_pbt_clones_by_link(tmp_path):
     ).fit()
     assert not results.errors
     assert (tmp_path / "e" / "pbt_global.txt").read_text().count("donor") >= 1
-    started = [r for result in results for r in reports(result) if r["began_with"]]
-    assert started, "no trial began with a checkpoint"
-    assert all(r["written"] < large / 8 for r in started), started
+    clones = [r for result in results for r in reports(result) if r["cloned"]]
+    assert clones, "no trial began with another's checkpoint"
+    assert all(r["written"] < large / 8 for r in clones), clones
 
 
 

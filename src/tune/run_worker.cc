@@ -132,8 +132,10 @@ class Worker final : public Trial {
     for (; !infos.empty(); infos.pop_back()) {
       const CheckpointInfo& info = infos.back();
       const std::string at = NewStaging();
-      // Only read there: by links, so that a copy of another trial's state writes nothing.
-      const Status fetched = core::FetchFiles(info, at, {}, FetchHow::kLink);
+      // A clone of another trial writes nothing; one's own state may be changed in place.
+      const bool own = TextOf(wanted, "trial") == id_;
+      const Status fetched =
+          core::FetchFiles(info, at, {}, own ? FetchHow::kCopy : FetchHow::kLink);
       if (!fetched.ok()) {
         LogWarning(fmt::format("{}: passed over: {}", info.path, fetched.ToString()));
         continue;
@@ -141,7 +143,7 @@ class Worker final : public Trial {
       checkpoint_ = at;
       iteration_ = info.step;
       const Value* about = info.metadata.Find("tune");
-      if (about == nullptr || TextOf(wanted, "trial") != id_) return Status::Ok();
+      if (about == nullptr || !own) return Status::Ok();
       if (const Value* total = about->Find("time_total_s")) total_ = total->AsDouble();
       const Value* result = about->Find("result");
       if (iteration_ > reported && result != nullptr && result->is_object()) {

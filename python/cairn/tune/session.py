@@ -163,30 +163,35 @@ class Session:
         """Begins with a checkpoint, or with the next older one that can be read."""
         directory = f"{self.settings['directory']}/{wanted['trial']}"
         problems: List[str] = []
+        own = wanted["trial"] == self.trial_id
         infos = candidates(directory, str(wanted["id"]))
         if not infos:
             raise Corruption(f"{directory} has no checkpoint any more, and {wanted['id']} is to be restored")
         for info in infos:
             try:
-                checkpoint = self._materialize(info)
+                checkpoint = self._materialize(info, link=not own)
             except (Corruption, Mismatch, NotFound) as error:
                 problems.append(f"{info.path}: {error}")
                 print(f"cairn.tune: passed over, because it cannot be read: {problems[-1]}", flush=True)
                 continue
-            self._begin_with(info, wanted["trial"] == self.trial_id)
+            self._begin_with(info, own)
             load(checkpoint)
             return
         raise Corruption("no checkpoint can be read: " + "; ".join(problems))
 
-    def _materialize(self, info: CheckpointInfo) -> Checkpoint:
-        """Reads all of it, so that damage shows here and not in the user's code."""
+    def _materialize(self, info: CheckpointInfo, link: bool) -> Checkpoint:
+        """Reads all of it, so that damage shows here and not in the user's code.
+
+        Args:
+            link: for a clone of another trial: its files are links, for reading. One's own are copies.
+        """
         checkpoint = Checkpoint._of(info)
         if checkpoint._kind == "dict":
             checkpoint.to_dict()
         if checkpoint._kind != "dict" or (info.metadata.get(KEY) or {}).get("files"):
             path = self.repository.staging()
             self._staged.append(path)
-            fetch(info.path, path, link=True)
+            fetch(info.path, path, link=link)
             checkpoint._directory = path
         return checkpoint
 
