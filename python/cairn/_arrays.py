@@ -131,6 +131,8 @@ def source(value: Any, name: str) -> Source:
         return _numpy_source(value, name)
     if is_torch(value):
         return _torch_source(value, name)
+    if isinstance(value, memoryview) and not _is_plain(value):
+        return _numpy_source(_typed(value, name), name)
     if isinstance(value, (bytearray, memoryview, _array.array)):
         return _buffer_source(value, name)
     if not is_array(value):
@@ -237,6 +239,18 @@ def _to_host(tensor: Any) -> Any:
     return host
 
 
+def _is_plain(view: memoryview) -> bool:
+    """Of bytes, which come back as such; one of numbers comes back as an array."""
+    return view.format in ("B", "c") and view.ndim == 1
+
+
+def _typed(view: memoryview, name: str) -> np.ndarray:
+    try:
+        return np.asarray(view)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"{name}: a memoryview of format {view.format!r} is no array: {error}") from error
+
+
 def _buffer_source(value: Any, name: str) -> Source:
     note: Dict[str, Any] = {}
     if isinstance(value, _array.array):
@@ -263,6 +277,8 @@ def target(value: Any, name: str) -> Target:
         return _numpy_target(value, name)
     if is_torch(value):
         return _torch_target(value, name)
+    if isinstance(value, memoryview) and not _is_plain(value):
+        return _numpy_target(_typed(value, name), name)
     view = np.frombuffer(value, dtype=np.uint8)
     if not view.flags.writeable:
         raise Invalid(f"{name}: the {type(value).__name__} is read-only and cannot be filled")

@@ -234,6 +234,13 @@ def test_a_memoryview_comes_back_as_bytes(round_trip, size):
     assert round_trip({"v": memoryview(data)})["v"] == data
 
 
+def test_a_memoryview_of_numbers_comes_back_as_an_array(round_trip):
+    given = np.arange(6, dtype=np.int32).reshape(2, 3)
+    back = round_trip({"v": memoryview(given), "s": memoryview(given.astype(np.int8).ravel())})
+    assert back["v"].dtype == np.int32 and np.array_equal(back["v"], given)
+    assert back["s"].dtype == np.int8 and back["s"].shape == (6,)
+
+
 def test_a_strided_memoryview_is_stored_by_value(round_trip):
     assert round_trip({"v": memoryview(bytes(range(10)))[::3]})["v"] == bytes([0, 3, 6, 9])
 
