@@ -18,11 +18,6 @@ namespace {
 
 using Nanos = std::chrono::nanoseconds;
 
-/// A job that ended, or is gone, without exit.json: seen so often before it is believed, because
-/// what another machine wrote may come late.
-constexpr int kLooksBeforeLost = 2;
-constexpr Nanos kIdle = std::chrono::hours(1);
-constexpr Nanos kBeat = std::chrono::milliseconds(500);
 constexpr std::size_t kLongestWords = 500;
 
 /// Ray's words, which may hold a whole log: their first line and their end.
@@ -204,43 +199,12 @@ bool RayLauncher::HeadIsSilent() const {
   return silent_since_.has_value() && clock()->Now() >= *silent_since_ + options_.head_patience;
 }
 
-void RayLauncher::LookAtDirectories() {
-  struct Living {
-    std::string id;
-    bool runs;
-    bool doubtful;
-  };
-  std::vector<Living> living;
-  const bool head_silent = HeadIsSilent();
-  {
-    MutexLock lock(&mu_);
-    for (const auto& [id, each] : launches_) {
-      RayLaunch* launch = Of(each);
-      if (!launch->handed()) continue;
-      const bool runs = launch->info.state == LaunchState::kRunning;
-      const bool doubtful = launch->doubt.has_value() || (runs && head_silent);
-      if (!doubtful) launch->heard.reset();
-      living.push_back({.id = id, .runs = runs, .doubtful = doubtful});
-    }
-  }
-  for (const auto& [id, runs, doubtful] : living) {
-    const LaunchDirectory directory(Path(id));
-    auto exit = directory.ReadExit();
-    const auto running = runs ? Result<RunningRecord>(RunningRecord{}) : directory.ReadRunning();
-    if (!exit.ok() && doubtful) Listen(id);
-    if (!exit.ok() && (runs || !running.ok())) continue;
-    MutexLock lock(&mu_);
-    RayLaunch* launch = FindHanded(id);
-    if (launch == nullptr) continue;
-    if (!runs && running.ok()) {
-      launch->info.pids = running->pids;
-      launch->info.started = running->time;
-      launch->claim = false;
-      // Of one that has ended meanwhile, only the end is told.
-      if (!exit.ok()) Running(launch);
-    }
-    if (exit.ok()) End(launch, *std::move(exit));
-  }
+bool RayLauncher::IsDoubtful(ClusterLaunch* launch) {
+  auto* ray = static_cast<RayLaunch*>(launch);
+  const bool runs = launch->info.state == LaunchState::kRunning;
+  const bool doubtful = ray->doubt.has_value() || (runs && HeadIsSilent());
+  if (!doubtful) ray->heard.reset();
+  return doubtful;
 }
 
 void RayLauncher::Listen(const std::string& id) {
@@ -266,28 +230,6 @@ void RayLauncher::Listen(const std::string& id) {
     }
   }
   Settle(id);
-}
-
-void RayLauncher::BeatWhileOpen() {
-  const std::string path = options_.directory + "/" + kOwnerBeat;
-  for (std::uint64_t beat = 1;; ++beat) {
-    {
-      MutexLock lock(&mu_);
-      const auto wanted = [this]() REQUIRES(mu_) {
-        return std::ranges::any_of(launches_, [](const auto& entry) {
-          return entry.second->lives() && !entry.second->outlive_owner;
-        });
-      };
-      if (!closed_) beat_.WaitFor(&mu_, wanted() ? kBeat : kIdle);
-      if (closed_) return;
-      if (!wanted()) continue;
-    }
-    const std::string text = fmt::format("{} {}\n", getpid(), beat);
-    const OwnedFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!fd.valid() || write(fd.get(), text.data(), text.size()) != std::ssize(text)) {
-      LogWarning(ErrnoStatus("write " + path, errno).ToString());
-    }
-  }
 }
 
 }  // namespace cairn

@@ -36,24 +36,23 @@ namespace {
 
 using Nanos = std::chrono::nanoseconds;
 
-constexpr Nanos kIdle = std::chrono::hours(1);
-constexpr Nanos kRetry = std::chrono::seconds(2);
 constexpr Nanos kStopSlack = std::chrono::seconds(60);
 
 }  // namespace
 
 RayLauncher::RayLauncher(RayLauncherOptions options, std::string shim,
                          std::unique_ptr<RayClient> client, OwnedFd lock)
-    : LaunchFrame({.directory = options.directory,
-                   .slots = options.slots,
-                   .stop_slack = kStopSlack,
-                   .listener = options.listener,
-                   .clock = options.clock},
-                  std::move(lock)),
+    : ClusterFrame(
+          {.directory = options.directory,
+           .slots = options.slots,
+           .stop_slack = kStopSlack,
+           .listener = options.listener,
+           .clock = options.clock},
+          {.name = "Ray", .calls_per_second = options.calls_per_second, .look = options.look},
+          std::move(lock)),
       options_(std::move(options)),
       shim_(std::move(shim)),
-      client_(std::move(client)),
-      budget_(options_.calls_per_second) {}
+      client_(std::move(client)) {}
 
 Status RayLauncher::CheckSite(const LaunchSpec& spec) const {
   return ReadRayResources(spec.resources, spec.processes).status();
@@ -71,100 +70,7 @@ std::string RayLauncher::ReasonOf(const Launch& launch) const {
   return ray.waits_for.empty() ? "waits in Ray" : ray.waits_for;
 }
 
-void RayLauncher::Wake() {
-  woken_ = true;
-  work_.NotifyAll();
-  beat_.NotifyAll();
-}
-
-Status RayLauncher::Send(Launch* launch) {
-  if (Of(launch)->job.empty()) return Status::Ok();  // sent when its directory is made
-  if (launch->unsent.empty()) return Status::Ok();
-  ASSIGN_OR_RETURN(const OwnedFd commands, launch->directory.OpenCommands());
-  if (write(commands.get(), launch->unsent.data(), launch->unsent.size()) !=
-      std::ssize(launch->unsent)) {
-    return ErrnoStatus("tell launch " + launch->info.id, errno);
-  }
-  launch->unsent.clear();
-  return Status::Ok();
-}
-
-void RayLauncher::OnStop(Launch* launch, Nanos grace) {
-  RayLaunch* ray = Of(launch);
-  ray->stop_asked = true;
-  if (launch->info.state == LaunchState::kQueued) ray->claim = true;
-  const Nanos at = clock()->Now() + std::min<Nanos>(grace, kIdle * 24) + kCancelSlack;
-  ray->cancel_at = std::min(ray->cancel_at.value_or(at), at);
-  Wake();
-}
-
-void RayLauncher::OnLeave(Launch* launch, Nanos grace) {
-  if (launch->outlive_owner) return;
-  StopOne(launch, grace).IgnoreError("it notices that its owner is gone");
-}
-
-void RayLauncher::OnEnd(Launch*) {}
-
-Status RayLauncher::AfterAdopting() {
-  {
-    MutexLock lock(&mu_);
-    if (!AnyHanded()) return Status::Ok();
-  }
-  AskForJobs();  // those that no job knows were never there
-  return Status::Ok();
-}
-
-Status RayLauncher::Adopt(const std::string& id) {
-  MutexLock lock(&mu_);
-  auto launch = std::make_unique<RayLaunch>(Path(id));
-  launch->info.id = id;
-  const auto record = launch->directory.ReadLaunch();
-  if (record.status().Is(Code::kNotFound)) return launch->directory.Remove();  // no job knows of it
-  auto exit = launch->directory.ReadExit();
-  const bool running = NoteRunning(launch.get());
-  if (record.ok()) {
-    if (record->job.empty()) {
-      return FailedPreconditionError("belongs to a launcher of this machine, not to Ray's");
-    }
-    Fill(launch.get(), *record);
-    launch->job = record->job;
-  }
-  if (exit.status().Is(Code::kNotFound) && record.ok()) {
-    launch->info.state = running ? LaunchState::kRunning : LaunchState::kQueued;
-    launch->accepted = launch->directory.ReadKeeper().ok();
-  } else {
-    // One whose records cannot be read is not waited for; its shim, if it lives, is told to end.
-    if (!exit.ok()) {
-      const Status& damage = record.ok() ? exit.status() : record.status();
-      LogError("launch " + id + ": " + damage.ToString());
-      if (launch->job.empty()) launch->job = "unknown";  // reachable by its directory all the same
-      Tell(launch.get(), {.kind = ControlCommand::Kind::kStop, .signal = 0, .grace = 0})
-          .IgnoreError("it may be what is damaged");
-      exit = LaunchExit{
-          .kind = ExitKind::kLost, .message = damage.ToString(), .time = clock()->WallNanos()};
-    }
-    launch->info.state = LaunchState::kEnded;
-    launch->info.exit = *std::move(exit);
-  }
-  Put(std::move(launch));
-  return Status::Ok();
-}
-
-void RayLauncher::Work() {
-  const std::jthread beater([this] { BeatWhileOpen(); });
-  for (;;) {
-    TakeFromQueue();
-    ClaimStopped();
-    CallRay();
-    LookAtDirectories();
-    TellListener();
-    MutexLock lock(&mu_);
-    if (closed_) return;
-    const bool busy = AnyHanded() || !submissions_.empty();
-    if (!woken_) work_.WaitFor(&mu_, busy ? options_.look : kIdle);
-    woken_ = false;
-  }
-}
+Status RayLauncher::Furnish(const LaunchDirectory& directory) { return directory.AskForPulse(); }
 
 void RayLauncher::TakeFromQueue() {
   std::vector<LaunchSpec> specs;
@@ -177,28 +83,13 @@ void RayLauncher::TakeFromQueue() {
 
 /// Step 1.
 void RayLauncher::Prepare(const LaunchSpec& spec) {
-  LaunchRecord record;
-  {
-    MutexLock lock(&mu_);
-    const auto found = Find(spec.id);
-    if (!found.ok()) return;
-    record = RecordOf(spec, **found);
-  }
-  if (record.cwd.empty()) record.cwd = std::filesystem::current_path().string();
-  record.job = fmt::format("{}.{}", spec.id, IdSource::System()->NewUuid().substr(0, 13));
-  const LaunchDirectory directory(Path(spec.id));
-  Status made = directory.CreateShared(record, LaunchEnvironment(record.key, spec));
-  if (made.ok()) made = directory.AskForPulse();
+  std::optional<LaunchRecord> record = NewRecord(spec);
+  if (!record.has_value()) return;
+  record->job = fmt::format("{}.{}", spec.id, IdSource::System()->NewUuid().substr(0, 13));
+  if (!MakeDirectory(spec, *record)) return;
   MutexLock lock(&mu_);
-  const auto found = Find(spec.id);
-  if (!found.ok()) return;
-  RayLaunch* launch = Of(*found);
-  if (!made.ok()) {
-    End(launch, {.kind = ExitKind::kNotStarted, .message = std::string(made.message())});
-    return;
-  }
-  launch->job = record.job;
-  if (const Status sent = Send(launch); !sent.ok()) LogWarning("launcher: " + sent.ToString());
+  const RayLaunch* launch = FindHanded(spec.id);
+  if (launch == nullptr) return;
   const RayResources resources = *ReadRayResources(spec.resources, spec.processes);
   submissions_.push_back({.launch = spec.id, .request = RequestFor(*launch, resources)});
 }
@@ -225,7 +116,7 @@ void RayLauncher::ClaimStopped() {
   {
     MutexLock lock(&mu_);
     for (const auto& [id, each] : launches_) {
-      if (Of(each)->handed() && Of(each)->claim) ids.push_back(id);
+      if (Of(each)->handed() && Of(each)->take_back) ids.push_back(id);
     }
   }
   for (const std::string& id : ids) {
@@ -236,11 +127,17 @@ void RayLauncher::ClaimStopped() {
     if (claimed.ok()) {
       EndUnstarted(launch, /*stopped=*/true, "stopped before it was started");
     } else if (claimed.Is(Code::kAlreadyExists)) {
-      launch->claim = false;
+      launch->take_back = false;
     } else {
       LogWarning(claimed.WithContext("launch " + id).ToString());
     }
   }
+}
+
+void RayLauncher::CallCluster() {
+  TakeFromQueue();
+  ClaimStopped();
+  CallRay();
 }
 
 /// As the budget allows. Asking comes first when it is overdue, because nothing else tells what was

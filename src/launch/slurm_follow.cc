@@ -17,10 +17,6 @@ namespace {
 
 using Nanos = std::chrono::nanoseconds;
 
-/// A job that ended, or is gone, without exit.json: seen so often before it is believed, because
-/// what another machine wrote may come late.
-constexpr int kLooksBeforeLost = 2;
-constexpr Nanos kBeat = std::chrono::milliseconds(500);
 constexpr Nanos kForever = std::chrono::hours(24 * 365);
 
 /// States of a job that was taken from its launch, not failed by it.
@@ -37,7 +33,7 @@ void SlurmLauncher::LookForBatches(
     batch.look_first = false;
     if (!jobs.contains({batch.name, batch.first_index()})) continue;  // submitted again
     for (const std::string& id : batch.ids) {
-      if (const auto found = Find(id); found.ok()) Of(*found)->accepted = true;
+      if (SlurmLaunch* launch = FindHanded(id)) launch->accepted = true;
     }
     batch.ids.clear();
   }
@@ -179,7 +175,7 @@ void SlurmLauncher::CancelDue(const std::vector<std::string>& ids, bool pending_
       SlurmLaunch* launch = FindHanded(id);
       if (launch == nullptr) continue;
       jobs.push_back(launch->job_id);
-      launch->cancel_pending = false;
+      launch->take_back = false;
       if (!pending_only) launch->cancel_at = clock()->Now() + kCancelSlack;
     }
   }
@@ -189,55 +185,9 @@ void SlurmLauncher::CancelDue(const std::vector<std::string>& ids, bool pending_
   LogWarning("launcher: " + cancelled.ToString());
   MutexLock lock(&mu_);
   for (const std::string& id : ids) {
-    if (const auto found = Find(id); found.ok() && pending_only) Of(*found)->cancel_pending = true;
-  }
-}
-
-void SlurmLauncher::LookAtDirectories() {
-  std::vector<std::pair<std::string, bool>> living;
-  {
-    MutexLock lock(&mu_);
-    for (const auto& [id, launch] : launches_) {
-      if (!Of(launch)->handed()) continue;
-      living.emplace_back(id, launch->info.state == LaunchState::kRunning);
+    if (SlurmLaunch* launch = FindHanded(id); launch != nullptr && pending_only) {
+      launch->take_back = true;
     }
-  }
-  for (const auto& [id, runs] : living) {
-    const LaunchDirectory directory(Path(id));
-    auto exit = directory.ReadExit();
-    const auto running = runs ? Result<RunningRecord>(RunningRecord{}) : directory.ReadRunning();
-    if (!exit.ok() && (runs || !running.ok())) continue;
-    MutexLock lock(&mu_);
-    SlurmLaunch* launch = FindHanded(id);
-    if (launch == nullptr) continue;
-    if (!runs && running.ok()) {
-      launch->info.pids = running->pids;
-      launch->info.started = running->time;
-      launch->cancel_pending = false;
-      // Of one that has ended meanwhile, only the end is told.
-      if (!exit.ok()) Running(launch);
-    }
-    if (exit.ok()) End(launch, *std::move(exit));
-  }
-}
-
-/// Launches that must not outlive their owner see by this that it lives.
-void SlurmLauncher::Beat() {
-  const Nanos now = clock()->Now();
-  if (now < beaten_ + kBeat) return;
-  {
-    MutexLock lock(&mu_);
-    const bool wanted = std::ranges::any_of(launches_, [](const auto& entry) {
-      return Of(entry.second)->handed() && !entry.second->outlive_owner;
-    });
-    if (!wanted) return;
-  }
-  beaten_ = now;
-  const std::string path = options_.directory + "/" + kOwnerBeat;
-  const std::string text = fmt::format("{} {}\n", getpid(), ++beats_);
-  const OwnedFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd.valid() || write(fd.get(), text.data(), text.size()) != std::ssize(text)) {
-    LogWarning(ErrnoStatus("write " + path, errno).ToString());
   }
 }
 

@@ -31,8 +31,6 @@ namespace {
 
 using Nanos = std::chrono::nanoseconds;
 
-constexpr Nanos kIdle = std::chrono::hours(1);
-constexpr Nanos kRetry = std::chrono::seconds(2);
 constexpr Nanos kStopSlack = std::chrono::seconds(60);
 constexpr std::size_t kLargestArray = 500;
 /// Slurm lets a job that was put back into its queue wait for two minutes, unless told otherwise.
@@ -42,17 +40,18 @@ constexpr Nanos kLeftTime = std::chrono::minutes(10);
 
 SlurmLauncher::SlurmLauncher(SlurmLauncherOptions options, std::string shim,
                              std::unique_ptr<SlurmClient> client, OwnedFd lock)
-    : LaunchFrame({.directory = options.directory,
-                   .slots = options.slots,
-                   .stop_slack = kStopSlack,
-                   .listener = options.listener,
-                   .clock = options.clock},
-                  std::move(lock)),
+    : ClusterFrame(
+          {.directory = options.directory,
+           .slots = options.slots,
+           .stop_slack = kStopSlack,
+           .listener = options.listener,
+           .clock = options.clock},
+          {.name = "Slurm", .calls_per_second = options.calls_per_second, .look = options.look},
+          std::move(lock)),
       options_(std::move(options)),
       outputs_(options_.directory + kSlurmOutputs),
       shim_(std::move(shim)),
-      client_(std::move(client)),
-      budget_(options_.calls_per_second) {}
+      client_(std::move(client)) {}
 
 Status SlurmLauncher::CheckSite(const LaunchSpec& spec) const {
   RETURN_IF_ERROR(SlurmFlags(spec.resources).status());
@@ -75,39 +74,8 @@ std::string SlurmLauncher::ReasonOf(const Launch& launch) const {
   return slurm.waits_for.empty() ? "waits in Slurm" : slurm.waits_for;
 }
 
-void SlurmLauncher::Wake() {
-  woken_ = true;
-  work_.NotifyAll();
-}
-
-Status SlurmLauncher::Send(Launch* launch) {
-  if (Of(launch)->job.empty()) return Status::Ok();  // sent when its directory is made
-  if (launch->unsent.empty()) return Status::Ok();
-  ASSIGN_OR_RETURN(const OwnedFd commands, launch->directory.OpenCommands());
-  if (write(commands.get(), launch->unsent.data(), launch->unsent.size()) !=
-      std::ssize(launch->unsent)) {
-    return ErrnoStatus("tell launch " + launch->info.id, errno);
-  }
-  launch->unsent.clear();
-  return Status::Ok();
-}
-
-void SlurmLauncher::OnStop(Launch* launch, Nanos grace) {
-  SlurmLaunch* slurm = Of(launch);
-  slurm->stop_asked = true;
-  if (launch->info.state == LaunchState::kQueued) slurm->cancel_pending = true;
-  const Nanos at = clock()->Now() + std::min<Nanos>(grace, kIdle * 24) + kCancelSlack;
-  slurm->cancel_at = std::min(slurm->cancel_at.value_or(at), at);
-  Wake();
-}
-
-void SlurmLauncher::OnLeave(Launch* launch, Nanos grace) {
-  if (launch->outlive_owner) return;
-  StopOne(launch, grace).IgnoreError("it notices that its owner is gone");
-}
-
 void SlurmLauncher::OnEnd(Launch* launch) {
-  const SlurmLaunch* slurm = Of(launch);
+  const auto* slurm = static_cast<SlurmLaunch*>(launch);
   if (slurm->job.empty()) return;
   unlink(JobOutput(outputs_, slurm->job, slurm->index).c_str());
   const Nanos now = clock()->Now();
@@ -115,66 +83,10 @@ void SlurmLauncher::OnEnd(Launch* launch) {
   left_[{slurm->job, slurm->index}] = now;
 }
 
-Status SlurmLauncher::AfterAdopting() {
-  {
-    MutexLock lock(&mu_);
-    if (!AnyHanded()) return Status::Ok();
-  }
-  AskForJobs();  // those that no job knows were never there
-  return Status::Ok();
-}
-
-Status SlurmLauncher::Adopt(const std::string& id) {
-  MutexLock lock(&mu_);
-  auto launch = std::make_unique<SlurmLaunch>(Path(id));
-  launch->info.id = id;
-  const auto record = launch->directory.ReadLaunch();
-  if (record.status().Is(Code::kNotFound)) return launch->directory.Remove();  // no job knows of it
-  auto exit = launch->directory.ReadExit();
-  const bool running = NoteRunning(launch.get());
-  if (record.ok()) {
-    if (record->job.empty()) {
-      return FailedPreconditionError("belongs to a launcher of this machine, not to Slurm's");
-    }
-    Fill(launch.get(), *record);
-    launch->job = record->job;
-    launch->index = static_cast<int>(record->job_index);
-  }
-  if (exit.status().Is(Code::kNotFound) && record.ok()) {
-    launch->info.state = running ? LaunchState::kRunning : LaunchState::kQueued;
-    launch->warning = options_.warning;  // its own is not written down
-    launch->accepted = launch->directory.ReadKeeper().ok();
-  } else {
-    // One whose records cannot be read is not waited for; its shim, if it lives, is told to end.
-    if (!exit.ok()) {
-      const Status& damage = record.ok() ? exit.status() : record.status();
-      LogError("launch " + id + ": " + damage.ToString());
-      if (launch->job.empty()) launch->job = "unknown";  // reachable by its directory all the same
-      Tell(launch.get(), {.kind = ControlCommand::Kind::kStop, .signal = 0, .grace = 0})
-          .IgnoreError("it may be what is damaged");
-      exit = LaunchExit{
-          .kind = ExitKind::kLost, .message = damage.ToString(), .time = clock()->WallNanos()};
-    }
-    launch->info.state = LaunchState::kEnded;
-    launch->info.exit = *std::move(exit);
-  }
-  Put(std::move(launch));
-  return Status::Ok();
-}
-
-void SlurmLauncher::Work() {
-  for (;;) {
-    TakeFromQueue();
-    CallSlurm();
-    LookAtDirectories();
-    TellListener();
-    Beat();
-    MutexLock lock(&mu_);
-    if (closed_) return;
-    const bool busy = AnyHanded() || !batches_.empty();
-    if (!woken_) work_.WaitFor(&mu_, busy ? options_.look : kIdle);
-    woken_ = false;
-  }
+void SlurmLauncher::OnAdopt(ClusterLaunch* launch, const LaunchRecord& record) {
+  auto* slurm = static_cast<SlurmLaunch*>(launch);
+  slurm->index = static_cast<int>(record.job_index);
+  slurm->warning = options_.warning;  // its own is not written down
 }
 
 /// Makes the directories of what is next and puts equal launches together.
@@ -204,37 +116,28 @@ SlurmBatch SlurmLauncher::Prepare(const std::vector<LaunchSpec>& specs,
                                   const std::vector<std::string>& flags) {
   SlurmBatch batch = NewBatch(specs, flags, outputs_);
   for (const LaunchSpec& spec : specs) {
-    LaunchRecord record;
-    {
-      MutexLock lock(&mu_);
-      const auto found = Find(spec.id);
-      if (!found.ok()) continue;
-      record = RecordOf(spec, **found);
-    }
-    if (record.cwd.empty()) record.cwd = std::filesystem::current_path().string();
-    record.job = batch.name;
-    record.job_index = batch.array ? static_cast<std::int64_t>(batch.ids.size()) : -1;
-    record.nodes = *SlurmNodes(spec.resources);
-    const LaunchDirectory directory(Path(spec.id));
-    const Status made = directory.CreateShared(record, LaunchEnvironment(record.key, spec));
+    std::optional<LaunchRecord> record = NewRecord(spec);
+    if (!record.has_value()) continue;
+    record->job = batch.name;
+    record->job_index = batch.array ? static_cast<std::int64_t>(batch.ids.size()) : -1;
+    record->nodes = *SlurmNodes(spec.resources);
+    if (!MakeDirectory(spec, *record)) continue;
     MutexLock lock(&mu_);
-    const auto found = Find(spec.id);
-    if (!found.ok()) continue;
-    SlurmLaunch* launch = Of(*found);
-    if (!made.ok()) {
-      End(launch, {.kind = ExitKind::kNotStarted, .message = std::string(made.message())});
-      continue;
-    }
-    launch->job = record.job;
-    launch->index = static_cast<int>(record.job_index);
+    SlurmLaunch* launch = FindHanded(spec.id);
+    if (launch == nullptr) continue;
+    launch->index = static_cast<int>(record->job_index);
     launch->warning = *SlurmWarning(spec.resources, options_.warning);
-    if (const Status sent = Send(launch); !sent.ok()) LogWarning("launcher: " + sent.ToString());
     batch.ids.push_back(spec.id);
-    batch.tasks.push_back({.directory = directory.path(), .key = record.key});
+    batch.tasks.push_back({.directory = Path(spec.id), .key = record->key});
   }
   // Also of one that is alone because the others could not be made: its place is written down.
   if (batch.array) batch.flags.push_back(fmt::format("--array=0-{}", batch.ids.size() - 1));
   return batch;
+}
+
+void SlurmLauncher::CallCluster() {
+  TakeFromQueue();
+  CallSlurm();
 }
 
 /// At most one call of each kind, as the budget allows: asking comes first when it is overdue,
@@ -251,7 +154,7 @@ void SlurmLauncher::CallSlurm() {
     for (const auto& [id, each] : launches_) {
       const SlurmLaunch* launch = Of(each);
       if (!launch->handed() || launch->job_id.empty()) continue;  // squeue will tell it
-      if (launch->cancel_pending) pending.push_back(id);
+      if (launch->take_back) pending.push_back(id);
       if (launch->cancel_at.has_value() && now >= *launch->cancel_at) overdue.push_back(id);
     }
   }
@@ -304,7 +207,7 @@ bool SlurmLauncher::AllStopped(const SlurmBatch& batch) {
   MutexLock lock(&mu_);
   for (const std::string& id : batch.ids) {
     const auto found = Find(id);
-    if (found.ok() && !Of(*found)->stop_asked) return false;
+    if (found.ok() && !static_cast<SlurmLaunch*>(*found)->stop_asked) return false;
   }
   for (const std::string& id : batch.ids) {
     if (SlurmLaunch* launch = FindHanded(id)) {
