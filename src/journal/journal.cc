@@ -19,9 +19,11 @@
 #include "journal/journal.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -38,6 +40,9 @@ constexpr std::size_t kMinDigits = 6;
 /// Larger records are written by themselves, without another copy, and their memory is used again:
 /// that of a whole group of them goes back to the system each time otherwise.
 constexpr std::size_t kLargeRecord = 16 << 10;
+
+/// A write is over sooner than a core that went to sleep is awake again.
+constexpr std::chrono::microseconds kSoon{200};
 
 std::uint64_t NumberOf(std::string_view name, std::string_view suffix) {
   if (!name.ends_with(suffix)) return 0;
@@ -283,7 +288,16 @@ Status Journal::Wait(std::uint64_t index, Durability level) {
     // Somebody is at it. What was queued before he began is in his round, the rest in the next.
     sync_wanted_ = sync_wanted_ || sync;
     const std::uint64_t round = rounds_;
-    while (leading_ && rounds_ == round) changed_.Wait(&mu_);
+    const auto soon = std::chrono::steady_clock::now() + kSoon;
+    while (leading_ && rounds_ == round) {
+      if (!sync && std::chrono::steady_clock::now() < soon) {
+        mu_.unlock();
+        sched_yield();
+        mu_.lock();
+      } else {
+        changed_.Wait(&mu_);
+      }
+    }
     if (!outcome_.ok()) return outcome_;
   }
   return Status::Ok();

@@ -15,7 +15,7 @@ namespace {
 
 // A large pull is asked for in parts whose answers are about so long: while one travels the server
 // looks up the next, and what was received is still in the cache when it is put into its place.
-constexpr std::size_t kPartBytes = 256 << 10;
+constexpr std::size_t kPartBytes = 384 << 10;
 
 }  // namespace
 

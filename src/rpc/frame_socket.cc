@@ -1,6 +1,7 @@
 #include "rpc/frame_socket.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -24,6 +25,9 @@ constexpr std::size_t kBufferBytes = 260 << 10;
 // A buffer that one huge message needed is not kept for all the small ones that follow.
 constexpr std::size_t kKeptBytes = 8 << 20;
 constexpr std::chrono::milliseconds kLinger{1000};
+// A core that went to sleep takes tens of microseconds to wake, more than a small answer needs. So
+// where the last wait was short, the next one looks for as long before it sleeps.
+constexpr std::chrono::microseconds kSoon{100};
 
 }  // namespace
 
@@ -191,17 +195,31 @@ Status FrameSocket::TakeSome() {
 Status FrameSocket::Fill(std::size_t count) {
   if (end_ - begin_ >= count) return Status::Ok();
   RETURN_IF_ERROR(MakeRoom(count));
-  while (end_ - begin_ < count) {
-    if (deadline_) RETURN_IF_ERROR(Await(POLLIN).status());
-    const ssize_t n = recv(fd_, buffer_->bytes.get() + end_, buffer_->size - end_, 0);
-    if (n == 0) return Gone();
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      return Failed("receive", errno);
-    }
-    end_ += static_cast<std::size_t>(n);
-  }
+  while (end_ - begin_ < count) RETURN_IF_ERROR(TakeNext());
   return Status::Ok();
+}
+
+Status FrameSocket::TakeNext() {
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> since;  // of the wait
+  for (;;) {
+    const bool looking = !since || (lively_ && Clock::now() < *since + kSoon);
+    if (!looking && deadline_) RETURN_IF_ERROR(Await(POLLIN).status());
+    const ssize_t n =
+        recv(fd_, buffer_->bytes.get() + end_, buffer_->size - end_, looking ? MSG_DONTWAIT : 0);
+    if (n > 0) {
+      end_ += static_cast<std::size_t>(n);
+      if (since) lively_ = Clock::now() < *since + 2 * kSoon;
+      return Status::Ok();
+    }
+    if (n == 0) return Gone();
+    if (errno != EINTR && errno != EAGAIN) return Failed("receive", errno);
+    if (!since) {
+      since = Clock::now();
+    } else if (looking) {
+      sched_yield();  // the other side may want this very core
+    }
+  }
 }
 
 Received FrameSocket::Take(std::size_t count) {

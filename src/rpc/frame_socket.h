@@ -71,6 +71,8 @@ class FrameSocket {
   Status Fill(std::size_t count) REQUIRES(receiving_);
   /// Room behind end_ for at least one byte, and for `count` from begin_ on.
   Status MakeRoom(std::size_t count) REQUIRES(receiving_);
+  /// Takes at least a byte.
+  Status TakeNext() REQUIRES(receiving_);
   /// Takes what has come, without waiting.
   Status TakeSome() REQUIRES(receiving_);
   Received Take(std::size_t count) REQUIRES(receiving_);
@@ -91,6 +93,7 @@ class FrameSocket {
   std::shared_ptr<Buffer> buffer_ GUARDED_BY(receiving_);
   std::size_t begin_ GUARDED_BY(receiving_) = 0;  // of what nobody took yet …
   std::size_t end_ GUARDED_BY(receiving_) = 0;    // … and its end
+  bool lively_ GUARDED_BY(receiving_) = false;    // what was waited for last came soon
 };
 
 }  // namespace cairn::rpc
