@@ -274,23 +274,43 @@ void AddReportsTo(CLI::App* app, std::string* master) {
 /// What all servers of a job have in common.
 void AddJobOptions(CLI::App* app, PserverOptions* options) {
   ps::ServerOptions* server = &options->server;
-  app->add_option("--servers", server->servers, "How many there are");
-  app->add_option("--trainers", server->trainers, "How many trainers there are");
-  app->add_option("--mode", options->mode, "sync (bit-reproducible) or async");
+  app->add_option("--servers", server->servers, "How many there are")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N")
+      ->capture_default_str();
+  app->add_option("--trainers", server->trainers, "How many trainers there are")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  app->add_option("--mode", options->mode, "sync (bit-reproducible) or async")
+      ->check(CLI::IsMember({"sync", "async"}))
+      ->capture_default_str();
   app->add_option("--recovery", options->recovery,
                   "When a process is lost: exact (all go back to the last checkpoint), partial "
-                  "(only a lost server), log (nobody)");
+                  "(only a lost server), log (nobody)")
+      ->check(CLI::IsMember({"exact", "partial", "log"}))
+      ->capture_default_str();
   app->add_option("--log-dir", server->log_directory,
                   "Recovery log: where the update logs are; default: in the repository");
   app->add_option("--log-level", options->log_level,
                   "Recovery log: an acknowledged change survives the server (written) or its "
-                  "machine (synced)");
-  app->add_option("--full-secs", options->full_secs, "Between full checkpoints; 0: not by time");
+                  "machine (synced)")
+      ->check(CLI::IsMember({"written", "synced"}))
+      ->capture_default_str();
+  app->add_option("--full-secs", options->full_secs, "Between full checkpoints; 0: not by time")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app->add_option("--incremental-secs", options->incremental_secs,
-                  "Between increments; 0: not by time");
-  app->add_option("--full-steps", options->full_steps, "Between full checkpoints; 0: not by steps");
+                  "Between increments; 0: not by time")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--full-steps", options->full_steps, "Between full checkpoints; 0: not by steps")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app->add_option("--incremental-steps", options->incremental_steps,
-                  "Between increments; 0: not by steps");
+                  "Between increments; 0: not by steps")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app->add_option("--load", server->load,
                   "An earlier job's checkpoint that a job without any begins with");
 }
@@ -314,9 +334,13 @@ void AddPsRun(CLI::App* root, Commands* commands) {
   app->add_option("--token-file", options->server.token_file,
                   "A file with the token that all must have");
   app->add_option("--max-restarts", options->max_restarts,
-                  "A process lost more often than this in a row ends the job");
+                  "A process lost more often than this in a row ends the job")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app->add_option("--launcher", options->launcher,
-                  "Who starts the processes: local (this machine), slurm or ray (a job each)");
+                  "Who starts the processes: local (this machine), slurm or ray (a job each)")
+      ->check(CLI::IsMember({"local", "slurm", "ray"}))
+      ->capture_default_str();
   app->add_option("--resource", options->resources,
                   "What Slurm is asked for, of each process: partition, account, qos, time, gres, "
                   "mem, cpus_per_task, constraint, reservation, warning, extra; or Ray: num_cpus, "
@@ -339,11 +363,15 @@ void AddPserver(CLI::App* root, Commands* commands) {
            "--servers 2 --trainers 4\n"
            "`cairn ps run` starts all processes of a job on one machine.");
   ps::ServerOptions* server = &options->server;
-  app->add_option("--listen", server->listen, "host:port; port 0: any free one");
+  app->add_option("--listen", server->listen, "host:port; port 0: any free one")
+      ->capture_default_str();
   app->add_option("--address", server->address,
                   "That others reach it by, where it is another one; auto: this machine's name");
   app->add_option("--dir", server->directory, "The job's repository: a path or URL")->required();
-  app->add_option("--index", server->index, "Which of the servers it is, from 0");
+  app->add_option("--index", server->index, "Which of the servers it is, from 0")
+      ->check(CLI::Range(0, 1023))
+      ->type_name("N")
+      ->capture_default_str();
   AddJobOptions(app, options.get());
   app->add_option("--token-file", options->token_file, "A file with the token that all must have");
   app->add_option("--tls-cert", server->security.certificate, "PEM file of its certificate");

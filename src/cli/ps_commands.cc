@@ -26,24 +26,10 @@ namespace {
 
 Result<ps::ServerOptions> ServerOptionsOf(const PserverOptions& options) {
   ps::ServerOptions server = options.server;
-  if (options.mode != "sync" && options.mode != "async") {
-    return InvalidArgumentError("--mode is sync or async, not \"" + options.mode + "\"");
-  }
   server.mode = options.mode == "sync" ? ps::Mode::kSync : ps::Mode::kAsync;
-  if (options.recovery == "exact") {
-    server.recovery = ps::Recovery::kExact;
-  } else if (options.recovery == "partial") {
-    server.recovery = ps::Recovery::kPartial;
-  } else if (options.recovery == "log") {
-    server.recovery = ps::Recovery::kLog;
-  } else {
-    return InvalidArgumentError("--recovery is exact, partial or log, not \"" + options.recovery +
-                                "\"");
-  }
-  if (options.log_level != "written" && options.log_level != "synced") {
-    return InvalidArgumentError("--log-level is written or synced, not \"" + options.log_level +
-                                "\"");
-  }
+  server.recovery = options.recovery == "log"       ? ps::Recovery::kLog
+                    : options.recovery == "partial" ? ps::Recovery::kPartial
+                                                    : ps::Recovery::kExact;
   server.log_level = options.log_level == "synced" ? ps::LogLevel::kSynced : ps::LogLevel::kWritten;
   const auto positive = [](auto number, auto* out) {
     out->reset();

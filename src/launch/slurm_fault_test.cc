@@ -76,6 +76,25 @@ TEST_F(SlurmFaultTest, AJobThatIsRequeuedByForceEndsAndIsTakenOutOfTheQueue) {
   });
 }
 
+TEST_F(SlurmFaultTest, AProgramOfSlurmsThatHangsEndsNothing) {
+  // Longer than a shim waits for a sign of its owner.
+  const std::string hang = (temp_.path() / "hang").string();
+  const std::string hangs = (temp_.path() / "hangs").string();
+  Intercept("if [ $name = squeue ] && rm " + hang + " 2> /dev/null; then touch " + hangs +
+                "; sleep 8; fi",
+            "");
+  Open();
+  LaunchSpec spec = Script("a", "echo ready; while :; do sleep 0.05; done");
+  spec.outlive_owner = false;
+  Submit(spec);
+  UntilSaid("a");
+  std::ofstream(hang).close();
+  Until("squeue hangs", [&] { return std::filesystem::exists(hangs); });
+  const auto asked = CountCalls("squeue");
+  Until("squeue is asked again", [&] { return CountCalls("squeue") > asked; });
+  EXPECT_EQ(launcher_->Get("a")->state, LaunchState::kRunning);
+}
+
 TEST_F(SlurmFaultTest, AShimThatIsKilledIsALaunchThatIsLost) {
   Open();
   Submit(Script("a", "echo ready; while :; do sleep 0.05; done"));
