@@ -299,3 +299,17 @@ def test_the_example_comes_to_the_same_with_two_losses(recovery):
     assert "what was learned is the same to the bit" in done.stdout
     assert "with 2 losses" in done.stdout
     assert ("nobody went back" in done.stdout) == (recovery == "log")
+
+
+@pytest.mark.parametrize("flag", ["--mode", "--recovery", "--log-level", "--launcher", "--servers"])
+def test_a_wrong_word_is_wrong_usage(tmp_path, flag):
+    command = [CAIRN, "ps", "run", "--dir", tmp_path / "r", flag, "nonsense", "--", "true"]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert flag in refused.stderr and "nonsense" in refused.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_help_tells_the_defaults():
+    shown = subprocess.run([CAIRN, "ps", "run", "--help"], capture_output=True, text=True).stdout
+    assert "=sync" in shown and "=exact" in shown and "=600" in shown
