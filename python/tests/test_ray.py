@@ -94,11 +94,11 @@ def test_what_waits_in_the_queue_of_ray_says_why_and_can_be_cancelled(master, ra
     experiment, trial = create(master, custom="nowhere=1")
 
     def waits(answer):
-        return [entry for entry in answer["queue"] if entry["trial"] == trial and "waits in Ray" in entry.get("reason", "")]
+        return [entry for entry in answer["queue"] if entry["trial"] == trial and "resources" in entry.get("reason", "")]
 
     (entry,) = waits(master.wait("/api/v1/cluster", waits))
     assert entry["launcher"] == "ray" and entry["state"] in ("QUEUED", "STARTING")
-    assert "resources" in entry["reason"]
+    assert "waits in Ray" in entry["reason"]
     master.cli("e", "cancel", experiment)
     assert master.cli("e", "wait", experiment, check=False).stdout.split() == [experiment, "CANCELED"]
 

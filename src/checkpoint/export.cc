@@ -102,7 +102,7 @@ class Exporter {
 
   /// Into a local directory, which appears whole or not at all.
   Result<ExportReport> Run(const std::filesystem::path& out, const TransferControl& control) {
-    ASSIGN_OR_RETURN(const OpenRestorePoint point, Plan());
+    RETURN_IF_ERROR(Plan());
     HiddenDirectory hidden;
     RETURN_IF_ERROR(hidden.Make(out.parent_path(), IdSource::System()));
     ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(hidden.path(), {.create = false}));
@@ -114,23 +114,23 @@ class Exporter {
   /// Into a bucket or cluster, where nothing can be renamed: the index comes last, and a failure
   /// takes away what was written.
   Result<ExportReport> RunRemote(const Environment& env, const TransferControl& control) {
-    ASSIGN_OR_RETURN(const OpenRestorePoint point, Plan());
+    RETURN_IF_ERROR(Plan());
     RETURN_IF_ERROR(Write(env, control));
     return std::move(report_);
   }
 
  private:
-  Result<OpenRestorePoint> Plan() {
-    ASSIGN_OR_RETURN(OpenRestorePoint point, OpenRestorePoint::Open(store_, chain_));
-    open_ = point.tip();
+  Status Plan() {
+    ASSIGN_OR_RETURN(point_, OpenRestorePoint::Open(store_, chain_));
+    open_ = point_.tip();
     bytes_ = std::make_unique<StoredBytes>(store_, open_);
     RETURN_IF_ERROR(PlanModel());
     RETURN_IF_ERROR(PlanOtherFiles());
     if (chain_.size() > 1) {
-      ASSIGN_OR_RETURN(merged_, MergedTables::Open(store_, point.chain()));
+      ASSIGN_OR_RETURN(merged_, MergedTables::Open(store_, point_.chain()));
       RETURN_IF_ERROR(merged_->AddTo(&files_));
     }
-    return point;
+    return Status::Ok();
   }
 
   Status Write(const Environment& env, const TransferControl& control) {
@@ -257,6 +257,7 @@ class Exporter {
   Store* const store_;
   const Chain& chain_;
   const Checkpoint& checkpoint_;  // the last of the chain
+  OpenRestorePoint point_;        // before what reads it, ahead of what is wanted
   OpenCheckpoint* open_ = nullptr;
   std::unique_ptr<StoredBytes> bytes_;
   std::unique_ptr<MergedTables> merged_;

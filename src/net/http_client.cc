@@ -162,7 +162,8 @@ class HttpClient::Loop {
   }
 
   bool InOwnProcess() const { return getpid() == owner_; }
-  void Abandon() { thread_.detach(); }
+  /// In a forked copy, which has no such thread: there is nothing to join or to detach.
+  void Abandon() { new std::thread(std::move(thread_)); }
 
   CallId Add(HttpCall call) {
     auto added = std::make_unique<Call>();

@@ -156,6 +156,9 @@ void FrameSocket::Linger() {
 
 Status FrameSocket::MakeRoom(std::size_t count) {
   const bool shared = buffer_ != nullptr && buffer_.use_count() > 1;
+  // The count alone orders nothing: giving back a reference of our own does, after what the last of
+  // the others has read.
+  if (!shared) (void)std::shared_ptr<Buffer>(buffer_);
   const std::size_t unread = end_ - begin_;
   if (buffer_ != nullptr && !shared) {
     const bool huge = buffer_->size > kKeptBytes && count + unread <= kBufferBytes;

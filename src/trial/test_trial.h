@@ -20,7 +20,24 @@ namespace cairn {
 /// engines come and go, as real processes do.
 class FakeLauncher final : public Launcher {
  public:
-  LaunchListener listener;  // set while nobody calls
+  /// Who is told. Once another one is set, the former is not being called any more.
+  class Told {
+   public:
+    Told& operator=(LaunchListener listener) {
+      MutexLock hold(&mu_);
+      listener_ = std::move(listener);
+      return *this;
+    }
+    void operator()(const LaunchInfo& info) {
+      MutexLock hold(&mu_);
+      if (listener_) listener_(info);
+    }
+
+   private:
+    Mutex mu_;
+    LaunchListener listener_ GUARDED_BY(mu_);
+  };
+  Told listener;
   bool hold_queue = false;  // everything submitted waits for slots
 
   Status Submit(LaunchSpec spec) override {
@@ -34,7 +51,7 @@ class FakeLauncher final : public Launcher {
       launches_[spec.id] = info;
       changed_.NotifyAll();
     }
-    if (info.state == LaunchState::kRunning && listener) listener(info);
+    if (info.state == LaunchState::kRunning) listener(info);
     return Status::Ok();
   }
   Result<LaunchInfo> Get(std::string_view id) override {
@@ -94,7 +111,7 @@ class FakeLauncher final : public Launcher {
       info = launch;
       changed_.NotifyAll();
     }
-    if (listener) listener(info);
+    listener(info);
   }
   /// Waits until it was submitted, and gives what was.
   LaunchSpec WaitFor(const std::string& id) {

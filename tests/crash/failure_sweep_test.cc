@@ -240,7 +240,7 @@ TEST_P(FailureSweep, OfAnOpening) {
 }
 
 TEST_P(FailureSweep, OfARestore) {
-  Sweep(OpenAndWarmUp, [this](Trial* trial) {
+  Sweep(OpenAndWarmUp, [](Trial* trial) {
     auto restored = trial->manager()->Restore({.into = {}, .allocate = true});
     if (restored.ok()) {
       // A read that failed may make the restore fall back; never to anything but a whole state.

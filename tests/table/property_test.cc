@@ -22,7 +22,6 @@ struct ModelRow {
 struct Model {
   std::map<std::int64_t, ModelRow> rows;
   std::map<std::int64_t, std::uint32_t> pending;
-  friend bool operator==(const Model&, const Model&) = default;
 };
 
 class Sequence {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "base/thread_annotations.h"
 #include "storage/local/posix_fs.h"
 #include "storage/local/thread_queue.h"
 
@@ -91,7 +92,16 @@ class UringQueue final : public IoQueue {
   bool open_ = false;
 };
 
+/// Held while a ring's memory is mapped or unmapped. The kernel needs nothing of the kind; the
+/// thread sanitizer does not see these system calls, and takes a ring at the address of another
+/// thread's former one for shared with it.
+Mutex& Mapping() {
+  static Mutex mapping;
+  return mapping;
+}
+
 int UringQueue::Init() {
+  const MutexLock lock(&Mapping());
   const int result = io_uring_queue_init(static_cast<unsigned>(slots_.size()), &ring_, 0);
   open_ = result == 0;
   return -result;
@@ -102,6 +112,7 @@ UringQueue::~UringQueue() {
   while (in_flight() > 0) {
     if (!Wait().ok()) break;  // the ring is broken; closing it ends what it still holds
   }
+  const MutexLock lock(&Mapping());
   io_uring_queue_exit(&ring_);
 }
 
