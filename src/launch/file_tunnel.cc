@@ -210,17 +210,16 @@ Result<std::unique_ptr<TunnelEntry>> TunnelEntry::Open(const std::string& direct
 
 class TunnelExit::Impl {
  public:
-  Impl(std::string directory, std::uint16_t port)
-      : directory_(std::move(directory)),
-        port_(port),
-        thread_([this](const std::stop_token& stop) { Work(stop); }) {}
+  Impl(std::string directory, std::uint16_t port) : directory_(std::move(directory)), port_(port) {
+    // What an earlier exit had begun cannot be gone on with. What begins from now on can.
+    for (const std::string& id : Ids()) Refuse(id);
+    thread_ = std::jthread([this](const std::stop_token& stop) { Work(stop); });
+  }
 
  private:
   using SteadyClock = std::chrono::steady_clock;
 
   void Work(const std::stop_token& stop) {
-    // What an earlier exit had begun cannot be gone on with.
-    for (const std::string& id : Ids()) Refuse(id);
     while (!stop.stop_requested()) {
       WaitALittle(wires_, -1);
       for (const std::string& id : Ids()) {
