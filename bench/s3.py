@@ -111,7 +111,8 @@ def stalls(url, directory, rounds):
         for where, manager in managers.items():
             state["w"][::4096] = i
             handle = manager.save(i, state)
-            handle.wait()
+            # Also for the removal of the one before: a further save would wait for it. Trainings save seldom.
+            manager.wait()
             if i > 0:  # the first allocates
                 times[where].append(handle.stall_seconds)
     for manager in managers.values():
