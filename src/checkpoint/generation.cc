@@ -296,21 +296,18 @@ Status Generation::PublishFence(std::uint64_t above) {
 Status Generation::PublishSeal() {
   RepositoryReader reader(env_.store.get(), env_.rules);
   if (env_.rules.fence_before_listing) {
-    ASSIGN_OR_RETURN(RepositoryView view, reader.Read(ReadFor::kOwning));
-    ASSIGN_OR_RETURN(const bool closed, CloseOlder(view));
-    if (closed) {
-      ASSIGN_OR_RETURN(view, reader.Read(ReadFor::kOwning));
-    }
-    if (view.newest_seal && view.newest_seal->generation > number_) {
-      return Overtaken("generation " + std::to_string(view.newest_seal->generation));
-    }
+    ASSIGN_OR_RETURN(RepositoryView view, ReadUnlessOvertaken(&reader));
     if (const std::uint64_t lost = NewestCommit(view); lost >= number_) {
       // Fence and seal of a generation that saved are lost. Its number must not be used again:
       // which commit is later would not be known.
       LogWarning("\"" + env_.store->Describe() + "\": the records of generation " +
                  std::to_string(lost) + " are missing; its checkpoints count all the same");
       RETURN_IF_ERROR(PublishFence(lost));
-      ASSIGN_OR_RETURN(view, reader.Read(ReadFor::kOwning));
+      ASSIGN_OR_RETURN(view, ReadUnlessOvertaken(&reader));
+    }
+    ASSIGN_OR_RETURN(const bool closed, CloseOlder(view));
+    if (closed) {
+      ASSIGN_OR_RETURN(view, ReadUnlessOvertaken(&reader));
     }
     for (const std::string& name : view.damaged_records) {
       LogWarning("\"" + env_.store->Describe() + "\": " + name + " is damaged or missing");
@@ -340,6 +337,14 @@ Status Generation::PublishSeal() {
   env_.Step("open: seal");
   Status sealed = PublishRecord(env_, names::Seal(number_), Encode(seal));
   return sealed.Is(Code::kAlreadyExists) ? Overtaken("a newer generation") : sealed;
+}
+
+Result<RepositoryView> Generation::ReadUnlessOvertaken(RepositoryReader* reader) {
+  ASSIGN_OR_RETURN(RepositoryView view, reader->Read(ReadFor::kOwning));
+  if (view.newest_seal && view.newest_seal->generation > number_) {
+    return Overtaken("generation " + std::to_string(view.newest_seal->generation));
+  }
+  return view;
 }
 
 Status Generation::Overtaken(const std::string& by) const {

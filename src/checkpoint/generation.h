@@ -92,6 +92,7 @@ class Generation {
   /// Makes sure that older openings which have not sealed never do. True when there were such: then
   /// one of them may have sealed just before, and what counts is to be read again.
   Result<bool> CloseOlder(const RepositoryView& view);
+  Result<RepositoryView> ReadUnlessOvertaken(RepositoryReader* reader);
   Status Overtaken(const std::string& by) const;
   void RetireNames(const RepositoryView& view);
   Status StartParticipants();

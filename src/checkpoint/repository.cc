@@ -74,12 +74,12 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
     const std::string name = names::Seal(generation);
     auto bytes = store->Get(name, kMaxRecordBytes);
     if (!bytes.ok()) return bytes.status().WithContext("read " + name);
-    if (const auto closed = Decode<ClosedRecord>(*bytes);
-        closed.ok() && closed->generation == generation) {
-      continue;
+    auto seal = Decode<SealRecord>(*bytes);
+    if (!seal.ok()) {
+      const auto closed = Decode<ClosedRecord>(*bytes);
+      if (closed.ok() && closed->generation == generation) continue;
     }
     records.newest_sealed = std::max(records.newest_sealed, generation);
-    auto seal = Decode<SealRecord>(*bytes);
     if (seal.ok() && seal->generation == generation) {
       records.named.insert(seal->commits.begin(), seal->commits.end());
       records.seal = *std::move(seal);

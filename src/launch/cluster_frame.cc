@@ -22,16 +22,22 @@ using Nanos = std::chrono::nanoseconds;
 
 constexpr Nanos kIdle = std::chrono::hours(1);
 constexpr Nanos kLongestGrace = std::chrono::hours(24);
+constexpr Nanos kStopSlack = std::chrono::seconds(60);
 /// A shim takes its owner for gone after 5 s.
 constexpr Nanos kBeat = std::chrono::milliseconds(500);
 
 }  // namespace
 
-ClusterFrame::ClusterFrame(Options frame, ClusterOptions options, OwnedFd lock)
-    : LaunchFrame(frame, std::move(lock)),
+ClusterFrame::ClusterFrame(ClusterOptions options, OwnedFd lock)
+    : LaunchFrame({.directory = options.directory,
+                   .slots = options.slots,
+                   .stop_slack = kStopSlack,
+                   .listener = options.listener,
+                   .clock = options.clock},
+                  std::move(lock)),
       budget_(options.calls_per_second),
       cluster_(std::move(options)),
-      beat_path_(frame.directory + "/" + kOwnerBeat) {}
+      beat_path_(cluster_.directory + "/" + kOwnerBeat) {}
 
 void ClusterFrame::OnAdopt(ClusterLaunch* /*launch*/, const LaunchRecord& /*record*/) {}
 Status ClusterFrame::Furnish(const LaunchDirectory& /*directory*/) { return Status::Ok(); }

@@ -21,7 +21,11 @@ namespace cairn {
 class ClusterFrame : public LaunchFrame {
  protected:
   struct ClusterOptions {
-    std::string name;  // "Slurm"
+    std::string name;       // "Slurm"
+    std::string directory;  // these as in LaunchFrame::Options
+    int slots = 1;
+    LaunchListener listener;
+    Clock* clock = Clock::System();
     double calls_per_second = 2;
     std::chrono::nanoseconds look = std::chrono::milliseconds(100);
   };
@@ -49,7 +53,7 @@ class ClusterFrame : public LaunchFrame {
   /// what another machine wrote may come late.
   static constexpr int kLooksBeforeLost = 2;
 
-  ClusterFrame(Options frame, ClusterOptions options, OwnedFd lock);
+  ClusterFrame(ClusterOptions options, OwnedFd lock);
 
   // What a site says.
 
@@ -58,7 +62,7 @@ class ClusterFrame : public LaunchFrame {
   /// Something is still to be handed over.
   virtual bool HasUnsubmitted() const = 0;
   virtual void AskForJobs() EXCLUDES(mu_) = 0;
-  /// What launch.json says of a launch that is taken up and has not ended.
+  /// What launch.json says of a launch that is taken up.
   virtual void OnAdopt(ClusterLaunch* launch, const LaunchRecord& record) REQUIRES(mu_);
   /// Puts more into a new directory than every launch has, before a job may come.
   virtual Status Furnish(const LaunchDirectory& directory);

@@ -32,24 +32,17 @@
 #include "launch/spawn_shim.h"
 
 namespace cairn {
-namespace {
-
-using Nanos = std::chrono::nanoseconds;
-
-constexpr Nanos kStopSlack = std::chrono::seconds(60);
-
-}  // namespace
 
 RayLauncher::RayLauncher(RayLauncherOptions options, std::string shim,
                          std::unique_ptr<RayClient> client, OwnedFd lock)
-    : ClusterFrame(
-          {.directory = options.directory,
-           .slots = options.slots,
-           .stop_slack = kStopSlack,
-           .listener = options.listener,
-           .clock = options.clock},
-          {.name = "Ray", .calls_per_second = options.calls_per_second, .look = options.look},
-          std::move(lock)),
+    : ClusterFrame({.name = "Ray",
+                    .directory = options.directory,
+                    .slots = options.slots,
+                    .listener = options.listener,
+                    .clock = options.clock,
+                    .calls_per_second = options.calls_per_second,
+                    .look = options.look},
+                   std::move(lock)),
       options_(std::move(options)),
       shim_(std::move(shim)),
       client_(std::move(client)) {}

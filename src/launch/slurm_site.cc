@@ -31,7 +31,6 @@ namespace {
 
 using Nanos = std::chrono::nanoseconds;
 
-constexpr Nanos kStopSlack = std::chrono::seconds(60);
 constexpr std::size_t kLargestArray = 500;
 /// Slurm lets a job that was put back into its queue wait for two minutes, unless told otherwise.
 constexpr Nanos kLeftTime = std::chrono::minutes(10);
@@ -40,14 +39,14 @@ constexpr Nanos kLeftTime = std::chrono::minutes(10);
 
 SlurmLauncher::SlurmLauncher(SlurmLauncherOptions options, std::string shim,
                              std::unique_ptr<SlurmClient> client, OwnedFd lock)
-    : ClusterFrame(
-          {.directory = options.directory,
-           .slots = options.slots,
-           .stop_slack = kStopSlack,
-           .listener = options.listener,
-           .clock = options.clock},
-          {.name = "Slurm", .calls_per_second = options.calls_per_second, .look = options.look},
-          std::move(lock)),
+    : ClusterFrame({.name = "Slurm",
+                    .directory = options.directory,
+                    .slots = options.slots,
+                    .listener = options.listener,
+                    .clock = options.clock,
+                    .calls_per_second = options.calls_per_second,
+                    .look = options.look},
+                   std::move(lock)),
       options_(std::move(options)),
       outputs_(options_.directory + kSlurmOutputs),
       shim_(std::move(shim)),

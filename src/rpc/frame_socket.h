@@ -19,8 +19,9 @@ namespace cairn::rpc {
 
 /// Either side's end of a plain TCP connection, and the messages on it (socket_frames.h). Blocking:
 /// between the socket and the caller no other thread runs, and a small message costs one system
-/// call to send and one to receive. One thread sends, one (the same or another) receives; Cancel
-/// comes from any. After an error the connection is useless.
+/// call to send and one to receive when it is there. Who was answered soon looks for the next
+/// answer for a moment before it sleeps. One thread sends, one (the same or another) receives;
+/// Cancel comes from any. After an error the connection is useless.
 class FrameSocket {
  public:
   using Time = std::chrono::steady_clock::time_point;
