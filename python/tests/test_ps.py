@@ -254,37 +254,35 @@ def test_a_torch_embedding_trains_on_the_servers(client):
 
 
 def trained(directory, lose_at=None, epochs=2, recovery="exact"):
-    """A Trainer on two servers; one of them is lost at a step of choice. What was learned."""
+    """A Trainer on two servers; one of them is lost within a step of choice. What was learned, and
+    the batches of the steps begun."""
     servers = start(directory, recovery=recovery)
     client = connect(directory)
     table = client.table("t", 2, optimizer=ADAGRAD)
     dense = client.dense("w", np.zeros(3), optimizer=cairn.optimizers.SGD(0.1))
-    seen = []
+    begun = []
 
     def step(model, batch):
+        if len(begun) == lose_at:
+            servers[1].stop()
+            servers[1] = start_one(directory, 1, recovery=recovery)
+        begun.append(tuple(batch[:2].tolist()))
         noise = np.random.standard_normal(2)  # the global generator has to go back too
         rows = table.lookup(batch)
         table.apply_gradients(batch, rows + noise)
         dense.push(dense.pull() - noise.sum() * model["scale"])
         return {"first": float(rows[0, 0])}
 
-    def lose(event):
-        if isinstance(event, cairn.EndStepEvent):
-            seen.append((event.epoch, event.step))
-            if lose_at is not None and len(seen) == lose_at:
-                servers[1].stop()
-                servers[1] = start_one(directory, 1, recovery=recovery)
-
     def reader(epoch):
         return [np.arange(i, i + 8) * (epoch + 1) for i in range(10)]
 
     np.random.seed(5)
     trainer = cairn.Trainer({"scale": 0.5}, step, pservers=client)
-    summary = trainer.train(epochs, reader, lose)
+    summary = trainer.train(epochs, reader)
     result = table.rows(), dense.pull().tobytes(), summary.global_step, client.rollbacks
     for server in servers:
         server.stop()
-    return (*result, seen)
+    return (*result, begun)
 
 
 def test_a_trainer_goes_back_with_its_servers(tmp_path):
@@ -293,7 +291,8 @@ def test_a_trainer_goes_back_with_its_servers(tmp_path):
     lost = trained(str(tmp_path / "lost"), lose_at=14)
     assert lost[3] == 1
     assert lost[:3] == plain[:3]
-    assert set(lost[4]) == set(plain[4]) and len(lost[4]) > 20  # some twice
+    # The step that broke is begun again at least: how far the job goes back is up to its saves.
+    assert set(lost[4]) == set(plain[4]) and len(lost[4]) > 20
 
 
 def test_with_a_log_a_trainer_repeats_nothing(tmp_path):
