@@ -3,8 +3,8 @@
 
     bench/master.py BUILD_DIR [--experiments 10000] [--live 200] [--reports 200] [--json FILE] [--directory DIR]
 
-reports: 16 trials, each with a connection of its own, send durable reports one after the other; beside them one program inserts as many rows
-in transactions of 16 (catalog_bench, the same disk, round robin). list: a page of 50 of 10,000 experiments. idle: the processor time and the
+reports: 16 trials, each with a connection of its own, send durable reports one after the other (report_load); beside them one program inserts
+as many rows in transactions of 16 (catalog_bench, the same disk, round robin). list: a page of 50 of 10,000 experiments. idle: the processor time and the
 memory of a master whose 200 trials wait for orders, each with a long poll. (A curve of 100,000 points: bench/catalog.py.)
 """
 
@@ -77,35 +77,25 @@ class Master:
         self.process.wait(60)
 
 
-def reports(master, bench, folder, count, rounds=3):
+def reports(master, programs, folder, count, rounds=3):
     """Ratios of the rate of plain rows, and reports a second."""
-    connections = [master.connect() for _ in range(CONNECTIONS)]
-    runs = [master.join(connection, f"reports-{i}") for i, connection in enumerate(connections)]
-    sent = [0] * CONNECTIONS
+    runs = [master.join(master.connect(), f"reports-{i}") for i in range(CONNECTIONS)]
+    lines = "".join(f"{base} {token}\n" for base, token in runs)
 
-    def report(i):
-        base, token = runs[i]
-        for _ in range(count):
-            sent[i] += 1
-            body = {"sequence": sent[i], "group": "training", "steps_completed": sent[i],
-                    "metrics": {"loss": 1 / sent[i], "accuracy": 0.5, "samples": 32 * sent[i]}}  # fmt: skip
-            master.ask(connections[i], "POST", f"{base}/reports", body, token)
+    def timed(*command, told=None):
+        words = [str(word) for word in command]
+        return subprocess.run(words, input=told, capture_output=True, text=True, check=True).stdout
 
     ours, ratios = [], []
-    with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as pool:
-        for number in range(rounds):
-            began = time.monotonic()
-            list(pool.map(report, range(CONNECTIONS)))
-            ours.append(CONNECTIONS * count / (time.monotonic() - began))
-            url = f"sqlite:{folder}/plain{number}.db"
-            done = subprocess.run(
-                [bench, "append", url, str(CONNECTIONS * count), str(CONNECTIONS), "1"],
-                capture_output=True, text=True, check=True,
-            )  # fmt: skip
-            plain = CONNECTIONS * count / json.loads(done.stdout)["plain"][0]
-            ratios.append(ours[-1] / plain)
-    for (base, token), connection in zip(runs, connections):
-        master.ask(connection, "POST", f"{base}/exit", {"code": 0}, token)
+    for number in range(rounds):
+        load = (programs / "report_load", master.port, count, 1 + number * count)
+        ours.append(CONNECTIONS * count / float(timed(*load, told=lines)))
+        url = f"sqlite:{folder}/plain{number}.db"
+        done = timed(programs / "catalog_bench", "append", url, CONNECTIONS * count, CONNECTIONS, 1)
+        plain = CONNECTIONS * count / json.loads(done)["plain"][0]
+        ratios.append(ours[-1] / plain)
+    for base, token in runs:
+        master.ask(master.connect(), "POST", f"{base}/exit", {"code": 0}, token)
     return statistics.median(ratios), statistics.median(ours)
 
 
@@ -169,7 +159,7 @@ def main():
     parser.add_argument("build")
     parser.add_argument("--experiments", type=int, default=10_000)
     parser.add_argument("--live", type=int, default=200)
-    parser.add_argument("--reports", type=int, default=200, help="of each connection, in each of three rounds")
+    parser.add_argument("--reports", type=int, default=2000, help="of each connection, in each of three rounds")
     parser.add_argument("--directory", default=None, help="on the disk that is measured")
     parser.add_argument("--json", default=str(ROOT / "bench/out/master.json"))
     options = parser.parse_args()
@@ -179,7 +169,7 @@ def main():
         master = Master(programs / "cairn", folder)
         try:
             results["reports_ratio"], results["reports_per_second"] = reports(
-                master, programs / "catalog_bench", folder, options.reports
+                master, programs, folder, options.reports
             )
             times = pages(master, options.experiments)
             results["page_p50"], results["page_p99"] = times[len(times) // 2], times[len(times) * 99 // 100]

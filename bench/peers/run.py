@@ -361,6 +361,9 @@ def main():
     parser.add_argument("--tries", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--quick", action="store_true", help="256 MiB, 2 rounds, 1 try")
+    parser.add_argument(
+        "--again", choices=["async"], help="measures this part anew, beside the last run's others"
+    )
     parser.add_argument("--directory", default=None, help="on the disk to measure")
     options = parser.parse_args()
     if os.geteuid() != 0:
@@ -376,29 +379,40 @@ def main():
     with tempfile.TemporaryDirectory(dir=options.directory or str(out), prefix="peers-") as scratch:
         directory = Path(scratch)
         count = 64
-        cpu, wall = cpu_of_all(), time.perf_counter()
-        versions = started(names)
-        big = measure(versions, directory, rounds, count, total // count, "big")
-        small = measure(versions, directory, rounds, SMALL_COUNT, SMALL_BYTES, "small")
-        running = [n for n in ASYNC if n in big]
-        asynchronous, memcpy = measure_async(running, directory, rounds, count, total // count)
-        result = {
-            "names": names,
-            "versions": versions,
-            "bytes": total,
-            "rounds": rounds,
-            "tries": tries,
-            "big": big,
-            "small": small,
-            "async": asynchronous,
-            "memcpy": memcpy,
-            "kept": {n: killed_while_overwriting(n, directory, tries) for n in big},
-            "flips": {n: flipped_byte(n, directory) for n in big},
-            "cpu_all": (cpu_of_all() - cpu) / (time.perf_counter() - wall),
-            "load": os.getloadavg()[0],
-            "kernel": platform.release(),
-            "cores": os.cpu_count(),
-        }
+        load, cpu, wall = os.getloadavg()[0], cpu_of_all(), time.perf_counter()
+        each = total // count
+        if options.again:
+            result = json.loads((out / "peers.json").read_text())
+            running = [n for n in ASYNC if n in result["big"]]
+            if result["bytes"] != total:
+                raise SystemExit("the last run had another --size; run all parts")
+            result["async"], result["memcpy"] = measure_async(
+                running, directory, rounds, count, each
+            )
+            result["load"] = load
+        else:
+            versions = started(names)
+            big = measure(versions, directory, rounds, count, each, "big")
+            small = measure(versions, directory, rounds, SMALL_COUNT, SMALL_BYTES, "small")
+            running = [n for n in ASYNC if n in big]
+            asynchronous, memcpy = measure_async(running, directory, rounds, count, each)
+            result = {
+                "names": names,
+                "versions": versions,
+                "bytes": total,
+                "rounds": rounds,
+                "tries": tries,
+                "big": big,
+                "small": small,
+                "async": asynchronous,
+                "memcpy": memcpy,
+                "kept": {n: killed_while_overwriting(n, directory, tries) for n in big},
+                "flips": {n: flipped_byte(n, directory) for n in big},
+                "cpu_all": (cpu_of_all() - cpu) / (time.perf_counter() - wall),
+                "load": load,
+                "kernel": platform.release(),
+                "cores": os.cpu_count(),
+            }
     (out / "peers.json").write_text(json.dumps(result, indent=1))
     plot(result, out / "peers.png")
     text = "\n".join(table(result)) + "\n\n" + "\n".join(async_table(result)) + "\n"
@@ -408,24 +422,26 @@ def main():
     ]
     setting = (
         f"{total >> 20} MiB as {count} tensors, {rounds} rounds, medians; {result['cores']} cores, "
-        f"Linux {result['kernel']}, load {result['load']:.1f}"
+        f"Linux {result['kernel']}, load before {result['load']:.1f}"
     )
     print(text + "\n" + "\n".join(verdicts) + "\n" + setting)
     if options.write:
-        write_page(text, verdicts, setting, out / "peers.png")
+        write_page(text, verdicts, setting, out)
 
 
-def write_page(tables, verdicts, setting, picture):
+def write_page(tables, verdicts, setting, out):
     """The page that people read; written by this program alone."""
     docs = ROOT / "docs"
-    shutil.copy(picture, docs / "benchmarks.png")
+    shutil.copy(out / "peers.png", docs / "benchmarks.png")
+    shutil.copy(out / "peers.json", docs / "benchmarks.json")
     (docs / "benchmarks.md").write_text(
         "# Beside other libraries\n\n"
         "Written by `make bench-peers ARGS=--write`. Same state, same disk, interleaved rounds; durable\n"
         "means that every file and directory was synced, for all; loads are cold, into memory that is\n"
         "touched, and Cairn's compare every checksum. The state changes between Cairn's saves, so that\n"
         "nothing is linked. What killed and flipped mean is in [bench/peers/run.py](../bench/peers/run.py).\n\n"
-        f"{setting}.\n\n{tables}\n![rates](benchmarks.png)\n\n## Targets\n\n```\n"
+        f"{setting}. Every round: [benchmarks.json](benchmarks.json).\n\n"
+        f"{tables}\n![rates](benchmarks.png)\n\n## Targets\n\n```\n"
         + "\n".join(verdicts)
         + "\n```\n",
         encoding="utf-8",
