@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace cairn {
@@ -92,42 +94,70 @@ Result<HttpRoutes> HttpRoutes::Make(std::vector<HttpRoute> routes) {
   return out;
 }
 
-HttpRoutes::Match HttpRoutes::Find(std::string_view method, std::string_view path) const {
-  Match best;
-  std::size_t best_fixed = 0;
-  if (!path.starts_with('/')) return best;
-  const std::vector<std::string> segments = SplitPath(path);
-  for (const Entry& entry : entries_) {
-    const bool rest = IsRest(entry.segments.back());
-    if (rest ? segments.size() < entry.segments.size() : segments.size() != entry.segments.size()) {
-      continue;
-    }
-    Match match{.route = &entry.route, .known_path = true, .params = {}};
-    std::size_t fixed = 1;
-    bool fits = true;
-    for (std::size_t i = 0; fits && i < entry.segments.size(); ++i) {
-      const std::string& want = entry.segments[i];
-      if (!IsName(want)) {
-        std::string decoded;
-        fits = DecodePercent(segments[i], false, &decoded) && decoded == want;
-        ++fixed;
-        continue;
-      }
-      std::string text = segments[i];
-      if (IsRest(want)) {
-        for (std::size_t k = i + 1; k < segments.size(); ++k) text += "/" + segments[k];
-      }
-      std::string decoded;
-      fits = DecodePercent(text, false, &decoded) && !decoded.empty();
-      match.params[NameIn(want)] = decoded;
-    }
-    if (!fits) continue;
-    best.known_path = true;
-    if (entry.route.method != method || fixed <= best_fixed) continue;
-    best_fixed = fixed;
-    best = std::move(match);
+namespace {
+
+/// A segment of a path that was asked for; none when it is not well encoded.
+using Asked = std::optional<std::string>;
+
+std::vector<Asked> DecodedSegments(std::string_view path) {
+  std::vector<Asked> out;
+  for (const std::string& segment : SplitPath(path)) {
+    std::string decoded;
+    const bool well = DecodePercent(segment, false, &decoded);
+    out.push_back(well ? Asked(std::move(decoded)) : std::nullopt);
   }
-  return best;
+  return out;
+}
+
+/// Whether the pattern covers the path; nothing is copied, for most do not.
+bool Fits(const std::vector<std::string>& pattern, const std::vector<Asked>& path) {
+  const bool rest = IsRest(pattern.back());
+  if (rest ? path.size() < pattern.size() : path.size() != pattern.size()) return false;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (!path[i].has_value()) return false;
+    if (i + 1 >= pattern.size() && rest) continue;
+    const std::string& want = pattern[i];
+    if (IsName(want) ? path[i]->empty() : *path[i] != want) return false;
+  }
+  return !rest || path.size() > pattern.size() || !path.back()->empty();
+}
+
+std::size_t FixedSegments(const std::vector<std::string>& pattern) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(pattern, [](const std::string& segment) { return !IsName(segment); }));
+}
+
+std::map<std::string, std::string, std::less<>> ParamsOf(const std::vector<std::string>& pattern,
+                                                         const std::vector<Asked>& path) {
+  std::map<std::string, std::string, std::less<>> params;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (!IsName(pattern[i])) continue;
+    std::string& text = params[NameIn(pattern[i])] = *path[i];
+    if (!IsRest(pattern[i])) continue;
+    for (std::size_t k = i + 1; k < path.size(); ++k) text += "/" + *path[k];
+  }
+  return params;
+}
+
+}  // namespace
+
+HttpRoutes::Match HttpRoutes::Find(std::string_view method, std::string_view path) const {
+  Match match;
+  if (!path.starts_with('/')) return match;
+  const std::vector<Asked> asked = DecodedSegments(path);
+  const Entry* best = nullptr;
+  for (const Entry& entry : entries_) {
+    if (!Fits(entry.segments, asked)) continue;
+    match.known_path = true;
+    if (entry.route.method != method) continue;
+    if (best == nullptr || FixedSegments(entry.segments) > FixedSegments(best->segments)) {
+      best = &entry;
+    }
+  }
+  if (best == nullptr) return match;
+  match.route = &best->route;
+  match.params = ParamsOf(best->segments, asked);
+  return match;
 }
 
 }  // namespace cairn

@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t kMaxGroup = 4096;
 constexpr auto kFirstRetry = std::chrono::milliseconds(10);
 constexpr auto kLastRetry = std::chrono::milliseconds(500);
+constexpr Clock::Duration kLongestGathering = std::chrono::milliseconds(2);
 
 Status Lost(const Status& why) {
   return UnavailableError(fmt::format("the event log is another engine's now: {}", why.message()));
@@ -39,7 +40,7 @@ EventWriter::~EventWriter() {
 void EventWriter::Enqueue(Event event) {
   MutexLock hold(&mu_);
   queue_.push_back(std::move(event));
-  changed_.NotifyAll();
+  if (queue_.size() >= awaited_) changed_.NotifyAll();
 }
 
 void EventWriter::Hold() {
@@ -154,12 +155,24 @@ void EventWriter::TellLost(const Status& why) {
   }
 }
 
+void EventWriter::Gather(std::size_t count, Clock::Duration longest) {
+  const Clock::Duration end = options_.clock->Now() + longest;
+  awaited_ = count;
+  while (queue_.size() < count && !stopping_ && !poked_) {
+    const Clock::Duration left = end - options_.clock->Now();
+    if (left <= Clock::Duration::zero() || !changed_.WaitFor(&mu_, left)) break;
+  }
+  awaited_ = 1;
+}
+
 void EventWriter::Run(const std::stop_token& stop) {
   std::vector<Event> group;
+  Clock::Duration took{};  // of the last group that was written
   for (;;) {
     {
       MutexLock hold(&mu_);
       while ((queue_.empty() || holders_ > 0) && !stopping_ && !poked_) changed_.Wait(&mu_);
+      Gather(group.size(), std::min(took / 2, kLongestGathering));
       if (queue_.empty() && !poked_) return;
       poked_ = false;
       const std::size_t ready = holders_ > 0 && !stopping_ ? 0 : queue_.size();
@@ -170,7 +183,9 @@ void EventWriter::Run(const std::stop_token& stop) {
     }
     Clock::Duration pause = kFirstRetry;
     while (!group.empty()) {
+      const Clock::Duration began = options_.clock->Now();
       const Status status = options_.log->Append(group);
+      took = options_.clock->Now() - began;
       if (status.ok()) break;
       bool first = false;
       {

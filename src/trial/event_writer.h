@@ -24,10 +24,12 @@ struct EventWriterOptions {
 };
 
 /// Writes events in the order in which they were given, as many at once as have gathered while the
-/// ones before were being synced (group commit). A log that fails is tried again for as long as it
-/// takes: whoever waits is told after a while that it is not known yet, and events are never given
-/// up or reordered. Only Aborted ends it: another engine owns the log. Whoever waits is then told
-/// Unavailable: what he asked about may well be true there.
+/// ones before were being synced (group commit). Who was answered by the last sync often gives his
+/// next event at once: the writer waits for as many as there were then, at most half as long as
+/// that sync took, so that they do not fall into two groups that wait for each other. A log that
+/// fails is tried again for as long as it takes: whoever waits is told after a while that it is not
+/// known yet, and events are never given up or reordered. Only Aborted ends it: another engine owns
+/// the log. Whoever waits is then told Unavailable: what he asked about may well be true there.
 ///
 /// May be called from any thread; who gives events holds a lock of its own that orders them.
 class EventWriter {
@@ -69,6 +71,8 @@ class EventWriter {
   };
 
   void Run(const std::stop_token& stop);
+  /// Waits for `count` events, at most so long.
+  void Gather(std::size_t count, Clock::Duration longest) REQUIRES(mu_);
   void TellDurable(std::uint64_t durable);
   void TellAll(const Status& status);
   /// Until the end: tells whoever comes that the log is gone.
@@ -79,7 +83,8 @@ class EventWriter {
   CondVar changed_;
   bool stopping_ GUARDED_BY(mu_) = false;
   int holders_ GUARDED_BY(mu_) = 0;
-  bool poked_ GUARDED_BY(mu_) = false;  // somebody waits for what is durable already
+  std::size_t awaited_ GUARDED_BY(mu_) = 1;  // events without which the writer need not wake
+  bool poked_ GUARDED_BY(mu_) = false;       // somebody waits for what is durable already
   std::deque<Event> queue_ GUARDED_BY(mu_);
   std::deque<Waiter> waiters_ GUARDED_BY(mu_);
   std::uint64_t durable_ GUARDED_BY(mu_) = 0;
