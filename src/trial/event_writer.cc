@@ -13,7 +13,6 @@ namespace {
 constexpr std::size_t kMaxGroup = 4096;
 constexpr auto kFirstRetry = std::chrono::milliseconds(10);
 constexpr auto kLastRetry = std::chrono::milliseconds(500);
-constexpr Clock::Duration kLongestGathering = std::chrono::milliseconds(2);
 
 Status Lost(const Status& why) {
   return UnavailableError(fmt::format("the event log is another engine's now: {}", why.message()));
@@ -172,7 +171,7 @@ void EventWriter::Run(const std::stop_token& stop) {
     {
       MutexLock hold(&mu_);
       while ((queue_.empty() || holders_ > 0) && !stopping_ && !poked_) changed_.Wait(&mu_);
-      Gather(group.size(), std::min(took / 2, kLongestGathering));
+      Gather(group.size(), std::min(took / 2, options_.longest_gathering));
       if (queue_.empty() && !poked_) return;
       poked_ = false;
       const std::size_t ready = holders_ > 0 && !stopping_ ? 0 : queue_.size();

@@ -19,6 +19,8 @@ struct EventWriterOptions {
   EventLog* log = nullptr;         // borrowed
   Clock* clock = Clock::System();  // borrowed
   std::uint64_t durable = 0;       // the last event that is in the log
+  /// For those who came together last time; never longer than half of what their sync took.
+  Clock::Duration longest_gathering = std::chrono::milliseconds(2);
   /// Told each event once it is durable, in order, on the writer's thread; may be empty.
   std::function<void(const Event&)> on_event;
 };

@@ -1,0 +1,128 @@
+#include "trial/event_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace cairn {
+namespace {
+
+using std::chrono_literals::operator""min;
+
+/// Moves when a group is written.
+class LogClock final : public Clock {
+ public:
+  Duration Now() override {
+    MutexLock lock(&mu_);
+    return now_;
+  }
+  std::int64_t WallNanos() override { return Now().count(); }
+  void Sleep(Duration duration) override { Advance(duration); }
+  void Advance(Duration duration) {
+    MutexLock lock(&mu_);
+    now_ += duration;
+  }
+
+ private:
+  Mutex mu_;
+  Duration now_ GUARDED_BY(mu_){1};
+};
+
+/// Each group takes two minutes of the clock and waits for the test's word.
+class SlowLog final : public EventLog {
+ public:
+  explicit SlowLog(LogClock* clock) : clock_(clock) {}
+
+  Status Append(std::span<const Event> events) override {
+    MutexLock lock(&mu_);
+    groups_.push_back(events.size());
+    changed_.NotifyAll();
+    while (allowed_ < groups_.size()) changed_.Wait(&mu_);
+    clock_->Advance(2min);
+    return Status::Ok();
+  }
+  Status Replay(std::uint64_t, const Visitor&) override { return Status::Ok(); }
+
+  void AwaitGroup(std::size_t number) {
+    MutexLock lock(&mu_);
+    while (groups_.size() < number) changed_.Wait(&mu_);
+  }
+  void Allow(std::size_t groups) {
+    MutexLock lock(&mu_);
+    allowed_ = groups;
+    changed_.NotifyAll();
+  }
+  std::vector<std::size_t> groups() {
+    MutexLock lock(&mu_);
+    return groups_;
+  }
+
+ private:
+  LogClock* const clock_;
+  Mutex mu_;
+  CondVar changed_;
+  std::size_t allowed_ GUARDED_BY(mu_) = 0;
+  std::vector<std::size_t> groups_ GUARDED_BY(mu_);
+};
+
+class EventWriterTest : public testing::Test {
+ protected:
+  void Give(int events) {
+    for (int i = 0; i < events; ++i) {
+      writer_->Enqueue({.seq = ++given_, .trial = "t", .run = 1, .kind = EventKind::kReport});
+    }
+  }
+  /// Returns when all that was given is durable.
+  void Settle() {
+    std::promise<Status> told;
+    writer_->AfterDurable(given_, Clock::Duration::zero(),
+                          [&](const Status& status) { told.set_value(status); });
+    EXPECT_TRUE(told.get_future().get().ok());
+  }
+
+  LogClock clock_;
+  SlowLog log_{&clock_};
+  // Real time passes only when the writer waits in vain, which ends a test that is wrong.
+  std::unique_ptr<EventWriter> writer_ = std::make_unique<EventWriter>(
+      EventWriterOptions{.log = &log_, .clock = &clock_, .longest_gathering = 1min});
+  std::uint64_t given_ = 0;
+};
+
+TEST_F(EventWriterTest, WhoWasAnsweredTogetherIsWrittenTogether) {
+  Give(1);
+  log_.AwaitGroup(1);
+  Give(3);  // gather while the first is written
+  log_.Allow(2);
+  Settle();
+  Give(1);
+  Give(2);  // the second group's three again, one after the other
+  log_.Allow(3);
+  Settle();
+  EXPECT_EQ(log_.groups(), (std::vector<std::size_t>{1, 3, 3}));
+}
+
+TEST_F(EventWriterTest, OneAloneWaitsForNobody) {
+  log_.Allow(3);
+  for (int i = 0; i < 3; ++i) {
+    Give(1);
+    Settle();
+  }
+  EXPECT_EQ(log_.groups(), (std::vector<std::size_t>{1, 1, 1}));
+}
+
+TEST_F(EventWriterTest, TheEndDoesNotWaitForThoseWhoDoNotComeAgain) {
+  Give(1);
+  log_.AwaitGroup(1);
+  Give(3);
+  log_.Allow(3);
+  Settle();
+  Give(1);
+  writer_.reset();
+  EXPECT_EQ(log_.groups(), (std::vector<std::size_t>{1, 3, 1}));
+}
+
+}  // namespace
+}  // namespace cairn
