@@ -1,6 +1,7 @@
 """Functions and classes as trials: what they report, save, and get back."""
 
 import os
+import socket
 import threading
 
 import numpy as np
@@ -60,6 +61,9 @@ def test_function_reports_and_the_usual_keys_are_there(tmp_path):
     assert metrics["training_iteration"] == 3
     for key in ("time_total_s", "time_this_iter_s", "timestamp"):
         assert key in metrics, key
+    assert metrics["hostname"] == os.uname().nodename
+    assert metrics["pid"] not in (0, os.getpid())
+    socket.inet_aton(metrics["node_ip"])
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 7, {"a": 0}])

@@ -3,7 +3,9 @@
 // with the tuner is made up for from the manifest.
 #include "tune/run_worker.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -48,6 +50,34 @@ bool BoolOf(const Value& object, std::string_view key) {
   const Value* value = object.Find(key);
   const bool* truth = value == nullptr ? nullptr : value->if_bool();
   return truth != nullptr && *truth;
+}
+
+/// The address of this machine that others would see; loopback's without a network.
+std::string OwnAddress() {
+  std::string text = "127.0.0.1";
+  const int probe = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return text;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(9);
+  address.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, nobody's; nothing is sent
+  socklen_t size = sizeof address;
+  if (connect(probe, reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+      getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
+    char buffer[INET_ADDRSTRLEN];
+    if (inet_ntop(AF_INET, &address.sin_addr, buffer, sizeof buffer) != nullptr) text = buffer;
+  }
+  close(probe);
+  return text;
+}
+
+/// The keys of a result that tell which process made it.
+Value::Object MadeHere() {
+  char name[256] = {};
+  const bool named = gethostname(name, sizeof name - 1) == 0;
+  return {{"pid", std::int64_t{getpid()}},
+          {"hostname", std::string(named ? name : "localhost")},
+          {"node_ip", OwnAddress()}};
 }
 
 class Worker final : public Trial {
@@ -97,6 +127,7 @@ class Worker final : public Trial {
     total_ += now - last_;
     result["time_total_s"] = total_;
     result["timestamp"] = clock_->WallNanos() / 1'000'000'000;
+    for (const auto& [key, value] : here_) result[key] = value;
     last_ = now;
     Value checkpoint;
     if (save) {
@@ -223,6 +254,7 @@ class Worker final : public Trial {
   std::optional<std::string> checkpoint_;
   std::int64_t iteration_ = 0;
   std::uint64_t sequence_ = 0;
+  const Value::Object here_ = MadeHere();
   double total_ = 0;
   double last_ = std::chrono::duration<double>(clock_->Now()).count();
   bool stop_ = false;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import os
+import socket
 from typing import Any, Dict, Mapping
 
 DONE = "done"
@@ -51,7 +52,21 @@ def _plain(value: Any, where: str) -> Any:
     raise ValueError(f"{where}: a {type(value).__name__} cannot be reported")
 
 
-_HOSTNAME = os.uname().nodename
+@functools.lru_cache(maxsize=1)
+def _node() -> Dict[str, str]:
+    address = "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: asks which of our addresses it would be
+            address = probe.getsockname()[0]
+        except OSError:
+            pass  # a machine without a network
+    return {"hostname": os.uname().nodename, "node_ip": address}
+
+
+def made_here() -> Dict[str, Any]:
+    """The keys that tell which process made a result."""
+    return {"pid": os.getpid(), **_node()}
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,7 +84,6 @@ def fill_result(
     stamp = filled.get(TIMESTAMP)
     if isinstance(stamp, (int, float)):
         filled["date"] = _date(int(stamp))
-    filled["hostname"] = _HOSTNAME
     filled["experiment_tag"] = trial_id
     filled.update(more)
     filled[CONFIG] = dict(config)

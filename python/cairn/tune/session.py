@@ -25,6 +25,7 @@ from .result_keys import (
     TIME_TOTAL_S,
     TIMESTAMP,
     TRAINING_ITERATION,
+    made_here,
     plain_result,
 )
 
@@ -293,7 +294,7 @@ class Session:
             TIMESTAMP: int(now),
             "iterations_since_restore": self.since_restore,
             "time_since_restore": self.time_total - self._time_before,
-            "pid": os.getpid(),
+            **made_here(),
         }
         if done:
             result[DONE] = True
