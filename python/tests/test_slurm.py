@@ -8,11 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from cluster_work import SCRIPT, Tutorial
 from master_process import EXAMPLES, PROGRAM, ROOT, running_master
 from slurm_cluster import running_slurm
-
-WHOLE = [(step, step) for step in range(10, 101, 10)]
-SCRIPT = "2_checkpoints"
 
 
 @pytest.fixture(scope="module")
@@ -34,84 +32,51 @@ def master(slurm, tmp_path_factory):
         yield running
 
 
-def create(master, *flags, seconds="0.02", restarts=0, **resources):
-    """An experiment on Slurm; its id and its trial's."""
-    words = ["resources.launcher=slurm", f"entrypoint=python3 {SCRIPT}.py {seconds}", f"max_restarts={restarts}"]
-    words += [f"resources.{key}={value}" for key, value in resources.items()]
-    config = [word for pair in words for word in ("--config", pair)]
-    experiment = master.cli_json("e", "create", EXAMPLES / f"{SCRIPT}.yaml", EXAMPLES, *config, *flags)["id"]
-    page = master.wait(f"/api/v1/experiments/{experiment}/trials", lambda answer: answer["total"] == 1)
-    return experiment, page["trials"][0]["id"]
+@pytest.fixture(scope="module")
+def tutorial(master):
+    return Tutorial(master, "slurm")
 
 
-def until_reported(master, trial, count):
-    master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: len(answer["metrics"]) >= count)
-
-
-def completed(master, experiment, trial):
-    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
-    assert master.reports(trial) == WHOLE, "nothing is lost, nothing is doubled"
-
-
-def test_the_tutorial_pauses_and_goes_on_in_another_job(master, slurm):
-    experiment, trial = create(master, partition="low", time="10")
-    until_reported(master, trial, 3)
+def test_the_tutorial_pauses_and_goes_on_in_another_job(master, tutorial, slurm):
+    experiment, trial = tutorial.create(partition="low", time="10")
+    tutorial.until_reported(trial, 3)
     (job,) = slurm.jobs()
-    (process,) = master.processes(trial)
-    with open(f"/proc/{process}/environ", "rb") as file:
-        environment = file.read().split(b"\0")
+    environment = tutorial.environment_of(trial)
     assert f"SLURM_JOB_ID={job}".encode() in environment
     assert b"CAIRN_TRIAL_URL=" + f"http://127.0.0.1:{master.port}".encode() in environment
-    master.cli("e", "pause", experiment)
-    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "PAUSED"]
-    slurm.until("no job is left", lambda: not slurm.jobs())
-    before = master.reports(trial)
-    assert before == WHOLE[: len(before)] and 3 <= len(before) < 10
-    master.cli("e", "activate", experiment)
-    completed(master, experiment, trial)
-    assert "100 steps, x = 100" in master.cli("e", "logs", experiment).stdout
+    tutorial.pauses_and_goes_on(slurm, experiment, trial)
 
 
-def test_bad_configurations_are_named(master):
-    refused = master.cli(
-        "e", "create", EXAMPLES / f"{SCRIPT}.yaml", EXAMPLES, "--config", "resources.launcher=slurm",
-        "--config", "resources.partiton=low", check=False,
-    )  # fmt: skip
-    assert refused.returncode != 0 and "partiton" in refused.stderr + refused.stdout
-    experiment, trial = create(master, partition="nowhere")
-    assert master.cli("e", "wait", experiment, check=False).stdout.split() == [experiment, "ERROR"]
+def test_bad_configurations_are_named(master, tutorial):
+    assert "partiton" in tutorial.refused("resources.partiton=low")
+    experiment, trial = tutorial.create(partition="nowhere")
+    tutorial.ended(experiment, "ERROR")
     assert "partition" in master.get(f"/api/v1/trials/{trial}")["message"]
 
 
-def test_what_waits_in_the_queue_of_slurm_says_why_and_can_be_cancelled(master, slurm):
-    experiment, trial = create(master, extra="--hold")
-
-    def waits(answer):
-        return [entry for entry in answer["queue"] if entry["trial"] == trial and "JobHeldUser" in entry.get("reason", "")]
-
-    (entry,) = waits(master.wait("/api/v1/cluster", waits))
-    assert entry["launcher"] == "slurm" and entry["state"] in ("QUEUED", "STARTING")
+def test_what_waits_in_the_queue_of_slurm_says_why_and_can_be_cancelled(master, tutorial, slurm):
+    experiment, trial = tutorial.create(extra="--hold")
+    tutorial.queued(trial, "JobHeldUser")
     master.cli("e", "cancel", experiment)
-    master.cli("e", "wait", experiment, check=False)
+    tutorial.ended(experiment, "CANCELED")
     slurm.until("no job is left", lambda: not slurm.jobs())
 
 
-def test_a_preempted_trial_goes_on_when_the_urgent_job_is_done(master, slurm):
+def test_a_preempted_trial_goes_on_when_the_urgent_job_is_done(tutorial, slurm):
     slurm.until_idle()
-    experiment, trial = create(master, seconds="0.05", partition="low", extra="--exclusive --nodelist=n1")
-    until_reported(master, trial, 2)
+    experiment, trial = tutorial.create(seconds="0.05", partition="low", extra="--exclusive --nodelist=n1")
+    tutorial.until_reported(trial, 2)
     slurm.submit("-p", "high", "--exclusive", "--nodelist=n1", "-o", "/dev/null", script="#!/bin/sh\nsleep 1\n")
-    completed(master, experiment, trial)
-    runs = master.get(f"/api/v1/trials/{trial}/runs")["runs"]
-    assert [run["resume_mode"] for run in runs] == ["fresh", "resume"], "once, and no failure was counted"
+    tutorial.completed(experiment, trial)
+    assert tutorial.resume_modes(trial) == ["fresh", "resume"], "once, and no failure was counted"
 
 
-def test_a_trial_saves_before_its_time_limit_and_goes_on_in_a_new_job(master, slurm):
+def test_a_trial_saves_before_its_time_limit_and_goes_on_in_a_new_job(master, tutorial, slurm):
     """A limit of one minute. Slurm looks twice a minute, and warns when 10 s and its next look would be too late."""
-    experiment, trial = create(master, seconds="0.65", time="1", warning="10")
-    until_reported(master, trial, 1)
+    experiment, trial = tutorial.create(seconds="0.65", time="1", warning="10")
+    tutorial.until_reported(trial, 1)
     (first,) = slurm.jobs()
-    completed(master, experiment, trial)
+    tutorial.completed(experiment, trial)
     assert slurm.state(first) == "COMPLETED", "it ended by itself, before its time was over"
     runs = master.get(f"/api/v1/trials/{trial}/runs")["runs"]
     assert runs[0]["resume_mode"] == "fresh" and {run["resume_mode"] for run in runs[1:]} == {"resume"}
@@ -123,13 +88,13 @@ def test_a_trial_saves_before_its_time_limit_and_goes_on_in_a_new_job(master, sl
     slurm.until("no job is left", lambda: not slurm.jobs())
 
 
-def test_a_trial_over_two_nodes(master, slurm):
+def test_a_trial_over_two_nodes(master, tutorial):
     """The ranks of both nodes meet, and their checkpoint is one."""
     script = "import cairn\nwith cairn.core.init() as ctx:\n    d = ctx.distributed\n    print('all', d.allgather([d.rank, d.local_rank, d.cross_rank]))\n"
-    experiment, trial = create(
-        master, "--config", f"entrypoint={json.dumps(['python3', '-c', script])}", nodes=2, slots_per_trial=4
+    experiment, trial = tutorial.create(
+        "--config", f"entrypoint={json.dumps(['python3', '-c', script])}", nodes=2, slots_per_trial=4
     )
-    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
+    tutorial.ended(experiment)
     logs = master.cli("e", "logs", experiment).stdout
     assert logs.count("all [[0, 0, 0], [1, 1, 0], [2, 0, 1], [3, 1, 1]]") == 4, logs
 
@@ -137,20 +102,19 @@ def test_a_trial_over_two_nodes(master, slurm):
 def test_where_only_a_directory_connects_them_reports_go_through_files(slurm, tmp_path):
     through_files = ("--advertise", "files")
     with running_master(tmp_path) as master:
+        tutorial = Tutorial(master, "slurm")
         master.kill()
         master.start(*through_files)
-        experiment, trial = create(master, seconds="0.05", restarts=1)
-        until_reported(master, trial, 2)
-        (process,) = master.processes(trial)
-        with open(f"/proc/{process}/environ", "rb") as file:
-            assert f"CAIRN_TRIAL_URL=files:{tmp_path}/data/tunnel".encode() in file.read().split(b"\0")
+        experiment, trial = tutorial.create(seconds="0.05", restarts=1)
+        tutorial.until_reported(trial, 2)
+        assert f"CAIRN_TRIAL_URL=files:{tmp_path}/data/tunnel".encode() in tutorial.environment_of(trial)
         master.kill()
         master.start(*through_files)
-        until_reported(master, trial, 4)
+        tutorial.until_reported(trial, 4)
         master.cli("e", "pause", experiment)
-        assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "PAUSED"]
+        tutorial.ended(experiment, "PAUSED")
         master.cli("e", "activate", experiment)
-        completed(master, experiment, trial)
+        tutorial.completed(experiment, trial)
 
 
 def test_the_tutorial_through_slurmrestd(slurm, tmp_path, monkeypatch):
@@ -161,20 +125,20 @@ def test_the_tutorial_through_slurmrestd(slurm, tmp_path, monkeypatch):
     assert checked["slurmrestd"] and checked["job"]["sees_directory"]
     slurm.until_idle()
     with running_master(tmp_path) as master:
-        experiment, trial = create(master, seconds="0.05", partition="low", extra="--exclusive --nodelist=n1")
-        until_reported(master, trial, 2)
+        tutorial = Tutorial(master, "slurm")
+        experiment, trial = tutorial.create(seconds="0.05", partition="low", extra="--exclusive --nodelist=n1")
+        tutorial.until_reported(trial, 2)
         slurm.submit("-p", "high", "--exclusive", "--nodelist=n1", "-o", "/dev/null", script="#!/bin/sh\nsleep 1\n")
-        completed(master, experiment, trial)
-        runs = master.get(f"/api/v1/trials/{trial}/runs")["runs"]
-        assert [run["resume_mode"] for run in runs] == ["fresh", "resume"], "once, and no failure was counted"
-        refused, trial = create(master, partition="nowhere")
-        assert master.cli("e", "wait", refused, check=False).stdout.split() == [refused, "ERROR"]
+        tutorial.completed(experiment, trial)
+        assert tutorial.resume_modes(trial) == ["fresh", "resume"], "once, and no failure was counted"
+        refused, trial = tutorial.create(partition="nowhere")
+        tutorial.ended(refused, "ERROR")
         assert "partition" in master.get(f"/api/v1/trials/{trial}")["message"]
     monkeypatch.setenv("CAIRN_SLURMRESTD", "unix:/no/slurm.sock")
     assert "/no/slurm.sock" in slurm.run(PROGRAM, "doctor", "--slurm", tmp_path, check=False, stderr=subprocess.STDOUT)
 
 
-def test_many_equal_trials_are_one_array(master, slurm):
+def test_many_equal_trials_are_one_array(master, tutorial, slurm):
     config = [word for pair in ("resources.launcher=slurm", "resources.extra=--hold") for word in ("--config", pair)]
     experiment = master.cli_json("e", "create", EXAMPLES / "3_hpsearch.yaml", EXAMPLES, *config)["id"]
     slurm.until("all trials wait in Slurm", lambda: len(slurm.jobs("-t", "PENDING")) == 10)
@@ -182,7 +146,7 @@ def test_many_equal_trials_are_one_array(master, slurm):
     assert len(submissions) <= 4, "one, and what came while it was handed over"
     for submission in submissions:
         slurm.run("scontrol", "release", submission)
-    assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
+    tutorial.ended(experiment)
     trials = master.get(f"/api/v1/experiments/{experiment}/trials")["trials"]
     assert len(trials) == 10
     for trial in trials:

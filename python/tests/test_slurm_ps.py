@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from cluster_work import PYTHON, ServerJob, server_training, servers_survive
+from master_process import ROOT
 from slurm_cluster import running_slurm
-from test_ps_run import CAIRN, TRAIN, undisturbed
-
-ROOT = pathlib.Path(__file__).parents[2]
-PYTHON = str(ROOT / "python")
+from test_ps_run import CAIRN
 
 
 @pytest.fixture(scope="module")
@@ -21,62 +20,31 @@ def slurm():
         yield cluster
 
 
-class Job:
-    """`cairn ps run` on Slurm; what it and its processes say is read line by line."""
+def run_job(slurm, directory, command, *flags):
+    return ServerJob("slurm", directory, command, *flags, SLURM_CONF=str(slurm.conf))
 
-    def __init__(self, slurm, directory, command, *flags, **variables):
-        self.repository = directory / "repository"
-        words = [CAIRN, "ps", "run", "--launcher", "slurm", "--servers", "2", "--trainers", "2"]
-        words += ["--dir", self.repository, "--full-secs", "0", *flags, "--", *command]
-        self.process = subprocess.Popen(
-            [str(word) for word in words],
-            env={**os.environ, "PYTHONPATH": PYTHON, "SLURM_CONF": str(slurm.conf), **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.said = ""
 
-    def until(self, wanted):
-        """Reads on until a line says so."""
-        for line in self.process.stdout:
-            self.said += line
-            if wanted(line):
-                return line
-        raise AssertionError(self.said)
-
-    def until_step(self, number):
-        def reached(line):
-            words = line.split()
-            return words[:2] == ["[trainer_0]", "step"] and int(words[2]) >= number
-
-        self.until(reached)
-
-    def end(self):
-        self.said += self.process.communicate(timeout=180)[0]
-        return self.process.returncode
-
-    def processes(self, role):
-        """The process of each server (`pserver`) or trainer by its number: its pid and environment."""
-        found = {}
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                words = (entry / "cmdline").read_bytes().decode().split("\0")
-                environment = dict(
-                    variable.split("=", 1)
-                    for variable in (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-                    if "=" in variable
-                )
-            except OSError:
-                continue
-            if environment.get("CAIRN_LAUNCH_ID", "").split(".")[0].rsplit("_", 1)[0] != role:
-                continue
-            if "cairn-shim" in words[0] or f"{self.repository}/launches" not in environment.get("CAIRN_CHIEF", ""):
-                continue
-            found[int(environment["CAIRN_LAUNCH_ID"].split(".")[0].rsplit("_", 1)[1])] = (int(entry.name), environment)
-        return found
+def processes(job, role):
+    """The process of each server (`pserver`) or trainer by its number: its pid and environment."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+            environment = dict(
+                variable.split("=", 1)
+                for variable in (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+                if "=" in variable
+            )
+        except OSError:
+            continue
+        if environment.get("CAIRN_LAUNCH_ID", "").split(".")[0].rsplit("_", 1)[0] != role:
+            continue
+        if "cairn-shim" in words[0] or f"{job.repository}/launches" not in environment.get("CAIRN_CHIEF", ""):
+            continue
+        found[int(environment["CAIRN_LAUNCH_ID"].split(".")[0].rsplit("_", 1)[1])] = (int(entry.name), environment)
+    return found
 
 
 def job_of(environment):
@@ -86,46 +54,22 @@ def job_of(environment):
     return environment["SLURM_JOB_ID"]
 
 
-def training(directory, steps):
-    """The command of test_ps_run's trainers, and where they write what they learned."""
-    script = directory / "train.py"
-    script.write_text(TRAIN)
-    return [sys.executable, script, steps, directory / "rows.json"], directory / "rows.json"
-
-
 def test_a_job_goes_on_when_a_job_of_it_is_cancelled_and_when_it_is_killed_itself(slurm, tmp_path):
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    expected = undisturbed(tmp_path / "a", 60)
-    flags = ["--full-steps", "20", "--incremental-steps", "5"]
-    command, output = training(tmp_path / "b", 60)
-    job = Job(slurm, tmp_path / "b", command, *flags, WAITS_AT="18")
-    job.until_step(17)
-    assert set(job.processes("trainer")) == {0, 1}
-    _, environment = job.processes("ps")[1]
-    slurm.run("scancel", job_of(environment))
-    job.until(lambda line: line.startswith("[ps_1] lost: "))
-    pathlib.Path(f"{output}.go").touch()
-    job.until_step(25)
-    # Then the whole of it: its processes do not outlive it.
-    job.process.kill()
-    job.process.communicate()
-    slurm.until("no job is left", lambda: not slurm.jobs())
-    again = Job(slurm, tmp_path / "b", command, *flags)
-    assert again.end() == 0, again.said
-    begun = int(again.said.split("[trainer_0] begin ")[1].split()[0])
-    assert begun >= 20, "from a checkpoint"
-    assert json.loads(output.read_text()) == expected
-    assert not slurm.jobs()
+    def cancel(job):
+        assert set(processes(job, "trainer")) == {0, 1}
+        _, environment = processes(job, "ps")[1]
+        slurm.run("scancel", job_of(environment))
+
+    servers_survive(slurm, "slurm", tmp_path, [], cancel, SLURM_CONF=str(slurm.conf))
 
 
 def test_what_slurm_refuses_ends_the_job_with_its_words(slurm, tmp_path):
-    command, _ = training(tmp_path, 5)
+    command, _ = server_training(tmp_path, 5)
     flags = ["--max-restarts", "1", "--resource", "partition=nowhere"]
-    job = Job(slurm, tmp_path, command, *flags)
+    job = run_job(slurm, tmp_path, command, *flags)
     assert job.end() == 1
     assert "nvalid partition" in job.said
-    job = Job(slurm, tmp_path, command, "--resource", "partiton=low")
+    job = run_job(slurm, tmp_path, command, "--resource", "partiton=low")
     assert job.end() != 0
     assert "partiton" in job.said
 
@@ -144,9 +88,9 @@ def test_the_click_through_example_on_two_nodes_of_which_one_is_lost(slurm, tmp_
     slurm.until("it runs", lambda: slurm.state(other) == "RUNNING")
     flags = ["--full-steps", "30", "--incremental-steps", "10"]
     command = [sys.executable, example, "--steps", "90", "--pause", "0.3", "--output", there]
-    job = Job(slurm, tmp_path, command, *flags)
+    job = run_job(slurm, tmp_path, command, *flags)
     job.until_step(12)
-    nodes = [environment["SLURMD_NODENAME"] for role in ("ps", "trainer") for _, environment in job.processes(role).values()]
+    nodes = [environment["SLURMD_NODENAME"] for role in ("ps", "trainer") for _, environment in processes(job, role).values()]
     assert sorted(set(nodes)) == ["n1", "n2"] and len(nodes) == 4
     slurm.run("scancel", other)
     slurm.kill("slurmd.n2")
@@ -159,4 +103,4 @@ def test_the_click_through_example_on_two_nodes_of_which_one_is_lost(slurm, tmp_
         slurm.start("slurmd.n2")
     assert "went back" in job.said or "goes on from step" in job.said
     assert json.loads(there.read_text()) == json.loads(here.read_text())
-    assert not job.processes("ps"), "nothing lives on the node that was lost"
+    assert not processes(job, "ps"), "nothing lives on the node that was lost"
