@@ -10,30 +10,12 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/manual_clock.h"
 #include "base/thread_annotations.h"
 #include "checkpoint/test_job_store.h"
 #include "train/trainer.h"
 
 namespace cairn {
-
-/// A clock that tests move. Sleeping moves it too.
-class ManualClock final : public Clock {
- public:
-  Duration Now() override {
-    MutexLock lock(&mu_);
-    return now_;
-  }
-  std::int64_t WallNanos() override { return Now().count(); }
-  void Sleep(Duration duration) override { Advance(duration); }
-  void Advance(Duration duration) {
-    MutexLock lock(&mu_);
-    now_ += duration;
-  }
-
- private:
-  Mutex mu_;
-  Duration now_ GUARDED_BY(mu_) = Duration(1);
-};
 
 /// Collects the log of its lifetime.
 class LogCapture {

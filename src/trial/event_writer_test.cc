@@ -7,34 +7,17 @@
 #include <span>
 #include <vector>
 
+#include "base/manual_clock.h"
+
 namespace cairn {
 namespace {
 
 using std::chrono_literals::operator""min;
 
-/// Moves when a group is written.
-class LogClock final : public Clock {
- public:
-  Duration Now() override {
-    MutexLock lock(&mu_);
-    return now_;
-  }
-  std::int64_t WallNanos() override { return Now().count(); }
-  void Sleep(Duration duration) override { Advance(duration); }
-  void Advance(Duration duration) {
-    MutexLock lock(&mu_);
-    now_ += duration;
-  }
-
- private:
-  Mutex mu_;
-  Duration now_ GUARDED_BY(mu_){1};
-};
-
 /// Each group takes two minutes of the clock and waits for the test's word.
 class SlowLog final : public EventLog {
  public:
-  explicit SlowLog(LogClock* clock) : clock_(clock) {}
+  explicit SlowLog(ManualClock* clock) : clock_(clock) {}
 
   Status Append(std::span<const Event> events) override {
     MutexLock lock(&mu_);
@@ -61,7 +44,7 @@ class SlowLog final : public EventLog {
   }
 
  private:
-  LogClock* const clock_;
+  ManualClock* const clock_;
   Mutex mu_;
   CondVar changed_;
   std::size_t allowed_ GUARDED_BY(mu_) = 0;
@@ -83,7 +66,7 @@ class EventWriterTest : public testing::Test {
     EXPECT_TRUE(told.get_future().get().ok());
   }
 
-  LogClock clock_;
+  ManualClock clock_;
   SlowLog log_{&clock_};
   // Real time passes only when the writer waits in vain, which ends a test that is wrong.
   std::unique_ptr<EventWriter> writer_ = std::make_unique<EventWriter>(

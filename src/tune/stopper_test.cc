@@ -4,18 +4,11 @@
 
 #include <limits>
 
+#include "base/manual_clock.h"
 #include "format/json.h"
 
 namespace cairn::tune {
 namespace {
-
-class ManualClock : public Clock {
- public:
-  Duration Now() override { return now; }
-  std::int64_t WallNanos() override { return 0; }
-  void Sleep(Duration duration) override { now += duration; }
-  Duration now{0};
-};
 
 Value Json(std::string_view text) { return DecodeJson(text).value(); }
 Value Loss(double value) { return Value::Object{{"loss", value}}; }
@@ -82,15 +75,15 @@ TEST(StopperTest, AnExperimentIsFlatWhenItsBestAre) {
 TEST(StopperTest, TimeCountsWhileAProcessLives) {
   ManualClock clock;
   auto stopper = Make(R"({"name": "timeout", "timeout": 10})", &clock);
-  clock.now += std::chrono::seconds(6);
+  clock.Advance(std::chrono::seconds(6));
   EXPECT_FALSE(stopper->StopAll());
   const Value state = Json(EncodeJson(stopper->Save()));
-  clock.now += std::chrono::hours(5);
+  clock.Advance(std::chrono::hours(5));
   auto again = Make(R"({"name": "timeout", "timeout": 10})", &clock);
   ASSERT_TRUE(again->Load(state).ok());
-  clock.now += std::chrono::seconds(3);
+  clock.Advance(std::chrono::seconds(3));
   EXPECT_FALSE(again->StopAll());
-  clock.now += std::chrono::seconds(1);
+  clock.Advance(std::chrono::seconds(1));
   EXPECT_TRUE(again->StopAll());
   EXPECT_TRUE(*again->ShouldStop("t", {}));
 }

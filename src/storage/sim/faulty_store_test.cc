@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/manual_clock.h"
 #include "storage/conformance.h"
 #include "storage/memory/memory_store.h"
 
@@ -137,17 +138,12 @@ TEST_F(FaultyStoreTest, QueueReportsFailuresInTheCompletion) {
 }
 
 TEST_F(FaultyStoreTest, DelaysThroughTheClock) {
-  class FakeClock final : public Clock {
-   public:
-    Duration Now() override { return now; }
-    std::int64_t WallNanos() override { return now.count(); }
-    void Sleep(Duration duration) override { now += duration; }
-    Duration now{0};
-  } clock;
+  ManualClock clock;
+  const Clock::Duration began = clock.Now();
   store_.SetDelay(&clock, [](StoreOp::Kind) { return std::chrono::milliseconds(10); });
   ASSERT_TRUE(store_.Put("a", "x").ok());
   ASSERT_TRUE(store_.Stat("a").ok());
-  EXPECT_EQ(clock.now, std::chrono::milliseconds(20));
+  EXPECT_EQ(clock.Now() - began, std::chrono::milliseconds(20));
 }
 
 }  // namespace
