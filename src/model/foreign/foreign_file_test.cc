@@ -16,6 +16,7 @@
 namespace cairn {
 namespace {
 
+using std::string_literals::operator""s;
 using ::testing::HasSubstr;
 
 const std::string kGolden = "tests/compat/foreign/";
@@ -105,9 +106,8 @@ TEST(ForeignFileTest, APickleThatCallsSomethingIsRefusedByName) {
   TempDirectory directory;
   // cos\nsystem\n(S... : what pickle.dumps gives for an object whose __reduce__ is os.system.
   WriteFile(directory / "evil.pdparams",
-            std::string("\x80\x02}q\x00X\x01\x00\x00\x00wq\x01"
-                        "cposix\nsystem\nq\x02X\x04\x00\x00\x00trueq\x03\x85q\x04Rq\x05s.",
-                        56));
+            "\x80\x02}q\x00X\x01\x00\x00\x00wq\x01"
+            "cposix\nsystem\nq\x02X\x04\x00\x00\x00trueq\x03\x85q\x04Rq\x05s."s);
   const Status refused = ReadForeign({.path = directory / "evil.pdparams"}).status();
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("posix.system"));
