@@ -60,7 +60,7 @@ export function ContinueDialog({ trial, experiment, from, onClose }: Props): Rea
             <span className="hint">
               {running
                 ? "Not while it is running or waiting: pause it first."
-                : "The same trial, its step count, its curves. Reports after that step are archived."}
+                : "The same trial, its step count, its curves. Reports after that step, and of steps that it reports again, are archived."}
             </span>
           </span>
         </label>
