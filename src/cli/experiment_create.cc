@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -20,10 +23,59 @@
 namespace cairn::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{500};
 constexpr int kInterrupted = 130;  // as shells tell of Ctrl-C
+
+/// The configs that lie in a directory, as a command line names them.
+std::vector<std::string> ConfigsIn(const std::string& directory) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string suffix = entry.path().extension();
+    if (suffix == ".yaml" || suffix == ".yml") {
+      found.push_back((fs::path(directory) / entry.path().filename()).string());
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+/// Says what is wrong with CONFIG and DIR before anybody is asked to read them.
+Status CheckPlaces(const std::string& config, const std::string& directory) {
+  std::error_code error;
+  const bool swapped = fs::is_directory(config, error);
+  if (swapped && fs::is_regular_file(directory, error)) {
+    return InvalidArgumentError(
+        fmt::format("\"{0}\" is a directory and \"{1}\" a file: the config comes first, `cairn e "
+                    "create {1} {0}`",
+                    config, directory));
+  }
+  if (swapped) {
+    const std::vector<std::string> found = ConfigsIn(config);
+    return InvalidArgumentError(fmt::format(
+        "\"{}\" is a directory where the config belongs: name the YAML file, then the directory of "
+        "code, `cairn e create {} {}`{}",
+        config, found.empty() ? "config.yaml" : found.front(), directory,
+        found.size() > 1
+            ? fmt::format(
+                  " (or {})",
+                  fmt::join(found.begin() + 1,
+                            found.begin() + std::min<std::ptrdiff_t>(std::ssize(found), 5), ", "))
+            : ""));
+  }
+  if (!fs::exists(config, error)) {
+    return NotFoundError(fmt::format("there is no config \"{}\": name the YAML file", config));
+  }
+  if (!directory.empty() && !fs::is_directory(directory, error)) {
+    return InvalidArgumentError(fmt::format(
+        "\"{}\" is {}: the second argument is the directory whose files the training needs",
+        directory, fs::exists(directory, error) ? "a file, not a directory" : "not there"));
+  }
+  return Status::Ok();
+}
 
 Result<std::string> ReadConfig(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -141,6 +193,7 @@ Result<Value> ParseOverrides(const std::vector<std::string>& assignments) {
 }
 
 Result<Output> CreateExperiment(const CreateOptions& options, Console* console) {
+  RETURN_IF_ERROR(CheckPlaces(options.config, options.directory));
   ASSIGN_OR_RETURN(const std::string config, ReadConfig(options.config));
   ASSIGN_OR_RETURN(const Value overrides, ParseOverrides(options.overrides));
   console->CatchInterrupts();
@@ -167,7 +220,9 @@ Result<Output> CreateExperiment(const CreateOptions& options, Console* console) 
   const std::string name = TextIn(experiment, "name");
   const std::string line = fmt::format(
       "created experiment {}{}: {}/#/experiments/{}", TextIn(experiment, "id"),
-      name.empty() ? "" : fmt::format(" ({})", name), master->url(), TextIn(experiment, "id"));
+      name.empty() || name == "experiment " + TextIn(experiment, "id") ? ""
+                                                                       : fmt::format(" ({})", name),
+      master->url(), TextIn(experiment, "id"));
   return Created(master.get(), experiment, options.follow, line, console);
 }
 

@@ -271,6 +271,28 @@ TEST_F(MasterCommandsTest, CreateSendsTheCodeWithoutWhatIsIgnored) {
 }
 #endif
 
+TEST_F(MasterCommandsTest, CreateSaysWhatBelongsWhere) {
+  const fs::path code = directory_ / "model";
+  fs::create_directories(code);
+  std::ofstream(code / "const.yaml") << "entrypoint: b\n";
+  std::ofstream(code / "adaptive.yaml") << "entrypoint: b\n";
+  const auto complaint = [&](const std::string& config, const std::string& directory) {
+    const Finished made = Cairn({"e", "create", config, directory});
+    EXPECT_EQ(made.code, 1) << made.err;
+    return made.err;
+  };
+  EXPECT_THAT(complaint(code, code),
+              AllOf(HasSubstr("is a directory where the config belongs"),
+                    HasSubstr("cairn e create " + (code / "adaptive.yaml").string()),
+                    HasSubstr("(or " + (code / "const.yaml").string() + ")")));
+  EXPECT_THAT(complaint(code, code / "const.yaml"),
+              HasSubstr("the config comes first, `cairn e create " +
+                        (code / "const.yaml").string() + " " + code.string() + "`"));
+  EXPECT_THAT(complaint(code / "const.yaml", code / "const.yaml"),
+              HasSubstr("is a file, not a directory"));
+  EXPECT_THAT(complaint(code / "const.yaml", directory_ / "none"), HasSubstr("is not there"));
+}
+
 TEST_F(MasterCommandsTest, FollowingGoesOnAfterTheMasterWasAway) {
   On("GET /api/v1/experiments/7", 200, kRunning);
   On("GET /api/v1/experiments/7/trials", 200,

@@ -7,7 +7,7 @@ import { attempt } from "../../components/Toasts";
 import { Progress, StateBadge } from "../../components/basics";
 import { useNow } from "../../components/hooks";
 import { useMay } from "../../components/session";
-import { formatDuration } from "../../model/format";
+import { formatDuration, isNamed, numberedName } from "../../model/format";
 import { link } from "../../model/route";
 import { ACTION_LABELS, allowedActions, whatIsLost } from "../../model/states";
 import { ContinueDialog } from "./ContinueDialog";
@@ -44,11 +44,11 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
       <div>
         <p className="crumbs">
           <a href={link(["experiments"])}>Experiments</a>
-          {!alone && <> / <a href={link(["experiments", experiment.id])}>{experiment.id} {experiment.name}</a></>}
+          {!alone && <> / <a href={link(["experiments", experiment.id])}>{numberedName(experiment)}</a></>}
         </p>
         <h1>{alone ? experiment.name : `Trial ${trial.id}`}</h1>
         <p className="under-title">
-          {alone && <span className="faint">experiment {experiment.id} · trial {trial.id}</span>}
+          {alone && <span className="faint">{isNamed(experiment) && <>experiment {experiment.id} · </>}trial {trial.id}</span>}
           <Parent trial={trial} experiment={experiment} />
         </p>
       </div>
