@@ -7,6 +7,8 @@ import functools
 import os
 from typing import Any, Dict, Mapping
 
+from .._wording import a_type
+
 DONE = "done"
 SHOULD_CHECKPOINT = "should_checkpoint"
 TRAINING_ITERATION = "training_iteration"
@@ -48,7 +50,7 @@ def _plain(value: Any, where: str) -> Any:
             return _plain(item(), where)
     if hasattr(value, "tolist"):
         return _plain(value.tolist(), where)
-    raise ValueError(f"{where}: a {type(value).__name__} cannot be reported")
+    raise ValueError(f"{where}: {a_type(value)} cannot be reported")
 
 
 _HOSTNAME = os.uname().nodename
