@@ -100,10 +100,20 @@ Result<std::string> Pack(const std::string& directory) {
 bool AtRest(std::string_view state) { return state == "PAUSED" || HasEnded(state); }
 
 /// What may be done next, for people.
-std::string Advice(const std::string& id, const std::string& state) {
+std::string Advice(const std::string& id, const std::string& state, bool checkpoints) {
   if (state == "PAUSED") return fmt::format("go on with `cairn e activate {}`", id);
+  if (state == "COMPLETED" && !checkpoints) {
+    return fmt::format(
+        "it saved no checkpoints; what it said: `cairn e logs {0}`, `cairn e show {0}`", id);
+  }
   if (state == "COMPLETED") {
     return fmt::format("begin a new training with its weights: `cairn e continue {} --new`", id);
+  }
+  if (state == "ERROR" && !checkpoints) {
+    return fmt::format(
+        "see `cairn e logs {0}`; mend it and create it again, or begin the same again: `cairn e "
+        "continue {0}`",
+        id);
   }
   if (state == "ERROR") {
     return fmt::format(
@@ -137,20 +147,31 @@ Output Ended(const Value& experiment) {
   const std::string state = TextIn(experiment, "state");
   const std::string message = TextIn(experiment, "message");
   Output output;
-  output.text =
-      fmt::format("experiment {} is {}{}: {}\n", id, state,
-                  message.empty() ? "" : " (" + Printable(message) + ")", Advice(id, state));
+  output.text = fmt::format("experiment {} is {}{}: {}\n", id, state,
+                            message.empty() ? "" : " (" + Printable(message) + ")",
+                            Advice(id, state, IntIn(experiment, "checkpoints") > 0));
   output.json = experiment;
   output.exit_code = state == "ERROR" || state == "CANCELED" ? 1 : 0;
   return output;
 }
 
+/// The last line that its first trial wrote; -1: none, or nobody can tell now.
+std::int64_t LastLine(MasterClient* master, const std::string& experiment) {
+  const auto trials = master->Get(ExperimentPath(experiment, "/trials"), {{"limit", "1"}});
+  if (!trials.ok() || ListIn(*trials, "trials").empty()) return -1;
+  const std::string trial = TextIn(ListIn(*trials, "trials").front(), "id");
+  const auto page = master->Get(TrialPath(trial, "/logs"), {{"tail", "1"}});
+  if (!page.ok() || ListIn(*page, "lines").empty()) return -1;
+  return IntIn(ListIn(*page, "lines").back(), "id", -1);
+}
+
+/// `position`: the last line that is not to be shown.
 Result<Output> Created(MasterClient* master, const Value& experiment, bool follow,
-                       const std::string& line, Console* console) {
+                       const std::string& line, std::int64_t position, Console* console) {
   const std::string id = TextIn(experiment, "id");
   if (follow) {
     console->Note(line);
-    return FollowExperiment(master, id, {}, console);
+    return FollowExperiment(master, id, {}, console, position);
   }
   Output output;
   output.text = line + "\n" + fmt::format("follow it with `cairn e logs -f {}`\n", id);
@@ -223,7 +244,7 @@ Result<Output> CreateExperiment(const CreateOptions& options, Console* console) 
       name.empty() || name == "experiment " + TextIn(experiment, "id") ? ""
                                                                        : fmt::format(" ({})", name),
       master->url(), TextIn(experiment, "id"));
-  return Created(master.get(), experiment, options.follow, line, console);
+  return Created(master.get(), experiment, options.follow, line, -1, console);
 }
 
 Result<Output> Continue(const ContinueOptions& options, bool trial, Console* console) {
@@ -239,19 +260,29 @@ Result<Output> Continue(const ContinueOptions& options, bool trial, Console* con
   if (!options.overrides.empty()) body["config"] = overrides;
   const std::string path =
       trial ? TrialPath(options.id, "/continue") : ExperimentPath(options.id, "/continue");
+  // What it wrote before is not what it does now.
+  std::int64_t position = -1;
+  if (options.follow && !options.as_new) {
+    std::string of = options.id;
+    if (trial) {
+      ASSIGN_OR_RETURN(const Value known, master->Get(TrialPath(options.id)));
+      of = TextIn(known, "experiment");
+    }
+    position = LastLine(master.get(), of);
+  }
   ASSIGN_OR_RETURN(const Value experiment, master->Send("POST", path, Value(std::move(body))));
   const std::string id = TextIn(experiment, "id");
   const std::string line =
       options.as_new ? fmt::format("created experiment {}, which begins with weights of {} {}", id,
                                    trial ? "trial" : "experiment", options.id)
                      : fmt::format("experiment {} goes on", id);
-  return Created(master.get(), experiment, options.follow, line, console);
+  return Created(master.get(), experiment, options.follow, line, position, console);
 }
 
 Result<Output> FollowExperiment(MasterClient* master, const std::string& id,
-                                const LogSelection& selection, Console* console) {
+                                const LogSelection& selection, Console* console,
+                                std::int64_t position) {
   console->CatchInterrupts();
-  std::int64_t position = -1;
   bool followed = false;
   bool told = false;
   Value first;

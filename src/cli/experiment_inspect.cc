@@ -40,6 +40,11 @@ Result<Output> ListPage(const ListOptions& options, const std::string& path, con
   console->CatchInterrupts();
   ASSIGN_OR_RETURN(const auto master, MasterClient::Open(options.master, console));
   Put(&query, "state", options.state);
+  const std::string none =
+      fmt::format("no {}{}\n", key,
+                  query.empty() && options.offset == 0
+                      ? " yet: begin an experiment with `cairn e create config.yaml DIR -f`"
+                      : " there; without filters there may be some");
   Put(&query, "sort", options.sort);
   if (options.ascending) query.emplace_back("order", "asc");
   query.emplace_back("limit", std::to_string(options.limit));
@@ -49,7 +54,7 @@ Result<Output> ListPage(const ListOptions& options, const std::string& path, con
     const Value::List& list = ListIn(page, key);
     Output output;
     output.json = page;
-    output.text = list.empty() ? fmt::format("no {}\n", key) : table(list);
+    output.text = list.empty() ? none : table(list);
     const auto total = static_cast<std::uint64_t>(IntIn(page, "total"));
     if (const std::uint64_t shown = options.offset + list.size(); !list.empty() && total > shown) {
       output.text += fmt::format("{} of {}: more with --offset {}\n", list.size(), total, shown);

@@ -325,6 +325,26 @@ TEST_F(MasterCommandsTest, FollowingGoesOnAfterTheMasterWasAway) {
   EXPECT_THAT(finished.out, HasSubstr("cairn e continue 7 --new"));
 }
 
+TEST_F(MasterCommandsTest, WhatGoesOnIsFollowedFromThereOn) {
+  std::string done = kRunning;
+  done.replace(done.find("RUNNING"), 7, "COMPLETED");
+  On("GET /api/v1/experiments/7", 200, done);
+  On("GET /api/v1/experiments/7/trials", 200,
+     R"({"trials": [{"id": "12", "experiment": "7", "state": "COMPLETED"}], "total": 1})");
+  On("GET /api/v1/trials/12", 200, kTrial);
+  On("POST /api/v1/experiments/7/continue", 200, kRunning);
+  On("GET /api/v1/trials/12/logs", [](const TestHttpRequest& request) {
+    if (request.target.find("tail=1") != std::string::npos) {
+      return JsonAnswer(200, R"({"lines": [{"id": 41, "text": "before"}], "more": true})");
+    }
+    EXPECT_THAT(request.target, HasSubstr("after=41"));
+    return Stream(Line(42, "now") + "event: end\ndata: {\"state\": \"COMPLETED\"}\n\n");
+  });
+  const Finished finished = Cairn({"e", "continue", "7", "-f"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_THAT(finished.out, testing::StartsWith("now\n"));
+}
+
 TEST_F(MasterCommandsTest, FailedTrainingIsAFailureOfWhoFollowsIt) {
   std::string failed = kRunning;
   failed.replace(failed.find("RUNNING"), 7, "ERROR");

@@ -1,6 +1,6 @@
 // State, progress and the buttons of one trial; what a pause will come to; the questions before something is lost.
 import { useState, type ReactNode } from "react";
-import { api, type Action } from "../../api/client";
+import { api, requestId, type Action } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { Dialog } from "../../components/Dialog";
 import { attempt } from "../../components/Toasts";
@@ -39,6 +39,10 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
       setAsking(action);
     }
   };
+  const again = async (): Promise<void> => {
+    await api.continueTrial(trial.id, { new: false, request_id: requestId() });
+    onTrial(await api.trial(trial.id));
+  };
   return (
     <header className="page-head trial-head">
       <div>
@@ -65,10 +69,16 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
             </button>
           ))}
           {latest && <button type="button" className="primary" onClick={() => setAsking("continue")}>Continue…</button>}
+          {!latest && startsAgain(trial) && <button type="button" onClick={() => void attempt("It starts again.", again)}>Start again</button>}
         </div>
       )}
       <PauseNote trial={trial} />
-      {trial.message && trial.state !== "RUNNING" && <p className={trial.state === "ERROR" ? "problem" : "faint"}>{trial.message}</p>}
+      {trial.message && trial.state !== "RUNNING" && (
+        <p className={trial.state === "ERROR" ? "problem" : "faint"}>
+          {trial.message}
+          {trial.state === "ERROR" && <>: <a href={link(["trials", trial.id, "logs"])}>see its log</a></>}
+        </p>
+      )}
       {asking === "continue" && <ContinueDialog trial={trial} experiment={experiment} onClose={() => setAsking(null)} />}
       {asking && asking !== "continue" && (
         <Dialog
@@ -84,6 +94,11 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
       )}
     </header>
   );
+}
+
+/** One that failed or was ended before it saved anything can only begin anew; what somebody else starts is theirs to start. */
+function startsAgain(trial: Trial): boolean {
+  return (trial.state === "ERROR" || trial.state === "CANCELED") && !trial.detached;
 }
 
 function Parent({ trial, experiment }: { trial: Trial; experiment: Experiment }): ReactNode {
