@@ -81,6 +81,12 @@ Result<std::string> ReadConfig(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
+  std::error_code error;
+  if (fs::file_size(path, error) == 0) {
+    return InvalidArgumentError(fmt::format(
+        "the config \"{}\" is empty: it needs at least an entrypoint, the command that trains",
+        path));
+  }
   if (!in) return NotFoundError(fmt::format("cannot read the config \"{}\"", path));
   return std::move(text).str();
 }
@@ -232,9 +238,10 @@ Result<Output> CreateExperiment(const CreateOptions& options, Console* console) 
                    master->Send("POST", "/api/v1/experiments", Value(std::move(body))));
   if (options.validate) {
     Output output;
-    output.text =
-        fmt::format("{} is a config for {}\n", Printable(options.config),
-                    Counted(static_cast<std::uint64_t>(IntIn(experiment, "trials", 1)), "trial"));
+    const Value* most = experiment.Find("searcher/max_trials");
+    output.text = fmt::format(
+        "{} is a config for {}\n", Printable(options.config),
+        Counted(static_cast<std::uint64_t>(most == nullptr ? 1 : most->AsInt(1)), "trial"));
     output.json = experiment;
     return output;
   }

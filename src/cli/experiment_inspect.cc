@@ -1,9 +1,12 @@
 // cairn experiment and trial: what looks and changes nothing.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -233,7 +236,17 @@ Result<Output> ShowMetrics(const MetricsOptions& options, Console* console) {
   Output output;
   ASSIGN_OR_RETURN(output.json, master->Get(TrialPath(options.id, "/metrics"), query));
   const Value::List& reports = ListIn(output.json, "metrics");
-  output.text = reports.empty() ? "no metrics\n" : MetricTable(reports);
+  if (!reports.empty()) {
+    output.text = MetricTable(reports);
+    return output;
+  }
+  std::set<std::string> names;
+  for (const Value& one : ListIn(output.json, "names")) {
+    names.insert(Printable(TextIn(one, "group") + "/" + TextIn(one, "name")));
+  }
+  output.text = names.empty() ? fmt::format("trial {} has reported no metrics\n", options.id)
+                              : fmt::format("no such metrics; trial {} has reported {}\n",
+                                            options.id, fmt::join(names, ", "));
   return output;
 }
 

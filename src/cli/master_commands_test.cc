@@ -293,6 +293,26 @@ TEST_F(MasterCommandsTest, CreateSaysWhatBelongsWhere) {
   EXPECT_THAT(complaint(code / "const.yaml", directory_ / "none"), HasSubstr("is not there"));
 }
 
+TEST_F(MasterCommandsTest, AnEmptyConfigAndACheckedOneAreToldApart) {
+  fs::create_directories(directory_ / "code");
+  std::ofstream(directory_ / "empty.yaml") << "";
+  std::ofstream(directory_ / "grid.yaml") << "entrypoint: b\n";
+  EXPECT_THAT(Cairn({"e", "create", directory_ / "empty.yaml", directory_ / "code"}).err,
+              HasSubstr("is empty: it needs at least an entrypoint"));
+  On("POST /api/v1/experiments", 200,
+     R"({"id": "", "name": "", "trials": 0, "searcher": {"name": "grid", "max_trials": 6}})");
+  const Finished checked =
+      Cairn({"e", "create", directory_ / "grid.yaml", directory_ / "code", "--validate"});
+  EXPECT_THAT(checked.out, HasSubstr("grid.yaml is a config for 6 trials\n")) << checked.err;
+}
+
+TEST_F(MasterCommandsTest, MetricsThatAreNotThereAreToldWithThoseThatAre) {
+  On("GET /api/v1/trials/12/metrics", 200,
+     R"({"metrics": [], "names": [{"group": "training", "name": "loss"}]})");
+  EXPECT_THAT(Cairn({"t", "metrics", "12", "--group", "validaton"}).out,
+              HasSubstr("no such metrics; trial 12 has reported training/loss"));
+}
+
 TEST_F(MasterCommandsTest, FollowingGoesOnAfterTheMasterWasAway) {
   On("GET /api/v1/experiments/7", 200, kRunning);
   On("GET /api/v1/experiments/7/trials", 200,

@@ -372,6 +372,12 @@ TEST_F(MasterTest, ASecondMasterIsRefused) {
       Master::Start({.data_directory = data_, .listen = "127.0.0.1:0", .weak_hashes = true});
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(second.status().ToString(), HasSubstr("another master lives on"));
+  const std::string taken = master_->url().substr(std::string("http://").size());
+  const auto third = Master::Start(
+      {.data_directory = temp_.path() + "/other", .listen = taken, .weak_hashes = true});
+  ASSERT_FALSE(third.ok());
+  EXPECT_THAT(third.status().ToString(),
+              HasSubstr("listens on " + taken + ": end it, or choose another port with --listen"));
 }
 
 TEST_F(MasterTest, RunsSurviveTheMasterAndAreFoundAgain) {
