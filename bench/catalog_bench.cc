@@ -1,7 +1,9 @@
 // What bench/catalog.py measures of the catalog, on one database (an empty one):
-//   catalog_bench append URL REPORTS GROUP ROUNDS    durable reports in groups, beside the same
-//   rows in the same transactions catalog_bench list URL EXPERIMENTS PAGES         pages of 50
-//   experiments catalog_bench series URL POINTS READS            a long curve read as 1,000 points
+//   append URL REPORTS GROUP ROUNDS  durable reports in groups, beside the same rows in the same
+//                                    transactions
+//   list URL EXPERIMENTS PAGES       pages of 50 experiments
+//   series URL POINTS READS          a long curve read as 1,000 points
+//   curve URL POINTS                 only writes one, for bench/master.py to ask a master for
 // Prints a JSON object; times in seconds.
 
 #include <libpq-fe.h>
@@ -297,6 +299,47 @@ Result<Value> Series(const std::string& url, std::size_t points, int reads) {
   return Value(Value::Object{{"one", Summary(std::move(one))}, {"all", Summary(std::move(all))}});
 }
 
+/// A trial that has ended, as a master would have written it: another program reads its curve.
+Result<Value> Curve(const std::string& url, std::int64_t points) {
+  using O = Value::Object;
+  ASSIGN_OR_RETURN(const auto catalog, Catalog::Open({.url = url}));
+  ASSIGN_OR_RETURN(const std::int64_t experiment,
+                   catalog->experiments().Create({.uuid = "curve",
+                                                  .owner = "admin",
+                                                  .state = "COMPLETED",
+                                                  .config = O{{"entrypoint", "train"}}}));
+  const TrialConfig config{
+      .experiment = std::to_string(experiment), .argv = {"train"}, .storage = "/data"};
+  std::vector<Event> events;
+  std::uint64_t seq = 0;
+  const auto add = [&](std::uint64_t run, EventKind kind, Value body) {
+    events.push_back(
+        {.seq = ++seq,
+         .time = 1'700'000'000'000'000'000 + static_cast<std::int64_t>(seq) * 1'000'000,
+         .trial = "1",
+         .run = run,
+         .kind = kind,
+         .body = std::move(body)});
+  };
+  add(0, EventKind::kTrialCreated, O{{"config", ToValue(config)}, {"parent", Value()}});
+  add(1, EventKind::kRunStarted, O{{"from", Value()}, {"resume_mode", "fresh"}});
+  for (std::int64_t i = 1; i <= points; ++i) {
+    add(1, EventKind::kReport,
+        O{{"sequence", i},
+          {"group", "training"},
+          {"steps_completed", i},
+          {"metrics", O{{"loss", 1 / std::sqrt(static_cast<double>(i))},
+                        {"accuracy", std::sin(static_cast<double>(i))},
+                        {"samples", 32 * i}}}});
+    if (events.size() < 8192) continue;
+    RETURN_IF_ERROR(catalog->events().Append(events));
+    events.clear();
+  }
+  add(1, EventKind::kRunExited, O{{"code", 0}});
+  RETURN_IF_ERROR(catalog->events().Append(events));
+  return Value(O{{"trial", "1"}});
+}
+
 Result<Value> Run(const std::vector<std::string>& words) {
   const auto number = [&](std::size_t i) { return std::atoi(words.at(i).c_str()); };
   if (words.size() == 6 && words[1] == "append") {
@@ -307,9 +350,10 @@ Result<Value> Run(const std::vector<std::string>& words) {
   if (words.size() == 5 && words[1] == "series") {
     return Series(words[2], static_cast<std::size_t>(number(3)), number(4));
   }
+  if (words.size() == 4 && words[1] == "curve") return Curve(words[2], number(3));
   return InvalidArgumentError(
       "append URL REPORTS GROUP ROUNDS | list URL EXPERIMENTS PAGES | "
-      "series URL POINTS READS");
+      "series URL POINTS READS | curve URL POINTS");
 }
 
 }  // namespace

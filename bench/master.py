@@ -4,8 +4,9 @@
     bench/master.py BUILD_DIR [--experiments 10000] [--live 200] [--reports 200] [--json FILE] [--directory DIR]
 
 reports: 16 trials, each with a connection of its own, send durable reports one after the other (report_load); beside them one program inserts
-as many rows in transactions of 16 (catalog_bench, the same disk, round robin). list: a page of 50 of 10,000 experiments. idle: the processor time and the
-memory of a master whose 200 trials wait for orders, each with a long poll. (A curve of 100,000 points: bench/catalog.py.)
+as many rows in transactions of 16 (catalog_bench, the same disk, round robin). list: a page of 50 of 10,000 experiments. idle: the processor
+time and the memory of a master whose 200 trials wait for orders, each with a long poll. curve: 100,000 points of a metric, of a trial that
+reported three, asked for as 1,000, from the request to the last byte of the answer. (The same without HTTP: bench/catalog.py.)
 """
 
 import argparse
@@ -122,6 +123,31 @@ def pages(master, experiments, looks=200):
     return sorted(times)
 
 
+def curve(programs, folder, points=100_000, looks=40):
+    """Seconds of reads of a long curve as 1,000 points, sorted."""
+    data = pathlib.Path(folder) / "data"
+    data.mkdir(parents=True, mode=0o700)
+    url = f"sqlite:{data}/cairn.db"
+    subprocess.run([programs / "catalog_bench", "curve", url, str(points)], check=True, stdout=subprocess.DEVNULL)
+    master = Master(programs / "cairn", folder)
+    try:
+        connection, times = master.connect(), []
+        headers = {"Authorization": f"Bearer {master.token}"}
+        for _ in range(looks):
+            began = time.monotonic()
+            connection.request("GET", "/api/v1/trials/1/metrics?group=training&name=loss&points=1000", headers=headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            times.append(time.monotonic() - began)
+            if answer.status != 200:
+                raise SystemExit(f"metrics: {answer.status} {text[:300]}")
+        metrics = json.loads(text)["metrics"]
+        assert 500 <= len(metrics) <= 1000 and metrics[-1]["steps_completed"] == points
+    finally:
+        master.stop()
+    return sorted(times)
+
+
 def idle(master, live):
     """The share of a core, and bytes, while `live` trials wait for orders."""
     stop = threading.Event()
@@ -176,12 +202,16 @@ def main():
             results["idle_share"], results["idle_bytes"] = idle(master, options.live)
         finally:
             master.stop()
+        times = curve(programs, pathlib.Path(folder) / "curve")
+        results["curve_p50"], results["curve_p99"] = times[len(times) // 2], times[len(times) * 99 // 100]
     results["load"] = os.getloadavg()[0]
     rows = [
         (f"durable reports over {CONNECTIONS} connections, of plain rows", results["reports_ratio"], "", 0.3, None,
          f"{results['reports_per_second']:,.0f}/s"),
         (f"page of 50 of {options.experiments:,} experiments, p99", 1e3 * results["page_p99"], " ms", None, 20,
          f"p50 {1e3 * results['page_p50']:.1f} ms"),
+        ("100,000 points of a metric as 1,000 over REST, p99", 1e3 * results["curve_p99"], " ms", None, 50,
+         f"p50 {1e3 * results['curve_p50']:.1f} ms"),
         (f"idle with {options.live} live trials, of a core", 1e2 * results["idle_share"], " %", None, 5, ""),
         (f"idle with {options.live} live trials, memory", results["idle_bytes"] / 1e6, " MB", None, 200, ""),
     ]  # fmt: skip

@@ -47,9 +47,12 @@ struct SessionOptions {
   bool consecutive = false;  // increments since the save before, not since the full one
   bool quantize = false;     // rows of increments with 8 bits a number
   std::optional<std::uint64_t> max_to_keep = 5;  // full checkpoints; nullopt: all
-  bool is_chief = true;                          // others restore, and save nothing
-  std::vector<Table*> tables;                    // borrowed
-  std::vector<RowTracked*> arrays;               // dense, with row increments; borrowed
+  /// Others restore, and save nothing. They wait for the chief's first checkpoint, so long at most:
+  /// then Open fails with DeadlineExceeded.
+  bool is_chief = true;
+  double max_wait_secs = 7200;
+  std::vector<Table*> tables;       // borrowed
+  std::vector<RowTracked*> arrays;  // dense, with row increments; borrowed
   std::vector<SessionVariable> variables;
   /// A trainer's own small state (generators, data position), as named texts. Asked for at each
   /// save, given back when a checkpoint was restored.

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 import numpy as np
 
 from . import _arrays, _tree
+from ._wording import with_article
 from .errors import Corruption, Invalid, Mismatch
 from .shard import Replicated, Shard
 
@@ -284,7 +285,7 @@ class Plan:
         if place.children is not None or (
             tensor is not None and tensor["kind"] not in ("bytes", "bytearray")
         ):
-            return self._refuse(name, node, f"a {_tree.type_name(given)}")
+            return self._refuse(name, node, _tree.a_type(given))
         return self._take(place)
 
     def _refuse(self, name: str, node: Any, wanted: str) -> Recipe:
@@ -295,7 +296,7 @@ class Plan:
         kind, state = node["rng"]
         if not _tree.fits_rng(given, kind):
             self._mismatched.append(
-                (name, f"stored a {kind} generator, wanted a {_tree.type_name(given)}")
+                (name, f"stored {with_article(kind)} generator, wanted {_tree.a_type(given)}")
             )
             return None
         self._allocate(node)
@@ -427,7 +428,7 @@ def _describe_array(value: Any) -> str:
         source = _arrays.source(value, "")
         return _type_and_shape(source.stored, source.shape)
     except Invalid:
-        return f"a {_tree.type_name(value)}"
+        return _tree.a_type(value)
 
 
 def _describe(node: Any) -> str:
@@ -435,9 +436,9 @@ def _describe(node: Any) -> str:
         tensor = node["tensor"]
         return _type_and_shape(tensor["dtype"], tuple(tensor["shape"]))
     if isinstance(node, dict) and "rng" in node:
-        return f"a {node['rng'][0]} generator"
+        return f"{with_article(node['rng'][0])} generator"
     if _tree.is_leaf(node):
-        return f"a {_tree.type_name(_tree.plain(node))}"
+        return _tree.a_type(_tree.plain(node))
     return f"{sum(1 for _ in _tree.children(node))} values below it"
 
 

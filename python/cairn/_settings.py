@@ -6,6 +6,7 @@ from dataclasses import fields
 from numbers import Real
 from typing import Any
 
+from ._wording import with_article
 from .errors import Invalid
 
 
@@ -16,4 +17,4 @@ def check_settings(settings: Any) -> None:
         wants_bool = field.type == "bool"
         if isinstance(value, bool) != wants_bool or not isinstance(value, (bool, Real)):
             name = f"{type(settings).__name__}: {field.name}"
-            raise Invalid(f"{name} must be a {field.type}, not {value!r}")
+            raise Invalid(f"{name} must be {with_article(field.type)}, not {value!r}")

@@ -21,6 +21,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 import numpy as np
 
 from . import _arrays, _native
+from ._wording import with_article
 from .errors import Corruption, Invalid
 from .shard import Replicated, Shard
 
@@ -199,7 +200,7 @@ class _Encoder:
         if isinstance(value, (np.random.Generator, np.random.RandomState, random.Random)):
             kind = _rng_kind(value)
             if kind is None:
-                raise Invalid(f"{path or 'the state'}: a {type_name(value)} has no state to store")
+                raise Invalid(f"{path or 'the state'}: {a_type(value)} has no state to store")
             return f'{{"rng":["{kind}",', _rng_state(value), "]}"
         if type(value).__module__.startswith("torch") and type(value).__name__ == "Generator":
             return '{"rng":["torch",', value.get_state(), "]}"
@@ -213,7 +214,7 @@ class _Encoder:
         if _arrays.is_array(value):
             return _text(self._array(value, path))
         raise Invalid(
-            f"{path or 'the state'}: a {type_name(value)} cannot be stored. Arrays, tensors, "
+            f"{path or 'the state'}: {a_type(value)} cannot be stored. Arrays, tensors, "
             "numbers, str, bytes, None, dicts, lists, tuples, random states and objects with "
             "state_dict and load_state_dict can; nothing is pickled"
         )
@@ -326,7 +327,7 @@ def _value_node(value: Any, path: str, depth: int) -> Tuple[bool, Any]:
     for plain_type in (str, bytes, int, float, complex, dict, list, tuple, set, frozenset):
         if isinstance(value, plain_type) and kind is not plain_type:
             raise Invalid(
-                f"{path or 'the state'}: a {type_name(value)} would come back as a plain "
+                f"{path or 'the state'}: {a_type(value)} would come back as a plain "
                 f"{plain_type.__name__}; convert it first"
             )
     return False, None
@@ -337,9 +338,7 @@ def _value_nodes(values: Any, path: str, depth: int) -> List[Any]:
     for value in values:
         known, node = _value_node(value, path, depth + 1)
         if not known:
-            raise Invalid(
-                f"{path or 'the state'}: a {type_name(value)} cannot stand in a set or a key"
-            )
+            raise Invalid(f"{path or 'the state'}: {a_type(value)} cannot stand in a set or a key")
         nodes.append(node)
     return nodes
 
@@ -355,6 +354,11 @@ def _numpy_scalar_node(value: np.generic, path: str) -> Any:
 def type_name(value: Any) -> str:
     kind = type(value)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def a_type(value: Any) -> str:
+    """ "a dict", "an enum.Enum": as a message calls it."""
+    return with_article(type_name(value))
 
 
 def _rng_kind(value: Any) -> Optional[str]:

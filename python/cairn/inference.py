@@ -13,6 +13,7 @@ import numpy as np
 from . import _arrays, _location
 from ._arguments import PathLike
 from ._restore import CheckpointInfo
+from ._wording import a_type
 from .errors import Invalid, Unavailable
 
 __all__ = [
@@ -156,7 +157,7 @@ def _onnx(
             "torch module with example_inputs"
         )
     raise Invalid(
-        f"program: a {type(program).__name__} is no model; an ONNX model (path, bytes or "
+        f"program: {a_type(program)} is no model; an ONNX model (path, bytes or "
         "ModelProto) or a torch module is"
     )
 

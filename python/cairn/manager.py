@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 from . import _location, _native, _tree
 from ._arguments import Files, PathLike, choice, name_set, positive, user_files, value_dict, whole
 from ._restore import STATE_FILE, CheckpointInfo, Restore, Restored
+from ._wording import a_type
 from .errors import Error, Invalid
 from .observe import SavedCallback, SaveWatcher
 from .row_tracked import RowTracked
@@ -24,7 +25,7 @@ def _natives(tables: Sequence[Union[EmbeddingTable, RowTracked]]) -> List[Any]:
     for table in tables:
         if not isinstance(table, (EmbeddingTable, RowTracked)):
             raise Invalid(
-                f"tables: EmbeddingTable and RowTracked, not a {type(table).__name__}; other "
+                f"tables: EmbeddingTable and RowTracked, not {a_type(table)}; other "
                 "values belong into the state"
             )
     return [table._native for table in tables]

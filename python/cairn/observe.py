@@ -14,6 +14,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, TextIO
 
+from ._wording import a_type
 from .errors import Error, Invalid
 
 __all__ = ["SaveRecord"]
@@ -85,7 +86,7 @@ class SaveWatcher:
 
     def add(self, callback: SavedCallback) -> None:
         if not callable(callback):
-            raise Invalid(f"a callback must be callable, not a {type(callback).__name__}")
+            raise Invalid(f"a callback must be callable, not {a_type(callback)}")
         self._callbacks.append(callback)
 
     def watch(self, handle: Any, nbytes: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from . import _arrays, _native, _tree
+from ._wording import a_type
 from .errors import Error, Invalid
 
 __all__ = ["Scope", "Variable", "default_scope"]
@@ -104,7 +105,7 @@ class Scope(_tree.Stateful):
         learning_rate_factor: float,
     ) -> np.ndarray:
         if not isinstance(name, str):
-            raise Invalid(f"a variable's name is a str, not a {type(name).__name__}")
+            raise Invalid(f"a variable's name is a str, not {a_type(name)}")
         if not _arrays.is_array(array):
             array = np.asarray(array)
         source = _arrays.source(array, name)
@@ -226,7 +227,7 @@ def _initializer(given: Any, name: str) -> Optional[Tuple[str, float, float]]:
     known = _KINDS.get(type(given).__name__)
     if known is None:
         raise Invalid(
-            f"{name!r}: a {type(given).__name__} is no initializer; a number and those of "
+            f"{name!r}: {a_type(given)} is no initializer; a number and those of "
             "cairn.initializers are"
         )
     kind, first, second = known

@@ -10,6 +10,7 @@ import torch
 from . import _tree
 from ._random import RandomStates
 from ._torch_embedding import Embedding, EmbeddingBag
+from ._wording import a_type
 from .errors import Invalid, Mismatch
 
 __all__ = ["Capture", "Embedding", "EmbeddingBag", "Loader", "capture"]
@@ -143,7 +144,7 @@ class Capture(_tree.Stateful):
             known = _tree.as_stateful(value)
             if known is None:
                 raise Invalid(
-                    f"capture: {name} is a {type(value).__name__}, which has no state_dict and "
+                    f"capture: {name} is {a_type(value)}, which has no state_dict and "
                     "load_state_dict"
                 )
             self._parts[name] = known

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 import math
+import os
 import time
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._arguments import PathLike
 from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
-from .errors import Invalid
+from .errors import Invalid, NotFound, Timeout
 from .manager import CheckpointManager, Restored, SaveHandle
 from .row_tracked import RowTracked
 from .table import EmbeddingTable, stamp
@@ -38,6 +40,10 @@ __all__ = [
 _LARGE_ROWS = 100_000
 _MOST = 0.5
 _LONGEST_CHAIN = 100
+# How often a worker looks whether the chief has saved.
+_LOOK_SECONDS = 0.2
+
+log = logging.getLogger("cairn")
 
 # The sessions that are open, the innermost last.
 _open_sessions: List["MonitoredTrainingSession"] = []
@@ -253,7 +259,8 @@ class MonitoredTrainingSession:
             which hold the rows that changed since their full one; None or 0: no increments.
         hooks: SessionRunHooks.
         scaffold: whose Saver says what is kept.
-        is_chief: others restore and save nothing.
+        is_chief: others restore and save nothing. They wait until the chief has saved its first
+            checkpoint, at most `max_wait_secs`, and then raise :class:`cairn.Timeout`.
         tables: None: every table made in this process (cairn.tables()). RowTracked arrays may be
             among them, and get row increments too.
         state: dense variables and values of your own: nested, as for CheckpointManager; filled on
@@ -295,6 +302,7 @@ class MonitoredTrainingSession:
         state: Any = None,
         *,
         pservers: Any = None,
+        max_wait_secs: float = 7200,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         own = _Schedule(
@@ -310,6 +318,7 @@ class MonitoredTrainingSession:
             checkpoint_dir, own, scaffold, self.hooks
         )
         self.is_chief = bool(is_chief)
+        self._max_wait_secs = _interval(max_wait_secs, "max_wait_secs") or 0.0
         self._servers: Any = None
         if pservers is not None:
             from ._server_session import ServerSession  # wants gRPC
@@ -356,23 +365,52 @@ class MonitoredTrainingSession:
         return self
 
     def _open(self) -> None:
+        place = os.fspath(self._directory)  # type: ignore[arg-type]
+        most = self._max_wait_secs
+        deadline = time.monotonic() + most
+        waits = False
+        while not self._restore():
+            if time.monotonic() >= deadline:
+                raise Timeout(
+                    f"the chief has saved nothing in {place!r} within {most:g} s (max_wait_secs). "
+                    "Is it running, with is_chief=True, and is the directory shared by all workers?"
+                )
+            if not waits:
+                log.warning(
+                    "waiting for the chief's first checkpoint in %r, at most %g s", place, most
+                )
+                waits = True
+            time.sleep(_LOOK_SECONDS)  # nothing tells when the chief has saved
+        self._stamp()
+
+    def _restore(self) -> bool:
+        """False: this is not the chief, and there is nothing of it yet."""
         saver = self._scaffold.saver
-        self._manager = CheckpointManager(
-            self._directory,  # type: ignore[arg-type]
-            keep_last=None if saver.max_to_keep is None else 1,
-            keep_fulls=saver.max_to_keep,
-            read_only=not self.is_chief,
-        )
+        try:
+            self._manager = CheckpointManager(
+                self._directory,  # type: ignore[arg-type]
+                keep_last=None if saver.max_to_keep is None else 1,
+                keep_fulls=saver.max_to_keep,
+                read_only=not self.is_chief,
+            )
+        except NotFound:
+            if self.is_chief:
+                raise
+            return False
         try:
             self.restored = self._manager.restore({"state": self.state}, tables=self.tables)
         except BaseException:
             self._manager.close()
             raise
+        if self.restored is None and not self.is_chief:
+            self._manager.close()
+            self._manager = None
+            return False
         if self.restored is not None:
             self.state = self.restored.state["state"]
             self.global_step = self._saved_step = self.restored.step
             self._chain = 0 if self.restored.info.kind == "full" else 1
-        self._stamp()
+        return True
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self in _open_sessions:

@@ -256,6 +256,60 @@ def test_ranks_that_make_different_calls_are_told(tmp_path):
     assert "same calls in the same order" in "".join(out for _, out, _ in results)
 
 
+def test_two_living_processes_of_one_rank_are_told(tmp_path):
+    place = {"size": 3, "chief": f"file:{tmp_path / 'chief'}", "timeout": 30}
+    told = []
+
+    def chief():
+        try:
+            DistributedContext(rank=0, **place)
+        except cairn.Error as error:
+            told.append(str(error))
+
+    def twin():
+        try:
+            DistributedContext(rank=1, **place).close()
+        except cairn.Error:
+            pass  # the chief has given up
+
+    threads = [threading.Thread(target=chief)]
+    threads += [threading.Thread(target=twin, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    threads[0].join()
+    assert "two living processes came as rank 1 of 3" in told[0]
+
+
+def test_a_rank_zero_whose_place_was_taken_is_told_and_leaves_the_other_alone(tmp_path):
+    path = tmp_path / "chief"
+    told = []
+
+    def chief():
+        with pytest.raises(cairn.Unavailable, match="another living process took rank 0's place"):
+            DistributedContext(rank=0, size=2, chief=f"file:{path}", timeout=0.3)
+        told.append(True)
+
+    thread = threading.Thread(target=chief)
+    thread.start()
+    while not path.exists():
+        pass
+    other = tmp_path / "other"
+    other.write_text("127.0.0.1:1 other")
+    other.rename(path)
+    thread.join()
+    assert told
+    assert path.read_text() == "127.0.0.1:1 other"
+
+
+def test_a_second_rank_zero_at_the_same_port_is_told(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(cairn.Unavailable, match="Is it a second rank 0"):
+            DistributedContext(rank=0, size=2, chief=address, token="t", timeout=5)
+
+
 def test_a_stranger_without_the_token_changes_nothing(tmp_path):
     path = tmp_path / "chief"
     made = {}

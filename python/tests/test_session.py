@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -295,6 +296,36 @@ def test_the_example_survives_kills(tmp_path, how):
     assert last.returncode == 0, last.stderr
     assert last.stdout.splitlines()[-1] == expected
     assert expected.startswith("values 0.656270 ")
+
+
+def test_a_worker_waits_for_the_chiefs_first_checkpoint(tmp_path, caplog):
+    directory = tmp_path / "c"
+    worker = {"w": np.zeros(3)}
+    seen = []
+
+    def work():
+        with MonitoredTrainingSession(
+            directory, tables=[], state=worker, is_chief=False, max_wait_secs=60
+        ) as sess:
+            seen.append((sess.global_step, worker["w"].tolist()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not any("waiting for the chief's first checkpoint" in line for line in caplog.messages):
+        assert thread.is_alive()
+    with MonitoredTrainingSession(directory, tables=[], state={"w": np.ones(3)}):
+        thread.join()
+    assert seen == [(0, [1.0, 1.0, 1.0])]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_worker_whose_chief_never_comes_says_so(tmp_path, empty):
+    directory = tmp_path / "c"
+    if empty:
+        cairn.CheckpointManager(directory).close()
+    with pytest.raises(cairn.Timeout, match="the chief has saved nothing in .*is_chief=True"):
+        with MonitoredTrainingSession(directory, tables=[], is_chief=False, max_wait_secs=0.01):
+            pass
 
 
 def test_a_closed_session_counts_no_steps(tmp_path):

@@ -267,3 +267,10 @@ def test_metadata_that_contains_itself_is_refused(directory):
 def test_a_step_that_is_no_step_is_refused(directory, step):
     with cairn.CheckpointManager(directory) as m, pytest.raises(cairn.Invalid):
         m.save(step, {})
+
+
+@pytest.mark.parametrize("value, kind", [(object(), "an object"), (range(3), "a range")])
+def test_what_cannot_be_stored_is_called_as_people_do(tmp_path, value, kind):
+    with cairn.CheckpointManager(tmp_path / "c") as manager:
+        with pytest.raises(cairn.Invalid, match=f"x: {kind} "):
+            manager.save(1, {"x": value})

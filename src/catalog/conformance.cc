@@ -393,5 +393,64 @@ TEST_P(CatalogConformance, SeriesKeepSpikesAndLeaveOutWhatWasArchived) {
   EXPECT_EQ(catalog().trials().Get("1").value().steps, 2100);
 }
 
+TEST_P(CatalogConformance, AStepThatALaterRunReportsAgainCountsOnce) {
+  Reopen();
+  ASSERT_TRUE(catalog()
+                  .experiments()
+                  .Create({.uuid = "u", .metric = "loss", .smaller_is_better = true})
+                  .ok());
+  using O = Value::Object;
+  TrialRecords fold;
+  const auto add = [&](EventKind kind, std::uint64_t run, Value body) {
+    const Event event{.seq = fold.last_seq() + 1,
+                      .time = static_cast<std::int64_t>(fold.last_seq()),
+                      .trial = "1",
+                      .run = run,
+                      .kind = kind,
+                      .body = std::move(body)};
+    ASSERT_TRUE(fold.Apply(event).ok());
+    ASSERT_TRUE(catalog().events().Append(std::span(&event, 1)).ok());
+  };
+  const auto report = [&](std::uint64_t run, int sequence, const char* group, int steps,
+                          double loss) {
+    add(EventKind::kReport, run,
+        O{{"sequence", sequence},
+          {"group", group},
+          {"steps_completed", steps},
+          {"metrics", O{{"loss", loss}}}});
+  };
+  const TrialConfig config{.experiment = "1", .argv = {"x"}, .storage = "/data"};
+  const O from{
+      {"id", "c"}, {"steps_completed", 100}, {"metadata", O{}}, {"repository", "/data/1/1"}};
+  add(EventKind::kTrialCreated, 0, O{{"config", ToValue(config)}, {"parent", Value()}});
+  add(EventKind::kRunStarted, 1, O{{"from", Value()}, {"resume_mode", "fresh"}});
+  report(1, 1, "validation", 50, 0.5);
+  report(1, 2, "training", 100, 0.3);
+  report(1, 3, "validation", 100, 0.2);
+  add(EventKind::kCheckpointCompleted, 1, O{{"id", "c"}, {"steps_completed", 100}});
+  add(EventKind::kRunExited, 1, O{{"code", 0}});
+  for (std::uint64_t run = 2; run <= 3; ++run) {
+    add(EventKind::kActivated, run - 1, O{{"from", ""}});
+    add(EventKind::kRunStarted, run, O{{"resume_mode", "resume"}, {"from", from}});
+    Reopen();  // what it needs to know of the run is in the tables
+    report(run, 1, "validation", 100, 0.1 * static_cast<double>(run + 1));
+    add(EventKind::kRunExited, run, O{{"code", 0}});
+    ExpectTablesAgree(&catalog(), fold);
+  }
+  const auto validation = catalog().metrics().Series({.trial = "1", .group = "validation"}, 0);
+  ASSERT_TRUE(validation.ok()) << validation.status().ToString();
+  ASSERT_EQ(validation->size(), 1u);
+  ASSERT_EQ((*validation)[0].points.size(), 2u);
+  EXPECT_EQ((*validation)[0].points[1].run, 3u);
+  EXPECT_DOUBLE_EQ((*validation)[0].points[1].value, 0.4);
+  EXPECT_EQ(catalog().metrics().Reports({.trial = "1"})->size(), 3u);
+  EXPECT_EQ(catalog().metrics().Reports({.trial = "1", .archived = true})->size(), 5u);
+  // The best that there was does not count any more.
+  const TrialRow trial = catalog().trials().Get("1").value();
+  EXPECT_DOUBLE_EQ(trial.best_metric.value(), 0.4);
+  EXPECT_EQ(trial.best_steps, 100);
+  EXPECT_DOUBLE_EQ(catalog().experiments().Get(1)->best_metric.value(), 0.4);
+}
+
 }  // namespace
 }  // namespace cairn

@@ -112,6 +112,11 @@ TEST_P(CatalogConformance, ExperimentsComeBackAndAreListed) {
   EXPECT_THAT(Ids(experiments.List({})), ElementsAre(2, 1));
   Reopen();
   EXPECT_EQ(catalog().experiments().Create({.uuid = "u4"}).value(), 4) << "no number twice";
+  EXPECT_EQ(catalog().experiments().Get(4)->name, "experiment 4");
+  EXPECT_THAT(Ids(catalog().experiments().List({.search = "experiment 4"})), ElementsAre(4));
+  ASSERT_TRUE(catalog().experiments().Update(4, {.name = "mine"}).ok());
+  ASSERT_TRUE(catalog().experiments().Update(4, {.name = ""}).ok());
+  EXPECT_EQ(catalog().experiments().Get(4)->name, "experiment 4") << "no name is its number";
   EXPECT_TRUE(catalog()
                   .experiments()
                   .Create({.uuid = "u5", .name = std::string("a\0b", 3)})

@@ -67,7 +67,10 @@ Result<EventTables::Trial*> EventTables::Find(Connection* connection, const std:
                                       trial.checkpoint_bytes = stored.checkpoint_bytes;
                                       return Status::Ok();
                                     }));
-  if (trial.known) RETURN_IF_ERROR(LoadExperiment(connection, &trial));
+  if (trial.known) {
+    RETURN_IF_ERROR(LoadExperiment(connection, &trial));
+    RETURN_IF_ERROR(LoadRun(connection, &trial));
+  }
   return &trials_.emplace(id, std::move(trial)).first->second;
 }
 
@@ -80,6 +83,18 @@ Status EventTables::LoadExperiment(Connection* connection, Trial* trial) {
                              trial->smaller_is_better = row.Bool(1);
                              return Status::Ok();
                            });
+}
+
+Status EventTables::LoadRun(Connection* connection, Trial* trial) {
+  return connection->Query(
+      "SELECT archives_past, start_point FROM runs WHERE trial = ? AND run = ?",
+      {trial->id, Number(trial->core.run)}, "it", [&](const SqlRow& row) -> Status {
+        trial->resumed_at = row.Int(0);
+        ASSIGN_OR_RETURN(const Value point, DecodeJson(row.Text(1)));
+        const auto start = StartPointFromValue(point);
+        if (start.ok() && *start) trial->started_from = (*start)->id;
+        return Status::Ok();
+      });
 }
 
 Status EventTables::Apply(Connection* connection, const Event& event) {
@@ -197,6 +212,8 @@ Status EventTables::ApplyRunStarted(Connection* connection, const Event& event, 
       {event.trial, Number(event.run), event.time, TextOf(event, "resume_mode"), EncodeJson(point),
        past}));
   trial->steps = own ? past : 0;
+  trial->resumed_at = past;
+  trial->started_from = start.ok() && *start ? (*start)->id : std::string();
   return trial->reports == 0 ? Status::Ok() : Recount(connection, trial);
 }
 
@@ -209,7 +226,7 @@ Status EventTables::Recount(Connection* connection, Trial* trial) {
   // Blocks come group by group, each in order: the newest of a group is the last that counts.
   const BlockFilter filter{.trial = trial->id};
   const auto take = [&](const std::string& group, std::uint64_t run, const Value& body) {
-    if (rules.Archives(run, StepsOf(body))) return;
+    if (rules.Archives(group, run, StepsOf(body))) return;
     const Value* metrics = body.Find("metrics");
     if (metrics != nullptr) Consider(*metrics, group, StepsOf(body), trial);
   };
@@ -228,6 +245,7 @@ Status EventTables::Recount(Connection* connection, Trial* trial) {
       }));
   trial->steps = start;
   trial->sums_changed = true;
+  trial->recount = false;
   return Status::Ok();
 }
 
@@ -246,20 +264,37 @@ void EventTables::Consider(const Value& metrics, const std::string& group, std::
   trial->best_improved = true;
 }
 
+Status EventTables::Repeat(Connection* connection, const Event& event, const std::string& group,
+                           std::int64_t steps, Trial* trial) {
+  // Whether the best was one of those that do not count any more is found out when all reports of
+  // this transaction are in their table.
+  if (group == kScoreGroup && trial->best && trial->best_steps == steps) trial->recount = true;
+  return connection->Run(
+      "INSERT INTO repeated_steps (trial, grp, steps, run) VALUES (?, ?, ?, ?) ON CONFLICT (trial, "
+      "grp, steps) DO UPDATE SET run = excluded.run",
+      {event.trial, group, steps, Number(event.run)});
+}
+
 Status EventTables::ApplyReport(Connection* connection, const Event& event, Trial* trial) {
   ++trial->reports;
   const std::string group = TextOf(event, "group");
   const std::int64_t steps = IntOf(event, "steps_completed");
   const Value metrics = ObjectOf(event, "metrics");
   trial->steps = std::max(trial->steps, steps);
+  if (steps <= trial->resumed_at) {
+    RETURN_IF_ERROR(Repeat(connection, event, group, steps, trial));
+  }
   Consider(metrics, group, steps, trial);
   RETURN_IF_ERROR(AddNames(connection, group, metrics, trial));
   if (group != kScoreGroup) return Status::Ok();
-  // A validation of the step that a checkpoint holds is the checkpoint's score.
+  // A validation of the step that a checkpoint holds is the checkpoint's score: one of the run that
+  // made it, or of the run that starts from it.
   std::vector<std::pair<std::int64_t, std::string>> scored;
   RETURN_IF_ERROR(connection->Query(
-      "SELECT ordinal, metrics FROM checkpoints WHERE trial = ? AND steps = ? AND run = ?",
-      {event.trial, steps, Number(event.run)}, "it", [&](const SqlRow& row) {
+      "SELECT ordinal, metrics FROM checkpoints WHERE trial = ? AND steps = ? AND (run = ? OR (id "
+      "= "
+      "? AND id <> ''))",
+      {event.trial, steps, Number(event.run), trial->started_from}, "it", [&](const SqlRow& row) {
         scored.emplace_back(row.Int(0), row.Text(1));
         return Status::Ok();
       }));
@@ -330,6 +365,7 @@ Status EventTables::Flush(Connection* connection) {
           }));
       trial.sums_changed = true;
     }
+    if (trial.recount) RETURN_IF_ERROR(Recount(connection, &trial));
     RETURN_IF_ERROR(Write(connection, &trial));
   }
   RETURN_IF_ERROR(WriteExperiments(connection));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -55,6 +56,9 @@ class EventTables {
     std::optional<double> best;
     std::int64_t best_steps = 0;
     std::uint64_t reports = 0;
+    // Of the newest run: up to which step earlier runs' reports count, and what it started from.
+    std::int64_t resumed_at = std::numeric_limits<std::int64_t>::min();
+    std::string started_from;
     std::uint64_t checkpoints = 0;
     std::uint64_t checkpoint_bytes = 0;
     std::optional<std::int64_t> experiment_id;
@@ -65,17 +69,22 @@ class EventTables {
     bool checkpoints_changed = false;
     bool sums_changed = false;  // what the experiment's row sums up
     bool best_improved = false;
+    bool recount = false;  // what `best` says may have been reported again
   };
 
   Result<Trial*> Find(Connection* connection, const std::string& id);
   Status Create(Connection* connection, const Event& event, Trial* trial);
   Status LoadExperiment(Connection* connection, Trial* trial);
+  Status LoadRun(Connection* connection, Trial* trial);
   Status ApplyRunStarted(Connection* connection, const Event& event, Trial* trial);
   Status ApplyRunExited(Connection* connection, const Event& event, Trial* trial);
   Status ApplyReport(Connection* connection, const Event& event, Trial* trial);
+  /// Archives what earlier runs reported of the step.
+  Status Repeat(Connection* connection, const Event& event, const std::string& group,
+                std::int64_t steps, Trial* trial);
   Status ApplyCheckpoint(Connection* connection, const Event& event, Trial* trial);
   Status ApplyCompleted(Connection* connection, const Event& event, Trial* trial);
-  /// Newest and best of what counts, after a run went back.
+  /// Newest and best of what counts, after a run went back or reported a step again.
   Status Recount(Connection* connection, Trial* trial);
   void Consider(const Value& metrics, const std::string& group, std::int64_t steps, Trial* trial);
   Status AddNames(Connection* connection, const std::string& group, const Value& metrics,

@@ -145,7 +145,7 @@ Status EventTables::ApplyCompleted(Connection* connection, const Event& event, T
   const auto take = [&](std::uint64_t run, const Value& body) {
     const Value* metrics = body.Find("metrics");
     if (metrics == nullptr || StepsOf(body) != record.steps) return;
-    if (!rules.Archives(run, record.steps)) MergeMembers(*metrics, &record.metrics);
+    if (!rules.Archives(filter.group, run, record.steps)) MergeMembers(*metrics, &record.metrics);
   };
   RETURN_IF_ERROR(
       VisitReportBlocks(connection, filter, [&](const std::string&, ReportBlock* block) -> Status {

@@ -93,6 +93,11 @@ std::string Haystack(std::int64_t id, const std::string& name, const std::string
   return LowerCase(std::move(text));
 }
 
+/// What an experiment is called that was given no name: lists and searches want one.
+std::string NameOf(std::int64_t id, const std::string& given) {
+  return given.empty() ? fmt::format("experiment {}", id) : given;
+}
+
 std::string OrderOf(const ExperimentQuery& query, std::vector<Cell>* values) {
   const std::string direction = query.descending ? " DESC" : "";
   const auto by = [&](const std::string& what) {
@@ -189,9 +194,10 @@ Status Insert(Connection* connection, const NewExperiment& experiment, std::int6
         *id = row.Int(0);
         return Status::Ok();
       }));
+  const std::string name = NameOf(*id, experiment.name);
   RETURN_IF_ERROR(connection->Run(
-      "UPDATE experiments SET haystack = ? WHERE id = ?",
-      {Haystack(*id, experiment.name, experiment.description, experiment.owner, experiment.labels),
+      "UPDATE experiments SET name = ?, haystack = ? WHERE id = ?",
+      {name, Haystack(*id, name, experiment.description, experiment.owner, experiment.labels),
        *id}));
   return connection->Run(
       "INSERT INTO experiment_texts (id, config_text, config, searcher_state) VALUES (?, ?, ?, ?)",
@@ -345,14 +351,14 @@ Status CatalogExperiments::Update(std::int64_t id, const ExperimentChange& chang
       sets += fmt::format("{}{} = ?", sets.empty() ? "" : ", ", column);
       values.push_back(std::move(value));
     };
-    if (change.name) set("name", *change.name);
+    const std::string name = change.name ? NameOf(id, *change.name) : known->name;
+    if (change.name) set("name", name);
     if (change.description) set("description", *change.description);
     if (change.owner) set("owner", *change.owner);
     if (change.labels) set("labels", EncodeJson(LabelsToValue(*change.labels)));
     if (change.name || change.description || change.owner || change.labels) {
       set("haystack",
-          Haystack(id, change.name.value_or(known->name),
-                   change.description.value_or(known->description),
+          Haystack(id, name, change.description.value_or(known->description),
                    change.owner.value_or(known->owner), change.labels.value_or(known->labels)));
     }
     if (change.state) set("state", *change.state);

@@ -24,10 +24,11 @@ class Wanted {
  public:
   Wanted(const MetricQuery& query, const ArchiveRules& rules) : query_(query), rules_(rules) {}
 
-  bool Takes(std::uint64_t run, std::int64_t steps, bool* archived) const {
+  bool Takes(const std::string& group, std::uint64_t run, std::int64_t steps,
+             bool* archived) const {
     if (query_.run && run != *query_.run) return false;
     if (steps < query_.from_steps || steps > query_.to_steps) return false;
-    *archived = rules_.Archives(run, steps);
+    *archived = rules_.Archives(group, run, steps);
     return !*archived || query_.archived;
   }
 
@@ -103,7 +104,7 @@ Result<std::vector<ReportRow>> CatalogMetrics::Reports(const MetricQuery& query,
             const auto run = static_cast<std::uint64_t>(block->run()[i]);
             const auto seq = static_cast<std::uint64_t>(block->seq()[i]);
             bool archived = false;
-            if (seq < from || !wanted.Takes(run, block->steps()[i], &archived)) continue;
+            if (seq < from || !wanted.Takes(group, run, block->steps()[i], &archived)) continue;
             ASSIGN_OR_RETURN(Value body, block->Body(i));
             ++taken[group];
             add(group, {.seq = seq, .time = block->time()[i], .run = run, .body = std::move(body)},
@@ -114,7 +115,8 @@ Result<std::vector<ReportRow>> CatalogMetrics::Reports(const MetricQuery& query,
     return VisitLooseReports(
         &connection, filter, [&](const std::string& group, StoredReport report) {
           bool archived = false;
-          if (taken[group] < limit && wanted.Takes(report.run, StepsOf(report.body), &archived)) {
+          if (taken[group] < limit &&
+              wanted.Takes(group, report.run, StepsOf(report.body), &archived)) {
             ++taken[group];
             add(group, report, archived);
           }
@@ -147,10 +149,10 @@ Result<std::vector<MetricSeries>> CatalogMetrics::Series(const MetricQuery& quer
           std::vector<char> archived(block->size(), 0);
           for (std::size_t i = 0; i < block->size(); ++i) {
             bool old = false;
-            take[i] =
-                wanted.Takes(static_cast<std::uint64_t>(block->run()[i]), block->steps()[i], &old)
-                    ? 1
-                    : 0;
+            take[i] = wanted.Takes(group, static_cast<std::uint64_t>(block->run()[i]),
+                                   block->steps()[i], &old)
+                          ? 1
+                          : 0;
             archived[i] = old ? 1 : 0;
           }
           for (const std::string& name : names) {
@@ -171,7 +173,8 @@ Result<std::vector<MetricSeries>> CatalogMetrics::Series(const MetricQuery& quer
         &connection, filter, [&](const std::string& group, StoredReport report) {
           SeriesPoint point{.steps = StepsOf(report.body), .time = report.time, .run = report.run};
           const Value* metrics = report.body.Find("metrics");
-          if (metrics == nullptr || !wanted.Takes(report.run, point.steps, &point.archived)) {
+          if (metrics == nullptr ||
+              !wanted.Takes(group, report.run, point.steps, &point.archived)) {
             return Status::Ok();
           }
           std::vector<std::string> names = query.names;

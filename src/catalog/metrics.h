@@ -22,7 +22,7 @@ struct ReportRow {
   std::uint64_t sequence = 0;
   std::int64_t time = 0;
   Value values = Value::Object{};  // non-finite numbers are numbers
-  bool archived = false;           // a later run went back before it
+  bool archived = false;           // a later run went back before it, or reported it again
 };
 
 struct MetricQuery {

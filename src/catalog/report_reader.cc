@@ -30,12 +30,21 @@ Result<ArchiveRules> ArchiveRules::Load(Connection* connection, const std::strin
                           rules.past_[row.Uint(0)] = past;
                           return Status::Ok();
                         }));
+  RETURN_IF_ERROR(connection->Query("SELECT grp, steps, run FROM repeated_steps WHERE trial = ?",
+                                    {trial}, "tii", [&](const SqlRow& row) {
+                                      rules.repeated_[row.Text(0)][row.Int(1)] = row.Uint(2);
+                                      return Status::Ok();
+                                    }));
   return rules;
 }
 
-bool ArchiveRules::Archives(std::uint64_t run, std::int64_t steps) const {
+bool ArchiveRules::Archives(const std::string& group, std::uint64_t run, std::int64_t steps) const {
   const auto later = past_.upper_bound(run);
-  return later != past_.end() && steps > later->second;
+  if (later != past_.end() && steps > later->second) return true;
+  const auto repeated = repeated_.find(group);
+  if (repeated == repeated_.end()) return false;
+  const auto step = repeated->second.find(steps);
+  return step != repeated->second.end() && step->second > run;
 }
 
 Status VisitReportBlocks(Connection* connection, const BlockFilter& filter,

@@ -18,15 +18,18 @@ namespace cairn {
 inline constexpr std::size_t kReportsPerBlock = 1024;
 
 /// Which reports of a trial do not count any more: a run that goes back archives what earlier runs
-/// reported past its start. Derived from the runs, so that no report is ever rewritten.
+/// reported past its start, and what they reported of steps up to it that it reports again. Derived
+/// from the runs and from `repeated_steps`, so that no report is ever rewritten.
 class ArchiveRules {
  public:
   static Result<ArchiveRules> Load(Connection* connection, const std::string& trial);
-  bool Archives(std::uint64_t run, std::int64_t steps) const;
+  bool Archives(const std::string& group, std::uint64_t run, std::int64_t steps) const;
 
  private:
   // The smallest step past which reports of runs before this one are archived by it or a later one.
   std::map<std::uint64_t, std::int64_t> past_;
+  // By group: the last run that reported the step again.
+  std::map<std::string, std::map<std::int64_t, std::uint64_t>, std::less<>> repeated_;
 };
 
 /// `archives_past` of a run that archives everything.

@@ -120,10 +120,30 @@ constexpr std::string_view kCounting = R"(
 CREATE INDEX experiments_shown ON experiments (deleted, archived);
 )";
 
-constexpr std::array<Migration, 3> kMigrations = {{
+// Steps that a run reported again: what earlier runs said of them does not count any more. Of what
+// was reported before, those that are in no block yet.
+constexpr std::string_view kRepeated = R"(
+CREATE TABLE repeated_steps (
+  trial TEXT NOT NULL, grp TEXT NOT NULL, steps {int} NOT NULL, run {int} NOT NULL,
+  PRIMARY KEY (trial, grp, steps));
+INSERT INTO repeated_steps (trial, grp, steps, run)
+  SELECT p.trial, p.grp, p.steps, MAX(p.run) FROM reports p
+  JOIN runs r ON r.trial = p.trial AND r.run = p.run
+  WHERE p.steps <= r.archives_past GROUP BY p.trial, p.grp, p.steps;
+)";
+
+// An experiment that was not given a name is called by its number.
+constexpr std::string_view kNamed = R"(
+UPDATE experiments SET name = 'experiment ' || id, haystack = haystack || '
+experiment ' || id WHERE name = '';
+)";
+
+constexpr std::array<Migration, 5> kMigrations = {{
     {.version = 1, .name = "first", .sql = kFirst},
     {.version = 2, .name = "summaries", .sql = kSummaries},
     {.version = 3, .name = "counting", .sql = kCounting},
+    {.version = 4, .name = "repeated steps", .sql = kRepeated},
+    {.version = 5, .name = "named", .sql = kNamed},
 }};
 
 }  // namespace

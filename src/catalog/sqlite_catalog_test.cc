@@ -128,6 +128,37 @@ TEST(Migrations, ADatabaseOfANewerProgramIsRefused) {
   }
 }
 
+TEST(Migrations, WhatAnOlderProgramWroteIsBroughtUpToDate) {
+  TempDirectory directory;
+  const ConnectionTarget target{.path = directory / "catalog.db"};
+  {
+    auto connection = Connection::Open(target).value();
+    ASSERT_TRUE(Migrate(connection.get(), Clock::System(), CatalogMigrations().subspan(0, 3)).ok());
+    ASSERT_TRUE(connection
+                    ->Script("INSERT INTO experiments (uuid, name, description, owner, state, "
+                             "code_digest, code_bytes, storage, parent_trial, parent_checkpoint, "
+                             "metric, smaller_is_better, labels, notes, created, haystack) VALUES "
+                             "('u', '', '', 'ada', 'COMPLETED', '', 0, '', '', '', '', 1, '[]', "
+                             "'', 1, '1');\n"
+                             "INSERT INTO runs (trial, run, started, resume_mode, start_point, "
+                             "archives_past) VALUES ('1', 1, 1, 'fresh', 'null', -9), ('1', 2, 2, "
+                             "'resume', 'null', 100);\n"
+                             "INSERT INTO reports (seq, trial, grp, run, time, steps, body) VALUES "
+                             "(1, '1', 'validation', 1, 1, 100, '{\"steps_completed\": 100}'), "
+                             "(2, '1', 'validation', 2, 2, 100, '{\"steps_completed\": 100}'), "
+                             "(3, '1', 'validation', 2, 3, 110, '{\"steps_completed\": 110}')")
+                    .ok());
+  }
+  auto catalog = Catalog::Open({.url = Url(directory)});
+  ASSERT_TRUE(catalog.ok()) << catalog.status().ToString();
+  EXPECT_EQ((*catalog)->experiments().Get(1)->name, "experiment 1");
+  EXPECT_EQ((*catalog)->experiments().List({.search = "experiment 1"})->total, 1u);
+  const auto reports = (*catalog)->metrics().Reports({.trial = "1"});
+  ASSERT_TRUE(reports.ok()) << reports.status().ToString();
+  ASSERT_EQ(reports->size(), 2u);
+  EXPECT_EQ((*reports)[0].run, 2u);
+}
+
 TEST(Migrations, AStepThatFailsLeavesTheVersionBefore) {
   TempDirectory directory;
   auto connection = Connection::Open({.path = directory / "x.db"}).value();

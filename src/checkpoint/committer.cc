@@ -455,6 +455,15 @@ void Committer::DeleteDataBelow(const std::string& prefix) {
 
 Result<Manifest> Committer::Join(const SaveTask& task, const std::byte* arena,
                                  std::string* directory) {
+  auto manifest = TakePart(task, arena, directory);
+  if (manifest.ok() || manifest.status().Is(Code::kCancelled)) return manifest;
+  // "nothing came from rank_1" is no answer for rank 1: what came was another process's.
+  const Status place = generation_->CheckPlace();
+  return place.Is(Code::kAborted) ? Result<Manifest>(place) : std::move(manifest);
+}
+
+Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* arena,
+                                     std::string* directory) {
   Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
   ASSIGN_OR_RETURN(const AttemptRecord record,
                    attempt.WaitAnnounced(task.number, task.request.step));

@@ -83,6 +83,7 @@ class Committer {
   Result<Manifest> CommitTogether(const SaveTask& task, const std::byte* arena,
                                   std::string* directory);
   Result<Manifest> Join(const SaveTask& task, const std::byte* arena, std::string* directory);
+  Result<Manifest> TakePart(const SaveTask& task, const std::byte* arena, std::string* directory);
   Status Write(const SaveTask& task, const std::byte* arena, const std::string& directory,
                const std::string& marker, WrittenFiles* written);
   /// The checkpoint whose files the next one may share; null: there is none.

@@ -396,6 +396,27 @@ Status Generation::CheckFence() const {
                       std::to_string(number_ + 1) + who);
 }
 
+Status Generation::CheckPlace() const { return CheckPlaceIn(number_); }
+
+Status Generation::CheckPlaceIn(std::uint64_t generation) const {
+  const std::string& self = options_.participants[options_.self];
+  ASSIGN_OR_RETURN(const auto starts, ReadStarts(env_.store.get(), generation));
+  if (starts.empty()) return Status::Ok();
+  const auto named = starts.back().participants.find(self);
+  if (named == starts.back().participants.end() || named->second == uuid_) return Status::Ok();
+  std::string who;
+  const auto bytes = env_.store->Get(names::Join(self, named->second), kMaxRecordBytes);
+  if (bytes.ok()) {
+    if (const auto join = Decode<JoinRecord>(*bytes); join.ok()) {
+      who = " (host " + join->host + ", pid " + std::to_string(join->pid) + ")";
+    }
+  }
+  return AbortedError("another process" + who + " takes part in \"" + env_.store->Describe() +
+                      "\" as " + self +
+                      ": two living processes have this rank; give each process "
+                      "a rank of its own, and end the one that is too many");
+}
+
 Result<std::map<std::string, std::string, std::less<>>> Generation::ReadJoins(
     std::uint64_t generation) {
   Store* store = env_.store.get();
@@ -539,6 +560,7 @@ Status Generation::OpenParticipant() {
       }
     }
     if (env_.clock->Now() >= deadline) {
+      RETURN_IF_ERROR(CheckPlaceIn(newest));
       // It waits for all: who else is missing may be the one that failed.
       const auto joins = ReadJoins(newest);
       const std::vector<std::string> missing =

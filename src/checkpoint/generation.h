@@ -62,6 +62,9 @@ class Generation {
 
   /// OK, or Aborted when a higher fence exists.
   Status CheckFence() const;
+  /// A participant's: Aborted, naming it, when another process takes part under our name. For
+  /// messages: what it does is not done for us.
+  Status CheckPlace() const;
 
   /// What GenerationOptions::spare said; the committer's. Others may still be deleting there, by
   /// name: nothing may refer to it.
@@ -96,6 +99,8 @@ class Generation {
   Status Overtaken(const std::string& by) const;
   void RetireNames(const RepositoryView& view);
   Status StartParticipants();
+  /// The same of the generation that was waited for, whether or not it has started.
+  Status CheckPlaceIn(std::uint64_t generation) const;
   /// Publishes the wish to take part in the generation of the newest fence.
   Status Join(std::uint64_t newest);
   Status Sweep();

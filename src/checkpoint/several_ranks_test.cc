@@ -3,6 +3,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -118,6 +119,22 @@ TEST_P(SeveralRanks, AJoinThatADeadRankLeftBehindIsNotTakenForALivingOne) {
   EXPECT_NE(manager.status().message().find("rank_1"), std::string_view::npos);
 }
 
+TEST_P(SeveralRanks, ASecondProcessOfARankIsToldOfTheFirst) {
+  std::unique_ptr<CheckpointManager> first;
+  std::unique_ptr<CheckpointManager> committer;
+  {
+    std::jthread rank_1([&] { first = OpenManager({.rank = 1, .world_size = 2}, Env()).value(); });
+    committer = OpenManager({.rank = 0, .world_size = 2}, Env()).value();
+  }
+  ManagerOptions options{.rank = 1, .world_size = 2};
+  options.join_deadline = std::chrono::milliseconds(20);
+  const Status refused = OpenManager(options, Env()).status();
+  EXPECT_TRUE(refused.Is(Code::kAborted)) << refused.ToString();
+  EXPECT_NE(refused.ToString().find("as rank_1: two living processes have this rank"),
+            std::string::npos)
+      << refused.ToString();
+}
+
 /// Two ranks, each with a tensor of its own, that do something together.
 class TwoRanks : public SeveralRanks {
  protected:
@@ -223,6 +240,49 @@ TEST_P(TwoRanks, AreNotStartedAfreshWhenNoCheckpointIsWhole) {
     EXPECT_EQ(restored.status().code(), Code::kCorruption);
     EXPECT_NE(restored.status().message().find("checkpoint_000010"), std::string_view::npos);
   });
+}
+
+TEST_P(TwoRanks, OneThatIsReplacedWhileItLivesIsToldOfTheOther) {
+  std::unique_ptr<CheckpointManager> first;
+  std::unique_ptr<CheckpointManager> committer;
+  {
+    std::jthread rank_1([&] { first = OpenManager({.rank = 1, .world_size = 2}, Env()).value(); });
+    committer = OpenManager({.rank = 0, .world_size = 2}, Env()).value();
+  }
+  const auto joins = [&] {
+    std::set<std::string> names;
+    for (const ObjectInfo& object : Env().store->List("generations/joins").value().objects) {
+      names.insert(object.name);
+    }
+    return names;
+  };
+  const auto save = [](CheckpointManager* manager) {
+    const float value = 1;
+    const auto handle = manager->Save({.step = 1,
+                                       .tensors = {{.name = "own",
+                                                    .dtype = DType::kF32,
+                                                    .shape = {1},
+                                                    .data = &value,
+                                                    .group = TensorGroup::kState}},
+                                       .blocking = true});
+    return handle.status();
+  };
+  const std::set<std::string> before = joins();
+  // Another process of rank 1 comes; the committer admits it with the next save.
+  std::jthread second([&] {
+    const auto manager = OpenManager({.rank = 1, .world_size = 2}, Env());
+    ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+    save(manager->get()).IgnoreError("whose part came first is not said");
+  });
+  while (joins() == before || joins().empty()) std::this_thread::yield();
+  Status lost;
+  std::jthread displaced([&] { lost = save(first.get()); });
+  save(committer.get()).IgnoreError("whose part came first is not said");
+  displaced.join();
+  EXPECT_TRUE(lost.Is(Code::kAborted)) << lost.ToString();
+  EXPECT_NE(lost.ToString().find("as rank_1: two living processes have this rank"),
+            std::string::npos)
+      << lost.ToString();
 }
 
 TEST_P(TwoRanks, RestoreTheLatestOfTheirOwnSaves) {

@@ -158,8 +158,10 @@ double UnixNow(Console* console);
 /// Once, or again and again until a signal comes, on a cleared screen.
 Result<Output> Watched(double seconds, Console* console,
                        const std::function<Result<Output>()>& look);
-/// Follows the first trial of the experiment to its end, and says what became of it.
+/// Follows the first trial of the experiment to its end, and says what became of it. `position`:
+/// the last line that is not to be shown.
 Result<Output> FollowExperiment(MasterClient* master, const std::string& id,
-                                const LogSelection& selection, Console* console);
+                                const LogSelection& selection, Console* console,
+                                std::int64_t position = -1);
 
 }  // namespace cairn::cli

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -20,15 +23,70 @@
 namespace cairn::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{500};
 constexpr int kInterrupted = 130;  // as shells tell of Ctrl-C
 
+/// The configs that lie in a directory, as a command line names them.
+std::vector<std::string> ConfigsIn(const std::string& directory) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string suffix = entry.path().extension();
+    if (suffix == ".yaml" || suffix == ".yml") {
+      found.push_back((fs::path(directory) / entry.path().filename()).string());
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+/// Says what is wrong with CONFIG and DIR before anybody is asked to read them.
+Status CheckPlaces(const std::string& config, const std::string& directory) {
+  std::error_code error;
+  const bool swapped = fs::is_directory(config, error);
+  if (swapped && fs::is_regular_file(directory, error)) {
+    return InvalidArgumentError(
+        fmt::format("\"{0}\" is a directory and \"{1}\" a file: the config comes first, `cairn e "
+                    "create {1} {0}`",
+                    config, directory));
+  }
+  if (swapped) {
+    const std::vector<std::string> found = ConfigsIn(config);
+    return InvalidArgumentError(fmt::format(
+        "\"{}\" is a directory where the config belongs: name the YAML file, then the directory of "
+        "code, `cairn e create {} {}`{}",
+        config, found.empty() ? "config.yaml" : found.front(), directory,
+        found.size() > 1
+            ? fmt::format(
+                  " (or {})",
+                  fmt::join(found.begin() + 1,
+                            found.begin() + std::min<std::ptrdiff_t>(std::ssize(found), 5), ", "))
+            : ""));
+  }
+  if (!fs::exists(config, error)) {
+    return NotFoundError(fmt::format("there is no config \"{}\": name the YAML file", config));
+  }
+  if (!directory.empty() && !fs::is_directory(directory, error)) {
+    return InvalidArgumentError(fmt::format(
+        "\"{}\" is {}: the second argument is the directory whose files the training needs",
+        directory, fs::exists(directory, error) ? "a file, not a directory" : "not there"));
+  }
+  return Status::Ok();
+}
+
 Result<std::string> ReadConfig(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
+  std::error_code error;
+  if (fs::file_size(path, error) == 0) {
+    return InvalidArgumentError(fmt::format(
+        "the config \"{}\" is empty: it needs at least an entrypoint, the command that trains",
+        path));
+  }
   if (!in) return NotFoundError(fmt::format("cannot read the config \"{}\"", path));
   return std::move(text).str();
 }
@@ -48,10 +106,20 @@ Result<std::string> Pack(const std::string& directory) {
 bool AtRest(std::string_view state) { return state == "PAUSED" || HasEnded(state); }
 
 /// What may be done next, for people.
-std::string Advice(const std::string& id, const std::string& state) {
+std::string Advice(const std::string& id, const std::string& state, bool checkpoints) {
   if (state == "PAUSED") return fmt::format("go on with `cairn e activate {}`", id);
+  if (state == "COMPLETED" && !checkpoints) {
+    return fmt::format(
+        "it saved no checkpoints; what it said: `cairn e logs {0}`, `cairn e show {0}`", id);
+  }
   if (state == "COMPLETED") {
     return fmt::format("begin a new training with its weights: `cairn e continue {} --new`", id);
+  }
+  if (state == "ERROR" && !checkpoints) {
+    return fmt::format(
+        "see `cairn e logs {0}`; mend it and create it again, or begin the same again: `cairn e "
+        "continue {0}`",
+        id);
   }
   if (state == "ERROR") {
     return fmt::format(
@@ -85,20 +153,31 @@ Output Ended(const Value& experiment) {
   const std::string state = TextIn(experiment, "state");
   const std::string message = TextIn(experiment, "message");
   Output output;
-  output.text =
-      fmt::format("experiment {} is {}{}: {}\n", id, state,
-                  message.empty() ? "" : " (" + Printable(message) + ")", Advice(id, state));
+  output.text = fmt::format("experiment {} is {}{}: {}\n", id, state,
+                            message.empty() ? "" : " (" + Printable(message) + ")",
+                            Advice(id, state, IntIn(experiment, "checkpoints") > 0));
   output.json = experiment;
   output.exit_code = state == "ERROR" || state == "CANCELED" ? 1 : 0;
   return output;
 }
 
+/// The last line that its first trial wrote; -1: none, or nobody can tell now.
+std::int64_t LastLine(MasterClient* master, const std::string& experiment) {
+  const auto trials = master->Get(ExperimentPath(experiment, "/trials"), {{"limit", "1"}});
+  if (!trials.ok() || ListIn(*trials, "trials").empty()) return -1;
+  const std::string trial = TextIn(ListIn(*trials, "trials").front(), "id");
+  const auto page = master->Get(TrialPath(trial, "/logs"), {{"tail", "1"}});
+  if (!page.ok() || ListIn(*page, "lines").empty()) return -1;
+  return IntIn(ListIn(*page, "lines").back(), "id", -1);
+}
+
+/// `position`: the last line that is not to be shown.
 Result<Output> Created(MasterClient* master, const Value& experiment, bool follow,
-                       const std::string& line, Console* console) {
+                       const std::string& line, std::int64_t position, Console* console) {
   const std::string id = TextIn(experiment, "id");
   if (follow) {
     console->Note(line);
-    return FollowExperiment(master, id, {}, console);
+    return FollowExperiment(master, id, {}, console, position);
   }
   Output output;
   output.text = line + "\n" + fmt::format("follow it with `cairn e logs -f {}`\n", id);
@@ -141,6 +220,7 @@ Result<Value> ParseOverrides(const std::vector<std::string>& assignments) {
 }
 
 Result<Output> CreateExperiment(const CreateOptions& options, Console* console) {
+  RETURN_IF_ERROR(CheckPlaces(options.config, options.directory));
   ASSIGN_OR_RETURN(const std::string config, ReadConfig(options.config));
   ASSIGN_OR_RETURN(const Value overrides, ParseOverrides(options.overrides));
   console->CatchInterrupts();
@@ -158,17 +238,20 @@ Result<Output> CreateExperiment(const CreateOptions& options, Console* console) 
                    master->Send("POST", "/api/v1/experiments", Value(std::move(body))));
   if (options.validate) {
     Output output;
-    output.text =
-        fmt::format("{} is a config for {}\n", Printable(options.config),
-                    Counted(static_cast<std::uint64_t>(IntIn(experiment, "trials", 1)), "trial"));
+    const Value* most = experiment.Find("searcher/max_trials");
+    output.text = fmt::format(
+        "{} is a config for {}\n", Printable(options.config),
+        Counted(static_cast<std::uint64_t>(most == nullptr ? 1 : most->AsInt(1)), "trial"));
     output.json = experiment;
     return output;
   }
   const std::string name = TextIn(experiment, "name");
   const std::string line = fmt::format(
       "created experiment {}{}: {}/#/experiments/{}", TextIn(experiment, "id"),
-      name.empty() ? "" : fmt::format(" ({})", name), master->url(), TextIn(experiment, "id"));
-  return Created(master.get(), experiment, options.follow, line, console);
+      name.empty() || name == "experiment " + TextIn(experiment, "id") ? ""
+                                                                       : fmt::format(" ({})", name),
+      master->url(), TextIn(experiment, "id"));
+  return Created(master.get(), experiment, options.follow, line, -1, console);
 }
 
 Result<Output> Continue(const ContinueOptions& options, bool trial, Console* console) {
@@ -184,19 +267,29 @@ Result<Output> Continue(const ContinueOptions& options, bool trial, Console* con
   if (!options.overrides.empty()) body["config"] = overrides;
   const std::string path =
       trial ? TrialPath(options.id, "/continue") : ExperimentPath(options.id, "/continue");
+  // What it wrote before is not what it does now.
+  std::int64_t position = -1;
+  if (options.follow && !options.as_new) {
+    std::string of = options.id;
+    if (trial) {
+      ASSIGN_OR_RETURN(const Value known, master->Get(TrialPath(options.id)));
+      of = TextIn(known, "experiment");
+    }
+    position = LastLine(master.get(), of);
+  }
   ASSIGN_OR_RETURN(const Value experiment, master->Send("POST", path, Value(std::move(body))));
   const std::string id = TextIn(experiment, "id");
   const std::string line =
       options.as_new ? fmt::format("created experiment {}, which begins with weights of {} {}", id,
                                    trial ? "trial" : "experiment", options.id)
                      : fmt::format("experiment {} goes on", id);
-  return Created(master.get(), experiment, options.follow, line, console);
+  return Created(master.get(), experiment, options.follow, line, position, console);
 }
 
 Result<Output> FollowExperiment(MasterClient* master, const std::string& id,
-                                const LogSelection& selection, Console* console) {
+                                const LogSelection& selection, Console* console,
+                                std::int64_t position) {
   console->CatchInterrupts();
-  std::int64_t position = -1;
   bool followed = false;
   bool told = false;
   Value first;

@@ -1,9 +1,12 @@
 // cairn experiment and trial: what looks and changes nothing.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -40,6 +43,11 @@ Result<Output> ListPage(const ListOptions& options, const std::string& path, con
   console->CatchInterrupts();
   ASSIGN_OR_RETURN(const auto master, MasterClient::Open(options.master, console));
   Put(&query, "state", options.state);
+  const std::string none =
+      fmt::format("no {}{}\n", key,
+                  query.empty() && options.offset == 0
+                      ? " yet: begin an experiment with `cairn e create config.yaml DIR -f`"
+                      : " there; without filters there may be some");
   Put(&query, "sort", options.sort);
   if (options.ascending) query.emplace_back("order", "asc");
   query.emplace_back("limit", std::to_string(options.limit));
@@ -49,7 +57,7 @@ Result<Output> ListPage(const ListOptions& options, const std::string& path, con
     const Value::List& list = ListIn(page, key);
     Output output;
     output.json = page;
-    output.text = list.empty() ? fmt::format("no {}\n", key) : table(list);
+    output.text = list.empty() ? none : table(list);
     const auto total = static_cast<std::uint64_t>(IntIn(page, "total"));
     if (const std::uint64_t shown = options.offset + list.size(); !list.empty() && total > shown) {
       output.text += fmt::format("{} of {}: more with --offset {}\n", list.size(), total, shown);
@@ -228,7 +236,17 @@ Result<Output> ShowMetrics(const MetricsOptions& options, Console* console) {
   Output output;
   ASSIGN_OR_RETURN(output.json, master->Get(TrialPath(options.id, "/metrics"), query));
   const Value::List& reports = ListIn(output.json, "metrics");
-  output.text = reports.empty() ? "no metrics\n" : MetricTable(reports);
+  if (!reports.empty()) {
+    output.text = MetricTable(reports);
+    return output;
+  }
+  std::set<std::string> names;
+  for (const Value& one : ListIn(output.json, "names")) {
+    names.insert(Printable(TextIn(one, "group") + "/" + TextIn(one, "name")));
+  }
+  output.text = names.empty() ? fmt::format("trial {} has reported no metrics\n", options.id)
+                              : fmt::format("no such metrics; trial {} has reported {}\n",
+                                            options.id, fmt::join(names, ", "));
   return output;
 }
 

@@ -113,7 +113,10 @@ std::string ExperimentTable(const Value::List& experiments, double now) {
 
 std::string ExperimentText(const Value& experiment) {
   Facts facts;
-  facts.Add("experiment", Printable(TextIn(experiment, "id") + "  " + TextIn(experiment, "name")));
+  const std::string id = TextIn(experiment, "id");
+  const std::string name = TextIn(experiment, "name");
+  // One without a name is called by its number.
+  facts.Add("experiment", Printable(name == "experiment " + id ? id : id + "  " + name));
   facts.Add("state", Printable(TextIn(experiment, "state")) + "  " + Percent(experiment));
   facts.Add("message", Printable(TextIn(experiment, "message")));
   facts.Add("description", Printable(TextIn(experiment, "description")));

@@ -143,6 +143,8 @@ Status MasterClient::ErrorOf(const HttpResponse& response) {
     case 403:
       return PermissionDeniedError(message);
     case 404:
+      if (message.starts_with("no experiment ")) message += "; `cairn e ls` lists them";
+      if (message.starts_with("no trial ")) message += "; `cairn t ls` lists them";
       return NotFoundError(message);
     case 409:
       return AlreadyExistsError(message);

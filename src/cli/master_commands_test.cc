@@ -271,6 +271,48 @@ TEST_F(MasterCommandsTest, CreateSendsTheCodeWithoutWhatIsIgnored) {
 }
 #endif
 
+TEST_F(MasterCommandsTest, CreateSaysWhatBelongsWhere) {
+  const fs::path code = directory_ / "model";
+  fs::create_directories(code);
+  std::ofstream(code / "const.yaml") << "entrypoint: b\n";
+  std::ofstream(code / "adaptive.yaml") << "entrypoint: b\n";
+  const auto complaint = [&](const std::string& config, const std::string& directory) {
+    const Finished made = Cairn({"e", "create", config, directory});
+    EXPECT_EQ(made.code, 1) << made.err;
+    return made.err;
+  };
+  EXPECT_THAT(complaint(code, code),
+              AllOf(HasSubstr("is a directory where the config belongs"),
+                    HasSubstr("cairn e create " + (code / "adaptive.yaml").string()),
+                    HasSubstr("(or " + (code / "const.yaml").string() + ")")));
+  EXPECT_THAT(complaint(code, code / "const.yaml"),
+              HasSubstr("the config comes first, `cairn e create " +
+                        (code / "const.yaml").string() + " " + code.string() + "`"));
+  EXPECT_THAT(complaint(code / "const.yaml", code / "const.yaml"),
+              HasSubstr("is a file, not a directory"));
+  EXPECT_THAT(complaint(code / "const.yaml", directory_ / "none"), HasSubstr("is not there"));
+}
+
+TEST_F(MasterCommandsTest, AnEmptyConfigAndACheckedOneAreToldApart) {
+  fs::create_directories(directory_ / "code");
+  std::ofstream(directory_ / "empty.yaml") << "";
+  std::ofstream(directory_ / "grid.yaml") << "entrypoint: b\n";
+  EXPECT_THAT(Cairn({"e", "create", directory_ / "empty.yaml", directory_ / "code"}).err,
+              HasSubstr("is empty: it needs at least an entrypoint"));
+  On("POST /api/v1/experiments", 200,
+     R"({"id": "", "name": "", "trials": 0, "searcher": {"name": "grid", "max_trials": 6}})");
+  const Finished checked =
+      Cairn({"e", "create", directory_ / "grid.yaml", directory_ / "code", "--validate"});
+  EXPECT_THAT(checked.out, HasSubstr("grid.yaml is a config for 6 trials\n")) << checked.err;
+}
+
+TEST_F(MasterCommandsTest, MetricsThatAreNotThereAreToldWithThoseThatAre) {
+  On("GET /api/v1/trials/12/metrics", 200,
+     R"({"metrics": [], "names": [{"group": "training", "name": "loss"}]})");
+  EXPECT_THAT(Cairn({"t", "metrics", "12", "--group", "validaton"}).out,
+              HasSubstr("no such metrics; trial 12 has reported training/loss"));
+}
+
 TEST_F(MasterCommandsTest, FollowingGoesOnAfterTheMasterWasAway) {
   On("GET /api/v1/experiments/7", 200, kRunning);
   On("GET /api/v1/experiments/7/trials", 200,
@@ -301,6 +343,26 @@ TEST_F(MasterCommandsTest, FollowingGoesOnAfterTheMasterWasAway) {
   EXPECT_THAT(finished.out, testing::StartsWith("one\ntwo\nthree\n"));
   EXPECT_THAT(finished.out, HasSubstr("experiment 7 is COMPLETED"));
   EXPECT_THAT(finished.out, HasSubstr("cairn e continue 7 --new"));
+}
+
+TEST_F(MasterCommandsTest, WhatGoesOnIsFollowedFromThereOn) {
+  std::string done = kRunning;
+  done.replace(done.find("RUNNING"), 7, "COMPLETED");
+  On("GET /api/v1/experiments/7", 200, done);
+  On("GET /api/v1/experiments/7/trials", 200,
+     R"({"trials": [{"id": "12", "experiment": "7", "state": "COMPLETED"}], "total": 1})");
+  On("GET /api/v1/trials/12", 200, kTrial);
+  On("POST /api/v1/experiments/7/continue", 200, kRunning);
+  On("GET /api/v1/trials/12/logs", [](const TestHttpRequest& request) {
+    if (request.target.find("tail=1") != std::string::npos) {
+      return JsonAnswer(200, R"({"lines": [{"id": 41, "text": "before"}], "more": true})");
+    }
+    EXPECT_THAT(request.target, HasSubstr("after=41"));
+    return Stream(Line(42, "now") + "event: end\ndata: {\"state\": \"COMPLETED\"}\n\n");
+  });
+  const Finished finished = Cairn({"e", "continue", "7", "-f"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_THAT(finished.out, testing::StartsWith("now\n"));
 }
 
 TEST_F(MasterCommandsTest, FailedTrainingIsAFailureOfWhoFollowsIt) {

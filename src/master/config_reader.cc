@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "format/json.h"
 
@@ -88,9 +89,8 @@ std::string_view Suggest(std::string_view word, std::span<const std::string_view
 ConfigReader::ConfigReader(const ConfigNode& node, std::string path)
     : node_(node), path_(std::move(path)) {
   if (node.kind != ConfigNode::Kind::kMap) {
-    status_ = InvalidArgumentError(fmt::format("{}{} must be a map of names and values, not {}",
-                                               node.Where(), path_.empty() ? "the file" : path_,
-                                               KindOf(node)));
+    problems_.Add(fmt::format("{}{} must be a map of names and values, not {}", node.Where(),
+                              path_.empty() ? "the file" : path_, KindOf(node)));
   }
 }
 
@@ -98,21 +98,27 @@ std::string ConfigReader::Name(std::string_view key) const {
   return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
 }
 
-void ConfigReader::Fail(Status status) {
-  if (status_.ok()) status_ = std::move(status);
+bool ConfigReader::Lacks(std::string_view key) const {
+  const ConfigNode* found = node_.Find(key);
+  return found == nullptr || (found->kind == ConfigNode::Kind::kScalar && found->scalar.is_null());
+}
+
+void ConfigReader::Require(std::string_view key, std::string_view why) {
+  required_.emplace_back(key, why);
+}
+
+void ConfigReader::Fail(std::string_view key, std::string_view why) {
+  const ConfigNode* member = node_.Find(key);
+  Fail(member == nullptr ? node_ : *member, key, why);
 }
 
 void ConfigReader::Fail(const ConfigNode& where, std::string_view key, std::string_view why) {
-  Fail(InvalidArgumentError(fmt::format("{}{} {}", where.Where(), Name(key), why)));
+  problems_.Add(fmt::format("{}{} {}", where.Where(), Name(key), why));
 }
 
 const ConfigNode* ConfigReader::Take(std::string_view key) {
   known_.push_back(key);
-  if (failed()) return nullptr;
-  const ConfigNode* found = node_.Find(key);
-  const bool null =
-      found != nullptr && found->kind == ConfigNode::Kind::kScalar && found->scalar.is_null();
-  return null ? nullptr : found;
+  return Lacks(key) ? nullptr : node_.Find(key);
 }
 
 void ConfigReader::Text(std::string_view key, std::string* out) {
@@ -196,11 +202,12 @@ void ConfigReader::Bytes(std::string_view key, std::uint64_t* out) {
 }
 
 Status ConfigReader::Finish() {
-  if (failed()) return status_;
+  std::set<std::string_view> misspelt;
   for (const ConfigNode& member : node_.members) {
     const std::string& key = member.key;
-    if (std::ranges::find(known_, key) != known_.end()) continue;
+    if (rest_taken_ || std::ranges::find(known_, key) != known_.end()) continue;
     const std::string_view meant = Suggest(key, known_);
+    misspelt.insert(meant);
     std::string hint;
     if (!meant.empty()) {
       hint = fmt::format("; did you mean \"{}\"?", meant);
@@ -209,11 +216,16 @@ Status ConfigReader::Finish() {
       std::ranges::sort(sorted);
       hint = fmt::format("; known here: {}", fmt::join(sorted, ", "));
     }
-    return InvalidArgumentError(
-        fmt::format("{}{}{}is not known{}", member.Where(), QuoteForMessage(key),
-                    path_.empty() ? " " : fmt::format(" in {} ", path_), hint));
+    problems_.Add(fmt::format("{}{}{}is not known{}", member.Where(), QuoteForMessage(key),
+                              path_.empty() ? " " : fmt::format(" in {} ", path_), hint));
   }
-  return Status::Ok();
+  if (node_.kind == ConfigNode::Kind::kMap) {
+    for (const auto& [key, why] : required_) {
+      if ((!Lacks(key) && node_.Find(key)->scalar != Value("")) || misspelt.contains(key)) continue;
+      problems_.Add(fmt::format("{}{} {}", path_.empty() ? "" : node_.Where(), Name(key), why));
+    }
+  }
+  return problems_.ToStatus();
 }
 
 }  // namespace cairn::master

@@ -5,11 +5,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <cairn/status.h>
 
 #include "master/config_node.h"
+#include "master/config_problems.h"
 
 namespace cairn::master {
 
@@ -17,9 +19,9 @@ namespace cairn::master {
 /// a longer word) are wrong, missing, too many or swapped.
 std::string_view Suggest(std::string_view word, std::span<const std::string_view> words);
 
-/// Takes the members of a map one by one and refuses what nobody asked for. Errors are collected:
-/// the first one counts, and calls after it do nothing, so that a reader needs to look only once,
-/// at Finish. One caller at a time; the node is borrowed.
+/// Takes the members of a map one by one and refuses what nobody asked for. Mistakes are collected,
+/// so that a reader needs to look only once, at Finish, and whoever wrote the map is told all of
+/// them. One caller at a time; the node is borrowed.
 class ConfigReader {
  public:
   /// `path`: how the map is called in messages ("searcher"); "" for the whole file.
@@ -38,19 +40,30 @@ class ConfigReader {
   /// Bytes as a number, or "512MB", "20GiB".
   void Bytes(std::string_view key, std::uint64_t* out);
 
+  /// The member must be there and no empty text; one that was misspelt is told as that alone.
+  void Require(std::string_view key, std::string_view why);
+  /// Members that were not asked for are no mistakes of their own: what they belong to is unknown.
+  void TakeRest() { rest_taken_ = true; }
+
+  /// At the member's place, or the map's.
+  void Fail(std::string_view key, std::string_view why);
   void Fail(const ConfigNode& where, std::string_view key, std::string_view why);
-  void Fail(Status status);
-  bool failed() const { return !status_.ok(); }
-  /// The first error, or InvalidArgument for the first member that was not taken.
+  void Fail(const Status& status) { problems_.Add(status); }
+  bool failed() const { return !problems_.empty(); }
+  /// InvalidArgument with all mistakes (ConfigProblems), members that were not taken among them.
   Status Finish();
 
  private:
   std::string Name(std::string_view key) const;
+  /// Not there, or null.
+  bool Lacks(std::string_view key) const;
 
   const ConfigNode& node_;
   const std::string path_;
   std::vector<std::string_view> known_;  // what was asked for: string literals
-  Status status_;
+  std::vector<std::pair<std::string_view, std::string>> required_;  // and why
+  bool rest_taken_ = false;
+  ConfigProblems problems_;
 };
 
 }  // namespace cairn::master

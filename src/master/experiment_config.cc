@@ -36,47 +36,46 @@ void ReadAdaptive(const ConfigNode& node, SearcherConfig* out, ConfigReader* rea
     reader->Take("max_length");
     ConfigReader inner(*length, "searcher.max_length");
     inner.Int("batches", &out->max_length, 1, kMostSteps);
+    inner.Require("batches", "is missing: how many steps a trial trains at most");
     reader->Fail(inner.Finish());
   } else {
     reader->Int("max_length", &out->max_length, 1, kMostSteps);
   }
-  if (out->max_length == 0) {
-    reader->Fail(node, "max_length", "is missing: how many steps a trial trains at most");
-  }
+  reader->Require("max_length", "is missing: how many steps a trial trains at most");
   std::int64_t rungs = out->max_rungs;
   reader->Int("max_rungs", &rungs, 1, 60);
   out->max_rungs = static_cast<int>(rungs);
   reader->Double("divisor", &out->divisor);
   if (!(out->divisor > 1) || out->divisor > 1e6) {
-    reader->Fail(node, "divisor", "must be above 1");
+    reader->Fail("divisor", "must be above 1");
   }
   std::string mode = "standard";
   reader->Text("mode", &mode);
   const auto* known = std::ranges::find(kModes, mode);
   if (known == std::end(kModes)) {
-    reader->Fail(node, "mode", "must be aggressive, standard or conservative");
+    reader->Fail("mode", "must be aggressive, standard or conservative");
   } else {
     out->mode = static_cast<SearcherConfig::Mode>(known - std::begin(kModes));
   }
-  if (out->metric.empty()) {
-    reader->Fail(node, "metric", "is missing: what the trials are compared by");
-  }
+  reader->Require("metric", "is missing: what the trials are compared by");
 }
 
-void ReadSearcher(const ConfigNode& node, SearcherConfig* out, ConfigReader* above) {
+Status ReadSearcher(const ConfigNode& node, SearcherConfig* out) {
   ConfigReader reader(node, "searcher");
   std::string name = "single";
   reader.Text("name", &name);
   const auto* known = std::ranges::find(kSearchers, name);
   if (known == std::end(kSearchers)) {
     const std::string_view meant = Suggest(name, kSearchers);
-    reader.Fail(node, "name",
-                fmt::format("\"{}\" is not known{}", name,
+    reader.Fail("name",
+                fmt::format("{} is not known{}", QuoteForMessage(name),
                             meant.empty() ? fmt::format("; known: {}", fmt::join(kSearchers, ", "))
                                           : fmt::format("; did you mean \"{}\"?", meant)));
-  } else {
-    out->kind = static_cast<Kind>(known - std::begin(kSearchers));
+    // The rest is judged by what was probably meant.
+    known = std::ranges::find(kSearchers, meant);
+    if (known == std::end(kSearchers)) reader.TakeRest();
   }
+  if (known != std::end(kSearchers)) out->kind = static_cast<Kind>(known - std::begin(kSearchers));
   reader.Text("metric", &out->metric);
   reader.Bool("smaller_is_better", &out->smaller_is_better);
   std::int64_t seed = 0;
@@ -91,10 +90,10 @@ void ReadSearcher(const ConfigNode& node, SearcherConfig* out, ConfigReader* abo
   if (out->kind == Kind::kRandom || out->kind == Kind::kAdaptiveAsha) {
     std::int64_t trials = 0;
     reader.Int("max_trials", &trials, 1, kMostTrials);
-    if (trials == 0) reader.Fail(node, "max_trials", "is missing: how many trials to try");
+    reader.Require("max_trials", "is missing: how many trials to try");
     out->max_trials = static_cast<std::uint64_t>(trials);
   }
-  above->Fail(reader.Finish());
+  return reader.Finish();
 }
 
 /// A text, or a map as Determined's users write it.
@@ -114,19 +113,20 @@ void ReadStorage(const ConfigNode& node, std::string* out, ConfigReader* above) 
       std::string prefix;
       reader.Text("bucket", &bucket);
       reader.Text("prefix", &prefix);
-      if (bucket.empty()) reader.Fail(node, "bucket", "is missing");
+      reader.Require("bucket", "is missing");
       *out = prefix.empty() ? "s3://" + bucket : fmt::format("s3://{}/{}", bucket, prefix);
     } else if (type == "shared_fs") {
       std::string inner;
       reader.Text("host_path", out);
       reader.Text("storage_path", &inner);
-      if (out->empty()) reader.Fail(node, "host_path", "is missing");
+      reader.Require("host_path", "is missing");
       if (!inner.empty()) *out += "/" + inner;
     } else if (type == "directory") {
       reader.Text("path", out);
-      if (out->empty()) reader.Fail(node, "path", "is missing");
+      reader.Require("path", "is missing");
     } else {
-      reader.Fail(node, "type", "must be directory (path), shared_fs (host_path) or s3 (bucket)");
+      reader.Fail("type", "must be directory (path), shared_fs (host_path) or s3 (bucket)");
+      reader.TakeRest();
     }
     const Status status = reader.Finish();
     if (!status.ok()) return above->Fail(status);
@@ -148,8 +148,7 @@ std::string TextOf(const Value& scalar) {
 }
 
 /// What Ray is asked for: texts or numbers; `custom` may be a map of names to numbers.
-void ReadRay(const ConfigNode& node, int processes, std::map<std::string, std::string>* out,
-             ConfigReader* reader) {
+void ReadRay(int processes, std::map<std::string, std::string>* out, ConfigReader* reader) {
   constexpr std::string_view kKeys[] = {"num_cpus", "num_gpus", "memory", "custom"};
   for (const std::string_view key : kKeys) {
     const ConfigNode* value = reader->Take(key);
@@ -168,13 +167,12 @@ void ReadRay(const ConfigNode& node, int processes, std::map<std::string, std::s
     (*out)[std::string(key)] = std::move(text);
   }
   if (const auto read = ReadRayResources(*out, processes); !read.ok()) {
-    reader->Fail(node, "launcher", read.status().message());
+    reader->Fail("launcher", read.status().message());
   }
 }
 
 /// What Slurm is asked for: texts or numbers; `extra` may be a list of words.
-void ReadSlurm(const ConfigNode& node, std::map<std::string, std::string>* out,
-               ConfigReader* reader) {
+void ReadSlurm(std::map<std::string, std::string>* out, ConfigReader* reader) {
   constexpr std::string_view kKeys[] = {"partition",     "account", "qos",        "time",
                                         "gres",          "mem",     "constraint", "reservation",
                                         "cpus_per_task", "nodes",   "warning",    "extra"};
@@ -193,7 +191,7 @@ void ReadSlurm(const ConfigNode& node, std::map<std::string, std::string>* out,
     (*out)[std::string(key)] = std::move(text);
   }
   if (const auto flags = SlurmFlags(*out); !flags.ok()) {
-    reader->Fail(node, "launcher", flags.status().message());
+    reader->Fail("launcher", flags.status().message());
   }
 }
 
@@ -204,26 +202,26 @@ void ReadResources(const ConfigNode& node, ExperimentConfig* out, ConfigReader* 
   reader.Int("slots", &slots, 0, 4096);
   reader.Int("slots_per_trial", &slots, 0, 4096);
   if (node.Find("slots") != nullptr && node.Find("slots_per_trial") != nullptr) {
-    reader.Fail(node, "slots", "and slots_per_trial are the same thing: name one");
+    reader.Fail("slots", "and slots_per_trial are the same thing: name one");
   }
   reader.Int("priority", &priority, -1000, 1000);
   std::string launcher = "local";
   reader.Text("launcher", &launcher);
   if (launcher == kSlurmLauncher) {
     out->launcher = launcher;
-    ReadSlurm(node, &out->resources, &reader);
+    ReadSlurm(&out->resources, &reader);
     if (const auto nodes = SlurmNodes(out->resources);
         nodes.ok() && std::max<std::int64_t>(1, slots) % *nodes != 0) {
-      reader.Fail(
-          node, "nodes",
-          fmt::format("slots_per_trial is {}, which {} nodes cannot share evenly", slots, *nodes));
+      reader.Fail("nodes", fmt::format("slots_per_trial is {}, which {} nodes cannot share evenly",
+                                       slots, *nodes));
     }
   } else if (launcher == kRayLauncher) {
     out->launcher = launcher;
-    ReadRay(node, static_cast<int>(std::max<std::int64_t>(1, slots)), &out->resources, &reader);
+    ReadRay(static_cast<int>(std::max<std::int64_t>(1, slots)), &out->resources, &reader);
   } else if (launcher != "local") {
-    reader.Fail(node, "launcher",
+    reader.Fail("launcher",
                 fmt::format("{} is not known: local, slurm or ray", QuoteForMessage(launcher)));
+    reader.TakeRest();
   }
   out->slots = static_cast<int>(slots);
   out->priority = static_cast<int>(priority);
@@ -306,7 +304,7 @@ std::vector<std::string> CommandOf(const std::string& text) {
 }
 
 void ReadEntrypoint(const ConfigNode* node, ExperimentConfig* out, ConfigReader* reader) {
-  if (reader->failed() || node == nullptr) return;
+  if (node == nullptr) return;
   if (node->kind == ConfigNode::Kind::kList) {
     for (const ConfigNode& item : node->items) {
       if (item.kind != ConfigNode::Kind::kScalar || item.scalar.is_null()) {
@@ -326,6 +324,22 @@ void ReadEntrypoint(const ConfigNode* node, ExperimentConfig* out, ConfigReader*
   }
 }
 
+/// What is wrong with the parts taken together; each was read without a mistake.
+Status CheckTogether(ExperimentConfig* config) {
+  ConfigProblems problems;
+  if (config->searcher.kind == Kind::kGrid) {
+    const auto points = config->hyperparameters.GridSize();
+    if (points.ok()) config->searcher.max_trials = *points;
+    problems.Add(points.status());
+  }
+  if (config->searcher.kind == Kind::kSingle && config->hyperparameters.HasRanges()) {
+    problems.Add(
+        "searcher: single tries one set of hyperparameters, but there are ranges to choose from: "
+        "use random, grid or adaptive_asha, or write plain values");
+  }
+  return problems.ToStatus();
+}
+
 Result<ExperimentConfig> FromNode(const ConfigNode& root) {
   ExperimentConfig config;
   ConfigReader reader(root, "");
@@ -334,8 +348,10 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
   reader.Texts("labels", &config.labels);
   reader.Text("project", &config.project);
   ReadEntrypoint(reader.Take("entrypoint"), &config, &reader);
+  bool together = true;  // hyperparameters and searcher could be read
   if (const ConfigNode* node = reader.Take("hyperparameters"); node != nullptr) {
     auto parsed = Hyperparameters::Parse(*node);
+    together = parsed.ok();
     if (parsed.ok()) {
       config.hyperparameters = *std::move(parsed);
     } else {
@@ -343,8 +359,11 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
     }
   }
   if (const ConfigNode* node = reader.Take("searcher"); node != nullptr) {
-    ReadSearcher(*node, &config.searcher, &reader);
+    const Status read = ReadSearcher(*node, &config.searcher);
+    together = together && read.ok();
+    reader.Fail(read);
   }
+  if (together) reader.Fail(CheckTogether(&config));
   std::int64_t restarts = static_cast<std::int64_t>(config.max_restarts);
   reader.Int("max_restarts", &restarts, 0, 1'000'000);
   config.max_restarts = static_cast<std::uint64_t>(restarts);
@@ -355,7 +374,10 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
   config.retention.score = config.searcher.metric;
   config.retention.maximize = !config.searcher.smaller_is_better;
   if (const ConfigNode* node = reader.Take("checkpoint_policy"); node != nullptr) {
-    auto policy = ParseRetention(*node, config.searcher);
+    SearcherConfig searcher = config.searcher;
+    // A metric that could not be read is not one that is missing.
+    if (!together && searcher.metric.empty()) searcher.metric = "unknown";
+    auto policy = ParseRetention(*node, searcher);
     if (policy.ok()) {
       config.retention = *std::move(policy);
     } else {
@@ -371,25 +393,16 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
   reader.Bool("detached", &config.detached);
   reader.Seconds("preemption_timeout", &config.preemption_timeout);
   reader.Seconds("kill_grace", &config.kill_grace);
+  if (!config.detached) {
+    reader.Require("entrypoint",
+                   "is missing: the command that trains, for example \"python3 train.py\"");
+  }
+  if (config.name.size() > 256) reader.Fail("name", "is too long: at most 256 bytes");
+  if (config.labels.size() > 64) reader.Fail("labels", "are too many: at most 64");
+  if (config.description.size() > 65536) {
+    reader.Fail("description", "is too long: at most 64 KiB");
+  }
   RETURN_IF_ERROR(reader.Finish());
-
-  // Last: a key that was misspelt is named before the one that it was meant to be is missed.
-  if (config.entrypoint.empty() && !config.detached) {
-    return InvalidArgumentError(
-        "entrypoint is missing: the command that trains, for example \"python3 train.py\"");
-  }
-  if (config.name.size() > 256 || config.labels.size() > 64 || config.description.size() > 65536) {
-    return InvalidArgumentError(
-        "name: at most 256 bytes; labels: at most 64; description: at most 64 KiB");
-  }
-  if (config.searcher.kind == Kind::kGrid) {
-    ASSIGN_OR_RETURN(config.searcher.max_trials, config.hyperparameters.GridSize());
-  }
-  if (config.searcher.kind == Kind::kSingle && config.hyperparameters.HasRanges()) {
-    return InvalidArgumentError(
-        "searcher: single tries one set of hyperparameters, but there are ranges to choose from: "
-        "use random, grid or adaptive_asha, or write plain values");
-  }
   config.source = root.ToValue();
   RETURN_IF_ERROR(ValidateJsonValue(config.source));
   return config;
@@ -418,7 +431,7 @@ Result<RetentionPolicy> ParseRetention(const ConfigNode& node, const SearcherCon
   reader.Text("score", &policy.score);
   std::string order = policy.maximize ? "max" : "min";
   reader.Text("order", &order);
-  if (order != "min" && order != "max") reader.Fail(node, "order", "must be min or max");
+  if (order != "min" && order != "max") reader.Fail("order", "must be min or max");
   policy.maximize = order == "max";
   double age = -1;
   reader.Seconds("max_age", &age);

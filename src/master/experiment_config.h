@@ -72,7 +72,8 @@ struct ExperimentConfig {
                       const std::string& default_storage) const;
 };
 
-/// InvalidArgument says the line, what is wrong, and what was probably meant.
+/// InvalidArgument says of each mistake the line, what is wrong, and what was probably meant
+/// (ConfigProblems).
 Result<ExperimentConfig> ParseExperiment(std::string_view yaml);
 Result<ExperimentConfig> ExperimentFromValue(const Value& source);
 

@@ -15,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string Complaint(std::string_view yaml) {
   return std::string(ParseExperiment(yaml).status().message());
@@ -111,6 +112,56 @@ TEST(ExperimentConfigTest, MisspeltKeysAreRefusedWithLineAndSuggestion) {
   EXPECT_THAT(Complaint("name: a\nentrypont: b"),
               AllOf(HasSubstr("line 2"), HasSubstr("did you mean \"entrypoint\"?")));
   EXPECT_THAT(Complaint("entrypoint: b\nxyzzy: 1"), HasSubstr("known here: checkpoint_policy"));
+}
+
+TEST(ExperimentConfigTest, AllMistakesAreToldAtOnceInTheOrderOfTheFile) {
+  EXPECT_EQ(Complaint("nam: a\n"
+                      "entrypont: b\n"
+                      "max_restarts: many\n"
+                      "searcher:\n"
+                      "  name: randm\n"
+                      "  metric: [loss]\n"
+                      "  max_trails: 4\n"
+                      "hyperparameters:\n"
+                      "  lr: {type: duble, minval: 1, maxval: 2}\n"
+                      "  n: {type: int, minval: 5, maxvl: 7}\n"
+                      "checkpoint_policy: {keep_best: 2, keep_lst: 1}\n"),
+            "line 1: \"nam\" is not known; did you mean \"name\"?\n"
+            "line 2: \"entrypont\" is not known; did you mean \"entrypoint\"?\n"
+            "line 3: max_restarts must be a whole number, not a text\n"
+            "line 5: searcher.name \"randm\" is not known; did you mean \"random\"?\n"
+            "line 6: searcher.metric must be a text, not a list\n"
+            "line 7: \"max_trails\" in searcher is not known; did you mean \"max_trials\"?\n"
+            "line 9: hyperparameters.lr: there is no type \"duble\"; did you mean \"double\"?\n"
+            "line 10: \"maxvl\" in hyperparameters.n is not known; did you mean \"maxval\"?\n"
+            "line 11: \"keep_lst\" in checkpoint_policy is not known; did you mean "
+            "\"keep_last\"?");
+  EXPECT_EQ(Complaint("searcher: {name: adaptive_asha}\nresources: {slots: -1}\n"),
+            "line 1: searcher.max_length is missing: how many steps a trial trains at most\n"
+            "line 1: searcher.metric is missing: what the trials are compared by\n"
+            "line 1: searcher.max_trials is missing: how many trials to try\n"
+            "line 2: resources.slots must be from 0 to 4096\n"
+            "entrypoint is missing: the command that trains, for example \"python3 train.py\"");
+}
+
+TEST(ExperimentConfigTest, OneMistakeIsToldOnce) {
+  // What nobody knows is not asked for its members, nor what was misspelt missed.
+  EXPECT_EQ(Complaint("entrypoint: b\nsearcher: {name: xyzzy, max_trials: 3, budget: 4}"),
+            "line 2: searcher.name \"xyzzy\" is not known; known: single, random, grid, "
+            "adaptive_asha");
+  EXPECT_EQ(Complaint("entrypoint: b\nresources: {launcher: k8s, partition: gpu}"),
+            "line 2: resources.launcher \"k8s\" is not known: local, slurm or ray");
+  EXPECT_THAT(Complaint("entrypoint: b\ncheckpoint_storage: {type: gcs, bucket: b}"),
+              AllOf(HasSubstr("checkpoint_storage.type must be"), Not(HasSubstr("\n"))));
+  EXPECT_EQ(Complaint("entrypoint: b\nsearcher: {name: random, max_trials: few}"),
+            "line 2: searcher.max_trials must be a whole number, not a text");
+}
+
+TEST(ExperimentConfigTest, MoreMistakesThanAnybodyReadsAreCounted) {
+  std::string text = "entrypoint: b\n";
+  for (int i = 0; i < 60; ++i) text += "xyzzy" + std::to_string(i) + ": 1\n";
+  EXPECT_THAT(Complaint(text), AllOf(HasSubstr("line 51:"), Not(HasSubstr("line 52:")),
+                                     ::testing::EndsWith("\nand 10 more")));
 }
 
 TEST(ExperimentConfigTest, WrongTypesAreRefusedWithTheirPlace) {

@@ -21,6 +21,8 @@ namespace fs = std::filesystem;
 
 constexpr auto kLater = std::chrono::seconds(2);
 constexpr auto kRetry = std::chrono::seconds(1);
+/// Trials that are made before others have their turn: whoever creates an experiment waits for it.
+constexpr std::uint64_t kTrialsAtOnce = 16;
 
 bool NotAsked(TrialState state) { return !IsEnded(state) && state != TrialState::kStopping; }
 
@@ -140,7 +142,12 @@ Status Experiments::MakeTrials(std::int64_t experiment, Entry* entry, const Expe
   } else {
     RETURN_IF_ERROR(options_.code->Extract(entry->code, work));
   }
+  const std::uint64_t last = total + kTrialsAtOnce;
   while (total < searcher.max_trials && total - ended < searcher.max_concurrent_trials) {
+    if (total == last) {
+      Touch(experiment, true);
+      break;
+    }
     RETURN_IF_ERROR(MakeTrial(experiment, entry, total));
     ++total;
   }

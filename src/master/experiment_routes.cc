@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -17,24 +16,25 @@ constexpr std::uint64_t kMostFileBytes = 1u << 20;
 
 Result<std::int64_t> IdOf(const ApiCall& call) { return ExperimentId(call.Param("experiment")); }
 
-/// 400 invalid_config, with the line apart.
+/// 400 invalid_config, with all mistakes and their lines apart.
 void RefuseConfig(const Status& status, const HttpReply& reply) {
-  std::string_view message = status.message();
-  Value::Object problem{{"message", message}};
-  if (message.starts_with("line ")) {
-    int line = 0;
-    const auto [end, error] =
-        std::from_chars(message.data() + 5, message.data() + message.size(), line);
-    if (error == std::errc() && *end == ':') {
-      problem["line"] = line;
-      problem["message"] =
-          std::string(end + 2, static_cast<std::size_t>(message.data() + message.size() - end - 2));
-    }
+  const std::vector<ConfigProblem> problems = ProblemsIn(status);
+  Value::List listed;
+  for (const ConfigProblem& problem : problems) {
+    Value::Object one{{"message", problem.message}};
+    if (problem.line > 0) one["line"] = problem.line;
+    listed.emplace_back(std::move(one));
   }
-  const Value body = Value::Object{
-      {"code", "invalid_config"},
-      {"message", fmt::format("the config: {}", message)},
-      {"details", Value::Object{{"problems", Value::List{Value(std::move(problem))}}}}};
+  std::string message = "the config";
+  if (problems.size() == 1) {
+    message += fmt::format(": {}", status.message());
+  } else {
+    message += " has several mistakes:\n";
+    message += status.message();
+  }
+  const Value body = Value::Object{{"code", "invalid_config"},
+                                   {"message", std::move(message)},
+                                   {"details", Value::Object{{"problems", std::move(listed)}}}};
   reply.Send({.status = 400, .body = EncodeJson(body)});
 }
 

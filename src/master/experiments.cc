@@ -147,7 +147,7 @@ Result<Experiment> Experiments::Check(const Request& request) const {
 Result<std::int64_t> Experiments::Create(const Request& request) {
   ExperimentConfig config;
   ASSIGN_OR_RETURN(const NewExperiment experiment, Prepare(request, &config));
-  return Insert(experiment);
+  return Begin(experiment);
 }
 
 Result<std::int64_t> Experiments::OfDetached(const JoinRequest& request) {
@@ -180,6 +180,15 @@ Result<std::int64_t> Experiments::Insert(const NewExperiment& experiment) {
   ASSIGN_OR_RETURN(const std::int64_t id, options_.catalog->experiments().Create(experiment));
   options_.on_change(id, Value::Object{{"state", experiment.state}});
   Touch(id, true);
+  return id;
+}
+
+Result<std::int64_t> Experiments::Begin(const NewExperiment& experiment) {
+  ASSIGN_OR_RETURN(const std::int64_t id, Insert(experiment));
+  // Whoever asks for its trial after our answer must find it.
+  MutexLock turn(&turn_);
+  const Status begun = Advance(id);
+  if (!begun.ok()) LogWarning(fmt::format("experiment {}: {}; trying again", id, begun.ToString()));
   return id;
 }
 
@@ -379,7 +388,7 @@ Result<std::int64_t> Experiments::Continue(const std::string& trial,
   ASSIGN_OR_RETURN(NewExperiment experiment, Prepare(create, &config));
   experiment.parent_trial = trial;
   experiment.parent_checkpoint = from;
-  return Insert(experiment);
+  return Begin(experiment);
 }
 
 Status Experiments::Delete(std::int64_t experiment, bool force, bool keep_checkpoints) {

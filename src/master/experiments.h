@@ -67,7 +67,8 @@ class Experiments {
   };
   /// Only looks: the experiment as it would be, with the id 0.
   Result<Experiment> Check(const Request& request) const;
-  /// Its trials are made soon.
+  /// Its first trials are there when it returns, unless it is paused or something is in the way;
+  /// the others are made soon.
   Result<std::int64_t> Create(const Request& request);
 
   /// The experiment of a process that was started by hand and joins: made for the first one of this
@@ -141,6 +142,8 @@ class Experiments {
 
   Result<NewExperiment> Prepare(const Request& request, ExperimentConfig* config) const;
   Result<std::int64_t> Insert(const NewExperiment& experiment);
+  /// Inserts it and makes its first trials.
+  Result<std::int64_t> Begin(const NewExperiment& experiment) EXCLUDES(turn_);
   Result<std::shared_ptr<Entry>> Load(std::int64_t experiment) EXCLUDES(mu_);
   /// Writes what was asked for, under turn_.
   Status SetIntent(std::int64_t experiment, bool paused, bool canceled) REQUIRES(turn_);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/status_macros.h"
+#include "format/json.h"
 #include "master/config_reader.h"
 #include "tune/rng.h"
 
@@ -74,31 +75,35 @@ class HyperparameterReader {
  public:
   explicit HyperparameterReader(Hyperparameters* out) : out_(out) {}
 
-  Status Walk(const ConfigNode& node, std::vector<std::string> path) {
+  Status Read(const ConfigNode& node) {
+    Walk(node, {});
+    return problems_.ToStatus();
+  }
+
+ private:
+  void Walk(const ConfigNode& node, std::vector<std::string> path) {
     for (const ConfigNode& member : node.members) {
       const std::string& name = member.key;
       path.push_back(name);
       if (name.empty()) {
-        return InvalidArgumentError(
-            fmt::format("{}hyperparameters: an empty name", member.Where()));
+        problems_.Add(fmt::format("{}hyperparameters: an empty name", member.Where()));
       }
       const ConfigNode* type = member.Find("type");
       const bool range = type != nullptr && type->scalar.is_string();
       if (member.kind == ConfigNode::Kind::kMap && !range) {
         if (member.members.empty()) Add(path, {.val = Value::Object{}});
-        RETURN_IF_ERROR(Walk(member, path));
+        Walk(member, path);
       } else if (range) {
-        ASSIGN_OR_RETURN(HyperparameterRange parsed, Range(member, path));
-        Add(path, std::move(parsed));
+        auto parsed = Range(member, path);
+        problems_.Add(parsed.status());
+        if (parsed.ok()) Add(path, *std::move(parsed));
       } else {
         Add(path, {.val = member.ToValue()});
       }
       path.pop_back();
     }
-    return Status::Ok();
   }
 
- private:
   void Add(const std::vector<std::string>& path, HyperparameterRange range) {
     out_->entries_.push_back({path, std::move(range)});
   }
@@ -113,31 +118,32 @@ class HyperparameterReader {
     const auto* known = std::ranges::find(kTypes, type);
     if (known == std::end(kTypes)) {
       const std::string_view meant = Suggest(type, kTypes);
-      return InvalidArgumentError(
-          fmt::format("{}{}: there is no type \"{}\"{}", node.Where(), name, type,
-                      meant.empty() ? fmt::format("; known: {}", fmt::join(kTypes, ", "))
-                                    : fmt::format("; did you mean \"{}\"?", meant)));
+      return InvalidArgumentError(fmt::format(
+          "{}{}: there is no type {}{}", node.Find("type")->Where(), name, QuoteForMessage(type),
+          meant.empty() ? fmt::format("; known: {}", fmt::join(kTypes, ", "))
+                        : fmt::format("; did you mean \"{}\"?", meant)));
     }
     range.kind = static_cast<Kind>(known - std::begin(kTypes));
     if (range.kind == Kind::kConst) {
       const ConfigNode* val = reader.Take("val");
-      if (val == nullptr && node.Find("val") == nullptr) reader.Fail(node, "val", "is missing");
+      if (val == nullptr && node.Find("val") == nullptr) reader.Require("val", "is missing");
       if (val != nullptr) range.val = val->ToValue();
     } else if (range.kind == Kind::kCategorical) {
       const ConfigNode* vals = reader.Take("vals");
-      if (vals == nullptr || vals->kind != ConfigNode::Kind::kList || vals->items.empty()) {
-        reader.Fail(node, "vals", "must be a list with at least one value");
-      } else {
+      reader.Require("vals", "is missing: the values to choose from");
+      if (vals != nullptr && (vals->kind != ConfigNode::Kind::kList || vals->items.empty())) {
+        reader.Fail("vals", "must be a list with at least one value");
+      } else if (vals != nullptr) {
         for (const ConfigNode& item : vals->items) range.vals.push_back(item.ToValue());
       }
     } else {
-      Bounds(node, &reader, &range);
+      Bounds(&reader, &range);
     }
     RETURN_IF_ERROR(reader.Finish());
     return range;
   }
 
-  static void Bounds(const ConfigNode& node, ConfigReader* reader, HyperparameterRange* range) {
+  static void Bounds(ConfigReader* reader, HyperparameterRange* range) {
     constexpr double kMissing = std::numeric_limits<double>::infinity();
     range->minval = range->maxval = kMissing;
     if (range->kind == Kind::kInt) {
@@ -155,22 +161,24 @@ class HyperparameterReader {
     if (range->kind == Kind::kLog) {
       reader->Double("base", &range->base);
       if (!(range->base > 0) || range->base == 1) {
-        reader->Fail(node, "base", "must be positive and not 1");
+        reader->Fail("base", "must be positive and not 1");
       }
     }
     std::int64_t count = 0;
     reader->Int("count", &count, 1, static_cast<std::int64_t>(kLargestGrid));
     range->count = static_cast<std::uint64_t>(count);
-    if (range->minval == kMissing) reader->Fail(node, "minval", "is missing");
-    if (range->maxval == kMissing) reader->Fail(node, "maxval", "is missing");
-    if (range->minval > range->maxval) reader->Fail(node, "minval", "is greater than maxval");
+    reader->Require("minval", "is missing");
+    reader->Require("maxval", "is missing");
+    if (range->minval == kMissing || range->maxval == kMissing) return;
+    if (range->minval > range->maxval) reader->Fail("minval", "is greater than maxval");
     if (range->kind == Kind::kLog && (!std::isfinite(std::pow(range->base, range->minval)) ||
                                       !std::isfinite(std::pow(range->base, range->maxval)))) {
-      reader->Fail(node, "minval", "and maxval are exponents of base: too large");
+      reader->Fail("minval", "and maxval are exponents of base: too large");
     }
   }
 
   Hyperparameters* const out_;
+  ConfigProblems problems_;
 };
 
 Result<Hyperparameters> Hyperparameters::Parse(const ConfigNode& node) {
@@ -179,7 +187,7 @@ Result<Hyperparameters> Hyperparameters::Parse(const ConfigNode& node) {
         fmt::format("{}hyperparameters must be a map of names and values", node.Where()));
   }
   Hyperparameters out;
-  RETURN_IF_ERROR(HyperparameterReader(&out).Walk(node, {}));
+  RETURN_IF_ERROR(HyperparameterReader(&out).Read(node));
   // The order of the file does not matter to what is drawn.
   std::ranges::sort(out.entries_, {}, &Entry::path);
   return out;

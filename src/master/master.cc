@@ -222,7 +222,9 @@ Status Master::Impl::Prepare() {
   RETURN_IF_ERROR(MakeDirectory(options_.data_directory, 0700));
   auto lock = LockFile(Path("lock"), options_.clock, kLockPatience);
   if (!lock.ok()) {
-    return UnavailableError(fmt::format("another master lives on {}", options_.data_directory));
+    return UnavailableError(
+        fmt::format("another master lives on {}: end it first, or name another --data-dir",
+                    options_.data_directory));
   }
   lock_ = *std::move(lock);
   for (const char* name : {"code", "work"}) RETURN_IF_ERROR(MakeDirectory(Path(name), 0700));
@@ -391,11 +393,17 @@ Status Master::Impl::Listen() {
                         ServePage(request, reply);
                       }});
   }
-  ASSIGN_OR_RETURN(server_,
-                   HttpServer::Start({.listen = options_.listen,
-                                      .max_body_bytes = code_->limits().archive_bytes + (1u << 20),
-                                      .tls = options_.tls},
-                                     std::move(routes)));
+  auto server = HttpServer::Start({.listen = options_.listen,
+                                   .max_body_bytes = code_->limits().archive_bytes + (1u << 20),
+                                   .tls = options_.tls},
+                                  std::move(routes));
+  if (server.status().message().find("Address already in use") != std::string_view::npos) {
+    return UnavailableError(
+        fmt::format("another program, perhaps another master, listens on {}: end it, or choose "
+                    "another port with --listen",
+                    options_.listen));
+  }
+  ASSIGN_OR_RETURN(server_, std::move(server));
   if (options_.advertise == kFiles) {
     const std::string directory =
         std::filesystem::absolute(Path("tunnel")).lexically_normal().string();

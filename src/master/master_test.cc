@@ -225,6 +225,35 @@ TEST_F(MasterTest, CreatedPausedItWaitsToBeActivated) {
   Await(id, "COMPLETED");
 }
 
+TEST_F(MasterTest, ATrialIsThereWhenItsExperimentWasCreated) {
+  for (int i = 0; i < 5; ++i) {
+    const Answer made =
+        Post("/api/v1/experiments", Value::Object{{"config", "entrypoint: 'true'"}});
+    ASSERT_EQ(made.status, 201) << made.text;
+    EXPECT_EQ(made.Int("trials"), 1);
+    const Answer trials = Get("/api/v1/experiments/" + made.Text("id") + "/trials");
+    ASSERT_EQ(trials.body.Find("trials")->if_list()->size(), 1u) << trials.text;
+    const std::string trial = made.Text("trial");
+    EXPECT_EQ(*trials.body.Find("trials")->if_list()->front().Find("id"), Value(trial));
+    EXPECT_EQ(Get("/api/v1/trials/" + trial).status, 200);
+  }
+}
+
+TEST_F(MasterTest, ManyTrialsAreMadeWhileOthersHaveTheirTurn) {
+  const std::string many = Create(
+      "entrypoint: 'true'\nhyperparameters: {a: {type: int, minval: 1, maxval: 40}}\n"
+      "searcher: {name: random, max_trials: 40, max_concurrent_trials: 40}\n");
+  EXPECT_GT(Get("/api/v1/experiments/" + many).Int("trials"), 0);
+  EXPECT_EQ(Await(many, "COMPLETED").Int("trials"), 40);
+}
+
+TEST_F(MasterTest, AnExperimentWithoutANameIsCalledByItsNumber) {
+  const std::string id = Create("entrypoint: 'true'");
+  EXPECT_EQ(Get("/api/v1/experiments/" + id).Text("name"), "experiment " + id);
+  const Answer found = Get("/api/v1/experiments?search=experiment%20" + id);
+  EXPECT_EQ(found.Int("total"), 1);
+}
+
 TEST_F(MasterTest, TheSameRequestAgainCreatesNothing) {
   const std::string first = Create("entrypoint: 'true'", "request-0001");
   EXPECT_EQ(Create("entrypoint: 'true'", "request-0001"), first);
@@ -239,6 +268,12 @@ TEST_F(MasterTest, BadConfigsAndBodiesAreRefusedWithTheirPlace) {
   const Value& problem = refused.body.Find("details/problems")->if_list()->front();
   EXPECT_EQ(problem.Find("line")->AsInt(), 2);
   EXPECT_THAT(*problem.Find("message")->if_string(), HasSubstr("did you mean \"max_restarts\"?"));
+  const Answer several = Post("/api/v1/experiments",
+                              Value::Object{{"config", "nam: a\nentrypoint: a\nmax_restart: 1\n"}});
+  EXPECT_EQ(several.status, 400);
+  ASSERT_EQ(several.body.Find("details/problems")->if_list()->size(), 2u) << several.text;
+  EXPECT_EQ(several.body.Find("details/problems")->if_list()->back().Find("line")->AsInt(), 3);
+  EXPECT_THAT(several.Text("message"), HasSubstr("several mistakes:\nline 1: \"nam\""));
   EXPECT_EQ(Post("/api/v1/experiments", Value::Object{{"confg", "x"}}).status, 400);
   EXPECT_EQ(Ask("POST", "/api/v1/experiments", Value("{")).status, 400);
   EXPECT_EQ(Ask("POST", "/api/v1/code", Value("no archive")).status, 400);
@@ -337,6 +372,12 @@ TEST_F(MasterTest, ASecondMasterIsRefused) {
       Master::Start({.data_directory = data_, .listen = "127.0.0.1:0", .weak_hashes = true});
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(second.status().ToString(), HasSubstr("another master lives on"));
+  const std::string taken = master_->url().substr(std::string("http://").size());
+  const auto third = Master::Start(
+      {.data_directory = temp_.path() + "/other", .listen = taken, .weak_hashes = true});
+  ASSERT_FALSE(third.ok());
+  EXPECT_THAT(third.status().ToString(),
+              HasSubstr("listens on " + taken + ": end it, or choose another port with --listen"));
 }
 
 TEST_F(MasterTest, RunsSurviveTheMasterAndAreFoundAgain) {

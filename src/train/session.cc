@@ -1,11 +1,15 @@
 #include <cairn/session.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <cairn/table_checkpoint.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "train/session_schedule.h"
 
@@ -15,6 +19,8 @@ namespace {
 // An increment that would hold most of a large table is no saving.
 constexpr std::uint64_t kLargeRows = 100'000;
 constexpr int kLongestChain = 100;
+// How often a worker looks whether the chief has saved.
+constexpr std::chrono::milliseconds kLook{200};
 
 class SessionImpl final : public TrainingSession {
  public:
@@ -26,7 +32,9 @@ class SessionImpl final : public TrainingSession {
   }
 
   Status Start() {
-    if (!options_.checkpoint_dir.empty()) RETURN_IF_ERROR(OpenManager());
+    if (!options_.checkpoint_dir.empty()) {
+      RETURN_IF_ERROR(options_.is_chief ? OpenManager() : AwaitChief());
+    }
     Stamp();
     schedule_.Start(options_.now(), step_);
     if (!Saves() || restored_) return Status::Ok();
@@ -97,6 +105,30 @@ class SessionImpl final : public TrainingSession {
     return options_.consecutive ? SaveKind::kConsecutive : SaveKind::kCumulative;
   }
 
+  /// A worker's: opens what the chief has saved.
+  Status AwaitChief() {
+    Clock* const clock = Clock::System();
+    const auto deadline = clock->Now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                             std::chrono::duration<double>(options_.max_wait_secs));
+    for (bool told = false;; told = true) {
+      const Status opened = OpenManager();
+      if (opened.ok() ? restored_.has_value() : !opened.Is(Code::kNotFound)) return opened;
+      checkpoints_.reset();
+      manager_.reset();
+      if (clock->Now() >= deadline) {
+        return DeadlineExceededError(fmt::format(
+            "the chief has saved nothing in \"{}\" within {:g} s (max_wait_secs). Is it "
+            "running, with is_chief, and is the directory shared by all workers?",
+            options_.checkpoint_dir, options_.max_wait_secs));
+      }
+      if (!told) {
+        LogWarning(fmt::format("waiting for the chief's first checkpoint in \"{}\", at most {:g} s",
+                               options_.checkpoint_dir, options_.max_wait_secs));
+      }
+      clock->Sleep(kLook);  // nothing tells when the chief has saved
+    }
+  }
+
   Status OpenManager() {
     ManagerOptions options{.directory = options_.checkpoint_dir};
     options.read_only = !options_.is_chief;
@@ -156,6 +188,9 @@ class SessionImpl final : public TrainingSession {
 
 Status SessionOptions::Validate() const {
   RETURN_IF_ERROR(SessionSchedule::Make(*this).status());
+  if (!(max_wait_secs >= 0 && max_wait_secs <= 1e9)) {
+    return InvalidArgumentError("max_wait_secs must be a number of seconds, not negative");
+  }
   if (max_to_keep && *max_to_keep == 0) {
     return InvalidArgumentError("max_to_keep is 0; at least one checkpoint must stay");
   }

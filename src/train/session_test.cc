@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "storage/local/temp_directory.h"
 
 namespace cairn {
@@ -178,6 +182,31 @@ TEST(TrainingSession, OthersThanTheChiefSaveNothing) {
   EXPECT_FALSE(session->Save(SaveKind::kFull).ok());
   ASSERT_TRUE(session->Close().ok());
   EXPECT_EQ(Kinds(dir / "c"), before);
+}
+
+TEST(TrainingSession, AWorkerWaitsForTheChiefsFirstCheckpoint) {
+  const TempDirectory dir;
+  Training other;
+  SessionOptions options = other.Options(dir / "c");
+  options.is_chief = false;
+  options.max_wait_secs = 0.01;
+  const Status alone = TrainingSession::Open(options).status();
+  EXPECT_TRUE(alone.Is(Code::kDeadlineExceeded)) << alone.ToString();
+  EXPECT_NE(alone.ToString().find("the chief has saved nothing in"), std::string::npos);
+  options.max_wait_secs = 60;
+  std::promise<void> waits;
+  SetLogSink([&](LogLevel, std::string_view line) {
+    if (line.starts_with("waiting for the chief's first checkpoint")) waits.set_value();
+  });
+  std::int64_t step = -1;
+  std::jthread worker([&] { step = TrainingSession::Open(options).value()->global_step(); });
+  waits.get_future().wait();
+  SetLogSink(nullptr);
+  Training chief;
+  auto session = TrainingSession::Open(chief.Options(dir / "c")).value();
+  worker.join();
+  EXPECT_EQ(step, 0);
+  ASSERT_TRUE(session->Close().ok());
 }
 
 TEST(TrainingSession, RefusesWhatCannotBe) {

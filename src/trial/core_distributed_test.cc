@@ -162,6 +162,52 @@ TEST_F(RanksTest, ARankThatDoesNotComeIsNamed) {
   EXPECT_THAT(lost.ToString(), HasSubstr("rank 0 was not found"));
 }
 
+TEST_F(RanksTest, TwoLivingProcessesOfOneRankAreTold) {
+  Status chief;
+  {
+    std::jthread first([&] { chief = DistributedContext::Open(Place(0, 3)).status(); });
+    std::vector<std::jthread> twins;
+    for (int i = 0; i < 2; ++i) {
+      twins.emplace_back([&] {
+        const auto met = DistributedContext::Open(Place(1, 3));
+        if (met.ok()) (*met)->Broadcast(0).status().IgnoreError("the chief has given up");
+      });
+    }
+  }
+  EXPECT_THAT(chief.ToString(), HasSubstr("two living processes came as rank 1 of 3"));
+}
+
+TEST_F(RanksTest, ASecondRankZeroAtTheSamePortIsTold) {
+  const int taken = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(at);
+  ASSERT_EQ(bind(taken, reinterpret_cast<const sockaddr*>(&at), length), 0);
+  ASSERT_EQ(listen(taken, 1), 0);
+  ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&at), &length), 0);
+  DistributedOptions second = Place(0, 2);
+  second.chief = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  second.token = "secret";
+  EXPECT_THAT(DistributedContext::Open(second).status().ToString(),
+              HasSubstr("another living process does. Is it a second rank 0?"));
+  close(taken);
+}
+
+TEST_F(RanksTest, ARankZeroWhosePlaceWasTakenIsToldAndLeavesTheOtherAlone) {
+  DistributedOptions first = Place(0, 2);
+  first.timeout = std::chrono::milliseconds(300);
+  Status lost;
+  std::jthread chief([&] { lost = DistributedContext::Open(first).status(); });
+  const std::string path = first.chief.substr(5);
+  while (!fs::exists(path)) std::this_thread::yield();
+  // As another rank 0 does: whole, at once.
+  std::ofstream(path + ".new") << "127.0.0.1:1 other";
+  fs::rename(path + ".new", path);
+  chief.join();
+  EXPECT_THAT(lost.ToString(), HasSubstr("another living process took rank 0's place"));
+  EXPECT_EQ(Read(path), "127.0.0.1:1 other");
+}
+
 TEST_F(RanksTest, ARankThatIsGoneIsNamed) {
   Run(2, [](DistributedContext& ranks) {
     if (!ranks.is_chief()) return ranks.Close();

@@ -149,6 +149,12 @@ bool SameProof(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
+/// "" when there is none.
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 std::string WhoIs(std::int64_t rank, std::int64_t size) {
   return fmt::format("rank {} of {}", rank, size);
 }
@@ -333,17 +339,31 @@ class DistributedContextImpl final : public DistributedContext {
     if (bind(server.get(), reinterpret_cast<const sockaddr*>(&bound), length) != 0 ||
         listen(server.get(), size()) != 0 ||
         getsockname(server.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
+      if (errno == EADDRINUSE) {
+        return UnavailableError("rank 0 cannot listen at " + options_.chief +
+                                ": another living process does. Is it a second rank 0? Give each "
+                                "process a rank of its own, or, when it is another job's, choose "
+                                "another MASTER_PORT or CAIRN_CHIEF");
+      }
       return UnavailableError("rank 0 cannot listen at " + options_.chief + ": " + SystemError());
     }
+    std::string written;
     if (by_file) {
       if (options_.token.empty()) {
         ASSIGN_OR_RETURN(options_.token, NewToken());
       }
-      RETURN_IF_ERROR(WriteAddress(
-          path, fmt::format("{}:{} {}", here.host, ntohs(bound.sin_port), options_.token)));
+      written = fmt::format("{}:{} {}", here.host, ntohs(bound.sin_port), options_.token);
+      RETURN_IF_ERROR(WriteAddress(path, written));
     }
     Status met = AcceptAll(server.get());
-    if (by_file) unlink(path.c_str());  // fails when it is another chief's by now, or gone
+    if (met.Is(Code::kDeadlineExceeded) && by_file && ReadFile(path) != written) {
+      met = UnavailableError(fmt::format(
+          "{}; another living process took rank 0's place at {}: give each process a rank of its "
+          "own",
+          met.message(), path));
+    }
+    if (by_file && ReadFile(path) == written)
+      unlink(path.c_str());  // else another chief's, or gone
     return met;
   }
 
@@ -377,11 +397,16 @@ class DistributedContextImpl final : public DistributedContext {
     const auto came = HearHello(connection.get());
     if (!came.ok()) return Status::Ok();  // a stranger
     const auto [other, all] = *came;
-    if (all != size() || other <= 0 || other >= size() ||
-        links_.contains(static_cast<int>(other))) {
+    if (all == size() && links_.contains(static_cast<int>(other))) {
+      return FailedPreconditionError(
+          fmt::format("two living processes came as rank {} of {}: give each process a rank of its "
+                      "own (RANK or CAIRN_RANK), and end the one that is too many",
+                      other, all));
+    }
+    if (all != size() || other <= 0 || other >= size()) {
       return FailedPreconditionError(fmt::format(
-          "a process came as rank {} of {}, and rank 0 waits for the ranks 1 to {}, each "
-          "once",
+          "a process came as rank {} of {}, and rank 0 waits for the ranks 1 to {}: give all of "
+          "them the same number",
           other, all, size() - 1));
     }
     Keep(static_cast<int>(other), std::move(connection));
@@ -421,16 +446,17 @@ class DistributedContextImpl final : public DistributedContext {
       why = connection.status();
       Clock::System()->Sleep(kRetry);  // nothing tells when the chief begins to listen
     }
-    return DeadlineExceededError(fmt::format("rank {}: rank 0 was not found at {}: {}", rank(),
-                                             options_.chief, why.message()));
+    return DeadlineExceededError(
+        fmt::format("rank {0}: rank 0 was not found at {1}: {2}. Is it running? If it is, another "
+                    "living process may have come as rank {0} before: give each a rank of its own",
+                    rank(), options_.chief, why.message()));
   }
 
   Result<OwnedFd> FindChief() {
     std::string address = options_.chief;
     std::string token = options_.token;
     if (address.starts_with(kFile)) {
-      std::ifstream file(address.substr(kFile.size()));
-      std::string text{std::istreambuf_iterator<char>(file), {}};
+      const std::string text = ReadFile(address.substr(kFile.size()));
       const std::size_t space = text.find(' ');
       if (token.empty() && space != std::string::npos) token = text.substr(space + 1);
       address = text.substr(0, space);

@@ -92,6 +92,37 @@ TEST_F(TrialEngineTest, AFailedRunIsRestartedFromItsLatestCheckpointAndStaleMetr
   EXPECT_EQ(engine_->WaitForRest("1", seconds(20)).value().state, TrialState::kError);
 }
 
+TEST_F(TrialEngineTest, AStepThatALaterRunReportsAgainCountsOnce) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  Ready({"1", 1});
+  Report({"1", 1}, 1, 50, Value::Object{{"loss", 0.5}}, nullptr, "validation");
+  Report({"1", 1}, 2, 100, Value::Object{{"loss", 0.2}}, nullptr, "validation");
+  Report({"1", 1}, 3, 100, Value::Object{{"loss", 0.3}}, nullptr, "training");
+  Save({"1", 1}, "c100", 100);
+  launcher_.End("1.1", {.code = 0});
+  engine_->WaitForRest("1", seconds(20)).value();
+  // It goes on where it ended: nothing is left to train, but the script validates at its end.
+  ASSERT_TRUE(engine_->Activate("1", "").ok());
+  launcher_.WaitFor("1.2");
+  Ready({"1", 2});
+  Report({"1", 2}, 1, 100, Value::Object{{"loss", 0.25}}, nullptr, "validation");
+  Report({"1", 2}, 2, 100, Value::Object{{"accuracy", 0.9}}, nullptr, "validation");
+  launcher_.End("1.2", {.code = 0});
+  engine_->WaitForRest("1", seconds(20)).value();
+  const TrialRecord record = engine_->Get("1").value().record;
+  ASSERT_EQ(record.reports.size(), 5u);
+  EXPECT_FALSE(record.reports[0].archived) << "another step";
+  EXPECT_TRUE(record.reports[1].archived);
+  EXPECT_FALSE(record.reports[2].archived) << "another group";
+  EXPECT_FALSE(record.reports[3].archived);
+  EXPECT_FALSE(record.reports[4].archived) << "one run may say several things of a step";
+  // The run looked at the state that the checkpoint holds.
+  EXPECT_EQ(*record.Find("c100")->metrics.Find("loss"), Value(0.25));
+  EXPECT_EQ(*record.Find("c100")->metrics.Find("accuracy"), Value(0.9));
+}
+
 TEST_F(TrialEngineTest, PauseIsToldAcknowledgedAndResumed) {
   Open();
   engine_->Create(Config()).value();

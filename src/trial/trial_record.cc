@@ -45,11 +45,25 @@ void ArchivePast(TrialRecord* trial) {
   }
 }
 
-/// A validation of the step that a checkpoint holds is the checkpoint's score.
+/// What earlier runs reported of the same step and group: of two runs the later one's word counts.
+/// ArchivePast took all past the run's start, so that only steps up to it need a look.
+void ArchiveRepeated(TrialRecord* trial, const MetricPoint& point) {
+  if (!trial->start || point.steps > trial->start->steps) return;
+  for (MetricPoint& before : trial->reports) {
+    if (before.steps == point.steps && before.run < point.run && before.group == point.group) {
+      before.archived = true;
+    }
+  }
+}
+
+/// A validation of the step that a checkpoint holds is the checkpoint's score: one of the run that
+/// made it, or of the run that starts from it and looks at the same state again.
 void Score(TrialRecord* trial, const MetricPoint& point) {
   if (point.group != kScoreGroup) return;
+  const std::string start = trial->start ? trial->start->id : "";
   for (CheckpointRecord& checkpoint : trial->checkpoints) {
-    if (checkpoint.steps == point.steps && checkpoint.run == point.run) {
+    if (checkpoint.steps != point.steps) continue;
+    if (checkpoint.run == point.run || (!start.empty() && checkpoint.id == start)) {
       Merge(point.values, &checkpoint.metrics);
     }
   }
@@ -344,6 +358,7 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       }
       RestoreNonFinite(&point.values);
       ++trial->next_sequence;
+      ArchiveRepeated(trial, point);
       Score(trial, point);
       trial->reports.push_back(std::move(point));
       Trim(trial);

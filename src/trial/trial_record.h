@@ -50,7 +50,7 @@ struct MetricPoint {
   std::uint64_t sequence = 0;
   std::int64_t time = 0;
   Value values;
-  bool archived = false;  // a later run went back before it
+  bool archived = false;  // a later run went back before it, or reported its step again
 };
 
 /// What a run starts from.

@@ -164,6 +164,38 @@ describe("a trial", () => {
     await page.getByRole("status", { name: "State" }).getByText("CANCELED").waitFor();
   });
 
+  it("that failed before it saved anything leads to its log and can start again", async () => {
+    const { page } = await look("admin", "#/experiments/1");
+    await page.getByRole("button", { name: "Continue…" }).waitFor();
+    master.setState("1", "ERROR", { latest_checkpoint: null, message: "rank 0 ended with code 2", restarts: 6 });
+    await page.getByRole("link", { name: "see its log" }).waitFor();
+    expect(await page.getByRole("button", { name: "Continue…" }).count()).toBe(0);
+    await page.getByText("5 of 5").waitFor();
+    expect(await seriousViolations(page)).toEqual([]);
+    await page.getByRole("button", { name: "Start again" }).click();
+    await page.getByRole("status", { name: "State" }).getByText("RUNNING").waitFor();
+    expect(master.requests.find((one) => one.url.endsWith("/continue"))!.body).toMatchObject({ new: false });
+  });
+
+  it("asks nothing any more when one has gone elsewhere", async () => {
+    const { page } = await look("admin", "#/experiments/3");
+    await page.getByRole("button", { name: "Continue…" }).click();
+    await page.getByRole("dialog").waitFor();
+    await page.evaluate(() => { location.hash = "#/experiments/3/logs"; });
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await page.getByRole("tab", { name: "Logs", selected: true }).or(page.locator("a[aria-current=page]", { hasText: "Logs" })).first().waitFor();
+  });
+
+  it("that goes on keeps its config, so that there is nothing to fill in", async () => {
+    const { page } = await look("admin", "#/experiments/3");
+    await page.getByRole("button", { name: "Continue…" }).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByText("Go on with this trial from step 100").waitFor();
+    expect(await dialog.getByLabel("Config overrides").count()).toBe(0);
+    await dialog.getByText("New trial with these weights, from batch 0").click();
+    await dialog.getByLabel("Config overrides").waitFor();
+  });
+
   it("is continued as a new one with another checkpoint and config, by a request that can be repeated", async () => {
     const { page } = await look("admin", "#/experiments/3");
     await page.getByRole("button", { name: "Continue…" }).click();

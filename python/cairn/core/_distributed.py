@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import hmac
 import os
@@ -196,29 +197,44 @@ class DistributedContext:
         near = socket.gethostname() if spread else "127.0.0.1"
         host, port = (near, 0) if path else _host_port(chief)
         deadline = time.monotonic() + self._timeout
+        written = ""
         server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             everywhere = spread if path else not _is_ours(host)
-            server.bind(("" if everywhere else host, port))
-            server.listen(self.size)
+            try:
+                server.bind(("" if everywhere else host, port))
+                server.listen(self.size)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                raise Unavailable(
+                    f"rank 0 cannot listen at {chief}: another living process does. Is it a second "
+                    "rank 0? Give each process a rank of its own, or, when it is another job's, "
+                    "choose another MASTER_PORT or CAIRN_CHIEF"
+                ) from None
             if path:
                 token = token or secrets.token_hex(16)
-                _write_address(path, f"{host}:{server.getsockname()[1]} {token}")
+                written = f"{host}:{server.getsockname()[1]} {token}"
+                _write_address(path, written)
             while len(self._workers) < self.size - 1:
                 missing = sorted(set(range(1, self.size)) - set(self._workers))
                 server.settimeout(max(deadline - time.monotonic(), 0.001))
                 try:
                     connection, _ = server.accept()
                 except socket.timeout:
-                    raise Timeout(
-                        f"ranks {missing} did not come within {self._timeout:g} s"
-                    ) from None
+                    late = f"ranks {missing} did not come within {self._timeout:g} s"
+                    if path and _read_text(path) != written:
+                        raise Unavailable(
+                            f"{late}; another living process took rank 0's place at {path}: give "
+                            "each process a rank of its own"
+                        ) from None
+                    raise Timeout(late) from None
                 self._admit(connection, token)
         finally:
             server.close()
-            if path:
-                _remove(path)
+            if path and written:
+                _remove(path, written)
 
     def _admit(self, connection: socket.socket, token: str) -> None:
         """Takes a rank in. Whoever does not know the token is sent away and changes nothing."""
@@ -235,11 +251,17 @@ class DistributedContext:
         except Exception:  # whatever a stranger sends, and whatever that makes of the decoder
             connection.close()
             return
-        if size != self.size or not 0 < rank < size or rank in self._workers:
+        if size == self.size and rank in self._workers:
+            connection.close()
+            raise Error(
+                f"two living processes came as rank {rank} of {size}: give each process a rank of "
+                "its own (RANK or CAIRN_RANK), and end the one that is too many"
+            )
+        if size != self.size or not 0 < rank < size:
             connection.close()
             raise Error(
                 f"a process came as rank {rank} of {size}, and rank 0 waits for the ranks 1 to "
-                f"{self.size - 1}, each once"
+                f"{self.size - 1}: give all of them the same number"
             )
         connection.settimeout(self._timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -256,7 +278,11 @@ class DistributedContext:
             except (OSError, EOFError, Error, ValueError) as error:
                 why = str(error) or type(error).__name__
             time.sleep(_RETRY_SECONDS)  # nothing tells when the chief begins to listen
-        raise Timeout(f"rank {self.rank}: rank 0 was not found at {chief}: {why}")
+        raise Timeout(
+            f"rank {self.rank}: rank 0 was not found at {chief}: {why}. Is it running? If it is, "
+            f"another living process may have come as rank {self.rank} before: give each a rank of "
+            "its own"
+        )
 
     def _introduce(self, address: Tuple[str, int], token: str) -> socket.socket:
         connection = socket.create_connection(address, timeout=10)
@@ -396,8 +422,19 @@ def _read_address(chief: str, token: str) -> Tuple[Tuple[str, int], str]:
     return _host_port(address), token or written
 
 
-def _remove(path: str) -> None:
+def _read_text(path: str) -> str:
+    """Empty when there is none."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _remove(path: str, written: str) -> None:
+    if _read_text(path) != written:
+        return  # another chief's by now
     try:
         os.unlink(path)
     except OSError:
-        pass  # another chief's by now, or gone
+        pass  # gone

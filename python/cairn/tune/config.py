@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
+from .._wording import with_article
+
 CLUSTERS = ("slurm", "ray")  # launchers whose runs are jobs elsewhere
 
 __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"]
@@ -171,7 +173,7 @@ class RunConfig:
             if value is None:
                 setattr(self, attribute, kind())
             elif not isinstance(value, kind):
-                raise ValueError(f"{attribute} must be a {kind.__name__}, not {value!r}")
+                raise ValueError(f"{attribute} must be {with_article(kind.__name__)}, not {value!r}")
 
     @property
     def directory(self) -> str:

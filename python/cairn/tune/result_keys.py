@@ -8,6 +8,8 @@ import os
 import socket
 from typing import Any, Dict, Mapping
 
+from .._wording import a_type
+
 DONE = "done"
 SHOULD_CHECKPOINT = "should_checkpoint"
 TRAINING_ITERATION = "training_iteration"
@@ -49,7 +51,7 @@ def _plain(value: Any, where: str) -> Any:
             return _plain(item(), where)
     if hasattr(value, "tolist"):
         return _plain(value.tolist(), where)
-    raise ValueError(f"{where}: a {type(value).__name__} cannot be reported")
+    raise ValueError(f"{where}: {a_type(value)} cannot be reported")
 
 
 @functools.lru_cache(maxsize=1)

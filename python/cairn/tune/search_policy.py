@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from .._wording import with_article
 from . import schedulers, search
 from .schedulers import TrialScheduler
 from .search import _MISSING, BasicVariantGenerator, Searcher, _find
@@ -237,13 +238,13 @@ def _pick(given: Any, kind: type, recorded: Any, module: Any, what: str) -> Any:
         if isinstance(given, str) and kind is TrialScheduler:
             return schedulers.create_scheduler(given)
         if not isinstance(given, kind):
-            raise ValueError(f"{what} must be a {kind.__name__}, not {given!r}")
+            raise ValueError(f"{what} must be {with_article(kind.__name__)}, not {given!r}")
         return given
     if recorded is None:
         return None
     if "class" in recorded:
         raise ValueError(
-            f"the experiment was made with a {recorded['class']}, which is not on record: give {what} again"
+            f"the experiment was made with {with_article(recorded['class'])}, which is not on record: give {what} again"
         )
     return module.from_description(recorded)
 

@@ -20,6 +20,15 @@ export function Dialog(props: DialogProps): ReactNode {
   const [error, setError] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
 
+  // Whoever goes to another page (back, a link in a toast) has left the question.
+  const close = useRef(props.onClose);
+  close.current = props.onClose;
+  useEffect(() => {
+    const leave = (): void => close.current();
+    window.addEventListener("hashchange", leave);
+    return () => window.removeEventListener("hashchange", leave);
+  }, []);
+
   useEffect(() => {
     const dialog = element.current!;
     const before = document.activeElement;
@@ -70,14 +79,18 @@ export function Dialog(props: DialogProps): ReactNode {
   );
 }
 
-/** An error for people, with the problems of a config that was refused. */
+function problemText(problem: unknown): string {
+  if (typeof problem === "string") return problem;
+  const message = (problem as { message?: unknown } | null)?.message;
+  return typeof message === "string" ? message : JSON.stringify(problem);
+}
+
+/** An error for people, with those problems of a config that its message does not name. */
 export function describe(caught: unknown): string {
   if (caught instanceof ApiError) {
     const problems = caught.details["problems"];
-    if (Array.isArray(problems) && problems.length > 0) {
-      return `${caught.message}\n${problems.map((one) => (typeof one === "string" ? one : JSON.stringify(one))).join("\n")}`;
-    }
-    return caught.message;
+    const more = Array.isArray(problems) ? problems.map(problemText).filter((text) => !caught.message.includes(text)) : [];
+    return [caught.message, ...more].join("\n");
   }
   return caught instanceof Error ? caught.message : String(caught);
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { formatAge, formatBytes, formatCount, formatDuration, formatJson, formatMinute, formatNumber, formatPercent, formatShape, formatTicks, toNumber } from "./format";
+import { experimentTitle, formatAge, formatBytes, formatCount, formatDuration, formatJson, formatMinute, formatNumber, formatPercent, formatShape, formatTicks, numberedName, toNumber } from "./format";
 
 describe("numbers for people", () => {
   it.each([[0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [10 * 2 ** 20, "10.0 MiB"], [2 ** 30 - 1, "1.00 GiB"], [null, "–"]] as const)(
@@ -17,6 +17,12 @@ describe("numbers for people", () => {
     expect(toNumber("-Infinity")).toBe(-Infinity);
     expect(toNumber("NaN")).toBeNaN();
     expect(toNumber("7")).toBeNaN();
+  });
+  it("calls an experiment without a name by its number, once", () => {
+    expect(experimentTitle({ id: "7", name: "mnist" })).toBe("mnist (7)");
+    expect(experimentTitle({ id: "7", name: "experiment 7" })).toBe("experiment 7");
+    expect(numberedName({ id: "7", name: "mnist" })).toBe("7 mnist");
+    expect(numberedName({ id: "7", name: "experiment 7" })).toBe("experiment 7");
   });
   it("says how long ago", () => {
     expect(formatAge(100, 101)).toBe("just now");

@@ -5,6 +5,20 @@ export function formatCount(value: number): string {
   return Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
+/** One that was given no name is called by its number, which need not be said twice. */
+export function isNamed(experiment: { id: string; name: string }): boolean {
+  return experiment.name !== `experiment ${experiment.id}`;
+}
+
+export function experimentTitle(experiment: { id: string; name: string }): string {
+  return isNamed(experiment) ? `${experiment.name} (${experiment.id})` : experiment.name;
+}
+
+/** In a row of others: "7 mnist". */
+export function numberedName(experiment: { id: string; name: string }): string {
+  return isNamed(experiment) ? `${experiment.id} ${experiment.name}` : experiment.name;
+}
+
 export function formatBytes(bytes: number | null | undefined): string {
   if (bytes === null || bytes === undefined) return "–";
   if (bytes < 1024) return `${bytes} B`;

@@ -3,7 +3,7 @@ import { api } from "../../api/client";
 import type { ClusterEntry, JsonObject, Service } from "../../api/types";
 import { Empty, Facts, Failure, StateBadge, Waiting } from "../../components/basics";
 import { useNow, useResource, useTitle } from "../../components/hooks";
-import { formatAge, formatCount, formatDuration, formatJson } from "../../model/format";
+import { formatAge, formatCount, formatDuration, formatJson, numberedName } from "../../model/format";
 import { link } from "../../model/route";
 
 export function ClusterPage(): ReactNode {
@@ -62,7 +62,7 @@ function Entries({ label, entries, now, word }: { label: string; entries: Cluste
           {entries.map((entry) => (
             <tr key={entry.trial}>
               <td><a href={link(["trials", entry.trial])}>{entry.trial}</a></td>
-              <td><a href={link(["experiments", entry.experiment])}>{entry.experiment} {entry.name}</a></td>
+              <td><a href={link(["experiments", entry.experiment])}>{numberedName({ id: entry.experiment, name: entry.name })}</a></td>
               <td><StateBadge state={entry.state} /></td>
               <td className="numeric">{entry.slots}</td>
               <td className="numeric">{entry.priority}</td>

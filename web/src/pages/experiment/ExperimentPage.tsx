@@ -6,7 +6,7 @@ import { Failure, Progress, StateBadge, Tabs, Waiting } from "../../components/b
 import { useResource, useTitle } from "../../components/hooks";
 import { useMay } from "../../components/session";
 import { attempt } from "../../components/Toasts";
-import { formatNumber } from "../../model/format";
+import { experimentTitle, formatNumber, isNamed } from "../../model/format";
 import { link } from "../../model/route";
 import { ACTION_LABELS, allowedForTrials } from "../../model/states";
 import { CheckpointsTab } from "../checkpoints/CheckpointsTab";
@@ -32,7 +32,7 @@ const TABS: [string, string][] = [
 ];
 
 function ManyTrials({ experiment, tab, onChange }: { experiment: Experiment; tab: string; onChange: (experiment: Experiment) => void }): ReactNode {
-  useTitle(`${experiment.name} (${experiment.id})`);
+  useTitle(experimentTitle(experiment));
   const may = useMay("user");
   const [asking, setAsking] = useState<Action | null>(null);
   const known = TABS.some(([key]) => key === tab) ? tab : "trials";
@@ -47,7 +47,7 @@ function ManyTrials({ experiment, tab, onChange }: { experiment: Experiment; tab
         <div>
           <p className="crumbs"><a href={link(["experiments"])}>Experiments</a></p>
           <h1>{experiment.name}</h1>
-          <p className="under-title faint">experiment {experiment.id} · {experiment.searcher?.name ?? "search"} · {experiment.trials} trials</p>
+          <p className="under-title faint">{isNamed(experiment) && <>experiment {experiment.id} · </>}{experiment.searcher?.name ?? "search"} · {experiment.trials} trials</p>
         </div>
         <div className="head-state">
           <span role="status" aria-label="State"><StateBadge state={experiment.state} /></span>

@@ -8,7 +8,7 @@ import { navigate, useNow, useRoute, useSettled, useTitle } from "../../componen
 import { useMay } from "../../components/session";
 import { usePages } from "../../components/usePages";
 import { VirtualTable, type Column } from "../../components/VirtualTable";
-import { formatBytes, formatCount, formatDuration, formatMinute, formatNumber, formatTime } from "../../model/format";
+import { formatBytes, formatCount, formatDuration, formatMinute, formatNumber, formatTime, numberedName } from "../../model/format";
 import { link } from "../../model/route";
 import type { Order } from "../../model/sorting";
 import { ACTION_LABELS, allowedForTrials, hasEnded, isLive, STATES } from "../../model/states";
@@ -199,7 +199,7 @@ function BulkDialog({ bulk, title, rows, onClose }: { bulk: Bulk; title: string;
   return (
     <Dialog title={`${title} ${rows.length === 1 ? `experiment ${rows[0]!.id}` : `${rows.length} experiments`}?`} submit={bulk in ACTION_LABELS ? ACTION_LABELS[bulk as Action] : title} danger={danger} onSubmit={run} onClose={onClose}>
       <ul className="short-list">
-        {rows.slice(0, 8).map((row) => <li key={row.id}>{row.id} {row.name}</li>)}
+        {rows.slice(0, 8).map((row) => <li key={row.id}>{numberedName(row)}</li>)}
         {rows.length > 8 && <li>and {rows.length - 8} more</li>}
       </ul>
       {bulk === "pause" && <p>Each trial saves and exits; Activate goes on where it was.</p>}

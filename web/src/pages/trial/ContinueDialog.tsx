@@ -34,12 +34,12 @@ export function ContinueDialog({ trial, experiment, from, onClose }: Props): Rea
   const step = chosen === "" ? latest?.steps_completed : (picked?.steps_completed ?? from?.steps_completed);
 
   const submit = async (): Promise<void> => {
-    if (!overrides.ok) throw new Error(overrides.message);
+    if (fresh && !overrides.ok) throw new Error(overrides.message);
     const made = await api.continueTrial(trial.id, {
       new: fresh,
       request_id: request,
       ...(chosen === "" ? {} : { from: chosen }),
-      ...(Object.keys(overrides.value).length > 0 ? { config: overrides.value } : {}),
+      ...(fresh && overrides.ok && Object.keys(overrides.value).length > 0 ? { config: overrides.value } : {}),
     });
     if (fresh) {
       say(`Experiment ${made.id} begins with the weights of step ${step}.`);
@@ -50,7 +50,7 @@ export function ContinueDialog({ trial, experiment, from, onClose }: Props): Rea
   };
 
   return (
-    <Dialog title={`Continue trial ${trial.id}`} submit={fresh ? "Start a new trial" : `Go on from step ${step ?? "?"}`} disabled={!overrides.ok} onSubmit={submit} onClose={onClose}>
+    <Dialog title={`Continue trial ${trial.id}`} submit={fresh ? "Start a new trial" : `Go on from step ${step ?? "?"}`} disabled={fresh && !overrides.ok} onSubmit={submit} onClose={onClose}>
       <fieldset className="choices">
         <legend className="hidden">How to continue</legend>
         <label className={running ? "big-choice off" : "big-choice"}>
@@ -60,7 +60,7 @@ export function ContinueDialog({ trial, experiment, from, onClose }: Props): Rea
             <span className="hint">
               {running
                 ? "Not while it is running or waiting: pause it first."
-                : "The same trial, its step count, its curves. Reports after that step are archived."}
+                : "The same trial, its step count, its curves. Reports after that step, and of steps that it reports again, are archived."}
             </span>
           </span>
         </label>
@@ -84,7 +84,7 @@ export function ContinueDialog({ trial, experiment, from, onClose }: Props): Rea
           ))}
         </select>
       </div>
-      <div className="field">
+      {fresh && <div className="field">
         <label htmlFor={`${id}-config`}>Config overrides, one a line</label>
         <textarea
           id={`${id}-config`}
@@ -98,7 +98,7 @@ export function ContinueDialog({ trial, experiment, from, onClose }: Props): Rea
         <span id={`${id}-config-note`} className={overrides.ok ? "hint" : "problem"}>
           {overrides.ok ? `Laid over the config of experiment ${experiment.id}.` : overrides.message}
         </span>
-      </div>
+      </div>}
     </Dialog>
   );
 }

@@ -6,7 +6,7 @@ import { useNow, useResource } from "../../components/hooks";
 import { runLabel } from "../../model/bands";
 import { formatBytes, formatCount, formatDuration, formatJson, formatNumber, formatTime } from "../../model/format";
 import { link } from "../../model/route";
-import { isLive } from "../../model/states";
+import { hasEnded, isLive } from "../../model/states";
 import { NotesPanel } from "../experiment/NotesPanel";
 
 export function OverviewTab({ experiment, trial }: { experiment: Experiment; trial: Trial }): ReactNode {
@@ -22,7 +22,8 @@ export function OverviewTab({ experiment, trial }: { experiment: Experiment; tri
             ["Status", trial.status || "–"],
             ["Steps", trial.steps_completed === undefined ? "–" : formatCount(trial.steps_completed)],
             ["Run", trial.run_id === 0 ? "none yet" : `${trial.run_id} (${trial.resume_mode || "fresh"})`],
-            ["Restarts", `${trial.restarts} of ${trial.max_restarts}`],
+            // The failure that was one too many was not followed by a restart.
+            ["Restarts", `${Math.min(trial.restarts, trial.max_restarts)} of ${trial.max_restarts}`],
             ["Ranks", formatJson(trial.world_size ?? null)],
             ["Created", formatTime(trial.created)],
             ["Started", formatTime(trial.started)],
@@ -40,7 +41,9 @@ export function OverviewTab({ experiment, trial }: { experiment: Experiment; tri
       <section className="panel" aria-labelledby="now">
         <h2 id="now">Last reports</h2>
         {Object.keys(trial.latest_metrics ?? {}).length === 0 ? (
-          <Empty title="Nothing reported yet." command={`cairn trial logs ${trial.id} -f`}>A script reports with ctx.train.report_training_metrics. What it is doing:</Empty>
+          <Empty title={hasEnded(trial.state) ? "Nothing was reported." : "Nothing reported yet."} command={`cairn trial logs ${trial.id}${hasEnded(trial.state) ? "" : " -f"}`}>
+            A script reports with ctx.train.report_training_metrics. What it {hasEnded(trial.state) ? "did" : "is doing"}:
+          </Empty>
         ) : (
           Object.entries(trial.latest_metrics ?? {}).map(([group, values]) => (
             <div key={group}>

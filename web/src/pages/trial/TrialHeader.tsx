@@ -1,13 +1,13 @@
 // State, progress and the buttons of one trial; what a pause will come to; the questions before something is lost.
 import { useState, type ReactNode } from "react";
-import { api, type Action } from "../../api/client";
+import { api, requestId, type Action } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { Dialog } from "../../components/Dialog";
 import { attempt } from "../../components/Toasts";
 import { Progress, StateBadge } from "../../components/basics";
 import { useNow } from "../../components/hooks";
 import { useMay } from "../../components/session";
-import { formatDuration } from "../../model/format";
+import { formatDuration, isNamed, numberedName } from "../../model/format";
 import { link } from "../../model/route";
 import { ACTION_LABELS, allowedActions, whatIsLost } from "../../model/states";
 import { ContinueDialog } from "./ContinueDialog";
@@ -39,16 +39,20 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
       setAsking(action);
     }
   };
+  const again = async (): Promise<void> => {
+    await api.continueTrial(trial.id, { new: false, request_id: requestId() });
+    onTrial(await api.trial(trial.id));
+  };
   return (
     <header className="page-head trial-head">
       <div>
         <p className="crumbs">
           <a href={link(["experiments"])}>Experiments</a>
-          {!alone && <> / <a href={link(["experiments", experiment.id])}>{experiment.id} {experiment.name}</a></>}
+          {!alone && <> / <a href={link(["experiments", experiment.id])}>{numberedName(experiment)}</a></>}
         </p>
         <h1>{alone ? experiment.name : `Trial ${trial.id}`}</h1>
         <p className="under-title">
-          {alone && <span className="faint">experiment {experiment.id} · trial {trial.id}</span>}
+          {alone && <span className="faint">{isNamed(experiment) && <>experiment {experiment.id} · </>}trial {trial.id}</span>}
           <Parent trial={trial} experiment={experiment} />
         </p>
       </div>
@@ -65,10 +69,16 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
             </button>
           ))}
           {latest && <button type="button" className="primary" onClick={() => setAsking("continue")}>Continue…</button>}
+          {!latest && startsAgain(trial) && <button type="button" onClick={() => void attempt("It starts again.", again)}>Start again</button>}
         </div>
       )}
       <PauseNote trial={trial} />
-      {trial.message && trial.state !== "RUNNING" && <p className={trial.state === "ERROR" ? "problem" : "faint"}>{trial.message}</p>}
+      {trial.message && trial.state !== "RUNNING" && (
+        <p className={trial.state === "ERROR" ? "problem" : "faint"}>
+          {trial.message}
+          {trial.state === "ERROR" && <>: <a href={link(["trials", trial.id, "logs"])}>see its log</a></>}
+        </p>
+      )}
       {asking === "continue" && <ContinueDialog trial={trial} experiment={experiment} onClose={() => setAsking(null)} />}
       {asking && asking !== "continue" && (
         <Dialog
@@ -84,6 +94,11 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
       )}
     </header>
   );
+}
+
+/** One that failed or was ended before it saved anything can only begin anew; what somebody else starts is theirs to start. */
+function startsAgain(trial: Trial): boolean {
+  return (trial.state === "ERROR" || trial.state === "CANCELED") && !trial.detached;
 }
 
 function Parent({ trial, experiment }: { trial: Trial; experiment: Experiment }): ReactNode {

@@ -3,6 +3,7 @@ import { api } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { Failure, Tabs, Waiting } from "../../components/basics";
 import { useResource, useTitle } from "../../components/hooks";
+import { experimentTitle } from "../../model/format";
 import { link } from "../../model/route";
 import { CheckpointsTab } from "../checkpoints/CheckpointsTab";
 import { CodeTab } from "../experiment/CodeTab";
@@ -57,7 +58,7 @@ interface ViewProps {
 
 function TrialView({ experiment, trial, tab, alone, base, onTrial }: ViewProps): ReactNode {
   const known = TABS.some(([key]) => key === tab) ? tab : "overview";
-  useTitle(alone ? `${experiment.name} (${experiment.id})` : `Trial ${trial.id}`);
+  useTitle(alone ? experimentTitle(experiment) : `Trial ${trial.id}`);
   return (
     <>
       <TrialHeader experiment={experiment} trial={trial} alone={alone} onTrial={onTrial} />
