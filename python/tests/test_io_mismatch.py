@@ -141,9 +141,9 @@ def test_a_scope_is_left_as_it_was(directory, case, filename):
 
 def network(width=4, bias=True, dtype=torch.float32, seed=0):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(
-        torch.nn.Linear(3, width, bias=bias), torch.nn.Linear(width, 2)
-    ).to(dtype)
+    return torch.nn.Sequential(torch.nn.Linear(3, width, bias=bias), torch.nn.Linear(width, 2)).to(
+        dtype
+    )
 
 
 class Other(torch.nn.Module):
