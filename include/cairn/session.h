@@ -58,6 +58,9 @@ struct SessionOptions {
   /// save, given back when a checkpoint was restored.
   std::function<std::map<std::string, std::string>()> save_state;
   std::function<Status(const std::map<std::string, std::string>&)> restore_state;
+  /// Told when a checkpoint was acknowledged, by the thread that writes: quick, and without calls
+  /// of the session. For who follows the repository beside it (serving::Model::Notify).
+  std::function<void()> on_saved;
   /// Nanoseconds of a clock that never goes back; empty: the system's.
   std::function<std::chrono::nanoseconds()> now;
 

@@ -4,7 +4,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,6 +35,12 @@ class JoinedPieces;
 /// InvalidArgument, naming it, for a table that is null or there twice, and for arrays that do not
 /// go together (CheckPieces) or are called like a table.
 Status CheckTables(const std::vector<Table*>& tables, const std::vector<RowTracked*>& arrays);
+
+/// InvalidArgument, naming it, for a dense variable that is called like a table or tracked array:
+/// tools that show a checkpoint, and servers that find variables by their names, could not tell
+/// them apart.
+Status CheckDenseNames(std::span<const std::string_view> dense, const std::vector<Table*>& tables,
+                       const std::vector<RowTracked*>& arrays);
 
 /// Fills tables and tracked arrays from a restore point; for RestoreRequest::tables. Start refuses,
 /// before anything changes, tables that do not fit and (unless told not to be strict) tables that
@@ -101,7 +109,8 @@ class TableCheckpoints {
 
   /// As CheckpointManager::Save, with the rows of all tables at this instant: nobody updates a
   /// table, or is inside of a batch of its gate, while it is cut and the other tensors are copied.
-  /// Pieces of one variable become one table. An increment is refused when there is nothing that it
+  /// Pieces of one variable become one table. Refused: a tensor that is called like a table
+  /// (CheckDenseNames). An increment is refused when there is nothing that it
   /// could build on (see CanIncrement). A save that is skipped (OnBusy::kSkip) cuts nothing.
   Result<SaveHandle> Save(SaveRequest request);
   /// Whether an increment can be saved: this object saved or restored the checkpoint before it.

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import pickle
+import struct
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -273,6 +274,15 @@ def _read_torch(where: Path) -> Any:
 
 
 def _load_torch(file: Path) -> Any:
+    with open(file, "rb") as stream:
+        start = stream.read(4)
+    # torch's own reader would take anything else for a pickle, and warn of the code in it.
+    if start != b"PK\x03\x04" and start[:1] != b"\x80":
+        raise Corruption(
+            f"{file} is no torch file: it begins neither as a zip archive (torch.save since 1.6) nor "
+            "as a pickle (before). Taken are files of torch.save, *.safetensors, folders of "
+            "torch.distributed.checkpoint and repositories (cairn.json)"
+        )
     torch = _torch()
     options = {"map_location": "cpu", "weights_only": True}
     try:
@@ -283,14 +293,25 @@ def _load_torch(file: Path) -> Any:
                 raise
             return torch.load(file, **options)  # files of torch before 1.6
     except pickle.UnpicklingError as error:
+        if not _names_a_global(str(error)):
+            raise Corruption(f"{file} is no whole torch file: {_first_line(error)}") from None
         reason = str(error).split("\n")[0][:300]
         raise Invalid(
             f"{file} holds Python objects besides tensors and plain values, and loading them would "
             f"run code from the file. If you trust it, load it with torch.load(..., "
             f"weights_only=False) and give what you need to cairn.save. torch says: {reason}"
         ) from None
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise Corruption(f"{file} is no whole torch file: {str(error)[:300]}") from None
+    except (RuntimeError, EOFError, ValueError, IndexError, struct.error) as error:
+        raise Corruption(f"{file} is no whole torch file: {_first_line(error)}") from None
+
+
+def _names_a_global(said: str) -> bool:
+    """Whether torch refused something that the file wants to have called."""
+    return any(word in said for word in ("GLOBAL", "Unsupported", "REDUCE", "not an allowed"))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().split("\n")[0] or type(error).__name__)[:300]
 
 
 def _write_torch(state: Any, target: Path) -> None:

@@ -293,6 +293,7 @@ class LookupClient:
         ca: PEM file of who signed the server's certificate: then with TLS.
         server_name: in the certificate, where it is not the address's.
         timeout: seconds for a call, with its connection where there is none.
+        max_answer_bytes: of the largest answer that is taken.
 
     Raises:
         Unavailable: nobody answers, or there is no version yet.
@@ -306,6 +307,7 @@ class LookupClient:
         ca: Optional[PathLike] = None,
         server_name: str = "",
         timeout: float = 5.0,
+        max_answer_bytes: int = 256 << 20,
     ) -> None:
         try:
             from . import _ps
@@ -321,6 +323,7 @@ class LookupClient:
                 "ca": "" if ca is None else os.fspath(ca),
                 "server_name": server_name,
                 "timeout": float(timeout),
+                "max_answer_bytes": int(max_answer_bytes),
             }
         )
 

@@ -17,6 +17,7 @@ from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
 from .errors import Invalid, NotFound, Timeout
 from .manager import CheckpointManager, Restored, SaveHandle
+from .observe import SavedCallback
 from .row_tracked import RowTracked
 from .table import EmbeddingTable, stamp
 from .table import tables as all_tables
@@ -270,6 +271,8 @@ class MonitoredTrainingSession:
             `state` (values and arrays) as it is at the end of each step. When a process of the job
             is lost and all go back, run() goes back too: it calls its step function with an
             earlier step, and the state of then.
+        on_saved: called with a SaveRecord after every save, as CheckpointManager does; with
+            ``lambda record: model.notify()`` a :class:`cairn.serving.Model` beside it looks at once.
 
     >>> import numpy as np, tempfile, cairn
     >>> table = cairn.EmbeddingTable("a", 2, optimizer=cairn.optimizers.SGD(1.0),
@@ -303,6 +306,7 @@ class MonitoredTrainingSession:
         *,
         pservers: Any = None,
         max_wait_secs: float = 7200,
+        on_saved: Optional[SavedCallback] = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         own = _Schedule(
@@ -325,6 +329,8 @@ class MonitoredTrainingSession:
 
             if tables:
                 raise Invalid("tables: with pservers they are the client's: client.table(…)")
+            if on_saved is not None:
+                raise Invalid("on_saved: with pservers the servers save, and tell nobody here")
             self._servers = ServerSession(pservers, self._directory)
             self._directory, tables = None, ()
         self.tables = list(all_tables() if tables is None else tables)
@@ -339,6 +345,7 @@ class MonitoredTrainingSession:
         self.global_step = 0
         self.restored: Optional[Restored] = None
         self._clock = clock
+        self._on_saved = on_saved
         self._stop = False
         self._manager: Optional[CheckpointManager] = None
         self._handle: Optional[SaveHandle] = None
@@ -392,6 +399,7 @@ class MonitoredTrainingSession:
                 keep_last=None if saver.max_to_keep is None else 1,
                 keep_fulls=saver.max_to_keep,
                 read_only=not self.is_chief,
+                on_saved=self._on_saved,
             )
         except NotFound:
             if self.is_chief:

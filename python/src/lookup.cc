@@ -49,6 +49,7 @@ class Lookups {
     options.server_name = nb::cast<std::string>(given["server_name"]);
     options.timeout = std::chrono::milliseconds(
         static_cast<std::int64_t>(nb::cast<double>(given["timeout"]) * 1e3));
+    options.max_answer_bytes = nb::cast<std::uint64_t>(given["max_answer_bytes"]);
     auto client = [&] {
       const WithoutGil released;
       return serving::LookupClient::Connect(std::move(options));

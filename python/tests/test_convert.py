@@ -244,6 +244,9 @@ def test_nothing_is_replaced_unless_asked_for(tmp_path):
         (["run", "x.pt", "--step", "77"], "77"),
         (["run", "other", "--to", "cairn"], "cairn checkpoint copy"),
         (["text.txt", "run"], "neither"),
+        (["junk.pt", "run"], "junk.pt is no torch file"),
+        (["empty.bin", "run"], "empty.bin is no torch file"),
+        (["junk.safetensors", "run"], "junk.safetensors"),
         (["empty", "run"], "holds no checkpoints"),
     ],
 )
@@ -252,9 +255,42 @@ def test_mistakes_are_named(tmp_path, monkeypatch, capsys, arguments, message):
     cairn.save("run", {"model": {"w": torch.ones(1)}})
     (tmp_path / "text.txt").write_text("x")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.bin").write_bytes(b"")
+    for name in ("junk.pt", "junk.safetensors"):
+        (tmp_path / name).write_text("this is what it is not, " * 10)
     assert main(["convert", *arguments]) == 1
     error = capsys.readouterr().err
     assert error.startswith("cairn convert: ") and message in error
+    assert error.count("\n") == 1 and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"this is no torch file at all", id="text"),
+        pytest.param(b"\x00\x01\x02" * 100, id="bytes"),
+        pytest.param(b"", id="empty"),
+    ],
+)
+def test_junk_called_as_a_torch_file_says_what_it_is_not_and_what_is_taken(tmp_path, content):
+    (tmp_path / "junk.pt").write_bytes(content)
+    with pytest.raises(cairn.Corruption) as caught:
+        convert(tmp_path / "junk.pt", tmp_path / "run")
+    said = str(caught.value)
+    assert "junk.pt is no torch file: it begins neither as a zip archive" in said
+    for taken in ("torch.save", "*.safetensors", "torch.distributed.checkpoint", "cairn.json"):
+        assert taken in said
+    assert "run code" not in said and "weights_only" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pickle_that_ends_early_is_damaged_not_dangerous(state, tmp_path):
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    data = (tmp_path / "old.pt").read_bytes()
+    for size in (2, 30, 200):
+        (tmp_path / "cut.pt").write_bytes(data[:size])
+        with pytest.raises(cairn.Corruption, match="cut.pt is no whole torch file"):
+            convert(tmp_path / "cut.pt", tmp_path / "run")
 
 
 def test_the_command(tmp_path):

@@ -67,6 +67,37 @@ def test_an_onnx_model_in_memory_and_with_external_data(directory, tmp_path, rng
     close(program.run({"x": x}), by_onnxruntime(saved.path, {"x": x}))
 
 
+def test_whether_dropout_trains_is_no_feed(directory, rng):
+    """A training graph is often told by an input whether it trains; who predicts is not asked."""
+    from onnx import TensorProto, helper
+
+    weight = onnx.numpy_helper.from_array(rng.normal(size=(3, 2)).astype(np.float32), "w")
+    half = onnx.numpy_helper.from_array(np.float32(0.5), "half")
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("Dropout", ["h", "half", "trains"], ["y"]),
+        ],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3]),
+            helper.make_tensor_value_info("trains", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
+        [weight, half],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    saved = io.save_inference_model(directory, ["x"], ["y"], model)
+    assert saved.weights == ["w"] and "half" in saved.left_out
+    program, feeds, _ = io.load_inference_model(directory)
+    assert feeds == ["x"]
+    x = rng.normal(size=(4, 3)).astype(np.float32)
+    close(program.run({"x": x}), by_onnxruntime(saved.path, {"x": x}))
+    close(program.run({"x": x}), [x @ onnx.numpy_helper.to_array(weight)])
+    with pytest.raises(cairn.Invalid, match='needs "trains"; leave it out'):
+        io.save_inference_model(directory + "2", ["x", "trains"], ["y"], model)
+
+
 def test_wrong_feeds_are_named(directory):
     io.save_inference_model(directory, ["x"], ["probability"], TRAINING)
     program, _, _ = io.load_inference_model(directory)

@@ -195,6 +195,11 @@ def test_what_does_not_fit_is_refused(directory, client):
         client.table("t", 4, optimizer="adagrad")
     with pytest.raises(cairn.Invalid):
         client.table("u", 4, optimizer=ADAGRAD, dtype="int8")
+    with pytest.raises(cairn.Invalid, match="the servers have a table of this name"):
+        client.dense("t", np.ones(8, np.float32), optimizer=ADAGRAD)
+    client.dense("bias", np.ones(8, np.float32), optimizer=ADAGRAD)
+    with pytest.raises(cairn.Invalid, match="the servers have a dense variable of this name"):
+        client.table("bias", 4, optimizer=ADAGRAD)
     table = client.table("t", 4, optimizer=ADAGRAD)
     with pytest.raises(cairn.Invalid):
         table.apply_gradients([1, 2], np.ones((1, 4)))

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import subprocess
+import time
 
 import boto3
 import numpy as np
@@ -356,3 +357,24 @@ def test_models_are_exported_to_a_bucket_and_served_from_it(bucket, tmp_path, mo
     one = np.ones((1, 4), np.float32)
     np.testing.assert_array_equal(program.run(dict.fromkeys(feeds, one))[0], 3 * one)
     program.reload(url + "/2")
+
+
+def test_a_trainer_beside_a_served_model_tells_it_of_its_commits(bucket, tmp_path):
+    """Nothing of a bucket is told by the kernel, and the next look would be in an hour."""
+    from test_serving import Job
+
+    models = []
+    job = Job(f"s3://{bucket}/job", on_saved=lambda record: [m.notify() for m in models])
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+        with cairn.serving.Model(
+            tmp_path / "export", f"s3://{bucket}/job", poll_secs=3600
+        ) as model:
+            models.append(model)
+            for step in (2, 3):
+                job.run(1)
+                deadline = time.monotonic() + 60
+                while model.version().step != step:
+                    assert time.monotonic() < deadline, model.stats()
+                    time.sleep(0.005)

@@ -60,6 +60,14 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, error.read()
 
+    def get(self, path):
+        """A page of the server, not of the model."""
+        request = urllib.request.Request(
+            self.url.split("/v2/")[0] + path, headers={"Authorization": "Bearer secret"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read()
+
     def infer(self):
         feed = [
             {"name": "user", "datatype": "INT64", "shape": [1], "data": [1]},
@@ -133,6 +141,83 @@ def test_a_server_follows_is_killed_and_follows_again(tmp_path):
         assert server.process.returncode == 0
 
 
+def test_an_update_out_of_the_probes_range_is_not_served(tmp_path):
+    inputs = [
+        {"name": "user", "datatype": "INT64", "shape": [1], "data": [1]},
+        {"name": "item", "datatype": "INT64", "shape": [1], "data": [5]},
+        {"name": "x", "datatype": "FP32", "shape": [1, DIM], "data": [[0] * DIM]},
+    ]
+    probes = tmp_path / "probes.json"
+    probes.write_text(
+        json.dumps({"probes": [{"inputs": inputs, "output": "score", "min": 0, "max": 10}]})
+    )
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.export(tmp_path / "export")
+        server = Server(tmp_path, "--probes", str(probes))
+        try:
+            job.run(2)  # scores 2, then 8
+            wait_for(server, 2)
+            job.run(1)  # 18
+            deadline = time.monotonic() + 60
+            while "is not between 0 and 10" not in server.log():
+                assert time.monotonic() < deadline, server.log()
+                time.sleep(0.01)
+            assert server.infer()[1]["model_version"] == "2", "the one before stays"
+            assert b"cairn_serving_refused_total 1" in server.get("/metrics")
+            job.w[:] = 0
+            job.session.run(lambda step: None)  # in its range again
+            assert wait_for(server, 4)["outputs"][0]["data"] == [0.0] * DIM
+        finally:
+            assert server.end() == 0
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("{", "is no JSON"),
+        ('{"probes": [{"inputs": [], "output": "score"}]}', "probes[0]: min and max: are missing"),
+        ('{"probes": [{"inputs": [], "output": "score", "min": 0}]}', '"user" is missing'),
+    ],
+)
+def test_probes_that_cannot_be_are_refused_at_the_start(tmp_path, text, says):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.export(tmp_path / "export")
+    (tmp_path / "probes.json").write_text(text)
+    done = subprocess.run(
+        [command_line(), "serve", "--model", str(tmp_path / "export")]
+        + ["--follow", str(tmp_path / "run"), "--probes", str(tmp_path / "probes.json")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and says in done.stderr, done.stderr
+
+
+def test_every_error_of_the_protocol_has_its_field(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+    server = Server(tmp_path, "--max-request", "1MB")
+    try:
+        big = b"[" * (40 << 20)  # far over the limit: answered, and not reset
+        for path, body, status in [
+            ("/nothing", None, 404),
+            ("/infer", None, 405),
+            ("/infer", b"{", 400),
+            ("/infer", b"x" * ((1 << 20) + 1), 413),
+            ("/infer", big, 413),
+        ]:
+            found, answer = server.ask(path, body)
+            said = json.loads(answer)
+            assert found == status and said["error"] == said["message"], (path, said)
+            assert set(said) == {"error", "code", "message", "details"}
+    finally:
+        assert server.end() == 0
+
+
 def test_what_is_missing_is_said(tmp_path):
     done = subprocess.run(
         [
@@ -184,8 +269,13 @@ def test_rows_are_looked_up_by_grpc(tmp_path):
                 client.lookup("users", [1.5])
             with pytest.raises(cairn.NoSpace, match=r"asks\[0\]\.ids"):
                 client.lookup("users", np.zeros(70_000_000 // (DIM * 4), np.int64))
-            with pytest.raises(cairn.NoSpace):
+            with pytest.raises(cairn.NoSpace, match="at most 41943040; .*--max-request"):
                 client.lookup("users", np.zeros(6_000_000, np.int64))
+            modest = cairn.serving.LookupClient(
+                line.split()[-1], token="secret", max_answer_bytes=4096
+            )
+            with pytest.raises(cairn.NoSpace, match="4096 bytes that are taken here"):
+                modest.lookup("users", np.zeros(400, np.int64))
             stranger = cairn.serving.LookupClient(line.split()[-1], token="wrong")
             with pytest.raises(cairn.Error, match="token"):
                 stranger.lookup("users", [1])

@@ -152,6 +152,14 @@ def test_it_follows_by_itself(tmp_path):
                 )
 
 
+def test_a_session_tells_of_each_save(tmp_path):
+    told = []
+    job = Job(tmp_path / "run", on_saved=told.append)
+    with job.session:
+        job.run(2)
+    assert [(record.step, record.ok) for record in told] == [(0, True), (1, True), (2, True)]
+
+
 def test_increments_must_be_saved_by_somebody(tmp_path):
     job = Job(tmp_path / "run", save_incremental_checkpoint_steps=None)
     with pytest.raises(cairn.Invalid, match="no session is open"):

@@ -176,6 +176,14 @@ def test_two_tables_of_one_name_are_refused(tmp_path):
         MonitoredTrainingSession(tmp_path, tables=[a.table, b.table])
 
 
+def test_a_dense_variable_called_like_a_table_is_refused(tmp_path):
+    training = Training()
+    with cairn.CheckpointManager(tmp_path) as manager:
+        with pytest.raises(cairn.Invalid, match='"t" is a table and a dense variable; rename one'):
+            manager.save(1, {"t": np.ones(2)}, tables=[training.table])
+        manager.save(1, {"u": np.ones(2)}, tables=[training.table], blocking=True)
+
+
 def test_by_default_all_tables_of_the_process_are_saved(tmp_path):
     script = """
         import sys, numpy as np, cairn

@@ -117,14 +117,12 @@ std::uint64_t Committer::pooled_bytes() const {
 
 std::string Committer::NextDirectory(const SaveTask& task, int* copy) {
   for (;;) {
-    ++*copy;
-    const std::int64_t number = options_.serial_names ? next_serial_ : task.request.step;
+    // A step is what it is; of serial numbers there are more.
+    const std::int64_t number = options_.serial_names ? next_serial_++ : task.request.step;
+    *copy = options_.serial_names ? 1 : *copy + 1;
     std::string name = names::CheckpointDirectory(task.request.kind != SaveKind::kFull,
                                                   options_.serial_names, number, *copy);
-    if (directories_.insert(name).second) {
-      if (options_.serial_names) ++next_serial_;
-      return name;
-    }
+    if (directories_.insert(name).second) return name;
   }
 }
 
@@ -340,8 +338,9 @@ Result<Manifest> Committer::CommitAlone(const SaveTask& task, const std::byte* a
     const Status status = Write(task, arena, *directory, Encode(marker), &written);
     if (status.ok()) break;
     CleanUp(*directory, written.created);
-    // Only the claim answers so: the directory is somebody else's.
+    // Only the claim answers so: the directory is somebody else's, or no directory at all.
     if (status.Is(Code::kAlreadyExists) && written.created.empty()) continue;
+    if (IsTakenByFile(env_, *directory)) continue;
     directories_.erase(*directory);
     return status;
   }

@@ -79,7 +79,7 @@ class Copier {
         report_.already_there.push_back(MakeInfo(*target_.store, *there));
       } else {
         RETURN_IF_ERROR(
-            CopyOne(*checkpoint)
+            WithRemedy(CopyOne(*checkpoint))
                 .WithContext("copy step " + std::to_string(checkpoint->manifest->step)));
       }
       done_ += checkpoint->manifest->Bytes();
@@ -90,6 +90,13 @@ class Copier {
   }
 
  private:
+  Status WithRemedy(Status copied) const {
+    if (!copied.Is(Code::kCorruption)) return copied;
+    return CorruptionError(std::string(copied.message()) +
+                           "; copy another step (`cairn checkpoint " + "verify " +
+                           source_.store->Describe() + "` shows which are whole)");
+  }
+
   /// What is copied last is the latest in the target.
   void WarnOfOrder(const Checkpoint& newest, const Checkpoint& last) {
     if (&newest == &last || report_.copied.empty()) return;

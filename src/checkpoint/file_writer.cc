@@ -110,6 +110,7 @@ class Writer {
   std::unique_ptr<WriteSession> session_;
   std::unordered_map<const PlannedFile*, std::uint32_t> opened_;  // ahead
   std::vector<std::size_t> free_buffers_;
+  bool unreadable_ = false;         // the source of a copied file failed
   std::size_t streamed_parts_ = 0;  // buffers of the ring handed out for the first time
 };
 
@@ -120,7 +121,9 @@ Status Writer::Run() {
   RETURN_IF_ERROR(OpenAhead());
   for (const PlannedFile& file : input_.plan->files) {
     if (input_.cancelled && input_.cancelled()) return CancelledError("the save was cancelled");
-    RETURN_IF_ERROR(WriteOne(file).WithContext("write " + file.path));
+    const Status written = WriteOne(file);
+    // What cannot be read names itself, and is not the file that is written.
+    if (!written.ok()) return unreadable_ ? written : written.WithContext("write " + file.path);
   }
   env_.Step("save: sync data");
   RETURN_IF_ERROR(session_->Drain());
@@ -381,8 +384,10 @@ Status Writer::FillStreamed(const PlannedFile& file, UserFileReader* reader, std
     const std::span<std::byte> piece = into.subspan(from - offset, to - from);
     const Tensor& tensor = input_.request->tensors[it->index];
     if (tensor.source != nullptr) {
-      RETURN_IF_ERROR(tensor.source->Fill(from - it->file_offset, piece)
-                          .WithContext("tensor \"" + tensor.name + "\""));
+      const Status filled = tensor.source->Fill(from - it->file_offset, piece);
+      unreadable_ = !filled.ok() && tensor.name == file.path;  // a file that is copied whole
+      if (unreadable_) return filled;
+      RETURN_IF_ERROR(filled.WithContext("tensor \"" + tensor.name + "\""));
     } else {
       const std::byte* bytes = input_.arena != nullptr ? input_.arena + it->arena_offset
                                                        : static_cast<const std::byte*>(tensor.data);

@@ -313,6 +313,7 @@ Status Generation::PublishSeal() {
       LogWarning("\"" + env_.store->Describe() + "\": " + name + " is damaged or missing");
     }
     for (const DamagedCheckpoint& damaged : view.damaged) {
+      damaged_.insert(damaged.directory);
       LogWarning(damaged.directory +
                  " is damaged and is passed over: " + std::string(damaged.status.message()));
     }

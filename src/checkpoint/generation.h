@@ -54,6 +54,8 @@ class Generation {
   const std::vector<Checkpoint>& sealed() const { return sealed_; }
   /// Directory names that must not be used again; the committer's.
   const std::set<std::string>& retired() const { return retired_; }
+  /// Directories of ours whose manifests are damaged; the opening has warned of them.
+  const std::set<std::string>& damaged() const { return damaged_; }
   /// With several participants: what all of them restore ("": nothing).
   const std::string& restore_id() const { return start_.restore; }
 
@@ -119,6 +121,7 @@ class Generation {
   std::string job_;
   std::vector<Checkpoint> sealed_;
   std::set<std::string> retired_;
+  std::set<std::string> damaged_;
   std::vector<SparedAttempt> spared_;
   StartRecord start_;
   std::optional<std::uint64_t> joined_;  // the fence that our join answers

@@ -515,16 +515,19 @@ Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& vie
                                                        bool* removed) {
   const ChainIndex index(view.checkpoints);
   std::vector<std::string> fallbacks;
+  std::vector<std::string> news;  // of these, what the opening has not warned of
   bool any = !view.damaged.empty();
   for (const DamagedCheckpoint& damaged : view.damaged) {
     fallbacks.push_back(damaged.directory + ": " + std::string(damaged.status.message()));
+    const bool told = generation_ != nullptr && generation_->damaged().contains(damaged.directory);
+    if (!told) news.push_back(fallbacks.back());
   }
   for (auto it = view.checkpoints.rbegin(); it != view.checkpoints.rend(); ++it) {
     if (!it->counts) continue;
     any = true;
     auto restored = RestoreOne(index, *it, request);
     if (restored.ok()) {
-      for (const std::string& fallback : fallbacks) LogWarning("passed over " + fallback);
+      for (const std::string& one : news) LogWarning("passed over " + one);
       restored->fallbacks = std::move(fallbacks);
       return std::optional(*std::move(restored));
     }
@@ -540,6 +543,7 @@ Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& vie
     if (committer_ != nullptr) committer_->Distrust(it->manifest->id);
     fallbacks.push_back(it->directory + " (step " + std::to_string(it->manifest->step) +
                         "): " + std::string(status.message()));
+    news.push_back(fallbacks.back());
   }
   if (!any) return std::optional<Restored>();
   std::string all;

@@ -5,11 +5,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <numeric>
 
+#include "base/log.h"
+#include "checkpoint/names.h"
+#include "checkpoint/publish_manifest.h"
 #include "checkpoint/test_job_store.h"
 #include "storage/forwarding_store.h"
+#include "storage/local/temp_directory.h"
 #include "storage/memory/memory_store.h"
 
 namespace cairn {
@@ -482,6 +488,77 @@ TEST_P(ManagerTest, AMissingFileIsDamageAndNotAMissingCheckpoint) {
     EXPECT_TRUE(restored.status().Is(Code::kCorruption)) << restored.status().ToString();
   }
   EXPECT_TRUE(manager->Restore({.into = model.Targets(), .step = 2}).status().Is(Code::kNotFound));
+}
+
+TEST_P(ManagerTest, ADamagedManifestIsWarnedOfOnce) {
+  Model model;
+  {
+    auto manager = Open();
+    for (const std::int64_t step : {1, 2}) SaveModel(manager.get(), model, step);
+    ASSERT_TRUE(manager->Close().ok());
+  }
+  ASSERT_TRUE(store_->Put("checkpoint_000001/manifest.json", "{}").ok());
+  std::vector<std::string> warnings;
+  SetLogSink([&](LogLevel, std::string_view line) {
+    if (line.find("checkpoint_000001") != line.npos) warnings.emplace_back(line);
+  });
+  auto manager = Open();
+  const auto restored = manager->Restore({.into = model.Targets()});
+  const auto again = manager->Restore({.into = model.Targets()});
+  SetLogSink({});
+  EXPECT_EQ(warnings.size(), 1u) << testing::PrintToString(warnings);
+  ASSERT_TRUE(restored.ok() && again.ok());
+  EXPECT_EQ((*restored)->step, 2);
+  EXPECT_EQ((*restored)->fallbacks.size(), 1u) << "who asks is told each time";
+  EXPECT_EQ((*again)->fallbacks.size(), 1u);
+}
+
+/// Not at the opening, which lists what is there, but while it trains. On a real disk: there
+/// nothing can be below a file.
+TEST(ManagerOnDisk, AFileThatAppearsWhereTheNextCheckpointWouldGoIsLeftAlone) {
+  for (const Naming naming : {Naming::kStep, Naming::kSerial}) {
+    TempDirectory directory;
+    auto manager = CheckpointManager::Open({.directory = directory / "run", .naming = naming});
+    ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+    Model model;
+    const auto save = [&](std::int64_t step) {
+      model.Train(step);
+      auto handle =
+          (*manager)->Save({.step = step, .tensors = model.Views(), .blocking = true}).value();
+      auto info = handle.Wait();
+      EXPECT_TRUE(info.ok()) << info.status().ToString();
+      return info.ok() ? std::filesystem::path(info->path).filename().string() : "";
+    };
+    const bool by_step = naming == Naming::kStep;
+    EXPECT_EQ(save(1), by_step ? "checkpoint_000001" : "checkpoint_0");
+    const std::string file =
+        directory / ("run/" + std::string(by_step ? "checkpoint_000002" : "checkpoint_1"));
+    std::ofstream(file) << "mine";
+    EXPECT_EQ(save(2), by_step ? "checkpoint_000002-2" : "checkpoint_2");
+    EXPECT_EQ(save(3), by_step ? "checkpoint_000003" : "checkpoint_3");
+    ASSERT_TRUE((*manager)->Close().ok());
+    std::string content;
+    std::ifstream(file) >> content;
+    EXPECT_EQ(content, "mine");
+    Model back;
+    auto reader = CheckpointManager::Open({.directory = directory / "run", .read_only = true});
+    EXPECT_EQ((*reader)->Restore({.into = back.Targets(), .step = 2}).value()->step, 2);
+    model.Train(2);
+    EXPECT_EQ(back, model);
+  }
+}
+
+/// The same for saves of several ranks, and for what tools bring in.
+TEST(ManagerOnDisk, AClaimTakesTheNextNameWhereAFileLies) {
+  TempDirectory directory;
+  const Environment env = EnvironmentAt(directory / "run", {.create = true}).value();
+  std::ofstream(directory / "run/checkpoint_000001") << "mine";
+  int copy = 0;
+  const auto claimed = ClaimDirectory(env, {.generation = 1, .attempt = "a", .copies = ""}, [&] {
+    return names::CheckpointDirectory(false, false, 1, ++copy);
+  });
+  ASSERT_TRUE(claimed.ok()) << claimed.status().ToString();
+  EXPECT_EQ(*claimed, "checkpoint_000001-2");
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, ManagerTest, testing::Values(false, true),

@@ -36,6 +36,10 @@ Status PublishManifest(const Environment& env, const std::string& directory,
                           std::string(settled.message()) + ")");
 }
 
+bool IsTakenByFile(const Environment& env, const std::string& directory) {
+  return env.store->traits().directories && env.store->Stat(directory).ok();
+}
+
 Result<std::string> ClaimDirectory(const Environment& env, const MarkerRecord& marker,
                                    const std::function<std::string()>& next) {
   for (;;) {
@@ -44,7 +48,7 @@ Result<std::string> ClaimDirectory(const Environment& env, const MarkerRecord& m
     const Status claimed =
         PublishForTheLiving(env, names::Path(directory, names::kMarker), Encode(marker));
     if (claimed.ok()) return directory;
-    if (!claimed.Is(Code::kAlreadyExists)) return claimed;
+    if (!claimed.Is(Code::kAlreadyExists) && !IsTakenByFile(env, directory)) return claimed;
   }
 }
 

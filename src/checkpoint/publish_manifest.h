@@ -24,6 +24,10 @@ enum class Commitment : std::uint8_t {
 Status PublishManifest(const Environment& env, const std::string& directory,
                        const Manifest& manifest, bool seen_by_others, Commitment* commitment);
 
+/// True when no checkpoint can be written under the name because somebody put a file there: it is
+/// not ours to delete, and another name does as well. Asked only after a claim failed.
+bool IsTakenByFile(const Environment& env, const std::string& directory);
+
 /// Makes the first of the directories that `next` names and nobody has ours, by an unsynced marker
 /// that tells a later sweep whose it is.
 Result<std::string> ClaimDirectory(const Environment& env, const MarkerRecord& marker,

@@ -206,7 +206,11 @@ TEST_P(CopyTest, ADamagedSourceIsNotCopied) {
           9000);
   auto report = Copy({});
   EXPECT_EQ(report.status().code(), Code::kCorruption) << report.status().ToString();
-  EXPECT_THAT(std::string(report.status().message()), HasSubstr("rank_0-00001.safetensors"));
+  const std::string said(report.status().message());
+  EXPECT_THAT(said, HasSubstr("copy step 10: " + view.checkpoints[0].directory +
+                              "/__model__/rank_0-00001.safetensors: chunk 1 of "));
+  EXPECT_THAT(said, HasSubstr("cairn checkpoint verify"));
+  EXPECT_EQ(said.find("rank_0-00001"), said.rfind("rank_0-00001")) << "named once: " << said;
   EXPECT_THAT(TargetView().checkpoints, IsEmpty());
   EXPECT_THAT(TargetView().unfinished, IsEmpty());
 }

@@ -428,6 +428,11 @@ void AddServe(CLI::App* root, Commands* commands) {
       ->type_name("BYTES");
   app->add_flag("--allow-not-finite", options->allow_not_finite,
                 "Serve updates with NaN or infinite weights too");
+  app->add_option(
+         "--probes", options->probes,
+         "JSON file of predictions and the range that each must lie in before an update is "
+         "served (docs/guides/serving.md)")
+      ->type_name("FILE");
   AddReportsTo(app, &options->master);
   commands->Add(app, [options](Console* console) { return Serve(*options, console); });
 }

@@ -16,6 +16,7 @@
 #ifdef CAIRN_SERVE
 #include <cairn/serving.h>
 
+#include "serving/server/probe_file.h"
 #include "serving/server/serving_server.h"
 #endif
 #ifdef CAIRN_WITH_PS
@@ -137,6 +138,11 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
   model.poll = std::chrono::nanoseconds(static_cast<std::int64_t>(options.poll_seconds * 1e9));
   model.check_finite = !options.allow_not_finite;
   model.cpu_share = options.cpu_share;
+  if (!options.probes.empty()) {
+    auto probes = serving::ReadProbes(options.probes);
+    if (!probes.ok()) return probes.status().WithContext("--probes");
+    model.probes = *std::move(probes);
+  }
   model.require_version = false;  // it may be started before the training
   model.on_update = [console, said = std::string()](const serving::UpdateEvent& event) mutable {
     TellUpdate(*console, event, &said);

@@ -25,6 +25,7 @@ struct ServeOptions {
   int run_threads = 0;  // of one prediction; 0: the runtime's choice
   std::uint64_t max_request_bytes = 16u << 20;
   bool allow_not_finite = false;
+  std::string probes;  // a file of guards; "": none
   std::string master;  // that is told which version is served; "": none
 };
 

@@ -8,8 +8,8 @@
 
 namespace cairn {
 
-ServerResponse HttpIntake::TooLarge(std::uint64_t limit) {
-  return ErrorResponse(413, "too_large", fmt::format("at most {} bytes are taken here", limit));
+ServerResponse HttpIntake::TooLarge(std::uint64_t limit) const {
+  return error_(413, "too_large", fmt::format("at most {} bytes are taken here", limit));
 }
 
 HttpIntake::Verdict HttpIntake::Judge(const ServerRequest& head, std::string_view path,
@@ -17,9 +17,9 @@ HttpIntake::Verdict HttpIntake::Judge(const ServerRequest& head, std::string_vie
   HttpRoutes::Match match = routes_->Find(head.method, path);
   if (match.route == nullptr) {
     return {.refusal = match.known_path
-                           ? ErrorResponse(405, "method_not_allowed",
-                                           fmt::format("{} is not possible here", head.method))
-                           : ErrorResponse(404, "not_found", "there is no such path"),
+                           ? error_(405, "method_not_allowed",
+                                    fmt::format("{} is not possible here", head.method))
+                           : error_(404, "not_found", "there is no such path"),
             .max_body_bytes = 0};
   }
   Verdict verdict{.refusal = std::nullopt,

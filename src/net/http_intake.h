@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "net/http_routes.h"
 #include "net/http_server.h"
@@ -15,8 +16,8 @@ namespace cairn {
 class HttpIntake {
  public:
   /// `routes` are borrowed.
-  HttpIntake(const HttpRoutes* routes, std::uint64_t max_body_bytes)
-      : routes_(routes), max_body_bytes_(max_body_bytes) {}
+  HttpIntake(const HttpRoutes* routes, std::uint64_t max_body_bytes, HttpErrorShape error)
+      : routes_(routes), max_body_bytes_(max_body_bytes), error_(std::move(error)) {}
 
   struct Verdict {
     std::optional<ServerResponse> refusal;
@@ -26,7 +27,7 @@ class HttpIntake {
   Verdict Judge(const ServerRequest& head, std::string_view path,
                 std::optional<std::uint64_t> length) const;
 
-  static ServerResponse TooLarge(std::uint64_t limit);
+  ServerResponse TooLarge(std::uint64_t limit) const;
 
   /// A refusal as text, to be kept with a request whose body is still being skipped.
   static std::string Encode(const ServerResponse& refusal, bool hang_up);
@@ -35,6 +36,7 @@ class HttpIntake {
  private:
   const HttpRoutes* const routes_;
   const std::uint64_t max_body_bytes_;
+  const HttpErrorShape error_;
 };
 
 }  // namespace cairn

@@ -31,12 +31,16 @@ std::string_view ReasonPhrase(int status) {
       return "OK";
     case 201:
       return "Created";
+    case 202:
+      return "Accepted";
     case 400:
       return "Bad Request";
     case 401:
       return "Unauthorized";
     case 404:
       return "Not Found";
+    case 405:
+      return "Method Not Allowed";
     case 409:
       return "Conflict";
     case 412:

@@ -18,6 +18,7 @@
 #include "base/thread_annotations.h"
 #include "net/http_intake.h"
 #include "net/http_routes.h"
+#include "net/lingering_socket.h"
 #include "net/tls_files.h"
 #include "net/unix_listener.h"
 #include "net/url.h"
@@ -46,10 +47,12 @@ struct TraitsOver : Base {
   static constexpr bool use_connection_count_limiter = true;
   using http_methods_mapper_t = Methods;
 };
-using Traits = TraitsOver<
-    restinio::traits_t<restinio::asio_timer_manager_t, restinio::null_logger_t, RequestHandler>>;
-using TlsTraits = TraitsOver<restinio::tls_traits_t<restinio::asio_timer_manager_t,
-                                                    restinio::null_logger_t, RequestHandler>>;
+template <typename Socket>
+using TraitsWith = TraitsOver<
+    restinio::traits_t<restinio::asio_timer_manager_t, restinio::null_logger_t, RequestHandler,
+                       asio::strand<restinio::default_asio_executor>, Socket>>;
+using Traits = TraitsWith<PlainSocket>;
+using TlsTraits = TraitsWith<TlsSocket>;
 using PlainServer = restinio::http_server_t<Traits>;
 using TlsServer = restinio::http_server_t<TlsTraits>;
 using Chunked = restinio::response_builder_t<restinio::chunked_output_t>;
@@ -69,7 +72,7 @@ thread_local std::chrono::nanoseconds handshake_timeout{0};
 /// RESTinio finds it before its own, which would wait for a silent client for ever: its timers
 /// begin with the first request. The strand keeps the timer away from the handshake.
 template <typename Start, typename Fail>
-void prepare_connection_and_start_read(restinio::impl::tls_socket_t& socket,
+void prepare_connection_and_start_read(TlsSocket& socket,
                                        restinio::impl::connection_t<TlsTraits>& connection,
                                        Start start, Fail fail) {
   auto strand = asio::make_strand(socket.get_executor());
@@ -137,7 +140,7 @@ int OnBody(http_parser* parser, const char* bytes, std::size_t length) {
     const std::uint64_t most = std::stoull(std::string(*limit));
     if (context->m_body.size() + length > most) {
       context->m_body = {};
-      header.add_field(kRefusal, HttpIntake::Encode(HttpIntake::TooLarge(most), true));
+      header.add_field(kRefusal, HttpIntake::Encode(intake->TooLarge(most), true));
       return restinio::impl::restinio_message_complete_cb<Methods>(parser);
     }
   }
@@ -184,6 +187,8 @@ namespace {
 
 /// What replies that outlive the server must not touch.
 struct Shared {
+  explicit Shared(HttpErrorShape shape) : error(std::move(shape)) {}
+  const HttpErrorShape error;
   Mutex mu;
   CondVar changed;
   bool stopped GUARDED_BY(mu) = false;
@@ -234,6 +239,7 @@ Status HttpServerOptions::Validate() const {
     return InvalidArgumentError(
         fmt::format("http server: \"{}\" is neither host:port nor unix:/path", listen));
   }
+  if (!error) return InvalidArgumentError("http server: no shape of errors");
   return Status::Ok();
 }
 
@@ -249,7 +255,9 @@ class HttpReply::State {
       shared_->waiting.insert(this);
     }
   }
-  ~State() { Send(ErrorResponse(500, "internal", "the request was not answered")); }
+  ~State() {
+    if (Waits()) Send(shared_->error(500, "internal", "the request was not answered"));
+  }
 
   void Send(ServerResponse response, bool hang_up = false) {
     const Call call(shared_.get());
@@ -278,6 +286,10 @@ class HttpReply::State {
     MutexLock hold(&shared_->mu);
     shared_->waiting.erase(this);
     return std::exchange(request_, nullptr);
+  }
+  bool Waits() {
+    MutexLock hold(&shared_->mu);
+    return request_ != nullptr;
   }
   void Drop() { request_.reset(); }
   const std::shared_ptr<Shared>& shared() const { return shared_; }
@@ -416,8 +428,9 @@ class HttpServer::Impl {
 
   const Options options_;
   const HttpRoutes routes_;
-  const HttpIntake intake_{&routes_, options_.max_body_bytes};
-  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  const HttpIntake intake_{&routes_, options_.max_body_bytes, options_.error};
+  Lingerers lingerers_{{.total = options_.client_timeout}};
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>(options_.error);
   std::string socket_path_;
   asio::io_context io_;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_;
@@ -501,6 +514,7 @@ Status HttpServer::Impl::Start() {
   for (int i = 0; i < options_.threads; ++i) {
     threads_.emplace_back([this] {
       intake = &intake_;
+      lingerers = &lingerers_;
       handshake_timeout = options_.client_timeout;
       while (true) {
         try {

@@ -96,6 +96,13 @@ struct HttpRoute {
   HttpCheck authorize;
 };
 
+/// How an error looks that the server itself answers with.
+using HttpErrorShape =
+    std::function<ServerResponse(int status, std::string_view code, std::string_view message)>;
+
+/// Errors as every server of ours gives them: {"code", "message", "details"}.
+ServerResponse ErrorResponse(int status, std::string_view code, std::string_view message);
+
 struct HttpServerOptions {
   /// "host:port" (port 0: a free one) or "unix:/path/of/socket". A socket file that nobody listens
   /// on any more is replaced; a new one is for its owner only (mode 0600).
@@ -104,8 +111,9 @@ struct HttpServerOptions {
   int threads = 2;
   /// Connections at once; further ones wait in the kernel's queue.
   int max_connections = 1024;
-  /// No route takes more than this. Refused bodies are not kept; after a long one the connection
-  /// is closed, because the rest of it is not even read.
+  /// No route takes more than this. Refused bodies are not kept. After a long one the connection is
+  /// closed; what the client is still sending is read and thrown away first, or it would be reset
+  /// before it has read the answer (net/lingering_socket.h has the bounds).
   std::uint64_t max_body_bytes = 64u << 20;
   /// A client that has sent no whole request for so long, or takes none of its answer, is hung up
   /// on.
@@ -115,12 +123,12 @@ struct HttpServerOptions {
   /// Then it speaks TLS and nothing else: whoever speaks plain HTTP is hung up on. A handshake may
   /// take as long as `client_timeout`.
   TlsFiles tls;
+  /// Of errors that no handler gives: unknown paths and methods, bodies over a limit, requests that
+  /// nobody answered. For protocols whose errors look otherwise. Asked from several threads.
+  HttpErrorShape error = ErrorResponse;
 
   Status Validate() const;
 };
-
-/// Errors as every server of ours gives them: {"code", "message", "details"}.
-ServerResponse ErrorResponse(int status, std::string_view code, std::string_view message);
 
 /// "Not Found" for 404; "Status" where nobody is waiting for a word.
 std::string_view ReasonPhrase(int status);

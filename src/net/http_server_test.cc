@@ -51,12 +51,14 @@ class RawClient {
   ~RawClient() { close(fd_); }
 
   bool connected() const { return connected_; }
-  void Send(std::string_view bytes) const {
+  /// False: the server hung up before all was taken.
+  bool Send(std::string_view bytes) const {
     while (!bytes.empty()) {
       const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent <= 0) return;
+      if (sent <= 0) return false;
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     }
+    return true;
   }
   /// Reads until `end` stands in what came, or the server hung up.
   std::string ReadUntil(std::string_view end) const {
@@ -188,6 +190,80 @@ TEST(HttpServer, UnknownPathsMethodsAndFaultyHandlersAreAnswered) {
   EXPECT_EQ(status("GET", "/throws"), 500);
   EXPECT_EQ(status("GET", "/forgets"), 500);
   EXPECT_EQ(status("GET", "/echo/a/runs/b"), 200);
+}
+
+TEST(HttpServer, ItsOwnErrorsHaveTheShapeThatWasAskedFor) {
+  HttpServerOptions options;
+  options.error = [](int status, std::string_view code, std::string_view message) {
+    return ServerResponse{.status = status,
+                          .body = "<" + std::string(code) + ": " + std::string(message) + ">",
+                          .content_type = "text/x-error",
+                          .headers = {}};
+  };
+  auto server = HttpServer::Start(options, Routes()).value();
+  const auto answer = [&](const std::string& request) {
+    RawClient client(server->port());
+    client.Send(request);
+    return client.ReadUntil(">");
+  };
+  for (const auto& [request, body] :
+       {std::pair(Get("/nothing"), "<not_found: there is no such path>"),
+        std::pair(Get("/size"), "<method_not_allowed: GET is not possible here>"),
+        std::pair(Get("/throws"), "<internal: the request was not answered>"),
+        std::pair(Get("/forgets"), "<internal: the request was not answered>"),
+        std::pair(std::string("POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n") +
+                      std::string(1001, 'x'),
+                  "<too_large: at most 1000 bytes are taken here>"),
+        std::pair(std::string("POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+                              "chunked\r\n\r\n3e9\r\n") +
+                      std::string(1001, 'x') + "\r\n",
+                  "<too_large: at most 1000 bytes are taken here>")}) {
+    const std::string got = answer(request);
+    EXPECT_TRUE(got.ends_with(body)) << got;
+    EXPECT_NE(got.find("text/x-error"), std::string::npos) << got;
+  }
+}
+
+/// A client that sends everything before it reads, as many do, and what it reads then.
+TEST(HttpServer, WhoSendsFarTooMuchReadsItsAnswerAllTheSame) {
+  auto server = HttpServer::Start({}, Routes()).value();
+  const std::string body(40u << 20, 'x');
+  for (int i = 0; i < 5; ++i) {
+    RawClient client(server->port());
+    client.Send("POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                "\r\n\r\n");
+    EXPECT_TRUE(client.Send(body)) << "the whole of it was taken";
+    const std::string answer = client.ReadAll();
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 413")) << answer;
+    EXPECT_TRUE(answer.ends_with("}")) << "hung up on, not reset: " << answer;
+  }
+  // Without a length, and to a path that is not there.
+  RawClient client(server->port());
+  client.Send("POST /nothing HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  bool taken = true;
+  for (int i = 0; i < 40; ++i) {
+    taken = taken && client.Send("100000\r\n" + body.substr(0, 1u << 20) + "\r\n");
+  }
+  EXPECT_TRUE(taken && client.Send("0\r\n\r\n"));
+  EXPECT_TRUE(client.ReadAll().starts_with("HTTP/1.1 404"));
+}
+
+/// Reading on is bounded: a client that never ends is left after a while, and many of them at once.
+TEST(HttpServer, WhoNeverEndsSendingIsLeft) {
+  auto server =
+      HttpServer::Start({.threads = 1, .client_timeout = milliseconds(300)}, Routes()).value();
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 80; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server->port()));
+    clients.back()->Send("POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 900000000\r\n\r\n");
+  }
+  for (const auto& client : clients) {
+    while (client->Send(std::string(1u << 20, 'x'))) {
+    }
+  }
+  RawClient other(server->port());
+  other.Send(Get("/echo/a/runs/b"));
+  EXPECT_NE(other.ReadUntil("a|b").find("200 OK"), std::string::npos);
 }
 
 TEST(HttpServer, BodiesOverTheRoutesLimitGet413AndOverTheServersLimitAreNotRead) {

@@ -122,6 +122,18 @@ TEST_F(HttpTls, AnswersWhoKnowsTheAuthority) {
   EXPECT_EQ(stream->body.size(), 64'000u);
 }
 
+TEST_F(HttpTls, WhoSendsFarTooMuchReadsItsAnswerAllTheSame) {
+  Start(Options());
+  const auto client = Client(ours_->ca());
+  const std::string body(40u << 20, 'y');
+  for (int i = 0; i < 3; ++i) {
+    const auto answer = Echo(client.get(), server_->url(), body);
+    ASSERT_TRUE(answer.ok()) << answer.status().ToString();
+    EXPECT_EQ(answer->status, 413);
+    EXPECT_THAT(answer->body, HasSubstr("at most 16777216 bytes"));
+  }
+}
+
 TEST_F(HttpTls, ManyClientsAtOnce) {
   Start(Options());
   std::vector<std::jthread> threads;

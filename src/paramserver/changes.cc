@@ -12,6 +12,15 @@
 // same changes in the same order.
 
 namespace cairn::ps {
+namespace {
+
+Status TakenName(const std::string& name, const char* what) {
+  return InvalidArgumentError(
+      "\"" + name + "\": the servers have a " + what +
+      " of this name; a table and a dense variable need names of their own");
+}
+
+}  // namespace
 
 // ---------------------------------------------------------------- the log
 
@@ -93,6 +102,9 @@ Result<std::optional<std::uint32_t>> Holdings::DeclaredTable(const TableSpec& sp
     return MismatchError("table \"" + spec.name + "\": the servers have another one: " +
                          Differences(ToValue(tables_[i].spec), ToValue(spec)));
   }
+  for (const DenseEntry& dense : dense_) {
+    if (dense.variable->spec().name == spec.name) return TakenName(spec.name, "dense variable");
+  }
   return std::optional<std::uint32_t>();
 }
 
@@ -130,6 +142,9 @@ Result<std::optional<std::uint32_t>> Holdings::DeclaredDense(const DenseSpec& sp
     if (dense_[i].variable->spec() == spec) return std::optional(static_cast<std::uint32_t>(i));
     return MismatchError("dense variable \"" + spec.name + "\": the servers have another one: " +
                          Differences(ToValue(dense_[i].variable->spec()), ToValue(spec)));
+  }
+  for (const TableEntry& table : tables_) {
+    if (table.spec.name == spec.name) return TakenName(spec.name, "table");
   }
   return std::optional<std::uint32_t>();
 }

@@ -268,6 +268,24 @@ TEST_F(JobTest, RefusesWhatDoesNotFitAndLives) {
   EXPECT_EQ((*client)->Table({.name = "x", .dim = 0}).status().code(), Code::kInvalidArgument);
   EXPECT_EQ((*client)->Table({.name = "x", .dim = 4, .optimizer = {"lamb", {}}}).status().code(),
             Code::kInvalidArgument);
+  // One name, two things.
+  TableSpec called_as_dense = model.users()->spec();
+  called_as_dense.name = model.dense()->spec().name;
+  const Status taken = (*client)->Table(called_as_dense).status();
+  EXPECT_EQ(taken.code(), Code::kInvalidArgument) << taken.ToString();
+  EXPECT_NE(taken.message().find("the servers have a dense variable of this name"),
+            std::string_view::npos)
+      << taken.ToString();
+  DenseSpec called_as_table = model.dense()->spec();
+  called_as_table.name = model.users()->spec().name;
+  std::uint64_t elements = 1;
+  for (const std::uint64_t dim : called_as_table.shape) elements *= dim;
+  const std::vector<float> initial(elements);
+  const Status table_there = (*client)->Dense(called_as_table, initial).status();
+  EXPECT_EQ(table_there.code(), Code::kInvalidArgument) << table_there.ToString();
+  EXPECT_NE(table_there.message().find("the servers have a table of this name"),
+            std::string_view::npos)
+      << table_there.ToString();
   std::vector<float> rows(3);
   EXPECT_EQ(model.users()->Lookup(std::vector<std::int64_t>{1}, rows).code(),
             Code::kInvalidArgument);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <climits>
 #include <mutex>
 #include <utility>
@@ -30,7 +31,9 @@ using CallFactory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, 
 class Stream final : public ClientStream {
  public:
   Stream(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options)
-      : channel_(std::move(channel)), address_(options.address) {
+      : channel_(std::move(channel)),
+        address_(options.address),
+        max_message_bytes_(options.max_message_bytes) {
     const std::string& token = options.security.token;
     if (!token.empty()) context_.AddMetadata(kTokenHeader, token);
     if (options.lifetime.count() > 0) {
@@ -45,6 +48,7 @@ class Stream final : public ClientStream {
   }
 
   Status Send(Message message) override {
+    sent_ = message.size();
     if (call_->Write(ToBuffer(std::move(message)))) return Status::Ok();
     return Ended();
   }
@@ -60,13 +64,40 @@ class Stream final : public ClientStream {
     const std::lock_guard lock(mu_);
     if (!finished_) {
       finished_ = true;
-      end_ = FromGrpc(call_->Finish()).WithContext(address_);
+      const Status end = FromGrpc(call_->Finish());
+      const bool too_large = end.Is(Code::kResourceExhausted) &&
+                             end.message().find("larger than max") != end.message().npos;
+      end_ = (too_large ? TooLarge() : end).WithContext(address_);
     }
     return end_;
   }
 
+  /// Which of the two limits it was. After the end alone: the server's is known then.
+  Status TooLarge() const {
+    const std::string sent = "a message of " + std::to_string(sent_) + " bytes ";
+    if (sent_ > max_message_bytes_) {
+      return ResourceExhaustedError(sent + "was not sent: at most " +
+                                    std::to_string(max_message_bytes_) + " are sent from here");
+    }
+    const auto& told = context_.GetServerInitialMetadata();
+    const auto limit = told.find(kLimitHeader);
+    std::uint64_t theirs = 0;
+    if (limit != told.end()) {
+      std::from_chars(limit->second.begin(), limit->second.end(), theirs);
+    }
+    if (theirs > 0 && sent_ > theirs) {
+      return ResourceExhaustedError(sent + "was sent, and the server takes at most " +
+                                    std::to_string(theirs));
+    }
+    return ResourceExhaustedError("a message of the server has more than the " +
+                                  std::to_string(max_message_bytes_) +
+                                  " bytes that are taken here");
+  }
+
   const std::shared_ptr<grpc::Channel> channel_;  // shared: gRPC's own way of holding channels
   const std::string address_;
+  const std::uint64_t max_message_bytes_;
+  std::atomic<std::uint64_t> sent_{0};  // bytes of the last message
   const grpc::internal::RpcMethod method_{kMethod, grpc::internal::RpcMethod::BIDI_STREAMING};
   grpc::ClientContext context_;
   std::unique_ptr<Call> call_;

@@ -15,6 +15,8 @@ namespace cairn::rpc {
 
 inline constexpr char kMethod[] = "/cairn.Bytes/Stream";
 inline constexpr char kTokenHeader[] = "cairn-token";
+/// What a server takes at most in one message; it tells each client when the stream begins.
+inline constexpr char kLimitHeader[] = "cairn-max-message";
 
 // Frames and windows that hold a whole batch: gRPC's own are made for many streams on slow lines,
 // and cut an answer of a megabyte into 64 frames that wait for each other.

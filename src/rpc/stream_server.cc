@@ -48,8 +48,10 @@ class Stream final : public ServerStream {
 
 class ByteService final : public grpc::Service {
  public:
-  ByteService(std::string token, StreamServer::Handler handler)
-      : token_(std::move(token)), handler_(std::move(handler)) {
+  ByteService(const StreamServerOptions& options, StreamServer::Handler handler)
+      : token_(options.security.token),
+        limit_(std::to_string(options.max_message_bytes)),
+        handler_(std::move(handler)) {
     AddMethod(new grpc::internal::RpcServiceMethod(
         kMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
         new grpc::internal::BidiStreamingHandler<ByteService, grpc::ByteBuffer, grpc::ByteBuffer>(
@@ -68,19 +70,24 @@ class ByteService final : public grpc::Service {
         return {grpc::StatusCode::UNAUTHENTICATED, "the token is missing or wrong"};
       }
     }
+    // gRPC ends a stream over a message that is too large, in words of its own: a client that knows
+    // the limit can say more.
+    context->AddInitialMetadata(kLimitHeader, limit_);
+    call->SendInitialMetadata();
     Stream stream(call, context->peer());
     handler_(&stream);
     return grpc::Status::OK;
   }
 
   const std::string token_;
+  const std::string limit_;
   const StreamServer::Handler handler_;
 };
 
 class Server final : public StreamServer {
  public:
-  Server(std::string token, Handler handler)
-      : handler_(handler), service_(std::move(token), std::move(handler)) {}
+  Server(const StreamServerOptions& options, Handler handler)
+      : handler_(handler), service_(options, std::move(handler)) {}
   ~Server() override { Stop(); }
 
   Status Start(const StreamServerOptions& options) {
@@ -161,7 +168,7 @@ class Server final : public StreamServer {
 
 Result<std::unique_ptr<StreamServer>> StreamServer::Start(const StreamServerOptions& options,
                                                           Handler handler) {
-  auto server = std::make_unique<Server>(options.security.token, std::move(handler));
+  auto server = std::make_unique<Server>(options, std::move(handler));
   RETURN_IF_ERROR(server->Start(options));
   return std::unique_ptr<StreamServer>(std::move(server));
 }

@@ -71,6 +71,20 @@ Status CheckTables(const std::vector<Table*>& tables, const std::vector<RowTrack
   return Status::Ok();
 }
 
+Status CheckDenseNames(std::span<const std::string_view> dense, const std::vector<Table*>& tables,
+                       const std::vector<RowTracked*>& arrays) {
+  std::map<std::string_view, const char*> taken;
+  for (const Table* table : tables) taken.emplace(table->options().name, "a table");
+  for (const RowTracked* array : arrays) taken.emplace(array->options().name, "a tracked array");
+  for (const std::string_view name : dense) {
+    const auto other = taken.find(name);
+    if (other == taken.end()) continue;
+    return InvalidArgumentError("\"" + std::string(name) + "\" is " + other->second +
+                                " and a dense variable; rename one of them");
+  }
+  return Status::Ok();
+}
+
 // ---------------------------------------------------------------- restore
 
 struct TableFiller::Target {
@@ -338,6 +352,11 @@ Result<SaveHandle> TableCheckpoints::Save(SaveRequest request) {
     return manager_->Save(std::move(request));
   }
   RETURN_IF_ERROR(CheckTables(tables_, arrays_));
+  std::vector<std::string_view> dense;
+  for (const Tensor& tensor : request.tensors) {
+    if (tensor.group == TensorGroup::kModel) dense.push_back(tensor.name);
+  }
+  RETURN_IF_ERROR(CheckDenseNames(dense, tables_, arrays_));
   // Before the gate is closed, and before anything is cut: nobody waits for a disk there, and no
   // cut is made for a save that is skipped.
   if (auto* turns = dynamic_cast<SaveTurns*>(manager_)) {

@@ -102,6 +102,27 @@ TEST_F(TableCheckpointTest, FullAndIncrementsOfBothChainsComeBack) {
   }
 }
 
+TEST_F(TableCheckpointTest, ADenseVariableThatIsCalledLikeATableIsRefused) {
+  auto manager = OpenManager();
+  TableCheckpoints checkpoints(manager.get(), {table_.get()});
+  Update(table_.get(), {1, 2});
+  const float one = 1;
+  const std::string name = table_->options().name;
+  const auto save = [&](const std::string& called) {
+    return checkpoints.Save(
+        {.step = 1,
+         .tensors = {{.name = called, .dtype = DType::kF32, .shape = {}, .data = &one}},
+         .blocking = true});
+  };
+  const Status refused = save(name).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused.ToString();
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("\"" + name + "\" is a table and a dense variable; rename one of them"));
+  ASSERT_TRUE(save(name + "_bias").ok());
+  ASSERT_TRUE(manager->Close().ok());
+  EXPECT_EQ(Restored(), RowsOf(table_.get())) << "nothing was lost by the refusal";
+}
+
 TEST_F(TableCheckpointTest, TheChainGoesOnAfterARestore) {
   {
     auto manager = OpenManager();

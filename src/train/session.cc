@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "checkpoint/manager.h"
 #include "train/session_schedule.h"
 
 namespace cairn {
@@ -129,13 +130,22 @@ class SessionImpl final : public TrainingSession {
     }
   }
 
+  Result<std::unique_ptr<CheckpointManager>> OpenWithCallback(ManagerOptions options) {
+    if (!options_.on_saved || options.read_only) return CheckpointManager::Open(std::move(options));
+    ASSIGN_OR_RETURN(Environment env, EnvironmentAt(options.directory, {.create = true}));
+    env.on_step = [tell = options_.on_saved](std::string_view step) {
+      if (step == "acknowledge") tell();
+    };
+    return cairn::OpenManager(std::move(options), std::move(env));
+  }
+
   Status OpenManager() {
     ManagerOptions options{.directory = options_.checkpoint_dir};
     options.read_only = !options_.is_chief;
     options.retention.keep_last =
         options_.max_to_keep ? std::optional<std::uint64_t>(1) : std::optional<std::uint64_t>();
     options.retention.keep_fulls = options_.max_to_keep;
-    ASSIGN_OR_RETURN(manager_, CheckpointManager::Open(std::move(options)));
+    ASSIGN_OR_RETURN(manager_, OpenWithCallback(std::move(options)));
     checkpoints_ = std::make_unique<TableCheckpoints>(
         manager_.get(), options_.tables, options_.arrays,
         TableCheckpoints::Options{.quantize = options_.quantize});
@@ -194,7 +204,10 @@ Status SessionOptions::Validate() const {
   if (max_to_keep && *max_to_keep == 0) {
     return InvalidArgumentError("max_to_keep is 0; at least one checkpoint must stay");
   }
-  return CheckTables(tables, arrays);
+  RETURN_IF_ERROR(CheckTables(tables, arrays));
+  std::vector<std::string_view> dense;
+  for (const SessionVariable& variable : variables) dense.push_back(variable.name);
+  return CheckDenseNames(dense, tables, arrays);
 }
 
 Result<std::unique_ptr<TrainingSession>> TrainingSession::Open(SessionOptions options) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <map>
 #include <memory>
@@ -206,6 +207,17 @@ TEST(TrainingSession, AWorkerWaitsForTheChiefsFirstCheckpoint) {
   auto session = TrainingSession::Open(chief.Options(dir / "c")).value();
   worker.join();
   EXPECT_EQ(step, 0);
+}
+
+TEST(TrainingSession, TellsOfEachCheckpointWhenItIsAcknowledged) {
+  TempDirectory directory;
+  Training training;
+  SessionOptions options = training.Options(directory / "run");
+  std::atomic<int> told = 0;
+  options.on_saved = [&] { ++told; };
+  auto session = TrainingSession::Open(options).value();
+  EXPECT_TRUE(session->Save(SaveKind::kFull).value().Wait().ok());
+  EXPECT_EQ(told, 2) << "the one of the beginning, and this one";
   ASSERT_TRUE(session->Close().ok());
 }
 
@@ -217,6 +229,15 @@ TEST(TrainingSession, RefusesWhatCannotBe) {
   SessionOptions none = training.Options("x");
   none.max_to_keep = 0;
   EXPECT_TRUE(TrainingSession::Open(none).status().Is(Code::kInvalidArgument));
+  SessionOptions same = training.Options("x");
+  float value = 0;
+  same.variables.push_back(
+      {.name = training.table->options().name, .dtype = DType::kF32, .shape = {}, .data = &value});
+  const Status refused = TrainingSession::Open(same).status();
+  EXPECT_TRUE(refused.Is(Code::kInvalidArgument)) << refused.ToString();
+  EXPECT_NE(refused.message().find("is a table and a dense variable; rename one of them"),
+            std::string_view::npos)
+      << refused.ToString();
 }
 
 }  // namespace

@@ -56,6 +56,9 @@ Status ValidateOptions(const TrainerOptions& options) {
   }
   RETURN_IF_ERROR(ValidateModel(options.model));
   RETURN_IF_ERROR(CheckTables(options.tables, options.arrays));
+  std::vector<std::string_view> dense;
+  for (const MutableTensor& variable : options.model) dense.push_back(variable.name);
+  RETURN_IF_ERROR(CheckDenseNames(dense, options.tables, options.arrays));
   if (!options.checkpoint_config) return Status::Ok();
   return ValidateCheckpointConfig(*options.checkpoint_config, options.num_trainers);
 }

@@ -82,8 +82,8 @@ bool GoesIntoFile(const onnx::TensorProto& tensor) {
   return elements > kFewElements;
 }
 
-/// The tensors that a node reads, those that graphs inside of it (If, Loop, Scan) read from
-/// outside among them.
+/// The tensors that a node reads when it predicts, those that graphs inside of it (If, Loop, Scan)
+/// read from outside among them.
 void ForEachInput(const onnx::NodeProto& node, const std::function<void(const std::string&)>& fn);
 
 void ForEachOuter(const onnx::GraphProto& graph,
@@ -102,8 +102,12 @@ void ForEachOuter(const onnx::GraphProto& graph,
 }
 
 void ForEachInput(const onnx::NodeProto& node, const std::function<void(const std::string&)>& fn) {
-  for (const std::string& input : node.input()) {
-    if (!input.empty()) fn(input);  // an optional input that is not there
+  // The others of a dropout, its ratio and whether it trains, have no say then: whoever trains may
+  // have made them inputs of the graph.
+  const int inputs =
+      node.op_type() == "Dropout" ? std::min(node.input_size(), 1) : node.input_size();
+  for (int i = 0; i < inputs; ++i) {
+    if (!node.input(i).empty()) fn(node.input(i));  // an optional input that is not there
   }
   for (const auto& attribute : node.attribute()) {
     if (attribute.has_g()) ForEachOuter(attribute.g(), fn);

@@ -71,6 +71,12 @@ class Client final : public LookupClient {
         return DeadlineExceededError(options_.address + ": no answer within " +
                                      std::to_string(options_.timeout.count()) + " ms");
       }
+      if (answer.status().Is(Code::kResourceExhausted)) {
+        return ResourceExhaustedError(
+            std::string(answer.status().message()) +
+            "; ask for fewer ids at once, or raise the limit (of requests `cairn serve "
+            "--max-request`, of answers the client's max_answer_bytes)");
+      }
       return answer.status();
     }
     return DecodeLookupReply(answer->bytes());

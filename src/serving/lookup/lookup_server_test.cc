@@ -177,6 +177,28 @@ TEST_F(LookupServerTest, MalformedBytesGetAnErrorAndHugeOnesEndTheStream) {
   EXPECT_TRUE(Ask(Client().get(), "a", {1}).ok()) << "the server lives";
 }
 
+TEST_F(LookupServerTest, ALimitThatIsExceededIsNamedWithWhatToDo) {
+  LookupServerOptions options;
+  options.max_request_bytes = 64 << 10;
+  Start(options);
+  model_.step_ = 1;
+  const auto client = Client();
+  for (int i = 0; i < 3; ++i) {
+    const Status refused = Ask(client.get(), "a", std::vector<std::int64_t>(10'000)).status();
+    EXPECT_TRUE(refused.Is(Code::kResourceExhausted)) << refused.ToString();
+    EXPECT_THAT(refused.ToString(), HasSubstr("the server takes at most 65536"));
+    EXPECT_THAT(refused.ToString(), HasSubstr("--max-request"));
+    EXPECT_THAT(refused.ToString(), testing::ContainsRegex("a message of 800[0-9]{2} bytes"));
+    EXPECT_TRUE(Ask(client.get(), "a", {1}).ok()) << "the next one is answered";
+  }
+  const auto modest =
+      LookupClient::Connect({.address = Address(), .max_answer_bytes = 32 << 10}).value();
+  const Status answer = Ask(modest.get(), "a", std::vector<std::int64_t>(4'000)).status();
+  EXPECT_TRUE(answer.Is(Code::kResourceExhausted)) << answer.ToString();
+  EXPECT_THAT(answer.ToString(), HasSubstr("more than the 32768 bytes that are taken here"));
+  EXPECT_THAT(answer.ToString(), HasSubstr("max_answer_bytes"));
+}
+
 TEST_F(LookupServerTest, TheTokenIsAskedFor) {
   LookupServerOptions options;
   options.security.token = "secret";

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -63,8 +65,38 @@ std::vector<ServedTable> TablesOf(const ExportRecord& record) {
   return tables;
 }
 
+/// A probe that no version could pass would hold up all of them.
 Status CheckProbes(const ModelOptions& options, const ModelSignature& signature) {
+  const auto fits = [](const Probe::Feed& feed, const TensorSignature& wanted) {
+    if (feed.dtype != wanted.dtype || feed.shape.size() != wanted.shape.size()) return false;
+    for (std::size_t d = 0; d < feed.shape.size(); ++d) {
+      if (wanted.shape[d] >= 0 && feed.shape[d] != static_cast<std::uint64_t>(wanted.shape[d])) {
+        return false;
+      }
+    }
+    return true;
+  };
   for (const Probe& probe : options.probes) {
+    for (const TensorSignature& input : signature.inputs) {
+      const auto feed = probe.feeds.find(input.name);
+      if (feed == probe.feeds.end()) {
+        return InvalidArgumentError("probes: the input " + QuoteForMessage(input.name) +
+                                    " is missing");
+      }
+      if (!fits(feed->second, input)) {
+        return InvalidArgumentError("probes: the input " + QuoteForMessage(input.name) +
+                                    " is not of the dtype and shape that the model wants");
+      }
+    }
+    if (probe.feeds.size() > signature.inputs.size()) {
+      return InvalidArgumentError("probes: there are inputs that the model does not have");
+    }
+    if (!(probe.min <= probe.max)) {
+      return InvalidArgumentError(
+          fmt::format("probes: nothing is between {} and {}: min is above "
+                      "max",
+                      probe.min, probe.max));
+    }
     const auto output =
         std::find_if(signature.outputs.begin(), signature.outputs.end(),
                      [&](const TensorSignature& s) { return s.name == probe.output; });

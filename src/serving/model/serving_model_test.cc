@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include <cairn/serving.h>
 
@@ -125,6 +127,22 @@ TEST_F(ServingModelTest, AProbeOutOfItsRangeKeepsTheVersionBefore) {
   probe.output = "y";
   probe.min = 0;
   probe.max = 10;
+  for (const auto& [wrong, says] :
+       {std::pair<std::function<void(Probe*)>, std::string>([](Probe* p) { p->feeds.clear(); },
+                                                            "the input \"rows\" is missing"),
+        {[](Probe* p) { p->feeds["rows"].dtype = DType::kF32; }, "not of the dtype and shape"},
+        {[](Probe* p) { p->feeds["more"] = p->feeds["rows"]; }, "that the model does not have"},
+        {[](Probe* p) { p->output = "z"; }, "\"z\" is no float32 output"},
+        {[](Probe* p) { p->min = 11; }, "min is above max"}}) {
+    Probe bad = probe;
+    wrong(&bad);
+    ModelOptions refused;
+    refused.probes = {bad};
+    refused.require_version = false;
+    const Status status = TryOpen(refused).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << says;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(says));
+  }
   std::vector<UpdateEvent> events;
   ModelOptions options;
   options.probes = {probe};

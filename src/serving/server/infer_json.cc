@@ -238,7 +238,11 @@ Result<InferRequest> DecodeInferRequest(std::string_view body) {
   if (!decoded.ok()) {
     return InvalidArgumentError("the body is no JSON: " + std::string(decoded.status().message()));
   }
-  const Value::Object* root = decoded->if_object();
+  return InferRequestFrom(*decoded);
+}
+
+Result<InferRequest> InferRequestFrom(const Value& body) {
+  const Value::Object* root = body.if_object();
   if (root == nullptr) return InvalidArgumentError("the body is no JSON object");
   InferRequest request;
   if (const Value* id = Member(*root, "id")) {

@@ -36,6 +36,7 @@ struct InferRequest {
 
 /// InvalidArgument names the member that is wrong: "inputs[1].shape: …".
 Result<InferRequest> DecodeInferRequest(std::string_view body);
+Result<InferRequest> InferRequestFrom(const Value& body);
 
 /// Whether a model with these inputs can be asked so. InvalidArgument names the member, in the
 /// protocol's words: "inputs[0].datatype: FP32, and the model wants INT64".

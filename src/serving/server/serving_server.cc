@@ -24,33 +24,33 @@ ServerResponse Json(int status, const Value::Object& body) {
 }
 
 /// KServe's shape of an error, with what all servers of ours say besides.
+ServerResponse ErrorAnswer(int status, std::string_view code, std::string_view message) {
+  return Json(status, {{"error", std::string(message)},
+                       {"code", std::string(code)},
+                       {"message", std::string(message)},
+                       {"details", Value::Object{}}});
+}
+
 ServerResponse Failed(const Status& status) {
-  int code = 500;
+  const auto error = [&](int http, std::string_view code) {
+    return ErrorAnswer(http, code, status.message());
+  };
   switch (status.code()) {
     case Code::kInvalidArgument:
-      code = 400;
-      break;
-    case Code::kNotFound:
-      code = 404;
-      break;
-    case Code::kFailedPrecondition:
-      code = 409;
-      break;
-    case Code::kUnavailable:
-      code = 503;
-      break;
+      return error(400, "invalid_argument");
     case Code::kPermissionDenied:
-      code = 401;
-      break;
+      return error(401, "unauthenticated");
+    case Code::kNotFound:
+      return error(404, "not_found");
+    case Code::kFailedPrecondition:
+      return error(409, "failed_precondition");
     case Code::kResourceExhausted:
-      code = 413;
-      break;
+      return error(413, "too_large");
+    case Code::kUnavailable:
+      return error(503, "unavailable");
     default:
-      break;
+      return error(500, "internal");
   }
-  return Json(code, {{"error", std::string(status.message())},
-                     {"code", CodeName(status.code())},
-                     {"message", std::string(status.message())}});
 }
 
 std::string VersionText(const VersionInfo& info) { return std::to_string(info.step); }
@@ -113,7 +113,10 @@ class ServingServer::Impl {
     post(base + "/rollback", kSmall, &Impl::Rollback);
     post(base + "/pin", kSmall, &Impl::Pin);
     post(base + "/resume", kSmall, &Impl::Resume);
-    ASSIGN_OR_RETURN(server_, HttpServer::Start(options_.http, std::move(routes)));
+    post(base + "/notify", kSmall, &Impl::Notify);
+    HttpServerOptions http = options_.http;
+    http.error = ErrorAnswer;
+    ASSIGN_OR_RETURN(server_, HttpServer::Start(std::move(http), std::move(routes)));
     return Status::Ok();
   }
 
@@ -264,6 +267,12 @@ class ServingServer::Impl {
   ServerResponse Resume(const ServerRequest&) {
     model_->Resume();
     return Shown();
+  }
+
+  /// A trainer has committed something: the follower looks now, not when its period is over.
+  ServerResponse Notify(const ServerRequest&) {
+    model_->Notify();
+    return Json(202, {{"notified", true}});
   }
 
   const ServingServerOptions options_;

@@ -133,6 +133,52 @@ TEST_F(ServingServerTest, WhatIsWrongIsNamed) {
   EXPECT_EQ(Ask("GET", "/v2/nothing").status, 404);
 }
 
+/// Clients of KServe look for "error", whoever refused: the router, the intake or the model.
+TEST_F(ServingServerTest, EveryErrorHasKServesFieldAndOurs) {
+  Commit(1);
+  const struct {
+    std::string method;
+    std::string path;
+    std::string body;
+    std::string token;
+    int status;
+    std::string code;
+  } cases[] = {
+      {"GET", "/v2/nothing", "", "secret", 404, "not_found"},
+      {"GET", "/v2/models/other", "", "secret", 404, "not_found"},
+      {"GET", "/v2/models/ctr/infer", "", "secret", 405, "method_not_allowed"},
+      {"DELETE", "/v2", "", "secret", 405, "method_not_allowed"},
+      {"POST", "/v2/models/ctr/infer", std::string(5000, ' '), "secret", 413, "too_large"},
+      {"POST", "/v2/models/ctr/infer", "{", "secret", 400, "invalid_argument"},
+      {"POST", "/v2/models/ctr/infer", "{", "wrong", 401, "unauthenticated"},
+      {"POST", "/v2/models/ctr/rollback", "{\"n\": 9}", "secret", 409, "failed_precondition"},
+      {"POST", "/v2/models/ctr/tables/t/lookup", std::string(101 * 8, '\1'), "secret", 413,
+       "too_large"},
+  };
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.method + " " + one.path);
+    const HttpResponse answer = Ask(one.method, one.path, one.body, one.token);
+    EXPECT_EQ(answer.status, one.status);
+    EXPECT_EQ(answer.Header("content-type"), "application/json");
+    const auto body = DecodeJson(answer.body);
+    ASSERT_TRUE(body.ok()) << answer.body;
+    for (const char* member : {"error", "code", "message", "details"}) {
+      ASSERT_NE(body->Find(member), nullptr) << member << " in " << answer.body;
+    }
+    EXPECT_FALSE(body->Find("error")->if_string()->empty());
+    EXPECT_EQ(*body->Find("error")->if_string(), *body->Find("message")->if_string());
+    EXPECT_EQ(*body->Find("code")->if_string(), one.code);
+    EXPECT_TRUE(body->Find("details")->is_object());
+  }
+}
+
+TEST_F(ServingServerTest, ATrainerBesideItSaysThatItHasCommitted) {
+  EXPECT_EQ(Ask("POST", "/v2/models/ctr/notify", "", "wrong").status, 401);
+  EXPECT_EQ(Ask("POST", "/v2/models/other/notify").status, 404);
+  const HttpResponse told = Ask("POST", "/v2/models/ctr/notify");
+  EXPECT_EQ(told.status, 202) << told.body;
+}
+
 TEST_F(ServingServerTest, AsksForATokenWhereItMatters) {
   Commit(1);
   EXPECT_EQ(Ask("GET", "/v2/health/live", "", "").status, 200) << "probes have none";
