@@ -333,6 +333,7 @@ TEST_P(S3StoreFaultTest, EveryRequestMayFailOnce) {
     S3StoreOptions options = server_->Options(url_ + "/" + std::to_string(failing), proxy->port());
     options.environment.stall_timeout =
         GetParam() == Fault::kStall ? std::chrono::milliseconds(300) : std::chrono::seconds(60);
+    options.most_copied_at_once = 5u << 20;
     auto opened = S3Store::Open(options);
     ASSERT_TRUE(opened.ok());
     S3Store* store = opened->get();
@@ -349,7 +350,10 @@ TEST_P(S3StoreFaultTest, EveryRequestMayFailOnce) {
     std::string got(large.size(), '?');
     EXPECT_TRUE((*reader)->Read(0, std::as_writable_bytes(std::span(got))).ok());
     EXPECT_TRUE(got == large);
-    EXPECT_EQ(store->List("")->objects.size(), 2u);
+    const Status adopted = store->Adopt("c/large", "d");
+    EXPECT_TRUE(adopted.ok()) << adopted.ToString();
+    EXPECT_TRUE(*store_->Get(std::to_string(failing) + "/d", kNoLimit) == large);
+    EXPECT_EQ(store->List("")->objects.size(), 3u);
     const Status deleted = store->Delete("a");
     EXPECT_TRUE(deleted.ok()) << deleted.ToString();
     opened->reset();
@@ -444,6 +448,79 @@ TEST_F(S3StoreTest, FileOfTooManyPartsIsRefusedBeforeItIsSent) {
   const auto object = (*session)->Open("huge", {.bytes = 10'001ull * (5u << 20)});
   EXPECT_TRUE(object.status().Is(Code::kInvalidArgument));
   EXPECT_THAT(object.status().ToString(), HasSubstr("part_bytes"));
+}
+
+// ---------------------------------------------------------------- copies made by the server
+
+/// A proxy that counts what matters of copies.
+struct CopyTraffic {
+  std::atomic<int> parts = 0;
+  std::atomic<std::uint64_t> bytes_sent = 0;
+  void Count(const TestHttpRequest& request) {
+    bytes_sent += request.body.size();
+    if (!request.Header("x-amz-copy-source-range").empty()) ++parts;
+  }
+};
+
+TEST_F(S3StoreTest, WhatIsTooLargeForOneRequestIsCopiedInParts) {
+  CopyTraffic traffic;
+  const auto proxy = Proxy([&](const TestHttpRequest& request) {
+    traffic.Count(request);
+    return Forward(request);
+  });
+  S3StoreOptions options = server_->Options(url_, proxy->port());
+  options.most_copied_at_once = 5u << 20;
+  const auto store = *S3Store::Open(options);
+  const std::string large = Pattern((21u << 20) + 3, 5);
+  ASSERT_TRUE(WriteObject(store_.get(), "old/a b+ü", large).ok());
+  ASSERT_TRUE(store_->Put("old/limit", Pattern(5u << 20, 1)).ok());
+  const Status copied = store->Adopt("old/a b+ü", "new/a b+ü");
+  ASSERT_TRUE(copied.ok()) << copied.ToString();
+  EXPECT_EQ(traffic.parts, 5) << "four of the limit's size and the rest";
+  EXPECT_LT(traffic.bytes_sent, 4096u) << "the server copies, nothing is sent";
+  EXPECT_TRUE(*store_->Get("new/a b+ü", kNoLimit) == large);
+  EXPECT_TRUE(*store_->Get("old/a b+ü", kNoLimit) == large);
+  EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+  ASSERT_TRUE(store->Adopt("old/limit", "new/limit").ok());
+  EXPECT_EQ(traffic.parts, 5) << "at the limit one request is enough";
+  EXPECT_TRUE(store->Adopt("old/a b+ü", "new/a b+ü").Is(Code::kAlreadyExists));
+  EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+}
+
+TEST_F(S3StoreTest, AServerThatCannotCopyInPartsSaysSoAndNothingIsLeft) {
+  ASSERT_TRUE(WriteObject(store_.get(), "old", Pattern(11u << 20, 5)).ok());
+  for (const bool silent : {false, true}) {
+    const auto proxy = Proxy([&](const TestHttpRequest& request) {
+      if (request.Header("x-amz-copy-source-range").empty()) return Forward(request);
+      return silent ? Answer(200, "", {{"ETag", "\"d41d8cd98f00b204e9800998ecf8427e\""}})
+                    : Answer(501, "<Error><Code>NotImplemented</Code></Error>");
+    });
+    S3StoreOptions options = server_->Options(url_, proxy->port());
+    options.most_copied_at_once = 5u << 20;
+    const auto store = *S3Store::Open(options);
+    const Status copied = store->Adopt("old", "new");
+    EXPECT_TRUE(copied.Is(Code::kUnimplemented)) << copied.ToString();
+    EXPECT_TRUE(store_->Stat("new").status().Is(Code::kNotFound));
+    EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+  }
+}
+
+TEST_F(S3StoreTest, AnObjectThatIsReplacedWhileItIsCopiedIsNotMixed) {
+  std::atomic<int> parts = 0;
+  const auto proxy = Proxy([&](const TestHttpRequest& request) {
+    if (!request.Header("x-amz-copy-source-range").empty() && ++parts == 2) {
+      EXPECT_TRUE(store_->Put("old", Pattern(11u << 20, 6)).ok());
+    }
+    return Forward(request);
+  });
+  ASSERT_TRUE(WriteObject(store_.get(), "old", Pattern(11u << 20, 5)).ok());
+  S3StoreOptions options = server_->Options(url_, proxy->port());
+  options.most_copied_at_once = 5u << 20;
+  options.storage.connections = 1;
+  const Status copied = (*S3Store::Open(options))->Adopt("old", "new");
+  EXPECT_TRUE(copied.Is(Code::kNotFound)) << copied.ToString();
+  EXPECT_TRUE(store_->Stat("new").status().Is(Code::kNotFound));
+  EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
 }
 
 }  // namespace
