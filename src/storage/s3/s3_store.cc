@@ -57,6 +57,7 @@ Result<std::unique_ptr<S3Store>> S3Store::Open(Options options) {
 
 StoreTraits S3Store::traits() const {
   return {.create_only = create_only_.load() != CreateOnly::kIgnored,
+          .resumes = true,
           .parallel_requests = client_->config().connections};
 }
 

@@ -49,6 +49,41 @@ Status WriteObject(Store* store, const std::string& name, std::string_view bytes
   return (*session)->Drain();
 }
 
+/// Leaves an upload with the first `parts` parts of the object.
+void LeaveUpload(Store* store, const std::string& name, std::string_view bytes, std::size_t parts) {
+  auto session = store->NewWriteSession(WriteMode::kAuto);
+  (*session)->LeaveUnfinished(true);
+  const auto object = (*session)->Open(name, {.bytes = bytes.size()});
+  ASSERT_TRUE(object.ok()) << object.status().ToString();
+  const std::size_t part = (*session)->part_bytes();
+  for (std::size_t i = 0; i < parts; ++i) {
+    const std::string_view piece = bytes.substr(i * part, part);
+    const auto span = std::as_bytes(std::span(piece.data(), piece.size()));
+    ASSERT_TRUE((*session)->Append(*object, span, false, i).ok());
+    ASSERT_TRUE((*session)->WaitPart().ok());
+  }
+}
+
+/// Goes on with it; the parts that were kept.
+Result<int> ResumeUpload(Store* store, const std::string& name, std::string_view bytes) {
+  auto session = store->NewWriteSession(WriteMode::kAuto);
+  const auto object = (*session)->Open(name, {.bytes = bytes.size(), .resume = true});
+  if (!object.ok()) return object.status();
+  int kept = 0;
+  for (std::size_t at = 0; at < bytes.size(); at += (*session)->part_bytes()) {
+    const std::string_view piece = bytes.substr(at, (*session)->part_bytes());
+    const auto span = std::as_bytes(std::span(piece.data(), piece.size()));
+    const auto taken = (*session)->KeepLeft(*object, span);
+    if (!taken.ok()) return taken.status();
+    kept += *taken ? 1 : 0;
+    if (*taken) continue;
+    if (Status status = (*session)->Append(*object, span, false, at); !status.ok()) return status;
+  }
+  if (Status status = (*session)->Close(*object); !status.ok()) return status;
+  if (Status status = (*session)->Drain(); !status.ok()) return status;
+  return kept;
+}
+
 class S3StoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -350,10 +385,14 @@ TEST_P(S3StoreFaultTest, EveryRequestMayFailOnce) {
     std::string got(large.size(), '?');
     EXPECT_TRUE((*reader)->Read(0, std::as_writable_bytes(std::span(got))).ok());
     EXPECT_TRUE(got == large);
-    const Status adopted = store->Adopt("c/large", "d");
+    const std::string two_parts = large.substr(0, (5u << 20) + 77);
+    LeaveUpload(store_.get(), std::to_string(failing) + "/d", two_parts, 1);
+    const auto kept = ResumeUpload(store, "d", two_parts);
+    EXPECT_TRUE(kept.ok() && *kept == 1) << kept.status().ToString();
+    const Status adopted = store->Adopt("d", "e");
     EXPECT_TRUE(adopted.ok()) << adopted.ToString();
-    EXPECT_TRUE(*store_->Get(std::to_string(failing) + "/d", kNoLimit) == large);
-    EXPECT_EQ(store->List("")->objects.size(), 3u);
+    EXPECT_TRUE(*store_->Get(std::to_string(failing) + "/e", kNoLimit) == two_parts);
+    EXPECT_EQ(store->List("")->objects.size(), 4u);
     const Status deleted = store->Delete("a");
     EXPECT_TRUE(deleted.ok()) << deleted.ToString();
     opened->reset();
@@ -521,6 +560,86 @@ TEST_F(S3StoreTest, AnObjectThatIsReplacedWhileItIsCopiedIsNotMixed) {
   EXPECT_TRUE(copied.Is(Code::kNotFound)) << copied.ToString();
   EXPECT_TRUE(store_->Stat("new").status().Is(Code::kNotFound));
   EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+}
+
+// ---------------------------------------------------------------- uploads that are resumed
+
+TEST_F(S3StoreTest, PartsThatArrivedAreNotSentAgain) {
+  std::atomic<std::uint64_t> sent = 0;
+  const auto proxy = Proxy([&](const TestHttpRequest& request) {
+    sent += request.body.size();
+    return Forward(request);
+  });
+  const std::string large = Pattern((21u << 20) + 5, 3);
+  LeaveUpload(store_.get(), "c/large", large, 3);
+  EXPECT_THAT(*store_->ListUnfinished(""), ElementsAre("c/large"));
+  const auto kept = ResumeUpload(server_->Open(url_, proxy->port()).get(), "c/large", large);
+  ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+  EXPECT_EQ(*kept, 3);
+  const std::uint64_t rest = large.size() - 3 * (5u << 20);
+  EXPECT_GE(sent, rest);
+  EXPECT_LT(sent, rest + 4096) << "the rest, and the list of parts";
+  EXPECT_TRUE(*store_->Get("c/large", kNoLimit) == large);
+  EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+}
+
+TEST_F(S3StoreTest, PartsOfAnotherSizeAreNotKept) {
+  const std::string large = Pattern((21u << 20) + 5, 3);
+  S3StoreOptions options = server_->Options(url_);
+  options.storage.part_bytes = 8u << 20;
+  LeaveUpload(S3Store::Open(options)->get(), "c/large", large, 2);
+  const auto kept = ResumeUpload(store_.get(), "c/large", large);
+  ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+  EXPECT_EQ(*kept, 0);
+  EXPECT_TRUE(*store_->Get("c/large", kNoLimit) == large);
+  EXPECT_THAT(*store_->ListUnfinished(""), ElementsAre("c/large")) << "for the next sweep";
+}
+
+TEST_F(S3StoreTest, AnUploadThatIsGivenUpMeanwhileFailsClearly) {
+  const std::string large = Pattern(21u << 20, 3);
+  LeaveUpload(store_.get(), "c/large", large, 2);
+  auto session = store_->NewWriteSession(WriteMode::kAuto);
+  const auto object = (*session)->Open("c/large", {.bytes = large.size(), .resume = true});
+  ASSERT_TRUE(object.ok());
+  ASSERT_TRUE(store_->AbandonUnfinished("c/large").ok());
+  const auto bytes = std::as_bytes(std::span(large));
+  const std::size_t part = (*session)->part_bytes();
+  ASSERT_TRUE(*(*session)->KeepLeft(*object, bytes.first(part)));
+  ASSERT_TRUE(*(*session)->KeepLeft(*object, bytes.subspan(part, part)));
+  ASSERT_TRUE((*session)->Append(*object, bytes.subspan(2 * part, part), false, 1).ok());
+  const Status drained = (*session)->Drain();
+  EXPECT_TRUE(drained.Is(Code::kFailedPrecondition)) << drained.ToString();
+  EXPECT_THAT(drained.ToString(), HasSubstr("given up"));
+}
+
+TEST_F(S3StoreTest, WhatIsLeftStaysWhenTheServerIsNotReachedAndGoesOtherwise) {
+  const std::string large = Pattern(11u << 20, 5);
+  for (const bool unreachable : {true, false}) {
+    std::atomic<bool> broken = false;
+    const auto proxy = Proxy([&](const TestHttpRequest& request) {
+      const bool part = request.target.find("partNumber=3") != std::string::npos;
+      if (!part || !broken) return Forward(request);
+      return unreachable ? TestHttpReply{.close = true}
+                         : Answer(403, "<Error><Code>AccessDenied</Code></Error>");
+    });
+    const auto store = server_->Open(url_, proxy->port());
+    auto session = store->NewWriteSession(WriteMode::kAuto);
+    (*session)->LeaveUnfinished(true);
+    const auto object = (*session)->Open("c/large", {.bytes = large.size()});
+    ASSERT_TRUE(object.ok());
+    broken = true;
+    Status status;
+    for (std::size_t at = 0; at < large.size() && status.ok(); at += (*session)->part_bytes()) {
+      const std::size_t count = std::min(large.size() - at, (*session)->part_bytes());
+      status = (*session)->Append(*object, std::as_bytes(std::span(large)).subspan(at, count),
+                                  false, at);
+      if (status.ok()) status = (*session)->WaitPart().status();
+    }
+    EXPECT_EQ(status.code(), unreachable ? Code::kUnavailable : Code::kPermissionDenied);
+    session->reset();
+    EXPECT_EQ(store_->ListUnfinished("")->size(), unreachable ? 1u : 0u);
+    ASSERT_TRUE(store_->AbandonUnfinished("c/large").ok());
+  }
 }
 
 }  // namespace
