@@ -26,6 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   RequireDecodedOrCorrupt(DecodeListPage(text));
   RequireDecodedOrCorrupt(DecodeUploadPage(text));
+  RequireDecodedOrCorrupt(DecodePartPage(text));
+  RequireDecodedOrCorrupt(DecodeCopiedPart(text));
   RequireDecodedOrCorrupt(DecodeCreatedUpload(text));
   RequireDecodedOrCorrupt(DecodeCompleted(text));
   RequireDecodedOrCorrupt(DecodeS3Error(text));

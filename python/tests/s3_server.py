@@ -36,15 +36,15 @@ def free_port():
 
 
 class Server:
-    """Runs until stop(). `tls`: a certificate and its key, PEM files."""
+    """Runs until stop(). `tls`: a certificate and its key, PEM files; `options`: versitygw's own."""
 
-    def __init__(self, folder, tls=None):
+    def __init__(self, folder, tls=None, options=()):
         self.folder = pathlib.Path(folder) / "buckets"
         self.folder.mkdir(parents=True)
         self.url = None
         for _ in range(5):  # the port may be taken meanwhile
             self.port = free_port()
-            command, environment = self._command(tls)
+            command, environment = self._command(tls, list(options))
             with open(self.folder.parent / "server.log", "ab") as log:
                 self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
             if self._answers():
@@ -52,10 +52,10 @@ class Server:
                 return
         raise AssertionError(f"the S3 server does not start: see {self.folder.parent}/server.log")
 
-    def _command(self, tls):
+    def _command(self, tls, options):
         address = f"127.0.0.1:{self.port}"
         if kind() == "versitygw":
-            options = ["--cert", str(tls[0]), "--key", str(tls[1])] if tls else []
+            options += ["--cert", str(tls[0]), "--key", str(tls[1])] if tls else []
             return (
                 [program(), "--port", address, *options, "posix", str(self.folder)],
                 {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},

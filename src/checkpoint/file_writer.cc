@@ -69,6 +69,7 @@ class Writer {
   Status Run();
 
  private:
+  Status WriteAll();
   Status Claim();
   /// Opens the first large files before any byte is written.
   Status OpenAhead();
@@ -87,7 +88,13 @@ class Writer {
   /// The hash of what was written, unless `hasher` is null.
   Result<FileHash> WriteStreamed(const PlannedFile& file, std::uint32_t object,
                                  ContentHasher* hasher);
+  const std::optional<FileHash>* Expected(const PlannedFile& file) const;
   Status CheckExpected(const PlannedFile& file, const FileHash& hash) const;
+  /// What was left of an object's next part.
+  enum class Left { kUnread, kGood, kBad };
+  /// Reads it into `part`, if it can be read and compared.
+  Result<Left> ReadLeft(const PlannedFile& file, std::uint32_t object, std::uint64_t offset,
+                        std::span<std::byte> part);
   Status FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
                       std::span<std::byte> into);
   Result<std::size_t> FreeBuffer();
@@ -116,6 +123,16 @@ class Writer {
 
 Status Writer::Run() {
   ASSIGN_OR_RETURN(session_, store_->NewWriteSession(input_.mode));
+  session_->LeaveUnfinished(input_.leave_unfinished);
+  Status status = WriteAll();
+  if (!WasCutShort(status)) session_->LeaveUnfinished(false);
+  session_.reset();
+  RETURN_IF_ERROR(status);
+  env_.Step("save: sync names");
+  return store_->SyncNames(input_.directory, "checkpoint names");
+}
+
+Status Writer::WriteAll() {
   if (!input_.marker.empty()) RETURN_IF_ERROR(Claim());
   env_.Step("save: write");
   RETURN_IF_ERROR(OpenAhead());
@@ -126,10 +143,7 @@ Status Writer::Run() {
     if (!written.ok()) return unreadable_ ? written : written.WithContext("write " + file.path);
   }
   env_.Step("save: sync data");
-  RETURN_IF_ERROR(session_->Drain());
-  session_.reset();
-  env_.Step("save: sync names");
-  return store_->SyncNames(input_.directory, "checkpoint names");
+  return session_->Drain();
 }
 
 Status Writer::Claim() {
@@ -165,7 +179,7 @@ Status Writer::OpenAhead() {
 Result<std::uint32_t> Writer::OpenOne(const PlannedFile& file) {
   if (const auto ahead = opened_.find(&file); ahead != opened_.end()) return ahead->second;
   const std::string name = Location(file);
-  NewObject object{.bytes = file.bytes, .reuse = TakeFromPool(file.bytes)};
+  NewObject object{.bytes = file.bytes, .reuse = TakeFromPool(file.bytes), .resume = input_.resume};
   if (!object.reuse.empty()) env_.Step("save: recycle");
   auto handle = session_->Open(name, object);
   NoteCreated(name, handle.status());
@@ -328,12 +342,33 @@ Result<std::size_t> Writer::FreeBuffer() {
   return buffer;
 }
 
+const std::optional<FileHash>* Writer::Expected(const PlannedFile& file) const {
+  if (input_.expected == nullptr) return nullptr;
+  return &(*input_.expected)[static_cast<std::size_t>(&file - input_.plan->files.data())];
+}
+
 Status Writer::CheckExpected(const PlannedFile& file, const FileHash& hash) const {
-  if (input_.expected == nullptr) return Status::Ok();
-  const auto number = static_cast<std::size_t>(&file - input_.plan->files.data());
-  const std::optional<FileHash>& expected = (*input_.expected)[number];
-  if (!expected || *expected == hash) return Status::Ok();
+  const std::optional<FileHash>* expected = Expected(file);
+  if (expected == nullptr || !*expected || **expected == hash) return Status::Ok();
   return CorruptionError("the bytes that arrived are not those of its manifest");
+}
+
+Result<Writer::Left> Writer::ReadLeft(const PlannedFile& file, std::uint32_t object,
+                                      std::uint64_t offset, std::span<std::byte> part) {
+  const std::optional<FileHash>* expected = input_.resume ? Expected(file) : nullptr;
+  if (expected == nullptr || !*expected) return Left::kUnread;
+  // A part must begin with a chunk, and end with one or with the file.
+  const std::uint64_t end = offset + part.size();
+  if (offset % kChunkBytes != 0 || (end % kChunkBytes != 0 && end != file.bytes)) {
+    return Left::kUnread;
+  }
+  ASSIGN_OR_RETURN(const bool read, session_->ReadLeft(object, part));
+  if (!read) return Left::kUnread;
+  for (std::uint64_t at = 0; at < part.size(); at += kChunkBytes) {
+    const auto chunk = part.subspan(at, std::min<std::uint64_t>(kChunkBytes, part.size() - at));
+    if (Xxh3(chunk) != (*expected)->chunks[(offset + at) / kChunkBytes]) return Left::kBad;
+  }
+  return Left::kGood;
 }
 
 Result<FileHash> Writer::WriteStreamed(const PlannedFile& file, std::uint32_t object,
@@ -350,7 +385,10 @@ Result<FileHash> Writer::WriteStreamed(const PlannedFile& file, std::uint32_t ob
     ASSIGN_OR_RETURN(const std::size_t buffer, FreeBuffer());
     const std::span<std::byte> part(ring_->buffer(buffer),
                                     std::min<std::uint64_t>(step, file.bytes - offset));
-    for (std::uint64_t done = 0; done < part.size(); done += fill) {
+    ASSIGN_OR_RETURN(const Left left, ReadLeft(file, object, offset, part));
+    const bool filled = left == Left::kGood;
+    if (filled && hasher != nullptr) hasher->Update(part);
+    for (std::uint64_t done = 0; done < part.size() && !filled; done += fill) {
       const auto piece = part.subspan(done, std::min<std::uint64_t>(fill, part.size() - done));
       RETURN_IF_ERROR(FillStreamed(file, &reader, offset + done, piece));
       if (hasher != nullptr) hasher->Update(piece);
@@ -359,8 +397,16 @@ Result<FileHash> Writer::WriteStreamed(const PlannedFile& file, std::uint32_t ob
       hash = hasher->Finish();
       RETURN_IF_ERROR(CheckExpected(file, hash));
     }
-    RETURN_IF_ERROR(session_->Append(object, part, true, buffer));
     progress_->written += part.size();
+    const bool may_keep = input_.resume && left != Left::kBad;
+    ASSIGN_OR_RETURN(const bool kept,
+                     may_keep ? session_->KeepLeft(object, part) : Result<bool>(false));
+    if (kept) {
+      progress_->kept += part.size();
+      free_buffers_.push_back(buffer);
+    } else {
+      RETURN_IF_ERROR(session_->Append(object, part, true, buffer));
+    }
   }
   return hash;
 }
@@ -439,6 +485,11 @@ const ShareableFiles::File* ShareableFiles::Find(std::uint64_t bytes, const Hash
 }
 
 bool ShareableFiles::HasBytes(std::uint64_t bytes) const { return by_bytes_.contains(bytes); }
+
+bool WasCutShort(const Status& status) {
+  return status.Is(Code::kCancelled) || status.Is(Code::kUnavailable) ||
+         status.Is(Code::kDeadlineExceeded);
+}
 
 StreamRing::~StreamRing() {
   if (data_ != nullptr) munmap(data_, buffer_bytes_ * count_);

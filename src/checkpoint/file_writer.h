@@ -47,6 +47,7 @@ class StreamRing;
 struct WriteProgress {
   std::atomic<std::uint64_t> written{0};
   std::atomic<std::uint64_t> shared{0};
+  std::atomic<std::uint64_t> kept{0};  // of those written: what was there before (resume)
 };
 
 struct FileWriterInput {
@@ -63,6 +64,11 @@ struct FileWriterInput {
   /// for streamed files. Compared before the last part is handed over, so that on object stores a
   /// file with other bytes never appears.
   const std::vector<std::optional<FileHash>>* expected = nullptr;
+  /// Go on with what was left of these very files in `directory`; `expected` says what is good of
+  /// it.
+  bool resume = false;
+  /// When the writing is cut short, what is unfinished stays for one that resumes it.
+  bool leave_unfinished = false;
   std::string marker;  // when not empty: the directory is claimed with this marker first
   WriteMode mode = WriteMode::kAuto;
   std::function<bool()> cancelled;
@@ -79,6 +85,10 @@ struct WrittenFiles {
 /// directory belongs to somebody else; nothing was made.
 Status WriteFiles(const Environment& env, const FileWriterInput& input, StreamRing* ring,
                   WriteProgress* progress, WrittenFiles* out);
+
+/// After these the same may be tried again, and goes on with what is there: cancelled, or the store
+/// was not reached.
+bool WasCutShort(const Status& status);
 
 class StreamRing {
  public:

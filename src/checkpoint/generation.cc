@@ -580,15 +580,15 @@ Status Generation::OpenParticipant() {
   }
 }
 
-Result<bool> Generation::Spare(const std::string& directory) {
-  if (!options_.spare) return false;
+Result<std::optional<MarkerRecord>> Generation::ToBeSpared(const std::string& directory) {
+  std::optional<MarkerRecord> spared;
+  if (!options_.spare) return spared;
   const auto bytes = env_.store->Get(names::Path(directory, names::kMarker), kMaxRecordBytes);
-  if (bytes.status().Is(Code::kNotFound)) return false;
+  if (bytes.status().Is(Code::kNotFound)) return spared;
   if (!bytes.ok()) return bytes.status();
   const auto marker = Decode<MarkerRecord>(*bytes);
-  if (!marker.ok() || !options_.spare(*marker)) return false;
-  spared_.push_back({.directory = directory, .marker = *marker});
-  return true;
+  if (marker.ok() && options_.spare(*marker)) spared = *marker;
+  return spared;
 }
 
 Status Generation::SweepSpared() {
@@ -608,6 +608,8 @@ Status Generation::Sweep() {
   RETURN_IF_ERROR(CheckFence());  // an overtaken opener must not judge by its old seal
   for (const std::string& name : uploads) {
     if (!IsCheckpointName(name)) continue;
+    ASSIGN_OR_RETURN(const auto spared, ToBeSpared(name.substr(0, name.find('/'))));
+    if (spared) continue;
     RETURN_IF_ERROR(store->AbandonUnfinished(name).WithContext("sweep unfinished uploads"));
   }
   ASSIGN_OR_RETURN(const std::set<std::string> announced, AnnouncedDirectories(store, number_));
@@ -633,8 +635,12 @@ Status Generation::Sweep() {
     if (!names::IsCheckpointDirectory(directory)) continue;  // a copy that somebody is making
     ASSIGN_OR_RETURN(const bool ours, IsOldAttempt(store, &reader, directory, number_, announced));
     if (ours) {
-      ASSIGN_OR_RETURN(const bool spared, Spare(directory));
-      if (!spared) RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
+      ASSIGN_OR_RETURN(const auto spared, ToBeSpared(directory));
+      if (spared) {
+        spared_.push_back({.directory = directory, .marker = *spared});
+      } else {
+        RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, kept));
+      }
       continue;
     }
     // A save or a removal that ended between the directory and its marker.

@@ -26,8 +26,8 @@ struct GenerationOptions {
   std::size_t self = 0;                   // which of them we are
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(30);
   std::function<bool()> cancelled;  // asked while waiting for others
-  /// Attempts of older generations that the sweep spares: the caller goes on with what they left
-  /// (Generation::spared), and then calls SweepSpared.
+  /// Attempts of older generations that the sweep spares, what is unfinished of them too: the
+  /// caller goes on with what they left (Generation::spared), and then calls SweepSpared.
   std::function<bool(const MarkerRecord&)> spare;
 };
 
@@ -106,8 +106,8 @@ class Generation {
   /// Publishes the wish to take part in the generation of the newest fence.
   Status Join(std::uint64_t newest);
   Status Sweep();
-  /// Whether the attempt in a directory without a manifest is one to be spared; noted if so.
-  Result<bool> Spare(const std::string& directory);
+  /// The marker of the directory, when the attempt in it is one that the sweep spares.
+  Result<std::optional<MarkerRecord>> ToBeSpared(const std::string& directory);
   Result<std::map<std::string, std::string, std::less<>>> ReadJoins(std::uint64_t generation);
   /// The participants but the committer whose joins are not there.
   std::vector<std::string> Missing(const std::map<std::string, std::string, std::less<>>& joins);

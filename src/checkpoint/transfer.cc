@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/names.h"
-#include "checkpoint/parallel.h"
 #include "checkpoint/publish_manifest.h"
 #include "format/json.h"
 #include "format/records.h"
-#include "storage/adopting_store.h"
 
 // Bringing in a checkpoint from elsewhere, and why in this order:
 //
@@ -20,8 +19,9 @@
 //     still alive finds itself overtaken, and what we commit counts under our seal.
 //  2. Claim a free directory with a create-only marker, which also tells a later sweep whose
 //     garbage it is should we stop here.
-//  3. Write or link every file; of a copy that was cut short, take over what it left. Take over,
-//     never refer to it: its process may be alive, and delete its files by their names.
+//  3. Write or link every file; of a copy that was cut short, take over what it left, after what
+//     it left unfinished was finished in its place. Take over, never refer to it: its process may
+//     be alive, and delete its files by their names. Should it still write, it writes the same.
 //     For all of them: bytes and names are durable before anything refers to them. What
 //     was copied is compared with what its first manifest said.
 //  4. Publish the manifest, create-only and durable: the commit.
@@ -33,54 +33,6 @@ namespace {
 
 // As in the engine's own saves: a file is written anew rather than linked once more often.
 constexpr std::uint64_t kMaxLinks = 8;
-
-/// Whether the object has the bytes of the hash.
-Result<bool> HasBytes(Store* store, const std::string& name, const FileHash& hash) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<ObjectReader> reader, store->OpenReader(name));
-  if (reader->bytes() != hash.bytes) return false;
-  FileHasher hasher;
-  std::vector<std::byte> block(std::min<std::uint64_t>(hash.bytes, kChunkBytes));
-  for (std::uint64_t offset = 0; offset < hash.bytes; offset += block.size()) {
-    const std::span<std::byte> piece(block.data(),
-                                     std::min<std::uint64_t>(block.size(), hash.bytes - offset));
-    RETURN_IF_ERROR(reader->Read(offset, piece));
-    hasher.Update(piece);
-  }
-  return hasher.Finish() == hash;
-}
-
-/// Gives `from`, what an earlier copy left, the name `to`. False when it is not there, not whole,
-/// or cannot be taken over.
-Result<bool> TakeOver(Store* store, AdoptingStore* adopting, const std::string& from,
-                      const std::string& to, const FileHash& hash) {
-  const auto there = store->Stat(from);
-  if (there.status().Is(Code::kNotFound)) return false;
-  if (!there.ok()) return there.status();
-  if (there->bytes != hash.bytes) return false;
-  const Status adopted = adopting->Adopt(from, to);
-  if (adopted.Is(Code::kNotFound) || adopted.Is(Code::kUnimplemented) ||
-      adopted.Is(Code::kResourceExhausted)) {
-    return false;
-  }
-  RETURN_IF_ERROR(adopted);
-  if (store->traits().hard_links) {
-    ASSIGN_OR_RETURN(const bool whole, HasBytes(store, to, hash));
-    if (whole) return true;
-  } else {
-    const auto arrived = store->Stat(to);
-    if (!arrived.ok() && !arrived.status().Is(Code::kNotFound)) return arrived.status();
-    if (arrived.ok() && arrived->bytes == hash.bytes) return true;
-  }
-  const Status deleted = store->Delete(to);
-  if (!deleted.ok() && !deleted.Is(Code::kNotFound)) return deleted;
-  return false;
-}
-
-/// After these the same copy may be started again, and goes on.
-bool WasCutShort(const Status& status) {
-  return status.Is(Code::kCancelled) || status.Is(Code::kUnavailable) ||
-         status.Is(Code::kDeadlineExceeded);
-}
 
 }  // namespace
 
@@ -158,138 +110,6 @@ Result<const Checkpoint*> Choose(const RepositoryView& view, const std::string& 
                             : choice.step      ? " of step " + std::to_string(*choice.step)
                                                : "";
   return NotFoundError("\"" + where + "\" has no checkpoint" + which + "; steps there: " + steps);
-}
-
-PlannedFile* IncomingFiles::Add(std::string path, std::string part, std::uint64_t bytes,
-                                const FileHash* expected) {
-  PlannedFile file;
-  file.path = std::move(path);
-  file.bytes = bytes;
-  file.streamed = true;
-  plan_.total_bytes += bytes;
-  plan_.files.push_back(std::move(file));
-  parts_.push_back(std::move(part));
-  expected_.push_back(expected == nullptr ? std::nullopt : std::optional(*expected));
-  left_.emplace_back();
-  return &plan_.files.back();
-}
-
-void IncomingFiles::AddCopy(std::string path, std::string part, const FileHash& hash,
-                            std::unique_ptr<TensorSource> source, std::vector<std::string> left) {
-  PlannedFile* file = Add(std::move(path), std::move(part), hash.bytes, &hash);
-  left_.back() = std::move(left);
-  PlannedTensor tensor;
-  tensor.index = request_.tensors.size();
-  tensor.bytes = hash.bytes;
-  file->tensors.push_back(std::move(tensor));
-  request_.tensors.push_back({.name = file->path, .source = source.get()});
-  sources_.push_back(std::move(source));
-}
-
-void IncomingFiles::AddBytes(std::string path, std::string part, std::string bytes) {
-  PlannedFile* file = Add(std::move(path), std::move(part), bytes.size(), nullptr);
-  file->head = std::move(bytes);
-}
-
-void IncomingFiles::AddTensors(std::string path, std::string part, std::string head,
-                               const std::vector<TensorEntry>& entries,
-                               std::vector<std::unique_ptr<TensorSource>> sources) {
-  const std::uint64_t data = entries.empty() ? 0 : entries.back().end;
-  PlannedFile* file = Add(std::move(path), std::move(part), head.size() + data, nullptr);
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    PlannedTensor tensor;
-    tensor.index = request_.tensors.size();
-    tensor.stored_name = entries[i].name;
-    tensor.file_offset = head.size() + entries[i].begin;
-    tensor.bytes = entries[i].end - entries[i].begin;
-    file->tensors.push_back(std::move(tensor));
-    request_.tensors.push_back({.name = entries[i].name, .source = sources[i].get()});
-    sources_.push_back(std::move(sources[i]));
-  }
-  file->head = std::move(head);
-}
-
-std::uint64_t IncomingFiles::RoomNeeded(bool links) const {
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < left_.size(); ++i) {
-    if (!links || left_[i].empty()) bytes += plan_.files[i].bytes;
-  }
-  return bytes;
-}
-
-Result<std::vector<ManifestFile>> IncomingFiles::Adopt(const Environment& env,
-                                                       const std::string& directory,
-                                                       const TransferControl& control,
-                                                       std::vector<std::string>* created) {
-  std::vector<ManifestFile> adopted;
-  AdoptingStore* const adopting = FindAdopting(env.store.get());
-  std::vector<std::size_t> candidates;
-  for (std::size_t i = 0; i < left_.size(); ++i) {
-    if (!left_[i].empty()) candidates.push_back(i);
-  }
-  if (adopting == nullptr || candidates.empty()) return adopted;
-  for (const std::size_t i : candidates) {
-    created->push_back(names::Path(directory, plan_.files[i].path));
-  }
-  std::vector<Result<bool>> outcomes(candidates.size(), false);
-  ForEachRequest(*env.store, candidates.size(), [&](std::size_t c) {
-    const std::size_t i = candidates[c];
-    const std::string to = names::Path(directory, plan_.files[i].path);
-    for (const std::string& from : left_[i]) {
-      if (control.cancelled && control.cancelled()) {
-        outcomes[c] = CancelledError("interrupted");
-        return;
-      }
-      env.Step("copy: adopt");
-      outcomes[c] = TakeOver(env.store.get(), adopting, from, to, *expected_[i]);
-      if (!outcomes[c].ok() || *outcomes[c]) return;
-    }
-  });
-  for (std::size_t c = candidates.size(); c-- > 0;) {
-    RETURN_IF_ERROR(outcomes[c].status());
-    if (!*outcomes[c]) continue;
-    const auto i = static_cast<std::ptrdiff_t>(candidates[c]);
-    ManifestFile file;
-    file.path = plan_.files[candidates[c]].path;
-    file.part = parts_[candidates[c]];
-    file.hash = *expected_[candidates[c]];
-    plan_.total_bytes -= file.hash.bytes;
-    progress_before += file.hash.bytes;
-    adopted.push_back(std::move(file));
-    plan_.files.erase(plan_.files.begin() + i);
-    parts_.erase(parts_.begin() + i);
-    expected_.erase(expected_.begin() + i);
-    left_.erase(left_.begin() + i);
-  }
-  return adopted;
-}
-
-Result<std::vector<ManifestFile>> IncomingFiles::Write(const Environment& env,
-                                                       const std::string& directory,
-                                                       const TransferControl& control,
-                                                       std::vector<std::string>* created) {
-  WriteProgress progress;
-  FileWriterInput input;
-  input.plan = &plan_;
-  input.request = &request_;
-  input.directory = directory;
-  input.expected = &expected_;
-  input.cancelled = [&] {
-    if (control.progress) {
-      control.progress(progress_before + progress.written,
-                       std::max(progress_total, plan_.total_bytes));
-    }
-    return control.cancelled && control.cancelled();
-  };
-  StreamRing ring;
-  WrittenFiles written;
-  Status status = WriteFiles(env, input, &ring, &progress, &written);
-  std::move(written.created.begin(), written.created.end(), std::back_inserter(*created));
-  if (status.Is(Code::kCancelled)) return CancelledError("interrupted");
-  RETURN_IF_ERROR(status);
-  input.cancelled();
-  for (std::size_t i = 0; i < written.files.size(); ++i) written.files[i].part = parts_[i];
-  return std::move(written.files);
 }
 
 Result<std::unique_ptr<IncomingCommitter>> IncomingCommitter::Open(const Environment& env,
@@ -388,6 +208,11 @@ Status IncomingCommitter::Fill(const std::string& directory, IncomingFiles* file
                    files->Adopt(env_, directory, control, created));
   for (const ManifestFile& file : adopted) bytes_adopted_ += file.hash.bytes;
   manifest->files.insert(manifest->files.end(), adopted.begin(), adopted.end());
+  std::uint64_t bytes_kept = 0;
+  ASSIGN_OR_RETURN(const std::vector<ManifestFile> resumed,
+                   files->Resume(env_, directory, control, created, &bytes_kept));
+  bytes_adopted_ += bytes_kept;
+  manifest->files.insert(manifest->files.end(), resumed.begin(), resumed.end());
   // Syncs the names of the linked files too.
   ASSIGN_OR_RETURN(std::vector<ManifestFile> written,
                    files->Write(env_, directory, control, created));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -57,6 +58,14 @@ class IncomingFiles {
   Result<std::vector<ManifestFile>> Adopt(const Environment& env, const std::string& directory,
                                           const TransferControl& control,
                                           std::vector<std::string>* created);
+  /// Goes on with files that earlier copies left unfinished, where they left them, and then takes
+  /// those over as well: on disks and HDFS after a look at every byte that is there, in buckets
+  /// where the server's checksum of a part is that of the bytes read from the source.
+  /// `bytes_kept`: what did not have to be written. What cannot be resumed is left to Write.
+  Result<std::vector<ManifestFile>> Resume(const Environment& env, const std::string& directory,
+                                           const TransferControl& control,
+                                           std::vector<std::string>* created,
+                                           std::uint64_t* bytes_kept);
   /// What writing them takes; with `links` what earlier copies left takes none.
   std::uint64_t RoomNeeded(bool links) const;
   const SavePlan& plan() const { return plan_; }
@@ -78,6 +87,15 @@ class IncomingFiles {
  private:
   PlannedFile* Add(std::string path, std::string part, std::uint64_t bytes,
                    const FileHash* expected);
+  /// Files that were left unfinished, by the directory they were left in.
+  Result<std::map<std::string, std::vector<std::size_t>>> FindUnfinished(const Environment& env);
+  /// Writes the files of `plan`, which is this one's or a part of it.
+  Status WriteSome(const Environment& env, const SavePlan& plan,
+                   const std::vector<std::optional<FileHash>>& expected,
+                   const std::string& directory, bool resume, const TransferControl& control,
+                   WriteProgress* progress, WrittenFiles* written);
+  /// Takes files out of the plan, as manifest entries. `numbers` ascend.
+  std::vector<ManifestFile> TakeOut(const std::vector<std::size_t>& numbers);
 
   SavePlan plan_;
   SaveRequest request_;  // its tensors are the sources of the plan

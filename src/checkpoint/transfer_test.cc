@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -441,6 +442,51 @@ TEST_F(CutCopyTest, OnADiskNoPowerLossMakesAHalfCopyCount) {
     if (HasFailure()) return;
   }
   EXPECT_EQ(most, Bytes());
+}
+
+/// A checkpoint with one file of three chunks, copied to a disk that ends at any instant.
+TEST_F(CutCopyTest, OnADiskItGoesOnInsideAFile) {
+  constexpr std::size_t kNumbers = (2 * kChunkBytes + 5000) / sizeof(float);
+  {
+    auto manager = OpenManager({}, Env(source_)).value();
+    const std::vector<float> numbers = Numbers(kNumbers, 3);
+    SaveRequest request{.step = 20, .tensors = {View("large", numbers)}, .blocking = true};
+    ASSERT_TRUE(manager->Save(std::move(request)).ok());
+    ASSERT_TRUE(manager->Close().ok());
+  }
+  view_ = RepositoryReader(source_.get()).Read().value();
+  view_.checkpoints.erase(view_.checkpoints.begin());
+  SeededIds ids(1);
+  const auto store = [&ids](SimFs* fs, bool direct) -> std::shared_ptr<Store> {
+    LocalStoreOptions options;
+    options.root = "/run";
+    options.fs = fs;
+    options.ids = &ids;
+    options.part_bytes = kChunkBytes;
+    options.write_mode = direct ? WriteMode::kDirect : WriteMode::kBuffered;
+    return LocalStore::Open(std::move(options)).value();
+  };
+  for (const bool direct : {true, false}) {
+    SimFs disk;
+    std::vector<std::pair<std::string, std::shared_ptr<const SimImage>>> cuts;
+    const auto target = store(&disk, direct);
+    disk.SetHook([&](const SimOp& op) { cuts.emplace_back(DescribeSimOp(op), disk.Snapshot()); });
+    ASSERT_TRUE(Copy(target).ok());
+    disk.SetHook(nullptr);
+    std::set<std::uint64_t> resumed;
+    for (const auto& [operation, image] : cuts) {
+      const auto killed = SimFs::FromKill(*image);
+      resumed.insert(GoOn(store(killed.get(), direct), "killed before " + operation) / kChunkBytes);
+      const auto after = SimFs::FromCrash(*image, CrashMode::kTorn, 7);
+      GoOn(store(after.get(), direct), "power loss before " + operation);
+      const auto then = SimFs::FromCrash(*after->Snapshot(), CrashMode::kForget, 1);
+      const RepositoryView view = RepositoryReader(store(then.get(), direct).get()).Read().value();
+      ASSERT_EQ(view.checkpoints.size(), 1u) << operation;
+      ExpectWhole(store(then.get(), direct).get(), view.checkpoints[0], "twice, " + operation);
+      if (HasFailure()) return;
+    }
+    EXPECT_THAT(resumed, ElementsAre(0, 1, 2)) << "of two chunks none, one, or both";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, CopyTest, testing::Combine(testing::Bool(), testing::Bool()),

@@ -34,9 +34,11 @@ Status PartedWriteSession::TryOpen(const std::string& name, const NewObject& obj
   // What puts the object into its place replaces nothing either; this is to fail before the bytes
   // are sent.
   RETURN_IF_ERROR(CheckFree(name));
+  Object made{.name = name, .bytes = object.bytes, .parts = count};
+  if (object.resume) RETURN_IF_ERROR(FindLeft(made));
   MutexLock lock(&mu_);
   *id = static_cast<std::uint32_t>(objects_.size());
-  objects_.push_back({.name = name, .bytes = object.bytes, .parts = count});
+  objects_.push_back(std::move(made));
   Opened();
   return condemned_;
 }
@@ -50,6 +52,18 @@ Status PartedWriteSession::CheckObject(std::uint32_t id) {
   return Status::Ok();
 }
 
+Result<std::size_t> PartedWriteSession::NextPart(std::uint32_t id, std::size_t bytes) {
+  RETURN_IF_ERROR(CheckObject(id));
+  const Object& object = objects_[id];
+  const std::uint64_t due =
+      std::min<std::uint64_t>(object.bytes - object.appended, limits_.part_bytes);
+  if (bytes == 0 || bytes != due) {
+    return InvalidArgumentError(
+        fmt::format("a part of \"{}\" has {} bytes, {} are due", object.name, bytes, due));
+  }
+  return static_cast<std::size_t>(object.appended / limits_.part_bytes);
+}
+
 Status PartedWriteSession::Append(std::uint32_t object, std::span<const std::byte> part,
                                   bool /*padded*/, std::uint64_t tag) {
   Status status = TryAppend({.object = object, .bytes = part, .tag = tag});
@@ -60,21 +74,58 @@ Status PartedWriteSession::TryAppend(const Transfer& transfer) {
   Transfer next = transfer;
   {
     MutexLock lock(&mu_);
-    RETURN_IF_ERROR(CheckObject(next.object));
-    Object& object = objects_[next.object];
-    const std::uint64_t due =
-        std::min<std::uint64_t>(object.bytes - object.appended, limits_.part_bytes);
-    if (next.bytes.empty() || next.bytes.size() != due) {
-      return InvalidArgumentError(fmt::format("a part of \"{}\" has {} bytes, {} are due",
-                                              object.name, next.bytes.size(), due));
-    }
-    next.part = object.appended / limits_.part_bytes;
-    object.appended += next.bytes.size();
+    ASSIGN_OR_RETURN(next.part, NextPart(next.object, next.bytes.size()));
+    objects_[next.object].appended += next.bytes.size();
     while (borrowed_ >= limits_.in_flight && condemned_.ok()) changed_.Wait(&mu_);
     if (!condemned_.ok()) return condemned_;
     ++borrowed_;
   }
   return Send(next);
+}
+
+Result<bool> PartedWriteSession::ReadLeft(std::uint32_t object, std::span<std::byte> into) {
+  Result<bool> read = TryReadLeft(object, into);
+  if (!read.ok()) return Condemn(read.status());
+  return read;
+}
+
+Result<bool> PartedWriteSession::TryReadLeft(std::uint32_t object, std::span<std::byte> into) {
+  Transfer due{.object = object};
+  {
+    MutexLock lock(&mu_);
+    ASSIGN_OR_RETURN(due.part, NextPart(object, into.size()));
+  }
+  return ReadLeftPart(due, into);
+}
+
+Result<bool> PartedWriteSession::KeepLeft(std::uint32_t object, std::span<const std::byte> part) {
+  Result<bool> kept = TryKeepLeft({.object = object, .bytes = part});
+  if (!kept.ok()) return Condemn(kept.status());
+  return kept;
+}
+
+Result<bool> PartedWriteSession::TryKeepLeft(Transfer due) {
+  {
+    MutexLock lock(&mu_);
+    ASSIGN_OR_RETURN(due.part, NextPart(due.object, due.bytes.size()));
+  }
+  ASSIGN_OR_RETURN(const bool held, HoldsLeftPart(due));
+  if (!held) return false;
+  MutexLock lock(&mu_);
+  Object& object = objects_[due.object];
+  object.appended += due.bytes.size();
+  ++object.arrived;
+  return true;
+}
+
+void PartedWriteSession::LeaveUnfinished(bool leave) {
+  MutexLock lock(&mu_);
+  leave_ = leave;
+}
+
+bool PartedWriteSession::LeavesUnfinished() const {
+  return leave_ && (condemned_.ok() || condemned_.Is(Code::kUnavailable) ||
+                    condemned_.Is(Code::kDeadlineExceeded));
 }
 
 Status PartedWriteSession::Close(std::uint32_t object) {

@@ -30,6 +30,9 @@ class PartedWriteSession : public WriteSession {
   Status Close(std::uint32_t object) final;
   Result<std::uint64_t> WaitPart() final;
   Status Drain() final;
+  Result<bool> ReadLeft(std::uint32_t object, std::span<std::byte> into) final;
+  Result<bool> KeepLeft(std::uint32_t object, std::span<const std::byte> part) final;
+  void LeaveUnfinished(bool leave) final;
 
  protected:
   struct Limits {
@@ -59,8 +62,15 @@ class PartedWriteSession : public WriteSession {
 
   /// Fails when the name is taken, before any byte is sent.
   virtual Status CheckFree(const std::string& name) EXCLUDES(mu_) = 0;
+  /// Looks for what was left of an object that is to be resumed, for the call of Opened() that
+  /// follows.
+  virtual Status FindLeft(const Object& object) EXCLUDES(mu_) = 0;
   /// objects_.back() is new.
   virtual void Opened() REQUIRES(mu_) = 0;
+  /// See ReadLeft and KeepLeft; `due` is the next part.
+  virtual Result<bool> ReadLeftPart(const Transfer& due, std::span<std::byte> into)
+      EXCLUDES(mu_) = 0;
+  virtual Result<bool> HoldsLeftPart(const Transfer& due) EXCLUDES(mu_) = 0;
   /// Begins to send a part. PartArrived or Fail follows, on any thread.
   virtual Status Send(const Transfer& transfer) EXCLUDES(mu_) = 0;
   /// Begins to put the object together: it is closed, and all of its parts have arrived. ObjectDone
@@ -76,6 +86,8 @@ class PartedWriteSession : public WriteSession {
   bool PartArrived(const Transfer& transfer) REQUIRES(mu_);
   void ObjectDone(std::uint32_t id) REQUIRES(mu_);
   void Fail(Status status) REQUIRES(mu_);
+  /// Whether StopAll leaves what is unfinished (LeaveUnfinished).
+  bool LeavesUnfinished() const REQUIRES(mu_);
 
   Mutex mu_;
   CondVar changed_;
@@ -87,9 +99,14 @@ class PartedWriteSession : public WriteSession {
   Status TryAppend(const Transfer& transfer);
   Status TryClose(std::uint32_t id);
   Status CheckObject(std::uint32_t id) REQUIRES(mu_);
+  /// The number of the object's next part, which has to have so many bytes.
+  Result<std::size_t> NextPart(std::uint32_t id, std::size_t bytes) REQUIRES(mu_);
+  Result<bool> TryReadLeft(std::uint32_t object, std::span<std::byte> into) EXCLUDES(mu_);
+  Result<bool> TryKeepLeft(Transfer due) EXCLUDES(mu_);
   Status Condemn(Status status) EXCLUDES(mu_);
 
   const Limits limits_;
+  bool leave_ GUARDED_BY(mu_) = false;
   std::size_t unfinished_ GUARDED_BY(mu_) = 0;      // closed and not done
   int borrowed_ GUARDED_BY(mu_) = 0;                // parts
   std::deque<std::uint64_t> tags_ GUARDED_BY(mu_);  // to be given back by WaitPart

@@ -20,6 +20,7 @@ struct StoreTraits {
   bool locks = false;         // TryLock() works
   bool direct_io = false;     // bulk data bypasses the page cache
   bool directories = false;   // empty directories exist and are worth pruning
+  bool resumes = false;       // NewObject::resume goes on with what a session left unfinished
   int parallel_requests = 1;  // calls worth making at once, from as many threads
 };
 
@@ -49,6 +50,10 @@ enum class AfterCrash {
 struct NewObject {
   std::uint64_t bytes = 0;  // the final size, known beforehand
   std::string reuse;        // an object of the pool to write over (it disappears), or empty
+  /// Go on with what a session that ended left unfinished under this name, of the same number of
+  /// bytes: what ListUnfinished names or, where unfinished objects are visible, the object itself,
+  /// which nothing else may refer to. Nothing there: begin anew. Ignored without traits().resumes.
+  bool resume = false;
 };
 
 /// Writes bulk objects, with a bounded number of parts in flight. For one thread at a time.
@@ -76,6 +81,24 @@ class WriteSession {
   virtual Result<std::uint64_t> WaitPart() = 0;
   /// Makes all closed objects' bytes durable.
   virtual Status Drain() = 0;
+
+  // Of an object opened with `resume`, before its next part is appended:
+
+  /// Fills `into`, of that part's size, with what was left of it; whether that is good the caller
+  /// finds out. False: nothing was left, or the store cannot read what is unfinished.
+  virtual Result<bool> ReadLeft(std::uint32_t /*object*/, std::span<std::byte> /*into*/) {
+    return false;
+  }
+  /// Takes over what was left of it in the place of Append, if that is `part`: what ReadLeft has
+  /// just given, or by the checksum that the store has of it. Nothing is borrowed, no tag comes
+  /// back. False: append it.
+  virtual Result<bool> KeepLeft(std::uint32_t /*object*/, std::span<const std::byte> /*part*/) {
+    return false;
+  }
+  /// True: what is unfinished at the session's end stays, for one that resumes it, unless an error
+  /// other than Unavailable and DeadlineExceeded condemned the session. Otherwise it is given up,
+  /// or the caller deletes it.
+  virtual void LeaveUnfinished(bool /*leave*/) {}
 };
 
 /// An object opened for reading. It stays readable although its name is deleted meanwhile (local

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -21,6 +22,7 @@
 #include "format/records.h"
 #include "net/test_http_server.h"
 #include "storage/forwarding_store.h"
+#include "tests/remote/take_turns.h"
 #include "tests/s3/s3_job.h"
 
 namespace cairn::s3 {
@@ -291,49 +293,90 @@ TEST_F(S3Engine, NewWriterFencesTheOldOneOut) {
 }
 
 TEST_F(S3Engine, WritersTakeTurnsWhileAReaderReads) {
-  {
-    ASSERT_TRUE(SaveStep(Open()->get(), 1).ok());
-  }
-  std::atomic<bool> stop = false;
-  std::atomic<std::int64_t> step = 1;
-  std::atomic<int> reads = 0;
-  ManagerOptions options;
-  options.retention.keep_last = 1;  // every save removes the one before
-  std::jthread reader([&] {
-    while (!stop) {
-      auto manager = Open({.read_only = true});
-      ASSERT_TRUE(manager.ok()) << manager.status().ToString();
-      const auto restored = RestoreLatest(manager->get());
-      ASSERT_TRUE(restored.ok()) << restored.status().ToString();
-      EXPECT_GE(*restored, 1);
-      ++reads;
-    }
-  });
-  {
-    std::vector<std::jthread> writers;
-    for (int i = 0; i < 2; ++i) {
-      writers.emplace_back([&] {
-        for (int turn = 0; turn < 4; ++turn) {
-          auto manager = Open(options);
-          if (manager.status().Is(Code::kAborted)) continue;  // overtaken while it opened
-          ASSERT_TRUE(manager.ok()) << manager.status().ToString();
-          for (int save = 0; save < 3; ++save) {
-            const auto saved = SaveStep(manager->get(), ++step);
-            if (saved.status().Is(Code::kAborted)) break;  // fenced
-            ASSERT_TRUE(saved.ok()) << saved.status().ToString();
-          }
-          (*manager)->Close().IgnoreError("it may have been overtaken");
-        }
-      });
-    }
-  }
-  stop = true;
-  reader.join();
-  EXPECT_GT(reads, 0);
-  auto manager = Open(options);
-  ASSERT_TRUE(manager.ok());
-  EXPECT_TRUE(RestoreLatest(manager->get()).ok());
+  remote::TakeTurnsWhileAReaderReads(
+      [&](ManagerOptions options) { return Open(std::move(options)); });
   EXPECT_THAT(*server_->Open(url_)->ListUnfinished(""), IsEmpty());
+}
+
+TEST_F(S3Engine, ProgressIsSeenAndNoMoreThanEightPartsAreInFlight) {
+  constexpr int kInFlight = 8;
+  constexpr std::uint64_t kPart = 5u << 20;
+  std::latch under_way(kInFlight);
+  std::latch release(1);
+  std::atomic<int> parts = 0;
+  std::atomic<int> most = 0;
+  TestHttpServer proxy([&](const TestHttpRequest& request) {
+    if (request.target.find("partNumber=") == std::string::npos) {
+      return ForwardTo(server_->port(), request);
+    }
+    most = std::max(most.load(), ++parts);
+    if (!release.try_wait()) under_way.count_down();
+    release.wait();
+    const TestHttpReply reply = ForwardTo(server_->port(), request);
+    --parts;
+    return reply;
+  });
+  auto manager = Open({}, proxy.port());
+  ASSERT_TRUE(manager.ok());
+  std::vector<std::uint64_t> large(20 * kPart / 8);
+  kill::JobState::Fill(&large, 7);
+  SaveRequest request{.step = 1};
+  request.tensors = {
+      {.name = "large", .dtype = DType::kU64, .shape = {large.size()}, .data = large.data()}};
+  auto handle = (*manager)->Save(std::move(request));
+  ASSERT_TRUE(handle.ok()) << "returned although no part has arrived";
+  under_way.wait();
+  // The last one that was handed over may not be counted yet.
+  EXPECT_GE(handle->BytesWritten(), (kInFlight - 1) * kPart);
+  EXPECT_LE(handle->BytesWritten(), kInFlight * kPart);
+  EXPECT_FALSE(handle->Done());
+  release.count_down();
+  ASSERT_TRUE(handle->Wait().ok());
+  EXPECT_GE(handle->BytesWritten(), large.size() * 8);
+  EXPECT_EQ(most, kInFlight) << "in parallel, and bounded";
+}
+
+/// A machine whose clock is wrong by so many days.
+class WrongClock final : public Clock {
+ public:
+  explicit WrongClock(std::int64_t days) : nanos_(days * 86'400 * 1'000'000'000) {}
+  Duration Now() override { return Clock::System()->Now(); }
+  std::int64_t WallNanos() override { return Clock::System()->WallNanos() + nanos_; }
+  void Sleep(Duration duration) override { Clock::System()->Sleep(duration); }
+
+ private:
+  const std::int64_t nanos_;
+};
+
+TEST_F(S3Engine, NothingIsChosenSweptOrRemovedByAClock) {
+  ManagerOptions options;
+  options.directory = url_;
+  options.retention.keep_last = 2;
+  std::int64_t step = 0;
+  // Each machine's clock is years away from that of the one before, and from the server's.
+  for (const std::int64_t days : {3000, -3000, 40, -1, 0}) {
+    WrongClock clock(days);
+    S3StoreOptions s3 = server_->Options(url_);
+    s3.environment.clock = &clock;
+    Environment env = EnvironmentOn(std::move(s3));
+    env.clock = &clock;
+    auto manager = OpenManager(options, std::move(env));
+    ASSERT_TRUE(manager.ok()) << days << ": " << manager.status().ToString();
+    const std::int64_t latest = *RestoreLatest(manager->get());
+    EXPECT_EQ(latest, step == 0 ? -1 : step) << "the latest, by no date";
+    EXPECT_THAT(*server_->Open(url_)->ListUnfinished(""), IsEmpty()) << "swept, of any age";
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(SaveStep(manager->get(), ++step).ok());
+    std::vector<std::int64_t> kept;
+    for (const CheckpointInfo& info : *(*manager)->List()) kept.push_back(info.step);
+    EXPECT_THAT(kept, ElementsAre(step - 1, step));
+    // What a save that is cut off now would leave.
+    const auto store = server_->Open(url_);
+    const std::string key = store->client()->config().KeyOf("checkpoint_000999/__model__/x");
+    ASSERT_TRUE(
+        store->client()
+            ->Expect({.what = "begin", .method = "POST", .key = key, .query = {{"uploads", ""}}})
+            .ok());
+  }
 }
 
 TEST_F(S3Engine, BucketThatGoesAwayIsAClearError) {

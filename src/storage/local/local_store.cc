@@ -136,7 +136,9 @@ StoreTraits LocalStore::traits() const {
                      .hard_links = hard_links_.load(),
                      .locks = locks_.load(),
                      .direct_io = direct_io_.load(),
-                     .directories = true};
+                     .directories = true,
+                     // Whoever resumes a file then gives it another name.
+                     .resumes = hard_links_.load()};
 }
 
 std::string LocalStore::PathOf(std::string_view name) const {

@@ -71,6 +71,22 @@ Result<std::unique_ptr<FsFile>> LocalWriteSession::TakeFromPool(const std::strin
   return fs->Open(store_->PathOf(name), {.write = true});
 }
 
+Result<std::unique_ptr<FsFile>> LocalWriteSession::TakeUnfinished(const std::string& name,
+                                                                  std::uint64_t* bytes) {
+  Result<std::unique_ptr<FsFile>> file =
+      store_->options_.fs->Open(store_->PathOf(name), {.write = true});
+  if (file.status().Is(Code::kNotFound)) return std::unique_ptr<FsFile>();
+  if (!file.ok()) return file.status();
+  ASSIGN_OR_RETURN(const FsStat stat, (*file)->Stat());
+  // Under a second name somebody else relies on its bytes.
+  if (stat.is_directory || stat.links != 1) {
+    return AlreadyExistsError(
+        fmt::format("\"{}\" in {}: exists, and is not unfinished", name, store_->Describe()));
+  }
+  *bytes = stat.bytes;
+  return file;
+}
+
 Result<std::uint32_t> LocalWriteSession::OpenUnchecked(const std::string& name,
                                                        const NewObject& wanted) {
   RETURN_IF_ERROR(ValidateObjectName(name));
@@ -84,6 +100,10 @@ Result<std::uint32_t> LocalWriteSession::OpenUnchecked(const std::string& name,
     RETURN_IF_ERROR(ValidateObjectName(wanted.reuse));
     ASSIGN_OR_RETURN(object.buffered, TakeFromPool(name, wanted.reuse));
     object.reused = object.buffered != nullptr;
+  } else if (wanted.resume) {
+    ASSIGN_OR_RETURN(object.buffered, TakeUnfinished(name, &object.left_bytes));
+    object.reused = object.buffered != nullptr;
+    object.cached = object.reused;
   }
   if (object.buffered == nullptr) {
     Result<std::unique_ptr<FsFile>> file = store_->InDirectoryOf(name, [&] {
@@ -158,6 +178,38 @@ Status LocalWriteSession::TrialPartSubmitted(std::uint32_t id, std::uint64_t byt
   return Status::Ok();
 }
 
+Result<bool> LocalWriteSession::ReadLeft(std::uint32_t object, std::span<std::byte> into) {
+  RETURN_IF_ERROR(condemned_);
+  Result<bool> read = ReadLeftUnchecked(object, into);
+  if (!read.ok()) return Condemn(read.status());
+  return read;
+}
+
+Result<bool> LocalWriteSession::ReadLeftUnchecked(std::uint32_t id, std::span<std::byte> into) {
+  // Room was reserved for all of a file before its first part was written: behind a gap that is
+  // longer than any session has parts in flight there is nothing but that room.
+  constexpr int kLongestGap = 16;
+  if (id >= objects_.size() || objects_[id].closed) {
+    return InvalidArgumentError(fmt::format("read what was left: object {} is not open", id));
+  }
+  Object& object = objects_[id];
+  if (object.appended + into.size() > object.left_bytes || object.parts_missing >= kLongestGap) {
+    return false;
+  }
+  const auto read = object.buffered->ReadAt(object.appended, into);
+  // A block that cannot be read is written again.
+  object.read_back = read.ok() && *read == into.size();
+  return object.read_back;
+}
+
+Result<bool> LocalWriteSession::KeepLeft(std::uint32_t id, std::span<const std::byte> part) {
+  RETURN_IF_ERROR(condemned_);
+  if (id >= objects_.size() || !std::exchange(objects_[id].read_back, false)) return false;
+  objects_[id].appended += part.size();
+  objects_[id].parts_missing = 0;
+  return true;
+}
+
 Status LocalWriteSession::Append(std::uint32_t object, std::span<const std::byte> part,
                                  bool /*padded*/, std::uint64_t tag) {
   RETURN_IF_ERROR(condemned_);
@@ -198,6 +250,8 @@ Status LocalWriteSession::AppendUnchecked(std::uint32_t id, std::span<const std:
                     .bytes = part,
                     .tag = tag};
   objects_[id].appended += part.size();
+  objects_[id].read_back = false;
+  ++objects_[id].parts_missing;
   if (transfer.direct) {
     const std::size_t odd = part.size() % kBlock;
     if (odd != 0) {

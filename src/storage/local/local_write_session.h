@@ -31,6 +31,9 @@ class LocalStore;
 /// Where O_DIRECT is refused, or is the slower way, parts go through the page cache, which is
 /// written back and emptied behind them.
 ///
+/// A file that is resumed is what a session left under its name, with holes or old bytes where a
+/// part had not arrived: parts are read back for the caller to judge.
+///
 /// After an error nothing is in flight any more and every call returns that error; the files that
 /// were opened are still there, and the caller deletes them.
 class LocalWriteSession final : public WriteSession {
@@ -50,6 +53,8 @@ class LocalWriteSession final : public WriteSession {
   Status Close(std::uint32_t object) override;
   Result<std::uint64_t> WaitPart() override;
   Status Drain() override;
+  Result<bool> ReadLeft(std::uint32_t object, std::span<std::byte> into) override;
+  Result<bool> KeepLeft(std::uint32_t object, std::span<const std::byte> part) override;
 
  private:
   struct Object {
@@ -62,6 +67,9 @@ class LocalWriteSession final : public WriteSession {
     bool reused = false;
     bool cached = false;  // has pages in the cache
     bool closed = false;
+    std::uint64_t left_bytes = 0;  // of a file that is resumed
+    int parts_missing = 0;         // in a row, before the next part
+    bool read_back = false;        // the next part
   };
   /// An operation in flight, addressed by the queue's tag.
   struct Transfer {
@@ -83,7 +91,10 @@ class LocalWriteSession final : public WriteSession {
   Result<std::uint32_t> OpenUnchecked(const std::string& name, const NewObject& object);
   /// The pool's file under its new name, or null when it is not there (any more) or not ours alone.
   Result<std::unique_ptr<FsFile>> TakeFromPool(const std::string& name, const std::string& reuse);
+  /// The file that a session left under the name, or null when it is not there.
+  Result<std::unique_ptr<FsFile>> TakeUnfinished(const std::string& name, std::uint64_t* bytes);
   Status Reserve(Object* object);
+  Result<bool> ReadLeftUnchecked(std::uint32_t id, std::span<std::byte> into);
   Status AppendUnchecked(std::uint32_t id, std::span<const std::byte> part, std::uint64_t tag);
   Status WriteOddEnd(std::uint32_t id, std::uint64_t offset, std::span<const std::byte> bytes);
   Status SubmitPart(Transfer transfer);

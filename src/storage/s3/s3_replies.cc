@@ -112,6 +112,10 @@ Result<S3Completed> DecodeCopied(std::string_view body) {
   return DecodeOutcome(body, "CopyObjectResult");
 }
 
+Result<S3Completed> DecodeCopiedPart(std::string_view body) {
+  return DecodeOutcome(body, "CopyPartResult");
+}
+
 Result<S3UploadPage> DecodeUploadPage(std::string_view body) {
   ASSIGN_OR_RETURN(const XmlElement root, ParseAs(body, "ListMultipartUploadsResult"));
   const bool encoded = root.Text("EncodingType") == "url";
@@ -129,6 +133,25 @@ Result<S3UploadPage> DecodeUploadPage(std::string_view body) {
   page.next_id = root.Text("NextUploadIdMarker");
   if (page.truncated && page.next_key.empty()) {
     return CorruptionError("an S3 list goes on, but does not say where");
+  }
+  return page;
+}
+
+Result<S3PartPage> DecodePartPage(std::string_view body) {
+  ASSIGN_OR_RETURN(const XmlElement root, ParseAs(body, "ListPartsResult"));
+  S3PartPage page;
+  for (const XmlElement& child : root.children) {
+    if (child.name != "Part") continue;
+    S3PartPage::Part part;
+    ASSIGN_OR_RETURN(part.number, Number(child.Text("PartNumber")));
+    ASSIGN_OR_RETURN(part.bytes, Number(child.Text("Size")));
+    part.etag = child.Text("ETag");
+    part.crc32c = child.Text("ChecksumCRC32C");
+    page.parts.push_back(std::move(part));
+  }
+  if (root.Text("IsTruncated") == "true") {
+    page.next = root.Text("NextPartNumberMarker");
+    if (page.next.empty()) return CorruptionError("an S3 list goes on, but does not say where");
   }
   return page;
 }

@@ -44,8 +44,9 @@ struct S3Completed {
 };
 Result<S3Completed> DecodeCompleted(std::string_view body);
 
-/// The same of CopyObject.
+/// The same of CopyObject, and of UploadPartCopy.
 Result<S3Completed> DecodeCopied(std::string_view body);
+Result<S3Completed> DecodeCopiedPart(std::string_view body);
 
 /// One page of ListMultipartUploads.
 struct S3UploadPage {
@@ -59,5 +60,18 @@ struct S3UploadPage {
   std::string next_id;
 };
 Result<S3UploadPage> DecodeUploadPage(std::string_view body);
+
+/// One page of ListParts.
+struct S3PartPage {
+  struct Part {
+    std::uint64_t number = 0;  // from 1 on
+    std::uint64_t bytes = 0;
+    std::string etag;
+    std::string crc32c;  // as in headers; "": the server has none
+  };
+  std::vector<Part> parts;
+  std::string next;  // the marker of the next page; "" after the last
+};
+Result<S3PartPage> DecodePartPage(std::string_view body);
 
 }  // namespace cairn

@@ -130,5 +130,31 @@ TEST(S3Replies, UploadsHaveIds) {
                    .ok());
 }
 
+TEST(S3Replies, PartsHaveSizesAndChecksums) {
+  const auto page = DecodePartPage(
+      "<ListPartsResult><IsTruncated>true</IsTruncated><NextPartNumberMarker>2"
+      "</NextPartNumberMarker><Part><PartNumber>1</PartNumber><Size>5242880</Size>"
+      "<ETag>&quot;a&quot;</ETag><ChecksumCRC32C>yZRlqg==</ChecksumCRC32C></Part>"
+      "<Part><PartNumber>2</PartNumber><Size>7</Size><ETag>b</ETag></Part></ListPartsResult>");
+  ASSERT_TRUE(page.ok()) << page.status().ToString();
+  ASSERT_EQ(page->parts.size(), 2u);
+  EXPECT_EQ(page->parts[0].number, 1u);
+  EXPECT_EQ(page->parts[0].bytes, 5'242'880u);
+  EXPECT_EQ(page->parts[0].etag, "\"a\"");
+  EXPECT_EQ(page->parts[0].crc32c, "yZRlqg==");
+  EXPECT_EQ(page->parts[1].crc32c, "");
+  EXPECT_EQ(page->next, "2");
+  EXPECT_EQ(DecodePartPage("<ListPartsResult/>")->next, "");
+  EXPECT_FALSE(
+      DecodePartPage("<ListPartsResult><IsTruncated>true</IsTruncated></ListPartsResult>").ok());
+  EXPECT_FALSE(DecodePartPage("<ListPartsResult><Part/></ListPartsResult>").ok());
+}
+
+TEST(S3Replies, ACopyThatFailedAfterItsSuccessIsAnError) {
+  EXPECT_EQ(DecodeCopiedPart("<CopyPartResult><ETag>e</ETag></CopyPartResult>")->etag, "e");
+  EXPECT_EQ(DecodeCopiedPart("<Error><Code>SlowDown</Code></Error>")->error.code, "SlowDown");
+  EXPECT_FALSE(DecodeCopiedPart("<CopyObjectResult/>").ok());
+}
+
 }  // namespace
 }  // namespace cairn

@@ -11,11 +11,11 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "net/url.h"
 #include "storage/s3/crc32c.h"
-#include "storage/s3/s3_errors.h"
+#include "storage/s3/s3_copy.h"
 #include "storage/s3/s3_reader.h"
 #include "storage/s3/s3_replies.h"
+#include "storage/s3/s3_uploads.h"
 #include "storage/s3/s3_write_session.h"
 
 namespace cairn {
@@ -57,6 +57,7 @@ Result<std::unique_ptr<S3Store>> S3Store::Open(Options options) {
 
 StoreTraits S3Store::traits() const {
   return {.create_only = create_only_.load() != CreateOnly::kIgnored,
+          .resumes = true,
           .parallel_requests = client_->config().connections};
 }
 
@@ -324,60 +325,31 @@ Result<std::unique_ptr<ReadQueue>> S3Store::NewReadQueue(int depth) {
 }
 
 Status S3Store::Adopt(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(ValidateObjectName(from));
   RETURN_IF_ERROR(ValidateObjectName(to));
-  constexpr std::uint64_t kMostCopied = std::uint64_t{5} << 30;  // in one request, by any server
-  ASSIGN_OR_RETURN(const ObjectInfo info, Stat(from));
-  if (info.bytes > kMostCopied) {
-    return UnimplementedError("\"" + Describe() + "/" + from +
-                              "\" is too large to be copied at once");
+  ASSIGN_OR_RETURN(const HttpResponse there, Head(from));
+  const auto bytes = Length(there);
+  if (!bytes) {
+    return CorruptionError("look up \"" + Describe() + "/" + from + "\": the size is missing");
   }
-  S3Request request{.what = "copy to", .method = "PUT", .key = KeyOf(to)};
-  request.headers.push_back(
-      {"x-amz-copy-source", PercentEncode(client_->config().bucket + "/" + KeyOf(from), true)});
-  ASSIGN_OR_RETURN(const HttpResponse response, client_->Expect(std::move(request)));
-  ASSIGN_OR_RETURN(const S3Completed copied, DecodeCopied(response.body));
-  if (copied.error.code.empty()) return Status::Ok();
-  return UnavailableError("copy \"" + Describe() + "/" + from + "\": the server answers " +
-                          copied.error.code + ": " + copied.error.message);
+  return CopyInBucket(client_.get(), {.from = KeyOf(from),
+                                      .to = KeyOf(to),
+                                      .bytes = *bytes,
+                                      .etag = std::string(there.Header("etag")),
+                                      .most_at_once = options_.most_copied_at_once,
+                                      .create_only = create_only_.load() != CreateOnly::kIgnored});
 }
 
 // ---------------------------------------------------------------- unfinished uploads
 
-Result<std::vector<std::pair<std::string, std::string>>> S3Store::Uploads(
-    const std::string& prefix) {
-  std::vector<std::pair<std::string, std::string>> uploads;
-  std::string key_marker;
-  std::string id_marker;
-  while (true) {
-    S3Request request{.what = "list unfinished uploads in", .key = ""};
-    request.query = {{"uploads", ""}, {"encoding-type", "url"}};
-    if (!prefix.empty()) request.query.emplace_back("prefix", prefix);
-    if (!key_marker.empty()) {
-      request.query.emplace_back("key-marker", key_marker);
-      request.query.emplace_back("upload-id-marker", id_marker);
-    }
-    ASSIGN_OR_RETURN(const HttpResponse response, client_->Expect(std::move(request)));
-    ASSIGN_OR_RETURN(S3UploadPage page, DecodeUploadPage(response.body));
-    for (S3UploadPage::Upload& upload : page.uploads) {
-      if (!upload.key.starts_with(prefix)) continue;
-      uploads.emplace_back(std::move(upload.key), std::move(upload.id));
-    }
-    if (!page.truncated) return uploads;
-    if (page.next_key == key_marker && page.next_id == id_marker) {
-      return CorruptionError("list unfinished uploads: the list does not end");
-    }
-    key_marker = std::move(page.next_key);
-    id_marker = std::move(page.next_id);
-  }
-}
-
 Result<std::vector<std::string>> S3Store::ListUnfinished(const std::string& prefix) {
   RETURN_IF_ERROR(ValidatePrefix(prefix));
   const std::string root = KeyOf("").empty() ? "" : KeyOf("") + "/";
-  ASSIGN_OR_RETURN(const auto uploads, Uploads(prefix.empty() ? root : KeyOf(prefix)));
+  ASSIGN_OR_RETURN(const auto uploads,
+                   ListUploads(client_.get(), prefix.empty() ? root : KeyOf(prefix)));
   std::vector<std::string> names;
-  for (const auto& [key, id] : uploads) {
-    std::string name = key.substr(std::min(root.size(), key.size()));
+  for (const S3UploadPage::Upload& upload : uploads) {
+    std::string name = upload.key.substr(std::min(root.size(), upload.key.size()));
     const bool below = prefix.empty() || name == prefix || name.starts_with(prefix + "/");
     if (below && ValidateObjectName(name).ok()) names.push_back(std::move(name));
   }
@@ -389,15 +361,9 @@ Result<std::vector<std::string>> S3Store::ListUnfinished(const std::string& pref
 Status S3Store::AbandonUnfinished(const std::string& name) {
   RETURN_IF_ERROR(ValidateObjectName(name));
   const std::string key = KeyOf(name);
-  ASSIGN_OR_RETURN(const auto uploads, Uploads(key));
-  for (const auto& [upload_key, id] : uploads) {
-    if (upload_key != key) continue;
-    const S3Outcome outcome = client_->Fetch({.what = "give up the upload of",
-                                              .method = "DELETE",
-                                              .key = key,
-                                              .query = {{"uploadId", id}}});
-    if (IsUploadGone(outcome.response)) continue;  // another sweep, or its own writer
-    RETURN_IF_ERROR(client_->StatusOf("give up the upload of", key, outcome.response));
+  ASSIGN_OR_RETURN(const auto uploads, ListUploads(client_.get(), key));
+  for (const S3UploadPage::Upload& upload : uploads) {
+    if (upload.key == key) RETURN_IF_ERROR(GiveUpUpload(client_.get(), upload));
   }
   return Status::Ok();
 }

@@ -49,6 +49,41 @@ Status WriteObject(Store* store, const std::string& name, std::string_view bytes
   return (*session)->Drain();
 }
 
+/// Leaves an upload with the first `parts` parts of the object.
+void LeaveUpload(Store* store, const std::string& name, std::string_view bytes, std::size_t parts) {
+  auto session = store->NewWriteSession(WriteMode::kAuto);
+  (*session)->LeaveUnfinished(true);
+  const auto object = (*session)->Open(name, {.bytes = bytes.size()});
+  ASSERT_TRUE(object.ok()) << object.status().ToString();
+  const std::size_t part = (*session)->part_bytes();
+  for (std::size_t i = 0; i < parts; ++i) {
+    const std::string_view piece = bytes.substr(i * part, part);
+    const auto span = std::as_bytes(std::span(piece.data(), piece.size()));
+    ASSERT_TRUE((*session)->Append(*object, span, false, i).ok());
+    ASSERT_TRUE((*session)->WaitPart().ok());
+  }
+}
+
+/// Goes on with it; the parts that were kept.
+Result<int> ResumeUpload(Store* store, const std::string& name, std::string_view bytes) {
+  auto session = store->NewWriteSession(WriteMode::kAuto);
+  const auto object = (*session)->Open(name, {.bytes = bytes.size(), .resume = true});
+  if (!object.ok()) return object.status();
+  int kept = 0;
+  for (std::size_t at = 0; at < bytes.size(); at += (*session)->part_bytes()) {
+    const std::string_view piece = bytes.substr(at, (*session)->part_bytes());
+    const auto span = std::as_bytes(std::span(piece.data(), piece.size()));
+    const auto taken = (*session)->KeepLeft(*object, span);
+    if (!taken.ok()) return taken.status();
+    kept += *taken ? 1 : 0;
+    if (*taken) continue;
+    if (Status status = (*session)->Append(*object, span, false, at); !status.ok()) return status;
+  }
+  if (Status status = (*session)->Close(*object); !status.ok()) return status;
+  if (Status status = (*session)->Drain(); !status.ok()) return status;
+  return kept;
+}
+
 class S3StoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -333,6 +368,7 @@ TEST_P(S3StoreFaultTest, EveryRequestMayFailOnce) {
     S3StoreOptions options = server_->Options(url_ + "/" + std::to_string(failing), proxy->port());
     options.environment.stall_timeout =
         GetParam() == Fault::kStall ? std::chrono::milliseconds(300) : std::chrono::seconds(60);
+    options.most_copied_at_once = 5u << 20;
     auto opened = S3Store::Open(options);
     ASSERT_TRUE(opened.ok());
     S3Store* store = opened->get();
@@ -349,7 +385,14 @@ TEST_P(S3StoreFaultTest, EveryRequestMayFailOnce) {
     std::string got(large.size(), '?');
     EXPECT_TRUE((*reader)->Read(0, std::as_writable_bytes(std::span(got))).ok());
     EXPECT_TRUE(got == large);
-    EXPECT_EQ(store->List("")->objects.size(), 2u);
+    const std::string two_parts = large.substr(0, (5u << 20) + 77);
+    LeaveUpload(store_.get(), std::to_string(failing) + "/d", two_parts, 1);
+    const auto kept = ResumeUpload(store, "d", two_parts);
+    EXPECT_TRUE(kept.ok() && *kept == 1) << kept.status().ToString();
+    const Status adopted = store->Adopt("d", "e");
+    EXPECT_TRUE(adopted.ok()) << adopted.ToString();
+    EXPECT_TRUE(*store_->Get(std::to_string(failing) + "/e", kNoLimit) == two_parts);
+    EXPECT_EQ(store->List("")->objects.size(), 4u);
     const Status deleted = store->Delete("a");
     EXPECT_TRUE(deleted.ok()) << deleted.ToString();
     opened->reset();
@@ -444,6 +487,159 @@ TEST_F(S3StoreTest, FileOfTooManyPartsIsRefusedBeforeItIsSent) {
   const auto object = (*session)->Open("huge", {.bytes = 10'001ull * (5u << 20)});
   EXPECT_TRUE(object.status().Is(Code::kInvalidArgument));
   EXPECT_THAT(object.status().ToString(), HasSubstr("part_bytes"));
+}
+
+// ---------------------------------------------------------------- copies made by the server
+
+/// A proxy that counts what matters of copies.
+struct CopyTraffic {
+  std::atomic<int> parts = 0;
+  std::atomic<std::uint64_t> bytes_sent = 0;
+  void Count(const TestHttpRequest& request) {
+    bytes_sent += request.body.size();
+    if (!request.Header("x-amz-copy-source-range").empty()) ++parts;
+  }
+};
+
+TEST_F(S3StoreTest, WhatIsTooLargeForOneRequestIsCopiedInParts) {
+  CopyTraffic traffic;
+  const auto proxy = Proxy([&](const TestHttpRequest& request) {
+    traffic.Count(request);
+    return Forward(request);
+  });
+  S3StoreOptions options = server_->Options(url_, proxy->port());
+  options.most_copied_at_once = 5u << 20;
+  const auto store = *S3Store::Open(options);
+  const std::string large = Pattern((21u << 20) + 3, 5);
+  ASSERT_TRUE(WriteObject(store_.get(), "old/a b+ü", large).ok());
+  ASSERT_TRUE(store_->Put("old/limit", Pattern(5u << 20, 1)).ok());
+  const Status copied = store->Adopt("old/a b+ü", "new/a b+ü");
+  ASSERT_TRUE(copied.ok()) << copied.ToString();
+  EXPECT_EQ(traffic.parts, 5) << "four of the limit's size and the rest";
+  EXPECT_LT(traffic.bytes_sent, 4096u) << "the server copies, nothing is sent";
+  EXPECT_TRUE(*store_->Get("new/a b+ü", kNoLimit) == large);
+  EXPECT_TRUE(*store_->Get("old/a b+ü", kNoLimit) == large);
+  EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+  ASSERT_TRUE(store->Adopt("old/limit", "new/limit").ok());
+  EXPECT_EQ(traffic.parts, 5) << "at the limit one request is enough";
+  EXPECT_TRUE(store->Adopt("old/a b+ü", "new/a b+ü").Is(Code::kAlreadyExists));
+  EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+}
+
+TEST_F(S3StoreTest, AServerThatCannotCopyInPartsSaysSoAndNothingIsLeft) {
+  ASSERT_TRUE(WriteObject(store_.get(), "old", Pattern(11u << 20, 5)).ok());
+  for (const bool silent : {false, true}) {
+    const auto proxy = Proxy([&](const TestHttpRequest& request) {
+      if (request.Header("x-amz-copy-source-range").empty()) return Forward(request);
+      return silent ? Answer(200, "", {{"ETag", "\"d41d8cd98f00b204e9800998ecf8427e\""}})
+                    : Answer(501, "<Error><Code>NotImplemented</Code></Error>");
+    });
+    S3StoreOptions options = server_->Options(url_, proxy->port());
+    options.most_copied_at_once = 5u << 20;
+    const auto store = *S3Store::Open(options);
+    const Status copied = store->Adopt("old", "new");
+    EXPECT_TRUE(copied.Is(Code::kUnimplemented)) << copied.ToString();
+    EXPECT_TRUE(store_->Stat("new").status().Is(Code::kNotFound));
+    EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+  }
+}
+
+TEST_F(S3StoreTest, AnObjectThatIsReplacedWhileItIsCopiedIsNotMixed) {
+  std::atomic<int> parts = 0;
+  const auto proxy = Proxy([&](const TestHttpRequest& request) {
+    if (!request.Header("x-amz-copy-source-range").empty() && ++parts == 2) {
+      EXPECT_TRUE(store_->Put("old", Pattern(11u << 20, 6)).ok());
+    }
+    return Forward(request);
+  });
+  ASSERT_TRUE(WriteObject(store_.get(), "old", Pattern(11u << 20, 5)).ok());
+  S3StoreOptions options = server_->Options(url_, proxy->port());
+  options.most_copied_at_once = 5u << 20;
+  options.storage.connections = 1;
+  const Status copied = (*S3Store::Open(options))->Adopt("old", "new");
+  EXPECT_TRUE(copied.Is(Code::kNotFound)) << copied.ToString();
+  EXPECT_TRUE(store_->Stat("new").status().Is(Code::kNotFound));
+  EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+}
+
+// ---------------------------------------------------------------- uploads that are resumed
+
+TEST_F(S3StoreTest, PartsThatArrivedAreNotSentAgain) {
+  std::atomic<std::uint64_t> sent = 0;
+  const auto proxy = Proxy([&](const TestHttpRequest& request) {
+    sent += request.body.size();
+    return Forward(request);
+  });
+  const std::string large = Pattern((21u << 20) + 5, 3);
+  LeaveUpload(store_.get(), "c/large", large, 3);
+  EXPECT_THAT(*store_->ListUnfinished(""), ElementsAre("c/large"));
+  const auto kept = ResumeUpload(server_->Open(url_, proxy->port()).get(), "c/large", large);
+  ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+  EXPECT_EQ(*kept, 3);
+  const std::uint64_t rest = large.size() - 3 * (5u << 20);
+  EXPECT_GE(sent, rest);
+  EXPECT_LT(sent, rest + 4096) << "the rest, and the list of parts";
+  EXPECT_TRUE(*store_->Get("c/large", kNoLimit) == large);
+  EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
+}
+
+TEST_F(S3StoreTest, PartsOfAnotherSizeAreNotKept) {
+  const std::string large = Pattern((21u << 20) + 5, 3);
+  S3StoreOptions options = server_->Options(url_);
+  options.storage.part_bytes = 8u << 20;
+  LeaveUpload(S3Store::Open(options)->get(), "c/large", large, 2);
+  const auto kept = ResumeUpload(store_.get(), "c/large", large);
+  ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+  EXPECT_EQ(*kept, 0);
+  EXPECT_TRUE(*store_->Get("c/large", kNoLimit) == large);
+  EXPECT_THAT(*store_->ListUnfinished(""), ElementsAre("c/large")) << "for the next sweep";
+}
+
+TEST_F(S3StoreTest, AnUploadThatIsGivenUpMeanwhileFailsClearly) {
+  const std::string large = Pattern(21u << 20, 3);
+  LeaveUpload(store_.get(), "c/large", large, 2);
+  auto session = store_->NewWriteSession(WriteMode::kAuto);
+  const auto object = (*session)->Open("c/large", {.bytes = large.size(), .resume = true});
+  ASSERT_TRUE(object.ok());
+  ASSERT_TRUE(store_->AbandonUnfinished("c/large").ok());
+  const auto bytes = std::as_bytes(std::span(large));
+  const std::size_t part = (*session)->part_bytes();
+  ASSERT_TRUE(*(*session)->KeepLeft(*object, bytes.first(part)));
+  ASSERT_TRUE(*(*session)->KeepLeft(*object, bytes.subspan(part, part)));
+  ASSERT_TRUE((*session)->Append(*object, bytes.subspan(2 * part, part), false, 1).ok());
+  const Status drained = (*session)->Drain();
+  EXPECT_TRUE(drained.Is(Code::kFailedPrecondition)) << drained.ToString();
+  EXPECT_THAT(drained.ToString(), HasSubstr("given up"));
+}
+
+TEST_F(S3StoreTest, WhatIsLeftStaysWhenTheServerIsNotReachedAndGoesOtherwise) {
+  const std::string large = Pattern(11u << 20, 5);
+  for (const bool unreachable : {true, false}) {
+    std::atomic<bool> broken = false;
+    const auto proxy = Proxy([&](const TestHttpRequest& request) {
+      const bool part = request.target.find("partNumber=3") != std::string::npos;
+      if (!part || !broken) return Forward(request);
+      return unreachable ? TestHttpReply{.close = true}
+                         : Answer(403, "<Error><Code>AccessDenied</Code></Error>");
+    });
+    const auto store = server_->Open(url_, proxy->port());
+    auto session = store->NewWriteSession(WriteMode::kAuto);
+    (*session)->LeaveUnfinished(true);
+    const auto object = (*session)->Open("c/large", {.bytes = large.size()});
+    ASSERT_TRUE(object.ok());
+    broken = true;
+    Status status;
+    for (std::size_t at = 0; at < large.size() && status.ok(); at += (*session)->part_bytes()) {
+      const std::size_t count = std::min(large.size() - at, (*session)->part_bytes());
+      status = (*session)->Append(*object, std::as_bytes(std::span(large)).subspan(at, count),
+                                  false, at);
+      if (status.ok()) status = (*session)->WaitPart().status();
+    }
+    EXPECT_EQ(status.code(), unreachable ? Code::kUnavailable : Code::kPermissionDenied);
+    session->reset();
+    EXPECT_EQ(store_->ListUnfinished("")->size(), unreachable ? 1u : 0u);
+    ASSERT_TRUE(store_->AbandonUnfinished("c/large").ok());
+  }
 }
 
 }  // namespace

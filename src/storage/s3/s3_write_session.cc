@@ -10,6 +10,7 @@
 #include "storage/s3/crc32c.h"
 #include "storage/s3/s3_errors.h"
 #include "storage/s3/s3_replies.h"
+#include "storage/s3/s3_uploads.h"
 #include "storage/s3/xml.h"
 
 namespace cairn {
@@ -47,12 +48,61 @@ Status S3WriteSession::CheckFree(const std::string& name) {
   return there.status().Is(Code::kNotFound) ? Status::Ok() : there.status();
 }
 
+Status S3WriteSession::FindLeft(const Object& object) {
+  found_.reset();
+  if (object.parts < 2) return Status::Ok();
+  const std::string key = client_->config().KeyOf(object.name);
+  ASSIGN_OR_RETURN(const auto uploads, ListUploads(client_.get(), key));
+  for (const S3UploadPage::Upload& upload : uploads) {
+    if (upload.key != key) continue;
+    const auto parts = ListParts(client_.get(), upload);
+    if (parts.status().Is(Code::kFailedPrecondition)) continue;  // its writer lives, and ended it
+    if (parts.status().Is(Code::kPermissionDenied)) {
+      LogWarning("what was uploaded of \"" + key +
+                 "\" is sent again: the key may not list it (s3:ListMultipartUploadParts): " +
+                 parts.status().ToString());
+      return Status::Ok();
+    }
+    RETURN_IF_ERROR(parts.status());
+    Upload left{.id = upload.id};
+    for (const S3PartPage::Part& part : *parts) {
+      if (part.number == 0 || part.number > object.parts) continue;
+      const std::uint64_t begin = (part.number - 1) * part_bytes();
+      if (part.bytes != std::min<std::uint64_t>(part_bytes(), object.bytes - begin)) continue;
+      left.left.emplace(part.number - 1, part);
+    }
+    if (left.left.size() > (found_ ? found_->left.size() : 0)) found_ = std::move(left);
+  }
+  return Status::Ok();
+}
+
 void S3WriteSession::Opened() {
   const Object& object = objects_.back();
-  Upload& upload = uploads_.emplace_back();
+  Upload& upload = uploads_.emplace_back(std::exchange(found_, {}).value_or(Upload()));
   upload.key = client_->config().KeyOf(object.name);
   upload.parts.resize(std::max<std::size_t>(object.parts, 1));
-  if (upload.multipart()) StartCreate(static_cast<std::uint32_t>(uploads_.size() - 1));
+  if (upload.multipart() && upload.id.empty()) {
+    StartCreate(static_cast<std::uint32_t>(uploads_.size() - 1));
+  }
+}
+
+Result<bool> S3WriteSession::ReadLeftPart(const Transfer& /*due*/, std::span<std::byte> /*into*/) {
+  return false;
+}
+
+Result<bool> S3WriteSession::HoldsLeftPart(const Transfer& due) {
+  S3PartPage::Part part;
+  {
+    MutexLock lock(&mu_);
+    const auto left = uploads_[due.object].left.find(due.part);
+    if (left == uploads_[due.object].left.end()) return false;
+    part = left->second;
+  }
+  const std::uint32_t crc = Crc32c(due.bytes);
+  if (part.crc32c != Crc32cText(crc)) return false;
+  MutexLock lock(&mu_);
+  uploads_[due.object].parts[due.part] = {.crc = crc, .etag = std::move(part.etag)};
+  return true;
 }
 
 Status S3WriteSession::Send(const Transfer& transfer) {
@@ -235,27 +285,22 @@ bool S3WriteSession::IsMine(std::uint32_t id, const S3Outcome& outcome) {
 // ---------------------------------------------------------------- ends
 
 void S3WriteSession::StopAll() {
-  std::vector<std::pair<std::string, std::string>> uploads;
+  std::vector<S3UploadPage::Upload> uploads;
   {
     MutexLock lock(&mu_);
     if (stopped_) return;
     stopped_ = true;
     for (const HttpClient::CallId id : calls_) client_->Cancel(id);
     while (in_flight_ > 0) changed_.Wait(&mu_);
+    if (LeavesUnfinished()) return;
     for (std::size_t i = 0; i < uploads_.size(); ++i) {
       // One whose completion was sent may be there by now; giving it up then does nothing.
       if (uploads_[i].id.empty() || objects_[i].done) continue;
-      uploads.emplace_back(uploads_[i].key, uploads_[i].id);
+      uploads.push_back({.key = uploads_[i].key, .id = uploads_[i].id});
     }
   }
-  for (const auto& [key, id] : uploads) {
-    const S3Outcome outcome = client_->Fetch({.what = "give up the upload of",
-                                              .method = "DELETE",
-                                              .key = key,
-                                              .query = {{"uploadId", id}},
-                                              .max_attempts = 3});
-    if (IsUploadGone(outcome.response)) continue;
-    const Status given_up = client_->StatusOf("give up the upload of", key, outcome.response);
+  for (const S3UploadPage::Upload& upload : uploads) {
+    const Status given_up = GiveUpUpload(client_.get(), upload, /*max_attempts=*/3);
     if (!given_up.ok()) {
       LogWarning("an unfinished upload stays until the repository is next opened for writing: " +
                  given_up.ToString());

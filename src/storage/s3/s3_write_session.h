@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -13,6 +15,7 @@
 #include "base/thread_annotations.h"
 #include "storage/parted_write_session.h"
 #include "storage/s3/s3_client.h"
+#include "storage/s3/s3_replies.h"
 
 namespace cairn {
 
@@ -26,7 +29,11 @@ namespace cairn {
 /// An answer that was lost is not taken for a failure: a name that is taken, or an upload that is
 /// gone, on a repeated request is looked at, and is ours when size and checksum are.
 ///
-/// Destruction gives up the uploads that are open.
+/// An object that is resumed goes on with the upload of that key that has most parts of the right
+/// sizes. What is unfinished cannot be read, so a part is kept when its CRC-32C, which the server
+/// has, is that of the bytes that belong there.
+///
+/// Destruction gives up the uploads that are open, unless they are to be left.
 class S3WriteSession final : public PartedWriteSession {
  public:
   /// `conditional`: the server heeds `If-None-Match: *`.
@@ -45,12 +52,16 @@ class S3WriteSession final : public PartedWriteSession {
     std::string key;
     std::string id;  // of a multipart upload; "" until the server gave it
     std::vector<Part> parts;
-    std::vector<Transfer> waiting;  // for the id
+    std::vector<Transfer> waiting;                 // for the id
+    std::map<std::size_t, S3PartPage::Part> left;  // of an earlier session, by number of the part
     bool multipart() const { return parts.size() > 1; }
   };
 
   Status CheckFree(const std::string& name) override;
+  Status FindLeft(const Object& object) override;
   void Opened() override REQUIRES(mu_);
+  Result<bool> ReadLeftPart(const Transfer& due, std::span<std::byte> into) override;
+  Result<bool> HoldsLeftPart(const Transfer& due) override;
   Status Send(const Transfer& transfer) override;
   Status Finish(std::uint32_t id) override;
   void StopAll() override;
@@ -76,6 +87,7 @@ class S3WriteSession final : public PartedWriteSession {
 
   const std::shared_ptr<S3Client> client_;  // shared with the store, which it may outlive
   const bool conditional_;
+  std::optional<Upload> found_;  // by FindLeft, for Opened; the caller's thread
   bool stopped_ GUARDED_BY(mu_) = false;
   std::vector<Upload> uploads_ GUARDED_BY(mu_);
   std::set<HttpClient::CallId> calls_ GUARDED_BY(mu_);

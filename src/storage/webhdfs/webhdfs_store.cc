@@ -22,23 +22,23 @@ std::string Below(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "/" + name;
 }
 
-Status PruneBelow(WebHdfsClient* client, const std::string& path, bool itself) {
+}  // namespace
+
+std::string TemporaryPath(const WebHdfsConfig& config, std::string_view name) {
+  return config.root + "/" + std::string(kTemporaryPrefix) + "/" + std::string(name);
+}
+
+Status PruneDirectoriesAt(WebHdfsClient* client, const std::string& path, bool itself) {
   ASSIGN_OR_RETURN(const std::vector<HdfsFileStatus> files, ListAll(client, path));
   for (const HdfsFileStatus& file : files) {
     if (!file.directory || file.name.starts_with(kTemporaryPrefix)) continue;
-    RETURN_IF_ERROR(PruneBelow(client, path + "/" + file.name, true));
+    RETURN_IF_ERROR(PruneDirectoriesAt(client, path + "/" + file.name, true));
   }
   if (!itself) return Status::Ok();
   const Status deleted = client->Delete(path, /*recursive=*/false).status();
   // Something is in it, or another was quicker.
   if (deleted.Is(Code::kFailedPrecondition) || deleted.Is(Code::kNotFound)) return Status::Ok();
   return deleted;
-}
-
-}  // namespace
-
-std::string TemporaryPath(const WebHdfsConfig& config, std::string_view name) {
-  return config.root + "/" + std::string(kTemporaryPrefix) + "/" + std::string(name);
 }
 
 Status RenameIntoPlace(WebHdfsClient* client, const std::string& from, const std::string& to,
@@ -92,7 +92,7 @@ Result<std::unique_ptr<WebHdfsStore>> WebHdfsStore::Open(Options options) {
 }
 
 StoreTraits WebHdfsStore::traits() const {
-  return {.directories = true, .parallel_requests = client_->config().connections};
+  return {.directories = true, .resumes = true, .parallel_requests = client_->config().connections};
 }
 
 // ---------------------------------------------------------------- whole objects
@@ -210,7 +210,7 @@ Status WebHdfsStore::PruneDirectories(const std::string& prefix) {
                  : there.status();
     }
   }
-  return PruneBelow(client_.get(), path, /*itself=*/!prefix.empty());
+  return PruneDirectoriesAt(client_.get(), path, /*itself=*/!prefix.empty());
 }
 
 // ---------------------------------------------------------------- sessions and readers
@@ -288,7 +288,7 @@ Status WebHdfsStore::AbandonUnfinished(const std::string& name) {
     if (!entry.directory) continue;
     const std::string session = top + entry.name;
     RETURN_IF_ERROR(client_->Delete(session + below, /*recursive=*/true).status());
-    RETURN_IF_ERROR(PruneBelow(client_.get(), session, /*itself=*/true));
+    RETURN_IF_ERROR(PruneDirectoriesAt(client_.get(), session, /*itself=*/true));
   }
   return Status::Ok();
 }

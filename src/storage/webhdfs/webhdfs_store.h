@@ -87,6 +87,10 @@ std::string TemporaryPath(const WebHdfsConfig& config, std::string_view name);
 /// Renames a whole file to the path of an object, making the directories above it.
 Status RenameIntoPlace(WebHdfsClient* client, const std::string& from, const std::string& to,
                        bool replace);
+/// Deletes the empty directories below `path`, and with `itself` that one too; what is in use
+/// stays.
+Status PruneDirectoriesAt(WebHdfsClient* client, const std::string& path, bool itself);
+
 /// All entries of a directory; none when it is not there.
 Result<std::vector<HdfsFileStatus>> ListAll(WebHdfsClient* client, const std::string& path);
 

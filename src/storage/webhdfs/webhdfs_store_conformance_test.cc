@@ -83,6 +83,34 @@ long Fsyncs(const TestHdfsServer& server) {
   return at == std::string::npos ? -1 : std::strtol(text.c_str() + at + kName.size(), nullptr, 10);
 }
 
+TEST(HdfsStore, FilesHaveTheReplicationAndTheBlocksThatWereAskedFor) {
+  const std::string url = Server().FreshUrl();
+  WebHdfsStore::Options options{.url = url};
+  options.storage.hdfs_replication = 2;
+  options.storage.hdfs_block_bytes = 1u << 20;
+  auto store = WebHdfsStore::Open(std::move(options));
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  ASSERT_TRUE((*store)->Put("small", "hello").ok());
+  auto session = (*store)->NewWriteSession(WriteMode::kAuto);
+  const std::string large((*session)->part_bytes() + 10, 'x');
+  const auto object = (*session)->Open("large", {.bytes = large.size()});
+  ASSERT_TRUE(object.ok());
+  const auto bytes = std::as_bytes(std::span(large));
+  const std::size_t part = (*session)->part_bytes();
+  ASSERT_TRUE((*session)->Append(*object, bytes.first(part), false, 1).ok());
+  ASSERT_TRUE((*session)->Append(*object, bytes.subspan(part), false, 2).ok());
+  ASSERT_TRUE((*session)->Close(*object).ok());
+  ASSERT_TRUE((*session)->Drain().ok());
+  const std::string path = url.substr(url.find('/', url.find("//") + 2));
+  for (const char* name : {"small", "large"}) {
+    const std::string status =
+        Fetch("http://127.0.0.1:" + std::to_string(Server().http_port()) + "/webhdfs/v1" + path +
+              "/" + name + "?op=GETFILESTATUS&user.name=someone");
+    EXPECT_THAT(status, AllOf(HasSubstr("\"replication\":2"), HasSubstr("\"blockSize\":1048576")))
+        << name;
+  }
+}
+
 TEST(HdfsStore, WhatWasAcknowledgedSurvivesAPowerCutOfTheServer) {
   auto server = TestHdfsServer::Start({});
   ASSERT_TRUE(server.ok()) << server.status().ToString();

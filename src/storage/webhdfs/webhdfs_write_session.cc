@@ -17,6 +17,15 @@ constexpr int kMaxInFlight = 8;
 constexpr std::size_t kMaxParts = 100'000;
 constexpr std::size_t kMaxSourcesBytes = 4000;  // servers refuse requests with long heads
 
+std::string PartName(std::size_t part) { return fmt::format("p{:06}", part); }
+
+Result<std::vector<HdfsFileStatus>> ListSorted(WebHdfsClient* client, const std::string& path) {
+  ASSIGN_OR_RETURN(std::vector<HdfsFileStatus> files, ListAll(client, path));
+  std::sort(files.begin(), files.end(),
+            [](const HdfsFileStatus& a, const HdfsFileStatus& b) { return a.name < b.name; });
+  return files;
+}
+
 }  // namespace
 
 WebHdfsWriteSession::WebHdfsWriteSession(std::shared_ptr<WebHdfsClient> client, std::string id)
@@ -37,7 +46,7 @@ std::string WebHdfsWriteSession::PartsPath(const Object& object) const {
 }
 
 std::string WebHdfsWriteSession::PartPath(const Object& object, std::size_t part) const {
-  return PartsPath(object) + fmt::format("/p{:06}", part);
+  return PartsPath(object) + "/" + PartName(part);
 }
 
 // ---------------------------------------------------------------- the caller's side
@@ -47,6 +56,66 @@ Status WebHdfsWriteSession::CheckFree(const std::string& name) {
   const auto there = client_->Stat(config.PathOf(name));
   if (there.ok()) return AlreadyExistsError("\"" + config.where + "/" + name + "\" exists");
   return there.status().Is(Code::kNotFound) ? Status::Ok() : there.status();
+}
+
+Status WebHdfsWriteSession::FindLeft(const Object& object) {
+  found_.clear();
+  const WebHdfsConfig& config = client_->config();
+  const std::string top = TemporaryPath(config, "");
+  const std::string own = PartsPath(object);
+  const std::string below = own.substr(TemporaryPath(config, id_).size());
+  // The parts that have their sizes, of those that stand there.
+  const auto whole = [&](const std::vector<HdfsFileStatus>& files) {
+    std::set<std::size_t> parts;
+    for (std::size_t part = 0; part < object.parts; ++part) {
+      const std::uint64_t begin = std::uint64_t{part} * part_bytes();
+      const auto at = std::lower_bound(
+          files.begin(), files.end(), PartName(part),
+          [](const HdfsFileStatus& f, const std::string& n) { return f.name < n; });
+      if (at == files.end() || at->directory || at->name != PartName(part)) continue;
+      if (at->bytes == std::min<std::uint64_t>(part_bytes(), object.bytes - begin)) {
+        parts.insert(part);
+      }
+    }
+    return parts;
+  };
+  std::string best;
+  ASSIGN_OR_RETURN(const std::vector<HdfsFileStatus> sessions, ListAll(client_.get(), top));
+  for (const HdfsFileStatus& session : sessions) {
+    if (!session.directory || session.name == id_) continue;
+    ASSIGN_OR_RETURN(const std::vector<HdfsFileStatus> files,
+                     ListSorted(client_.get(), top + session.name + below));
+    if (std::set<std::size_t> parts = whole(files); parts.size() > found_.size()) {
+      found_ = std::move(parts);
+      best = session.name;
+    }
+  }
+  if (best.empty()) return Status::Ok();
+  const Status renamed = RenameIntoPlace(client_.get(), top + best + below, own, /*replace=*/false);
+  if (renamed.Is(Code::kNotFound)) found_.clear();  // its session lives, and ended
+  if (!renamed.ok() && !renamed.Is(Code::kNotFound)) return renamed;
+  return PruneDirectoriesAt(client_.get(), top + best, /*itself=*/true);
+}
+
+void WebHdfsWriteSession::Opened() { left_.push_back(std::exchange(found_, {})); }
+
+Result<bool> WebHdfsWriteSession::ReadLeftPart(const Transfer& due, std::span<std::byte> into) {
+  if (!left_[due.object].contains(due.part)) return false;
+  std::string path;
+  {
+    MutexLock lock(&mu_);
+    path = PartPath(objects_[due.object], due.part);
+  }
+  const Status read = client_->Read(path, 0, into);
+  // Shorter after all, or blocks of which no copy is whole: it is written again.
+  if (read.Is(Code::kNotFound) || read.Is(Code::kCorruption)) return false;
+  RETURN_IF_ERROR(read);
+  read_back_ = {due.object, due.part};
+  return true;
+}
+
+Result<bool> WebHdfsWriteSession::HoldsLeftPart(const Transfer& due) {
+  return read_back_ == std::pair(due.object, due.part);
 }
 
 Status WebHdfsWriteSession::Send(const Transfer& transfer) {
@@ -132,7 +201,7 @@ void WebHdfsWriteSession::StopAll() {
   changed_.NotifyAll();
   threads_.clear();
   MutexLock lock(&mu_);
-  if (objects_.empty()) return;
+  if (objects_.empty() || LeavesUnfinished()) return;
   const Status deleted =
       client_->Delete(TemporaryPath(client_->config(), id_), /*recursive=*/true).status();
   if (!deleted.ok()) {

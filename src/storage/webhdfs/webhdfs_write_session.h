@@ -4,8 +4,11 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <cairn/status.h>
@@ -23,7 +26,11 @@ namespace cairn {
 /// DataNode fails. When an object was closed and all parts are there, the NameNode joins them
 /// (CONCAT, which moves blocks and no bytes) and gives the file its name, which must be free.
 ///
-/// Destruction deletes what is not finished.
+/// An object that is resumed takes the directory of its parts away from the session that left it,
+/// by a rename, so that one that is still alive writes elsewhere. A part that has its size is read
+/// back; one that was being written is written again.
+///
+/// Destruction deletes what is not finished, unless it is to be left.
 class WebHdfsWriteSession final : public PartedWriteSession {
  public:
   WebHdfsWriteSession(std::shared_ptr<WebHdfsClient> client, std::string id);
@@ -39,7 +46,10 @@ class WebHdfsWriteSession final : public PartedWriteSession {
   };
 
   Status CheckFree(const std::string& name) override;
-  void Opened() override REQUIRES(mu_) {}
+  Status FindLeft(const Object& object) override;
+  void Opened() override REQUIRES(mu_);
+  Result<bool> ReadLeftPart(const Transfer& due, std::span<std::byte> into) override;
+  Result<bool> HoldsLeftPart(const Transfer& due) override;
   Status Send(const Transfer& transfer) override;
   Status Finish(std::uint32_t id) override;
   void StopAll() override;
@@ -57,6 +67,10 @@ class WebHdfsWriteSession final : public PartedWriteSession {
   const std::shared_ptr<WebHdfsClient> client_;  // shared with the store, which it may outlive
   const std::string id_;
   const int depth_;
+  // The caller's thread's alone.
+  std::set<std::size_t> found_;              // parts that were left, for Opened
+  std::vector<std::set<std::size_t>> left_;  // the same, by object
+  std::optional<std::pair<std::uint32_t, std::size_t>> read_back_;  // the last object and part
 
   bool stopping_ GUARDED_BY(mu_) = false;
   std::deque<Task> tasks_ GUARDED_BY(mu_);

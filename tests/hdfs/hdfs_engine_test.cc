@@ -1,0 +1,37 @@
+// The engine on a real HDFS, when nothing goes wrong in between.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "storage/webhdfs/test_hdfs_server.h"
+#include "storage/webhdfs/webhdfs_store.h"
+#include "tests/remote/take_turns.h"
+
+namespace cairn::remote {
+namespace {
+
+TEST(HdfsEngine, WritersTakeTurnsWhileAReaderReads) {
+  auto server = TestHdfsServer::Shared();
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const std::string url = (*server)->FreshUrl();
+  const auto open_store = [&] { return WebHdfsStore::Open({.url = url}); };
+  TakeTurnsWhileAReaderReads(
+      [&](ManagerOptions options) -> Result<std::unique_ptr<CheckpointManager>> {
+        auto store = open_store();
+        if (!store.ok()) return store.status();
+        Environment env;
+        env.store = *std::move(store);
+        env.host = "test";
+        env.pid = 1;
+        options.directory = url;
+        return OpenManager(std::move(options), std::move(env));
+      });
+  EXPECT_THAT(*(*open_store())->ListUnfinished(""), ::testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace cairn::remote
