@@ -36,7 +36,7 @@ class Input {
   T Take() {
     T value{};
     const std::size_t n = std::min(size_, sizeof value);
-    std::memcpy(&value, data_, n);
+    if (n > 0) std::memcpy(&value, data_, n);
     data_ += n;
     size_ -= n;
     return value;
