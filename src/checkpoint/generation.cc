@@ -397,25 +397,31 @@ Status Generation::CheckFence() const {
                       std::to_string(number_ + 1) + who);
 }
 
-Status Generation::CheckPlace() const { return CheckPlaceIn(number_); }
+Status Generation::CheckPlace() const {
+  ASSIGN_OR_RETURN(const auto other, PlaceTaker(number_));
+  if (!other) return Status::Ok();
+  return AbortedError(*other + " takes part in \"" + env_.store->Describe() + "\" as " +
+                      options_.participants[options_.self] +
+                      ": two living processes have this rank; give each process "
+                      "a rank of its own, and end the one that is too many");
+}
 
-Status Generation::CheckPlaceIn(std::uint64_t generation) const {
+Result<std::optional<std::string>> Generation::PlaceTaker(std::uint64_t generation) const {
   const std::string& self = options_.participants[options_.self];
   ASSIGN_OR_RETURN(const auto starts, ReadStarts(env_.store.get(), generation));
-  if (starts.empty()) return Status::Ok();
+  if (starts.empty()) return std::optional<std::string>();
   const auto named = starts.back().participants.find(self);
-  if (named == starts.back().participants.end() || named->second == uuid_) return Status::Ok();
-  std::string who;
+  if (named == starts.back().participants.end() || named->second == uuid_) {
+    return std::optional<std::string>();
+  }
   const auto bytes = env_.store->Get(names::Join(self, named->second), kMaxRecordBytes);
   if (bytes.ok()) {
     if (const auto join = Decode<JoinRecord>(*bytes); join.ok()) {
-      who = " (host " + join->host + ", pid " + std::to_string(join->pid) + ")";
+      return std::optional("another process (host " + join->host + ", pid " +
+                           std::to_string(join->pid) + ")");
     }
   }
-  return AbortedError("another process" + who + " takes part in \"" + env_.store->Describe() +
-                      "\" as " + self +
-                      ": two living processes have this rank; give each process "
-                      "a rank of its own, and end the one that is too many");
+  return std::optional<std::string>("another process");
 }
 
 Result<std::map<std::string, std::string, std::less<>>> Generation::ReadJoins(
@@ -561,7 +567,14 @@ Status Generation::OpenParticipant() {
       }
     }
     if (env_.clock->Now() >= deadline) {
-      RETURN_IF_ERROR(CheckPlaceIn(newest));
+      // Whether that process still lives is not known: it may be of the run before.
+      const auto taker = PlaceTaker(newest);
+      const std::string other =
+          taker.ok() && *taker
+              ? "; " + **taker + " took part as " + self +
+                    ": if it is still running, two living processes have this rank, and each needs "
+                    "one of its own"
+              : "";
       // It waits for all: who else is missing may be the one that failed.
       const auto joins = ReadJoins(newest);
       const std::vector<std::string> missing =
@@ -570,7 +583,8 @@ Status Generation::OpenParticipant() {
           self + " waited for " + options_.participants[0] + " to start \"" + store->Describe() +
           "\"" + (missing.empty() ? "" : ", which may be waiting for " + JoinNames(missing)) +
           "; is it running, and is the directory shared by all ranks? Where it is not, open each "
-          "with private_parts (Python: private=True) and use `cairn checkpoint merge`");
+          "with private_parts (Python: private=True) and use `cairn checkpoint merge`" +
+          other);
     }
     if (options_.cancelled && options_.cancelled()) {
       return CancelledError("the wait for the other participants was cancelled");

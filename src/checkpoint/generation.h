@@ -101,8 +101,8 @@ class Generation {
   Status Overtaken(const std::string& by) const;
   void RetireNames(const RepositoryView& view);
   Status StartParticipants();
-  /// The same of the generation that was waited for, whether or not it has started.
-  Status CheckPlaceIn(std::uint64_t generation) const;
+  /// Who the start of this generation names in our place; none when nobody else.
+  Result<std::optional<std::string>> PlaceTaker(std::uint64_t generation) const;
   /// Publishes the wish to take part in the generation of the newest fence.
   Status Join(std::uint64_t newest);
   Status Sweep();

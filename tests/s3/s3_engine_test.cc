@@ -366,6 +366,7 @@ TEST_F(S3Engine, NothingIsChosenSweptOrRemovedByAClock) {
     EXPECT_EQ(latest, step == 0 ? -1 : step) << "the latest, by no date";
     EXPECT_THAT(*server_->Open(url_)->ListUnfinished(""), IsEmpty()) << "swept, of any age";
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(SaveStep(manager->get(), ++step).ok());
+    ASSERT_TRUE((*manager)->WaitAll().ok());  // removals come after a save is acknowledged
     std::vector<std::int64_t> kept;
     for (const CheckpointInfo& info : *(*manager)->List()) kept.push_back(info.step);
     EXPECT_THAT(kept, ElementsAre(step - 1, step));
