@@ -7,9 +7,7 @@ import json
 import os
 import pathlib
 import resource
-import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +17,7 @@ import numpy as np
 import pytest
 import s3_server
 from children import command_line
+from gate import Gate
 
 import cairn
 
@@ -28,79 +27,6 @@ FILE = 24 * PART
 HELD = 14 * PART  # so many bytes pass before the kill; eight parts of them may be in flight
 LEAST = HELD - 9 * PART  # and so many have arrived
 ROOM = 2 << 20  # for requests, records and manifests
-
-
-class Gate:
-    """Forwards connections to a server, counts the bytes of both ways, and holds one of them up at a number of bytes."""
-
-    def __init__(self, port):
-        self._target = port
-        self.up = self.down = 0
-        self._holds = {}  # the way → at how many bytes
-        self._pumps = 0
-        self._changed = threading.Condition()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def hold(self, way, at):
-        with self._changed:
-            self._holds[way] = getattr(self, way) + at
-
-    def wait_until_held(self, child):
-        """Returns when not a byte more gets through; the child must still be at it."""
-        with self._changed:
-            for way, at in self._holds.items():
-                held = self._changed.wait_for(lambda w=way, a=at: getattr(self, w) >= a, 120)
-                assert held and child.poll() is None, "it was over before it was held up"
-
-    def open(self):
-        """Lets everything through, and returns when what a killed client had sent has arrived."""
-        with self._changed:
-            self._holds = {}
-            self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self._pumps == 0, 120), "connections stay open"
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                client.close()
-                continue
-            with self._changed:
-                self._pumps += 2
-            for args in ((client, server, "up"), (server, client, "down")):
-                threading.Thread(target=self._pump, args=args, daemon=True).start()
-
-    def _pass(self, way, size):
-        with self._changed:
-            self._changed.wait_for(lambda: getattr(self, way) < self._holds.get(way, float("inf")))
-            setattr(self, way, getattr(self, way) + size)
-            self._changed.notify_all()
-
-    def _pump(self, source, sink, way):
-        try:
-            while data := source.recv(1 << 16):
-                self._pass(way, len(data))
-                sink.sendall(data)
-        except OSError:
-            pass
-        for end in (source, sink):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-        with self._changed:
-            self._pumps -= 1
-            self._changed.notify_all()
-
-    def close(self):
-        self._listener.close()
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +79,16 @@ def until(reached, child):
         assert time.monotonic() < deadline
 
 
+def kill_when(gate, held, reached, source, target):
+    """Kills a copy that is held up after so many bytes, once enough of them have arrived."""
+    gate.hold("up", held)
+    child = start(source, target)
+    gate.wait_until_held(child)
+    until(reached, child)
+    kill(child)
+    gate.open()
+
+
 def go_on(source, target, least=LEAST):
     done = subprocess.run(command(source, target), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -184,12 +120,7 @@ def arrived(client):
 def test_into_a_bucket(source, bucket):
     gate, client = bucket
     target = "s3://copies/run"
-    gate.hold("up", HELD)
-    child = start(source, target)
-    gate.wait_until_held(child)
-    until(lambda: arrived(client) * PART >= LEAST, child)
-    kill(child)
-    gate.open()
+    kill_when(gate, HELD, lambda: arrived(client) * PART >= LEAST, source, target)
     there = arrived(client) * PART
     assert FILE > there >= LEAST, "the kill hit the middle of the file"
     before = gate.up
@@ -207,12 +138,9 @@ def test_into_a_bucket_with_kill_after_kill(source, bucket):
     there, sent = 0, gate.up
     kills = 2
     for _ in range(kills):
-        gate.hold("up", 10 * PART)
-        child = start(source, target)
-        gate.wait_until_held(child)
-        until(lambda before=there: arrived(client) * PART > before, child)
-        kill(child)
-        gate.open()
+        kill_when(
+            gate, 10 * PART, lambda before=there: arrived(client) * PART > before, source, target
+        )
         now = arrived(client) * PART
         assert now > there, "each one gets further than the one before"
         there = now
@@ -228,12 +156,7 @@ def test_into_a_bucket_with_kill_after_kill(source, bucket):
 def test_an_upload_that_no_copy_goes_on_with_is_swept(source, bucket):
     gate, client = bucket
     target = "s3://copies/run"
-    gate.hold("up", HELD)
-    child = start(source, target)
-    gate.wait_until_held(child)
-    until(lambda: arrived(client) > 0, child)
-    kill(child)
-    gate.open()
+    kill_when(gate, HELD, lambda: arrived(client) > 0, source, target)
     assert len(uploads(client)) == 1
     with cairn.CheckpointManager(target) as m:
         assert m.list() == []

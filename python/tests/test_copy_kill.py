@@ -3,14 +3,13 @@
 import json
 import os
 import random
-import socket
 import subprocess
-import threading
 import time
 
 import numpy as np
 import pytest
 from children import command_line
+from gate import Gate
 from s3_server import Server
 
 import cairn
@@ -102,46 +101,6 @@ def test_a_copy_to_a_bucket_goes_on(source, tmp_path, monkeypatch):
         server.stop()
 
 
-class Meter:
-    """Forwards connections to a server and counts the bytes that go there."""
-
-    def __init__(self, port):
-        self._target = port
-        self.bytes = 0
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._target))
-            threading.Thread(target=self._pump, args=(client, server, True), daemon=True).start()
-            threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
-
-    def _pump(self, source, sink, count):
-        try:
-            while data := source.recv(1 << 18):
-                if count:
-                    with self._lock:
-                        self.bytes += len(data)
-                sink.sendall(data)
-        except OSError:
-            pass
-        for end in (source, sink):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    def close(self):
-        self._listener.close()
-
-
 FILES, FILE_BYTES = 24, 4 << 20
 
 
@@ -198,7 +157,7 @@ def test_one_large_checkpoint_goes_on_in_a_bucket(large, tmp_path, monkeypatch):
     import boto3
 
     server = Server(tmp_path)
-    meter = Meter(server.port)
+    gate = Gate(server.port)
     try:
         for variable, value in server.environment().items():
             monkeypatch.setenv(variable, value)
@@ -213,11 +172,11 @@ def test_one_large_checkpoint_goes_on_in_a_bucket(large, tmp_path, monkeypatch):
 
         kill_in_the_middle(command, arrived)
         assert steps_at(target) == [], "half a copy does not count"
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{meter.port}")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
         report = go_on(command, large, target)
         # Requests, those of the checks included, come on top.
-        assert report["bytes"] <= meter.bytes < report["bytes"] + (1 << 20), "only the rest"
+        assert report["bytes"] <= gate.up < report["bytes"] + (1 << 20), "only the rest"
         assert report["bytes"] < FILES * FILE_BYTES - report["bytes_resumed"] + (1 << 20)
     finally:
-        meter.close()
+        gate.close()
         server.stop()
