@@ -352,6 +352,9 @@ class HttpClient::Loop {
                        static_cast<curl_off_t>(options_.send_bytes_per_second));
     }
     SetMethod(call);
+    if (request.method == "POST" && MaxAttempts(*call) == 1) {
+      curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
+    }
     for (const HttpHeader& header : request.headers) {
       // "Name;" is libcurl's way to send a header without a value.
       AddHeader(call, header.value.empty() ? header.name + ";" : header.name + ": " + header.value);
@@ -526,11 +529,13 @@ class HttpClient::Loop {
     }
   }
 
+  int MaxAttempts(const Call& call) const {
+    return call.call.max_attempts > 0 ? call.call.max_attempts : options_.retry.max_attempts;
+  }
+
   void Finish(std::unique_ptr<Call> call, Result<HttpResponse> outcome) {
-    const int most =
-        call->call.max_attempts > 0 ? call->call.max_attempts : options_.retry.max_attempts;
     const bool again =
-        call->attempt < most &&
+        call->attempt < MaxAttempts(*call) &&
         (call->call.retry ? call->call.retry(call->attempt, outcome) : IsTransient(outcome));
     if (!again) return call->call.done(std::move(outcome));
     const nanoseconds wait =

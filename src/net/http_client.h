@@ -46,7 +46,8 @@ struct HttpCall {
   std::function<bool(int attempt, const Result<HttpResponse>& outcome)> retry;
   /// Called once, with the last outcome. The borrowed memory is free then.
   std::function<void(Result<HttpResponse>)> done;
-  /// Instead of the policy's, when positive. 1 for what must not be sent twice.
+  /// Instead of the policy's, when positive. 1 for what must not be sent twice: a POST then has a
+  /// connection of its own, because one that was kept and turns out to be closed is sent again.
   int max_attempts = 0;
 };
 

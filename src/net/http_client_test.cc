@@ -201,6 +201,22 @@ TEST(HttpClient, TriesAgainWhenTheServerHangsUp) {
   EXPECT_GE(requests, 3);
 }
 
+TEST(HttpClient, APostThatMustNotBeSentTwiceIsNotSentTwiceOnAKeptConnection) {
+  std::atomic<int> posts = 0;
+  TestHttpServer server([&](const TestHttpRequest& request) {
+    if (request.method == "GET") return Answer(200);
+    ++posts;
+    return TestHttpReply{.close = true};
+  });
+  auto client = Open();
+  ASSERT_TRUE(client->Fetch({.url = server.url() + "/"}).ok());
+  const HttpRequest request{.method = "POST", .url = server.url() + "/submit"};
+  const auto response = client->Fetch(
+      {.prepare = [&](int) -> Result<HttpRequest> { return request; }, .max_attempts = 1});
+  EXPECT_TRUE(response.status().Is(Code::kUnavailable)) << response.status().ToString();
+  EXPECT_EQ(posts.load(), 1);
+}
+
 TEST(HttpClient, HeadThatWasCutIsNotAnAnswer) {
   std::atomic<int> requests = 0;
   TestHttpServer server([&](const TestHttpRequest&) -> TestHttpReply {

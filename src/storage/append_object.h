@@ -21,7 +21,8 @@ class AppendObject {
   virtual std::uint64_t bytes() const = 0;
   /// The bytes survive the death of the process.
   virtual Status Append(std::string_view bytes) = 0;
-  /// All that was appended survives the death of the machine.
+  /// All that was appended survives the death of the machine. Unimplemented where the store cannot
+  /// promise that of what was appended: there, what must be durable is put.
   virtual Status Sync(std::string_view why) = 0;
 };
 

@@ -15,6 +15,7 @@
 
 #include "base/status_macros.h"
 #include "storage/adopting_store.h"
+#include "storage/append_object.h"
 #include "storage/deep_listing.h"
 
 namespace cairn {
@@ -1077,6 +1078,34 @@ TEST_P(StoreConformance, AdoptedBytesOutliveTheirFirstName) {
   }
   EXPECT_TRUE(adopting->Adopt("not/there", "c").Is(Code::kNotFound));
   EXPECT_TRUE(store().Stat("c").status().Is(Code::kNotFound));
+}
+
+TEST_P(StoreConformance, AppendedBytesStandBehindTheOthers) {
+  AppendingStore* appending = FindAppending(&store());
+  if (appending == nullptr) return;  // an ability that not all have
+  EXPECT_EQ(CodeOf(appending->OpenAppend("not/there")), Code::kNotFound);
+  EXPECT_EQ(CodeOf(appending->OpenAppend("a/../b")), Code::kInvalidArgument);
+  ASSERT_TRUE(store().Create("log/a b+ü", "").ok());
+  EXPECT_EQ(CodeOf(appending->OpenAppend("log")), Code::kNotFound) << "that is a directory";
+  std::string content;
+  for (int opening = 0; opening < 2; ++opening) {
+    auto object = appending->OpenAppend("log/a b+ü");
+    ASSERT_TRUE(object.ok()) << object.status().ToString();
+    EXPECT_EQ((*object)->bytes(), content.size());
+    EXPECT_TRUE((*object)->Sync("nothing was appended").ok());
+    for (const std::size_t bytes : {std::size_t{5}, std::size_t{0}, std::size_t{200'000}}) {
+      const std::string more = Pattern(bytes, bytes + static_cast<std::size_t>(opening));
+      const Status appended = (*object)->Append(more);
+      ASSERT_TRUE(appended.ok()) << appended.ToString();
+      content += more;
+      EXPECT_EQ((*object)->bytes(), content.size());
+      // At once, and for another process too.
+      EXPECT_EQ(*OpenAnother()->Get("log/a b+ü", kNoLimit), content);
+    }
+    const Status synced = (*object)->Sync("the test");
+    EXPECT_TRUE(synced.ok() || synced.Is(Code::kUnimplemented)) << synced.ToString();
+  }
+  EXPECT_EQ(store().Stat("log/a b+ü")->bytes, content.size());
 }
 
 /// Writes `bytes` on top of what was left under the name; how many bytes were kept.

@@ -12,10 +12,16 @@
 namespace cairn {
 namespace {
 
-// What a NameNode that cannot serve now says; another attempt may find it well.
+// What a NameNode that cannot serve now says, or one whose file another has open (a writer that was
+// killed, for a minute): nothing was done, and another attempt may find it well.
 bool IsPassing(std::string_view exception) {
   return exception == "RetriableException" || exception == "StandbyException" ||
-         exception == "SafeModeException";
+         exception == "SafeModeException" || exception == "AlreadyBeingCreatedException" ||
+         exception == "RecoveryInProgressException";
+}
+
+bool SaysThatNothingWasDone(const Result<HttpResponse>& outcome) {
+  return outcome.ok() && IsPassing(DecodeHdfsException(outcome->body).exception);
 }
 
 bool WorthAnotherTry(const Result<HttpResponse>& outcome) {
@@ -162,9 +168,10 @@ Result<HttpResponse> WebHdfsClient::Expect(const std::string& what, const std::s
   return std::move(answer.response);
 }
 
-Result<HttpResponse> WebHdfsClient::AtDataNode(const std::string& what, const std::string& path,
-                                               const std::string& operation, const Query& query,
-                                               HttpRequest request) {
+Result<HttpResponse> WebHdfsClient::AtDataNode(
+    const std::string& what, const std::string& path, const std::string& operation,
+    const Query& query, HttpRequest request,
+    bool (*worth_another_try)(const Result<HttpResponse>& outcome)) {
   const RetryPolicy& retry = environment_.retry;
   for (int attempt = 1;; ++attempt) {
     Query first = query;
@@ -179,7 +186,7 @@ Result<HttpResponse> WebHdfsClient::AtDataNode(const std::string& what, const st
                       .max_attempts = 1});
     const Status status = StatusOf(what, path, response);
     if (status.ok()) return response;
-    if (attempt >= retry.max_attempts || !WorthAnotherTry(response)) return status;
+    if (attempt >= retry.max_attempts || !worth_another_try(response)) return status;
     environment_.clock->Sleep(
         retry.Wait(attempt, Jitter(environment_.random), std::chrono::nanoseconds(0)));
   }
@@ -196,7 +203,15 @@ Status WebHdfsClient::Write(const std::string& path, std::span<const std::byte> 
   HttpRequest request{.method = "PUT"};
   request.headers.push_back({"Content-Type", "application/octet-stream"});
   request.body = bytes;
-  return AtDataNode("write", path, "CREATE", query, std::move(request)).status();
+  return AtDataNode("write", path, "CREATE", query, std::move(request), WorthAnotherTry).status();
+}
+
+Status WebHdfsClient::Append(const std::string& path, std::span<const std::byte> bytes) {
+  HttpRequest request{.method = "POST"};
+  request.headers.push_back({"Content-Type", "application/octet-stream"});
+  request.body = bytes;
+  return AtDataNode("append to", path, "APPEND", {}, std::move(request), SaysThatNothingWasDone)
+      .status();
 }
 
 Status WebHdfsClient::Read(const std::string& path, std::uint64_t offset,
@@ -206,7 +221,7 @@ Status WebHdfsClient::Read(const std::string& path, std::uint64_t offset,
   HttpRequest request{.method = "GET"};
   request.into = into;
   ASSIGN_OR_RETURN(const HttpResponse response,
-                   AtDataNode("read", path, "OPEN", query, std::move(request)));
+                   AtDataNode("read", path, "OPEN", query, std::move(request), WorthAnotherTry));
   if (response.into_bytes != into.size()) {
     return CorruptionError(fmt::format("read \"{}\" on {}: short read: {} of {} bytes at {}", path,
                                        config_.where, response.into_bytes, into.size(), offset));

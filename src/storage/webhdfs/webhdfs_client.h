@@ -48,6 +48,10 @@ class WebHdfsClient {
   /// every DataNode that holds a copy has synced it to its disk (the block's sync flag), and the
   /// NameNode's log has the name.
   Status Write(const std::string& path, std::span<const std::byte> bytes);
+  /// Writes the bytes behind the file's last. On return the DataNodes have them, in memory: WebHDFS
+  /// has no way to have them synced. Sent once: after an error any number of them may be there,
+  /// unless it is Unavailable and says that another is writing the file.
+  Status Append(const std::string& path, std::span<const std::byte> bytes);
   /// Fills `into` from `offset` of the file; Corruption when the file ends before.
   Status Read(const std::string& path, std::uint64_t offset, std::span<std::byte> into);
 
@@ -81,10 +85,11 @@ class WebHdfsClient {
              Query query);
   Result<HttpResponse> Expect(const std::string& what, const std::string& method,
                               const std::string& path, const std::string& operation, Query query);
-  /// Asks the NameNode where, sends `request` there, and again when that DataNode fails.
+  /// Asks the NameNode where, sends `request` there, and again after an outcome that is worth it.
   Result<HttpResponse> AtDataNode(const std::string& what, const std::string& path,
                                   const std::string& operation, const Query& query,
-                                  HttpRequest request);
+                                  HttpRequest request,
+                                  bool (*worth_another_try)(const Result<HttpResponse>& outcome));
   /// OK of an answer that is a success.
   Status StatusOf(const std::string& what, const std::string& path,
                   const Result<HttpResponse>& response) const;

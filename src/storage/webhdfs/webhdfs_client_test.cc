@@ -97,6 +97,37 @@ TEST_F(WebHdfsClientTest, AsksForAnotherDataNodeWhenOneFails) {
   EXPECT_THAT(targets()[0], HasSubstr("sync_block"));
 }
 
+TEST_F(WebHdfsClientTest, AppendsOnceWhateverBecomesOfTheAnswer) {
+  std::atomic<int> appends = 0;
+  auto client = Client([&](const TestHttpRequest& request) {
+    if (request.target.find("/data") == std::string::npos) {
+      return Answer(200, R"({"Location":")" + server_->url() + R"(/data"})");
+    }
+    ++appends;
+    return request.body == "lost" ? TestHttpReply{.close = true} : Answer(500, "oh");
+  });
+  for (const std::string bytes : {"lost", "failed"}) {
+    const Status status = client->Append("/f", std::as_bytes(std::span(bytes)));
+    EXPECT_TRUE(status.Is(Code::kUnavailable)) << status.ToString();
+  }
+  EXPECT_EQ(appends.load(), 2) << "nobody knows whether the bytes are there";
+  EXPECT_THAT(targets()[0], HasSubstr("POST /webhdfs/v1/f?op=APPEND"));
+}
+
+TEST_F(WebHdfsClientTest, AnAppendWaitsForTheWriterThatWasThereBefore) {
+  std::atomic<int> appends = 0;
+  auto client = Client([&](const TestHttpRequest& request) {
+    if (request.target.find("/data") == std::string::npos) {
+      return Answer(200, R"({"Location":")" + server_->url() + R"(/data"})");
+    }
+    return ++appends < 3 ? Answer(403, Exception("AlreadyBeingCreatedException")) : Answer(200);
+  });
+  const std::string bytes = "bytes";
+  EXPECT_TRUE(client->Append("/f", std::as_bytes(std::span(bytes))).ok());
+  appends = -100;
+  EXPECT_TRUE(client->Append("/f", std::as_bytes(std::span(bytes))).Is(Code::kUnavailable));
+}
+
 TEST_F(WebHdfsClientTest, GivesUpWithTheReason) {
   auto client = Client([&](const TestHttpRequest& request) {
     if (request.target.find("/data") == std::string::npos) {

@@ -22,6 +22,38 @@ std::string Below(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "/" + name;
 }
 
+class WebHdfsAppendObject final : public AppendObject {
+ public:
+  WebHdfsAppendObject(std::shared_ptr<WebHdfsClient> client, std::string path, std::uint64_t bytes)
+      : client_(std::move(client)), path_(std::move(path)), bytes_(bytes) {}
+
+  std::uint64_t bytes() const override { return bytes_; }
+  Status Append(std::string_view bytes) override {
+    RETURN_IF_ERROR(condemned_);
+    if (bytes.empty()) return Status::Ok();
+    condemned_ = client_->Append(path_, std::as_bytes(std::span(bytes.data(), bytes.size())));
+    if (!condemned_.ok()) return condemned_;
+    bytes_ += bytes.size();
+    synced_ = false;
+    return Status::Ok();
+  }
+  Status Sync(std::string_view why) override {
+    RETURN_IF_ERROR(condemned_);
+    if (synced_) return Status::Ok();
+    return UnimplementedError(fmt::format(
+        "sync \"{}\" on {} ({}): WebHDFS has nothing to sync what was appended; put what must be "
+        "durable",
+        path_, client_->config().where, why));
+  }
+
+ private:
+  const std::shared_ptr<WebHdfsClient> client_;  // shared with the store, which it may outlive
+  const std::string path_;
+  std::uint64_t bytes_;
+  bool synced_ = true;  // as Put and Create left it
+  Status condemned_;
+};
+
 }  // namespace
 
 std::string TemporaryPath(const WebHdfsConfig& config, std::string_view name) {
@@ -229,6 +261,12 @@ Result<std::unique_ptr<ReadQueue>> WebHdfsStore::NewReadQueue(int depth) {
   if (depth < 1) return InvalidArgumentError("a read queue has a depth of at least 1");
   return std::unique_ptr<ReadQueue>(
       std::make_unique<WebHdfsReadQueue>(depth, client_->config().connections));
+}
+
+Result<std::unique_ptr<AppendObject>> WebHdfsStore::OpenAppend(const std::string& name) {
+  ASSIGN_OR_RETURN(const HdfsFileStatus status, File(name));
+  return std::unique_ptr<AppendObject>(
+      std::make_unique<WebHdfsAppendObject>(client_, client_->config().PathOf(name), status.bytes));
 }
 
 // ---------------------------------------------------------------- unfinished files

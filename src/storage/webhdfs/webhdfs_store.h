@@ -12,6 +12,7 @@
 
 #include "base/ids.h"
 #include "storage/adopting_store.h"
+#include "storage/append_object.h"
 #include "storage/store.h"
 #include "storage/webhdfs/webhdfs_client.h"
 
@@ -31,11 +32,12 @@ struct WebHdfsStoreOptions {
 /// go to `.cairn-tmp/<uuid>…` and the file is renamed when it is whole and synced. The rename
 /// decides who creates a name. What Put and Create promise: when they return, each DataNode that
 /// holds a copy has synced the bytes to its disk (the sync flag of the block, not the cluster's
-/// setting), and the name is in the NameNode's log.
+/// setting), and the name is in the NameNode's log. What is appended to an object is with the
+/// DataNodes, which hold it in memory: Sync of an AppendObject is Unimplemented.
 ///
 /// May be called from several threads and processes. A failed call may leave a temporary file: one
 /// that is a day older than the newest is deleted by ListUnfinished.
-class WebHdfsStore final : public Store, public AdoptingStore {
+class WebHdfsStore final : public Store, public AppendingStore, public AdoptingStore {
  public:
   using Options = WebHdfsStoreOptions;
 
@@ -64,6 +66,7 @@ class WebHdfsStore final : public Store, public AdoptingStore {
   Status Refresh(const std::string& prefix) override;
   Result<std::vector<std::string>> ListUnfinished(const std::string& prefix) override;
   Status AbandonUnfinished(const std::string& name) override;
+  Result<std::unique_ptr<AppendObject>> OpenAppend(const std::string& name) override;
 
  private:
   WebHdfsStore(Options options, std::shared_ptr<WebHdfsClient> client)

@@ -146,6 +146,23 @@ TEST(HdfsStore, WhatWasAcknowledgedSurvivesAPowerCutOfTheServer) {
   EXPECT_TRUE((*store)->Create("created", "3").Is(Code::kAlreadyExists));
 }
 
+TEST(HdfsStore, WhatWasAppendedIsNotCalledSynced) {
+  auto store = Open(Server().FreshUrl());
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  ASSERT_TRUE((*store)->Create("log", "1").ok());
+  auto object = FindAppending(store->get())->OpenAppend("log");
+  ASSERT_TRUE(object.ok()) << object.status().ToString();
+  ASSERT_TRUE((*object)->Append("2").ok());
+  const Status synced = (*object)->Sync("the test");
+  EXPECT_TRUE(synced.Is(Code::kUnimplemented)) << synced.ToString();
+  EXPECT_THAT(std::string(synced.message()), HasSubstr("put what must be durable"));
+  ASSERT_TRUE((*object)->Append("3").ok()) << "nothing is wrong with the object";
+  // Replaced behind its back: what is appended goes to the name, as the store's other calls do.
+  ASSERT_TRUE((*store)->Delete("log").ok());
+  EXPECT_TRUE((*object)->Append("4").Is(Code::kNotFound));
+  EXPECT_TRUE((*object)->Append("5").Is(Code::kNotFound)) << "condemned";
+}
+
 TEST(HdfsStore, ErrorsTellWhatIsWrong) {
   auto server = TestHdfsServer::Start({.permissions = true});
   ASSERT_TRUE(server.ok()) << server.status().ToString();
