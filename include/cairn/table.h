@@ -106,7 +106,8 @@ struct TableOptions {
   ShardRange shards;              // this process's share of the keys; others are refused
   std::shared_ptr<CutGate> gate;  // shared by all that is cut together; nullptr: the process's
   /// Memory for the earlier content of rows that are updated while a cut is being written. When it
-  /// is used up updates wait for the writer.
+  /// is used up updates wait for the writer. The writer of an increment takes at most as much again
+  /// to gather its rows; those that do not fit are gone through once for each column.
   std::uint64_t side_buffer_bytes = 512u << 20;
 
   Status Validate() const;

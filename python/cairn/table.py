@@ -172,7 +172,7 @@ class EmbeddingTable(RowsById):
         seed: of the initial values.
         shards: this process's part of the 1,024 logical shards, as (begin, end).
         side_buffer_bytes: memory for the earlier content of rows that change while a checkpoint is
-            written; when it is used up, updates wait for the writer. Up to half as much again holds
+            written; when it is used up, updates wait for the writer. Up to as much again holds
             the rows of an increment while it is written, which makes it faster.
 
     >>> import numpy as np, cairn

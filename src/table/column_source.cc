@@ -49,8 +49,7 @@ CutProgress::CutProgress(TableImpl* table, const std::vector<ColumnSpec>& column
 
 void CutProgress::Passed(const ColumnSpec& column, std::uint32_t shard) {
   const auto store_kind = static_cast<std::size_t>(column.store);
-  const bool last = ++passed_[store_kind][shard] == columns_[store_kind] ||
-                    (column.store == StoreKind::kRows && stage_->Has(shard));
+  const bool last = ++passed_[store_kind][shard] == columns_[store_kind];
   const bool drop =
       IsPayload(column) && ++payload_passed_[column.payload][shard] == readers_[column.payload];
   if (!last && !drop) return;
@@ -63,11 +62,6 @@ void CutProgress::Passed(const ColumnSpec& column, std::uint32_t shard) {
   }
 }
 
-bool CutProgress::HasAllPayload(std::uint32_t shard) const {
-  return std::all_of(payload_passed_.begin(), payload_passed_.end(),
-                     [shard](const auto& passed) { return passed[shard] == 0; });
-}
-
 ColumnSource::ColumnSource(TableImpl* table, const ColumnSpec* spec,
                            std::span<const std::uint32_t> counts, CutProgress* progress,
                            TableCut::Error* error)
@@ -76,8 +70,7 @@ ColumnSource::ColumnSource(TableImpl* table, const ColumnSpec* spec,
       counts_(counts),
       progress_(progress),
       error_(error),
-      first_(spec->store == StoreKind::kRows && spec->payload == 0 &&
-             (spec->kind == ColumnKind::kPayload || spec->kind == ColumnKind::kQuantized)) {
+      first_(spec->store == StoreKind::kRows && spec->payload == 0 && IsPayload(*spec)) {
   if (IsPayload(*spec)) {
     const RowLayout::Column& column = table->layout().columns()[spec->payload];
     wanted_ = {.begin = column.offset, .end = column.offset + column.bytes};
@@ -127,42 +120,89 @@ Result<std::size_t> ColumnSource::Produce(std::span<std::byte> out) {
     return InternalError(fmt::format("column {} of table \"{}\" has no further rows", spec_->name,
                                      table_->options().name));
   }
-  CutStage* const stage = progress_->stage();
-  if (spec_->store == StoreKind::kRows && stage->Has(shard_)) {
-    const std::size_t fit =
-        std::min<std::size_t>(out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_);
-    WriteStaged(done_in_shard_, fit, out.data());
-    done_in_shard_ += static_cast<std::uint32_t>(fit);
-    return fit;
-  }
+  if (spec_->store == StoreKind::kRows && progress_->stage()->Gathers(shard_)) return Gather(out);
   std::array<RowStore::CutRow, kPiece> rows;
   const std::size_t want = std::min<std::size_t>(
       {kPiece, out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_});
   std::size_t found = 0;
-  if (done_in_shard_ == 0) {
-    staging_ = first_ && progress_->HasAllPayload(shard_) && stage->Open(shard_);
-    StoreOf(table_->FindShard(shard_))->PrepareCutRows(/*often=*/!staging_);
-  }
+  if (done_in_shard_ == 0) StoreOf(table_->FindShard(shard_))->PrepareCutRows();
   {
     const MutexLock lock(table_->LockOf(shard_));
-    const RowStore* store = StoreOf(table_->FindShard(shard_));
-    found = store->NextCutRows(&cursor_, std::span(rows).first(want),
-                               staging_ ? RowStore::Wanted{0, table_->layout().stride()} : wanted_);
+    RowStore* store = StoreOf(table_->FindShard(shard_));
+    found = store->NextCutRows(&cursor_, std::span(rows).first(want), wanted_);
     for (std::size_t i = 0; i < found; ++i) {
       Write(*store, rows[i], out.data() + i * spec_->row_bytes);
-      if (staging_) stage->Put(shard_, done_in_shard_ + i, *store, rows[i]);
     }
   }
-  if (found < want) {
-    return InternalError(fmt::format("shard {} of table \"{}\" has {} rows fewer than at the cut",
-                                     shard_, table_->options().name, want - found));
+  if (found < want) return MissingRows(want - found);
+  done_in_shard_ += static_cast<std::uint32_t>(found);
+  if (done_in_shard_ == counts_[shard_]) progress_->Passed(*spec_, shard_);
+  return found;
+}
+
+Result<std::size_t> ColumnSource::Gather(std::span<std::byte> out) {
+  CutStage* const stage = progress_->stage();
+  const std::size_t left = counts_[shard_] - done_in_shard_;
+  const std::size_t fit = std::min(out.size() / spec_->row_bytes, left);
+  if (stage->Has(shard_)) {
+    WriteStaged(done_in_shard_, fit, out.data());
+    done_in_shard_ += static_cast<std::uint32_t>(fit);
+    return fit;
+  }
+  RowStore* const store = StoreOf(table_->FindShard(shard_));
+  if (done_in_shard_ == 0) {
+    if (!stage->Open(shard_, /*weights_too=*/!first_)) {
+      return ResourceExhaustedError(
+          fmt::format("table \"{}\": no memory for the rows of an increment (at most "
+                      "side_buffer_bytes, {})",
+                      table_->options().name, table_->options().side_buffer_bytes));
+    }
+    store->PrepareCutRows();
+    walked_ = false;
+    next_kept_ = 0;
+  }
+  std::array<RowStore::CutRow, kPiece> rows;
+  std::size_t found = 0;
+  const auto put = [&] {
+    for (std::size_t i = 0; i < found; ++i) {
+      Write(*store, rows[i], out.data() + i * spec_->row_bytes);
+      stage->Put(shard_, done_in_shard_ + i, rows[i].header);
+    }
+  };
+  const std::size_t want = std::min(kPiece, fit);
+  if (!walked_) {
+    const MutexLock lock(table_->LockOf(shard_));
+    found = store->NextCutRows(&cursor_, std::span(rows).first(want),
+                               {.begin = 0, .end = table_->layout().stride()});
+    put();
+    if (found < want || found == left) {
+      kept_ = store->TakeKept();
+      walked_ = true;
+    }
+  }
+  if (found == 0) {
+    for (; found < want && next_kept_ < kept_.size(); ++found, ++next_kept_) {
+      const RowHeader* row = kept_.At(next_kept_);
+      rows[found] = {.header = row, .live = row};
+    }
+    put();
+    if (found < want) return MissingRows(left - found);
   }
   done_in_shard_ += static_cast<std::uint32_t>(found);
-  if (done_in_shard_ == counts_[shard_]) {
-    if (staging_) stage->Close(shard_);
-    progress_->Passed(*spec_, shard_);
+  if (found == left) {
+    if (next_kept_ < kept_.size()) {
+      return InternalError(fmt::format("shard {} of table \"{}\" has {} rows more than at the cut",
+                                       shard_, table_->options().name, kept_.size() - next_kept_));
+    }
+    kept_.Clear();
+    stage->Close(shard_);
   }
   return found;
+}
+
+Status ColumnSource::MissingRows(std::size_t rows) const {
+  return InternalError(fmt::format("shard {} of table \"{}\" has {} rows fewer than at the cut",
+                                   shard_, table_->options().name, rows));
 }
 
 void ColumnSource::Write(const RowStore& store, const RowStore::CutRow& row, std::byte* out) {

@@ -46,8 +46,6 @@ class CutProgress {
   /// The column was read to the end of the shard.
   void Passed(const ColumnSpec& column, std::uint32_t shard);
   CutStage* stage() const { return stage_; }
-  /// True while every column of the shard's rows can still be had.
-  bool HasAllPayload(std::uint32_t shard) const;
 
  private:
   TableImpl* const table_;
@@ -69,9 +67,12 @@ class ColumnSource final : public TensorSource {
  private:
   /// Whole rows into `out`, as many as one lock gives; returns how many.
   Result<std::size_t> Produce(std::span<std::byte> out);
+  /// The same of a shard that is gathered by this column: its rows go to the stage too.
+  Result<std::size_t> Gather(std::span<std::byte> out);
   void Write(const RowStore& store, const RowStore::CutRow& row, std::byte* out);
   /// Rows of a shard that was gathered, from number `first`.
   void WriteStaged(std::uint32_t first, std::size_t rows, std::byte* out);
+  Status MissingRows(std::size_t rows) const;
   void WriteQuantized(const std::byte* stored, std::byte* out);
   RowStore* StoreOf(Shard* shard) const;
 
@@ -80,14 +81,16 @@ class ColumnSource final : public TensorSource {
   const std::span<const std::uint32_t> counts_;
   CutProgress* const progress_;
   TableCut::Error* const error_;
-  const bool first_;         // of the columns of rows: fills the stage
+  const bool first_;         // of the columns of rows, and the weights themselves
   RowStore::Wanted wanted_;  // of a record: what is fetched ahead
 
   std::uint64_t next_ = 0;  // offset
   std::uint32_t shard_ = 0;
   std::uint32_t done_in_shard_ = 0;
-  bool staging_ = false;  // this shard
   RowStore::CutCursor cursor_;
+  bool walked_ = false;  // a shard that is gathered: what is left of it are the rows in …
+  KeptRows kept_;
+  std::size_t next_kept_ = 0;
   std::vector<std::byte> carry_;  // a row that did not fit, and how much of it was given out
   std::size_t carried_ = 0;
   std::vector<float> floats_;

@@ -13,22 +13,25 @@ namespace cairn::table {
 /// The rows of an increment as columns, filled while its first column is read. Rows of an increment
 /// lie apart in memory, and a walk over them costs the more the more often it is made: so each row
 /// is visited once, and the other columns are read from here. What is here is no longer kept aside
-/// by those who change it. Bounded: shards for which there is no room are walked for each column.
-/// For the thread that reads the cut.
+/// by those who change it. Bounded: only the first shards are gathered here, as many as there is
+/// room for; the others are walked for each column. For the thread that reads the cut.
 class CutStage {
  public:
-  /// `limit`: bytes; 0: nothing is kept. `weights`: they are read more than once.
-  CutStage(const RowLayout* layout, std::span<const std::uint32_t> counts, std::uint64_t limit,
+  /// Bytes that a row takes here. `weights`: they are read more than once, or not first.
+  static std::size_t RowBytes(const RowLayout& layout, bool weights);
+
+  /// `shards`: so many of the first are gathered.
+  CutStage(const RowLayout* layout, std::span<const std::uint32_t> counts, std::uint32_t shards,
            bool weights);
 
-  /// True when there is room for the shard: then Put takes each of its rows, in order.
-  bool Open(std::uint32_t shard);
-  /// With the shard's lock held.
-  void Put(std::uint32_t shard, std::size_t number, const RowStore& store,
-           const RowStore::CutRow& row);
+  bool Gathers(std::uint32_t shard) const { return shard < shards_.size(); }
+  /// Of a shard that is gathered, before Put takes each of its rows, in order. `weights_too`: they
+  /// were not read yet. False: there is no memory.
+  bool Open(std::uint32_t shard, bool weights_too);
+  void Put(std::uint32_t shard, std::size_t number, const RowHeader* row);
   /// All rows of the shard were put.
   void Close(std::uint32_t shard) { shards_[shard].whole = true; }
-  bool Has(std::uint32_t shard) const { return !shards_.empty() && shards_[shard].whole; }
+  bool Has(std::uint32_t shard) const { return Gathers(shard) && shards_[shard].whole; }
 
   // The columns of a shard that is here, one value after the other.
   std::int64_t* Keys(std::uint32_t shard) const { return At<std::int64_t>(shard, kKeys); }
@@ -36,7 +39,7 @@ class CutStage {
   std::int64_t* Frequencies(std::uint32_t shard) const {
     return At<std::int64_t>(shard, kFrequencies);
   }
-  /// Column 0, the weights, only where they were asked for.
+  /// Column 0, the weights, only where they were gathered too.
   std::byte* Payload(std::uint32_t shard, std::size_t column) const {
     return At<std::byte>(shard, payload_[column]);
   }
@@ -47,6 +50,7 @@ class CutStage {
   static constexpr std::size_t kFrequencies = 16;
   struct Staged {
     std::byte* base = nullptr;
+    bool weights = false;
     bool whole = false;
   };
   /// A column begins at so many bytes for each row of the shard.
@@ -57,10 +61,9 @@ class CutStage {
 
   const RowLayout* const layout_;
   const std::span<const std::uint32_t> counts_;
-  const std::size_t first_column_;
-  std::uint64_t left_;
-  std::size_t row_bytes_ = 24;
-  std::vector<std::size_t> payload_;
+  const bool weights_;
+  std::size_t row_bytes_ = 24;        // without the weights, which stand last
+  std::vector<std::size_t> payload_;  // where a column begins, as above
   std::vector<Staged> shards_;
   Slab slab_;
 };

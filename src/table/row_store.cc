@@ -1,6 +1,8 @@
 #include "table/row_store.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <new>
 
 namespace cairn::table {
@@ -16,8 +18,42 @@ void Free(std::vector<T>* list) {
   std::vector<T>().swap(*list);
 }
 
+/// Digit by digit: for thousands of addresses several times as fast as comparing them.
+void SortByAddress(std::vector<RowHeader*>* list) {
+  constexpr std::size_t kFew = 256;
+  constexpr unsigned kDigit = 11;
+  if (list->size() < kFew) return std::sort(list->begin(), list->end());
+  const auto address = [](const RowHeader* row) { return reinterpret_cast<std::uintptr_t>(row); };
+  std::uintptr_t least = address(list->front());
+  std::uintptr_t most = least;
+  bool sorted = true;
+  std::uintptr_t before = least;
+  for (const RowHeader* row : *list) {
+    const std::uintptr_t at = address(row);
+    sorted = sorted && at >= before;
+    before = at;
+    least = std::min(least, at);
+    most = std::max(most, at);
+  }
+  if (sorted) return;
+  constexpr unsigned kAligned = std::countr_zero(alignof(RowHeader));
+  const int bits = std::bit_width((most - least) >> kAligned);
+  std::vector<RowHeader*> other(list->size());
+  for (int from = 0; from < bits; from += kDigit) {
+    const auto digit = [&](const RowHeader* row) {
+      return ((address(row) - least) >> kAligned >> from) & ((1u << kDigit) - 1);
+    };
+    std::array<std::uint32_t, 1u << kDigit> ends{};
+    for (const RowHeader* row : *list) ++ends[digit(row)];
+    std::uint32_t sum = 0;
+    for (std::uint32_t& end : ends) sum += std::exchange(end, sum);
+    for (RowHeader* row : *list) other[ends[digit(row)]++] = row;
+    list->swap(other);
+  }
+}
+
 void SortDistinct(std::vector<RowHeader*>* list) {
-  std::sort(list->begin(), list->end());
+  SortByAddress(list);
   list->erase(std::unique(list->begin(), list->end()), list->end());
 }
 
@@ -81,6 +117,7 @@ RowHeader* RowStore::Insert(std::int64_t key, std::uint64_t hash, const Epoch& e
 bool RowStore::KeepForCut(const RowHeader* row) {
   if (!Alive(row) || row->epoch > scope_.epoch) return true;
   if (!scope_.full && row->epoch <= scope_.from) return true;
+  if (once_) return WasWalked(row) || kept_.Keep(row);
   if (pre_images_ == nullptr) pre_images_ = std::make_unique<PreImages>(layout_, cut_dropped_);
   const std::uint64_t cost = pre_images_->CostOfOne();
   if (!side_->Take(cost)) return false;
@@ -129,6 +166,8 @@ std::uint64_t RowStore::BeginCut(const CutScope& scope) {
   cutting_ = true;
   cut_prepared_ = false;
   cut_dropped_ = 0;
+  once_ = false;
+  walked_ = {};
   closed_.swap(current_);
   in_current_ = 0;
   cut_chunks_ = static_cast<std::uint32_t>(chunks_.size());
@@ -149,16 +188,26 @@ bool RowStore::AtCut(const RowHeader* slot, const Epochs& epochs, CutRow* row) c
   return scope_.full || (row->header->epoch > epochs.after && row->header->epoch <= epochs.last);
 }
 
-void RowStore::PrepareCutRows(bool often) {
+void RowStore::PrepareCutRows() {
   if (cut_prepared_ || scope_.full) return;
   if (scope_.cumulative) SortDistinct(&earlier_);
   SortDistinct(&undurable_);
-  if (often) std::sort(closed_.begin(), closed_.end());  // each row stands in it once
+  SortByAddress(&closed_);  // each row stands in it once
   cut_prepared_ = true;
 }
 
-std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows,
-                                  const Wanted& wanted) const {
+RowStore::CutList RowStore::ListOfCut(std::uint32_t number) const {
+  switch (number) {
+    case 0:
+      return {&earlier_, {scope_.from, scope_.parent}};
+    case 1:
+      return {&undurable_, {scope_.parent, scope_.epoch - 1}};
+    default:
+      return {&closed_, {scope_.epoch - 1, scope_.epoch}};
+  }
+}
+
+std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows, const Wanted& wanted) {
   constexpr std::size_t kLine = 64;
   constexpr std::size_t kAhead = 16;
   std::size_t found = 0;
@@ -173,18 +222,15 @@ std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows,
     }
     return found;
   }
-  const struct {
-    const std::vector<RowHeader*>* rows;
-    Epochs epochs;
-  } lists[] = {{&earlier_, {scope_.from, scope_.parent}},
-               {&undurable_, {scope_.parent, scope_.epoch - 1}},
-               {&closed_, {scope_.epoch - 1, scope_.epoch}}};
   if (cursor->list == 0 && !scope_.cumulative) cursor->list = 1;
-  for (; cursor->list < std::size(lists); ++cursor->list, cursor->at = 0) {
-    const std::vector<RowHeader*>& list = *lists[cursor->list].rows;
-    const Epochs& epochs = lists[cursor->list].epochs;
+  for (; cursor->list < kCutLists; ++cursor->list, cursor->at = 0) {
+    const auto [entries, epochs] = ListOfCut(cursor->list);
+    const std::vector<RowHeader*>& list = *entries;
     while (cursor->at < list.size()) {
-      if (found == rows.size()) return found;
+      if (found == rows.size()) {
+        walked_ = {cursor->list, list[cursor->at]};
+        return found;
+      }
       if (cursor->at + kAhead < list.size()) {
         const std::byte* ahead = RowLayout::Bytes(list[cursor->at + kAhead]);
         __builtin_prefetch(ahead);
@@ -196,7 +242,13 @@ std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows,
       if (AtCut(list[cursor->at++], epochs, &rows[found])) ++found;
     }
   }
+  walked_ = {kCutLists, nullptr};
   return found;
+}
+
+KeptRows RowStore::TakeKept() {
+  cutting_ = false;
+  return std::move(kept_);
 }
 
 void RowStore::DropCutColumn(std::size_t column) {
@@ -206,6 +258,7 @@ void RowStore::DropCutColumn(std::size_t column) {
 
 void RowStore::EndCopy() {
   cutting_ = false;
+  kept_.Clear();
   if (pre_images_ == nullptr) return;
   const std::uint64_t bytes = pre_images_->bytes();
   pre_images_ = nullptr;

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "table/kept_rows.h"
 #include "table/key_index.h"
 #include "table/pre_images.h"
 #include "table/row_layout.h"
@@ -78,6 +79,11 @@ struct CutScope {
 /// since: its content at the cut is in the pre-images, and if it is not there the record did not
 /// belong to the cut.
 ///
+/// A cut that is read once (ReadCutOnce): its rows may come in any order, so whoever changes one
+/// before the walk has come there copies it to the end of a list, and the walk passes it by. The
+/// lists are in the order of addresses, so that how far the walk has come tells which rows those
+/// are: nothing has to be looked up.
+///
 /// The shard's lock guards all of it but PrefetchIndex. std::bad_alloc passes through, with nothing
 /// changed that anybody sees.
 class alignas(64) RowStore {
@@ -111,6 +117,14 @@ class alignas(64) RowStore {
 
   /// Closes the current epoch; returns how many rows belong to the cut. Takes no time to speak of.
   std::uint64_t BeginCut(const CutScope& scope);
+  /// Right after BeginCut of an increment: its rows will be walked over once, and those that were
+  /// changed meanwhile taken with TakeKept. `pool`: borrowed until the copy has ended.
+  void ReadCutOnce(KeptRowPool* pool) {
+    once_ = true;
+    kept_ = KeptRows(pool, side_);
+  }
+  /// Of a cut that is read once, when the walk is over: the rows that it passed by. Ends the copy.
+  KeptRows TakeKept();
   /// Every column was read, or the cut is given up.
   void EndCopy();
   /// After EndCopy.
@@ -131,17 +145,16 @@ class alignas(64) RowStore {
     const RowHeader* live = nullptr;  // where its columns are, unless …
     PreImages::Image image{};         // … they were kept aside
   };
-  /// Before the first walk. `often`: puts the rows of the cut into the order of their addresses,
-  /// which costs as much as a walk and makes several of them faster. Needs no lock: updates do not
-  /// look at these lists.
-  void PrepareCutRows(bool often);
+  /// Before the first walk: puts the rows of the cut into the order of their addresses. Needs no
+  /// lock: updates do not look at these lists.
+  void PrepareCutRows();
   /// What will be read of records besides the header: bytes from `begin` to before `end`.
   struct Wanted {
     std::size_t begin = 0;
     std::size_t end = 0;
   };
   /// Gives the next rows of the cut, up to rows.size(); fewer only at the end.
-  std::size_t NextCutRows(CutCursor* cursor, std::span<CutRow> rows, const Wanted& wanted) const;
+  std::size_t NextCutRows(CutCursor* cursor, std::span<CutRow> rows, const Wanted& wanted);
   const std::byte* CutColumn(const CutRow& row, std::size_t column) const {
     return row.live != nullptr ? RowLayout::Bytes(row.live) + layout_->columns()[column].offset
                                : pre_images_->Column(row.image, column);
@@ -191,6 +204,18 @@ class alignas(64) RowStore {
     std::uint32_t last = 0;
   };
   bool AtCut(const RowHeader* slot, const Epochs& epochs, CutRow* row) const;
+  /// The lists that an increment's rows stand in, with the epochs of those that count there.
+  struct CutList {
+    const std::vector<RowHeader*>* rows;
+    Epochs epochs;
+  };
+  static constexpr std::uint32_t kCutLists = 3;
+  CutList ListOfCut(std::uint32_t number) const;
+  /// Of a cut that is read once and that the row belongs to: the walk has come past it.
+  bool WasWalked(const RowHeader* row) const {
+    const std::uint32_t list = row->epoch == scope_.epoch ? 2 : row->epoch > scope_.parent ? 1 : 0;
+    return list == walked_.list ? row < walked_.end : list < walked_.list;
+  }
 
   // What every first touch needs, in one cache line: a batch comes past hundreds of shards.
   KeyIndex index_;
@@ -219,6 +244,12 @@ class alignas(64) RowStore {
   std::uint32_t cut_chunks_ = 0;   // the arena's end at the cut
   std::uint32_t cut_used_in_last_ = 0;
   std::unique_ptr<PreImages> pre_images_;
+  bool once_ = false;
+  KeptRows kept_;
+  struct {
+    std::uint32_t list = 0;
+    const RowHeader* end = nullptr;  // the first row of the list that is still to come
+  } walked_;
 };
 
 }  // namespace cairn::table

@@ -73,6 +73,7 @@ TableImpl::TableImpl(TableOptions options)
       stream_(TableStream(options_.seed, Xxh3(options_.name))),
       rate_(options_.optimizer->learning_rate()),
       side_(options_.side_buffer_bytes),
+      kept_rows_(layout_.stride()),
       stripes_(std::make_unique<Stripe[]>(kStripes)) {}
 
 TableImpl::~TableImpl() {

@@ -20,14 +20,19 @@ std::uint64_t Sum(std::span<const std::uint32_t> counts) {
 }  // namespace
 
 TableCutImpl::TableCutImpl(TableImpl* table, const CutRequest& request)
-    : table_(table), request_(request), offsets_(kTableShards + 1) {}
+    : table_(table), request_(request), offsets_(kTableShards + 1) {
+  // A full is read in the order of its memory, so that walking it again costs little.
+  if (request_.kind == CutKind::kFull) return;
+  stage_rows_ =
+      table_->options().side_buffer_bytes / CutStage::RowBytes(table_->layout(), StagesWeights());
+}
 
 TableCutImpl::~TableCutImpl() {
   if (open_) Failed();
 }
 
 void TableCutImpl::Flip() {
-  scope_ = table_->FlipEpoch(request_.kind, &counts_);
+  scope_ = table_->FlipEpoch(request_.kind, stage_rows_, &counts_);
   open_ = true;
 }
 
@@ -97,9 +102,8 @@ void TableCutImpl::PlanColumns() {
     add("pending_counts", StoreKind::kPending, ColumnKind::kFrequency, summary_.pending);
     add("pending_versions", StoreKind::kPending, ColumnKind::kVersion, summary_.pending);
   }
-  // A full is read in the order of its memory, so that walking it again costs little.
-  const std::uint64_t limit = request_.kind == CutKind::kFull ? 0 : options.side_buffer_bytes / 2;
-  stage_ = std::make_unique<CutStage>(&table_->layout(), counts_.rows, limit, quantize);
+  stage_ = std::make_unique<CutStage>(&table_->layout(), counts_.rows, counts_.read_once,
+                                      StagesWeights());
   progress_ = std::make_unique<CutProgress>(table_, columns_, stage_.get());
 }
 

@@ -42,6 +42,8 @@ class TableCutImpl final : public CutMember {
   Error QuantizationError() const override { return error_; }
 
  private:
+  /// They are read twice, or after the keys.
+  bool StagesWeights() const { return request_.quantize || request_.compress_keys; }
   void PlanColumns();
   void AddColumns(std::string name, ColumnKind kind, std::size_t payload);
   Status CompressKeys();
@@ -49,6 +51,7 @@ class TableCutImpl final : public CutMember {
 
   TableImpl* const table_;
   const CutRequest request_;
+  std::uint64_t stage_rows_ = 0;  // as many as are gathered at most
   bool open_ = false;
   CutScope scope_;
   TableImpl::CutCounts counts_;

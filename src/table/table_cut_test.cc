@@ -80,6 +80,52 @@ TEST(TableCut, RowsChangedWhileColumnsAreReadAreOfOneInstant) {
   EXPECT_EQ(table->memory().side_buffer, 0u) << "everything was read";
 }
 
+/// `side_bytes`: how many of an increment's shards are gathered.
+void ExpectIncrementOfOneInstant(CutKind kind, std::uint64_t side_bytes, std::uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << "cumulative " << (kind == CutKind::kCumulative) << ", side "
+                                  << side_bytes << ", seed " << seed);
+  TableOptions options = SmallOptions();
+  options.side_buffer_bytes = side_bytes;
+  auto table = SmallTable(options);
+  Push(table.get(), Range(0, 20'000));
+  std::vector<std::vector<StoredTable>> chain{{SaveCut(table.get(), CutKind::kFull)}};
+  Push(table.get(), Range(0, 7'500));  // durable since the base
+  const StoredTable earlier = SaveCut(table.get(), CutKind::kConsecutive);
+  if (kind == CutKind::kConsecutive) chain.push_back({earlier});
+  Push(table.get(), Range(5'000, 10'000));  // not durable: that save fails
+  CutOf(table.get(), CutKind::kConsecutive)->Failed();
+  Push(table.get(), Range(9'000, 15'000));
+  ASSERT_TRUE(table->Erase(Range(9'500, 9'800)).ok());
+  Rows rows = RowsOf(table.get());
+
+  std::mt19937_64 random(seed);
+  auto cut = CutOf(table.get(), kind);
+  const StoredTable stored = ReadCut(cut.get(), seed, [&] {
+    const auto id = static_cast<std::int64_t>(random() % 20'000);
+    Push(table.get(), Range(id, id + 4), 0.25F);
+    ASSERT_TRUE(table->Erase(Range(id + 2, id + 6)).ok());
+    Push(table.get(), Range(id + 1'000'000, id + 1'000'002));  // new rows in old places
+  });
+  chain.push_back({stored});
+  EXPECT_EQ(RowsOf(Loaded(chain).get()), rows);
+  EXPECT_EQ(table->memory().side_buffer, 0u) << "everything was read";
+  cut->Committed();
+  rows = RowsOf(table.get());
+  chain.push_back({SaveCut(table.get(), CutKind::kConsecutive)});
+  EXPECT_EQ(RowsOf(Loaded(chain).get()), rows) << "what changed meanwhile is in the next one";
+}
+
+TEST(TableCut, AnIncrementWhoseRowsChangeWhileItIsReadIsOfOneInstant) {
+  for (const CutKind kind : {CutKind::kCumulative, CutKind::kConsecutive}) {
+    // All shards are gathered, or some.
+    for (const std::uint64_t side_bytes : {512u << 20, 256u << 10}) {
+      for (std::uint64_t seed = 0; seed < 2; ++seed) {
+        ExpectIncrementOfOneInstant(kind, side_bytes, seed);
+      }
+    }
+  }
+}
+
 TEST(Trap, TheFirstIncrementAfterStartHasItsRows) {
   auto table = SmallTable();
   Push(table.get(), Range(0, 100));

@@ -48,7 +48,7 @@ void TableImpl::CancelCut() {
   cut_open_ = false;
 }
 
-CutScope TableImpl::FlipEpoch(CutKind kind, CutCounts* counts) {
+CutScope TableImpl::FlipEpoch(CutKind kind, std::uint64_t once, CutCounts* counts) {
   CutScope scope;
   scope.epoch = epoch_.number;
   scope.full = kind == CutKind::kFull;
@@ -73,9 +73,16 @@ CutScope TableImpl::FlipEpoch(CutKind kind, CutCounts* counts) {
     const MutexLock lock(&stripes_[s].mu);
     for (std::uint32_t i = 0; i < kShardsPerStripe; ++i) {
       Shard* shard = stripes_[s].shards[i].load(std::memory_order_relaxed);
-      if (shard == nullptr) continue;
       const std::uint32_t number = s * kShardsPerStripe + i;
-      counts->rows[number] = static_cast<std::uint32_t>(shard->rows.BeginCut(scope));
+      if (shard != nullptr) {
+        counts->rows[number] = static_cast<std::uint32_t>(shard->rows.BeginCut(scope));
+      }
+      if (!scope.full && counts->read_once == number && counts->rows[number] <= once) {
+        once -= counts->rows[number];
+        counts->read_once = number + 1;
+        if (shard != nullptr) shard->rows.ReadCutOnce(&kept_rows_);
+      }
+      if (shard == nullptr) continue;
       if (shard->pending != nullptr) {
         counts->pending[number] = static_cast<std::uint32_t>(shard->pending->BeginCut(scope));
       }
@@ -111,6 +118,7 @@ void TableImpl::EndCut(const CutScope& scope, bool committed) {
     }
     if (committed && scope.full && shard->deleted != nullptr) shard->deleted->Forget(scope.epoch);
   }
+  kept_rows_.Trim();
   const MutexLock lock(&cut_mu_);
   if (committed && scope.full) has_base_ = true;
   cut_open_ = false;

@@ -87,8 +87,10 @@ class TableImpl final : public Table {
     std::array<std::uint32_t, kTableShards> rows{};
     std::array<std::uint32_t, kTableShards> deleted{};
     std::array<std::uint32_t, kTableShards> pending{};
+    std::uint32_t read_once = 0;  // so many of the first shards
   };
-  CutScope FlipEpoch(CutKind kind, CutCounts* counts);
+  /// `once`: the first shards, with at most so many rows of the cut together, are read once.
+  CutScope FlipEpoch(CutKind kind, std::uint64_t once, CutCounts* counts);
   void EndCut(const CutScope& scope, bool committed) EXCLUDES(cut_mu_);
 
   // For the loader, which has the table to itself. Rows of a full belong to the epoch `base`, what
@@ -147,6 +149,7 @@ class TableImpl final : public Table {
 
   Slab slab_;
   SideBuffer side_;
+  KeptRowPool kept_rows_;
   std::unique_ptr<Stripe[]> stripes_;
 
   Epoch epoch_;                  // guarded by the gate

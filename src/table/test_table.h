@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -79,8 +80,10 @@ struct StoredTable {
   }
 };
 
-/// Reads all tensors of a cut, in an order and in blocks that `seed` chooses.
-inline StoredTable ReadCut(TableCut* cut, std::uint64_t seed = 1) {
+/// Reads all tensors of a cut, in an order and in blocks that `seed` chooses; calls `before` before
+/// each block.
+inline StoredTable ReadCut(TableCut* cut, std::uint64_t seed = 1,
+                           const std::function<void()>& before = {}) {
   std::mt19937_64 random(seed);
   StoredTable stored;
   stored.kind = cut->kind();
@@ -98,6 +101,7 @@ inline StoredTable ReadCut(TableCut* cut, std::uint64_t seed = 1) {
     } else {
       for (std::uint64_t at = 0; at < size;) {
         const std::uint64_t n = std::min<std::uint64_t>(size - at, 1 + random() % 5000);
+        if (before) before();
         const Status filled = tensor.source->Fill(at, std::span(bytes).subspan(at, n));
         EXPECT_TRUE(filled.ok()) << filled.ToString();
         if (!filled.ok()) return stored;
