@@ -71,12 +71,14 @@ Code CodeOf(const Result<T>& result) {
 
 inline std::vector<std::string> ObjectNames(const Listing& listing) {
   std::vector<std::string> names;
+  names.reserve(listing.objects.size());
   for (const ObjectInfo& info : listing.objects) names.push_back(info.name);
   return names;
 }
 
 inline void RunInThreads(int count, const std::function<void(int)>& body) {
   std::vector<std::jthread> threads;
+  threads.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) threads.emplace_back(body, i);
 }
 

@@ -103,6 +103,7 @@ TEST_P(StoreConformance, OneOfManyConcurrentCreatorsWins) {
   for (int round = 0; round < 5; ++round) {
     const std::string name = "race/" + std::to_string(round) + "/record.json";
     std::vector<std::unique_ptr<Store>> stores;
+    stores.reserve(kThreads / 2);
     for (int i = 0; i < kThreads / 2; ++i) stores.push_back(OpenAnother());
     std::atomic<int> winners = 0;
     std::atomic<int> winner = -1;

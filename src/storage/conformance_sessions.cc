@@ -68,6 +68,7 @@ TEST_P(StoreConformance, SessionWritesInEveryMode) {
 TEST_P(StoreConformance, SessionWritesManyObjectsInTurn) {
   const std::size_t part = (*store().NewWriteSession(WriteMode::kAuto))->part_bytes();
   std::vector<std::pair<std::string, std::string>> objects;
+  objects.reserve(5);
   for (std::uint64_t i = 0; i < 5; ++i) {
     objects.emplace_back("i/" + std::to_string(i % 2) + "/" + std::to_string(i),
                          Pattern(i * part / 2 + i * 1000, i));
@@ -80,6 +81,7 @@ TEST_P(StoreConformance, SessionWritesManyObjectsInTurn) {
 
 TEST_P(StoreConformance, SessionWritesManySmallObjects) {
   std::vector<std::pair<std::string, std::string>> objects;
+  objects.reserve(40);
   for (std::uint64_t i = 0; i < 40; ++i) {
     objects.emplace_back("small/" + std::to_string(i), Pattern(i * 13, i));
   }
