@@ -7,7 +7,6 @@ start: from the call to the user's first line, launches and plain jobs of Ray (o
 starts first, which both wait for. follow: processor time of the launcher, and calls of Ray's head, while launches wait in Ray's queue.
 """
 
-import argparse
 import http.client
 import http.server
 import json
@@ -20,11 +19,10 @@ import tempfile
 import threading
 import urllib.parse
 
+import cluster_starts
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 IN_RAY = ROOT / "tests" / "services" / "ray" / "in-ray"
-MOST_OVER_MS = 300
-MOST_CORE_PERCENT = 5
-MOST_CALLS = 2
 
 
 class Counting(http.server.ThreadingHTTPServer):
@@ -69,9 +67,8 @@ class Passing(http.server.BaseHTTPRequestHandler):
 def measure(options):
     directory = pathlib.Path(tempfile.mkdtemp(prefix="cairn-bench-ray-", dir="/tmp"))
     proxy = Counting(os.environ["RAY_API_SERVER_ADDRESS"])
-    program = pathlib.Path(options.build) / "bin" / "ray_bench"
-    words = [program, directory, options.rounds, options.launches, options.seconds, proxy.url]
-    process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True)
+    command = cluster_starts.command(options, "ray_bench", directory, proxy.url)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         if process.stdout.readline() != "FOLLOW\n":
             raise SystemExit("bench/ray.py: ray_bench did not come to its end")
@@ -87,25 +84,11 @@ def measure(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("build")
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--launches", type=int, default=200)
-    parser.add_argument("--seconds", type=int, default=10)
-    parser.add_argument("--json")
-    options = parser.parse_args()
+    options = cluster_starts.parse(__doc__, rounds=11)
     if "CAIRN_RAY_DIRECTORY" not in os.environ:
         os.execv(IN_RAY, [str(IN_RAY), sys.executable, *sys.argv])
     found = measure(options)
-    print(f"submit to user code   {found['start_ms']:8.0f} ms, a job of Ray alone {found['ray_ms']:.0f} ms: {found['over_ms']:+.0f} ms (at most +{MOST_OVER_MS})")
-    print(
-        f"{found['launches']} queued launches  {found['core_percent']:8.2f} % of a core (at most {MOST_CORE_PERCENT}); "
-        f"{found['calls_per_second']:.2f} calls of Ray's head a second (at most {MOST_CALLS})"
-    )
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(found) + "\n")
-    good = found["over_ms"] <= MOST_OVER_MS and found["core_percent"] <= MOST_CORE_PERCENT and found["calls_per_second"] <= MOST_CALLS
-    raise SystemExit(0 if good else 1)
+    cluster_starts.judge(options, found, "a job of Ray alone", found["ray_ms"], "", "calls of Ray's head")
 
 
 if __name__ == "__main__":

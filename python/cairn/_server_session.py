@@ -13,7 +13,7 @@ from ._server_run import from_plain, to_plain
 from .errors import Invalid, Mismatch
 
 if TYPE_CHECKING:
-    from .train import MonitoredTrainingSession
+    from ._training_session import MonitoredTrainingSession
 
 __all__ = ["ServerSession"]
 

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <utility>
 #include <vector>
 
-#include "base/ids.h"
 #include "base/status_macros.h"
+#include "cli/doctor_job.h"
 #include "cli/output.h"
 #include "launch/rendezvous.h"
 #include "launch/run_command.h"
@@ -20,23 +19,6 @@
 
 namespace cairn::cli {
 namespace {
-
-constexpr auto kPatience = std::chrono::minutes(2);
-
-/// A directory below the one that is tried; gone afterwards.
-class Scratch {
- public:
-  explicit Scratch(const std::string& parent)
-      : path_(parent + "/.cairn-doctor-" + IdSource::System()->NewUuid().substr(0, 8)) {}
-  ~Scratch() {
-    std::error_code left_behind;
-    std::filesystem::remove_all(path_, left_behind);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  const std::string path_;
-};
 
 std::vector<std::string> Environment() {
   std::vector<std::string> entries;
@@ -66,51 +48,6 @@ Result<std::vector<std::string>> Partitions() {
   std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
-}
-
-struct JobFindings {
-  std::string node;
-  double seconds = 0;  // from the submission to its first line
-};
-
-/// A job like a trial's.
-Result<JobFindings> TryJob(const DoctorSlurmOptions& options, Console* console) {
-  const Scratch scratch(options.directory);
-  ASSIGN_OR_RETURN(const auto launcher, OpenSlurmLauncher({.directory = scratch.path()}));
-  LaunchSpec spec;
-  spec.id = "doctor";
-  spec.argv = {"/bin/sh", "-c", "echo $SLURMD_NODENAME"};
-  if (!options.partition.empty()) spec.resources["partition"] = options.partition;
-  const auto begin = console->clock()->Now();
-  RETURN_IF_ERROR(launcher->Submit(spec));
-  JobFindings findings;
-  Result<LaunchInfo> info = launcher->Get(spec.id);
-  while (info.ok() && info->state != LaunchState::kEnded) {
-    if (Console::interrupted()) break;
-    if (console->clock()->Now() > begin + kPatience) break;
-    info = launcher->Wait(spec.id, std::chrono::milliseconds(100));
-    if (info.status().Is(Code::kDeadlineExceeded)) info = launcher->Get(spec.id);
-  }
-  RETURN_IF_ERROR(info.status());
-  if (info->state != LaunchState::kEnded) {
-    const std::string reason = info->reason;
-    launcher->Close(Launcher::CloseMode::kStopAll, std::chrono::seconds(0))
-        .IgnoreError("it is told below");
-    return DeadlineExceededError("a job did not run within two minutes: " + Printable(reason) +
-                                 "; name another partition with --partition, or look again later");
-  }
-  if (!info->exit->succeeded()) {
-    return FailedPreconditionError(
-        "a job did not run as it should: " + Printable(info->exit->message) +
-        "; do the nodes see " + Printable(options.directory) +
-        " and this program under the same paths?");
-  }
-  findings.seconds = std::chrono::duration<double>(console->clock()->Now() - begin).count();
-  ASSIGN_OR_RETURN(const LaunchLogPage page, launcher->ReadLog(spec.id, 0));
-  for (const LaunchLogLine& line : page.lines) {
-    if (line.rank == 0) findings.node = line.text;
-  }
-  return findings;
 }
 
 }  // namespace
@@ -144,13 +81,21 @@ Result<Output> DoctorSlurm(const DoctorSlurmOptions& options, Console* console) 
     out.text += "\nName a directory that the nodes share to try a job: cairn doctor --slurm DIR\n";
   } else {
     console->CatchInterrupts();
-    ASSIGN_OR_RETURN(const JobFindings job, TryJob(options, console));
-    out.text += fmt::format(
-        "a job          {:.1f} s      from its submission to its end, on {}\n"
-        "directory      shared     its output was seen here\n",
-        job.seconds, Printable(job.node));
-    found["job"] =
-        Value::Object{{"node", job.node}, {"seconds", job.seconds}, {"sees_directory", true}};
+    LaunchSpec spec;
+    spec.id = "doctor";
+    spec.argv = {"/bin/sh", "-c", "echo $SLURMD_NODENAME"};
+    if (!options.partition.empty()) spec.resources["partition"] = options.partition;
+    const auto open = [](const std::string& scratch) {
+      return OpenSlurmLauncher({.directory = scratch});
+    };
+    RETURN_IF_ERROR(
+        TryDoctorJob({.directory = options.directory,
+                      .open = open,
+                      .spec = spec,
+                      .late = "a job",
+                      .advice = "name another partition with --partition, or look again later",
+                      .node_as = "node"},
+                     console, &out.text, &found));
   }
   out.json = Value::Object{{"slurm", std::move(found)}};
   return out;

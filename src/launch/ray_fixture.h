@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "launch/launcher_fixture.h"
+#include "launch/cluster_fixture.h"
 #include "launch/ray_launcher.h"
 #include "launch/test_ray.h"
 
@@ -24,18 +24,9 @@ inline RayLauncherOptions RayOptionsAt(const std::filesystem::path& directory, i
 }
 
 /// A launcher on the real Ray of this process, with many slots.
-class RayLauncherTest : public LauncherFixture {
+class RayLauncherTest : public ClusterFixture<RayLauncherOptions, OpenRayLauncher> {
  protected:
   void SetUp() override { options_ = RayOptionsAt(temp_.path() / "launches", 1000); }
-
-  void TearDown() override {
-    if (launcher_ != nullptr) {
-      EXPECT_TRUE(launcher_->Close(Launcher::CloseMode::kStopAll, 0s).ok());
-    }
-    LauncherFixture::TearDown();
-  }
-
-  void Open() { Use(OpenRayLauncher(options_)); }
 
   /// A launch that Ray cannot start before a node has what it wants.
   LaunchSpec Waiting(const std::string& id, const std::string& text) const {
@@ -55,8 +46,6 @@ class RayLauncherTest : public LauncherFixture {
     });
     return job;
   }
-
-  RayLauncherOptions options_;
 };
 
 }  // namespace cairn

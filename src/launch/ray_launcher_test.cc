@@ -15,9 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "base/ids.h"
 #include "launch/conformance.h"
-#include "launch/launch_directory.h"
 #include "launch/ray_client.h"
 #include "launch/ray_fixture.h"
 #include "launch/ray_jobs.h"
@@ -30,16 +28,10 @@ namespace {
 using ::testing::HasSubstr;
 
 LauncherUnderTest MakeRay() {
-  auto temp = std::make_shared<TempDir>();
-  LauncherUnderTest under_test;
-  under_test.ground = temp;
-  under_test.patience = 180s;  // each job is a process of Python, and there may be forty
-  under_test.open = [temp](LaunchListener listener) {
-    RayLauncherOptions options = RayOptionsAt(temp->path() / "launches");
-    options.listener = std::move(listener);
-    return OpenRayLauncher(std::move(options));
-  };
-  return under_test;
+  constexpr auto kPatience = 180s;  // each job is a process of Python, and there may be forty
+  return ClusterUnderTest<RayLauncherOptions>(
+      OpenRayLauncher, kPatience,
+      [](const std::filesystem::path& directory) { return RayOptionsAt(directory); });
 }
 
 const auto kRay = ::testing::Values(LauncherFactory{"Ray", MakeRay});
@@ -171,17 +163,7 @@ TEST_F(RayProxyTest, ManyAreFollowedWithFewCalls) {
 }
 
 TEST_F(RayLauncherTest, AnOwnerThatDiedBeforeItsSubmissionLeavesNothing) {
-  LaunchRecord record;
-  record.id = "a";
-  record.key = IdSource::System()->NewUuid();
-  record.argv = {"true"};
-  record.job = "a." + record.key;
-  std::filesystem::create_directories(options_.directory);
-  ASSERT_TRUE(LaunchDirectory(options_.directory + "/a").CreateShared(record, {}).ok());
-  Open();
-  EXPECT_EQ(launcher_->Get("a").status().code(), Code::kNotFound);
-  Submit(Script("a", "true"));
-  EXPECT_TRUE(End("a").exit->succeeded());
+  ExpectThatAnUnsubmittedLaunchIsForgotten();
 }
 
 TEST_F(RayLauncherTest, OldRecordsOfJobsAreRemovedFromRay) {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-#include "launch/launcher_fixture.h"
+#include "launch/cluster_fixture.h"
 #include "launch/slurm_launcher.h"
 #include "launch/test_slurm.h"
 
@@ -26,18 +26,9 @@ inline SlurmLauncherOptions SlurmOptionsAt(const std::filesystem::path& director
 }
 
 /// A launcher on the real Slurm of this process, with many slots.
-class SlurmLauncherTest : public LauncherFixture {
+class SlurmLauncherTest : public ClusterFixture<SlurmLauncherOptions, OpenSlurmLauncher> {
  protected:
   void SetUp() override { options_ = SlurmOptionsAt(temp_.path() / "launches", 1000); }
-
-  void TearDown() override {
-    if (launcher_ != nullptr) {
-      EXPECT_TRUE(launcher_->Close(Launcher::CloseMode::kStopAll, 0s).ok());
-    }
-    LauncherFixture::TearDown();
-  }
-
-  void Open() { Use(OpenSlurmLauncher(options_)); }
 
   /// Puts programs in front of Slurm's that write down that they were called, then do `before`,
   /// call the real one, and do `after`.
@@ -62,8 +53,6 @@ class SlurmLauncherTest : public LauncherFixture {
     std::ifstream file(Calls(name));
     return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
   }
-
-  SlurmLauncherOptions options_;
 };
 
 }  // namespace cairn

@@ -11,40 +11,27 @@
 #include <string>
 #include <thread>
 
-#include "base/ids.h"
 #include "launch/conformance.h"
-#include "launch/launch_directory.h"
 #include "launch/slurm_fixture.h"
 
 namespace cairn {
 namespace {
 
 using ::testing::HasSubstr;
+
+template <int kNodes>
 LauncherUnderTest MakeSlurm() {
-  auto temp = std::make_shared<TempDir>();
-  LauncherUnderTest under_test;
-  under_test.ground = temp;
-  under_test.patience = 30s;
-  under_test.open = [temp](LaunchListener listener) {
-    SlurmLauncherOptions options = SlurmOptionsAt(temp->path() / "launches");
-    options.listener = std::move(listener);
-    return OpenSlurmLauncher(std::move(options));
-  };
-  return under_test;
+  return ClusterUnderTest<SlurmLauncherOptions>(
+      OpenSlurmLauncher, 30s,
+      [](const std::filesystem::path& directory) { return SlurmOptionsAt(directory); }, kNodes);
 }
 
-LauncherUnderTest MakeSlurmOfTwoNodes() {
-  LauncherUnderTest under_test = MakeSlurm();
-  under_test.nodes = 2;
-  return under_test;
-}
-
-const auto kSlurm = ::testing::Values(LauncherFactory{"Slurm", MakeSlurm});
+const auto kSlurm = ::testing::Values(LauncherFactory{"Slurm", MakeSlurm<1>});
 INSTANTIATE_TEST_SUITE_P(Slurm, LauncherConformance, kSlurm, LauncherConformance::Name);
 INSTANTIATE_TEST_SUITE_P(Slurm, LauncherOwnerConformance, kSlurm, LauncherOwnerConformance::Name);
 INSTANTIATE_TEST_SUITE_P(Slurm, LauncherRanksConformance,
-                         ::testing::Values(LauncherFactory{"Slurm", MakeSlurm},
-                                           LauncherFactory{"TwoNodes", MakeSlurmOfTwoNodes}),
+                         ::testing::Values(LauncherFactory{"Slurm", MakeSlurm<1>},
+                                           LauncherFactory{"TwoNodes", MakeSlurm<2>}),
                          LauncherRanksConformance::Name);
 
 TEST_F(SlurmLauncherTest, NamesWhatIsMissing) {
@@ -136,17 +123,7 @@ TEST_F(SlurmLauncherTest, ASubmissionThatDidNotGetThroughIsMadeAgain) {
 }
 
 TEST_F(SlurmLauncherTest, AnOwnerThatDiedBeforeSbatchLeavesNothing) {
-  LaunchRecord record;
-  record.id = "a";
-  record.key = IdSource::System()->NewUuid();
-  record.argv = {"true"};
-  record.job = "a." + record.key;
-  std::filesystem::create_directories(options_.directory);
-  ASSERT_TRUE(LaunchDirectory(options_.directory + "/a").CreateShared(record, {}).ok());
-  Open();
-  EXPECT_EQ(launcher_->Get("a").status().code(), Code::kNotFound);
-  Submit(Script("a", "true"));
-  EXPECT_TRUE(End("a").exit->succeeded());
+  ExpectThatAnUnsubmittedLaunchIsForgotten();
 }
 
 TEST_F(SlurmLauncherTest, EqualLaunchesGoAsOneArrayAndAreFollowedWithFewCalls) {

@@ -6,10 +6,9 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "launch/conformance.h"
 #include "launch/slurm_fixture.h"
@@ -19,34 +18,27 @@ namespace {
 
 using ::testing::HasSubstr;
 
+template <int kNodes>
 LauncherUnderTest MakeSlurmByRest() {
-  auto temp = std::make_shared<TempDir>();
-  LauncherUnderTest under_test;
-  under_test.ground = temp;
-  under_test.patience = 30s;
-  // Started here: `open` is also called in processes that are killed.
-  under_test.open = [temp, rest = TestSlurm::Get().Rest()](LaunchListener listener) {
-    SlurmLauncherOptions options = SlurmOptionsAt(temp->path() / "launches");
-    options.rest = rest;
-    options.listener = std::move(listener);
-    return OpenSlurmLauncher(std::move(options));
-  };
-  return under_test;
+  // Started here: launchers are also opened in processes that are killed.
+  const std::string rest = TestSlurm::Get().Rest();
+  return ClusterUnderTest<SlurmLauncherOptions>(
+      OpenSlurmLauncher, 30s,
+      [rest](const std::filesystem::path& directory) {
+        SlurmLauncherOptions options = SlurmOptionsAt(directory);
+        options.rest = rest;
+        return options;
+      },
+      kNodes);
 }
 
-LauncherUnderTest MakeSlurmOfTwoNodesByRest() {
-  LauncherUnderTest under_test = MakeSlurmByRest();
-  under_test.nodes = 2;
-  return under_test;
-}
-
-const auto kRest = ::testing::Values(LauncherFactory{"Rest", MakeSlurmByRest});
+const auto kRest = ::testing::Values(LauncherFactory{"Rest", MakeSlurmByRest<1>});
 INSTANTIATE_TEST_SUITE_P(SlurmRest, LauncherConformance, kRest, LauncherConformance::Name);
 INSTANTIATE_TEST_SUITE_P(SlurmRest, LauncherOwnerConformance, kRest,
                          LauncherOwnerConformance::Name);
 INSTANTIATE_TEST_SUITE_P(SlurmRest, LauncherRanksConformance,
-                         ::testing::Values(LauncherFactory{"Rest", MakeSlurmByRest},
-                                           LauncherFactory{"TwoNodes", MakeSlurmOfTwoNodesByRest}),
+                         ::testing::Values(LauncherFactory{"Rest", MakeSlurmByRest<1>},
+                                           LauncherFactory{"TwoNodes", MakeSlurmByRest<2>}),
                          LauncherRanksConformance::Name);
 
 class SlurmByRestTest : public SlurmLauncherTest {

@@ -46,8 +46,8 @@ struct StoreFactory {
 
 void PrintTo(const StoreFactory& factory, std::ostream* out);
 
-/// The one conformance suite: every sentence of store.h as a test. A store's own test links
-/// cairn::storage_conformance and says
+/// The one conformance suite: every sentence of store.h as a test, by subject in conformance_*.cc.
+/// A store's own test is linked with all of them because it includes this file, and says
 ///
 ///   INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance, ::testing::Values(StoreFactory{…}),
 ///                            StoreConformance::Name);

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,8 +15,7 @@
 
 #include "base/thread_annotations.h"
 #include "net/test_http_server.h"
-#include "trial/test_trial.h"
-#include "trial/trial_service.h"
+#include "trial/test_core.h"
 
 namespace cairn::core {
 namespace {
@@ -28,35 +26,24 @@ using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
 /// Without a trial engine.
-class CoreTest : public ::testing::Test {
+class CoreTest : public CoreFixture {
  protected:
   CoreTest() {
-    std::string name = (fs::temp_directory_path() / "cairn-core-XXXXXX").string();
-    directory_ = mkdtemp(name.data());
     for (const char* variable : {"CAIRN_TRIAL_URL", "CAIRN_TRIAL_ID", "CAIRN_WORLD_SIZE"}) {
       unsetenv(variable);
     }
   }
-  ~CoreTest() override { fs::remove_all(directory_); }
 
   std::unique_ptr<Context> Start() {
     auto context = Init({.storage = storage(), .retention = {}});
     EXPECT_TRUE(context.ok()) << context.status().ToString();
     return context.ok() ? std::move(*context) : nullptr;
   }
-  std::string storage() const { return (directory_ / "runs").string(); }
 
   static Status Write(const std::string& path, const std::string& text) {
     std::ofstream(path) << text;
     return Status::Ok();
   }
-  static std::string Read(const std::string& path) {
-    std::ifstream in(path);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  static Value Steps(int steps) { return Value::Object{{"steps_completed", steps}}; }
-
-  fs::path directory_;
 };
 
 TEST_F(CoreTest, TheSameCommandAgainBeginsWithTheLastCheckpoint) {
@@ -313,26 +300,7 @@ TEST_F(DetachedCoreTest, AnAcknowledgedPreemptionEndsWell) {
 /// Started by hand beside a real engine.
 class JoiningCoreTest : public CoreTest {
  protected:
-  JoiningCoreTest() {
-    engine_ = TrialEngine::Open({.log = &log_,
-                                 .repositories = repositories_.get(),
-                                 .join_token = "let me in",
-                                 .join_storage = storage()})
-                  .value();
-    service_ = TrialService::Start({.engine = engine_.get()}).value();
-    EXPECT_TRUE(engine_->Start().ok());
-    setenv("CAIRN_TRIAL_URL", service_->url().c_str(), 1);
-    setenv("CAIRN_JOIN_TOKEN", "let me in", 1);
-  }
-  ~JoiningCoreTest() override {
-    unsetenv("CAIRN_TRIAL_URL");
-    unsetenv("CAIRN_JOIN_TOKEN");
-    service_->Stop();
-  }
-  MemoryEventLog log_;
-  std::unique_ptr<RepositoryAccess> repositories_ = RepositoryAccess::Real();
-  std::unique_ptr<TrialEngine> engine_;
-  std::unique_ptr<TrialService> service_;
+  EngineToJoin engine_{storage()};
 };
 
 TEST_F(JoiningCoreTest, ItIsARunAndTheSameTrialWhenItIsStartedAgain) {

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,8 +19,7 @@
 #include <cairn/core.h>
 
 #include "base/status_macros.h"
-#include "trial/test_trial.h"
-#include "trial/trial_service.h"
+#include "trial/test_core.h"
 
 namespace cairn::core {
 namespace {
@@ -32,16 +30,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
-class RanksTest : public ::testing::Test {
+class RanksTest : public CoreFixture {
  protected:
-  RanksTest() {
-    std::string name = (fs::temp_directory_path() / "cairn-ranks-XXXXXX").string();
-    directory_ = mkdtemp(name.data());
-  }
-  ~RanksTest() override { fs::remove_all(directory_); }
-
-  std::string storage() const { return (directory_ / "runs").string(); }
-
   DistributedOptions Place(int rank, int size) {
     DistributedOptions options;
     options.rank = rank;
@@ -83,13 +73,6 @@ class RanksTest : public ::testing::Test {
       return Status::Ok();
     };
   }
-  static std::string Read(const std::string& path) {
-    std::ifstream in(path);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  static Value Steps(int steps) { return Value::Object{{"steps_completed", steps}}; }
-
-  fs::path directory_;
 };
 
 TEST_F(RanksTest, GathersAndBroadcasts) {
@@ -460,26 +443,7 @@ TEST_F(RanksTest, WorkersThatAskAChiefThatIsGoneAreToldToStop) {
 /// Started by hand beside a real engine.
 class JoiningRanksTest : public RanksTest {
  protected:
-  JoiningRanksTest() {
-    engine_ = TrialEngine::Open({.log = &log_,
-                                 .repositories = repositories_.get(),
-                                 .join_token = "let me in",
-                                 .join_storage = storage()})
-                  .value();
-    service_ = TrialService::Start({.engine = engine_.get()}).value();
-    EXPECT_TRUE(engine_->Start().ok());
-    setenv("CAIRN_TRIAL_URL", service_->url().c_str(), 1);
-    setenv("CAIRN_JOIN_TOKEN", "let me in", 1);
-  }
-  ~JoiningRanksTest() override {
-    unsetenv("CAIRN_TRIAL_URL");
-    unsetenv("CAIRN_JOIN_TOKEN");
-    service_->Stop();
-  }
-  MemoryEventLog log_;
-  std::unique_ptr<RepositoryAccess> repositories_ = RepositoryAccess::Real();
-  std::unique_ptr<TrialEngine> engine_;
-  std::unique_ptr<TrialService> service_;
+  EngineToJoin engine_{storage()};
 };
 
 TEST_F(JoiningRanksTest, AllRanksAreOneRunThatCanBePaused) {

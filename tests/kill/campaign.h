@@ -9,7 +9,7 @@ namespace cairn::kill {
 /// Kills writers of full checkpoints and increments with SIGKILL, one protocol step after the
 /// other, in saves, in retention and in compaction.
 struct Campaign {
-  /// A program of the build with the arguments of increment_writer.
+  /// A program of the build with the arguments of a DoomedWriter.
   std::string writer;
   /// How often each step is aimed at; more when CAIRN_TORTURE_SECONDS says how long to go on. In
   /// the first round a kill strikes the very beginning of its step.

@@ -7,29 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/manager.h"
 #include "tests/kill/campaign.h"
 #include "tests/kill/harness.h"
+#include "tests/kill/listed_checkpoints.h"
 #include "tests/kill/table_state.h"
 
 namespace cairn::kill {
 namespace {
 
 void CheckRepository(const std::string& directory, std::uint64_t seed, std::int64_t acknowledged) {
-  auto env = EnvironmentAt(directory, {.create = false});
-  ASSERT_TRUE(env.ok()) << env.status().ToString();
-  auto manager = OpenManager({.directory = directory, .read_only = true}, *env);
-  if (!manager.ok() && acknowledged < 0) return;  // killed before cairn.json
-  ASSERT_TRUE(manager.ok()) << manager.status().ToString();
-  auto latest = (*manager)->Latest();
-  ASSERT_TRUE(latest.ok()) << latest.status().ToString();
-  if (acknowledged >= 0) {
-    ASSERT_TRUE(latest->has_value()) << "acknowledged step " << acknowledged << " is gone";
-    ASSERT_GE((*latest)->step, acknowledged);
-  }
-  auto infos = (*manager)->List();
-  ASSERT_TRUE(infos.ok());
-  for (const CheckpointInfo& info : *infos) {
+  CheckListed(directory, acknowledged, [&](CheckpointManager* manager, const CheckpointInfo& info) {
     TestTableSink sink;
     std::vector<std::uint64_t> hot(100);
     std::vector<std::uint64_t> expected(100);
@@ -38,13 +25,13 @@ void CheckRepository(const std::string& directory, std::uint64_t seed, std::int6
     request.into = {{.name = "hot", .dtype = DType::kU64, .shape = {100}, .data = hot.data()}};
     request.id = info.id;
     request.tables = &sink;
-    auto restored = (*manager)->Restore(std::move(request));
+    auto restored = manager->Restore(std::move(request));
     ASSERT_TRUE(restored.ok()) << info.path << ": " << restored.status().ToString();
     ASSERT_EQ(sink.broken, "") << info.path;
     ASSERT_EQ(hot, expected) << info.path;
     ASSERT_TRUE(sink.tables["table"] == TableAt(seed, info.step))
         << info.path << " does not give the rows of its step";
-  }
+  });
 }
 
 TEST(IncrementKillTest, NoRestorePointIsLostOrTornWhereverTheWriterIsKilled) {

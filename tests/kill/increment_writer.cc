@@ -1,25 +1,19 @@
-// Saves full checkpoints and increments without pause until it is killed:
-//   increment_writer DIR BLACKBOARD SEED KILL_STEP KILL_COUNT KILL_DELAY_US COMPACT
-// With COMPACT = 1 it puts the latest chain together first; steps of that are called "compact …".
-// When the KILL_STEP-th protocol step has begun for the KILL_COUNT-th time, the process sends
-// SIGKILL to itself KILL_DELAY_US later. Exit codes: 0 never, 3 an error.
+// Saves full checkpoints and increments without pause until it is killed. Arguments: see
+// doomed_writer.h. Exit codes: 0 never, 3 an error.
 
 #include <cstdio>
-#include <cstdlib>
 #include <deque>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "checkpoint/manager.h"
-#include "checkpoint/transfer.h"
+#include "tests/kill/doomed_writer.h"
 #include "tests/kill/job_state.h"
-#include "tests/kill/strike.h"
 #include "tests/kill/table_state.h"
 
 namespace {
 
-using cairn::kill::Blackboard;
 using cairn::kill::JobState;
 using cairn::kill::KindAt;
 using cairn::kill::TableAt;
@@ -94,34 +88,15 @@ cairn::Status SaveStep(cairn::CheckpointManager* manager, std::uint64_t seed, st
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 8) return 2;
-  const std::string directory = argv[1];
-  Blackboard* board = cairn::kill::MapBoard(argv[2]);
-  if (board == nullptr) return 2;
-  const std::uint64_t seed = std::strtoull(argv[3], nullptr, 10);
-  cairn::kill::Strike strike(board, argv[4], std::atol(argv[5]), std::atol(argv[6]));
-
-  auto env = cairn::EnvironmentAt(directory, {.create = true});
-  if (!env.ok()) return Fail(env.status());
-  env->on_step = [&](std::string_view name) { strike.Begin(name); };
-  if (std::atoi(argv[7]) != 0) {
-    strike.prefix = "compact ";
-    const auto compacted = cairn::CompactIn(*env, {}, {});
-    if (!compacted.ok() && !compacted.status().Is(cairn::Code::kNotFound)) {
-      return Fail(compacted.status());
-    }
-    strike.prefix.clear();
-  }
-  cairn::ManagerOptions options;
-  options.retention.keep_last = 3;
-  auto manager = cairn::OpenManager(options, *env);
-  if (!manager.ok()) return Fail(manager.status());
-  auto branch = Resume(manager->get(), seed);
+  auto writer = cairn::kill::DoomedWriter::Open(argc, argv);
+  if (!writer.ok()) return Fail(writer.status());
+  cairn::CheckpointManager* manager = writer->manager.get();
+  auto branch = Resume(manager, writer->seed);
   if (!branch.ok()) return Fail(branch.status());
-  board->resumed = branch->parent;
+  writer->board->resumed = branch->parent;
   for (std::int64_t step = branch->parent + 1;; ++step) {
-    const cairn::Status saved = SaveStep(manager->get(), seed, step, &*branch);
+    const cairn::Status saved = SaveStep(manager, writer->seed, step, &*branch);
     if (!saved.ok()) return Fail(saved);
-    board->acknowledged = step;
+    writer->board->acknowledged = step;
   }
 }

@@ -12,6 +12,7 @@
 
 #include "checkpoint/manager.h"
 #include "tests/kill/harness.h"
+#include "tests/kill/listed_checkpoints.h"
 
 namespace cairn::kill {
 namespace {
@@ -29,29 +30,16 @@ const std::vector<std::string> kSteps = {
 /// `acknowledged`.
 void CheckRepository(const std::string& directory, std::uint64_t seed, int ranks,
                      std::int64_t acknowledged) {
-  auto env = EnvironmentAt(directory, {.create = false});
-  ASSERT_TRUE(env.ok()) << env.status().ToString();
-  auto manager = OpenManager({.directory = directory, .read_only = true}, *env);
-  if (!manager.ok() && acknowledged < 0) return;  // killed before cairn.json
-  ASSERT_TRUE(manager.ok()) << manager.status().ToString();
-  auto latest = (*manager)->Latest();
-  ASSERT_TRUE(latest.ok()) << latest.status().ToString();
-  if (acknowledged >= 0) {
-    ASSERT_TRUE(latest->has_value()) << "acknowledged step " << acknowledged << " is gone";
-    ASSERT_GE((*latest)->step, acknowledged);
-  }
-  auto infos = (*manager)->List();
-  ASSERT_TRUE(infos.ok());
-  for (const CheckpointInfo& info : *infos) {
+  CheckListed(directory, acknowledged, [&](CheckpointManager* manager, const CheckpointInfo& info) {
     for (int rank = 0; rank < ranks; ++rank) {
       JobState state;
       JobState expected;
       expected.Compute(seed, info.step, rank);
-      auto restored = (*manager)->Restore({.into = state.Targets(rank, ranks), .id = info.id});
+      auto restored = manager->Restore({.into = state.Targets(rank, ranks), .id = info.id});
       ASSERT_TRUE(restored.ok()) << info.path << ": " << restored.status().ToString();
       ASSERT_TRUE(state == expected) << info.path << " does not hold the state of its step";
     }
-  }
+  });
 }
 
 TEST(KillTest, NoAcknowledgedSaveIsLostWhereverTheWriterIsKilled) {

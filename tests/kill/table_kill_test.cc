@@ -8,8 +8,8 @@
 #include <map>
 #include <string>
 
-#include "checkpoint/manager.h"
 #include "tests/kill/campaign.h"
+#include "tests/kill/listed_checkpoints.h"
 #include "tests/table/real_training.h"
 
 namespace cairn::kill {
@@ -21,25 +21,13 @@ TEST(TableKillTest, NoRowIsLostOrTornWhereverTheTrainingIsKilled) {
       {.writer = "table_writer",
        .rounds = 2,
        .check = [&](const std::string& directory, std::uint64_t seed, std::int64_t acknowledged) {
-         auto env = EnvironmentAt(directory, {.create = false});
-         ASSERT_TRUE(env.ok()) << env.status().ToString();
-         auto manager = OpenManager({.directory = directory, .read_only = true}, *env);
-         if (!manager.ok() && acknowledged < 0) return;  // killed before cairn.json
-         ASSERT_TRUE(manager.ok()) << manager.status().ToString();
-         const auto latest = (*manager)->Latest();
-         ASSERT_TRUE(latest.ok()) << latest.status().ToString();
-         if (acknowledged >= 0) {
-           ASSERT_TRUE(latest->has_value()) << "step " << acknowledged << " is gone";
-           ASSERT_GE((*latest)->step, acknowledged);
-         }
-         const auto infos = (*manager)->List();
-         ASSERT_TRUE(infos.ok()) << infos.status().ToString();
          table::Digests& expected = digests.try_emplace(seed, seed).first->second;
-         for (const CheckpointInfo& info : *infos) {
-           const auto pieces = 1 + static_cast<std::uint64_t>(info.step) % 5;
-           ASSERT_EQ(table::CompareRestored(manager->get(), info.id, seed, pieces, &expected), "")
-               << info.path;
-         }
+         CheckListed(
+             directory, acknowledged, [&](CheckpointManager* manager, const CheckpointInfo& info) {
+               const auto pieces = 1 + static_cast<std::uint64_t>(info.step) % 5;
+               ASSERT_EQ(table::CompareRestored(manager, info.id, seed, pieces, &expected), "")
+                   << info.path;
+             });
        }});
 }
 

@@ -16,6 +16,8 @@
 
 namespace cairn {
 
+class MemoryHook;
+class MemoryObjects;
 struct MemoryImage;
 
 struct MemoryStoreOptions {
@@ -105,17 +107,10 @@ class MemoryStore final : public Store, public DeepListingStore, public Adopting
   Status Refresh(const std::string& prefix) override;
 
  private:
-  class Objects;
-  class View;
-  class Session;
-  class Reader;
-  class Queue;
-  class Lock;
+  explicit MemoryStore(std::shared_ptr<MemoryObjects> objects);
 
-  explicit MemoryStore(std::shared_ptr<Objects> objects);
-
-  std::shared_ptr<Objects> objects_;  // shared with other Store objects and with handles
-  std::shared_ptr<View> view_;        // this object's hook, shared with its handles
+  std::shared_ptr<MemoryObjects> objects_;  // shared with other Store objects and with handles
+  std::shared_ptr<MemoryHook> hook_;        // this object's, shared with its handles
 };
 
 }  // namespace cairn

@@ -1,0 +1,245 @@
+"""The Estimator: a model function, trained in sessions. Behind cairn.train."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ._arguments import PathLike
+from ._export import ExportedModel, ServingInputReceiver
+from ._export import export as _export
+from ._training_session import MonitoredTrainingSession, Scaffold, SessionRunHook
+from .errors import Invalid
+from .row_tracked import RowTracked
+from .table import EmbeddingTable
+
+__all__ = [
+    "Estimator",
+    "EstimatorSpec",
+    "ModeKeys",
+]
+
+
+class ModeKeys:
+    """What a model function is called for."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+@dataclasses.dataclass
+class EstimatorSpec:
+    """What a model function gives for one batch.
+
+    Attributes:
+        mode: ModeKeys.TRAIN.
+        loss: of the batch, a number; or a callable that gives it, called after train_op.
+        train_op: does the step; called without arguments, or with the global step if it takes one.
+            What it returns is the loss, unless loss is given.
+        training_hooks, training_chief_hooks: SessionRunHooks; those of the first batch count.
+        scaffold: likewise.
+    """
+
+    mode: str
+    loss: Any = None
+    train_op: Optional[Callable[..., Any]] = None
+    training_hooks: Sequence[SessionRunHook] = ()
+    training_chief_hooks: Sequence[SessionRunHook] = ()
+    scaffold: Optional[Scaffold] = None
+
+
+class Estimator:
+    """Trains what a model function describes; goes on where the last training ended.
+
+    Args:
+        model_fn: called for each batch with (features, labels, mode, params), or with those of
+            them that it takes; gives an EstimatorSpec.
+        model_dir: where checkpoints are.
+        params: for the model function.
+        tables: None: every table of this process.
+        state: dense variables; see MonitoredTrainingSession.
+        pservers: see MonitoredTrainingSession. When the job goes back, input_fn is called again and
+            read up to where it went back to.
+
+    >>> import numpy as np, tempfile, cairn
+    >>> w = np.zeros(1)
+    >>> def model_fn(features, labels, mode, params):
+    ...     def train_op():
+    ...         w[:] += params["rate"] * (labels - w)
+    ...     return cairn.train.EstimatorSpec(mode, train_op=train_op)
+    >>> def input_fn():
+    ...     while True:
+    ...         yield None, np.ones(1)
+    >>> directory = tempfile.mkdtemp()
+    >>> e = cairn.train.Estimator(model_fn, directory, {"rate": 0.5}, tables=[], state={"w": w})
+    >>> e.train(input_fn, steps=2).global_step
+    2
+    >>> w.tolist()
+    [0.75]
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., EstimatorSpec],
+        model_dir: PathLike,
+        params: Optional[Mapping[str, Any]] = None,
+        *,
+        tables: Optional[Sequence[Union[EmbeddingTable, RowTracked]]] = None,
+        state: Any = None,
+        save_checkpoint_secs: Optional[float] = 600,
+        save_checkpoint_steps: Optional[int] = None,
+        pservers: Any = None,
+    ) -> None:
+        if not callable(model_fn):
+            raise Invalid("model_fn must be callable")
+        self._model_fn = model_fn
+        self._takes = _parameters_of(model_fn)
+        self.model_dir = model_dir
+        self.params = dict(params or {})
+        self.global_step = 0
+        self.last_loss: Any = None
+        self._tables = tables
+        self._state = state
+        self._pservers = pservers
+        self._full = (save_checkpoint_secs, save_checkpoint_steps)
+        self._increments = False  # the last training saved some
+
+    def train(
+        self,
+        input_fn: Callable[[], Iterable[Tuple[Any, Any]]],
+        steps: Optional[int] = None,
+        max_steps: Optional[int] = None,
+        hooks: Sequence[SessionRunHook] = (),
+    ) -> "Estimator":
+        """Trains for `steps` further steps, up to step `max_steps`, or until the data ends.
+
+        Args:
+            input_fn: gives an iterable of (features, labels).
+            steps, max_steps: at most one of them.
+            hooks: further SessionRunHooks.
+        """
+        if steps is not None and max_steps is not None:
+            raise Invalid("train: give steps or max_steps, not both")
+        for value, name in ((steps, "steps"), (max_steps, "max_steps")):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 1
+            ):
+                raise Invalid(f"{name} must be a positive int, not {value!r}")
+        batches = _Batches(input_fn)
+        first = batches.at(0)
+        if first is None:
+            raise Invalid("train: input_fn gave no data")
+        with self._session(self._spec(first), hooks) as session:
+            self._increments = session.increments
+            begun = session.global_step
+            end = max_steps if steps is None else begun + steps
+
+            def run(step: int) -> Any:
+                nonlocal begun
+                begun = min(begun, step)  # gone back to before this call: as if it began there
+                return _run_spec(self._spec(batches.at(step - begun)), step)
+
+            while not session.should_stop():
+                step = session.global_step
+                if end is not None and step >= end or batches.at(step - begun) is None:
+                    break
+                self.last_loss = session.run(run)
+            self.global_step = session.global_step
+        return self
+
+    def export_saved_model(
+        self,
+        export_dir_base: PathLike,
+        serving_input_receiver_fn: Callable[[], ServingInputReceiver],
+        save_incr_model: bool = False,
+    ) -> ExportedModel:
+        """Exports what it trained for serving, into a new numbered directory.
+
+        Args:
+            export_dir_base: the directory above it.
+            serving_input_receiver_fn: gives a :class:`ServingInputReceiver`: the graph, its feeds
+                and targets, and which of the feeds are rows of tables.
+            save_incr_model: as for :func:`export_saved_model`. The training must have saved
+                increments (a CheckpointSaverHook with incremental_save_secs).
+        """
+        if save_incr_model and not self._increments:
+            raise Invalid(
+                "save_incr_model=True, and this estimator saves no increments: train it with a "
+                "CheckpointSaverHook that has incremental_save_secs"
+            )
+        given = serving_input_receiver_fn()
+        if not isinstance(given, ServingInputReceiver):
+            raise Invalid(
+                "serving_input_receiver_fn must give a cairn.train.ServingInputReceiver, not a "
+                f"{type(given).__name__}"
+            )
+        return _export(export_dir_base, given, save_incr_model)
+
+    def _spec(self, batch: Any) -> EstimatorSpec:
+        features, labels = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
+        given = {
+            "features": features,
+            "labels": labels,
+            "mode": ModeKeys.TRAIN,
+            "params": self.params,
+        }
+        taken = given if self._takes is None else {k: given[k] for k in self._takes if k in given}
+        spec = self._model_fn(**taken)
+        if not isinstance(spec, EstimatorSpec):
+            raise Invalid(f"model_fn must give an EstimatorSpec, not a {type(spec).__name__}")
+        if not callable(spec.train_op):
+            raise Invalid("EstimatorSpec: train_op must be a callable that does the step")
+        return spec
+
+    def _session(
+        self, spec: EstimatorSpec, hooks: Sequence[SessionRunHook]
+    ) -> MonitoredTrainingSession:
+        every: List[SessionRunHook] = [*spec.training_hooks, *spec.training_chief_hooks, *hooks]
+        return MonitoredTrainingSession(
+            self.model_dir,
+            save_checkpoint_secs=self._full[0],
+            save_checkpoint_steps=self._full[1],
+            hooks=every,
+            scaffold=spec.scaffold,
+            tables=self._tables,
+            state=self._state,
+            pservers=self._pservers,
+        )
+
+
+class _Batches:
+    """The batches of an input function by their number. Going back begins anew."""
+
+    def __init__(self, input_fn: Callable[[], Iterable[Tuple[Any, Any]]]) -> None:
+        self._input_fn = input_fn
+        self._rest = iter(input_fn())
+        self._number = -1
+        self._batch: Any = None
+
+    def at(self, number: int) -> Any:
+        """None: the data ends before it."""
+        if number < self._number:
+            self._rest, self._number = iter(self._input_fn()), -1
+        while self._number < number:
+            self._batch = next(self._rest, None)
+            self._number += 1
+        return self._batch
+
+
+def _parameters_of(model_fn: Callable[..., Any]) -> Optional[List[str]]:
+    """The names it takes; None: all."""
+    parameters = inspect.signature(model_fn).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return None
+    return [p.name for p in parameters]
+
+
+def _run_spec(spec: EstimatorSpec, step: int) -> Any:
+    assert spec.train_op is not None
+    takes = inspect.signature(spec.train_op).parameters
+    result = spec.train_op(step) if takes else spec.train_op()
+    if spec.loss is None:
+        return result
+    return spec.loss() if callable(spec.loss) else spec.loss

@@ -1,0 +1,583 @@
+"""The training session and its hooks: when it saves, and where it goes on. Behind cairn.train."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+
+from ._arguments import PathLike
+from .errors import Invalid, NotFound, Timeout
+from .manager import CheckpointManager, Restored, SaveHandle
+from .observe import SavedCallback
+from .row_tracked import RowTracked
+from .table import EmbeddingTable, stamp
+from .table import tables as all_tables
+
+__all__ = [
+    "CheckpointSaverHook",
+    "MonitoredTrainingSession",
+    "Saver",
+    "Scaffold",
+    "SessionRunHook",
+    "StopAtStepHook",
+    "open_sessions",
+]
+
+# An increment that would hold most of a large table is no saving: a full one takes its place.
+_LARGE_ROWS = 100_000
+_MOST = 0.5
+_LONGEST_CHAIN = 100
+# How often a worker looks whether the chief has saved.
+_LOOK_SECONDS = 0.2
+
+log = logging.getLogger("cairn")
+
+# The sessions that are open, the innermost last.
+open_sessions: List["MonitoredTrainingSession"] = []
+
+
+def _interval(value: Any, name: str) -> Optional[float]:
+    """None and 0 switch it off; everything but a positive number is refused."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Invalid(f"{name} must be a number or None, not {value!r}")
+    if math.isnan(value) or value < 0:
+        raise Invalid(f"{name} must not be negative, it is {value!r}; None or 0 switches it off")
+    return float(value) if value > 0 else None
+
+
+def _steps(value: Any, name: str) -> Optional[int]:
+    interval = _interval(value, name)
+    if interval is not None and interval != int(interval):
+        raise Invalid(f"{name} must be a whole number of steps, not {value!r}")
+    return None if interval is None else int(interval)
+
+
+class Saver:
+    """How checkpoints are kept.
+
+    Args:
+        sharded: each process writes its own rows; they always do.
+        incremental_save_restore: increments are saved, and restored with the full ones below them.
+        max_to_keep: full checkpoints that stay, with the newest increment; None keeps all.
+        chain: "cumulative" increments hold what changed since the full one, "consecutive" what
+            changed since the save before.
+        quantize: rows of increments with 8 bits a number.
+
+    >>> import cairn
+    >>> cairn.train.Saver(incremental_save_restore=True).max_to_keep
+    5
+    """
+
+    def __init__(
+        self,
+        sharded: bool = True,
+        incremental_save_restore: bool = False,
+        max_to_keep: Optional[int] = 5,
+        *,
+        chain: str = "cumulative",
+        quantize: bool = False,
+    ) -> None:
+        if max_to_keep is not None and (
+            isinstance(max_to_keep, bool) or not isinstance(max_to_keep, int) or max_to_keep < 1
+        ):
+            raise Invalid(f"max_to_keep must be a positive int or None, not {max_to_keep!r}")
+        if chain not in ("cumulative", "consecutive"):
+            raise Invalid(f"chain must be 'cumulative' or 'consecutive', not {chain!r}")
+        self.sharded = bool(sharded)
+        self.incremental_save_restore = bool(incremental_save_restore)
+        self.max_to_keep = max_to_keep
+        self.chain = chain
+        self.quantize = bool(quantize)
+
+
+class Scaffold:
+    """Puts a saver into a session. Both must say the same of increments.
+
+    >>> import cairn
+    >>> saver = cairn.train.Saver(incremental_save_restore=True)
+    >>> scaffold = cairn.train.Scaffold(saver=saver, incremental_save_restore=True)
+    """
+
+    def __init__(
+        self, saver: Optional[Saver] = None, incremental_save_restore: bool = False
+    ) -> None:
+        if saver is not None and not isinstance(saver, Saver):
+            raise Invalid(f"saver must be a cairn.train.Saver, not {type(saver).__name__}")
+        self.incremental_save_restore = bool(incremental_save_restore)
+        self.saver = saver or Saver(incremental_save_restore=self.incremental_save_restore)
+        if self.saver.incremental_save_restore != self.incremental_save_restore:
+            raise Invalid(
+                "incremental_save_restore: the Scaffold says "
+                f"{self.incremental_save_restore}, its Saver {self.saver.incremental_save_restore}; "
+                "set both"
+            )
+
+
+class SessionRunHook:
+    """Called around the steps of a session; subclasses override what they need."""
+
+    def begin(self) -> None:
+        """Before the session restores."""
+
+    def after_create_session(self, session: "MonitoredTrainingSession") -> None:
+        """The session has restored."""
+
+    def before_run(self, session: "MonitoredTrainingSession") -> None:
+        """Before each step."""
+
+    def after_run(self, session: "MonitoredTrainingSession", result: Any) -> None:
+        """After each step was counted, before what is due is saved."""
+
+    def end(self, session: "MonitoredTrainingSession") -> None:
+        """At the end of a session without an error, before the last save."""
+
+
+class StopAtStepHook(SessionRunHook):
+    """Asks the session to stop when it has done so many steps in all."""
+
+    def __init__(self, last_step: int) -> None:
+        self._last = last_step
+
+    def after_create_session(self, session: "MonitoredTrainingSession") -> None:
+        if session.global_step >= self._last:
+            session.request_stop()
+
+    def after_run(self, session: "MonitoredTrainingSession", result: Any) -> None:
+        if session.global_step >= self._last:
+            session.request_stop()
+
+
+class CheckpointSaverHook(SessionRunHook):
+    """Says when to save, where a session's own arguments do not.
+
+    Args:
+        checkpoint_dir: as the session's.
+        save_secs, save_steps: between full checkpoints; either suffices.
+        saver, scaffold: one of them may be given.
+        incremental_save_secs, incremental_save_steps: between increments; None or 0: none.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: PathLike,
+        save_secs: Optional[float] = None,
+        save_steps: Optional[int] = None,
+        saver: Optional[Saver] = None,
+        scaffold: Optional[Scaffold] = None,
+        incremental_save_secs: Optional[float] = None,
+        incremental_save_steps: Optional[int] = None,
+    ) -> None:
+        if saver is not None and scaffold is not None:
+            raise Invalid("CheckpointSaverHook: give saver or scaffold, not both")
+        self.checkpoint_dir = checkpoint_dir
+        self.schedule = _Schedule(
+            _interval(save_secs, "save_secs"),
+            _steps(save_steps, "save_steps"),
+            _interval(incremental_save_secs, "incremental_save_secs"),
+            _steps(incremental_save_steps, "incremental_save_steps"),
+        )
+        if saver is not None:
+            scaffold = Scaffold(saver, saver.incremental_save_restore)
+        self.scaffold = scaffold
+
+
+class _Schedule:
+    """When a full checkpoint or an increment is due. Time is passed in; nothing is reset unless
+    something was saved."""
+
+    def __init__(
+        self,
+        full_secs: Optional[float],
+        full_steps: Optional[int],
+        increment_secs: Optional[float],
+        increment_steps: Optional[int],
+    ) -> None:
+        self.full = (full_secs, full_steps)
+        self.increment = (increment_secs, increment_steps)
+        self._last_full = (0.0, 0)
+        self._last_any = (0.0, 0)
+
+    @property
+    def increments(self) -> bool:
+        return self.increment != (None, None)
+
+    @property
+    def saves(self) -> bool:
+        return self.full != (None, None) or self.increments
+
+    def start(self, now: float, step: int) -> None:
+        """A session begins here, saved or restored."""
+        self._last_full = self._last_any = (now, step)
+
+    def due(self, now: float, step: int) -> Optional[str]:
+        """ "full", "increment" or None. Both: the full one."""
+        if _passed(self.full, self._last_full, now, step):
+            return "full"
+        return "increment" if _passed(self.increment, self._last_any, now, step) else None
+
+    def saved(self, kind: str, now: float, step: int) -> None:
+        self._last_any = (now, step)
+        if kind == "full":
+            self._last_full = (now, step)
+
+
+def _passed(
+    interval: Tuple[Optional[float], Optional[int]],
+    last: Tuple[float, int],
+    now: float,
+    step: int,
+) -> bool:
+    secs, steps = interval
+    by_time = secs is not None and now - last[0] >= secs
+    by_step = steps is not None and step - last[1] >= steps
+    return step > last[1] and (by_time or by_step)
+
+
+class MonitoredTrainingSession:
+    """Runs training steps; saves full checkpoints and increments of tables and state when they are
+    due, in the background; restores the newest on entry.
+
+    Args:
+        checkpoint_dir: where checkpoints are; None saves nothing.
+        save_checkpoint_secs, save_checkpoint_steps: between full checkpoints; None or 0: not by it.
+        save_incremental_checkpoint_secs, save_incremental_checkpoint_steps: between increments,
+            which hold the rows that changed since their full one; None or 0: no increments.
+        hooks: SessionRunHooks.
+        scaffold: whose Saver says what is kept.
+        is_chief: others restore and save nothing. They wait until the chief has saved its first
+            checkpoint, at most `max_wait_secs`, and then raise :class:`cairn.Timeout`.
+        tables: None: every table made in this process (cairn.tables()). RowTracked arrays may be
+            among them, and get row increments too.
+        state: dense variables and values of your own: nested, as for CheckpointManager; filled on
+            entry, saved whole with each checkpoint. Objects with state_dict too.
+        pservers: addresses of parameter servers, or a :class:`cairn.ps.Client`: tables and dense
+            variables are on them (``client.table(…)``), and they save when they were told to, with
+            `state` (values and arrays) as it is at the end of each step. When a process of the job
+            is lost and all go back, run() goes back too: it calls its step function with an
+            earlier step, and the state of then.
+        on_saved: called with a SaveRecord after every save, as CheckpointManager does; with
+            ``lambda record: model.notify()`` a :class:`cairn.serving.Model` beside it looks at once.
+
+    >>> import numpy as np, tempfile, cairn
+    >>> table = cairn.EmbeddingTable("a", 2, optimizer=cairn.optimizers.SGD(1.0),
+    ...                              initializer=cairn.initializers.Constant(0))
+    >>> directory = tempfile.mkdtemp()
+    >>> def step(global_step):
+    ...     table.apply_gradients([global_step % 3], np.ones((1, 2)))
+    >>> for _ in range(2):                               # the second session goes on
+    ...     with cairn.train.MonitoredTrainingSession(directory, tables=[table]) as sess:
+    ...         for _ in range(3):
+    ...             sess.run(step)
+    ...         sess.global_step
+    3
+    6
+    >>> table.lookup([0]).tolist()
+    [[-2.0, -2.0]]
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: Optional[PathLike] = None,
+        save_checkpoint_secs: Optional[float] = 600,
+        save_checkpoint_steps: Optional[int] = None,
+        save_incremental_checkpoint_secs: Optional[float] = None,
+        save_incremental_checkpoint_steps: Optional[int] = None,
+        hooks: Sequence[SessionRunHook] = (),
+        scaffold: Optional[Scaffold] = None,
+        is_chief: bool = True,
+        tables: Optional[Sequence[Union[EmbeddingTable, RowTracked]]] = None,
+        state: Any = None,
+        *,
+        pservers: Any = None,
+        max_wait_secs: float = 7200,
+        on_saved: Optional[SavedCallback] = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        own = _Schedule(
+            _interval(save_checkpoint_secs, "save_checkpoint_secs"),
+            _steps(save_checkpoint_steps, "save_checkpoint_steps"),
+            _interval(save_incremental_checkpoint_secs, "save_incremental_checkpoint_secs"),
+            _steps(save_incremental_checkpoint_steps, "save_incremental_checkpoint_steps"),
+        )
+        if scaffold is not None and not isinstance(scaffold, Scaffold):
+            raise Invalid(f"scaffold must be a cairn.train.Scaffold, not {scaffold!r}")
+        self.hooks = list(hooks)
+        self._directory, self._schedule, self._scaffold = _agreed(
+            checkpoint_dir, own, scaffold, self.hooks
+        )
+        self.is_chief = bool(is_chief)
+        self._max_wait_secs = _interval(max_wait_secs, "max_wait_secs") or 0.0
+        self._servers: Any = None
+        if pservers is not None:
+            from ._server_session import ServerSession  # wants gRPC
+
+            if tables:
+                raise Invalid("tables: with pservers they are the client's: client.table(…)")
+            if on_saved is not None:
+                raise Invalid("on_saved: with pservers the servers save, and tell nobody here")
+            self._servers = ServerSession(pservers, self._directory)
+            self._directory, tables = None, ()
+        self.tables = list(all_tables() if tables is None else tables)
+        names = [table.name for table in self.tables if isinstance(table, EmbeddingTable)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise Invalid(
+                f"tables: {', '.join(map(repr, twice))} is there more than once; give the tables "
+                "that belong to this session"
+            )
+        self.state = {} if state is None else state
+        self.global_step = 0
+        self.restored: Optional[Restored] = None
+        self._clock = clock
+        self._on_saved = on_saved
+        self._stop = False
+        self._manager: Optional[CheckpointManager] = None
+        self._handle: Optional[SaveHandle] = None
+        self._closed = False
+        self._chain = 0  # increments since the last full one
+        self._saved_step = -1
+
+    # The session's life ----------
+
+    def __enter__(self) -> "MonitoredTrainingSession":
+        self._closed = False
+        for hook in self.hooks:
+            hook.begin()
+        if self._servers is not None:
+            self._servers.begin(self)
+        if self._directory is not None:
+            self._open()
+        self._schedule.start(self._clock(), self.global_step)
+        if self._manager is not None and self.is_chief and self.restored is None:
+            self._save("full")
+        for hook in self.hooks:
+            hook.after_create_session(self)
+        open_sessions.append(self)
+        return self
+
+    def _open(self) -> None:
+        place = os.fspath(self._directory)  # type: ignore[arg-type]
+        most = self._max_wait_secs
+        deadline = time.monotonic() + most
+        waits = False
+        while not self._restore():
+            if time.monotonic() >= deadline:
+                raise Timeout(
+                    f"the chief has saved nothing in {place!r} within {most:g} s (max_wait_secs). "
+                    "Is it running, with is_chief=True, and is the directory shared by all workers?"
+                )
+            if not waits:
+                log.warning(
+                    "waiting for the chief's first checkpoint in %r, at most %g s", place, most
+                )
+                waits = True
+            time.sleep(_LOOK_SECONDS)  # nothing tells when the chief has saved
+        self._stamp()
+
+    def _restore(self) -> bool:
+        """False: this is not the chief, and there is nothing of it yet."""
+        saver = self._scaffold.saver
+        try:
+            self._manager = CheckpointManager(
+                self._directory,  # type: ignore[arg-type]
+                keep_last=None if saver.max_to_keep is None else 1,
+                keep_fulls=saver.max_to_keep,
+                read_only=not self.is_chief,
+                on_saved=self._on_saved,
+            )
+        except NotFound:
+            if self.is_chief:
+                raise
+            return False
+        try:
+            self.restored = self._manager.restore({"state": self.state}, tables=self.tables)
+        except BaseException:
+            self._manager.close()
+            raise
+        if self.restored is None and not self.is_chief:
+            self._manager.close()
+            self._manager = None
+            return False
+        if self.restored is not None:
+            self.state = self.restored.state["state"]
+            self.global_step = self._saved_step = self.restored.step
+            self._chain = 0 if self.restored.info.kind == "full" else 1
+        return True
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self in open_sessions:
+            open_sessions.remove(self)
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if error is None:
+                self._end()
+        finally:
+            if self._manager is not None:
+                manager, self._manager = self._manager, None
+                manager.__exit__(kind, error, trace)
+
+    def _end(self) -> None:
+        if self._servers is not None:
+            self._servers.end(self)
+            return
+        for hook in self.hooks:
+            hook.end(self)
+        if (
+            self._manager is not None
+            and self.is_chief
+            and self._schedule.saves
+            and self.global_step != self._saved_step
+        ):
+            self._save("increment" if self._schedule.increments else "full")
+            assert self._handle is not None
+            self._handle.wait()
+
+    def close(self) -> None:
+        """Ends the session as leaving its ``with`` block does."""
+        self.__exit__(None, None, None)
+
+    # Steps ----------
+
+    def run(self, step_fn: Callable[..., Any]) -> Any:
+        """Calls `step_fn(global_step)`, counts the step, saves what is due; gives what it gave."""
+        if self._closed:
+            raise Invalid("the session was closed: a step of it would never be saved")
+        if self._servers is not None:
+            return self._servers.run(self, step_fn)
+        for hook in self.hooks:
+            hook.before_run(self)
+        result = step_fn(self.global_step)
+        self.global_step += 1
+        self._stamp()
+        for hook in self.hooks:
+            hook.after_run(self, result)
+        if self._manager is not None and self.is_chief:
+            due = self._schedule.due(self._clock(), self.global_step)
+            if due is not None:
+                self._save(due)
+            elif self._handle is not None and self._handle.done():
+                self._manager._native.settle()
+                self._handle = None
+        return result
+
+    @property
+    def increments(self) -> bool:
+        """Whether it saves increments."""
+        if self._servers is not None:
+            return self._servers.increments()
+        return self._directory is not None and self.is_chief and self._schedule.increments
+
+    def should_stop(self) -> bool:
+        """Whether a hook, or somebody else, asked to stop."""
+        return self._stop
+
+    def request_stop(self) -> None:
+        self._stop = True
+
+    @property
+    def client(self) -> Any:
+        """The :class:`cairn.ps.Client`, with pservers."""
+        return None if self._servers is None else self._servers.client
+
+    def save(self, full: bool = True) -> Optional[SaveHandle]:
+        """Saves now, whatever is due. With pservers: asks for it at the end of the next step."""
+        if self._servers is not None:
+            self._servers.client.save(full)
+            return None
+        if self._manager is None or not self.is_chief:
+            raise Invalid("this session saves nothing: it has no checkpoint_dir, or is not chief")
+        return self._save("full" if full else "increment")
+
+    def _stamp(self) -> None:
+        stamp(self.tables, self.global_step)
+
+    def _save(self, kind: str) -> SaveHandle:
+        manager = self._manager
+        assert manager is not None
+        saver = self._scaffold.saver
+        if kind == "increment" and (not self._can_increment() or self._wants_new_base()):
+            kind = "full"
+        handle = manager.save(
+            self.global_step,
+            {"state": self.state},
+            tables=self.tables,
+            kind=kind if kind == "full" else saver.chain,
+            quantize=saver.quantize and kind != "full",
+        )
+        self._schedule.saved(kind, self._clock(), self.global_step)
+        self._chain = 0 if kind == "full" else self._chain + 1
+        self._saved_step = self.global_step
+        self._handle = handle
+        return handle
+
+    def _can_increment(self) -> bool:
+        assert self._manager is not None
+        self._manager._settle()  # the one in flight decides
+        self._manager._native.settle()
+        return bool(self.tables) and self._manager.can_increment()
+
+    def _wants_new_base(self) -> bool:
+        chain = self._scaffold.saver.chain
+        if chain == "consecutive" and self._chain >= _LONGEST_CHAIN:
+            return True
+        rows = sum(table.size() for table in self.tables)
+        changed = sum(table._native.changed_rows(chain) for table in self.tables)
+        return rows >= _LARGE_ROWS and changed > _MOST * rows
+
+
+def _agreed(
+    directory: Optional[PathLike],
+    own: _Schedule,
+    scaffold: Optional[Scaffold],
+    hooks: Sequence[SessionRunHook],
+) -> Tuple[Optional[PathLike], _Schedule, Scaffold]:
+    """The directory, the intervals and the scaffold, wherever they were given. What disagrees is
+    refused: increments that somebody counts on must not be missing in silence."""
+    savers = [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
+    if len(savers) > 1:
+        raise Invalid("hooks: more than one CheckpointSaverHook")
+    schedule = own
+    if savers:
+        hook = savers[0]
+        if directory is None:
+            directory = hook.checkpoint_dir
+        elif str(directory) != str(hook.checkpoint_dir):
+            raise Invalid(
+                f"checkpoint_dir: the session has {str(directory)!r}, its CheckpointSaverHook "
+                f"{str(hook.checkpoint_dir)!r}"
+            )
+        if own.increments and hook.schedule.increment != own.increment:
+            raise Invalid(
+                "increments: the session and its CheckpointSaverHook give different intervals; "
+                "set one of them"
+            )
+        schedule = hook.schedule
+        if hook.scaffold is not None and scaffold is not None and hook.scaffold is not scaffold:
+            if hook.scaffold.incremental_save_restore != scaffold.incremental_save_restore:
+                raise Invalid(
+                    "incremental_save_restore: the session's scaffold says "
+                    f"{scaffold.incremental_save_restore}, its CheckpointSaverHook's "
+                    f"{hook.scaffold.incremental_save_restore}; set both"
+                )
+        scaffold = scaffold or hook.scaffold
+    if scaffold is None:
+        scaffold = Scaffold(incremental_save_restore=schedule.increments)
+    if scaffold.incremental_save_restore and not schedule.increments:
+        raise Invalid(
+            "incremental_save_restore is set and no interval: set "
+            "save_incremental_checkpoint_secs (or incremental_save_secs of the "
+            "CheckpointSaverHook), or leave the switch off"
+        )
+    if schedule.increments and not scaffold.incremental_save_restore:
+        raise Invalid(
+            "increments are asked for, and the scaffold's incremental_save_restore is off: set it "
+            "in Scaffold and Saver"
+        )
+    return directory, schedule, scaffold
