@@ -490,6 +490,15 @@ def test_errors_of_configuration():
         tune.RunConfig(storage_path="a", local_dir="b")
     with pytest.raises(ValueError):
         tune.Tuner("not callable")
+    for wrong in (True, "3", float("nan"), 0, -1):
+        with pytest.raises(ValueError, match="time_budget_s"):
+            tune.TuneConfig(time_budget_s=wrong)
+    with pytest.raises(ValueError, match="metric"):
+        tune.TuneConfig(metric="")
+    with pytest.raises(ValueError, match="num_samples.*64 bits"):
+        tune.TuneConfig(num_samples=10**30)
+    with pytest.raises(ValueError, match="num_to_keep.*64 bits"):
+        tune.CheckpointConfig(num_to_keep=10**30)
     with pytest.raises(RuntimeError, match="inside of a trainable"):
         tune.report({"a": 1})
 
