@@ -549,6 +549,45 @@ def test_more_iterations_and_more_samples_for_a_finished_experiment(tmp_path):
     assert [r.metrics["n"] for r in more] == [5, 50, 5, 50]
 
 
+def test_a_second_tuner_is_told_who_runs_the_experiment(tmp_path):
+    class Asks(tune.Callback):
+        told = None
+
+        def on_trial_result(self, **_):
+            with pytest.raises(cairn.Unavailable) as Asks.told:
+                tune.Tuner.restore(tmp_path / "e", one)
+
+    def one(config):
+        tune.report({"x": 1})
+
+    run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, callbacks=[Asks()])
+    tune.Tuner(one, run_config=run).fit()
+    assert f"pid {os.getpid()}" in str(Asks.told.value)
+    assert "wait until that has ended, or end it" in str(Asks.told.value)
+
+
+def test_a_changed_space_is_told_and_the_same_one_is_not(tmp_path, recwarn):
+    def one(config):
+        tune.report({"x": config["x"]})
+
+    def fit(**space):
+        tuner = tune.Tuner(
+            one, param_space=space, run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0)
+        )
+        return [r.config["x"] for r in tuner.fit()]
+
+    space = {
+        "x": tune.grid_search([1, 2]),
+        "bound": float("nan"),
+        "deep": {"lr": tune.loguniform(1e-3, 1), "f": tune.sample_from(lambda spec: 1)},
+        "pair": (1, 2.0),
+    }
+    assert fit(**space) == fit(**space) == [1, 2]
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="other values of 'bound', 'x' than the experiment in .*/e was"):
+        assert fit(**{**space, "x": 7, "bound": 1.0}) == [1, 2]
+
+
 EXTENDED = """
 import os, sys, time
 from cairn import tune

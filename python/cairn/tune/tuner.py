@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
+import math
 import os
 import pickle
 import re
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from functools import cached_property
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
@@ -39,6 +41,17 @@ _NOT_RECORDED = "a function"
 
 class TuneError(RuntimeError):
     """A trial failed, and fail_fast="raise" wants to know."""
+
+
+def _comparable(value: Any) -> Any:
+    """As the record has it: NaN and infinities are texts there."""
+    if isinstance(value, Mapping):
+        return {str(key): _comparable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_comparable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    return value
 
 
 def flat_keys(space: Mapping[str, Any], prefix: str = "") -> List[str]:
@@ -324,6 +337,7 @@ class Tuner:
             known = native.description
             if known is not None:
                 self._check_same(known)
+                self._warn_of_changes(known)
             # The same in every experiment: what is drawn for a trial depends on its name.
             prefix = str(known["prefix"]) if known else fresh
             failures = self._run.failure_config
@@ -496,6 +510,19 @@ class Tuner:
             raise ValueError(
                 f"the experiment in {self.directory} has the hyperparameters {list(known['keys'])}, "
                 f"and param_space has {keys}: they must be the same"
+            )
+
+    def _warn_of_changes(self, known: Mapping[str, Any]) -> None:
+        """The trials that are there stay what they are: whoever edited the program has to know."""
+        recorded = _comparable(known.get("space") or {})
+        given = _comparable(search_space.describe(self._space)[0])
+        changed = sorted(key for key in given if given[key] != recorded.get(key))
+        if changed:
+            warnings.warn(
+                f"param_space has other values of {', '.join(map(repr, changed))} than the experiment in "
+                f"{self.directory} was made with: its trials keep what they have, and only trials that are "
+                "still to come are drawn from it; give another name to begin anew",
+                stacklevel=3,
             )
 
     def _make_policy(self, known: Optional[Mapping[str, Any]]) -> SearchPolicy:
