@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
@@ -83,6 +85,22 @@ def positive(value: Any, what: str) -> Optional[int]:
     if number < 1:
         raise Invalid(f"{what} must be at least 1 (or None), not {number}")
     return number
+
+
+def seconds(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
+        raise Invalid(f"{what} must be a positive number of seconds, not {value!r}")
+    return float(value)
+
+
+def text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise Invalid(f"{what} must be a text, not {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{what} has half of a surrogate pair, which cannot be stored") from None
+    return value
 
 
 def choice(value: Any, what: str, allowed: Tuple[str, ...]) -> str:

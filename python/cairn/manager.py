@@ -10,7 +10,17 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _location, _native, _tree
-from ._arguments import Files, PathLike, choice, name_set, positive, user_files, value_dict, whole
+from ._arguments import (
+    Files,
+    PathLike,
+    choice,
+    name_set,
+    positive,
+    text,
+    user_files,
+    value_dict,
+    whole,
+)
 from ._restore import STATE_FILE, CheckpointInfo, Restore, Restored
 from ._wording import a_type
 from .errors import Error, Invalid
@@ -212,7 +222,7 @@ class CheckpointManager:
                 "keep_best": positive(keep_best, "keep_best"),
                 "keep_every": positive(keep_every, "keep_every"),
                 "keep_fulls": positive(keep_fulls, "keep_fulls"),
-                "score": score,
+                "score": None if score is None else text(score, "score"),
                 "maximize": choice(order, "order", ("max", "min")) == "max",
                 "rank": self._rank,
                 "world_size": self._world_size,

@@ -22,6 +22,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from ._arguments import positive, seconds, text, whole
+from ._wording import a_type
 from .errors import Error, Invalid, Unavailable
 from .initializers import Initializer
 from .optimizers import Optimizer
@@ -97,7 +99,7 @@ class DenseVariable:
 
     def push(self, gradient: Any) -> None:
         """Sync: it counts when the step ends, with those of the other trainers."""
-        array = np.asarray(gradient, dtype=np.float32, order="C")
+        array = _float32(gradient, f"dense variable {self.name!r}: a gradient")
         if array.shape != self.shape:
             raise Invalid(
                 f"dense variable {self.name!r}: a gradient of shape {list(array.shape)}, not "
@@ -172,8 +174,8 @@ class Client:
                 "ca": environ.get("CAIRN_PS_CA", "") if ca is None else ca,
                 "server_name": server_name,
                 "transport": environ.get("CAIRN_PS_TRANSPORT", "socket"),
-                "request_timeout": request_timeout,
-                "reconnect_timeout": reconnect_timeout,
+                "request_timeout": seconds(request_timeout, "request_timeout"),
+                "reconnect_timeout": seconds(reconnect_timeout, "reconnect_timeout"),
             }
         )
 
@@ -213,7 +215,7 @@ class Client:
         """A dense variable of the job. `array` gives its shape and, when it is new, its values."""
         if not isinstance(optimizer, Optimizer):
             raise Invalid(f"dense variable {name!r}: optimizer: use one of cairn.optimizers")
-        values = np.array(array, dtype=np.float32, order="C")
+        values = _float32(array, f"dense variable {name!r}")
         native = self._native.dense(name, list(values.shape), _described(optimizer), values)
         self._names.append(name)
         return DenseVariable(native, name, values.shape)
@@ -229,7 +231,7 @@ class Client:
             state: what this trainer needs to go on exactly (position in the data, generators):
                 anything that JSON holds. It is part of the checkpoints.
         """
-        self._native.end_step(json.dumps(state))
+        self._native.end_step(json.dumps(_json_state(state, "state")))
 
     def barrier(self) -> None:
         """Waits for all trainers."""
@@ -353,24 +355,24 @@ class Server:
             raise Invalid(f'log_level is "written" or "synced", not {log_level!r}')
         self._native = _ps.Server.start(
             {
-                "listen": listen,
-                "address": address,
+                "listen": text(listen, "listen"),
+                "address": text(address, "address"),
                 "directory": os.fspath(directory),
-                "index": index,
-                "servers": num_servers,
-                "trainers": num_trainers,
+                "index": whole(index, "index"),
+                "servers": whole(num_servers, "num_servers"),
+                "trainers": whole(num_trainers, "num_trainers"),
                 "mode": mode,
-                "full_secs": full_secs,
-                "incremental_secs": incremental_secs,
-                "full_steps": full_steps,
-                "incremental_steps": incremental_steps,
-                "max_to_keep": max_to_keep,
+                "full_secs": _every(full_secs, "full_secs"),
+                "incremental_secs": _every(incremental_secs, "incremental_secs"),
+                "full_steps": positive(full_steps, "full_steps"),
+                "incremental_steps": positive(incremental_steps, "incremental_steps"),
+                "max_to_keep": positive(max_to_keep, "max_to_keep"),
                 "load": "" if load is None else os.fspath(load),
-                "token": token,
-                "certificate": certificate,
-                "key": key,
-                "ca": ca,
-                "server_name": server_name,
+                "token": text(token, "token"),
+                "certificate": os.fspath(certificate),
+                "key": os.fspath(key),
+                "ca": os.fspath(ca),
+                "server_name": text(server_name, "server_name"),
                 "recovery": recovery,
                 "log_dir": "" if log_dir is None else os.fspath(log_dir),
                 "log_level": log_level,
@@ -403,6 +405,36 @@ class Server:
 
     def __exit__(self, *_: Any) -> None:
         self.stop()
+
+
+def _every(period: Any, what: str) -> Optional[float]:
+    return None if period is None else seconds(period, what)
+
+
+def _float32(values: Any, what: str) -> np.ndarray:
+    """Contiguous; a copy where it was something else."""
+    given = np.asarray(values)
+    if given.dtype.kind not in "biuf" and given.dtype.name != "bfloat16":
+        raise Invalid(f"{what}: numbers are wanted, not {given.dtype}")
+    return np.asarray(given, dtype=np.float32, order="C")
+
+
+def _json_state(state: Any, where: str) -> Any:
+    """As JSON holds it; what it would change on the way, or does not hold, is refused by its place."""
+    if isinstance(state, dict):
+        for key in state:
+            if not isinstance(key, str):
+                raise Invalid(f"{where}: the key {key!r} is no text, and would come back as one")
+        return {key: _json_state(value, f"{where}/{key}") for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return [_json_state(value, f"{where}/{i}") for i, value in enumerate(state)]
+    if isinstance(state, np.generic):
+        state = state.item()
+    if state is not None and not isinstance(state, (bool, int, float, str)):
+        raise Invalid(
+            f"{where}: {a_type(state)} cannot be stored; JSON holds numbers, texts, lists and dicts"
+        )
+    return state
 
 
 def _described(optimizer: Optimizer) -> Tuple[str, Dict[str, float]]:

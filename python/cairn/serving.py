@@ -9,7 +9,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from . import _arrays, _location
-from ._arguments import PathLike
+from ._arguments import PathLike, text, whole
+from ._wording import a_type
 from .errors import Invalid, Unavailable
 from .inference import Signature, _native_module, _plugin, _signatures
 
@@ -66,6 +67,8 @@ class Update:
 
 
 def _described(feeds: Mapping[str, Any]) -> Tuple[List[Tuple[Any, ...]], List[Any]]:
+    if not isinstance(feeds, Mapping):
+        raise Invalid(f"feeds must be a dict of arrays by name, not {a_type(feeds)}")
     described: List[Tuple[Any, ...]] = []
     keep = []
     for name, value in feeds.items():
@@ -94,6 +97,7 @@ def _flat(ids: Any) -> Tuple[np.ndarray, Tuple[int, ...]]:
 
 
 def _rows(native: Any, dims: Mapping[str, int], table: str, ids: Any) -> np.ndarray:
+    text(table, "the table's name")
     flat, shape = _flat(ids)
     out = np.empty((flat.size, dims.get(table, 1)), np.float32)
     native.lookup(table, flat, out)
@@ -160,11 +164,13 @@ class Model:
         require_version: bool = True,
         job: Optional[str] = None,
     ) -> None:
-        if keep_versions < 0:
+        if whole(keep_versions, "keep_versions") < 0:
             raise Invalid(f"keep_versions must not be negative, it is {keep_versions}")
         guards = []
         keep = []
         for probe in probes:
+            if not isinstance(probe, Probe):
+                raise Invalid(f"probes: a cairn.serving.Probe is wanted, not {a_type(probe)}")
             described, memory = _described(probe.feeds)
             keep.append(memory)
             guards.append((described, probe.output, float(probe.min), float(probe.max)))
@@ -228,6 +234,8 @@ class Model:
 
     def rollback(self, n: int = 1) -> Version:
         """Serves the n-th version before, until :meth:`resume`."""
+        if whole(n, "n") < 0:
+            raise Invalid(f"n must not be negative, it is {n}: resume() serves the newest again")
         self._native.rollback(n)
         return self.version()
 
@@ -235,10 +243,10 @@ class Model:
         """Serves a kept version, until :meth:`resume`: an id, a step, or a Version."""
         if isinstance(version, tuple):
             version = version[1]
-        if isinstance(version, int):
-            self._native.pin_step(version)
+        if isinstance(version, str):
+            self._native.pin(version)
         else:
-            self._native.pin(str(version))
+            self._native.pin_step(whole(version, "the version's step"))
         return self.version()
 
     def resume(self) -> Version:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from . import _native
-from ._arguments import whole
+from ._arguments import text, whole
 from .errors import Invalid
 from .initializers import Initializer, Uniform
 from .optimizers import Optimizer
@@ -78,15 +78,14 @@ class RowsById:
         dtype: str,
     ) -> None:
         initializer = Uniform() if initializer is None else initializer
-        if not isinstance(name, str):
-            raise Invalid(f"table {name!r}: the name must be a text")
+        text(name, f"table {name!r}: the name")
         if not isinstance(optimizer, Optimizer):
             raise Invalid(f"table {name!r}: optimizer: use one of cairn.optimizers")
         if not isinstance(initializer, Initializer):
             raise Invalid(f"table {name!r}: initializer: use one of cairn.initializers")
         if str(dtype) not in _DTYPES:
             raise Invalid(f"table {name!r}: dtype {dtype!r}: there are {', '.join(_DTYPES)}")
-        if not isinstance(dim, int) or not 0 < dim < 1 << 32:
+        if isinstance(dim, bool) or not isinstance(dim, int) or not 0 < dim < 1 << 32:
             raise Invalid(f"table {name!r}: dim must be a positive integer, not {dim!r}")
         self.name = name
         self.dim = dim
@@ -145,10 +144,10 @@ class RowsById:
         count = math.prod(shape)
         wanted = {(*shape, self.dim), (count, self.dim), (count * self.dim,)}
         if given.shape not in wanted or np.iscomplexobj(given):
-            text = "complex numbers" if np.iscomplexobj(given) else f"shape {list(given.shape)}"
+            other = "complex numbers" if np.iscomplexobj(given) else f"shape {list(given.shape)}"
             raise Invalid(
                 f"table {self.name!r}: ids of shape {list(shape)} need {what} of shape "
-                f"{[*shape, self.dim]}, not {text}"
+                f"{[*shape, self.dim]}, not {other}"
             )
         return np.ascontiguousarray(given, dtype=np.float32).reshape(count, self.dim)
 

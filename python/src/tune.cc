@@ -202,6 +202,10 @@ class PyTuner {
     options.resume_errored = Option<bool>(given, "resume_errored", false);
     options.restart_errored = Option<bool>(given, "restart_errored", false);
     options.extend_ended = Option<bool>(given, "extend_ended", false);
+    if (given.contains("extend_except")) {
+      const auto done = nb::cast<std::vector<std::string>>(given["extend_except"]);
+      options.extend_except.insert(done.begin(), done.end());
+    }
     options.stop_signal = Option<int>(given, "stop_signal", 0);
     options.summarize_after =
         Option<std::uint64_t>(given, "summarize_after", options.summarize_after);

@@ -248,15 +248,21 @@ def test_reports_are_checked(storage, caplog):
         ctx.train.report_progress(0.5)
         ctx.train.set_status("warming up")
         assert "'loss': 0.5" in caplog.text and "warming up" in caplog.text
-        for bad in (-1, 1.5, "1", None, True):
+        for bad in (-1, 1.5, "1", None, True, 2**63):
             with pytest.raises(cairn.Invalid):
                 ctx.train.report_training_metrics(bad, {"a": 1})
-        for bad in (7, {"a": np.ones(2)}, {"a": object()}, {"a": {3: 4}}):
+        # What a master would refuse is refused without one too.
+        for bad in (7, {"a": np.ones(2)}, {"a": object()}, {"a": {3: 4}}, {"a": 2**64}, {"a": "\ud800"}):
             with pytest.raises(cairn.Invalid):
                 ctx.train.report_validation_metrics(1, bad)
         for bad in (-0.1, 1.1, float("nan"), "x"):
             with pytest.raises(cairn.Invalid):
                 ctx.train.report_progress(bad)
+
+
+def test_a_score_that_is_no_name_is_refused(storage):
+    with pytest.raises(cairn.Invalid, match="score must be a text, not 3"):
+        core.init(storage=storage, keep_best=1, score=3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

@@ -176,6 +176,29 @@ def test_a_run_touches_its_own_trial_only(master):
     master.end_runs()
 
 
+def test_a_nul_in_what_a_run_or_a_user_sends_stops_nobody(master):
+    """A database holds none: an event with one could never be written, nor any that come after it."""
+    config = "name: a\nentrypoint: 'env; sleep 60'\nsearcher: {name: single, metric: x}\n"
+    code = archive_id(master)
+    experiment = master.post("/api/v1/experiments", {"config": config, "code": code})["id"]
+    trial = master.wait(f"/api/v1/experiments/{experiment}/trials", lambda page: page["total"] == 1)["trials"][0]
+    token = environment_of(master, trial["id"])["CAIRN_RUN_TOKEN"]
+    run = f"/trial/v1/trials/{trial['id']}/runs/1"
+    report = {"sequence": 1, "group": "training", "steps_completed": 1, "metrics": {"x": 1}}
+    for wrong in ({**report, "group": "a\0b"}, {**report, "metrics": {"x\0": 1}}, {**report, "metrics": {"x": "\0"}}):
+        for path, body in (
+            (run + "/reports", wrong),
+            (f"/api/v1/trials/{trial['id']}/metrics", {**wrong, "run_id": 1}),
+        ):
+            with pytest.raises(Refused) as refused:
+                master.post(path, body, token=token)
+            assert refused.value.status == 400 and "NUL" in str(refused.value), refused.value
+    master.post(run + "/status", {"status": "a\0b"}, token=token)
+    master.post(run + "/reports", report, token=token)
+    assert master.reports(trial["id"]) == [(1, 1)]
+    master.end_runs()
+
+
 def environment_of(master, trial):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -222,7 +222,42 @@ def test_what_does_not_fit_is_refused(directory, client):
         )
     with pytest.raises(cairn.Invalid):
         cairn.ps.Client()
+    for name, wrong in [
+        ("index", True), ("index", 1.0), ("token", 3), ("full_secs", float("nan")), ("full_secs", 0),
+        ("incremental_secs", -1), ("incremental_steps", 0), ("max_to_keep", -1), ("listen", None),
+    ]:  # fmt: skip
+        with pytest.raises(cairn.Invalid, match=name):
+            cairn.ps.Server(directory, **{name: wrong})
+    for wrong in (float("nan"), -1, 0, True, "5"):
+        with pytest.raises(cairn.Invalid, match="reconnect_timeout"):
+            cairn.ps.Client(directory=directory, num_servers=1, reconnect_timeout=wrong)
+    with pytest.raises(cairn.Invalid, match="dim"):
+        client.table("y", True, optimizer=ADAGRAD)
+    with pytest.raises(cairn.Invalid, match="surrogate"):
+        client.table("\ud800", 4, optimizer=ADAGRAD)
+    bias = client.dense("bias", np.ones(8, np.float32), optimizer=ADAGRAD)
+    for wrong in (np.ones(8, complex), None, "x"):
+        with pytest.raises(cairn.Invalid, match="numbers are wanted"):
+            client.dense("z", wrong, optimizer=ADAGRAD)
+        with pytest.raises(cairn.Invalid, match="numbers are wanted"):
+            bias.push(wrong)
     assert table.lookup([1]).shape == (1, 4)
+
+
+def test_a_state_that_would_not_come_back_is_refused_by_its_place(client):
+    client.table("t", 4, optimizer=ADAGRAD)
+    for wrong, where in [
+        ({1: 2}, "state: the key 1"),
+        ({"a": [{"b": np.zeros(2)}]}, "state/a/0/b: a ndarray"),
+        ({"a": b"x"}, "state/a: a bytes"),
+        ({1}, "state: a set"),
+    ]:
+        with pytest.raises(cairn.Invalid, match=where):
+            client.end_step(wrong)
+    assert client.step == 0
+    client.end_step({"a": np.int64(7), "b": (1, 2.5), "c": None})
+    assert client.state == {"a": 7, "b": [1, 2.5], "c": None}
+    assert client.step == 1
 
 
 def test_a_wait_for_servers_that_are_not_there_is_told(tmp_path, capfd):

@@ -254,6 +254,21 @@ def test_what_does_not_fit_is_named(tmp_path):
                 model.lookup("unknown", [1])
             with pytest.raises(cairn.Invalid, match="integers"):
                 model.lookup("users", [1.5])
+            with pytest.raises(cairn.Invalid, match="name"):
+                model.lookup(3, [1])
+            for wrong in ([1], None, "user"):
+                with pytest.raises(cairn.Invalid, match="dict of arrays by name"):
+                    model.predict(wrong)
+            for wrong in (-1, 1.5, "1", True, None):
+                with pytest.raises(cairn.Invalid, match="^n "):
+                    model.rollback(wrong)
+            for wrong in (1.5, True, None):
+                with pytest.raises(cairn.Invalid, match="the version's step"):
+                    model.pin(wrong)
+            assert not model.held
+        for settings in ({"keep_versions": True}, {"keep_versions": 1.5}, {"probes": [1]}):
+            with pytest.raises(cairn.Invalid, match=next(iter(settings))):
+                serving.Model(tmp_path / "export", job.directory, follow=False, **settings)
         with pytest.raises(cairn.Error, match="closed"):
             model.version()
     with pytest.raises(cairn.Error, match="no export|no such|not"):

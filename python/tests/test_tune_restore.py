@@ -549,6 +549,148 @@ def test_more_iterations_and_more_samples_for_a_finished_experiment(tmp_path):
     assert [r.metrics["n"] for r in more] == [5, 50, 5, 50]
 
 
+def test_a_second_tuner_is_told_who_runs_the_experiment(tmp_path):
+    class Asks(tune.Callback):
+        told = None
+
+        def on_trial_result(self, **_):
+            with pytest.raises(cairn.Unavailable) as Asks.told:
+                tune.Tuner.restore(tmp_path / "e", one)
+
+    def one(config):
+        tune.report({"x": 1})
+
+    run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, callbacks=[Asks()])
+    tune.Tuner(one, run_config=run).fit()
+    assert f"pid {os.getpid()}" in str(Asks.told.value)
+    assert "wait until that has ended, or end it" in str(Asks.told.value)
+
+
+def test_a_changed_space_is_told_and_the_same_one_is_not(tmp_path, recwarn):
+    def one(config):
+        tune.report({"x": config["x"]})
+
+    def fit(**space):
+        tuner = tune.Tuner(
+            one, param_space=space, run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0)
+        )
+        return [r.config["x"] for r in tuner.fit()]
+
+    space = {
+        "x": tune.grid_search([1, 2]),
+        "bound": float("nan"),
+        "deep": {"lr": tune.loguniform(1e-3, 1), "f": tune.sample_from(lambda spec: 1)},
+        "pair": (1, 2.0),
+    }
+    assert fit(**space) == fit(**space) == [1, 2]
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="other values of 'bound', 'x' than the experiment in .*/e was"):
+        assert fit(**{**space, "x": 7, "bound": 1.0}) == [1, 2]
+
+
+EXTENDED = """
+import os, sys, time
+from cairn import tune
+
+class Adds(tune.Trainable):
+    def setup(self, config):
+        self.n = 0
+    def step(self):
+        while self.config["by"] == 10 and self.iteration == 3 and not os.path.exists(sys.argv[2]):
+            time.sleep(0.01)
+        self.n += self.config["by"]
+        return {"n": self.n}
+    def save_checkpoint(self, directory):
+        return {"n": self.n}
+    def load_checkpoint(self, state):
+        self.n = state["n"]
+
+def bound(trial, result):
+    return result["training_iteration"] >= 5
+
+def main(directory, stop):
+    return tune.Tuner.extend(os.path.join(directory, "e"), Adds, stop=stop).fit()
+
+if __name__ == "__main__":
+    main(sys.argv[1], bound if sys.argv[3] == "function" else {"training_iteration": 5})
+"""
+
+
+@pytest.mark.parametrize("kind", ["bounds", "function"])
+def test_an_extension_that_was_killed_adds_no_more_than_asked_for(tmp_path, monkeypatch, kind):
+    program, gate = tmp_path / "extended_program.py", tmp_path / "gate"
+    program.write_text(EXTENDED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path), str(gate), kind])
+    sys.modules.pop("extended_program", None)
+    import extended_program
+
+    tune.Tuner(
+        extended_program.Adds,
+        param_space={"by": tune.grid_search([1, 10])},
+        tune_config=tune.TuneConfig(max_concurrent_trials=2),
+        run_config=tune.RunConfig(
+            storage_path=tmp_path,
+            name="e",
+            verbose=0,
+            stop={"training_iteration": 2},
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+        ),
+    ).fit()
+    child = subprocess.Popen([sys.executable, str(program), str(tmp_path), str(gate), kind])
+    log = tmp_path / "e" / "Adds_00000" / "result.json"
+    while len(read_reports(str(log))) < 5:
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.kill()
+    child.wait()
+
+    gate.touch()
+    stop = extended_program.bound if kind == "function" else {"training_iteration": 5}
+    for _ in range(2):  # what was cut off, and what is there already
+        more = extended_program.main(str(tmp_path), stop)
+        assert [r.metrics["n"] for r in more] == [5, 50]
+        assert [[m["training_iteration"] for m in reports(r)] for r in more] == [[1, 2, 3, 4, 5]] * 2
+
+
+def test_a_killed_extension_is_part_of_what_is_restored(tmp_path, monkeypatch):
+    gate = tmp_path / "gate"
+    (tmp_path / "extended_program.py").write_text(EXTENDED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path), str(gate), "bounds"])
+    sys.modules.pop("extended_program", None)
+    import extended_program
+
+    gate.touch()
+    tune.Tuner(
+        extended_program.Adds,
+        param_space={"by": tune.grid_search([1, 10])},
+        run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, stop={"n": 1}),
+    ).fit()
+    # It is on record that they go on, and nothing more has happened.
+    extension = tune.Tuner.extend(tmp_path / "e", extended_program.Adds, stop={"n": 30})
+    monkeypatch.setattr(extension, "_loop", lambda *_: False)
+    extension.fit()
+    more = tune.Tuner.restore(tmp_path / "e", extended_program.Adds).fit()
+    assert [r.metrics["n"] for r in more] == [30, 30]
+
+
+def test_what_cannot_be_an_extension_is_refused(tmp_path):
+    def one(config):
+        tune.report({"i": 1})
+
+    run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, stop=lambda trial, result: True)
+    tune.Tuner(one, tune_config=tune.TuneConfig(num_samples=2), run_config=run).fit()
+    with pytest.raises(ValueError, match="counts all samples"):
+        tune.Tuner.extend(tmp_path / "e", one, num_samples=1, stop={"i": 3})
+    for wrong in (True, 2.5, "3", 0):
+        with pytest.raises(ValueError, match="num_samples"):
+            tune.Tuner.extend(tmp_path / "e", one, num_samples=wrong, stop={"i": 3})
+    with pytest.raises(ValueError, match="a function of yours"):
+        tune.Tuner.extend(tmp_path / "e", one, num_samples=3)
+    assert len(tune.Tuner.extend(tmp_path / "e", one, num_samples=3, stop={"i": 1}).fit()) == 3
+
+
 def many(config):
     for i in range(40):
         tune.report({"i": i, "loss": config["lr"] * i})

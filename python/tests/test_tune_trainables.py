@@ -490,8 +490,54 @@ def test_errors_of_configuration():
         tune.RunConfig(storage_path="a", local_dir="b")
     with pytest.raises(ValueError):
         tune.Tuner("not callable")
+    for wrong in (True, "3", float("nan"), 0, -1):
+        with pytest.raises(ValueError, match="time_budget_s"):
+            tune.TuneConfig(time_budget_s=wrong)
+    with pytest.raises(ValueError, match="metric"):
+        tune.TuneConfig(metric="")
+    with pytest.raises(ValueError, match="num_samples.*64 bits"):
+        tune.TuneConfig(num_samples=10**30)
+    with pytest.raises(ValueError, match="num_to_keep.*64 bits"):
+        tune.CheckpointConfig(num_to_keep=10**30)
     with pytest.raises(RuntimeError, match="inside of a trainable"):
         tune.report({"a": 1})
+
+
+def test_a_refused_report_counts_for_nothing(tmp_path):
+    def f(config):
+        tune.report({"loss": 1})
+        for refused in ({"x": 1}, {"loss": "text"}, {"loss": 2**70}, {"loss": 1, "a": b""}):
+            with pytest.raises(ValueError):
+                tune.report(refused, checkpoint=tune.Checkpoint.from_dict({"of": "a refused one"}))
+        with pytest.raises(ValueError):
+            tune.report({"loss": 7}, checkpoint=tune.Checkpoint.from_dict({"a": object()}))
+        tune.report({"loss": 2})
+        tune.report({"loss": 3}, checkpoint=tune.Checkpoint.from_dict({"of": "iteration 3"}))
+
+    (result,) = fit(f, tmp_path, tune_config=tune.TuneConfig(metric="loss", mode="min"))
+    assert result.error is None
+    assert [(m["training_iteration"], m["loss"]) for m in reports(result)] == [(1, 1), (2, 2), (3, 3)]
+    assert directories(result) == ["checkpoint_000003"]
+    assert result.checkpoint.to_dict() == {"of": "iteration 3"}
+
+
+def test_reports_of_several_threads_are_all_taken(tmp_path):
+    def f(config):
+        def report(thread):
+            for number in range(10):
+                tune.report({"thread": thread, "number": number})
+
+        threads = [threading.Thread(target=report, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    (result,) = fit(f, tmp_path)
+    taken = reports(result)
+    assert [m["training_iteration"] for m in taken] == list(range(1, 41))
+    made = [(thread, number) for thread in range(4) for number in range(10)]
+    assert sorted((m["thread"], m["number"]) for m in taken) == made
 
 
 def test_a_trainable_that_is_saved_by_hand_keeps_its_iteration():

@@ -123,7 +123,9 @@ Result<std::vector<std::uint64_t>> Journal::ListSegments() const {
 Status Journal::Recover() {
   auto lock = options_.store->TryLock(options_.prefix + "/lock");
   if (!lock.ok() && !lock.status().Is(Code::kUnimplemented)) {
-    return lock.status().WithContext("open it only once");
+    if (!lock.status().Is(Code::kUnavailable)) return lock.status();
+    return lock.status().WithContext(
+        "it has a writer, and there may be one at a time: wait until that has ended, or end it");
   }
   if (lock.ok()) {
     lock_ = *std::move(lock);

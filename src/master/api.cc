@@ -88,6 +88,7 @@ Status ReadBody(const ServerRequest& request, const ApiRoute& route, ApiCall* ca
   auto body = DecodeJson(request.body);
   if (!body.ok()) return InvalidArgumentError(fmt::format("the body: {}", body.status().message()));
   if (!body->is_object()) return InvalidArgumentError("the body is not a JSON object");
+  RETURN_IF_ERROR(RefuseNuls(*body, ""));
   call->body = *std::move(body);
   return Status::Ok();
 }

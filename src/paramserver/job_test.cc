@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <thread>
 
+#include "base/log.h"
 #include "paramserver/dropping_proxy.h"
 #include "paramserver/job_fixture.h"
 #include "paramserver/observer.h"
@@ -48,6 +51,44 @@ TEST_F(JobTest, GoesOnExactlyWhereTheLastCheckpointWasWhenAServerIsLost) {
     servers_.clear();
     std::filesystem::remove_all(directory_);
   }
+}
+
+TEST_F(JobTest, ASecondProcessOfALivingServerIsRefusedAndTheJobGoesOn) {
+  StartServers(2);
+  bool tried = false;
+  Train(20, [&](std::int64_t step) {
+    if (step != 14 || tried) return;
+    tried = true;
+    const auto twin = Server::Start(Options(0, 2));
+    ASSERT_EQ(twin.status().code(), Code::kUnavailable);
+    EXPECT_NE(twin.status().message().find("lives already, at 127.0.0.1:"), std::string::npos)
+        << twin.status().ToString();
+  });
+  EXPECT_TRUE(tried);
+  EXPECT_EQ(rollbacks_, 0u);
+}
+
+TEST_F(JobTest, AServerOfAJobOfAnotherSizeWaitsAndDisturbsNobody) {
+  StartServers(2);
+  std::promise<std::string> warned;
+  std::atomic<bool> done = false;
+  std::unique_ptr<Server> third;
+  Train(20, [&](std::int64_t step) {
+    if (step != 14 || third != nullptr) return;
+    SetLogSink([&](cairn::LogLevel level, std::string_view line) {
+      if (level != cairn::LogLevel::kWarning || done.exchange(true)) return;
+      warned.set_value(std::string(line));
+    });
+    auto started = Server::Start(Options(2, 3));
+    ASSERT_TRUE(started.ok()) << started.status().ToString();
+    third = *std::move(started);
+    const std::string told = warned.get_future().get();
+    EXPECT_NE(told.find("is served by 2 (ps_0 at 127.0.0.1:"), told.npos) << told;
+    SetLogSink(nullptr);
+  });
+  ASSERT_NE(third, nullptr);
+  EXPECT_FALSE(third->serving());
+  EXPECT_EQ(rollbacks_, 0u);
 }
 
 TEST_F(JobTest, GoesOnWithAnotherNumberOfServers) {

@@ -44,8 +44,13 @@ Result<Observer::State> Observer::Status() {
   ASSIGN_OR_RETURN(state.value, DecodeJson(AsText(received.bytes().subspan(kHeadBytes))));
   const Value* serving = state.value.Find("state");
   state.serving = serving != nullptr && *serving == Value("serving");
+  state.stopped = serving != nullptr && *serving == Value("stopped");
   if (const Value* generation = state.value.Find("generation")) {
     state.generation = static_cast<std::uint64_t>(generation->AsInt());
+  }
+  if (const Value* servers = state.value.Find("servers")) state.servers = servers->AsInt();
+  if (const Value* process = state.value.Find("process")) {
+    if (const std::string* text = process->if_string()) state.process = *text;
   }
   return state;
 }

@@ -25,7 +25,10 @@ class Observer {
 
   struct State {
     bool serving = false;
+    bool stopped = false;  // for good: it could not go on
     std::uint64_t generation = 0;
+    std::int64_t servers = 0;  // of its job
+    std::string process;       // as it registered
     Value value;
   };
   Result<State> Status();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <thread>
 #include <utility>
 
@@ -24,7 +25,8 @@
 
 // The life of a server: generation after generation.
 //
-//  1. It listens and registers its address in the repository.
+//  1. It sees that no other process is this server, listens, and registers its address in the
+//     repository.
 //  2. A fresh process tells its peers to leave the generation they are in: whichever that is, this
 //     process is not part of it, so a server of the job was lost.
 //  3. It opens the next generation with them (through the repository: PROTOCOL.md, "Opening for
@@ -44,6 +46,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kPeerTimeout{500};
 constexpr std::chrono::milliseconds kLook{300};
+// So long a server waits for the process before it, which may be about to end.
+constexpr std::chrono::seconds kPredecessorPatience{5};
+constexpr std::chrono::milliseconds kPredecessorLook{100};
 // A peer seen serving so often in a row, while this server is still on its way, is left behind; it
 // is not just a moment ahead.
 constexpr int kLooksUntilLeftBehind = 4;
@@ -76,6 +81,8 @@ class ServerImpl final : public Server {
     MutexLock lock(&mu_);
     return holdings_;
   }
+  /// Unavailable when another process is this server and goes on.
+  Status WaitForPredecessor() const;
   /// `generation` 0: whichever it is.
   void AskToLeave(std::uint64_t generation, std::string_view why) EXCLUDES(mu_);
   void Live(const std::stop_token& stop) EXCLUDES(mu_);
@@ -110,6 +117,7 @@ Status ServerImpl::Open() {
   OpenStoreOptions open;
   open.create = true;
   ASSIGN_OR_RETURN(store_, OpenStore(options_.directory, open));
+  RETURN_IF_ERROR(WaitForPredecessor());
   process_ = IdSource::System()->NewUuid();
   rpc::StreamServerOptions listen;
   listen.listen = options_.listen;
@@ -131,6 +139,28 @@ Status ServerImpl::Open() {
     look_ = std::jthread([this](const std::stop_token& stop) { LookForPeersLeftBehind(stop); });
   }
   return Status::Ok();
+}
+
+/// Who takes the place of a server that lives does harm before the repository refuses it: trainers
+/// look for the job at an address where soon nobody is, and the other servers go back.
+Status ServerImpl::WaitForPredecessor() const {
+  const Clock::Duration until = Clock::System()->Now() + kPredecessorPatience;
+  for (;;) {
+    const auto registered = FindServer(store_.get(), options_.index);
+    if (!registered.ok()) return Status::Ok();  // there was none, or it is written anew
+    auto observer = Observer::Connect(registered->address, options_.security, kPeerTimeout);
+    if (!observer.ok()) return Status::Ok();  // gone; if it only stands still, its lease decides
+    const auto state = observer->Status();
+    if (!state.ok() || state->stopped) return Status::Ok();
+    if (state->process != registered->process) return Status::Ok();  // another one has its port
+    if (Clock::System()->Now() >= until) {
+      return UnavailableError(fmt::format(
+          "ps_{} of {} lives already, at {}: end that process first, or give this one an index of "
+          "its own",
+          options_.index, QuoteForMessage(options_.directory), registered->address));
+    }
+    std::this_thread::sleep_for(kPredecessorLook);
+  }
 }
 
 void ServerImpl::Stop() {
@@ -215,6 +245,15 @@ void ServerImpl::TellPeersToLeave(std::uint64_t generation) {
     if (!peer.ok()) continue;  // never started
     auto observer = Observer::Connect(peer->address, options_.security, kPeerTimeout);
     if (!observer.ok()) continue;  // dead: the next one begins as we do
+    const auto state = observer->Status();
+    if (state.ok() && state->servers != options_.servers) {
+      // Another size of the job still runs, and is not disturbed: the repository is its own.
+      LogWarning(fmt::format(
+          "ps_{} is one of {} servers and waits: {} is served by {} (ps_{} at {}); end those first",
+          options_.index, options_.servers, QuoteForMessage(options_.directory), state->servers, i,
+          peer->address));
+      return;
+    }
     observer->RollBack(generation).IgnoreError("LookForPeersLeftBehind finds it");
   }
 }
@@ -244,7 +283,7 @@ void ServerImpl::LookForPeersLeftBehind(const std::stop_token& stop) {
       auto observer = Observer::Connect(peer->address, options_.security, kPeerTimeout);
       if (!observer.ok()) continue;
       const auto state = observer->Status();
-      if (!state.ok() || !state->serving) {
+      if (!state.ok() || !state->serving || state->servers != options_.servers) {
         last = {};
         continue;
       }
@@ -388,6 +427,19 @@ Status ServerOptions::Validate() const {
   if (trainers < 1 || trainers > 65'536) {
     return InvalidArgumentError("there may be 1 … 65,536 trainers, not " +
                                 std::to_string(trainers));
+  }
+  for (const auto& [name, secs] :
+       {std::pair("full_secs", full_secs), std::pair("incremental_secs", incremental_secs)}) {
+    if (secs && !(*secs > 0 && std::isfinite(*secs))) {
+      return InvalidArgumentError(
+          fmt::format("{} must be a positive number of seconds, not {}", name, *secs));
+    }
+  }
+  for (const auto& [name, steps] :
+       {std::pair("full_steps", full_steps), std::pair("incremental_steps", incremental_steps)}) {
+    if (steps && *steps < 1) {
+      return InvalidArgumentError(fmt::format("{} must be at least 1, not {}", name, *steps));
+    }
   }
   const std::size_t colon = listen.rfind(':');
   int port = -1;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <thread>
 
@@ -314,6 +315,13 @@ TEST(ServerOptions, RefusesWhatCouldNotWork) {
   EXPECT_EQ(options.Validate().code(), Code::kInvalidArgument);
   options.recovery = Recovery::kLog;
   EXPECT_TRUE(options.Validate().ok());
+  for (const double secs : {0.0, -1.0, std::nan(""), HUGE_VAL}) {
+    options.incremental_secs = secs;
+    EXPECT_EQ(options.Validate().code(), Code::kInvalidArgument) << secs;
+  }
+  options.incremental_secs.reset();
+  options.full_steps = 0;
+  EXPECT_EQ(options.Validate().code(), Code::kInvalidArgument);
 }
 
 }  // namespace

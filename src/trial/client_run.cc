@@ -85,7 +85,8 @@ Status ErrorOf(const HttpResponse& response) {
       return AlreadyExistsError(message);
     case 412:
       return FailedPreconditionError(message);
-    case 413:
+    case 413:  // no matter of space: it would be refused again
+      return InvalidArgumentError(message + ": put what is large into a checkpoint");
     case 507:
       return ResourceExhaustedError(message);
     case 502:

@@ -145,7 +145,7 @@ TEST_F(ClientTest, RefusalsBecomeTheStatusesOfTheProtocol) {
       {409, "out_of_order", Code::kFailedPrecondition},
       {409, "conflict", Code::kAlreadyExists},
       {412, "failed_precondition", Code::kFailedPrecondition},
-      {413, "too_large", Code::kResourceExhausted},
+      {413, "too_large", Code::kInvalidArgument},
       {503, "unavailable", Code::kUnavailable},
       {507, "no_space", Code::kResourceExhausted},
   };

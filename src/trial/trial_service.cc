@@ -39,6 +39,53 @@ Result<Value> BodyOf(const ServerRequest& request) {
   return body;
 }
 
+/// What becomes of NULs in texts. Databases hold none, and an event that cannot be written would
+/// hold up all that come after it, those of other trials too.
+enum class Nuls : std::uint8_t {
+  kKeep,
+  kRefuse,
+  kReplace,  // in words for people: what a process said last must not get lost by it
+};
+
+Nuls NulsIn(std::string_view path) {
+  const bool words = path == "/status" || path == "/exit" || path == "/logs";
+  return words ? Nuls::kReplace : Nuls::kRefuse;
+}
+
+Value ReplaceNuls(const Value& value) {
+  if (const std::string* text = value.if_string()) {
+    std::string without;
+    for (const char letter : *text) {
+      if (letter == '\0') {
+        without += "\uFFFD";
+      } else {
+        without += letter;
+      }
+    }
+    return Value(std::move(without));
+  }
+  if (const Value::Object* object = value.if_object()) {
+    Value::Object replaced;
+    for (const auto& [key, item] : *object) replaced[key] = ReplaceNuls(item);
+    return Value(std::move(replaced));
+  }
+  if (const Value::List* list = value.if_list()) {
+    Value::List replaced;
+    for (const Value& item : *list) replaced.push_back(ReplaceNuls(item));
+    return Value(std::move(replaced));
+  }
+  return value;
+}
+
+/// JSON has a NUL as an escape only: most bodies need no second look.
+Result<Value> BodyWithout(const ServerRequest& request, Nuls nuls) {
+  ASSIGN_OR_RETURN(Value body, BodyOf(request));
+  if (nuls == Nuls::kKeep || request.body.find("\\u0000") == std::string::npos) return body;
+  if (nuls == Nuls::kReplace) return ReplaceNuls(body);
+  RETURN_IF_ERROR(RefuseNuls(body, ""));
+  return body;
+}
+
 double NumberIn(const ServerRequest& request, std::string_view name, double fallback) {
   const std::string_view text = request.Query(name);
   double number = fallback;
@@ -74,22 +121,24 @@ std::uint64_t SeenIn(const ServerRequest& request) {
 }
 
 HttpRoute RunRoute(TrialEngine* engine, std::string_view method, std::string_view path, Call call,
-                   int status = 200, std::uint64_t max_body_bytes = 1u << 20) {
-  return {.method = std::string(method),
-          .pattern = fmt::format("{}{}", kBase, path),
-          .handler =
-              [call = std::move(call), status](const ServerRequest& request, HttpReply reply) {
-                const Result<RunKey> key = KeyOf(request);
-                if (!key.ok()) return reply.Send(ResponseOf(key.status()));
-                const Result<Value> body = BodyOf(request);
-                if (!body.ok()) return reply.Send(ResponseOf(body.status()));
-                call(*key, request, *body, Into(std::move(reply), status));
-              },
-          .max_body_bytes = max_body_bytes,
-          .authorize = Check([engine](const ServerRequest& request) -> Status {
-            ASSIGN_OR_RETURN(const RunKey key, KeyOf(request));
-            return engine->Authenticate(key, request.BearerToken());
-          })};
+                   int status = 200, std::uint64_t max_body_bytes = 1u << 20,
+                   Nuls nuls = Nuls::kRefuse) {
+  return {
+      .method = std::string(method),
+      .pattern = fmt::format("{}{}", kBase, path),
+      .handler =
+          [call = std::move(call), status, nuls](const ServerRequest& request, HttpReply reply) {
+            const Result<RunKey> key = KeyOf(request);
+            if (!key.ok()) return reply.Send(ResponseOf(key.status()));
+            const Result<Value> body = BodyWithout(request, nuls);
+            if (!body.ok()) return reply.Send(ResponseOf(body.status()));
+            call(*key, request, *body, Into(std::move(reply), status));
+          },
+      .max_body_bytes = max_body_bytes,
+      .authorize = Check([engine](const ServerRequest& request) -> Status {
+        ASSIGN_OR_RETURN(const RunKey key, KeyOf(request));
+        return engine->Authenticate(key, request.BearerToken());
+      })};
 }
 
 std::string Param(const ServerRequest& request, std::string_view name) {
@@ -104,7 +153,30 @@ HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
       engine, "POST", path,
       [call = std::move(call)](const RunKey& key, const ServerRequest&, const Value& body,
                                TrialEngine::Done<Value> done) { call(key, body, std::move(done)); },
-      200, max_body_bytes);
+      200, max_body_bytes, Nuls::kKeep);
+}
+
+Status RefuseNuls(const Value& value, const std::string& where) {
+  if (const std::string* text = value.if_string()) {
+    if (text->find('\0') == text->npos) return Status::Ok();
+    return InvalidArgumentError(fmt::format("{}: the text holds a NUL, which cannot be stored",
+                                            where.empty() ? "the body" : QuoteForMessage(where)));
+  }
+  const auto inner = [&](std::string_view name) {
+    return where.empty() ? std::string(name) : fmt::format("{}/{}", where, name);
+  };
+  if (const Value::Object* object = value.if_object()) {
+    for (const auto& [key, item] : *object) {
+      RETURN_IF_ERROR(RefuseNuls(Value(key), inner(key)));
+      RETURN_IF_ERROR(RefuseNuls(item, inner(key)));
+    }
+  }
+  if (const Value::List* list = value.if_list()) {
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      RETURN_IF_ERROR(RefuseNuls((*list)[i], inner(std::to_string(i))));
+    }
+  }
+  return Status::Ok();
 }
 
 ServerResponse ResponseOf(const Status& status) {
@@ -143,7 +215,8 @@ std::vector<HttpRoute> TrialRoutes(TrialEngine* engine) {
   std::vector<HttpRoute> routes;
   const auto add = [&](std::string_view method, std::string_view path, Call call, int status = 200,
                        std::uint64_t max_body_bytes = 1u << 20) {
-    routes.push_back(RunRoute(engine, method, path, std::move(call), status, max_body_bytes));
+    routes.push_back(
+        RunRoute(engine, method, path, std::move(call), status, max_body_bytes, NulsIn(path)));
   };
   // A route that passes its body on to a function of the engine.
   const auto pass = [&](std::string_view path, auto function) {
@@ -213,7 +286,7 @@ std::vector<HttpRoute> TrialRoutes(TrialEngine* engine) {
                     .pattern = "/trial/v1/join",
                     .handler =
                         [engine](const ServerRequest& request, HttpReply reply) {
-                          const Result<Value> body = BodyOf(request);
+                          const Result<Value> body = BodyWithout(request, Nuls::kRefuse);
                           if (!body.ok()) return reply.Send(ResponseOf(body.status()));
                           engine->Join(request.BearerToken(), *body, Into(std::move(reply)));
                         },

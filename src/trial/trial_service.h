@@ -24,6 +24,10 @@ using RunCall = std::function<void(const TrialEngine::RunKey& key, const Value& 
 HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
                    std::uint64_t max_body_bytes = 1u << 20);
 
+/// InvalidArgument, with its place below `where`, for a text or a key with a NUL: databases hold
+/// none.
+Status RefuseNuls(const Value& value, const std::string& where);
+
 /// What a status is on the wire: HTTP status and the code in the body.
 ServerResponse ResponseOf(const Status& status);
 

@@ -150,6 +150,32 @@ TEST_F(TrialServiceTest, WhoMayNotAndWhatMakesNoSenseIsToldSo) {
             400);  // no storage
 }
 
+TEST_F(TrialServiceTest, NulsNeverComeIntoTheLog) {
+  const std::string run = kRun;
+  const Reply group =
+      Send("POST", run + "/reports",
+           R"({"sequence":1,"group":"a\u0000b","steps_completed":1,"metrics":{"x":1}})");
+  EXPECT_EQ(group.status, 400);
+  EXPECT_EQ(*group.body.Find("message"),
+            Value("\"group\": the text holds a NUL, which cannot be stored"));
+  EXPECT_EQ(Send("POST", run + "/reports",
+                 R"({"sequence":1,"group":"a","steps_completed":1,"metrics":{"x\u0000":1}})")
+                .status,
+            400);
+  EXPECT_EQ(
+      Send("POST", run + "/reports",
+           R"({"sequence":1,"group":"a","steps_completed":1,"metrics":{"x":[{"y":"\u0000"}]}})")
+          .status,
+      400);
+  // Words for people lose what cannot be stored, and nothing else.
+  EXPECT_EQ(Send("POST", run + "/status", R"({"status":"a\u0000b"})").status, 200);
+  // Text that only looks like one is text.
+  EXPECT_EQ(Send("POST", run + "/reports",
+                 R"({"sequence":1,"group":"a","steps_completed":1,"metrics":{"x":"\\u0000"}})")
+                .status,
+            200);
+}
+
 TEST_F(TrialServiceTest, StrangersAreRefusedBeforeTheirBodiesAreTaken) {
   const std::string body = "{\"status\":\"" + std::string(2u << 20, 'x') + "\"}";
   EXPECT_EQ(Send("POST", std::string(kRun) + "/status", body, "wrong").Code(), "unauthenticated");

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include <cairn/checkpoint_manager.h>
@@ -119,6 +120,7 @@ class Worker final : public Trial {
   Status Report(Value metrics, const Save& save) override {
     if (!metrics.is_object()) return InvalidArgumentError("metrics must be an object");
     if (ended()) return CancelledError("the trial is to end");
+    const auto before = std::tuple(iteration_, total_, last_);
     ++iteration_;
     Value::Object result = *metrics.if_object();
     result["training_iteration"] = iteration_;
@@ -129,11 +131,20 @@ class Worker final : public Trial {
     result["timestamp"] = clock_->WallNanos() / 1'000'000'000;
     for (const auto& [key, value] : here_) result[key] = value;
     last_ = now;
-    Value checkpoint;
-    if (save) {
-      ASSIGN_OR_RETURN(checkpoint, Keep(save, result));
+    Result<Value> kept = Value();
+    if (save) kept = Keep(save, result);
+    if (!kept.ok()) {
+      std::tie(iteration_, total_, last_) = before;
+      return kept.status();
     }
-    return Send(std::move(result), std::move(checkpoint));
+    const std::string id = TextOf(*kept, "id");
+    const Status told = Send(std::move(result), *std::move(kept));
+    if (!told.Is(Code::kInvalidArgument)) return told;
+    // Refused: it was never made, and the next one has its numbers.
+    std::tie(iteration_, total_, last_) = before;
+    --sequence_;
+    if (!id.empty()) manager_->Delete(id).IgnoreError("the engine finds it after the run");
+    return told;
   }
 
   /// When the function returned.

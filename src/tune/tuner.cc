@@ -262,7 +262,9 @@ bool Tuner::HasWork(const TunerOptions& options) const {
   return std::ranges::any_of(record_.trials(), [&](const auto& item) {
     const TuneTrial& trial = item.second;
     if (trial.phase != TunePhase::kEnded) return options.resume_unfinished;
-    return trial.failed ? options.resume_errored || options.restart_errored : options.extend_ended;
+    if (trial.failed) return options.resume_errored || options.restart_errored;
+    return (trial.extending && options.resume_unfinished) ||
+           (options.extend_ended && !options.extend_except.contains(trial.id));
   });
 }
 
@@ -296,8 +298,13 @@ Status Tuner::Start(TunerOptions options) {
   RETURN_IF_ERROR(Note("", {{"what", "opened"}}));
 
   RETURN_IF_ERROR(StartService());
-  if (record_.description() != options_.description || record_.stopped()) {
-    RETURN_IF_ERROR(Note("", {{"what", "experiment"}, {"description", options_.description}}));
+  if (record_.description() != options_.description || record_.stopped() || options_.extend_ended) {
+    Value::Object note{{"what", "experiment"}, {"description", options_.description}};
+    if (options_.extend_ended) {
+      note["extends"] = true;
+      note["except"] = Value::List(options_.extend_except.begin(), options_.extend_except.end());
+    }
+    RETURN_IF_ERROR(Note("", std::move(note)));
   }
   RETURN_IF_ERROR(Revive());
   return engine_->Start();
@@ -363,7 +370,7 @@ Status Tuner::Revive() {
     bool revived = trial->restarting;
     if (trial->phase == TunePhase::kEnded) {
       const bool again = trial->failed ? options_.resume_errored || options_.restart_errored
-                                       : options_.extend_ended;
+                                       : trial->extending && options_.resume_unfinished;
       if (!again) continue;
       const bool restart = trial->failed && options_.restart_errored;
       RETURN_IF_ERROR(Note(id, {{"what", "resume"}, {"restart", restart}}));

@@ -63,8 +63,12 @@ struct TunerOptions {
   bool resume_unfinished = true;
   bool resume_errored = false;   // failed ones go on from their checkpoints
   bool restart_errored = false;  // … from the beginning
-  /// Ended trials go on too: more iterations for a finished experiment.
+  /// Ended trials go on too: more iterations for a finished experiment. Written down once, together
+  /// with the description: whoever goes on after a kill goes on with the extension as well, and
+  /// must not ask for it again.
   bool extend_ended = false;
+  /// … but not these: they are where the extension would bring them.
+  std::set<std::string, std::less<>> extend_except;
   std::chrono::milliseconds kill_grace = std::chrono::seconds(5);
   /// Sent to workers whose trials end because the experiment does (the policy stops all,
   /// fail_fast), which then ask /tune/asked. 0: they hear it with the answer to their next report.

@@ -132,6 +132,13 @@ Status TunerRecord::ApplyNote(const Event& event) {
     const Value* description = event.body.Find("description");
     description_ = description == nullptr ? Value() : *description;
     stopped_ = false;
+    if (BoolOf(event.body, "extends")) {
+      const std::vector<std::string> done = TextsOf(event.body, "except");
+      for (auto& [id, trial] : trials_) {
+        if (trial.phase != TunePhase::kEnded || trial.failed) continue;
+        trial.extending = std::ranges::find(done, id) == done.end();
+      }
+    }
     return Status::Ok();
   }
   if (what == "stopped") {
@@ -186,6 +193,7 @@ Status TunerRecord::ApplyNote(const Event& event) {
   } else if (what == "resume") {
     SetPhase(trial, TunePhase::kRunning);
     trial->failed = false;
+    trial->extending = false;
     trial->error.clear();
     trial->restarting = BoolOf(event.body, "restart");
     if (trial->restarting) {

@@ -37,6 +37,7 @@ struct TuneTrial {
   bool created = false;        // the engine knows it
   bool failed = false;         // of kEnded
   bool restarting = false;     // from the beginning: its checkpoints are to be removed first
+  bool extending = false;      // of kEnded: the experiment was extended, and it is to go on
   std::string error;           // of its last failure
   Value last_result;           // null before the first
   std::int64_t iteration = 0;  // of the newest result that the policy was told

@@ -19,13 +19,14 @@ constexpr char kWhat[] = "summary of an experiment";
 constexpr std::uint64_t kCreated = 1;
 constexpr std::uint64_t kFailed = 2;
 constexpr std::uint64_t kRestarting = 4;
+constexpr std::uint64_t kExtending = 8;
 
 void WriteTrial(const TuneTrial& trial, CompactWriter* out) {
   out->Text(trial.id);
   out->Any(trial.config);
   out->Number(static_cast<std::uint64_t>(trial.phase));
   out->Number((trial.created ? kCreated : 0) | (trial.failed ? kFailed : 0) |
-              (trial.restarting ? kRestarting : 0));
+              (trial.restarting ? kRestarting : 0) | (trial.extending ? kExtending : 0));
   out->Text(trial.error);
   out->Any(trial.last_result);
   out->Signed(trial.iteration);
@@ -49,11 +50,12 @@ Status ReadTrial(CompactReader* in, TuneTrial* trial) {
   RETURN_IF_ERROR(in->Number(&phase));
   RETURN_IF_ERROR(in->Number(&flags));
   if (phase > static_cast<std::uint64_t>(TunePhase::kEnded)) return in->Wrong("no such phase");
-  if (flags > (kCreated | kFailed | kRestarting)) return in->Wrong("no such flag");
+  if (flags > (kCreated | kFailed | kRestarting | kExtending)) return in->Wrong("no such flag");
   trial->phase = static_cast<TunePhase>(phase);
   trial->created = (flags & kCreated) != 0;
   trial->failed = (flags & kFailed) != 0;
   trial->restarting = (flags & kRestarting) != 0;
+  trial->extending = (flags & kExtending) != 0;
   RETURN_IF_ERROR(in->Text(&trial->error));
   RETURN_IF_ERROR(in->Any(&trial->last_result));
   RETURN_IF_ERROR(in->Signed(&trial->iteration));

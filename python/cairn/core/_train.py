@@ -6,7 +6,8 @@ import logging
 import operator
 from typing import Any, Callable, Dict, Mapping, Optional
 
-from .._arguments import value_dict
+from .._arguments import text, value_dict
+from .._wording import a_type
 from ..errors import Invalid
 from ._distributed import DistributedContext
 
@@ -21,6 +22,8 @@ def whole_steps(value: Any, what: str = "steps_completed") -> int:
         number = -1
     if isinstance(value, bool) or number < 0:
         raise Invalid(f"{what} must be an integer that is not negative, not {value!r}")
+    if number >= 1 << 63:
+        raise Invalid(f"{what} has more than 64 bits: {number:#x}")
     return number
 
 
@@ -38,7 +41,11 @@ def plain_values(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, An
             for i, item in enumerate(value):
                 check(item, f"{path}/{i}")
         elif not isinstance(value, (int, float, str, bool)) and value is not None:
-            raise Invalid(f"{path}: a {type(value).__name__} can be neither stored nor sent")
+            raise Invalid(f"{path}: {a_type(value)} can be neither stored nor sent")
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise Invalid(f"{path}: the integer has more than 64 bits; pass a str")
+        elif isinstance(value, str):
+            text(value, path)
 
     check(values, where)
     return values

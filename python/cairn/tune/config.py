@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import numbers
 import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
@@ -16,6 +18,8 @@ __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"]
 def _whole(value: Any, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be a whole number, not {value!r}")
+    if abs(value) >= 2**63:
+        raise ValueError(f"{name} must have at most 64 bits, but is {value}")
 
 
 @dataclass
@@ -211,8 +215,8 @@ class TuneConfig:
     def __post_init__(self) -> None:
         if self.mode is not None and self.mode not in ("min", "max"):
             raise ValueError(f"mode must be 'min' or 'max', not {self.mode!r}")
-        if self.metric is not None and not isinstance(self.metric, str):
-            raise ValueError(f"metric must be a str, not {self.metric!r}")
+        if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
+            raise ValueError(f"metric must be the name of a metric, not {self.metric!r}")
         _whole(self.num_samples, "num_samples")
         if self.num_samples < 1 and self.num_samples != -1:
             raise ValueError(f"num_samples must be positive, or -1 for ever: {self.num_samples}")
@@ -221,7 +225,10 @@ class TuneConfig:
             if self.max_concurrent_trials < 0:
                 raise ValueError("max_concurrent_trials must not be negative")
         if self.time_budget_s is not None:
-            seconds = getattr(self.time_budget_s, "total_seconds", None)
-            self.time_budget_s = float(seconds() if seconds else self.time_budget_s)
+            given = self.time_budget_s
+            seconds = given.total_seconds() if isinstance(given, datetime.timedelta) else given
+            if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real):
+                raise ValueError(f"time_budget_s must be a number of seconds, not {given!r}")
+            self.time_budget_s = float(seconds)
             if not self.time_budget_s > 0:
-                raise ValueError("time_budget_s must be positive")
+                raise ValueError(f"time_budget_s must be positive, not {given!r}")

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from .. import _location
 from ..core._files import Content, fetch, files_in, remove_tree
-from ..errors import Corruption, Error, Mismatch, NotFound
+from ..errors import Corruption, Error, Invalid, Mismatch, NotFound
 from ..manager import CheckpointInfo, CheckpointManager
 from .checkpoint import KEY, Checkpoint
 from .result_keys import (
@@ -157,6 +157,7 @@ class Session:
         self.wanted = False  # the scheduler asks for a checkpoint
         self._in_user_code = False
         self._hurried = False
+        self._reporting = threading.RLock()  # threads of the user's report one after the other
 
     # Beginning.
 
@@ -230,15 +231,16 @@ class Session:
             save: makes it.
             save_at_end: makes one when the trial stops or pauses here and none was made.
         """
-        called_by_user = self._in_user_code
-        self.leave()
-        decision = "continue"
-        try:
-            decision = self._report(metrics, checkpoint, save, save_at_end)
-        finally:
-            if called_by_user and decision == "continue":
-                self.enter()
-        return decision
+        with self._reporting:
+            called_by_user = self._in_user_code
+            self.leave()
+            decision = "continue"
+            try:
+                decision = self._report(metrics, checkpoint, save, save_at_end)
+            finally:
+                if called_by_user and decision == "continue":
+                    self.enter()
+            return decision
 
     # Being hurried: the tuner wants the trial to end and does not wait for its next report.
 
@@ -278,6 +280,7 @@ class Session:
     ) -> str:
         values = plain_result(metrics)
         check_scores(values, self.settings["score_attribute"])
+        before = (self.iteration, self.since_restore, self.time_total, self._last, self.saved_at)
         now = time.time()
         self.iteration += 1
         self.since_restore += 1
@@ -299,11 +302,19 @@ class Session:
         if done:
             result[DONE] = True
         kept = None
-        if save is not None:
-            checkpoint = save()
-        if checkpoint is not None:
-            kept = self._describe(self._keep(checkpoint, result))
-        answer = self._send(result, kept)
+        sent = False
+        try:
+            if save is not None:
+                checkpoint = save()
+            if checkpoint is not None:
+                kept = self._describe(self._keep(checkpoint, result))
+            sent = True
+            answer = self._send(result, kept)
+        except BaseException as error:
+            if not sent or isinstance(error, Invalid):  # nobody knows of it: it was never made
+                self.iteration, self.since_restore, self.time_total, self._last, self.saved_at = before
+                self._take_back(kept)
+            raise
         decision = str(answer["decision"])
         self.wanted = bool(answer.get("checkpoint")) and checkpoint is None
         if done and decision == "continue":
@@ -323,6 +334,16 @@ class Session:
         self._last = time.time()
         return decision
 
+    def _take_back(self, kept: Optional[Mapping[str, Any]]) -> None:
+        """A checkpoint whose report was refused."""
+        if kept is None:
+            return
+        self._settle()
+        try:
+            self.repository.manager().delete(str(kept["id"]))
+        except Error as error:
+            print(f"cairn.tune: checkpoint {kept['id']} was not removed: {error}", flush=True)
+
     def _take(self) -> List[str]:
         if self._removing is not None and self._removing.is_alive():
             return []  # the next request tells
@@ -337,7 +358,12 @@ class Session:
         removed = self._take()
         if removed:
             body["removed"] = removed
-        answer = self.client.call("/tune/result", body)
+        try:
+            answer = self.client.call("/tune/result", body)
+        except Invalid:  # the next one has this number
+            self._sequence -= 1
+            self._removed = removed + self._removed
+            raise
         self._removals(answer)
         return dict(answer)
 

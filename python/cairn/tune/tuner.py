@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
+import math
 import os
 import pickle
 import re
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from functools import cached_property
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
@@ -39,6 +41,17 @@ _NOT_RECORDED = "a function"
 
 class TuneError(RuntimeError):
     """A trial failed, and fail_fast="raise" wants to know."""
+
+
+def _comparable(value: Any) -> Any:
+    """As the record has it: NaN and infinities are texts there."""
+    if isinstance(value, Mapping):
+        return {str(key): _comparable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_comparable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    return value
 
 
 def flat_keys(space: Mapping[str, Any], prefix: str = "") -> List[str]:
@@ -115,7 +128,8 @@ class Tuner:
         self._run = run_config or RunConfig()
         self._name = self._run.name
         self._parent = self._run.directory
-        self._flags: Dict[str, bool] = {}
+        self._flags: Dict[str, Any] = {}
+        self._extends = False
         self._must_exist = False
         self._results: Any = None
         self._callbacks: List[Any] = []
@@ -180,23 +194,30 @@ class Tuner:
         *,
         num_samples: Optional[int] = None,
         stop: Any = None,
+        param_space: Optional[Mapping[str, Any]] = None,
+        tune_config: Optional[TuneConfig] = None,
     ) -> "Tuner":
         """A tuner that adds to an experiment: more samples, or more iterations of its trials.
 
         Args:
             num_samples: in all, with those that were there.
-            stop: the new bounds; trials that had ended go on from their checkpoints.
+            stop: the new bounds; trials that had ended go on from their checkpoints, but not those that
+                are there already: the same command again, after a kill or not, adds nothing. (Of a
+                Stopper of your own that cannot be told, and they go on.)
+            param_space, tune_config: as in restore.
         """
-        tuner = cls.restore(path, trainable)
+        where = _location.absolute(os.fspath(path)).rstrip("/")
+        known = dict(_native.Tuner.read_description(where))
+        there = int((known.get("tune_config") or {}).get("num_samples", 1))
+        tuner = cls._again(known, where, trainable, param_space, tune_config, None, stop)
         if num_samples is not None:
-            if num_samples < tuner._tune.num_samples:
+            tuner._tune = dataclasses.replace(tuner._tune, num_samples=num_samples)
+            if 0 <= num_samples < there or there < 0 <= num_samples:
                 raise ValueError(
-                    f"num_samples is {num_samples}, and the experiment has {tuner._tune.num_samples} already"
+                    f"num_samples is {num_samples}, and the experiment has {there} already: it counts all "
+                    "samples, those that were there too"
                 )
-            tuner._tune.num_samples = num_samples
-        if stop is not None:
-            tuner._run.stop = stop
-            tuner._flags["extend_ended"] = True
+        tuner._extends = stop is not None
         return tuner
 
     @classmethod
@@ -208,17 +229,20 @@ class Tuner:
         param_space: Optional[Mapping[str, Any]],
         tune_config: Optional[TuneConfig],
         run_config: Optional[RunConfig],
+        new_stop: Any = None,
     ) -> "Tuner":
         recorded = dict(known.get("run_config") or {})
         if run_config is None:
             stop = recorded.get("stop")
-            if stop == _NOT_RECORDED:
+            if new_stop is not None:
+                stop = None
+            elif stop == _NOT_RECORDED:
                 raise ValueError(
-                    "the experiment's stop is a function of yours, which is not on record: give "
-                    "run_config=RunConfig(stop=…) again"
+                    "the experiment's stop is a function of yours, which is not on record: give it again, "
+                    "as run_config=RunConfig(stop=…) to restore, as stop=… to extend"
                 )
             run_config = RunConfig(
-                stop=None if stop is None else stoppers.from_description(stop),
+                stop=new_stop if stop is None else stoppers.from_description(stop),
                 failure_config=FailureConfig(**recorded.get("failure_config", {})),
                 checkpoint_config=CheckpointConfig(**recorded.get("checkpoint_config", {})),
                 verbose=int(recorded.get("verbose", 1)),
@@ -313,6 +337,7 @@ class Tuner:
             known = native.description
             if known is not None:
                 self._check_same(known)
+                self._warn_of_changes(known)
             # The same in every experiment: what is drawn for a trial depends on its name.
             prefix = str(known["prefix"]) if known else fresh
             failures = self._run.failure_config
@@ -332,6 +357,9 @@ class Tuner:
             if reporter is not None:
                 self._callbacks.append(reporter)
             self._meet(native)
+            if self._extends and self._stop_is_new(known):
+                self._flags["extend_ended"] = True
+                self._flags["extend_except"] = self._already_stopped()
             native.start(
                 {
                     "description": {**self._describe(prefix, policy), "id": id},
@@ -363,6 +391,24 @@ class Tuner:
                 if trial["status"] == "ERROR":
                     raise TuneError(f"trial {trial['trial']} failed:\n{trial['error']}")
         return self._results
+
+    def _stop_is_new(self, known: Mapping[str, Any]) -> bool:
+        """Whether trials can have ended by other bounds than these. What is not on record may be new."""
+        recorded = (known.get("run_config") or {}).get("stop")
+        return recorded == _NOT_RECORDED or recorded != stoppers.as_stopper(self._run.stop).describe()
+
+    def _already_stopped(self) -> List[str]:
+        """The trials that are where the bounds would stop them, where that can be told by a result."""
+        if not isinstance(self._run.stop, Mapping) and (
+            isinstance(self._run.stop, stoppers.Stopper) or not callable(self._run.stop)
+        ):
+            return []
+        stop = stoppers.as_stopper(self._run.stop)
+        return [
+            trial.trial_id
+            for trial in self._trials.values()
+            if trial.last_result and stop(trial.trial_id, trial.last_result)
+        ]
 
     def _loop(self, native: Any, after_news: Callable[[], None]) -> bool:
         """Until all is done; True when Ctrl-C ended it."""
@@ -464,6 +510,19 @@ class Tuner:
             raise ValueError(
                 f"the experiment in {self.directory} has the hyperparameters {list(known['keys'])}, "
                 f"and param_space has {keys}: they must be the same"
+            )
+
+    def _warn_of_changes(self, known: Mapping[str, Any]) -> None:
+        """The trials that are there stay what they are: whoever edited the program has to know."""
+        recorded = _comparable(known.get("space") or {})
+        given = _comparable(search_space.describe(self._space)[0])
+        changed = sorted(key for key in given if given[key] != recorded.get(key))
+        if changed:
+            warnings.warn(
+                f"param_space has other values of {', '.join(map(repr, changed))} than the experiment in "
+                f"{self.directory} was made with: its trials keep what they have, and only trials that are "
+                "still to come are drawn from it; give another name to begin anew",
+                stacklevel=3,
             )
 
     def _make_policy(self, known: Optional[Mapping[str, Any]]) -> SearchPolicy:
