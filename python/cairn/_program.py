@@ -42,6 +42,9 @@ class Program:
     def loaded(self, names: Sequence[str]) -> None:
         """These variables have their values out of a file now."""
 
+    def check_whole(self, what: str) -> None:
+        """Raises when something that is learned is none of the variables."""
+
     def made_by_loading(self) -> Sequence[str]:
         """Variables that do not exist yet and need not: a save may lack all of them."""
         return ()
@@ -86,6 +89,17 @@ class TorchProgram(Program):
         if self._optimizer is not None:
             out.extend(self._slots({id(p): n for n, p in parameters.items()}, loading))
         return out
+
+    def check_whole(self, what: str) -> None:
+        from ._torch_embedding import module_tables
+
+        tables = module_tables(self._module)
+        if tables:
+            raise Invalid(
+                f"{what}: the rows of table {tables[0].name!r} in the module are no variables and "
+                "would be left out; save the module with a CheckpointManager, which has them, or "
+                "choose the dense variables by vars or predicate"
+            )
 
     def made_by_loading(self) -> Sequence[str]:
         return self._fresh

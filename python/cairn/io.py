@@ -45,6 +45,8 @@ __all__ = [
     "save_vars",
 ]
 
+_SAVES = {None: "save_vars", "parameter": "save_params", "persistable": "save_persistables"}
+
 Vars = Optional[Iterable[Union[str, Variable]]]
 
 
@@ -177,6 +179,8 @@ def _save(
     optimizer: Any,
 ) -> SavedVars:
     made = _program.as_program(program, optimizer)
+    if vars is None and predicate is None:
+        made.check_whole(_SAVES[role])
     chosen = _program.select(made.entries(loading=False), role, vars, predicate)
     views, keep = _program.sources(chosen)
     found = _native.save_vars(

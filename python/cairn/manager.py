@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 from . import _location, _native, _tree
 from ._arguments import Files, PathLike, choice, name_set, positive, user_files, value_dict, whole
 from ._restore import STATE_FILE, CheckpointInfo, Restore, Restored
+from ._tables_within import with_tables_within
 from ._wording import a_type
 from .errors import Error, Invalid
 from .observe import SavedCallback, SaveWatcher
@@ -279,7 +280,8 @@ class CheckpointManager:
             lazy: return before the copy, which runs behind your next computation; call
                 handle.guard() before you change the arrays.
             tables: whose rows, as they are now, belong to the checkpoint: EmbeddingTables, and
-                arrays that are tracked by row (RowTracked).
+                arrays that are tracked by row (RowTracked). Those of torch modules in the state
+                (cairn.torch.Embedding) belong to it anyway.
             kind: "full", or an increment, which holds the rows that changed: "cumulative" (since
                 the last full one) or "consecutive" (since the last save). The state is whole in
                 each. An increment needs a full one, saved or restored with the same tables.
@@ -299,6 +301,7 @@ class CheckpointManager:
             if not self._skips:
                 self._settle()
             encoded = _tree.encode(state, self._layout())
+            every = with_tables_within(tables, state)
             native = self._native.save(
                 step=number,
                 tensors=encoded.tensors,
@@ -311,7 +314,7 @@ class CheckpointManager:
                 lazy=bool(lazy),
                 stream=bool(blocking),
                 kind=kind,
-                tables=_natives(tables),
+                tables=_natives(every),
                 quantize=bool(quantize),
                 compress_keys=bool(compress_keys),
             )
@@ -319,7 +322,7 @@ class CheckpointManager:
                 native,
                 encoded.keep if lazy or blocking else [],
                 number,
-                self._settle_tables if tables else None,
+                self._settle_tables if every else None,
             )
             if not (self._skips and handle.done()):
                 self._last = handle  # a skipped save does not take the place of the one in flight
@@ -367,7 +370,8 @@ class CheckpointManager:
             rename: {stored name: your name}, of values or of whole subtrees.
             skip: names, of values or of whole subtrees, to leave alone. Misspelt names are refused.
             atomic: verify every byte before the first one is changed.
-            tables: to be filled; their own rows are dropped. RowTracked arrays are filled in place.
+            tables: to be filled, besides those of modules in the state; their own rows are dropped.
+                RowTracked arrays are filled in place.
             merge_tables: rows of the tables stay where none is stored. The next save is then a
                 full one.
 
@@ -387,14 +391,15 @@ class CheckpointManager:
         self._check_open()
         with self._lock:
             self._settle()
-            plan = Restore(state, bool(strict), dict(rename or {}), name_set(skip))
+            skipped = name_set(skip)
+            plan = Restore(state, bool(strict), dict(rename or {}), skipped)
             result = self._native.restore(
                 prepare=plan.prepare,
                 step=wanted,
                 id=id or "",
                 path="" if path is None else _location.text_of(path),
                 atomic=bool(atomic),
-                tables=_natives(tables),
+                tables=_natives(with_tables_within(tables, state, skipped)),
                 strict=bool(strict),
                 merge=bool(merge_tables),
             )

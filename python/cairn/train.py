@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, T
 from ._arguments import PathLike
 from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
+from ._tables_within import with_tables_within
 from .errors import Invalid, NotFound, Timeout
 from .manager import CheckpointManager, Restored, SaveHandle
 from .observe import SavedCallback
@@ -333,7 +334,7 @@ class MonitoredTrainingSession:
                 raise Invalid("on_saved: with pservers the servers save, and tell nobody here")
             self._servers = ServerSession(pservers, self._directory)
             self._directory, tables = None, ()
-        self.tables = list(all_tables() if tables is None else tables)
+        self.tables = with_tables_within(all_tables() if tables is None else tables, state)
         names = [table.name for table in self.tables if isinstance(table, EmbeddingTable)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
