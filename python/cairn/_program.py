@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import numpy as np
 
 from . import _arrays
+from ._wording import a_type
 from .errors import Error, Invalid
 from .scope import Scope, Variable, default_scope
 
@@ -237,7 +238,13 @@ def select(
 ) -> List[Entry]:
     """The entries of a role that are named in `vars` and for which `predicate` is true."""
     chosen = [e for e in entries if role != "parameter" or e.variable.role == "parameter"]
+    if predicate is not None and not callable(predicate):
+        raise Invalid(f"predicate must be callable, not {a_type(predicate)}")
     if vars is not None:
+        if isinstance(vars, (str, Variable)):
+            vars = [vars]
+        if not isinstance(vars, Iterable):
+            raise Invalid(f"vars must be a list of names or variables, not {a_type(vars)}")
         wanted = {v.name if isinstance(v, Variable) else str(v) for v in vars}
         unknown = sorted(wanted - {e.name for e in chosen})
         if unknown:

@@ -10,7 +10,19 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _location, _native, _tree
-from ._arguments import Files, PathLike, choice, name_set, positive, user_files, value_dict, whole
+from ._arguments import (
+    Files,
+    PathLike,
+    choice,
+    name_set,
+    names_by_name,
+    positive,
+    seconds,
+    text_argument,
+    user_files,
+    value_dict,
+    whole,
+)
 from ._restore import STATE_FILE, CheckpointInfo, Restore, Restored
 from ._tables_within import with_tables_within
 from ._wording import a_type
@@ -186,12 +198,11 @@ class CheckpointManager:
     ) -> None:
         if not isinstance(directory, (str, os.PathLike)):
             raise Invalid(f"directory must be a path, not {type(directory).__name__}")
-        if job is not None and not isinstance(job, str):
-            raise Invalid(f"job must be a str, not {type(job).__name__}")
+        for text, what in ((job, "job"), (score, "score"), (participant, "participant")):
+            if text is not None:
+                text_argument(text, what)
         if job == "":
             raise Invalid("job must not be empty; None adopts the directory's job")
-        if isinstance(deadline, bool) or not isinstance(deadline, (int, float)):
-            raise Invalid(f"deadline must be seconds, not {deadline!r}")
         self._directory = _location.text_of(directory)
         self._rank = whole(rank, "rank")
         self._world_size = whole(world_size, "world_size")
@@ -208,7 +219,7 @@ class CheckpointManager:
             {
                 "directory": self._directory,
                 "job": job,
-                "run": run,
+                "run": whole(run, "run"),
                 "keep_last": positive(keep_last, "keep_last"),
                 "keep_best": positive(keep_best, "keep_best"),
                 "keep_every": positive(keep_every, "keep_every"),
@@ -220,8 +231,8 @@ class CheckpointManager:
                 "participant": participant,
                 "serial": choice(naming, "naming", ("step", "serial")) == "serial",
                 "skip_when_busy": self._skips,
-                "deadline": float(deadline),
-                "join_deadline": float(join_deadline),
+                "deadline": seconds(deadline, "deadline"),
+                "join_deadline": seconds(join_deadline, "join_deadline"),
                 "low_memory": bool(low_memory),
                 "read_only": bool(read_only),
                 "private": bool(private),
@@ -392,12 +403,12 @@ class CheckpointManager:
         with self._lock:
             self._settle()
             skipped = name_set(skip)
-            plan = Restore(state, bool(strict), dict(rename or {}), skipped)
+            plan = Restore(state, bool(strict), names_by_name(rename, "rename"), skipped)
             result = self._native.restore(
                 prepare=plan.prepare,
                 step=wanted,
-                id=id or "",
-                path="" if path is None else _location.text_of(path),
+                id="" if id is None else _id(id),
+                path="" if path is None else _place(path),
                 atomic=bool(atomic),
                 tables=_natives(with_tables_within(tables, state, skipped)),
                 strict=bool(strict),
@@ -537,7 +548,16 @@ def _id(value: Any) -> str:
         return value.id
     if not isinstance(value, str):
         raise Invalid(f"id must be a checkpoint's id, not {value!r}")
-    return value
+    if not value:
+        raise Invalid("id is empty; an id, or the CheckpointInfo of a checkpoint, is wanted")
+    return text_argument(value, "id")
+
+
+def _place(path: PathLike) -> str:
+    text = _location.text_of(path)
+    if not text:
+        raise Invalid("path is empty; None restores the latest")
+    return text
 
 
 _open_managers: "weakref.WeakSet[CheckpointManager]" = weakref.WeakSet()

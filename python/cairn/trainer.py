@@ -413,7 +413,7 @@ class Trainer:
         self._own_client = True
 
     def stop(self) -> None:
-        """Ends train() after the step that is under way, with a save."""
+        """Ends train() after the step that is under way, with a save. A later train() goes on."""
         self._stop = True
 
     def train(
@@ -437,12 +437,20 @@ class Trainer:
             raise Invalid("event_handler must be callable")
         batches = _Reader(reader)
         batches.check(num_epochs)
+        try:
+            return self._train(num_epochs, batches, event_handler or _ignore)
+        finally:
+            self._stop = False  # it ended this call; the next one trains
+
+    def _train(
+        self, num_epochs: int, batches: _Reader, handler: Callable[[Any], Any]
+    ) -> TrainSummary:
         if self.client is not None:
-            return self._train_on_servers(num_epochs, batches, event_handler or _ignore)
+            return self._train_on_servers(num_epochs, batches, handler)
         with contextlib.ExitStack() as stack:
             repository = self._open(stack)
             signals = stack.enter_context(_Signals())
-            run = _Run(self, repository, batches, event_handler or _ignore, signals)
+            run = _Run(self, repository, batches, handler, signals)
             summary = run.train(num_epochs)
             if repository is not None:
                 repository.wait()

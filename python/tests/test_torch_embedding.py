@@ -194,7 +194,7 @@ def test_a_session_saves_the_rows_of_modules_in_its_state(directory):
             directory, tables=[], state={"model": model}
         ) as session:
             assert table.size() == begins_with
-            session.run(lambda step: _step(model, torch.arange(5)))
+            session.run(lambda step, model=model: _step(model, torch.arange(5)))
 
 
 def test_variables_by_role_do_not_leave_rows_out_in_silence(tmp_path):
