@@ -216,6 +216,7 @@ struct TableSummary {
   std::uint64_t rows = 0;
   std::uint64_t deleted = 0;
   std::uint64_t pending = 0;
+  NumberRange held;  // its logical shards; of tracked arrays, its rows
 };
 
 /// The rows of a table at the instant of a cut: all of them or those that changed. They are handed

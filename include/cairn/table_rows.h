@@ -28,6 +28,14 @@
 /// changes nothing.
 namespace cairn {
 
+/// Numbers from `begin` up to, and without, `end`.
+struct NumberRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  friend bool operator==(const NumberRange&, const NumberRange&) = default;
+};
+
 /// What a checkpoint's manifest says of a table: the sum over all participants.
 struct TableFacts {
   std::string name;
@@ -35,6 +43,9 @@ struct TableFacts {
   DType dtype = DType::kF32;
   std::uint64_t rows = 0;
   std::uint64_t deleted = 0;
+  /// Of a save: the logical shards, or rows of tracked arrays, that this participant holds. No two
+  /// may hold the same: their rows could not be told apart. Empty: not said.
+  std::vector<NumberRange> held;
 
   friend bool operator==(const TableFacts&, const TableFacts&) = default;
 };

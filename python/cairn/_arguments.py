@@ -9,6 +9,7 @@ import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ._user_files import files_in
+from ._wording import a_type
 from .errors import Invalid
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -22,14 +23,22 @@ def user_files(files: Optional[Files]) -> List[Tuple[str, Any]]:
         return []
     if isinstance(files, (str, os.PathLike)):
         if os.path.isdir(files):
-            return list(files_in(os.path.abspath(files)).items())
+            found = files_in(os.path.abspath(files))
+            for name in found:
+                text_argument(name, "files: a name")
+            return list(found.items())
         files = [files]
     if isinstance(files, Mapping):
         named = [(str(name), content) for name, content in files.items()]
-    else:
+    elif isinstance(files, Iterable) and not isinstance(files, (bytes, bytearray)):
         named = [(os.path.basename(os.fspath(p)), p) for p in files]
+    else:
+        raise Invalid(
+            f"files: a directory, a list of paths or {{name: path or bytes}}, not {a_type(files)}"
+        )
     out: List[Tuple[str, Any]] = []
     for name, content in named:
+        text_argument(name, "files: a name")
         if isinstance(content, (bytes, bytearray, memoryview)):
             out.append((name, bytes(content)))
             continue
@@ -66,6 +75,32 @@ def value_dict(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, Any]
     return dict(json_values(given, where))
 
 
+def text_argument(value: Any, what: str) -> str:
+    """A str that is Unicode: names of files may hold other bytes, and nothing here can."""
+    if not isinstance(value, str):
+        raise Invalid(f"{what} must be a str, not {a_type(value)}")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise Invalid(
+                f"{what} must be valid Unicode, and {value!r} has a lone surrogate (bytes that are "
+                "not UTF-8): rename it"
+            ) from None
+    return value
+
+
+def names_by_name(given: Optional[Mapping[str, str]], what: str) -> Dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise Invalid(f"{what} must be a dict of names, not {a_type(given)}")
+    return {
+        text_argument(old, what + ": a name"): text_argument(new, what + ": a name")
+        for old, new in given.items()
+    }
+
+
 def whole(value: Any, what: str) -> int:
     if isinstance(value, bool):
         raise Invalid(f"{what} must be an integer, not {value!r}")
@@ -93,16 +128,6 @@ def seconds(value: Any, what: str) -> float:
     return float(value)
 
 
-def text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise Invalid(f"{what} must be a text, not {value!r}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Invalid(f"{what} has half of a surrogate pair, which cannot be stored") from None
-    return value
-
-
 def choice(value: Any, what: str, allowed: Tuple[str, ...]) -> str:
     if value not in allowed:
         raise Invalid(f"{what} must be {' or '.join(repr(a) for a in allowed)}, not {value!r}")
@@ -114,4 +139,6 @@ def name_set(names: Optional[Iterable[str]]) -> Set[str]:
         return set()
     if isinstance(names, str):
         return {names}
-    return {str(name) for name in names}
+    if not isinstance(names, Iterable):
+        raise Invalid(f"skip must be a list of names, not {a_type(names)}")
+    return {text_argument(name, "skip: a name") for name in names}

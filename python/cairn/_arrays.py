@@ -8,7 +8,7 @@ from __future__ import annotations
 import array as _array
 import functools
 import sys
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -297,6 +297,7 @@ def _numpy_target(value: np.ndarray, name: str) -> Target:
     if kind.native and value.flags.c_contiguous:
         address = value.__array_interface__["data"][0]
         return Target(kind.stored, shape, kind.meaning, address, value, None)
+    _check_apart(value.shape, value.strides, name)
     staging = np.empty(value.shape, dtype=value.dtype.newbyteorder("="))
 
     def finish() -> None:
@@ -304,6 +305,15 @@ def _numpy_target(value: np.ndarray, name: str) -> Target:
 
     address = staging.__array_interface__["data"][0]
     return Target(kind.stored, shape, kind.meaning, address, staging, finish)
+
+
+def _check_apart(shape: Sequence[int], strides: Sequence[int], name: str) -> None:
+    """Invalid for what was expanded: its elements are one in memory, and cannot hold all values."""
+    if any(size > 1 and stride == 0 for size, stride in zip(shape, strides)):
+        raise Invalid(
+            f"{name}: elements of the array share their memory (it was expanded or broadcast), so "
+            "it cannot be filled; give a copy"
+        )
 
 
 def _torch_target(value: Any, name: str) -> Target:
@@ -318,6 +328,7 @@ def _torch_target(value: Any, name: str) -> Target:
     plain = value.device.type == "cpu" and value.is_contiguous()
     if plain and not value.is_conj() and not value.is_neg():
         return Target(stored, shape, what, value.data_ptr(), value, None)
+    _check_apart(value.shape, value.stride(), name)
     staging = torch.empty(value.shape, dtype=value.dtype)
 
     def finish() -> None:

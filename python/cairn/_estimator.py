@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
-from ._arguments import PathLike
+from ._arguments import PathLike, positive
 from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
 from ._training_session import MonitoredTrainingSession, Scaffold, SessionRunHook
+from ._wording import a_type
 from .errors import Invalid
 from .row_tracked import RowTracked
 from .table import EmbeddingTable
@@ -27,6 +39,10 @@ class ModeKeys:
     TRAIN = "train"
     EVAL = "eval"
     PREDICT = "infer"
+
+
+# What a model function may take, by name.
+_GIVEN = ("features", "labels", "mode", "params")
 
 
 @dataclasses.dataclass
@@ -97,6 +113,8 @@ class Estimator:
         self._model_fn = model_fn
         self._takes = _parameters_of(model_fn)
         self.model_dir = model_dir
+        if params is not None and not isinstance(params, Mapping):
+            raise Invalid(f"params must be a dict, not {a_type(params)}")
         self.params = dict(params or {})
         self.global_step = 0
         self.last_loss: Any = None
@@ -122,14 +140,10 @@ class Estimator:
         """
         if steps is not None and max_steps is not None:
             raise Invalid("train: give steps or max_steps, not both")
-        for value, name in ((steps, "steps"), (max_steps, "max_steps")):
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or value < 1
-            ):
-                raise Invalid(f"{name} must be a positive int, not {value!r}")
+        steps, max_steps = positive(steps, "steps"), positive(max_steps, "max_steps")
         batches = _Batches(input_fn)
         first = batches.at(0)
-        if first is None:
+        if first is _END:
             raise Invalid("train: input_fn gave no data")
         with self._session(self._spec(first), hooks) as session:
             self._increments = session.increments
@@ -143,7 +157,7 @@ class Estimator:
 
             while not session.should_stop():
                 step = session.global_step
-                if end is not None and step >= end or batches.at(step - begun) is None:
+                if end is not None and step >= end or batches.at(step - begun) is _END:
                     break
                 self.last_loss = session.run(run)
             self.global_step = session.global_step
@@ -209,21 +223,35 @@ class Estimator:
         )
 
 
+_END = object()
+
+
 class _Batches:
     """The batches of an input function by their number. Going back begins anew."""
 
     def __init__(self, input_fn: Callable[[], Iterable[Tuple[Any, Any]]]) -> None:
+        if not callable(input_fn):
+            raise Invalid(f"input_fn must be a function that gives batches, not {a_type(input_fn)}")
         self._input_fn = input_fn
-        self._rest = iter(input_fn())
+        self._rest = self._begun()
         self._number = -1
         self._batch: Any = None
 
+    def _begun(self) -> Iterator[Any]:
+        given = self._input_fn()
+        try:
+            return iter(given)
+        except TypeError:
+            raise Invalid(
+                f"input_fn must give an iterable of batches, not {a_type(given)}"
+            ) from None
+
     def at(self, number: int) -> Any:
-        """None: the data ends before it."""
+        """_END: the data ends before it."""
         if number < self._number:
-            self._rest, self._number = iter(self._input_fn()), -1
+            self._rest, self._number = self._begun(), -1
         while self._number < number:
-            self._batch = next(self._rest, None)
+            self._batch = next(self._rest, _END)
             self._number += 1
         return self._batch
 
@@ -231,6 +259,12 @@ class _Batches:
 def _parameters_of(model_fn: Callable[..., Any]) -> Optional[List[str]]:
     """The names it takes; None: all."""
     parameters = inspect.signature(model_fn).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for p in parameters:
+        if p.kind in named and p.default is p.empty and p.name not in _GIVEN:
+            raise Invalid(
+                f"model_fn takes {p.name!r}, and is given {', '.join(_GIVEN)} by these names"
+            )
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return None
     return [p.name for p in parameters]

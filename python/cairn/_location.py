@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Dict, Optional, Union
 
 from . import _native
+from ._arguments import text_argument
 from ._user_files import place, shown_name
+from ._wording import a_type
 from .errors import Invalid
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -24,7 +26,9 @@ def text_of(where: PathLike) -> str:
     >>> text_of("s3://bucket/runs/a")
     's3://bucket/runs/a'
     """
-    text = os.fspath(where)
+    if not isinstance(where, (str, os.PathLike)) or isinstance(os.fspath(where), bytes):
+        raise Invalid(f"a path or a URL must be a str or a path object, not {a_type(where)}")
+    text = text_argument(os.fspath(where), "a path")
     if not isinstance(where, str) and _MANGLED.match(text):
         raise Invalid(f"{text!r} was a URL before pathlib made a path of it; give URLs as str")
     return text

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import numpy as np
 
 from . import _arrays
+from ._wording import a_type
 from .errors import Error, Invalid
 from .scope import Scope, Variable, default_scope
 
@@ -41,6 +42,9 @@ class Program:
 
     def loaded(self, names: Sequence[str]) -> None:
         """These variables have their values out of a file now."""
+
+    def check_whole(self, what: str) -> None:
+        """Raises when something that is learned is none of the variables."""
 
     def made_by_loading(self) -> Sequence[str]:
         """Variables that do not exist yet and need not: a save may lack all of them."""
@@ -86,6 +90,17 @@ class TorchProgram(Program):
         if self._optimizer is not None:
             out.extend(self._slots({id(p): n for n, p in parameters.items()}, loading))
         return out
+
+    def check_whole(self, what: str) -> None:
+        from ._torch_embedding import module_tables
+
+        tables = module_tables(self._module)
+        if tables:
+            raise Invalid(
+                f"{what}: the rows of table {tables[0].name!r} in the module are no variables and "
+                "would be left out; save the module with a CheckpointManager, which has them, or "
+                "choose the dense variables by vars or predicate"
+            )
 
     def made_by_loading(self) -> Sequence[str]:
         return self._fresh
@@ -223,7 +238,13 @@ def select(
 ) -> List[Entry]:
     """The entries of a role that are named in `vars` and for which `predicate` is true."""
     chosen = [e for e in entries if role != "parameter" or e.variable.role == "parameter"]
+    if predicate is not None and not callable(predicate):
+        raise Invalid(f"predicate must be callable, not {a_type(predicate)}")
     if vars is not None:
+        if isinstance(vars, (str, Variable)):
+            vars = [vars]
+        if not isinstance(vars, Iterable):
+            raise Invalid(f"vars must be a list of names or variables, not {a_type(vars)}")
         wanted = {v.name if isinstance(v, Variable) else str(v) for v in vars}
         unknown = sorted(wanted - {e.name for e in chosen})
         if unknown:

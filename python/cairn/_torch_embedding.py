@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -34,7 +34,8 @@ class Embedding(torch.nn.Module):
     """Like ``torch.nn.Embedding``, of any ids, on a table.
 
     ``backward`` applies the table's own optimizer at once; torch's optimizers do not see the rows.
-    In evaluation (``eval()``, ``no_grad``) no rows are made.
+    In evaluation (``eval()``, ``no_grad``) no rows are made. A checkpoint of the module, alone or
+    inside of another, has the table's rows; a ``state_dict`` has none.
 
     Args:
         table: the rows.
@@ -76,6 +77,17 @@ class Embedding(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return repr(self.table)
+
+
+def module_tables(module: torch.nn.Module) -> List[EmbeddingTable]:
+    """The tables of this process that a module and those inside of it look up in. Rows on parameter
+    servers are not among them: the servers save them."""
+    return [
+        value
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, EmbeddingTable)
+    ]
 
 
 class EmbeddingBag(torch.nn.Module):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
+import numbers
 import os
+import sys
 import time
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
-from ._arguments import PathLike
+from ._arguments import PathLike, positive, whole
+from ._tables_within import with_tables_within
+from ._wording import a_type
 from .errors import Invalid, NotFound, Timeout
-from .manager import CheckpointManager, Restored, SaveHandle
+from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from .observe import SavedCallback
 from .row_tracked import RowTracked
 from .table import EmbeddingTable, stamp
@@ -43,7 +47,7 @@ def _interval(value: Any, name: str) -> Optional[float]:
     """None and 0 switch it off; everything but a positive number is refused."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # NumPy's are too
         raise Invalid(f"{name} must be a number or None, not {value!r}")
     if math.isnan(value) or value < 0:
         raise Invalid(f"{name} must not be negative, it is {value!r}; None or 0 switches it off")
@@ -52,7 +56,7 @@ def _interval(value: Any, name: str) -> Optional[float]:
 
 def _steps(value: Any, name: str) -> Optional[int]:
     interval = _interval(value, name)
-    if interval is not None and interval != int(interval):
+    if interval is not None and not interval.is_integer():
         raise Invalid(f"{name} must be a whole number of steps, not {value!r}")
     return None if interval is None else int(interval)
 
@@ -82,15 +86,11 @@ class Saver:
         chain: str = "cumulative",
         quantize: bool = False,
     ) -> None:
-        if max_to_keep is not None and (
-            isinstance(max_to_keep, bool) or not isinstance(max_to_keep, int) or max_to_keep < 1
-        ):
-            raise Invalid(f"max_to_keep must be a positive int or None, not {max_to_keep!r}")
         if chain not in ("cumulative", "consecutive"):
             raise Invalid(f"chain must be 'cumulative' or 'consecutive', not {chain!r}")
         self.sharded = bool(sharded)
         self.incremental_save_restore = bool(incremental_save_restore)
-        self.max_to_keep = max_to_keep
+        self.max_to_keep = positive(max_to_keep, "max_to_keep")
         self.chain = chain
         self.quantize = bool(quantize)
 
@@ -141,7 +141,7 @@ class StopAtStepHook(SessionRunHook):
     """Asks the session to stop when it has done so many steps in all."""
 
     def __init__(self, last_step: int) -> None:
-        self._last = last_step
+        self._last = whole(last_step, "last_step")
 
     def after_create_session(self, session: "MonitoredTrainingSession") -> None:
         if session.global_step >= self._last:
@@ -160,6 +160,8 @@ class CheckpointSaverHook(SessionRunHook):
         save_secs, save_steps: between full checkpoints; either suffices.
         saver, scaffold: one of them may be given.
         incremental_save_secs, incremental_save_steps: between increments; None or 0: none.
+
+    One interval at least must be given: it takes the place of the session's.
     """
 
     def __init__(
@@ -174,13 +176,22 @@ class CheckpointSaverHook(SessionRunHook):
     ) -> None:
         if saver is not None and scaffold is not None:
             raise Invalid("CheckpointSaverHook: give saver or scaffold, not both")
-        self.checkpoint_dir = checkpoint_dir
+        if saver is not None and not isinstance(saver, Saver):
+            raise Invalid(f"saver must be a cairn.train.Saver, not {a_type(saver)}")
+        if scaffold is not None and not isinstance(scaffold, Scaffold):
+            raise Invalid(f"scaffold must be a cairn.train.Scaffold, not {a_type(scaffold)}")
+        self.checkpoint_dir = _directory(checkpoint_dir)
         self.schedule = _Schedule(
             _interval(save_secs, "save_secs"),
             _steps(save_steps, "save_steps"),
             _interval(incremental_save_secs, "incremental_save_secs"),
             _steps(incremental_save_steps, "incremental_save_steps"),
         )
+        if not self.schedule.saves:
+            raise Invalid(
+                "CheckpointSaverHook: without save_secs, save_steps or an interval of increments "
+                "it would save nothing"
+            )
         if saver is not None:
             scaffold = Scaffold(saver, saver.incremental_save_restore)
         self.scaffold = scaffold
@@ -210,9 +221,11 @@ class _Schedule:
     def saves(self) -> bool:
         return self.full != (None, None) or self.increments
 
-    def start(self, now: float, step: int) -> None:
-        """A session begins here, saved or restored."""
-        self._last_full = self._last_any = (now, step)
+    def start(self, now: float, step: int, full_step: Optional[int] = None) -> None:
+        """A session begins here, saved or restored; the full checkpoint that it stands on is of
+        `full_step`."""
+        self._last_any = (now, step)
+        self._last_full = (now, step if full_step is None else full_step)
 
     def due(self, now: float, step: int) -> Optional[str]:
         """ "full", "increment" or None. Both: the full one."""
@@ -236,6 +249,22 @@ def _passed(
     by_time = secs is not None and now - last[0] >= secs
     by_step = steps is not None and step - last[1] >= steps
     return step > last[1] and (by_time or by_step)
+
+
+def _directory(given: Any) -> PathLike:
+    if not isinstance(given, (str, os.PathLike)):
+        raise Invalid(f"checkpoint_dir must be a path, not {given!r}")
+    return given
+
+
+def _hooks(given: Any) -> List[SessionRunHook]:
+    if not isinstance(given, Iterable):
+        raise Invalid(f"hooks must be a list of SessionRunHooks, not {a_type(given)}")
+    hooks = list(given)
+    for hook in hooks:
+        if not isinstance(hook, SessionRunHook):
+            raise Invalid(f"hooks: {a_type(hook)} is no cairn.train.SessionRunHook")
+    return hooks
 
 
 class MonitoredTrainingSession:
@@ -306,9 +335,12 @@ class MonitoredTrainingSession:
         )
         if scaffold is not None and not isinstance(scaffold, Scaffold):
             raise Invalid(f"scaffold must be a cairn.train.Scaffold, not {scaffold!r}")
-        self.hooks = list(hooks)
+        self.hooks = _hooks(hooks)
         self._directory, self._schedule, self._scaffold = _agreed(
-            checkpoint_dir, own, scaffold, self.hooks
+            None if checkpoint_dir is None else _directory(checkpoint_dir),
+            own,
+            scaffold,
+            self.hooks,
         )
         self.is_chief = bool(is_chief)
         self._max_wait_secs = _interval(max_wait_secs, "max_wait_secs") or 0.0
@@ -322,7 +354,7 @@ class MonitoredTrainingSession:
                 raise Invalid("on_saved: with pservers the servers save, and tell nobody here")
             self._servers = ServerSession(pservers, self._directory)
             self._directory, tables = None, ()
-        self.tables = list(all_tables() if tables is None else tables)
+        self.tables = with_tables_within(all_tables() if tables is None else tables, state)
         names = [table.name for table in self.tables if isinstance(table, EmbeddingTable)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -345,20 +377,33 @@ class MonitoredTrainingSession:
     # The session's life ----------
 
     def __enter__(self) -> "MonitoredTrainingSession":
+        if self._opened and not self._closed:
+            raise Invalid("the session is open already")
         self._closed = False
+        try:
+            self._begin()
+        except BaseException:
+            self._closed = True
+            if self._manager is not None:
+                manager, self._manager = self._manager, None
+                manager.__exit__(*sys.exc_info())
+            raise
+        self._opened = True
+        open_sessions.append(self)
+        return self
+
+    def _begin(self) -> None:
         for hook in self.hooks:
             hook.begin()
         if self._servers is not None:
             self._servers.begin(self)
         if self._directory is not None:
             self._open()
-        self._schedule.start(self._clock(), self.global_step)
+        self._schedule.start(self._clock(), self.global_step, self._full_step)
         if self._manager is not None and self.is_chief and self.restored is None:
             self._save("full")
         for hook in self.hooks:
             hook.after_create_session(self)
-        open_sessions.append(self)
-        return self
 
     def _open(self) -> None:
         place = os.fspath(self._directory)  # type: ignore[arg-type]
@@ -406,8 +451,15 @@ class MonitoredTrainingSession:
         if self.restored is not None:
             self.state = self.restored.state["state"]
             self.global_step = self._saved_step = self.restored.step
-            self._chain = 0 if self.restored.info.kind == "full" else 1
+            self._stand_on(self.restored.info, self._manager.list())
         return True
+
+    def _stand_on(self, info: CheckpointInfo, there: List[CheckpointInfo]) -> None:
+        """The chain goes on: it is as long, and its full checkpoint as old, as before."""
+        increments = [i for i in there if i.kind != "full" and i.base == info.base]
+        self._chain = len(increments)
+        fulls = [i.step for i in there if i.id == (info.base or info.id)]
+        self._full_step = fulls[0] if fulls else info.step
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self in open_sessions:
@@ -447,8 +499,7 @@ class MonitoredTrainingSession:
 
     def run(self, step_fn: Callable[..., Any]) -> Any:
         """Calls `step_fn(global_step)`, counts the step, saves what is due; gives what it gave."""
-        if self._closed:
-            raise Invalid("the session was closed: a step of it would never be saved")
+        self._check_open()
         if self._servers is not None:
             return self._servers.run(self, step_fn)
         for hook in self.hooks:
@@ -491,9 +542,19 @@ class MonitoredTrainingSession:
         if self._servers is not None:
             self._servers.client.save(full)
             return None
+        self._check_open()
         if self._manager is None or not self.is_chief:
             raise Invalid("this session saves nothing: it has no checkpoint_dir, or is not chief")
         return self._save("full" if full else "increment")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Invalid("the session was closed: a step of it would never be saved")
+        if not self._opened:
+            raise Invalid(
+                "the session is not open: nothing was restored, and nothing would be saved; use it "
+                "as `with MonitoredTrainingSession(…) as sess:`"
+            )
 
     def _stamp(self) -> None:
         stamp(self.tables, self.global_step)

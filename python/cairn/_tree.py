@@ -64,6 +64,10 @@ class Stateful:
     def cairn_saved(self, handle: Any) -> None:
         """A save of this object was handed over."""
 
+    def cairn_tables(self) -> List[Any]:
+        """EmbeddingTables whose rows are saved and restored with this object."""
+        return []
+
 
 class Pieces:
     """A distributed array of which this rank writes some pieces, or none: for adapters, whose rank 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import _arrays, _safetensors, _tree, oneshot
-from ._arguments import PathLike
+from ._arguments import PathLike, whole
 from .errors import Corruption, Invalid, NotFound
 from .manager import CheckpointInfo, CheckpointManager
 
@@ -138,6 +138,8 @@ def convert(
     goal = _goal(kind, Path(os.fspath(target)), to)
     if goal == "cairn" and kind == "cairn":
         raise Invalid("both are repositories: `cairn checkpoint copy` copies checkpoints")
+    if step is not None and whole(step, "step") < 0:
+        raise Invalid(f"step must not be negative: {step}")
     state = read(source, step if kind == "cairn" else None)
     if only is not None:
         state = _part(state, only)

@@ -11,7 +11,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from . import _arrays, _location
-from ._arguments import PathLike
+from ._arguments import PathLike, positive
 from ._restore import CheckpointInfo
 from ._wording import a_type
 from .errors import Invalid, Unavailable
@@ -105,8 +105,9 @@ def save_inference_model(
         example_inputs: of a torch module's forward, one for each feed.
         dynamic_axes: of a torch module: {feed: {axis: name}} where any size will do.
     """
-    if isinstance(feed_names, str) or isinstance(target_names, str):
-        raise Invalid("feed_names and target_names are lists of names")
+    for names in (feed_names, target_names):
+        if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
+            raise Invalid("feed_names and target_names are lists of names")
     model, path = _onnx(program, feed_names, target_names, example_inputs, dynamic_axes)
     found = _native_module().save(
         directory=_location.text_of(dirname),
@@ -231,6 +232,8 @@ class InferenceProgram:
         Raises:
             Invalid: a feed is missing, not known, or of a wrong dtype or shape; it is named.
         """
+        if not isinstance(feed, Mapping):
+            raise Invalid(f"feed: {{name: array}} is wanted, not {a_type(feed)}")
         described, keep = [], []
         for name, value in feed.items():
             if not _arrays.is_array(value):
@@ -265,9 +268,10 @@ def load_inference_model(
         dirname: of the model.
         threads: of one run; None: OpenVINO's choice.
     """
+    count = positive(threads, "threads") or 0
     module = _native_module()
     program = InferenceProgram(
-        module.Model.load(_location.text_of(dirname), _plugin(), int(threads or 0)),
+        module.Model.load(_location.text_of(dirname), _plugin(), count),
         _location.text_of(dirname),
     )
     return program, [f.name for f in program.feeds], [t.name for t in program.targets]

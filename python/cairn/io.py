@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from . import _arrays, _location, _native, _program
-from ._arguments import PathLike
+from ._arguments import PathLike, name_set, names_by_name, text_argument
 from ._program import Predicate
 from ._restore import CheckpointInfo
 from .errors import Invalid, Mismatch
@@ -44,6 +44,8 @@ __all__ = [
     "save_persistables",
     "save_vars",
 ]
+
+_SAVES = {None: "save_vars", "parameter": "save_params", "persistable": "save_persistables"}
 
 Vars = Optional[Iterable[Union[str, Variable]]]
 
@@ -177,10 +179,14 @@ def _save(
     optimizer: Any,
 ) -> SavedVars:
     made = _program.as_program(program, optimizer)
+    if vars is None and predicate is None:
+        made.check_whole(_SAVES[role])
     chosen = _program.select(made.entries(loading=False), role, vars, predicate)
     views, keep = _program.sources(chosen)
     found = _native.save_vars(
-        directory=_location.text_of(dirname), variables=views, filename=filename or ""
+        directory=_location.text_of(dirname),
+        variables=views,
+        filename="" if filename is None else text_argument(filename, "filename"),
     )
     del keep
     return SavedVars(found["names"], found["bytes"], CheckpointInfo(**found["info"]))
@@ -322,8 +328,8 @@ def _fill(
         variables=views,
         stored=stored,
         strict=bool(options.strict),
-        rename=dict(options.rename or {}),
-        skip=set(options.skip or ()),
+        rename=names_by_name(options.rename, "rename"),
+        skip=name_set(options.skip),
         format=options.format or "guess",
         names=list(options.names or ()),
     )

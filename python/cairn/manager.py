@@ -15,13 +15,16 @@ from ._arguments import (
     PathLike,
     choice,
     name_set,
+    names_by_name,
     positive,
-    text,
+    seconds,
+    text_argument,
     user_files,
     value_dict,
     whole,
 )
 from ._restore import STATE_FILE, CheckpointInfo, Restore, Restored
+from ._tables_within import with_tables_within
 from ._wording import a_type
 from .errors import Error, Invalid
 from .observe import SavedCallback, SaveWatcher
@@ -195,12 +198,11 @@ class CheckpointManager:
     ) -> None:
         if not isinstance(directory, (str, os.PathLike)):
             raise Invalid(f"directory must be a path, not {type(directory).__name__}")
-        if job is not None and not isinstance(job, str):
-            raise Invalid(f"job must be a str, not {type(job).__name__}")
+        for text, what in ((job, "job"), (score, "score"), (participant, "participant")):
+            if text is not None:
+                text_argument(text, what)
         if job == "":
             raise Invalid("job must not be empty; None adopts the directory's job")
-        if isinstance(deadline, bool) or not isinstance(deadline, (int, float)):
-            raise Invalid(f"deadline must be seconds, not {deadline!r}")
         self._directory = _location.text_of(directory)
         self._rank = whole(rank, "rank")
         self._world_size = whole(world_size, "world_size")
@@ -217,20 +219,20 @@ class CheckpointManager:
             {
                 "directory": self._directory,
                 "job": job,
-                "run": run,
+                "run": whole(run, "run"),
                 "keep_last": positive(keep_last, "keep_last"),
                 "keep_best": positive(keep_best, "keep_best"),
                 "keep_every": positive(keep_every, "keep_every"),
                 "keep_fulls": positive(keep_fulls, "keep_fulls"),
-                "score": None if score is None else text(score, "score"),
+                "score": score,
                 "maximize": choice(order, "order", ("max", "min")) == "max",
                 "rank": self._rank,
                 "world_size": self._world_size,
                 "participant": participant,
                 "serial": choice(naming, "naming", ("step", "serial")) == "serial",
                 "skip_when_busy": self._skips,
-                "deadline": float(deadline),
-                "join_deadline": float(join_deadline),
+                "deadline": seconds(deadline, "deadline"),
+                "join_deadline": seconds(join_deadline, "join_deadline"),
                 "low_memory": bool(low_memory),
                 "read_only": bool(read_only),
                 "private": bool(private),
@@ -289,7 +291,8 @@ class CheckpointManager:
             lazy: return before the copy, which runs behind your next computation; call
                 handle.guard() before you change the arrays.
             tables: whose rows, as they are now, belong to the checkpoint: EmbeddingTables, and
-                arrays that are tracked by row (RowTracked).
+                arrays that are tracked by row (RowTracked). Those of torch modules in the state
+                (cairn.torch.Embedding) belong to it anyway.
             kind: "full", or an increment, which holds the rows that changed: "cumulative" (since
                 the last full one) or "consecutive" (since the last save). The state is whole in
                 each. An increment needs a full one, saved or restored with the same tables.
@@ -309,6 +312,7 @@ class CheckpointManager:
             if not self._skips:
                 self._settle()
             encoded = _tree.encode(state, self._layout())
+            every = with_tables_within(tables, state)
             native = self._native.save(
                 step=number,
                 tensors=encoded.tensors,
@@ -321,7 +325,7 @@ class CheckpointManager:
                 lazy=bool(lazy),
                 stream=bool(blocking),
                 kind=kind,
-                tables=_natives(tables),
+                tables=_natives(every),
                 quantize=bool(quantize),
                 compress_keys=bool(compress_keys),
             )
@@ -329,7 +333,7 @@ class CheckpointManager:
                 native,
                 encoded.keep if lazy or blocking else [],
                 number,
-                self._settle_tables if tables else None,
+                self._settle_tables if every else None,
             )
             if not (self._skips and handle.done()):
                 self._last = handle  # a skipped save does not take the place of the one in flight
@@ -377,7 +381,8 @@ class CheckpointManager:
             rename: {stored name: your name}, of values or of whole subtrees.
             skip: names, of values or of whole subtrees, to leave alone. Misspelt names are refused.
             atomic: verify every byte before the first one is changed.
-            tables: to be filled; their own rows are dropped. RowTracked arrays are filled in place.
+            tables: to be filled, besides those of modules in the state; their own rows are dropped.
+                RowTracked arrays are filled in place.
             merge_tables: rows of the tables stay where none is stored. The next save is then a
                 full one.
 
@@ -397,14 +402,15 @@ class CheckpointManager:
         self._check_open()
         with self._lock:
             self._settle()
-            plan = Restore(state, bool(strict), dict(rename or {}), name_set(skip))
+            skipped = name_set(skip)
+            plan = Restore(state, bool(strict), names_by_name(rename, "rename"), skipped)
             result = self._native.restore(
                 prepare=plan.prepare,
                 step=wanted,
-                id=id or "",
-                path="" if path is None else _location.text_of(path),
+                id="" if id is None else _id(id),
+                path="" if path is None else _place(path),
                 atomic=bool(atomic),
-                tables=_natives(tables),
+                tables=_natives(with_tables_within(tables, state, skipped)),
                 strict=bool(strict),
                 merge=bool(merge_tables),
             )
@@ -542,7 +548,16 @@ def _id(value: Any) -> str:
         return value.id
     if not isinstance(value, str):
         raise Invalid(f"id must be a checkpoint's id, not {value!r}")
-    return value
+    if not value:
+        raise Invalid("id is empty; an id, or the CheckpointInfo of a checkpoint, is wanted")
+    return text_argument(value, "id")
+
+
+def _place(path: PathLike) -> str:
+    text = _location.text_of(path)
+    if not text:
+        raise Invalid("path is empty; None restores the latest")
+    return text
 
 
 _open_managers: "weakref.WeakSet[CheckpointManager]" = weakref.WeakSet()

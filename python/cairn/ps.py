@@ -22,7 +22,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from ._arguments import positive, seconds, text, whole
+from ._arguments import positive, seconds, text_argument, whole
 from ._wording import a_type
 from .errors import Error, Invalid, Unavailable
 from .initializers import Initializer
@@ -355,8 +355,8 @@ class Server:
             raise Invalid(f'log_level is "written" or "synced", not {log_level!r}')
         self._native = _ps.Server.start(
             {
-                "listen": text(listen, "listen"),
-                "address": text(address, "address"),
+                "listen": text_argument(listen, "listen"),
+                "address": text_argument(address, "address"),
                 "directory": os.fspath(directory),
                 "index": whole(index, "index"),
                 "servers": whole(num_servers, "num_servers"),
@@ -368,11 +368,11 @@ class Server:
                 "incremental_steps": positive(incremental_steps, "incremental_steps"),
                 "max_to_keep": positive(max_to_keep, "max_to_keep"),
                 "load": "" if load is None else os.fspath(load),
-                "token": text(token, "token"),
+                "token": text_argument(token, "token"),
                 "certificate": os.fspath(certificate),
                 "key": os.fspath(key),
                 "ca": os.fspath(ca),
-                "server_name": text(server_name, "server_name"),
+                "server_name": text_argument(server_name, "server_name"),
                 "recovery": recovery,
                 "log_dir": "" if log_dir is None else os.fspath(log_dir),
                 "log_level": log_level,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
+import operator
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from . import _arrays, _native, _tree
+from ._arguments import text_argument
 from ._wording import a_type
 from .errors import Error, Invalid
 
@@ -104,8 +108,12 @@ class Scope(_tree.Stateful):
         trainable: bool,
         learning_rate_factor: float,
     ) -> np.ndarray:
-        if not isinstance(name, str):
-            raise Invalid(f"a variable's name is a str, not {a_type(name)}")
+        text_argument(name, "a variable's name")
+        factor = learning_rate_factor
+        if isinstance(factor, bool) or not isinstance(factor, numbers.Real):
+            raise Invalid(f"{name!r}: learning_rate_factor must be a number, not {factor!r}")
+        if not math.isfinite(factor):
+            raise Invalid(f"{name!r}: learning_rate_factor must be finite, not {factor!r}")
         if not _arrays.is_array(array):
             array = np.asarray(array)
         source = _arrays.source(array, name)
@@ -113,13 +121,13 @@ class Scope(_tree.Stateful):
             view=(name, role, source.stored, source.shape, source.address),
             initializer=_initializer(initializer, name),
             trainable=bool(trainable),
-            learning_rate_factor=float(learning_rate_factor),
+            learning_rate_factor=float(factor),
         )
         self._notes[name] = {k: v for k, v in source.note.items() if k in ("complex", "np")}
         return self[name]
 
     def __getitem__(self, name: str) -> np.ndarray:
-        found = self._native.find(name)
+        found = self._native.find(text_argument(name, "a variable's name"))
         return _arrays.make(
             "numpy",
             found["dtype"],
@@ -154,6 +162,8 @@ class Scope(_tree.Stateful):
 
     def vars(self, role: Optional[str] = None) -> List[Variable]:
         """The variables by name. "persistable" gives the parameters too: every parameter is one."""
+        if role is not None:
+            text_argument(role, "role")
         return [self._variable(found) for found in self._native.vars(role)]
 
     def _variable(self, found: Dict[str, Any]) -> Variable:
@@ -177,7 +187,9 @@ class Scope(_tree.Stateful):
             overwrite: also initialise what was loaded. Otherwise that is an error: an initializer
                 that runs after a load would throw the loaded values away.
         """
-        self._native.initialize(int(seed) & 0xFFFFFFFFFFFFFFFF, bool(overwrite))
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise Invalid(f"seed must be an integer, not {seed!r}")
+        self._native.initialize(operator.index(seed) & 0xFFFFFFFFFFFFFFFF, bool(overwrite))
 
     def end_iteration(self) -> None:
         """Destroys the temporaries."""
@@ -222,7 +234,9 @@ class Scope(_tree.Stateful):
 def _initializer(given: Any, name: str) -> Optional[Tuple[str, float, float]]:
     if given is None:
         return None
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
+    if isinstance(given, numbers.Real) and not isinstance(given, bool):
+        if not math.isfinite(given):
+            raise Invalid(f"{name!r}: the initializer must be a finite number, not {given!r}")
         return ("constant", float(given), 0.0)
     known = _KINDS.get(type(given).__name__)
     if known is None:

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from . import _arrays, _location
-from ._arguments import PathLike, text, whole
+from ._arguments import PathLike, text_argument, whole
 from ._wording import a_type
 from .errors import Invalid, Unavailable
 from .inference import Signature, _native_module, _plugin, _signatures
@@ -97,7 +97,7 @@ def _flat(ids: Any) -> Tuple[np.ndarray, Tuple[int, ...]]:
 
 
 def _rows(native: Any, dims: Mapping[str, int], table: str, ids: Any) -> np.ndarray:
-    text(table, "the table's name")
+    text_argument(table, "the table's name")
     flat, shape = _flat(ids)
     out = np.empty((flat.size, dims.get(table, 1)), np.float32)
     native.lookup(table, flat, out)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+import numbers
+import operator
 import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from . import _native
-from ._arguments import text, whole
+from . import _arrays, _native
+from ._arguments import text_argument, whole
+from ._wording import a_type
 from .errors import Invalid
 from .initializers import Initializer, Uniform
 from .optimizers import Optimizer
@@ -30,6 +33,7 @@ __all__ = [
 
 _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _SHARDS = 1024
+_HALVES = ("bfloat16",)  # of ml_dtypes, which NumPy does not count among the floats
 
 # In the order in which they were made; WeakSet has none.
 _made: List["weakref.ref[EmbeddingTable]"] = []
@@ -78,17 +82,17 @@ class RowsById:
         dtype: str,
     ) -> None:
         initializer = Uniform() if initializer is None else initializer
-        text(name, f"table {name!r}: the name")
+        text_argument(name, f"table {name!r}: the name")
         if not isinstance(optimizer, Optimizer):
             raise Invalid(f"table {name!r}: optimizer: use one of cairn.optimizers")
         if not isinstance(initializer, Initializer):
             raise Invalid(f"table {name!r}: initializer: use one of cairn.initializers")
         if str(dtype) not in _DTYPES:
             raise Invalid(f"table {name!r}: dtype {dtype!r}: there are {', '.join(_DTYPES)}")
-        if isinstance(dim, bool) or not isinstance(dim, int) or not 0 < dim < 1 << 32:
-            raise Invalid(f"table {name!r}: dim must be a positive integer, not {dim!r}")
         self.name = name
-        self.dim = dim
+        self.dim = whole(dim, f"table {name!r}: dim")
+        if not 0 < self.dim < 1 << 32:
+            raise Invalid(f"table {name!r}: dim must be a positive integer, not {dim!r}")
         self.dtype = str(dtype)
         self.optimizer = optimizer
         self.initializer = initializer
@@ -101,7 +105,7 @@ class RowsById:
         """
         flat, shape = _ids(self.name, ids)
         out = np.empty((flat.size, self.dim), dtype=np.float32)
-        self._native.lookup(flat, out, create)
+        self._native.lookup(flat, out, bool(create))
         return out.reshape((*shape, self.dim))
 
     def apply_gradients(self, ids: Any, grads: Any) -> None:
@@ -140,11 +144,12 @@ class RowsById:
         return self.size()
 
     def _rows(self, shape: Tuple[int, ...], rows: Any, what: str) -> np.ndarray:
-        given = np.asarray(rows)
+        given = _array_of(rows, f"table {self.name!r}: {what}")
         count = math.prod(shape)
         wanted = {(*shape, self.dim), (count, self.dim), (count * self.dim,)}
-        if given.shape not in wanted or np.iscomplexobj(given):
-            other = "complex numbers" if np.iscomplexobj(given) else f"shape {list(given.shape)}"
+        numeric = given.dtype.kind in "fiu" or given.dtype.name in _HALVES
+        if given.shape not in wanted or not numeric:
+            other = f"shape {list(given.shape)}" if numeric else f"elements of {given.dtype.name}"
             raise Invalid(
                 f"table {self.name!r}: ids of shape {list(shape)} need {what} of shape "
                 f"{[*shape, self.dim]}, not {other}"
@@ -205,11 +210,16 @@ class EmbeddingTable(RowsById):
     ) -> None:
         super().__init__(name, dim, optimizer, initializer, dtype)
         where = f"table {name!r}: "
+        if not isinstance(shards, (tuple, list)) or len(shards) != 2:
+            raise Invalid(f"{where}shards: (begin, end), not {shards!r}")
         begin, end = (whole(shard, where + "shards") for shard in shards)
         if not 0 <= begin < end <= _SHARDS:
             raise Invalid(f"{where}shards: a part of 0 to {_SHARDS}, not {shards!r}")
         self.shards = (begin, end)
-        if not isinstance(seed, int) or not -(1 << 63) <= seed < 1 << 64:
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise Invalid(f"{where}seed must be an integer of 64 bits, not {seed!r}")
+        seed = operator.index(seed)
+        if not -(1 << 63) <= seed < 1 << 64:
             raise Invalid(f"{where}seed must be an integer of 64 bits, not {seed!r}")
         if whole(side_buffer_bytes, where + "side_buffer_bytes") < 0:
             raise Invalid(f"{where}side_buffer_bytes must not be negative")
@@ -217,7 +227,7 @@ class EmbeddingTable(RowsById):
         self._native = _native.Table.make(
             {
                 "name": name,
-                "dim": dim,
+                "dim": self.dim,
                 "dtype": _DTYPES[self.dtype],
                 "optimizer": optimizer._described(),
                 "initializer": self.initializer._described(),
@@ -233,7 +243,7 @@ class EmbeddingTable(RowsById):
 
     def evict(self, step: int) -> Evicted:
         """Removes what the eviction rules say, at `step`."""
-        return Evicted(*self._native.evict(step))
+        return Evicted(*self._native.evict(self._step(step)))
 
     def clear(self) -> None:
         """Removes everything."""
@@ -279,7 +289,13 @@ class EmbeddingTable(RowsById):
 
     @step.setter
     def step(self, step: int) -> None:
-        self._native.step = step
+        self._native.step = self._step(step)
+
+    def _step(self, step: int) -> int:
+        number = whole(step, f"table {self.name!r}: step")
+        if number < 0:
+            raise Invalid(f"table {self.name!r}: step must not be negative: {number}")
+        return number
 
     @property
     def learning_rate(self) -> float:
@@ -288,9 +304,10 @@ class EmbeddingTable(RowsById):
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        if not math.isfinite(rate) or rate < 0:
+        number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
+        if not number or not math.isfinite(rate) or rate < 0:
             raise Invalid(f"table {self.name!r}: learning_rate must be a number, not {rate!r}")
-        self._native.learning_rate = rate
+        self._native.learning_rate = float(rate)
 
     def __repr__(self) -> str:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, {self.dtype}, {self.size()} rows)"
@@ -339,6 +356,9 @@ def cut(
         compress_keys: the column of keys as zstd.
         also: called while nobody updates.
     """
+    for table in tables:
+        if not isinstance(table, EmbeddingTable):
+            raise Invalid(f"cut: {a_type(table)} is no EmbeddingTable")
     natives = _native.cut_tables([t._native for t in tables], kind, quantize, compress_keys, also)
     return [TableCut(native, table) for native, table in zip(natives, tables)]
 
@@ -377,8 +397,21 @@ def batch() -> Iterator[None]:
         inside.leave()
 
 
+def _array_of(values: Any, what: str) -> np.ndarray:
+    """As NumPy sees it; torch tensors, on any device and with a graph, too."""
+    if _arrays.is_torch(values):
+        values = values.detach().cpu()
+        if values.is_floating_point():
+            values = values.float()
+        return np.asarray(values.numpy())
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"{what}: {a_type(values)} is no array of numbers: {error}") from None
+
+
 def _ids(name: str, ids: Any) -> Tuple[np.ndarray, Tuple[int, ...]]:
-    array = np.asarray(ids)
+    array = _array_of(ids, f"table {name!r}: ids")
     if array.size == 0:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
@@ -388,12 +421,19 @@ def _ids(name: str, ids: Any) -> Tuple[np.ndarray, Tuple[int, ...]]:
 
 
 def _admission(name: str, admission: Union[None, int, CounterFilter]) -> Optional[int]:
-    count = admission.filter_freq if isinstance(admission, CounterFilter) else admission
-    if count is None:
+    given = admission.filter_freq if isinstance(admission, CounterFilter) else admission
+    if given is None:
         return None
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < 1 << 31:
+    count = whole(given, f"table {name!r}: admission")
+    if not 0 < count < 1 << 31:
         raise Invalid(f"table {name!r}: admission: a count of at least 1, not {count!r}")
     return count
+
+
+def _threshold(name: str, given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, numbers.Real):
+        raise Invalid(f"table {name!r}: l2_weight_threshold must be a number, not {given!r}")
+    return float(given)
 
 
 def _eviction(
@@ -406,7 +446,7 @@ def _eviction(
         if isinstance(rule, GlobalStepEvict) and steps is None:
             steps = whole(rule.steps_to_live, f"table {name!r}: steps_to_live")
         elif isinstance(rule, L2WeightEvict) and norm is None:
-            norm = float(rule.l2_weight_threshold)
+            norm = _threshold(name, rule.l2_weight_threshold)
         else:
             raise Invalid(
                 f"table {name!r}: eviction: at most one GlobalStepEvict and one L2WeightEvict, not "

@@ -9,9 +9,10 @@ import torch
 
 from . import _tree
 from ._random import RandomStates
-from ._torch_embedding import Embedding, EmbeddingBag
+from ._torch_embedding import Embedding, EmbeddingBag, module_tables
 from ._wording import a_type
 from .errors import Invalid, Mismatch
+from .table import EmbeddingTable
 
 __all__ = ["Capture", "Embedding", "EmbeddingBag", "Loader", "capture"]
 
@@ -43,6 +44,9 @@ class _Module(_tree.Stateful):
         live = self._module.state_dict()
         if not self._is_live(live) or any(not isinstance(v, torch.Tensor) for v in live.values()):
             self._module.load_state_dict(state)
+
+    def cairn_tables(self) -> List[EmbeddingTable]:
+        return module_tables(self._module)
 
 
 # Settings of a parameter group that say how a step is computed, or that schedulers put there.
@@ -163,6 +167,9 @@ class Capture(_tree.Stateful):
     def cairn_saved(self, handle: Any) -> None:
         for part in self._parts.values():
             part.cairn_saved(handle)
+
+    def cairn_tables(self) -> List[EmbeddingTable]:
+        return [table for part in self._parts.values() for table in part.cairn_tables()]
 
     def state(self) -> Dict[str, Any]:
         """The state now: nested dicts whose tensors are the live ones."""

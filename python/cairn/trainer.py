@@ -27,6 +27,7 @@ from typing import (
 from . import _tree
 from ._arguments import PathLike, json_values, whole
 from ._random import random_state, set_random_state
+from ._tables_within import with_tables_within
 from .errors import Error, Invalid, Mismatch
 from .manager import CheckpointManager, Restored, SaveHandle
 from .observe import SavedCallback
@@ -308,7 +309,8 @@ class Trainer:
         callbacks: called with a SaveRecord after every save; see CheckpointManager.add_callback.
         progress: see CheckpointManager.
         tables: EmbeddingTables and RowTracked arrays whose rows belong to each checkpoint. Of
-            several trainers each has its own shards of a table, its own piece of an array.
+            several trainers each has its own shards of a table, its own piece of an array. Tables
+            of the model (cairn.torch.Embedding) need not be named.
 
     >>> import numpy as np, tempfile, cairn
     >>> def step(model, batch):
@@ -384,7 +386,7 @@ class Trainer:
             "progress": progress,
         }
         self._callbacks = list(callbacks)
-        self._tables = list(tables)
+        self._tables = with_tables_within(tables, None if pservers is not None else self._common)
         self._stop = False
         self.client: Any = None
         self._own_client = False
@@ -411,7 +413,7 @@ class Trainer:
         self._own_client = True
 
     def stop(self) -> None:
-        """Ends train() after the step that is under way, with a save."""
+        """Ends train() after the step that is under way, with a save. A later train() goes on."""
         self._stop = True
 
     def train(
@@ -435,12 +437,20 @@ class Trainer:
             raise Invalid("event_handler must be callable")
         batches = _Reader(reader)
         batches.check(num_epochs)
+        try:
+            return self._train(num_epochs, batches, event_handler or _ignore)
+        finally:
+            self._stop = False  # it ended this call; the next one trains
+
+    def _train(
+        self, num_epochs: int, batches: _Reader, handler: Callable[[Any], Any]
+    ) -> TrainSummary:
         if self.client is not None:
-            return self._train_on_servers(num_epochs, batches, event_handler or _ignore)
+            return self._train_on_servers(num_epochs, batches, handler)
         with contextlib.ExitStack() as stack:
             repository = self._open(stack)
             signals = stack.enter_context(_Signals())
-            run = _Run(self, repository, batches, event_handler or _ignore, signals)
+            run = _Run(self, repository, batches, handler, signals)
             summary = run.train(num_epochs)
             if repository is not None:
                 repository.wait()

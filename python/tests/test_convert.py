@@ -313,3 +313,11 @@ def test_the_command(tmp_path):
     assert done.stdout.startswith("1 arrays, 1.0 MB: torch -> cairn: ")
     done = run("convert", "run", "out.safetensors")
     assert done.returncode == 0 and "left out" in done.stderr and "epoch" in done.stderr
+
+
+def test_a_step_that_is_none_makes_no_repository(state, tmp_path):
+    torch.save(state, tmp_path / "m.pt")
+    for step in (-1, True, "x"):
+        with pytest.raises(cairn.Invalid, match="step"):
+            convert(tmp_path / "m.pt", tmp_path / "run", step=step)
+    assert not (tmp_path / "run").exists()

@@ -261,7 +261,7 @@ def test_reports_are_checked(storage, caplog):
 
 
 def test_a_score_that_is_no_name_is_refused(storage):
-    with pytest.raises(cairn.Invalid, match="score must be a text, not 3"):
+    with pytest.raises(cairn.Invalid, match="score must be a str, not an int"):
         core.init(storage=storage, keep_best=1, score=3)
 
 

@@ -267,3 +267,30 @@ def test_the_native_module_has_neither_onnx_nor_openvino():
         ["ldd", _native.__file__], capture_output=True, text=True, check=True
     ).stdout
     assert "onnx" not in linked and "protobuf" not in linked and "openvino" not in linked
+
+
+def test_models_and_variables_do_not_take_each_others_place(tmp_path):
+    scope = cairn.Scope()
+    scope.parameter("w", np.zeros(1))
+    model, variables = tmp_path / "model", tmp_path / "variables"
+    io.save_inference_model(model, ["x"], ["probability"], TRAINING)
+    io.save_persistables(variables, scope)
+    with pytest.raises(cairn.Invalid, match="another directory"):
+        io.save_params(model, scope)
+    with pytest.raises(cairn.Invalid, match="another directory"):
+        io.save_inference_model(variables, ["x"], ["probability"], TRAINING)
+    io.load_inference_model(model)
+    assert io.load_persistables(variables, scope).names == ["w"]
+
+
+def test_arguments_of_a_wrong_kind_are_invalid(tmp_path):
+    io.save_inference_model(tmp_path / "m", ["x"], ["probability"], TRAINING)
+    program, _, _ = io.load_inference_model(tmp_path / "m", threads=np.int64(1))
+    for feed in (None, [1]):
+        with pytest.raises(cairn.Invalid, match="feed"):
+            program.run(feed)
+    for threads in (-1, 0, "2", True):
+        with pytest.raises(cairn.Invalid, match="threads"):
+            io.load_inference_model(tmp_path / "m", threads=threads)
+    with pytest.raises(cairn.Invalid, match="feed_names"):
+        io.save_inference_model(tmp_path / "m", None, ["probability"], TRAINING)

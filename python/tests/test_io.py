@@ -326,3 +326,30 @@ def test_plain_safetensors_are_loaded(tmp_path):
     scope = program()
     io.load_params(tmp_path / "a.safetensors", scope)
     assert scope["fc/w"].min() == 1
+
+
+def test_one_name_is_a_name_and_not_its_letters(directory):
+    scope = cairn.Scope()
+    kept = scope.parameter("fc/w", np.ones(2))
+    scope.parameter("fc/b", np.ones(2))
+    io.save_params(directory, scope)
+    kept[:] = 5
+    assert io.load_params(directory, scope, skip="fc/w").names == ["fc/b"]
+    assert kept.tolist() == [5, 5]
+    assert io.load_vars(directory, scope, vars="fc/w").names == ["fc/w"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"rename": ["w"]}, {"rename": {"w": 5}}, {"skip": [5]}, {"skip": 5}, {"vars": 5},
+     {"predicate": 5}],
+    ids=str,
+)  # fmt: skip
+def test_arguments_of_a_wrong_kind_are_invalid(directory, arguments):
+    scope = cairn.Scope()
+    scope.parameter("w", np.ones(2))
+    io.save_params(directory, scope)
+    with pytest.raises(cairn.Invalid, match=next(iter(arguments))):
+        io.load_params(directory, scope, **arguments)
+    with pytest.raises(cairn.Invalid, match="filename"):
+        io.save_params(directory, scope, filename=5)

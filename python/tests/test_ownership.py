@@ -286,3 +286,44 @@ def test_a_shard_outside_of_its_array_is_refused(array, shape, offset):
 
 def test_children_run_the_package_under_test():
     assert run("print(cairn.__file__)").strip() == cairn.__file__
+
+
+SHARDS = """
+rank, shards = int(sys.argv[2]), eval(sys.argv[3])
+table = cairn.EmbeddingTable("words", 2, optimizer=cairn.optimizers.SGD(0.1), shards=shards)
+with cairn.CheckpointManager(sys.argv[1], rank=rank, world_size=2) as m:
+    try:
+        print(m.save(1, {}, tables=[table]).wait().step)
+    except cairn.Error as error:
+        print(error)
+"""
+
+
+def test_two_ranks_with_the_same_shards_of_a_table_commit_nothing(directory):
+    """Rows of one key by two ranks are no state that could be restored."""
+    ranks = [Child(SHARDS, directory, rank, (0, 1024)) for rank in range(2)]
+    outputs = [rank.end()[1] for rank in ranks]
+    assert '"words"' in outputs[0] and "shards=" in outputs[0]
+    assert "given up" in outputs[1]
+    with cairn.CheckpointManager(directory, read_only=True) as reader:
+        assert reader.list() == []
+    ranks = [Child(SHARDS, directory, rank, (512 * rank, 512 * rank + 512)) for rank in range(2)]
+    assert [rank.end()[1] for rank in ranks] == ["1\n", "1\n"]
+
+
+@pytest.mark.parametrize("kind", ["full", "cumulative"])
+def test_private_parts_with_the_same_shards_are_not_merged(tmp_path, kind):
+    places = [str(tmp_path / f"rank_{rank}") for rank in range(2)]
+    for rank, place in enumerate(places):
+        table = cairn.EmbeddingTable("words", 2, optimizer=cairn.optimizers.SGD(0.1))
+        table.assign([1, 2], np.ones((2, 2)))
+        with cairn.CheckpointManager(
+            place, job="split", rank=rank, world_size=2, private=True
+        ) as manager:
+            manager.save(1, {}, tables=[table]).wait()
+            manager.save(2, {}, tables=[table], kind=kind).wait()
+    merge = [command_line(), "checkpoint", "merge", str(tmp_path / "all"), *places]
+    done = subprocess.run(merge, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert '"words"' in done.stderr and "shards=" in done.stderr
+    assert not list((tmp_path / "all").glob("checkpoint_*"))

@@ -348,3 +348,43 @@ def test_the_manifest_is_json_for_other_tools(three):
     with open(os.path.join(three, "checkpoint_000003", "manifest.json"), encoding="utf-8") as file:
         manifest = json.load(file)
     assert manifest["step"] == 3 and manifest["job"] == "mine"
+
+
+def test_an_empty_id_or_path_is_not_the_latest(three):
+    with cairn.CheckpointManager(three, read_only=True) as manager:
+        for choice in ({"id": ""}, {"path": ""}, {"id": 5}, {"path": 5}, {"id": "\udc80"}):
+            with pytest.raises(cairn.Invalid):
+                manager.restore(**choice)
+        with pytest.raises(cairn.Invalid, match="id"):
+            manager.pin("")
+
+
+def test_a_listed_checkpoint_is_as_good_as_its_id(three):
+    with cairn.CheckpointManager(three, read_only=True) as manager:
+        oldest = manager.list()[0]
+        assert manager.restore(id=oldest).step == oldest.step
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"rename": ["a"]}, {"rename": {"a": 5}}, {"skip": 5}, {"skip": [5]}, {"tables": 5}],
+    ids=str,
+)
+def test_names_that_are_none_are_refused(three, arguments):
+    with cairn.CheckpointManager(three, read_only=True) as manager:
+        with pytest.raises(cairn.Invalid, match=next(iter(arguments))):
+            manager.restore({}, **arguments)
+
+
+def test_a_file_whose_name_is_no_unicode_is_refused_by_name(directory, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    with open(os.fsencode(folder) + b"/caf\xe9", "wb"):
+        pass
+    with cairn.CheckpointManager(directory) as manager:
+        for files in (folder, list(folder.iterdir())):
+            with pytest.raises(cairn.Invalid, match="caf.*rename"):
+                manager.save(1, {}, files=files)
+        with pytest.raises(cairn.Invalid, match="files"):
+            manager.save(1, {}, files=5)
+        assert manager.list() == []

@@ -392,3 +392,14 @@ def test_objects_with_state_dict_work_without_torch(directory):
         check=False,
     )
     assert done.stdout == "fine\n", done.stderr
+
+
+def test_an_array_whose_elements_are_one_in_memory_is_refused(saved):
+    manager = saved({"w": np.arange(3.0), "n": np.zeros(1)})
+    one = np.zeros(1)
+    expanded = np.lib.stride_tricks.as_strided(one, (3,), (0,))
+    first = np.full(1, 7.0)
+    for target in (expanded, torch.from_numpy(one).expand(3)):
+        with pytest.raises(cairn.Invalid, match="w: .*share"):
+            manager.restore({"n": first, "w": target})
+    assert first.tolist() == [7.0], "nothing was changed"

@@ -134,3 +134,31 @@ def test_a_manager_and_a_trainer_take_a_scope(directory):
     trainer = cairn.Trainer(scope, step, checkpoint_config=cairn.CheckpointConfig(directory + "2"))
     trainer.train(1, [np.float32(1)] * 3)
     assert scope["fc/b"].tolist() == [3.5] * 4
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.initialize(1.5),
+        lambda s: s.initialize("1"),
+        lambda s: s.vars(5),
+        lambda s: s[5],
+        lambda s: s.parameter("v\udc80", np.zeros(1)),
+        lambda s: s.parameter("v", np.zeros(1), float("nan")),
+        lambda s: s.parameter("v", np.zeros(1), learning_rate_factor=float("nan")),
+        lambda s: s.parameter("v", np.zeros(1), learning_rate_factor="1"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_invalid(call):
+    scope = cairn.Scope()
+    scope.parameter("w", np.zeros(1))
+    with pytest.raises(cairn.Invalid):
+        call(scope)
+    assert list(scope) == ["w"]
+
+
+def test_numbers_of_numpy_are_numbers():
+    scope = cairn.Scope()
+    w = scope.parameter("w", np.zeros(1), np.int64(3), learning_rate_factor=np.float32(2))
+    scope.initialize(np.int64(7))
+    assert w.tolist() == [3.0]

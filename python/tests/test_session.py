@@ -344,3 +344,136 @@ def test_a_closed_session_counts_no_steps(tmp_path):
         session.run(lambda step: step)
     assert session.global_step == 1
     session.close()
+
+
+def test_a_session_that_was_never_opened_counts_no_steps(tmp_path):
+    t = Training()
+    session = t.session(tmp_path / "run")
+    with pytest.raises(cairn.Invalid, match="with"):
+        session.run(t.step)
+    with pytest.raises(cairn.Invalid, match="with"):
+        session.save()
+    assert session.global_step == 0
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_session_is_open_once_at_a_time(tmp_path):
+    t = Training()
+    with t.session(tmp_path) as session:
+        session.run(t.step)
+        with pytest.raises(cairn.Invalid, match="open already"):
+            session.__enter__()
+        session.run(t.step)
+    with session:  # one after the other is fine
+        session.run(t.step)
+    assert session.global_step == 3
+    assert kinds(tmp_path)[-1][1] == 3
+
+
+def test_a_session_that_cannot_begin_gives_the_directory_up(tmp_path):
+    class Fails(cairn.train.SessionRunHook):
+        def after_create_session(self, session):
+            raise RuntimeError("mine")
+
+    for options, error in (
+        ({"state": {"x": object()}}, cairn.Invalid),
+        ({"hooks": [Fails()]}, RuntimeError),
+    ):
+        t = Training()
+        failed = t.session(tmp_path, **options)
+        with pytest.raises(error):
+            failed.__enter__()
+    t = Training()
+    with t.session(tmp_path) as session:
+        session.run(t.step)
+
+
+@pytest.mark.parametrize(
+    "hook, named",
+    [
+        (lambda: CheckpointSaverHook(None, save_secs=1), "checkpoint_dir"),
+        (lambda: CheckpointSaverHook("c"), "save_secs"),
+        (lambda: CheckpointSaverHook("c", save_secs=0, save_steps=None), "save_secs"),
+        (lambda: CheckpointSaverHook("c", save_secs=1, saver=5), "saver"),
+        (lambda: CheckpointSaverHook("c", save_secs=1, scaffold=5), "scaffold"),
+        (lambda: CheckpointSaverHook("c", save_steps=float("inf")), "save_steps"),
+        (lambda: StopAtStepHook("7"), "last_step"),
+        (lambda: MonitoredTrainingSession("c", hooks=[5], tables=[]), "hooks"),
+        (lambda: MonitoredTrainingSession("c", hooks=StopAtStepHook(1), tables=[]), "hooks"),
+        (lambda: MonitoredTrainingSession("c", hooks=None, tables=[]), "hooks"),
+        (lambda: MonitoredTrainingSession(5, tables=[]), "checkpoint_dir"),
+        (lambda: MonitoredTrainingSession("c", tables=5), "tables"),
+        (lambda: Estimator(lambda x, mode: None, "c"), "'x'.*features"),
+        (lambda: Estimator(lambda mode: None, "c", ["rate"]), "params"),
+    ],
+)
+def test_what_would_save_nothing_or_fail_later_is_refused_by_name(hook, named):
+    with pytest.raises(cairn.Invalid, match=named):
+        hook()
+
+
+def test_settings_may_be_numbers_of_numpy(tmp_path):
+    t = Training()
+    saver = Saver(max_to_keep=np.int64(2))
+    with t.session(
+        tmp_path,
+        save_checkpoint_secs=np.float32(60),
+        save_checkpoint_steps=np.int64(2),
+        save_incremental_checkpoint_secs=None,
+        scaffold=Scaffold(saver),
+        hooks=[StopAtStepHook(np.int64(4))],
+    ) as session:
+        while not session.should_stop():
+            session.run(t.step)
+    assert kinds(tmp_path) == [("full", 2), ("full", 4)]
+
+
+def _ends(input_fn, **options):
+    def model_fn(features, mode):
+        return EstimatorSpec(mode, train_op=lambda: None)
+
+    return Estimator(model_fn, None, tables=[]).train(input_fn, **options)
+
+
+def test_a_batch_that_is_none_is_a_batch():
+    assert _ends(lambda: [None, None, None]).global_step == 3
+    assert _ends(lambda: [None] * 9, steps=np.int64(4)).global_step == 4
+
+
+@pytest.mark.parametrize("input_fn", [[1], lambda: None, lambda: []], ids=["list", "none", "empty"])
+def test_an_input_function_without_data_is_refused(input_fn):
+    with pytest.raises(cairn.Invalid, match="input_fn"):
+        _ends(input_fn)
+
+
+def test_restarts_do_not_put_a_full_checkpoint_off(tmp_path):
+    """Killed before every due full one, a chain would grow for ever."""
+    for last in (4, 8, 12):
+        t = Training()
+        with t.session(
+            tmp_path,
+            save_checkpoint_secs=None,
+            save_checkpoint_steps=6,
+            save_incremental_checkpoint_secs=None,
+            save_incremental_checkpoint_steps=2,
+            scaffold=scaffold("consecutive"),
+        ) as session:
+            while session.global_step < last:
+                session.run(t.step)
+    assert [step for kind, step in kinds(tmp_path) if kind == "full"] == [0, 6, 12]
+
+
+def test_restarts_do_not_make_a_chain_longer_than_it_may_be(tmp_path, monkeypatch):
+    monkeypatch.setattr(cairn.train, "_LONGEST_CHAIN", 3)
+    for last in range(2, 12, 2):  # two increments a run
+        t = Training()
+        with t.session(
+            tmp_path,
+            save_checkpoint_secs=None,
+            save_incremental_checkpoint_secs=None,
+            save_incremental_checkpoint_steps=1,
+            scaffold=scaffold("consecutive"),
+        ) as session:
+            while session.global_step < last:
+                session.run(t.step)
+    assert [step for kind, step in kinds(tmp_path) if kind == "full"] == [0, 4, 8]

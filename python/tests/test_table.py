@@ -432,3 +432,68 @@ def test_gradients_of_another_layout_are_refused():
     with pytest.raises(cairn.Invalid, match="learning_rate"):
         table.learning_rate = float("nan")
     assert table.size() == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dim": True},
+        {"dim": 2.0},
+        {"seed": True},
+        {"seed": "1"},
+        {"admission": True},
+        {"admission": "2"},
+        {"shards": None},
+        {"shards": (1, 2, 3)},
+        {"name": "a\udc80"},
+        {"eviction": cairn.L2WeightEvict("x")},
+        {"eviction": cairn.L2WeightEvict(None)},
+    ],
+)
+def test_what_is_no_number_or_name_is_refused_by_name(arguments):
+    with pytest.raises(cairn.Invalid, match="table"):
+        _one(**arguments)
+
+
+def test_counts_may_be_numbers_of_numpy():
+    table = _one(dim=np.int64(3), seed=np.int64(4), admission=np.int32(1),
+                 eviction=cairn.GlobalStepEvict(np.int64(2)))  # fmt: skip
+    table.step = np.int64(1)
+    table.lookup(np.arange(4))
+    table.lookup(np.arange(4))
+    assert table.size() == 4
+    assert table.evict(np.int64(9)).rows == 4
+
+
+@pytest.mark.parametrize(
+    "call, named",
+    [
+        (lambda t: t.apply_gradients([1], [[None, None]]), "grads"),
+        (lambda t: t.apply_gradients([1], [["a", "b"]]), "grads"),
+        (lambda t: t.apply_gradients([1], np.array([[True, False]])), "grads"),
+        (lambda t: t.apply_gradients([1], [[1], [2, 3]]), "grads"),
+        (lambda t: t.assign([1], [[None, None]]), "values"),
+        (lambda t: t.lookup([[1], [2, 3]]), "ids"),
+        (lambda t: t.evict("1"), "step"),
+        (lambda t: t.evict(-1), "step"),
+        (lambda t: t.evict(1 << 70), "step"),
+        (lambda t: setattr(t, "step", -1), "step"),
+        (lambda t: setattr(t, "step", True), "step"),
+        (lambda t: setattr(t, "step", "1"), "step"),
+        (lambda t: setattr(t, "learning_rate", "1"), "learning_rate"),
+        (lambda t: setattr(t, "learning_rate", True), "learning_rate"),
+    ],
+)
+def test_what_is_no_number_reaches_no_row(call, named):
+    table = _one(eviction=cairn.GlobalStepEvict(1))
+    with pytest.raises(cairn.Invalid, match=f"'users'.*{named}"):
+        call(table)
+    assert table.size() == 0
+
+
+def test_gradients_may_be_tensors_of_any_float_and_with_a_graph():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        table = _one(initializer=initializers.Constant(1))
+        table.apply_gradients(torch.tensor([1]), torch.ones(1, 2, dtype=dtype, requires_grad=True))
+        assert table.lookup([1]).tolist() == [[0.5, 0.5]]

@@ -114,3 +114,93 @@ def test_a_model_of_two_towers_learns():
         dense.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.5 * losses[0]
+
+
+# Rows belong to their module ----------
+
+
+def _words(name="words"):
+    table = cairn.EmbeddingTable(name, 4, optimizer=cairn.optimizers.Adagrad(0.1))
+    return torch.nn.Sequential(cairn.torch.Embedding(table), torch.nn.Linear(4, 1)), table
+
+
+def _step(model, batch):
+    model(batch).square().mean().backward()
+
+
+def test_a_trainer_saves_the_rows_of_its_model(tmp_path):
+    batches = [torch.arange(5), torch.arange(3, 9), torch.arange(7)]
+
+    def train(where, stop_after=None):
+        torch.manual_seed(0)
+        model, table = _words()
+        config = cairn.CheckpointConfig(where, step_interval=1)
+        trainer = cairn.Trainer(model, _step, checkpoint_config=config)
+
+        def handler(event):
+            if isinstance(event, cairn.EndStepEvent) and event.step == stop_after:
+                trainer.stop()
+
+        trainer.train(1, batches, handler)
+        return {k: v["weights"].tolist() for k, v in table.rows().items()}
+
+    train(tmp_path / "stopped", stop_after=1)
+    assert train(tmp_path / "stopped") == train(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["module", "capture"])
+def test_a_manager_saves_and_fills_the_rows_of_modules(directory, captured):
+    def state(model):
+        return {"train": [cairn.torch.capture(model=model) if captured else model]}
+
+    model, table = _words()
+    _step(model, torch.arange(5))
+    with cairn.CheckpointManager(directory) as manager:
+        manager.save(1, state(model), tables=[table]).wait()  # named as well: stored once
+        _step(model, torch.arange(3))
+        info = manager.save(2, state(model), kind="cumulative").wait()
+        assert [(t["name"], t["rows"]) for t in info.tables] == [("words", 3)]
+    other, empty = _words()
+    with cairn.CheckpointManager(directory, read_only=True) as manager:
+        restored = manager.restore(state(other))
+    assert restored.skipped == []
+    assert empty.lookup(torch.arange(5)).tolist() == table.lookup(torch.arange(5)).tolist()
+
+
+def test_rows_of_a_skipped_module_are_left_alone(directory):
+    model, _ = _words()
+    _step(model, torch.arange(5))
+    with cairn.CheckpointManager(directory) as manager:
+        manager.save(1, {"a": model, "n": 1}).wait()
+        other, empty = _words()
+        skipped = manager.restore({"a": other, "n": None}, skip=["a"]).skipped
+    assert empty.size() == 0
+    assert {name for name, _ in skipped} >= {"words"}
+
+
+def test_a_save_without_rows_does_not_fit_a_module_that_has_them(directory):
+    model, _ = _words()
+    with cairn.CheckpointManager(directory) as manager:
+        manager.save(1, {"a": model.state_dict()}).wait()
+        with pytest.raises(cairn.Mismatch) as raised:
+            manager.restore({"a": model})
+    assert raised.value.missing == ["words"]
+
+
+def test_a_session_saves_the_rows_of_modules_in_its_state(directory):
+    for begins_with in (0, 5):
+        model, table = _words()
+        with cairn.train.MonitoredTrainingSession(
+            directory, tables=[], state={"model": model}
+        ) as session:
+            assert table.size() == begins_with
+            session.run(lambda step, model=model: _step(model, torch.arange(5)))
+
+
+def test_variables_by_role_do_not_leave_rows_out_in_silence(tmp_path):
+    model, _ = _words()
+    for save in (cairn.io.save_params, cairn.io.save_persistables, cairn.io.save_vars):
+        with pytest.raises(cairn.Invalid, match="'words'.*CheckpointManager.*predicate"):
+            save(tmp_path / "all", model)
+    saved = cairn.io.save_params(tmp_path / "some", model, predicate=lambda v: True)
+    assert saved.names == ["1.bias", "1.weight"], "asked for: the dense ones alone"

@@ -369,3 +369,18 @@ def test_told_to_end_it_saves_the_step_it_is_at(directory, number, code):
     last = int(([line] + rest.split())[-1])
     assert child.returncode == code, errors
     assert saved_positions(directory)[-1] == (0, last)
+
+
+def test_stop_ends_one_call_of_train_and_the_next_goes_on(directory):
+    model = {"w": np.zeros(1)}
+    config = cairn.CheckpointConfig(directory)
+    trainer = cairn.Trainer(model, lambda m, batch: m["w"].__iadd__(batch), checkpoint_config=config)
+
+    def stop(event):
+        if isinstance(event, cairn.EndStepEvent):
+            trainer.stop()
+
+    assert trainer.train(1, [1.0, 2.0, 3.0], stop).stopped
+    rest = trainer.train(1, [1.0, 2.0, 3.0])
+    assert (rest.steps, rest.stopped) == (2, False)
+    assert model["w"].tolist() == [6.0]

@@ -299,3 +299,30 @@ def test_what_the_system_forbids_is_permission_denied(tmp_path, call):
     code = UNPRIVILEGED if os.geteuid() == 0 else UNPRIVILEGED.replace("os.seteuid(65534)", "")
     _, out, err = Child(code.format(call=call), closed).end()
     assert out == "denied\n", err
+
+
+@pytest.mark.parametrize("bad", [3, None, b"bytes", "caf\udce9"], ids=ascii)
+@pytest.mark.parametrize(
+    "call",
+    [cairn.load, cairn.verify, lambda p: cairn.diff(p, p), lambda p: cairn.save(p, {}),
+     cairn.CheckpointManager, cairn.io.load_vars, cairn.io.read],
+    ids=["load", "verify", "diff", "save", "manager", "load_vars", "read"],
+)  # fmt: skip
+def test_what_is_no_path_is_invalid_everywhere(call, bad):
+    cairn.default_scope().clear()
+    cairn.default_scope().parameter("w", np.zeros(1))
+    with pytest.raises(cairn.Invalid, match="path|UTF-8"):
+        call(bad)
+    cairn.default_scope().clear()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"job": "\udc80"}, {"score": 5}, {"participant": 5}, {"run": "1"}, {"join_deadline": "1"},
+     {"deadline": True}],
+    ids=str,
+)  # fmt: skip
+def test_options_of_a_wrong_type_are_refused_by_name(tmp_path, options):
+    with pytest.raises(cairn.Invalid, match=next(iter(options))):
+        cairn.CheckpointManager(tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()

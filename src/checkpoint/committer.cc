@@ -59,7 +59,7 @@ CheckpointKind KindOf(SaveKind kind) {
 std::vector<ManifestTable> TablesOf(const SaveRequest& request) {
   std::vector<ManifestTable> tables;
   for (const TableFacts& table : request.tables) {
-    tables.push_back({table.name, table.dim, table.dtype, table.rows, table.deleted});
+    tables.push_back({table.name, table.dim, table.dtype, table.rows, table.deleted, table.held});
   }
   return tables;
 }
@@ -347,6 +347,9 @@ Result<Manifest> Committer::CommitAlone(const SaveTask& task, const std::byte* a
   Manifest manifest = NewManifest(task, attempt);
   manifest.files = std::move(written.files);
   manifest.tables = TablesOf(task.request);
+  if (!options_.private_parts) {  // merge wants to know it
+    for (ManifestTable& table : manifest.tables) table.held.clear();
+  }
   auto commitment = Commitment::kNotThere;
   const Status published = Publish(*directory, manifest, &commitment);
   if (!published.ok()) {
@@ -415,6 +418,7 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
       std::move(one.files.begin(), one.files.end(), std::back_inserter(manifest.files));
       RETURN_IF_ERROR(AddManifestTables(one.tables, &manifest.tables));
     }
+    for (ManifestTable& table : manifest.tables) table.held.clear();
     RETURN_IF_ERROR(WriteIndex(record.directory, &manifest.files));
     RETURN_IF_ERROR(Publish(record.directory, manifest, &commitment));
     return manifest;

@@ -200,6 +200,7 @@ class Merger {
     ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation, OpenForTool(target, Job()));
     ASSIGN_OR_RETURN(const auto committer, IncomingCommitter::Open(target, generation.get()));
     Manifest manifest = NewManifest(target);
+    for (ManifestTable& table : facts_) table.held.clear();
     manifest.tables = std::move(facts_);
     if (committer->Latest() != nullptr) manifest.parent = committer->Latest()->manifest->id;
     report_.bytes = files_.bytes();
@@ -327,7 +328,13 @@ class Merger {
     ASSIGN_OR_RETURN(auto merged, MergedTables::Open(store, points_[part].chain()));
     RETURN_IF_ERROR(merged->AddTo(&files_));
     merged_.push_back(std::move(merged));
-    return AddManifestTables(merged_.back()->facts(), &facts_);
+    std::vector<ManifestTable> facts = merged_.back()->facts();
+    for (ManifestTable& table : facts) {
+      for (const ManifestTable& saved : open_[part]->manifest().tables) {
+        if (saved.name == table.name) table.held = saved.held;
+      }
+    }
+    return AddManifestTables(facts, &facts_);
   }
 
   Status AddFiles(std::size_t part) {

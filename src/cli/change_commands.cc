@@ -39,6 +39,11 @@ Value Infos(const std::vector<CheckpointInfo>& infos) {
 Result<Output> Export(const ExportOptions& options, Console* console) {
   const std::string& directory = options.words.front();
   const std::string& target = options.words.back();
+  if (options.words.size() == 3 && options.words[1].empty()) {
+    return InvalidArgumentError(
+        "STEP|ID is empty (an unset variable?); leave it out if the latest "
+        "is meant");
+  }
   ASSIGN_OR_RETURN(const SelectedCheckpoint selected,
                    SelectIn(directory, options.words.size() == 3 ? options.words[1] : ""));
   if (!selected.note.empty()) console->Note("note: " + selected.note);

@@ -138,6 +138,27 @@ TEST_F(CliTest, AWrongCommandLineIsUsage) {
   EXPECT_EQ(*Json(json).Find("error/code"), Value("InvalidArgument"));
 }
 
+TEST_F(CliTest, AnEmptyWordIsNotTheLatest) {
+  const std::string path = Repository("runs", {10, 20, 30});
+  const std::vector<std::vector<std::string>> commands = {{"rm", path, "", "--yes"},
+                                                          {"rm", path, "10", "", "--yes"},
+                                                          {"pin", path, ""},
+                                                          {"unpin", path, ""},
+                                                          {"show", path, ""},
+                                                          {"compact", path, ""},
+                                                          {"diff", path, "10", ""},
+                                                          {"copy", path, Path("b"), "--step", ""},
+                                                          {"export", path, "", Path("c")}};
+  for (std::vector<std::string> command : commands) {
+    command.insert(command.begin(), "checkpoint");
+    const Finished refused = RunProgram(command);
+    EXPECT_NE(refused.code, 0) << command[1] << refused.out;
+    EXPECT_THAT(refused.err, HasSubstr("empty")) << command[1];
+  }
+  const Finished listed = RunProgram({"checkpoint", "ls", path, "--json"});
+  EXPECT_EQ(Json(listed).Find("checkpoints")->if_list()->size(), 3U);
+}
+
 TEST_F(CliTest, BadDirectoriesGiveAClearErrorAndNothingIsMade) {
   std::ofstream(Path("file")) << "x";
   const std::vector<std::pair<std::string, std::string>> cases = {

@@ -39,6 +39,17 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
 
+/// Of a word that chooses a checkpoint: an unset variable of a script must not mean the latest.
+CLI::Validator NotEmpty() {
+  return CLI::Validator(
+      [](const std::string& word) {
+        return std::string(word.empty() ? "it is empty (an unset variable?); leave it out, or say "
+                                          "\"latest\", if the latest is meant"
+                                        : "");
+      },
+      "");
+}
+
 void AddReading(CLI::App* checkpoint, Commands* commands) {
   {
     auto options = std::make_shared<LsOptions>();
@@ -58,7 +69,8 @@ void AddReading(CLI::App* checkpoint, Commands* commands) {
                          "  cairn checkpoint show runs/a/checkpoint_000040");
     app->add_option("DIR", options->directory, "The repository, or a checkpoint's directory")
         ->required();
-    app->add_option("STEP|ID", options->which, "Which one; without it the latest");
+    app->add_option("STEP|ID", options->which, "Which one; without it the latest")
+        ->check(NotEmpty());
     app->add_flag("-a,--all", options->all, "All tensors and files, however many");
     commands->Add(app, [options](Console* console) { return Show(*options, console); });
   }
@@ -86,7 +98,8 @@ void AddReading(CLI::App* checkpoint, Commands* commands) {
                     "Two checkpoints' directories (or repositories: their latest), or a repository "
                     "and two steps or ids")
         ->required()
-        ->expected(2, 3);
+        ->expected(2, 3)
+        ->check(NotEmpty());
     app->add_flag("-a,--all", options->all, "All tensors that differ, however many");
     app->add_flag("--exit-code", options->exit_code, "Exit with 1 when they differ");
     commands->Add(app, [options](Console* console) { return DiffTwo(*options, console); });
@@ -138,7 +151,8 @@ void AddMoving(CLI::App* checkpoint, Commands* commands) {
     auto* step = app->add_option("--step", options->which, "A step or an id; may be repeated")
                      ->type_name("STEP|ID")
                      ->expected(1)
-                     ->take_all();
+                     ->take_all()
+                     ->check(NotEmpty());
     app->add_flag("--all", options->all, "Every checkpoint")->excludes(step);
     app->add_flag("--adopt", options->adopt,
                   "Copy into another job's repository: the copy becomes that job's own");
@@ -171,7 +185,8 @@ void AddKeeping(CLI::App* checkpoint, Commands* commands) {
                          "  cairn checkpoint compact runs/a 60\n"
                          "Restored, it gives the same bits. Not while the training runs.");
     app->add_option("DIR", options->directory, "The repository")->required();
-    app->add_option("STEP|ID", options->which, "Which one; the latest unless named");
+    app->add_option("STEP|ID", options->which, "Which one; the latest unless named")
+        ->check(NotEmpty());
     commands->Add(app, [options](Console* console) { return Compact(*options, console); });
   }
   {
@@ -180,7 +195,10 @@ void AddKeeping(CLI::App* checkpoint, Commands* commands) {
                          "  cairn checkpoint rm runs/a 20 40\n"
                          "  cairn checkpoint rm runs/a 5b3c9e01 --yes");
     app->add_option("DIR", options->directory, "The repository")->required();
-    app->add_option("STEP|ID", options->which, "Which ones")->required()->expected(1, -1);
+    app->add_option("STEP|ID", options->which, "Which ones")
+        ->required()
+        ->expected(1, -1)
+        ->check(NotEmpty());
     app->add_flag("--increments", options->increments, "Also the increments that build on them");
     app->add_flag("-y,--yes", options->yes, "Do not ask");
     commands->Add(app, [options](Console* console) { return Remove(*options, console); });
@@ -193,7 +211,7 @@ void AddKeeping(CLI::App* checkpoint, Commands* commands) {
                    "Works while the training runs.")
             : Leaf(checkpoint, "unpin", "Take a pin back", "  cairn checkpoint unpin runs/a 40");
     app->add_option("DIR", options->directory, "The repository")->required();
-    app->add_option("STEP|ID", options->which, "Which one")->required();
+    app->add_option("STEP|ID", options->which, "Which one")->required()->check(NotEmpty());
     commands->Add(app, [options, pin](Console* console) { return Pin(*options, pin, console); });
   }
   {

@@ -209,7 +209,13 @@ std::string ManifestTableJson(const ManifestTable& table) {
   out += R"(,"dim":)" + std::to_string(table.dim);
   out += R"(,"dtype":")" + std::string(DTypeName(table.dtype));
   out += R"(","rows":)" + std::to_string(table.rows);
-  out += R"(,"deleted":)" + std::to_string(table.deleted) + '}';
+  out += R"(,"deleted":)" + std::to_string(table.deleted);
+  for (std::size_t i = 0; i < table.held.size(); ++i) {
+    out += i == 0 ? R"(,"held":[)" : ",";
+    out +=
+        '[' + std::to_string(table.held[i].begin) + ',' + std::to_string(table.held[i].end) + ']';
+  }
+  out += table.held.empty() ? "}" : "]}";
   return out;
 }
 
@@ -226,11 +232,15 @@ Value EncodeManifestFile(const ManifestFile& file) {
 }
 
 Value EncodeManifestTable(const ManifestTable& table) {
-  return Value::Object{{"name", table.name},
-                       {"dim", table.dim},
-                       {"dtype", DTypeName(table.dtype)},
-                       {"rows", table.rows},
-                       {"deleted", table.deleted}};
+  Value::Object members{{"name", table.name},
+                        {"dim", table.dim},
+                        {"dtype", DTypeName(table.dtype)},
+                        {"rows", table.rows},
+                        {"deleted", table.deleted}};
+  Value::List held;
+  for (const NumberRange& range : table.held) held.push_back(Value::List{range.begin, range.end});
+  if (!held.empty()) members.emplace("held", std::move(held));
+  return members;
 }
 
 Result<ManifestFile> DecodeManifestFile(const Value& value) {
@@ -263,6 +273,18 @@ Result<ManifestFile> DecodeManifestFile(const Value& value) {
   return file;
 }
 
+namespace {
+
+std::optional<std::uint64_t> AsUint(const Value& value) {
+  if (const auto* number = value.if_uint64()) return *number;
+  if (const auto* number = value.if_int64(); number != nullptr && *number >= 0) {
+    return static_cast<std::uint64_t>(*number);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 Result<ManifestTable> DecodeManifestTable(const Value& value) {
   if (!value.is_object()) return CorruptionError("a table is not an object");
   const MemberReader in(*value.if_object());
@@ -279,6 +301,18 @@ Result<ManifestTable> DecodeManifestTable(const Value& value) {
   table.dtype = *known;
   RETURN_IF_ERROR(in.Uint("rows", &table.rows));
   RETURN_IF_ERROR(in.OptionalUint("deleted", &table.deleted));
+  const Value::List* held = nullptr;
+  RETURN_IF_ERROR(in.OptionalList("held", &held));
+  for (std::size_t i = 0; held != nullptr && i < held->size(); ++i) {
+    const Value::List* pair = (*held)[i].if_list();
+    const auto begin = pair == nullptr || pair->size() != 2 ? std::nullopt : AsUint((*pair)[0]);
+    const auto end = begin ? AsUint((*pair)[1]) : std::nullopt;
+    if (!end || *end < *begin) {
+      return CorruptionError("table " + QuoteForMessage(table.name) +
+                             " holds something that is no range");
+    }
+    table.held.push_back({*begin, *end});
+  }
   return table;
 }
 
@@ -296,6 +330,22 @@ Status AddManifestTables(const std::vector<ManifestTable>& part, std::vector<Man
           std::to_string(table.dim) + " " + std::string(DTypeName(table.dtype)) +
           " on another; give one of them another name");
     }
+    for (const NumberRange& range : table.held) {
+      const auto same = std::ranges::find_if(it->held, [&](const NumberRange& other) {
+        return std::max(range.begin, other.begin) < std::min(range.end, other.end);
+      });
+      if (same != it->held.end()) {
+        return FailedPreconditionError(
+            "table " + QuoteForMessage(table.name) +
+            ": two participants hold its shards (or rows) " +
+            std::to_string(std::max(range.begin, same->begin)) + " to " +
+            std::to_string(std::min(range.end, same->end)) +
+            ", and what they say of a key could not be told apart; give each its own part "
+            "(TableOptions::shards, in Python shards=; of tracked arrays its own piece), or each a "
+            "table of another name");
+      }
+    }
+    it->held.insert(it->held.end(), table.held.begin(), table.held.end());
     it->rows += std::min(table.rows, kMaxBytes - it->rows);
     it->deleted += std::min(table.deleted, kMaxBytes - it->deleted);
   }

@@ -8,6 +8,7 @@
 
 #include <cairn/dtype.h>
 #include <cairn/status.h>
+#include <cairn/table_rows.h>
 #include <cairn/value.h>
 
 #include "base/checksum.h"
@@ -38,6 +39,7 @@ struct ManifestTable {
   DType dtype = DType::kF32;
   std::uint64_t rows = 0;
   std::uint64_t deleted = 0;
+  std::vector<NumberRange> held;  // of parts, and private ones: see TableFacts
 
   friend bool operator==(const ManifestTable&, const ManifestTable&) = default;
 };

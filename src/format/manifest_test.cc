@@ -101,6 +101,20 @@ TEST(Manifest, TablesOfSeveralParticipantsAddUp) {
   EXPECT_THAT(std::string(other.message()), HasSubstr("\"a\""));
 }
 
+TEST(Manifest, TwoParticipantsCannotHoldTheSamePartOfATable) {
+  const auto part = [](std::vector<NumberRange> held) {
+    return std::vector<ManifestTable>{{"a", 8, DType::kF32, 1, 0, std::move(held)}};
+  };
+  std::vector<ManifestTable> sums;
+  ASSERT_TRUE(AddManifestTables(part({{0, 512}}), &sums).ok());
+  ASSERT_TRUE(AddManifestTables(part({}), &sums).ok()) << "of a version that does not say it";
+  ASSERT_TRUE(AddManifestTables(part({{600, 700}, {512, 600}}), &sums).ok());
+  const Status same = AddManifestTables(part({{900, 1024}, {599, 601}}), &sums);
+  EXPECT_TRUE(same.Is(Code::kFailedPrecondition)) << same.ToString();
+  EXPECT_THAT(std::string(same.message()), HasSubstr("\"a\""));
+  EXPECT_THAT(std::string(same.message()), HasSubstr("shards"));
+}
+
 TEST(Manifest, MembersStandInTheDocumentedOrder) {
   Manifest m = Example();
   m.replaces = "older";
@@ -255,6 +269,14 @@ TEST(Manifest, FilesAndTablesComeBackThroughValues) {
   for (const ManifestTable& table : Example().tables) {
     EXPECT_EQ(*DecodeManifestTable(EncodeManifestTable(table)), table);
     EXPECT_EQ(*DecodeManifestTable(*DecodeJson(ManifestTableJson(table))), table);
+  }
+  const ManifestTable held{"a", 8, DType::kF32, 1, 0, {{0, 5}, {7, 1024}}};
+  EXPECT_EQ(*DecodeManifestTable(EncodeManifestTable(held)), held);
+  EXPECT_EQ(*DecodeManifestTable(*DecodeJson(ManifestTableJson(held))), held);
+  for (const char* bad : {"5", "[1]", "[2,1]", "[-1,2]", "[1,2,3]", "[0,\"x\"]"}) {
+    const std::string text = R"({"name":"a","dim":8,"dtype":"F32","rows":1,"held":[)";
+    EXPECT_TRUE(DecodeManifestTable(*DecodeJson(text + bad + "]}")).status().Is(Code::kCorruption))
+        << bad;
   }
 }
 

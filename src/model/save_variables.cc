@@ -134,12 +134,26 @@ Status AddFiles(const std::map<std::string, const VariableView*>& sorted,
   return Status::Ok();
 }
 
-/// A directory of checkpoints that a job made is not a place for saves: they would be removed.
-Status CheckOwnSaves(const std::string& directory, const std::vector<Checkpoint>& checkpoints) {
+/// A text of a checkpoint's metadata; "" where there is none.
+std::string MetadataText(const Checkpoint& checkpoint, std::string_view key) {
+  const Value* value = checkpoint.manifest->metadata.Find(key);
+  const std::string* text = value == nullptr ? nullptr : value->if_string();
+  return text == nullptr ? "" : *text;
+}
+
+/// A directory of checkpoints that a job made is not a place for saves: they would be removed. Nor
+/// are saves of another content: a model is no newer version of the variables.
+Status CheckOwnSaves(const std::string& directory, const std::vector<Checkpoint>& checkpoints,
+                     std::string_view content) {
   for (const Checkpoint& checkpoint : checkpoints) {
-    const Value* writer = checkpoint.manifest->metadata.Find("writer");
-    const std::string* text = writer == nullptr ? nullptr : writer->if_string();
-    if (text != nullptr && *text == kVariablesWriter) continue;
+    if (MetadataText(checkpoint, "writer") == kVariablesWriter) {
+      const std::string other = MetadataText(checkpoint, "content");
+      if (other == content) continue;
+      const bool model = other == kInferenceContent;
+      return InvalidArgumentError(fmt::format(
+          "\"{}\" holds {}, which a save of {} would replace; use another directory", directory,
+          model ? "an inference model" : "saved variables", model ? "variables" : "a model"));
+    }
     return InvalidArgumentError(fmt::format(
         "\"{}\" holds the checkpoints of a job (step {}), which a save of variables would replace; "
         "use another directory",
@@ -181,7 +195,7 @@ Result<CheckpointInfo> CommitOnlySave(const Environment& env, const std::string&
                                       IncomingFiles files, std::string_view content,
                                       const TransferControl& control) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation, OpenForTool(env, ""));
-  RETURN_IF_ERROR(CheckOwnSaves(directory, generation->sealed()));
+  RETURN_IF_ERROR(CheckOwnSaves(directory, generation->sealed(), content));
   ASSIGN_OR_RETURN(const std::unique_ptr<IncomingCommitter> committer,
                    IncomingCommitter::Open(env, generation.get()));
   Manifest manifest;

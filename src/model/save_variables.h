@@ -14,6 +14,7 @@ namespace cairn {
 
 /// metadata.writer of the checkpoints that are saves of variables.
 inline constexpr std::string_view kVariablesWriter = "cairn.io";
+inline constexpr std::string_view kInferenceContent = "inference";  // else "variables"
 
 /// SaveVars over a given store, clock and id source. `directory` is for messages.
 Result<SavedVars> SaveVarsTo(const Environment& env, const std::string& directory,

@@ -15,7 +15,8 @@ TableFacts FactsOf(const TableSummary& summary) {
           .dim = summary.dim,
           .dtype = summary.dtype,
           .rows = summary.rows,
-          .deleted = summary.deleted};
+          .deleted = summary.deleted,
+          .held = {summary.held}};
 }
 
 /// One source after the other.
@@ -51,7 +52,10 @@ JoinedPieces::~JoinedPieces() = default;
 
 TableFacts JoinedPieces::facts() const {
   TableFacts facts = FactsOf(pieces_.front()->summary());
-  for (std::size_t i = 1; i < pieces_.size(); ++i) facts.rows += pieces_[i]->summary().rows;
+  for (std::size_t i = 1; i < pieces_.size(); ++i) {
+    facts.rows += pieces_[i]->summary().rows;
+    facts.held.push_back(pieces_[i]->summary().held);
+  }
   return facts;
 }
 

@@ -133,6 +133,7 @@ Status RowTrackedCut::Prepare() {
   summary_.name = options.name;
   summary_.dim = static_cast<std::uint32_t>(options.arrays[0].width);
   summary_.dtype = options.arrays[0].dtype;
+  summary_.held = {options.first_row, options.first_row + options.rows};
   return Status::Ok();
 }
 

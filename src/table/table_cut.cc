@@ -70,7 +70,8 @@ void TableCutImpl::PlanColumns() {
               .dtype = options.dtype,
               .rows = Sum(counts_.rows),
               .deleted = Sum(counts_.deleted),
-              .pending = Sum(counts_.pending)};
+              .pending = Sum(counts_.pending),
+              .held = {options.shards.begin, options.shards.end}};
   for (std::uint32_t s = 0; s < kTableShards; ++s) {
     offsets_[s + 1] = offsets_[s] + counts_.rows[s];
   }

@@ -37,7 +37,7 @@ class SessionImpl final : public TrainingSession {
       RETURN_IF_ERROR(options_.is_chief ? OpenManager() : AwaitChief());
     }
     Stamp();
-    schedule_.Start(options_.now(), step_);
+    schedule_.Start(options_.now(), step_, full_step_);
     if (!Saves() || restored_) return Status::Ok();
     return Save(SaveKind::kFull).status();
   }
@@ -156,8 +156,21 @@ class SessionImpl final : public TrainingSession {
     ASSIGN_OR_RETURN(restored_, checkpoints_->Restore(std::move(request)));
     if (!restored_) return Status::Ok();
     step_ = saved_step_ = restored_->step;
-    chain_ = restored_->info.kind == "full" ? 0 : 1;
+    RETURN_IF_ERROR(StandOn(restored_->info));
     if (options_.restore_state) RETURN_IF_ERROR(options_.restore_state(restored_->state_files));
+    return Status::Ok();
+  }
+
+  /// The chain goes on: it is as long, and its full checkpoint as old, as before.
+  Status StandOn(const CheckpointInfo& info) {
+    full_step_ = info.step;
+    chain_ = 0;
+    if (info.kind == "full") return Status::Ok();
+    ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> there, manager_->List());
+    for (const CheckpointInfo& other : there) {
+      if (other.id == info.base) full_step_ = other.step;
+      if (other.kind != "full" && other.base == info.base) ++chain_;
+    }
     return Status::Ok();
   }
 
@@ -189,7 +202,8 @@ class SessionImpl final : public TrainingSession {
   std::optional<Restored> restored_;
   std::int64_t step_ = 0;
   std::int64_t saved_step_ = -1;
-  int chain_ = 0;  // increments since the last full one
+  int chain_ = 0;               // increments since the last full one
+  std::int64_t full_step_ = 0;  // of the full one that was restored, or that it builds on
   bool stop_ = false;
   bool closed_ = false;
 };

@@ -35,7 +35,10 @@ Result<SessionSchedule> SessionSchedule::Make(const SessionOptions& options) {
   return schedule;
 }
 
-void SessionSchedule::Start(Nanos now, std::int64_t step) { last_full_ = last_any_ = {now, step}; }
+void SessionSchedule::Start(Nanos now, std::int64_t step, std::int64_t full_step) {
+  last_any_ = {now, step};
+  last_full_ = {now, full_step};
+}
 
 bool SessionSchedule::Passed(const Interval& interval, const Moment& last, Nanos now,
                              std::int64_t step) {

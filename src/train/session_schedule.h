@@ -22,8 +22,10 @@ class SessionSchedule {
   bool increments() const { return increment_.on(); }
   bool saves() const { return full_.on() || increment_.on(); }
 
-  /// A session begins here, saved or restored.
-  void Start(Nanos now, std::int64_t step);
+  /// A session begins here, saved or restored; the full checkpoint that it stands on is of
+  /// `full_step`.
+  void Start(Nanos now, std::int64_t step, std::int64_t full_step);
+  void Start(Nanos now, std::int64_t step) { Start(now, step, step); }
   /// Both are due: the full one.
   Due Check(Nanos now, std::int64_t step) const;
   void Saved(Due kind, Nanos now, std::int64_t step);

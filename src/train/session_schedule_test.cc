@@ -48,6 +48,16 @@ TEST(SessionSchedule, CountsSteps) {
   EXPECT_EQ(schedule.Check(seconds(1000), 110), Due::kFull);
 }
 
+TEST(SessionSchedule, ARestartDoesNotPutAFullOneOff) {
+  SessionSchedule schedule = Make({.save_checkpoint_secs = 0,
+                                   .save_checkpoint_steps = 10,
+                                   .save_incremental_checkpoint_steps = 3});
+  schedule.Start(seconds(0), 106, 100);
+  EXPECT_EQ(schedule.Check(seconds(1000), 108), Due::kNothing);
+  EXPECT_EQ(schedule.Check(seconds(1000), 109), Due::kIncrement);
+  EXPECT_EQ(schedule.Check(seconds(1000), 110), Due::kFull);
+}
+
 TEST(SessionSchedule, AStateIsNotSavedTwice) {
   SessionSchedule schedule = Make({.save_checkpoint_secs = 10});
   schedule.Start(seconds(0), 5);

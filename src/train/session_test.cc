@@ -147,6 +147,24 @@ TEST(TrainingSession, GoesOnAsIfNothingHadHappened) {
   }
 }
 
+TEST(TrainingSession, RestartsDoNotPutAFullCheckpointOff) {
+  const TempDirectory dir;
+  for (int run = 0; run < 3; ++run) {
+    Training training;
+    SessionOptions options = training.Options(dir / "c");
+    options.save_checkpoint_secs = std::nullopt;
+    options.save_checkpoint_steps = 6;
+    options.save_incremental_checkpoint_secs = std::nullopt;
+    options.save_incremental_checkpoint_steps = 2;
+    options.max_to_keep = std::nullopt;
+    auto session = TrainingSession::Open(options).value();
+    ASSERT_TRUE(RunSteps(&training, session.get(), 4).ok());
+    ASSERT_TRUE(session->Close().ok());
+  }
+  EXPECT_THAT(Kinds(dir / "c"), ElementsAre("full 0", "increment 2", "increment 4", "full 6",
+                                            "increment 8", "increment 10", "full 12"));
+}
+
 TEST(TrainingSession, KeepsTheNewestFullOnesAndTheNewestChain) {
   const TempDirectory dir;
   Training training;

@@ -6,7 +6,7 @@ import logging
 import operator
 from typing import Any, Callable, Dict, Mapping, Optional
 
-from .._arguments import text, value_dict
+from .._arguments import text_argument, value_dict
 from .._wording import a_type
 from ..errors import Invalid
 from ._distributed import DistributedContext
@@ -45,7 +45,7 @@ def plain_values(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, An
         elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
             raise Invalid(f"{path}: the integer has more than 64 bits; pass a str")
         elif isinstance(value, str):
-            text(value, path)
+            text_argument(value, path)
 
     check(values, where)
     return values

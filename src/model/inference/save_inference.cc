@@ -110,7 +110,7 @@ Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const More
   }
   ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(request.directory, {.create = true}));
   ASSIGN_OR_RETURN(report.info, CommitOnlySave(env, request.directory, std::move(files),
-                                               "inference", request.control));
+                                               kInferenceContent, request.control));
   report.model_path = report.info.path + "/" + std::string(kInferenceModel);
   return report;
 }

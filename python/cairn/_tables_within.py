@@ -1,0 +1,45 @@
+"""Tables whose rows belong to the modules that stand in a state."""
+
+from __future__ import annotations
+
+from typing import AbstractSet, Any, Dict, FrozenSet, List, Sequence
+
+from . import _tree
+from .errors import Invalid
+from .table import EmbeddingTable
+from .table import tables as all_tables
+
+_NONE: FrozenSet[str] = frozenset()
+
+
+def with_tables_within(
+    tables: Sequence[Any], state: Any, skip: AbstractSet[str] = _NONE
+) -> List[Any]:
+    """The tables that were given, then those of modules (cairn.torch.Embedding) in the state: a
+    module without its rows would come back untrained. What is under a name in `skip` is left out."""
+    if isinstance(tables, (str, bytes)) or not hasattr(tables, "__iter__"):
+        raise Invalid(f"tables must be a list of tables, not {tables!r}")
+    every = list(tables)
+    if not all_tables():
+        return every
+    known = {id(table) for table in every}
+    found: Dict[int, EmbeddingTable] = {}
+    _find(state, "", skip, 0, found)
+    return every + [table for key, table in found.items() if key not in known]
+
+
+def _find(
+    value: Any, path: str, skip: AbstractSet[str], depth: int, found: Dict[int, EmbeddingTable]
+) -> None:
+    if depth > _tree.MAX_DEPTH or path in skip:
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _find(item, _tree.join(path, key), skip, depth + 1, found)
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            _find(item, _tree.join(path, number), skip, depth + 1, found)
+    else:
+        stateful = _tree.as_stateful(value)
+        if stateful is not None:
+            found.update((id(table), table) for table in stateful.cairn_tables())
