@@ -309,7 +309,7 @@ def _numpy_target(value: np.ndarray, name: str) -> Target:
 
 def _check_apart(shape: Sequence[int], strides: Sequence[int], name: str) -> None:
     """Invalid for what was expanded: its elements are one in memory, and cannot hold all values."""
-    if any(size > 1 and stride == 0 for size, stride in zip(shape, strides)):
+    if 0 not in shape and any(n > 1 and step == 0 for n, step in zip(shape, strides)):
         raise Invalid(
             f"{name}: elements of the array share their memory (it was expanded or broadcast), so "
             "it cannot be filled; give a copy"

@@ -370,8 +370,10 @@ class MonitoredTrainingSession:
         self._stop = False
         self._manager: Optional[CheckpointManager] = None
         self._handle: Optional[SaveHandle] = None
+        self._opened = False
         self._closed = False
         self._chain = 0  # increments since the last full one
+        self._full_step: Optional[int] = None  # of the full one that was restored, or stood on
         self._saved_step = -1
 
     # The session's life ----------

@@ -464,7 +464,7 @@ def test_restarts_do_not_put_a_full_checkpoint_off(tmp_path):
 
 
 def test_restarts_do_not_make_a_chain_longer_than_it_may_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(cairn.train, "_LONGEST_CHAIN", 3)
+    monkeypatch.setattr(cairn._training_session, "_LONGEST_CHAIN", 3)
     for last in range(2, 12, 2):  # two increments a run
         t = Training()
         with t.session(
