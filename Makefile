@@ -10,6 +10,7 @@ help: ## show this list
 demo: ## a training killed twice ends where an undisturbed one ends; a master's is paused, killed and continued
 	@scripts/setup build
 	@scripts/build release quickstart cairn_cli cairn_shim core_api_checkpoints
+	@scripts/web || echo "The web page could not be built (see above): the demo goes on without it."
 	@scripts/demo build/release/bin/quickstart
 	@scripts/demo_master build/release/bin
 
@@ -17,7 +18,7 @@ test: ## every test: layers, format, fuzz targets 10 s each, unit, integration, 
 	@scripts/setup build test
 	@scripts/test
 
-test-integrations: ## trials on Slurm and Ray; the adapters against Lightning, Hugging Face, MLflow and W&B
+test-integrations: ## the wheel; trials on Slurm and Ray; the adapters against Lightning, Hugging Face, MLflow and W&B
 	@scripts/setup build test
 	@scripts/test_integrations
 

@@ -9,7 +9,8 @@
 #   cairn_find_dependency_grpc()       grpc, for the library cairn::ps; CAIRN_GRPC_FOUND. As with onnx.
 #   cairn_find_dependency_master()     soci, yaml, archive, sodium: for the catalog and the master; CAIRN_MASTER_FOUND. Only for our own tree.
 #   cairn_find_dependency_openvino()   openvino, for the plugin that runs models; CAIRN_OPENVINO_FOUND.
-#   cairn_find_dependency_cli11() _gtest() _benchmark()   cli11; gtest gtest_main gmock; benchmark. Only for our own tree.
+#   cairn_find_build_dependencies()    cli11, and headers that only the build wants. Only for our own tree.
+#   cairn_find_dependency_gtest() _benchmark()   gtest gtest_main gmock; benchmark. Only for our own tree.
 #
 # Some of Debian 12's packages ship a CMake config and some only a pkg-config file; the wrappers hide which.
 include_guard(GLOBAL)
@@ -22,33 +23,64 @@ function(_cairn_dep name)
   endif()
 endfunction()
 
-macro(_cairn_pkg name module)
-  pkg_check_modules(cairn_pkg_${name} REQUIRED QUIET IMPORTED_TARGET GLOBAL ${module})
-  _cairn_dep(${name} PkgConfig::cairn_pkg_${name})
+macro(_cairn_stop_when_missing)
+  if(cairn_missing_packages)
+    list(REMOVE_DUPLICATES cairn_missing_packages)
+    list(JOIN cairn_missing_packages " " cairn_missing_packages)
+    # Indented lines are not wrapped.
+    message(FATAL_ERROR "libraries that Cairn needs are missing. In its checkout this installs all of them (as root; otherwise it "
+                        "prints the command):\n  scripts/setup build\nOn Debian 12 these packages have what is missing:\n"
+                        "  apt-get install ${cairn_missing_packages}")
+  endif()
+endmacro()
+
+# Each takes the Debian package that has it, last: those that are missing are named all at once, with the command.
+macro(_cairn_pkg name module package)
+  pkg_check_modules(cairn_pkg_${name} QUIET IMPORTED_TARGET GLOBAL ${module})
+  if(cairn_pkg_${name}_FOUND)
+    _cairn_dep(${name} PkgConfig::cairn_pkg_${name})
+  else()
+    list(APPEND cairn_missing_packages ${package})
+  endif()
+endmacro()
+
+macro(_cairn_config name config version target package)
+  find_package(${config} ${version} QUIET)
+  if(${config}_FOUND)
+    _cairn_dep(${name} ${target})
+  else()
+    list(APPEND cairn_missing_packages ${package})
+  endif()
 endmacro()
 
 macro(cairn_find_runtime_dependencies)
-  find_package(PkgConfig REQUIRED QUIET)
+  set(cairn_missing_packages "")
   find_package(Threads REQUIRED QUIET)
   _cairn_dep(threads Threads::Threads)
-  _cairn_pkg(uring "liburing>=2.3")
-  _cairn_pkg(xxhash "libxxhash>=0.8")
-  _cairn_pkg(isal "libisal>=2.30")
-  _cairn_pkg(zstd "libzstd>=1.5")
-  find_package(fmt REQUIRED QUIET)
-  _cairn_dep(fmt fmt::fmt)
-  find_package(spdlog REQUIRED QUIET)  # Debian builds it against the packaged fmt; its target says so.
-  _cairn_dep(spdlog spdlog::spdlog)
-  find_package(nlohmann_json 3.11 REQUIRED QUIET)
-  _cairn_dep(json nlohmann_json::nlohmann_json)
-  find_package(simdjson REQUIRED QUIET)
-  _cairn_dep(simdjson simdjson::simdjson)
-  _cairn_pkg(curl "libcurl>=7.85")
-  _cairn_pkg(crypto "libcrypto>=3.0")
-  _cairn_pkg(ssl "libssl>=3.0")
-  find_library(CAIRN_HTTP_PARSER_LIBRARY http_parser REQUIRED)
+  find_package(PkgConfig QUIET)
+  if(PkgConfig_FOUND)
+    _cairn_pkg(uring "liburing>=2.3" liburing-dev)
+    _cairn_pkg(xxhash "libxxhash>=0.8" libxxhash-dev)
+    _cairn_pkg(isal "libisal>=2.30" libisal-dev)
+    _cairn_pkg(zstd "libzstd>=1.5" libzstd-dev)
+    _cairn_pkg(curl "libcurl>=7.85" libcurl4-openssl-dev)
+    _cairn_pkg(crypto "libcrypto>=3.0" libssl-dev)
+    _cairn_pkg(ssl "libssl>=3.0" libssl-dev)
+  else()
+    list(APPEND cairn_missing_packages pkg-config liburing-dev libxxhash-dev libisal-dev libzstd-dev libcurl4-openssl-dev libssl-dev)
+  endif()
+  _cairn_config(fmt fmt "" fmt::fmt libfmt-dev)
+  _cairn_config(spdlog spdlog "" spdlog::spdlog libspdlog-dev)  # Debian builds it against the packaged fmt; its target says so.
+  _cairn_config(json nlohmann_json 3.11 nlohmann_json::nlohmann_json nlohmann-json3-dev)
+  _cairn_config(simdjson simdjson "" simdjson::simdjson libsimdjson-dev)
+  find_library(CAIRN_HTTP_PARSER_LIBRARY http_parser)
   mark_as_advanced(CAIRN_HTTP_PARSER_LIBRARY)
-  _cairn_dep(http_parser ${CAIRN_HTTP_PARSER_LIBRARY})
+  if(CAIRN_HTTP_PARSER_LIBRARY)
+    _cairn_dep(http_parser ${CAIRN_HTTP_PARSER_LIBRARY})
+  else()
+    list(APPEND cairn_missing_packages libhttp-parser-dev)
+  endif()
+  _cairn_stop_when_missing()
 endmacro()
 
 # By hand: Debian's ONNXConfig.cmake names protobuf's target without looking for it.
@@ -124,9 +156,20 @@ macro(cairn_find_dependency_openvino)
   endif()
 endmacro()
 
-macro(cairn_find_dependency_cli11)
-  find_package(CLI11 REQUIRED QUIET)
-  _cairn_dep(cli11 CLI11::CLI11)
+# Headers that libcairn.a is compiled with and whoever links it does not need, and those of the command line.
+macro(cairn_find_build_dependencies)
+  set(cairn_missing_packages "")
+  _cairn_config(cli11 CLI11 "" CLI11::CLI11 libcli11-dev)
+  find_path(CAIRN_RESTINIO_INCLUDE restinio/all.hpp)
+  find_path(CAIRN_ASIO_INCLUDE asio.hpp)
+  mark_as_advanced(CAIRN_RESTINIO_INCLUDE CAIRN_ASIO_INCLUDE)
+  if(NOT CAIRN_RESTINIO_INCLUDE)
+    list(APPEND cairn_missing_packages librestinio-dev)
+  endif()
+  if(NOT CAIRN_ASIO_INCLUDE)
+    list(APPEND cairn_missing_packages libasio-dev)
+  endif()
+  _cairn_stop_when_missing()
 endmacro()
 
 macro(cairn_find_dependency_gtest)

@@ -12,6 +12,8 @@ if(CAIRN_SANITIZE)
       "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
       "LSAN_OPTIONS=suppressions=${suppressions}/leak.txt:print_suppressions=0"
       "UBSAN_OPTIONS=print_stacktrace=1:suppressions=${suppressions}/undefined.txt"
+      # OpenVINO's TBB loads libraries with RTLD_DEEPBIND, which no sanitizer stands, unless it is told.
+      "TBB_ENABLE_SANITIZERS=1"
       "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${suppressions}/thread.txt")
 endif()
 if(CAIRN_FUZZERS)
