@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,6 +32,8 @@ struct HttpRequest {
   std::function<bool(std::string_view piece)> sink;
   /// The longest body taken into HttpResponse::body; a longer one is ResourceExhausted.
   std::uint64_t max_body_bytes = 64u << 20;
+  /// Instead of the client's stall_timeout, where it is longer: for what a server does in silence.
+  std::chrono::nanoseconds patience{0};
 };
 
 struct HttpResponse {

@@ -517,16 +517,20 @@ class HttpClient::Loop {
     const nanoseconds now = options_.clock->Now();
     std::vector<CURL*> stalled;
     for (const auto& [easy, call] : active_) {
-      if (now - call->moved_at > options_.stall_timeout) stalled.push_back(easy);
+      if (now - call->moved_at > Patience(*call)) stalled.push_back(easy);
     }
     for (CURL* easy : stalled) {
       std::unique_ptr<Call> call = Detach(easy);
-      const double seconds = std::chrono::duration<double>(options_.stall_timeout).count();
+      const double seconds = std::chrono::duration<double>(Patience(*call)).count();
       Status error = DeadlineExceededError(
           fmt::format("{} {}: no byte moved for {:g} s", call->request.method,
                       call->request.url.substr(0, call->request.url.find('?')), seconds));
       Finish(std::move(call), std::move(error));
     }
+  }
+
+  nanoseconds Patience(const Call& call) const {
+    return std::max(options_.stall_timeout, call.request.patience);
   }
 
   int MaxAttempts(const Call& call) const {
@@ -552,7 +556,7 @@ class HttpClient::Loop {
       soonest = std::clamp(waiting_.begin()->first - now, nanoseconds(0), kPollWithTimers);
     }
     for (const auto& [easy, call] : active_) {
-      const nanoseconds left = call->moved_at + options_.stall_timeout - now;
+      const nanoseconds left = call->moved_at + Patience(*call) - now;
       soonest = std::min(soonest, std::max(left, nanoseconds(milliseconds(1))));
     }
     return soonest;

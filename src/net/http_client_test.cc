@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "base/manual_clock.h"
 #include "base/thread_annotations.h"
 #include "net/test_http_server.h"
 
@@ -311,6 +312,27 @@ TEST(HttpClient, SilentServerIsDeadlineExceededInTheEnd) {
   const auto response = client->Fetch({.url = server.url() + "/"});
   release.count_down();
   EXPECT_TRUE(response.status().Is(Code::kDeadlineExceeded)) << response.status().ToString();
+}
+
+TEST(HttpClient, APatientRequestIsGivenItsTime) {
+  ManualClock clock;
+  std::unique_ptr<HttpClient> client;
+  std::atomic<int> requests = 0;
+  TestHttpServer server([&](const TestHttpRequest& request) {
+    if (request.target == "/other") return Answer(200);
+    if (++requests == 1) {
+      clock.Advance(seconds(90));
+      // Its end shows that the client has looked at the clock since.
+      EXPECT_TRUE(client->Fetch({.url = server.url() + "/other"}).ok());
+    }
+    return Answer(200);
+  });
+  HttpClientOptions options = Quick();
+  options.clock = &clock;
+  options.stall_timeout = seconds(60);
+  client = Open(options);
+  ASSERT_TRUE(client->Fetch({.url = server.url() + "/", .patience = seconds(100)}).ok());
+  EXPECT_EQ(requests, 1) << "not given up, not sent again";
 }
 
 TEST(HttpClient, KeepsToItsConnections) {

@@ -14,9 +14,14 @@ std::string_view ServerRequest::Header(std::string_view name) const {
 
 std::string_view ServerRequest::BearerToken() const {
   std::string_view value = Header("authorization");
-  constexpr std::string_view kBearer = "Bearer ";
-  if (!value.starts_with(kBearer)) return {};
-  value.remove_prefix(kBearer.size());
+  constexpr std::string_view kBearer = "bearer ";
+  if (value.size() < kBearer.size()) return {};
+  for (const char expected : kBearer) {  // the scheme in any case: RFC 9110, 11.1
+    const char given = value.front();
+    if ((given >= 'A' && given <= 'Z' ? given - 'A' + 'a' : given) != expected) return {};
+    value.remove_prefix(1);
+  }
+  while (value.starts_with(' ')) value.remove_prefix(1);
   return value;
 }
 

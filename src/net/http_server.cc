@@ -98,6 +98,7 @@ void prepare_connection_and_start_read(TlsSocket& socket,
 ServerRequest HeadOf(const restinio::http_request_header_t& header, std::string method) {
   ServerRequest request;
   request.method = std::move(method);
+  request.peer = reading_from;
   request.query = DecodeQuery({header.query().data(), header.query().size()});
   header.for_each_field([&](const auto& field) {
     if (field.name().starts_with(':')) return;
@@ -226,8 +227,9 @@ class Call {
 }  // namespace
 
 Status HttpServerOptions::Validate() const {
-  if (threads < 1 || threads > 64) {
-    return InvalidArgumentError(fmt::format("http server: threads {} must be 1 to 64", threads));
+  if (threads < 1 || threads > kMaxHttpThreads) {
+    return InvalidArgumentError(
+        fmt::format("http server: threads {} must be 1 to {}", threads, kMaxHttpThreads));
   }
   if (max_connections < 1) {
     return InvalidArgumentError("http server: max_connections must be positive");

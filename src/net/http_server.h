@@ -24,11 +24,15 @@ struct ServerRequest {
   std::map<std::string, std::string, std::less<>> params;  // the {names} of the route's pattern
   std::map<std::string, std::string, std::less<>> query;   // decoded; the last of equal names
   std::vector<HttpHeader> headers;                         // names in lower case
+  /// The client's address without its port; "" when it came through a socket of this machine. Known
+  /// to authorize, where it counts; handlers may find it empty.
+  std::string peer;
   std::string_view body;
 
   /// The first header of that (lower-case) name, or "".
   std::string_view Header(std::string_view name) const;
-  /// What follows "Bearer " in the Authorization header, or "".
+  /// What follows "Bearer " (in any case) in the Authorization header, or "". The one place where
+  /// servers read a token from a request.
   std::string_view BearerToken() const;
   std::string_view Query(std::string_view name) const;
 };
@@ -102,6 +106,9 @@ using HttpErrorShape =
 
 /// Errors as every server of ours gives them: {"code", "message", "details"}.
 ServerResponse ErrorResponse(int status, std::string_view code, std::string_view message);
+
+/// Of one server.
+constexpr int kMaxHttpThreads = 64;
 
 struct HttpServerOptions {
   /// "host:port" (port 0: a free one) or "unix:/path/of/socket". A socket file that nobody listens

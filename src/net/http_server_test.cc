@@ -163,6 +163,21 @@ TEST(Token, MatchesItsOwnHashOnly) {
   EXPECT_FALSE(TokenMatches(token, ""));
 }
 
+TEST(ServerRequest, TheSchemeOfATokenIsReadInAnyCase) {
+  const auto token = [](const std::string& value) {
+    ServerRequest request;
+    request.headers = {{"authorization", value}};
+    return std::string(request.BearerToken());
+  };
+  for (const char* scheme : {"Bearer ", "bearer ", "BEARER ", "bEARer   "}) {
+    EXPECT_EQ(token(scheme + std::string("aB Z")), "aB Z") << scheme;
+  }
+  for (const char* none : {"", "Bearer", "Bearer ", "Bearer   ", "Bearers x", "Basic x",
+                           " Bearer x", "bearer\tx", "\"earer x", "[earer x"}) {
+    EXPECT_EQ(token(none), "") << none;
+  }
+}
+
 TEST(HttpServer, AnswersOnAKeptConnection) {
   auto server = HttpServer::Start({}, Routes()).value();
   RawClient client(server->port());
@@ -285,6 +300,27 @@ std::uint64_t PeakMemory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+TEST(HttpServer, ChecksOnHeadersSeeWhoAsks) {
+  const std::vector<HttpRoute> routes = {
+      {.method = "GET",
+       .pattern = "/",
+       .handler = [](const ServerRequest&, const HttpReply&) {},
+       .authorize = [](const ServerRequest& request) -> std::optional<ServerResponse> {
+         return ErrorResponse(403, "peer", "<" + request.peer + ">");
+       }}};
+  const auto twice = [](const RawClient& client) {  // on one connection
+    client.Send(Get("/"));
+    client.ReadUntil("}");
+    client.Send(Get("/"));
+    return client.ReadUntil("}");
+  };
+  auto server = HttpServer::Start({}, routes).value();
+  EXPECT_NE(twice(RawClient(server->port())).find("<127.0.0.1>"), std::string::npos);
+  const std::string path = "/tmp/cairn_peer_" + std::to_string(getpid());
+  auto local = HttpServer::Start({.listen = "unix:" + path}, routes).value();
+  EXPECT_NE(twice(RawClient(path)).find("<>"), std::string::npos);
 }
 
 TEST(HttpServer, ChecksOnHeadersComeBeforeTheBodyIsTaken) {

@@ -2,6 +2,9 @@
 
 // For http_server.cc alone: RESTinio's headers are heavy.
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +15,8 @@
 #include <memory>
 #include <restinio/all.hpp>
 #include <restinio/tls.hpp>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -115,12 +120,31 @@ class Lingerers {
 /// Those of the server that this thread works for; null elsewhere.
 inline thread_local Lingerers* lingerers = nullptr;
 
-/// A socket of RESTinio's that is closed as said above. RESTinio always calls shutdown and close,
-/// one after the other, on a thread of the server.
+/// The address of the client whose bytes this thread is looking at; "" elsewhere, and for clients
+/// that came through a socket of this machine.
+inline thread_local std::string_view reading_from;
+
+/// A socket of RESTinio's that is closed as said above, and whose reader can see who sends.
+/// RESTinio always calls shutdown and close, one after the other, on a thread of the server.
 template <typename Socket>
 class LingeringSocket : public Socket {
  public:
   using Socket::Socket;
+
+  /// `handler` is called with `reading_from` set: RESTinio parses inside it.
+  template <typename Buffers, typename Handler>
+  void async_read_some(const Buffers& buffers, Handler handler) {
+    if (peer_ == nullptr) peer_ = std::make_shared<const std::string>(AddressOfPeer());
+    const auto executor = asio::get_associated_executor(handler, this->get_executor());
+    Socket::async_read_some(
+        buffers, asio::bind_executor(executor,
+                                     [peer = peer_, handler = std::move(handler)](
+                                         const asio::error_code& error, std::size_t bytes) mutable {
+                                       reading_from = *peer;
+                                       handler(error, bytes);
+                                       reading_from = {};
+                                     }));
+  }
 
   void shutdown(asio::socket_base::shutdown_type /*both*/, asio::error_code& error) {
     this->lowest_layer().shutdown(asio::socket_base::shutdown_send, error);
@@ -140,6 +164,25 @@ class LingeringSocket : public Socket {
       ::close(fd);
     }
   }
+
+ private:
+  std::string AddressOfPeer() {
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    char text[INET6_ADDRSTRLEN] = "";
+    if (getpeername(this->lowest_layer().native_handle(), reinterpret_cast<sockaddr*>(&peer),
+                    &length) != 0) {
+      return "";
+    }
+    if (peer.ss_family == AF_INET) {
+      inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(&peer)->sin_addr, text, sizeof text);
+    } else if (peer.ss_family == AF_INET6) {
+      inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6*>(&peer)->sin6_addr, text, sizeof text);
+    }
+    return text;
+  }
+
+  std::shared_ptr<const std::string> peer_;  // shared: a read may end after the socket has moved
 };
 
 using PlainSocket = LingeringSocket<asio::ip::tcp::socket>;
