@@ -11,7 +11,8 @@ namespace cairn {
 
 class Store;
 
-/// An object that grows at its end. For one thread at a time.
+/// An object that grows at its end. One thread appends at a time; Sync comes from any, also beside
+/// an append, and covers what was appended before it began.
 ///
 /// After an error an unknown part of the bytes is there and the object is condemned: nothing more
 /// may be appended to it, and what was not synced before may be lost although a later Sync says OK.

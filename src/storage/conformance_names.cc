@@ -79,6 +79,32 @@ TEST_P(StoreConformance, SessionTakesEveryValidNameToo) {
   EXPECT_EQ(*store().Get(std::string(255, 'n'), kNoLimit), "two");
 }
 
+TEST_P(StoreConformance, PartsAreJoinedUnderEveryValidName) {
+  const std::size_t part = (*store().NewWriteSession(WriteMode::kAuto))->part_bytes();
+  const std::string bytes = Pattern(2 * part + 1, 3);
+  const std::string name = "d, e/%2C,a;b=c:d'e\"f, ü.bin";
+  WriteObjects({{name, bytes}}, true);
+  EXPECT_TRUE(ReadObject(name) == bytes);
+  EXPECT_THAT(ObjectNames(*store().List("d, e")), ElementsAre(name));
+  {
+    Result<std::unique_ptr<WriteSession>> session = store().NewWriteSession(WriteMode::kAuto);
+    ASSERT_HAS(session);
+    (*session)->LeaveUnfinished(true);
+    Result<std::uint32_t> object = (*session)->Open(name + "2", {.bytes = bytes.size()});
+    ASSERT_HAS(object);
+    ASSERT_OK(
+        (*session)->Append(*object, AsBytes(std::string_view(bytes).substr(0, part)), false, 1));
+    ASSERT_HAS((*session)->WaitPart());
+  }
+  Result<std::vector<std::string>> unfinished = store().ListUnfinished("");
+  ASSERT_HAS(unfinished);
+  if (!unfinished->empty()) {  // where what is unfinished is no object
+    EXPECT_THAT(*unfinished, ElementsAre(name + "2"));
+  }
+  EXPECT_OK(store().AbandonUnfinished(name + "2"));
+  EXPECT_THAT(*store().ListUnfinished(""), IsEmpty());
+}
+
 TEST_P(StoreConformance, RefusesInvalidNamesEverywhere) {
   using std::string_literals::operator""s;
   const std::vector<std::string> names = {"",

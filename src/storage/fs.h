@@ -21,10 +21,11 @@ namespace cairn {
 /// Sync condemns the file: its bytes may be lost although a second Sync succeeds.
 ///
 /// Paths are absolute or relative to the process; the interface does not interpret them. Statuses:
-/// ENOENT → NotFound, EEXIST → AlreadyExists, ENOSPC/EDQUOT → ResourceExhausted, EACCES/EPERM/EROFS
-/// → PermissionDenied, ENOTDIR/EISDIR/ELOOP/ENAMETOOLONG/EINVAL → InvalidArgument, ETIMEDOUT/
-/// ESTALE/ECONNREFUSED… → Unavailable, EIO and the rest → Internal; the message names operation,
-/// path and the kernel's words.
+/// ENOENT → NotFound, EEXIST → AlreadyExists, ENOSPC/EDQUOT/EMFILE/ENFILE/ENOMEM →
+/// ResourceExhausted, EACCES/EPERM/EROFS → PermissionDenied, ENOTDIR/EISDIR/ELOOP/ENAMETOOLONG/
+/// EINVAL → InvalidArgument, ETIMEDOUT/ESTALE/ECONNREFUSED… → Unavailable, EIO and the rest →
+/// Internal: the disk does not give what is there. The message names operation, path and the
+/// kernel's words.
 ///
 /// `why` in the sync calls says in a few words what the sync is for ("data file", "record name").
 /// The kernel never sees it: crash tests switch single reasons off and must notice.
@@ -38,7 +39,8 @@ struct FsStat {
 
 struct FsEntry {
   std::string name;
-  bool is_directory = false;
+  bool is_directory = false;  // also a link to one
+  bool is_link = false;       // a symbolic one
 };
 
 struct OpenMode {
@@ -91,6 +93,10 @@ class IoQueue {
   virtual Status SubmitSync(FsFile* file, std::string_view why, std::uint64_t tag) = 0;
   /// Waits for one completion. InvalidArgument when nothing is in flight.
   virtual Result<Done> Wait() = 0;
+  /// Fs::SyncDirectory in the queue. A directory that is not there is NotFound, from here or from
+  /// Wait.
+  virtual Status SubmitSyncDirectory(const std::string& path, std::string_view why,
+                                     std::uint64_t tag) = 0;
 };
 
 /// Holds an advisory lock until destroyed.

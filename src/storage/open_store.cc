@@ -22,6 +22,16 @@ Status UnknownScheme(const std::string& where) {
                               "hdfs://host:port/path");
 }
 
+/// What is left of a URL when a function for paths took one of its slashes.
+bool IsBrokenUrl(std::string_view where) {
+  for (const std::string_view scheme : {kFile, kS3, kHdfs}) {
+    if (!where.starts_with(scheme)) continue;
+    const std::string_view rest = where.substr(scheme.size());
+    if (rest.starts_with(":/") && !rest.starts_with("://")) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool IsUrl(std::string_view where) { return !UrlScheme(where).empty(); }
@@ -29,6 +39,12 @@ bool IsUrl(std::string_view where) { return !UrlScheme(where).empty(); }
 bool IsRemote(std::string_view where) { return IsUrl(where) && UrlScheme(where) != kFile; }
 
 Result<std::string> LocalPath(const std::string& where) {
+  if (IsBrokenUrl(where)) {
+    return InvalidArgumentError("\"" + where.substr(0, 200) +
+                                "\" is a URL with one slash too few: write " +
+                                where.substr(0, where.find('/')) +
+                                "//… (a directory of this name is ./" + where.substr(0, 40) + ")");
+  }
   if (!IsUrl(where)) return where;
   if (IsRemote(where)) {
     return InvalidArgumentError("\"" + where.substr(0, 200) + "\" is not a local path");

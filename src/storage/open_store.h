@@ -30,7 +30,8 @@ bool IsUrl(std::string_view where);
 /// Lies on a bucket or a cluster: nothing there can be reached as a file.
 bool IsRemote(std::string_view where);
 
-/// The path of a local place: the argument itself, or what follows file://.
+/// The path of a local place: the argument itself, or what follows file://. InvalidArgument for
+/// what was a URL until a function for paths took one of its slashes.
 Result<std::string> LocalPath(const std::string& where);
 
 /// `where` and the name of something directly in it.

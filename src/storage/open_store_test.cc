@@ -35,6 +35,14 @@ TEST(OpenStore, RefusesUnknownSchemesAndSaysWhatThereIs) {
   EXPECT_TRUE(OpenStore("file:///a%zz").status().Is(Code::kInvalidArgument));
 }
 
+TEST(OpenStore, AUrlThatLostASlashIsNoDirectory) {
+  for (const char* where : {"s3:/bucket/runs", "hdfs:/host:9870/runs", "file:/runs"}) {
+    const auto store = OpenStore(where);
+    EXPECT_TRUE(store.status().Is(Code::kInvalidArgument)) << where;
+    EXPECT_THAT(store.status().ToString(), HasSubstr("one slash too few")) << where;
+  }
+}
+
 TEST(OpenStore, TellsUrlsFromPaths) {
   for (const char* path : {"runs/a", "/abs", "a:b", "./s3:/x", ""}) EXPECT_FALSE(IsUrl(path));
   EXPECT_TRUE(IsUrl("file:///a"));

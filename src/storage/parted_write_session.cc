@@ -8,6 +8,25 @@
 #include "base/status_macros.h"
 
 namespace cairn {
+namespace {
+
+// Grown parts are whole chunks of manifests, which is what a resumed copy compares.
+constexpr std::uint64_t kGrowth = 4u << 20;
+// What parts that had to grow may take in memory. Two are sent at a time even if they take more.
+constexpr std::uint64_t kGrownInFlight = 512u << 20;
+
+std::uint64_t DivideUp(std::uint64_t a, std::uint64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+}  // namespace
+
+ObjectParts PartedWriteSession::PartsOf(std::uint64_t bytes) const {
+  if (DivideUp(bytes, limits_.part_bytes) <= limits_.parts) {
+    return {.part_bytes = limits_.part_bytes};
+  }
+  const std::uint64_t part = DivideUp(DivideUp(bytes, limits_.parts), kGrowth) * kGrowth;
+  const auto at_once = std::clamp<std::uint64_t>(kGrownInFlight / part, 2, 8);
+  return {.part_bytes = part, .buffers = static_cast<int>(at_once)};
+}
 
 Result<std::uint32_t> PartedWriteSession::Open(const std::string& name, const NewObject& object) {
   std::uint32_t id = 0;
@@ -23,18 +42,21 @@ Status PartedWriteSession::TryOpen(const std::string& name, const NewObject& obj
     if (!condemned_.ok()) return condemned_;
   }
   RETURN_IF_ERROR(ValidateObjectName(name));
-  const std::size_t part = limits_.part_bytes;
-  const std::uint64_t count = object.bytes / part + (object.bytes % part != 0 ? 1 : 0);
-  if (count > limits_.parts) {
+  const ObjectParts parts = PartsOf(object.bytes);
+  if (parts.part_bytes > limits_.largest_part_bytes) {
     return InvalidArgumentError(
-        fmt::format("\"{}\" would have {} parts of {} bytes, at most {} are allowed; raise "
-                    "StorageOptions::part_bytes",
-                    name, count, part, limits_.parts));
+        fmt::format("\"{}\" has {} bytes, and at most {} can be stored, in {} parts of {} each; {}",
+                    name, object.bytes, limits_.parts * limits_.largest_part_bytes, limits_.parts,
+                    limits_.largest_part_bytes, limits_.too_large));
   }
   // What puts the object into its place replaces nothing either; this is to fail before the bytes
   // are sent.
   RETURN_IF_ERROR(CheckFree(name));
-  Object made{.name = name, .bytes = object.bytes, .parts = count};
+  Object made{.name = name,
+              .bytes = object.bytes,
+              .part_bytes = parts.part_bytes,
+              .in_flight = std::min(limits_.in_flight, parts.buffers),
+              .parts = DivideUp(object.bytes, parts.part_bytes)};
   if (object.resume) RETURN_IF_ERROR(FindLeft(made));
   MutexLock lock(&mu_);
   *id = static_cast<std::uint32_t>(objects_.size());
@@ -56,12 +78,12 @@ Result<std::size_t> PartedWriteSession::NextPart(std::uint32_t id, std::size_t b
   RETURN_IF_ERROR(CheckObject(id));
   const Object& object = objects_[id];
   const std::uint64_t due =
-      std::min<std::uint64_t>(object.bytes - object.appended, limits_.part_bytes);
+      std::min<std::uint64_t>(object.bytes - object.appended, object.part_bytes);
   if (bytes == 0 || bytes != due) {
     return InvalidArgumentError(
         fmt::format("a part of \"{}\" has {} bytes, {} are due", object.name, bytes, due));
   }
-  return static_cast<std::size_t>(object.appended / limits_.part_bytes);
+  return static_cast<std::size_t>(object.appended / object.part_bytes);
 }
 
 Status PartedWriteSession::Append(std::uint32_t object, std::span<const std::byte> part,
@@ -75,8 +97,10 @@ Status PartedWriteSession::TryAppend(const Transfer& transfer) {
   {
     MutexLock lock(&mu_);
     ASSIGN_OR_RETURN(next.part, NextPart(next.object, next.bytes.size()));
-    objects_[next.object].appended += next.bytes.size();
-    while (borrowed_ >= limits_.in_flight && condemned_.ok()) changed_.Wait(&mu_);
+    Object& object = objects_[next.object];
+    object.appended += next.bytes.size();
+    const int in_flight = object.in_flight;
+    while (borrowed_ >= in_flight && condemned_.ok()) changed_.Wait(&mu_);
     if (!condemned_.ok()) return condemned_;
     ++borrowed_;
   }

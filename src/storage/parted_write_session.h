@@ -24,6 +24,9 @@ namespace cairn {
 class PartedWriteSession : public WriteSession {
  public:
   std::size_t part_bytes() const final { return limits_.part_bytes; }
+  /// Larger parts, and fewer of them in memory, when the object would have too many: as large as
+  /// its size needs, as many as fit into 512 MiB, at least two.
+  ObjectParts PartsOf(std::uint64_t bytes) const final;
   Result<std::uint32_t> Open(const std::string& name, const NewObject& object) final;
   Status Append(std::uint32_t object, std::span<const std::byte> part, bool padded,
                 std::uint64_t tag) final;
@@ -38,11 +41,15 @@ class PartedWriteSession : public WriteSession {
   struct Limits {
     std::size_t part_bytes = 0;
     std::size_t parts = 0;  // of an object
-    int in_flight = 1;      // parts that are borrowed at a time
+    std::uint64_t largest_part_bytes = 0;
+    int in_flight = 1;           // parts that are borrowed at a time
+    const char* too_large = "";  // what to know when an object has more bytes than that
   };
   struct Object {
     std::string name;
     std::uint64_t bytes = 0;
+    std::size_t part_bytes = 0;
+    int in_flight = 1;
     std::uint64_t appended = 0;
     std::size_t parts = 0;
     std::size_t arrived = 0;

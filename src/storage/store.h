@@ -32,6 +32,9 @@ struct ObjectInfo {
 struct Listing {
   std::vector<ObjectInfo> objects;    // sorted by name
   std::vector<std::string> prefixes;  // "sub-directories" one level down, without trailing slash
+  /// Links that somebody put there and that lead nowhere, in a circle, or to where we may not look:
+  /// what they stand for cannot be told. A name that is ours may be among them.
+  std::vector<std::string> unreachable;
 };
 
 /// How the local store moves bulk data to the disk.
@@ -56,6 +59,21 @@ struct NewObject {
   bool resume = false;
 };
 
+/// An object without its name (WriteSession::Prepare). Destroyed before it was created it leaves
+/// nothing behind. May outlive its session, but not the store.
+class PreparedObject {
+ public:
+  virtual ~PreparedObject() = default;
+  /// As Store::Create, once. FailedPrecondition unless the session was drained.
+  virtual Status Create() = 0;
+};
+
+/// How a write session wants an object of some size.
+struct ObjectParts {
+  std::size_t part_bytes = 0;  // of every part but the last. A multiple of 4 KiB
+  int buffers = 8;             // parts worth having in memory at once, filled or being sent
+};
+
 /// Writes bulk objects, with a bounded number of parts in flight. For one thread at a time.
 ///
 /// An object's bytes are durable after Drain() returned OK; its *name* after Store::SyncNames.
@@ -65,8 +83,12 @@ struct NewObject {
 class WriteSession {
  public:
   virtual ~WriteSession() = default;
-  /// Every part but an object's last has this size. A multiple of 4 KiB.
+  /// The size of parts, but for objects so large that there would be too many of them.
   virtual std::size_t part_bytes() const = 0;
+  /// How an object of `bytes` is to be appended.
+  virtual ObjectParts PartsOf(std::uint64_t /*bytes*/) const {
+    return {.part_bytes = part_bytes()};
+  }
   /// Replaces nothing: the name must be free.
   virtual Result<std::uint32_t> Open(const std::string& name, const NewObject& object) = 0;
   /// Hands over the next part of the object; may wait for a free slot. The bytes are borrowed until
@@ -99,6 +121,20 @@ class WriteSession {
   /// other than Unavailable and DeadlineExceeded condemned the session. Otherwise it is given up,
   /// or the caller deletes it.
   virtual void LeaveUnfinished(bool /*leave*/) {}
+
+  // What Drain may wait for at once, instead of the caller for one after the other:
+
+  /// Begins to make the names durable that are at or below `prefix` by now. A head start for
+  /// Store::SyncNames, which is called after Drain all the same.
+  virtual Status SyncNames(const std::string& /*prefix*/, std::string_view /*why*/) {
+    return Status::Ok();
+  }
+  /// Begins to make the bytes of an object durable that is to be created after Drain. Null: the
+  /// store gains nothing by it, and Store::Create is to be called then.
+  virtual Result<std::unique_ptr<PreparedObject>> Prepare(const std::string& /*name*/,
+                                                          std::string_view /*bytes*/) {
+    return std::unique_ptr<PreparedObject>();
+  }
 };
 
 /// An object opened for reading. It stays readable although its name is deleted meanwhile (local

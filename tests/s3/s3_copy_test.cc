@@ -64,6 +64,8 @@ class S3Copy : public ::testing::Test {
   std::shared_ptr<Store> Target(std::uint16_t port = 0, std::uint64_t at_once = 5ull << 30) {
     S3StoreOptions options = server_->Options(url_, port);
     options.most_copied_at_once = at_once;
+    options.most_parts = most_parts_;
+    options.storage.connections = connections_;
     return S3Store::Open(options).value();
   }
   Result<CopyReport> Copy(std::shared_ptr<Store> target, const TransferControl& control = {}) {
@@ -112,6 +114,8 @@ class S3Copy : public ::testing::Test {
   TestS3Server* server_ = nullptr;
   std::string url_;
   std::string log_;
+  std::uint64_t most_parts_ = kS3Parts;  // of the target
+  int connections_ = 0;                  // to it; 0: as many as usual
   std::shared_ptr<MemoryStore> source_;
   RepositoryView view_;
 };
@@ -140,6 +144,18 @@ TEST_F(S3Copy, OneThatIsInterruptedAgainAndAgainGetsToItsEnd) {
   const auto report = Copy(Target());
   ASSERT_TRUE(report.ok()) << report.status().ToString();
   EXPECT_GE(report->bytes_resumed, (95u << 20) - 9 * kPart);
+  ExpectWhole();
+}
+
+TEST_F(S3Copy, OneOfAFileThatNeedsLargerPartsGoesOnInsideItToo) {
+  most_parts_ = 9;  // of 12 MiB instead of 20 of 5
+  connections_ = 2;
+  CopyUntil(80u << 20);
+  EXPECT_THAT(Unfinished(), SizeIs(1));
+  const auto report = Copy(Target());
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_GE(report->bytes_resumed, (80u << 20) - 3 * (12u << 20)) << "all but what was in flight";
+  EXPECT_EQ(report->bytes + report->bytes_resumed, Bytes());
   ExpectWhole();
 }
 

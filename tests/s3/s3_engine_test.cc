@@ -9,7 +9,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <latch>
+#include <memory>
 #include <set>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -236,6 +239,60 @@ TEST_F(S3Engine, LargeFilesGoInPartsAndLeaveNothingUnfinished) {
   EXPECT_THAT(*server_->Open(url_)->ListUnfinished(""), IsEmpty());
 }
 
+/// Hands out numbers that nothing keeps in memory.
+class Numbers final : public TensorSource {
+ public:
+  explicit Numbers(std::uint64_t seed) : seed_(seed) {}
+  static std::uint64_t At(std::uint64_t seed, std::uint64_t i) { return (seed + i) * 0x9E3779B9u; }
+  Status Fill(std::uint64_t offset, std::span<std::byte> into) override {
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      const std::uint64_t at = offset + i;
+      into[i] = static_cast<std::byte>(At(seed_, at / 8) >> (at % 8 * 8));
+    }
+    return Status::Ok();
+  }
+
+ private:
+  const std::uint64_t seed_;
+};
+
+TEST_F(S3Engine, FilesWithTooManyPartsGetLargerOnesBesideThoseThatHaveFew) {
+  S3StoreOptions store = server_->Options(url_);
+  store.most_parts = 14;
+  auto manager = OpenManager({.directory = url_}, EnvironmentOn(store));
+  ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+  // Each a file of its own; in parts of 5, 8 and 12 MiB.
+  const std::vector<std::uint64_t> sizes = {64u << 20, 100u << 20, 130u << 20};
+  for (std::int64_t step = 1; step <= 2; ++step) {
+    SaveRequest request{.step = step};
+    std::vector<std::unique_ptr<Numbers>> sources;
+    for (const std::uint64_t bytes : sizes) {
+      sources.push_back(std::make_unique<Numbers>(bytes + static_cast<std::uint64_t>(step)));
+      request.tensors.push_back({.name = "t" + std::to_string(bytes),
+                                 .dtype = DType::kU64,
+                                 .shape = {bytes / 8},
+                                 .source = sources.back().get()});
+    }
+    auto handle = (*manager)->Save(std::move(request));
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    const auto saved = handle->Wait();
+    ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+  }
+  const auto restored = (*manager)->Restore({.allocate = true});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  ASSERT_EQ((*restored)->tensors.size(), sizes.size());
+  for (const OwnedTensor& tensor : (*restored)->tensors) {
+    const std::uint64_t bytes = std::stoull(tensor.name.substr(1));
+    const auto* numbers = reinterpret_cast<const std::uint64_t*>(tensor.data.get());
+    std::uint64_t different = 0;
+    for (std::uint64_t i = 0; i < bytes / 8; ++i) {
+      different += numbers[i] != Numbers::At(bytes + 2, i) ? 1 : 0;
+    }
+    EXPECT_EQ(different, 0u) << tensor.name;
+  }
+  EXPECT_THAT(*server_->Open(url_)->ListUnfinished(""), IsEmpty());
+}
+
 TEST_F(S3Engine, OpeningSweepsWhatAKilledWriterLeft) {
   {
     ASSERT_TRUE(Open().ok());
@@ -290,6 +347,31 @@ TEST_F(S3Engine, NewWriterFencesTheOldOneOut) {
   EXPECT_TRUE(SaveStep(old_writer->get(), 2).status().Is(Code::kAborted));
   ASSERT_TRUE(SaveStep(new_writer->get(), 3).ok());
   EXPECT_EQ(*RestoreLatest(new_writer->get()), 3);
+}
+
+TEST_F(S3Engine, NothingIsAcknowledgedUnderAPrefixThatWasDeleted) {
+  auto manager = Open();
+  ASSERT_TRUE(manager.ok());
+  ASSERT_TRUE(SaveStep(manager->get(), 1).ok());
+  const auto store = server_->Open(url_);
+  for (const std::string& name : Names()) ASSERT_TRUE(store->Delete(name).ok());
+  const auto saved = SaveStep(manager->get(), 2);
+  EXPECT_TRUE(saved.status().Is(Code::kUnavailable)) << saved.status().ToString();
+  EXPECT_THAT(saved.status().ToString(), HasSubstr("its records are gone"));
+  EXPECT_THAT(Names(), IsEmpty());
+
+  // Another run begins there, with the same number and the same names.
+  auto other = Open();
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ((*other)->generation(), 1u);
+  ASSERT_TRUE(SaveStep(other->get(), 1).ok());
+  const std::set<std::string> before = Names();
+  const auto lost = SaveStep(manager->get(), 3);
+  EXPECT_TRUE(lost.status().Is(Code::kAborted)) << lost.status().ToString();
+  EXPECT_THAT(lost.status().ToString(), HasSubstr("was replaced"));
+  (*manager)->Close().IgnoreError("it was told");
+  EXPECT_EQ(Names(), before);
+  EXPECT_EQ(*RestoreLatest(other->get()), 1);
 }
 
 TEST_F(S3Engine, WritersTakeTurnsWhileAReaderReads) {

@@ -69,11 +69,32 @@ Status DirtyDirectories::SyncOne(const std::string& directory, std::string_view 
   }
   RETURN_IF_ERROR(fs_->SyncDirectory(JoinPath(root_, directory), why));
   MutexLock lock(&mu_);
-  const auto it = dirty_.find(directory);
-  if (it == dirty_.end() || it->second.change != before.change) return Status::Ok();
-  dirty_.erase(it);
-  durable_.merge(before.children);
+  SyncedLocked(directory, before);
   return Status::Ok();
+}
+
+void DirtyDirectories::SyncedLocked(const std::string& directory, const Mark& before) {
+  const auto it = dirty_.find(directory);
+  if (it == dirty_.end() || it->second.change != before.change) return;
+  dirty_.erase(it);
+  durable_.insert(before.children.begin(), before.children.end());
+}
+
+std::vector<DirtyDirectories::Marked> DirtyDirectories::MarkedIn(std::string_view prefix) {
+  MutexLock lock(&mu_);
+  std::vector<Marked> marked;
+  for (const auto& [name, mark] : dirty_) {
+    if (IsAtOrBelow(name, prefix) || IsAtOrBelow(prefix, name)) marked.push_back({name, mark});
+  }
+  std::sort(marked.begin(), marked.end(), [](const Marked& a, const Marked& b) {
+    return DeeperFirst()(a.directory, b.directory);
+  });
+  return marked;
+}
+
+void DirtyDirectories::Synced(const Marked& marked) {
+  MutexLock lock(&mu_);
+  SyncedLocked(marked.directory, marked.mark);
 }
 
 Status DirtyDirectories::SyncTree(std::string_view prefix, std::string_view why) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <cairn/status.h>
 
@@ -51,7 +52,20 @@ class DirtyDirectories {
     std::set<std::string, std::less<>> children;  // directories in here not known to be durable
   };
 
+ public:
+  /// A directory as it was marked when somebody set out to sync it.
+  struct Marked {
+    std::string directory;
+    Mark mark;
+  };
+  /// Those that SyncTree would sync now, for a caller that syncs them itself: with a sync that
+  /// begins after this call, and tells Synced of each that succeeded.
+  std::vector<Marked> MarkedIn(std::string_view prefix);
+  void Synced(const Marked& marked);
+
+ private:
   void MarkLocked(std::string_view directory) REQUIRES(mu_);
+  void SyncedLocked(const std::string& directory, const Mark& before) REQUIRES(mu_);
   Status SyncOne(const std::string& directory, std::string_view why) REQUIRES(flush_mu_);
 
   Fs* const fs_;

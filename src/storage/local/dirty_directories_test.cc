@@ -151,6 +151,20 @@ TEST_F(DirtyDirectoriesTest, APathMustBeThere) {
   EXPECT_EQ(directories_.SyncPath("a", "w", "p").code(), Code::kNotFound);
 }
 
+TEST_F(DirtyDirectoriesTest, ACallerThatSyncsByItselfClearsWhatItHasMarked) {
+  directories_.Made("a");
+  directories_.NamesChanged("a");
+  const auto marked = directories_.MarkedIn("a");
+  ASSERT_EQ(marked.size(), 2u);
+  EXPECT_EQ(marked[0].directory, "a") << "the deepest first";
+  EXPECT_EQ(marked[1].directory, "");
+  directories_.Synced(marked[1]);
+  directories_.NamesChanged("a");  // after its sync began
+  directories_.Synced(marked[0]);
+  EXPECT_TRUE(directories_.SyncTree("a", "w").ok());
+  EXPECT_THAT(fs_.Take(), ElementsAre("/r/a w"));
+}
+
 // A second caller finds no marks while the first one's sync runs; it must wait all the same.
 TEST_F(DirtyDirectoriesTest, NobodyReturnsBeforeTheSyncThatCoversThemHasEnded) {
   directories_.NamesChanged("");

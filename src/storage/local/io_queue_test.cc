@@ -142,6 +142,28 @@ TEST_P(IoQueueTest, SyncIsAnOperationLikeOthers) {
   EXPECT_TRUE(done->status.ok());
 }
 
+TEST_P(IoQueueTest, SyncsOfDirectoriesGoBesideOthers) {
+  auto queue = NewQueue(4);
+  auto file = NewFile("f");
+  ASSERT_TRUE(queue->SubmitSyncDirectory(dir_ / "", "test", 1).ok());
+  ASSERT_TRUE(queue->SubmitSync(file.get(), "test", 2).ok());
+  std::uint64_t tags = 0;
+  for (int i = 0; i < 2; ++i) {
+    auto done = queue->Wait();
+    EXPECT_TRUE(done->status.ok()) << done->status.ToString();
+    tags += done->tag;
+  }
+  EXPECT_EQ(tags, 3u);
+}
+
+TEST_P(IoQueueTest, ADirectoryThatIsNotThereIsNotFound) {
+  auto queue = NewQueue(4);
+  Status status = queue->SubmitSyncDirectory(dir_ / "gone", "test", 1);
+  if (status.ok()) status = queue->Wait()->status;
+  EXPECT_EQ(status.code(), Code::kNotFound);
+  EXPECT_EQ(queue->in_flight(), 0);
+}
+
 TEST_P(IoQueueTest, TheDestructorWaitsForWhatIsInFlight) {
   auto file = NewFile("f");
   std::string text(1 << 20, 'y');

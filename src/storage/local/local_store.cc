@@ -29,35 +29,85 @@ class LocalLock final : public StoreLock {
 class LocalAppendObject final : public AppendObject {
  public:
   LocalAppendObject(std::unique_ptr<FsFile> file, std::uint64_t bytes)
-      : file_(std::move(file)), bytes_(bytes), started_(bytes) {}
+      : file_(std::move(file)),
+        bytes_(bytes),
+        begun_(bytes),
+        reserved_(bytes),
+        started_(bytes),
+        dropped_(bytes) {}
+  ~LocalAppendObject() override {
+    // Blocks that were reserved and not needed; the size stays.
+    if (reserved_ > bytes_ && Condemned().ok()) {
+      file_->Truncate(bytes_).IgnoreError("they go with the object otherwise");
+    }
+  }
 
   std::uint64_t bytes() const override { return bytes_; }
   Status Append(std::string_view bytes) override {
-    RETURN_IF_ERROR(condemned_);
-    condemned_ = file_->WriteAt(bytes_, std::as_bytes(std::span(bytes.data(), bytes.size())));
-    if (!condemned_.ok()) return condemned_;
-    bytes_ += bytes.size();
+    RETURN_IF_ERROR(Condemned());
+    const std::uint64_t at = bytes_;
+    ReserveFor(at + bytes.size());
+    const Status written = file_->WriteAt(at, std::as_bytes(std::span(bytes.data(), bytes.size())));
+    if (!written.ok()) return Condemn(written);
+    bytes_ = at + bytes.size();
     // A sync that comes seldom would otherwise find everything still to be written. The last page
     // may yet grow.
-    constexpr std::uint64_t kAtOnce = 8 << 20;
-    const std::uint64_t whole_pages = bytes_ & ~std::uint64_t{4095};
-    if (whole_pages >= started_ + kAtOnce) {
-      file_->StartWriteback(started_, whole_pages - started_);
-      started_ = whole_pages;
+    const std::uint64_t whole = WholePages();
+    if (whole >= started_ + kAtOnce) {
+      file_->StartWriteback(started_, whole - started_);
+      started_ = whole;
     }
     return Status::Ok();
   }
-  Status Sync(std::string_view why) override {
-    RETURN_IF_ERROR(condemned_);
-    condemned_ = file_->Sync(why);
-    return condemned_;
+  Status Sync(std::string_view why) override EXCLUDES(syncing_) {
+    // One after the other: the kernel tells an open file of a failed write-back only once.
+    const MutexLock one(&syncing_);
+    RETURN_IF_ERROR(Condemned());
+    const std::uint64_t whole = WholePages();
+    const Status synced = file_->Sync(why);
+    if (!synced.ok()) return Condemn(synced);
+    // What grows this fast is read again only after a death, if ever. Its pages serve the next
+    // bytes sooner than memory that nobody used for long.
+    if (whole >= dropped_ + kAtOnce) {
+      file_->DropCache(dropped_, whole - dropped_);
+      dropped_ = whole;
+    }
+    return Status::Ok();
   }
 
  private:
-  std::unique_ptr<FsFile> file_;
-  std::uint64_t bytes_;
-  std::uint64_t started_;  // up to here the disk was told to write
-  Status condemned_;       // the first error
+  static constexpr std::uint64_t kAtOnce = 8 << 20;
+  static constexpr std::uint64_t kGrowsFast = 1 << 20;
+
+  /// What grows fast gets its blocks many at a time, which costs each append less.
+  void ReserveFor(std::uint64_t end) {
+    if (!reserves_ || end <= reserved_ || end - begun_ < kGrowsFast) return;
+    reserves_ = file_->Allocate(end + kAtOnce).ok();  // no matter why not: it is only sooner
+    reserved_ = end + kAtOnce;
+  }
+  std::uint64_t WholePages() const { return bytes_ & ~std::uint64_t{kBlock - 1}; }
+  Status Condemned() EXCLUDES(mu_) {
+    const MutexLock lock(&mu_);
+    return condemned_;
+  }
+  /// The first error stays.
+  Status Condemn(const Status& why) EXCLUDES(mu_) {
+    const MutexLock lock(&mu_);
+    if (condemned_.ok()) condemned_ = why;
+    return condemned_;
+  }
+
+  const std::unique_ptr<FsFile> file_;
+  std::atomic<std::uint64_t> bytes_;  // grows in Append alone
+  // Of Append.
+  const std::uint64_t begun_;  // bytes when it was opened
+  bool reserves_ = true;       // it can
+  std::uint64_t reserved_;     // up to here there are blocks
+  std::uint64_t started_;      // up to here the disk was told to write
+  Mutex syncing_;
+  std::uint64_t dropped_ GUARDED_BY(syncing_);  // up to here the kernel's copies were given up
+  Mutex mu_;
+  Status condemned_ GUARDED_BY(mu_);
 };
 
 /// Makes `path` and what is missing above it, and syncs each directory that got a new name in it.
@@ -191,10 +241,16 @@ void LocalStore::RemoveTemporary(const std::string& temporary) {
 //     O_EXCL and rename do not promise as much);
 //  3. remove the temporary name, so that the next step's sync covers that too;
 //  4. sync the directory, and those above it whose names may be new: only then is it durable.
-// A volatile object goes without the sync of 4, and perhaps without that of 1.
+// A volatile object goes without the sync of 4, and perhaps without that of 1. A prepared one
+// (WriteSession::Prepare) has 1 done by its session, whose Drain waits for that sync as well.
 Status LocalStore::CreateOnce(const std::string& name, std::string_view bytes, Syncs syncs) {
   ASSIGN_OR_RETURN(const Temporary temporary,
-                   WriteTemporary(name, bytes, syncs.bytes ? "record bytes" : ""));
+                   WriteTemporary(name, bytes, syncs.bytes ? kRecordBytes : ""));
+  return NameTemporary(temporary, name, syncs.name);
+}
+
+Status LocalStore::NameTemporary(const Temporary& temporary, const std::string& name,
+                                 bool durable) {
   Status linked = options_.fs->Link(PathOf(temporary.name), PathOf(name));
   if (!linked.ok() && !linked.Is(Code::kUnimplemented) && !linked.Is(Code::kNotFound)) {
     // A network file system that lost the answer to the first request says "exists" to the second.
@@ -211,7 +267,7 @@ Status LocalStore::CreateOnce(const std::string& name, std::string_view bytes, S
         name, Describe(), linked.message()));
   }
   RETURN_IF_ERROR(linked);
-  if (!syncs.name) return Status::Ok();
+  if (!durable) return Status::Ok();
   return directories_.SyncPath(ParentOf(name), "record name", "record path");
 }
 
@@ -265,7 +321,8 @@ Status LocalStore::Absence(const std::string& name, Status status) {
     }
     if (above.ok()) break;
   }
-  return status;
+  // A FIFO, or links that go round in a circle: whatever it was, nothing can be read there.
+  return status.Is(Code::kInvalidArgument) ? NotFoundError(std::string(status.message())) : status;
 }
 
 Result<std::string> LocalStore::Get(const std::string& name, std::uint64_t limit) {
@@ -321,7 +378,13 @@ Result<Listing> LocalStore::List(const std::string& prefix) {
       continue;
     }
     const Result<FsStat> stat = options_.fs->Stat(PathOf(name));
-    if (stat.status().Is(Code::kNotFound)) continue;  // gone meanwhile, or a dangling link
+    if (!stat.ok() && entry.is_link) {
+      listing.unreachable.push_back(std::move(name));
+      continue;
+    }
+    if (stat.status().Is(Code::kNotFound)) continue;  // gone meanwhile
+    // Of our own files none may be passed over: a listing without them would say that they are
+    // gone.
     if (!stat.ok()) return stat.status();
     listing.objects.push_back({.name = std::move(name), .bytes = stat->bytes});
   }
@@ -345,8 +408,10 @@ Result<bool> LocalStore::PruneDirectory(const std::string& directory) {
   for (const FsEntry& entry : *entries) {
     std::string name = JoinPath(directory, entry.name);
     if (entry.is_directory) {
-      ASSIGN_OR_RETURN(const bool pruned, PruneDirectory(name));
-      empty = empty && pruned;
+      const Result<bool> pruned = PruneDirectory(name);
+      // Somebody else's: of our own we may look into all.
+      if (!pruned.ok() && !pruned.status().Is(Code::kPermissionDenied)) return pruned.status();
+      empty = empty && pruned.ok() && *pruned;
     } else if (IsTemporary(entry.name) && options_.fs->IsUnused(PathOf(name))) {
       temporaries.push_back(std::move(name));
     } else {

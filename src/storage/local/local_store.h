@@ -46,8 +46,9 @@ struct LocalStoreOptions {
   /// Size of a write session's parts, a multiple of 4 KiB. Larger parts cost memory (queue_depth of
   /// them are in flight), smaller ones throughput.
   std::size_t part_bytes = 8u << 20;
-  /// Parts in flight in a write session.
-  int queue_depth = 6;
+  /// Parts in flight in a write session. Enough that the disk has work while the thread that hands
+  /// them over waits for a processor; they are the caller's memory, or copies of odd parts.
+  int queue_depth = 16;
   /// Objects smaller than this are written through the page cache: not worth a second descriptor.
   std::uint64_t direct_from_bytes = 1u << 20;
   /// WriteMode::kAuto compares both ways in the first session that announced so many bytes …
@@ -101,6 +102,7 @@ class LocalStore final : public Store, public AppendingStore, public AdoptingSto
   WriteMode chosen_write_mode() const { return chosen_write_mode_.load(); }
 
  private:
+  friend class LocalPreparedObject;
   friend class LocalWriteSession;
 
   static constexpr int kDirectoryAttempts = 8;
@@ -135,6 +137,7 @@ class LocalStore final : public Store, public AppendingStore, public AdoptingSto
     std::string name;
     std::unique_ptr<FsFile> file;
   };
+  static constexpr std::string_view kRecordBytes = "record bytes";
   /// `why` "": the bytes need not be durable.
   Result<Temporary> WriteTemporary(const std::string& name, std::string_view bytes,
                                    std::string_view why);
@@ -145,6 +148,8 @@ class LocalStore final : public Store, public AppendingStore, public AdoptingSto
   };
   Status CreateNew(const std::string& name, std::string_view bytes, Syncs syncs);
   Status CreateOnce(const std::string& name, std::string_view bytes, Syncs syncs);
+  /// The rest of it: from the temporary name to the final one, and what makes that durable.
+  Status NameTemporary(const Temporary& temporary, const std::string& name, bool durable);
   void RemoveTemporary(const std::string& temporary);
   /// NotFound instead of `status` when `name` is a directory or leads through a file: on other
   /// stores such a name is simply not there.

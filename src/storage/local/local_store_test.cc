@@ -94,6 +94,17 @@ TEST_P(LocalStoreTest, OpenWithoutCreateWantsTheDirectory) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "missing"));
 }
 
+TEST_P(LocalStoreTest, WhatIsNoFileIsNotFound) {
+  auto store = Open();
+  ASSERT_OK(store->Put("a/file", "one"));
+  std::filesystem::create_symlink("circle", dir_ / "store/a/circle");
+  ASSERT_EQ(mkfifo((dir_ / "store/a/fifo").c_str(), 0600), 0);
+  for (const char* name : {"a/circle", "a/fifo", "a/circle/below", "a/file/below"}) {
+    EXPECT_EQ(store->Get(name, 100).status().code(), Code::kNotFound) << name;
+    EXPECT_EQ(store->OpenReader(name).status().code(), Code::kNotFound) << name;
+  }
+}
+
 TEST_P(LocalStoreTest, CreateAdmitsOneOfManyConcurrentCallers) {
   auto store = Open();
   auto other = Open();
@@ -161,8 +172,11 @@ TEST_P(LocalStoreTest, ListShowsObjectsAndDirectoriesOneLevelDown) {
   ASSERT_OK(store->Put("top", "123"));
   WriteForeign(dir_ / "store/a/.cairn-tmp-left", "garbage");
   ASSERT_EQ(symlink("nowhere", (dir_ / "store/a/dangling").c_str()), 0);
+  ASSERT_EQ(symlink("round", (dir_ / "store/a/circle").c_str()), 0);
+  ASSERT_EQ(symlink("circle", (dir_ / "store/a/round").c_str()), 0);
   auto listing = store->List("a");
-  ASSERT_TRUE(listing.ok());
+  ASSERT_TRUE(listing.ok()) << listing.status().ToString();
+  EXPECT_THAT(listing->unreachable, ElementsAre("a/circle", "a/dangling", "a/round"));
   EXPECT_THAT(Names(*listing), ElementsAre("a/x"));
   EXPECT_EQ(listing->objects[0].bytes, 2u);
   EXPECT_THAT(listing->prefixes, ElementsAre("a/b"));
@@ -529,6 +543,78 @@ TEST_P(LocalStoreTest, DirectIoRefusedByTheFirstWriteOrReadIsDoneThroughTheCache
     EXPECT_TRUE(ReadThrough(queue->get(), reader->get(), 1 << 20, skew) == memory.text);
     fs.Disarm();
   }
+}
+
+TEST_P(LocalStoreTest, APreparedObjectAppearsWhenItIsCreatedAndNotBefore) {
+  auto store = Open();
+  auto session = store->NewWriteSession(WriteMode::kAuto);
+  auto prepared = (*session)->Prepare("c/manifest.json", "text");
+  ASSERT_OK(prepared.status());
+  EXPECT_EQ(store->Stat("c/manifest.json").status().code(), Code::kNotFound);
+  EXPECT_EQ((*prepared)->Create().code(), Code::kFailedPrecondition) << "it may not be durable yet";
+  ASSERT_OK((*session)->Drain());
+  session->reset();
+  EXPECT_EQ(store->Stat("c/manifest.json").status().code(), Code::kNotFound);
+  ASSERT_OK((*prepared)->Create());
+  EXPECT_EQ(*store->Get("c/manifest.json", 100), "text");
+  EXPECT_EQ((*prepared)->Create().code(), Code::kFailedPrecondition);
+  prepared->reset();
+  EXPECT_THAT(FilesOnDisk(), ElementsAre("c/manifest.json"));
+}
+
+TEST_P(LocalStoreTest, APreparedObjectReplacesNothing) {
+  auto store = Open();
+  auto session = store->NewWriteSession(WriteMode::kAuto);
+  auto prepared = (*session)->Prepare("x", "second");
+  ASSERT_OK((*session)->Drain());
+  ASSERT_OK(store->Create("x", "first"));
+  EXPECT_EQ((*prepared)->Create().code(), Code::kAlreadyExists);
+  EXPECT_EQ(*store->Get("x", 100), "first");
+  EXPECT_THAT(FilesOnDisk(), ElementsAre("x"));
+}
+
+TEST_P(LocalStoreTest, APreparedObjectThatIsDroppedLeavesNothing) {
+  auto store = Open();
+  auto session = store->NewWriteSession(WriteMode::kAuto);
+  {
+    auto dropped = (*session)->Prepare("x", "text");
+  }
+  EXPECT_THAT(FilesOnDisk(), IsEmpty());
+  ASSERT_OK((*session)->Drain());
+}
+
+TEST_P(LocalStoreTest, AFailedSyncOfAPreparedObjectOrOfNamesCondemnsTheSession) {
+  for (const FsOpKind kind : {FsOpKind::kSync, FsOpKind::kSyncDirectory}) {
+    FaultyFs fs(PosixFs());
+    auto store = LocalStore::Open({.root = dir_ / "store", .fs = &fs});
+    auto session = (*store)->NewWriteSession(WriteMode::kAuto);
+    ASSERT_OK((*store)->CreateVolatile("d/name", "", AfterCrash::kAnything));
+    FsFault fault{.failure = FsFailure::kFailedSync};
+    fault.trigger.kind = kind;
+    fs.Arm(fault);
+    auto prepared = (*session)->Prepare("d/x", "text");
+    ASSERT_OK(prepared.status());
+    ASSERT_OK((*session)->SyncNames("d", "test"));
+    EXPECT_EQ((*session)->Drain().code(), Code::kInternal);
+    fs.Disarm();
+    EXPECT_EQ((*session)->Drain().code(), Code::kInternal) << "condemned";
+    ASSERT_OK((*store)->Delete("d/name"));
+  }
+}
+
+TEST_P(LocalStoreTest, NamesThatWereSyncedBesideTheDataAreNotSyncedAgain) {
+  FaultyFs fs(PosixFs());
+  auto store = LocalStore::Open({.root = dir_ / "store", .fs = &fs});
+  auto session = (*store)->NewWriteSession(WriteMode::kAuto);
+  ASSERT_OK((*store)->CreateVolatile("a/b/name", "", AfterCrash::kAnything));
+  ASSERT_OK((*session)->SyncNames("a", "test"));
+  ASSERT_OK((*session)->Drain());
+  const std::uint64_t syncs = fs.operations(FsOpKind::kSyncDirectory);
+  ASSERT_OK((*store)->SyncNames("a", "test"));
+  EXPECT_EQ(fs.operations(FsOpKind::kSyncDirectory), syncs);
+  ASSERT_OK((*store)->CreateVolatile("a/b/other", "", AfterCrash::kAnything));
+  ASSERT_OK((*store)->SyncNames("a", "test"));
+  EXPECT_EQ(fs.operations(FsOpKind::kSyncDirectory), syncs + 1);
 }
 
 TEST_P(LocalStoreTest, ASessionThatIsDroppedLeavesNothingRunning) {

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "storage/local/local_prepared_object.h"
 #include "storage/local/local_store.h"
 #include "storage/local/object_path.h"
 
@@ -325,23 +326,71 @@ Status LocalWriteSession::CloseUnchecked(std::uint32_t id) {
   }
   object.closed = true;
   ++unsynced_;
-  if (object.writes == 0) to_sync_.push_back(id);
+  if (object.writes == 0) to_sync_.push_back({.index = id});
   return SubmitSyncs();
+}
+
+Status LocalWriteSession::SyncNames(const std::string& prefix, std::string_view why) {
+  RETURN_IF_ERROR(condemned_);
+  if (!prefix.empty()) RETURN_IF_ERROR(ValidateObjectName(prefix));
+  for (DirtyDirectories::Marked& marked : store_->directories_.MarkedIn(prefix)) {
+    to_sync_.push_back({.names = true, .index = names_.size()});
+    names_.push_back({.marked = std::move(marked), .why = std::string(why)});
+    ++unsynced_;
+  }
+  Status submitted = SubmitSyncs();
+  return submitted.ok() ? submitted : Condemn(std::move(submitted));
+}
+
+Result<std::unique_ptr<PreparedObject>> LocalWriteSession::Prepare(const std::string& name,
+                                                                   std::string_view bytes) {
+  RETURN_IF_ERROR(condemned_);
+  RETURN_IF_ERROR(ValidateObjectName(name));
+  ASSIGN_OR_RETURN(LocalStore::Temporary temporary, store_->WriteTemporary(name, bytes, ""));
+  auto durable = std::make_shared<bool>(false);
+  const std::string path = store_->PathOf(temporary.name);
+  auto prepared =
+      std::make_unique<LocalPreparedObject>(store_, name, std::move(temporary), durable);
+  // A descriptor of the session's own: it syncs whoever outlives whom.
+  Object object{.name = name,
+                .bytes = bytes.size(),
+                .appended = bytes.size(),
+                .closed = true,
+                .why = LocalStore::kRecordBytes,
+                .durable = std::move(durable)};
+  ASSIGN_OR_RETURN(object.buffered, store_->options_.fs->Open(path, {.write = true}));
+  objects_.push_back(std::move(object));
+  to_sync_.push_back({.index = objects_.size() - 1});
+  ++unsynced_;
+  if (Status submitted = SubmitSyncs(); !submitted.ok()) return Condemn(std::move(submitted));
+  return std::unique_ptr<PreparedObject>(std::move(prepared));
 }
 
 Status LocalWriteSession::SubmitSyncs() {
   while (!to_sync_.empty() && syncs_in_flight_ < kSyncsInFlight) {
-    const std::uint32_t id = to_sync_.front();
+    const SyncTarget target = to_sync_.front();
     to_sync_.pop_front();
-    Object& object = objects_[id];
     const std::size_t slot = free_transfers_.back();
-    transfers_[slot] = Transfer{.object = id, .is_sync = true};
-    RETURN_IF_ERROR(
-        queue_->SubmitSync(object.buffered.get(), "data file", slot).WithContext(object.name));
+    transfers_[slot] = Transfer{.sync = target};
+    const Status submitted = SubmitSync(target, slot);
+    if (target.names && submitted.Is(Code::kNotFound)) {
+      --unsynced_;  // removed by somebody: Store::SyncNames sees to what that means
+      continue;
+    }
+    RETURN_IF_ERROR(submitted);
     free_transfers_.pop_back();
     ++syncs_in_flight_;
   }
   return Status::Ok();
+}
+
+Status LocalWriteSession::SubmitSync(SyncTarget target, std::size_t slot) {
+  if (target.names) {
+    const Names& names = names_[target.index];
+    return queue_->SubmitSyncDirectory(store_->PathOf(names.marked.directory), names.why, slot);
+  }
+  const Object& object = objects_[target.index];
+  return queue_->SubmitSync(object.buffered.get(), object.why, slot).WithContext(object.name);
 }
 
 Status LocalWriteSession::Reap() {
@@ -350,9 +399,9 @@ Status LocalWriteSession::Reap() {
   Transfer transfer = std::move(transfers_[slot]);
   transfers_[slot] = Transfer{};
   free_transfers_.push_back(slot);
-  if (transfer.is_sync) {
+  if (transfer.sync) {
     --syncs_in_flight_;
-    RETURN_IF_ERROR(SyncDone(transfer, std::move(done.status)));
+    RETURN_IF_ERROR(SyncDone(*transfer.sync, std::move(done.status)));
   } else {
     --parts_in_flight_;
     --objects_[transfer.object].writes;
@@ -373,7 +422,7 @@ Status LocalWriteSession::PartDone(Transfer transfer, Status status) {
   if (!transfer.reported) written_.push_back(transfer.tag);
   if (transfer.copy) spare_copies_.push_back(*std::move(transfer.copy));
   if (!transfer.direct) CacheWritten(transfer.object, transfer.offset, transfer.bytes.size());
-  if (object.closed && object.writes == 0) to_sync_.push_back(transfer.object);
+  if (object.closed && object.writes == 0) to_sync_.push_back({.index = transfer.object});
   return Status::Ok();
 }
 
@@ -393,14 +442,23 @@ void LocalWriteSession::CacheWritten(std::uint32_t id, std::uint64_t offset, std
   }
 }
 
-Status LocalWriteSession::SyncDone(const Transfer& transfer, Status status) {
-  Object& object = objects_[transfer.object];
+Status LocalWriteSession::SyncDone(SyncTarget target, Status status) {
+  if (target.names) return NamesSynced(names_[target.index], std::move(status));
+  Object& object = objects_[target.index];
   if (!status.ok()) return status.WithContext(object.name);
+  if (object.durable) *object.durable = true;
   if (object.cached) object.buffered->DropCache(0, object.bytes);
   object.buffered.reset();
   object.direct.reset();
   --unsynced_;
   return Status::Ok();
+}
+
+Status LocalWriteSession::NamesSynced(const Names& names, Status status) {
+  --unsynced_;
+  if (status.Is(Code::kNotFound)) return Status::Ok();  // as in SubmitSyncs
+  if (status.ok()) store_->directories_.Synced(names.marked);
+  return status;
 }
 
 Status LocalWriteSession::WaitForParts() {

@@ -7,12 +7,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/status.h>
 
 #include "storage/fs.h"
 #include "storage/local/aligned_buffer.h"
+#include "storage/local/dirty_directories.h"
 #include "storage/local/write_trial.h"
 #include "storage/store.h"
 
@@ -26,7 +28,9 @@ class LocalStore;
 /// make a file longer are done one at a time by the kernel. Parts go out with O_DIRECT straight
 /// from the caller's memory, or through an aligned copy when address or length is odd; the last
 /// part is written up to the next 4 KiB and the file cut to its size before its sync. The sync of a
-/// closed file is queued like its parts, and runs while the next file is written.
+/// closed file is queued like its parts, and runs while the next file is written. Those of names
+/// and of a prepared object go the same way: a journal makes many syncs durable in one go, but only
+/// those that are asked for at the same time.
 ///
 /// Where O_DIRECT is refused, or is the slower way, parts go through the page cache, which is
 /// written back and emptied behind them.
@@ -38,7 +42,7 @@ class LocalStore;
 /// were opened are still there, and the caller deletes them.
 class LocalWriteSession final : public WriteSession {
  public:
-  static constexpr int kSyncsInFlight = 4;
+  static constexpr int kSyncsInFlight = 8;
 
   /// `queue` has room for the store's queue_depth parts and kSyncsInFlight syncs.
   LocalWriteSession(LocalStore* store, WriteMode mode, std::unique_ptr<IoQueue> queue);
@@ -53,6 +57,9 @@ class LocalWriteSession final : public WriteSession {
   Status Close(std::uint32_t object) override;
   Result<std::uint64_t> WaitPart() override;
   Status Drain() override;
+  Status SyncNames(const std::string& prefix, std::string_view why) override;
+  Result<std::unique_ptr<PreparedObject>> Prepare(const std::string& name,
+                                                  std::string_view bytes) override;
   Result<bool> ReadLeft(std::uint32_t object, std::span<std::byte> into) override;
   Result<bool> KeepLeft(std::uint32_t object, std::span<const std::byte> part) override;
 
@@ -70,11 +77,23 @@ class LocalWriteSession final : public WriteSession {
     std::uint64_t left_bytes = 0;  // of a file that is resumed
     int parts_missing = 0;         // in a row, before the next part
     bool read_back = false;        // the next part
+    std::string_view why = "data file";
+    std::shared_ptr<bool> durable;  // of a prepared object: who creates it looks here
+  };
+  /// A directory whose names are to be durable.
+  struct Names {
+    DirtyDirectories::Marked marked;
+    std::string why;
+  };
+  /// What a sync is for: an object, or names.
+  struct SyncTarget {
+    bool names = false;
+    std::size_t index = 0;
   };
   /// An operation in flight, addressed by the queue's tag.
   struct Transfer {
     std::uint32_t object = 0;
-    bool is_sync = false;
+    std::optional<SyncTarget> sync;
     bool direct = false;
     bool reported = false;  // the tag was given back already
     std::uint64_t offset = 0;
@@ -103,10 +122,12 @@ class LocalWriteSession final : public WriteSession {
   Status CloseUnchecked(std::uint32_t id);
   /// Submits the sync of closed objects whose parts are written, as far as there is room.
   Status SubmitSyncs();
+  Status SubmitSync(SyncTarget target, std::size_t slot);
   /// Waits for one operation and does what follows from it.
   Status Reap();
   Status PartDone(Transfer transfer, Status status);
-  Status SyncDone(const Transfer& transfer, Status status);
+  Status SyncDone(SyncTarget target, Status status);
+  Status NamesSynced(const Names& names, Status status);
   void CacheWritten(std::uint32_t id, std::uint64_t offset, std::uint64_t bytes);
   Status WaitForParts();
 
@@ -122,8 +143,9 @@ class LocalWriteSession final : public WriteSession {
   const WriteMode mode_;
   Status condemned_;
   std::vector<Object> objects_;
-  std::deque<std::uint32_t> to_sync_;  // closed, all parts written
-  std::size_t unsynced_ = 0;           // closed objects whose sync has not ended
+  std::vector<Names> names_;
+  std::deque<SyncTarget> to_sync_;     // objects closed and all parts written; names
+  std::size_t unsynced_ = 0;           // closed objects and names whose sync has not ended
   std::deque<std::uint64_t> written_;  // tags to be given back by WaitPart
   std::deque<CachedRange> cache_;      // written back, not dropped yet; oldest first
   std::uint64_t cache_bytes_ = 0;

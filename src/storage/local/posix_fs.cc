@@ -50,7 +50,10 @@ Code CodeOf(int error) {
       return Code::kAlreadyExists;
     case ENOSPC:
     case EDQUOT:
-    case EFBIG:  // a limit on file sizes
+    case EFBIG:   // a limit on file sizes
+    case EMFILE:  // of descriptors, or of memory: nothing is wrong with the file
+    case ENFILE:
+    case ENOMEM:
       return Code::kResourceExhausted;
     case EACCES:
     case EPERM:
@@ -336,12 +339,16 @@ class PosixFsImpl final : public Fs {
       }
       const std::string_view name = entry->d_name;
       if (name == "." || name == "..") continue;
-      bool is_directory = entry->d_type == DT_DIR;
+      FsEntry found{std::string(name), entry->d_type == DT_DIR, entry->d_type == DT_LNK};
       if (entry->d_type == DT_UNKNOWN || entry->d_type == DT_LNK) {
         struct stat st;
-        is_directory = fstatat(dirfd(dir), entry->d_name, &st, 0) == 0 && S_ISDIR(st.st_mode);
+        const auto kind = [&](int flags) {
+          return fstatat(dirfd(dir), entry->d_name, &st, flags) == 0 ? st.st_mode : 0;
+        };
+        found.is_directory = S_ISDIR(kind(0));
+        if (entry->d_type == DT_UNKNOWN) found.is_link = S_ISLNK(kind(AT_SYMLINK_NOFOLLOW));
       }
-      entries.push_back({std::string(name), is_directory});
+      entries.push_back(std::move(found));
     }
     closedir(dir);
     if (error != 0) return ErrnoStatus(error, "list", path);
@@ -351,12 +358,9 @@ class PosixFsImpl final : public Fs {
   }
 
   Status SyncDirectory(const std::string& path, std::string_view) override {
-    const int fd =
-        Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-    if (fd == -1) return ErrnoStatus(errno, "open directory", path);
-    const int failed = Uninterrupted([&] { return fsync(fd); });
+    ASSIGN_OR_RETURN(const std::unique_ptr<PosixFile> directory, OpenDirectory(path));
+    const int failed = Uninterrupted([&] { return fsync(directory->fd()); });
     const int error = errno;
-    close(fd);
     // EINVAL: the file system (some network and FUSE ones) writes names through and has nothing to
     // sync.
     if (failed != 0 && error != EINVAL) return ErrnoStatus(error, "fsync directory", path);
@@ -425,6 +429,13 @@ Fs* PosixFs() {
 Status ErrnoStatus(int error, std::string_view operation, std::string_view path) {
   return Status(CodeOf(error), fmt::format("{} \"{}\": {}", operation, path,
                                            std::generic_category().message(error)));
+}
+
+Result<std::unique_ptr<PosixFile>> OpenDirectory(const std::string& path) {
+  const int fd =
+      Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  if (fd == -1) return ErrnoStatus(errno, "open directory", path);
+  return std::make_unique<PosixFile>(fd, path, 0);
 }
 
 PosixFile::~PosixFile() { close(fd_); }

@@ -64,4 +64,7 @@ class PosixFile final : public FsFile {
   std::atomic<int> writeback_error_{0};
 };
 
+/// A directory, open for a sync.
+Result<std::unique_ptr<PosixFile>> OpenDirectory(const std::string& path);
+
 }  // namespace cairn

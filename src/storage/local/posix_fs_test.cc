@@ -65,7 +65,7 @@ TEST(ErrnoStatus, CodesTellApartWhatCallersTreatDifferently) {
       {EISDIR, Code::kInvalidArgument},   {ENAMETOOLONG, Code::kInvalidArgument},
       {EINVAL, Code::kInvalidArgument},   {ETIMEDOUT, Code::kUnavailable},
       {ESTALE, Code::kUnavailable},       {EIO, Code::kInternal},
-      {EMFILE, Code::kInternal}};
+      {EMFILE, Code::kResourceExhausted}, {ENOMEM, Code::kResourceExhausted}};
   for (const auto& [error, code] : expected) {
     EXPECT_EQ(ErrnoStatus(error, "x", "y").code(), code) << error;
   }

@@ -13,6 +13,7 @@
 
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
+#include "storage/local/posix_fs.h"
 
 namespace cairn {
 namespace {
@@ -63,6 +64,13 @@ class ThreadQueue final : public IoQueue {
   Status SubmitSync(FsFile* file, std::string_view why, std::uint64_t tag) override {
     return Submit([file, why = std::string(why), tag] {
       return Done{.tag = tag, .status = file->Sync(why)};
+    });
+  }
+
+  Status SubmitSyncDirectory(const std::string& path, std::string_view why,
+                             std::uint64_t tag) override {
+    return Submit([path, why = std::string(why), tag] {
+      return Done{.tag = tag, .status = PosixFs()->SyncDirectory(path, why)};
     });
   }
 

@@ -64,13 +64,20 @@ class UringQueue final : public IoQueue {
   Status SubmitSync(FsFile* file, std::string_view, std::uint64_t tag) override {
     return Start(file, {.kind = Kind::kSync, .tag = tag});
   }
+  Status SubmitSyncDirectory(const std::string& path, std::string_view,
+                             std::uint64_t tag) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<PosixFile> directory, OpenDirectory(path));
+    PosixFile* const file = directory.get();
+    return Start(file, {.kind = Kind::kSyncDirectory, .owned = std::move(directory), .tag = tag});
+  }
   Result<Done> Wait() override;
 
  private:
-  enum class Kind { kRead, kWrite, kSync };
+  enum class Kind { kRead, kWrite, kSync, kSyncDirectory };
   struct Slot {
     Kind kind = Kind::kRead;
     PosixFile* file = nullptr;
+    std::unique_ptr<PosixFile> owned;  // a directory, open for its sync alone
     std::uint64_t offset = 0;
     std::byte* data = nullptr;
     std::size_t bytes = 0;
@@ -130,7 +137,7 @@ Status UringQueue::Start(FsFile* file, Slot slot) {
     return InvalidArgumentError(fmt::format("{} operations are in flight already", depth()));
   }
   const std::size_t index = free_.back();
-  slots_[index] = slot;
+  slots_[index] = std::move(slot);
   RETURN_IF_ERROR(Submit(index));
   free_.pop_back();
   return Status::Ok();
@@ -153,6 +160,9 @@ Status UringQueue::Submit(std::size_t index) {
       break;
     case Kind::kSync:
       io_uring_prep_fsync(sqe, slot.file->fd(), IORING_FSYNC_DATASYNC);
+      break;
+    case Kind::kSyncDirectory:
+      io_uring_prep_fsync(sqe, slot.file->fd(), 0);
       break;
   }
   io_uring_sqe_set_data64(sqe, index);
@@ -184,13 +194,17 @@ std::optional<IoQueue::Done> UringQueue::Advance(std::size_t index, int result) 
   const auto finish = [&](Status status) {
     return Done{.tag = slot.tag, .status = std::move(status), .bytes = slot.done};
   };
-  const std::string_view operation = slot.kind == Kind::kRead    ? "read"
-                                     : slot.kind == Kind::kWrite ? "write"
-                                                                 : "fdatasync";
+  const std::string_view operation = slot.kind == Kind::kRead            ? "read"
+                                     : slot.kind == Kind::kWrite         ? "write"
+                                     : slot.kind == Kind::kSyncDirectory ? "fsync directory"
+                                                                         : "fdatasync";
   if (result == -EINTR || result == -EAGAIN) {
     Status again = Submit(index);
     if (again.ok()) return std::nullopt;
     return finish(std::move(again));
+  }
+  if (slot.kind == Kind::kSyncDirectory && (result >= 0 || result == -EINVAL)) {
+    return finish(Status::Ok());  // EINVAL: see SyncDirectory
   }
   if (result < 0) return finish(ErrnoStatus(-result, operation, slot.file->path()));
   if (slot.kind == Kind::kSync) return finish(slot.file->WritebackStatus());
@@ -214,6 +228,7 @@ Result<IoQueue::Done> UringQueue::Wait() {
     ASSIGN_OR_RETURN(const auto completion, Reap());
     std::optional<Done> done = Advance(completion.first, completion.second);
     if (!done) continue;
+    slots_[completion.first].owned.reset();
     free_.push_back(completion.first);
     return *std::move(done);
   }

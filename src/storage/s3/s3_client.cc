@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <optional>
@@ -18,6 +20,11 @@ namespace {
 
 // AWS refuses from 15 minutes on; a server that is stricter says so by name.
 constexpr std::int64_t kTolerableSkewNanos = 600ll * 1'000'000'000;
+
+// Servers over a file system join the parts of an upload by copying them, and some say nothing
+// meanwhile. A peer that is gone is found by TCP long before.
+constexpr std::uint64_t kSlowestWork = 32u << 20;  // bytes per second
+constexpr std::chrono::seconds kLongestWork = std::chrono::hours(1);
 
 }  // namespace
 
@@ -78,6 +85,7 @@ Result<HttpRequest> S3Client::Prepare(Attempts* attempts) {
   http.body = request.body;
   http.into = request.into;
   http.max_body_bytes = request.max_body_bytes;
+  http.patience = std::min(kLongestWork, std::chrono::seconds(request.work_bytes / kSlowestWork));
   return http;
 }
 

@@ -44,6 +44,8 @@ struct S3Request {
   std::span<std::byte> into;  // borrowed
   std::uint64_t max_body_bytes = 64u << 20;
   int max_attempts = 0;  // instead of the policy's, when positive
+  /// What the server has to read and write before it answers: it is given more time in silence.
+  std::uint64_t work_bytes = 0;
 };
 
 struct S3Outcome {

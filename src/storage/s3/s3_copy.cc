@@ -20,8 +20,8 @@
 namespace cairn {
 namespace {
 
-constexpr std::uint64_t kMaxParts = 10'000;  // S3's limit
-// A server says nothing while it copies: a part is small enough not to look like a stall.
+// A server says nothing while it copies: a part is small enough not to look like a stall, unless
+// there would be too many.
 constexpr std::uint64_t kPartBytes = 256u << 20;
 constexpr int kMaxInFlight = 8;
 
@@ -40,6 +40,7 @@ Result<std::string> Copied(S3Client* client, const S3Copy& copy,
 Status CopyAtOnce(S3Client* client, const S3Copy& copy) {
   S3Request request{.what = "copy to", .method = "PUT", .key = copy.to};
   request.headers.push_back(CopySource(client, copy));
+  request.work_bytes = copy.bytes;
   ASSIGN_OR_RETURN(const HttpResponse response, client->Expect(std::move(request)));
   return Copied(client, copy, DecodeCopied(response.body)).status();
 }
@@ -51,6 +52,7 @@ Result<std::string> CopyPart(S3Client* client, const S3Copy& copy, const std::st
   request.headers.push_back(CopySource(client, copy));
   request.headers.push_back(
       {"x-amz-copy-source-range", fmt::format("bytes={}-{}", begin, end - 1)});
+  request.work_bytes = end - begin;
   if (!copy.etag.empty()) request.headers.push_back({"x-amz-copy-source-if-match", copy.etag});
   const auto response = client->Expect(std::move(request));
   // Another object than at the first look: what was to be copied is not there any more.
@@ -64,11 +66,15 @@ Result<std::string> CopyPart(S3Client* client, const S3Copy& copy, const std::st
   return Copied(client, copy, DecodeCopiedPart(response->body));
 }
 
+std::uint64_t PartBytes(const S3Copy& copy) {
+  const std::uint64_t least = (copy.bytes + copy.most_parts - 1) / copy.most_parts;
+  return std::max(std::min(kPartBytes, copy.most_at_once), least);
+}
+
 /// The ETags of all parts, copied by a few threads.
 Result<std::vector<std::string>> CopyParts(S3Client* client, const S3Copy& copy,
                                            const std::string& upload) {
-  const std::uint64_t least = (copy.bytes + kMaxParts - 1) / kMaxParts;
-  const std::uint64_t size = std::max(std::min(kPartBytes, copy.most_at_once), least);
+  const std::uint64_t size = PartBytes(copy);
   const std::uint64_t count = (copy.bytes + size - 1) / size;
   std::vector<std::string> etags(count);
   std::atomic<std::uint64_t> next = 0;
@@ -117,6 +123,7 @@ Status EndUpload(S3Client* client, const S3Copy& copy, const std::string& upload
   if (copy.create_only) request.headers.push_back({"If-None-Match", "*"});
   request.headers.push_back({"Content-Type", "application/xml"});
   request.body = std::as_bytes(std::span(body));
+  request.work_bytes = copy.bytes;
   const S3Outcome outcome = client->Fetch(std::move(request));
   const Status status = client->StatusOf("end the copy to", copy.to, outcome.response);
   if (status.ok()) return Copied(client, copy, DecodeCompleted(outcome.response->body)).status();
@@ -126,6 +133,10 @@ Status EndUpload(S3Client* client, const S3Copy& copy, const std::string& upload
 }
 
 Status CopyInParts(S3Client* client, const S3Copy& copy) {
+  if (PartBytes(copy) > kS3RequestBytes) {
+    return InvalidArgumentError(
+        fmt::format("\"{}\" has {} bytes; {}", copy.from, copy.bytes, kS3ObjectLimit));
+  }
   S3Request begin{.what = "begin the copy to", .method = "POST", .key = copy.to};
   begin.query = {{"uploads", ""}};
   ASSIGN_OR_RETURN(const HttpResponse response, client->Expect(std::move(begin)));

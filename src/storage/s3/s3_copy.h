@@ -6,6 +6,7 @@
 #include <cairn/status.h>
 
 #include "storage/s3/s3_client.h"
+#include "storage/s3/s3_limits.h"
 
 namespace cairn {
 
@@ -16,8 +17,9 @@ struct S3Copy {
   std::uint64_t bytes = 0;
   std::string etag;  // what `from` must be all the time; "": not compared
   /// A larger object is copied in parts of at most this size.
-  std::uint64_t most_at_once = std::uint64_t{5} << 30;  // S3's limit for one request
-  bool create_only = true;                              // the server heeds `If-None-Match: *`
+  std::uint64_t most_at_once = kS3RequestBytes;
+  std::uint64_t most_parts = kS3Parts;
+  bool create_only = true;  // the server heeds `If-None-Match: *`
 };
 
 /// Makes `to` an object with the bytes of `from`. An object over the limit becomes a multipart

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "storage/s3/s3_limits.h"
+
 namespace cairn {
 namespace {
 
@@ -61,6 +63,7 @@ std::string Remedy(const S3Config& config, std::string_view code, const S3Error&
     return fmt::format("the bucket \"{}\" is not in the region {}; set AWS_REGION{}", config.bucket,
                        config.region, error.region.empty() ? "" : "=" + error.region);
   }
+  if (code == "EntityTooLarge") return kS3ObjectLimit;
   if (IsOneOf(code, {"AccessDenied", "AllAccessDisabled", "AccountProblem"})) {
     return "the key has no permission for this; see the list of permissions in "
            "docs/guides/object_stores.md";

@@ -239,6 +239,9 @@ Result<S3Store::Pages> S3Store::ListPages(const std::string& prefix, bool deep,
       return ResourceExhaustedError("\"" + Describe() + "/" + prefix + "\" has more than " +
                                     std::to_string(limit) + " objects");
     }
+    if (!token.empty() && page->next == token) {
+      return CorruptionError("list \"" + Describe() + "/" + prefix + "\": the list does not end");
+    }
     token = beyond ? "" : std::move(page->next);
   } while (!token.empty());
   std::sort(listing.objects.begin(), listing.objects.end(),
@@ -304,8 +307,11 @@ Status S3Store::EnsureCreateOnly() {
 // ---------------------------------------------------------------- sessions and readers
 
 Result<std::unique_ptr<WriteSession>> S3Store::NewWriteSession(WriteMode /*mode*/) {
-  return std::unique_ptr<WriteSession>(std::make_unique<S3WriteSession>(
-      client_, /*conditional=*/create_only_.load() != CreateOnly::kIgnored));
+  const S3WriteSession::Options options{
+      .conditional = create_only_.load() != CreateOnly::kIgnored,
+      .parts = options_.most_parts,
+  };
+  return std::unique_ptr<WriteSession>(std::make_unique<S3WriteSession>(client_, options));
 }
 
 Result<std::unique_ptr<ObjectReader>> S3Store::OpenReader(const std::string& name) {
@@ -337,6 +343,7 @@ Status S3Store::Adopt(const std::string& from, const std::string& to) {
                                       .bytes = *bytes,
                                       .etag = std::string(there.Header("etag")),
                                       .most_at_once = options_.most_copied_at_once,
+                                      .most_parts = options_.most_parts,
                                       .create_only = create_only_.load() != CreateOnly::kIgnored});
 }
 

@@ -16,6 +16,7 @@
 #include "storage/adopting_store.h"
 #include "storage/deep_listing.h"
 #include "storage/s3/s3_client.h"
+#include "storage/s3/s3_limits.h"
 #include "storage/store.h"
 
 namespace cairn {
@@ -26,7 +27,9 @@ struct S3StoreOptions {
   S3Environment environment;
   IdSource* ids = IdSource::System();  // of the probe's name. Borrowed.
   /// Larger objects are copied by the server in parts. S3's limit for one request; tests lower it.
-  std::uint64_t most_copied_at_once = std::uint64_t{5} << 30;
+  std::uint64_t most_copied_at_once = kS3RequestBytes;
+  /// Of an upload or copy; larger objects get larger parts. S3's limit; tests lower it.
+  std::uint64_t most_parts = kS3Parts;
 };
 
 /// A bucket, or what is under a prefix of it, as a Store.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "net/test_http_server.h"
+#include "storage/s3/test_s3_objects.h"
 #include "storage/s3/test_s3_server.h"
 
 // What the conformance suite cannot know: what goes wrong between a store and a real S3 server,
@@ -21,68 +22,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
-
-std::string Pattern(std::size_t bytes, std::uint64_t seed) {
-  std::string text(bytes, '\0');
-  std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
-  for (char& c : text) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    c = static_cast<char>(state >> 56);
-  }
-  return text;
-}
-
-/// Writes one object through a session of its own.
-Status WriteObject(Store* store, const std::string& name, std::string_view bytes) {
-  auto session = store->NewWriteSession(WriteMode::kAuto);
-  auto object = (*session)->Open(name, {.bytes = bytes.size()});
-  if (!object.ok()) return object.status();
-  const std::size_t part = (*session)->part_bytes();
-  for (std::size_t at = 0; at < bytes.size(); at += part) {
-    const std::string_view piece = bytes.substr(at, part);
-    const auto span = std::as_bytes(std::span(piece.data(), piece.size()));
-    if (Status status = (*session)->Append(*object, span, false, at); !status.ok()) return status;
-  }
-  if (Status status = (*session)->Close(*object); !status.ok()) return status;
-  return (*session)->Drain();
-}
-
-/// Leaves an upload with the first `parts` parts of the object.
-void LeaveUpload(Store* store, const std::string& name, std::string_view bytes, std::size_t parts) {
-  auto session = store->NewWriteSession(WriteMode::kAuto);
-  (*session)->LeaveUnfinished(true);
-  const auto object = (*session)->Open(name, {.bytes = bytes.size()});
-  ASSERT_TRUE(object.ok()) << object.status().ToString();
-  const std::size_t part = (*session)->part_bytes();
-  for (std::size_t i = 0; i < parts; ++i) {
-    const std::string_view piece = bytes.substr(i * part, part);
-    const auto span = std::as_bytes(std::span(piece.data(), piece.size()));
-    ASSERT_TRUE((*session)->Append(*object, span, false, i).ok());
-    ASSERT_TRUE((*session)->WaitPart().ok());
-  }
-}
-
-/// Goes on with it; the parts that were kept.
-Result<int> ResumeUpload(Store* store, const std::string& name, std::string_view bytes) {
-  auto session = store->NewWriteSession(WriteMode::kAuto);
-  const auto object = (*session)->Open(name, {.bytes = bytes.size(), .resume = true});
-  if (!object.ok()) return object.status();
-  int kept = 0;
-  for (std::size_t at = 0; at < bytes.size(); at += (*session)->part_bytes()) {
-    const std::string_view piece = bytes.substr(at, (*session)->part_bytes());
-    const auto span = std::as_bytes(std::span(piece.data(), piece.size()));
-    const auto taken = (*session)->KeepLeft(*object, span);
-    if (!taken.ok()) return taken.status();
-    kept += *taken ? 1 : 0;
-    if (*taken) continue;
-    if (Status status = (*session)->Append(*object, span, false, at); !status.ok()) return status;
-  }
-  if (Status status = (*session)->Close(*object); !status.ok()) return status;
-  if (Status status = (*session)->Drain(); !status.ok()) return status;
-  return kept;
-}
 
 class S3StoreTest : public ::testing::Test {
  protected:
@@ -191,6 +130,17 @@ TEST_F(S3StoreTest, NonsenseInsteadOfAListIsCorruption) {
       Proxy([](const TestHttpRequest&) { return Answer(200, "<html>hello</html>"); });
   const auto store = server_->Open(url_, proxy->port());
   EXPECT_TRUE(store->List("").status().Is(Code::kCorruption));
+}
+
+TEST_F(S3StoreTest, AListThatDoesNotEndIsCorruption) {
+  const auto proxy = Proxy([](const TestHttpRequest&) {
+    return Answer(200,
+                  "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again"
+                  "</NextContinuationToken></ListBucketResult>");
+  });
+  const auto listing = server_->Open(url_, proxy->port())->List("");
+  EXPECT_TRUE(listing.status().Is(Code::kCorruption)) << listing.status().ToString();
+  EXPECT_THAT(listing.status().ToString(), HasSubstr("does not end"));
 }
 
 // ---------------------------------------------------------------- the clock
@@ -480,13 +430,6 @@ TEST_F(S3StoreTest, UploadInProgressIsAnUnfinishedName) {
   EXPECT_THAT(*store_->ListUnfinished(""), ElementsAre("slow"));
   session->reset();
   EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty()) << "destruction gives it up";
-}
-
-TEST_F(S3StoreTest, FileOfTooManyPartsIsRefusedBeforeItIsSent) {
-  auto session = store_->NewWriteSession(WriteMode::kAuto);
-  const auto object = (*session)->Open("huge", {.bytes = 10'001ull * (5u << 20)});
-  EXPECT_TRUE(object.status().Is(Code::kInvalidArgument));
-  EXPECT_THAT(object.status().ToString(), HasSubstr("part_bytes"));
 }
 
 // ---------------------------------------------------------------- copies made by the server

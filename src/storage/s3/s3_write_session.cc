@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "storage/s3/crc32c.h"
 #include "storage/s3/s3_errors.h"
+#include "storage/s3/s3_limits.h"
 #include "storage/s3/s3_replies.h"
 #include "storage/s3/s3_uploads.h"
 #include "storage/s3/xml.h"
@@ -16,18 +17,18 @@
 namespace cairn {
 namespace {
 
-constexpr std::size_t kMaxParts = 10'000;  // S3's limit
 constexpr int kMaxInFlight = 8;
-constexpr std::uint64_t kMaxPutBytes = 5ull << 30;  // S3's limit for one request
 
 }  // namespace
 
-S3WriteSession::S3WriteSession(std::shared_ptr<S3Client> client, bool conditional)
+S3WriteSession::S3WriteSession(std::shared_ptr<S3Client> client, const Options& options)
     : PartedWriteSession({.part_bytes = client->config().part_bytes,
-                          .parts = kMaxParts,
-                          .in_flight = std::min(client->config().connections, kMaxInFlight)}),
+                          .parts = options.parts,
+                          .largest_part_bytes = kS3RequestBytes,
+                          .in_flight = std::min(client->config().connections, kMaxInFlight),
+                          .too_large = kS3ObjectLimit}),
       client_(std::move(client)),
-      conditional_(conditional) {}
+      conditional_(options.conditional) {}
 
 S3WriteSession::~S3WriteSession() { StopAll(); }
 
@@ -35,12 +36,6 @@ S3WriteSession::~S3WriteSession() { StopAll(); }
 
 Status S3WriteSession::CheckFree(const std::string& name) {
   const std::string key = client_->config().KeyOf(name);
-  if (part_bytes() > kMaxPutBytes) {
-    return InvalidArgumentError(
-        fmt::format("parts of {} bytes: S3 takes at most {}; lower "
-                    "StorageOptions::part_bytes",
-                    part_bytes(), kMaxPutBytes));
-  }
   const auto there = client_->Expect({.what = "look up", .method = "HEAD", .key = key});
   if (there.ok()) {
     return AlreadyExistsError("\"s3://" + client_->config().bucket + "/" + key + "\" exists");
@@ -67,8 +62,8 @@ Status S3WriteSession::FindLeft(const Object& object) {
     Upload left{.id = upload.id};
     for (const S3PartPage::Part& part : *parts) {
       if (part.number == 0 || part.number > object.parts) continue;
-      const std::uint64_t begin = (part.number - 1) * part_bytes();
-      if (part.bytes != std::min<std::uint64_t>(part_bytes(), object.bytes - begin)) continue;
+      const std::uint64_t begin = (part.number - 1) * object.part_bytes;
+      if (part.bytes != std::min<std::uint64_t>(object.part_bytes, object.bytes - begin)) continue;
       left.left.emplace(part.number - 1, part);
     }
     if (left.left.size() > (found_ ? found_->left.size() : 0)) found_ = std::move(left);
@@ -194,6 +189,7 @@ void S3WriteSession::StartComplete(std::uint32_t id) {
   if (conditional_) request.headers.push_back({"If-None-Match", "*"});
   request.headers.push_back({"Content-Type", "application/xml"});
   request.body = std::as_bytes(std::span(*body));
+  request.work_bytes = objects_[id].bytes;
   StartCall(std::move(request),
             [this, id, body](S3Outcome& outcome) REQUIRES(mu_) { Completed(id, outcome); });
 }

@@ -36,8 +36,11 @@ namespace cairn {
 /// Destruction gives up the uploads that are open, unless they are to be left.
 class S3WriteSession final : public PartedWriteSession {
  public:
-  /// `conditional`: the server heeds `If-None-Match: *`.
-  S3WriteSession(std::shared_ptr<S3Client> client, bool conditional);
+  struct Options {
+    bool conditional = true;  // the server heeds `If-None-Match: *`
+    std::size_t parts = 0;    // that an upload may have
+  };
+  S3WriteSession(std::shared_ptr<S3Client> client, const Options& options);
   ~S3WriteSession() override;
   S3WriteSession(const S3WriteSession&) = delete;
   S3WriteSession& operator=(const S3WriteSession&) = delete;

@@ -218,7 +218,8 @@ class FaultyFs::File final : public FsFile {
 /// Hands failures out before the completions of the inner queue.
 class FaultyFs::Queue final : public IoQueue {
  public:
-  explicit Queue(std::unique_ptr<IoQueue> inner) : inner_(std::move(inner)) {}
+  Queue(Faults* faults, std::unique_ptr<IoQueue> inner)
+      : faults_(faults), inner_(std::move(inner)) {}
 
   int depth() const override { return inner_->depth(); }
   int in_flight() const override { return inner_->in_flight() + static_cast<int>(failed_.size()); }
@@ -246,6 +247,14 @@ class FaultyFs::Queue final : public IoQueue {
     return inner_->SubmitSync(faulty->inner(), why, tag);
   }
 
+  Status SubmitSyncDirectory(const std::string& path, std::string_view why,
+                             std::uint64_t tag) override {
+    RETURN_IF_ERROR(CheckRoom());
+    const Status fault = faults_->Next(FsOpKind::kSyncDirectory, path).status;
+    if (!fault.ok()) return Fail(fault, tag);
+    return inner_->SubmitSyncDirectory(path, why, tag);
+  }
+
   Result<Done> Wait() override {
     if (failed_.empty()) return inner_->Wait();
     Done done = std::move(failed_.front());
@@ -254,10 +263,13 @@ class FaultyFs::Queue final : public IoQueue {
   }
 
  private:
+  Status CheckRoom() const {
+    if (in_flight() < depth()) return Status::Ok();
+    return InvalidArgumentError("the queue is full: " + std::to_string(depth()) + " in flight");
+  }
+
   Result<File*> Admit(FsFile* file) const {
-    if (in_flight() >= depth()) {
-      return InvalidArgumentError("the queue is full: " + std::to_string(depth()) + " in flight");
-    }
+    RETURN_IF_ERROR(CheckRoom());
     auto* faulty = dynamic_cast<File*>(file);
     if (faulty == nullptr) return InvalidArgumentError("the file belongs to another file system");
     return faulty;
@@ -268,6 +280,7 @@ class FaultyFs::Queue final : public IoQueue {
     return Status::Ok();
   }
 
+  Faults* const faults_;
   const std::unique_ptr<IoQueue> inner_;
   std::deque<Done> failed_;
 };
@@ -295,7 +308,7 @@ Result<std::unique_ptr<FsFile>> FaultyFs::Open(const std::string& path, OpenMode
 
 Result<std::unique_ptr<IoQueue>> FaultyFs::NewQueue(int depth) {
   ASSIGN_OR_RETURN(auto queue, inner_->NewQueue(depth));
-  return std::unique_ptr<IoQueue>(std::make_unique<Queue>(std::move(queue)));
+  return std::unique_ptr<IoQueue>(std::make_unique<Queue>(faults_.get(), std::move(queue)));
 }
 
 Status FaultyFs::MakeDirectory(const std::string& path) {

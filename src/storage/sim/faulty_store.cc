@@ -53,6 +53,9 @@ class FaultyStore::Session final : public WriteSession {
       : faults_(faults), part_bytes_(inner->part_bytes()), inner_(std::move(inner)) {}
 
   std::size_t part_bytes() const override { return part_bytes_; }
+  ObjectParts PartsOf(std::uint64_t bytes) const override {
+    return inner_ != nullptr ? inner_->PartsOf(bytes) : WriteSession::PartsOf(bytes);
+  }
 
   Result<std::uint32_t> Open(const std::string& name, const NewObject& object) override {
     return Run<Result<std::uint32_t>>(StoreOp::Kind::kOpenObject,

@@ -51,9 +51,11 @@ class Account {
     Must(name, bytes);
   }
 
-  /// Several objects through one session, then their names. `reuse` is for the first.
+  /// Several objects through one session, then their names. `reuse` is for the first; `record`, if
+  /// it has a name, is prepared beside them and created then.
   void Write(const std::vector<std::pair<std::string, std::string>>& objects,
-             const std::string& reuse = "") {
+             const std::string& reuse = "",
+             const std::pair<std::string, std::string>& record = {}) {
     auto session = store_->NewWriteSession(WriteMode::kDirect);
     ASSERT_TRUE(session.ok());
     std::vector<std::uint32_t> handles;
@@ -76,12 +78,21 @@ class Account {
       }
       ASSERT_TRUE((*session)->Close(handles[i]).ok());
     }
+    std::unique_ptr<PreparedObject> prepared;
+    if (!record.first.empty()) {
+      prepared = (*session)->Prepare(record.first, record.second).value();
+      ASSERT_TRUE((*session)->SyncNames("", "data names").ok());
+    }
     ASSERT_TRUE((*session)->Drain().ok());
     // Durable bytes: from here on a name leads to them or is not there.
     for (const auto& [name, bytes] : objects) promises_[name] = {.contents = {std::nullopt, bytes}};
     ASSERT_TRUE(store_->SyncNames("", "data names").ok());
     for (const auto& [name, bytes] : objects) Must(name, bytes);
     if (!reuse.empty()) Must(reuse, std::nullopt);
+    if (prepared == nullptr) return;
+    May(record.first, record.second);
+    ASSERT_TRUE(prepared->Create().ok());
+    Must(record.first, record.second);
   }
 
   void Link(const std::string& from, const std::string& to, const std::string& bytes) {
@@ -142,6 +153,8 @@ void RunScript(Account* account) {
   account->Delete("c1/state");
   account->Write({{"c3/model/a", Data('C', 5000)}, {"c3/state", ""}}, "pool/a");
   account->Create("c3/manifest.json", "manifest 3");
+  account->Write({{"c4/model/a", Data('D', 9000)}, {"c4/state", "state"}}, "",
+                 {"c4/manifest.json", "manifest 4"});
 }
 
 struct Moment {

@@ -58,6 +58,10 @@ SimDisk::SimDisk(SimImage image) : image_(std::move(image)), epoch_(NewEpoch()) 
   MutexLock lock(&mu_);
   for (const auto& [number, inode] : image_.inodes) {
     if (!inode->is_directory && inode->links > 0) used_ += inode->charged_bytes();
+    for (const auto& write : inode->pending_writes) last_change_ = std::max(last_change_, write.id);
+    for (const auto& entry : inode->pending_entries) {
+      last_change_ = std::max(last_change_, entry.id);
+    }
   }
 }
 
@@ -223,18 +227,54 @@ Result<std::vector<FsEntry>> SimDisk::List(const std::string& path) {
   return entries;
 }
 
-Status SimDisk::SyncDirectory(const std::string& path, std::string_view why) {
-  const bool ignored = NoteSync(SimSync::Kind::kDirectory, why, path);
+Result<SimDisk::AskedSync> SimDisk::AskSyncDirectory(const std::string& path,
+                                                     std::string_view why) {
   MutexLock lock(&mu_);
   ASSIGN_OR_RETURN(const Place place, Find("fsync", path));
   if (place.inode == 0) return NoEntry("fsync", path);
   if (!Get(place.inode).is_directory) return NotADirectory("fsync", path);
-  if (ignored || Get(place.inode).pending_entries.empty()) return Status::Ok();
-  SimInode& inode = Mutable(place.inode);
-  inode.durable_entries = inode.entries;
-  inode.pending_entries.clear();
-  CollectWhenMany();
+  AskedSync sync{.kind = SimSync::Kind::kDirectory,
+                 .path = path,
+                 .why = std::string(why),
+                 .inode = place.inode};
+  for (const SimPendingEntry& entry : Get(place.inode).pending_entries) {
+    sync.changes.insert(entry.id);
+  }
+  return sync;
+}
+
+Status SimDisk::SyncDirectory(const std::string& path, std::string_view why) {
+  ASSIGN_OR_RETURN(const AskedSync sync, AskSyncDirectory(path, why));
+  Do(sync);
   return Status::Ok();
+}
+
+void SimDisk::Do(const AskedSync& sync) {
+  const bool ignored = NoteSync(sync.kind, sync.why, sync.path);
+  MutexLock lock(&mu_);
+  // A directory may have been removed meanwhile, and forgotten.
+  if (ignored || sync.changes.empty() || !image_.inodes.contains(sync.inode)) return;
+  SimInode& inode = Mutable(sync.inode);
+  const auto covered = [&](const auto& change) { return sync.changes.contains(change.id); };
+  if (sync.kind == SimSync::Kind::kDirectory) {
+    for (const SimPendingEntry& entry : inode.pending_entries) {
+      if (covered(entry)) entry.ApplyTo(&inode.durable_entries);
+    }
+    std::erase_if(inode.pending_entries, covered);
+    CollectWhenMany();
+    return;
+  }
+  // Overlapping writes that were in flight together have no order, so applying those that had
+  // completed first is one of the outcomes a disk may show.
+  const bool all = std::all_of(inode.pending_writes.begin(), inode.pending_writes.end(), covered);
+  if (all && !inode.diverged) {
+    inode.durable = inode.live.Share();
+  } else {
+    for (const SimPendingWrite& write : inode.pending_writes) {
+      if (covered(write)) write.ApplyTo(&inode.durable);
+    }
+  }
+  std::erase_if(inode.pending_writes, covered);
 }
 
 Result<std::uint64_t> SimDisk::FreeBytes(const std::string& path) {
@@ -281,13 +321,13 @@ Result<std::uint64_t> SimDisk::Write(std::uint64_t number, const std::string& pa
   RETURN_IF_ERROR(Reserve(number, "write", path, offset + bytes.size()));
   SimInode& inode = Mutable(number);
   SimPendingWrite write;
-  write.id = ++last_write_;
+  write.id = ++last_change_;
   write.offset = offset;
   write.bytes = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
   write.ApplyTo(&inode.live);
   inode.pending_writes.push_back(std::move(write));
-  if (in_flight) in_flight_.insert(last_write_);
-  return last_write_;
+  if (in_flight) in_flight_.insert(last_change_);
+  return last_change_;
 }
 
 void SimDisk::Completed(std::uint64_t write) {
@@ -314,25 +354,18 @@ Result<FsStat> SimDisk::StatHandle(std::uint64_t number) {
   return StatOf(Get(number));
 }
 
-Status SimDisk::Sync(std::uint64_t number, const std::string& path, std::string_view why) {
-  const bool ignored = NoteSync(SimSync::Kind::kFile, why, path);
+SimDisk::AskedSync SimDisk::AskSync(std::uint64_t number, const std::string& path,
+                                    std::string_view why) {
   MutexLock lock(&mu_);
-  if (ignored || Get(number).pending_writes.empty()) return Status::Ok();
-  SimInode& inode = Mutable(number);
-  std::vector<SimPendingWrite> still_in_flight;
-  for (const SimPendingWrite& write : inode.pending_writes) {
-    if (in_flight_.contains(write.id)) still_in_flight.push_back(write);
+  AskedSync sync{.path = path, .why = std::string(why), .inode = number};
+  for (const SimPendingWrite& write : Get(number).pending_writes) {
+    if (!in_flight_.contains(write.id)) sync.changes.insert(write.id);
   }
-  if (still_in_flight.empty() && !inode.diverged) {
-    inode.durable = inode.live.Share();
-  } else {
-    // Overlapping writes that were in flight together have no order, so applying the completed
-    // ones first is one of the outcomes a disk may show.
-    for (const SimPendingWrite& write : inode.pending_writes) {
-      if (!in_flight_.contains(write.id)) write.ApplyTo(&inode.durable);
-    }
-  }
-  inode.pending_writes = std::move(still_in_flight);
+  return sync;
+}
+
+Status SimDisk::Sync(std::uint64_t number, const std::string& path, std::string_view why) {
+  Do(AskSync(number, path, why));
   return Status::Ok();
 }
 
@@ -425,6 +458,7 @@ void SimDisk::MoveEntry(std::uint64_t directory, const std::string& from, const 
 }
 
 void SimDisk::Apply(SimInode* directory, SimPendingEntry entry) {
+  entry.id = ++last_change_;
   entry.ApplyTo(&directory->entries);
   directory->pending_entries.push_back(std::move(entry));
 }
@@ -460,7 +494,7 @@ void SimDisk::DoTruncate(std::uint64_t number, std::uint64_t bytes) {
     inode.allocated = std::min(inode.allocated, bytes);  // truncation frees what lies beyond
   }
   SimPendingWrite write;
-  write.id = ++last_write_;
+  write.id = ++last_change_;
   write.truncate = true;
   write.offset = bytes;
   write.ApplyTo(&inode.live);

@@ -43,6 +43,15 @@ class SimDisk {
   Status Rename(const std::string& from, const std::string& to);
   Result<FsStat> Stat(const std::string& path);
   Result<std::vector<FsEntry>> List(const std::string& path);
+  /// A sync that was asked for: what it makes durable when it is done.
+  struct AskedSync {
+    SimSync::Kind kind = SimSync::Kind::kFile;
+    std::string path;
+    std::string why;
+    std::uint64_t inode = 0;
+    std::set<std::uint64_t> changes;  // ids of those pending when it was asked for
+  };
+  Result<AskedSync> AskSyncDirectory(const std::string& path, std::string_view why);
   Status SyncDirectory(const std::string& path, std::string_view why);
   Result<std::uint64_t> FreeBytes(const std::string& path);
 
@@ -63,7 +72,11 @@ class SimDisk {
   Status Truncate(std::uint64_t number, const std::string& path, std::uint64_t bytes);
   Status Allocate(std::uint64_t number, const std::string& path, std::uint64_t bytes);
   Result<FsStat> StatHandle(std::uint64_t number);
+  /// Writes of a queue that were not reaped are not among what it covers.
+  AskedSync AskSync(std::uint64_t number, const std::string& path, std::string_view why);
   Status Sync(std::uint64_t number, const std::string& path, std::string_view why);
+  /// Makes durable what was asked for.
+  void Do(const AskedSync& sync) EXCLUDES(mu_);
   Status DropUnsynced(std::uint64_t number);
 
  private:
@@ -85,7 +98,7 @@ class SimDisk {
   void RemoveEntry(std::uint64_t directory, const std::string& name) REQUIRES(mu_);
   void MoveEntry(std::uint64_t directory, const std::string& from, const std::string& to,
                  std::uint64_t number) REQUIRES(mu_);
-  static void Apply(SimInode* directory, SimPendingEntry entry);
+  void Apply(SimInode* directory, SimPendingEntry entry) REQUIRES(mu_);
 
   /// Whether directory `inside` is `outer` or lies below it.
   bool Contains(std::uint64_t outer, std::uint64_t inside) REQUIRES(mu_);
@@ -109,7 +122,7 @@ class SimDisk {
   SimImage image_ GUARDED_BY(mu_);
   std::uint64_t epoch_ GUARDED_BY(mu_);  // inodes of others are shared with an image
   std::uint64_t used_ GUARDED_BY(mu_) = 0;
-  std::uint64_t last_write_ GUARDED_BY(mu_) = 0;
+  std::uint64_t last_change_ GUARDED_BY(mu_) = 0;
   std::size_t collect_at_ GUARDED_BY(mu_) = kCollectStep;
   std::map<std::uint64_t, int> open_ GUARDED_BY(mu_);  // handles per inode
   std::set<std::uint64_t> locked_ GUARDED_BY(mu_);

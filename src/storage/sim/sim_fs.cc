@@ -49,6 +49,9 @@ class SimFs::File final : public FsFile {
     return disk_->Sync(inode_, path_, why);
   }
 
+  /// For the queue.
+  SimDisk::AskedSync AskSync(std::string_view why) { return disk_->AskSync(inode_, path_, why); }
+
   Status Truncate(std::uint64_t bytes) override {
     RETURN_IF_ERROR(CheckWritable("truncate"));
     disk_->Announce({.kind = SimOp::Kind::kTruncate, .path = path_, .bytes = bytes});
@@ -89,7 +92,10 @@ class SimFs::File final : public FsFile {
   std::size_t alignment_ = 0;  // 0: any
 };
 
-/// Executes at submission; hands completions out in order, or in a seeded one.
+/// Hands completions out in order, or in a seeded one. A write is on its way from its submission: a
+/// crash may have it or not, and no sync covers it until its completion was handed out. A sync is
+/// done when its completion is handed out, and not before: who does not wait for it has been
+/// promised nothing. It covers what it would have covered when it was submitted.
 class SimFs::Queue final : public IoQueue {
  public:
   Queue(std::shared_ptr<SimDisk> disk, int depth, std::optional<std::uint64_t> seed)
@@ -121,7 +127,17 @@ class SimFs::Queue final : public IoQueue {
 
   Status SubmitSync(FsFile* file, std::string_view why, std::uint64_t tag) override {
     ASSIGN_OR_RETURN(File * sim, Admit(file));
-    Add(tag, sim->Sync(why), 0);
+    completions_.push_back({.done = {.tag = tag}, .sync = sim->AskSync(why)});
+    return Status::Ok();
+  }
+
+  Status SubmitSyncDirectory(const std::string& path, std::string_view why,
+                             std::uint64_t tag) override {
+    RETURN_IF_ERROR(CheckRoom());
+    Result<SimDisk::AskedSync> asked = disk_->AskSyncDirectory(path, why);
+    Completion completion{.done = {.tag = tag, .status = asked.status()}};
+    if (asked.ok()) completion.sync = *std::move(asked);
+    completions_.push_back(std::move(completion));
     return Status::Ok();
   }
 
@@ -132,6 +148,13 @@ class SimFs::Queue final : public IoQueue {
     Completion completion = std::move(completions_[index]);
     completions_.erase(completions_.begin() + static_cast<std::ptrdiff_t>(index));
     disk_->Completed(completion.write);
+    if (completion.sync) {
+      const bool file = completion.sync->kind == SimSync::Kind::kFile;
+      disk_->Announce({.kind = file ? SimOp::Kind::kSync : SimOp::Kind::kSyncDirectory,
+                       .path = completion.sync->path,
+                       .why = completion.sync->why});
+      disk_->Do(*completion.sync);
+    }
     return std::move(completion.done);
   }
 
@@ -139,12 +162,16 @@ class SimFs::Queue final : public IoQueue {
   struct Completion {
     Done done;
     std::uint64_t write = 0;  // the pending write, 0 for others
+    std::optional<SimDisk::AskedSync> sync;
   };
 
+  Status CheckRoom() const {
+    if (in_flight() < depth_) return Status::Ok();
+    return InvalidArgumentError("the queue is full: " + std::to_string(depth_) + " in flight");
+  }
+
   Result<File*> Admit(FsFile* file) const {
-    if (in_flight() >= depth_) {
-      return InvalidArgumentError("the queue is full: " + std::to_string(depth_) + " in flight");
-    }
+    RETURN_IF_ERROR(CheckRoom());
     auto* sim = dynamic_cast<File*>(file);
     if (sim == nullptr || sim->disk() != disk_) {
       return InvalidArgumentError("the file belongs to another file system");

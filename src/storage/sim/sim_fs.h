@@ -34,7 +34,8 @@ enum class CrashMode {
 /// change waits in the inode's list of pending changes in the order it was made. A rename inside a
 /// directory is one change (old or new, never both or none); one between directories is a change of
 /// each, which a crash may keep or forget by itself. A sync covers the writes of an IoQueue only
-/// when their completion was returned before. An inode lives as long as any durable, pending or
+/// when their completion was returned before; a sync in an IoQueue is done when its own completion
+/// is returned. An inode lives as long as any durable, pending or
 /// live name or an open handle refers to it.
 ///
 /// Deterministic: List is sorted, inode numbers come from a counter, nothing depends on time. May

@@ -317,6 +317,69 @@ TEST_F(SimFsTest, SyncCoversOnlyWritesWhoseCompletionWasReturned) {
   EXPECT_EQ(Content(*Crash(fs_, CrashMode::kForget), "/a"), "AB..");
 }
 
+TEST_F(SimFsTest, AQueuedSyncPromisesNothingBeforeItsCompletionWasReturned) {
+  DurableDirectory(fs_, "/d");
+  Durable(fs_, "/d/a", "....");
+  auto file = OpenForWriting(fs_, "/d/a");
+  auto queue = fs_.NewQueue(4);
+  ASSERT_TRUE(file->WriteAt(0, Bytes("A")).ok());
+  ASSERT_TRUE((*queue)->SubmitSync(file.get(), "test", 1).ok());
+  ASSERT_TRUE(fs_.Link("/d/a", "/d/b").ok());
+  ASSERT_TRUE((*queue)->SubmitSyncDirectory("/d", "test", 2).ok());
+  // These come too late for them.
+  ASSERT_TRUE(file->WriteAt(1, Bytes("B")).ok());
+  ASSERT_TRUE(fs_.Link("/d/a", "/d/c").ok());
+  const auto left = [&] {
+    const auto after = Crash(fs_, CrashMode::kForget);
+    return Content(*after, "/d/a") + " " + testing::PrintToString(Names(*after, "/d"));
+  };
+  EXPECT_EQ(left(), ".... { \"a\" }");
+  EXPECT_THAT(
+      Outcomes(fs_, CrashMode::kSubset, [](SimFs& after) { return Content(after, "/d/a"); }),
+      testing::UnorderedElementsAre("....", "A...", ".B..", "AB.."));
+  ASSERT_EQ((*queue)->Wait()->tag, 1u);
+  EXPECT_EQ(left(), "A... { \"a\" }");
+  ASSERT_EQ((*queue)->Wait()->tag, 2u);
+  EXPECT_EQ(left(), "A... { \"a\", \"b\" }");
+  ASSERT_TRUE(file->Sync("test").ok());
+  ASSERT_TRUE(fs_.SyncDirectory("/d", "test").ok());
+  EXPECT_EQ(left(), "AB.. { \"a\", \"b\", \"c\" }");
+}
+
+TEST_F(SimFsTest, AQueuedSyncOfWhatWasRemovedMeanwhileIsDone) {
+  DurableDirectory(fs_, "/d");
+  auto queue = fs_.NewQueue(2);
+  auto file = Create(fs_, "/d/a");
+  ASSERT_TRUE((*queue)->SubmitSync(file.get(), "test", 1).ok());
+  ASSERT_TRUE((*queue)->SubmitSyncDirectory("/d", "test", 2).ok());
+  ASSERT_TRUE(fs_.Unlink("/d/a").ok());
+  ASSERT_TRUE(fs_.RemoveDirectory("/d").ok());
+  for (int i = 0; i < 2; ++i) {
+    const auto done = (*queue)->Wait();
+    ASSERT_TRUE(done.ok());
+    EXPECT_TRUE(done->status.ok()) << done->status.ToString();
+  }
+  ASSERT_TRUE((*queue)->SubmitSyncDirectory("/d", "test", 3).ok());
+  EXPECT_EQ((*queue)->Wait()->status.code(), Code::kNotFound);
+}
+
+TEST_F(SimFsTest, WritesThatOutliveAKillAreCoveredByTheNextSync) {
+  {
+    auto file = Create(fs_, "/a");
+    ASSERT_TRUE(fs_.SyncDirectory("/", "test").ok());
+    ASSERT_TRUE(file->WriteAt(0, Bytes("A")).ok());
+  }
+  const auto again = SimFs::FromKill(*fs_.Snapshot());
+  auto other = Create(*again, "/b");
+  auto queue = again->NewQueue(8);
+  const std::string text = "B";
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    ASSERT_TRUE((*queue)->SubmitWrite(other.get(), i, Bytes(text), i).ok());
+  }
+  ASSERT_TRUE(OpenForWriting(*again, "/a")->Sync("test").ok());
+  EXPECT_EQ(Content(*Crash(*again, CrashMode::kForget), "/a"), "A");
+}
+
 // --- images ---
 
 TEST_F(SimFsTest, ImageIsNotChangedByLaterOperations) {

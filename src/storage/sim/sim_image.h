@@ -16,7 +16,7 @@ namespace cairn {
 
 /// A write or truncation of a file that no Sync has covered yet.
 struct SimPendingWrite {
-  std::uint64_t id = 0;
+  std::uint64_t id = 0;  // among the changes of the disk
   bool truncate = false;
   std::uint64_t offset = 0;                             // of a write; the new size of a truncation
   std::shared_ptr<const std::vector<std::byte>> bytes;  // shared by all images that hold the write
@@ -38,6 +38,7 @@ struct SimPendingEntry {
     kMove,    // rename inside the directory: one change, atomic
   };
   Kind kind = Kind::kSet;
+  std::uint64_t id = 0;  // among the changes of the disk
   std::string name;
   std::string from;         // kMove: the old name
   std::uint64_t inode = 0;  // kSet, kMove

@@ -65,6 +65,9 @@ std::string NameOfComponent(std::string_view component) {
     } else if (rest.starts_with("%25")) {
       name += '%';
       i += 2;
+    } else if (rest.starts_with("%2C")) {
+      name += ',';
+      i += 2;
     } else {
       name += component[i];
     }

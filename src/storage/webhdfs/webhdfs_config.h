@@ -31,7 +31,7 @@ struct WebHdfsConfig {
   std::string PathOf(std::string_view name) const;
 };
 
-/// One component of a path as an object's name has it; undoes what PathOf did.
+/// One component of a path as an object's name has it; undoes what PathOf and PartsBelow did.
 std::string NameOfComponent(std::string_view component);
 
 /// Puts the settings together: the URL says host, port (of WebHDFS; 9870 when left out) and

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "base/thread_annotations.h"
 #include "storage/webhdfs/webhdfs_reader.h"
 #include "storage/webhdfs/webhdfs_write_session.h"
 
@@ -27,8 +28,12 @@ class WebHdfsAppendObject final : public AppendObject {
   WebHdfsAppendObject(std::shared_ptr<WebHdfsClient> client, std::string path, std::uint64_t bytes)
       : client_(std::move(client)), path_(std::move(path)), bytes_(bytes) {}
 
-  std::uint64_t bytes() const override { return bytes_; }
-  Status Append(std::string_view bytes) override {
+  std::uint64_t bytes() const override EXCLUDES(mu_) {
+    const MutexLock lock(&mu_);
+    return bytes_;
+  }
+  Status Append(std::string_view bytes) override EXCLUDES(mu_) {
+    const MutexLock lock(&mu_);
     RETURN_IF_ERROR(condemned_);
     if (bytes.empty()) return Status::Ok();
     condemned_ = client_->Append(path_, std::as_bytes(std::span(bytes.data(), bytes.size())));
@@ -37,7 +42,8 @@ class WebHdfsAppendObject final : public AppendObject {
     synced_ = false;
     return Status::Ok();
   }
-  Status Sync(std::string_view why) override {
+  Status Sync(std::string_view why) override EXCLUDES(mu_) {
+    const MutexLock lock(&mu_);
     RETURN_IF_ERROR(condemned_);
     if (synced_) return Status::Ok();
     return UnimplementedError(fmt::format(
@@ -49,15 +55,28 @@ class WebHdfsAppendObject final : public AppendObject {
  private:
   const std::shared_ptr<WebHdfsClient> client_;  // shared with the store, which it may outlive
   const std::string path_;
-  std::uint64_t bytes_;
-  bool synced_ = true;  // as Put and Create left it
-  Status condemned_;
+  mutable Mutex mu_;
+  std::uint64_t bytes_ GUARDED_BY(mu_);
+  bool synced_ GUARDED_BY(mu_) = true;  // as Put and Create left it
+  Status condemned_ GUARDED_BY(mu_);
 };
 
 }  // namespace
 
 std::string TemporaryPath(const WebHdfsConfig& config, std::string_view name) {
   return config.root + "/" + std::string(kTemporaryPrefix) + "/" + std::string(name);
+}
+
+std::string PartsBelow(const WebHdfsConfig& config, const std::string& name) {
+  std::string below;
+  for (const char c : config.PathOf(name).substr(config.root.size())) {
+    if (c == ',') {
+      below += "%2C";
+    } else {
+      below += c;
+    }
+  }
+  return below;
 }
 
 Status PruneDirectoriesAt(WebHdfsClient* client, const std::string& path, bool itself) {
@@ -112,6 +131,11 @@ Result<std::unique_ptr<WebHdfsStore>> WebHdfsStore::Open(Options options) {
   ASSIGN_OR_RETURN(std::shared_ptr<WebHdfsClient> client,
                    WebHdfsClient::Open(std::move(config), options.environment));
   const std::string root = client->config().PathOf("");
+  if (options.create && root.find(',') != std::string::npos) {
+    return InvalidArgumentError("\"" + client->config().where +
+                                "\" cannot be written to: WebHDFS does not join files whose path "
+                                "has a comma; choose another directory");
+  }
   if (options.create) {
     RETURN_IF_ERROR(client->MakeDirectories(root));
   } else {
@@ -321,7 +345,7 @@ Status WebHdfsStore::AbandonUnfinished(const std::string& name) {
   RETURN_IF_ERROR(ValidateObjectName(name));
   const std::string top = TemporaryPath(client_->config(), "");
   ASSIGN_OR_RETURN(const std::vector<HdfsFileStatus> entries, ListAll(client_.get(), top));
-  const std::string below = client_->config().PathOf(name).substr(client_->config().root.size());
+  const std::string below = PartsBelow(client_->config(), name);
   for (const HdfsFileStatus& entry : entries) {
     if (!entry.directory) continue;
     const std::string session = top + entry.name;

@@ -87,6 +87,9 @@ Result<std::unique_ptr<Store>> OpenHdfsStore(const std::string& url, bool create
 
 /// Where files stand before they have their names: a path in HDFS, below the store's directory.
 std::string TemporaryPath(const WebHdfsConfig& config, std::string_view name);
+/// Where a session's directory has the parts of an object: "/…". A comma is %2C there: WebHDFS has
+/// one between the paths of the files that it joins.
+std::string PartsBelow(const WebHdfsConfig& config, const std::string& name);
 /// Renames a whole file to the path of an object, making the directories above it.
 Status RenameIntoPlace(WebHdfsClient* client, const std::string& from, const std::string& to,
                        bool replace);

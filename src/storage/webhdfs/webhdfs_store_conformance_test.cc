@@ -179,6 +179,10 @@ TEST(HdfsStore, ErrorsTellWhatIsWrong) {
   EXPECT_TRUE(rpc.status().Is(Code::kFailedPrecondition)) << rpc.status().ToString();
   EXPECT_THAT(std::string(rpc.status().message()), HasSubstr("RPC port"));
 
+  const auto comma = Open((*server)->Url("a,b"), "mallory");
+  EXPECT_TRUE(comma.status().Is(Code::kInvalidArgument)) << comma.status().ToString();
+  EXPECT_THAT(std::string(comma.status().message()), HasSubstr("comma"));
+
   const auto data = Open("hdfs://127.0.0.1:" + std::to_string((*server)->data_port()) + "/x");
   EXPECT_FALSE(data.ok());
 

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kMaxInFlight = 8;
 constexpr std::size_t kMaxParts = 100'000;
+constexpr std::uint64_t kMaxPartBytes = 1u << 30;
 constexpr std::size_t kMaxSourcesBytes = 4000;  // servers refuse requests with long heads
 
 std::string PartName(std::size_t part) { return fmt::format("p{:06}", part); }
@@ -31,7 +32,10 @@ Result<std::vector<HdfsFileStatus>> ListSorted(WebHdfsClient* client, const std:
 WebHdfsWriteSession::WebHdfsWriteSession(std::shared_ptr<WebHdfsClient> client, std::string id)
     : PartedWriteSession({.part_bytes = client->config().part_bytes,
                           .parts = kMaxParts,
-                          .in_flight = std::min(client->config().connections, kMaxInFlight)}),
+                          .largest_part_bytes =
+                              std::max<std::uint64_t>(kMaxPartBytes, client->config().part_bytes),
+                          .in_flight = std::min(client->config().connections, kMaxInFlight),
+                          .too_large = "save it as several tensors"}),
       client_(std::move(client)),
       id_(std::move(id)),
       depth_(std::min(client_->config().connections, kMaxInFlight)) {}
@@ -40,9 +44,7 @@ WebHdfsWriteSession::~WebHdfsWriteSession() { StopAll(); }
 
 std::string WebHdfsWriteSession::PartsPath(const Object& object) const {
   const WebHdfsConfig& config = client_->config();
-  const std::string path = config.PathOf(object.name);
-  return TemporaryPath(config, id_ + "/") +
-         path.substr(std::min(config.root.size() + 1, path.size()));
+  return TemporaryPath(config, id_) + PartsBelow(config, object.name);
 }
 
 std::string WebHdfsWriteSession::PartPath(const Object& object, std::size_t part) const {
@@ -63,17 +65,17 @@ Status WebHdfsWriteSession::FindLeft(const Object& object) {
   const WebHdfsConfig& config = client_->config();
   const std::string top = TemporaryPath(config, "");
   const std::string own = PartsPath(object);
-  const std::string below = own.substr(TemporaryPath(config, id_).size());
+  const std::string below = PartsBelow(config, object.name);
   // The parts that have their sizes, of those that stand there.
   const auto whole = [&](const std::vector<HdfsFileStatus>& files) {
     std::set<std::size_t> parts;
     for (std::size_t part = 0; part < object.parts; ++part) {
-      const std::uint64_t begin = std::uint64_t{part} * part_bytes();
+      const std::uint64_t begin = std::uint64_t{part} * object.part_bytes;
       const auto at = std::lower_bound(
           files.begin(), files.end(), PartName(part),
           [](const HdfsFileStatus& f, const std::string& n) { return f.name < n; });
       if (at == files.end() || at->directory || at->name != PartName(part)) continue;
-      if (at->bytes == std::min<std::uint64_t>(part_bytes(), object.bytes - begin)) {
+      if (at->bytes == std::min<std::uint64_t>(object.part_bytes, object.bytes - begin)) {
         parts.insert(part);
       }
     }
