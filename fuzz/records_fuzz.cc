@@ -34,9 +34,9 @@ void CheckAll(std::string_view bytes) {
 }
 
 void Check(std::string_view bytes) {
-  CheckAll<RepositoryRecord, FenceRecord, SealRecord, ClosedRecord, StartRecord, JoinRecord,
-           AttemptRecord, PartRecord, AbandonedRecord, NoteRecord, MarkerRecord, ShelfRecord>(
-      bytes);
+  CheckAll<RepositoryRecord, FenceRecord, SealRecord, ClosedRecord, EndRecord, StartRecord,
+           JoinRecord, AttemptRecord, PartRecord, AbandonedRecord, NoteRecord, MarkerRecord,
+           ShelfRecord>(bytes);
 }
 
 }  // namespace

@@ -34,8 +34,10 @@ Result<std::optional<Record>> ReadIfThere(Store* store, const std::string& name)
 
 Status Attempt::Announce(const AttemptRecord& record) {
   env_.Step("save: announce");
+  AttemptRecord announced = record;
+  announced.fence = generation_->fence_uuid();
   return PublishForTheLiving(env_, names::Attempt(generation_->number(), record.number),
-                             Encode(record));
+                             Encode(announced));
 }
 
 Result<AttemptRecord> Attempt::WaitAnnounced(std::uint64_t number, std::int64_t step) {
@@ -46,12 +48,16 @@ Result<AttemptRecord> Attempt::WaitAnnounced(std::uint64_t number, std::int64_t 
                      RETURN_IF_ERROR(env_.store->Refresh(names::AttemptsOf(generation_->number())));
                      ASSIGN_OR_RETURN(record, ReadIfThere<AttemptRecord>(env_.store.get(), name));
                      if (record) return true;
-                     RETURN_IF_ERROR(generation_->CheckFence());
+                     RETURN_IF_ERROR(generation_->CheckOvertaken());
                      return false;
                    }));
   if (!there) {
     return DeadlineExceededError(participants_[self_] + " waited for " + participants_[0] +
                                  " to begin the save of step " + std::to_string(step));
+  }
+  if (!record->fence.empty() && record->fence != generation_->fence_uuid()) {
+    RETURN_IF_ERROR(generation_->CheckFence());
+    return AbortedError("fenced: " + name + " was announced by another writer");
   }
   if (record->step != step && !record->skipped) {
     return FailedPreconditionError(participants_[self_] + " saves step " + std::to_string(step) +
@@ -74,7 +80,7 @@ Status Attempt::AbandonedBy(const AttemptRecord& attempt) {
   auto record = ReadIfThere<AbandonedRecord>(env_.store.get(),
                                              names::Path(attempt.directory, names::kAbandoned));
   if (!record.ok()) return record.status();
-  if (!*record) return Status::Ok();
+  if (!*record || (*record)->attempt != attempt.attempt) return Status::Ok();
   return UnavailableError("the save of step " + std::to_string(attempt.step) +
                           " was given up: nothing came from " + Listed((*record)->missing));
 }
@@ -109,7 +115,7 @@ Result<std::vector<PartRecord>> Attempt::WaitParts(const AttemptRecord& attempt,
     if (missing->empty()) return true;
     RETURN_IF_ERROR(AbandonedBy(attempt));
     RETURN_IF_ERROR(generation_->AdmitRestarted(restore_id));
-    RETURN_IF_ERROR(generation_->CheckFence());
+    RETURN_IF_ERROR(generation_->CheckOvertaken());
     return false;
   };
   ASSIGN_OR_RETURN(const bool all, PollUntil(env_.clock, deadline_, look));
@@ -124,12 +130,26 @@ Result<std::vector<PartRecord>> Attempt::WaitParts(const AttemptRecord& attempt,
   return ordered;
 }
 
+Result<bool> Attempt::HasNext(const AttemptRecord& attempt) {
+  ASSIGN_OR_RETURN(const auto next, ReadIfThere<AttemptRecord>(
+                                        env_.store.get(),
+                                        names::Attempt(generation_->number(), attempt.number + 1)));
+  return next && !next->skipped;  // a save that is skipped is announced beside the one under way
+}
+
+Status Attempt::PassedOver(const AttemptRecord& attempt) const {
+  return DeadlineExceededError(participants_[0] + " went on to another save and did not say what " +
+                               "became of step " + std::to_string(attempt.step) +
+                               "; whether it counts is unknown");
+}
+
 Result<Manifest> Attempt::WaitManifest(const AttemptRecord& attempt) {
   env_.Step("save: wait for the manifest");
   std::optional<Manifest> manifest;
   const std::string name = names::Path(attempt.directory, names::kManifest);
   // The committer gives up at its own deadline and says so; ours is later, so that its word wins.
   const Clock::Duration patience = deadline_ + std::min<Clock::Duration>(patience_, kGrace);
+  bool passed = false;  // the committer is at the next save
   ASSIGN_OR_RETURN(
       const bool there, PollUntil(env_.clock, patience, [&]() -> Result<bool> {
         RETURN_IF_ERROR(env_.store->Refresh(attempt.directory));
@@ -143,7 +163,11 @@ Result<Manifest> Attempt::WaitManifest(const AttemptRecord& attempt) {
         }
         if (!bytes.status().Is(Code::kNotFound)) return bytes.status();
         RETURN_IF_ERROR(AbandonedBy(attempt));
-        RETURN_IF_ERROR(generation_->CheckFence());
+        RETURN_IF_ERROR(generation_->CheckOvertaken());
+        // One that could not even say that it gives up, on a full disk, says so by going on. Seen
+        // before the manifest is looked for a last time.
+        if (passed) return PassedOver(attempt);
+        ASSIGN_OR_RETURN(passed, HasNext(attempt));
         return false;
       }));
   if (!there) {

@@ -14,7 +14,7 @@
 
 namespace cairn {
 
-/// The steps of a save that several participants make together (PROTOCOL.md, "Saving"). The
+/// The steps of a save that several participants make together (docs/protocol.md, "Saving"). The
 /// committer announces, waits for the parts and commits; the others follow the announcements.
 class Attempt {
  public:
@@ -40,13 +40,17 @@ class Attempt {
   Result<std::vector<PartRecord>> WaitParts(const AttemptRecord& attempt,
                                             const std::string& restore_id,
                                             std::vector<std::string>* missing);
-  /// The others: the committed manifest. DeadlineExceeded: the outcome is unknown.
+  /// The others: the committed manifest. DeadlineExceeded: the outcome is unknown, also when the
+  /// committer went on without a word.
   Result<Manifest> WaitManifest(const AttemptRecord& attempt);
   /// Gives the attempt up: everybody who waits for it is told who was missing.
   Status Abandon(const AttemptRecord& attempt, const std::vector<std::string>& missing);
 
  private:
   Status AbandonedBy(const AttemptRecord& attempt);
+  /// Whether the committer, which makes one save after the other, is at a later one.
+  Result<bool> HasNext(const AttemptRecord& attempt);
+  Status PassedOver(const AttemptRecord& attempt) const;
 
   const Environment& env_;
   Generation* const generation_;

@@ -22,6 +22,10 @@ constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::uint64_t kMaxIndexBytes = 1u << 30;
 // Up to so many wanted names per file each gets a scan of the header; for more it is decoded once.
 constexpr std::size_t kMaxHeaderScans = 4;
+// First chunks that are kept: 96 MiB at most.
+constexpr std::size_t kMaxFirstChunks = 24;
+// A shorter one is read again sooner than a buffer is made for it.
+constexpr std::size_t kWorthKeeping = 1u << 20;
 
 std::uint64_t ChunkCount(std::uint64_t bytes) {
   return bytes / kChunkBytes + (bytes % kChunkBytes != 0);
@@ -179,7 +183,24 @@ Result<IndexHits> ScanIndex(std::string_view text,
 
 }  // namespace
 
-OpenCheckpoint::OpenCheckpoint() : buffers_(std::make_unique<ChunkBuffers>()) {}
+OpenCheckpoint::OpenCheckpoint()
+    : buffers_(std::make_unique<ChunkBuffers>()),
+      first_buffers_(std::make_unique<ChunkBuffers>()) {}
+
+void OpenCheckpoint::KeepFirstChunk(std::size_t file, std::span<const std::byte> chunk) {
+  const std::size_t number = first_chunks_.size();
+  if (chunk.size() < kWorthKeeping || number >= kMaxFirstChunks) return;
+  if (first_chunks_.contains(file)) return;
+  if (!first_buffers_->Reserve(number + 1).ok()) return;  // then it is read again
+  const std::span<std::byte> buffer = (*first_buffers_)[number];
+  std::copy(chunk.begin(), chunk.end(), buffer.begin());
+  first_chunks_.emplace(file, buffer.first(chunk.size()));
+}
+
+std::span<const std::byte> OpenCheckpoint::FirstChunk(std::size_t file) const {
+  const auto it = first_chunks_.find(file);
+  return it == first_chunks_.end() ? std::span<const std::byte>() : it->second;
+}
 
 Result<std::unique_ptr<OpenCheckpoint>> OpenCheckpoint::Open(
     Store* store, std::string directory, std::shared_ptr<const Manifest> manifest) {
@@ -261,6 +282,7 @@ Status OpenCheckpoint::ReadHeaders(
       [&](std::size_t request, const Status& outcome, std::span<const std::byte> chunk) {
         if (!outcome.ok()) return outcome;
         const std::size_t file = first[request].file;
+        KeepFirstChunk(file, chunk);
         const std::string_view bytes(reinterpret_cast<const char*>(chunk.data()), chunk.size());
         const auto length =
             SafetensorsHeaderBytes(bytes.substr(0, 8), files_[file].entry->hash.bytes);

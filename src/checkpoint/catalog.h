@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,6 +83,9 @@ class OpenCheckpoint {
 
   /// Memory for chunks in flight, kept between reads of this checkpoint.
   ChunkBuffers* buffers() const { return buffers_.get(); }
+  /// The file's first chunk, compared with the manifest, if a header was read from it and it was
+  /// kept; else nothing.
+  std::span<const std::byte> FirstChunk(std::size_t file) const;
 
  private:
   OpenCheckpoint();
@@ -94,12 +98,17 @@ class OpenCheckpoint {
   Status ReadHeaders(const std::vector<std::size_t>& files,
                      const std::function<Status(std::size_t, std::string_view)>& decode);
 
+  /// A restore would read it again, and a checkpoint of many files has many of them.
+  void KeepFirstChunk(std::size_t file, std::span<const std::byte> chunk);
+
   Store* store_ = nullptr;
   std::string directory_;
   std::shared_ptr<const Manifest> manifest_;  // shared with the view it came from
   std::vector<OpenFile> files_;
   std::map<std::string, std::size_t, std::less<>> by_path_;
   std::unique_ptr<ChunkBuffers> buffers_;
+  std::unique_ptr<ChunkBuffers> first_buffers_;
+  std::map<std::size_t, std::span<const std::byte>> first_chunks_;  // by file; in first_buffers_
 };
 
 }  // namespace cairn

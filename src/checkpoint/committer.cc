@@ -10,17 +10,23 @@
 #include "checkpoint/chain.h"
 #include "checkpoint/names.h"
 
-// One save, and why in this order (PROTOCOL.md, "Saving"):
+// One save, and why in this order (docs/protocol.md, "Saving"):
 //
+//  0. Look whether the own fence is there. A directory that was deleted, or made again by another
+//     run, must not get files of ours: their names, and that of the checkpoint, are the same.
 //  1. Claim a directory: an exclusive marker keeps an older writer, who may still be alive, out of
 //     it. With several participants the attempt record tells the others its name.
 //  2. Write all files, sync their bytes, sync all names that lead to them. Only then may anything
-//     refer to them.
+//     refer to them. Alone, the manifest's bytes are synced beside them, under no name that counts.
 //  3. Publish the part (several participants), and when all parts are there the manifest. The
 //     manifest is create-only and durable when the publish returns: the commit.
 //  4. Re-read the fence. A newer opener lists manifests after it published its fence; if there is
 //     no newer fence now, every later opener will find this manifest and seal it. So it counts for
-//     ever, and may be acknowledged. If there is one, it may or may not have seen it: Fenced.
+//     ever, and may be acknowledged. If there is one, it may or may not have seen it: Fenced. If
+//     our own fence is another's by now, the manifest landed in another run's repository: it is
+//     taken back.
+//
+// A save that fails deletes its files by their names, and only while the fence is its own.
 
 namespace cairn {
 namespace {
@@ -80,6 +86,7 @@ Result<std::unique_ptr<Committer>> Committer::Open(const Environment& env, Gener
   ASSIGN_OR_RETURN(const Listing root, env.store->List(""));
   std::set<std::string> taken(root.prefixes.begin(), root.prefixes.end());
   for (const ObjectInfo& object : root.objects) taken.insert(object.name);  // no directory can be
+  taken.insert(root.unreachable.begin(), root.unreachable.end());
   taken.insert(generation->retired().begin(), generation->retired().end());
   for (const std::string& directory : taken) {
     committer->directories_.insert(directory);
@@ -234,7 +241,8 @@ const Checkpoint* Committer::SharedFrom() const {
 }
 
 Status Committer::Write(const SaveTask& task, const std::byte* arena, const std::string& directory,
-                        const std::string& marker, WrittenFiles* written) {
+                        WrittenFiles* written, const std::string& marker,
+                        const WhenHanded& when_handed) {
   ShareableFiles shareable;
   if (const Checkpoint* from = SharedFrom(); from != nullptr) {
     // What other processes wrote long ago may have rotted since.
@@ -252,6 +260,7 @@ Status Committer::Write(const SaveTask& task, const std::byte* arena, const std:
   input.pool = &pool_;
   input.recycle_from_bytes = options_.recycle_from_bytes;
   input.marker = marker;
+  input.when_handed = when_handed;
   input.mode = options_.mode;
   RETURN_IF_ERROR(WriteFiles(env_, input, &ring_, &task.state->progress, written));
   task.state->MarkCopied(Status::Ok());  // a save that streams has read all of its tensors now
@@ -259,8 +268,8 @@ Status Committer::Write(const SaveTask& task, const std::byte* arena, const std:
 }
 
 Status Committer::Publish(const std::string& directory, const Manifest& manifest,
-                          Commitment* commitment) {
-  Status published = PublishManifest(env_, directory, manifest, collective(), commitment);
+                          Commitment* commitment, PreparedObject* prepared) {
+  Status published = PublishManifest(env_, directory, manifest, collective(), commitment, prepared);
   if (*commitment == Commitment::kUnknown) {
     Checkpoint checkpoint;
     checkpoint.directory = directory;
@@ -270,7 +279,25 @@ Status Committer::Publish(const std::string& directory, const Manifest& manifest
   return published;
 }
 
+Status Committer::CheckFence() {
+  Status fence = generation_->CheckFence();
+  lost_ = !fence.ok();
+  return fence;
+}
+
+void Committer::TakeBack(const Checkpoint& checkpoint) {
+  // Of several participants one may have acknowledged it, when the repository was still ours.
+  if (collective() || !generation_->CheckOwn().Is(Code::kAborted)) return;
+  RepositoryReader reader(env_.store.get(), env_.rules);
+  const auto there = reader.ReadManifest(checkpoint.directory);
+  if (!there.ok() || there->id != checkpoint.manifest->id) return;
+  // Only that: the files may be those of a save that was made under the same name meanwhile.
+  const std::string name = names::Path(checkpoint.directory, names::kManifest);
+  env_.store->Delete(name).IgnoreError("nobody was told that it counts");
+}
+
 void Committer::CleanUp(const std::string& directory, const std::vector<std::string>& created) {
+  if (!created.empty() && !generation_->CheckOwn().ok()) return;
   // The marker was made first and goes last: while anything is left, the next opening must see
   // whose it is.
   for (auto it = created.rbegin(); it != created.rend(); ++it) {
@@ -293,10 +320,14 @@ Result<CheckpointInfo> Committer::Commit(const SaveTask& task, const std::byte* 
   checkpoint.counts = true;
   env_.Step("save: fence");
   if (env_.rules.reread_fence_before_ack) {
-    const Status fence = generation_->CheckFence();
+    const Status fence = CheckFence();
     if (!fence.ok()) {
-      // Committed, but the look failed: not acknowledged, and retention's all the same.
-      if (!fence.Is(Code::kAborted)) uncertain_.push_back(std::move(checkpoint));
+      if (fence.Is(Code::kAborted)) {
+        TakeBack(checkpoint);
+      } else {
+        // Committed, but the look failed: not acknowledged, and retention's all the same.
+        uncertain_.push_back(std::move(checkpoint));
+      }
       return fence;
     }
   }
@@ -327,16 +358,35 @@ void Committer::Remember(Checkpoint checkpoint) {
 
 Result<Manifest> Committer::CommitAlone(const SaveTask& task, const std::byte* arena,
                                         std::string* directory) {
+  if (const Status own = generation_->CheckOwn(); !own.ok()) {
+    lost_ = true;
+    return own;
+  }
   const std::string attempt = env_.ids->NewUuid();
   MarkerRecord marker;
   marker.generation = generation_->number();
   marker.attempt = attempt;
+  marker.participants = options_.participants;
   WrittenFiles written;
+  Manifest manifest;
+  std::unique_ptr<PreparedObject> prepared;
+  const auto prepare = [&](WriteSession* session,
+                           const std::vector<ManifestFile>& files) -> Status {
+    manifest = NewManifest(task, attempt);
+    manifest.files = files;
+    manifest.tables = TablesOf(task.request);
+    if (!options_.private_parts) {  // merge wants to know it
+      for (ManifestTable& table : manifest.tables) table.held.clear();
+    }
+    ASSIGN_OR_RETURN(prepared, PrepareManifest(session, *directory, manifest));
+    return Status::Ok();
+  };
   for (int copy = 0;;) {
     *directory = NextDirectory(task, &copy);
     written = {};
-    const Status status = Write(task, arena, *directory, Encode(marker), &written);
+    const Status status = Write(task, arena, *directory, &written, Encode(marker), prepare);
     if (status.ok()) break;
+    prepared.reset();
     CleanUp(*directory, written.created);
     // Only the claim answers so: the directory is somebody else's, or no directory at all.
     if (status.Is(Code::kAlreadyExists) && written.created.empty()) continue;
@@ -344,14 +394,9 @@ Result<Manifest> Committer::CommitAlone(const SaveTask& task, const std::byte* a
     directories_.erase(*directory);
     return status;
   }
-  Manifest manifest = NewManifest(task, attempt);
-  manifest.files = std::move(written.files);
-  manifest.tables = TablesOf(task.request);
-  if (!options_.private_parts) {  // merge wants to know it
-    for (ManifestTable& table : manifest.tables) table.held.clear();
-  }
   auto commitment = Commitment::kNotThere;
-  const Status published = Publish(*directory, manifest, &commitment);
+  const Status published = Publish(*directory, manifest, &commitment, prepared.get());
+  prepared.reset();
   if (!published.ok()) {
     if (commitment == Commitment::kNotThere) CleanUp(*directory, written.created);
     return published;
@@ -383,17 +428,20 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   if (task.request.kind == SaveKind::kConsecutive) record.parent = parent_;
   record.participants = options_.participants;
   auto begin = [&]() -> Status {
-    RETURN_IF_ERROR(generation_->CheckFence());
+    RETURN_IF_ERROR(CheckFence());
     RETURN_IF_ERROR(generation_->AdmitRestarted(parent_));
     int copy = 0;
-    ASSIGN_OR_RETURN(
-        record.directory,
-        ClaimDirectory(
-            env_, {.generation = generation_->number(), .attempt = record.attempt, .copies = ""},
-            [&] { return NextDirectory(task, &copy); }));
+    ASSIGN_OR_RETURN(record.directory, ClaimDirectory(env_,
+                                                      {.generation = generation_->number(),
+                                                       .attempt = record.attempt,
+                                                       .copies = "",
+                                                       .participants = options_.participants},
+                                                      [&] { return NextDirectory(task, &copy); }));
     return Status::Ok();
   };
   if (const Status begun = begin(); !begun.ok()) {
+    // Overtaken: so are the others, and find out as we did.
+    if (begun.Is(Code::kAborted)) return begun;
     AnnounceSkipped(task).IgnoreError("the others give up at their own deadline");
     return begun;
   }
@@ -407,7 +455,7 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   auto commit = [&]() -> Result<Manifest> {
     RETURN_IF_ERROR(attempt.Announce(record));
     announced = true;
-    RETURN_IF_ERROR(Write(task, arena, record.directory, "", &written));
+    RETURN_IF_ERROR(Write(task, arena, record.directory, &written));
     PartRecord part;
     part.files = written.files;
     part.tables = TablesOf(task.request);
@@ -433,6 +481,7 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
       // Harmless when the announcement is there all the same: of two records the first stays.
       AnnounceSkipped(task).IgnoreError("the others give up at their own deadline");
     }
+    if (!generation_->CheckOwn().ok()) return manifest;
     attempt.Abandon(record, missing).IgnoreError("the others give up at their own deadline");
     // All of its data goes at once; the record that says why stays until the next opening.
     for (const std::string_view sub : {names::kModel, names::kTables, names::kFiles}) {
@@ -477,7 +526,7 @@ Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* aren
   *directory = record.directory;
   WrittenFiles written;
   Status wrote = CheckAgreed(task, record);
-  if (wrote.ok()) wrote = Write(task, arena, record.directory, "", &written);
+  if (wrote.ok()) wrote = Write(task, arena, record.directory, &written);
   if (!wrote.ok()) {
     // Tell the others at once that nothing will come from here. The committer then deletes what is
     // there. We do not: a process that replaced us goes by the same names, its part may be
@@ -514,6 +563,8 @@ Status Committer::AnnounceSkipped(const SaveTask& task) {
   record.step = task.request.step;
   record.attempt = env_.ids->NewUuid();
   record.skipped = true;
+  // In another's repository it would be a word to another's ranks.
+  RETURN_IF_ERROR(generation_->CheckOwn());
   Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
   return attempt.Announce(record);
 }

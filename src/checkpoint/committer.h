@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -48,6 +49,7 @@ class Committer {
   /// With several participants: this one has nothing for the attempt, and tells the others.
   Status Decline(const SaveTask& task);
 
+  /// Goes on when one of them cannot be removed; the error is then that one's.
   Status ApplyRetention();
   /// Reads the notes again: late scores and pins.
   Status Reload();
@@ -84,8 +86,10 @@ class Committer {
                                   std::string* directory);
   Result<Manifest> Join(const SaveTask& task, const std::byte* arena, std::string* directory);
   Result<Manifest> TakePart(const SaveTask& task, const std::byte* arena, std::string* directory);
+  using WhenHanded = decltype(FileWriterInput::when_handed);
   Status Write(const SaveTask& task, const std::byte* arena, const std::string& directory,
-               const std::string& marker, WrittenFiles* written);
+               WrittenFiles* written, const std::string& marker = "",
+               const WhenHanded& when_handed = nullptr);
   /// The checkpoint whose files the next one may share; null: there is none.
   const Checkpoint* SharedFrom() const;
   Status AnnounceSkipped(const SaveTask& task);
@@ -93,9 +97,14 @@ class Committer {
   Status CheckAgreed(const SaveTask& task, const AttemptRecord& record) const;
   Status WriteIndex(const std::string& directory, std::vector<ManifestFile>* files);
   /// Remembers a commit whose outcome is unknown.
-  Status Publish(const std::string& directory, const Manifest& manifest, Commitment* commitment);
+  Status Publish(const std::string& directory, const Manifest& manifest, Commitment* commitment,
+                 PreparedObject* prepared = nullptr);
   Manifest NewManifest(const SaveTask& task, std::string attempt);
   std::string NextDirectory(const SaveTask& task, int* copy);
+  /// The last look before a commit is acknowledged.
+  Status CheckFence();
+  /// Takes a manifest out of a repository that is not ours any more, where it would count.
+  void TakeBack(const Checkpoint& checkpoint);
   void CleanUp(const std::string& directory, const std::vector<std::string>& created);
   void DeleteDataBelow(const std::string& prefix);
   void Learn(SaveHistory written);
@@ -103,6 +112,7 @@ class Committer {
   /// The files that checkpoints other than `except` refer to in other directories.
   std::vector<std::string> Referenced(std::string_view except) const;
   Status Remove(const Checkpoint& checkpoint, bool* removed);
+  void ForgetWhatWasGivenUp();
   /// No restore point, as far as is known.
   bool Doubted(const Checkpoint& checkpoint) const;
   std::vector<RetentionItem> RetentionItems(const ChainIndex& index) const;
@@ -117,10 +127,18 @@ class Committer {
   std::vector<Checkpoint> checkpoints_;  // those that count, oldest first
   std::vector<Checkpoint> uncertain_;    // newer ones that may count: their publish failed
   std::set<std::string> directories_;    // names taken, as far as we know
-  std::vector<std::string> leftovers_;   // removed ones with files that others refer to
+  std::vector<Checkpoint> leftovers_;    // removed ones with files that others refer to
   std::set<std::string> distrusted_;     // ids that a restore of this process passed over
   std::string newest_own_;               // id of the last one that this process committed
-  std::size_t since_shelves_ = 0;        // passes since shelves were looked at
+  /// A checkpoint that could not be removed.
+  struct Stuck {
+    Status status;
+    int failures = 0;
+    std::uint64_t again_at = 0;  // the pass that tries it again
+  };
+  std::map<std::string, Stuck> stuck_;  // by id
+  std::uint64_t pass_ = 0;              // of retention
+  std::size_t since_shelves_ = 0;       // passes since shelves were looked at
   std::int64_t next_serial_ = 0;
   std::uint64_t sequence_ = 0;
   std::string parent_;  // the checkpoint that the branch goes on from; "": none
@@ -130,6 +148,7 @@ class Committer {
   StreamRing ring_;
   std::vector<ObjectInfo> pool_;
   std::uint64_t last_bytes_ = 0;
+  bool lost_ = false;  // the last look at the fences did not show that the repository is ours
 };
 
 }  // namespace cairn

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "checkpoint/chain.h"
@@ -12,8 +14,32 @@
 // The removing half of the committer. Increments go before what they build on, and one after the
 // other: each removal is durable before the next begins (removal.cc). So a crash anywhere in
 // between leaves restore points that are whole, and never an increment without its base.
+//
+// One that cannot be removed (a file that the system keeps, a block that cannot be read) keeps what
+// it builds on, and nothing else: the disk must not fill up because of it. It is tried again in
+// every pass, and after many failures seldom, because each attempt leaves a note behind.
 
 namespace cairn {
+namespace {
+
+constexpr int kPatience = 16;  // failures of one removal, before it is tried less often
+
+/// A removal failed, and the next one may succeed: neither the store nor the ownership is to blame.
+bool IsOfThisOneAlone(const Status& status) {
+  switch (status.code()) {
+    case Code::kPermissionDenied:
+    case Code::kInternal:
+    case Code::kCorruption:
+    case Code::kInvalidArgument:
+    case Code::kFailedPrecondition:
+    case Code::kUnimplemented:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
 
 std::vector<std::string> Committer::Referenced(std::string_view except) const {
   std::vector<std::string> paths;
@@ -38,7 +64,9 @@ Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
     removal.pool_bytes = limit - pooled;
     removal.pool_min_file = options_.recycle_from_bytes;
   }
-  ASSIGN_OR_RETURN(Removed result, RemoveCheckpoint(env_, *generation_, checkpoint, removal));
+  auto outcome = RemoveCheckpoint(env_, *generation_, checkpoint, removal);
+  ForgetWhatWasGivenUp();
+  ASSIGN_OR_RETURN(Removed result, std::move(outcome));
   *removed = result.removed;
   std::move(result.pooled.begin(), result.pooled.end(), std::back_inserter(pool_));
   if (result.removed) {
@@ -47,12 +75,19 @@ Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
         std::any_of(removal.kept.begin(), removal.kept.end(),
                     [&](const std::string& path) { return path.starts_with(prefix); });
     if (referenced) {
-      leftovers_.push_back(checkpoint.directory);
+      leftovers_.push_back(checkpoint);
     } else {
       directories_.erase(checkpoint.directory);
     }
   }
   return Status::Ok();
+}
+
+void Committer::ForgetWhatWasGivenUp() {
+  // A removal on a full disk makes room for its records with what the pool has (reserve.h).
+  std::erase_if(pool_, [this](const ObjectInfo& object) {
+    return env_.store->Stat(object.name).status().Is(Code::kNotFound);
+  });
 }
 
 std::vector<Checkpoint>::iterator Committer::FindById(std::string_view id) {
@@ -100,14 +135,36 @@ Status Committer::RemoveSuperfluous(bool* again) {
     if (!chain.ok()) continue;
     for (const Checkpoint* below : *chain) kept.insert(below->manifest->id);
   }
-  std::vector<std::string> removals =
-      ChooseRemovals(options_.retention, RetentionItems(index), kept);
+  const std::vector<RetentionItem> items = RetentionItems(index);
+  std::vector<std::string> removals = ChooseRemovals(options_.retention, items, kept);
   if (!env_.rules.increments_go_first) std::reverse(removals.begin(), removals.end());
+  std::map<std::string, Stuck> stuck = std::exchange(stuck_, {});
+  std::set<std::string> needed;  // by what cannot be removed
+  const auto stays = [&](const std::string& id, const Stuck& why) {
+    stuck_[id] = why;
+    const auto item = std::find_if(items.begin(), items.end(),
+                                   [&](const RetentionItem& one) { return one.id == id; });
+    needed.insert(item->needs.begin(), item->needs.end());
+  };
   for (const std::string& id : removals) {
+    const auto before = stuck.find(id);
+    if (before != stuck.end() && before->second.again_at > pass_) {
+      stays(id, before->second);
+      continue;
+    }
+    if (needed.contains(id)) continue;
     const auto it = FindById(id);
     bool removed = false;
-    const Status status = Remove(*it, &removed);
-    if (!status.ok()) return status.WithContext("remove " + it->directory);
+    const Status status = Remove(*it, &removed).WithContext("remove " + it->directory);
+    if (IsOfThisOneAlone(status)) {
+      Stuck failed{.status = status, .failures = 1};
+      if (before != stuck.end()) failed.failures += before->second.failures;
+      const int doublings = std::clamp(failed.failures - kPatience, 0, 16);
+      failed.again_at = pass_ + (std::uint64_t{1} << doublings);
+      stays(id, failed);
+      continue;
+    }
+    RETURN_IF_ERROR(status);
     if (!removed) {
       // Pinned meanwhile: what it builds on has to stay as well.
       it->pinned = true;
@@ -120,11 +177,12 @@ Status Committer::RemoveSuperfluous(bool* again) {
 }
 
 Status Committer::ApplyRetention() {
-  if (!committing()) return Status::Ok();
+  if (!committing() || lost_) return Status::Ok();
   for (Checkpoint& checkpoint : checkpoints_) {
     // Unpinned since, by us or by a tool? When that cannot be read it stays for now.
     if (checkpoint.pinned) RereadNotes(&checkpoint).IgnoreError("it stays");
   }
+  ++pass_;
   for (bool again = true; again;) {
     const Status status = RemoveSuperfluous(&again);
     if (status.Is(Code::kAborted)) return Status::Ok();  // the next save says that we are fenced
@@ -133,13 +191,15 @@ Status Committer::ApplyRetention() {
   // Files that the last reference to is gone.
   if (!leftovers_.empty()) {
     const std::vector<std::string> referenced = Referenced("");
-    std::erase_if(leftovers_, [&](const std::string& directory) {
-      const std::string prefix = directory + "/";
+    std::erase_if(leftovers_, [&](const Checkpoint& leftover) {
+      const std::string prefix = leftover.directory + "/";
       for (const std::string& path : referenced) {
         if (path.starts_with(prefix)) return false;
       }
-      if (!DeleteCheckpointDirectory(env_.store.get(), directory, referenced).ok()) return false;
-      directories_.erase(directory);
+      if (!generation_->CheckFence().ok()) return false;
+      const auto gone = DeleteCheckpointDirectory(env_.store.get(), Doom(leftover), referenced);
+      if (!gone.ok()) return false;
+      if (*gone) directories_.erase(leftover.directory);
       return true;
     });
   }
@@ -149,7 +209,7 @@ Status Committer::ApplyRetention() {
     env_.Step("save: shelves");
     TidyShelves(env_.store.get(), env_.ids).IgnoreError("listings fetch each manifest");
   }
-  return Status::Ok();
+  return stuck_.empty() ? Status::Ok() : stuck_.begin()->second.status;
 }
 
 Status Committer::RereadNotes(Checkpoint* checkpoint) {
@@ -175,6 +235,7 @@ Status Committer::Delete(const std::string& id) {
   }
   const auto it = FindById(id);
   if (it == checkpoints_.end()) return NotFoundError("there is no checkpoint with id " + id);
+  RETURN_IF_ERROR(generation_->CheckOwn());  // also a note would be in another's directory
   const std::string directory = it->directory;
   std::vector<Checkpoint> all = checkpoints_;
   all.insert(all.end(), uncertain_.begin(), uncertain_.end());

@@ -17,7 +17,7 @@
 #include "checkpoint/table_merge.h"
 #include "checkpoint/transfer.h"
 
-// Compacting, and why in this order (PROTOCOL.md, "Tools on a live repository"):
+// Compacting, and why in this order (docs/protocol.md, "Tools on a live repository"):
 //
 //  1. Open a generation: fence and seal. A writer that lives is named and left alone; what we
 //     commit counts under our seal, and not at all should somebody overtake us first.
@@ -43,8 +43,8 @@ class Compactor {
   Compactor(const Environment& env, const TransferControl& control)
       : env_(env), control_(control) {}
 
-  Result<CompactReport> Run(const std::string& id) {
-    ASSIGN_OR_RETURN(generation_, OpenForTool(env_, ""));
+  Result<CompactReport> Run(const std::string& id, bool takeover) {
+    ASSIGN_OR_RETURN(generation_, OpenForTool(env_, {.job = "", .takeover = takeover}));
     ASSIGN_OR_RETURN(committer_, IncomingCommitter::Open(env_, generation_.get()));
     const std::vector<Checkpoint> counting = committer_->checkpoints();
     const auto tip =
@@ -72,7 +72,7 @@ class Compactor {
     ASSIGN_OR_RETURN(const auto merged, MergedTables::Open(env_.store.get(), point.chain()));
     StoredBytes bytes(env_.store.get(), point.tip());
     IncomingFiles files;
-    RETURN_IF_ERROR(AddOtherFiles(*point.tip(), &bytes, committer_.get(), &files));
+    RETURN_IF_ERROR(AddOtherFiles(*point.tip(), &bytes, committer_.get(), &files, control_));
     RETURN_IF_ERROR(merged->AddTo(&files));
     report_.bytes = files.bytes();
     const Checkpoint& tip = *chain.back();
@@ -130,11 +130,11 @@ class Compactor {
 }  // namespace
 
 Status AddOtherFiles(const OpenCheckpoint& open, StoredBytes* bytes, IncomingCommitter* committer,
-                     IncomingFiles* files) {
+                     IncomingFiles* files, const TransferControl& control) {
   for (std::size_t i = 0; i < open.files().size(); ++i) {
     ManifestFile file = *open.files()[i].entry;
     if (IsTableFile(file)) continue;
-    ASSIGN_OR_RETURN(file.ref, committer->Shareable(file.hash));
+    ASSIGN_OR_RETURN(file.ref, committer->Shareable(file.hash, control));
     if (!file.ref.empty()) {
       files->AddShared(std::move(file));
     } else {
@@ -146,7 +146,7 @@ Status AddOtherFiles(const OpenCheckpoint& open, StoredBytes* bytes, IncomingCom
 }
 
 Result<CompactReport> CompactIn(const Environment& env, const CheckpointChoice& choice,
-                                const TransferControl& control) {
+                                const TransferControl& control, bool takeover) {
   RepositoryReader reader(env.store.get());
   ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
   ASSIGN_OR_RETURN(const Checkpoint* chosen, Choose(view, env.store->Describe(), choice));
@@ -167,14 +167,14 @@ Result<CompactReport> CompactIn(const Environment& env, const CheckpointChoice& 
   if (!chain.ok()) {
     return CorruptionError(chosen->directory + " " + std::string(chain.status().message()));
   }
-  return Compactor(env, control).Run(chosen->manifest->id);
+  return Compactor(env, control).Run(chosen->manifest->id, takeover);
 }
 
 Result<CompactReport> CompactCheckpoint(const std::string& directory,
                                         const CheckpointChoice& choice,
-                                        const TransferControl& control) {
+                                        const TransferControl& control, bool takeover) {
   ASSIGN_OR_RETURN(const Environment env, ExistingDirectory(directory));
-  return CompactIn(env, choice, control);
+  return CompactIn(env, choice, control, takeover);
 }
 
 }  // namespace cairn

@@ -172,6 +172,34 @@ TEST_P(CompactTest, IncrementsOnTopStandOnTheNewFullOne) {
   ExpectState(manager.get(), next.id, 60);
 }
 
+TEST_P(CompactTest, ARottenTwinOfAFileIsNotShared) {
+  if (GetParam()) return;  // buckets keep checksums of their own
+  std::vector<float> frozen(50'000, 1.0f);
+  const auto save = [&](CheckpointManager* manager, std::int64_t step, SaveKind kind) {
+    SaveRequest request;
+    request.step = step;
+    request.kind = kind;
+    request.blocking = true;
+    request.tensors = {{.name = "frozen", .shape = {frozen.size()}, .data = frozen.data()}};
+    EXPECT_TRUE(manager->Save(std::move(request)).ok());
+  };
+  {
+    auto manager = Open();
+    save(manager.get(), 10, SaveKind::kFull);
+    save(manager.get(), 20, SaveKind::kCumulative);
+    save(manager.get(), 30, SaveKind::kCumulative);
+  }
+  const std::string rotten = "increment_000030/__model__/rank_0-00001.safetensors";
+  std::string bytes = store_->Get(rotten, 1 << 20).value();
+  bytes[9000] ^= 1;
+  ASSERT_TRUE(store_->Put(rotten, bytes).ok());
+  const auto compacted = CompactIn(env_, {.step = 20}, {});
+  ASSERT_TRUE(compacted.ok()) << compacted.status().ToString();
+  auto manager = Open();
+  const auto restored = manager->Restore({.allocate = true, .step = 20});
+  EXPECT_TRUE(restored.ok()) << restored.status().ToString();
+}
+
 TEST_P(CompactTest, APinMovesOver) {
   {
     auto manager = Open();

@@ -5,12 +5,13 @@
 namespace cairn {
 namespace {
 
-// All hashes are taken while the bytes are in the first-level cache: only the first reads memory.
-constexpr std::size_t kPieceBytes = 16u << 10;
+// All hashes are taken while the bytes are in the second-level cache: only the first reads memory.
+constexpr std::size_t kPieceBytes = 64u << 10;
 
 }  // namespace
 
-ContentHasher::ContentHasher(const PlannedFile& file) : file_(file) {
+ContentHasher::ContentHasher(const PlannedFile& file, bool tensors)
+    : file_(file), each_(tensors && !file.own_file) {
   tensors_.reserve(file.tensors.size());
 }
 
@@ -18,7 +19,7 @@ void ContentHasher::Update(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
     whole_.Update(piece);
-    if (!file_.own_file) UpdateTensors(piece);
+    if (each_) UpdateTensors(piece);
     position_ += piece.size();
     bytes = bytes.subspan(piece.size());
   }
@@ -49,7 +50,7 @@ FileHash ContentHasher::Finish() {
   FileHash hash = whole_.Finish();
   if (file_.own_file) {
     tensors_.assign(file_.tensors.size(), hash.whole.low);
-  } else {
+  } else if (each_) {
     UpdateTensors({});  // tensors without bytes at the end of a file
   }
   position_ = 0;

@@ -10,12 +10,12 @@
 
 namespace cairn {
 
-/// Hashes a planned file in one pass over its bytes: the file, its chunks, and each tensor in it.
-/// For one thread.
+/// Hashes a planned file in one pass over its bytes: the file, its chunks, and each tensor in it if
+/// somebody wants to know. For one thread.
 class ContentHasher {
  public:
-  /// Borrows `file`.
-  explicit ContentHasher(const PlannedFile& file);
+  /// Borrows `file`. Without `tensors` there are none.
+  explicit ContentHasher(const PlannedFile& file, bool tensors = true);
 
   /// The next bytes of the file.
   void Update(std::span<const std::byte> bytes);
@@ -29,6 +29,7 @@ class ContentHasher {
   void UpdateTensors(std::span<const std::byte> bytes);
 
   const PlannedFile& file_;
+  const bool each_;  // tensor is hashed for itself
   FileHasher whole_;
   Xxh3Stream open_;  // the tensor whose begin was seen and whose end was not
   std::uint64_t position_ = 0;

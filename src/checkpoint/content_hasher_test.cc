@@ -62,5 +62,16 @@ TEST(ContentHasherTest, TheTensorOfAFileOfItsOwnHasTheFilesHash) {
   EXPECT_EQ(hasher.tensors(), std::vector<std::uint64_t>{hash.whole.low});
 }
 
+TEST(ContentHasherTest, HashesTensorsOnlyForThoseWhoAsk) {
+  const PlannedFile file = FileOf({4096, 7, 300'000, 0});
+  const std::vector<std::byte> bytes = SomeBytes(file.bytes);
+  ContentHasher hasher(file, /*tensors=*/false);
+  hasher.Update(bytes);
+  FileHasher whole;
+  whole.Update(bytes);
+  EXPECT_EQ(hasher.Finish(), whole.Finish());
+  EXPECT_TRUE(hasher.tensors().empty());
+}
+
 }  // namespace
 }  // namespace cairn

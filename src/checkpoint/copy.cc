@@ -56,7 +56,8 @@ class Copier {
   Copier(const Environment& source, const Environment& target, const TransferControl& control)
       : source_(source), target_(target), control_(control) {}
 
-  Result<CopyReport> Run(const std::string& job, const std::vector<const Checkpoint*>& chosen) {
+  Result<CopyReport> Run(const std::string& job, const std::vector<const Checkpoint*>& chosen,
+                         bool takeover) {
     ASSIGN_OR_RETURN(const std::vector<const Checkpoint*> missing, Missing(chosen));
     if (missing.empty()) return std::move(report_);
     for (const Checkpoint* checkpoint : missing) total_ += checkpoint->manifest->Bytes();
@@ -66,7 +67,7 @@ class Copier {
       });
     };
     ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation,
-                     OpenForTool(target_, job, goes_on));
+                     OpenForTool(target_, {.job = job, .takeover = takeover, .spare = goes_on}));
     left_ = generation->spared();
     ASSIGN_OR_RETURN(committer_, IncomingCommitter::Open(target_, generation.get()));
     for (const Checkpoint* checkpoint : missing) {
@@ -163,7 +164,7 @@ class Copier {
     std::uint64_t shared = 0;
     for (std::size_t i = 0; i < (*opened)->files().size(); ++i) {
       ManifestFile file = *(*opened)->files()[i].entry;
-      ASSIGN_OR_RETURN(file.ref, committer_->Shareable(file.hash));
+      ASSIGN_OR_RETURN(file.ref, committer_->Shareable(file.hash, control_));
       if (!file.ref.empty()) {
         shared += file.hash.bytes;
         files.AddShared(std::move(file));
@@ -214,6 +215,10 @@ Result<std::vector<const Checkpoint*>> ChooseForCopy(const RepositoryView& view,
                                                      const CopyRequest& request) {
   std::set<const Checkpoint*> wanted;
   if (request.all) {
+    for (const DamagedCheckpoint& damaged : view.damaged) {
+      LogWarning("\"" + where + "\": " + damaged.directory +
+                 " is not copied: " + std::string(damaged.status.message()));
+    }
     for (const Checkpoint& checkpoint : view.checkpoints) {
       if (checkpoint.counts) wanted.insert(&checkpoint);
     }
@@ -256,7 +261,7 @@ Result<CopyReport> CopyInto(const Environment& source, const RepositoryView& vie
           "\"; copy into a new directory, or with adopt (--adopt) to make it that job's own");
     }
   }
-  return Copier(source, target, control).Run(view.record.job, chosen);
+  return Copier(source, target, control).Run(view.record.job, chosen, request.takeover);
 }
 
 Result<CopyReport> CopyCheckpoints(const CopyRequest& request, const TransferControl& control) {

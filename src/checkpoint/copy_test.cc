@@ -1,18 +1,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/names.h"
 #include "checkpoint/test_checkpoint.h"
 #include "checkpoint/test_transfer.h"
 #include "checkpoint/transfer.h"
+#include "storage/forwarding_store.h"
 #include "storage/memory/memory_store.h"
 
 namespace cairn {
@@ -21,6 +25,9 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+using testing::StartsWith;
 
 /// Copies between stores in memory: with links and as object stores, in all four pairs.
 class CopyTest : public testing::TestWithParam<std::tuple<bool, bool>> {
@@ -186,6 +193,74 @@ TEST_P(CopyTest, ADamagedCopyInTheTargetIsSaid) {
   ASSERT_TRUE(target_->Delete(copy.directory + "/__model__/rank_0-00001.safetensors").ok());
   auto again = Copy({});
   EXPECT_EQ(again.status().code(), Code::kFailedPrecondition) << again.status().ToString();
+}
+
+/// Counts the objects that are opened for reading.
+class CountingStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  Result<std::unique_ptr<ObjectReader>> OpenReader(const std::string& name) override {
+    ++opened[name];
+    return inner()->OpenReader(name);
+  }
+  std::map<std::string, int> opened;
+};
+
+TEST_P(CopyTest, WhatIsSharedIsLookedAtOnce) {
+  if (std::get<1>(GetParam())) return;  // buckets keep checksums of their own
+  SaveSteps({10, 20, 30, 40, 50, 60});
+  ASSERT_TRUE(Copy({.choices = {{.step = 30}}}).ok());
+  const RepositoryView view = RepositoryReader(source_.get()).Read().value();
+  const CopyRequest rest{.choices = {{.step = 40}, {.step = 50}, {.step = 60}}};
+  const auto counting = std::make_shared<CountingStore>(target_.get());
+  const Environment source = Env(source_);
+  const auto report =
+      CopyInto(source, view, ChooseForCopy(view, "source", rest).value(), Env(counting), rest, {});
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_GT(report->bytes_shared, 0u);
+  EXPECT_THAT(counting->opened, Not(IsEmpty()));
+  for (const auto& [name, times] : counting->opened) {
+    EXPECT_EQ(times, 1) << name;
+    EXPECT_THAT(name, StartsWith("checkpoint_000030/")) << "what was written just now is known";
+  }
+}
+
+TEST_P(CopyTest, AFileThatHasRottedInTheTargetIsWrittenAnew) {
+  if (std::get<1>(GetParam())) return;  // buckets keep checksums of their own
+  SaveSteps({10, 20, 30, 40, 50});
+  ASSERT_TRUE(Copy({.choices = {{.step = 30}}}).ok());
+  // A file that the later ones share with it.
+  const RepositoryView source = RepositoryReader(source_.get()).Read().value();
+  const auto has = [](const Checkpoint& checkpoint, const FileHash& hash) {
+    const auto& files = checkpoint.manifest->files;
+    return std::any_of(files.begin(), files.end(),
+                       [&](const ManifestFile& file) { return file.hash == hash; });
+  };
+  std::string rotten;
+  for (const ManifestFile& file : source.checkpoints[2].manifest->files) {
+    if (file.hash.bytes > 5000 && has(source.checkpoints[3], file.hash) &&
+        has(source.checkpoints[4], file.hash)) {
+      rotten = TargetView().checkpoints[0].directory + "/" + file.path;
+    }
+  }
+  ASSERT_NE(rotten, "");
+  FlipBit(target_.get(), rotten, 5000);
+  std::vector<std::string> warnings;
+  SetLogSink([&](LogLevel, std::string_view line) {
+    if (line.find("is damaged") != line.npos) warnings.emplace_back(line);
+  });
+  const auto report = Copy({.choices = {{.step = 40}, {.step = 50}}});
+  SetLogSink({});
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  ASSERT_THAT(warnings, SizeIs(1)) << "found once, and said once";
+  EXPECT_THAT(warnings[0], HasSubstr(rotten));
+  EXPECT_GT(report->bytes_shared, 0u) << "the third shares what the second wrote";
+  auto manager = Open(target_);
+  for (const std::int64_t step : {40, 50}) {
+    const auto restored = manager->Restore({.allocate = true, .step = step});
+    EXPECT_TRUE(restored.ok()) << restored.status().ToString();
+  }
+  EXPECT_EQ(RestoreAll(manager.get()).at("frozen"), SavedState(50).frozen);
 }
 
 TEST_P(CopyTest, ChoosesByStepAndById) {

@@ -27,6 +27,7 @@ Status NoteDamaged(const std::string& repository, const std::string& id,
 Result<std::optional<CheckpointInfo>> NewestWhole(const std::string& repository) {
   ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(repository, {.create = false}));
   ASSIGN_OR_RETURN(RepositoryView view, RepositoryReader(env.store.get()).Read());
+  RETURN_IF_ERROR(view.CheckAllRead());  // a run is to go on from it
   std::erase_if(view.checkpoints, [](const Checkpoint& one) { return !one.counts; });
   ASSIGN_OR_RETURN(const Checkpoint* whole, ChooseRestore(env.store.get(), view.checkpoints));
   if (whole != nullptr) return std::optional(MakeInfo(*env.store, *whole));

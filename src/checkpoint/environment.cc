@@ -27,6 +27,15 @@ Status PublishRecord(const Environment& env, const std::string& name, const std:
   return Judge(env, name, bytes, env.store->Create(name, bytes));
 }
 
+Status PublishPrepared(const Environment& env, const std::string& name, const std::string& bytes,
+                       PreparedObject* prepared) {
+  if (prepared == nullptr || !env.rules.create_only_records) return PublishRecord(env, name, bytes);
+  const Status created = prepared->Create();
+  // Somebody removed the directory, and what was prepared in it.
+  if (created.Is(Code::kNotFound)) return PublishRecord(env, name, bytes);
+  return Judge(env, name, bytes, created);
+}
+
 Status PublishForTheLiving(const Environment& env, const std::string& name,
                            const std::string& bytes, AfterCrash crash) {
   if (!env.rules.create_only_records) return env.store->Put(name, bytes);

@@ -12,8 +12,8 @@
 
 namespace cairn {
 
-/// The rules of PROTOCOL.md that a test can switch off, one at a time, to see that the interleaving
-/// explorer or the crash enumeration notices. All are on in the product; nothing else sets them.
+/// Rules of docs/protocol.md that a test can switch off, one at a time, to see that the explorer of
+/// interleavings or the crash enumeration notices. All are on in the product.
 struct ProtocolRules {
   bool fence_before_listing = true;        // list the checkpoints only after the own fence is there
   bool create_only_records = true;         // of two writers of a record only one wins
@@ -44,6 +44,11 @@ struct Environment {
   std::string host;
   std::int64_t pid = 0;
   ProtocolRules rules;
+  /// Opened in order to free room: its records may take what is kept in reserve (reserve.h).
+  bool frees_room = false;
+  /// A tool, which works for a moment on what is another's: it does not open what may have a living
+  /// writer, also where no lock says so, unless it is to take over.
+  bool tool = false;
   /// Told the name of each protocol step when it begins; must be quick. For crash tests, which
   /// report which step each kill hit.
   std::function<void(std::string_view)> on_step;
@@ -60,6 +65,9 @@ bool MayAppearLate(const Environment& env, const Status& published);
 /// Publishes a record that only one writer may publish: OK when the name is now ours (also by an
 /// earlier, retried request), AlreadyExists when another's bytes stand there.
 Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes);
+/// The same for one that a write session has prepared; null: for one that it has not.
+Status PublishPrepared(const Environment& env, const std::string& name, const std::string& bytes,
+                       PreparedObject* prepared);
 /// The same for a record that only living processes read, such as those of the meeting of the ranks
 /// (joins, starts, attempts, parts), which a crash of the machine ends: it is not made durable.
 Status PublishForTheLiving(const Environment& env, const std::string& name,

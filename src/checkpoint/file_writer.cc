@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "base/status_macros.h"
+#include "checkpoint/cheap_source.h"
 #include "checkpoint/content_hasher.h"
 #include "checkpoint/names.h"
 
@@ -18,7 +19,7 @@ namespace cairn {
 namespace {
 
 constexpr std::uint64_t kArenaPart = ~std::uint64_t{0};  // tag of parts that need no buffer back
-constexpr std::size_t kRingBuffers = 8;
+constexpr std::string_view kNamesWhy = "checkpoint names";
 // Copied and hashed piece by piece, so that the hashes read the copy from the cache.
 constexpr std::size_t kFillPiece = 64u << 10;
 constexpr std::size_t kMaxOpenAhead = 64;  // two descriptors each
@@ -97,9 +98,13 @@ class Writer {
                         std::span<std::byte> part);
   Status FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
                       std::span<std::byte> into);
-  Result<std::size_t> FreeBuffer();
+  /// Of the ring, whose buffers have the size of the object's parts then.
+  Result<std::size_t> FreeBuffer(const ObjectParts& parts);
+  Status WaitForBuffer();
   std::string TakeFromPool(std::uint64_t bytes);
   bool Rereadable(const PlannedFile& file) const;
+  /// A call of a source may cost more than a copy.
+  bool SmallPieces(const PlannedFile& file) const;
   /// Calls fn(span) for the bytes of a rereadable file, in order.
   template <typename Fn>
   void ForEachSpan(const PlannedFile& file, Fn fn) const;
@@ -129,7 +134,7 @@ Status Writer::Run() {
   session_.reset();
   RETURN_IF_ERROR(status);
   env_.Step("save: sync names");
-  return store_->SyncNames(input_.directory, "checkpoint names");
+  return store_->SyncNames(input_.directory, kNamesWhy);
 }
 
 Status Writer::WriteAll() {
@@ -143,6 +148,8 @@ Status Writer::WriteAll() {
     if (!written.ok()) return unreadable_ ? written : written.WithContext("write " + file.path);
   }
   env_.Step("save: sync data");
+  if (input_.when_handed) RETURN_IF_ERROR(input_.when_handed(session_.get(), out_->files));
+  RETURN_IF_ERROR(session_->SyncNames(input_.directory, kNamesWhy));
   return session_->Drain();
 }
 
@@ -196,7 +203,9 @@ Status Writer::WriteOne(const PlannedFile& file) {
   ASSIGN_OR_RETURN(const bool shared, ShareIfUnchanged(file, &known));
   if (shared) return Status::Ok();
   ASSIGN_OR_RETURN(const std::uint32_t handle, OpenOne(file));
-  ContentHasher hasher(file);
+  // What cannot be compared next time is not expected to be shared either.
+  const bool learn = Rereadable(file);
+  ContentHasher hasher(file, /*tensors=*/learn);
   ManifestFile entry;
   if (file.streamed) {
     ASSIGN_OR_RETURN(entry.hash, WriteStreamed(file, handle, known ? nullptr : &hasher));
@@ -209,8 +218,7 @@ Status Writer::WriteOne(const PlannedFile& file) {
   if (known) entry.hash = *known;
   entry.part = input_.participant;
   out_->files.push_back(std::move(entry));
-  // What cannot be compared next time is not expected to be shared either.
-  if (!known && Rereadable(file)) Learn(file, hasher.tensors());
+  if (!known && learn) Learn(file, hasher.tensors());
   return Status::Ok();
 }
 
@@ -219,6 +227,14 @@ bool Writer::Rereadable(const PlannedFile& file) const {
   if (!file.source_path.empty()) return false;
   return std::none_of(file.tensors.begin(), file.tensors.end(), [&](const PlannedTensor& tensor) {
     return input_.request->tensors[tensor.index].source != nullptr;
+  });
+}
+
+bool Writer::SmallPieces(const PlannedFile& file) const {
+  if (!file.source_path.empty()) return false;
+  return std::all_of(file.tensors.begin(), file.tensors.end(), [&](const PlannedTensor& tensor) {
+    TensorSource* const source = input_.request->tensors[tensor.index].source;
+    return source == nullptr || dynamic_cast<CheapSource*>(source) != nullptr;
   });
 }
 
@@ -316,7 +332,7 @@ Result<bool> Writer::Share(const PlannedFile& file, const ShareableFiles::File& 
 Status Writer::WriteFromArena(const PlannedFile& file, std::uint32_t object,
                               ContentHasher* hasher) {
   const std::byte* from = input_.arena + file.arena_offset;
-  const std::uint64_t step = session_->part_bytes();
+  const std::uint64_t step = session_->PartsOf(file.bytes).part_bytes;
   for (std::uint64_t offset = 0; offset < file.bytes; offset += step) {
     const std::span<const std::byte> part(from + offset,
                                           std::min<std::uint64_t>(step, file.bytes - offset));
@@ -328,15 +344,22 @@ Status Writer::WriteFromArena(const PlannedFile& file, std::uint32_t object,
   return Status::Ok();
 }
 
-Result<std::size_t> Writer::FreeBuffer() {
-  if (ring_->count() == 0) {
-    RETURN_IF_ERROR(ring_->Reserve(session_->part_bytes(), kRingBuffers));
+Status Writer::WaitForBuffer() {
+  ASSIGN_OR_RETURN(const std::uint64_t tag, session_->WaitPart());
+  if (tag != kArenaPart) free_buffers_.push_back(static_cast<std::size_t>(tag));
+  return Status::Ok();
+}
+
+Result<std::size_t> Writer::FreeBuffer(const ObjectParts& parts) {
+  const auto count = static_cast<std::size_t>(parts.buffers);
+  if (ring_->buffer_bytes() != parts.part_bytes || ring_->count() != count) {
+    while (free_buffers_.size() < streamed_parts_) RETURN_IF_ERROR(WaitForBuffer());
+    free_buffers_.clear();
+    streamed_parts_ = 0;
+    RETURN_IF_ERROR(ring_->Reserve(parts.part_bytes, count));
   }
   if (free_buffers_.empty() && streamed_parts_ < ring_->count()) return streamed_parts_++;
-  while (free_buffers_.empty()) {
-    ASSIGN_OR_RETURN(const std::uint64_t tag, session_->WaitPart());
-    if (tag != kArenaPart) free_buffers_.push_back(static_cast<std::size_t>(tag));
-  }
+  while (free_buffers_.empty()) RETURN_IF_ERROR(WaitForBuffer());
   const std::size_t buffer = free_buffers_.back();
   free_buffers_.pop_back();
   return buffer;
@@ -377,12 +400,12 @@ Result<FileHash> Writer::WriteStreamed(const PlannedFile& file, std::uint32_t ob
   if (!file.source_path.empty()) RETURN_IF_ERROR(reader.Open(file.source_path));
   FileHash hash;
   if (hasher != nullptr && file.bytes == 0) hash = hasher->Finish();
-  const std::uint64_t step = session_->part_bytes();
-  // Sources are asked for large pieces: a call of theirs may cost more than a copy.
-  const std::uint64_t fill = Rereadable(file) ? kFillPiece : step;
+  const ObjectParts parts = session_->PartsOf(file.bytes);
+  const std::uint64_t step = parts.part_bytes;
+  const std::uint64_t fill = SmallPieces(file) ? kFillPiece : session_->part_bytes();
   for (std::uint64_t offset = 0; offset < file.bytes; offset += step) {
     if (input_.cancelled && input_.cancelled()) return CancelledError("the save was cancelled");
-    ASSIGN_OR_RETURN(const std::size_t buffer, FreeBuffer());
+    ASSIGN_OR_RETURN(const std::size_t buffer, FreeBuffer(parts));
     const std::span<std::byte> part(ring_->buffer(buffer),
                                     std::min<std::uint64_t>(step, file.bytes - offset));
     ASSIGN_OR_RETURN(const Left left, ReadLeft(file, object, offset, part));
@@ -491,12 +514,18 @@ bool WasCutShort(const Status& status) {
          status.Is(Code::kDeadlineExceeded);
 }
 
-StreamRing::~StreamRing() {
+StreamRing::~StreamRing() { Free(); }
+
+void StreamRing::Free() {
   if (data_ != nullptr) munmap(data_, buffer_bytes_ * count_);
+  data_ = nullptr;
+  buffer_bytes_ = 0;
+  count_ = 0;
 }
 
 Status StreamRing::Reserve(std::size_t buffer_bytes, std::size_t count) {
-  if (data_ != nullptr) return Status::Ok();
+  if (buffer_bytes_ == buffer_bytes && count_ == count) return Status::Ok();
+  Free();
   void* mapped = mmap(nullptr, buffer_bytes * count, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {

@@ -69,6 +69,8 @@ struct FileWriterInput {
   bool resume = false;
   /// When the writing is cut short, what is unfinished stays for one that resumes it.
   bool leave_unfinished = false;
+  /// Called when all files were handed to the session, before their syncs are waited for.
+  std::function<Status(WriteSession* session, const std::vector<ManifestFile>& files)> when_handed;
   std::string marker;  // when not empty: the directory is claimed with this marker first
   WriteMode mode = WriteMode::kAuto;
   std::function<bool()> cancelled;
@@ -97,11 +99,15 @@ class StreamRing {
   StreamRing(const StreamRing&) = delete;
   StreamRing& operator=(const StreamRing&) = delete;
 
+  /// Afterwards there are `count` buffers of `buffer_bytes`; what was in other ones is lost.
   Status Reserve(std::size_t buffer_bytes, std::size_t count);
   std::byte* buffer(std::size_t i) { return data_ + i * buffer_bytes_; }
+  std::size_t buffer_bytes() const { return buffer_bytes_; }
   std::size_t count() const { return count_; }
 
  private:
+  void Free();
+
   std::byte* data_ = nullptr;
   std::size_t buffer_bytes_ = 0;
   std::size_t count_ = 0;

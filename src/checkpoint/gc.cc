@@ -49,7 +49,7 @@ Result<std::map<std::string, std::string>> Candidates(Store* store) {
 
 }  // namespace
 
-Result<GarbageReport> CollectGarbageIn(const Environment& env) {
+Result<GarbageReport> CollectGarbageIn(const Environment& env, bool takeover) {
   Store* store = env.store.get();
   struct Before {
     std::string what;
@@ -62,7 +62,9 @@ Result<GarbageReport> CollectGarbageIn(const Environment& env) {
     ASSIGN_OR_RETURN(const std::uint64_t bytes, BytesBelow(store, name, &any));
     if (any) before[name] = {what, bytes};
   }
-  RETURN_IF_ERROR(OpenForTool(env, "").status());
+  Environment opened = env;
+  opened.frees_room = true;
+  RETURN_IF_ERROR(OpenForTool(opened, {.job = "", .takeover = takeover}).status());
   GarbageReport report;
   for (auto& [name, item] : before) {
     bool any = false;
@@ -75,11 +77,11 @@ Result<GarbageReport> CollectGarbageIn(const Environment& env) {
   return report;
 }
 
-Result<GarbageReport> CollectGarbage(const std::string& directory) {
+Result<GarbageReport> CollectGarbage(const std::string& directory, bool takeover) {
   ASSIGN_OR_RETURN(const Environment env, ExistingDirectory(directory));
   RepositoryReader reader(env.store.get());
   RETURN_IF_ERROR(reader.ReadRecord().status());
-  return CollectGarbageIn(env);
+  return CollectGarbageIn(env, takeover);
 }
 
 }  // namespace cairn

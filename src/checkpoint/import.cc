@@ -237,17 +237,18 @@ Result<ImportReport> ImportCheckpoint(const ImportRequest& request,
   save.lineage = Value::Object{{"imported_from", LineagePath(from)}};
   save.blocking = true;
 
-  ASSIGN_OR_RETURN(const Environment env, EnvironmentAt(request.directory, {.create = true}));
+  ASSIGN_OR_RETURN(Environment env, EnvironmentAt(request.directory, {.create = true}));
+  env.tool = true;
   ManagerOptions options;
   options.directory = request.directory;
   options.retention.keep_last.reset();  // a tool removes nothing
   options.pool_bytes = 0;
+  options.takeover = request.takeover;
   ASSIGN_OR_RETURN(options.run, NewestRun(env));
-  auto manager = OpenManager(std::move(options), env);
-  if (!manager.ok()) return ExplainLivingWriter(env, manager.status());
-  ASSIGN_OR_RETURN(const SaveHandle handle, (*manager)->Save(std::move(save)));
+  ASSIGN_OR_RETURN(const auto manager, OpenManager(std::move(options), env));
+  ASSIGN_OR_RETURN(const SaveHandle handle, manager->Save(std::move(save)));
   ASSIGN_OR_RETURN(report.info, handle.Wait());
-  RETURN_IF_ERROR((*manager)->Close());
+  RETURN_IF_ERROR(manager->Close());
   return report;
 }
 

@@ -53,25 +53,8 @@ class LocalPlace final : public ImportPlace {
   bool IsOurs() override {
     return IsCheckpointDirectory(directory_) || fs::exists(PathOf(std::string(names::kRepository)));
   }
-  Result<std::vector<std::string>> Files() override {
-    std::vector<std::string> names;
-    std::error_code error;
-    fs::recursive_directory_iterator it(directory_, error);
-    for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-      const fs::path& path = it->path();
-      if (path.filename().string().starts_with('.')) {
-        it.disable_recursion_pending();
-        continue;
-      }
-      std::error_code unknown;
-      if (it->is_regular_file(unknown)) {
-        names.push_back(path.lexically_relative(directory_).string());
-      }
-    }
-    if (error) return PermissionDeniedError("\"" + directory_ + "\": " + error.message());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
+  Result<std::vector<std::string>> Files() override { return FilesTo(/*depth=*/-1); }
+  Result<std::vector<std::string>> FilesDirectly() override { return FilesTo(/*depth=*/0); }
   Result<std::unique_ptr<ObjectReader>> Open(const std::string& name) override {
     const std::string path = PathOf(name);
     ASSIGN_OR_RETURN(std::unique_ptr<FsFile> file, PosixFs()->Open(path, {}));
@@ -84,6 +67,24 @@ class LocalPlace final : public ImportPlace {
   }
 
  private:
+  Result<std::vector<std::string>> FilesTo(int depth) {  // -1: all of them
+    std::vector<std::string> names;
+    std::error_code error;
+    fs::recursive_directory_iterator it(directory_, error);
+    for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+      const fs::path& path = it->path();
+      const bool hidden = path.filename().string().starts_with('.');
+      if (hidden || it.depth() == depth) it.disable_recursion_pending();
+      std::error_code unknown;
+      if (!hidden && it->is_regular_file(unknown)) {
+        names.push_back(path.lexically_relative(directory_).string());
+      }
+    }
+    if (error) return PermissionDeniedError("\"" + directory_ + "\": " + error.message());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
   const std::string directory_;
 };
 
@@ -103,6 +104,14 @@ class StorePlace final : public ImportPlace {
     std::vector<std::string> names;
     RETURN_IF_ERROR(Collect("", &names));
     std::sort(names.begin(), names.end());
+    return names;
+  }
+  Result<std::vector<std::string>> FilesDirectly() override {
+    std::vector<std::string> names;
+    ASSIGN_OR_RETURN(const Listing listing, store_->List(""));
+    for (const ObjectInfo& object : listing.objects) {
+      if (!IsHidden(object.name)) names.push_back(object.name);
+    }
     return names;
   }
   Result<std::unique_ptr<ObjectReader>> Open(const std::string& name) override {

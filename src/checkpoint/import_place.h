@@ -11,8 +11,8 @@
 
 namespace cairn {
 
-/// Where an import reads plain files from: a directory of this machine, or one of a bucket or
-/// cluster. For one thread.
+/// Where plain files are read from, for an import or by readers of other programs' files: a
+/// directory of this machine, or one of a bucket or cluster. For one thread.
 class ImportPlace {
  public:
   virtual ~ImportPlace() = default;
@@ -23,13 +23,15 @@ class ImportPlace {
   virtual bool IsOurs() = 0;
   /// All files below, by names relative to the place, sorted; hidden ones are left out.
   virtual Result<std::vector<std::string>> Files() = 0;
+  /// Those directly in it: one listing, however much is below.
+  virtual Result<std::vector<std::string>> FilesDirectly() = 0;
   virtual Result<std::unique_ptr<ObjectReader>> Open(const std::string& name) = 0;
   /// As a file of the new checkpoint. ResourceExhausted when it is too large to be read into
   /// memory, where that is the only way.
   virtual Result<UserFile> AsUserFile(const std::string& name) = 0;
 };
 
-/// What an import was pointed at: one file of a place, or (name empty) all of them.
+/// What somebody was pointed at: one file of a place, or (name empty) all of them.
 struct ImportTarget {
   std::unique_ptr<ImportPlace> place;
   std::string name;

@@ -18,11 +18,9 @@
 //  3. Write.   The rest.
 
 namespace cairn {
-namespace {
 
-/// Whether the object has the bytes of the hash, from chunk `first` on.
 Result<bool> HasBytes(Store* store, const std::string& name, const FileHash& hash,
-                      std::size_t first = 0) {
+                      std::size_t first, const std::function<bool()>& cancelled) {
   const auto opened = store->OpenReader(name);
   if (opened.status().Is(Code::kNotFound)) return false;
   if (!opened.ok()) return opened.status();
@@ -31,6 +29,7 @@ Result<bool> HasBytes(Store* store, const std::string& name, const FileHash& has
   FileHasher hasher;
   std::vector<std::byte> block(std::min<std::uint64_t>(hash.bytes, kChunkBytes));
   for (std::size_t chunk = first; chunk < hash.chunks.size(); ++chunk) {
+    if (cancelled && cancelled()) return CancelledError("interrupted");
     const std::uint64_t offset = std::uint64_t{chunk} * kChunkBytes;
     const std::span<std::byte> piece(block.data(),
                                      std::min<std::uint64_t>(block.size(), hash.bytes - offset));
@@ -40,6 +39,8 @@ Result<bool> HasBytes(Store* store, const std::string& name, const FileHash& has
   }
   return first > 0 || hasher.Finish() == hash;
 }
+
+namespace {
 
 /// Gives a whole file, `from`, the name `to`. False when it is gone, cannot be taken over, or
 /// (`compare`: found by reading it, else by its size) is not what it has to be.

@@ -74,6 +74,10 @@ class Verifier {
   Status CheckRecord(const std::string& name) {
     auto bytes = store_->Get(name, kMaxRecordBytes);
     if (bytes.status().Is(Code::kNotFound)) return Status::Ok();  // removed meanwhile
+    if (bytes.status().Is(Code::kInternal)) {
+      Problem(name, std::string(bytes.status().message()));
+      return Status::Ok();
+    }
     if (!bytes.ok()) return bytes.status();
     const auto record = Decode<Record>(*bytes);
     if (!record.ok() && !Decode<Or>(*bytes).ok())
@@ -90,7 +94,9 @@ class Verifier {
         RETURN_IF_ERROR(CheckRecord<FenceRecord>(object.name));
       } else if (names::GenerationOfSeal(file)) {
         RETURN_IF_ERROR((CheckRecord<SealRecord, ClosedRecord>(object.name)));
-      } else if (file.find(".start") != file.npos && file.ends_with(".json")) {
+      } else if (names::GenerationOfEnd(file)) {
+        RETURN_IF_ERROR(CheckRecord<EndRecord>(object.name));
+      } else if (names::GenerationOfStart(file)) {
         RETURN_IF_ERROR(CheckRecord<StartRecord>(object.name));
       }
     }

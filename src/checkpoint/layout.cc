@@ -286,6 +286,21 @@ Status Planner::AddSmallFiles() {
   return Status::Ok();
 }
 
+/// Of "a" and "a/b" a disk can hold only one.
+Status CheckNoneIsBelowAnother(const std::set<std::string>& names) {
+  for (const std::string& name : names) {
+    for (std::size_t slash = name.find('/'); slash != name.npos;
+         slash = name.find('/', slash + 1)) {
+      const std::string above = name.substr(0, slash);
+      if (!names.contains(above)) continue;
+      return InvalidArgumentError("files " + Quoted(above) + " and " + Quoted(name) +
+                                  ": the first would have to be a file and a directory; rename "
+                                  "one of them");
+    }
+  }
+  return Status::Ok();
+}
+
 Status Planner::AddUserFiles() {
   std::set<std::string> taken;
   for (const UserFile& user : request_.files) {
@@ -315,7 +330,7 @@ Status Planner::AddUserFiles() {
     }
     plan_.files.push_back(std::move(file));
   }
-  return Status::Ok();
+  return CheckNoneIsBelowAnother(taken);
 }
 
 void Planner::AddIndex() {

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <new>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
+#include "base/short_slices.h"
 #include "base/status_macros.h"
 #include "base/worker_pool.h"
 #include "checkpoint/arena.h"
@@ -104,11 +107,20 @@ class Manager final : public CheckpointManager, public SaveTurns {
         reader_(env_.store.get(), env_.rules),
         owner_pid_(getpid()) {}
   ~Manager() override;
+  /// A forked child has copies of the waiting threads' locks and none of the threads: there nothing
+  /// of it may be destroyed, which would wait for them for ever, and its memory goes with the
+  /// child.
+  static void operator delete(Manager* manager, std::destroying_delete_t) {
+    if (getpid() != manager->owner_pid_) return;
+    manager->~Manager();
+    ::operator delete(manager);
+  }
 
   Status Start();
 
   Result<SaveHandle> Save(SaveRequest request) override EXCLUDES(mu_);
   Result<std::optional<SaveHandle>> AwaitTurn(std::int64_t step) override EXCLUDES(mu_);
+  void AddStall(std::chrono::nanoseconds stall) override { prepared_ = stall; }
   Result<std::optional<Restored>> Restore(RestoreRequest request) override;
   Result<std::vector<CheckpointInfo>> List() override;
   Result<std::optional<CheckpointInfo>> Latest() override;
@@ -132,7 +144,13 @@ class Manager final : public CheckpointManager, public SaveTurns {
   void Decline(std::int64_t step) REQUIRES(mu_);
   Result<SavePlan> Plan(const SaveRequest& request, bool streamed);
   void WaitIdle() REQUIRES(mu_);
+  /// Of the last save, once.
+  Status TakeSaveFailure() REQUIRES(mu_);
+  /// That, or what failed beside the saves.
   Status TakeFailure() REQUIRES(mu_);
+  /// How retention's last pass ended. A checkpoint too many is no reason not to make the next one,
+  /// so it is logged, and told to who waits.
+  void NoteRemovals(const Status& status) REQUIRES(mu_);
   void Background(std::stop_token stop) EXCLUDES(mu_);
   void RunTask(SaveTask* task);
   Result<std::optional<Restored>> RestoreByPath(const RestoreRequest& request);
@@ -148,6 +166,8 @@ class Manager final : public CheckpointManager, public SaveTurns {
   Result<Restored> RestoreOne(const ChainIndex& index, const Checkpoint& checkpoint,
                               const RestoreRequest& request);
   Status Note(const std::string& id, NoteKind kind, Value values);
+  /// For lists: what is missing there is told once.
+  Result<RepositoryView> ReadForList() EXCLUDES(mu_);
 
   const ManagerOptions options_;
   const Environment env_;
@@ -161,25 +181,24 @@ class Manager final : public CheckpointManager, public SaveTurns {
   std::unique_ptr<WorkerPool> pool_;
   Arena arena_;                    // written by Save while idle, read by the background thread
   std::uint64_t last_number_ = 0;  // of the attempts; by the caller of Save
+  std::chrono::nanoseconds prepared_{0};  // how long the caller prepared the save; likewise
 
   Mutex mu_;
   CondVar changed_;
   std::unique_ptr<SaveTask> task_ GUARDED_BY(mu_);               // in flight
   std::deque<std::unique_ptr<SaveTask>> skips_ GUARDED_BY(mu_);  // announcements still to be made
   std::shared_ptr<SaveHandle::State> last_ GUARDED_BY(mu_);      // shared with the caller's handle
-  Status background_failure_ GUARDED_BY(mu_);  // of retention: no handle reports it
-  bool saved_ GUARDED_BY(mu_) = false;         // something was committed in this opening
+  Status decline_failure_ GUARDED_BY(mu_);      // others could not be told: no handle reports it
+  Status removal_failure_ GUARDED_BY(mu_);      // of retention's last pass; no handle reports it
+  std::string logged_removal_ GUARDED_BY(mu_);  // its message, when it was logged
+  bool saved_ GUARDED_BY(mu_) = false;          // something was committed in this opening
   bool closed_ GUARDED_BY(mu_) = false;
+  std::set<std::string> told_unread_ GUARDED_BY(mu_);  // directories
 
   std::jthread thread_;  // last: joined first
 };
 
 Manager::~Manager() {
-  if (getpid() != owner_pid_) {
-    // A forked child has neither the thread nor the ownership.
-    thread_.detach();
-    return;
-  }
   const Status closed = Close();
   if (!closed.ok() && !closed.Is(Code::kFailedPrecondition)) {
     LogError("a save failed and nobody asked: " + closed.ToString());
@@ -259,25 +278,40 @@ Status Manager::CheckSpace(const SavePlan& plan) {
     return free ? *free + committer_->pooled_bytes() : std::numeric_limits<std::uint64_t>::max();
   };
   ASSIGN_OR_RETURN(std::uint64_t room, available());
+  Status removed;
   if (needed > room && (!Collective() || options_.rank == 0)) {
     // Whoever keeps fewer than before gets their room now, not after a save that does not fit.
-    RETURN_IF_ERROR(committer_->ApplyRetention());
+    removed = committer_->ApplyRetention();
     ASSIGN_OR_RETURN(room, available());
   }
   if (needed <= room) return Status::Ok();
   return ResourceExhaustedError("no space: the checkpoint needs " + std::to_string(needed) +
                                 " bytes, \"" + env_.store->Describe() + "\" has " +
                                 std::to_string(room) +
-                                " free; delete checkpoints (`cairn checkpoint rm`) or keep fewer");
+                                " free; delete checkpoints (`cairn checkpoint rm`) or keep fewer" +
+                                (removed.ok() ? "" : " (" + std::string(removed.message()) + ")"));
 }
 
 void Manager::WaitIdle() {
   while (task_ != nullptr || !skips_.empty()) changed_.Wait(&mu_);
 }
 
+Status Manager::TakeSaveFailure() {
+  return last_ == nullptr ? Status::Ok() : last_->TakeUnreportedFailure();
+}
+
 Status Manager::TakeFailure() {
-  if (last_ != nullptr) RETURN_IF_ERROR(last_->TakeUnreportedFailure());
-  return std::exchange(background_failure_, Status::Ok());
+  RETURN_IF_ERROR(TakeSaveFailure());
+  RETURN_IF_ERROR(std::exchange(decline_failure_, Status::Ok()));
+  return std::exchange(removal_failure_, Status::Ok());
+}
+
+void Manager::NoteRemovals(const Status& status) {
+  removal_failure_ = status;
+  if (std::exchange(logged_removal_, std::string(status.message())) == status.message()) return;
+  if (status.ok()) return;
+  LogWarning("\"" + env_.store->Describe() + "\": a checkpoint that need not stay could not be " +
+             "removed; saves go on, and it is tried again: " + status.ToString());
 }
 
 SaveHandle Manager::Skip(std::int64_t step) {
@@ -328,7 +362,7 @@ Result<std::optional<SaveHandle>> Manager::AwaitTurn(std::int64_t step) {
 }
 
 Result<SaveHandle> Manager::Save(SaveRequest request) {
-  const Clock::Duration begun = env_.clock->Now();
+  const Clock::Duration begun = env_.clock->Now() - std::exchange(prepared_, {});
   RETURN_IF_ERROR(CheckUsable(true));
   if (request.step < 0) {
     return InvalidArgumentError("step must not be negative: " + std::to_string(request.step));
@@ -338,7 +372,7 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
   if (skipped) return *skipped;
   {
     MutexLock lock(&mu_);
-    const Status failure = TakeFailure();
+    const Status failure = TakeSaveFailure();
     if (!failure.ok()) {
       Decline(request.step);
       return failure;
@@ -388,6 +422,7 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
 }
 
 void Manager::Background(std::stop_token stop) {
+  PreferShortSlices();
   // Under the lock: between the loop's look at the token and its wait nothing may be missed.
   std::stop_callback wake(stop, [this] {
     MutexLock lock(&mu_);
@@ -419,10 +454,11 @@ void Manager::Background(std::stop_token stop) {
     env_.Step("idle");
     {
       MutexLock lock(&mu_);
-      if (!failure.ok()) background_failure_ = failure;
       if (skip != nullptr) {
+        if (!failure.ok()) decline_failure_ = failure;
         skips_.pop_front();
       } else {
+        NoteRemovals(failure);
         task_.reset();
       }
     }
@@ -475,9 +511,20 @@ Status Manager::Close() {
   return failure;
 }
 
+Result<RepositoryView> Manager::ReadForList() {
+  ASSIGN_OR_RETURN(RepositoryView view, reader_.Read());
+  MutexLock lock(&mu_);
+  for (const DamagedCheckpoint& damaged : view.damaged) {
+    if (!damaged.unread || !told_unread_.insert(damaged.directory).second) continue;
+    LogWarning("\"" + env_.store->Describe() + "\": " + damaged.directory +
+               " cannot be read and is not listed: " + std::string(damaged.status.message()));
+  }
+  return view;
+}
+
 Result<std::vector<CheckpointInfo>> Manager::List() {
   RETURN_IF_ERROR(CheckUsable(false));
-  ASSIGN_OR_RETURN(const RepositoryView view, reader_.Read());
+  ASSIGN_OR_RETURN(const RepositoryView view, ReadForList());
   std::vector<CheckpointInfo> infos;
   for (const Checkpoint& checkpoint : view.checkpoints) {
     if (checkpoint.counts || checkpoint.foreign) {
@@ -489,7 +536,7 @@ Result<std::vector<CheckpointInfo>> Manager::List() {
 
 Result<std::optional<CheckpointInfo>> Manager::Latest() {
   RETURN_IF_ERROR(CheckUsable(false));
-  ASSIGN_OR_RETURN(const RepositoryView view, reader_.Read());
+  ASSIGN_OR_RETURN(const RepositoryView view, ReadForList());
   const Checkpoint* latest = view.Latest();
   if (latest == nullptr) return std::optional<CheckpointInfo>();
   return std::optional(MakeInfo(*env_.store, *latest));
@@ -595,10 +642,17 @@ Status Manager::ReportDamage(const Checkpoint& checkpoint, const Status& damage)
 
 Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
   RETURN_IF_ERROR(CheckUsable(false));
-  RETURN_IF_ERROR(WaitAll());
+  {
+    MutexLock lock(&mu_);
+    WaitIdle();
+    RETURN_IF_ERROR(TakeSaveFailure());
+  }
   if (!request.path.empty()) return RestoreByPath(request);
   ASSIGN_OR_RETURN(RepositoryView view, reader_.Read());
-  if (Collective() && generation_ != nullptr && !request.step && request.id.empty()) {
+  // What an owner restores, it goes on from: not from an older one because of an error that passes.
+  const bool latest = !request.step && request.id.empty();
+  if (latest && generation_ != nullptr) RETURN_IF_ERROR(view.CheckAllRead());
+  if (Collective() && generation_ != nullptr && latest) {
     ASSIGN_OR_RETURN(const Checkpoint* chosen, ChosenTogether(view));
     if (chosen == nullptr) return std::optional<Restored>();
     auto restored = RestoreOne(ChainIndex(view.checkpoints), *chosen, request);
@@ -608,12 +662,13 @@ Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
     return (damaged ? ReportDamage(*chosen, restored.status()) : restored.status())
         .WithContext("restore step " + std::to_string(chosen->manifest->step));
   }
-  if (!request.step && request.id.empty()) {
+  if (latest) {
     for (int round = 1;; ++round) {
       bool removed = false;
       auto restored = RestoreLatest(view, request, &removed);
       if (!removed || round == kMaxRestoreRounds) return restored;
       ASSIGN_OR_RETURN(view, reader_.Read());
+      if (generation_ != nullptr) RETURN_IF_ERROR(view.CheckAllRead());
     }
   }
   const Checkpoint* wanted = nullptr;
@@ -625,6 +680,7 @@ Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
     }
   }
   if (wanted == nullptr) {
+    RETURN_IF_ERROR(view.CheckAllRead());  // that may be the one
     const std::string what =
         request.id.empty() ? "of step " + std::to_string(*request.step) : "with id " + request.id;
     return NotFoundError("\"" + env_.store->Describe() + "\" has no checkpoint " + what +
@@ -662,7 +718,8 @@ Status Manager::AddMetrics(const std::string& id, Value metrics) {
   if (closed_) return FailedPreconditionError("this CheckpointManager is closed");
   WaitIdle();
   RETURN_IF_ERROR(committer_->Reload());
-  return committer_->ApplyRetention();
+  NoteRemovals(committer_->ApplyRetention());
+  return Status::Ok();
 }
 
 Status Manager::Delete(const std::string& id) {

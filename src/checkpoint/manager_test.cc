@@ -548,6 +548,33 @@ TEST(ManagerOnDisk, AFileThatAppearsWhereTheNextCheckpointWouldGoIsLeftAlone) {
   }
 }
 
+TEST(ManagerOnDisk, NothingIsAcknowledgedInADirectoryThatWasTakenAway) {
+  namespace fs = std::filesystem;
+  TempDirectory directory;
+  const std::string run = directory / "run";
+  auto manager = CheckpointManager::Open({.directory = run}).value();
+  Model model;
+  const auto save = [&](std::int64_t step) {
+    model.Train(step);
+    auto handle = manager->Save({.step = step, .tensors = model.Views(), .blocking = true});
+    return handle.ok() ? handle->Wait().status() : handle.status();
+  };
+  ASSERT_TRUE(save(1).ok());
+  fs::rename(run, run + ".away");
+  fs::create_directory(run);  // where the disk was mounted
+  const Status gone = save(2);
+  EXPECT_EQ(gone.code(), Code::kUnavailable) << gone.ToString();
+  EXPECT_NE(gone.ToString().find("mounted"), std::string::npos) << gone.ToString();
+  fs::remove_all(run);  // what lies where a disk is mounted is not seen any more
+  fs::rename(run + ".away", run);
+  EXPECT_TRUE(save(3).ok()) << "it is back";
+  ASSERT_TRUE(manager->Close().ok());
+  auto reader = CheckpointManager::Open({.directory = run, .read_only = true}).value();
+  Model back;
+  EXPECT_EQ(reader->Restore({.into = back.Targets()}).value()->step, 3);
+  EXPECT_EQ(back, model);
+}
+
 /// The same for saves of several ranks, and for what tools bring in.
 TEST(ManagerOnDisk, AClaimTakesTheNextNameWhereAFileLies) {
   TempDirectory directory;

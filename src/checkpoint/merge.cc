@@ -197,7 +197,8 @@ class Merger {
     RETURN_IF_ERROR(FindDuplicates());
     for (std::size_t part = 0; part < parts_.size(); ++part) RETURN_IF_ERROR(AddFiles(part));
 
-    ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation, OpenForTool(target, Job()));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation,
+                     OpenForTool(target, {.job = Job(), .takeover = request_.takeover}));
     ASSIGN_OR_RETURN(const auto committer, IncomingCommitter::Open(target, generation.get()));
     Manifest manifest = NewManifest(target);
     for (ManifestTable& table : facts_) table.held.clear();

@@ -39,6 +39,9 @@ std::string Fence(std::uint64_t generation) {
 std::string Seal(std::uint64_t generation) {
   return Path(kGenerations, Padded(generation) + ".seal.json");
 }
+std::string End(std::uint64_t generation) {
+  return Path(kGenerations, Padded(generation) + ".end.json");
+}
 std::string Start(std::uint64_t generation, std::uint64_t number) {
   const std::string which = number == 1 ? ".start" : ".start-" + std::to_string(number);
   return Path(kGenerations, Padded(generation) + which + ".json");
@@ -70,6 +73,24 @@ std::optional<std::uint64_t> GenerationOfFence(std::string_view file_name) {
 }
 std::optional<std::uint64_t> GenerationOfSeal(std::string_view file_name) {
   return NumberBefore(file_name, ".seal.json");
+}
+std::optional<std::uint64_t> GenerationOfEnd(std::string_view file_name) {
+  return NumberBefore(file_name, ".end.json");
+}
+std::optional<std::uint64_t> GenerationOfStart(std::string_view file_name) {
+  constexpr std::string_view kStart = ".start";
+  const std::size_t at = file_name.find(kStart);
+  if (at == file_name.npos || !file_name.ends_with(".json")) return std::nullopt;
+  std::string_view which = file_name.substr(at + kStart.size());
+  which.remove_suffix(std::string_view(".json").size());
+  if (!which.empty() && (which.size() < 2 || which.front() != '-' ||
+                         which.find_first_not_of("0123456789", 1) != which.npos)) {
+    return std::nullopt;
+  }
+  return NumberBefore(file_name.substr(0, at), "");
+}
+std::optional<std::uint64_t> GenerationOfDirectory(std::string_view name) {
+  return NumberBefore(name, "");
 }
 
 std::string CheckpointDirectory(bool increment, bool serial, std::int64_t number, int copy) {

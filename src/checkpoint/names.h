@@ -14,6 +14,7 @@ inline constexpr std::string_view kLock = "generations/lock";
 inline constexpr std::string_view kGenerations = "generations";
 inline constexpr std::string_view kJoins = "generations/joins";
 inline constexpr std::string_view kShelves = "generations/shelves";
+inline constexpr std::string_view kReserve = "generations/reserve";
 inline constexpr std::string_view kPool = "pool";
 inline constexpr std::string_view kManifest = "manifest.json";
 inline constexpr std::string_view kMarker = ".cairn-attempt";
@@ -26,6 +27,7 @@ inline constexpr std::string_view kFiles = "files";
 
 std::string Fence(std::uint64_t generation);
 std::string Seal(std::uint64_t generation);
+std::string End(std::uint64_t generation);
 std::string Start(std::uint64_t generation, std::uint64_t number);  // number from 1
 std::string AttemptsOf(std::uint64_t generation);
 std::string Attempt(std::uint64_t generation, std::uint64_t number);
@@ -40,6 +42,9 @@ std::string Path(std::string_view directory, std::string_view name);  // with a 
 /// The generation of a name directly under generations/, by kind; nullopt for anything else.
 std::optional<std::uint64_t> GenerationOfFence(std::string_view file_name);
 std::optional<std::uint64_t> GenerationOfSeal(std::string_view file_name);
+std::optional<std::uint64_t> GenerationOfEnd(std::string_view file_name);
+std::optional<std::uint64_t> GenerationOfStart(std::string_view file_name);  // any of them
+std::optional<std::uint64_t> GenerationOfDirectory(std::string_view name);   // what it announced
 
 /// "checkpoint_000040", "increment_000060"; serial naming "checkpoint_7"; copies "-2", "-3", ….
 std::string CheckpointDirectory(bool increment, bool serial, std::int64_t number, int copy);

@@ -2,17 +2,20 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/names.h"
+#include "checkpoint/repository.h"
 #include "format/records.h"
 
 namespace cairn {
 
 Status PublishManifest(const Environment& env, const std::string& directory,
-                       const Manifest& manifest, bool seen_by_others, Commitment* commitment) {
+                       const Manifest& manifest, bool seen_by_others, Commitment* commitment,
+                       PreparedObject* prepared) {
   *commitment = Commitment::kNotThere;
   RETURN_IF_ERROR(ValidateManifest(manifest));
   env.Step("save: manifest");
   const std::string name = names::Path(directory, names::kManifest);
-  Status published = PublishRecord(env, name, EncodeManifest(manifest));
+  const std::string bytes = EncodeManifest(manifest);
+  Status published = PublishPrepared(env, name, bytes, prepared);
   if (published.ok() || published.Is(Code::kAlreadyExists)) return published;
   // The manifest may be there and not durable. It must not outlive its files, nor count by chance
   // later: take it back first, durably. With several participants the others may have seen it and
@@ -26,7 +29,11 @@ Status PublishManifest(const Environment& env, const std::string& directory,
     settled = env.store->Stat(name).status();
     if (settled.ok()) settled = UnavailableError("it is there, perhaps not for good");
   } else {
-    settled = env.store->Delete(name);
+    // One that is not ours is none of ours to take back: all may have been made again meanwhile.
+    const auto there = env.store->Get(name, kMaxManifestBytes);
+    if (there.ok() && *there != bytes) return published;
+    settled = there.status();
+    if (settled.ok()) settled = env.store->Delete(name);
     if (settled.ok()) settled = env.store->SyncNames(directory, "withdrawn manifest");
   }
   if (settled.ok() || settled.Is(Code::kNotFound)) return published;
@@ -34,6 +41,13 @@ Status PublishManifest(const Environment& env, const std::string& directory,
   return UnavailableError(std::string(published.message()) +
                           "; whether the checkpoint counts is unknown (" +
                           std::string(settled.message()) + ")");
+}
+
+Result<std::unique_ptr<PreparedObject>> PrepareManifest(WriteSession* session,
+                                                        const std::string& directory,
+                                                        const Manifest& manifest) {
+  RETURN_IF_ERROR(ValidateManifest(manifest));
+  return session->Prepare(names::Path(directory, names::kManifest), EncodeManifest(manifest));
 }
 
 bool IsTakenByFile(const Environment& env, const std::string& directory) {

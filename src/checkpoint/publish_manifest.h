@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <cairn/status.h>
@@ -20,9 +21,15 @@ enum class Commitment : std::uint8_t {
 
 /// The commit: publishes the manifest, create-only and durable. `seen_by_others`: several
 /// participants wait for it and may have acknowledged it as soon as it is there. On an error
-/// `*commitment` says what became of it.
+/// `*commitment` says what became of it. `prepared`: what PrepareManifest gave for the very same
+/// manifest, or null.
 Status PublishManifest(const Environment& env, const std::string& directory,
-                       const Manifest& manifest, bool seen_by_others, Commitment* commitment);
+                       const Manifest& manifest, bool seen_by_others, Commitment* commitment,
+                       PreparedObject* prepared = nullptr);
+/// Begins to make its bytes durable beside the files that it names; null where that gains nothing.
+Result<std::unique_ptr<PreparedObject>> PrepareManifest(WriteSession* session,
+                                                        const std::string& directory,
+                                                        const Manifest& manifest);
 
 /// True when no checkpoint can be written under the name because somebody put a file there: it is
 /// not ours to delete, and another name does as well. Asked only after a claim failed.

@@ -20,8 +20,9 @@ namespace {
 
 using Delivery = ReadChunksOptions::Delivery;
 
-// Eight chunks of 4 MiB in flight keep a disk busy while others are hashed and copied.
-constexpr std::size_t kDepth = 8;
+// Sixteen chunks of 4 MiB in flight keep a disk busy while others are hashed and copied, also when
+// the threads that do that have to wait for a processor.
+constexpr std::size_t kDepth = 16;
 constexpr std::uint64_t kReadAlign = 4096;
 // A second thread is not worth its start for less than this.
 constexpr std::size_t kManyChunks = 8;
@@ -91,7 +92,7 @@ class ChunkPipeline {
     for (std::size_t i = 0; i < slots_.size() && !work_.failed; ++i) {
       Slot& slot = slots_[i];
       if (slot.used) continue;
-      const std::size_t index = work_.next++;
+      ASSIGN_OR_RETURN(const std::size_t index, TakeRequest());
       if (index >= work_.requests.size()) return Status::Ok();
       const ChunkRequest& request = work_.requests[index];
       const std::uint64_t length = work_.Length(request);
@@ -103,6 +104,21 @@ class ChunkPipeline {
       if (!status.ok()) return status.WithContext(work_.Where(request));
     }
     return Status::Ok();
+  }
+
+  /// The next request that has to be read. Those whose bytes are at hand are delivered on the way,
+  /// while others are being read.
+  Result<std::size_t> TakeRequest() {
+    for (;;) {
+      const std::size_t index = work_.next++;
+      if (index >= work_.requests.size() || work_.failed) return work_.requests.size();
+      const ChunkRequest& request = work_.requests[index];
+      if (work_.options.delivery != Delivery::kConcurrent || request.chunk != 0) return index;
+      const std::span<const std::byte> bytes = work_.checkpoint.FirstChunk(request.file);
+      if (bytes.empty()) return index;
+      RETURN_IF_ERROR(work_.sink(index, Status::Ok(), bytes));
+      work_.bytes += bytes.size();
+    }
   }
 
   Status Outcome(const Slot& slot, const ReadQueue::Done& done) const {

@@ -6,6 +6,7 @@
 
 #include "base/checksum.h"
 #include "base/status_macros.h"
+#include "base/stream_copy.h"
 #include "base/thread_annotations.h"
 #include "checkpoint/names.h"
 #include "checkpoint/read_chunks.h"
@@ -20,6 +21,16 @@ struct Share {
   std::uint64_t chunk;
   std::size_t run;
 };
+
+void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  // Shorter ones are not worth the wait for their last stores.
+  constexpr std::size_t kStreamFrom = 256u << 10;
+  if (bytes >= kStreamFrom) {
+    StreamCopy(to, from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
 
 std::uint64_t RunEnd(const ByteRun& run) {
   return run.file_offset + (run.count - 1) * run.file_stride + run.bytes;
@@ -113,7 +124,7 @@ Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const 
     for (const Share& share : chunk_shares) {
       ForEachStretch(runs[share.run], begin, begin + bytes.size(),
                      [&](std::uint64_t from, std::uint64_t count, std::byte* to) {
-                       std::memcpy(to, bytes.data() + (from - begin), count);
+                       Copy(to, bytes.data() + (from - begin), count);
                      });
     }
     if (touched == nullptr) return outcome;

@@ -6,6 +6,7 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/names.h"
+#include "checkpoint/reserve.h"
 
 // Removing a checkpoint, and why in this order:
 //
@@ -15,7 +16,8 @@
 //     the living: a crash that forgets it leaves a whole checkpoint, because nothing is gone before
 //     step 3 is durable. A torn one would be taken for a pin, so its bytes are synced.
 //  2. Re-read the fence: overtaken → stop before anything is gone. The new owner may have sealed
-//     the checkpoint; the note is void then.
+//     the checkpoint; the note is void then. And re-read the manifest: should all have been deleted
+//     and made again just now, the name is another's.
 //  3. The manifest goes first and durably. From here the directory is garbage, whatever remains.
 //  4. Only then the files that no live manifest refers to.
 
@@ -93,8 +95,10 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
                        reader.ReadNotes(directory, note.checkpoint));
       if (Pinned(notes)) return Removed{};
       env.Step("remove: note");
-      const Status published = PublishForTheLiving(env, names::Note(directory, note.number),
-                                                   Encode(note), AfterCrash::kWholeOrNothing);
+      const Status published = PublishWithReserve(env, [&] {
+        return PublishForTheLiving(env, names::Note(directory, note.number), Encode(note),
+                                   AfterCrash::kWholeOrNothing);
+      });
       if (published.ok()) break;
       if (!published.Is(Code::kAlreadyExists)) return published;
     }
@@ -103,6 +107,11 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
   if (env.rules.reread_fence_before_delete) RETURN_IF_ERROR(generation.CheckFence());
 
   env.Step("remove: manifest");
+  const auto there = reader.ReadManifest(directory);
+  if (there.ok() && there->id != checkpoint.manifest->id) return Removed{.removed = true};
+  if (!there.ok() && !there.status().Is(Code::kNotFound) && !there.status().Is(Code::kCorruption)) {
+    return there.status();
+  }
   const Status gone = store->Delete(names::Path(directory, names::kManifest));
   if (!gone.ok() && !gone.Is(Code::kNotFound)) return gone;
   const Status durable = store->SyncDirectory(directory, "removed manifest");
@@ -125,7 +134,7 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
     }
   }
   env.Step("remove: files");
-  RETURN_IF_ERROR(DeleteCheckpointDirectory(store, directory, options.kept));
+  RETURN_IF_ERROR(DeleteCheckpointDirectory(store, Doom(checkpoint), options.kept).status());
   return result;
 }
 

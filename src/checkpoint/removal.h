@@ -24,11 +24,11 @@ struct RemovalOptions {
 };
 
 struct Removed {
-  bool removed = false;  // false: pinned meanwhile, and left alone
+  bool removed = false;  // false: pinned meanwhile, and left alone. True also: it was gone
   std::vector<ObjectInfo> pooled;
 };
 
-/// Removes a checkpoint as its owner (PROTOCOL.md, "Removing"). Aborted when overtaken.
+/// Removes a checkpoint as its owner (docs/protocol.md, "Removing"). Aborted when overtaken.
 Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& generation,
                                  const Checkpoint& checkpoint, const RemovalOptions& options);
 

@@ -1,6 +1,7 @@
 #include "checkpoint/repository.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -36,6 +37,47 @@ std::string_view FileName(std::string_view path) {
   return slash == path.npos ? path : path.substr(slash + 1);
 }
 
+/// The disk does not give bytes that are there, or we may not look at them. Anything else says
+/// nothing of the thing itself: the store cannot be reached, there are no descriptors left.
+bool IsUnread(const Status& status) {
+  return status.Is(Code::kInternal) || status.Is(Code::kPermissionDenied);
+}
+
+/// For owners. `what`: a name inside the repository.
+Status RefuseUnread(const Status& status, const std::string& what, std::string_view remedy) {
+  return Status(
+      status.code(),
+      what + " cannot be read (" + std::string(status.message()) + "); " + std::string(remedy),
+      status.reason());
+}
+
+constexpr std::string_view kRecordRemedy =
+    "who writes here must know what it says: make it readable (its disk, its permissions), or put "
+    "a copy of it in its place, and open again";
+
+/// The numbers of fences and of seals, or what stands in their place.
+struct GenerationNumbers {
+  std::set<std::uint64_t> fences;
+  std::set<std::uint64_t, std::greater<>> seals;
+
+  std::uint64_t Newest() const {
+    // A seal, should its fence be lost.
+    return std::max(fences.empty() ? 0 : *fences.rbegin(), seals.empty() ? 0 : *seals.begin());
+  }
+};
+
+Result<GenerationNumbers> ListGenerations(Store* store) {
+  RETURN_IF_ERROR(store->Refresh(std::string(names::kGenerations)));
+  ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kGenerations)));
+  GenerationNumbers numbers;
+  for (const ObjectInfo& object : listing.objects) {
+    const std::string_view file = FileName(object.name);
+    if (const auto fence = names::GenerationOfFence(file)) numbers.fences.insert(*fence);
+    if (const auto seal = names::GenerationOfSeal(file)) numbers.seals.insert(*seal);
+  }
+  return numbers;
+}
+
 /// The generation records that decide what counts.
 struct GenerationRecords {
   std::uint64_t newest_fence = 0;
@@ -54,28 +96,21 @@ struct GenerationRecords {
   }
 };
 
-Result<GenerationRecords> ReadGenerations(Store* store) {
-  RETURN_IF_ERROR(store->Refresh(std::string(names::kGenerations)));
-  ASSIGN_OR_RETURN(const Listing listing, store->List(std::string(names::kGenerations)));
+Result<GenerationRecords> ReadGenerations(Store* store, ReadFor purpose) {
+  ASSIGN_OR_RETURN(const GenerationNumbers numbers, ListGenerations(store));
   GenerationRecords records;
-  std::set<std::uint64_t> fences;
-  std::set<std::uint64_t, std::greater<>> seals;
-  for (const ObjectInfo& object : listing.objects) {
-    const std::string_view file = FileName(object.name);
-    if (const auto fence = names::GenerationOfFence(file)) {
-      fences.insert(*fence);
-      records.newest_fence = std::max(records.newest_fence, *fence);
-    } else if (const auto seal = names::GenerationOfSeal(file)) {
-      seals.insert(*seal);
-      records.newest_fence = std::max(records.newest_fence, *seal);  // should its fence be lost
-    }
-  }
-  for (const std::uint64_t generation : seals) {
+  records.newest_fence = numbers.Newest();
+  for (const std::uint64_t generation : numbers.seals) {
     const std::string name = names::Seal(generation);
     auto bytes = store->Get(name, kMaxRecordBytes);
-    if (!bytes.ok()) return bytes.status().WithContext("read " + name);
-    auto seal = Decode<SealRecord>(*bytes);
-    if (!seal.ok()) {
+    // Readers bridge it as a damaged one. It may void a removal, which only its owner may not miss.
+    const bool unread = bytes.status().Is(Code::kInternal);
+    if (unread && purpose == ReadFor::kOwning) {
+      return RefuseUnread(bytes.status(), name, kRecordRemedy);
+    }
+    if (!bytes.ok() && !unread) return bytes.status().WithContext("read " + name);
+    auto seal = bytes.ok() ? Decode<SealRecord>(*bytes) : bytes.status();
+    if (bytes.ok() && !seal.ok()) {
       const auto closed = Decode<ClosedRecord>(*bytes);
       if (closed.ok() && closed->generation == generation) continue;
     }
@@ -87,15 +122,17 @@ Result<GenerationRecords> ReadGenerations(Store* store) {
     }
     records.damaged.push_back(name);
   }
-  for (const std::uint64_t fence : fences) {
-    if (fence > records.newest_sealed && !seals.contains(fence)) records.unsealed.push_back(fence);
+  for (const std::uint64_t fence : numbers.fences) {
+    if (fence > records.newest_sealed && !numbers.seals.contains(fence)) {
+      records.unsealed.push_back(fence);
+    }
   }
   return records;
 }
 
-/// PROTOCOL.md, "What counts". A damaged or lost newest seal is bridged by the newest readable one:
-/// then all manifests of the generations from that one on count, which can only add commits that
-/// the lost seal might have left out, never lose one.
+/// docs/protocol.md, "What counts". A damaged or lost newest seal is bridged by the newest readable
+/// one: then all manifests of the generations from that one on count, which can only add commits
+/// that the lost seal might have left out, never lose one.
 bool CountsBySeal(const GenerationRecords& records, const Manifest& manifest,
                   const ProtocolRules& rules) {
   if (records.newest_sealed == 0) return false;
@@ -249,11 +286,27 @@ const Checkpoint* RepositoryView::Find(std::string_view id) const {
   return it == checkpoints.rend() ? nullptr : &*it;
 }
 
-Result<RepositoryRecord> RepositoryReader::ReadRecord() {
+Status RepositoryView::CheckAllRead() const {
+  for (const DamagedCheckpoint& checkpoint : damaged) {
+    if (!checkpoint.unread) continue;
+    return RefuseUnread(checkpoint.status, checkpoint.directory,
+                        "it may be whole and is not passed over: make it readable (its disk, its "
+                        "permissions), or move the directory elsewhere, and try again");
+  }
+  return Status::Ok();
+}
+
+Result<RepositoryRecord> RepositoryReader::ReadRecord(ReadFor purpose) {
   auto bytes = store_->Get(std::string(names::kRepository), kMaxRecordBytes);
-  if (!bytes.ok() && !bytes.status().Is(Code::kNotFound)) return bytes.status();
+  const bool unread = bytes.status().Is(Code::kInternal);
+  // It names features that who writes has to know.
+  if (unread && purpose == ReadFor::kOwning) {
+    return RefuseUnread(bytes.status(), std::string(names::kRepository), kRecordRemedy);
+  }
+  if (!bytes.ok() && !bytes.status().Is(Code::kNotFound) && !unread) return bytes.status();
   Result<RepositoryRecord> record =
       bytes.ok() ? Decode<RepositoryRecord>(*bytes)
+      : unread   ? bytes.status()
                  : NotFoundError("\"" + store_->Describe() +
                                  "\" is not a checkpoint repository (it has no cairn.json)");
   if (record.ok() || (bytes.ok() && !record.status().Is(Code::kCorruption))) return record;
@@ -281,7 +334,10 @@ Result<RepositoryRecord> RepositoryReader::ReadRecord() {
   }
   if (!from.empty()) {
     LogWarning("\"" + store_->Describe() + "\": cairn.json is " +
-               (bytes.ok() ? "damaged" : "missing") + "; the job id was taken from " + from);
+               (bytes.ok() ? "damaged"
+                : unread   ? "unreadable"
+                           : "missing") +
+               "; the job id was taken from " + from);
     return rebuilt;
   }
   if (!bytes.ok()) return record;
@@ -289,8 +345,8 @@ Result<RepositoryRecord> RepositoryReader::ReadRecord() {
 }
 
 Result<std::uint64_t> RepositoryReader::NewestFence() {
-  ASSIGN_OR_RETURN(const GenerationRecords records, ReadGenerations(store_));
-  return records.newest_fence;
+  ASSIGN_OR_RETURN(const GenerationNumbers numbers, ListGenerations(store_));
+  return numbers.Newest();
 }
 
 Result<Manifest> RepositoryReader::ReadManifest(const std::string& directory) {
@@ -304,18 +360,23 @@ Result<Manifest> RepositoryReader::ReadManifest(const std::string& directory) {
 }
 
 Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& directory) {
+  return ReadNotes(directory, /*unread_are_pins=*/false);
+}
+
+Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& directory,
+                                                            bool unread_are_pins) {
   ASSIGN_OR_RETURN(const Listing listing, store_->List(names::Path(directory, "notes")));
   std::vector<NoteRecord> notes;
   for (const ObjectInfo& object : listing.objects) {
     auto bytes = store_->Get(object.name, kMaxRecordBytes);
-    if (!bytes.ok()) {
-      if (bytes.status().Is(Code::kNotFound)) continue;  // removed together with its checkpoint
-      return bytes.status();
-    }
-    auto note = Decode<NoteRecord>(*bytes);
+    if (bytes.status().Is(Code::kNotFound)) continue;  // removed together with its checkpoint
+    const bool unread = unread_are_pins && bytes.status().Is(Code::kInternal);
+    if (!bytes.ok() && !unread) return bytes.status();
+    auto note = bytes.ok() ? Decode<NoteRecord>(*bytes) : bytes.status();
     if (!note.ok()) {
       // A note whose kind cannot be read may be a pin: keep the checkpoint rather than guess.
-      LogWarning(object.name + " is damaged and is taken for a pin");
+      LogWarning(object.name + (unread ? " cannot be read" : " is damaged") +
+                 " and is taken for a pin");
       NoteRecord unknown;
       unknown.kind = NoteKind::kPin;
       unknown.number = notes.empty() ? 1 : notes.back().number + 1;
@@ -355,60 +416,80 @@ Result<bool> RepositoryReader::HasMoved(const Listing& root,
   return now.prefixes != root.prefixes;
 }
 
-RepositoryReader::Found RepositoryReader::Look(const std::string& directory) {
+RepositoryReader::Found RepositoryReader::Look(const std::string& directory, ReadFor purpose) {
   // A removal writes its note, deletes the manifest, then the notes. So the notes are read first: a
   // manifest that is there afterwards was not being removed when they were read.
   Found found;
+  const bool lenient = purpose == ReadFor::kReading;
   const bool notes_first = LooksLikeCheckpoint(directory) && rules_.notes_before_manifest;
   if (notes_first) {
-    found.notes = ReadNotes(directory);
+    found.notes = ReadNotes(directory, lenient);
     if (!found.notes.ok()) return found;
   }
   found.manifest = ReadManifest(directory);
-  if (found.manifest.ok() && !notes_first) found.notes = ReadNotes(directory);
+  if (found.manifest.ok() && !notes_first) found.notes = ReadNotes(directory, lenient);
   return found;
+}
+
+Status RepositoryReader::Add(const std::string& directory, Found found,
+                             RepositoryView* view) const {
+  // Other programs have files of that name too: only our directories can be damaged ones. A copy of
+  // ours may have any name.
+  const bool own_copy = found.manifest.ok() && found.manifest->job == view->record.job;
+  const bool ours = LooksLikeCheckpoint(directory) || own_copy;
+  const Status& failed = found.notes.ok() ? found.manifest.status() : found.notes.status();
+  if (failed.ok()) {
+    Checkpoint checkpoint;
+    checkpoint.directory = directory;
+    checkpoint.manifest = std::make_shared<const Manifest>(*std::move(found.manifest));
+    checkpoint.foreign = checkpoint.manifest->job != view->record.job;
+    checkpoint.notes = NotesAbout(checkpoint.manifest->id, *std::move(found.notes));
+    view->checkpoints.push_back(std::move(checkpoint));
+  } else if (failed.Is(Code::kNotFound)) {
+    if (ours) view->unfinished.push_back(directory);
+  } else if (failed.Is(Code::kCorruption) || failed.Is(Code::kUnimplemented)) {
+    if (ours) view->damaged.push_back({directory, failed});
+  } else if (ours && IsUnread(failed)) {
+    // What somebody called "checkpoint_old" need not be ours.
+    const bool unread = own_copy || names::IsCheckpointDirectory(directory);
+    view->damaged.push_back({directory, failed, unread});
+  } else if (ours || failed.Is(Code::kUnavailable)) {
+    return failed;
+  }
+  return Status::Ok();
 }
 
 Result<RepositoryView> RepositoryReader::Read(ReadFor purpose) {
   for (int round = 0;; ++round) {
     RepositoryView view;
-    ASSIGN_OR_RETURN(view.record, ReadRecord());
-    ASSIGN_OR_RETURN(GenerationRecords records, ReadGenerations(store_));
+    ASSIGN_OR_RETURN(view.record, ReadRecord(purpose));
+    ASSIGN_OR_RETURN(GenerationRecords records, ReadGenerations(store_, purpose));
     ASSIGN_OR_RETURN(const Listing root, store_->List(""));
     std::vector<std::string> directories;
     for (const std::string& directory : root.prefixes) {
       if (!IsEngineDirectory(directory)) directories.push_back(directory);
     }
+    // A checkpoint that was moved to where we may not look is not gone.
+    const std::size_t reachable = directories.size();
+    std::copy_if(root.unreachable.begin(), root.unreachable.end(), std::back_inserter(directories),
+                 LooksLikeCheckpoint);
     std::vector<std::optional<Found>> found(directories.size());
     ReadAhead ahead(store_);
     RETURN_IF_ERROR(ahead.Prepare(directories, purpose, rules_));
     RepositoryReader looker(&ahead, rules_);
     ForEachRequest(*store_, directories.size(),
-                   [&](std::size_t i) { found[i] = looker.Look(directories[i]); });
+                   [&](std::size_t i) { found[i] = looker.Look(directories[i], purpose); });
     const std::uint64_t listed_seal = records.newest_sealed;
     for (std::size_t i = 0; i < directories.size(); ++i) {
-      const std::string& directory = directories[i];
-      RETURN_IF_ERROR(found[i]->notes.status());
-      Result<Manifest>& manifest = found[i]->manifest;
-      if (manifest.ok()) {
-        Checkpoint checkpoint;
-        checkpoint.directory = directory;
-        checkpoint.manifest = std::make_shared<const Manifest>(*std::move(manifest));
-        checkpoint.foreign = checkpoint.manifest->job != view.record.job;
-        checkpoint.notes = NotesAbout(checkpoint.manifest->id, *std::move(found[i]->notes));
-        if (!checkpoint.foreign) records.NoticeManifest(checkpoint.manifest->CommitGeneration());
-        view.checkpoints.push_back(std::move(checkpoint));
-      } else if (manifest.status().Is(Code::kNotFound)) {
-        if (LooksLikeCheckpoint(directory)) view.unfinished.push_back(directory);
-      } else if (manifest.status().Is(Code::kCorruption) ||
-                 manifest.status().Is(Code::kUnimplemented)) {
-        // Other programs have files of that name too: only our directories can be damaged ones.
-        if (LooksLikeCheckpoint(directory)) {
-          view.damaged.push_back({directory, manifest.status()});
-        }
-      } else {
-        return manifest.status();
+      if (i >= reachable && found[i]->manifest.status().Is(Code::kNotFound) &&
+          found[i]->notes.ok()) {
+        continue;  // a link to nothing
       }
+      RETURN_IF_ERROR(Add(directories[i], *std::move(found[i]), &view));
+    }
+    if (purpose == ReadFor::kOwning) RETURN_IF_ERROR(view.CheckAllRead());
+    for (const Checkpoint& checkpoint : view.checkpoints) {
+      if (!checkpoint.foreign) records.NoticeManifest(checkpoint.manifest->CommitGeneration());
     }
     bool removals = false;
     for (Checkpoint& checkpoint : view.checkpoints) {
@@ -433,7 +514,7 @@ Result<RepositoryView> RepositoryReader::Read(ReadFor purpose) {
                 return place(a) < place(b);
               });
     // A seal published while we listed changes what counts.
-    ASSIGN_OR_RETURN(const GenerationRecords after, ReadGenerations(store_));
+    ASSIGN_OR_RETURN(const GenerationRecords after, ReadGenerations(store_, purpose));
     if (after.newest_sealed != listed_seal && round < kMaxRounds) continue;
     // So does a checkpoint that was committed after we looked for it: the one that it made
     // superfluous may be gone already, and we would see neither. Or we see an increment and not

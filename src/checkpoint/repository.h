@@ -21,7 +21,7 @@ struct Checkpoint {
   std::string directory;  // inside the repository; never trusted for identity or step
   std::shared_ptr<const Manifest> manifest;  // shared: immutable, kept by plans and lists
   std::vector<NoteRecord> notes;             // by number
-  bool counts = false;                       // by the newest seal (PROTOCOL.md, "What counts")
+  bool counts = false;                       // by the newest seal (docs/protocol.md)
   bool foreign = false;                      // of another job
   bool pinned = false;
   bool removed = false;           // a valid remove note
@@ -34,6 +34,9 @@ struct Checkpoint {
 struct DamagedCheckpoint {
   std::string directory;
   Status status;
+  /// The store did not give its records (EIO, a lack of rights): they may be whole, and be read
+  /// again one day. Only under a name of ours; what is someone else's is passed over.
+  bool unread = false;
 };
 
 /// All that one pass over a repository found.
@@ -51,6 +54,9 @@ struct RepositoryView {
   const Checkpoint* Latest() const;
   /// Null when there is none. Of an original and copies of it that somebody made: the original.
   const Checkpoint* Find(std::string_view id) const;
+  /// OK, or an error that names what was not read, and the remedy. For who would act on the absence
+  /// of a checkpoint: a seal, or a register, must not leave one out over an error that passes.
+  Status CheckAllRead() const;
 };
 
 /// What a pass over a repository is for.
@@ -58,8 +64,8 @@ enum class ReadFor : std::uint8_t {
   /// What it finds was there while it looked; some of it may be gone by the end.
   kReading,
   /// Also: of what it finds nothing was being removed when it began, as far as the remover can
-  /// still
-  /// go on. For who seals or sweeps by it. Dearer where manifests are read from shelves.
+  /// still go on; and it fails where a record of ours cannot be read, which readers count as
+  /// damaged. For who seals or sweeps by it. Dearer where manifests are read from shelves.
   kOwning,
 };
 
@@ -70,8 +76,9 @@ class RepositoryReader {
   explicit RepositoryReader(Store* store, const ProtocolRules& rules = {})
       : store_(store), rules_(rules) {}
 
-  /// NotFound when the directory is no repository (no cairn.json and no fence).
-  Result<RepositoryRecord> ReadRecord();
+  /// NotFound when the directory is no repository (no cairn.json and no fence). One that is lost,
+  /// damaged or (for readers) cannot be read is put together from the other records.
+  Result<RepositoryRecord> ReadRecord(ReadFor purpose = ReadFor::kReading);
   /// One consistent pass: when a new seal appears meanwhile, or a commit beside a removal, it is
   /// read again. Whatever was acknowledged before and is not removed is in it, or something newer.
   Result<RepositoryView> Read(ReadFor purpose = ReadFor::kReading);
@@ -89,7 +96,11 @@ class RepositoryReader {
     Result<Manifest> manifest = NotFoundError("not looked for");
     Result<std::vector<NoteRecord>> notes = std::vector<NoteRecord>();
   };
-  Found Look(const std::string& directory);
+  Found Look(const std::string& directory, ReadFor purpose);
+  /// `unread_are_pins`: as damaged ones are.
+  Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory, bool unread_are_pins);
+  /// Puts what lies in one directory into the view.
+  Status Add(const std::string& directory, Found found, RepositoryView* view) const;
   std::vector<NoteRecord> NotesAbout(std::string_view id, std::vector<NoteRecord> notes) const;
   Result<bool> HasMoved(const Listing& root, const std::vector<std::string>& unfinished);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -70,6 +71,26 @@ Result<Restored> Restore(Store* store, const TestCheckpoint& checkpoint, Restore
                          const std::string& participant = "rank_0") {
   auto open = checkpoint.Open(store).value();
   return RestoreCheckpoint(store, open.get(), request, participant, {});
+}
+
+TEST(Restore, ReadsTheChunkThatHoldsAHeaderOnce) {
+  auto store = NewTestStore();
+  TestCheckpoint checkpoint;
+  const std::string big = RandomBytes(2 * kChunkBytes, 1);
+  checkpoint.Tensor(kFile1, "big", DType::kU8, {big.size()}, big);
+  checkpoint.Write(store.get());
+  Target a("big", DType::kU8, {big.size()});
+  std::map<std::pair<std::string, std::uint64_t>, int> reads;
+  store->SetHook([&](const StoreOp& op) {
+    if (op.kind == StoreOp::Kind::kRead) ++reads[{op.name, op.offset / kChunkBytes}];
+  });
+  const auto restored = Restore(store.get(), checkpoint, {.into = {a.tensor()}});
+  store->SetHook(nullptr);
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ(a.bytes(), big);
+  EXPECT_THAT(reads,
+              UnorderedElementsAre(Pair(Pair(At(kFile1), 0), 1), Pair(Pair(At(kFile1), 1), 1),
+                                   Pair(Pair(At(kFile1), 2), 1)));
 }
 
 TEST(Restore, FillsEveryTensorAndGivesBackTheRest) {

@@ -30,9 +30,12 @@ Result<CheckpointInfo> SaveHandle::State::Wait() {
 Status SaveHandle::State::Guard() {
   const Clock::Duration begun = clock_->Now();
   MutexLock lock(&mu_);
-  if (copied_) return *copied_;
-  while (!copied_) changed_.Wait(&mu_);
-  AddStall(clock_->Now() - begun);
+  if (!copied_) {
+    while (!copied_) changed_.Wait(&mu_);
+    AddStall(clock_->Now() - begun);
+  }
+  // Whoever is told here must not be told again by the next save, which has nothing to do with it.
+  reported_ = reported_ || !copied_->ok();
   return *copied_;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 
@@ -19,6 +20,8 @@ class SaveTurns {
   /// would have given, the handle of a skipped one, and no Save should follow. A failure of the
   /// save before is left for Save to report. For the thread that calls Save.
   virtual Result<std::optional<SaveHandle>> AwaitTurn(std::int64_t step) = 0;
+  /// So long the caller has been held up already: a part of StallSeconds of the Save that follows.
+  virtual void AddStall(std::chrono::nanoseconds stall) = 0;
 };
 
 }  // namespace cairn

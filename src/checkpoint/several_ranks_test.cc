@@ -1,15 +1,18 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <initializer_list>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/manager.h"
 #include "checkpoint/test_job_store.h"
+#include "storage/forwarding_store.h"
 #include "storage/memory/memory_store.h"
 
 namespace cairn {
@@ -82,6 +85,66 @@ TEST_P(SeveralRanks, ThreeRanksCommitOneCheckpointAndAnyNumberRestoresIt) {
   ASSERT_TRUE(second.ok()) << second.status().ToString();
   EXPECT_EQ(rest.front(), 50.0f);
   EXPECT_EQ(rest.back(), 104.0f);
+}
+
+/// While `full` the records of rank_0's part and of giving up cannot be written.
+class NoRoom final : public ForwardingStore {
+ public:
+  explicit NoRoom(std::shared_ptr<Store> inner)
+      : ForwardingStore(inner.get()), inner_(std::move(inner)) {}
+  std::atomic<bool> full{false};
+  Status Create(const std::string& name, std::string_view bytes) override {
+    return Fits(name) ? ForwardingStore::Create(name, bytes) : ResourceExhaustedError("full");
+  }
+  Status CreateVolatile(const std::string& name, std::string_view bytes,
+                        AfterCrash crash) override {
+    return Fits(name) ? ForwardingStore::CreateVolatile(name, bytes, crash)
+                      : ResourceExhaustedError("full");
+  }
+
+ private:
+  bool Fits(const std::string& name) const {
+    return !full || !(name.ends_with("parts/rank_0.json") || name.ends_with("abandoned.json"));
+  }
+  const std::shared_ptr<Store> inner_;  // shared: as the environment holds it
+};
+
+TEST_P(SeveralRanks, ACommitterThatCannotEvenSayThatItGaveUpKeepsNobodyWaiting) {
+  Environment env = Env();
+  const auto disk = std::make_shared<NoRoom>(env.store);
+  env.store = disk;
+  const std::vector<int> numbers(10, 1);
+  const auto save = [&](CheckpointManager* manager, std::int64_t step) {
+    return manager
+        ->Save({.step = step,
+                .tensors = {{.name = "w",
+                             .dtype = DType::kI32,
+                             .shape = {10},
+                             .data = numbers.data(),
+                             .replicated = true}}})
+        .value()
+        .Wait()
+        .status();
+  };
+  Status first;
+  Status second;
+  {
+    std::jthread other([&] {
+      auto manager = OpenManager({.rank = 1, .world_size = 2}, Env()).value();
+      first = save(manager.get(), 1);
+      second = save(manager.get(), 2);
+    });
+    auto manager = OpenManager({.rank = 0, .world_size = 2}, env).value();
+    disk->full = true;
+    EXPECT_EQ(save(manager.get(), 1).code(), Code::kResourceExhausted);
+    disk->full = false;
+    const Status saved = save(manager.get(), 2);
+    EXPECT_TRUE(saved.ok()) << saved.ToString();
+  }
+  EXPECT_EQ(first.code(), Code::kDeadlineExceeded) << first.ToString();
+  EXPECT_NE(first.message().find("rank_0 went on to another save"), std::string_view::npos)
+      << first.ToString();
+  EXPECT_TRUE(second.ok()) << second.ToString();
 }
 
 TEST_P(SeveralRanks, AMissingRankIsNamed) {

@@ -1,12 +1,10 @@
 #include "checkpoint/snapshot.h"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include "base/stream_copy.h"
 
 namespace cairn {
 namespace {
@@ -14,38 +12,8 @@ namespace {
 // Large enough that handing out pieces costs nothing, small enough that all cores end together.
 constexpr std::uint64_t kPiece = 4u << 20;
 
-// A snapshot that is larger than any cache is written past it: a plain copy reads each line of the
-// destination before it overwrites it, which takes a third of the memory's bandwidth. memcpy does
-// so by itself, but only in calls much larger than our pieces.
+// A snapshot that is larger than any cache is written past it.
 constexpr std::uint64_t kStreamFrom = 64u << 20;
-
-void StreamCopy(std::byte* to, const std::byte* from, std::size_t bytes) {
-#if defined(__SSE2__)
-  constexpr std::size_t kLine = 64;
-  constexpr std::size_t kAhead = 512;
-  const std::size_t head =
-      std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
-  std::memcpy(to, from, head);
-  to += head;
-  from += head;
-  bytes -= head;
-  for (; bytes >= kLine; bytes -= kLine, to += kLine, from += kLine) {
-    _mm_prefetch(reinterpret_cast<const char*>(from) + kAhead, _MM_HINT_NTA);
-    const auto* source = reinterpret_cast<const __m128i*>(from);
-    auto* target = reinterpret_cast<__m128i*>(to);
-    const __m128i a = _mm_loadu_si128(source);
-    const __m128i b = _mm_loadu_si128(source + 1);
-    const __m128i c = _mm_loadu_si128(source + 2);
-    const __m128i d = _mm_loadu_si128(source + 3);
-    _mm_stream_si128(target, a);
-    _mm_stream_si128(target + 1, b);
-    _mm_stream_si128(target + 2, c);
-    _mm_stream_si128(target + 3, d);
-  }
-  _mm_sfence();  // streamed stores are ordered by nothing else, locks included
-#endif
-  std::memcpy(to, from, bytes);
-}
 
 struct Copy {
   const std::byte* from;

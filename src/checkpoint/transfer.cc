@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/names.h"
@@ -36,21 +37,6 @@ constexpr std::uint64_t kMaxLinks = 8;
 
 }  // namespace
 
-Status ExplainLivingWriter(const Environment& env, Status status) {
-  if (!status.Is(Code::kUnavailable)) return status;
-  Store* store = env.store.get();
-  RepositoryReader reader(store);
-  const auto newest = reader.NewestFence();
-  if (!newest.ok() || *newest == 0) return status;
-  const auto bytes = store->Get(names::Fence(*newest), kMaxRecordBytes);
-  if (!bytes.ok()) return status;
-  const auto fence = Decode<FenceRecord>(*bytes);
-  if (!fence.ok()) return status;
-  return UnavailableError(
-      fmt::format("\"{}\" is being written by the process {} on {}: wait until it ends or stop it",
-                  store->Describe(), fence->pid, fence->host));
-}
-
 Result<std::uint64_t> NewestRun(const Environment& env) {
   RepositoryReader reader(env.store.get());
   ASSIGN_OR_RETURN(const std::uint64_t newest, reader.NewestFence());
@@ -60,17 +46,22 @@ Result<std::uint64_t> NewestRun(const Environment& env) {
   return fence.ok() ? fence->run : 0;
 }
 
-Result<std::unique_ptr<Generation>> OpenForTool(const Environment& env, const std::string& job,
-                                                std::function<bool(const MarkerRecord&)> spare) {
+Result<std::unique_ptr<Generation>> OpenBriefly(const Environment& env, BriefOptions brief) {
   GenerationOptions options;
-  options.spare = std::move(spare);
+  options.spare = std::move(brief.spare);
+  options.takeover = brief.takeover;
+  options.ends_with_object = true;
   options.participants = {names::Participant("rank", 0)};
   ASSIGN_OR_RETURN(options.run, NewestRun(env));
   RepositoryReader reader(env.store.get());
-  if (reader.ReadRecord().status().Is(Code::kNotFound)) options.job = job;
-  auto generation = Generation::Open(env, std::move(options));
-  if (!generation.ok()) return ExplainLivingWriter(env, generation.status());
-  return generation;
+  if (reader.ReadRecord().status().Is(Code::kNotFound)) options.job = std::move(brief.job);
+  return Generation::Open(env, std::move(options));
+}
+
+Result<std::unique_ptr<Generation>> OpenForTool(const Environment& env, BriefOptions options) {
+  Environment tool = env;
+  tool.tool = true;
+  return OpenBriefly(tool, std::move(options));
 }
 
 std::string LineagePath(const std::string& path) { return IsValidUtf8(path) ? path : ""; }
@@ -103,6 +94,13 @@ Result<const Checkpoint*> Choose(const RepositoryView& view, const std::string& 
       steps += (steps.empty() ? "" : ", ") + std::to_string(manifest.step);
     }
   }
+  if (chosen == nullptr) RETURN_IF_ERROR(view.CheckAllRead());  // that may be the one
+  for (const DamagedCheckpoint& damaged : view.damaged) {
+    if (!damaged.unread || !choice.id.empty()) continue;
+    LogWarning("\"" + where + "\": step " + std::to_string(chosen->manifest->step) +
+               " is taken without a look at " + damaged.directory +
+               ", which cannot be read: " + std::string(damaged.status.message()));
+  }
   if (chosen != nullptr) return chosen;
   if (listed > 10) steps += fmt::format(" and {} more", listed - 10);
   if (listed == 0) steps = "none";
@@ -118,11 +116,31 @@ Result<std::unique_ptr<IncomingCommitter>> IncomingCommitter::Open(const Environ
   committer->checkpoints_ = generation->sealed();
   ASSIGN_OR_RETURN(const Listing root, env.store->List(""));
   committer->directories_.insert(root.prefixes.begin(), root.prefixes.end());
+  committer->directories_.insert(root.unreachable.begin(), root.unreachable.end());
   committer->directories_.insert(generation->retired().begin(), generation->retired().end());
   return committer;
 }
 
-Result<std::string> IncomingCommitter::Shareable(const FileHash& hash) {
+Result<bool> IncomingCommitter::IsIntact(const std::string& location, const FileHash& hash,
+                                         const TransferControl& control) {
+  if (!env_.store->traits().hard_links) return true;  // those that give references keep checksums
+  if (const auto known = intact_.find(location); known != intact_.end()) return known->second;
+  const auto has = HasBytes(env_.store.get(), location, hash, 0, control.cancelled);
+  if (WasCutShort(has.status())) return has.status();
+  const bool intact = has.ok() && *has;
+  if (!intact) {
+    LogWarning("\"" + env_.store->Describe() + "\": " + location + " is damaged (" +
+               (has.ok() ? "its bytes are not those of its manifest"
+                         : std::string(has.status().message())) +
+               "): the file is written anew instead of shared; `cairn checkpoint verify` tells "
+               "which checkpoints have it");
+  }
+  intact_[location] = intact;
+  return intact;
+}
+
+Result<std::string> IncomingCommitter::Shareable(const FileHash& hash,
+                                                 const TransferControl& control) {
   if (hash.bytes == 0) return std::string();
   for (auto it = checkpoints_.rbegin(); it != checkpoints_.rend(); ++it) {
     for (const ManifestFile& file : it->manifest->files) {
@@ -132,9 +150,12 @@ Result<std::string> IncomingCommitter::Shareable(const FileHash& hash) {
       if (stat.status().Is(Code::kNotFound)) continue;  // removed by hand
       if (!stat.ok()) return stat.status();
       if (stat->bytes != hash.bytes) continue;
-      if (!env_.store->traits().hard_links) return location;
-      ASSIGN_OR_RETURN(const std::uint64_t links, env_.store->LinkCount(location));
-      if (links < kMaxLinks) return location;
+      if (env_.store->traits().hard_links) {
+        ASSIGN_OR_RETURN(const std::uint64_t links, env_.store->LinkCount(location));
+        if (links >= kMaxLinks) continue;
+      }
+      ASSIGN_OR_RETURN(const bool intact, IsIntact(location, hash, control));
+      if (intact) return location;
     }
   }
   return std::string();
@@ -238,7 +259,8 @@ Result<Checkpoint> IncomingCommitter::Commit(Manifest manifest, const std::strin
   bytes_adopted_ = 0;
   ASSIGN_OR_RETURN(checkpoint.directory, Claim(directory, {.generation = generation_->number(),
                                                            .attempt = manifest.attempt,
-                                                           .copies = files.copies}));
+                                                           .copies = files.copies,
+                                                           .participants = manifest.participants}));
   std::vector<std::string> created = {names::Path(checkpoint.directory, names::kMarker)};
   auto commitment = Commitment::kNotThere;
   Status status = Fill(checkpoint.directory, &files, rebuild_index, control, &manifest, &created);
@@ -255,6 +277,9 @@ Result<Checkpoint> IncomingCommitter::Commit(Manifest manifest, const std::strin
   RETURN_IF_ERROR(generation_->CheckFence());
   checkpoint.manifest = std::make_shared<const Manifest>(std::move(manifest));
   checkpoint.counts = true;
+  for (const ManifestFile& file : checkpoint.manifest->files) {
+    if (file.ref.empty()) intact_[names::Path(checkpoint.directory, file.path)] = true;
+  }
   checkpoints_.push_back(checkpoint);
   return checkpoint;
 }

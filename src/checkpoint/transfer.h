@@ -20,19 +20,19 @@
 
 namespace cairn {
 
-/// Opens the repository for writing as a tool does: alone, for a short time. Unavailable names the
-/// living writer. `job`: recorded when the repository is fresh; of an existing one the job stays
-/// ("": any). `spare`: see GenerationOptions.
-Result<std::unique_ptr<Generation>> OpenForTool(
-    const Environment& env, const std::string& job,
-    std::function<bool(const MarkerRecord&)> spare = nullptr);
+struct BriefOptions {
+  std::string job;        // recorded when the repository is fresh; of an existing one the job stays
+  bool takeover = false;  // fence a living writer out
+  std::function<bool(const MarkerRecord&)> spare = nullptr;  // see GenerationOptions
+};
+/// Opens the repository for writing, alone and as long as the object lives.
+Result<std::unique_ptr<Generation>> OpenBriefly(const Environment& env, BriefOptions options);
+/// The same as a tool does: Unavailable, naming it, where a writer lives or may live.
+Result<std::unique_ptr<Generation>> OpenForTool(const Environment& env, BriefOptions options);
 
 /// The run that owned the repository last; 0 when there was none. A tool acts for that run, and so
 /// is not refused as an older one.
 Result<std::uint64_t> NewestRun(const Environment& env);
-
-/// The message of Generation::Open for a living writer, in words that fit a tool.
-Status ExplainLivingWriter(const Environment& env, Status status);
 
 /// Files of a checkpoint in the making, and where their bytes come from. Built by one thread, used
 /// once.
@@ -106,8 +106,13 @@ class IncomingFiles {
   std::vector<ManifestFile> shared_;
 };
 
-/// Commits checkpoints that come from elsewhere into a repository that is open for writing
-/// (PROTOCOL.md, "Saving", with a single participant). For one thread. A failed commit leaves the
+/// Whether the object has the bytes of the hash, from chunk `first` on. `cancelled` is asked after
+/// every few megabytes.
+Result<bool> HasBytes(Store* store, const std::string& name, const FileHash& hash,
+                      std::size_t first = 0, const std::function<bool()>& cancelled = nullptr);
+
+/// Commits checkpoints that come from elsewhere into a repository that is open for writing, as one
+/// participant saves (docs/protocol.md, "Saving"). For one thread. A failed commit leaves the
 /// repository as it was; one of a copy that was cut short leaves the files that have arrived, for
 /// the next one or the next sweep.
 class IncomingCommitter {
@@ -116,8 +121,10 @@ class IncomingCommitter {
   static Result<std::unique_ptr<IncomingCommitter>> Open(const Environment& env,
                                                          Generation* generation);
 
-  /// The location of a file with these bytes that a new checkpoint may share, or "".
-  Result<std::string> Shareable(const FileHash& hash);
+  /// The location of a file with these bytes that a new checkpoint may share, or "". On disks every
+  /// byte of it was looked at, once: a second name of a file that has rotted would be a checkpoint
+  /// that was damaged from the beginning, and as a copy it would pass for a good one.
+  Result<std::string> Shareable(const FileHash& hash, const TransferControl& control);
 
   /// Writes the files and publishes the manifest. Its generation, sequence, attempt, job and files
   /// are filled in here; `directory` is the name wished for. With `keep_place` generation and
@@ -137,6 +144,9 @@ class IncomingCommitter {
   IncomingCommitter(const Environment& env, Generation* generation)
       : env_(env), generation_(generation) {}
 
+  /// Whether a file is what its manifest says; says so where it is not.
+  Result<bool> IsIntact(const std::string& location, const FileHash& hash,
+                        const TransferControl& control);
   Result<std::string> Claim(const std::string& wish, const MarkerRecord& marker);
   Status Fill(const std::string& directory, IncomingFiles* files, bool rebuild_index,
               const TransferControl& control, Manifest* manifest,
@@ -151,6 +161,7 @@ class IncomingCommitter {
   Generation* const generation_;
   std::vector<Checkpoint> checkpoints_;  // those that count, oldest first
   std::set<std::string> directories_;
+  std::map<std::string, bool> intact_;  // by location: what was looked at, or written just now
   std::uint64_t sequence_ = 0;
   std::uint64_t bytes_adopted_ = 0;
 };
@@ -187,11 +198,11 @@ Result<std::vector<MergePart>> ChooseForMerge(const std::vector<Environment>& pa
                                               const MergeRequest& request);
 Result<MergeReport> MergeInto(std::vector<MergePart> parts, const Environment& target,
                               const MergeRequest& request, const TransferControl& control);
-Result<GarbageReport> CollectGarbageIn(const Environment& env);
+Result<GarbageReport> CollectGarbageIn(const Environment& env, bool takeover = false);
 Result<CompactReport> CompactIn(const Environment& env, const CheckpointChoice& choice,
-                                const TransferControl& control);
+                                const TransferControl& control, bool takeover = false);
 /// The files of a restore point but for its tables: shared where the target has them already.
 Status AddOtherFiles(const OpenCheckpoint& open, StoredBytes* bytes, IncomingCommitter* committer,
-                     IncomingFiles* files);
+                     IncomingFiles* files, const TransferControl& control);
 
 }  // namespace cairn

@@ -21,6 +21,7 @@
 #include "checkpoint/checkpoint_path.h"
 #include "checkpoint/names.h"
 #include "checkpoint/stored_bytes.h"
+#include "storage/open_store.h"
 
 namespace cairn {
 namespace {
@@ -126,7 +127,13 @@ Status FetchUserFile(const std::string& checkpoint, const std::string& name,
 }
 
 Status FetchUserFiles(const std::string& checkpoint, const std::vector<std::string>& names,
-                      const std::string& directory, FetchHow how) {
+                      const std::string& where, FetchHow how) {
+  if (IsRemote(where)) {
+    return InvalidArgumentError("\"" + where +
+                                "\" is not on this machine: the files are brought to a local "
+                                "directory");
+  }
+  ASSIGN_OR_RETURN(const std::string directory, LocalPath(where));
   ASSIGN_OR_RETURN(const auto files, UserFiles::Open(checkpoint));
   std::error_code error;
   if (how != FetchHow::kCheck) fs::create_directories(directory, error);

@@ -47,17 +47,24 @@ Status Read(const MemberReader& in, FenceRecord* out) {
   RETURN_IF_ERROR(in.Text("job", &out->job));
   RETURN_IF_ERROR(in.OptionalUint("run", &out->run));
   RETURN_IF_ERROR(in.OptionalText("host", &out->host));
-  return in.OptionalInt("pid", &out->pid);
+  RETURN_IF_ERROR(in.OptionalInt("pid", &out->pid));
+  return in.OptionalText("process", &out->process);
 }
 
 Status Read(const MemberReader& in, SealRecord* out) {
   RETURN_IF_ERROR(in.Uint("generation", &out->generation));
   RETURN_IF_ERROR(in.Text("uuid", &out->uuid));
   RETURN_IF_ERROR(in.Texts("commits", &out->commits));
-  return in.OptionalTexts("retired", &out->retired);
+  RETURN_IF_ERROR(in.OptionalTexts("retired", &out->retired));
+  return in.OptionalTexts("ours", &out->ours);
 }
 
 Status Read(const MemberReader& in, ClosedRecord* out) {
+  RETURN_IF_ERROR(in.Uint("generation", &out->generation));
+  return in.Text("uuid", &out->uuid);
+}
+
+Status Read(const MemberReader& in, EndRecord* out) {
   RETURN_IF_ERROR(in.Uint("generation", &out->generation));
   return in.Text("uuid", &out->uuid);
 }
@@ -88,6 +95,7 @@ Status Read(const MemberReader& in, JoinRecord* out) {
 
 Status Read(const MemberReader& in, AttemptRecord* out) {
   RETURN_IF_ERROR(in.Uint("n", &out->number));
+  RETURN_IF_ERROR(in.OptionalText("fence", &out->fence));
   RETURN_IF_ERROR(in.Int("step", &out->step));
   RETURN_IF_ERROR(in.Text("attempt", &out->attempt));
   RETURN_IF_ERROR(in.OptionalBool("skipped", &out->skipped));
@@ -158,7 +166,9 @@ Status Read(const MemberReader& in, NoteRecord* out) {
 Status Read(const MemberReader& in, MarkerRecord* out) {
   RETURN_IF_ERROR(in.Uint("generation", &out->generation));
   RETURN_IF_ERROR(in.Text("attempt", &out->attempt));
-  return in.OptionalText("copies", &out->copies);
+  RETURN_IF_ERROR(in.OptionalText("copies", &out->copies));
+  RETURN_IF_ERROR(in.OptionalTexts("participants", &out->participants));
+  return CheckParticipants(out->participants);
 }
 
 Status Read(const MemberReader& in, ShelfRecord* out) {
@@ -187,6 +197,8 @@ template <>
 constexpr std::string_view kKind<SealRecord> = "seal";
 template <>
 constexpr std::string_view kKind<ClosedRecord> = "closed";
+template <>
+constexpr std::string_view kKind<EndRecord> = "end";
 template <>
 constexpr std::string_view kKind<StartRecord> = "start";
 template <>
@@ -240,6 +252,7 @@ std::string Encode(const FenceRecord& record) {
   out.Uint("run", record.run);
   out.Text("host", record.host);
   out.Int("pid", record.pid);
+  if (!record.process.empty()) out.Text("process", record.process);
   return out.Seal();
 }
 
@@ -249,11 +262,19 @@ std::string Encode(const SealRecord& record) {
   out.Text("uuid", record.uuid);
   out.Texts("commits", record.commits);
   if (!record.retired.empty()) out.Texts("retired", record.retired);
+  if (!record.ours.empty()) out.Texts("ours", record.ours);
   return out.Seal();
 }
 
 std::string Encode(const ClosedRecord& record) {
   SealedJsonWriter out = Begin(kKind<ClosedRecord>);
+  out.Uint("generation", record.generation);
+  out.Text("uuid", record.uuid);
+  return out.Seal();
+}
+
+std::string Encode(const EndRecord& record) {
+  SealedJsonWriter out = Begin(kKind<EndRecord>);
   out.Uint("generation", record.generation);
   out.Text("uuid", record.uuid);
   return out.Seal();
@@ -283,6 +304,7 @@ std::string Encode(const JoinRecord& record) {
 std::string Encode(const AttemptRecord& record) {
   SealedJsonWriter out = Begin(kKind<AttemptRecord>);
   out.Uint("n", record.number);
+  if (!record.fence.empty()) out.Text("fence", record.fence);
   out.Int("step", record.step);
   out.Text("attempt", record.attempt);
   if (record.skipped) out.Json("skipped", true);
@@ -335,6 +357,7 @@ std::string Encode(const MarkerRecord& record) {
   out.Uint("generation", record.generation);
   out.Text("attempt", record.attempt);
   if (!record.copies.empty()) out.Text("copies", record.copies);
+  if (!record.participants.empty()) out.Texts("participants", record.participants);
   return out.Seal();
 }
 
@@ -370,6 +393,7 @@ template Result<RepositoryRecord> Decode(std::string_view);
 template Result<FenceRecord> Decode(std::string_view);
 template Result<SealRecord> Decode(std::string_view);
 template Result<ClosedRecord> Decode(std::string_view);
+template Result<EndRecord> Decode(std::string_view);
 template Result<StartRecord> Decode(std::string_view);
 template Result<JoinRecord> Decode(std::string_view);
 template Result<AttemptRecord> Decode(std::string_view);

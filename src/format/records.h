@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-/// The small records of the commit protocol (PROTOCOL.md, docs/format/records.md). Each is sealed
+/// The small records of the commit protocol (docs/protocol.md, format/records.md). Each is sealed
 /// JSON with a member "record" that names its kind, so that one record can never be read as
 /// another. Encode and Decode exist for each; Decode gives Corruption for anything damaged, of
 /// another kind, or with members of the wrong type; unknown members are ignored.
@@ -35,6 +35,7 @@ struct FenceRecord {
   std::uint64_t run = 0;
   std::string host;
   std::int64_t pid = 0;
+  std::string process;  // tells that process from others with its pid (base/living_process.h)
 
   friend bool operator==(const FenceRecord&, const FenceRecord&) = default;
 };
@@ -47,6 +48,10 @@ struct SealRecord {
   /// Directory names that no later save may use: an older writer that was stopped half-way through
   /// deleting them may go on at any time, by these names.
   std::vector<std::string> retired;
+  /// Those of them that bore a mark of the engine when this opener looked, or an earlier one did.
+  /// What lies there without a manifest is the engine's, though its mark was swept: an overtaken
+  /// writer went on.
+  std::vector<std::string> ours;
 
   friend bool operator==(const SealRecord&, const SealRecord&) = default;
 };
@@ -58,6 +63,15 @@ struct ClosedRecord {
   std::string uuid;  // of the fence of who closed it
 
   friend bool operator==(const ClosedRecord&, const ClosedRecord&) = default;
+};
+
+/// generations/000007.end.json: the process of that fence closed the repository. Only where there
+/// are no locks, and only tools ask for it: whoever opens to train does not.
+struct EndRecord {
+  std::uint64_t generation = 0;
+  std::string uuid;  // of the fence that ended
+
+  friend bool operator==(const EndRecord&, const EndRecord&) = default;
 };
 
 /// generations/000007.start.json, 000007.start-2.json …
@@ -84,6 +98,7 @@ struct JoinRecord {
 /// generations/000007/attempts/1.json …
 struct AttemptRecord {
   std::uint64_t number = 0;
+  std::string fence;  // uuid of the committer's
   std::string directory;
   std::string attempt;  // uuid
   std::int64_t step = 0;
@@ -136,7 +151,8 @@ struct NoteRecord {
 struct MarkerRecord {
   std::uint64_t generation = 0;
   std::string attempt;
-  std::string copies;  // id of the checkpoint that is copied here; "": a save
+  std::string copies;                     // id of the checkpoint that is copied here; "": a save
+  std::vector<std::string> participants;  // who write below it, in directories of their names
 
   friend bool operator==(const MarkerRecord&, const MarkerRecord&) = default;
 };
@@ -161,6 +177,7 @@ std::string Encode(const RepositoryRecord& record);
 std::string Encode(const FenceRecord& record);
 std::string Encode(const SealRecord& record);
 std::string Encode(const ClosedRecord& record);
+std::string Encode(const EndRecord& record);
 std::string Encode(const StartRecord& record);
 std::string Encode(const JoinRecord& record);
 std::string Encode(const AttemptRecord& record);

@@ -14,8 +14,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::tuple<RepositoryRecord, FenceRecord, SealRecord, ClosedRecord, StartRecord, JoinRecord,
-           AttemptRecord, PartRecord, AbandonedRecord, NoteRecord, MarkerRecord, ShelfRecord>
+std::tuple<RepositoryRecord, FenceRecord, SealRecord, ClosedRecord, EndRecord, StartRecord,
+           JoinRecord, AttemptRecord, PartRecord, AbandonedRecord, NoteRecord, MarkerRecord,
+           ShelfRecord>
 Examples() {
   FileHash hash;
   hash.bytes = 5;
@@ -23,15 +24,27 @@ Examples() {
   hash.chunks = {3};
   return {
       RepositoryRecord{.job = "job-1"},
-      FenceRecord{.generation = 7, .uuid = "u", .job = "job-1", .run = 2, .host = "h", .pid = 9},
-      SealRecord{.generation = 7, .uuid = "u", .commits = {"id-1", "id-2"}},
+      FenceRecord{.generation = 7,
+                  .uuid = "u",
+                  .job = "job-1",
+                  .run = 2,
+                  .host = "h",
+                  .pid = 9,
+                  .process = "b n 4"},
+      SealRecord{.generation = 7,
+                 .uuid = "u",
+                 .commits = {"id-1", "id-2"},
+                 .retired = {"checkpoint_000030", "checkpoint_000050"},
+                 .ours = {"checkpoint_000050"}},
       ClosedRecord{.generation = 6, .uuid = "u"},
+      EndRecord{.generation = 7, .uuid = "u"},
       StartRecord{.generation = 7,
                   .uuid = "u",
                   .restore = "id-2",
                   .participants = {{"rank_0", "u0"}, {"rank_1", "u1"}}},
       JoinRecord{.participant = "rank_1", .uuid = "u1", .generation = 7, .host = "h", .pid = 10},
       AttemptRecord{.number = 1,
+                    .fence = "u",
                     .directory = "increment_000060",
                     .attempt = "a",
                     .step = 60,
@@ -53,7 +66,7 @@ Examples() {
                  .checkpoint = "c",
                  .values = Value::Object{{"label", "best so far"}},
                  .time = 1'700'000'000'000'000'000},
-      MarkerRecord{.generation = 7, .attempt = "a", .copies = "id-9"},
+      MarkerRecord{.generation = 7, .attempt = "a", .copies = "id-9", .participants = {"worker_0"}},
       ShelfRecord{.entries = {{"checkpoint_000040", "\"9b2\"", "{\n}\n"}}},
   };
 }

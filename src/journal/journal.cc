@@ -16,6 +16,8 @@
 //    would lie behind what the new header cut off. Each group is then a segment, and of two that
 //    create the same number one learns that it lost. An opener that lost to the old owner's last
 //    group begins again, and counts it.
+// 6. A sync beside appends covers what was written when it began, so only that leaves memory when
+//    it has succeeded; a failed one condemns the segment as any other does.
 #include "journal/journal.h"
 
 #include <fmt/format.h>
@@ -40,6 +42,10 @@ constexpr std::size_t kMinDigits = 6;
 /// Larger records are written by themselves, without another copy, and their memory is used again:
 /// that of a whole group of them goes back to the system each time otherwise.
 constexpr std::size_t kLargeRecord = 16 << 10;
+
+/// Of what may be unsynced, so much is when the thread that syncs beside appends begins: a quarter.
+/// The rest is room for what comes meanwhile.
+constexpr std::uint64_t kBesideShare = 4;
 
 /// A write is over sooner than a core that went to sleep is awake again.
 constexpr std::chrono::microseconds kSoon{200};
@@ -85,13 +91,23 @@ Journal::Journal(Options options)
   header_.writer = WriterId(options_.ids);
 }
 
-Journal::~Journal() = default;
+Journal::~Journal() {
+  {
+    MutexLock hold(&mu_);
+    closing_ = true;
+    beside_changed_.NotifyAll();
+  }
+  beside_ = {};  // joins
+}
 
 Result<std::unique_ptr<Journal>> Journal::Open(Options options) {
   RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<Journal> journal(new Journal(std::move(options)));
   RETURN_IF_ERROR(journal->Recover().WithContext(
       fmt::format("journal {}/{}", journal->options_.store->Describe(), journal->options_.prefix)));
+  if (journal->options_.sync_beside && journal->appending_ != nullptr) {
+    journal->beside_ = std::jthread([self = journal.get()] { self->SyncBeside(); });
+  }
   return journal;
 }
 
@@ -326,6 +342,34 @@ Status Journal::WriteRecords(std::span<Record> records, std::uint64_t durable) {
   return flush();
 }
 
+bool Journal::SegmentIsFull() const {
+  if (file_ == nullptr || segment_bytes_ < options_.segment_bytes) return false;
+  // What is not synced yet is synced before the next segment begins, and all wait for that: better
+  // right after the other thread did the most of it.
+  return !beside_.joinable() || unsynced_bytes_ < options_.max_unsynced_bytes / kBesideShare / 2 ||
+         segment_bytes_ >= 2 * options_.segment_bytes;
+}
+
+std::vector<Journal::Record> Journal::TakeSynced(std::uint64_t index, std::uint64_t bytes) {
+  const auto end =
+      std::ranges::find_if(unsynced_, [&](const Record& record) { return record.index > index; });
+  std::vector<Record> done(std::make_move_iterator(unsynced_.begin()),
+                           std::make_move_iterator(end));
+  unsynced_.erase(unsynced_.begin(), end);
+  for (const Record& record : done) unsynced_bytes_ -= record.bytes.size();
+  synced_bytes_ = std::max(synced_bytes_, bytes);
+  return done;
+}
+
+void Journal::Recycle(std::vector<Record> records) {
+  for (Record& record : records) {
+    const std::size_t capacity = record.bytes.capacity();
+    if (capacity < kLargeRecord || spare_bytes_ + capacity > options_.max_unsynced_bytes) continue;
+    spare_bytes_ += capacity;
+    spare_.push_back(std::move(record.bytes));
+  }
+}
+
 void Journal::Lead(bool sync) {
   leading_ = true;
   sync_wanted_ = false;
@@ -333,18 +377,17 @@ void Journal::Lead(bool sync) {
                             std::make_move_iterator(queued_.end()));
   queued_.clear();
   const std::uint64_t durable = synced_;
+  const std::uint64_t written = written_;
   mu_.unlock();
 
   Status status;
   std::vector<Record> done;  // durable now
-  const bool full = file_ != nullptr && segment_bytes_ >= options_.segment_bytes;
+  const bool full = SegmentIsFull();
   if (full && !unsynced_.empty()) {
     // Where it is: a new segment would have to take over everything that is in doubt.
     status = file_->Sync("full journal segment");
     if (status.ok()) {
-      done = std::exchange(unsynced_, {});
-      unsynced_bytes_ = 0;
-      synced_bytes_ = segment_bytes_;
+      done = TakeSynced(written, segment_bytes_);
     } else {
       file_.reset();
     }
@@ -371,11 +414,9 @@ void Journal::Lead(bool sync) {
     }
   }
   if (status.ok() && sync) {
-    done.insert(done.end(), std::make_move_iterator(unsynced_.begin()),
-                std::make_move_iterator(unsynced_.end()));
-    unsynced_.clear();
-    unsynced_bytes_ = 0;
-    synced_bytes_ = segment_bytes_;
+    std::vector<Record> rest = TakeSynced(end, segment_bytes_);
+    done.insert(done.end(), std::make_move_iterator(rest.begin()),
+                std::make_move_iterator(rest.end()));
   }
 
   mu_.lock();
@@ -385,16 +426,45 @@ void Journal::Lead(bool sync) {
   }
   if (status.Is(Code::kAborted)) fenced_ = status;
   if (!done.empty()) synced_ = std::max(synced_, done.back().index);
-  for (Record& record : done) {
-    const std::size_t capacity = record.bytes.capacity();
-    if (capacity < kLargeRecord || spare_bytes_ + capacity > options_.max_unsynced_bytes) continue;
-    spare_bytes_ += capacity;
-    spare_.push_back(std::move(record.bytes));
+  Recycle(std::move(done));
+  if (beside_.joinable() && unsynced_bytes_ >= options_.max_unsynced_bytes / kBesideShare) {
+    beside_due_ = true;
+    beside_changed_.NotifyAll();
   }
   outcome_ = status;
   leading_ = false;
   ++rounds_;
   changed_.NotifyAll();
+}
+
+void Journal::SyncBeside() {
+  MutexLock hold(&mu_);
+  for (;;) {
+    while (!closing_ && !beside_due_) beside_changed_.Wait(&mu_);
+    if (closing_) return;
+    beside_due_ = false;
+    SyncOnceBeside();
+  }
+}
+
+void Journal::SyncOnceBeside() {
+  while (leading_) changed_.Wait(&mu_);
+  const std::shared_ptr<AppendObject> file = file_;
+  const std::uint64_t index = written_;
+  const std::uint64_t bytes = segment_bytes_;
+  if (file == nullptr || unsynced_.empty()) return;
+  mu_.unlock();
+  const Status synced = file->Sync("journal records");
+  mu_.lock();
+  while (leading_) changed_.Wait(&mu_);
+  // Condemned, or full and synced, meanwhile: whoever did it has seen to its records.
+  if (file_ != file) return;
+  if (!synced.ok()) {
+    file_.reset();  // everything in doubt goes into a new segment
+    return;
+  }
+  synced_ = std::max(synced_, index);
+  Recycle(TakeSynced(index, bytes));
 }
 
 Status Journal::Replay(std::uint64_t from, const Visitor& visit) {

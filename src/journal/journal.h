@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <cairn/status.h>
@@ -38,6 +39,10 @@ struct JournalOptions {
   /// So many bytes may be written and not synced, whatever level callers ask for; they are kept in
   /// memory too. Reached: the next append syncs.
   std::uint64_t max_unsynced_bytes = 8u << 20;
+  /// A thread of the journal syncs what was only written, long before that limit is reached, while
+  /// appends go on. For journals that get much at the level written: nobody waits for the disk
+  /// unless it is slower than what comes.
+  bool sync_beside = false;
   /// Names one opening of the journal. Borrowed.
   IdSource* ids = IdSource::System();
 
@@ -129,6 +134,16 @@ class Journal {
   /// Writes what is queued and, if asked, syncs; the lock is given up meanwhile.
   void Lead(bool sync) REQUIRES(mu_);
   Status Wait(std::uint64_t index, Durability level) REQUIRES(mu_);
+  /// Whether the segment is followed by another one now.
+  bool SegmentIsFull() const;
+  /// Takes what is durable now from `unsynced_`; `bytes`: of the segment, up to there.
+  std::vector<Record> TakeSynced(std::uint64_t index, std::uint64_t bytes);
+  /// Their memory serves records to come.
+  void Recycle(std::vector<Record> records) REQUIRES(mu_);
+  /// The thread that syncs beside appends, until `closing_`.
+  void SyncBeside() EXCLUDES(mu_);
+  /// The lock is given up meanwhile.
+  void SyncOnceBeside() REQUIRES(mu_);
 
   const Options options_;
   AppendingStore* appending_;  // null: each group is an object; set by Open
@@ -148,14 +163,20 @@ class Journal {
   Status fenced_ GUARDED_BY(mu_);                    // final
   std::vector<RecordBuffer> spare_ GUARDED_BY(mu_);  // memory of large records that are durable
   std::uint64_t spare_bytes_ GUARDED_BY(mu_) = 0;
+  CondVar beside_changed_;
+  bool beside_due_ GUARDED_BY(mu_) = false;  // there is something for SyncBeside to do
+  bool closing_ GUARDED_BY(mu_) = false;
 
-  // Of the one thread that leads (or opens).
+  // Of the one thread that leads (or opens), or of who has mu_ while nobody leads.
   SegmentHeader header_;
-  std::unique_ptr<AppendObject> file_;  // null: a new segment must be begun
-  std::vector<Record> unsynced_;        // written since the last sync
+  // Null: a new segment must be begun. Shared with the thread that syncs it meanwhile.
+  std::shared_ptr<AppendObject> file_;
+  std::vector<Record> unsynced_;  // written since the last sync
   std::uint64_t unsynced_bytes_ = 0;
   std::uint64_t segment_bytes_ = 0;
   std::uint64_t synced_bytes_ = 0;  // of the current segment
+
+  std::jthread beside_;  // last: it uses the rest
 };
 
 }  // namespace cairn

@@ -255,6 +255,7 @@ std::vector<Golden> AllGolden() {
       RecordFile("generations/000007.seal.json",
                  SealRecord{.generation = 7, .uuid = kFence, .commits = {kId20}}),
       RecordFile("generations/000006.seal.json", ClosedRecord{.generation = 6, .uuid = kFence}),
+      RecordFile("generations/000007.end.json", EndRecord{.generation = 7, .uuid = kFence}),
       RecordFile("generations/000007.start.json",
                  StartRecord{.generation = 7,
                              .uuid = kFence,

@@ -1,6 +1,8 @@
 #include "tests/crash/mutation.h"
 
+#include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace cairn::crash {
@@ -50,11 +52,12 @@ OrderMutation BeforeStep(std::string name, std::string likely, Matcher first, st
   return {std::move(mutation), std::move(likely)};
 }
 
-OrderMutation Late(std::string name, std::string likely, std::string why, std::string step,
-                   std::string operation, std::string late_step) {
+/// `steps`: those in which the sync is made late; none: wherever it comes.
+OrderMutation Late(std::string name, std::string likely, std::string why,
+                   std::set<std::string> steps, std::string operation, std::string late_step) {
   Mutation mutation{.name = std::move(name)};
-  mutation.ignore = [why = std::move(why), step = std::move(step)](const SyncPoint& point) {
-    return point.sync.why == why && (step.empty() || point.step == step);
+  mutation.ignore = [why = std::move(why), steps = std::move(steps)](const SyncPoint& point) {
+    return point.sync.why == why && (steps.empty() || steps.contains(point.step));
   };
   mutation.late_operation = std::move(operation);
   mutation.late_step = std::move(late_step);
@@ -103,13 +106,21 @@ std::vector<OrderMutation> OrderMutations(Machine::Kind kind) {
                       Op(Kind::kCreate, IsManifest)));
   all.push_back(Order("a removal's notes gone before its manifest durably is", removal,
                       Sync("removed manifest"), Op(Kind::kDelete, IsNote)));
-  all.push_back(Late("the manifest's name before its bytes", alone, "record bytes",
-                     "save: manifest", "link ", ""));
-  all.push_back(Late("the index's name before its bytes", ranks, "put bytes", "", "rename ", ""));
+  // Asked for are all syncs by then; nobody has waited for the last of them.
+  all.push_back(Order(
+      "the manifest before the last syncs have ended", alone,
+      [](const StoreOp& op) { return op.kind == Kind::kDrain; }, Op(Kind::kCreate, IsManifest)));
+  // Alone the bytes are synced beside the files, with several ranks when all parts are there.
+  for (const auto& [who, likely, step] : {std::tuple("one writer", alone, "save: sync data"),
+                                          std::tuple("several ranks", ranks, "save: manifest")}) {
+    all.push_back(Late("the manifest's name before its bytes (" + std::string(who) + ")", likely,
+                       "record bytes", {step}, "link ", ""));
+  }
+  all.push_back(Late("the index's name before its bytes", ranks, "put bytes", {}, "rename ", ""));
   all.push_back(Late("the acknowledgement before the manifest's name is durable", alone,
-                     "record name", "save: manifest", "", "acknowledge"));
+                     "record name", {"save: manifest"}, "", "acknowledge"));
   all.push_back(Late("another rank's acknowledgement before the manifest's name is durable", ranks,
-                     "seen manifest", "", "", "acknowledge"));
+                     "seen manifest", {}, "", "acknowledge"));
   return all;
 }
 

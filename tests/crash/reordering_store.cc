@@ -6,14 +6,41 @@ namespace cairn::crash {
 
 using Kind = StoreOp::Kind;
 
-/// Close and Drain can be postponed; the inner session then lives until they are done. The memory
-/// of its parts does too: it is the committer's, who uses it again only for the next save.
+/// An object whose creation is done in the order that the test breaks. A store that refuses to
+/// create what was not drained is asked in the other way then: it is the enumeration that has to
+/// notice, not that guard.
+class ReorderingStore::Prepared final : public PreparedObject {
+ public:
+  Prepared(ReorderingStore* store, std::string name, std::string_view bytes,
+           std::shared_ptr<PreparedObject> inner)
+      : store_(store), name_(std::move(name)), bytes_(bytes), inner_(std::move(inner)) {}
+
+  Status Create() override {
+    return store_->Run({.kind = Kind::kCreate, .name = name_},
+                       [store = store_, name = name_, bytes = bytes_, inner = inner_] {
+                         const Status created = inner->Create();
+                         if (!created.Is(Code::kFailedPrecondition)) return created;
+                         return store->inner()->Create(name, bytes);
+                       });
+  }
+
+ private:
+  ReorderingStore* const store_;
+  const std::string name_;
+  const std::string bytes_;
+  const std::shared_ptr<PreparedObject> inner_;  // shared with what is postponed
+};
+
+/// Close, Drain and SyncNames can be postponed; the inner session then lives until they are done.
+/// The memory of its parts does too: it is the committer's, who uses it again only for the next
+/// save.
 class ReorderingStore::Session final : public WriteSession {
  public:
   Session(ReorderingStore* store, std::shared_ptr<WriteSession> inner)
       : store_(store), inner_(std::move(inner)) {}
 
   std::size_t part_bytes() const override { return inner_->part_bytes(); }
+  ObjectParts PartsOf(std::uint64_t bytes) const override { return inner_->PartsOf(bytes); }
   Result<std::uint32_t> Open(const std::string& name, const NewObject& object) override {
     auto opened = inner_->Open(name, object);
     store_->Done({.kind = Kind::kOpenObject, .name = name});
@@ -31,6 +58,25 @@ class ReorderingStore::Session final : public WriteSession {
   Status Drain() override {
     return store_->Run({.kind = Kind::kDrain}, [inner = inner_] { return inner->Drain(); });
   }
+  Status SyncNames(const std::string& prefix, std::string_view why) override {
+    return store_->Run(
+        {.kind = Kind::kSyncNames, .name = prefix, .why = std::string(why)},
+        [inner = inner_, prefix, why = std::string(why)] { return inner->SyncNames(prefix, why); });
+  }
+  Result<std::unique_ptr<PreparedObject>> Prepare(const std::string& name,
+                                                  std::string_view bytes) override {
+    auto prepared = inner_->Prepare(name, bytes);
+    if (!prepared.ok() || *prepared == nullptr) return prepared;
+    return std::unique_ptr<PreparedObject>(std::make_unique<Prepared>(
+        store_, name, bytes, std::shared_ptr<PreparedObject>(*std::move(prepared))));
+  }
+  Result<bool> ReadLeft(std::uint32_t object, std::span<std::byte> into) override {
+    return inner_->ReadLeft(object, into);
+  }
+  Result<bool> KeepLeft(std::uint32_t object, std::span<const std::byte> part) override {
+    return inner_->KeepLeft(object, part);
+  }
+  void LeaveUnfinished(bool leave) override { inner_->LeaveUnfinished(leave); }
 
  private:
   ReorderingStore* const store_;

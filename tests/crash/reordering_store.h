@@ -21,9 +21,9 @@ struct BrokenOrder {
 };
 
 /// A store that breaks one order: operations are answered with OK and done later. What changes
-/// objects can be postponed: Put, Create, Delete, SyncNames, SyncDirectory, and
-/// Close and Drain of write sessions. May be called from several threads; what is
-/// postponed is done in order, by the thread that releases it.
+/// objects can be postponed: Put, Create (also of what was prepared), Delete, SyncNames,
+/// SyncDirectory, and Close, Drain and SyncNames of write sessions. May be called from several
+/// threads; what is postponed is done in order, by the thread that releases it.
 class ReorderingStore final : public ForwardingStore {
  public:
   /// `on_postponed` is told whenever something is.
@@ -43,6 +43,7 @@ class ReorderingStore final : public ForwardingStore {
   Result<bool> MoveToPool(const std::string& name, const std::string& pool_name) override;
 
  private:
+  class Prepared;
   class Session;
   using Action = std::function<Status()>;
 

@@ -17,10 +17,12 @@ Status Stopped() { return CancelledError("the actor was stopped"); }
 
 std::uint64_t CodeOf(const Status& status) { return static_cast<std::uint64_t>(status.code()); }
 
+/// One that nobody deletes. Start records are swept, by who opens later.
 bool IsLastingRecord(const std::string& name) {
   if (name == "cairn.json") return true;
   constexpr std::string_view kPrefix = "generations/";
-  return name.starts_with(kPrefix) && name.find('/', kPrefix.size()) == name.npos;
+  if (!name.starts_with(kPrefix) || name.find('/', kPrefix.size()) != name.npos) return false;
+  return name.find(".start", kPrefix.size()) == name.npos;
 }
 
 bool IsManifest(const std::string& name) { return name.ends_with("/manifest.json"); }
@@ -294,7 +296,7 @@ class ScheduledStore final : public ForwardingStore {
 
   /// Whether the answer of a read can no longer change.
   bool Settled(const std::string& name) const {
-    return world_->rules().create_only_records && IsLastingRecord(name) && world_->Has(name);
+    return world_->rules().create_only_records && world_->Has(name) && IsLastingRecord(name);
   }
   void Wrote(const std::string& name, std::string_view bytes) {
     world_->ledger().Wrote(actor_->number(), name, bytes);

@@ -33,14 +33,6 @@ std::string BulkOf(const StoreOp& op) {
   return std::string(StoreOpName(op.kind)) + op.name.substr(0, op.name.find('/'));
 }
 
-/// What tells a sweep that a directory is the engine's. Data that an overtaken writer adds after
-/// its mark was swept is not told from somebody else's, and stays.
-bool IsEngineMark(const std::string& name) {
-  return name.starts_with("checkpoint_") &&
-         (name.ends_with("/.cairn-attempt") || name.ends_with("/abandoned.json") ||
-          name.find("/notes/") != name.npos || name.find("/parts/") != name.npos);
-}
-
 }  // namespace
 
 std::uint64_t MixHash(std::uint64_t a, std::uint64_t b) {
@@ -252,7 +244,7 @@ std::string World::CheckSwept() const {
   for (const auto& [name, digest] : objects_) {
     const std::string directory = name.substr(0, name.find('/'));
     if (committed.contains(directory) || referred.contains(directory)) continue;
-    if (directory == "pool" || IsEngineMark(name)) {
+    if (directory == "pool" || directory.starts_with("checkpoint_")) {
       return name + " belongs to no checkpoint and was not swept";
     }
   }

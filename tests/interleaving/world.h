@@ -142,8 +142,8 @@ class World {
  private:
   std::string Check(Judged* judged);
   std::string CheckRestart(Judged* judged) const;
-  /// After an opening with nobody else alive: nothing that can be known for the engine's is left of
-  /// saves and removals that ended half-way.
+  /// After an opening with nobody else alive: nothing is left of saves and removals that ended
+  /// half-way.
   std::string CheckSwept() const;
 
   const ProtocolRules rules_;
