@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "base/status_macros.h"
 #include "format/row_quantization.h"
@@ -12,8 +13,9 @@
 namespace cairn::table {
 namespace {
 
-// Rows copied under one lock: some ten microseconds.
-constexpr std::size_t kPiece = 64;
+// Rows copied under one lock. They were fetched before it was taken: two pieces, the one that is
+// copied and the one that is fetched meanwhile, stay in the first-level cache.
+constexpr std::size_t kPiece = 32;
 
 bool IsPayload(const ColumnSpec& column) {
   return column.kind == ColumnKind::kPayload || column.kind == ColumnKind::kQuantized ||
@@ -53,7 +55,7 @@ void CutProgress::Passed(const ColumnSpec& column, std::uint32_t shard) {
   const bool drop =
       IsPayload(column) && ++payload_passed_[column.payload][shard] == readers_[column.payload];
   if (!last && !drop) return;
-  const MutexLock lock(table_->LockOf(shard));
+  const StripeLock lock(table_->LockOf(shard));
   RowStore* store = StoreIn(table_->FindShard(shard), column.store);
   if (last) {
     store->EndCopy();
@@ -120,72 +122,83 @@ Result<std::size_t> ColumnSource::Produce(std::span<std::byte> out) {
     return InternalError(fmt::format("column {} of table \"{}\" has no further rows", spec_->name,
                                      table_->options().name));
   }
-  if (spec_->store == StoreKind::kRows && progress_->stage()->Gathers(shard_)) return Gather(out);
+  if (spec_->store == StoreKind::kRows && progress_->stage()->Gathers(shard_)) {
+    return progress_->stage()->Has(shard_) ? ReadStaged(out) : Gather(out);
+  }
   std::array<RowStore::CutRow, kPiece> rows;
   const std::size_t want = std::min<std::size_t>(
       {kPiece, out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_});
   std::size_t found = 0;
-  if (done_in_shard_ == 0) StoreOf(table_->FindShard(shard_))->PrepareCutRows();
+  RowStore* const store = StoreOf(table_->FindShard(shard_));
+  RETURN_IF_ERROR(BeginWalk(store));
+  store->FetchCutRows(&cursor_, 2 * kPiece, wanted_);
   {
-    const MutexLock lock(table_->LockOf(shard_));
-    RowStore* store = StoreOf(table_->FindShard(shard_));
-    found = store->NextCutRows(&cursor_, std::span(rows).first(want), wanted_);
+    const StripeLock lock(table_->LockOf(shard_));
+    found = store->NextCutRows(&cursor_, std::span(rows).first(want));
     for (std::size_t i = 0; i < found; ++i) {
       Write(*store, rows[i], out.data() + i * spec_->row_bytes);
     }
   }
   if (found < want) return MissingRows(want - found);
   done_in_shard_ += static_cast<std::uint32_t>(found);
-  if (done_in_shard_ == counts_[shard_]) progress_->Passed(*spec_, shard_);
+  if (done_in_shard_ == counts_[shard_]) {
+    store->EndWalk();
+    progress_->Passed(*spec_, shard_);
+  }
   return found;
 }
 
+Status ColumnSource::BeginWalk(RowStore* store) const {
+  try {
+    store->BeginWalk();
+  } catch (const std::bad_alloc&) {
+    return ResourceExhaustedError(fmt::format(
+        "table \"{}\": no memory to sort the rows of an increment", table_->options().name));
+  }
+  return Status::Ok();
+}
+
+std::size_t ColumnSource::ReadStaged(std::span<std::byte> out) {
+  const std::size_t rows =
+      std::min<std::size_t>(out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_);
+  WriteStaged(done_in_shard_, rows, out.data());
+  done_in_shard_ += static_cast<std::uint32_t>(rows);
+  return rows;
+}
+
+Status ColumnSource::BeginGather(RowStore* store) {
+  if (!progress_->stage()->Open(shard_, /*weights_too=*/!first_)) {
+    return ResourceExhaustedError(
+        fmt::format("table \"{}\": no memory for the rows of an increment (at most "
+                    "side_buffer_bytes, {})",
+                    table_->options().name, table_->options().side_buffer_bytes));
+  }
+  walked_ = false;
+  next_kept_ = 0;
+  return BeginWalk(store);
+}
+
 Result<std::size_t> ColumnSource::Gather(std::span<std::byte> out) {
-  CutStage* const stage = progress_->stage();
-  const std::size_t left = counts_[shard_] - done_in_shard_;
-  const std::size_t fit = std::min(out.size() / spec_->row_bytes, left);
-  if (stage->Has(shard_)) {
-    WriteStaged(done_in_shard_, fit, out.data());
-    done_in_shard_ += static_cast<std::uint32_t>(fit);
-    return fit;
-  }
   RowStore* const store = StoreOf(table_->FindShard(shard_));
-  if (done_in_shard_ == 0) {
-    if (!stage->Open(shard_, /*weights_too=*/!first_)) {
-      return ResourceExhaustedError(
-          fmt::format("table \"{}\": no memory for the rows of an increment (at most "
-                      "side_buffer_bytes, {})",
-                      table_->options().name, table_->options().side_buffer_bytes));
-    }
-    store->PrepareCutRows();
-    walked_ = false;
-    next_kept_ = 0;
-  }
-  std::array<RowStore::CutRow, kPiece> rows;
+  if (done_in_shard_ == 0) RETURN_IF_ERROR(BeginGather(store));
+  const std::size_t left = counts_[shard_] - done_in_shard_;
+  const std::size_t want = std::min({kPiece, out.size() / spec_->row_bytes, left});
+  std::array<const RowHeader*, kPiece> rows;
   std::size_t found = 0;
-  const auto put = [&] {
-    for (std::size_t i = 0; i < found; ++i) {
-      Write(*store, rows[i], out.data() + i * spec_->row_bytes);
-      stage->Put(shard_, done_in_shard_ + i, rows[i].header);
-    }
-  };
-  const std::size_t want = std::min(kPiece, fit);
   if (!walked_) {
-    const MutexLock lock(table_->LockOf(shard_));
-    found = store->NextCutRows(&cursor_, std::span(rows).first(want),
-                               {.begin = 0, .end = table_->layout().stride()});
-    put();
+    store->FetchCutRows(&cursor_, 2 * kPiece, {.begin = 0, .end = table_->layout().stride()});
+    const StripeLock lock(table_->LockOf(shard_));
+    found = store->NextUnchangedRows(&cursor_, std::span(rows).first(want));
+    PutRows(*store, std::span(rows).first(found), out.data());
     if (found < want || found == left) {
       kept_ = store->TakeKept();
       walked_ = true;
     }
   }
+  if (walked_) store->EndWalk();
   if (found == 0) {
-    for (; found < want && next_kept_ < kept_.size(); ++found, ++next_kept_) {
-      const RowHeader* row = kept_.At(next_kept_);
-      rows[found] = {.header = row, .live = row};
-    }
-    put();
+    while (found < want && next_kept_ < kept_.size()) rows[found++] = kept_.At(next_kept_++);
+    PutRows(*store, std::span(rows).first(found), out.data());
     if (found < want) return MissingRows(left - found);
   }
   done_in_shard_ += static_cast<std::uint32_t>(found);
@@ -195,9 +208,20 @@ Result<std::size_t> ColumnSource::Gather(std::span<std::byte> out) {
                                        shard_, table_->options().name, kept_.size() - next_kept_));
     }
     kept_.Clear();
-    stage->Close(shard_);
+    progress_->stage()->Close(shard_);
   }
   return found;
+}
+
+void ColumnSource::PutRows(const RowStore& store, std::span<const RowHeader* const> rows,
+                           std::byte* out) {
+  progress_->stage()->Put(shard_, done_in_shard_, rows);
+  if (spec_->kind == ColumnKind::kPayload) {
+    return CopyColumn(rows, table_->layout().columns()[spec_->payload], out);
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Write(store, {.header = rows[i], .live = rows[i]}, out + i * spec_->row_bytes);
+  }
 }
 
 Status ColumnSource::MissingRows(std::size_t rows) const {

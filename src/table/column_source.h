@@ -9,6 +9,7 @@
 
 #include <cairn/table.h>
 
+#include "checkpoint/cheap_source.h"
 #include "table/cut_stage.h"
 #include "table/table_impl.h"
 
@@ -57,7 +58,7 @@ class CutProgress {
 };
 
 /// One column of a cut as a tensor: walks over the shards, some rows under each lock.
-class ColumnSource final : public TensorSource {
+class ColumnSource final : public CheapSource {
  public:
   ColumnSource(TableImpl* table, const ColumnSpec* spec, std::span<const std::uint32_t> counts,
                CutProgress* progress, TableCut::Error* error);
@@ -67,8 +68,13 @@ class ColumnSource final : public TensorSource {
  private:
   /// Whole rows into `out`, as many as one lock gives; returns how many.
   Result<std::size_t> Produce(std::span<std::byte> out);
+  Status BeginWalk(RowStore* store) const;
   /// The same of a shard that is gathered by this column: its rows go to the stage too.
   Result<std::size_t> Gather(std::span<std::byte> out);
+  Status BeginGather(RowStore* store);
+  void PutRows(const RowStore& store, std::span<const RowHeader* const> rows, std::byte* out);
+  /// The same of a shard that was gathered.
+  std::size_t ReadStaged(std::span<std::byte> out);
   void Write(const RowStore& store, const RowStore::CutRow& row, std::byte* out);
   /// Rows of a shard that was gathered, from number `first`.
   void WriteStaged(std::uint32_t first, std::size_t rows, std::byte* out);

@@ -7,19 +7,16 @@
 #include <cairn/table.h>
 
 #include "base/thread_annotations.h"
+#include "table/stripe_lock.h"
 
 namespace cairn {
 namespace {
 
+using table::Relax;
+
 constexpr std::size_t kSlots = 64;
 // A cut takes some ten microseconds: whoever it holds back looks for as long before it sleeps.
 constexpr int kLooks = 2000;
-
-void Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 std::size_t ThreadNumber() {
   static std::atomic<std::size_t> next{0};
@@ -57,6 +54,9 @@ struct CutGate::Impl {
   std::atomic<std::thread::id> cutter;  // who has it
   Mutex mu;
   CondVar opened;
+
+  /// Whether the calling thread is the one that cuts.
+  bool Cuts() const { return cutter.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
 
   void AwaitOpen() {
     for (int i = 0; i < kLooks; ++i) {
@@ -114,6 +114,8 @@ CutGate::Batch::Batch(CutGate* gate) : gate_(gate), slot_(nullptr) {
     return;
   }
   InsideOfThread().push_back({gate, 1});
+  // The cut's own work may change tables too: before they are cut, and nobody else is inside.
+  if (gate->impl_->Cuts()) return;
   Impl::Slot& slot = gate->impl_->slots[ThreadNumber() % kSlots];
   slot_ = &slot;
   while (true) {
@@ -129,6 +131,7 @@ CutGate::Batch::~Batch() {
   if (--inside->depth > 0) return;
   *inside = InsideOfThread().back();
   InsideOfThread().pop_back();
+  if (slot_ == nullptr) return;  // the cutter's
   static_cast<Impl::Slot*>(slot_)->inside.fetch_sub(1, std::memory_order_seq_cst);
 }
 
@@ -139,7 +142,7 @@ Status CutGate::Exclusive(const std::function<Status()>& fn) {
     return FailedPreconditionError(
         "a cut inside of a batch would wait for itself: leave the batch first");
   }
-  if (impl_->cutter.load(std::memory_order_relaxed) == std::this_thread::get_id()) return fn();
+  if (impl_->Cuts()) return fn();
   const MutexLock lock(&impl_->cutting);
   impl_->closed.store(true, std::memory_order_seq_cst);
   impl_->AwaitEmpty();

@@ -3,6 +3,39 @@
 #include <cstring>
 
 namespace cairn::table {
+namespace {
+
+/// The size is known here, so that a row is a few moves and not a call.
+template <std::size_t kBytes>
+void CopyFixed(std::span<const RowHeader* const> rows, std::size_t offset, std::byte* out) {
+  for (const RowHeader* row : rows) {
+    std::memcpy(out, RowLayout::Bytes(row) + offset, kBytes);
+    out += kBytes;
+  }
+}
+
+}  // namespace
+
+void CopyColumn(std::span<const RowHeader* const> rows, const RowLayout::Column& column,
+                std::byte* out) {
+  switch (column.bytes) {
+    case 4:
+      return CopyFixed<4>(rows, column.offset, out);
+    case 16:
+      return CopyFixed<16>(rows, column.offset, out);
+    case 32:
+      return CopyFixed<32>(rows, column.offset, out);
+    case 64:
+      return CopyFixed<64>(rows, column.offset, out);
+    case 128:
+      return CopyFixed<128>(rows, column.offset, out);
+    default:
+      for (const RowHeader* row : rows) {
+        std::memcpy(out, RowLayout::Bytes(row) + column.offset, column.bytes);
+        out += column.bytes;
+      }
+  }
+}
 
 std::size_t CutStage::RowBytes(const RowLayout& layout, bool weights) {
   std::size_t bytes = 24;
@@ -13,12 +46,13 @@ std::size_t CutStage::RowBytes(const RowLayout& layout, bool weights) {
 }
 
 CutStage::CutStage(const RowLayout* layout, std::span<const std::uint32_t> counts,
-                   std::uint32_t shards, bool weights)
+                   std::uint32_t shards, bool weights, Slab* memory)
     : layout_(layout),
       counts_(counts),
       weights_(weights),
       payload_(layout->columns().size()),
-      shards_(shards) {
+      shards_(shards),
+      memory_(memory) {
   for (std::size_t c = 1; c < payload_.size(); ++c) {
     payload_[c] = row_bytes_;
     row_bytes_ += layout->columns()[c].bytes;
@@ -31,18 +65,23 @@ bool CutStage::Open(std::uint32_t shard, bool weights_too) {
   staged.weights = weights_ || weights_too;
   std::size_t bytes = row_bytes_;
   if (staged.weights && !payload_.empty()) bytes += layout_->columns()[0].bytes;
-  staged.base = slab_.Allocate(counts_[shard] * bytes);
+  staged.base = memory_->Allocate(counts_[shard] * bytes);
   return staged.base != nullptr;
 }
 
-void CutStage::Put(std::uint32_t shard, std::size_t number, const RowHeader* row) {
-  Keys(shard)[number] = row->key;
-  Versions(shard)[number] = row->version;
-  Frequencies(shard)[number] = row->frequency;
+void CutStage::Put(std::uint32_t shard, std::size_t number,
+                   std::span<const RowHeader* const> rows) {
+  std::int64_t* const keys = Keys(shard) + number;
+  std::int64_t* const versions = Versions(shard) + number;
+  std::int64_t* const frequencies = Frequencies(shard) + number;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    keys[i] = rows[i]->key;
+    versions[i] = rows[i]->version;
+    frequencies[i] = rows[i]->frequency;
+  }
   for (std::size_t c = shards_[shard].weights ? 0 : 1; c < payload_.size(); ++c) {
     const RowLayout::Column& column = layout_->columns()[c];
-    std::memcpy(Payload(shard, c) + number * column.bytes, RowLayout::Bytes(row) + column.offset,
-                column.bytes);
+    CopyColumn(rows, column, Payload(shard, c) + number * column.bytes);
   }
 }
 

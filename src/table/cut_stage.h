@@ -10,6 +10,10 @@
 
 namespace cairn::table {
 
+/// A column of some rows, one after the other.
+void CopyColumn(std::span<const RowHeader* const> rows, const RowLayout::Column& column,
+                std::byte* out);
+
 /// The rows of an increment as columns, filled while its first column is read. Rows of an increment
 /// lie apart in memory, and a walk over them costs the more the more often it is made: so each row
 /// is visited once, and the other columns are read from here. What is here is no longer kept aside
@@ -20,15 +24,15 @@ class CutStage {
   /// Bytes that a row takes here. `weights`: they are read more than once, or not first.
   static std::size_t RowBytes(const RowLayout& layout, bool weights);
 
-  /// `shards`: so many of the first are gathered.
+  /// `shards`: so many of the first are gathered. `memory`: rewound by the owner.
   CutStage(const RowLayout* layout, std::span<const std::uint32_t> counts, std::uint32_t shards,
-           bool weights);
+           bool weights, Slab* memory);
 
   bool Gathers(std::uint32_t shard) const { return shard < shards_.size(); }
-  /// Of a shard that is gathered, before Put takes each of its rows, in order. `weights_too`: they
+  /// Of a shard that is gathered, before Put takes its rows, in order. `weights_too`: they
   /// were not read yet. False: there is no memory.
   bool Open(std::uint32_t shard, bool weights_too);
-  void Put(std::uint32_t shard, std::size_t number, const RowHeader* row);
+  void Put(std::uint32_t shard, std::size_t number, std::span<const RowHeader* const> rows);
   /// All rows of the shard were put.
   void Close(std::uint32_t shard) { shards_[shard].whole = true; }
   bool Has(std::uint32_t shard) const { return Gathers(shard) && shards_[shard].whole; }
@@ -65,7 +69,7 @@ class CutStage {
   std::size_t row_bytes_ = 24;        // without the weights, which stand last
   std::vector<std::size_t> payload_;  // where a column begins, as above
   std::vector<Staged> shards_;
-  Slab slab_;
+  Slab* const memory_;
 };
 
 }  // namespace cairn::table

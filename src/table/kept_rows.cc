@@ -31,7 +31,12 @@ void KeptRowPool::Trim() {
   const MutexLock lock(&mu_);
   if (in_use_ > 0) return;
   std::vector<std::byte*>().swap(free_);
-  slab_.Reset();
+  slab_.Rewind();
+}
+
+std::uint64_t KeptRowPool::spare_bytes() const {
+  const MutexLock lock(&mu_);
+  return slab_.bytes() - in_use_ * kBlockRows * stride_;
 }
 
 bool KeptRows::Keep(const RowHeader* row) {

@@ -23,15 +23,17 @@ class KeptRowPool {
   /// Throws std::bad_alloc.
   std::byte* Take() EXCLUDES(mu_);
   void Give(const std::vector<std::byte*>& blocks) EXCLUDES(mu_);
-  /// Gives memory back to the system, unless some of it is in use.
+  /// Keeps the memory for the next cut (Slab::Rewind), unless some of it is in use.
   void Trim() EXCLUDES(mu_);
+  /// Bytes that no row is kept in.
+  std::uint64_t spare_bytes() const EXCLUDES(mu_);
 
  private:
   const std::size_t stride_;
-  Mutex mu_;
+  mutable Mutex mu_;
   std::size_t in_use_ GUARDED_BY(mu_) = 0;
   std::vector<std::byte*> free_ GUARDED_BY(mu_);
-  Slab slab_ GUARDED_BY(mu_);
+  Slab slab_;
 };
 
 /// Rows of one shard as they were at a cut that is read once: whole records, in the order in which

@@ -52,13 +52,13 @@ void SortByAddress(std::vector<RowHeader*>* list) {
   }
 }
 
-void SortDistinct(std::vector<RowHeader*>* list) {
-  SortByAddress(list);
-  list->erase(std::unique(list->begin(), list->end()), list->end());
-}
-
-void Append(const std::vector<RowHeader*>& from, std::vector<RowHeader*>* to) {
-  to->insert(to->end(), from.begin(), from.end());
+/// Puts a list in order, each row once. Returns its rows.
+std::vector<RowHeader*> SortDistinct(RowList* list) {
+  std::vector<RowHeader*> rows = list->Rows();
+  SortByAddress(&rows);
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  list->Replace(rows);
+  return rows;
 }
 
 bool Alive(const RowHeader* row) { return row->frequency != kDeadRow; }
@@ -89,9 +89,7 @@ RowHeader* RowStore::TakePlace() {
 }
 
 RowHeader* RowStore::Insert(std::int64_t key, std::uint64_t hash, const Epoch& epoch) {
-  if (kTracking && epoch.tracking) {
-    if (current_.size() == current_.capacity()) current_.reserve(current_.size() * 3 / 2 + 8);
-  }
+  if (kTracking && epoch.tracking) current_.MakeRoom();
   if (free_.size() == free_.capacity()) free_.reserve(free_.size() + 1);
   RowHeader* row = TakePlace();
   row->key = key;  // before the index grows: it reads the keys
@@ -105,7 +103,7 @@ RowHeader* RowStore::Insert(std::int64_t key, std::uint64_t hash, const Epoch& e
   row->frequency = 0;
   if constexpr (kTracking) {
     // A place that was freed in this epoch is in the list already.
-    if (epoch.tracking && row->epoch != epoch.number) current_.push_back(row);
+    if (epoch.tracking && row->epoch != epoch.number) current_.Add(row);
     ++in_current_;
     ++since_parent_;
     ++since_base_;
@@ -131,12 +129,10 @@ bool RowStore::KeepForCut(const RowHeader* row) {
 }
 
 bool RowStore::FirstTouch(RowHeader* row, const Epoch& epoch, const SharedDurableEpochs& shared) {
-  if (epoch.tracking && current_.size() == current_.capacity()) {
-    current_.reserve(current_.size() * 3 / 2 + 8);
-  }
+  if (epoch.tracking) current_.MakeRoom();
   if (cutting_ && !KeepForCut(row)) return false;
   if (epoch.tracking) {
-    current_.push_back(row);
+    current_.Add(row);
     ++in_current_;
     const DurableEpochs durable = shared.Get();
     if (row->epoch <= durable.parent) ++since_parent_;
@@ -164,11 +160,10 @@ bool RowStore::Erase(RowHeader* row, std::uint64_t hash, const Epoch& epoch,
 std::uint64_t RowStore::BeginCut(const CutScope& scope) {
   scope_ = scope;
   cutting_ = true;
-  cut_prepared_ = false;
   cut_dropped_ = 0;
   once_ = false;
   walked_ = {};
-  closed_.swap(current_);
+  closed_.Swap(&current_);
   in_current_ = 0;
   cut_chunks_ = static_cast<std::uint32_t>(chunks_.size());
   cut_used_in_last_ = used_in_last_;
@@ -188,28 +183,48 @@ bool RowStore::AtCut(const RowHeader* slot, const Epochs& epochs, CutRow* row) c
   return scope_.full || (row->header->epoch > epochs.after && row->header->epoch <= epochs.last);
 }
 
-void RowStore::PrepareCutRows() {
-  if (cut_prepared_ || scope_.full) return;
-  if (scope_.cumulative) SortDistinct(&earlier_);
-  SortDistinct(&undurable_);
-  SortByAddress(&closed_);  // each row stands in it once
-  cut_prepared_ = true;
+void RowStore::BeginWalk() {
+  if (scope_.full || walking_) return;
+  if (scope_.cumulative) walk_[0] = SortDistinct(&earlier_);
+  walk_[1] = SortDistinct(&undurable_);
+  walk_[2] = closed_.Rows();  // each row stands in it once
+  SortByAddress(&walk_[2]);
+  walking_ = true;
 }
 
-RowStore::CutList RowStore::ListOfCut(std::uint32_t number) const {
-  switch (number) {
+void RowStore::EndWalk() {
+  walking_ = false;
+  for (auto& list : walk_) Free(&list);
+}
+
+RowStore::Epochs RowStore::EpochsOf(std::uint32_t list) const {
+  switch (list) {
     case 0:
-      return {&earlier_, {scope_.from, scope_.parent}};
+      return {scope_.from, scope_.parent};
     case 1:
-      return {&undurable_, {scope_.parent, scope_.epoch - 1}};
+      return {scope_.parent, scope_.epoch - 1};
     default:
-      return {&closed_, {scope_.epoch - 1, scope_.epoch}};
+      return {scope_.epoch - 1, scope_.epoch};
   }
 }
 
-std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows, const Wanted& wanted) {
+void RowStore::FetchCutRows(CutCursor* cursor, std::size_t rows, const Wanted& wanted) const {
   constexpr std::size_t kLine = 64;
-  constexpr std::size_t kAhead = 16;
+  if (scope_.full) return;  // its rows stand side by side
+  while (cursor->list < kCutLists && cursor->at == walk_[cursor->list].size()) {
+    *cursor = {.list = cursor->list + 1};
+  }
+  if (cursor->list == kCutLists) return;
+  const std::vector<RowHeader*>& list = walk_[cursor->list];
+  for (; cursor->fetched < std::min(list.size(), cursor->at + rows); ++cursor->fetched) {
+    const std::byte* row = RowLayout::Bytes(list[cursor->fetched]);
+    __builtin_prefetch(row);
+    for (std::size_t at = wanted.begin; at < wanted.end; at += kLine) __builtin_prefetch(row + at);
+    if (wanted.end > 0) __builtin_prefetch(row + wanted.end - 1);
+  }
+}
+
+std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows) const {
   std::size_t found = 0;
   if (scope_.full) {
     for (; cursor->list < cut_chunks_; ++cursor->list, cursor->at = 0) {
@@ -222,24 +237,28 @@ std::size_t RowStore::NextCutRows(CutCursor* cursor, std::span<CutRow> rows, con
     }
     return found;
   }
-  if (cursor->list == 0 && !scope_.cumulative) cursor->list = 1;
-  for (; cursor->list < kCutLists; ++cursor->list, cursor->at = 0) {
-    const auto [entries, epochs] = ListOfCut(cursor->list);
-    const std::vector<RowHeader*>& list = *entries;
-    while (cursor->at < list.size()) {
+  for (; cursor->list < kCutLists; *cursor = {.list = cursor->list + 1}) {
+    const Epochs epochs = EpochsOf(cursor->list);
+    for (const auto& list = walk_[cursor->list]; cursor->at < list.size();) {
+      if (found == rows.size()) return found;
+      if (AtCut(list[cursor->at++], epochs, &rows[found])) ++found;
+    }
+  }
+  return found;
+}
+
+std::size_t RowStore::NextUnchangedRows(CutCursor* cursor, std::span<const RowHeader*> rows) {
+  std::size_t found = 0;
+  for (; cursor->list < kCutLists; *cursor = {.list = cursor->list + 1}) {
+    const Epochs epochs = EpochsOf(cursor->list);
+    for (const auto& list = walk_[cursor->list]; cursor->at < list.size();) {
+      const RowHeader* const row = list[cursor->at];
       if (found == rows.size()) {
-        walked_ = {cursor->list, list[cursor->at]};
+        walked_ = {cursor->list, row};
         return found;
       }
-      if (cursor->at + kAhead < list.size()) {
-        const std::byte* ahead = RowLayout::Bytes(list[cursor->at + kAhead]);
-        __builtin_prefetch(ahead);
-        for (std::size_t at = wanted.begin; at < wanted.end; at += kLine) {
-          __builtin_prefetch(ahead + at);
-        }
-        if (wanted.end > 0) __builtin_prefetch(ahead + wanted.end - 1);
-      }
-      if (AtCut(list[cursor->at++], epochs, &rows[found])) ++found;
+      ++cursor->at;
+      if (row->epoch > epochs.after && row->epoch <= epochs.last && Alive(row)) rows[found++] = row;
     }
   }
   walked_ = {kCutLists, nullptr};
@@ -266,19 +285,19 @@ void RowStore::EndCopy() {
 }
 
 void RowStore::EndCut(bool committed) {
+  EndWalk();  // of a cut that was given up half-way
   if (committed) since_parent_ = in_current_;
   if (committed && scope_.full) {
-    Free(&earlier_);
-    Free(&undurable_);
+    earlier_.Clear();
+    undurable_.Clear();
+    closed_.Clear();
     since_base_ = in_current_;
   } else if (committed) {
-    Append(undurable_, &earlier_);
-    Append(closed_, &earlier_);
-    Free(&undurable_);
+    earlier_.TakeAll(&undurable_);
+    earlier_.TakeAll(&closed_);
   } else {
-    Append(closed_, &undurable_);
+    undurable_.TakeAll(&closed_);
   }
-  closed_.clear();  // its memory serves the next epoch
 }
 
 void RowStore::CompactLists() {
@@ -302,10 +321,9 @@ RowHeader* RowStore::Next(Cursor* cursor) const {
 }
 
 void RowStore::EndLoad() {
-  std::erase_if(current_, [](const RowHeader* row) { return !Alive(row); });
-  current_.shrink_to_fit();
-  earlier_ = std::move(current_);
-  Free(&current_);
+  current_.RemoveIf([](const RowHeader* row) { return !Alive(row); });
+  earlier_.Clear();
+  earlier_.TakeAll(&current_);
   in_current_ = 0;
   since_parent_ = 0;
   since_base_ = static_cast<std::uint32_t>(earlier_.size());
@@ -329,10 +347,11 @@ void RowStore::Reset() {
   used_in_last_ = 0;
   capacity_ = 0;
   Free(&free_);
-  Free(&current_);
-  Free(&closed_);
-  Free(&earlier_);
-  Free(&undurable_);
+  current_.Clear();
+  closed_.Clear();
+  earlier_.Clear();
+  undurable_.Clear();
+  EndWalk();
   compacted_ = 0;
   in_current_ = 0;
   since_parent_ = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "table/key_index.h"
 #include "table/pre_images.h"
 #include "table/row_layout.h"
+#include "table/row_list.h"
 #include "table/side_buffer.h"
 #include "table/slab.h"
 
@@ -88,8 +90,20 @@ struct CutScope {
 /// changed that anybody sees.
 class alignas(64) RowStore {
  public:
-  RowStore(const RowLayout* layout, Slab* slab, SideBuffer* side)
-      : layout_(layout), slab_(slab), side_(side) {}
+  /// All are borrowed.
+  struct Memory {
+    Slab* rows;
+    RowListPool* lists;
+    SideBuffer* side;
+  };
+  RowStore(const RowLayout* layout, const Memory& memory)
+      : current_(memory.lists),
+        closed_(memory.lists),
+        layout_(layout),
+        slab_(memory.rows),
+        side_(memory.side),
+        earlier_(memory.lists),
+        undurable_(memory.lists) {}
 
   const RowLayout& layout() const { return *layout_; }
   std::size_t size() const { return index_.size(); }
@@ -138,6 +152,7 @@ class alignas(64) RowStore {
   struct CutCursor {
     std::uint32_t list = 0;  // chunk of a full; of an increment: earlier, undurable, closed rows
     std::size_t at = 0;
+    std::size_t fetched = 0;  // of the list
   };
   /// A row as it was at the cut.
   struct CutRow {
@@ -145,16 +160,22 @@ class alignas(64) RowStore {
     const RowHeader* live = nullptr;  // where its columns are, unless …
     PreImages::Image image{};         // … they were kept aside
   };
-  /// Before the first walk: puts the rows of the cut into the order of their addresses. Needs no
-  /// lock: updates do not look at these lists.
-  void PrepareCutRows();
+  /// Before a walk, unless one is under way: puts the rows of the cut into the order of their
+  /// addresses. Needs no lock, as those below that say so: updates do not look at these lists.
+  void BeginWalk();
+  void EndWalk();  // without the lock
   /// What will be read of records besides the header: bytes from `begin` to before `end`.
   struct Wanted {
     std::size_t begin = 0;
     std::size_t end = 0;
   };
+  /// Fetches as many of the next rows of the walk from memory. Without the lock: under it the rows
+  /// are at hand, and nobody waits there for memory.
+  void FetchCutRows(CutCursor* cursor, std::size_t rows, const Wanted& wanted) const;
   /// Gives the next rows of the cut, up to rows.size(); fewer only at the end.
-  std::size_t NextCutRows(CutCursor* cursor, std::span<CutRow> rows, const Wanted& wanted);
+  std::size_t NextCutRows(CutCursor* cursor, std::span<CutRow> rows) const;
+  /// The same of a cut that is read once: without those that will come with TakeKept.
+  std::size_t NextUnchangedRows(CutCursor* cursor, std::span<const RowHeader*> rows);
   const std::byte* CutColumn(const CutRow& row, std::size_t column) const {
     return row.live != nullptr ? RowLayout::Bytes(row.live) + layout_->columns()[column].offset
                                : pre_images_->Column(row.image, column);
@@ -181,11 +202,8 @@ class alignas(64) RowStore {
 
   std::uint64_t row_bytes() const { return capacity_ * layout_->stride(); }
   std::uint64_t index_bytes() const { return index_.bytes(); }
-  std::uint64_t tracking_bytes() const {
-    return (current_.capacity() + closed_.capacity() + earlier_.capacity() + undurable_.capacity() +
-            free_.capacity()) *
-           sizeof(RowHeader*);
-  }
+  /// Besides the lists of changed rows, which are in the pool.
+  std::uint64_t tracking_bytes() const { return free_.capacity() * sizeof(RowHeader*); }
 
  private:
   struct Chunk {
@@ -204,13 +222,9 @@ class alignas(64) RowStore {
     std::uint32_t last = 0;
   };
   bool AtCut(const RowHeader* slot, const Epochs& epochs, CutRow* row) const;
-  /// The lists that an increment's rows stand in, with the epochs of those that count there.
-  struct CutList {
-    const std::vector<RowHeader*>* rows;
-    Epochs epochs;
-  };
+  /// Of an increment: the epochs of the rows that count in a list.
   static constexpr std::uint32_t kCutLists = 3;
-  CutList ListOfCut(std::uint32_t number) const;
+  Epochs EpochsOf(std::uint32_t list) const;
   /// Of a cut that is read once and that the row belongs to: the walk has come past it.
   bool WasWalked(const RowHeader* row) const {
     const std::uint32_t list = row->epoch == scope_.epoch ? 2 : row->epoch > scope_.parent ? 1 : 0;
@@ -219,12 +233,25 @@ class alignas(64) RowStore {
 
   // What every first touch needs, in one cache line: a batch comes past hundreds of shards.
   KeyIndex index_;
-  std::vector<RowHeader*> current_;
   // Rows alive by when they last changed.
   std::uint32_t in_current_ = 0;
   std::uint32_t since_parent_ = 0;
   std::uint32_t since_base_ = 0;
   bool cutting_ = false;  // the cut's columns are being read
+  RowList current_;       // of it the end
+
+  // What a cut changes while the gate is closed.
+  RowList closed_;
+  CutScope scope_;
+  bool once_ = false;
+  std::uint32_t cut_chunks_ = 0;  // the arena's end at the cut
+  std::uint32_t cut_used_in_last_ = 0;
+  std::uint64_t cut_dropped_ = 0;  // columns that were read, a bit each
+  struct {
+    std::uint32_t list = 0;
+    const RowHeader* end = nullptr;  // the first row of the list that is still to come
+  } walked_;
+  KeptRows kept_;
 
   const RowLayout* const layout_;
   Slab* const slab_;
@@ -233,23 +260,13 @@ class alignas(64) RowStore {
   std::uint32_t used_in_last_ = 0;  // rows of the last chunk
   std::uint64_t capacity_ = 0;      // rows of all chunks
   std::vector<RowHeader*> free_;
-  std::vector<RowHeader*> closed_;
-  std::vector<RowHeader*> earlier_;
-  std::vector<RowHeader*> undurable_;
+  RowList earlier_;
+  RowList undurable_;
   std::size_t compacted_ = 0;  // entries of both when they were last compacted
 
-  CutScope scope_;
-  bool cut_prepared_ = false;
-  std::uint64_t cut_dropped_ = 0;  // columns that were read, a bit each
-  std::uint32_t cut_chunks_ = 0;   // the arena's end at the cut
-  std::uint32_t cut_used_in_last_ = 0;
+  bool walking_ = false;
+  std::array<std::vector<RowHeader*>, kCutLists> walk_;  // of an increment, by address
   std::unique_ptr<PreImages> pre_images_;
-  bool once_ = false;
-  KeptRows kept_;
-  struct {
-    std::uint32_t list = 0;
-    const RowHeader* end = nullptr;  // the first row of the list that is still to come
-  } walked_;
 };
 
 }  // namespace cairn::table

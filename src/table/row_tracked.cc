@@ -162,6 +162,11 @@ bool RowTrackedImpl::has_base() const {
   return has_base_;
 }
 
+std::uint64_t RowTrackedImpl::settled_count() const {
+  const MutexLock lock(&cut_mu_);
+  return settled_count_;
+}
+
 std::uint64_t RowTrackedImpl::ChangedRows(CutKind kind) const {
   if (kind == CutKind::kFull) return options_.rows;
   std::uint64_t changed = 0;
@@ -220,29 +225,30 @@ CutScope RowTrackedImpl::FlipEpoch(CutKind kind, std::array<std::uint64_t, kStri
 }
 
 std::vector<std::uint32_t> RowTrackedImpl::CutRows(std::uint32_t number) {
+  constexpr std::size_t kRowsUnderLock = 4096;  // whoever changes rows waits no longer
   Stripe& stripe = stripes_[number];
   std::vector<std::uint32_t> rows;
-  const MutexLock lock(&stripe.mu);
-  if (stripe.scope.full) {
-    const auto [begin, end] = RowsOf(number);
-    for (std::uint64_t row = begin; row < end; ++row) {
-      rows.push_back(static_cast<std::uint32_t>(row));
-    }
-    return rows;
-  }
-  const auto add = [&](const std::vector<std::uint32_t>& list) REQUIRES(stripe.mu) {
-    for (const std::uint32_t row : list) {
-      std::uint32_t epoch = epochs_[row];
-      if (epoch > stripe.scope.epoch) {
-        const auto kept = stripe.kept.find(row);
-        if (kept == stripe.kept.end()) continue;
-        epoch = kept->second.epoch;
+  // Touches list rows of the next epoch elsewhere: until the cut ends, these two stay as they are.
+  const auto add = [&](const std::vector<std::uint32_t> Stripe::* list) {
+    for (std::size_t at = 0;;) {
+      const MutexLock lock(&stripe.mu);
+      const std::vector<std::uint32_t>& listed = stripe.*list;
+      const std::size_t end = std::min(listed.size(), at + kRowsUnderLock);
+      for (; at < end; ++at) {
+        const std::uint32_t row = listed[at];
+        std::uint32_t epoch = epochs_[row];
+        if (epoch > stripe.scope.epoch) {
+          const auto kept = stripe.kept.find(row);
+          if (kept == stripe.kept.end()) continue;
+          epoch = kept->second.epoch;
+        }
+        if (epoch > stripe.scope.from) rows.push_back(row);
       }
-      if (epoch > stripe.scope.from) rows.push_back(row);
+      if (at == listed.size()) return;
     }
   };
-  add(stripe.earlier);
-  add(stripe.closed);
+  add(&Stripe::earlier);
+  add(&Stripe::closed);
   std::sort(rows.begin(), rows.end());
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   return rows;
@@ -276,7 +282,10 @@ void RowTrackedImpl::EndCopy(std::uint32_t number) {
 
 void RowTrackedImpl::EndCut(const CutScope& scope, bool committed) {
   const MutexLock open(&cut_mu_);
-  if (committed) durable_.parent = scope.epoch;
+  if (committed) {
+    durable_.parent = scope.epoch;
+    ++settled_count_;
+  }
   if (committed && scope.full) {
     durable_.base = scope.epoch;
     has_base_ = true;
@@ -316,6 +325,7 @@ Status RowTrackedImpl::Restored() {
     durable_ = {epoch_.number, epoch_.number + 1};
     epoch_ = {epoch_.number + 2, true};
     has_base_ = true;
+    ++settled_count_;
     std::fill(epochs_.begin(), epochs_.end(), durable_.base);
     for (std::uint32_t s = 0; s < kStripes; ++s) {
       Stripe& stripe = stripes_[s];

@@ -28,6 +28,7 @@ class RowTrackedImpl final : public RowTracked {
   Status Touch(std::span<const std::int64_t> rows) override;
   const RowTrackedOptions& options() const override { return options_; }
   bool has_base() const override;
+  std::uint64_t settled_count() const override;
   std::uint64_t ChangedRows(CutKind kind) const override;
   Status Restored() override;
   Status ApplyIncrement(std::span<const std::int64_t> keys,
@@ -42,7 +43,8 @@ class RowTrackedImpl final : public RowTracked {
   CutScope FlipEpoch(CutKind kind, std::array<std::uint64_t, kStripes>* counts);
   void EndCut(const CutScope& scope, bool committed) EXCLUDES(cut_mu_);
 
-  /// The numbers of a stripe's rows that belong to the cut, in rising order.
+  /// The numbers of a stripe's rows that belong to the cut of an increment, in rising order. Before
+  /// the stripe's EndCopy.
   std::vector<std::uint32_t> CutRows(std::uint32_t stripe);
   /// Copies an array's rows as they were at the cut.
   void ReadCut(std::uint32_t stripe, std::span<const std::uint32_t> rows, std::size_t array,
@@ -92,6 +94,7 @@ class RowTrackedImpl final : public RowTracked {
   mutable Mutex cut_mu_;
   bool cut_open_ GUARDED_BY(cut_mu_) = false;
   bool has_base_ GUARDED_BY(cut_mu_) = false;
+  std::uint64_t settled_count_ GUARDED_BY(cut_mu_) = 0;
   DurableEpochs durable_ GUARDED_BY(cut_mu_);
 };
 

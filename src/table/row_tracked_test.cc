@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -118,6 +119,44 @@ TEST(RowTracked, RowsChangedAfterTheCutAreSavedAsTheyWere) {
   auto cut = dense.Cut(CutKind::kFull);
   dense.Change(Range(0, 100), 5);
   EXPECT_EQ(As<float>(Read(cut.get()).at("emb/column/emb/weights")), before);
+}
+
+TEST(RowTracked, ACutFindsItsRowsWhenTheyAreRead) {
+  Dense dense(1000);
+  dense.Cut(CutKind::kFull)->Committed();
+  std::vector<std::int64_t> changed;
+  for (std::int64_t row = 0; row < 1000; row += 3) changed.push_back(row);
+  dense.Change(changed, 5);
+  auto cut = dense.Cut(CutKind::kConsecutive);
+  EXPECT_EQ(cut->summary().rows, changed.size());
+  // All of it changes, before any of it was read: also what is not in the cut.
+  dense.Change(Range(0, 1000), 100);
+  const Columns columns = Read(cut.get());
+  EXPECT_EQ(As<std::int64_t>(columns.at("emb/keys")), changed);
+  EXPECT_THAT(As<float>(columns.at("emb/column/emb/weights")), testing::Each(5.0F));
+  EXPECT_THAT(As<double>(columns.at("emb/column/emb/accumulator")), testing::Each(5.0));
+  cut->Committed();
+  EXPECT_EQ(dense.Cut(CutKind::kConsecutive)->summary().rows, 1000u);
+}
+
+TEST(RowTracked, ACutOfManyRowsTakesNoMemoryForThem) {
+  // Listing them took as long as walking over them, and whoever changes rows waited.
+  constexpr std::int64_t kRows = 2'000'000;
+  const auto held = [] {
+    const auto info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  Dense dense(kRows);
+  const auto before_full = held();
+  auto full = dense.Cut(CutKind::kFull);
+  EXPECT_LT(held(), before_full + (1 << 20));
+  full->Committed();
+  full = nullptr;
+  dense.Change(Range(0, kRows));
+  const auto before = held();
+  const auto cut = dense.Cut(CutKind::kCumulative);
+  EXPECT_EQ(cut->summary().rows, static_cast<std::uint64_t>(kRows));
+  EXPECT_LT(held(), before + (1 << 20));
 }
 
 TEST(RowTracked, FailedRowsAreInTheNextIncrement) {

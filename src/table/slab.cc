@@ -19,11 +19,19 @@ std::size_t RoundUp(std::size_t n, std::size_t to) { return (n + to - 1) / to * 
 std::byte* Slab::Allocate(std::size_t bytes) {
   bytes = RoundUp(bytes, kLine);
   const MutexLock lock(&mu_);
+  // Those that were kept come in the same order as last time: hardly one is too small.
+  while (bytes > left_ && used_ < mappings_.size()) Use(used_);
   if (bytes > left_ && !Grow(bytes)) return nullptr;
   std::byte* out = next_;
   next_ += bytes;
   left_ -= bytes;
   return out;
+}
+
+void Slab::Use(std::size_t mapping) {
+  next_ = mappings_[mapping].base;
+  left_ = mappings_[mapping].bytes;
+  used_ = mapping + 1;
 }
 
 bool Slab::Grow(std::size_t at_least) {
@@ -46,15 +54,30 @@ bool Slab::Grow(std::size_t at_least) {
   }
   mappings_.push_back({base, bytes});
   mapped_ += bytes;
-  next_ = base;
-  left_ = bytes;
+  Use(mappings_.size() - 1);
   return true;
+}
+
+void Slab::Rewind() {
+  const MutexLock lock(&mu_);
+  const std::size_t keep = (used_ + mappings_.size() + 1) / 2;
+  while (mappings_.size() > keep) {
+    munmap(mappings_.back().base, mappings_.back().bytes);
+    mapped_ -= mappings_.back().bytes;
+    mappings_.pop_back();
+  }
+  // A hint, as above: pages that nobody missed until they are written again are still there.
+  for (const Mapping& mapping : mappings_) madvise(mapping.base, mapping.bytes, MADV_FREE);
+  next_ = nullptr;
+  left_ = 0;
+  used_ = 0;
 }
 
 void Slab::Reset() {
   const MutexLock lock(&mu_);
   for (const Mapping& mapping : mappings_) munmap(mapping.base, mapping.bytes);
   mappings_.clear();
+  used_ = 0;
   next_ = nullptr;
   left_ = 0;
   mapped_ = 0;

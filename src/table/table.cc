@@ -84,7 +84,7 @@ Shard* TableImpl::MakeShard(Stripe* stripe, std::uint32_t shard) {
   std::atomic<Shard*>& place = stripe->shards[shard % kShardsPerStripe];
   Shard* made = place.load(std::memory_order_relaxed);
   if (made == nullptr) {
-    made = new Shard(&layout_, &slab_, &side_);
+    made = new Shard(&layout_, memory_of_shards());
     place.store(made, std::memory_order_release);
   }
   return made;
@@ -92,14 +92,14 @@ Shard* TableImpl::MakeShard(Stripe* stripe, std::uint32_t shard) {
 
 RowStore* TableImpl::MakePending(Shard* shard) {
   if (shard->pending == nullptr) {
-    shard->pending = std::make_unique<RowStore>(&bare_layout_, &slab_, &side_);
+    shard->pending = std::make_unique<RowStore>(&bare_layout_, memory_of_shards());
   }
   return shard->pending.get();
 }
 
 RowStore* TableImpl::MakeDeleted(Shard* shard) {
   if (shard->deleted == nullptr) {
-    shard->deleted = std::make_unique<RowStore>(&bare_layout_, &slab_, &side_);
+    shard->deleted = std::make_unique<RowStore>(&bare_layout_, memory_of_shards());
   }
   return shard->deleted.get();
 }

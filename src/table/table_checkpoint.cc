@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -49,6 +51,24 @@ CutKind CutOf(SaveKind kind) {
       return CutKind::kConsecutive;
   }
   return CutKind::kFull;
+}
+
+/// The tensors that are memory, at this instant: where the caller's may change when Save returns.
+Status CopyDense(SaveRequest* request, std::vector<std::vector<std::byte>>* copies) {
+  if (request->lazy || request->stream) return Status::Ok();
+  try {
+    for (Tensor& tensor : request->tensors) {
+      if (tensor.data == nullptr) continue;
+      std::uint64_t bits = static_cast<std::uint64_t>(DTypeBits(tensor.dtype));
+      for (const std::uint64_t extent : tensor.shape) bits *= extent;
+      const auto* const from = static_cast<const std::byte*>(tensor.data);
+      copies->emplace_back(from, from + (bits + 7) / 8);
+      tensor.data = copies->back().data();
+    }
+  } catch (const std::bad_alloc&) {
+    return ResourceExhaustedError("no memory for a copy of the tensors");
+  }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -304,7 +324,14 @@ bool TableCheckpoints::CanIncrement() const {
   if (base_.empty()) return false;
   const auto has_base = [](const auto* each) { return each->has_base(); };
   return std::all_of(tables_.begin(), tables_.end(), has_base) &&
-         std::all_of(arrays_.begin(), arrays_.end(), has_base);
+         std::all_of(arrays_.begin(), arrays_.end(), has_base) && SettledCounts() == settled_;
+}
+
+std::vector<std::uint64_t> TableCheckpoints::SettledCounts() const {
+  std::vector<std::uint64_t> counts;
+  for (const Table* table : tables_) counts.push_back(table->settled_count());
+  for (const RowTracked* array : arrays_) counts.push_back(array->settled_count());
+  return counts;
 }
 
 void TableCheckpoints::Settle() {
@@ -330,6 +357,7 @@ void TableCheckpoints::Resolve(const Result<CheckpointInfo>& outcome) {
   DropCuts();
   if (!outcome.ok()) return;
   parent_ = outcome->id;
+  settled_ = SettledCounts();
   if (kind_in_flight_ == SaveKind::kFull) base_ = outcome->id;
 }
 
@@ -345,6 +373,7 @@ CutGate* TableCheckpoints::gate() const {
 }
 
 Result<SaveHandle> TableCheckpoints::Save(SaveRequest request) {
+  const auto begun = std::chrono::steady_clock::now();
   if (tables_.empty() && arrays_.empty()) {
     if (request.kind != SaveKind::kFull) {
       return FailedPreconditionError("an increment holds changed rows, and there are no tables");
@@ -367,13 +396,26 @@ Result<SaveHandle> TableCheckpoints::Save(SaveRequest request) {
   if (request.kind != SaveKind::kFull) {
     if (!CanIncrement()) {
       return FailedPreconditionError(
-          "there is nothing that an increment could build on: save a full checkpoint first");
+          base_.empty() || SettledCounts() == settled_
+              ? "there is nothing that an increment could build on: save a full checkpoint first"
+              : "another manager saved or restored these tables, or they were cleared, since the "
+                "last save here, so that changes since then are not known: save a full checkpoint "
+                "first");
     }
     request.since = request.kind == SaveKind::kCumulative ? base_ : parent_;
   }
   const SaveKind kind = request.kind;
   SaveHandle handle;
-  const Status saved = gate()->Exclusive([&] { return CutAndSave(&request, &handle); });
+  Status saved;
+  if (options_.compress_keys && !tables_.empty()) {
+    // How long the keys are, when they are compressed, has to be known before the files are laid
+    // out, and takes a walk over the rows: the gate is open again by then, and the engine copies
+    // what was copied where the tables were cut.
+    std::vector<std::vector<std::byte>> copies;
+    saved = CutAndSave(&request, [&] { return CopyDense(&request, &copies); }, begun, &handle);
+  } else {
+    saved = gate()->Exclusive([&] { return CutAndSave(&request, {}, begun, &handle); });
+  }
   if (!saved.ok()) {
     DropCuts();  // their rows join the next one
     return saved;
@@ -384,9 +426,11 @@ Result<SaveHandle> TableCheckpoints::Save(SaveRequest request) {
   return handle;
 }
 
-Status TableCheckpoints::CutAndSave(SaveRequest* request, SaveHandle* handle) {
+Status TableCheckpoints::CutAndSave(SaveRequest* request, const std::function<Status()>& also,
+                                    std::chrono::steady_clock::time_point begun,
+                                    SaveHandle* handle) {
   const CutRequest cut{CutOf(request->kind), options_.quantize, options_.compress_keys};
-  ASSIGN_OR_RETURN(cuts_, CutTablesAndArrays(tables_, arrays_, cut));
+  ASSIGN_OR_RETURN(cuts_, CutTablesAndArrays(tables_, arrays_, cut, also));
   const auto add = [&](const TableFacts& facts, std::vector<Tensor> columns) {
     request->tables.push_back(facts);
     for (Tensor& column : columns) request->tensors.push_back(std::move(column));
@@ -403,6 +447,9 @@ Status TableCheckpoints::CutAndSave(SaveRequest* request, SaveHandle* handle) {
   for (auto& [name, of_one] : pieces) {
     joined_.push_back(std::make_unique<table::JoinedPieces>(std::move(of_one)));
     add(joined_.back()->facts(), joined_.back()->Tensors());
+  }
+  if (auto* turns = dynamic_cast<SaveTurns*>(manager_)) {
+    turns->AddStall(std::chrono::steady_clock::now() - begun);
   }
   ASSIGN_OR_RETURN(*handle, manager_->Save(std::move(*request)));
   return Status::Ok();
@@ -439,6 +486,7 @@ Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request
   for (const auto& [name, why] : filler.passed_over()) skipped_.emplace_back(name, why);
   restored->skipped.insert(restored->skipped.end(), skipped_.begin(), skipped_.end());
   parent_ = restored->info.id;
+  settled_ = SettledCounts();
   base_ = restored->info.kind == "full" ? restored->info.id : restored->info.base;
   if (options.merge) {
     parent_.clear();

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <future>
 #include <latch>
 #include <map>
 #include <memory>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "checkpoint/manager.h"
+#include "checkpoint/save_turn.h"
 #include "checkpoint/transfer.h"
 #include "storage/memory/memory_store.h"
 #include "storage/sim/faulty_store.h"
@@ -147,6 +150,38 @@ TEST_F(TableCheckpointTest, TheChainGoesOnAfterARestore) {
   EXPECT_EQ(Restored(), rows);
 }
 
+TEST_F(TableCheckpointTest, AnotherManagersSaveTakesNoRowsFromIncrements) {
+  auto manager = OpenManager();
+  TableCheckpoints checkpoints(manager.get(), {table_.get()});
+  Update(table_.get(), {1});
+  Saved(&checkpoints, 1, SaveKind::kFull);
+  checkpoints.Wait();
+  Update(table_.get(), {2});
+  const std::shared_ptr<Store> own = store_;
+  store_ = NewStore();
+  {
+    auto backup = OpenManager();
+    TableCheckpoints elsewhere(backup.get(), {table_.get()});
+    Saved(&elsewhere, 1, SaveKind::kFull);
+    elsewhere.Wait();
+    ASSERT_TRUE(backup->Close().ok());
+  }
+  store_ = own;
+  Update(table_.get(), {3});
+  EXPECT_FALSE(checkpoints.CanIncrement()) << "the table knows of row 3 alone that it changed";
+  const auto refused = checkpoints.Save({.step = 2, .kind = SaveKind::kCumulative});
+  EXPECT_THAT(refused.status().ToString(), HasSubstr("another manager saved"));
+  Saved(&checkpoints, 2, SaveKind::kFull);
+  checkpoints.Wait();
+  EXPECT_TRUE(checkpoints.CanIncrement());
+  Update(table_.get(), {4});
+  Saved(&checkpoints, 3, SaveKind::kConsecutive);
+  const Rows rows = RowsOf(table_.get());
+  checkpoints.Wait();
+  ASSERT_TRUE(manager->Close().ok());
+  EXPECT_EQ(Restored(), rows);
+}
+
 TEST_F(TableCheckpointTest, StoredRowsAreMergedByChoice) {
   {
     auto manager = OpenManager();
@@ -234,9 +269,12 @@ TEST_F(TableCheckpointTest, ASkippedSaveCutsNothing) {
   }
 }
 
-TEST_F(TableCheckpointTest, DenseVariablesBelongToTheSameInstant) {
+class SameInstantTest : public TableCheckpointTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(KeysPackedOrNot, SameInstantTest, ::testing::Bool());
+
+TEST_P(SameInstantTest, DenseVariablesBelongToIt) {
   auto manager = OpenManager();
-  TableCheckpoints checkpoints(manager.get(), {table_.get()});
+  TableCheckpoints checkpoints(manager.get(), {table_.get()}, {.compress_keys = GetParam()});
   std::int64_t count = 0;  // changed together with key 0, inside of one batch
   std::atomic<bool> stop = false;
   const std::vector<float> one(table_->options().dim, 1.0F);
@@ -435,6 +473,77 @@ TEST_F(TableCheckpointTest, ArraysThatDoNotFitAreRefusedBeforeAnythingChanges) {
                     {"accumulator", DType::kF64, 1, accumulator.data()}};
   EXPECT_THAT(std::string(refused(shorter).message()), HasSubstr("stored 60 rows, wanted 50"));
   EXPECT_EQ(weights, std::vector<float>(60 * 4, 5.0F));
+  ASSERT_TRUE(manager->Close().ok());
+}
+
+TEST_F(TableCheckpointTest, NobodyWaitsForKeysThatAreBeingPacked) {
+  std::int64_t count = 7;
+  bool checked = false;
+  // The engine copies the dense variables here: by then the keys are packed.
+  auto manager = OpenManager(/*read_only=*/false, OnBusy::kWait, [&](std::string_view step) {
+    if (step != "save: snapshot" || checked) return;
+    checked = true;
+    auto updated = std::async(std::launch::async, [&] {
+      const CutGate::Batch batch(table_->options().gate.get());
+      count = 8;
+      Update(table_.get(), {1, 2, 3});
+    });
+    EXPECT_EQ(updated.wait_for(std::chrono::minutes(1)), std::future_status::ready)
+        << "the gate is closed";
+  });
+  TableCheckpoints checkpoints(manager.get(), {table_.get()}, {.compress_keys = true});
+  Update(table_.get(), {1, 2, 3});
+  const Rows rows = RowsOf(table_.get());
+  SaveRequest request{.step = 1};
+  request.tensors = {{.name = "count", .dtype = DType::kI64, .shape = {}, .data = &count}};
+  ASSERT_TRUE(checkpoints.Save(std::move(request)).value().Wait().ok());
+  EXPECT_TRUE(checked);
+  EXPECT_NE(RowsOf(table_.get()), rows);
+  auto fresh = SmallTable();
+  TableFiller filler({fresh.get()});
+  std::int64_t found = -1;
+  RestoreRequest restore;
+  restore.into = {{.name = "count", .dtype = DType::kI64, .shape = {}, .data = &found}};
+  restore.tables = &filler;
+  ASSERT_TRUE(manager->Restore(restore).ok());
+  ASSERT_TRUE(filler.Finish().ok());
+  EXPECT_EQ(RowsOf(fresh.get()), rows) << "as they were at the cut";
+  EXPECT_EQ(found, 7);
+  checkpoints.Wait();
+  ASSERT_TRUE(manager->Close().ok());
+}
+
+TEST_F(TableCheckpointTest, TheStallOfASaveIsAlsoThatOfTheCut) {
+  auto manager = OpenManager();
+  auto* const turns = dynamic_cast<SaveTurns*>(manager.get());
+  ASSERT_NE(turns, nullptr);
+  turns->AddStall(std::chrono::hours(1));
+  SaveHandle handle = manager->Save({.step = 1}).value();
+  ASSERT_TRUE(handle.Wait().ok());
+  EXPECT_GE(handle.StallSeconds(), 3600);
+  handle = manager->Save({.step = 2}).value();
+  ASSERT_TRUE(handle.Wait().ok());
+  EXPECT_LT(handle.StallSeconds(), 3600) << "that was the other's";
+
+  TableCheckpoints checkpoints(manager.get(), {table_.get()});
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  std::chrono::milliseconds inside{100};
+  do {
+    // Somebody is inside of a batch, for which the cut waits; the longer, should this thread not
+    // have come to it in time.
+    std::latch entered(1);
+    std::jthread trainer([&] {
+      const CutGate::Batch batch(table_->options().gate.get());
+      entered.count_down();
+      std::this_thread::sleep_for(inside);
+    });
+    entered.wait();
+    handle = checkpoints.Save({.step = 3}).value();
+    ASSERT_TRUE(handle.Wait().ok());
+    inside *= 2;
+  } while (handle.StallSeconds() < 0.05 && std::chrono::steady_clock::now() < end);
+  EXPECT_GE(handle.StallSeconds(), 0.05);
+  checkpoints.Wait();
   ASSERT_TRUE(manager->Close().ok());
 }
 

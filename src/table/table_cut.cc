@@ -104,7 +104,7 @@ void TableCutImpl::PlanColumns() {
     add("pending_versions", StoreKind::kPending, ColumnKind::kVersion, summary_.pending);
   }
   stage_ = std::make_unique<CutStage>(&table_->layout(), counts_.rows, counts_.read_once,
-                                      StagesWeights());
+                                      StagesWeights(), table_->stage());
   progress_ = std::make_unique<CutProgress>(table_, columns_, stage_.get());
 }
 

@@ -408,6 +408,21 @@ TEST(TableCut, TablesAndDenseStateAreCutAtOneInstant) {
   }
 }
 
+TEST(TableCut, WhatIsTakenWithACutMayChangeItsTables) {
+  auto table = SmallTable();
+  Push(table.get(), {1});
+  Table* const tables[] = {table.get()};
+  auto cuts = CutTables(tables, {}, [&] {
+                Push(table.get(), {1, 2, 3});
+                return Status::Ok();
+              }).value();
+  EXPECT_EQ(RowsOf(Loaded({{ReadCut(cuts[0].get())}}).get()), RowsOf(table.get()));
+  cuts[0]->Committed();
+  // The gate is open, and nobody is believed to be inside.
+  std::jthread([&] { Push(table.get(), {4}); }).join();
+  EXPECT_EQ(SaveCut(table.get(), CutKind::kConsecutive).rows, 1u);
+}
+
 TEST(TableCut, WhenTheDenseStateCannotBeTakenNothingIsCut) {
   auto table = SmallTable();
   Push(table.get(), {1});

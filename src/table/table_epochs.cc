@@ -9,6 +9,11 @@ bool TableImpl::has_base() const {
   return has_base_;
 }
 
+std::uint64_t TableImpl::settled_count() const {
+  const MutexLock lock(&cut_mu_);
+  return settled_count_;
+}
+
 std::uint64_t TableImpl::ChangedRows(CutKind kind) const {
   if (kind == CutKind::kFull) return size();
   std::uint64_t changed = 0;
@@ -118,9 +123,13 @@ void TableImpl::EndCut(const CutScope& scope, bool committed) {
     }
     if (committed && scope.full && shard->deleted != nullptr) shard->deleted->Forget(scope.epoch);
   }
-  kept_rows_.Trim();
+  if (!scope.full) {
+    kept_rows_.Trim();
+    stage_.Rewind();
+  }
   const MutexLock lock(&cut_mu_);
   if (committed && scope.full) has_base_ = true;
+  if (committed) ++settled_count_;
   cut_open_ = false;
 }
 

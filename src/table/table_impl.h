@@ -14,13 +14,14 @@
 #include "base/thread_annotations.h"
 #include "table/batch_plan.h"
 #include "table/row_store.h"
+#include "table/stripe_lock.h"
 
 namespace cairn::table {
 
 /// A logical shard: its rows, counts of keys that are not admitted yet, and keys that were removed.
 /// The latter two are records without weights, tracked and cut like rows.
 struct Shard {
-  Shard(const RowLayout* layout, Slab* slab, SideBuffer* side) : rows(layout, slab, side) {}
+  Shard(const RowLayout* layout, const RowStore::Memory& memory) : rows(layout, memory) {}
 
   RowStore rows;
   std::unique_ptr<RowStore> pending;
@@ -68,6 +69,7 @@ class TableImpl final : public Table {
   float learning_rate() const override { return rate_.load(std::memory_order_relaxed); }
   void set_learning_rate(float rate) override { rate_.store(rate, std::memory_order_relaxed); }
   bool has_base() const override;
+  std::uint64_t settled_count() const override;
   std::uint64_t ChangedRows(CutKind kind) const override;
 
   const RowLayout& layout() const { return layout_; }
@@ -77,6 +79,8 @@ class TableImpl final : public Table {
   }
   Mutex* LockOf(std::uint32_t shard) const { return &stripes_[shard / kShardsPerStripe].mu; }
   SideBuffer* side_buffer() { return &side_; }
+  /// For the columns of the cut that is open.
+  Slab* stage() { return &stage_; }
   CutGate* gate() const { return gate_.get(); }
 
   // For cuts. A cut is opened before the gate closes, flipped within it, and ended once.
@@ -120,6 +124,9 @@ class TableImpl final : public Table {
 
   Status CheckBatch(std::span<const std::int64_t> ids) const;
   Status CheckUsable() const;
+  RowStore::Memory memory_of_shards() {
+    return {.rows = &slab_, .lists = &row_lists_, .side = &side_};
+  }
   RowStore* MakePending(Shard* shard);
   RowStore* MakeDeleted(Shard* shard);
   /// Counts a key that has no row, or makes its row when it is admitted (`row`).
@@ -148,8 +155,10 @@ class TableImpl final : public Table {
   std::atomic<bool> loading_{false};
 
   Slab slab_;
+  RowListPool row_lists_;
   SideBuffer side_;
   KeptRowPool kept_rows_;
+  Slab stage_;  // of the cut that is open
   std::unique_ptr<Stripe[]> stripes_;
 
   Epoch epoch_;                  // guarded by the gate
@@ -158,6 +167,7 @@ class TableImpl final : public Table {
   mutable Mutex cut_mu_;
   bool cut_open_ GUARDED_BY(cut_mu_) = false;
   bool has_base_ GUARDED_BY(cut_mu_) = false;
+  std::uint64_t settled_count_ GUARDED_BY(cut_mu_) = 0;
   SharedDurableEpochs durable_;
 };
 

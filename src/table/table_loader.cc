@@ -397,6 +397,7 @@ Status TableImpl::BeginLoad(bool merge) {
     loading_.store(true, std::memory_order_release);
     if (!merge) ResetShards();
     has_base_ = false;
+    ++settled_count_;
     load_base_ = epoch_.number;
     epoch_.tracking = false;
     return Status::Ok();

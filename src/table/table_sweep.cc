@@ -156,6 +156,8 @@ void TableImpl::ResetShards() {
   durable_.Set({});
   // Nothing points there any more: lookups find rows only through the indexes.
   slab_.Reset();
+  row_lists_.Reset();
+  stage_.Reset();
 }
 
 Status TableImpl::Clear() {
@@ -168,6 +170,7 @@ Status TableImpl::Clear() {
     }
     ResetShards();
     has_base_ = false;
+    ++settled_count_;
     epoch_.tracking = false;
     return Status::Ok();
   });
@@ -198,6 +201,7 @@ TableMemory TableImpl::memory() const {
   // What the slab has and no shard uses yet.
   const std::uint64_t slab = slab_.bytes();
   memory.rows += slab > used ? slab - used : 0;
+  memory.tracking += row_lists_.bytes() + stage_.bytes() + kept_rows_.spare_bytes();
   memory.side_buffer = side_.used();
   return memory;
 }

@@ -86,7 +86,8 @@ void TableImpl::ForStripes(const BatchPlan& plan, const Work& work) {
     }
   }
   for (std::size_t i = 0; i < busy_count; ++i) {
-    std::unique_lock<Mutex> lock(stripes_[busy[i]].mu);
+    LockSoon(&stripes_[busy[i]].mu);
+    std::unique_lock<Mutex> lock(stripes_[busy[i]].mu, std::adopt_lock);
     run(busy[i], &lock);
   }
 }
