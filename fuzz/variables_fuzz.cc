@@ -1,4 +1,5 @@
-// The roles of a save's variables that decode are encoded to bytes that decode to the same.
+// The roles and meanings of a save's variables that decode are encoded to bytes that decode to the
+// same.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,5 +18,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!roles.ok()) return 0;
   Require(DecodeVariableRoles(EncodeVariableRoles(*roles)).value() == *roles,
           "decode(encode(roles)) == roles");
+  const auto meanings = DecodeVariableMeanings(bytes);
+  if (!meanings.ok() || !*meanings) return 0;
+  Require(DecodeVariableMeanings(EncodeVariableRoles(*roles, &**meanings)).value() == *meanings,
+          "decode(encode(meanings)) == meanings");
   return 0;
 }

@@ -22,7 +22,6 @@
 #include "model/match_variables.h"
 #include "model/save_variables.h"
 #include "model/variable_record.h"
-#include "storage/open_store.h"
 
 namespace cairn {
 namespace {
@@ -59,6 +58,54 @@ Status CheckRequest(std::span<const VariableView> variables, const LoadVarsOptio
   return Status::Ok();
 }
 
+/// "" for plain numbers, as state.json notes what else there is (docs/format/state.md).
+std::string MeaningOf(const Value& tensor) {
+  const auto text = [&](std::string_view member) {
+    const Value* value = tensor.Find(member);
+    const std::string* found = value == nullptr ? nullptr : value->if_string();
+    return found == nullptr ? std::string() : *found;
+  };
+  if (std::string complex = text("complex"); !complex.empty()) return complex;
+  if (const std::string typecode = text("typecode"); !typecode.empty()) {
+    return "array('" + typecode + "')";
+  }
+  const std::string np = text("np");  // "<M8[D]"
+  if (np.size() < 3 || np[2] != '8' || (np[1] != 'M' && np[1] != 'm')) return "";
+  return (np[1] == 'M' ? "datetime64" : "timedelta64") + np.substr(3);
+}
+
+/// Adds the tensors of a state, wherever in it they stand.
+void AddMeanings(const Value& node, VariableMeanings* meanings) {
+  if (const Value::List* items = node.if_list()) {
+    for (const Value& item : *items) AddMeanings(item, meanings);
+  }
+  const Value::Object* members = node.if_object();
+  if (members == nullptr) return;
+  const Value* tensor = node.Find("tensor");
+  const Value* name = tensor == nullptr ? nullptr : tensor->Find("name");
+  if (members->size() == 1 && name != nullptr && name->if_string() != nullptr) {
+    meanings->emplace(*name->if_string(), MeaningOf(*tensor));
+    return;
+  }
+  for (const auto& [key, value] : *members) AddMeanings(value, meanings);
+}
+
+/// Of the variables that a record speaks of.
+Result<VariableMeanings> StoredMeanings(const std::map<std::string, std::string>& files) {
+  const auto record = files.find(std::string(kVariablesFile));
+  if (record != files.end()) {
+    auto meanings = DecodeVariableMeanings(record->second);
+    if (!meanings.ok()) return meanings.status().WithContext(std::string(kVariablesFile));
+    return std::move(*meanings).value_or(VariableMeanings());
+  }
+  VariableMeanings meanings;
+  const auto state = files.find("state.json");  // a Python program's checkpoint
+  if (state == files.end()) return meanings;
+  const auto decoded = DecodeJson(state->second);
+  if (decoded.ok()) AddMeanings(*decoded, &meanings);
+  return meanings;
+}
+
 /// One load out of a checkpoint.
 class CheckpointLoad {
  public:
@@ -78,23 +125,37 @@ class CheckpointLoad {
                                .shape = variable.shape,
                                .data = variable.data});
     }
-    if (options.stored == StoredVars::kParameters) {
-      request_.prepare = [this](const Restored& head, RestoreRequest* request) {
-        return PassOverPersistables(head, request);
-      };
-    }
+    request_.prepare = [this](const Restored& head, RestoreRequest* request) -> Status {
+      if (options_.stored == StoredVars::kParameters) {
+        RETURN_IF_ERROR(PassOverPersistables(head, request));
+      }
+      return CompareMeanings(head, request);
+    };
   }
 
   Result<LoadedVars> FromRepository(const std::string& path) {
     ASSIGN_OR_RETURN(const auto manager,
                      CheckpointManager::Open({.directory = path, .read_only = true}));
-    ASSIGN_OR_RETURN(const auto latest, manager->Latest());
-    // By id: a damaged save is an error here, never a reason to load an older one in silence.
-    // Without any that is whole, Restore says what is wrong with those there are.
-    if (latest) request_.id = latest->id;
-    ASSIGN_OR_RETURN(auto restored, manager->Restore(std::move(request_)));
-    if (!restored) return NotFoundError("there is no complete save yet");
-    return Report(*std::move(restored));
+    Status gone;  // what became of the save that was tried
+    std::string tried;
+    while (true) {
+      ASSIGN_OR_RETURN(const auto latest, manager->Latest());
+      if (latest && latest->id == tried) return gone;
+      RestoreRequest request = request_;
+      // By id: a damaged save is an error here, never a reason to load an older one in silence.
+      // Without any that is whole, Restore says what is wrong with those there are.
+      if (latest) request.id = latest->id;
+      auto restored = manager->Restore(std::move(request));
+      if (restored.status().Is(Code::kNotFound) && latest) {
+        // A newer save may have taken its place meanwhile, and is then the one to load.
+        gone = restored.status();
+        tried = latest->id;
+        continue;
+      }
+      if (!restored.ok()) return restored.status();
+      if (!*restored) return NotFoundError("there is no complete save yet");
+      return Report(**std::move(restored));
+    }
   }
 
   Result<LoadedVars> FromDirectory(const std::string& path) {
@@ -126,6 +187,37 @@ class CheckpointLoad {
     return Status::Ok();
   }
 
+  /// Bytes of the same dtype and shape may stand for something else: pairs of floats for complex
+  /// numbers, integers for dates.
+  Status CompareMeanings(const Restored& head, RestoreRequest* request) {
+    ASSIGN_OR_RETURN(const VariableMeanings stored, StoredMeanings(head.state_files));
+    std::map<std::string_view, std::string_view> stored_as;
+    for (const auto& [name, target] : options_.rename) stored_as.emplace(target, name);
+    MismatchReport report;
+    std::erase_if(request->into, [&](const MutableTensor& target) {
+      const auto renamed = stored_as.find(target.name);
+      const std::string name(renamed == stored_as.end() ? target.name : renamed->second);
+      const auto meaning = stored.find(name);
+      if (meaning == stored.end() || request->skip.contains(name) ||
+          request->skip.contains(target.name)) {
+        return false;
+      }
+      const std::string why = DifferentMeaning(meaning->second, target.name, options_);
+      if (why.empty()) return false;
+      report.mismatched.push_back(target.name + ": " + why);
+      request->skip.insert(name);
+      of_another_meaning_[name] = why;
+      return true;
+    });
+    if (report.mismatched.empty() || !options_.strict) return Status::Ok();
+    const std::string message = fmt::format(
+        "the variables do not match; {} of another type: {}. Nothing was changed; "
+        "rename, skip or strict=false load the rest",
+        report.mismatched.size(), fmt::join(report.mismatched, ", "));
+    if (options_.mismatch != nullptr) *options_.mismatch = std::move(report);
+    return MismatchError(message);
+  }
+
   Result<LoadedVars> Report(Restored restored) const {
     LoadedVars report;
     report.info = std::move(restored.info);
@@ -134,6 +226,8 @@ class CheckpointLoad {
     report.skipped = std::move(restored.skipped);
     for (auto& [name, reason] : report.skipped) {
       if (passed_over_.contains(name)) reason = kNotAParameter;
+      const auto why = of_another_meaning_.find(name);
+      if (why != of_another_meaning_.end()) reason = why->second;
     }
     if (!report.names.empty()) return report;
     return MismatchError("none of the variables is stored there under its name; nothing changed");
@@ -142,6 +236,7 @@ class CheckpointLoad {
   const LoadVarsOptions& options_;
   RestoreRequest request_;
   std::set<std::string> passed_over_;
+  std::map<std::string, std::string> of_another_meaning_;  // stored name → why
 };
 
 Result<LoadedVars> LoadForeign(const std::string& path, std::span<const VariableView> variables,
@@ -166,13 +261,9 @@ Result<LoadedVars> LoadFrom(const std::string& path, std::span<const VariableVie
   ASSIGN_OR_RETURN(const bool repository, IsRepository(path));
   if (repository) return CheckpointLoad(variables, options).FromRepository(path);
   if (IsCheckpointDirectory(path)) return CheckpointLoad(variables, options).FromDirectory(path);
-  if (IsRemote(path)) {
-    return NotFoundError(
-        "there is neither a directory of checkpoints nor a checkpoint; files of other programs are "
-        "read from a local disk: copy them there first");
-  }
-  ASSIGN_OR_RETURN(const std::string local, LocalPath(path));
-  return LoadForeign(local, variables, options);
+  if (options.filename.empty()) return LoadForeign(path, variables, options);
+  return LoadForeign(path + (path.ends_with('/') ? "" : "/") + options.filename, variables,
+                     options);
 }
 
 }  // namespace

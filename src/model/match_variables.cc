@@ -74,6 +74,12 @@ class Matching {
                                                    TypeAndShape(variable.dtype, variable.shape)));
         continue;
       }
+      // Files of others have a dtype for complex numbers, or none for what it stands for.
+      const std::string why = DifferentMeaning("", variable.name, options_);
+      if (!why.empty()) {
+        mismatch_.mismatched.push_back(variable.name + ": " + why);
+        continue;
+      }
       matches_.push_back({it->second, v});
     }
     for (const auto& [name, index] : by_target_) {
@@ -167,6 +173,17 @@ class Matching {
 };
 
 }  // namespace
+
+std::string DifferentMeaning(const std::string& stored, const std::string& variable,
+                             const LoadVarsOptions& options) {
+  const auto named = options.meanings.find(variable);
+  const std::string wanted = named == options.meanings.end() ? "" : named->second;
+  if (stored == wanted) return "";
+  const auto shown = [](const std::string& meaning) {
+    return meaning.empty() ? std::string("plain numbers") : meaning;
+  };
+  return fmt::format("stored {}, wanted {}", shown(stored), shown(wanted));
+}
 
 Result<std::vector<VariableMatch>> MatchVariables(
     std::span<const ForeignTensor> stored, std::span<const VariableView> variables,

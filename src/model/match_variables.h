@@ -23,4 +23,9 @@ Result<std::vector<VariableMatch>> MatchVariables(
     std::span<const ForeignTensor> stored, std::span<const VariableView> variables,
     const LoadVarsOptions& options, std::vector<std::pair<std::string, std::string>>* skipped);
 
+/// Why what is stored with this meaning ("": plain numbers) does not fit a variable; "" when it
+/// does.
+std::string DifferentMeaning(const std::string& stored, const std::string& variable,
+                             const LoadVarsOptions& options);
+
 }  // namespace cairn

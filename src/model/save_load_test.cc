@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cairn/io.h>
@@ -74,7 +75,8 @@ TEST_F(SaveLoadTest, ASingleFileHoldsAllVariables) {
 }
 
 TEST_F(SaveLoadTest, ABadFileNameIsRefusedBeforeADirectoryIsMade) {
-  for (const std::string name : {"a/b", "../x", ".hidden", "\xff"}) {
+  using std::string_literals::operator""s;
+  for (const std::string& name : {"a/b"s, "../x"s, ".hidden"s, "\xff"s, "a\0b"s, "a\nb"s}) {
     EXPECT_EQ(SaveParams(path_, scope_, {.filename = name}).status().code(),
               Code::kInvalidArgument);
   }
@@ -197,23 +199,38 @@ TEST_F(SaveLoadTest, ASaveReplacesTheOneBefore) {
   EXPECT_EQ(Memory(other_)["fc/w"], Memory(scope_)["fc/w"]);
 }
 
+TEST_F(SaveLoadTest, ASaveThatIsReplacedWhileItIsReadIsLoadedAsItIsThen) {
+  ASSERT_TRUE(SavePersistables(path_, scope_).ok());
+  const std::jthread writer([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      const auto saved = SavePersistables(path_, scope_);
+      ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+    }
+  });
+  for (int i = 0; i < 40; ++i) {
+    const auto loaded = LoadPersistables(path_, &other_);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  }
+}
+
 TEST_F(SaveLoadTest, AJobsCheckpointsAreNotReplaced) {
   auto manager = CheckpointManager::Open({.directory = path_}).value();
   const double one = 1;
-  ASSERT_TRUE(
-      manager
-          ->Save({.step = 4,
-                  .tensors = {{.name = "x", .dtype = DType::kF64, .shape = {}, .data = &one}},
-                  .blocking = true})
-          .value()
-          .Wait()
-          .ok());
-  const Status busy = SaveParams(path_, scope_).status();
-  EXPECT_EQ(busy.code(), Code::kUnavailable) << busy.ToString();
+  const auto save = [&](std::int64_t step) {
+    return manager
+        ->Save({.step = step,
+                .tensors = {{.name = "x", .dtype = DType::kF64, .shape = {}, .data = &one}},
+                .blocking = true})
+        .status();
+  };
+  ASSERT_TRUE(save(3).ok());
+  const Status beside = SaveParams(path_, scope_).status();
+  EXPECT_EQ(beside.code(), Code::kInvalidArgument) << beside.ToString();
+  ASSERT_TRUE(save(4).ok()) << "it was not fenced out";
   ASSERT_TRUE(manager->Close().ok());
   const Status refused = SaveParams(path_, scope_).status();
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("step 4"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("step 3"));
   // Its variables can be loaded.
   Scope reader;
   ASSERT_TRUE(reader.Parameter("x", DType::kF64, {}).ok());

@@ -26,6 +26,7 @@
 #include "format/json.h"
 #include "format/safetensors.h"
 #include "model/variable_record.h"
+#include "storage/store.h"
 
 namespace cairn {
 namespace {
@@ -81,8 +82,8 @@ Result<std::map<std::string, const VariableView*>> Sorted(std::span<const Variab
 Result<std::string> SingleFileName(const std::string& filename) {
   std::string name =
       filename.ends_with(kSafetensors) ? filename : filename + std::string(kSafetensors);
-  if (name.find('/') != name.npos || name.size() > 255 || name.starts_with('.') ||
-      !IsValidUtf8(name)) {
+  if (name.find('/') != name.npos || name.starts_with('.') || !IsValidUtf8(name) ||
+      !ValidateObjectName(name).ok()) {
     return InvalidArgumentError("filename " + QuoteForMessage(filename) +
                                 ": a plain name is wanted, without '/' and not hidden");
   }
@@ -114,15 +115,18 @@ Status AddFile(const std::string& name, std::span<const VariableView* const> var
 }
 
 Status AddFiles(const std::map<std::string, const VariableView*>& sorted,
-                const std::string& filename, IncomingFiles* files) {
+                const SaveVarsOptions& options, IncomingFiles* files) {
   VariableRoles roles;
+  VariableMeanings meanings;
   std::vector<const VariableView*> all;
   for (const auto& [name, variable] : sorted) {
     roles.emplace(name, variable->role);
     all.push_back(variable);
+    const auto meaning = options.meanings.find(name);
+    if (meaning != options.meanings.end()) meanings.insert(*meaning);
   }
-  if (!filename.empty()) {
-    ASSIGN_OR_RETURN(const std::string name, SingleFileName(filename));
+  if (!options.filename.empty()) {
+    ASSIGN_OR_RETURN(const std::string name, SingleFileName(options.filename));
     RETURN_IF_ERROR(AddFile(name, all, files));
   } else {
     for (const VariableView* variable : all) {
@@ -130,7 +134,7 @@ Status AddFiles(const std::map<std::string, const VariableView*>& sorted,
     }
   }
   files->AddBytes(names::Path(kVariablesParticipant, kVariablesFile),
-                  std::string(kVariablesParticipant), EncodeVariableRoles(roles));
+                  std::string(kVariablesParticipant), EncodeVariableRoles(roles, &meanings));
   return Status::Ok();
 }
 
@@ -179,7 +183,7 @@ Result<SavedVars> SaveVarsTo(const Environment& env, const std::string& director
                              const SaveVarsOptions& options) {
   ASSIGN_OR_RETURN(const auto sorted, Sorted(variables));
   IncomingFiles files;
-  RETURN_IF_ERROR(AddFiles(sorted, options.filename, &files));
+  RETURN_IF_ERROR(AddFiles(sorted, options, &files));
   SavedVars report;
   for (const auto& [name, variable] : sorted) {
     report.names.push_back(name);
@@ -194,7 +198,17 @@ Result<SavedVars> SaveVarsTo(const Environment& env, const std::string& director
 Result<CheckpointInfo> CommitOnlySave(const Environment& env, const std::string& directory,
                                       IncomingFiles files, std::string_view content,
                                       const TransferControl& control) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation, OpenForTool(env, ""));
+  // Before anything is opened: a training that lives there is not to be fenced out.
+  RepositoryReader reader(env.store.get());
+  const auto before = reader.Read();
+  if (before.ok()) {
+    std::vector<Checkpoint> counting = before->checkpoints;
+    std::erase_if(counting, [](const Checkpoint& checkpoint) { return !checkpoint.counts; });
+    RETURN_IF_ERROR(CheckOwnSaves(directory, counting, content));
+  } else if (!before.status().Is(Code::kNotFound)) {
+    return before.status();
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Generation> generation, OpenBriefly(env, {}));
   RETURN_IF_ERROR(CheckOwnSaves(directory, generation->sealed(), content));
   ASSIGN_OR_RETURN(const std::unique_ptr<IncomingCommitter> committer,
                    IncomingCommitter::Open(env, generation.get()));

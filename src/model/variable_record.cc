@@ -23,7 +23,7 @@ bool IsPlain(char c) {
 
 }  // namespace
 
-std::string EncodeVariableRoles(const VariableRoles& roles) {
+std::string EncodeVariableRoles(const VariableRoles& roles, const VariableMeanings* meanings) {
   // A variable a line, for people.
   std::string out = "{\n\"version\": " + std::to_string(kVersion) + ",\n\"variables\": {";
   bool first = true;
@@ -34,7 +34,20 @@ std::string EncodeVariableRoles(const VariableRoles& roles) {
     out += ": ";
     AppendJsonString(RoleName(role), &out);
   }
-  out += "\n}\n}\n";
+  out += "\n}";
+  if (meanings != nullptr) {
+    out += ",\n\"meanings\": {";
+    first = true;
+    for (const auto& [name, meaning] : *meanings) {
+      out += first ? "\n" : ",\n";
+      first = false;
+      AppendJsonString(name, &out);
+      out += ": ";
+      AppendJsonString(meaning, &out);
+    }
+    out += first ? "}" : "\n}";
+  }
+  out += "\n}\n";
   return out;
 }
 
@@ -63,6 +76,25 @@ Result<VariableRoles> DecodeVariableRoles(std::string_view bytes) {
     roles.emplace(name, *role);
   }
   return roles;
+}
+
+Result<std::optional<VariableMeanings>> DecodeVariableMeanings(std::string_view bytes) {
+  ASSIGN_OR_RETURN(const VariableRoles roles, DecodeVariableRoles(bytes));
+  ASSIGN_OR_RETURN(const Value decoded, DecodeJson(bytes));
+  const Value* member = decoded.Find("meanings");
+  if (member == nullptr) return std::optional<VariableMeanings>();
+  const Value::Object* listed = member->if_object();
+  if (listed == nullptr) return CorruptionError("the meanings of the variables are no object");
+  VariableMeanings meanings;
+  for (const auto& [name, role] : roles) meanings.emplace(name, "");
+  for (const auto& [name, value] : *listed) {
+    const std::string* text = value.if_string();
+    if (text == nullptr || !roles.contains(name)) {
+      return CorruptionError("the meaning of " + QuoteForMessage(name) + " is none");
+    }
+    meanings[name] = *text;
+  }
+  return std::optional(std::move(meanings));
 }
 
 std::string VariableFileName(std::string_view variable) {

@@ -14,6 +14,29 @@ TEST(VariableRecordTest, RolesComeBack) {
   EXPECT_EQ(DecodeVariableRoles(EncodeVariableRoles({})).value(), VariableRoles{});
 }
 
+TEST(VariableRecordTest, MeaningsComeBackForEveryVariable) {
+  const VariableRoles roles = {{"at", Role::kPersistable}, {"w", Role::kParameter}};
+  const VariableMeanings given = {{"at", "datetime64[D]"}};
+  const std::string bytes = EncodeVariableRoles(roles, &given);
+  EXPECT_EQ(DecodeVariableRoles(bytes).value(), roles);
+  const VariableMeanings all = {{"at", "datetime64[D]"}, {"w", ""}};
+  EXPECT_EQ(DecodeVariableMeanings(bytes).value(), std::optional(all));
+  const VariableMeanings none;
+  const VariableMeanings plain = {{"at", ""}, {"w", ""}};
+  EXPECT_EQ(DecodeVariableMeanings(EncodeVariableRoles(roles, &none)).value(),
+            std::optional(plain));
+  EXPECT_EQ(DecodeVariableMeanings(EncodeVariableRoles(roles)).value(), std::nullopt);
+}
+
+TEST(VariableRecordTest, DamagedMeaningsAreCorruption) {
+  for (const char* text :
+       {R"({"version": 1, "variables": {"w": "parameter"}, "meanings": []})",
+        R"({"version": 1, "variables": {"w": "parameter"}, "meanings": {"w": 1}})",
+        R"({"version": 1, "variables": {}, "meanings": {"w": "complex64"}})"}) {
+    EXPECT_EQ(DecodeVariableMeanings(text).status().code(), Code::kCorruption) << text;
+  }
+}
+
 TEST(VariableRecordTest, DamageIsCorruption) {
   for (const char* text :
        {"", "[]", "{}", R"({"version": 1})", R"({"version": 0, "variables": {}})",

@@ -5,15 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <filesystem>
 #include <new>
 #include <optional>
-#include <set>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "checkpoint/import_place.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 #include "model/foreign/onnx_initializers.h"
@@ -24,8 +22,6 @@
 
 namespace cairn {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct FormatName {
   ForeignFormat format;
@@ -59,26 +55,6 @@ Result<std::vector<ForeignTensor>> DecodeSafetensors(std::span<const std::byte> 
     tensors.push_back(std::move(tensor));
   }
   return tensors;
-}
-
-/// Files below a directory, by names relative to it, sorted; hidden ones are left out.
-Result<std::vector<std::string>> FilesBelow(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  fs::recursive_directory_iterator it(directory, error);
-  for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-    if (it->path().filename().string().starts_with('.')) {
-      it.disable_recursion_pending();
-      continue;
-    }
-    std::error_code unknown;
-    if (it->is_regular_file(unknown)) {
-      names.push_back(it->path().lexically_relative(directory).string());
-    }
-  }
-  if (error) return PermissionDeniedError("\"" + directory + "\": " + error.message());
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 }  // namespace
@@ -117,19 +93,12 @@ Result<ForeignFormat> GuessForeignFormat(const std::string& path,
 }
 
 Result<ForeignFile> ForeignFile::Open(const ForeignSource& source) {
+  ASSIGN_OR_RETURN(ImportTarget found, FindImport(source.path));
+  ImportPlace* place = found.place.get();  // the files' below
   ForeignFile out;
-  std::error_code error;
-  const fs::file_status status = fs::status(source.path, error);
-  if (status.type() == fs::file_type::not_found) {
-    return NotFoundError("there is no file or directory \"" + source.path + "\"");
-  }
-  if (error) return PermissionDeniedError("\"" + source.path + "\": " + error.message());
-  const bool directory = fs::is_directory(status);
-  const fs::path path(source.path);
-  out.files_ =
-      std::make_unique<LocalSideFiles>(directory ? source.path : path.parent_path().string());
-  const Status opened = directory ? out.OpenDirectory(source) : out.OpenFile(source, source.path);
-  if (!opened.ok()) return opened;
+  out.files_ = std::make_unique<PlacedFiles>(std::move(found.place));
+  RETURN_IF_ERROR(found.name.empty() ? out.OpenDirectory(source, place)
+                                     : out.OpenFile(source, found.name, source.path));
   std::sort(out.tensors_.begin(), out.tensors_.end(),
             [](const ForeignTensor& a, const ForeignTensor& b) { return a.name < b.name; });
   for (std::size_t i = 1; i < out.tensors_.size(); ++i) {
@@ -140,20 +109,21 @@ Result<ForeignFile> ForeignFile::Open(const ForeignSource& source) {
   return out;
 }
 
-Status ForeignFile::OpenFile(const ForeignSource& source, const std::string& path) {
+Status ForeignFile::OpenFile(const ForeignSource& source, const std::string& name,
+                             const std::string& path) {
   const auto read = [&]() -> Status {
-    ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, files_->Read(path));
+    ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, files_->Read(name));
     ForeignFormat format = source.format;
     if (format == ForeignFormat::kGuess) {
-      ASSIGN_OR_RETURN(format, GuessForeignFormat(path, bytes));
+      ASSIGN_OR_RETURN(format, GuessForeignFormat(name, bytes));
     }
-    return Decode(source, path, format, bytes);
+    return Decode(source, name, format, bytes);
   };
   const Status status = read();
   return status.ok() ? status : status.WithContext("\"" + path + "\"");
 }
 
-Status ForeignFile::Decode(const ForeignSource& source, const std::string& path,
+Status ForeignFile::Decode(const ForeignSource& source, const std::string& name,
                            ForeignFormat format, std::span<const std::byte> bytes) {
   std::vector<ForeignTensor> tensors;
   switch (format) {
@@ -162,8 +132,7 @@ Status ForeignFile::Decode(const ForeignSource& source, const std::string& path,
     case ForeignFormat::kPaddleTensors: {
       std::vector<std::string> names = source.names;
       // A file of one tensor is called as its variable.
-      if (names.empty()) names = {fs::path(path).lexically_relative(source.path).string()};
-      if (names[0] == ".") names = {fs::path(path).filename().string()};
+      if (names.empty()) names = {name};
       ASSIGN_OR_RETURN(tensors, DecodePaddleTensors(bytes, names));
       break;
     }
@@ -188,19 +157,24 @@ Status ForeignFile::Decode(const ForeignSource& source, const std::string& path,
   return Status::Ok();
 }
 
-Status ForeignFile::OpenDirectory(const ForeignSource& source) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> below, FilesBelow(source.path));
-  const auto in = [&](const std::string& name) { return (fs::path(source.path) / name).string(); };
+Status ForeignFile::OpenDirectory(const ForeignSource& source, ImportPlace* place) {
   // Safetensors directories have other files beside them; in a directory of Paddle's every file is
   // a variable.
-  const bool safetensors = source.format == ForeignFormat::kSafetensors ||
-                           (source.format == ForeignFormat::kGuess &&
-                            std::any_of(below.begin(), below.end(), [](const std::string& name) {
-                              return name.ends_with(".safetensors");
-                            }));
-  for (const std::string& name : below) {
-    if (safetensors && (!name.ends_with(".safetensors") || name.find('/') != name.npos)) continue;
-    RETURN_IF_ERROR(OpenFile(source, in(name)));
+  const auto is_safetensors = [](const std::string& name) {
+    return name.ends_with(".safetensors");
+  };
+  ASSIGN_OR_RETURN(std::vector<std::string> names, place->FilesDirectly());
+  bool safetensors = source.format == ForeignFormat::kSafetensors ||
+                     (source.format == ForeignFormat::kGuess &&
+                      std::any_of(names.begin(), names.end(), is_safetensors));
+  if (!safetensors) {
+    ASSIGN_OR_RETURN(names, place->Files());
+    safetensors = source.format == ForeignFormat::kGuess &&
+                  std::any_of(names.begin(), names.end(), is_safetensors);
+  }
+  for (const std::string& name : names) {
+    if (safetensors && (!is_safetensors(name) || name.find('/') != name.npos)) continue;
+    RETURN_IF_ERROR(OpenFile(source, name, place->PathOf(name)));
   }
   if (!tensors_.empty()) return Status::Ok();
   return NotFoundError("\"" + source.path + "\" holds no file of variables");

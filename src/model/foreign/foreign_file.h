@@ -26,12 +26,12 @@ class ForeignFile {
 
  private:
   ForeignFile() = default;
-  Status OpenFile(const ForeignSource& source, const std::string& path);
-  Status OpenDirectory(const ForeignSource& source);
-  Status Decode(const ForeignSource& source, const std::string& path, ForeignFormat format,
+  Status OpenFile(const ForeignSource& source, const std::string& name, const std::string& path);
+  Status OpenDirectory(const ForeignSource& source, ImportPlace* place);
+  Status Decode(const ForeignSource& source, const std::string& name, ForeignFormat format,
                 std::span<const std::byte> bytes);
 
-  std::unique_ptr<LocalSideFiles> files_;  // what the tensors point into; moved along with them
+  std::unique_ptr<PlacedFiles> files_;  // what the tensors point into; moved along with them
   std::vector<ForeignTensor> tensors_;
 };
 

@@ -25,6 +25,13 @@ void Store(const void* value, std::size_t bytes, DType dtype, ForeignTensor* ten
   std::memcpy(tensor->own.data(), value, bytes);
 }
 
+/// Strides of 0 (an expanded tensor) repeat elements: a small file must not ask for much memory.
+Status Repeats() {
+  return UnimplementedError(
+      "a tensor is larger than its storage, whose elements it repeats (it was expanded); save a "
+      "contiguous copy of it");
+}
+
 /// One walk.
 class Collector {
  public:
@@ -142,6 +149,7 @@ Status GatherStrided(std::span<const std::byte> data, std::uint64_t offset,
   std::uint64_t expected = 1;
   for (std::size_t d = shape.size(); d-- > 0;) {
     if (shape[d] > 1) {
+      if (strides[d] == 0 && *bytes / element > held) return Repeats();
       if (strides[d] != expected) row_major = false;
       if (strides[d] > held || shape[d] - 1 > held ||
           (strides[d] > 0 && shape[d] - 1 > held / strides[d])) {
@@ -157,8 +165,7 @@ Status GatherStrided(std::span<const std::byte> data, std::uint64_t offset,
     tensor->borrowed = data.subspan(offset * element, *bytes);
     return Status::Ok();
   }
-  // Strides of 0 repeat elements: a small file must not ask for much memory.
-  if (*bytes / element > held) return CorruptionError("a tensor repeats elements of its storage");
+  if (*bytes / element > held) return Repeats();
   tensor->own.resize(*bytes);
   std::vector<std::uint64_t> index(shape.size(), 0);
   std::uint64_t at = offset;

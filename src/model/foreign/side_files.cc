@@ -2,39 +2,45 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "base/status_macros.h"
-#include "storage/local/posix_fs.h"
 
 namespace cairn {
+namespace {
 
-Result<std::span<const std::byte>> LocalSideFiles::Open(const std::string& name) {
-  if (directory_.empty()) {
+// Of a request to a store: one that is lost does not cost the whole file.
+constexpr std::size_t kReadBytes = 32u << 20;
+
+}  // namespace
+
+Result<std::span<const std::byte>> PlacedFiles::Open(const std::string& name) {
+  if (place_ == nullptr) {
     return InvalidArgumentError("it refers to files beside it; give the model by its path");
   }
-  auto bytes = Read((std::filesystem::path(directory_) / name).string());
+  auto bytes = Read(name);
   if (!bytes.ok()) return bytes.status().WithContext("\"" + name + "\"");
   return bytes;
 }
 
-Result<std::span<const std::byte>> LocalSideFiles::Read(const std::string& path) {
-  const auto it = files_.find(path);
+Result<std::span<const std::byte>> PlacedFiles::Read(const std::string& name) {
+  const auto it = files_.find(name);
   if (it != files_.end()) return std::span<const std::byte>(it->second);
-  ASSIGN_OR_RETURN(const std::unique_ptr<FsFile> file, PosixFs()->Open(path, {}));
-  ASSIGN_OR_RETURN(const FsStat stat, file->Stat());
+  ASSIGN_OR_RETURN(const std::unique_ptr<ObjectReader> file, place_->Open(name));
   std::vector<std::byte> bytes;
   try {
-    bytes.resize(stat.bytes);
+    bytes.resize(file->bytes());
   } catch (const std::exception&) {
-    return ResourceExhaustedError(fmt::format("no memory for its {} bytes", stat.bytes));
+    return ResourceExhaustedError(fmt::format("no memory for its {} bytes", file->bytes()));
   }
-  ASSIGN_OR_RETURN(const std::size_t read, file->ReadAt(0, bytes));
-  if (read != bytes.size()) return CorruptionError("it became shorter while it was being read");
-  return std::span<const std::byte>(files_.emplace(path, std::move(bytes)).first->second);
+  for (std::size_t at = 0; at < bytes.size(); at += kReadBytes) {
+    const std::size_t next = std::min(kReadBytes, bytes.size() - at);
+    RETURN_IF_ERROR(file->Read(at, std::span(bytes).subspan(at, next)));
+  }
+  return std::span<const std::byte>(files_.emplace(name, std::move(bytes)).first->second);
 }
 
 }  // namespace cairn

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -9,22 +10,24 @@
 
 #include <cairn/status.h>
 
+#include "checkpoint/import_place.h"
 #include "model/foreign/foreign_tensor.h"
 
 namespace cairn {
 
-/// Files of the local disk, read whole at the first request and kept in one place. For one thread.
-class LocalSideFiles final : public SideFiles {
+/// Files of a directory on a disk, a bucket or a cluster, read whole at the first request and kept
+/// in one place. For one thread.
+class PlacedFiles final : public SideFiles {
  public:
-  /// `directory`: where names are looked for; "": nowhere, and every name is refused.
-  explicit LocalSideFiles(std::string directory) : directory_(std::move(directory)) {}
+  /// `place`: where names are looked for; null: nowhere, and every name is refused.
+  explicit PlacedFiles(std::unique_ptr<ImportPlace> place) : place_(std::move(place)) {}
 
   Result<std::span<const std::byte>> Open(const std::string& name) override;
-  /// A file by its path. Errors do not repeat the path.
-  Result<std::span<const std::byte>> Read(const std::string& path);
+  /// The same, with errors that do not repeat the name.
+  Result<std::span<const std::byte>> Read(const std::string& name);
 
  private:
-  const std::string directory_;
+  const std::unique_ptr<ImportPlace> place_;
   std::map<std::string, std::vector<std::byte>> files_;  // a map: its values do not move
 };
 

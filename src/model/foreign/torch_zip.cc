@@ -10,13 +10,13 @@
 #include "base/status_macros.h"
 #include "format/json.h"
 #include "model/foreign/pickled_tree.h"
+#include "model/foreign/zip_crc32.h"
 #include "model/foreign/zip_directory.h"
 
 namespace cairn {
 namespace {
 
 using Kind = PickleValue::Kind;
-using Files = std::map<std::string, std::span<const std::byte>, std::less<>>;
 
 constexpr std::string_view kPickle = "/data.pkl";
 
@@ -75,7 +75,7 @@ bool Allowed(std::string_view global) {
 /// Reads the tensors of one archive.
 class TorchTensors {
  public:
-  TorchTensors(const Files& files, std::string prefix)
+  TorchTensors(const ZipEntries& files, std::string prefix)
       : files_(files), prefix_(std::move(prefix)) {}
 
   Result<bool> Leaf(const PickleValue& value, ForeignTensor* tensor) const {
@@ -132,7 +132,7 @@ class TorchTensors {
     if (file == files_.end()) {
       return CorruptionError("the storage " + QuoteForMessage(name) + " is missing");
     }
-    *bytes = file->second;
+    *bytes = file->second.content;
     return Status::Ok();
   }
 
@@ -141,22 +141,30 @@ class TorchTensors {
     return it == Types().end() ? std::nullopt : std::optional(it->second);
   }
 
-  const Files& files_;
+  const ZipEntries& files_;
   const std::string prefix_;
 };
 
-}  // namespace
+Status Verify(const ZipEntries& files) {
+  for (const auto& [name, entry] : files) {
+    if (entry.crc32 == 0 || ZipCrc32(entry.content) == entry.crc32) continue;
+    return CorruptionError(
+        "the entry " + QuoteForMessage(name) +
+        " does not have the bytes of its checksum (CRC-32): the file is damaged");
+  }
+  return Status::Ok();
+}
 
-Result<std::vector<ForeignTensor>> DecodeTorchZip(std::span<const std::byte> bytes) {
-  ASSIGN_OR_RETURN(const Files files, DecodeZipDirectory(bytes));
-  for (const auto& [name, content] : files) {
+Result<std::vector<ForeignTensor>> Decode(const ZipEntries& files) {
+  for (const auto& [name, entry] : files) {
     if (!name.ends_with(kPickle)) continue;
     const std::string prefix = name.substr(0, name.size() - kPickle.size());
     const auto order = files.find(prefix + "/byteorder");
-    if (order != files.end() && !order->second.empty() && order->second[0] == std::byte{'b'}) {
+    if (order != files.end() && !order->second.content.empty() &&
+        order->second.content[0] == std::byte{'b'}) {
       return UnimplementedError("the file was written on a big-endian machine");
     }
-    ASSIGN_OR_RETURN(const Pickle pickle, DecodePickle(content, Allowed));
+    ASSIGN_OR_RETURN(const Pickle pickle, DecodePickle(entry.content, Allowed));
     const TorchTensors tensors(files, prefix);
     return CollectPickled(pickle.root(),
                           [&](const PickleValue& value, ForeignTensor* tensor) -> Result<bool> {
@@ -166,6 +174,19 @@ Result<std::vector<ForeignTensor>> DecodeTorchZip(std::span<const std::byte> byt
   return InvalidArgumentError(
       "the zip archive has no data.pkl, so torch.save did not write it (a TorchScript archive, or "
       "something else)");
+}
+
+}  // namespace
+
+Result<std::vector<ForeignTensor>> DecodeTorchZip(std::span<const std::byte> bytes) {
+  ASSIGN_OR_RETURN(const ZipEntries files, DecodeZipDirectory(bytes));
+  RETURN_IF_ERROR(Verify(files));
+  return Decode(files);
+}
+
+Result<std::vector<ForeignTensor>> DecodeTorchZipUnverified(std::span<const std::byte> bytes) {
+  ASSIGN_OR_RETURN(const ZipEntries files, DecodeZipDirectory(bytes));
+  return Decode(files);
 }
 
 }  // namespace cairn

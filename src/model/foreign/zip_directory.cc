@@ -29,15 +29,15 @@ class ZipReader {
  public:
   explicit ZipReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  Result<std::map<std::string, std::span<const std::byte>, std::less<>>> Read() {
+  Result<ZipEntries> Read() {
     RETURN_IF_ERROR(FindDirectory());
-    std::map<std::string, std::span<const std::byte>, std::less<>> files;
+    ZipEntries files;
     std::uint64_t at = directory_;
     for (std::uint64_t i = 0; i < count_; ++i) {
       std::string name;
-      std::span<const std::byte> content;
-      RETURN_IF_ERROR(ReadEntry(&at, &name, &content));
-      if (!files.emplace(name, content).second) {
+      ZipEntry entry;
+      RETURN_IF_ERROR(ReadEntry(&at, &name, &entry));
+      if (!files.emplace(name, entry).second) {
         return Damaged("holds " + QuoteForMessage(name) + " twice");
       }
     }
@@ -85,7 +85,7 @@ class ZipReader {
     return At(end64 + 48, &directory_);
   }
 
-  Status ReadEntry(std::uint64_t* at, std::string* name, std::span<const std::byte>* content) {
+  Status ReadEntry(std::uint64_t* at, std::string* name, ZipEntry* entry) {
     std::uint32_t signature = 0;
     std::uint16_t flags = 0;
     std::uint16_t method = 0;
@@ -99,6 +99,7 @@ class ZipReader {
     if (signature != kCentral) return Damaged("has a damaged directory");
     RETURN_IF_ERROR(At(*at + 8, &flags));
     RETURN_IF_ERROR(At(*at + 10, &method));
+    RETURN_IF_ERROR(At(*at + 16, &entry->crc32));
     RETURN_IF_ERROR(At(*at + 20, &packed));
     RETURN_IF_ERROR(At(*at + 24, &size));
     RETURN_IF_ERROR(At(*at + 28, &name_bytes));
@@ -119,7 +120,7 @@ class ZipReader {
                                 " of the zip archive is compressed or encrypted");
     }
     *at = text + name_bytes + extra_bytes + comment_bytes;
-    return ReadContent(wide_offset, wide_size, content);
+    return ReadContent(wide_offset, wide_size, &entry->content);
   }
 
   /// Zip64: sizes that do not fit stand in an extra field, in a fixed order.
@@ -173,8 +174,7 @@ class ZipReader {
 
 }  // namespace
 
-Result<std::map<std::string, std::span<const std::byte>, std::less<>>> DecodeZipDirectory(
-    std::span<const std::byte> bytes) {
+Result<ZipEntries> DecodeZipDirectory(std::span<const std::byte> bytes) {
   return ZipReader(bytes).Read();
 }
 

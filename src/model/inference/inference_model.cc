@@ -17,6 +17,17 @@
 namespace cairn {
 namespace {
 
+/// A save that takes the place of the one that is being read removes its files: what failed then is
+/// tried again with the newer one. `attempt` says which save it tried.
+template <typename Attempt>
+auto WithNewestSave(const std::string& path, const Attempt& attempt) {
+  while (true) {
+    std::string tried;
+    auto outcome = attempt(&tried);
+    if (outcome.ok() || tried.empty() || NewestSave(path) == tried) return outcome;
+  }
+}
+
 class Model final : public InferenceModel {
  public:
   Model(std::string directory, OpenSave save, InferenceOptions options,
@@ -62,13 +73,14 @@ class Model final : public InferenceModel {
   Status Reload(const std::string& directory) override {
     const std::lock_guard reloading(reloading_);
     const std::string& path = directory.empty() ? directory_ : directory;
-    const Status status = ReloadFrom(path);
+    const Status status =
+        WithNewestSave(path, [&](std::string* id) { return ReloadFrom(path, id); });
     return status.ok() ? status : status.WithContext("reload from \"" + path + "\"");
   }
 
  private:
-  Status ReloadFrom(const std::string& path) {
-    ASSIGN_OR_RETURN(OpenSave save, OpenAndVerify(path));
+  Status ReloadFrom(const std::string& path, std::string* id) {
+    ASSIGN_OR_RETURN(OpenSave save, OpenAndVerify(path, id));
     // Weights of other sizes stand at other places of the file, which the graph names; so equal
     // bytes mean the same graph with weights of the same shapes.
     if (save.graph != graph_) {
@@ -107,8 +119,9 @@ class Model final : public InferenceModel {
 };
 
 Result<std::unique_ptr<InferenceModel>> LoadModel(const std::string& directory,
-                                                  const InferenceOptions& options) {
-  ASSIGN_OR_RETURN(OpenSave save, OpenAndVerify(directory));
+                                                  const InferenceOptions& options,
+                                                  std::string* id) {
+  ASSIGN_OR_RETURN(OpenSave save, OpenAndVerify(directory, id));
   ASSIGN_OR_RETURN(const LocalGraph graph, LocalGraph::Of(save));
   ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, OpenRuntime(graph.path(), options));
   return std::unique_ptr<InferenceModel>(
@@ -120,7 +133,8 @@ Result<std::unique_ptr<InferenceModel>> LoadModel(const std::string& directory,
 Result<std::unique_ptr<InferenceModel>> InferenceModel::Load(const std::string& directory,
                                                              const InferenceOptions& options) {
   RETURN_IF_ERROR(CheckPath(directory));
-  auto model = LoadModel(directory, options);
+  auto model =
+      WithNewestSave(directory, [&](std::string* id) { return LoadModel(directory, options, id); });
   if (!model.ok()) {
     return model.status().WithContext("load inference model \"" + directory + "\"");
   }

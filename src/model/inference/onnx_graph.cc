@@ -1,4 +1,4 @@
-// The one file that includes ONNX's (and so Protocol Buffers') headers.
+// Includes ONNX's (and so Protocol Buffers') headers, as onnx_functions.cc does and nobody else.
 
 #include "model/inference/onnx_graph.h"
 
@@ -18,6 +18,7 @@
 #include "format/json.h"
 #include "format/safetensors.h"
 #include "model/foreign/onnx_initializers.h"
+#include "model/inference/onnx_functions.h"
 
 namespace cairn {
 namespace {
@@ -74,6 +75,23 @@ bool IsTrainingOnly(const onnx::NodeProto& node) {
          type == "YieldOp";
 }
 
+/// Calls `fn` for the node and those of the graphs inside of it (If, Loop, Scan).
+void ForEachInside(const onnx::NodeProto& node,
+                   const std::function<void(const onnx::NodeProto&)>& fn) {
+  fn(node);
+  for (const auto& attribute : node.attribute()) {
+    for (const auto& inner : attribute.g().node()) ForEachInside(inner, fn);
+    for (const auto& graph : attribute.graphs()) {
+      for (const auto& inner : graph.node()) ForEachInside(inner, fn);
+    }
+  }
+}
+
+/// Of an operator, and of the function of the model's own that it may be a call of.
+std::string CalledAs(const std::string& domain, const std::string& name) {
+  return domain + "\n" + name;
+}
+
 bool GoesIntoFile(const onnx::TensorProto& tensor) {
   if (!FromOnnx(tensor.data_type())) return false;
   if (IsFloat(tensor.data_type())) return true;
@@ -115,7 +133,9 @@ void ForEachInput(const onnx::NodeProto& node, const std::function<void(const st
   }
 }
 
-void ForEachNode(onnx::GraphProto* graph, const std::function<void(onnx::NodeProto*)>& fn) {
+/// Of a graph or a function, those of the graphs inside of its nodes among them.
+template <typename Nodes>
+void ForEachNode(Nodes* graph, const std::function<void(onnx::NodeProto*)>& fn) {
   for (auto& node : *graph->mutable_node()) {
     fn(&node);
     for (auto& attribute : *node.mutable_attribute()) {
@@ -145,11 +165,13 @@ class Graph final : public OnnxGraph {
                const std::vector<std::string>& targets) override {
     RETURN_IF_ERROR(CheckNames(feeds, "feed_names"));
     RETURN_IF_ERROR(CheckNames(targets, "target_names"));
+    RETURN_IF_ERROR(InlineFunctions(&model_));
     Index();
     RETURN_IF_ERROR(CheckFeeds(feeds));
     RETURN_IF_ERROR(Reach(feeds, targets));
     RETURN_IF_ERROR(FindTypes(feeds, targets));
     Cut();
+    GiveWayToFeeds(feeds);
     RETURN_IF_ERROR(SetInputs(feeds));
     RETURN_IF_ERROR(SetOutputs(targets));
     RETURN_IF_ERROR(UseInferenceMode());
@@ -213,6 +235,9 @@ class Graph final : public OnnxGraph {
       for (const std::string& output : graph.node(i).output()) {
         if (!output.empty()) producers_.emplace(output, i);
       }
+    }
+    for (const auto& function : model_.functions()) {
+      functions_.emplace(CalledAs(function.domain(), function.name()), &function);
     }
     for (const auto& tensor : graph.initializer()) initializers_.insert(tensor.name());
     for (const auto& tensor : graph.sparse_initializer()) {
@@ -293,13 +318,31 @@ class Graph final : public OnnxGraph {
       if (needed_nodes_[index]) continue;
       needed_nodes_[index] = true;
       const onnx::NodeProto& node = model_.graph().node(producer->second);
-      if (IsTrainingOnly(node)) {
-        return InvalidArgumentError(fmt::format(
-            "the target {} needs the operator {}{}{} (node {}), which exists only in training",
-            Quoted(target), node.domain(), node.domain().empty() ? "" : ".", node.op_type(),
-            Quoted(node.name())));
-      }
+      RETURN_IF_ERROR(CheckPredicts(node, target));
       ForEachInput(node, [&](const std::string& input) { work.push_back(input); });
+    }
+    return Status::Ok();
+  }
+
+  /// Refuses what exists only in training: the node, what is inside of it, and the functions of the
+  /// model's own that it calls.
+  Status CheckPredicts(const onnx::NodeProto& node, const std::string& target) {
+    Status status;
+    std::vector<const onnx::FunctionProto*> called;
+    ForEachInside(node, [&](const onnx::NodeProto& inner) {
+      const auto function = functions_.find(CalledAs(inner.domain(), inner.op_type()));
+      if (function != functions_.end() && called_.insert(function->first).second) {
+        called.push_back(function->second);
+      }
+      if (!status.ok() || !IsTrainingOnly(inner)) return;
+      status = InvalidArgumentError(fmt::format(
+          "the target {} needs the operator {}{}{} (node {}), which exists only in training",
+          Quoted(target), inner.domain(), inner.domain().empty() ? "" : ".", inner.op_type(),
+          Quoted(inner.name())));
+    });
+    RETURN_IF_ERROR(status);
+    for (const onnx::FunctionProto* function : called) {
+      for (const auto& inner : function->node()) RETURN_IF_ERROR(CheckPredicts(inner, target));
     }
     return Status::Ok();
   }
@@ -307,7 +350,10 @@ class Graph final : public OnnxGraph {
   /// Feeds and targets need types: those the model gives, else what ONNX infers.
   Status FindTypes(const std::vector<std::string>& feeds, const std::vector<std::string>& targets) {
     TakeTypes(model_.graph());
-    const auto known = [&](const std::string& name) { return types_.contains(name); };
+    const auto known = [&](const std::string& name) {
+      const auto type = types_.find(name);
+      return type != types_.end() && type->second.type().tensor_type().has_shape();
+    };
     if (std::all_of(feeds.begin(), feeds.end(), known) &&
         std::all_of(targets.begin(), targets.end(), known)) {
       return Status::Ok();
@@ -325,9 +371,10 @@ class Graph final : public OnnxGraph {
   void TakeTypes(const onnx::GraphProto& graph) {
     for (const auto* infos : {&graph.input(), &graph.output(), &graph.value_info()}) {
       for (const auto& info : *infos) {
-        if (info.type().has_tensor_type() && info.type().tensor_type().elem_type() != 0) {
-          types_.emplace(info.name(), info);
-        }
+        if (!info.type().has_tensor_type() || info.type().tensor_type().elem_type() == 0) continue;
+        const auto [type, fresh] = types_.emplace(info.name(), info);
+        // What was inferred may say more than what the model declares.
+        if (!fresh && !type->second.type().tensor_type().has_shape()) type->second = info;
       }
     }
   }
@@ -352,7 +399,25 @@ class Graph final : public OnnxGraph {
            [&](const onnx::ValueInfoProto& info, int) { return needed(info.name()); });
     KeepIf(graph->mutable_quantization_annotation(),
            [&](const onnx::TensorAnnotation& one, int) { return needed(one.tensor_name()); });
+    functions_.clear();  // they point into what is cut now
+    KeepIf(model_.mutable_functions(), [&](const onnx::FunctionProto& function, int) {
+      return called_.contains(CalledAs(function.domain(), function.name()));
+    });
     model_.clear_training_info();
+  }
+
+  /// An operator that is kept for one of its outputs may compute another one that is fed: what is
+  /// fed counts, and the computed one gets a name that nobody reads. A tensor has one source.
+  void GiveWayToFeeds(const std::vector<std::string>& feeds) {
+    const std::unordered_set<std::string_view> fed(feeds.begin(), feeds.end());
+    std::string start = "unused";
+    while (HasNames(model_.graph(), start + "#")) start += "_";
+    int given = 0;
+    for (auto& node : *model_.mutable_graph()->mutable_node()) {
+      for (std::string& output : *node.mutable_output()) {
+        if (fed.contains(output)) output = fmt::format("{}#{}", start, ++given);
+      }
+    }
   }
 
   Result<TensorSignature> Describe(const std::string& name, std::string_view what) const {
@@ -367,6 +432,12 @@ class Graph final : public OnnxGraph {
       return InvalidArgumentError(
           fmt::format("{}: {} is of ONNX's data type {}, which is no number", what, Quoted(name),
                       type.elem_type()));
+    }
+    if (!type.has_shape()) {
+      return InvalidArgumentError(
+          fmt::format("{}: the model does not say how many dimensions {} has; declare its shape, "
+                      "with names in the place of sizes that vary",
+                      what, Quoted(name)));
     }
     TensorSignature signature{name, *dtype, {}};
     for (const auto& dim : type.shape().dim()) {
@@ -421,24 +492,39 @@ class Graph final : public OnnxGraph {
   }
 
   Status UseInferenceMode() {
+    std::unordered_set<std::string> outputs;
+    for (const auto& output : model_.graph().output()) outputs.insert(output.name());
+    RETURN_IF_ERROR(UseInferenceModeIn(model_.mutable_graph(), std::move(outputs)));
+    for (auto& function : *model_.mutable_functions()) {
+      outputs = {function.output().begin(), function.output().end()};
+      RETURN_IF_ERROR(UseInferenceModeIn(&function, std::move(outputs)));
+    }
+    DropUnread();
+    return Status::Ok();
+  }
+
+  /// `read`: the outputs of the graph or function.
+  template <typename Nodes>
+  static Status UseInferenceModeIn(Nodes* graph, std::unordered_set<std::string> read) {
     Status status;
-    std::unordered_set<std::string> read;
-    for (const auto& node : model_.graph().node()) {
+    for (const auto& node : graph->node()) {
       ForEachInput(node, [&](const std::string& input) { read.insert(input); });
     }
-    for (const auto& output : model_.graph().output()) read.insert(output.name());
-    ForEachNode(model_.mutable_graph(), [&](onnx::NodeProto* node) {
+    ForEachNode(graph, [&](onnx::NodeProto* node) {
       if (node->op_type() == "Dropout") {
         // training_mode is false where it is not there, and then the ratio does not matter.
         while (node->input_size() > 1) node->mutable_input()->RemoveLast();
+        // It hands its input on. OpenVINO loses one that is the output of a branch.
+        if (node->output_size() == 1) {
+          node->set_op_type("Identity");
+          node->clear_attribute();
+        }
       }
       if (node->op_type() == "BatchNormalization" && status.ok()) {
         status = NormaliseWithStoredStatistics(read, node);
       }
     });
-    if (!status.ok()) return status;
-    DropUnread();
-    return Status::Ok();
+    return status;
   }
 
   static Status NormaliseWithStoredStatistics(const std::unordered_set<std::string>& read,
@@ -503,7 +589,9 @@ class Graph final : public OnnxGraph {
   onnx::ModelProto model_;
   std::unordered_map<std::string, int> producers_;  // tensor → node
   std::unordered_set<std::string> initializers_;
-  std::unordered_set<std::string> inputs_;  // that are no weights
+  std::unordered_set<std::string> inputs_;                                 // that are no weights
+  std::unordered_map<std::string, const onnx::FunctionProto*> functions_;  // until they are cut
+  std::unordered_set<std::string> called_;                                 // functions
   std::vector<bool> needed_nodes_;
   std::unordered_set<std::string> needed_tensors_;
   std::unordered_map<std::string, onnx::ValueInfoProto> types_;

@@ -6,8 +6,11 @@
 #include <mutex>
 #include <new>
 #include <openvino/op/constant.hpp>
+#include <openvino/op/tensor_iterator.hpp>
+#include <openvino/op/util/multi_subgraph_base.hpp>
 #include <openvino/openvino.hpp>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "model/inference/runtime.h"
@@ -54,6 +57,20 @@ ov::Core& Core() {
   return *core;
 }
 
+/// "x [2, 4], rows [3, 16]"
+std::string ShapesOf(
+    const std::vector<std::pair<const TensorSignature*, const FeedTensor*>>& inputs) {
+  std::string out;
+  for (const auto& [signature, feed] : inputs) {
+    out += (out.empty() ? "" : ", ") + signature->name + " [";
+    for (std::size_t d = 0; d < feed->shape.size(); ++d) {
+      out += (d == 0 ? "" : ", ") + std::to_string(feed->shape[d]);
+    }
+    out += "]";
+  }
+  return out;
+}
+
 OwnedTensor CopyOut(const TensorSignature& signature, const ov::Tensor& tensor) {
   constexpr std::align_val_t kAlign{64};
   OwnedTensor out;
@@ -67,6 +84,19 @@ OwnedTensor CopyOut(const TensorSignature& signature, const ov::Tensor& tensor) 
   out.data = std::shared_ptr<std::byte>(memory, [](std::byte* p) { ::operator delete(p, kAlign); });
   if (out.bytes > 0) std::memcpy(memory, tensor.data(), out.bytes);
   return out;
+}
+
+/// What ONNX's Scan becomes, here or in a branch or loop. The CPU plugin gives wrong numbers once
+/// it fuses operators that read and write the state (seen in 2026.4: state + x * w).
+bool HasScan(const ov::Model& model) {
+  for (const auto& node : model.get_ops()) {
+    if (ov::is_type<ov::op::v0::TensorIterator>(node)) return true;
+    const auto outer = ov::as_type_ptr<ov::op::util::MultiSubGraphOp>(node);
+    for (std::size_t i = 0; outer && i < outer->get_internal_subgraphs_size(); ++i) {
+      if (HasScan(*outer->get_function(i))) return true;
+    }
+  }
+  return false;
 }
 
 /// A compiled model and the requests that run it: as many as run at once.
@@ -94,31 +124,36 @@ class OpenVinoRuntime final : public Runtime {
       const std::vector<TensorSignature>& outputs) override {
     try {
       Borrowed request(this);
-      for (const auto& [signature, feed] : inputs) {
-        const auto port = inputs_.find(signature->name);
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const auto& [signature, feed] = inputs[i];
+        const auto port = Port(inputs_, compiled_.inputs(), signature->name, i, inputs.size());
         const auto element = ToElement(feed->dtype);
-        if (port == inputs_.end() || !element) {
+        if (!port || !element) {
           return InternalError("the runtime has no input " + signature->name);
         }
         // The runtime only reads inputs; its interface does not say so.
-        request->set_tensor(port->second,
+        request->set_tensor(*port,
                             ov::Tensor(*element, ov::Shape(feed->shape.begin(), feed->shape.end()),
                                        const_cast<void*>(feed->data)));
       }
       request->infer();
       std::vector<OwnedTensor> out;
-      for (const TensorSignature& signature : outputs) {
-        const auto port = outputs_.find(signature.name);
-        if (port == outputs_.end()) {
-          return InternalError("the runtime has no output " + signature.name);
-        }
-        const ov::Tensor tensor = request->get_tensor(port->second);
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const TensorSignature& signature = outputs[i];
+        const auto port = Port(outputs_, compiled_.outputs(), signature.name, i, outputs.size());
+        if (!port) return InternalError("the runtime has no output " + signature.name);
+        const ov::Tensor tensor = request->get_tensor(*port);
         if (tensor.get_element_type() != *ToElement(signature.dtype)) {
           return InternalError("the runtime gives " + signature.name + " in another type");
         }
         out.push_back(CopyOut(signature, tensor));
       }
       return out;
+    } catch (const ov::Exception& error) {
+      // Types and the sizes that the graph names were compared: what is left are sizes that do not
+      // go together, which only the graph knows.
+      return InvalidArgumentError("the graph cannot be run with " + ShapesOf(inputs) +
+                                  ": do their sizes belong together? OpenVINO: " + error.what());
     } catch (const std::exception& error) {
       return InternalError(std::string("OpenVINO: ") + error.what());
     }
@@ -154,6 +189,19 @@ class OpenVinoRuntime final : public Runtime {
   }
 
  private:
+  using Ports = std::map<std::string, ov::Output<const ov::Node>>;
+
+  /// By its name or, where OpenVINO has dropped that with an operator that does nothing (a dropout
+  /// that predicts), by its place: the graph has inputs and outputs in the signature's order.
+  static std::optional<ov::Output<const ov::Node>> Port(
+      const Ports& by_name, const std::vector<ov::Output<const ov::Node>>& all,
+      const std::string& name, std::size_t place, std::size_t count) {
+    const auto found = by_name.find(name);
+    if (found != by_name.end()) return found->second;
+    if (all.size() != count) return std::nullopt;
+    return all[place];
+  }
+
   /// A request for as long as one Run takes.
   class Borrowed {
    public:
@@ -184,8 +232,8 @@ class OpenVinoRuntime final : public Runtime {
   const std::shared_ptr<ov::Model> model_;  // shared: OpenVINO's own way
   const InferenceOptions options_;
   ov::CompiledModel compiled_;
-  std::map<std::string, ov::Output<const ov::Node>> inputs_;
-  std::map<std::string, ov::Output<const ov::Node>> outputs_;
+  Ports inputs_;
+  Ports outputs_;
   std::mutex mutex_;
   std::vector<ov::InferRequest> idle_;  // guarded by mutex_
 };
@@ -197,7 +245,14 @@ extern "C" __attribute__((visibility("default"))) bool cairn_runtime_v1(
     const std::string& model_path, const cairn::InferenceOptions& options,
     std::unique_ptr<cairn::Runtime>* out, std::string* error) {
   try {
-    *out = std::make_unique<cairn::OpenVinoRuntime>(cairn::Core().read_model(model_path), options);
+    const std::shared_ptr<ov::Model> model = cairn::Core().read_model(model_path);
+    if (cairn::HasScan(*model)) {
+      *error =
+          "it has the operator Scan, which OpenVINO computes wrongly; write it as a Loop, or run "
+          "model.onnx with onnxruntime";
+      return false;
+    }
+    *out = std::make_unique<cairn::OpenVinoRuntime>(model, options);
     return true;
   } catch (const std::exception& thrown) {
     *error = thrown.what();

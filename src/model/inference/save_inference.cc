@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_path.h"
+#include "checkpoint/import_place.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/names.h"
 #include "checkpoint/transfer.h"
@@ -25,8 +25,6 @@
 
 namespace cairn {
 namespace {
-
-namespace fs = std::filesystem;
 
 class WeightSource final : public TensorSource {
  public:
@@ -72,12 +70,11 @@ Result<std::map<std::string, std::pair<std::uint64_t, std::uint64_t>>> AddWeight
 }
 
 Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const MoreFiles& more,
-                                 LocalSideFiles* side) {
-  const std::string& model_path = request.model_path;
+                                 const std::string& model_name, PlacedFiles* side) {
   std::span<const std::byte> bytes = std::as_bytes(std::span(request.model));
   if (request.model.empty()) {
-    auto read = side->Read(model_path);
-    if (!read.ok()) return read.status().WithContext("\"" + model_path + "\"");
+    auto read = side->Read(model_name);
+    if (!read.ok()) return read.status().WithContext("\"" + request.model_path + "\"");
     bytes = *read;
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<OnnxGraph> graph, OnnxGraph::Parse(bytes));
@@ -127,10 +124,19 @@ Result<SavedInferenceModel> SaveInferenceModelWith(const SaveInferenceRequest& r
   if (request.model.empty() && request.model_path.empty()) {
     return InvalidArgumentError("no model was given: neither bytes nor a path");
   }
-  LocalSideFiles side(request.model_path.empty()
-                          ? std::string()
-                          : fs::absolute(request.model_path).parent_path().string());
-  auto saved = Save(request, more, &side);
+  const auto save = [&]() -> Result<SavedInferenceModel> {
+    ImportTarget model;
+    if (!request.model_path.empty()) {
+      ASSIGN_OR_RETURN(model, FindImport(request.model_path));
+      if (model.name.empty()) {
+        return InvalidArgumentError("\"" + request.model_path +
+                                    "\" is a directory; give the path of the model in it");
+      }
+    }
+    PlacedFiles side(std::move(model.place));
+    return Save(request, more, model.name, &side);
+  };
+  auto saved = save();
   if (!saved.ok()) {
     return saved.status().WithContext("save inference model into \"" + request.directory + "\"");
   }

@@ -87,9 +87,15 @@ Result<LocalGraph> LocalGraph::Of(const OpenSave& save) {
   return graph;
 }
 
-Result<OpenSave> OpenAndVerify(const std::string& path) {
+std::string NewestSave(const std::string& path) {
+  const auto placed = PlaceOf(path);
+  return placed.ok() ? placed->checkpoint.manifest->id : "";
+}
+
+Result<OpenSave> OpenAndVerify(const std::string& path, std::string* id) {
   OpenSave save;
   ASSIGN_OR_RETURN(save.placed, PlaceOf(path));
+  if (id != nullptr) *id = save.placed.checkpoint.manifest->id;
   Store* store = save.placed.env.store.get();
   const Checkpoint& checkpoint = save.placed.checkpoint;
   ASSIGN_OR_RETURN(save.files,

@@ -24,8 +24,12 @@ struct OpenSave {
   CheckpointInfo info;
 };
 
-/// `path`: a directory of saves (its latest), or one checkpoint's directory.
-Result<OpenSave> OpenAndVerify(const std::string& path);
+/// `path`: a directory of saves (its latest), or one checkpoint's directory. `id`, unless null: of
+/// the save that was tried, also when it failed.
+Result<OpenSave> OpenAndVerify(const std::string& path, std::string* id = nullptr);
+
+/// Of the save that OpenAndVerify would try now; "" when there is none.
+std::string NewestSave(const std::string& path);
 
 /// The graph and its weights as files of this machine, which is what runtimes read: those of a
 /// local save themselves, of any other a copy in a temporary directory, which goes with this
