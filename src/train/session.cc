@@ -23,6 +23,16 @@ constexpr int kLongestChain = 100;
 // How often a worker looks whether the chief has saved.
 constexpr std::chrono::milliseconds kLook{200};
 
+// In the metadata of an increment, below "session": seconds of training since its full one.
+constexpr char kFullAge[] = "full_age_seconds";
+
+/// Of a stored number, which may be anything.
+std::chrono::nanoseconds Seconds(double seconds) {
+  constexpr double kOldest = 1e9;  // some decades
+  if (!(seconds > 0)) return std::chrono::nanoseconds(0);
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, kOldest) * 1e9));
+}
+
 class SessionImpl final : public TrainingSession {
  public:
   SessionImpl(SessionOptions options, SessionSchedule schedule)
@@ -37,7 +47,8 @@ class SessionImpl final : public TrainingSession {
       RETURN_IF_ERROR(options_.is_chief ? OpenManager() : AwaitChief());
     }
     Stamp();
-    schedule_.Start(options_.now(), step_, full_step_);
+    schedule_.Start(options_.now(), step_,
+                    SessionSchedule::Age{full_age_, restored_ ? step_ - full_step_ : 0});
     if (!Saves() || restored_) return Status::Ok();
     return Save(SaveKind::kFull).status();
   }
@@ -48,11 +59,9 @@ class SessionImpl final : public TrainingSession {
     ++step_;
     Stamp();
     if (!Saves()) return Status::Ok();
+    LookAtSave();
     const SessionSchedule::Due due = schedule_.Check(options_.now(), step_);
-    if (due == SessionSchedule::Due::kNothing) {
-      checkpoints_->Settle();
-      return Status::Ok();
-    }
+    if (due == SessionSchedule::Due::kNothing) return Status::Ok();
     return Save(due == SessionSchedule::Due::kFull ? SaveKind::kFull : Increment()).status();
   }
 
@@ -71,12 +80,20 @@ class SessionImpl final : public TrainingSession {
           {.name = v.name, .dtype = v.dtype, .shape = v.shape, .data = v.data});
     }
     if (options_.save_state) request.state_files = options_.save_state();
-    ASSIGN_OR_RETURN(SaveHandle handle, checkpoints_->Save(std::move(request)));
     const bool full = kind == SaveKind::kFull;
-    schedule_.Saved(full ? SessionSchedule::Due::kFull : SessionSchedule::Due::kIncrement,
-                    options_.now(), step_);
+    const std::chrono::nanoseconds now = options_.now();
+    if (!full) {
+      const std::chrono::duration<double> age = schedule_.SinceFull(now, step_).time;
+      request.metadata = Value::Object{{"session", Value::Object{{kFullAge, age.count()}}}};
+    }
+    ASSIGN_OR_RETURN(SaveHandle handle, checkpoints_->Save(std::move(request)));
+    LookAtSave();  // the one before, which this one waited for
+    before_ = {schedule_, chain_, saved_step_};
+    schedule_.Saved(full ? SessionSchedule::Due::kFull : SessionSchedule::Due::kIncrement, now,
+                    step_);
     chain_ = full ? 0 : chain_ + 1;
     saved_step_ = step_;
+    in_flight_ = handle;
     return handle;
   }
 
@@ -85,6 +102,7 @@ class SessionImpl final : public TrainingSession {
     closed_ = true;
     if (manager_ == nullptr) return Status::Ok();
     Status saved;
+    if (Saves()) LookAtSave();
     if (Saves() && schedule_.saves() && step_ != saved_step_) {
       closed_ = false;
       saved = Save(schedule_.increments() ? Increment() : SaveKind::kFull).status();
@@ -104,6 +122,20 @@ class SessionImpl final : public TrainingSession {
   bool Saves() const { return manager_ != nullptr && options_.is_chief; }
   SaveKind Increment() const {
     return options_.consecutive ? SaveKind::kConsecutive : SaveKind::kCumulative;
+  }
+
+  /// Releases the rows of a save that is over. One that failed has saved nothing: what was due is
+  /// due again, and not when the next interval is over.
+  void LookAtSave() {
+    checkpoints_->Settle();
+    if (!in_flight_) return;
+    const auto outcome = in_flight_->Outcome();
+    if (!outcome) return;
+    in_flight_.reset();
+    if (outcome->ok()) return;
+    schedule_ = before_->schedule;
+    chain_ = before_->chain;
+    saved_step_ = before_->saved_step;
   }
 
   /// A worker's: opens what the chief has saved.
@@ -164,8 +196,12 @@ class SessionImpl final : public TrainingSession {
   /// The chain goes on: it is as long, and its full checkpoint as old, as before.
   Status StandOn(const CheckpointInfo& info) {
     full_step_ = info.step;
+    full_age_ = {};
     chain_ = 0;
     if (info.kind == "full") return Status::Ok();
+    if (const Value* session = info.metadata.Find("session")) {
+      if (const Value* age = session->Find(kFullAge)) full_age_ = Seconds(age->AsDouble());
+    }
     ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> there, manager_->List());
     for (const CheckpointInfo& other : there) {
       if (other.id == info.base) full_step_ = other.step;
@@ -202,8 +238,17 @@ class SessionImpl final : public TrainingSession {
   std::optional<Restored> restored_;
   std::int64_t step_ = 0;
   std::int64_t saved_step_ = -1;
-  int chain_ = 0;               // increments since the last full one
-  std::int64_t full_step_ = 0;  // of the full one that was restored, or that it builds on
+  int chain_ = 0;                         // increments since the last full one
+  std::int64_t full_step_ = 0;            // of the full one that was restored, or that it builds on
+  std::chrono::nanoseconds full_age_{0};  // of that, in time of training
+  /// What the save in flight changed, should it fail.
+  struct Before {
+    SessionSchedule schedule;
+    int chain = 0;
+    std::int64_t saved_step = -1;
+  };
+  std::optional<SaveHandle> in_flight_;
+  std::optional<Before> before_;
   bool stop_ = false;
   bool closed_ = false;
 };

@@ -40,6 +40,15 @@ void SessionSchedule::Start(Nanos now, std::int64_t step, std::int64_t full_step
   last_full_ = {now, full_step};
 }
 
+void SessionSchedule::Start(Nanos now, std::int64_t step, const Age& full) {
+  last_any_ = {now, step};
+  last_full_ = {now - full.time, step - full.steps};
+}
+
+SessionSchedule::Age SessionSchedule::SinceFull(Nanos now, std::int64_t step) const {
+  return {now - last_full_.time, step - last_full_.step};
+}
+
 bool SessionSchedule::Passed(const Interval& interval, const Moment& last, Nanos now,
                              std::int64_t step) {
   if (step <= last.step) return false;

@@ -10,7 +10,8 @@
 namespace cairn {
 
 /// When a session saves a full checkpoint or an increment. Time is passed in; nothing is reset
-/// unless something was saved.
+/// unless something was saved. A copy from before a save that turns out to have failed takes its
+/// place again.
 class SessionSchedule {
  public:
   enum class Due : std::uint8_t { kNothing, kIncrement, kFull };
@@ -26,6 +27,15 @@ class SessionSchedule {
   /// `full_step`.
   void Start(Nanos now, std::int64_t step, std::int64_t full_step);
   void Start(Nanos now, std::int64_t step) { Start(now, step, step); }
+  /// How old the newest full checkpoint is, in time and in steps of training.
+  struct Age {
+    Nanos time{0};
+    std::int64_t steps = 0;
+    friend bool operator==(const Age&, const Age&) = default;
+  };
+  /// The same where that is known: neither a step nor a minute counts anew.
+  void Start(Nanos now, std::int64_t step, const Age& full);
+  Age SinceFull(Nanos now, std::int64_t step) const;
   /// Both are due: the full one.
   Due Check(Nanos now, std::int64_t step) const;
   void Saved(Due kind, Nanos now, std::int64_t step);

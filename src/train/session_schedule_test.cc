@@ -58,6 +58,22 @@ TEST(SessionSchedule, ARestartDoesNotPutAFullOneOff) {
   EXPECT_EQ(schedule.Check(seconds(1000), 110), Due::kFull);
 }
 
+TEST(SessionSchedule, ARestartCountsTheTimeBeforeIt) {
+  SessionSchedule schedule =
+      Make({.save_checkpoint_secs = 60, .save_incremental_checkpoint_secs = 20});
+  schedule.Start(seconds(0), 0);
+  schedule.Saved(Due::kFull, seconds(60), 100);
+  schedule.Saved(Due::kIncrement, seconds(80), 120);
+  const SessionSchedule::Age age = schedule.SinceFull(seconds(80), 120);
+  EXPECT_EQ(age, (SessionSchedule::Age{seconds(20), 20}));
+  SessionSchedule again =
+      Make({.save_checkpoint_secs = 60, .save_incremental_checkpoint_secs = 20});
+  again.Start(seconds(1000), 120, age);
+  EXPECT_EQ(again.Check(seconds(1019), 121), Due::kNothing);
+  EXPECT_EQ(again.Check(seconds(1020), 121), Due::kIncrement);
+  EXPECT_EQ(again.Check(seconds(1040), 121), Due::kFull);
+}
+
 TEST(SessionSchedule, AStateIsNotSavedTwice) {
   SessionSchedule schedule = Make({.save_checkpoint_secs = 10});
   schedule.Start(seconds(0), 5);

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <csignal>
 #include <future>
 #include <map>
 #include <memory>
@@ -93,6 +95,26 @@ struct Training {
   std::chrono::nanoseconds now{0};
 };
 
+/// While it lives no file of this process can be made longer.
+class FullDisk {
+ public:
+  FullDisk() {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit none{1, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &none);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  void (*const signal_)(int) = std::signal(SIGXFSZ, SIG_IGN);  // a write fails then
+  rlimit before_{};
+};
+
 std::vector<std::string> Kinds(const std::string& directory) {
   auto manager = CheckpointManager::Open({.directory = directory, .read_only = true}).value();
   std::vector<std::string> kinds;
@@ -163,6 +185,48 @@ TEST(TrainingSession, RestartsDoNotPutAFullCheckpointOff) {
   }
   EXPECT_THAT(Kinds(dir / "c"), ElementsAre("full 0", "increment 2", "increment 4", "full 6",
                                             "increment 8", "increment 10", "full 12"));
+}
+
+TEST(TrainingSession, RestartsDoNotPutAFullCheckpointOffByTimeEither) {
+  const TempDirectory dir;
+  std::chrono::nanoseconds now{0};
+  for (int run = 0; run < 3; ++run) {
+    Training training;
+    training.now = now = std::chrono::hours(run + 1);  // what passes in between is no training
+    SessionOptions options = training.Options(dir / "c");
+    options.save_checkpoint_secs = 60;
+    options.save_incremental_checkpoint_secs = 10;
+    options.max_to_keep = std::nullopt;
+    auto session = TrainingSession::Open(options).value();
+    ASSERT_TRUE(RunSteps(&training, session.get(), 40).ok());
+    ASSERT_TRUE(session->Close().ok());
+  }
+  EXPECT_THAT(Kinds(dir / "c"),
+              ElementsAre("full 0", "increment 10", "increment 20", "increment 30", "increment 40",
+                          "increment 50", "full 60", "increment 70", "increment 80", "increment 90",
+                          "increment 100", "increment 110", "full 120"));
+}
+
+TEST(TrainingSession, WhatFailedInTheBackgroundIsDueAgainAtOnce) {
+  const TempDirectory dir;
+  Training training;
+  SessionOptions options = training.Options(dir / "c");
+  auto session = TrainingSession::Open(options).value();
+  ASSERT_TRUE(RunSteps(&training, session.get(), 19).ok());
+  ASSERT_TRUE(session->Save(SaveKind::kFull).value().Wait().ok());
+  ASSERT_TRUE(RunSteps(&training, session.get(), 19).ok());
+  {
+    const FullDisk full;
+    const auto handle = session->Save(SaveKind::kCumulative);
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    while (!handle->Done()) std::this_thread::yield();
+  }
+  // Of step 38, and due 20 s after that of step 19.
+  const Status told = RunSteps(&training, session.get(), 1);
+  EXPECT_EQ(told.code(), Code::kResourceExhausted) << told.ToString();
+  ASSERT_TRUE(RunSteps(&training, session.get(), 1).ok());
+  ASSERT_TRUE(session->Close().ok());
+  EXPECT_THAT(Kinds(dir / "c"), ElementsAre("full 0", "full 19", "increment 40"));
 }
 
 TEST(TrainingSession, KeepsTheNewestFullOnesAndTheNewestChain) {

@@ -55,14 +55,14 @@ Result<bool> StopAgreement::LastStep(std::int64_t global_step, double seconds_pe
   if (!last_step_) {
     if (env_.clock->Now() - *asked_ < patience_) return false;
     return DeadlineExceededError(
-        "SIGTERM came, but trainer_0 did not say after which step to end: it got no SIGTERM. "
-        "Nothing was saved for it");
+        "a signal to end came, but trainer_0 did not say after which step to end: it got no such "
+        "signal. Nothing was saved for it");
   }
   if (global_step > *last_step_) {
-    return FailedPreconditionError("SIGTERM came after step " + std::to_string(global_step) +
-                                   ", but trainer_0 ends after step " +
-                                   std::to_string(*last_step_) +
-                                   ": all trainers must make their steps together");
+    return FailedPreconditionError(
+        "the signal to end came after step " + std::to_string(global_step) +
+        ", but trainer_0 ends after step " + std::to_string(*last_step_) +
+        ": all trainers must make their steps together");
   }
   return global_step == *last_step_;
 }

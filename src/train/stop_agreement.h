@@ -9,7 +9,8 @@
 
 namespace cairn {
 
-/// How several trainers that got SIGTERM end after the same step, without talking to each other.
+/// How several trainers that got SIGTERM (in Python also SIGINT) end after the same step, without
+/// talking to each other.
 ///
 /// Trainer 0 chooses the step and publishes it in the repository before it goes on. It chooses a
 /// second's worth of steps ahead, so that the signal has reached all by then. Trainers that need

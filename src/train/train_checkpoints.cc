@@ -42,6 +42,19 @@ Value MakeMetrics(const Value& metrics) {
 
 }  // namespace
 
+Status RefuseUnmergedParts(const Environment& env) {
+  RepositoryReader reader(env.store.get(), env.rules);
+  ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
+  const Checkpoint* latest = view.Latest();
+  if (latest == nullptr || latest->manifest->lineage.Find("private") == nullptr) {
+    return Status::Ok();
+  }
+  return FailedPreconditionError(
+      "\"" + env.store->Describe() + "\" holds one trainer's parts only (" + latest->directory +
+      "); bring the parts of all trainers together with `cairn checkpoint merge` and start each "
+      "trainer on a copy of the merged directory");
+}
+
 Result<std::unique_ptr<TrainCheckpoints>> TrainCheckpoints::Open(const TrainerOptions& options,
                                                                  const Environment& env) {
   auto checkpoints = std::unique_ptr<TrainCheckpoints>(new TrainCheckpoints(options, env));
@@ -63,21 +76,10 @@ Result<std::unique_ptr<TrainCheckpoints>> TrainCheckpoints::Open(const TrainerOp
   return checkpoints;
 }
 
-Status TrainCheckpoints::RefuseUnmergedParts() {
-  RepositoryReader reader(env_.store.get(), env_.rules);
-  ASSIGN_OR_RETURN(const RepositoryView view, reader.Read());
-  const Checkpoint* latest = view.Latest();
-  if (latest == nullptr || latest->manifest->lineage.Find("private") == nullptr) {
-    return Status::Ok();
-  }
-  return FailedPreconditionError(
-      "\"" + env_.store->Describe() + "\" holds one trainer's parts only (" + latest->directory +
-      "); bring the parts of all trainers together with `cairn checkpoint merge` and start each "
-      "trainer on a copy of the merged directory");
-}
-
 Result<std::optional<TrainCheckpoints::Resumed>> TrainCheckpoints::Restore() {
-  if (options_.private_parts && options_.num_trainers > 1) RETURN_IF_ERROR(RefuseUnmergedParts());
+  if (options_.private_parts && options_.num_trainers > 1) {
+    RETURN_IF_ERROR(RefuseUnmergedParts(env_));
+  }
   ASSIGN_OR_RETURN(auto restored,
                    tables_->Restore({.into = options_.model, .strict = options_.strict}));
   if (!restored) return std::optional<Resumed>();
@@ -90,6 +92,11 @@ Result<std::optional<TrainCheckpoints::Resumed>> TrainCheckpoints::Restore() {
   if (!state.ok()) return state.status().WithContext("resume from \"" + resumed.info.path + "\"");
   resumed.state = *std::move(state);
   return std::optional(std::move(resumed));
+}
+
+Status TrainCheckpoints::RestoreRows(const std::string& id) {
+  auto restored = tables_->Restore({.id = id, .strict = false}, {.strict = options_.strict});
+  return restored.status();
 }
 
 Status TrainCheckpoints::Save(const TrainerState& state, const Value& metrics,

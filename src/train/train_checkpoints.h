@@ -12,6 +12,10 @@
 
 namespace cairn {
 
+/// FailedPrecondition when the newest checkpoint is one of several trainers' private parts: each
+/// knows only its own, and cannot go on from it.
+Status RefuseUnmergedParts(const Environment& env);
+
 /// The checkpoints of a Trainer: opens the repository as TrainerOptions say, brings the variables
 /// back, saves them in the background. For one thread. A failed save leaves the checkpoints before
 /// it as they were.
@@ -26,6 +30,9 @@ class TrainCheckpoints {
   };
   /// Fills the variables and tables from the newest checkpoint; nullopt when there is none.
   Result<std::optional<Resumed>> Restore();
+
+  /// Fills the tables and tracked arrays anew from a checkpoint that was restored or saved here.
+  Status RestoreRows(const std::string& id);
 
   /// Returns when the variables are copied; `*stall_seconds` is how long that took. Reports the
   /// failure of the save before.
@@ -43,8 +50,6 @@ class TrainCheckpoints {
  private:
   TrainCheckpoints(const TrainerOptions& options, const Environment& env)
       : options_(options), env_(env) {}
-  /// Private parts that were not merged cannot be resumed: each trainer knows only its own.
-  Status RefuseUnmergedParts();
 
   const TrainerOptions options_;
   const Environment env_;

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <deque>
 #include <set>
 
 #include <cairn/table_checkpoint.h>
@@ -10,6 +13,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/manager.h"
+#include "format/safetensors.h"
 #include "train/save_schedule.h"
 #include "train/sigterm.h"
 #include "train/stop_agreement.h"
@@ -25,11 +29,15 @@
 // resumed run reads the next batch, as the run before would have done. Stop and SIGTERM are looked
 // at after a step (and after EndEpoch), so every saved state is one after a completed step.
 //
-// On resume the reader is put into place first and the registered state comes last: a reader that
-// is read anew may draw from a generator that is registered.
+// Where training goes on inside an epoch, its beginning comes again: registered generators are put
+// to where the epoch found them, the reader is put into place (one that is read anew may draw from
+// them), and BeginEpoch is told, since handlers make in memory what they need for an epoch. Then
+// the state that was saved is put back: it holds already what the beginning of the epoch did to it.
 
 namespace cairn {
 namespace {
+
+constexpr std::size_t kStepTimes = 8;
 
 double Seconds(Clock::Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -66,6 +74,7 @@ Status ValidateOptions(const TrainerOptions& options) {
 struct RegisteredState {
   std::function<Value()> save;
   std::function<Status(const Value&)> load;
+  bool generator = false;  // the beginning of an epoch may draw from it
 };
 
 class TrainerImpl final : public Trainer {
@@ -76,13 +85,19 @@ class TrainerImpl final : public Trainer {
   Status Start();
 
   Status AddState(std::string name, std::function<Value()> save,
-                  std::function<Status(const Value&)> load) override;
+                  std::function<Status(const Value&)> load) override {
+    return Register(std::move(name), {std::move(save), std::move(load)});
+  }
   void Stop() override { stop_.store(true); }
   std::int64_t global_step() const override { return progress_.global_step; }
   const std::optional<CheckpointInfo>& resumed() const override { return resumed_; }
   Status Close() override;
 
  protected:
+  Status AddGenerator(std::string name, std::function<Value()> save,
+                      std::function<Status(const Value&)> load) override {
+    return Register(std::move(name), {std::move(save), std::move(load), /*generator=*/true});
+  }
   Result<TrainResult> TrainOn(std::int64_t num_epochs, internal::BatchSource* source,
                               EventHandler event_handler) override;
 
@@ -95,7 +110,11 @@ class TrainerImpl final : public Trainer {
     std::optional<SigtermWatch> sigterm;
     std::optional<StopAgreement> agreement;  // with several trainers, after SIGTERM
     Clock::Duration begun{};
-    Value metrics;  // of the last step
+    // Of the last steps. The quickest tells how far the other trainers may be when a signal comes:
+    // those that waited for a save do not.
+    std::deque<Clock::Duration> step_times;
+    Clock::Duration last_step{};  // when it ended
+    Value metrics;                // of the last step
     TrainResult result;
   };
 
@@ -104,11 +123,24 @@ class TrainerImpl final : public Trainer {
   Result<TrainOutcome> RunEpochs(Run* run);
   /// Nullopt: the epoch is over; else why the training ends inside it.
   Result<std::optional<TrainOutcome>> RunSteps(Run* run);
+  /// To the next step, of a new epoch or inside of one, with its event.
   Status EnterEpoch(Run* run);
+  Status BeginEpoch(Run* run);
+  Status GoOnInside(Run* run);
+  bool CanSeek(const Run& run) const { return run.source->seekable() && !reader_state_.is_null(); }
+  Status SeekReader(Run* run);
   Status Replay(Run* run);
+  /// BeginEpoch for an epoch that began before; what its handler changes is put back.
+  Status TellAgain(Run* run);
+  /// Something that differs when rows of tables and tracked arrays were changed.
+  std::vector<std::uint64_t> RowMarks() const;
+  Status Register(std::string name, RegisteredState functions);
   /// Before anything is read: the registered names are those of the checkpoint.
   Status CheckRegistered();
-  Status LoadRegistered();
+  std::map<std::string, Value> Registered(bool generators_only) const;
+  Status LoadRegistered(const std::map<std::string, Value>& values);
+  /// What the checkpoint has, once.
+  Status LoadResumed();
   Result<std::optional<TrainOutcome>> Ending(Run* run);
   Status SaveWhenDue(Run* run);
   Status SaveLast(Run* run);
@@ -128,6 +160,7 @@ class TrainerImpl final : public Trainer {
   TrainProgress saved_;                                  // of the newest checkpoint
   Value reader_state_;                                   // of progress_; null: read anew
   std::optional<std::map<std::string, Value>> to_load_;  // by the first Train
+  std::map<std::string, Value> epoch_generators_;        // as progress_.epoch found them
   bool started_ = false;
   bool unusable_ = false;  // a Train under way, or one that failed, or closed
   std::atomic<bool> stop_ = false;
@@ -158,6 +191,7 @@ Status TrainerImpl::Adopt(TrainerState state) {
   if (state.num_trainers == options_.num_trainers && state.trainer_id == options_.trainer_id) {
     reader_state_ = std::move(state.reader);
     to_load_ = std::move(state.values);
+    epoch_generators_ = std::move(state.epoch_generators);
     return Status::Ok();
   }
   const std::string what = fmt::format("it was saved by {} trainers, and there are {} now",
@@ -172,13 +206,12 @@ Status TrainerImpl::Adopt(TrainerState state) {
   return Status::Ok();
 }
 
-Status TrainerImpl::AddState(std::string name, std::function<Value()> save,
-                             std::function<Status(const Value&)> load) {
+Status TrainerImpl::Register(std::string name, RegisteredState functions) {
   if (started_) return FailedPreconditionError("state is registered before Train");
-  if (name.empty() || !save || !load) {
+  if (name.empty() || !functions.save || !functions.load) {
     return InvalidArgumentError("state needs a name, a function that saves and one that loads");
   }
-  const auto [it, fresh] = registered_.try_emplace(name, std::move(save), std::move(load));
+  const auto [it, fresh] = registered_.try_emplace(name, std::move(functions));
   if (!fresh) return AlreadyExistsError("state \"" + name + "\" is registered already");
   return Status::Ok();
 }
@@ -203,15 +236,26 @@ Status TrainerImpl::CheckRegistered() {
   return Status::Ok();
 }
 
-Status TrainerImpl::LoadRegistered() {
-  if (!to_load_) return Status::Ok();
-  const std::map<std::string, Value> stored = *std::exchange(to_load_, std::nullopt);
+std::map<std::string, Value> TrainerImpl::Registered(bool generators_only) const {
+  std::map<std::string, Value> values;
   for (const auto& [name, functions] : registered_) {
-    const auto it = stored.find(name);
-    if (it == stored.end()) continue;
+    if (functions.generator || !generators_only) values[name] = functions.save();
+  }
+  return values;
+}
+
+Status TrainerImpl::LoadRegistered(const std::map<std::string, Value>& values) {
+  for (const auto& [name, functions] : registered_) {
+    const auto it = values.find(name);
+    if (it == values.end()) continue;
     RETURN_IF_ERROR(functions.load(it->second).WithContext("load state \"" + name + "\""));
   }
   return Status::Ok();
+}
+
+Status TrainerImpl::LoadResumed() {
+  if (!to_load_) return Status::Ok();
+  return LoadRegistered(*std::exchange(to_load_, std::nullopt));
 }
 
 Status TrainerImpl::Replay(Run* run) {
@@ -235,24 +279,76 @@ Status TrainerImpl::Replay(Run* run) {
 
 Status TrainerImpl::EnterEpoch(Run* run) {
   const bool inside = progress_.next_step > 0 && !progress_.epoch_complete;
-  const bool seek = run->source->seekable() && !reader_state_.is_null();
-  if (seek && progress_.next_step > 0) {
-    RETURN_IF_ERROR(
-        run->source->LoadState(reader_state_).WithContext("put the reader back into place"));
-  }
+  RETURN_IF_ERROR(inside ? GoOnInside(run) : BeginEpoch(run));
   reader_state_ = Value();
-  if (inside) {
-    if (!seek) RETURN_IF_ERROR(Replay(run).WithContext("read again up to " + At(progress_)));
-  } else {
-    if (progress_.epoch_complete) {
-      ++progress_.epoch;
-      progress_.next_step = 0;
-      progress_.epoch_complete = false;
-    }
-    RETURN_IF_ERROR(run->source->Begin(progress_.epoch)
-                        .WithContext(fmt::format("begin epoch {}", progress_.epoch)));
+  return Status::Ok();
+}
+
+Status TrainerImpl::SeekReader(Run* run) {
+  return run->source->LoadState(reader_state_).WithContext("put the reader back into place");
+}
+
+Status TrainerImpl::BeginEpoch(Run* run) {
+  if (progress_.epoch_complete) {
+    if (CanSeek(*run)) RETURN_IF_ERROR(SeekReader(run));
+    ++progress_.epoch;
+    progress_.next_step = 0;
+    progress_.epoch_complete = false;
   }
-  return LoadRegistered();
+  RETURN_IF_ERROR(LoadResumed());
+  epoch_generators_ = Registered(/*generators_only=*/true);
+  RETURN_IF_ERROR(run->source->Begin(progress_.epoch)
+                      .WithContext(fmt::format("begin epoch {}", progress_.epoch)));
+  if (run->handler) run->handler(BeginEpochEvent{progress_.epoch, 0});
+  return Status::Ok();
+}
+
+Status TrainerImpl::GoOnInside(Run* run) {
+  const std::map<std::string, Value> saved =
+      to_load_ ? *std::exchange(to_load_, std::nullopt) : Registered(/*generators_only=*/false);
+  RETURN_IF_ERROR(LoadRegistered(epoch_generators_));
+  if (CanSeek(*run)) {
+    RETURN_IF_ERROR(SeekReader(run));
+  } else {
+    RETURN_IF_ERROR(Replay(run).WithContext("read again up to " + At(progress_)));
+  }
+  if (run->handler) RETURN_IF_ERROR(TellAgain(run));
+  return LoadRegistered(saved);
+}
+
+std::vector<std::uint64_t> TrainerImpl::RowMarks() const {
+  std::vector<std::uint64_t> marks;
+  for (const Table* table : options_.tables) {
+    marks.push_back(table->ChangedRows(CutKind::kConsecutive));
+  }
+  for (const RowTracked* array : options_.arrays) {
+    marks.push_back(array->ChangedRows(CutKind::kConsecutive));
+  }
+  return marks;
+}
+
+Status TrainerImpl::TellAgain(Run* run) {
+  std::vector<std::string> variables;
+  for (const MutableTensor& variable : options_.model) {
+    ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes(variable.dtype, variable.shape));
+    variables.emplace_back(static_cast<const char*>(variable.data), bytes);
+  }
+  const std::vector<std::uint64_t> rows = RowMarks();
+  run->handler(BeginEpochEvent{progress_.epoch, progress_.next_step});
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    if (!variables[i].empty()) {
+      std::memcpy(options_.model[i].data, variables[i].data(), variables[i].size());
+    }
+  }
+  // Lookups of keys that are not admitted yet are counted, and the marks do not show it.
+  const bool counts = std::any_of(options_.tables.begin(), options_.tables.end(),
+                                  [](Table* t) { return t->options().admission.has_value(); });
+  if (checkpoints_ == nullptr || (rows == RowMarks() && !counts)) return Status::Ok();
+  const CheckpointInfo& newest = checkpoints_->saved() ? *checkpoints_->saved() : *resumed_;
+  RETURN_IF_ERROR(checkpoints_->RestoreRows(newest.id).WithContext(
+      "put back the rows that a handler of BeginEpoch changed"));
+  Stamp();
+  return Status::Ok();
 }
 
 Result<TrainOutcome> TrainerImpl::RunEpochs(Run* run) {
@@ -260,11 +356,10 @@ Result<TrainOutcome> TrainerImpl::RunEpochs(Run* run) {
   for (;;) {
     const std::int64_t next = progress_.epoch + (progress_.epoch_complete ? 1 : 0);
     if (next >= run->num_epochs) {
-      RETURN_IF_ERROR(LoadRegistered());
+      RETURN_IF_ERROR(LoadResumed());
       break;
     }
     RETURN_IF_ERROR(EnterEpoch(run));
-    if (run->handler) run->handler(BeginEpochEvent{progress_.epoch, progress_.next_step});
     ASSIGN_OR_RETURN(const std::optional<TrainOutcome> ended, RunSteps(run));
     if (ended) return *ended;
     if (run->handler) run->handler(EndEpochEvent{progress_.epoch});
@@ -278,6 +373,7 @@ Result<TrainOutcome> TrainerImpl::RunEpochs(Run* run) {
 }
 
 Result<std::optional<TrainOutcome>> TrainerImpl::RunSteps(Run* run) {
+  run->last_step = env_.clock->Now();
   for (;;) {
     auto more = run->source->Advance();
     if (!more.ok()) return more.status().WithContext("read the batch of " + At(progress_));
@@ -294,6 +390,9 @@ Result<std::optional<TrainOutcome>> TrainerImpl::RunSteps(Run* run) {
     Stamp();
     if (run->handler) run->handler(EndStepEvent{epoch, step, run->metrics});
     RETURN_IF_ERROR(SaveWhenDue(run));
+    run->step_times.push_back(env_.clock->Now() - run->last_step);
+    run->last_step += run->step_times.back();
+    if (run->step_times.size() > kStepTimes) run->step_times.pop_front();
     ASSIGN_OR_RETURN(const std::optional<TrainOutcome> ending, Ending(run));
     if (ending) return ending;
   }
@@ -310,10 +409,9 @@ Result<std::optional<TrainOutcome>> TrainerImpl::Ending(Run* run) {
       run->agreement.emplace(env_, checkpoints_->generation(), options_.trainer_id == 0,
                              options_.checkpoint_config->join_deadline);
     }
-    const double elapsed = Seconds(env_.clock->Now() - run->begun);
-    ASSIGN_OR_RETURN(const bool last, run->agreement->LastStep(
-                                          progress_.global_step,
-                                          elapsed / static_cast<double>(run->result.steps_run)));
+    const auto quickest = std::min_element(run->step_times.begin(), run->step_times.end());
+    ASSIGN_OR_RETURN(const bool last,
+                     run->agreement->LastStep(progress_.global_step, Seconds(*quickest)));
     if (!last) return std::optional<TrainOutcome>();
   }
   return std::optional(TrainOutcome::kTerminated);
@@ -338,7 +436,8 @@ Status TrainerImpl::Save(Run* run) {
     if (!reader.ok()) return reader.status().WithContext("the reader's position");
     state.reader = *std::move(reader);
   }
-  for (const auto& [name, functions] : registered_) state.values[name] = functions.save();
+  state.values = Registered(/*generators_only=*/false);
+  state.epoch_generators = epoch_generators_;
   double stall = 0;
   RETURN_IF_ERROR(checkpoints_->Save(state, run->metrics, &stall));
   saved_ = progress_;

@@ -78,6 +78,27 @@ Result<Value> Stored(const Value& value, const std::string& what) {
   return copy;
 }
 
+Result<Value> StoredAll(const std::map<std::string, Value>& values) {
+  Value::Object stored;
+  for (const auto& [name, value] : values) {
+    ASSIGN_OR_RETURN(stored[name], Stored(value, "state \"" + name + "\""));
+  }
+  return Value(std::move(stored));
+}
+
+/// Into `*values` what StoredAll gave.
+Status LoadAll(const Value& json, std::string_view member, std::map<std::string, Value>* values) {
+  const Value* stored = json.Find(member);
+  if (stored == nullptr || !stored->is_object()) {
+    return CorruptionError(std::string(kStateFile) + ": " + std::string(member) + " is missing");
+  }
+  for (const auto& [name, value] : *stored->if_object()) {
+    Value& loaded = (*values)[name] = value;
+    RETURN_IF_ERROR(FromJson(&loaded).WithContext("state \"" + name + "\""));
+  }
+  return Status::Ok();
+}
+
 Result<std::int64_t> Integer(const Value& json, std::string_view name, std::int64_t least,
                              std::int64_t most = kMostSteps) {
   const Value* value = json.Find(name);
@@ -93,10 +114,7 @@ Result<std::int64_t> Integer(const Value& json, std::string_view name, std::int6
 
 Result<std::map<std::string, std::string>> EncodeTrainerState(const TrainerState& state) {
   const TrainProgress& progress = state.progress;
-  Value::Object values;
-  for (const auto& [name, value] : state.values) {
-    ASSIGN_OR_RETURN(values[name], Stored(value, "state \"" + name + "\""));
-  }
+  ASSIGN_OR_RETURN(Value values, StoredAll(state.values));
   Value::Object json{{"trainer", 1},  // the version of this file
                      {"epoch", progress.epoch},
                      {"next_step", progress.next_step},
@@ -106,6 +124,9 @@ Result<std::map<std::string, std::string>> EncodeTrainerState(const TrainerState
                      {"num_trainers", state.num_trainers},
                      {"state", std::move(values)}};
   ASSIGN_OR_RETURN(json["reader"], Stored(state.reader, "the reader's state"));
+  if (!state.epoch_generators.empty()) {
+    ASSIGN_OR_RETURN(json["epoch_generators"], StoredAll(state.epoch_generators));
+  }
   RETURN_IF_ERROR(ValidateJsonValue(json));
   return std::map<std::string, std::string>{
       {std::string(kStateFile), EncodeJson(json, 2) + "\n"},
@@ -144,13 +165,9 @@ Result<TrainerState> DecodeTrainerState(const std::map<std::string, std::string>
     state.reader = *reader;
     RETURN_IF_ERROR(FromJson(&state.reader).WithContext("the reader's state"));
   }
-  const Value* values = json.Find("state");
-  if (values == nullptr || !values->is_object()) {
-    return CorruptionError("state.json: state is missing");
-  }
-  for (const auto& [name, value] : *values->if_object()) {
-    Value& member = state.values[name] = value;
-    RETURN_IF_ERROR(FromJson(&member).WithContext("state \"" + name + "\""));
+  RETURN_IF_ERROR(LoadAll(json, "state", &state.values));
+  if (json.Find("epoch_generators") != nullptr) {  // checkpoints from before have none
+    RETURN_IF_ERROR(LoadAll(json, "epoch_generators", &state.epoch_generators));
   }
   return state;
 }

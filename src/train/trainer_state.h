@@ -24,8 +24,9 @@ struct TrainerState {
   TrainProgress progress;
   int trainer_id = 0;
   int num_trainers = 1;
-  Value reader;                         // null: the reader cannot seek
-  std::map<std::string, Value> values;  // registered by the program
+  Value reader;                                   // null: the reader cannot seek
+  std::map<std::string, Value> values;            // registered by the program
+  std::map<std::string, Value> epoch_generators;  // of these, generators as the epoch found them
 };
 
 /// The files trainer_<id>/epoch_id, step_id (the last completed ones, as text) and state.json.

@@ -65,6 +65,16 @@ TEST(TrainerStateTest, ReadsAndWritesTheGoldenFile) {
   EXPECT_EQ(decoded->reader, state.reader);
 }
 
+TEST(TrainerStateTest, GeneratorsOfTheEpochsBeginningAreKeptWhereThereAreAny) {
+  TrainerState state = Example();
+  state.values["random"] = "7 8";
+  state.epoch_generators["random"] = "5 6";
+  auto decoded = DecodeTrainerState(EncodeTrainerState(state).value());
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(decoded->values, state.values);
+  EXPECT_EQ(decoded->epoch_generators, state.epoch_generators);
+}
+
 TEST(TrainerStateTest, NumbersComeBackWithTheirExactBits) {
   const std::uint64_t patterns[] = {
       0,

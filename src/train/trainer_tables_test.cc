@@ -117,6 +117,34 @@ TEST_F(TrainerTablesTest, RowsGoOnAsIfNothingHadHappened) {
   }
 }
 
+TEST_F(TrainerTablesTest, RowsThatAHandlerOfBeginEpochChangesAreChangedOnceAnEpoch) {
+  const auto run = [&](SparseTraining* training, std::int64_t stop) {
+    auto trainer = OpenSparse(training);
+    NumberReader reader(kSteps, /*seekable=*/true);
+    auto result = trainer->Train(
+        2, reader, [&](std::int64_t batch) { return training->StepSparse(batch); },
+        [&](const TrainerEvent& event) {
+          if (std::holds_alternative<BeginEpochEvent>(event)) training->StepSparse(17);
+          if (std::holds_alternative<EndStepEvent>(event) && trainer->global_step() == stop) {
+            trainer->Stop();
+          }
+        });
+    EXPECT_TRUE(result.ok()) << result.status().ToString();
+  };
+  SparseTraining expected;
+  run(&expected, -1);
+  for (const std::int64_t stop : {1, 13, 26}) {
+    store_ = MemoryStore::Open({.object_store = false}).value();
+    SparseTraining first;
+    run(&first, stop);
+    SparseTraining training;
+    run(&training, -1);
+    EXPECT_EQ(training.Rows(), expected.Rows()) << stop;
+    EXPECT_EQ(training.items, expected.items) << stop;
+    EXPECT_TRUE(training.SameState(expected)) << stop;
+  }
+}
+
 TEST_F(TrainerTablesTest, ATableThatIsNotStoredIsRefusedBeforeTheFirstStep) {
   {
     Training training;

@@ -187,6 +187,138 @@ TEST_P(ResumeTest, OneTrainerGoesOnAfterStopInTheSameProcess) {
   EXPECT_TRUE(training.SameState(Undisturbed(2)));
 }
 
+/// A Training whose epochs begin with a handler: it changes the variables and a number of the
+/// program's, and draws what the steps of the epoch read.
+struct BegunTraining : Training {
+  double rate = 1;   // registered
+  double noise = 0;  // in memory alone
+  std::vector<std::int64_t> begun_at;
+
+  EventHandler Handler(Trainer* trainer, std::int64_t stop = -1) {
+    return [=, this](const TrainerEvent& event) {
+      if (const auto* begin = std::get_if<BeginEpochEvent>(&event)) {
+        begun_at.push_back(begin->step);
+        rate *= 0.5;
+        for (double& weight : weights) weight *= 0.5;
+        noise = static_cast<double>(random() >> 40) * 1e-8;
+      } else if (std::holds_alternative<EndStepEvent>(event) && trainer->global_step() == stop) {
+        trainer->Stop();
+      }
+    };
+  }
+  double BegunStep(std::int64_t batch) {
+    weights[0] += rate * noise;
+    return Step(batch);
+  }
+};
+
+class BeginEpochTest : public ResumeTest {
+ protected:
+  std::unique_ptr<Trainer> OpenBegun(BegunTraining* training) {
+    auto trainer = Open(training, {.step_interval = 1000});
+    EXPECT_TRUE(trainer->AddNumber("rate", &training->rate).ok());
+    return trainer;
+  }
+  Result<TrainResult> RunBegun(Trainer* trainer, BegunTraining* training, std::int64_t stop = -1) {
+    NumberReader reader(kSteps, GetParam());
+    return trainer->Train(
+        3, reader, [&](std::int64_t batch) { return training->BegunStep(batch); },
+        training->Handler(trainer, stop));
+  }
+};
+
+TEST_P(BeginEpochTest, AHandlerMayChangeTheStateAndMakeWhatAnEpochNeeds) {
+  BegunTraining expected;
+  ASSERT_TRUE(RunBegun(OpenBegun(&expected).get(), &expected).ok());
+  for (const bool same_process : {false, true}) {
+    for (const std::int64_t stop : {1, 7, 25, 26, 60}) {
+      store_ = MemoryStore::Open({.object_store = false}).value();
+      auto training = std::make_unique<BegunTraining>();
+      auto trainer = OpenBegun(training.get());
+      ASSERT_TRUE(RunBegun(trainer.get(), training.get(), stop).ok());
+      if (!same_process) {
+        trainer.reset();
+        training = std::make_unique<BegunTraining>();
+        trainer = OpenBegun(training.get());
+      }
+      training->begun_at.clear();
+      training->noise = -1;
+      auto result = RunBegun(trainer.get(), training.get());
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+      EXPECT_TRUE(training->SameState(expected)) << "stopped after " << stop << " steps";
+      EXPECT_EQ(training->rate, expected.rate);
+      EXPECT_EQ(training->begun_at.front(), (stop - 1) % kSteps + 1);
+    }
+  }
+}
+
+TEST_P(BeginEpochTest, WhatTheProgramChangedAfterOpenStays) {
+  {
+    BegunTraining first;
+    auto trainer = OpenBegun(&first);
+    ASSERT_TRUE(RunBegun(trainer.get(), &first, 7).ok());
+  }
+  BegunTraining training;
+  auto trainer = OpenBegun(&training);
+  training.slots.assign(50, 1e9);
+  ASSERT_TRUE(RunBegun(trainer.get(), &training, 8).ok());
+  EXPECT_GT(training.slots[0], 1e8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Readers, BeginEpochTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Seekable" : "ReadAnew"; });
+
+/// Reads numbers in an order that it draws from a generator at the beginning of an epoch.
+class DrawingReader final : public Reader<std::int64_t> {
+ public:
+  explicit DrawingReader(std::mt19937_64* random) : random_(random) {}
+  Status Begin(std::int64_t) override {
+    at_ = 0;
+    first_ = static_cast<std::int64_t>((*random_)() % 1000);
+    return Status::Ok();
+  }
+  Result<std::optional<std::int64_t>> Next() override {
+    if (at_ == kSteps) return std::optional<std::int64_t>();
+    return std::optional(first_ + at_++);
+  }
+
+ private:
+  std::mt19937_64* const random_;
+  std::int64_t first_ = 0;
+  std::int64_t at_ = 0;
+};
+
+TEST_F(TrainerTest, AReaderMayDrawFromARegisteredGenerator) {
+  const auto run = [&](Training* training, std::int64_t stop) {
+    auto trainer = Open(training, {.step_interval = 1000});
+    DrawingReader reader(&training->random);
+    auto result = trainer->Train(
+        3, reader, [&](std::int64_t batch) { return training->Step(batch); },
+        [&](const TrainerEvent& event) {
+          // After a step, or (25) at the end of an epoch.
+          const bool at_end = std::holds_alternative<EndEpochEvent>(event);
+          const bool after_step = std::holds_alternative<EndStepEvent>(event);
+          if (trainer->global_step() == stop && (stop == kSteps ? at_end : after_step)) {
+            trainer->Stop();
+          }
+        });
+    EXPECT_TRUE(result.ok()) << result.status().ToString();
+  };
+  Training expected;
+  run(&expected, -1);
+  for (const std::int64_t stop : {3, 25, 30, 50, 51}) {
+    store_ = MemoryStore::Open({.object_store = false}).value();
+    Training first;
+    run(&first, stop);
+    Training second;
+    run(&second, -1);
+    std::vector<std::int64_t> batches = first.batches;
+    batches.insert(batches.end(), second.batches.begin(), second.batches.end());
+    EXPECT_EQ(batches, expected.batches) << "stopped after " << stop << " steps";
+    EXPECT_TRUE(second.SameState(expected)) << "stopped after " << stop << " steps";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Readers, ResumeTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Seekable" : "ReadAnew"; });
 
