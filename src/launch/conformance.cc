@@ -376,6 +376,21 @@ TEST_P(LauncherConformance, TimeIsOver) {
   EXPECT_EQ(Living(), 0u);
 }
 
+TEST_P(LauncherConformance, TimesWithoutEndAreNotOver) {
+  constexpr auto kNever = std::chrono::nanoseconds::max();
+  Open();
+  LaunchSpec spec = Script("a", "sleep 0.2; echo done");
+  spec.limits.wall_time = spec.grace = kNever;
+  Submit(spec);
+  const auto info = launcher_->Wait("a", kNever);
+  ASSERT_TRUE(info.ok()) << info.status().ToString();
+  EXPECT_TRUE(info->exit->succeeded()) << info->exit->message;
+  EXPECT_THAT(Texts("a"), ElementsAre("done"));
+  Submit(Script("b", "trap 'exit 0' TERM; while :; do sleep 0.05; done"));
+  EXPECT_TRUE(launcher_->Close(Launcher::CloseMode::kStopAll, kNever).ok());
+  EXPECT_EQ(Living(), 0u);
+}
+
 TEST_P(LauncherConformance, LimitsHoldForEachProcess) {
   Open();
   LaunchSpec spec = Script("a", "ulimit -n; ulimit -c; nice");

@@ -11,10 +11,11 @@
 //   5. When no rank lives: what they left behind is killed, the rest of the output is written,
 //      and exit.json is published, durably. After that nothing of the launch is left. A disk that
 //      is full is waited for: until then the launch has not ended, for all that anybody can know.
-// A launch over several nodes has such a process on each. The first one does all of this; the
-// others do 3 and 4 for it and write nothing but what they tell it. Killed between any two of
-// these, the ranks die with this process (PR_SET_PDEATHSIG), the lock is free, and the launcher
-// finds what is left by its environment and says that the launch was lost.
+// A launch over several nodes has such a process on each. One of them, that of the first node or
+// one without ranks beside them, does all of this; the others do 3 and 4 for it and write nothing
+// but what they tell it. Killed between any two of these, the ranks die with this process
+// (PR_SET_PDEATHSIG), the lock is free, and the launcher finds what is left by its environment and
+// says that the launch was lost.
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -91,17 +92,19 @@ void TakeUp(const std::vector<std::string>& entries) {
   for (const auto& [name, value] : kept) setenv(name.c_str(), value.c_str(), 1);
 }
 
-/// On a node that is not the first: what there is to say goes to the output, what there is to do
+/// For the shim that keeps the launch: what there is to say goes to the output, what there is to do
 /// comes from the input.
-Status KeepForTheFirst(const KeeperOptions& options, LaunchRecord launch, OwnedFd signals) {
-  if (options.node >= launch.nodes) return AbortedError("there is no such node");
+Status KeepForAnother(const KeeperOptions& options, LaunchRecord launch, OwnedFd signals) {
+  if (options.node < 0 || options.node >= launch.nodes) {
+    return AbortedError("there is no such node");
+  }
   KeeperChannels channels;
   channels.signals = std::move(signals);
   channels.control = OwnedFd(fcntl(0, F_DUPFD_CLOEXEC, 3));
   channels.log = OwnedFd(fcntl(1, F_DUPFD_CLOEXEC, 3));
   if (!channels.control.valid() || !channels.log.valid()) return ErrnoStatus("dup", errno);
   fcntl(channels.control.get(), F_SETFL, O_NONBLOCK);
-  launch.limits.log_bytes = ~std::uint64_t{0};  // the first node counts
+  launch.limits.log_bytes = ~std::uint64_t{0};  // the other counts
   KeepRanks(options, std::move(launch), std::move(channels));
   return Status::Ok();
 }
@@ -132,7 +135,7 @@ Status KeepLaunch(const KeeperOptions& options) {
   }
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return ErrnoStatus("prctl", errno);
   ASSIGN_OR_RETURN(OwnedFd signals, ListenForSignals(options.remote));
-  if (options.node > 0) return KeepForTheFirst(options, std::move(launch), std::move(signals));
+  if (options.linked) return KeepForAnother(options, std::move(launch), std::move(signals));
   KeeperChannels channels;
   channels.signals = std::move(signals);
   if (!options.remote) {
@@ -145,7 +148,7 @@ Status KeepLaunch(const KeeperOptions& options) {
   const Status claimed = directory.Publish(self);
   if (claimed.Is(Code::kAlreadyExists)) return AbortedError("launch " + launch.id + " ran before");
   RETURN_IF_ERROR(claimed);
-  if (launch.nodes > 1) {
+  if (launch.nodes > 1 && launch.starter.empty()) {
     // On the PATH of the job, which need not be that of the launch.
     auto srun = FindProgram("srun");
     channels.srun = srun.ok() ? *std::move(srun) : "srun";

@@ -20,10 +20,12 @@ struct KeeperOptions {
   /// Of a remote one: the key of the launch that it was started for. A directory of that name may
   /// be another launch's by now, when a job comes late.
   std::string key;
-  /// Of a launch over several nodes: which one this is. The shim of node 0 keeps the launch; those
-  /// of the others are started by it (node_links.h) and keep their ranks for it, told by their
-  /// input and telling by their output.
+  /// Of a launch over several nodes: which one this is. One shim keeps the launch, that of node 0
+  /// or (LaunchRecord::starter) one that has no ranks.
   int node = 0;
+  /// The others are started by it (node_links.h) and keep their ranks for it, told by their input
+  /// and telling by their output.
+  bool linked = false;
   Clock* clock = Clock::System();
 };
 

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "base/ids.h"
 #include "base/status_macros.h"
 #include "launch/launch_spec.h"
+#include "launch/longest_wait.h"
 
 namespace cairn {
 
@@ -105,7 +107,7 @@ Status LaunchFrame::Stop(std::string_view id, Nanos grace) {
 
 Result<LaunchInfo> LaunchFrame::Wait(std::string_view id, Nanos timeout) {
   MutexLock lock(&mu_);
-  const Nanos deadline = clock()->Now() + timeout;
+  const Nanos deadline = clock()->Now() + std::min(timeout, kLongestLaunchWait);
   for (;;) {
     RETURN_IF_ERROR(CheckOpen());
     ASSIGN_OR_RETURN(Launch * launch, Find(id));
@@ -319,7 +321,7 @@ Status LaunchFrame::StopAll(Nanos grace) {
     const Status told = StopOne(launch.get(), grace);
     if (outcome.ok()) outcome = told.WithContext("launch " + id);
   }
-  const Nanos deadline = clock()->Now() + grace + frame_.stop_slack;
+  const Nanos deadline = clock()->Now() + std::min(grace, kLongestLaunchWait) + frame_.stop_slack;
   for (;;) {
     std::string names;
     for (const auto& [id, launch] : launches_) {

@@ -74,6 +74,7 @@ std::string Encode(const LaunchRecord& record) {
     out.Text("job", record.job);
     out.Int("job_index", record.job_index);
     if (record.nodes != 1) out.Int("nodes", record.nodes);
+    if (!record.starter.empty()) out.Texts("starter", record.starter);
   }
   return out.Seal();
 }
@@ -111,6 +112,7 @@ Result<LaunchRecord> DecodeLaunch(std::string_view bytes) {
   if (record.nodes < 1 || record.nodes > record.processes || record.processes % record.nodes != 0) {
     return CorruptionError("member 'nodes' does not fit 'processes'");
   }
+  RETURN_IF_ERROR(reader.OptionalTexts("starter", &record.starter));
   return record;
 }
 

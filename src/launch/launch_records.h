@@ -34,6 +34,9 @@ struct LaunchRecord {
   std::string job;
   std::int64_t job_index = -1;
   std::int64_t nodes = 1;  // machines that share the ranks evenly; more than 1 only with a job
+  /// Of several nodes: the command that starts their shims (NodeLinks), where Slurm's srun does
+  /// not. The shim that keeps the launch then has no ranks of its own.
+  std::vector<std::string> starter;
 };
 
 /// keeper.json: who keeps the launch. A pid is meant only together with the instant at which its

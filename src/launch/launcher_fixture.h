@@ -76,6 +76,16 @@ class LauncherFixture : public ::testing::Test {
     Until(id + " says something", [&] { return !launcher_->ReadLog(id, 0)->lines.empty(); });
   }
 
+  /// What its ranks said so far.
+  std::vector<std::string> Texts(const std::string& id) {
+    std::vector<std::string> texts;
+    const auto page = launcher_->ReadLog(id, 0);
+    for (const LaunchLogLine& line : page->lines) {
+      if (line.rank >= 0) texts.push_back(line.text);
+    }
+    return texts;
+  }
+
   TempDir temp_;
   std::string mark_ = IdSource::System()->NewUuid();
   std::unique_ptr<Launcher> launcher_;

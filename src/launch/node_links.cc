@@ -17,6 +17,8 @@ namespace {
 
 constexpr char kEnded[] = "@ended ";
 constexpr char kFailed[] = "@failed ";
+constexpr char kLost[] = "@lost ";
+constexpr char kVanished[] = "@vanished";
 constexpr std::size_t kReadBytes = 64u << 10;
 
 }  // namespace
@@ -35,28 +37,34 @@ Status NodeLinks::Start(const std::string& srun, const std::string& shim,
                         const LaunchDirectory& directory, const LaunchRecord& launch) {
   const auto nodes = static_cast<int>(launch.nodes);
   const auto each = static_cast<int>(launch.processes / launch.nodes);
+  if (!launch.starter.empty()) {
+    std::vector<std::string> argv = launch.starter;
+    for (std::string word :
+         {shim, directory.path(), launch.key, std::to_string(nodes), std::to_string(each)}) {
+      argv.push_back(std::move(word));
+    }
+    return StartOne(0, "the program that starts its nodes", std::move(argv));
+  }
   for (int i = 1; i < nodes; ++i) {
-    LaunchRecord step;
     // One task that may use the whole node. What the job's own variables say about tasks is not
     // meant for it.
-    step.argv = {srun,
-                 "--nodes=1",
-                 "--ntasks=1",
-                 "--ntasks-per-node=1",
-                 fmt::format("--relative={}", i),
-                 "--overlap",
-                 "--cpu-bind=none",
-                 "--mpi=none",
-                 "--kill-on-bad-exit=0",
-                 "--export=ALL",
-                 shim,
-                 directory.path(),
-                 fmt::format("node:{}:{}", launch.key, i)};
-    Node node;
-    node.first_rank = i * each;
-    ASSIGN_OR_RETURN(node.srun, StartRankWithInput(step, node.first_rank, {}, &node.input));
-    nodes_.push_back(std::move(node));
+    RETURN_IF_ERROR(StartOne(
+        i * each, "srun",
+        {srun, "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", fmt::format("--relative={}", i),
+         "--overlap", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--export=ALL", shim,
+         directory.path(), fmt::format("node:{}:{}", launch.key, i)}));
   }
+  return Status::Ok();
+}
+
+Status NodeLinks::StartOne(int first_rank, std::string name, std::vector<std::string> argv) {
+  LaunchRecord step;
+  step.argv = std::move(argv);
+  Node node;
+  node.first_rank = first_rank;
+  node.name = std::move(name);
+  ASSIGN_OR_RETURN(node.srun, StartRankWithInput(step, first_rank, {}, &node.input));
+  nodes_.push_back(std::move(node));
   return Status::Ok();
 }
 
@@ -118,6 +126,15 @@ void NodeLinks::Obey(Node* node, std::string_view line, const Events& events) {
   } else if (line.starts_with(kFailed)) {
     node->failed = true;
     events.failed(std::string(line.substr(sizeof(kFailed) - 1)));
+  } else if (line == kVanished) {
+    events.vanished();
+  } else if (line.starts_with(kLost)) {
+    node->failed = true;
+    int rank = 0;
+    int words = 0;
+    if (std::sscanf(std::string(line).c_str(), "@lost %d %n", &rank, &words) == 1) {
+      events.lost(rank, std::string(line.substr(static_cast<std::size_t>(words))));
+    }
   } else if (line.starts_with(kEnded)) {
     int rank = 0;
     int status = 0;
@@ -140,7 +157,7 @@ bool NodeLinks::Reaped(pid_t pid, int status, const Events& events) {
     if (!node.done && !node.failed) {
       events.lost(
           node.first_rank,
-          fmt::format("the node of rank {} is lost: srun {}{}{}", node.first_rank,
+          fmt::format("the node of rank {} is lost: {} {}{}{}", node.first_rank, node.name,
                       WIFSIGNALED(status) ? fmt::format("died of signal {}", WTERMSIG(status))
                                           : fmt::format("ended with code {}", WEXITSTATUS(status)),
                       node.words.empty() ? "" : ": ", node.words));

@@ -17,17 +17,18 @@
 namespace cairn {
 
 /// What the shim of another node says through its output, a line each. Lines of a log begin with a
-/// digit, these with kNodeMessage; docs/format/launches.md.
+/// digit, these with kNodeMessage; docs/format/launches.md. A record's `starter` says the same for
+/// all nodes together, `@lost RANK WHY` of one that is gone, and `@vanished` when the machine is.
 inline constexpr char kNodeMessage = '@';
 inline constexpr char kNodeRunning[] = "@running";  // its ranks were started
 inline constexpr char kNodeDone[] = "@done";        // nothing of them is left
 std::string NodeRankEnded(int rank, int status);    // `status` as waitpid gives it
 std::string NodeFailed(std::string_view why);       // they could not be started
 
-/// The other nodes of a launch, as the shim of the first one sees them: on each a shim that Slurm's
+/// The other nodes of a launch, as the shim that keeps it sees them: on each a shim that Slurm's
 /// srun started, which is told things through its input and says through its output what its ranks
-/// say and how they end. The records are the first shim's alone. When it dies, their inputs end,
-/// and they kill their ranks.
+/// say and how they end. Or all of them behind one process, the record's `starter`. The records are
+/// the keeping shim's alone. When it dies, their inputs end, and they kill their ranks.
 ///
 /// For the one thread of the shim.
 class NodeLinks {
@@ -38,9 +39,10 @@ class NodeLinks {
     std::function<void(int rank, int status)> rank_ended;
     std::function<void(std::string why)> failed;          // a node could not start its ranks
     std::function<void(int rank, std::string why)> lost;  // a node is gone; `rank` is its first
+    std::function<void()> vanished;                       // it was taken away: nobody's failure
   };
 
-  /// Starts the shims of the nodes 1 … nodes - 1.
+  /// Starts the shims of the nodes 1 … nodes - 1, or, by the record's `starter`, of all.
   Status Start(const std::string& srun, const std::string& shim, const LaunchDirectory& directory,
                const LaunchRecord& launch);
   void AddTo(std::vector<pollfd>* waits) const;
@@ -59,6 +61,7 @@ class NodeLinks {
  private:
   struct Node {
     int first_rank = 0;
+    std::string name;  // of the program, in messages
     RankProcess srun;
     OwnedFd input;
     std::string unsent;
@@ -69,6 +72,7 @@ class NodeLinks {
     bool failed = false;
   };
 
+  Status StartOne(int first_rank, std::string name, std::vector<std::string> argv);
   bool ReadNode(Node* node, const Events& events);
   static void Obey(Node* node, std::string_view line, const Events& events);
   static void Send(Node* node);

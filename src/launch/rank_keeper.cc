@@ -23,6 +23,7 @@
 #include "base/status_macros.h"
 #include "launch/launch_directory.h"
 #include "launch/log_writer.h"
+#include "launch/longest_wait.h"
 #include "launch/node_links.h"
 #include "launch/rank_process.h"
 #include "launch/rendezvous.h"
@@ -46,6 +47,8 @@ constexpr Nanos kPulse = std::chrono::seconds(1);
 constexpr Nanos kOwnerPatience = std::chrono::seconds(5);
 /// After the end of a stop's grace: shims of other nodes that have not ended by then are killed.
 constexpr Nanos kNodePatience = std::chrono::seconds(5);
+/// A starter finds out meanwhile whether a node that it lost is gone.
+constexpr Nanos kStarterPatience = std::chrono::seconds(45);
 
 class Keeper {
  public:
@@ -55,8 +58,10 @@ class Keeper {
         clock_(options.clock),
         owner_(options.owner),
         remote_(options.remote),
+        linked_(options.linked),
         node_(options.node),
         each_(static_cast<int>(launch_.processes / launch_.nodes)),
+        local_(linked_ || launch_.starter.empty() ? each_ : 0),
         srun_(std::move(channels.srun)),
         control_(std::move(channels.control)),
         signals_(std::move(channels.signals)),
@@ -69,14 +74,14 @@ class Keeper {
       Drain();
       exit_.kind = ExitKind::kNotStarted;
       exit_.message = started.message();
-      if (node_ > 0) log_.AddMessage(NodeFailed(exit_.message));
+      if (linked_) log_.AddMessage(NodeFailed(exit_.message));
     } else {
       while (AnyLives()) Turn();
       KillDescendants();
       Drain();
     }
-    if (remote_ && node_ == 0 && exit_.rank >= 0) AwaitWarning();
-    if (node_ > 0 && started.ok()) log_.AddMessage(kNodeDone);
+    if (remote_ && !linked_ && exit_.rank >= 0) AwaitWarning();
+    if (linked_ && started.ok()) log_.AddMessage(kNodeDone);
     log_.Finish();
     exit_.stopped = stopped_;
     exit_.time = clock_->WallNanos();
@@ -85,13 +90,13 @@ class Keeper {
 
  private:
   Status StartAll() {
-    if (remote_ && node_ == 0) {  // somebody may have thought better of it while the job waited
+    if (remote_ && !linked_) {  // somebody may have thought better of it while the job waited
       commands_ += directory_.ReadCommands(&commands_read_);
       ObeyCommands();
       if (stopped_) return CancelledError("stopped before it was started");
     }
-    if (launch_.nodes > 1 && node_ == 0) RETURN_IF_ERROR(OfferRendezvous());
-    for (int local = 0; local < each_; ++local) {
+    if (launch_.nodes > 1 && !linked_ && local_ > 0) RETURN_IF_ERROR(OfferRendezvous());
+    for (int local = 0; local < local_; ++local) {
       const int rank = node_ * each_ + local;
       const std::map<std::string, std::string> variables = {
           {"CAIRN_LAUNCH_ID", launch_.id},
@@ -110,7 +115,7 @@ class Keeper {
     }
     begun_ = clock_->Now();
     looked_ = heard_ = begun_;
-    if (node_ > 0) {
+    if (linked_) {
       log_.AddMessage(kNodeRunning);
       log_.Flush();
       return Status::Ok();
@@ -145,6 +150,8 @@ class Keeper {
     return Status::Ok();
   }
 
+  /// The time of the launch counts.
+  bool Runs() const { return local_ > 0 || told_; }
   bool AnyLives() const { return AnyRankLives() || links_.any_lives(); }
   bool AnyRankLives() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const RankProcess& r) { return !r.ended; });
@@ -162,7 +169,7 @@ class Keeper {
     if (waits[1].revents != 0) ReadControl();
     if (waits[2].revents != 0) OwnerIsGone();
     if (links_.any()) FollowNodes();
-    if (remote_ && node_ == 0) LookAround();
+    if (remote_ && !linked_) LookAround();
     CheckTimes();
     log_.Flush();
   }
@@ -194,12 +201,14 @@ class Keeper {
                   exit_.rank = rank;
                   exit_.message = std::move(why);
                   if (AnyLives()) BeginStop(Nanos(launch_.grace));
-                }};
+                },
+            .vanished = [this] { stopped_ = true; }};
   }
 
   void FollowNodes() {
     links_.Read(NodeEvents());
     if (told_ || !links_.all_run()) return;
+    if (local_ == 0) begun_ = clock_->Now();  // until now nodes were waited for
     if (const Status told = TellThatItRuns(); !told.ok()) {
       log_.Add(-1, true, "WARNING " + told.ToString(), false);
     }
@@ -208,11 +217,10 @@ class Keeper {
   /// Milliseconds to the next thing that is due; -1: nothing is.
   int PollTimeout() const {
     std::optional<Nanos> due = kill_at_;
-    if (remote_ && node_ == 0)
+    if (remote_ && !linked_)
       due = std::min(due.value_or(looked_ + kRemoteLook), looked_ + kRemoteLook);
-    if (launch_.limits.wall_time.count() > 0 && !over_time_) {
-      const Nanos limit = begun_ + launch_.limits.wall_time;
-      due = due.has_value() ? std::min(*due, limit) : limit;
+    if (launch_.limits.wall_time.count() > 0 && !over_time_ && Runs()) {
+      due = due.has_value() ? std::min(*due, TimeIsOver()) : TimeIsOver();
     }
     if (!due.has_value()) return -1;
     const Nanos left = std::max(*due - clock_->Now(), Nanos(0));
@@ -275,7 +283,7 @@ class Keeper {
   /// The first rank that failed says how the launch ended, and the others are stopped: they would
   /// wait for it.
   void NoteEnd(int rank, int status) {
-    if (node_ > 0) log_.AddMessage(NodeRankEnded(rank, status));
+    if (linked_) log_.AddMessage(NodeRankEnded(rank, status));
     const bool failed = WIFSIGNALED(status) || WEXITSTATUS(status) != 0;
     if (!failed || exit_.rank >= 0) return;
     exit_.rank = rank;
@@ -338,7 +346,7 @@ class Keeper {
     char block[512];
     for (;;) {
       const ssize_t got = read(control_.get(), block, sizeof(block));
-      if (got == 0 && node_ > 0) {  // the shim of the first node is gone
+      if (got == 0 && linked_) {  // the shim that keeps the launch is gone
         control_.Reset();
         BeginStop(Nanos(0));
       }
@@ -383,20 +391,24 @@ class Keeper {
   }
 
   void BeginStop(Nanos grace) {
-    // An absurd grace must not overflow the clock.
-    const Nanos at = clock_->Now() + std::min<Nanos>(grace, std::chrono::hours(24 * 365));
+    const Nanos at = clock_->Now() + std::min(grace, kLongestLaunchWait);
     if (!kill_at_.has_value() && grace.count() > 0) SignalHere(SIGTERM);
     links_.Tell(
         EncodeCommand({.kind = ControlCommand::Kind::kStop, .signal = 0, .grace = grace.count()}));
-    kill_nodes_at_ = std::min(kill_nodes_at_.value_or(at + kNodePatience), at + kNodePatience);
+    const Nanos last = at + (launch_.starter.empty() ? kNodePatience : kStarterPatience);
+    kill_nodes_at_ = std::min(kill_nodes_at_.value_or(last), last);
     kill_at_ = kill_at_.has_value() ? std::min(*kill_at_, at) : at;
     CheckTimes();
   }
 
+  /// Of a launch with a limit.
+  Nanos TimeIsOver() const {
+    return begun_ + std::min(launch_.limits.wall_time, kLongestLaunchWait);
+  }
+
   void CheckTimes() {
     const Nanos now = clock_->Now();
-    const Nanos limit = launch_.limits.wall_time;
-    if (limit.count() > 0 && !over_time_ && now >= begun_ + limit) {
+    if (launch_.limits.wall_time.count() > 0 && !over_time_ && Runs() && now >= TimeIsOver()) {
       over_time_ = true;
       exit_.kind = ExitKind::kTimeLimit;
       log_.Add(-1, true, "WARNING stopped: its time is over", false);
@@ -452,8 +464,10 @@ class Keeper {
   Clock* const clock_;
   int owner_;
   const bool remote_;
+  const bool linked_;
   const int node_;
-  const int each_;  // ranks of a node
+  const int each_;   // ranks of a node
+  const int local_;  // ranks that this process starts
   const std::string srun_;
   OwnedFd control_;
   OwnedFd signals_;

@@ -15,6 +15,7 @@
 
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "launch/launcher.h"
 #include "net/url.h"
 
 namespace cairn {
@@ -27,7 +28,7 @@ constexpr std::size_t kLongestWords = 500;
 constexpr char kDefaultUrl[] = "http://127.0.0.1:8265";
 constexpr double kMost = 1e12;
 
-constexpr char kKnown[] = "num_cpus, num_gpus, memory, custom";
+constexpr char kKnown[] = "nodes, num_cpus, num_gpus, memory, custom";
 
 std::string Trimmed(std::string text) {
   const auto space = [](unsigned char c) { return std::isspace(c) != 0; };
@@ -46,6 +47,22 @@ Result<double> ReadAmount(const std::string& name, const std::string& text) {
                                             name, QuoteForMessage(text)));
   }
   return amount;
+}
+
+Result<int> ReadNodes(const std::string& text, int processes) {
+  int nodes = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, nodes);
+  if (error != std::errc() || stopped != end || nodes < 1 || nodes > kMaxLaunchProcesses) {
+    return InvalidArgumentError(
+        fmt::format("ray: nodes must be a whole number from 1 to {}, not {}", kMaxLaunchProcesses,
+                    QuoteForMessage(text)));
+  }
+  if (processes % nodes != 0) {
+    return InvalidArgumentError(
+        fmt::format("ray: {} processes cannot be shared evenly by {} nodes", processes, nodes));
+  }
+  return nodes;
 }
 
 Result<std::map<std::string, double>> ReadCustom(const std::string& text) {
@@ -142,8 +159,12 @@ bool RayJob::taken_away() const {
 Result<RayResources> ReadRayResources(const std::map<std::string, std::string>& resources,
                                       int processes) {
   RayResources read;
-  read.num_cpus = processes;
+  if (const auto nodes = resources.find("nodes"); nodes != resources.end()) {
+    ASSIGN_OR_RETURN(read.nodes, ReadNodes(nodes->second, processes));
+  }
+  read.num_cpus = processes / read.nodes;
   for (const auto& [key, value] : resources) {
+    if (key == "nodes") continue;
     if (key == "num_cpus") {
       ASSIGN_OR_RETURN(read.num_cpus, ReadAmount(key, value));
     } else if (key == "num_gpus") {
@@ -160,6 +181,12 @@ Result<RayResources> ReadRayResources(const std::map<std::string, std::string>& 
       return InvalidArgumentError(
           fmt::format("ray: {} is not known; known: {}", QuoteForMessage(key), kKnown));
     }
+  }
+  const auto positive = [](const auto& amount) { return amount.second > 0; };
+  if (read.nodes > 1 && read.num_cpus + read.num_gpus <= 0 && read.memory == 0 &&
+      std::ranges::none_of(read.custom, positive)) {
+    return InvalidArgumentError(
+        "ray: of several nodes something must be asked for: num_cpus, or what is kept free there");
   }
   return read;
 }

@@ -37,17 +37,18 @@ struct RayJob {
   bool taken_away() const;
 };
 
-/// What a launch asks Ray for.
+/// What a launch asks Ray for, of each of its nodes.
 struct RayResources {
+  int nodes = 1;
   double num_cpus = 0;
   double num_gpus = 0;
   std::uint64_t memory = 0;              // bytes
   std::map<std::string, double> custom;  // by name
 };
 
-/// Reads resources. Known: num_cpus (without it one for each of `processes`), num_gpus, memory
-/// (bytes, or with K, M, G) and custom ("name=1,other=0.5"). InvalidArgument names what is not
-/// known or no such number.
+/// Reads resources. Known: nodes, which share the `processes` evenly; num_cpus (without it one for
+/// each process of a node), num_gpus, memory (bytes, or with K, M, G) and custom
+/// ("name=1,other=0.5"). InvalidArgument names what is not known or no such number.
 Result<RayResources> ReadRayResources(const std::map<std::string, std::string>& resources,
                                       int processes);
 

@@ -48,9 +48,23 @@ TEST(RayResourcesTest, AreReadAndWithoutAnyEachRankHasACore) {
   EXPECT_THAT(all->custom, ElementsAre(Pair("disk", 0.25), Pair("tpu", 1)));
 }
 
+TEST(RayResourcesTest, OfSeveralNodesAreThoseOfEach) {
+  const auto read = ReadRayResources({{"nodes", "3"}}, 12);
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(read->nodes, 3);
+  EXPECT_EQ(read->num_cpus, 4);
+  EXPECT_EQ(ReadRayResources({{"nodes", "3"}, {"num_cpus", "1"}}, 12)->num_cpus, 1);
+  EXPECT_THAT(Why(ReadRayResources({{"nodes", "2"}}, 3).status()),
+              HasSubstr("3 processes cannot be shared evenly by 2 nodes"));
+  EXPECT_THAT(Why(ReadRayResources({{"nodes", "0"}}, 3).status()), HasSubstr("nodes must be"));
+  EXPECT_THAT(Why(ReadRayResources({{"nodes", "two"}}, 2).status()), HasSubstr("\"two\""));
+  EXPECT_THAT(Why(ReadRayResources({{"nodes", "2"}, {"num_cpus", "0"}}, 2).status()),
+              HasSubstr("num_cpus"));
+}
+
 TEST(RayResourcesTest, WhatIsNotKnownIsNamed) {
   EXPECT_THAT(Why(ReadRayResources({{"num_cpu", "1"}}, 1).status()),
-              HasSubstr("\"num_cpu\" is not known; known: num_cpus"));
+              HasSubstr("\"num_cpu\" is not known; known: nodes, num_cpus"));
   EXPECT_THAT(Why(ReadRayResources({{"num_gpus", "two"}}, 1).status()), HasSubstr("two"));
   EXPECT_THAT(Why(ReadRayResources({{"num_gpus", "-1"}}, 1).status()), HasSubstr("num_gpus"));
   EXPECT_THAT(Why(ReadRayResources({{"num_cpus", "nan"}}, 1).status()), HasSubstr("num_cpus"));
@@ -107,12 +121,15 @@ TEST(RayJobsTest, AreReadFromRaysAnswer) {
 }
 
 TEST(RayJobsTest, MetadataTellsWhoseAJobIs) {
-  const RayJobOrigin origin{
-      .launches = "/shared/l",
-      .launch = "t",
-      .job = "t.1",
-      .attempt = 3,
-      .resources = {.num_cpus = 0.5, .num_gpus = 1, .memory = 7, .custom = {{"a", 1.5}, {"b", 2}}}};
+  const RayJobOrigin origin{.launches = "/shared/l",
+                            .launch = "t",
+                            .job = "t.1",
+                            .attempt = 3,
+                            .resources = {.nodes = 3,
+                                          .num_cpus = 0.5,
+                                          .num_gpus = 1,
+                                          .memory = 7,
+                                          .custom = {{"a", 1.5}, {"b", 2}}}};
   RayJob job;
   EXPECT_FALSE(OriginOf(job).has_value()) << "somebody else's";
   job.metadata = RayMetadata(origin);
@@ -121,6 +138,7 @@ TEST(RayJobsTest, MetadataTellsWhoseAJobIs) {
   EXPECT_EQ(read->launches, origin.launches);
   EXPECT_EQ(read->launch, "t");
   EXPECT_EQ(RayJobId(read->job, read->attempt), "t.1-3");
+  EXPECT_EQ(read->resources.nodes, 3);
   EXPECT_EQ(read->resources.num_cpus, 0.5);
   EXPECT_EQ(read->resources.memory, 7u);
   EXPECT_EQ(read->resources.custom, origin.resources.custom);

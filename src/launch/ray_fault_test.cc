@@ -126,6 +126,59 @@ TEST_F(RayNodeTest, ANodeThatVanishesIsNoticedAndTheNextLaunchRunsElsewhere) {
   EXPECT_TRUE(End("b").exit->succeeded());
 }
 
+/// Two ranks, on a node each.
+class RaySpreadTest : public RayNodeTest {
+ protected:
+  LaunchSpec OnBoth(const std::string& id, const std::string& text) const {
+    LaunchSpec spec = Script(id, text);
+    spec.processes = 2;
+    spec.resources = {{"nodes", "2"}};
+    return spec;
+  }
+
+  void UntilAllSaid(const std::string& id, std::ptrdiff_t lines) {
+    Until(id + " says something", [&] { return std::ssize(Texts(id)) >= lines; });
+  }
+};
+
+TEST_F(RaySpreadTest, ANodeThatVanishesEndsTheLaunchEverywhere) {
+  TestRay::Get().StartNode("second");
+  Open();
+  Submit(OnBoth("a", kForEver));
+  UntilAllSaid("a", 2);
+  TestRay::Get().KillNode("second");
+  const LaunchInfo info = End("a");
+  EXPECT_EQ(info.exit->kind, ExitKind::kLost) << info.exit->message;
+  EXPECT_THAT(info.exit->message, HasSubstr("node of rank"));
+  EXPECT_TRUE(info.exit->stopped) << "nobody's failure";
+  UntilNothingIsLeft();
+}
+
+TEST_F(RaySpreadTest, AJobThatSomebodyStopsSavesOnAllNodes) {
+  TestRay::Get().StartNode("second");
+  Open();
+  Submit(OnBoth("a",
+                "trap 'sleep 1; echo saving; exit 5' TERM; echo ready; "
+                "while :; do sleep 0.05; done"));
+  UntilAllSaid("a", 2);
+  const std::string said = TestRay::Get().Shell("ray job stop --no-wait " + JobOf("a"));
+  const LaunchInfo info = End("a");
+  EXPECT_EQ(info.exit->kind, ExitKind::kExited) << said << info.exit->message;
+  EXPECT_EQ(info.exit->code, 5);
+  EXPECT_TRUE(info.exit->stopped);
+  UntilAllSaid("a", 4);
+}
+
+TEST_F(RaySpreadTest, AShimThatIsKilledTakesTheRanksOfAllNodesWithIt) {
+  TestRay::Get().StartNode("second");
+  Open();
+  Submit(OnBoth("a", std::string("trap '' TERM; ") + kForEver));
+  UntilAllSaid("a", 2);
+  ASSERT_EQ(::kill(ShimOf("a"), SIGKILL), 0);
+  EXPECT_EQ(End("a").exit->kind, ExitKind::kLost);
+  UntilNothingIsLeft();
+}
+
 TEST_F(RayNodeTest, WhatWaitsInRaySurvivesTheOwner) {
   Open();
   Submit(OnSecond("a", "echo at last"));

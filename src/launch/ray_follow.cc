@@ -75,7 +75,11 @@ void RayLauncher::AskForJobs() {
       if (job != nullptr) {
         launch->accepted = true;
         launch->attempt = std::max(launch->attempt, found->second.first.attempt);
-        launch->waits_for = fmt::format("job {} waits in Ray: {}", job->id, Said(job->message));
+        launch->waits_for =
+            launch->nodes > 1 && job->status == "RUNNING"
+                ? fmt::format("job {} waits in Ray: until {} nodes have what it wants", job->id,
+                              launch->nodes)
+                : fmt::format("job {} waits in Ray: {}", job->id, Said(job->message));
       }
       if (job != nullptr && !job->ended()) {
         launch->silent = 0;

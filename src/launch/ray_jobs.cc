@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
 
 #include "base/status_macros.h"
 #include "launch/process_identity.h"
@@ -30,6 +32,7 @@ std::map<std::string, std::string> RayMetadata(const RayJobOrigin& origin) {
           {kLaunch, origin.launch},
           {kJob, origin.job},
           {kAttempt, std::to_string(origin.attempt)},
+          {resources + "nodes", std::to_string(origin.resources.nodes)},
           {resources + "num_cpus", fmt::format("{}", origin.resources.num_cpus)},
           {resources + "num_gpus", fmt::format("{}", origin.resources.num_gpus)},
           {resources + "memory", std::to_string(origin.resources.memory)},
@@ -55,7 +58,9 @@ std::optional<RayJobOrigin> OriginOf(const RayJob& job) {
   for (const auto& [name, value] : job.metadata) {
     if (name.starts_with(kResources)) resources[name.substr(sizeof(kResources) - 1)] = value;
   }
-  auto read = ReadRayResources(resources, 1);
+  const auto nodes = resources.find("nodes");  // missing in those of earlier versions
+  const int each = nodes == resources.end() ? 1 : std::max(1, std::atoi(nodes->second.c_str()));
+  auto read = ReadRayResources(resources, each);
   if (!read.ok()) return std::nullopt;
   origin.resources = *std::move(read);
   return origin;

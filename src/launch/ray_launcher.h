@@ -60,8 +60,9 @@ struct RayLauncherOptions {
 ///    Ray says so and nothing is heard of its shim, which, should it live, ends it as soon as it
 ///    sees the file system.
 ///  - With outlive_owner false the end of the owner is noticed within 5 s.
-///  - LaunchSpec::resources: see ReadRayResources (ray_client.h). The ranks of a launch run on one
-///    node.
+///  - LaunchSpec::resources: see ReadRayResources (ray_client.h). With `nodes` the ranks are shared
+///    by so many nodes, which are reserved together; while Ray has not got them the launch is
+///    kQueued, and its wall time does not count.
 /// A head that cannot be reached, or that refuses the token, is no error here: launches say so.
 Result<std::unique_ptr<Launcher>> OpenRayLauncher(RayLauncherOptions options);
 

@@ -27,17 +27,31 @@ namespace {
 
 using ::testing::HasSubstr;
 
-LauncherUnderTest MakeRay() {
-  constexpr auto kPatience = 180s;  // each job is a process of Python, and there may be forty
-  return ClusterUnderTest<RayLauncherOptions>(
-      OpenRayLauncher, kPatience,
-      [](const std::filesystem::path& directory) { return RayOptionsAt(directory); });
+/// Once, for all tests that want two.
+void StartSecondNode() {
+  static const bool started = [] {
+    TestRay::Get().StartNode("second");
+    return true;
+  }();
+  static_cast<void>(started);
 }
 
-const auto kRay = ::testing::Values(LauncherFactory{"Ray", MakeRay});
+template <int kNodes>
+LauncherUnderTest MakeRay() {
+  constexpr auto kPatience = 180s;  // each job is a process of Python, and there may be forty
+  if (kNodes > 1) StartSecondNode();
+  return ClusterUnderTest<RayLauncherOptions>(
+      OpenRayLauncher, kPatience,
+      [](const std::filesystem::path& directory) { return RayOptionsAt(directory); }, kNodes);
+}
+
+const auto kRay = ::testing::Values(LauncherFactory{"Ray", MakeRay<1>});
 INSTANTIATE_TEST_SUITE_P(Ray, LauncherConformance, kRay, LauncherConformance::Name);
 INSTANTIATE_TEST_SUITE_P(Ray, LauncherOwnerConformance, kRay, LauncherOwnerConformance::Name);
-INSTANTIATE_TEST_SUITE_P(Ray, LauncherRanksConformance, kRay, LauncherRanksConformance::Name);
+INSTANTIATE_TEST_SUITE_P(Ray, LauncherRanksConformance,
+                         ::testing::Values(LauncherFactory{"Ray", MakeRay<1>},
+                                           LauncherFactory{"TwoNodes", MakeRay<2>}),
+                         LauncherRanksConformance::Name);
 
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path);
@@ -96,6 +110,34 @@ TEST_F(RayLauncherTest, WhatWaitsInRaySaysWhyAndCanBeStopped) {
   const LaunchInfo info = End("a", 5s);
   EXPECT_EQ(info.exit->kind, ExitKind::kNotStarted);
   EXPECT_TRUE(info.exit->stopped);
+}
+
+TEST_F(RayLauncherTest, SeveralNodesAreWaitedForTogetherAndHaveARankEach) {
+  Open();
+  // Which node it is: that of the process of Ray above the rank's shim.
+  LaunchSpec spec = Script("a",
+                           "shim=$(cut -d' ' -f4 /proc/$PPID/stat); tr '\\0' '\\n' < "
+                           "/proc/$shim/environ | grep ^CAIRN_RAY_NODE=");
+  spec.processes = 2;
+  spec.resources = {{"nodes", "2"}, {"custom", "second=1"}};
+  Submit(spec);
+  Until("it waits", [&] {
+    return launcher_->Get("a")->reason.find("until 2 nodes have what it wants") !=
+           std::string::npos;
+  });
+  EXPECT_EQ(launcher_->Get("a")->state, LaunchState::kQueued) << "only one node has that resource";
+  ASSERT_TRUE(launcher_->Stop("a", 30s).ok());
+  const LaunchInfo stopped = End("a");
+  EXPECT_EQ(stopped.exit->kind, ExitKind::kNotStarted) << stopped.exit->message;
+  EXPECT_TRUE(stopped.exit->stopped);
+
+  StartSecondNode();
+  spec.id = "b";
+  spec.resources = {{"nodes", "2"}, {"num_cpus", "1"}};
+  Submit(spec);
+  EXPECT_TRUE(End("b").exit->succeeded()) << launcher_->Get("b")->exit->message;
+  EXPECT_THAT(Texts("b"),
+              ::testing::UnorderedElementsAre("CAIRN_RAY_NODE=head", "CAIRN_RAY_NODE=second"));
 }
 
 /// Something between the launcher and Ray.

@@ -11,6 +11,8 @@
 //      else Ray may start for the launch finds it claimed and starts nothing; and so does this
 //      launcher claim what is stopped before its turn comes, because Ray cannot take a job out of
 //      its queue.
+//      A launch over several nodes has a job that wants nothing and runs on the head: its shim has
+//      no ranks, reserves the nodes together, and starts a shim on each (ray_nodes.py).
 //   4. GET /api/jobs/, for all jobs together: why they wait, and which ended without a word. Then
 //      the launch is settled here: never begun, or lost.
 // An owner that dies after 1 and before 2 leaves a directory that no job knows. The next one asks
@@ -28,6 +30,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "launch/ray_jobs.h"
+#include "launch/ray_nodes.h"
 #include "launch/slurm_script.h"
 #include "launch/spawn_shim.h"
 
@@ -78,12 +81,15 @@ void RayLauncher::TakeFromQueue() {
 void RayLauncher::Prepare(const LaunchSpec& spec) {
   std::optional<LaunchRecord> record = NewRecord(spec);
   if (!record.has_value()) return;
+  const RayResources resources = *ReadRayResources(spec.resources, spec.processes);
+  record->nodes = resources.nodes;
+  if (resources.nodes > 1) record->starter = RayNodeStarter(resources);
   record->job = fmt::format("{}.{}", spec.id, IdSource::System()->NewUuid().substr(0, 13));
   if (!MakeDirectory(spec, *record)) return;
   MutexLock lock(&mu_);
-  const RayLaunch* launch = FindHanded(spec.id);
+  RayLaunch* launch = FindHanded(spec.id);
   if (launch == nullptr) return;
-  const RayResources resources = *ReadRayResources(spec.resources, spec.processes);
+  launch->nodes = resources.nodes;
   submissions_.push_back({.launch = spec.id, .request = RequestFor(*launch, resources)});
 }
 
@@ -93,7 +99,8 @@ RayJobRequest RayLauncher::RequestFor(const RayLaunch& launch,
   request.id = RayJobId(launch.job, launch.attempt);
   request.entrypoint = fmt::format("exec {} {} remote:{}", ShellQuote(shim_),
                                    ShellQuote(launch.directory.path()), launch.key);
-  request.resources = resources;
+  // The job of several nodes has none of the ranks: nodes are asked for in it, all together.
+  request.resources = resources.nodes > 1 ? RayResources{} : resources;
   request.metadata = RayMetadata({.launches = options_.directory,
                                   .launch = launch.info.id,
                                   .job = launch.job,

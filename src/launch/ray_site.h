@@ -31,6 +31,7 @@ class RayLauncher final : public ClusterFrame {
     using ClusterLaunch::ClusterLaunch;
 
     int attempt = 1;  // how often it was handed over: the ids of its jobs are made of it
+    std::int64_t nodes = 1;
 
     // In doubt: Ray says, or cannot say, that nothing is left of one that has begun.
     std::optional<LaunchExit> doubt;  // what is to be recorded if nothing is heard of it
@@ -53,6 +54,9 @@ class RayLauncher final : public ClusterFrame {
 
   Status CheckSite(const LaunchSpec& spec) const override;
   std::unique_ptr<Launch> NewLaunch(std::string path) override;
+  void OnAdopt(ClusterLaunch* launch, const LaunchRecord& record) override REQUIRES(mu_) {
+    static_cast<RayLaunch*>(launch)->nodes = record.nodes;
+  }
   std::string ReasonOf(const Launch& launch) const override REQUIRES(mu_);
   void OnEnd(Launch* /*launch*/) override REQUIRES(mu_) {}
   Status Furnish(const LaunchDirectory& directory) override;

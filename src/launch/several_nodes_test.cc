@@ -43,6 +43,7 @@ class SeveralNodesTest : public LauncherFixture {
     record.grace = std::chrono::nanoseconds(5s).count();
     record.job = "a.1";
     record.nodes = 2;
+    record.starter = starter_;
     const Status made =
         At().CreateShared(record, {"PATH=/usr/bin:/bin", "CAIRN_TEST_MARK=" + mark_});
     ASSERT_TRUE(made.ok()) << made.ToString();
@@ -88,6 +89,7 @@ class SeveralNodesTest : public LauncherFixture {
   LaunchDirectory At() const { return LaunchDirectory((temp_.path() / "a").string()); }
 
   std::string path_;
+  std::vector<std::string> starter_;
 };
 
 TEST_F(SeveralNodesTest, TheFirstShimWritesDownWhatAllRanksSay) {
@@ -96,6 +98,59 @@ TEST_F(SeveralNodesTest, TheFirstShimWritesDownWhatAllRanksSay) {
   EXPECT_TRUE(exit.succeeded()) << exit.message;
   EXPECT_THAT(Texts(), UnorderedElementsAre("0/4 0 0/2", "1/4 1 0/2", "2/4 0 1/2", "3/4 1 1/2"));
   EXPECT_THAT(At().ReadRunning()->pids, ::testing::SizeIs(4));
+}
+
+/// A program that starts the shims of all nodes, here two, and says what both say.
+class StarterTest : public SeveralNodesTest {
+ protected:
+  void StartBy(const std::string& program, const std::string& text) {
+    const auto path = temp_.path() / "starter";
+    std::ofstream(path) << "#!/bin/sh\n" << program;
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    starter_ = {path.string(), "a word of its own"};
+    Start(text);
+  }
+};
+
+TEST_F(StarterTest, StartsAllNodesAndTheKeeperHasNoRanks) {
+  StartBy(
+      "[ \"$1 $5 $6\" = \"a word of its own 2 1\" ] || exit 9\n"
+      "for node in 0 1; do \"$2\" \"$3\" node:$4:$node; done | grep -v '^@[rd]'\n"
+      "echo @running; echo @done\n",
+      "echo $CAIRN_RANK/$CAIRN_WORLD_SIZE $CAIRN_NODE/$CAIRN_NODES");
+  const LaunchExit exit = Ended();
+  EXPECT_TRUE(exit.succeeded()) << exit.message;
+  EXPECT_THAT(Texts(), UnorderedElementsAre("0/2 0/2", "1/2 1/2"));
+}
+
+TEST_F(StarterTest, SaysWhatCouldNotBeStarted) {
+  StartBy("echo '@failed no nodes are free'; exit 1", "true");
+  const LaunchExit exit = Ended();
+  EXPECT_EQ(exit.kind, ExitKind::kNotStarted);
+  EXPECT_EQ(exit.message, "no nodes are free");
+}
+
+TEST_F(StarterTest, TellsOfANodeThatIsGone) {
+  StartBy("echo @running; echo '@lost 1 the cable was pulled'; read command; echo @done", "true");
+  const LaunchExit exit = Ended();
+  EXPECT_EQ(exit.kind, ExitKind::kLost);
+  EXPECT_FALSE(exit.stopped);
+  EXPECT_EQ(exit.rank, 1);
+  EXPECT_EQ(exit.message, "the cable was pulled");
+}
+
+TEST_F(StarterTest, TellsOfANodeThatWasTakenAway) {
+  StartBy("echo @running; echo '@lost 1 gone'; read command; echo @vanished", "true");
+  const LaunchExit exit = Ended();
+  EXPECT_EQ(exit.kind, ExitKind::kLost);
+  EXPECT_TRUE(exit.stopped) << "nobody's failure";
+}
+
+TEST_F(StarterTest, ThatEndsWithoutAWordIsAllNodesLost) {
+  StartBy("echo trouble >&2; exit 3", "true");
+  const LaunchExit exit = Ended();
+  EXPECT_EQ(exit.kind, ExitKind::kLost);
+  EXPECT_THAT(exit.message, ::testing::HasSubstr("ended with code 3: trouble"));
 }
 
 TEST_F(SeveralNodesTest, LongLinesComeWhole) {

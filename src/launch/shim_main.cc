@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
     options.remote = true;
     options.key = who.substr(kRemote.size());
   } else if (who.starts_with(kNode)) {
-    options.remote = true;
+    options.remote = options.linked = true;
     who.remove_prefix(kNode.size());
     options.key = who.substr(0, who.find(':'));
     who.remove_prefix(std::min(options.key.size() + 1, who.size()));

@@ -65,6 +65,16 @@ TEST_F(SlurmLauncherTest, RefusesResourcesThatItDoesNotKnow) {
   EXPECT_THAT(std::string(launcher_->Submit(spec).message()), HasSubstr("--array"));
 }
 
+TEST_F(SlurmLauncherTest, EachRankHasWhatSlurmSaysOnItsNode) {
+  Open();
+  LaunchSpec spec = Script("a", "echo $CAIRN_NODE $SLURMD_NODENAME");
+  spec.processes = 2;
+  spec.resources["nodes"] = "2";
+  Submit(spec);
+  EXPECT_TRUE(End("a").exit->succeeded());
+  EXPECT_THAT(Texts("a"), ::testing::UnorderedElementsAre("0 n1", "1 n2"));
+}
+
 TEST_F(SlurmLauncherTest, WhatWaitsInSlurmSaysWhyAndCanBeStopped) {
   Open();
   LaunchSpec spec = Script("a", "true");
