@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Speed of parameter servers on loopback, against baselines of the same run.
 
-    bench/ps.py BUILD_DIR [--rounds 5] [--rows 5000000] [--json FILE]
+    bench/ps.py BUILD_DIR [--rounds 5] [--rows 5000000] [--only log,increment] [--json FILE]
 
 Pull: the median of single pulls, over plain connections and over gRPC, against a raw TCP echo of the same bytes, round
 by round. Rows: pull and push of
 batches of 4,096 with Adagrad, two trainers and two servers against the same table called by two threads. Logs: the same
 with update logs against without. Increment: the time of a batch while an increment is written against before. Recovery:
 from the start of a server to its first answered pull against reading the file into fresh memory and plain inserts.
+Repeated: steps done again after a server was killed, against the steps between two increments.
 """
 
 import argparse
@@ -19,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 
+ITEMS = ("pull", "rows", "log", "increment", "recovery", "repeated")
+
 
 def main():
     arguments = argparse.ArgumentParser()
@@ -26,7 +29,12 @@ def main():
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--rows", type=int, default=5_000_000)
     arguments.add_argument("--json", default="")
+    arguments.add_argument("--only", default="", help="some of: " + ",".join(ITEMS))
     options = arguments.parse_args()
+    only = options.only.split(",") if options.only else list(ITEMS)
+    unknown = sorted(set(only) - set(ITEMS))
+    if unknown:
+        arguments.error(f"--only: no item {', '.join(unknown)}; there are: {', '.join(ITEMS)}")
     programs = pathlib.Path(options.build) / "bin"
     environment = dict(os.environ, CAIRN_PROGRAM=str((programs / "cairn").resolve()))
 
@@ -59,18 +67,25 @@ def main():
             }
         )
 
-    for count, target in ((16, 2.2), (1024, 1.8), (16384, 1.4)):
+    for count, target in ((16, 2.2), (1024, 1.8), (16384, 1.4)) if "pull" in only else ():
         pulls = run("pull", count, options.rounds)
         judge(f"pull of {count} rows", pulls, "pull", "echo", target)
         judge(f"pull of {count} rows by gRPC", pulls, "grpc", "echo")
-    judge("rows/s", run("rows", options.rounds), "served", "in_process", at_least=0.35)
-    logs = run("log", options.rounds)
-    judge("update log written", logs, "written", "off", at_least=0.85)
-    judge("update log synced", logs, "synced", "off")
-    judge("batch during increment", run("increment", options.rounds), "during", "before", 1.25)
-    with tempfile.TemporaryDirectory() as directory:
-        recovery = run("recovery", options.rows, pathlib.Path(directory) / "repository")
-    judge(f"recovery of {options.rows} rows", recovery, "recovered", "plain", 1.5)
+    if "rows" in only:
+        judge("rows/s", run("rows", options.rounds), "served", "in_process", at_least=0.35)
+    if "log" in only:
+        logs = run("log", options.rounds)
+        judge("update log written", logs, "written", "off", at_least=0.85)
+        judge("update log synced", logs, "synced", "off")
+    if "increment" in only:
+        judge("batch during increment", run("increment", options.rounds), "during", "before", 1.25)
+    if "recovery" in only:
+        with tempfile.TemporaryDirectory() as directory:
+            recovery = run("recovery", options.rows, pathlib.Path(directory) / "repository")
+        judge(f"recovery of {options.rows} rows", recovery, "recovered", "plain", 1.5)
+    for recovery, target in (("exact", 1), ("log", 0)) if "repeated" in only else ():
+        again = run("repeated", recovery, options.rounds)
+        judge(f"work repeated, {recovery}", again, "repeated", "interval", target)
 
     load = os.getloadavg()[0]
     print(f"parameter servers, loopback, load average {load:.1f}")

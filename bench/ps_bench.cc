@@ -6,6 +6,7 @@
 //   ps_bench increment ROUNDS            batch times before and while an increment is written
 //   ps_bench log ROUNDS                  rows per second without, with written and synced logs
 //   ps_bench recovery ROWS DIRECTORY     start to first pull; reading the bytes and plain inserts
+//   ps_bench repeated RECOVERY ROUNDS    steps done again after a server was killed, by round
 //
 // The servers are processes: CAIRN_PROGRAM is the program `cairn`.
 
@@ -383,6 +384,47 @@ int Increment(int rounds) {
   return 0;
 }
 
+/// Kills a server, each round at another place between two increments, and counts the steps that
+/// were done again.
+int Repeated(const std::string& recovery, int rounds) {
+  constexpr std::int64_t kInterval = 100;  // steps between increments
+  const std::vector<std::string> flags = {
+      "--full-secs", "0", "--incremental-steps", std::to_string(kInterval), "--recovery", recovery};
+  Value::List list;
+  for (int round = 0; round < rounds; ++round) {
+    TempDirectory directory;
+    std::vector<std::unique_ptr<ServerProcess>> servers;
+    const auto start = [&](int i) {
+      return std::make_unique<ServerProcess>(directory.path(), i, 2, 1, flags);
+    };
+    for (int i = 0; i < 2; ++i) servers.push_back(start(i));
+    auto client = Connect(directory.path(), 2, 0, 1);
+    ps::RemoteTable* table = Get(client->Table(Spec()));
+    const std::int64_t killed_at = 3 * kInterval + kInterval * round / rounds;
+    const auto ids = RandomIds(kBatch, kRange, static_cast<std::uint64_t>(round));
+    std::vector<float> values(kBatch * kDim);
+    std::int64_t completed = 0;
+    int kills = 0;
+    while (client->step() < killed_at + 10) {
+      if (client->step() == killed_at && kills++ == 0) {
+        const auto victim = static_cast<std::size_t>(round % 2);
+        servers[victim] = nullptr;
+        servers[victim] = start(round % 2);
+      }
+      Status done = table->Lookup(ids, values);
+      if (done.ok()) done = table->ApplyGradients(ids, values);
+      if (done.ok()) done = client->EndStep("");
+      if (done.Is(Code::kAborted)) continue;  // it went back
+      Check(done);
+      ++completed;
+    }
+    list.push_back(
+        Value::Object{{"repeated", completed - (killed_at + 10)}, {"interval", kInterval}});
+  }
+  std::puts(EncodeJson(Value::Object{{"rounds", std::move(list)}}).c_str());
+  return 0;
+}
+
 int Recovery(std::uint64_t rows, const std::string& directory) {
   std::filesystem::remove_all(directory);
   {
@@ -443,9 +485,10 @@ int main(int argc, char** argv) {
   if (what == "recovery" && argc == 4) {
     return Recovery(static_cast<std::uint64_t>(std::atoll(argv[2])), argv[3]);
   }
+  if (what == "repeated" && argc == 4) return Repeated(argv[2], std::atoi(argv[3]));
   std::fputs(
       "ps_bench pull ROWS ROUNDS | rows ROUNDS | log ROUNDS | increment ROUNDS | recovery ROWS "
-      "DIR\n",
+      "DIR | repeated RECOVERY ROUNDS\n",
       stderr);
   return 2;
 }

@@ -32,9 +32,19 @@ Status Holdings::Log(const LogRecord& record) {
   }
   const Status appended = log_->Append(record);
   if (appended.ok()) return Status::Ok();
-  // Whether the record is there is known when the log is opened anew; trainers wait for that.
   MutexLock lock(&mu_);
-  Break(UnavailableError("the update log cannot be written: " + appended.ToString()));
+  return LogBroke(appended);
+}
+
+Status Holdings::LogHeld(const LogRecord& record) {
+  if (log_ == nullptr) return Status::Ok();
+  const Status appended = log_->Append(record);
+  return appended.ok() ? appended : LogBroke(appended);
+}
+
+Status Holdings::LogBroke(const Status& why) {
+  // Whether the record is there is known when the log is opened anew; trainers wait for that.
+  Break(UnavailableError("the update log cannot be written: " + why.ToString()));
   return broken_;
 }
 
@@ -57,6 +67,7 @@ Status Holdings::Replayed(const LogRecord& record) {
         ASSIGN_OR_RETURN(const EndStepRequest end, DecodeEndStepRequest(record.body));
         ASSIGN_OR_RETURN(const bool fresh, EndsNewStep(record.trainer, end));
         if (fresh) TakeEnd(record.trainer, end, record.sequence);
+        if (!fresh && Restates(trainer, end)) TakeState(record.trainer, end);
         return broken_;
       }
       case Kind::kDeclareTable: {
@@ -78,6 +89,7 @@ Status Holdings::Replayed(const LogRecord& record) {
     }
     if (record.sequence <= trainer.sequence) return Status::Ok();
     trainer.sequence = record.sequence;
+    if (CountsAtOnce(record.kind)) ++changes_;
   }
   if (record.kind == Kind::kPull) {
     ASSIGN_OR_RETURN(Table * table, FindTable(record.id));
@@ -113,6 +125,7 @@ Result<std::uint32_t> Holdings::MakeDeclaredTable(const TableSpec& spec) {
   table->set_step(step_);
   tables_.push_back({spec, std::move(table)});
   declared_since_full_ = true;
+  ++changes_;
   RenewCheckpoints();  // the next checkpoint is a full one
   return static_cast<std::uint32_t>(tables_.size() - 1);
 }
@@ -154,6 +167,7 @@ Result<std::uint32_t> Holdings::MakeDeclaredDense(const DenseSpec& spec,
   ASSIGN_OR_RETURN(auto variable, DenseVariable::Make(spec, options_.index, options_.servers));
   RETURN_IF_ERROR(variable->Assign(values));
   dense_.push_back({std::move(variable)});
+  ++changes_;
   return static_cast<std::uint32_t>(dense_.size() - 1);
 }
 
@@ -247,6 +261,7 @@ Status Holdings::Once(const Peer& peer, const Request& request,
       return FailedPreconditionError(fmt::format("change {} of trainer {} follows change {}",
                                                  head.sequence, peer.trainer, last));
     }
+    if (CountsAtOnce(head.kind)) ++changes_;
   }
   RETURN_IF_ERROR(Log({.kind = head.kind,
                        .flags = head.flags,

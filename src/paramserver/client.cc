@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -59,6 +60,7 @@ class ClientImpl final : public Client, public Exchanger {
   Result<RemoteTable*> Table(TableSpec spec) override;
   Result<RemoteDense*> Dense(DenseSpec spec, std::span<const float> initial) override;
   Status EndStep(std::string state) override;
+  Status SetState(std::string state) override;
   Status Barrier() override;
   Status RequestSave(bool full) override;
   Result<std::string> SavePersistables(const std::string& directory) override;
@@ -133,7 +135,8 @@ Status ClientImpl::CompleteStep() {
   EndStepReply lead;
   Status ended = AbortedError("not asked yet");
   while (ended.Is(Code::kAborted)) {  // the job went back: from the position that Recover took
-    if (exact_sync || (step_ == 0 && next_.number == 0)) return Status::Ok();
+    if (exact_sync && !links_.uneven()) return Status::Ok();
+    if (step_ == 0 && next_.number == 0) return Status::Ok();
     ended = SendEndStep(step_ - 1, state_.value_or(""), &lead);
   }
   RETURN_IF_ERROR(ended);
@@ -384,6 +387,16 @@ Status ClientImpl::EndStep(std::string state) {
   return Status::Ok();
 }
 
+Status ClientImpl::SetState(std::string state) {
+  if (options_.trainer < 0) return NotMine();
+  if (step_ == 0) return FailedPreconditionError("a state goes with a step, and none has ended");
+  EndStepReply lead;
+  RETURN_IF_ERROR(SendEndStep(step_ - 1, state, &lead));  // once more, with this one
+  next_ = lead.next;
+  state_ = std::move(state);
+  return Status::Ok();
+}
+
 Status ClientImpl::Barrier() {
   if (options_.trainer < 0) return NotMine();
   if (pushed_ && mode() == Mode::kAsync) {
@@ -473,9 +486,10 @@ Result<ClientOptions> ClientOptions::FromEnvironment() {
   const auto number = [&](const char* name, int* out) -> Status {
     const auto text = variable(name);
     if (!text) return Status::Ok();
-    ASSIGN_OR_RETURN(const std::uint64_t value, ParseByteCount(*text));
-    *out = static_cast<int>(value);
-    return Status::Ok();
+    const char* const last = text->data() + text->size();
+    const auto [read, error] = std::from_chars(text->data(), last, *out);
+    if (error == std::errc() && read == last && !text->empty()) return Status::Ok();
+    return InvalidArgumentError(fmt::format("{} must be a number, not \"{}\"", name, *text));
   };
   RETURN_IF_ERROR(number("CAIRN_TRAINER_ID", &options.trainer));
   RETURN_IF_ERROR(number("CAIRN_NUM_TRAINERS", &options.trainers));

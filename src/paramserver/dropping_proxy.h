@@ -9,9 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <mutex>
+#include <functional>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 /// For tests: stands between a client and a server and cuts connections off in the middle.
@@ -21,7 +22,10 @@ class DroppingProxy {
  public:
   /// `drop_after`: about how many bytes a connection lives; 0: for ever.
   DroppingProxy(int target_port, std::uint64_t drop_after, std::uint64_t seed)
-      : target_port_(target_port), drop_after_(drop_after), random_(seed) {
+      : DroppingProxy([target_port] { return target_port; }, drop_after, seed) {}
+  /// `target_port` tells it anew for each connection; 0: nobody is there.
+  DroppingProxy(std::function<int()> target_port, std::uint64_t drop_after, std::uint64_t seed)
+      : target_port_(std::move(target_port)), drop_after_(drop_after), random_(seed) {
     listen_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address = Loopback(0);
     socklen_t size = sizeof address;
@@ -61,7 +65,7 @@ class DroppingProxy {
       if (poll(&ready, 1, 20) != 1) continue;
       const int client = accept4(listen_, nullptr, nullptr, SOCK_CLOEXEC);
       const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      sockaddr_in address = Loopback(target_port_);
+      sockaddr_in address = Loopback(target_port_());
       if (connect(server, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
         close(client);
         close(server);
@@ -103,7 +107,7 @@ class DroppingProxy {
     }
   }
 
-  const int target_port_;
+  const std::function<int()> target_port_;
   std::atomic<std::uint64_t> drop_after_;
   std::mt19937_64 random_;  // of the accepting thread
   int listen_ = -1;

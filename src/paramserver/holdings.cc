@@ -1,8 +1,10 @@
 #include "paramserver/holdings.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -20,6 +22,24 @@ constexpr std::chrono::hours kJoinPatience{24};
 // What is stored may be another checkpoint than the one that was looked at first, when that turns
 // out to be damaged.
 constexpr int kMaxLooks = 8;
+
+/// The thread that writes checkpoints takes what serving leaves over of the cores: a batch comes
+/// past several threads, and would wait for it at each. Where nothing is left over it still gets a
+/// third of a thread's share, so that checkpoints come to their end soon. A manager's threads have
+/// the priority of the thread that opens it.
+Status OpenGivingWay(ManagerOptions options, Environment env,
+                     std::unique_ptr<CheckpointManager>* manager) {
+  constexpr int kLessUrgent = 5;
+  Status status;
+  std::jthread opener([&] {
+    (void)!nice(kLessUrgent);  // of this thread alone, and of those it starts
+    auto opened = OpenManager(std::move(options), std::move(env));
+    status = opened.status();
+    if (opened.ok()) *manager = *std::move(opened);
+  });
+  opener.join();
+  return status;
+}
 
 }  // namespace
 
@@ -84,6 +104,10 @@ std::unique_ptr<Holdings::Kept> Holdings::Keep() {
   kept->log = std::move(log_);
   kept->log_name = log_name_;
   kept->barriers = barriers_;
+  kept->unsaved = Unsaved();
+  kept->save_asked = save_asked_ || next_.number > last_cut_;  // announced, and not cut any more
+  kept->full_asked = full_asked_;
+  kept->schedule = schedule_;
   return kept;
 }
 
@@ -102,6 +126,9 @@ void Holdings::Adopt(Kept* kept) {
     trainer.at_barrier = false;  // it asks again
   }
   barriers_ = kept->barriers;
+  changes_ = kept->unsaved;
+  save_asked_ = kept->save_asked;
+  full_asked_ = kept->full_asked;
   replayed_ = kept->replayed;
   step_ = kept->step;
   tables_ = std::move(kept->tables);
@@ -110,7 +137,7 @@ void Holdings::Adopt(Kept* kept) {
   log_ = std::move(kept->log);
   log_name_ = std::move(kept->log_name);
   RenewCheckpoints();
-  schedule_->Start(clock_->Now(), GlobalStep());
+  schedule_ = kept->schedule;  // the loss of another server puts no checkpoint off
 }
 
 Status Holdings::OpenManager(const std::function<void()>& opened) {
@@ -124,7 +151,8 @@ Status Holdings::OpenManager(const std::function<void()>& opened) {
   manager.retention.keep_last =
       options_.max_to_keep ? std::optional<std::uint64_t>(1) : std::optional<std::uint64_t>();
   manager.retention.keep_fulls = options_.max_to_keep;
-  ASSIGN_OR_RETURN(manager_, cairn::OpenManager(std::move(manager), std::move(env)));
+  manager.copy_threads = 1;  // the caller's, which the cut waits for: helpers would give way too
+  RETURN_IF_ERROR(OpenGivingWay(std::move(manager), std::move(env), &manager_));
   opened();
   SessionOptions schedule;
   schedule.save_checkpoint_secs = options_.full_secs;
@@ -179,6 +207,8 @@ void Holdings::Adopt(const JobFile& job, const Restored& restored) {
       trainer.sequence = job.sequences[i];
       trainer.step_sequence = trainer.sequence;
     }
+    // Another number of trainers divides the work anew: then nobody is done with it.
+    trainer.left = job.left.size() == trainers_.size() && job.left[i];
     const auto state = restored.state_files.find(TrainerFile(i, "state.json"));
     if (state != restored.state_files.end()) trainer.state = state->second;
   }
@@ -248,7 +278,9 @@ Status Holdings::Restore(JobFile* job, std::string* checkpoint) {
     *checkpoint = (*restored)->info.id;
     restored_step_ = (*restored)->step;
     saved_step_ = restored_step_;
-    schedule_->Start(clock_->Now(), GlobalStep());
+    schedule_->Start(clock_->Now(), GlobalStep(),
+                     {std::chrono::milliseconds(job->full_age_ms),
+                      static_cast<std::int64_t>(job->full_age_steps)});
     restore_seconds_ = std::chrono::duration<double>(clock_->Now() - begun).count();
     LogInfo(fmt::format("ps_{}: restored step {} in {:.3f} s", options_.index, step_,
                         restore_seconds_));
@@ -330,7 +362,6 @@ Status Holdings::OpenLog(const JobFile& job, const std::string& checkpoint) {
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(broken_);
   replaying_ = false;
-  schedule_->Start(clock_->Now(), GlobalStep());
   const double seconds = std::chrono::duration<double>(clock_->Now() - begun).count();
   restore_seconds_ += seconds;
   LogInfo(fmt::format("ps_{}: replayed {} records to step {} in {:.3f} s", options_.index,

@@ -100,8 +100,12 @@ class Holdings {
     std::unique_ptr<UpdateLog> log;
     std::string log_name;
     std::uint64_t barriers = 0;
+    std::uint64_t unsaved = 0;
+    bool save_asked = false;
+    bool full_asked = false;
     std::uint64_t lost = 0;
     std::uint64_t replayed = 0;
+    std::optional<SessionSchedule> schedule;
   };
 
   /// Meets the other servers through the repository, then restores what all of them chose, or goes
@@ -155,9 +159,12 @@ class Holdings {
   Status CutNow(const Marker& marker) EXCLUDES(mu_);
   /// The trainer is done.
   Status TrainerLeft(const Peer& peer) EXCLUDES(mu_);
-  /// The same, said by somebody who knows that its process has ended. FailedPrecondition when it
-  /// never joined.
+  /// The same, said by somebody who knows that its process has ended, also one that this server
+  /// never saw.
   Status TrainerEnded(std::uint32_t trainer) EXCLUDES(mu_);
+  /// Recovery partial: trainers that this server has not seen since it was lost. They may have left
+  /// meanwhile, which only the other servers know then.
+  std::vector<std::uint32_t> UnseenTrainers() EXCLUDES(mu_);
 
   Value Describe() EXCLUDES(mu_);
   std::string Metrics() EXCLUDES(mu_);
@@ -186,18 +193,28 @@ class Holdings {
   Result<std::unique_ptr<class Table>> MakeTable(const TableSpec& spec) const;
 
   // saving.cc: cuts and what is told about them.
-  std::string EncodeJob() const REQUIRES(mu_);
+  std::string EncodeJob(const SessionSchedule::Age& since_full) const REQUIRES(mu_);
   void Cut(const Marker& marker) REQUIRES(mu_);
   void Settle() REQUIRES(mu_);
   void Decide() REQUIRES(mu_);
+  /// Changes that no checkpoint of this server has.
+  std::uint64_t Unsaved() const REQUIRES(mu_) { return changes_ - changes_saved_; }
   /// Steps of all trainers together; sync: of the job.
   std::int64_t GlobalStep() const REQUIRES(mu_);
 
   // changes.cc: what trainers change, live and replayed.
+  /// In sync mode gradients count when their step ends, and not before.
+  bool CountsAtOnce(Kind kind) const {
+    return !sync_ || (kind != Kind::kPush && kind != Kind::kDensePush);
+  }
   Result<DenseEntry*> FindDense(std::uint32_t id) REQUIRES(mu_);
   Status CheckKeys(const Table& table, std::span<const std::int64_t> keys) const;
   /// Into the log, where there is one. Unavailable: this server is broken then.
   Status Log(const LogRecord& record) EXCLUDES(mu_);
+  /// The same for what has to take effect where it stands in the log, with no cut between: who
+  /// comes and goes. The others wait for the disk meanwhile.
+  Status LogHeld(const LogRecord& record) REQUIRES(mu_);
+  Status LogBroke(const Status& why) REQUIRES(mu_);
   Status Replayed(const LogRecord& record) EXCLUDES(mu_);
   /// Runs `change` once for that sequence number, one change of a trainer at a time. `*repeated`:
   /// it was made before.
@@ -229,6 +246,9 @@ class Holdings {
   Status ApplyRound() REQUIRES(mu_);
   /// Whether the request ends a step that this server has not seen ended.
   Result<bool> EndsNewStep(std::uint32_t trainer, const EndStepRequest& request) REQUIRES(mu_);
+  /// Whether it tells the end of the trainer's last step once more, with another state.
+  bool Restates(const Trainer& trainer, const EndStepRequest& request) const REQUIRES(mu_);
+  void TakeState(std::uint32_t trainer, const EndStepRequest& request) REQUIRES(mu_);
   void TakeEnd(std::uint32_t trainer, const EndStepRequest& request, std::uint64_t sequence)
       REQUIRES(mu_);
   void TakeLeaving(std::uint32_t trainer) REQUIRES(mu_);
@@ -258,6 +278,8 @@ class Holdings {
   std::deque<DenseEntry> dense_ GUARDED_BY(mu_);
   std::vector<Trainer> trainers_ GUARDED_BY(mu_);
   std::uint64_t barriers_ GUARDED_BY(mu_) = 0;  // the last that all passed
+  int ends_under_way_ GUARDED_BY(mu_) = 0;      // of steps: in the log, and not taken yet
+  CondVar ends_taken_;
 
   std::unique_ptr<TableCheckpoints> checkpoints_ GUARDED_BY(mu_);
   std::optional<SessionSchedule> schedule_ GUARDED_BY(mu_);
@@ -271,6 +293,12 @@ class Holdings {
   std::vector<std::string> old_logs_ GUARDED_BY(mu_);  // their directories
   std::uint64_t log_at_cut_ GUARDED_BY(mu_) = 0;       // the log's next record when that was cut …
   std::uint64_t log_at_saved_ GUARDED_BY(mu_) = 0;     // … and of the newest checkpoint
+  /// What changed what a checkpoint holds, and what was in the one that was cut last, and in the
+  /// newest: steps, in sync mode with the gradients of all; changes that count at once;
+  /// declarations.
+  std::uint64_t changes_ GUARDED_BY(mu_) = 0;
+  std::uint64_t changes_at_cut_ GUARDED_BY(mu_) = 0;
+  std::uint64_t changes_saved_ GUARDED_BY(mu_) = 0;
   std::optional<std::int64_t> saved_step_ GUARDED_BY(mu_);
   std::optional<std::int64_t> restored_step_ GUARDED_BY(mu_);
   std::uint64_t saves_ GUARDED_BY(mu_) = 0;

@@ -1,5 +1,6 @@
 #include "paramserver/job_file.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -26,8 +27,16 @@ std::string Encode(const JobFile& job) {
                       {"sequences", std::move(sequences)},
                       {"tables", std::move(tables)},
                       {"dense", std::move(dense)}};
+  if (std::find(job.left.begin(), job.left.end(), true) != job.left.end()) {
+    Value::List left;
+    for (const bool each : job.left) left.emplace_back(each);
+    value["left"] = std::move(left);
+  }
   if (!job.log_name.empty()) {
     value["log"] = Value::Object{{"name", job.log_name}, {"next", job.log_next}};
+  }
+  if (job.full_age_steps > 0 || job.full_age_ms > 0) {
+    value["since_full"] = Value::Object{{"steps", job.full_age_steps}, {"ms", job.full_age_ms}};
   }
   return EncodeJson(value, 2) + "\n";
 }
@@ -53,10 +62,23 @@ Result<JobFile> DecodeJobFile(const std::string& text) {
     job.sequences.push_back(static_cast<std::uint64_t>(item.AsInt()));
     return Status::Ok();
   }));
+  RETURN_IF_ERROR(each("left", [&](const Value& item) {
+    job.left.push_back(item == Value(true));
+    return Status::Ok();
+  }));
   if (const Value* log = value.Find("log"); log != nullptr && log->if_object() != nullptr) {
     const MemberReader members(*log->if_object());
     RETURN_IF_ERROR(members.Text("name", &job.log_name));
     RETURN_IF_ERROR(members.Uint("next", &job.log_next));
+  }
+  if (const Value* age = value.Find("since_full"); age != nullptr && age->if_object() != nullptr) {
+    const MemberReader members(*age->if_object());
+    RETURN_IF_ERROR(members.Uint("steps", &job.full_age_steps));
+    RETURN_IF_ERROR(members.Uint("ms", &job.full_age_ms));
+    constexpr std::uint64_t kOldest = std::uint64_t{1} << 40;  // some decades; in steps enough
+    if (job.full_age_steps > kOldest || job.full_age_ms > kOldest) {
+      return CorruptionError("job.json: since_full is no age");
+    }
   }
   RETURN_IF_ERROR(each("tables", [&](const Value& item) -> Status {
     ASSIGN_OR_RETURN(TableSpec spec, TableSpecFrom(item));

@@ -1,16 +1,20 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <sstream>
 #include <thread>
 
 #include "base/log.h"
 #include "paramserver/dropping_proxy.h"
 #include "paramserver/job_fixture.h"
 #include "paramserver/observer.h"
+#include "rpc/health_probe.h"
 
 // Whole jobs in one process: servers and trainers as in real life, over real connections. What
 // kill -9 does to them is in tests/cluster.
@@ -509,7 +513,7 @@ TEST_F(JobTest, AClientThatWasClosedSaysSo) {
   EXPECT_EQ(client->step(), 1);
 }
 
-TEST_F(JobTest, AShardFileThatIsMissingCutOrDamagedIsNeverSilence) {
+TEST_F(JobTest, AShardFileThatIsMissingCutDamagedOrAnothersIsNeverSilence) {
   trainers_ = 1;
   full_steps_ = 4;
   incremental_steps_.reset();
@@ -540,6 +544,28 @@ TEST_F(JobTest, AShardFileThatIsMissingCutOrDamagedIsNeverSilence) {
     ASSERT_TRUE(client.ok()) << client.status().ToString();
     EXPECT_EQ((*client)->step(), before[before.size() - 2].step);
   }
+  servers_.clear();
+  // Of another server: whole, and rows of the same tables, but not these.
+  std::filesystem::copy_file(before.back().path + "/__lookup_table__/ps_0.safetensors", victim,
+                             std::filesystem::copy_options::overwrite_existing);
+  StartServers(2);
+  EXPECT_EQ(Connect(0).value()->step(), before[before.size() - 2].step);
+  servers_.clear();
+  // Of another table: the same rows under another name.
+  {
+    std::filesystem::copy_file(
+        before[before.size() - 2].path + "/__lookup_table__/ps_1.safetensors", victim,
+        std::filesystem::copy_options::overwrite_existing);
+    std::fstream file(victim, std::ios::in | std::ios::out | std::ios::binary);
+    std::string head(4096, ' ');
+    file.read(head.data(), static_cast<std::streamsize>(head.size()));
+    const std::size_t name = head.find("\"users/keys\"");
+    ASSERT_NE(name, head.npos);
+    file.seekp(static_cast<std::streamoff>(name) + 1);
+    file.write("other", 5);
+  }
+  StartServers(2);
+  EXPECT_EQ(Connect(0).value()->step(), before[before.size() - 2].step);
   servers_.clear();
   std::filesystem::resize_file(victim, std::filesystem::file_size(victim) / 2);
   StartServers(2);
@@ -573,6 +599,47 @@ TEST_F(JobTest, TellsItsStateAndMetrics) {
   ASSERT_TRUE(metrics.ok());
   EXPECT_NE(metrics->find("cairn_ps_step 2\n"), metrics->npos) << *metrics;
   EXPECT_NE(metrics->find("cairn_ps_table_rows{table=\"users\"}"), metrics->npos) << *metrics;
+}
+
+TEST_F(JobTest, TheHealthServiceTellsWhoServes) {
+  trainers_ = 1;
+  StartServer(0, 2);  // alone: it waits for the other one
+  EXPECT_EQ(rpc::HealthAt(servers_[0]->port()), rpc::Health::kNotServing);
+  StartServer(1, 2);
+  ASSERT_TRUE(Connect(0).ok());
+  for (const auto& server : servers_) {
+    while (rpc::HealthAt(server->port()) != rpc::Health::kServing) std::this_thread::yield();
+  }
+  Lose(1);
+  StartServer(1, 2);
+  while (StatusOf(0).Find("generations")->AsInt() < 2) std::this_thread::yield();
+  while (rpc::HealthAt(servers_[0]->port()) != rpc::Health::kServing) std::this_thread::yield();
+}
+
+/// Of all threads of this process.
+std::vector<int> Nices() {
+  std::vector<int> nices;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream in(task.path() / "stat");
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    std::istringstream words(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    std::string word;
+    for (int i = 0; i < 16; ++i) words >> word;  // it is the 19th of all
+    int nice = 0;
+    if (words >> nice) nices.push_back(nice);
+  }
+  return nices;
+}
+
+TEST_F(JobTest, TheWriterOfCheckpointsGivesWay) {
+  const int own = getpriority(PRIO_PROCESS, 0);
+  EXPECT_EQ(std::ranges::count(Nices(), own + 5), 0);
+  trainers_ = 1;
+  StartServers(1);
+  ASSERT_TRUE(Connect(0).ok());
+  while (std::ranges::count(Nices(), own + 5) == 0) std::this_thread::yield();
+  EXPECT_EQ(std::ranges::count(Nices(), own + 5), 1) << "nobody else";
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 
 TEST_F(JobTest, AWrongTokenIsRefused) {

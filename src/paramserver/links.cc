@@ -188,6 +188,8 @@ void Links::Settle(std::uint64_t generation, const std::vector<HelloReply>& repl
       position_.barrier = reply.barrier;
     }
   }
+  uneven_ = std::any_of(replies.begin(), replies.end(),
+                        [&](const HelloReply& reply) { return reply.step != position_.step; });
   went_back_ =
       generation_ == 0 || (generation_ != generation && position_.recovery == Recovery::kExact);
   generation_ = generation;

@@ -42,6 +42,9 @@ class Links {
   /// Whether the last meeting was the first, or the job went back since the one before: then
   /// position() is where to go on.
   bool went_back() const { return went_back_; }
+  /// Whether the servers named different steps then: a trainer that had left came back while the
+  /// others were in the middle of ending one.
+  bool uneven() const { return uneven_; }
   /// The most that every server takes.
   std::uint64_t max_message_bytes() const { return max_message_bytes_; }
   /// What this process did so far; told to servers that it meets again.
@@ -100,6 +103,7 @@ class Links {
   std::uint64_t generation_ = 0;
   HelloReply position_;
   bool went_back_ = false;
+  bool uneven_ = false;
   bool forget_sequences_ = false;
   std::uint64_t max_message_bytes_ = 0;
   std::int64_t step_ = 0;

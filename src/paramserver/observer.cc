@@ -55,6 +55,14 @@ Result<Observer::State> Observer::Status() {
   return state;
 }
 
+bool Observer::State::TrainerIs(std::size_t trainer, std::string_view what) const {
+  const Value* trainers = value.Find("trainers");
+  const Value::List* list = trainers == nullptr ? nullptr : trainers->if_list();
+  if (list == nullptr || trainer >= list->size()) return false;
+  const Value* member = (*list)[trainer].Find(what);
+  return member != nullptr && *member == Value(true);
+}
+
 Result<std::string> Observer::Metrics() {
   ASSIGN_OR_RETURN(const rpc::Received received, Ask({.kind = Kind::kMetrics}, ""));
   return std::string(AsText(received.bytes().subspan(kHeadBytes)));

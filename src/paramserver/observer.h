@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <cairn/ps.h>
 #include <cairn/status.h>
@@ -30,6 +31,8 @@ class Observer {
     std::int64_t servers = 0;  // of its job
     std::string process;       // as it registered
     Value value;
+    /// What it says about a trainer: "present", "left".
+    bool TrainerIs(std::size_t trainer, std::string_view what) const;
   };
   Result<State> Status();
   Result<std::string> Metrics();

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "paramserver/job_file.h"
 #include "paramserver/log_record.h"
 #include "paramserver/placement.h"
 
@@ -54,6 +55,19 @@ TEST(Payload, BodiesComeBack) {
   const EndStepReply ended{8, {2, 9, true}};
   EXPECT_EQ(DecodeEndStepReply(Bytes(Encode(ended))).value(), ended);
   EXPECT_EQ(DecodeNumber(Bytes(EncodeNumber(77))).value(), 77u);
+}
+
+TEST(JobFile, TellsHowOldItsFullCheckpointIs) {
+  JobFile job{.servers = 2, .step = 120};
+  EXPECT_EQ(Encode(job).find("since_full"), std::string::npos) << "a full one, or an older version";
+  EXPECT_EQ(DecodeJobFile(Encode(job))->full_age_steps, 0u);
+  job.full_age_steps = 20;
+  job.full_age_ms = 61'500;
+  const JobFile read = DecodeJobFile(Encode(job)).value();
+  EXPECT_EQ(read.full_age_steps, 20u);
+  EXPECT_EQ(read.full_age_ms, 61'500u);
+  job.full_age_ms = std::uint64_t{1} << 62;
+  EXPECT_EQ(DecodeJobFile(Encode(job)).status().code(), Code::kCorruption);
 }
 
 TEST(Payload, EveryCutMessageIsRefused) {

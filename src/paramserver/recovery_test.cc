@@ -1,9 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <utility>
+
+#include <cairn/checkpoint_manager.h>
 
 #include "paramserver/job_fixture.h"
 
@@ -41,7 +46,148 @@ class RecoveryTest : public JobTest {
     EXPECT_EQ(rollbacks_, 0u);
     return learned;
   }
+  /// Trainer 1 leaves after `early` steps; trainer 0 goes on to `steps` by itself, and is lost then
+  /// unless it `leaves`. What was learned in the end.
+  Learned TrainUnevenly(std::int64_t early, std::int64_t steps,
+                        const std::function<void(std::int64_t)>& before = {}, bool leaves = true) {
+    std::jthread other([&] {
+      auto client = Connect(1).value();
+      TestModel model;
+      ASSERT_TRUE(model.Declare(client.get()).ok());
+      const Status trained = model.TrainTo(early);
+      ASSERT_TRUE(trained.ok()) << trained.ToString();
+      const Status left = client->Close();
+      ASSERT_TRUE(left.ok()) << left.ToString();
+    });
+    auto client = Connect(0).value();
+    TestModel model;
+    EXPECT_TRUE(model.Declare(client.get()).ok());
+    const Status trained = model.TrainTo(steps, [&](std::int64_t step) {
+      // Step `early` may end before trainer 1 has left all servers, not the one after it.
+      if (step == early + 1) other = {};
+      AwaitSaves();
+      if (before) before(step);
+    });
+    EXPECT_TRUE(trained.ok()) << trained.ToString();
+    rollbacks_ += client->rollbacks();
+    Learned learned = model.Learned().value();
+    if (leaves) {
+      EXPECT_TRUE(client->Close().ok());
+    }
+    return learned;
+  }
+  static Learned CountsOf(Learned learned) {
+    std::erase_if(learned, [](const auto& each) { return !each.first.starts_with("counts/"); });
+    for (auto& [name, row] : learned) row.resize(TestModel::kDim);  // not the step of the change
+    return learned;
+  }
 };
+
+constexpr std::array kEachRecovery{Recovery::kExact, Recovery::kPartial, Recovery::kLog};
+
+TEST_F(RecoveryTest, WhoLeftEarlyIsNotWaitedForWhenAServerIsLost) {
+  for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
+    mode_ = mode;
+    recovery_ = Recovery::kExact;
+    StartServers(2);
+    const Learned undisturbed = TrainUnevenly(5, 20);
+    Clear();
+    for (const Recovery recovery : kEachRecovery) {
+      for (const int victim : {0, 1}) {
+        SCOPED_TRACE(testing::Message() << "mode " << static_cast<int>(mode) << ", recovery "
+                                        << static_cast<int>(recovery) << ", server " << victim);
+        recovery_ = recovery;
+        rollbacks_ = 0;
+        StartServers(2);
+        bool lost = false;
+        const Learned learned = TrainUnevenly(5, 20, [&](std::int64_t step) {
+          if (step != 14 || std::exchange(lost, true)) return;
+          Lose(victim);
+          StartServer(victim, 2);
+        });
+        EXPECT_EQ(rollbacks_, recovery == Recovery::kExact ? 1u : 0u);
+        if (recovery != Recovery::kPartial) {
+          EXPECT_TRUE(CountsOf(learned) == CountsOf(undisturbed));
+          EXPECT_TRUE(mode == Mode::kAsync || learned == undisturbed);
+        }
+        Clear();
+      }
+    }
+  }
+}
+
+TEST_F(RecoveryTest, WhoLeftEarlyIsNotWaitedForWhenAllIsLost) {
+  for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
+    mode_ = mode;
+    recovery_ = Recovery::kExact;
+    StartServers(2);
+    const Learned undisturbed = TrainUnevenly(5, 20);
+    Clear();
+    for (const Recovery recovery : kEachRecovery) {
+      SCOPED_TRACE(testing::Message() << "mode " << static_cast<int>(mode) << ", recovery "
+                                      << static_cast<int>(recovery));
+      recovery_ = recovery;
+      StartServers(2);
+      (void)TrainUnevenly(5, 13, {}, false);
+      AwaitSaves();
+      servers_.clear();
+      StartServers(2);
+      // The same command again: trainer 1 comes too, sees that it is done, and leaves.
+      const Learned learned = TrainUnevenly(5, 20);
+      EXPECT_TRUE(CountsOf(learned) == CountsOf(undisturbed));
+      EXPECT_TRUE(mode == Mode::kAsync || learned == undisturbed);
+      Clear();
+    }
+  }
+}
+
+TEST_F(RecoveryTest, AServerThatLostSightOfALeavingIsToldByTheOthers) {
+  recovery_ = Recovery::kPartial;
+  full_steps_.reset();
+  incremental_steps_.reset();
+  for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
+    for (const int victim : {0, 1}) {
+      SCOPED_TRACE(testing::Message()
+                   << "mode " << static_cast<int>(mode) << ", server " << victim);
+      mode_ = mode;
+      StartServers(2);
+      auto leaves = Connect(1).value();
+      auto stays = Connect(0).value();
+      Counts mine;
+      Counts others;
+      ASSERT_TRUE(others.Declare(leaves.get()).ok());
+      ASSERT_TRUE(mine.Declare(stays.get()).ok());
+      const auto step = [&](Client* client, Counts* counts) {
+        ASSERT_TRUE(counts->Push().ok());
+        const Status ended = client->EndStep("");
+        ASSERT_TRUE(ended.ok()) << ended.ToString();
+      };
+      // One checkpoint, then trainer 1 leaves: none knows of it.
+      ASSERT_TRUE(stays->RequestSave(true).ok());
+      std::atomic<bool> saved = false;
+      std::atomic<bool> left = false;
+      std::jthread other([&] {
+        while (!saved) step(leaves.get(), &others);
+        EXPECT_TRUE(leaves->Close().ok());
+        left = true;
+      });
+      while (!left) {
+        step(stays.get(), &mine);
+        saved = StatusOf(victim).Find("saves")->AsInt() > 0;
+      }
+      Lose(victim);
+      StartServer(victim, 2);
+      // Sync: each end of a step waits for all that are there; async: each cut does.
+      ASSERT_TRUE(stays->RequestSave(true).ok());
+      const std::int64_t last = stays->step() + 6;
+      while (stays->step() < last) step(stays.get(), &mine);
+      AwaitSaves();
+      EXPECT_EQ(StatusOf(0).Find("saves")->AsInt(), 1);  // of this generation
+      stays = nullptr;
+      Clear();
+    }
+  }
+}
 
 TEST_F(RecoveryTest, ALogBringsALostServerToWhereItWas) {
   const Learned undisturbed = Undisturbed(20);
@@ -203,6 +349,39 @@ TEST_F(RecoveryTest, AnotherNumberOfServersGoesBackToTheCheckpoint) {
   EXPECT_GT(step, 0);
   EXPECT_LE(step, 15);
   EXPECT_TRUE(Train(20) == undisturbed);
+}
+
+TEST_F(RecoveryTest, RestartsPutNoCheckpointOff) {
+  trainers_ = 1;
+  paced_ = true;
+  full_steps_ = 10;
+  for (const Recovery recovery : {Recovery::kExact, Recovery::kPartial, Recovery::kLog}) {
+    SCOPED_TRACE(static_cast<int>(recovery));
+    recovery_ = recovery;
+    // With increments a restart of exact goes on behind the newest of them; the others begin with a
+    // full one then, and have to reach it.
+    incremental_steps_.reset();
+    if (recovery == Recovery::kExact) incremental_steps_ = 3;
+    StartServers(2);
+    for (std::int64_t steps = 6; steps <= 30; steps += 6) {
+      (void)Train(steps);
+      AwaitSaves();
+      if (recovery == Recovery::kPartial) {
+        Lose(1);
+        StartServer(1, 2);
+        continue;
+      }
+      servers_.clear();
+      StartServers(2);
+    }
+    servers_.clear();
+    auto manager = CheckpointManager::Open({.directory = directory_, .read_only = true}).value();
+    int full = 0;
+    for (const CheckpointInfo& info : manager->List().value()) full += info.kind == "full" ? 1 : 0;
+    EXPECT_GE(full, 2);
+    manager = nullptr;
+    Clear();
+  }
 }
 
 TEST_F(RecoveryTest, ALogIsTrimmedWhenCheckpointsCoverIt) {

@@ -121,11 +121,14 @@ void Holdings::ComeBack(std::uint32_t trainer) {
   const auto left = [](const Trainer& each) { return each.left; };
   if (!sync_ || !std::all_of(trainers_.begin(), trainers_.end(), left)) {
     trainers_[trainer].left = false;
+    // The steps since it left were ended without it.
+    if (sync_) trainers_[trainer].step = step_;
     return;
   }
   // The job was over, and goes on: the next step wants all of them, not only who comes first.
   for (Trainer& each : trainers_) {
     each.left = false;
+    each.step = step_;
     // Perhaps it could not tell all servers that it leaves, and comes back to do it.
     if (!each.incarnation.empty()) each.former = std::exchange(each.incarnation, "");
     each.carried = {};
@@ -167,20 +170,18 @@ Result<HelloReply> Holdings::Hello(const HelloRequest& hello, bool* lost) {
   }
   // What an earlier process of this trainer is still changing ends first.
   MutexLock one(changing);
-  bool back = false;
-  {
-    MutexLock lock(&mu_);
-    RETURN_IF_ERROR(CheckLiving());
-    Trainer& trainer = trainers_[hello.trainer];
-    RETURN_IF_ERROR(Introduce(hello, &trainer, lost));
-    RETURN_IF_ERROR(Reconcile(hello, &trainer));
-    back = trainer.left;
-  }
-  if (back) RETURN_IF_ERROR(Log({.kind = Kind::kHello, .trainer = hello.trainer}));
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckLiving());
   Trainer& trainer = trainers_[hello.trainer];
-  if (trainer.left) ComeBack(hello.trainer);
+  RETURN_IF_ERROR(Introduce(hello, &trainer, lost));
+  RETURN_IF_ERROR(Reconcile(hello, &trainer));
+  if (trainer.left) {
+    // A step whose end stands before this in the log ends without it, now as in a replay.
+    while (ends_under_way_ > 0) ends_taken_.Wait(&mu_);
+    RETURN_IF_ERROR(CheckLiving());
+    RETURN_IF_ERROR(LogHeld({.kind = Kind::kHello, .trainer = hello.trainer}));
+    ComeBack(hello.trainer);
+  }
   trainer.incarnation = hello.incarnation;
   trainer.former.clear();
   reply.step = sync_ && trainer.arrived ? step_ + 1 : trainer.step;
@@ -221,10 +222,17 @@ Status Holdings::TrainerEnded(std::uint32_t trainer) {
     if (trainers_[trainer].left) return Status::Ok();
     peer = {trainer, trainers_[trainer].incarnation};
   }
-  if (peer.incarnation.empty()) {
-    return FailedPreconditionError(fmt::format("trainer {} has not joined", trainer));
-  }
   return TrainerLeft(peer);
+}
+
+std::vector<std::uint32_t> Holdings::UnseenTrainers() {
+  std::vector<std::uint32_t> unseen;
+  MutexLock lock(&mu_);
+  for (std::size_t i = 0; i < trainers_.size(); ++i) {
+    if (trainers_[i].left || !trainers_[i].incarnation.empty()) continue;
+    unseen.push_back(static_cast<std::uint32_t>(i));
+  }
+  return unseen;
 }
 
 Status Holdings::TrainerLeft(const Peer& peer) {
@@ -235,9 +243,9 @@ Status Holdings::TrainerLeft(const Peer& peer) {
     changing = trainers_[peer.trainer].changing.get();
   }
   MutexLock one(changing);
-  RETURN_IF_ERROR(Log({.kind = Kind::kLeave, .trainer = peer.trainer}));
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckTrainer(peer));
+  RETURN_IF_ERROR(LogHeld({.kind = Kind::kLeave, .trainer = peer.trainer}));
   TakeLeaving(peer.trainer);
   return Status::Ok();
 }
@@ -317,7 +325,9 @@ void Holdings::FinishRound() {
   }
   for (const TableEntry& entry : tables_) entry.table->set_step(step_);
   if (!replaying_) {
-    if (marker.number > last_cut_) Cut(marker);
+    // A process that ends a step in place of one that was lost, or comes back, carries what the
+    // lead announced when that step had ended there: it is for the next one.
+    if (marker.number > last_cut_ && marker.step <= step_) Cut(marker);
     Decide();
   }
   changed_.NotifyAll();
@@ -345,9 +355,20 @@ Result<bool> Holdings::EndsNewStep(std::uint32_t trainer, const EndStepRequest& 
   return request.step == step_ && !self.arrived;
 }
 
+bool Holdings::Restates(const Trainer& trainer, const EndStepRequest& request) const {
+  return request.has_state && !trainer.arrived && request.step + 1 == trainer.step &&
+         trainer.state.value_or("") != request.state;
+}
+
+void Holdings::TakeState(std::uint32_t trainer, const EndStepRequest& request) {
+  ++changes_;
+  trainers_[trainer].state = request.state;
+}
+
 void Holdings::TakeEnd(std::uint32_t trainer, const EndStepRequest& request,
                        std::uint64_t sequence) {
   Trainer& self = trainers_[trainer];
+  ++changes_;
   self.sequence = sequence;
   self.step_sequence = sequence;
   if (request.has_state) self.state = request.state;
@@ -378,24 +399,29 @@ Result<EndStepReply> Holdings::EndStep(const Peer& peer, const Request& request)
   {
     MutexLock one(changing);
     bool fresh = false;
+    bool restates = false;
     {
       MutexLock lock(&mu_);
       RETURN_IF_ERROR(CheckTrainer(peer));
       ASSIGN_OR_RETURN(fresh, EndsNewStep(peer.trainer, end));
+      restates = !fresh && Restates(trainers_[peer.trainer], end);
       if (fresh && sequence > trainers_[peer.trainer].sequence) {
         return FailedPreconditionError(
             fmt::format("step {} of trainer {} has {} changes that never came", end.step,
                         peer.trainer, sequence - trainers_[peer.trainer].sequence));
       }
+      if (fresh || restates) ++ends_under_way_;
     }
-    if (fresh) {
-      RETURN_IF_ERROR(Log({.kind = Kind::kEndStep,
-                           .trainer = peer.trainer,
-                           .sequence = sequence,
-                           .body = request.body}));
+    if (fresh || restates) {
+      const Status logged = Log({.kind = Kind::kEndStep,
+                                 .trainer = peer.trainer,
+                                 .sequence = sequence,
+                                 .body = request.body});
       MutexLock lock(&mu_);
+      if (--ends_under_way_ == 0) ends_taken_.NotifyAll();
+      RETURN_IF_ERROR(logged);
       RETURN_IF_ERROR(CheckLiving());
-      TakeEnd(peer.trainer, end, sequence);
+      fresh ? TakeEnd(peer.trainer, end, sequence) : TakeState(peer.trainer, end);
     }
   }
   MutexLock lock(&mu_);

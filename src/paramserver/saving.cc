@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -13,11 +14,15 @@
 
 namespace cairn::ps {
 
-std::string Holdings::EncodeJob() const {
+std::string Holdings::EncodeJob(const SessionSchedule::Age& since_full) const {
   JobFile job{.mode = options_.mode, .servers = options_.servers, .step = step_};
+  job.full_age_steps = static_cast<std::uint64_t>(std::max<std::int64_t>(since_full.steps, 0));
+  job.full_age_ms = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(since_full.time).count());
   for (const Trainer& trainer : trainers_) {
     job.trainer_steps.push_back(trainer.step);
     job.sequences.push_back(trainer.sequence);
+    job.left.push_back(trainer.left);
   }
   for (const TableEntry& entry : tables_) job.tables.push_back(entry.spec);
   for (const DenseEntry& entry : dense_) job.dense.push_back(entry.variable->spec());
@@ -36,6 +41,7 @@ void Holdings::Settle() {
   if (outcome.ok()) {
     ++saves_;
     saved_step_ = outcome->step;
+    changes_saved_ = changes_at_cut_;
     if (log_ == nullptr) return;
     // One checkpoint behind: should this one turn out to be damaged, the one before it and the log
     // still give everything.
@@ -96,7 +102,11 @@ void Holdings::Cut(const Marker& marker) {
     for (Tensor& tensor : entry.variable->Tensors()) request.tensors.push_back(std::move(tensor));
   }
   if (log_ != nullptr) log_at_cut_ = log_->next();
-  request.state_files[kJobFile] = EncodeJob();
+  changes_at_cut_ = changes_;
+  const Clock::Duration now = clock_->Now();
+  schedule_->Saved(full ? SessionSchedule::Due::kFull : SessionSchedule::Due::kIncrement, now,
+                   step);
+  request.state_files[kJobFile] = EncodeJob(schedule_->SinceFull(now, step));
   if (lead_) {
     for (std::size_t i = 0; i < trainers_.size(); ++i) {
       request.state_files[TrainerFile(i, "step_id")] = std::to_string(trainers_[i].step) + "\n";
@@ -104,8 +114,6 @@ void Holdings::Cut(const Marker& marker) {
         request.state_files[TrainerFile(i, "state.json")] = *trainers_[i].state;
       }
     }
-    schedule_->Saved(full ? SessionSchedule::Due::kFull : SessionSchedule::Due::kIncrement,
-                     clock_->Now(), step);
   }
   auto handle = checkpoints_->Save(std::move(request));
   if (!handle.ok()) {
@@ -173,7 +181,8 @@ Value Holdings::Describe() {
                                          options_.incremental_steps.has_value()},
                       {"restore_seconds", restore_seconds_},
                       {"replayed_records", replayed_},
-                      {"lost_changes", lost_}};
+                      {"lost_changes", lost_},
+                      {"unsaved_changes", Unsaved()}};
   if (saved_step_) value["saved_step"] = *saved_step_;
   if (restored_step_) value["restored_step"] = *restored_step_;
   return value;
@@ -201,6 +210,8 @@ std::string Holdings::Metrics() {
   add("failed_saves_total", "counter", "Checkpoints given up.", static_cast<double>(failed_saves_));
   add("saved_step", "gauge", "Step of the newest checkpoint.",
       static_cast<double>(saved_step_.value_or(-1)));
+  add("unsaved_changes", "gauge", "Changes that no checkpoint has yet.",
+      static_cast<double>(Unsaved()));
   add("restore_seconds", "gauge", "Time that the last restore took.", restore_seconds_);
   text +=
       "# HELP cairn_ps_table_rows Rows of a table on this server.\n"

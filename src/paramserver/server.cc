@@ -29,7 +29,7 @@
 //     repository.
 //  2. A fresh process tells its peers to leave the generation they are in: whichever that is, this
 //     process is not part of it, so a server of the job was lost.
-//  3. It opens the next generation with them (through the repository: PROTOCOL.md, "Opening for
+//  3. It opens the repository's next generation with them (docs/protocol.md, "Opening for
 //     writing"), restores the checkpoint that all of them chose, and serves.
 //     Recovery partial and log: a process that was in the generation before goes on with what it
 //     has instead.
@@ -39,7 +39,8 @@
 //
 // A peer that was not reached in 2 or 4 (stopped, a network that was away) goes on serving a
 // generation that nobody else is in. Whoever waits in 3 keeps looking for such peers and tells
-// them.
+// them. With recovery partial a server that was lost also asks the others who has left the job
+// since its checkpoint: nobody else would tell it, and it would wait for them.
 
 namespace cairn::ps {
 namespace {
@@ -90,6 +91,7 @@ class ServerImpl final : public Server {
   Status LiveOne() EXCLUDES(mu_);
   void TellPeersToLeave(std::uint64_t generation);
   void LookForPeersLeftBehind(const std::stop_token& stop) EXCLUDES(mu_);
+  void AskWhoLeft() EXCLUDES(mu_);
 
   const ServerOptions options_;
   std::shared_ptr<Store> store_;  // shared: as OpenStore gives it
@@ -126,6 +128,7 @@ Status ServerImpl::Open() {
   listen.plain_connections = true;
   ASSIGN_OR_RETURN(streams_, rpc::StreamServer::Start(
                                  listen, [this](rpc::ServerStream* stream) { Serve(stream); }));
+  streams_->SetServing(false);  // alive, and not ready
   std::string address = options_.address;
   if (address.empty()) {
     address = options_.listen.substr(0, options_.listen.rfind(':')) + ":" +
@@ -265,15 +268,18 @@ void ServerImpl::LookForPeersLeftBehind(const std::stop_token& stop) {
   };
   std::vector<Seen> seen(static_cast<std::size_t>(options_.servers));
   while (!stop.stop_requested()) {
+    bool opening = false;
     {
       MutexLock lock(&mu_);
       if (stopping_) return;
       changed_.WaitFor(&mu_, kLook);
       if (stopping_) return;
-      if (phase_ != Phase::kOpening) {
-        for (Seen& each : seen) each = {};
-        continue;
-      }
+      opening = phase_ == Phase::kOpening;
+    }
+    if (!opening) {
+      for (Seen& each : seen) each = {};
+      if (options_.recovery == Recovery::kPartial) AskWhoLeft();
+      continue;
     }
     for (int i = 0; i < options_.servers; ++i) {
       if (i == options_.index) continue;
@@ -294,6 +300,26 @@ void ServerImpl::LookForPeersLeftBehind(const std::stop_token& stop) {
                           state->generation));
       observer->RollBack(state->generation).IgnoreError("tried again");
       last = {};
+    }
+  }
+}
+
+void ServerImpl::AskWhoLeft() {
+  const std::shared_ptr<Holdings> holdings = Current();
+  if (holdings == nullptr) return;
+  const std::vector<std::uint32_t> unseen = holdings->UnseenTrainers();
+  for (int i = 0; i < options_.servers && !unseen.empty(); ++i) {
+    if (i == options_.index) continue;
+    const auto peer = FindServer(store_.get(), i);
+    if (!peer.ok()) continue;
+    auto observer = Observer::Connect(peer->address, options_.security, kPeerTimeout);
+    if (!observer.ok()) continue;
+    const auto state = observer->Status();
+    if (!state.ok() || !state->serving || state->generation != holdings->generation()) continue;
+    for (const std::uint32_t trainer : unseen) {
+      // As a process that never came: should it have come meanwhile, this says nothing about it.
+      if (!state->TrainerIs(trainer, "left")) continue;
+      holdings->TrainerLeft({trainer, ""}).IgnoreError("it is here after all");
     }
   }
 }
@@ -336,11 +362,16 @@ Status ServerImpl::LiveOne() {
     phase_ = Phase::kServing;
     ++generations_;
     changed_.NotifyAll();
+  }
+  streams_->SetServing(true);
+  {
+    MutexLock lock(&mu_);
     while (!leave_ && !stopping_) changed_.Wait(&mu_);
     holdings_ = nullptr;
     phase_ = Phase::kOpening;
     stopping = stopping_;
   }
+  streams_->SetServing(false);
   holdings->Leave();
   clock->Leave();
   if (!stopping) TellPeersToLeave(generation);

@@ -91,7 +91,10 @@ class Job {
         report_.interrupted = options_.interrupted && options_.interrupted();
         if (report_.interrupted && options_.on_interrupted) options_.on_interrupted();
         RETURN_IF_ERROR(Turn(kTurn));
-        if (SomeTrainerDone()) RETURN_IF_ERROR(SettleEnded(StateOf(0)).status());
+        if (!SomeTrainerDone() && AllJoined()) continue;
+        const auto lead = StateOf(0);
+        NoteJoined(lead);  // at once: later it may have ended, and the servers gone back
+        if (SomeTrainerDone()) RETURN_IF_ERROR(SettleEnded(lead).status());
       }
       RETURN_IF_ERROR(LastCheckpoint(&again));
     }
@@ -241,21 +244,40 @@ class Job {
                        [](const Role& role) { return !role.launch.empty(); });
   }
 
-  /// What becomes of trainers whose processes ended well. One that did not say so leaves; one that
-  /// the servers do not know is wanted again: the job went back to a step before its end, which the
-  /// others cannot repeat without it. True when there was such a one.
-  Result<bool> SettleEnded(const Result<Observer::State>& lead) {
-    if (!lead.ok() || !lead->serving) return false;
-    const Value* trainers = lead->value.Find("trainers");
-    if (trainers == nullptr || trainers->if_list() == nullptr) return false;
-    bool any = false;
+  bool AllJoined() const {
+    return std::all_of(roles_.begin(), roles_.end(),
+                       [](const Role& role) { return role.server || role.joined; });
+  }
+
+  void NoteJoined(const Result<Observer::State>& lead) {
+    if (!lead.ok()) return;
     for (Role& role : roles_) {
-      const auto index = static_cast<std::size_t>(role.index);
-      if (role.server || index >= trainers->if_list()->size()) continue;
-      const Value& state = (*trainers->if_list())[index];
-      const bool present = *state.Find("present") == Value(true);
-      role.joined = role.joined || present;
-      if (!role.done || *state.Find("left") == Value(true)) continue;
+      if (!role.server && lead->TrainerIs(Index(role.index), "present")) role.joined = true;
+    }
+  }
+
+  /// What becomes of trainers whose processes ended well. One that did not say so to all servers
+  /// leaves; one that none of them knows is wanted again: the job went back to a step before its
+  /// end, which the others cannot repeat without it. True when there was such a one.
+  Result<bool> SettleEnded(const Result<Observer::State>& lead) {
+    if (!lead.ok() || !lead->serving || lead->generation == settled_in_) return false;
+    // A server that was lost may know less than the lead, or more when the lead was.
+    std::vector<Observer::State> states{*lead};
+    for (int i = 1; i < options_.server.servers; ++i) {
+      const auto state = StateOf(i);
+      if (!state.ok() || state->generation != lead->generation) return false;  // on its way
+      states.push_back(*state);
+    }
+    bool any = false;
+    bool settled = true;
+    for (Role& role : roles_) {
+      if (role.server) continue;
+      const auto is = [index = Index(role.index)](const char* what) {
+        return [index, what](const Observer::State& state) { return state.TrainerIs(index, what); };
+      };
+      const bool present = std::any_of(states.begin(), states.end(), is("present"));
+      if (!role.done || std::all_of(states.begin(), states.end(), is("left"))) continue;
+      settled = false;
       if (present) {
         LeaveFor(role, lead->generation).IgnoreError("tried again at the next turn");
         continue;
@@ -274,6 +296,7 @@ class Job {
       role.start_at = SteadyClock::now() + PauseAfter(role.losses);
       any = true;
     }
+    if (settled) settled_in_ = lead->generation;
     return any;
   }
 
@@ -367,6 +390,7 @@ class Job {
     role->launch.clear();
     if (stopping_ || (exit.succeeded() && !exit.stopped)) {
       role->done = true;
+      settled_in_ = 0;
       return Status::Ok();
     }
     const bool refused = role->server && exit.kind == ExitKind::kExited && exit.code == kNoUseAgain;
@@ -426,6 +450,19 @@ class Job {
     return Status::Ok();
   }
 
+  /// Steps alone do not tell: asynchronous pushes, and rows that are assigned or erased, change
+  /// what the servers have without ending one.
+  bool AllIsSaved(const Observer::State& lead) {
+    if (NumberIn(lead.value, "saved_step") != NumberIn(lead.value, "global_step")) return false;
+    if (NumberIn(lead.value, "unsaved_changes") != 0) return false;
+    for (int i = 1; i < options_.server.servers; ++i) {
+      const auto state = StateOf(i);
+      if (!state.ok() || state->generation != lead.generation) return false;
+      if (NumberIn(state->value, "unsaved_changes") != 0) return false;
+    }
+    return true;
+  }
+
   /// `*again`: the job went back, and trainers are at work again.
   Status LastCheckpoint(bool* again) {
     const auto deadline = SteadyClock::now() + kLastSave;
@@ -451,8 +488,7 @@ class Job {
       // Trainers may end while they are asked: then nobody carries the marker, and the servers are
       // told themselves.
       const bool ended = TrainersDone();
-      if (ended ? saved == NumberIn(lead->value, "global_step")
-                : begun_in == lead->generation && saves > saves_before) {
+      if (ended ? AllIsSaved(*lead) : begun_in == lead->generation && saves > saves_before) {
         return Status::Ok();
       }
       if (begun_in == lead->generation && begun_ended == ended) continue;
@@ -495,6 +531,7 @@ class Job {
   std::vector<std::string> addresses_;  // of the servers, unless they are registered
   std::vector<Role> roles_;
   std::uint64_t launches_ = 0;
+  std::uint64_t settled_in_ = 0;  // the generation whose servers all know who has left
   bool stopping_ = false;
   JobReport report_;
   std::unique_ptr<Store> store_;  // where servers are registered

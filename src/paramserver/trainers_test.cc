@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -133,6 +134,38 @@ TEST_F(TrainersTest, AMarkerThatWasHalfCarriedIsCarriedFirst) {
   EXPECT_EQ(Cuts(1), Cuts(0));
   AwaitSaves();
   EXPECT_EQ(StatusOf(0).Find("saves")->AsInt(), 1);
+  EXPECT_EQ(StatusOf(0).Find("saved_step")->AsInt(), 2);
+}
+
+TEST_F(TrainersTest, AMarkerThatCameWithTheEndOfAStepIsNotOfThatStep) {
+  recovery_ = Recovery::kLog;
+  full_steps_ = 2;
+  StartServers(2);
+  auto lead = Raw(0, 0, "zero");
+  auto second = Raw(0, 1, "zero");
+  {
+    auto lost = Raw(1, 0, "lost");
+    auto also = Raw(1, 1, "lost");
+    // The lead sees step 0 end, and announces a checkpoint of step 2; the other server does not:
+    // that trainer is killed here.
+    std::jthread ends([&] { EXPECT_GT(lead.EndStep(0, {}).value().number, 0u); });
+    EXPECT_EQ(lost.EndStep(0, {}).value().step, 2);
+  }
+  std::jthread ends([&] { EXPECT_TRUE(second.EndStep(0, {}).ok()); });
+  auto client = Connect(1).value();
+  ends.join();
+  EXPECT_EQ(client->step(), 1);
+  EXPECT_EQ(Cuts(1), Cuts(0)) << "each server cuts when step 1 has ended";
+  const std::int64_t before = Cuts(1);
+  const Marker marker{static_cast<std::uint64_t>(before) + 1, 2, true};
+  {
+    std::jthread first([&] { EXPECT_TRUE(lead.EndStep(1, marker).ok()); });
+    std::jthread other([&] { EXPECT_TRUE(second.EndStep(1, marker).ok()); });
+    EXPECT_TRUE(client->EndStep("").ok());
+  }
+  EXPECT_EQ(Cuts(0), before + 1);
+  EXPECT_EQ(Cuts(1), before + 1);
+  AwaitSaves();
   EXPECT_EQ(StatusOf(0).Find("saved_step")->AsInt(), 2);
 }
 
@@ -272,6 +305,58 @@ TEST_F(TrainersTest, WhoLeftOnlySomeServersComesBackToLeaveTheRest) {
   EXPECT_EQ(Raw(1, 0, "process 1").greeted().code(), Code::kFailedPrecondition);
 }
 
+TEST_F(TrainersTest, WhoComesBackJoinsTheStepThatTheJobIsAt) {
+  for (const Recovery recovery : {Recovery::kExact, Recovery::kPartial, Recovery::kLog}) {
+    SCOPED_TRACE(static_cast<int>(recovery));
+    recovery_ = recovery;
+    StartServers(2);
+    auto lead = Raw(0, 0, "stays");
+    auto second = Raw(0, 1, "stays");
+    for (const int server : {0, 1}) {
+      auto raw = Raw(1, server, "leaves");
+      ASSERT_TRUE(raw.Ask({.kind = Kind::kLeave}, "").ok());
+    }
+    for (std::int64_t step = 0; step < 4; ++step) {
+      ASSERT_TRUE(lead.EndStep(step, {}).ok());
+      ASSERT_TRUE(second.EndStep(step, {}).ok());
+    }
+    // In the middle of the end of a step: it has ended at one server and not at the other.
+    ASSERT_TRUE(second.EndStep(4, {}).ok());
+    std::jthread end([&] {
+      while (*StatusOf(0).Find("trainers")->if_list()->at(1).Find("left") == Value(true)) {
+        std::this_thread::yield();
+      }
+      EXPECT_TRUE(lead.EndStep(4, {}).ok());
+    });
+    auto back = Connect(1).value();
+    end.join();
+    EXPECT_EQ(back->step(), 5);
+    Counts counts;
+    ASSERT_TRUE(counts.Declare(back.get()).ok());
+    ASSERT_TRUE(counts.Push().ok());
+    std::jthread too([&] {
+      EXPECT_TRUE(lead.EndStep(5, {}).ok());
+      EXPECT_TRUE(second.EndStep(5, {}).ok());
+    });
+    const Status ended = back->EndStep("");
+    EXPECT_TRUE(ended.ok()) << ended.ToString();
+    too.join();
+    EXPECT_EQ(counts.Count(), 1);
+    back = nullptr;
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+}
+
+TEST_F(TrainersTest, AProcessThatEndedHasLeftServersThatNeverSawItToo) {
+  // A server that was lost does not know who was there before; who knows tells it.
+  StartServers(1);
+  auto stays = Raw(0, 0, "stays");
+  ASSERT_TRUE(stays.Ask({.kind = Kind::kLeave, .flags = kLeaveFor, .id = 1}, "").ok());
+  EXPECT_EQ(*StatusOf(0).Find("trainers")->if_list()->at(1).Find("left"), Value(true));
+  EXPECT_TRUE(stays.EndStep(0, {}).ok());
+}
+
 TEST_F(TrainersTest, AnAsyncCheckpointIsOfTheStepsOfAllTrainers) {
   mode_ = Mode::kAsync;
   paced_ = true;
@@ -294,6 +379,92 @@ TEST_F(TrainersTest, AnAsyncCheckpointIsOfTheStepsOfAllTrainers) {
       sum += steps;
     }
     EXPECT_EQ(info.step, sum);
+  }
+}
+
+TEST_F(TrainersTest, TheStateOfTheLastStepMayBeReplaced) {
+  trainers_ = 1;
+  for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
+    for (const Recovery recovery : {Recovery::kExact, Recovery::kLog}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(mode) << static_cast<int>(recovery));
+      mode_ = mode;
+      recovery_ = recovery;
+      StartServers(2);
+      auto client = Connect(0).value();
+      EXPECT_EQ(client->SetState("none yet").code(), Code::kFailedPrecondition);
+      ASSERT_TRUE(client->EndStep("at 1").ok());
+      ASSERT_TRUE(client->SetState("done").ok());
+      EXPECT_EQ(client->step(), 1);
+      EXPECT_EQ(client->state(), "done");
+      ASSERT_TRUE(client->Close().ok());
+      if (recovery == Recovery::kLog) {
+        servers_.clear();
+        StartServers(2);
+      }
+      client = Connect(0).value();
+      EXPECT_EQ(client->step(), 1);
+      EXPECT_EQ(client->state(), "done");
+      ASSERT_TRUE(client->EndStep("at 2").ok());
+      client = nullptr;
+      servers_.clear();
+      std::filesystem::remove_all(directory_);
+    }
+  }
+}
+
+TEST_F(TrainersTest, TellsHowManyChangesNoCheckpointHas) {
+  trainers_ = 1;
+  const auto unsaved = [this] { return StatusOf(0).Find("unsaved_changes")->AsInt(); };
+  for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    mode_ = mode;
+    recovery_ = Recovery::kLog;
+    StartServers(1);
+    auto client = Connect(0).value();
+    EXPECT_EQ(unsaved(), 0);
+    RemoteTable* table = client->Table({.name = "t", .dim = 1}).value();
+    EXPECT_EQ(unsaved(), 1);
+    const std::vector<std::int64_t> ids{1, 2};
+    const std::vector<float> rows(2, 1);
+    std::vector<float> out(2);
+    ASSERT_TRUE(client->RequestSave(true).ok());
+    ASSERT_TRUE(client->EndStep("").ok());  // learns that there will be one
+    ASSERT_TRUE(client->EndStep("").ok());
+    AwaitSaves();
+    EXPECT_EQ(unsaved(), 0);
+    ASSERT_TRUE(table->ApplyGradients(ids, rows).ok());
+    const std::int64_t pushed = mode == Mode::kSync ? 0 : 1;  // sync: of no step yet
+    EXPECT_EQ(unsaved(), pushed);
+    ASSERT_TRUE(table->Assign(ids, rows).ok());
+    ASSERT_TRUE(table->Erase(ids).ok());
+    ASSERT_TRUE(table->Lookup(ids, out).ok());  // made again whenever somebody asks
+    EXPECT_EQ(unsaved(), pushed + 2);
+    ASSERT_TRUE(client->EndStep("").ok());
+    EXPECT_EQ(unsaved(), pushed + 3);
+    // The log has them, and no checkpoint.
+    servers_.clear();
+    StartServers(1);
+    client = Connect(0).value();
+    EXPECT_EQ(unsaved(), pushed + 3);
+    client = nullptr;
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+}
+
+TEST(ClientOptions, AVariableThatIsNoNumberIsNamed) {
+  setenv("CAIRN_PS_SERVERS", "host:1,host:2", 1);
+  setenv("CAIRN_TRAINER_ID", "1", 1);
+  setenv("CAIRN_NUM_TRAINERS", "2", 1);
+  EXPECT_EQ(ClientOptions::FromEnvironment().value().trainer, 1);
+  for (const char* wrong : {"one", "1k", "1.5"}) {
+    setenv("CAIRN_NUM_TRAINERS", wrong, 1);
+    const Status refused = ClientOptions::FromEnvironment().status();
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument) << wrong;
+    EXPECT_NE(refused.message().find("CAIRN_NUM_TRAINERS"), std::string::npos);
+  }
+  for (const char* name : {"CAIRN_PS_SERVERS", "CAIRN_TRAINER_ID", "CAIRN_NUM_TRAINERS"}) {
+    unsetenv(name);
   }
 }
 

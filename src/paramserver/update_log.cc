@@ -13,8 +13,8 @@ namespace cairn::ps {
 namespace {
 
 constexpr std::uint64_t kSegmentBytes = std::uint64_t{64} << 20;
-// At the level written nobody waits for the disk but for this: what was not synced is kept in
-// memory too.
+// At the level written nobody waits for the disk unless so much is on its way to it: what was not
+// synced is kept in memory too.
 constexpr std::uint64_t kMaxUnsynced = std::uint64_t{64} << 20;
 
 /// Differs after each start of the machine; "" where it cannot be told.
@@ -35,6 +35,7 @@ Result<std::unique_ptr<UpdateLog>> UpdateLog::Open(std::shared_ptr<Store> store,
   options.prefix = std::move(prefix);
   options.segment_bytes = kSegmentBytes;
   options.max_unsynced_bytes = kMaxUnsynced;
+  options.sync_beside = level == LogLevel::kWritten;
   ASSIGN_OR_RETURN(auto journal, Journal::Open(std::move(options)));
   return std::unique_ptr<UpdateLog>(new UpdateLog(std::move(store), std::move(journal), level));
 }

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
+#include <mutex>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -130,9 +131,14 @@ class Server final : public StreamServer {
       builder.AddListeningPort(options.listen, credentials, &port_);
     }
     builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    if (plain && server_ != nullptr) return sockets_->Start();
-    if (server_ == nullptr || port_ == 0) {
+    std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+    const bool started = server != nullptr;
+    {
+      const std::lock_guard lock(mu_);
+      server_ = std::move(server);
+    }
+    if (plain && started) return sockets_->Start();
+    if (!started || port_ == 0) {
       return UnavailableError("cannot listen on " + options.listen +
                               ": is the address in use, or not of this machine?");
     }
@@ -140,12 +146,20 @@ class Server final : public StreamServer {
   }
 
   int port() const override { return port_; }
+  void SetServing(bool serving) override {
+    const std::lock_guard lock(mu_);
+    if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(serving);
+  }
   void Stop() override {
     if (sockets_ != nullptr) sockets_->Stop();
-    if (server_ == nullptr) return;
-    server_->Shutdown(std::chrono::system_clock::now());  // streams are cancelled, not drained
-    server_->Wait();
-    server_ = nullptr;
+    std::unique_ptr<grpc::Server> server;
+    {
+      const std::lock_guard lock(mu_);
+      server = std::move(server_);
+    }
+    if (server == nullptr) return;
+    server->Shutdown(std::chrono::system_clock::now());  // streams are cancelled, not drained
+    server->Wait();
   }
 
  private:
@@ -161,7 +175,8 @@ class Server final : public StreamServer {
   int port_ = 0;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> others_;
   std::unique_ptr<SocketAcceptor> sockets_;
-  std::unique_ptr<grpc::Server> server_;
+  std::mutex mu_;                         // not Mutex: gRPC's headers have its macros too
+  std::unique_ptr<grpc::Server> server_;  // under mu_; null: stopped
 };
 
 }  // namespace

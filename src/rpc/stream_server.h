@@ -33,7 +33,8 @@ struct StreamServerOptions {
 };
 
 /// Accepts streams and runs a handler for each, on a thread of its own. A client with a wrong token
-/// is turned away before the handler sees it. Also answers gRPC's standard health service.
+/// is turned away before the handler sees it. Also answers gRPC's standard health service, which
+/// whatever supervises processes can ask.
 class StreamServer {
  public:
   /// Called once for each stream; when it returns the stream is over.
@@ -46,6 +47,8 @@ class StreamServer {
   virtual ~StreamServer() = default;
 
   virtual int port() const = 0;
+  /// What the health service says; serving, until told otherwise. Any thread.
+  virtual void SetServing(bool serving) = 0;
   /// Ends all streams and waits for their handlers, which must not block on anything else.
   virtual void Stop() = 0;
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rpc/client_stream.h"
+#include "rpc/health_probe.h"
 #include "rpc/stream_server.h"
 #include "rpc/token.h"
 
@@ -140,6 +141,17 @@ TEST_P(Streams, EndWithTheirLifetime) {
   ASSERT_TRUE(stream.ok());
   ASSERT_TRUE((*stream)->Send(MessageOf("x")).ok());
   EXPECT_EQ((*stream)->Receive().status().code(), Code::kDeadlineExceeded);
+}
+
+TEST_P(Streams, TheHealthServiceSaysWhatItWasTold) {
+  Start();
+  EXPECT_EQ(HealthAt(server_->port()), Health::kServing);
+  server_->SetServing(false);
+  EXPECT_EQ(HealthAt(server_->port()), Health::kNotServing);
+  server_->SetServing(true);
+  EXPECT_EQ(HealthAt(server_->port()), Health::kServing);
+  server_->Stop();
+  server_->SetServing(true);  // whoever says it too late does no harm
 }
 
 TEST_P(Streams, AServerThatStopsEndsItsStreams) {

@@ -15,10 +15,14 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "format/json.h"
+#include "paramserver/dropping_proxy.h"
 
 /// A job of real processes that a test starts, kills and starts again.
 namespace cairn::ps {
@@ -132,6 +136,8 @@ struct JobOptions {
   /// Of that server (-1: of none) each operation on the disk takes up to so much longer.
   int slow_server = -1;
   int slow_ms = 0;
+  /// Connections between trainers and servers are cut off after about so many bytes; 0: never.
+  std::uint64_t drop_after = 0;
   std::vector<Fault> faults;  // by step
 };
 
@@ -141,6 +147,7 @@ struct JobResult {
   std::string learned;  // trainer 0's
   std::uint64_t rollbacks = 0;
   int kills = 0;
+  int drops = 0;        // connections that were cut off
   int steps_begun = 0;  // by trainer 0, repeated ones too
 };
 
@@ -156,6 +163,10 @@ class Cluster {
 
   JobResult Run(std::chrono::seconds patience) {
     const auto deadline = Now() + patience;
+    for (int i = 0; i < options_.servers && options_.drop_after > 0; ++i) {
+      proxies_.push_back(std::make_unique<DroppingProxy>(
+          [this, i] { return PortOf(i); }, options_.drop_after, static_cast<std::uint64_t>(i)));
+    }
     for (int i = 0; i < options_.servers; ++i) StartServer(i);
     for (int i = 0; i < options_.trainers; ++i) StartTrainer(i);
     Begun(-1);
@@ -177,6 +188,7 @@ class Cluster {
     std::stringstream text;
     text << in.rdbuf();
     result_.learned = text.str();
+    for (const auto& proxy : proxies_) result_.drops += proxy->drops();
     result_.ok = !result_.learned.empty();
     return result_;
   }
@@ -237,19 +249,33 @@ class Cluster {
   void StartTrainer(int i) {
     const Role role{false, i};
     processes_.erase(role);
-    // The servers take any port: they are found through the repository.
+    // The servers take any port: they are found through the repository, also by the proxies, whose
+    // ports stay.
     std::string addresses;
-    for (int s = 0; s < options_.servers; ++s) addresses += "127.0.0.1:1,";
+    for (int s = 0; s < options_.servers; ++s) {
+      const int port = proxies_.empty() ? 1 : proxies_[static_cast<std::size_t>(s)]->port();
+      addresses += "127.0.0.1:" + std::to_string(port) + ",";
+    }
+    std::map<std::string, std::string> env{
+        {"CAIRN_PS_SERVERS", addresses},
+        {"CAIRN_TRAINER_ID", std::to_string(i)},
+        {"CAIRN_NUM_TRAINERS", std::to_string(options_.trainers)},
+        {"CAIRN_PS_TRANSPORT", options_.transport}};
+    if (proxies_.empty()) env["CAIRN_CHECKPOINT_DIR"] = repository();
     processes_.try_emplace(role,
                            std::vector<std::string>{BinDir() + "/cluster_trainer", Output(i),
                                                     std::to_string(options_.steps)},
-                           std::map<std::string, std::string>{
-                               {"CAIRN_PS_SERVERS", addresses},
-                               {"CAIRN_TRAINER_ID", std::to_string(i)},
-                               {"CAIRN_NUM_TRAINERS", std::to_string(options_.trainers)},
-                               {"CAIRN_PS_TRANSPORT", options_.transport},
-                               {"CAIRN_CHECKPOINT_DIR", repository()}},
-                           Log(role));
+                           env, Log(role));
+  }
+  /// Where the server registered; 0: nowhere yet.
+  int PortOf(int server) const {
+    std::ifstream in(repository() + "/servers/ps_" + std::to_string(server) + ".json");
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    const auto record = DecodeJson(text);
+    const Value* address = record.ok() ? record->Find("address") : nullptr;
+    if (address == nullptr || address->if_string() == nullptr) return 0;
+    const std::string& where = *address->if_string();
+    return std::atoi(where.substr(where.rfind(':') + 1).c_str());
   }
   bool Saved() const {
     std::error_code error;
@@ -360,6 +386,7 @@ class Cluster {
 
   const std::string directory_;
   JobOptions options_;
+  std::vector<std::unique_ptr<DroppingProxy>> proxies_;  // by server
   std::map<Role, Process> processes_;
   std::vector<Due> due_;
   std::set<Role> full_;  // whose disks are full

@@ -150,6 +150,17 @@ TEST_F(ClusterTest, AServerThatStandsStillIsWaitedFor) {
   ExpectSame("stopped", result);
 }
 
+TEST_F(ClusterTest, ConnectionsThatAreCutOffChangeNothing) {
+  for (const std::string recovery : {"exact", "log"}) {
+    const std::string name = "cut_" + recovery;
+    const JobResult result = Run(
+        name, {.recovery = recovery, .drop_after = 400'000, .faults = {{.step = 14, .index = 1}}});
+    EXPECT_EQ(result.kills, 1);
+    EXPECT_GT(result.drops, 4);
+    ExpectSame(name, result);
+  }
+}
+
 TEST_F(ClusterTest, AsyncJobsCountEveryPushOnce) {
   for (const std::string recovery : {"exact", "log"}) {
     const JobResult result =
@@ -271,6 +282,7 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
                    std::chrono::seconds(seconds == nullptr ? 8 : std::atoi(seconds));
   std::int64_t rounds = 0;
   int kills = 0;
+  int drops = 0;
   do {
     std::mt19937_64 random(seed);
     JobOptions options;
@@ -297,6 +309,10 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
                 std::to_string(options.slow_ms) + " ms; ";
     }
 #endif
+    if (random() % 3 == 0) {
+      options.drop_after = 100'000 + random() % 900'000;
+      script += "connections are cut off after " + std::to_string(options.drop_after) + " bytes; ";
+    }
     options.recovery = seed % 2 == 0 ? "exact" : "log";
     options.mode = seed % 6 < 4 ? "sync" : "async";
     options.transport = seed % 5 == 3 ? "grpc" : "socket";
@@ -305,6 +321,7 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
                  ": " + script);
     const JobResult result = Run(name, options);
     kills += result.kills;
+    drops += result.drops;
     if (options.mode == "sync") ExpectSame(name, result);
     ExpectSameCounts(name, result);
     if (options.recovery == "log") {
@@ -315,7 +332,8 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
     ++rounds;
     ++seed;
   } while (std::chrono::steady_clock::now() < end);
-  std::cerr << "rounds " << rounds << ", kills " << kills << ", next seed " << seed << "\n";
+  std::cerr << "rounds " << rounds << ", kills " << kills << ", connections cut off " << drops
+            << ", next seed " << seed << "\n";
   if (state_file != nullptr) {
     std::ofstream(state_file) << EncodeJson(
         Value::Object{{"next_seed", seed}, {"rounds", rounds_before + rounds}});
