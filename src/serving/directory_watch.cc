@@ -5,6 +5,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -21,6 +22,9 @@ namespace fs = std::filesystem;
 
 constexpr std::uint32_t kEvents =
     IN_CREATE | IN_MOVED_TO | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
+
+/// A look too many does no harm, and neither the clock nor poll take times without end.
+constexpr std::chrono::hours kLongestWait{24};
 
 /// Files of rows and variables come and go all the time; only these change what counts.
 bool Matters(std::string_view name) {
@@ -126,7 +130,8 @@ bool DirectoryWatch::ReadEvents() {
 }
 
 void DirectoryWatch::Wait(std::chrono::nanoseconds timeout) {
-  const auto end = std::chrono::steady_clock::now() + timeout;
+  const auto end =
+      std::chrono::steady_clock::now() + std::min<std::chrono::nanoseconds>(timeout, kLongestWait);
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         end - std::chrono::steady_clock::now());

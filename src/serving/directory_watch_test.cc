@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -88,6 +89,16 @@ TEST_F(DirectoryWatchTest, DataIsNoNews) {
   const auto began = std::chrono::steady_clock::now();
   watch_->Wait(std::chrono::milliseconds(50));
   EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(50));
+}
+
+TEST_F(DirectoryWatchTest, WaitsHoweverLongItIsTold) {
+  for (const std::chrono::nanoseconds timeout :
+       {std::chrono::nanoseconds::max(), std::chrono::nanoseconds(std::chrono::hours(24 * 60))}) {
+    auto waiting = std::async(std::launch::async, [&] { watch_->Wait(timeout); });
+    EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    watch_->Wake();
+    waiting.get();
+  }
 }
 
 TEST_F(DirectoryWatchTest, IsWokenByHand) {

@@ -113,7 +113,7 @@ Status Follower::Look() {
   auto view = ReadRepository();
   Status readable = view.ok() ? CheckJob(*view) : view.status();
   if (!readable.ok()) {
-    Unreachable(readable);
+    Unreachable(readable, "");
     versions_->Collect();
     return state_.tip ? Status::Ok() : readable;
   }
@@ -189,7 +189,7 @@ Status Follower::Apply(const RepositoryView& view, const FollowPlan& plan) {
     report.message = std::string(done.message());
     ReportOnce(report);
   } else if (!done.Is(Code::kCancelled) && !done.Is(Code::kNotFound)) {
-    Unreachable(done);
+    Unreachable(done, report.id);
   }
   return done;
 }
@@ -268,12 +268,12 @@ void Follower::ReportOnce(UpdateReport report) {
   if (report_) report_(report);
 }
 
-void Follower::Unreachable(const Status& status) {
+void Follower::Unreachable(const Status& status, const std::string& id) {
   {
     const MutexLock lock(&mu_);
     stats_.reachable = false;
   }
-  ReportOnce({.kind = UpdateReport::Kind::kUnreachable, .id = "", .message = status.ToString()});
+  ReportOnce({.kind = UpdateReport::Kind::kUnreachable, .id = id, .message = status.ToString()});
 }
 
 FollowerStats Follower::stats() const {

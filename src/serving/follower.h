@@ -116,7 +116,8 @@ class Follower {
   Status Update(const FollowPlan& plan, UpdateReport* report);
   void Forget(const RepositoryView& view);
   void ReportOnce(UpdateReport report);
-  void Unreachable(const Status& status);
+  /// The repository, or (with an id) what is needed of one checkpoint, cannot be read for now.
+  void Unreachable(const Status& status, const std::string& id);
   void NoteNewest(const RepositoryView& view);
 
   const FollowerOptions options_;

@@ -36,6 +36,7 @@ class NumberLoader final : public DenseLoader {
   };
   Result<std::shared_ptr<const Dense>> Load(Store* store, OpenCheckpoint* checkpoint,
                                             const std::shared_ptr<const Dense>&) override {
+    if (!trouble.ok()) return trouble;
     auto number = std::make_shared<Number>();
     RestoreRequest request;
     request.into = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &number->value}};
@@ -51,6 +52,7 @@ class NumberLoader final : public DenseLoader {
     return static_cast<const Number*>(snapshot.dense())->value;
   }
   float refused = -1;
+  Status trouble;  // what reading gives
 };
 
 class FollowerTest : public ::testing::Test {
@@ -223,6 +225,25 @@ TEST_F(FollowerTest, ADamagedIncrementIsRefusedOnceAndTheNextGoodOneIsTaken) {
   EXPECT_FALSE(Last().full);
 }
 
+TEST_F(FollowerTest, WhatCannotBeReadForNowIsReportedOnceAndTakenWhenItCan) {
+  TestWriter writer(path_);
+  writer.Set({1, 2}, 1).Full(1);
+  Follow();
+  Look();
+  for (const std::int64_t step : {2, 3}) {
+    const RowMap before = Served();
+    writer.Set({1}, static_cast<float>(step)).Increment(step);
+    dense_.trouble = PermissionDeniedError("a file of another user");
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(Look(), before);
+    EXPECT_EQ(Count(Kind::kUnreachable), static_cast<int>(step) - 1) << "once for each";
+    EXPECT_FALSE(follower_->stats().reachable);
+    dense_.trouble = Status::Ok();
+    EXPECT_EQ(Look().at(-2), static_cast<float>(step));
+    EXPECT_TRUE(follower_->stats().reachable);
+  }
+  EXPECT_EQ(Count(Kind::kRefused), 0);
+}
+
 TEST_F(FollowerTest, AfterABrokenChainTheNextFullIsTaken) {
   TestWriter::Options options;
   options.chain = SaveKind::kConsecutive;
@@ -376,7 +397,8 @@ TEST_F(FollowerTest, ARepositoryThatDisappearsAndComesBack) {
   EXPECT_FALSE(follower_->stats().reachable);
   {
     TestWriter stranger(path_);
-    stranger.Set({1}, 9).Full(9);
+    stranger.Set({1}, 8).Full(8);
+    stranger.Set({1}, 9).Full(9);  // with a place behind that of what is served
     for (int i = 0; i < 2; ++i) EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}})) << "another job's";
   }
   fs::remove_all(path_);

@@ -82,13 +82,18 @@ class TestWriter {
     weight_ = weight;
     return *this;
   }
+  /// What the dense number is called from now on.
+  TestWriter& Name(std::string name) {
+    name_ = std::move(name);
+    return *this;
+  }
   Result<CheckpointInfo> Save(std::int64_t step, SaveKind kind) {
     dense_ = std::exchange(weight_, std::nullopt).value_or(static_cast<float>(step));
     table_->set_step(step);
     SaveRequest request;
     request.step = step;
     request.kind = kind;
-    request.tensors = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &dense_}};
+    request.tensors = {{.name = name_, .dtype = DType::kF32, .shape = {1}, .data = &dense_}};
     auto handle = checkpoints_->Save(std::move(request));
     if (!handle.ok()) return handle.status();
     return handle->Wait();
@@ -120,6 +125,7 @@ class TestWriter {
   std::unique_ptr<TableCheckpoints> checkpoints_;
   float dense_ = 0;
   std::optional<float> weight_;
+  std::string name_ = "w";
   bool restored_ = false;
 };
 

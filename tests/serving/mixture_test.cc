@@ -2,9 +2,9 @@
 // carry one number; a model follows, threads ask it all the time, and meanwhile the job is killed
 // and started again, goes back to older checkpoints, is overtaken by another writer, has files
 // damaged, gets increments of another job, loses its directory; versions are rolled back, pinned
-// and resumed; the job's clock jumps by years and its disk is full for a while. Every answer
-// carries one number: that of its version. CAIRN_TORTURE_SECONDS makes it run that long with new
-// seeds. Another process asks too, by gRPC.
+// and resumed; the job's clock jumps by years and its disk is full for a while; servers are started
+// in the middle of it. Every answer carries one number: that of its version. CAIRN_TORTURE_SECONDS
+// makes it run that long with new seeds. Another process asks too, by gRPC.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -41,6 +41,7 @@ struct Counts {
   std::atomic<std::uint64_t> mixtures{0};
   std::atomic<std::uint64_t> failures{0};
   std::atomic<std::uint64_t> full_disks{0};
+  std::atomic<std::uint64_t> servers{0};  // that were started in the middle of it
 };
 
 /// One repository, one model, one job at a time (two when one is overtaken).
@@ -69,12 +70,7 @@ class World {
 
   void Start() {
     StartJob(false);
-    ModelOptions options;
-    options.export_dir = export_;
-    options.repository = run_;
-    options.require_version = false;
-    options.poll = std::chrono::milliseconds(200);
-    auto model = Model::Open(options);
+    auto model = Model::Open(Options());
     ASSERT_TRUE(model.ok()) << model.status().ToString();
     model_ = *std::move(model);
     ASSERT_TRUE(WaitForProgress()) << "the first version: " << model_->stats().last_problem;
@@ -106,7 +102,7 @@ class World {
 
   /// Something goes wrong, or somebody goes back.
   void Disturb() {
-    switch (random_() % 10) {
+    switch (random_() % 11) {
       case 0:
         Kill();
         StartJob(false);
@@ -134,6 +130,9 @@ class World {
       case 5:
       case 6:
         FillDisk();
+        break;
+      case 7:
+        StartServer();
         break;
       default:
         GoBack();
@@ -164,6 +163,14 @@ class World {
   ModelStats stats() const { return model_->stats(); }
 
  private:
+  ModelOptions Options() const {
+    ModelOptions options;
+    options.export_dir = export_;
+    options.repository = run_;
+    options.require_version = false;
+    options.poll = std::chrono::milliseconds(200);
+    return options;
+  }
   void StartJob(bool takeover) {
     job_ = kill::StartProcess("serving_job", {run_, numbers_path_, std::to_string(random_() % 1000),
                                               takeover ? "1" : "0"});
@@ -253,48 +260,65 @@ class World {
 
   void Ask(std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    std::vector<std::int64_t> ids(64);
-    std::vector<float> a(64 * kDimA);
-    std::vector<float> b(64 * kDimB);
     while (!stop_) {
-      for (std::int64_t& id : ids) id = NumberedKey(random());
-      const auto view = model_->Take();
-      if (!view.ok()) {
-        ++counts_.failures;
-        continue;
-      }
-      const std::int64_t number = (*view)->version().step;
-      bool same = (*view)->Lookup("a", ids, a).ok() && All(a, number);
-      same = same && (*view)->Lookup("b", ids, b).ok() && All(b, number);
-      counts_.lookups += 2 * ids.size();
-      // Alone: of whatever version, but of one.
-      same =
-          same && model_->Lookup("b", ids, b).ok() && All(b, static_cast<std::int64_t>(b.front()));
-      counts_.lookups += ids.size();
-      const FeedTensor feed{DType::kI64, {ids.size()}, ids.data()};
-      const std::map<std::string, FeedTensor> feeds = {{"rows_a", feed}, {"rows_b", feed}};
-      for (const bool alone : {false, true}) {
-        const auto outputs = alone ? model_->Predict(feeds) : (*view)->Predict(feeds);
-        if (!outputs.ok()) {
-          ++counts_.failures;
-          continue;
-        }
-        ++counts_.predictions;
-        const float first = *reinterpret_cast<const float*>((*outputs)[0].data.get());
-        for (const OwnedTensor& output : *outputs) {
-          const auto* values = reinterpret_cast<const float*>(output.data.get());
-          const float wanted = alone ? first : 2 * static_cast<float>(number);
-          for (std::uint64_t i = 0; i < output.bytes / sizeof(float); ++i) {
-            same = same && values[i] == wanted;
-          }
-        }
-        // Twice one number: an odd sum would be of two.
-        same = same && static_cast<std::int64_t>(first) % 2 == 0;
-      }
-      counts_.mixtures += same ? 0 : 1;
+      AskOnce(*model_, &random);
       // Some time is left for the follower and the job, on machines of few cores.
       std::this_thread::sleep_for(std::chrono::microseconds(500));
     }
+  }
+
+  void AskOnce(const Model& model, std::mt19937_64* random) {
+    std::vector<std::int64_t> ids(64);
+    std::vector<float> a(64 * kDimA);
+    std::vector<float> b(64 * kDimB);
+    for (std::int64_t& id : ids) id = NumberedKey((*random)());
+    const auto view = model.Take();
+    if (!view.ok()) {
+      ++counts_.failures;
+      return;
+    }
+    const std::int64_t number = (*view)->version().step;
+    bool same = (*view)->Lookup("a", ids, a).ok() && All(a, number);
+    same = same && (*view)->Lookup("b", ids, b).ok() && All(b, number);
+    counts_.lookups += 2 * ids.size();
+    // Alone: of whatever version, but of one.
+    same = same && model.Lookup("b", ids, b).ok() && All(b, static_cast<std::int64_t>(b.front()));
+    counts_.lookups += ids.size();
+    const FeedTensor feed{DType::kI64, {ids.size()}, ids.data()};
+    const std::map<std::string, FeedTensor> feeds = {{"rows_a", feed}, {"rows_b", feed}};
+    for (const bool alone : {false, true}) {
+      const auto outputs = alone ? model.Predict(feeds) : (*view)->Predict(feeds);
+      if (!outputs.ok()) {
+        ++counts_.failures;
+        continue;
+      }
+      ++counts_.predictions;
+      const float first = *reinterpret_cast<const float*>((*outputs)[0].data.get());
+      for (const OwnedTensor& output : *outputs) {
+        const auto* values = reinterpret_cast<const float*>(output.data.get());
+        const float wanted = alone ? first : 2 * static_cast<float>(number);
+        for (std::uint64_t i = 0; i < output.bytes / sizeof(float); ++i) {
+          same = same && values[i] == wanted;
+        }
+      }
+      // Twice one number: an odd sum would be of two.
+      same = same && static_cast<std::int64_t>(first) % 2 == 0;
+    }
+    counts_.mixtures += same ? 0 : 1;
+  }
+
+  /// As one that was killed and is started again in the middle of all this: it holds nothing that
+  /// is not in the repository, where the newest may be damaged, strange or half written.
+  void StartServer() {
+    auto model = Model::Open(Options());
+    ASSERT_TRUE(model.ok()) << model.status().ToString();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!(*model)->Version().ok()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << (*model)->stats().last_problem;
+      Pause(1);
+    }
+    for (int i = 0; i < 20; ++i) AskOnce(**model, &random_);
+    ++counts_.servers;
   }
 
   std::mt19937_64 random_;
@@ -338,6 +362,7 @@ TEST(MixtureTest, NoAnswerMixesTwoVersions) {
     EXPECT_GT(world.counts().lookups_by_grpc, 0u);
     torture.Count("predictions", world.counts().predictions);
     torture.Count("full_disks", world.counts().full_disks);
+    torture.Count("servers_started", world.counts().servers);
     torture.Count("updates", world.stats().updates);
     torture.Count("refused", world.stats().refused);
     torture.Count("update_milliseconds",

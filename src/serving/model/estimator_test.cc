@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "serving/model/test_graph.h"
 #include "storage/local/temp_directory.h"
@@ -12,6 +14,7 @@
 namespace cairn {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr std::uint32_t kDim = 4;
@@ -77,6 +80,7 @@ class EstimatorTest : public ::testing::Test {
   const std::string export_ = directory_ / "export";
   std::unique_ptr<Table> table_;
   float weight_ = 0;
+  std::vector<std::int64_t> trained_;
 };
 
 TEST_F(EstimatorTest, TrainsGoesOnAndIsServed) {
@@ -106,6 +110,62 @@ TEST_F(EstimatorTest, TrainsGoesOnAndIsServed) {
   ASSERT_TRUE(model->Update().ok());
   EXPECT_EQ(model->Version().value().step, 5);
   EXPECT_EQ(first(2), 8) << "the second batch of the second training: 4, and the weight 4";
+}
+
+TEST_F(EstimatorTest, ACallThatWasCutOffGoesOnInTheData) {
+  // Each batch i sets row i to 2 i; the training ends with an error, as a process that is killed.
+  const auto cut_off = [this](const EstimatorSteps& wanted, std::int64_t at) {
+    Clicks estimator(
+        [this, at](const std::int64_t& feature, const float& label, EstimatorMode, const float&) {
+          return EstimatorSpec{.train_op = [this, at, feature, label](std::int64_t step) -> Status {
+            if (step == at) return InternalError("cut off");
+            trained_.push_back(feature);
+            return table_->Assign(std::vector<std::int64_t>{feature},
+                                  std::vector<float>(kDim, label));
+          }};
+        },
+        run_, 1.0F, Session(/*increments=*/true));
+    return estimator.Train(Batches(10), wanted);
+  };
+  for (const EstimatorSteps& wanted :
+       {EstimatorSteps{}, EstimatorSteps{.steps = 8}, EstimatorSteps{.max_steps = 8}}) {
+    std::filesystem::remove_all(run_);
+    trained_.clear();
+    for (const std::int64_t at : {3, 5}) {
+      EXPECT_EQ(cut_off(wanted, at).code(), Code::kInternal);
+    }
+    ASSERT_TRUE(cut_off(wanted, -1).ok());
+    const std::int64_t last = wanted.steps || wanted.max_steps ? 8 : 10;
+    std::vector<std::int64_t> each(static_cast<std::size_t>(last));
+    std::iota(each.begin(), each.end(), 1);
+    EXPECT_EQ(trained_, each) << "each batch once";
+    // That one is done: the next begins with its own first batch.
+    trained_.clear();
+    ASSERT_TRUE(cut_off({.steps = 2}, -1).ok());
+    EXPECT_THAT(trained_, ElementsAre(1, 2));
+  }
+}
+
+TEST_F(EstimatorTest, ACallThatWasDoneLeavesTheOneThatWasNot) {
+  // Two calls of one program, the second of which is cut off.
+  for (const std::int64_t at : {6, -1}) {
+    trained_.clear();
+    Status done;
+    for (const std::int64_t to : {4, 8}) {
+      Clicks estimator(
+          [&](const std::int64_t& feature, const float&, EstimatorMode, const float&) {
+            return EstimatorSpec{.train_op = [this, at, feature](std::int64_t step) -> Status {
+              if (step == at) return InternalError("cut off");
+              trained_.push_back(feature);
+              return table_->Assign(std::vector<std::int64_t>{feature}, std::vector<float>(kDim));
+            }};
+          },
+          run_, 1.0F, Session(/*increments=*/true));
+      done = estimator.Train(Batches(10), {.max_steps = to});
+    }
+    EXPECT_EQ(done.ok(), at < 0);
+  }
+  EXPECT_THAT(trained_, ElementsAre(3, 4));
 }
 
 TEST_F(EstimatorTest, AnExportForIncrementsWantsATrainingThatSavesSome) {

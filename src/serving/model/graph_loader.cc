@@ -19,8 +19,11 @@ namespace cairn::serving {
 
 // ---------------------------------------------------------------- running
 
-GraphRunner::GraphRunner(const OpenExport& exported, const Versions* versions)
-    : graph_(exported.save.signature), served_(exported.save.signature) {
+GraphRunner::GraphRunner(const OpenExport& exported, const Versions* versions,
+                         std::uint64_t max_row_bytes)
+    : graph_(exported.save.signature),
+      served_(exported.save.signature),
+      max_row_bytes_(max_row_bytes) {
   for (TensorSignature& input : served_.inputs) {
     Source source;
     for (const ExportRecord::Input& from : exported.record.inputs) {
@@ -37,6 +40,7 @@ Result<std::vector<OwnedTensor>> GraphRunner::Run(
     const Versions::Snapshot& snapshot, const std::map<std::string, FeedTensor>& feeds) const {
   std::vector<FeedTensor> rows(served_.inputs.size());
   std::vector<std::vector<float>> memory(served_.inputs.size());
+  std::uint64_t row_bytes = 0;
   std::vector<std::pair<const TensorSignature*, const FeedTensor*>> inputs;
   for (std::size_t i = 0; i < served_.inputs.size(); ++i) {
     const TensorSignature& wanted = served_.inputs[i];
@@ -52,6 +56,13 @@ Result<std::vector<OwnedTensor>> GraphRunner::Run(
     rows[i].shape = feed->second.shape;
     rows[i].shape.push_back(sources_[i].dim);
     ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes(DType::kF32, rows[i].shape));
+    row_bytes += bytes;
+    if (max_row_bytes_ > 0 && row_bytes > max_row_bytes_) {
+      return ResourceExhaustedError(fmt::format(
+          "the rows of {} ids of {} take more than the {} bytes that one prediction may look up; "
+          "ask for fewer at once",
+          bytes / sizeof(float) / sources_[i].dim, QuoteForMessage(wanted.name), max_row_bytes_));
+    }
     memory[i].resize(bytes / sizeof(float));
     rows[i].data = memory[i].data();
     const std::span ids(static_cast<const std::int64_t*>(feed->second.data),
@@ -110,12 +121,19 @@ Result<const StoredTensor*> GraphLoader::Find(const Runtime::Weight& weight,
 Result<std::shared_ptr<const Dense>> GraphLoader::Load(Store* store, OpenCheckpoint* checkpoint,
                                                        const std::shared_ptr<const Dense>& before) {
   ASSIGN_OR_RETURN(const TensorMap stored, checkpoint->ReadCatalog(TensorGroup::kModel, ""));
+  const auto* last = static_cast<const Graph*>(before.get());
   std::vector<Runtime::Weight> weights;
   std::vector<ByteRun> runs;
   std::vector<std::string> fixed;
   for (const Runtime::Weight& weight : weights_) {
     ASSIGN_OR_RETURN(const StoredTensor* tensor, Find(weight, stored));
     if (tensor == nullptr) {
+      // Beside rows of this step it would be the weight of the day of the export.
+      if (last != nullptr && std::ranges::find(last->weights(), weight.name,
+                                               &Runtime::Weight::name) != last->weights().end()) {
+        return MismatchError("the checkpoint has no variable " + QuoteForMessage(weight.name) +
+                             ", which the version before had");
+      }
       fixed.push_back(weight.name);
       continue;
     }
@@ -146,7 +164,7 @@ Result<std::shared_ptr<const Dense>> GraphLoader::Load(Store* store, OpenCheckpo
     }
     fixed_ = std::move(fixed);
   }
-  if (const auto* last = static_cast<const Graph*>(before.get())) {
+  if (last != nullptr) {
     const auto same = [](const Runtime::Weight& a, const Runtime::Weight& b) {
       return a.name == b.name && a.bytes == b.bytes &&
              std::memcmp(a.data.get(), b.data.get(), a.bytes) == 0;

@@ -32,7 +32,8 @@ class Graph final : public Dense {
 /// Runs an export's graph on a version: ids become rows, rows and feeds become targets.
 class GraphRunner {
  public:
-  GraphRunner(const OpenExport& exported, const Versions* versions);
+  /// `max_row_bytes`: as in ModelOptions.
+  GraphRunner(const OpenExport& exported, const Versions* versions, std::uint64_t max_row_bytes);
 
   const ModelSignature& signature() const { return served_; }
   /// InvalidArgument names a feed that is missing, unknown, or not as the signature wants it.
@@ -47,6 +48,7 @@ class GraphRunner {
   ModelSignature graph_;         // what the graph takes …
   ModelSignature served_;        // … and what is asked for
   std::vector<Source> sources_;  // like inputs
+  std::uint64_t max_row_bytes_;
 };
 
 /// Loads the dense variables of checkpoints into the graph, and runs the probes.

@@ -110,8 +110,9 @@ Status CheckProbes(const ModelOptions& options, const ModelSignature& signature)
 
 class ModelImpl final : public Model {
  public:
-  ModelImpl(const OpenExport& exported, std::size_t keep)
-      : versions_(TablesOf(exported.record), {.keep = keep}), runner_(exported, &versions_) {}
+  ModelImpl(const OpenExport& exported, const ModelOptions& options)
+      : versions_(TablesOf(exported.record), {.keep = options.keep_versions}),
+        runner_(exported, &versions_, options.max_row_bytes) {}
 
   Status Start(const OpenExport& exported, ModelOptions options) {
     RETURN_IF_ERROR(CheckProbes(options, runner_.signature()));
@@ -265,7 +266,7 @@ class ModelImpl final : public Model {
 
 Result<std::unique_ptr<Model>> Model::Open(ModelOptions options) {
   ASSIGN_OR_RETURN(const OpenExport exported, OpenNewestExport(options.export_dir));
-  auto model = std::make_unique<ModelImpl>(exported, options.keep_versions);
+  auto model = std::make_unique<ModelImpl>(exported, options);
   const std::string repository = options.repository;
   const Status started = model->Start(exported, std::move(options));
   if (!started.ok()) return started.WithContext("serve from \"" + repository + "\"");

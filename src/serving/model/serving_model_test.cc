@@ -223,6 +223,19 @@ TEST_F(ServingModelTest, ADenseVariableThatIsNotFiniteIsRefused) {
   EXPECT_THAT(model_->stats().last_problem, HasSubstr("\"w\" has NaN"));
 }
 
+TEST_F(ServingModelTest, AVariableThatCheckpointsHadDoesNotGoBackToTheExportedOne) {
+  DoExport().value();
+  writer_.Set({1}, 1).Full(1);
+  Open();
+  writer_.Name("renamed").Set({1}, 2).Increment(2);
+  ASSERT_TRUE(model_->Update().ok());
+  EXPECT_EQ(Predict({1}), (std::vector<float>{2, 2, 2, 2})) << "rows and weight of step 1";
+  EXPECT_THAT(model_->stats().last_problem, HasSubstr("no variable \"w\""));
+  writer_.Name("model/w").Set({1}, 3).Increment(3);
+  ASSERT_TRUE(model_->Update().ok());
+  EXPECT_EQ(Predict({1}), (std::vector<float>{6, 6, 6, 6})) << "found behind the last /";
+}
+
 TEST_F(ServingModelTest, AVariableOfAnotherShapeOrANameThatIsMissingIsSaid) {
   ExportRequest request;
   request.directory = export_;

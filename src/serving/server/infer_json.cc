@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -52,6 +53,10 @@ Status AppendFloat(const Value& value, const std::string& where, std::string* ou
   const Value number = NumberFrom(value);  // "NaN" and "Infinity" too
   if (!number.is_number()) return Wrong(where, "an element is no number");
   const T converted = static_cast<T>(number.AsDouble());
+  // What was written as a finite number does not become an infinity on the way.
+  if (std::isinf(converted) && std::isfinite(number.AsDouble())) {
+    return Wrong(where, "a number that its datatype does not hold");
+  }
   out->append(reinterpret_cast<const char*>(&converted), sizeof(converted));
   return Status::Ok();
 }
@@ -89,16 +94,26 @@ Status AppendElement(DType dtype, const Value& value, const std::string& where, 
   }
 }
 
-/// Flat, or nested as the shape is.
-Status AppendData(DType dtype, const Value::List& data, const std::string& where,
-                  std::string* out) {
+/// `sizes`: of the list and of what is nested in it.
+Status AppendNested(DType dtype, const Value::List& data, std::span<const std::uint64_t> sizes,
+                    const std::string& where, std::string* out) {
+  const auto otherwise = [&] { return Wrong(where, "is nested otherwise than the shape says"); };
+  if (sizes.empty() || data.size() != sizes.front()) return otherwise();
   for (const Value& value : data) {
-    if (const Value::List* nested = value.if_list()) {
-      RETURN_IF_ERROR(AppendData(dtype, *nested, where, out));
-    } else {
-      RETURN_IF_ERROR(AppendElement(dtype, value, where, out));
-    }
+    const Value::List* nested = value.if_list();
+    if ((nested != nullptr) != (sizes.size() > 1)) return otherwise();
+    RETURN_IF_ERROR(nested != nullptr ? AppendNested(dtype, *nested, sizes.subspan(1), where, out)
+                                      : AppendElement(dtype, value, where, out));
   }
+  return Status::Ok();
+}
+
+/// Flat, or nested as the shape is.
+Status AppendData(DType dtype, const Value::List& data, std::span<const std::uint64_t> shape,
+                  const std::string& where, std::string* out) {
+  const bool flat = std::ranges::none_of(data, [](const Value& value) { return value.is_list(); });
+  if (!flat) return AppendNested(dtype, data, shape, where, out);
+  for (const Value& value : data) RETURN_IF_ERROR(AppendElement(dtype, value, where, out));
   return Status::Ok();
 }
 
@@ -135,7 +150,8 @@ Result<InferRequest::Input> DecodeInput(const Value::Object& object, const std::
   if (data == nullptr || !data->is_list()) {
     return Wrong(where + "data", data == nullptr ? "is missing" : "is no list");
   }
-  RETURN_IF_ERROR(AppendData(input.dtype, *data->if_list(), where + "data", &input.bytes));
+  RETURN_IF_ERROR(
+      AppendData(input.dtype, *data->if_list(), input.shape, where + "data", &input.bytes));
   const auto bytes = TensorBytes(input.dtype, input.shape);
   if (!bytes.ok()) return Wrong(where + "shape", std::string(bytes.status().message()));
   if (*bytes != input.bytes.size()) {

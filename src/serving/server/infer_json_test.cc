@@ -26,7 +26,7 @@ OwnedTensor Floats(const std::string& name, const std::vector<float>& values) {
   tensor.bytes = values.size() * sizeof(float);
   tensor.data = std::shared_ptr<std::byte>(new std::byte[tensor.bytes + 1],
                                            std::default_delete<std::byte[]>());
-  std::memcpy(tensor.data.get(), values.data(), tensor.bytes);
+  if (!values.empty()) std::memcpy(tensor.data.get(), values.data(), tensor.bytes);
   return tensor;
 }
 
@@ -68,6 +68,8 @@ TEST(InferJsonTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(with(R"("datatype": "INT8", "shape": [1], "data": [300])"),
               HasSubstr("does not hold"));
   EXPECT_THAT(with(R"("datatype": "INT64", "shape": [1], "data": [1.5])"), HasSubstr("no integer"));
+  EXPECT_THAT(with(R"("datatype": "FP32", "shape": [1], "data": [-1e300])"),
+              HasSubstr("inputs[0].data: a number that its datatype does not hold"));
   EXPECT_THAT(with(R"("datatype": "FP16", "shape": [1], "data": [1])"), HasSubstr("JSON"));
   EXPECT_THAT(with(R"("datatype": "FP32", "shape": [4294967296, 4294967296, 64], "data": [])"),
               HasSubstr("inputs[0].shape"));
@@ -75,6 +77,25 @@ TEST(InferJsonTest, WhatIsWrongIsNamed) {
       Message(R"({"inputs": [{"name": "x", "datatype": "BOOL", "shape": [1], "data": [true]},
                              {"name": "x", "datatype": "BOOL", "shape": [1], "data": [true]}]})"),
       HasSubstr("twice"));
+}
+
+TEST(InferJsonTest, NestedDataHasTheShape) {
+  const auto message = [](const std::string& shape, const std::string& data) {
+    return Message(R"({"inputs": [{"name": "x", "datatype": "FP32", "shape": )" + shape +
+                   R"(, "data": )" + data + "}]}");
+  };
+  const auto otherwise = HasSubstr("inputs[0].data: is nested otherwise than the shape says");
+  EXPECT_THAT(message("[2, 2]", "[[1], [2, 3, 4]]"), otherwise);
+  EXPECT_THAT(message("[2, 2]", "[1, [2, 3, 4]]"), otherwise);
+  EXPECT_THAT(message("[4]", "[[1, 2], [3, 4]]"), otherwise);
+  EXPECT_THAT(message("[2, 2]", "[[[1, 2]], [[3, 4]]]"), otherwise);
+  EXPECT_THAT(message("[]", "[[1]]"), otherwise);
+  const auto largest = DecodeInferRequest(
+      R"({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2],
+                      "data": [[3.4028235e38, "-Infinity"]]}]})");
+  ASSERT_TRUE(largest.ok()) << largest.status().ToString();
+  const auto feeds = largest->Feeds();
+  EXPECT_EQ(static_cast<const float*>(feeds.at("x").data)[0], std::numeric_limits<float>::max());
 }
 
 TEST(InferJsonTest, AnswersAreJsonAlsoWhereNumbersAreNot) {

@@ -38,6 +38,13 @@ void LatencyHistogram::Append(std::string_view name, std::string_view label,
   fmt::format_to(to, "{}_seconds_count{{{}}} {}\n", name, label, sum);
 }
 
+double LagSeconds(const ModelStats& stats, const VersionInfo& served, std::int64_t now) {
+  // Which is newer is not decided by clocks: those of two machines differ, and the writer's may be
+  // set back.
+  if (served.committed_nanos == stats.newest_committed_nanos) return 0;
+  return static_cast<double>(std::max<std::int64_t>(0, now - stats.newest_committed_nanos)) / 1e9;
+}
+
 std::string MetricsPage(const Model& model, std::int64_t now, const LatencyHistogram& predict,
                         const LatencyHistogram& lookup) {
   const ModelStats stats = model.stats();
@@ -52,12 +59,8 @@ std::string MetricsPage(const Model& model, std::int64_t now, const LatencyHisto
     const std::int64_t behind = std::max<std::int64_t>(0, stats.newest_step - version->step);
     Gauge("cairn_serving_lag_steps", "Steps behind the newest committed checkpoint", "gauge",
           static_cast<double>(behind), &out);
-    // How long the newest that is not served has been there. Which is newer is not decided by
-    // clocks: those of two machines differ, and the writer's may be set back.
-    const bool newest = version->committed_nanos == stats.newest_committed_nanos;
-    const std::int64_t age = newest ? 0 : now - stats.newest_committed_nanos;
     Gauge("cairn_serving_lag_seconds", "Age of the newest checkpoint that is not served yet",
-          "gauge", static_cast<double>(std::max<std::int64_t>(0, age)) / 1e9, &out);
+          "gauge", LagSeconds(stats, *version, now), &out);
     Gauge("cairn_serving_age_seconds", "Since the version that is served was committed", "gauge",
           static_cast<double>(std::max<std::int64_t>(0, now - version->committed_nanos)) / 1e9,
           &out);

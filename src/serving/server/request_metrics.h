@@ -28,6 +28,10 @@ class LatencyHistogram {
   std::atomic<std::uint64_t> errors_{0};
 };
 
+/// How long the newest checkpoint has been there without being served; 0 when it is the one.
+/// `now`: nanoseconds since 1970.
+double LagSeconds(const ModelStats& stats, const VersionInfo& served, std::int64_t now);
+
 /// The whole page `/metrics`. `now`: nanoseconds since 1970, for the lag.
 std::string MetricsPage(const Model& model, std::int64_t now, const LatencyHistogram& predict,
                         const LatencyHistogram& lookup);

@@ -34,6 +34,7 @@ class ServingServerTest : public ::testing::Test {
     options.repository = run_;
     options.follow = false;
     options.require_version = false;
+    options.max_row_bytes = 100 * kDim * sizeof(float);
     model_ = Model::Open(options).value();
     ServingServerOptions server;
     server.name = "ctr";
@@ -111,6 +112,19 @@ TEST_F(ServingServerTest, PredictsAndLooksUp) {
 
   const Value described = DecodeJson(Ask("GET", "/v2/models/ctr").body).value();
   EXPECT_EQ(*(*described.Find("inputs")->if_list())[0].Find("datatype")->if_string(), "INT64");
+}
+
+TEST_F(ServingServerTest, APredictionLooksUpNoMoreRowsThanItMay) {
+  Commit(1);
+  const auto ask = [&](int count) {
+    std::string ids = "1";
+    for (int i = 1; i < count; ++i) ids += ",1";
+    return Ask("POST", "/v2/models/ctr/infer", Infer(ids, count));
+  };
+  EXPECT_EQ(ask(100).status, 200);
+  const HttpResponse many = ask(101);
+  EXPECT_EQ(many.status, 413) << many.body;
+  EXPECT_THAT(many.body, HasSubstr("101 ids of \\\"rows\\\""));
 }
 
 TEST_F(ServingServerTest, WhatIsWrongIsNamed) {
