@@ -1,29 +1,27 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
-#include <climits>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
 #include <cairn/core.h>
 
-#include "base/checksum.h"
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
 #include "checkpoint/damage.h"
 #include "format/json.h"
+#include "storage/open_store.h"
 #include "trial/client_run.h"
 #include "trial/core_files.h"
 #include "trial/core_repository.h"
+#include "trial/core_run.h"
 #include "trial/core_signals.h"
+#include "trial/refuse_nuls.h"
+#include "trial/report_limits.h"
 
 namespace cairn::core {
 namespace {
@@ -31,35 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kExitTerminated = 143;  // 128 + SIGTERM, as a shell says it
-
-std::string Env(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-std::string DefaultStorage() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  return "cairn-" + (error ? std::string("program") : program.stem().string());
-}
-
-std::string HostName() {
-  char host[HOST_NAME_MAX + 1] = {};
-  gethostname(host, sizeof(host) - 1);
-  return host;
-}
-
-/// How a process that nobody named calls its trial: started again in the same way it is the same.
-std::string ExternalId() {
-  if (std::string named = Env("CAIRN_EXTERNAL_ID"); !named.empty()) return named;
-  std::error_code error;
-  std::ifstream command("/proc/self/cmdline", std::ios::binary);
-  std::string whole = HostName() + '\0' + fs::current_path(error).string() + '\0';
-  whole.append(std::istreambuf_iterator<char>(command), {});
-  const std::uint64_t hash = Xxh3(std::string_view(whole));
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  return fmt::format("{}-{:016x}", error ? "program" : program.stem().string(), hash);
-}
 
 /// The metadata's steps, or why it is refused.
 Result<std::int64_t> StepsOf(const Value& metadata) {
@@ -75,11 +44,24 @@ Result<std::int64_t> StepsOf(const Value& metadata) {
   return steps->AsInt();
 }
 
+/// With and without a master the same is refused.
+Status CheckStorable(const Value& values, const std::string& what) {
+  RETURN_IF_ERROR(ValidateJsonValue(values).WithContext(what));
+  return RefuseNuls(values, what);
+}
+
+Status CheckText(const std::string& text, const std::string& what, std::size_t limit) {
+  RETURN_IF_ERROR(ValidateJsonValue(text).WithContext(what));
+  if (text.size() <= limit) return Status::Ok();
+  return InvalidArgumentError(
+      fmt::format("{} has {} bytes; at most {} are taken", what, text.size(), limit));
+}
+
 /// Why a part of the metadata cannot be taken, whatever the other ranks have.
 Status CheckPart(const Value& metadata) {
   if (metadata.is_null()) return Status::Ok();
   if (!metadata.is_object()) return InvalidArgumentError("metadata must be an object");
-  RETURN_IF_ERROR(ValidateJsonValue(metadata));
+  RETURN_IF_ERROR(CheckStorable(metadata, "metadata"));
   if (metadata.Find("steps_completed") == nullptr) return Status::Ok();
   return StepsOf(metadata).status();
 }
@@ -96,23 +78,14 @@ class ContextImpl final : public Context {
       ASSIGN_OR_RETURN(own_ranks_, DistributedContext::FromEnv());
       ranks_ = own_ranks_.get();
     }
-    ASSIGN_OR_RETURN(info_, GetClusterInfo());
-    ManagerOptions manager;
-    const std::string join_token = Env("CAIRN_JOIN_TOKEN");
-    if (info_.has_value()) {
-      RETURN_IF_ERROR(Connect());
-      RETURN_IF_ERROR(FollowDescription(&manager));
-    } else if (!join_token.empty() && !Env("CAIRN_TRIAL_URL").empty()) {
-      RETURN_IF_ERROR(Join(options, join_token));
-      RETURN_IF_ERROR(FollowDescription(&manager));
-    } else {
-      storage_ = !options.storage.empty() ? options.storage : Env("CAIRN_STORAGE");
-      if (storage_.empty()) storage_ = DefaultStorage();
-      if (!IsRemote(storage_)) storage_ = fs::absolute(LocalPath(storage_)).string();
-      manager.retention = options.retention;
-    }
-    manager.directory = storage_;
-    repository_ = std::make_unique<CoreRepository>(std::move(manager), ranks_);
+    ASSIGN_OR_RETURN(CoreRun run, CoreRun::Begin(options, ranks_));
+    info_ = std::move(run.info);
+    client_ = std::move(run.client);
+    storage_ = std::move(run.storage);
+    latest_ = std::move(run.latest);
+    elsewhere_ = std::move(run.elsewhere);
+    detached_ = run.detached;
+    repository_ = std::make_unique<CoreRepository>(std::move(run.manager), ranks_);
     RETURN_IF_ERROR(FindBeginning());
     return client_ == nullptr ? Status::Ok() : client_->Ready(ranks_->rank(), getpid(), HostName());
   }
@@ -128,7 +101,9 @@ class ContextImpl final : public Context {
     if (group.empty()) return InvalidArgumentError("a group of metrics must have a name");
     if (steps_completed < 0) return InvalidArgumentError("steps_completed must not be negative");
     if (!metrics.is_object()) return InvalidArgumentError("metrics must be an object");
-    RETURN_IF_ERROR(ValidateJsonValue(metrics));
+    RETURN_IF_ERROR(CheckText(group, "group", kMaxGroupBytes));
+    RETURN_IF_ERROR(RefuseNuls(group, "group"));
+    RETURN_IF_ERROR(CheckStorable(metrics, "metrics"));
     if (client_ != nullptr) return client_->Report(group, steps_completed, metrics);
     LogInfo(group + " metrics at step " + std::to_string(steps_completed) + ": " +
             EncodeJson(metrics));
@@ -153,14 +128,15 @@ class ContextImpl final : public Context {
 
   Status SetStatus(const std::string& status) override {
     RETURN_IF_ERROR(CheckChief("report"));
+    RETURN_IF_ERROR(CheckText(status, "status", kMaxStatusBytes));
     return client_ == nullptr ? Status::Ok() : client_->SetStatus(status);
   }
 
   Result<std::string> StorePath(const Value& metadata, const PathBody& body,
                                 const StoreOptions& options) override {
     ASSIGN_OR_RETURN(const Beginning begun, Begin(metadata, options.shard, "StorePath"));
-    const fs::path parent = IsRemote(storage_) ? fs::temp_directory_path() / kStaging
-                                               : fs::path(LocalPath(storage_)) / kStaging;
+    const fs::path parent =
+        IsRemote(storage_) ? fs::temp_directory_path() / kStaging : fs::path(storage_) / kStaging;
     const std::string prefix = fmt::format("rank_{}-", ranks_->rank());
     const auto scratch = ScratchDirectory::Make(parent, prefix);
     RETURN_IF_ERROR(Agree(options.shard, scratch.ok() ? body((*scratch)->path())  //
@@ -232,6 +208,7 @@ class ContextImpl final : public Context {
   }
 
   Result<std::optional<Restored>> Restore(RestoreRequest request) override {
+    RETURN_IF_ERROR(CheckOpen());
     RETURN_IF_ERROR(WaitSaved());
     if (request.id.empty() && ranks_->size() > 1) {
       ASSIGN_OR_RETURN(request.id, LatestId());
@@ -261,7 +238,11 @@ class ContextImpl final : public Context {
     return std::move(info.metadata);
   }
 
-  Result<std::vector<CheckpointInfo>> List() override { return repository_->List(); }
+  Result<std::vector<CheckpointInfo>> List() override {
+    ASSIGN_OR_RETURN(std::vector<CheckpointInfo> infos, repository_->List());
+    std::erase_if(infos, [](const CheckpointInfo& info) { return info.foreign; });
+    return infos;
+  }
 
   Status Delete(const std::string& id) override {
     RETURN_IF_ERROR(CheckChief("Delete"));
@@ -379,109 +360,18 @@ class ContextImpl final : public Context {
     }
     if (!IsRemote(storage_)) {  // what killed processes left half-written
       std::error_code ignored;
-      fs::remove_all(fs::path(LocalPath(storage_)) / kStaging, ignored);
+      fs::remove_all(fs::path(storage_) / kStaging, ignored);
     }
     return Status::Ok();
   }
 
-  /// Meets the trial engine, which says where the checkpoints are and with which one to begin.
-  Status Connect() {
-    RunClientOptions options;
-    options.url = info_->master_url;
-    options.ca = Env("CAIRN_MASTER_CA");
-    options.token = Env("CAIRN_RUN_TOKEN");
-    options.trial = info_->trial.trial_id;
-    options.run = info_->trial.run_id;
-    options.rank = ranks_->rank();
-    ASSIGN_OR_RETURN(client_, RunClient::Open(std::move(options)));
-    return Status::Ok();
-  }
-
-  /// Becomes a run of a trial, as processes that were started by hand. The chief joins, and tells
-  /// the others as whom.
-  Status Join(const InitOptions& wanted, const std::string& token) {
-    RunClientOptions options;
-    options.url = Env("CAIRN_TRIAL_URL");
-    options.ca = Env("CAIRN_MASTER_CA");
-    options.rank = ranks_->rank();
-    Status joined;
-    Value told;
-    if (ranks_->is_chief()) {
-      options.token = token;
-      JoinRequest request;
-      request.external_id = !wanted.external_id.empty() ? wanted.external_id : ExternalId();
-      request.storage = !wanted.storage.empty() ? wanted.storage : Env("CAIRN_STORAGE");
-      request.world_size = ranks_->size();
-      auto client = RunClient::Join(options, request);
-      joined = client.status();
-      if (client.ok()) {
-        client_ = *std::move(client);
-        told = Value::Object{
-            {"trial", client_->trial()}, {"run", client_->run()}, {"token", client_->token()}};
-      } else {
-        told = Value::Object{{"error", joined.ToString()}};
-      }
-    }
-    ASSIGN_OR_RETURN(const Value run, ranks_->Broadcast(told));
-    RETURN_IF_ERROR(joined);
-    if (const Value* error = run.Find("error"); error && error->if_string()) {
-      return UnavailableError("rank 0 could not join: " + *error->if_string());
-    }
-    if (client_ == nullptr) {
-      options.token = TextOf(run, "token");
-      options.trial = TextOf(run, "trial");
-      const Value* number = run.Find("run");
-      options.run = number == nullptr ? 0 : static_cast<std::uint64_t>(number->AsInt());
-      ASSIGN_OR_RETURN(client_, RunClient::Open(std::move(options)));
-    }
-    info_ = DescribedInfo();
-    return Status::Ok();
-  }
-
-  static std::string TextOf(const Value& object, std::string_view name) {
-    const Value* value = object.Find(name);
-    return value == nullptr || value->if_string() == nullptr ? "" : *value->if_string();
-  }
-
-  /// What the variables of a run say otherwise, of one that joined.
-  ClusterInfo DescribedInfo() const {
-    const Value& description = client_->description();
-    ClusterInfo info;
-    info.master_url = Env("CAIRN_TRIAL_URL");
-    info.storage = TextOf(description, "storage");
-    info.trial.trial_id = client_->trial();
-    info.trial.run_id = client_->run();
-    info.trial.experiment_id = TextOf(description, "experiment_id");
-    info.trial.resume_mode = TextOf(description, "resume_mode");
-    if (const Value* hparams = description.Find("hparams"); hparams && hparams->is_object()) {
-      info.trial.hparams = *hparams;
-    }
-    if (const std::string latest = TextOf(description, "latest_checkpoint/id"); !latest.empty()) {
-      info.latest_checkpoint = latest;
-    }
-    return info;
-  }
-
-  /// What the engine says of this run: where its checkpoints are, and with which one to begin.
-  Status FollowDescription(ManagerOptions* manager) {
-    const Value& description = client_->description();
-    storage_ = TextOf(description, "repository");
-    if (storage_.empty()) {
-      return CorruptionError("the trial engine does not say where the checkpoints are");
-    }
-    const Value* detached = description.Find("detached");
-    detached_ = detached != nullptr && detached->if_bool() != nullptr && *detached->if_bool();
-    if (const Value* id = description.Find("latest_checkpoint/id"); id && id->if_string()) {
-      latest_ = *id->if_string();
-    }
-    elsewhere_ = TextOf(description, "latest_checkpoint/repository");
-    manager->run = info_->trial.run_id;  // an older run that still lives is fenced out
-    manager->takeover = true;
-    manager->retention.keep_last = std::nullopt;  // the engine says what goes
-    return Status::Ok();
+  /// Afterwards nobody would know of what is stored or reported.
+  Status CheckOpen() const {
+    return closed_ ? FailedPreconditionError("this context is closed") : Status::Ok();
   }
 
   Status CheckChief(std::string_view what) const {
+    RETURN_IF_ERROR(CheckOpen());
     if (ranks_->is_chief()) return Status::Ok();
     return InvalidArgumentError(fmt::format(
         "{}: rank {} calls it, and only rank 0 may; shard is for all ranks", what, ranks_->rank()));
@@ -513,9 +403,11 @@ class ContextImpl final : public Context {
 
   /// The checkpoint's id and metadata, refused before a byte is written.
   Result<Beginning> Begin(const Value& metadata, bool together, std::string_view what) {
+    RETURN_IF_ERROR(CheckOpen());
     Beginning begun{.id = IdSource::System()->NewUuid(), .metadata = metadata};
     if (!together) {
       RETURN_IF_ERROR(CheckChief(what));
+      RETURN_IF_ERROR(CheckPart(metadata));
     } else {
       RETURN_IF_ERROR(Agree(together, CheckPart(metadata)));
       ASSIGN_OR_RETURN(const std::vector<Value> parts, ranks_->AllGather(metadata));
@@ -643,10 +535,9 @@ class ContextImpl final : public Context {
   /// Of several ranks: the newest that this run stored (rank 0 may have done it alone), before that
   /// the one to begin with; "" when there is none.
   Result<std::string> LatestId() {
-    ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> all, repository_->List());
+    ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> all, List());
     std::string newest;
     for (const CheckpointInfo& info : all) {
-      if (info.foreign) continue;
       const std::pair age(static_cast<std::int64_t>(info.generation),
                           static_cast<std::int64_t>(info.sequence));
       if (!latest_.has_value() || age > age_) newest = info.id;
@@ -656,7 +547,7 @@ class ContextImpl final : public Context {
 
   Result<CheckpointInfo> Find(const std::string& id) {
     RETURN_IF_ERROR(WaitSaved());
-    ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> own, repository_->List());
+    ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> own, List());
     if (auto info = FindById(own, id)) return *std::move(info);
     if (!elsewhere_.empty() && latest_ == id) {
       ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> others,

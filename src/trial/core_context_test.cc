@@ -7,12 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <cairn/core.h>
 
+#include "base/log.h"
 #include "base/thread_annotations.h"
 #include "net/test_http_server.h"
 #include "trial/test_core.h"
@@ -92,6 +94,13 @@ TEST_F(CoreTest, MetadataWithoutStepsIsRefusedBeforeAnythingIsDone) {
     EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr("steps_completed"));
   }
+  const std::string nul("x\0y", 3);
+  for (const Value& metadata : {Value(Value::Object{{"steps_completed", 1}, {"note", nul}}),
+                                Value(Value::Object{{"steps_completed", 1}, {nul, 2}})}) {
+    const auto refused = context->StorePath(metadata, body);
+    EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("NUL"));
+  }
   EXPECT_FALSE(called);
   EXPECT_THAT(*context->List(), IsEmpty());
 }
@@ -169,6 +178,46 @@ TEST_F(CoreTest, SignalsSetAFlagAndNothingElse) {
   }
 }
 
+TEST_F(CoreTest, AClosedContextStoresAndReportsNothing) {
+  auto context = Start();
+  const auto nothing = [](const std::string&) { return Status::Ok(); };
+  const std::string id = context->StorePath(Steps(10), nothing).value();
+  ASSERT_TRUE(context->Close().ok());
+  const float weight = 1;
+  SaveRequest request;
+  request.metadata = Steps(20);
+  request.tensors = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &weight}};
+  for (const Status& late :
+       {context->StorePath(Steps(20), nothing).status(),
+        context->Upload(directory_.string(), Steps(20)).status(),
+        context->Save(std::move(request)).status(), context->Delete(id),
+        context->Restore({}).status(), context->ReportTrainingMetrics(20, Value::Object{{"x", 1}}),
+        context->ReportProgress(1), context->SetStatus("late")}) {
+    EXPECT_TRUE(late.Is(Code::kFailedPrecondition)) << late.ToString();
+    EXPECT_THAT(late.ToString(), HasSubstr("this context is closed"));
+  }
+  EXPECT_EQ(context->List().value().size(), 1u);
+  EXPECT_TRUE(context->RestorePath(id, nothing).ok()) << "reading harms nobody";
+}
+
+/// As in Python: its id finds nothing; whoever wants it restores it by its path.
+TEST_F(CoreTest, ACheckpointOfAnotherJobIsNoneOfTheTrials) {
+  const auto nothing = [](const std::string&) { return Status::Ok(); };
+  std::string strange;
+  {
+    auto other = Init({.storage = (directory_ / "other").string()}).value();
+    strange = other->StorePath(Steps(99), nothing).value();
+  }
+  auto context = Start();
+  const std::string own = context->StorePath(Steps(10), nothing).value();
+  fs::copy(directory_ / "other" / "checkpoint_000099", fs::path(storage()) / "checkpoint_000099",
+           fs::copy_options::recursive);
+  const std::vector<CheckpointInfo> listed = context->List().value();
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0].id, own);
+  EXPECT_TRUE(context->RestorePath(strange, nothing).Is(Code::kNotFound));
+}
+
 TEST_F(CoreTest, WhatAKilledProcessStagedIsSwept) {
   fs::create_directories(storage() + "/.cairn-staging/core-old");
   ASSERT_TRUE(Write(storage() + "/.cairn-staging/core-old/half", "x").ok());
@@ -182,6 +231,15 @@ TEST_F(CoreTest, ReportsAreChecked) {
   EXPECT_EQ(context->ReportTrainingMetrics(-1, Value::Object{}).code(), Code::kInvalidArgument);
   EXPECT_EQ(context->ReportTrainingMetrics(1, Value(3)).code(), Code::kInvalidArgument);
   EXPECT_EQ(context->ReportMetrics("", 1, Value::Object{}).code(), Code::kInvalidArgument);
+  const std::string nul("x\0y", 3);  // what a master would refuse
+  for (const std::string& text : {std::string("\xff"), std::string(5000, 'x')}) {
+    EXPECT_EQ(context->ReportMetrics(text, 1, Value::Object{}).code(), Code::kInvalidArgument);
+    EXPECT_EQ(context->SetStatus(text).code(), Code::kInvalidArgument);
+  }
+  EXPECT_EQ(context->ReportMetrics(nul, 1, Value::Object{}).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(context->SetStatus(nul).ok()) << "of a line for people a master replaces them";
+  EXPECT_EQ(context->ReportTrainingMetrics(1, Value::Object{{nul, 1}}).code(),
+            Code::kInvalidArgument);
   EXPECT_TRUE(context->ReportProgress(0.5).ok());
 }
 
@@ -341,6 +399,37 @@ TEST_F(JoiningCoreTest, ItIsARunAndTheSameTrialWhenItIsStartedAgain) {
   context = Init({.external_id = "another"}).value();
   EXPECT_NE(context->info()->trial.trial_id, id);
   EXPECT_TRUE(context->Close().ok());
+}
+
+/// The engine's disk is away: the script waits in its call, however often the engine has to say
+/// that it is to come again, and what it reported counts once.
+TEST_F(CoreTest, AReportWaitsForTheEnginesStorageAndCountsOnce) {
+  std::vector<std::string> said;  // by the thread that writes the log, which ends with the engine
+  SetLogSink([&](LogLevel, std::string_view line) {
+    if (line.find("the event log") != line.npos) said.emplace_back(line);
+  });
+  {
+    EngineToJoin engine(storage(), std::chrono::milliseconds(50));
+    auto context = Init().value();
+    const std::string id = context->info()->trial.trial_id;
+    engine.log()->Fail(UnavailableError("the disk is gone"));
+    const std::uint64_t before = engine.log()->appends();
+    auto reported = std::async(std::launch::async, [&] {
+      return context->ReportTrainingMetrics(1, Value::Object{{"loss", 0.5}});
+    });
+    while (engine.log()->appends() < before + 5) {
+      ASSERT_EQ(reported.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    }
+    engine.log()->Fail(Status::Ok());
+    EXPECT_TRUE(reported.get().ok());
+    EXPECT_TRUE(context->ReportTrainingMetrics(2, Value::Object{{"loss", 0.4}}).ok());
+    EXPECT_EQ(engine->Get(id).value().record.reports.size(), 2u);
+    EXPECT_TRUE(context->Close().ok());
+  }
+  SetLogSink(nullptr);
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_THAT(said[0], HasSubstr("cannot be written, trying again: Unavailable: the disk is gone"));
+  EXPECT_THAT(said[1], HasSubstr("is written again, after"));
 }
 
 TEST_F(JoiningCoreTest, WhoHasTheWrongTokenIsToldSo) {

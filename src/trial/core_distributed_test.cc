@@ -8,10 +8,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -178,16 +180,24 @@ TEST_F(RanksTest, ASecondRankZeroAtTheSamePortIsTold) {
 
 TEST_F(RanksTest, ARankZeroWhosePlaceWasTakenIsToldAndLeavesTheOtherAlone) {
   DistributedOptions first = Place(0, 2);
-  first.timeout = std::chrono::milliseconds(300);
-  Status lost;
-  std::jthread chief([&] { lost = DistributedContext::Open(first).status(); });
   const std::string path = first.chief.substr(5);
-  while (!fs::exists(path)) std::this_thread::yield();
-  // As another rank 0 does: whole, at once.
-  std::ofstream(path + ".new") << "127.0.0.1:1 other";
-  fs::rename(path + ".new", path);
-  chief.join();
-  EXPECT_THAT(lost.ToString(), HasSubstr("another living process took rank 0's place"));
+  std::string lost;
+  // Once more, with more time, when the machine was so busy that the other came too late.
+  for (first.timeout = std::chrono::milliseconds(200);
+       lost.find("another living process") == std::string::npos &&
+       first.timeout < std::chrono::minutes(1);
+       first.timeout *= 4) {
+    std::atomic<bool> ended = false;
+    std::jthread chief([&] {
+      lost = DistributedContext::Open(first).status().ToString();
+      ended = true;
+    });
+    while (!fs::exists(path) && !ended) std::this_thread::yield();
+    // As another rank 0 does: whole, at once.
+    std::ofstream(path + ".new") << "127.0.0.1:1 other";
+    fs::rename(path + ".new", path);
+  }
+  EXPECT_THAT(lost, HasSubstr("another living process took rank 0's place"));
   EXPECT_EQ(Read(path), "127.0.0.1:1 other");
 }
 
@@ -317,11 +327,15 @@ TEST_F(RanksTest, ConflictingFilesAreRefusedWithNamesAndRanks) {
 TEST_F(RanksTest, MetadataIsMergedAndConflictsAreRefusedBeforeAByteIsWritten) {
   RunContexts(2, [&](Context& context) {
     const int rank = context.distributed().rank();
-    const Value mine = rank == 0 ? Steps(3) : Value(Value::Object{{"of_1", 1}});
+    const Value::List nans = {std::numeric_limits<double>::quiet_NaN()};
+    const Value mine = rank == 0 ? Value(Value::Object{{"steps_completed", 3}, {"loss", nans}})
+                                 : Value(Value::Object{{"of_1", 1}, {"loss", nans}});
     const auto id = context.StorePath(mine, Writes("same", "x"), {.shard = true});
     ASSERT_TRUE(id.ok()) << id.status().ToString();
-    EXPECT_EQ(context.GetMetadata(*id).value(),
-              Value(Value::Object{{"steps_completed", 3}, {"of_1", 1}}));
+    const Value merged = context.GetMetadata(*id).value();
+    EXPECT_EQ(*merged.Find("steps_completed"), Value(3));
+    EXPECT_EQ(*merged.Find("of_1"), Value(1));
+    EXPECT_EQ(merged.Find("loss")->if_list()->size(), 1u) << "of both ranks the same";
     bool entered = false;
     const auto body = [&](const std::string&) {
       entered = true;

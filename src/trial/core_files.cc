@@ -29,14 +29,16 @@ Value AsNumber(const Value& value) {
   return flag == nullptr ? value : Value(*flag ? 1 : 0);
 }
 
-/// As Python's ==, so that ranks in both languages decide alike: 1, 1.0 and true are equal.
+/// As Python's ==, so that ranks in both languages decide alike: 1, 1.0 and true are equal. But a
+/// NaN is one: ranks that all have it agree.
 bool SameForRanks(const Value& a, const Value& b) {
   const Value x = AsNumber(a);
   const Value y = AsNumber(b);
   if (x.is_number() && y.is_number()) {
     const double* p = x.if_double();
     const double* q = y.if_double();
-    if ((p && *p != *p) || (q && *q != *q)) return false;
+    const bool unordered = (p && *p != *p) || (q && *q != *q);
+    if (unordered) return p && q && *p != *p && *q != *q;
     return CompareNumbers(x, y) == 0;
   }
   if (const Value::List *p = a.if_list(), *q = b.if_list(); p && q) {
@@ -152,14 +154,6 @@ Result<std::string> FileDigest(const std::string& path) {
 }
 
 }  // namespace
-
-bool IsRemote(const std::string& where) {
-  return where.find("://") != std::string::npos && !where.starts_with("file://");
-}
-
-std::string LocalPath(const std::string& where) {
-  return where.starts_with("file://") ? where.substr(7) : where;
-}
 
 Result<std::vector<UserFile>> FilesIn(const std::string& directory, const Selector& selector) {
   std::vector<UserFile> files;

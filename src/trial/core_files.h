@@ -19,9 +19,6 @@ namespace cairn::core {
 /// Where processes write files that are to become a checkpoint, inside the repository.
 inline constexpr char kStaging[] = ".cairn-staging";
 
-bool IsRemote(const std::string& where);
-std::string LocalPath(const std::string& where);
-
 /// The files below a directory, by name. Links to files count as files. InvalidArgument: a link to
 /// a directory, or something that is neither a file nor a directory.
 Result<std::vector<UserFile>> FilesIn(const std::string& directory, const Selector& selector);

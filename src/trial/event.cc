@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::array<std::string_view, 20> kNames = {"trial_created",
+constexpr std::array<std::string_view, 21> kNames = {"trial_created",
                                                      "activated",
                                                      "pause_requested",
                                                      "cancel_requested",
@@ -31,6 +31,7 @@ constexpr std::array<std::string_view, 20> kNames = {"trial_created",
                                                      "checkpoint_deleted",
                                                      "checkpoint_pinned",
                                                      "retention_changed",
+                                                     "repository_chosen",
                                                      "note"};
 static_assert(kNames.size() == static_cast<std::size_t>(EventKind::kNote) + 1);
 

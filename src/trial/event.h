@@ -31,6 +31,7 @@ enum class EventKind : std::uint8_t {
   kCheckpointDeleted,
   kCheckpointPinned,
   kRetentionChanged,
+  kRepositoryChosen,
   kNote,
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -181,11 +182,17 @@ void EventWriter::Run(const std::stop_token& stop) {
       queue_.erase(queue_.begin(), queue_.begin() + count);
     }
     Clock::Duration pause = kFirstRetry;
+    std::optional<Clock::Duration> failing;  // since when
     while (!group.empty()) {
       const Clock::Duration began = options_.clock->Now();
       const Status status = options_.log->Append(group);
       took = options_.clock->Now() - began;
+      if (status.ok() && failing) {
+        LogWarning(fmt::format("trial engine: the event log is written again, after {:.1f} s",
+                               std::chrono::duration<double>(began - *failing).count()));
+      }
       if (status.ok()) break;
+      if (!failing) failing = began;
       bool first = false;
       {
         MutexLock hold(&mu_);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "net/token.h"
 #include "trial/rank_place.h"
 
 namespace cairn::core {
@@ -114,6 +115,77 @@ TEST(RankPlaceTest, ComesFromTheVariablesOfEachLauncher) {
                               .status()
                               .message()),
               HasSubstr("CAIRN_CHIEF"));
+}
+
+TEST(RankPlaceTest, ALauncherBelowTheOnlyProcessOfOursPlacesItsRanks) {
+  const std::map<std::string, std::string> run = {
+      {"CAIRN_RANK", "0"},       {"CAIRN_WORLD_SIZE", "1"},    {"CAIRN_LOCAL_RANK", "0"},
+      {"CAIRN_LOCAL_SIZE", "1"}, {"CAIRN_CHIEF", "file:/x/c"}, {"CAIRN_LAUNCH_KEY", "key"}};
+  const auto below = [&](std::map<std::string, std::string> inner) {
+    inner.insert(run.begin(), run.end());
+    return RankPlaceFrom(Of(std::move(inner)));
+  };
+  const auto torchrun = below({{"RANK", "1"},
+                               {"WORLD_SIZE", "2"},
+                               {"LOCAL_RANK", "1"},
+                               {"LOCAL_WORLD_SIZE", "2"},
+                               {"MASTER_ADDR", "here"},
+                               {"MASTER_PORT", "29500"},
+                               {"TORCHELASTIC_RUN_ID", "none"}})
+                            .value();
+  EXPECT_EQ(torchrun.rank, 1);
+  EXPECT_EQ(torchrun.size, 2);
+  EXPECT_EQ(torchrun.local_rank, 1);
+  EXPECT_EQ(torchrun.local_size, 2);
+  EXPECT_EQ(torchrun.token, "key");
+  // What Python makes of the same: sha256("none 29500 ").
+  EXPECT_EQ(torchrun.chief, "file:/x/c-" + HashToken("none 29500 ").substr(0, 16));
+  const auto far = below({{"RANK", "3"},
+                          {"WORLD_SIZE", "4"},
+                          {"LOCAL_RANK", "1"},
+                          {"LOCAL_WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "node0"},
+                          {"MASTER_PORT", "29500"}})
+                       .value();
+  EXPECT_EQ(far.chief, "node0:29501");
+  const auto mpi = below({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}).value();
+  EXPECT_EQ(mpi.rank, 1);
+  EXPECT_THAT(mpi.chief, HasSubstr("file:/x/c-"));
+  EXPECT_EQ(below({{"RANK", "0"}, {"WORLD_SIZE", "1"}})->chief, "file:/x/c");
+}
+
+TEST(RankPlaceTest, TasksOfSrunAreRanksAndABatchScriptIsAlone) {
+  const std::map<std::string, std::string> task = {{"SLURM_JOB_ID", "7"},
+                                                   {"SLURM_STEP_ID", "0"},
+                                                   {"SLURM_PROCID", "2"},
+                                                   {"SLURM_NTASKS", "3"},
+                                                   {"SLURM_STEP_NUM_TASKS", "3"},
+                                                   {"SLURM_LOCALID", "2"},
+                                                   {"SLURM_STEP_TASKS_PER_NODE", "3"}};
+  const auto with = [&](std::map<std::string, std::string> more) {
+    more.insert(task.begin(), task.end());
+    return RankPlaceFrom(Of(std::move(more)));
+  };
+  const auto here = with({}).value();
+  EXPECT_EQ(here.rank, 2);
+  EXPECT_EQ(here.size, 3);
+  EXPECT_EQ(here.local_rank, 2);
+  EXPECT_EQ(here.local_size, 3);
+  EXPECT_THAT(here.chief, HasSubstr(HashToken("7.0  ").substr(0, 16)));
+  const auto far = with({{"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+                         {"SLURM_STEP_NUM_TASKS", "5"},
+                         {"SLURM_NODEID", "2"},
+                         {"SLURM_PROCID", "4"},
+                         {"SLURM_LOCALID", "0"},
+                         {"CAIRN_CHIEF", "node0:5000"}})
+                       .value();
+  EXPECT_EQ(far.local_size, 1);
+  EXPECT_EQ(far.chief, "node0:5000");
+  EXPECT_THAT(std::string(with({{"SLURM_STEP_TASKS_PER_NODE", "two"}}).status().message()),
+              HasSubstr("SLURM_STEP_TASKS_PER_NODE"));
+  EXPECT_EQ(RankPlaceFrom(Of({{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "3"}}))
+                ->size,
+            1);
 }
 
 }  // namespace

@@ -16,32 +16,36 @@ constexpr std::uint64_t kVersion = 1;
 
 Value HeadOf(const TrialRecord& trial) {
   const TrialCore& core = trial.core;
-  return Value::Object{{"id", trial.id},
-                       {"config", ToValue(trial.config)},
-                       {"created", trial.created},
-                       {"parent_trial", trial.parent_trial},
-                       {"parent", ToValue(trial.parent)},
-                       {"state", TrialStateName(core.state)},
-                       {"run", core.run},
-                       {"live", core.live},
-                       {"acknowledged", core.acknowledged},
-                       {"signalled", core.signalled},
-                       {"killed", core.killed},
-                       {"requeue", core.requeue},
-                       {"restarts", core.restarts},
-                       {"max_restarts", core.max_restarts},
-                       {"progress", trial.progress},
-                       {"status", trial.status},
-                       {"chosen", trial.chosen},
-                       {"chosen_after_run", trial.chosen_after_run},
-                       {"token_hash", trial.token_hash},
-                       {"start", ToValue(trial.start)},
-                       {"resume_mode", trial.resume_mode},
-                       {"next_sequence", trial.next_sequence},
-                       {"asked_time", trial.asked_time},
-                       {"deadline_ms", trial.deadline_ms},
-                       {"message", trial.message},
-                       {"said_exit", trial.said_exit}};
+  Value::Object head{{"id", trial.id},
+                     {"config", ToValue(trial.config)},
+                     {"created", trial.created},
+                     {"parent_trial", trial.parent_trial},
+                     {"parent", ToValue(trial.parent)},
+                     {"state", TrialStateName(core.state)},
+                     {"run", core.run},
+                     {"live", core.live},
+                     {"acknowledged", core.acknowledged},
+                     {"signalled", core.signalled},
+                     {"killed", core.killed},
+                     {"requeue", core.requeue},
+                     {"restarts", core.restarts},
+                     {"max_restarts", core.max_restarts},
+                     {"progress", trial.progress},
+                     {"status", trial.status},
+                     {"chosen", trial.chosen},
+                     {"chosen_after_run", trial.chosen_after_run},
+                     {"token_hash", trial.token_hash},
+                     {"start", ToValue(trial.start)},
+                     {"resume_mode", trial.resume_mode},
+                     {"next_sequence", trial.next_sequence},
+                     {"asked_time", trial.asked_time},
+                     {"deadline_ms", trial.deadline_ms},
+                     {"message", trial.message},
+                     {"said_exit", trial.said_exit}};
+  // Only where they say something: records from before are written to the bytes that they had.
+  if (!trial.job.empty()) head["job"] = trial.job;
+  if (!trial.directory.empty()) head["directory"] = trial.directory;
+  return head;
 }
 
 Status ReadHead(const Value& value, TrialRecord* trial) {
@@ -54,6 +58,8 @@ Status ReadHead(const Value& value, TrialRecord* trial) {
   RETURN_IF_ERROR(members.OptionalObject("config", &config));
   RETURN_IF_ERROR(members.Int("created", &trial->created));
   RETURN_IF_ERROR(members.OptionalText("parent_trial", &trial->parent_trial));
+  RETURN_IF_ERROR(members.OptionalText("job", &trial->job));
+  RETURN_IF_ERROR(members.OptionalText("directory", &trial->directory));
   RETURN_IF_ERROR(members.OptionalText("state", &state));
   RETURN_IF_ERROR(members.Uint("run", &core.run));
   RETURN_IF_ERROR(members.OptionalBool("live", &core.live));
@@ -92,6 +98,7 @@ Value FullValue(const CheckpointRecord& record) {
   Value value = ToValue(record);
   (*value.if_object())["awaits_score"] = record.awaits_score;
   (*value.if_object())["order"] = record.order;
+  if (!record.base.empty()) (*value.if_object())["base"] = record.base;
   return value;
 }
 
@@ -110,6 +117,7 @@ Status ReadCheckpoint(const Value& value, CheckpointRecord* record) {
   RETURN_IF_ERROR(members.Uint("generation", &record->generation));
   RETURN_IF_ERROR(members.Uint("sequence", &record->sequence));
   RETURN_IF_ERROR(members.OptionalText("path", &record->path));
+  RETURN_IF_ERROR(members.OptionalText("base", &record->base));
   RETURN_IF_ERROR(members.OptionalBool("pinned", &record->pinned));
   RETURN_IF_ERROR(members.OptionalBool("awaits_score", &record->awaits_score));
   RETURN_IF_ERROR(members.Uint("run_id", &record->run));

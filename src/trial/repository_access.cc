@@ -10,7 +10,9 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/choose_restore.h"
+#include "checkpoint/names.h"
 #include "checkpoint/repository.h"
+#include "format/records.h"
 #include "storage/open_store.h"
 
 namespace cairn {
@@ -29,6 +31,7 @@ class RealRepositories final : public RepositoryAccess {
     ASSIGN_OR_RETURN(const auto store, OpenExisting(repository));
     auto view = RepositoryReader(store.get()).Read();
     RETURN_IF_ERROR(view.status());
+    RETURN_IF_ERROR(view->CheckAllRead());  // what is not in the list counts as deleted
     std::vector<FoundCheckpoint> found;
     for (const Checkpoint& checkpoint : view->checkpoints) {
       if (!checkpoint.counts || checkpoint.removed || checkpoint.foreign) continue;
@@ -55,10 +58,43 @@ class RealRepositories final : public RepositoryAccess {
     return found;
   }
 
-  Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t run,
+  Result<std::string> Job(const std::string& repository) override {
+    ASSIGN_OR_RETURN(const auto store, OpenStore(repository, {.create = false, .storage = {}}));
+    ASSIGN_OR_RETURN(RepositoryRecord record, RepositoryReader(store.get()).ReadRecord());
+    return std::move(record.job);
+  }
+
+  Result<std::uint64_t> NewestRun(const std::string& repository) override {
+    auto store = OpenStore(repository, {.create = false, .storage = {}});
+    if (store.status().Is(Code::kNotFound)) return std::uint64_t{0};
+    RETURN_IF_ERROR(store.status());
+    ASSIGN_OR_RETURN(const std::uint64_t newest, RepositoryReader(store->get()).NewestFence());
+    if (newest == 0) return std::uint64_t{0};
+    ASSIGN_OR_RETURN(const std::string bytes, (*store)->Get(names::Fence(newest), kMaxRecordBytes));
+    // One that cannot be read says nothing, as for whoever opens the repository.
+    const auto fence = Decode<FenceRecord>(bytes);
+    return fence.ok() ? fence->run : 0;
+  }
+
+  Result<std::string> Claim(const std::string& repository, const std::string& job) override {
+    ASSIGN_OR_RETURN(const auto store, OpenStore(repository, {.create = true, .storage = {}}));
+    RepositoryReader reader(store.get());
+    auto record = reader.ReadRecord();
+    if (record.status().Is(Code::kNotFound)) {
+      RepositoryRecord fresh;
+      fresh.job = job;
+      const Status made = store->Create(std::string(names::kRepository), Encode(fresh));
+      if (!made.ok() && !made.Is(Code::kAlreadyExists)) return made;
+      record = reader.ReadRecord();  // another may have been first
+    }
+    RETURN_IF_ERROR(record.status());
+    return std::move(record->job);
+  }
+
+  Result<std::vector<std::string>> Remove(const std::string& repository, const Owner& owner,
                                           const std::vector<std::string>& ids) override {
     RETURN_IF_ERROR(OpenExisting(repository).status());  // the manager would make a new one
-    ManagerOptions options{.directory = repository, .run = run};
+    ManagerOptions options{.directory = repository, .job = owner.job, .run = owner.run};
     options.retention.keep_last = std::nullopt;
     ASSIGN_OR_RETURN(auto manager, CheckpointManager::Open(std::move(options)));
     std::vector<std::string> gone;
@@ -88,6 +124,20 @@ class RealRepositories final : public RepositoryAccess {
 };
 
 }  // namespace
+
+Value CompletedBody(const FoundCheckpoint& found) {
+  return Value::Object{{"id", found.id},
+                       {"steps_completed", found.steps},
+                       {"metadata", found.metadata},
+                       {"metrics", found.metrics},
+                       {"bytes", found.bytes},
+                       {"generation", found.generation},
+                       {"sequence", found.sequence},
+                       {"path", found.path},
+                       {"kind", found.kind},
+                       {"base", found.base},
+                       {"time", found.time}};
+}
 
 std::unique_ptr<RepositoryAccess> RepositoryAccess::Real() {
   return std::make_unique<RealRepositories>();

@@ -27,6 +27,9 @@ struct FoundCheckpoint {
   std::string damage;  // a run could not restore it, for this reason, and it was right
 };
 
+/// The event that registers one which was found, and not reported: `checkpoint_completed`.
+Value CompletedBody(const FoundCheckpoint& found);
+
 /// What the engine does with the repositories of trials. May be called from several threads; calls
 /// wait for the storage.
 class RepositoryAccess {
@@ -34,9 +37,20 @@ class RepositoryAccess {
   virtual ~RepositoryAccess() = default;
   /// The checkpoints that count, oldest first. NotFound: there is no repository.
   virtual Result<std::vector<FoundCheckpoint>> List(const std::string& repository) = 0;
-  /// Removes checkpoints as the owner, between two runs: `run` is the newest. Returns those that
+  /// Whose job it is. NotFound: there is no repository.
+  virtual Result<std::string> Job(const std::string& repository) = 0;
+  /// The newest run that opened it: no older one writes there any more. 0: none, or no repository.
+  virtual Result<std::uint64_t> NewestRun(const std::string& repository) = 0;
+  /// Makes it that job's where nobody was before. Returns whose it is now.
+  virtual Result<std::string> Claim(const std::string& repository, const std::string& job) = 0;
+  /// Whose checkpoints are touched, and in the name of which run.
+  struct Owner {
+    std::string job;  // "": whoever's it is
+    std::uint64_t run = 0;
+  };
+  /// Removes checkpoints as the owner, between two runs: its run is the newest. Returns those that
   /// are gone now; an error when none could be. Never called while a run lives.
-  virtual Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t run,
+  virtual Result<std::vector<std::string>> Remove(const std::string& repository, const Owner& owner,
                                                   const std::vector<std::string>& ids) = 0;
   /// Pins the checkpoint or takes the pin away, also while a run lives: of a pin and a removal at
   /// the same time one wins. NotFound, FailedPrecondition: it was removed.

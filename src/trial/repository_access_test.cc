@@ -1,6 +1,7 @@
 #include "trial/repository_access.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include <cairn/checkpoint_manager.h>
 
 #include "storage/local/temp_directory.h"
+#include "storage/local/unprivileged.h"
 
 namespace cairn {
 namespace {
@@ -43,7 +45,8 @@ TEST(RepositoryAccess, FindsWhatWasCommittedAndRemovesAsTheOwnerBetweenRuns) {
     for (int i = 1; i <= 3; ++i) ids.push_back(Save(manager.get(), i, i * 10).id);
     // The run that lives is the owner.
     auto repositories = RepositoryAccess::Real();
-    EXPECT_TRUE(repositories->Remove(repository, 3, {ids[0]}).status().Is(Code::kUnavailable));
+    EXPECT_TRUE(
+        repositories->Remove(repository, {.run = 3}, {ids[0]}).status().Is(Code::kUnavailable));
     EXPECT_EQ(repositories->List(repository).value().size(), 3u);
     ASSERT_TRUE(manager->Close().ok());
   }
@@ -54,13 +57,36 @@ TEST(RepositoryAccess, FindsWhatWasCommittedAndRemovesAsTheOwnerBetweenRuns) {
   EXPECT_EQ(found[1].steps, 20);
   EXPECT_EQ(*found[1].metrics.Find("loss"), Value(0.5));
   EXPECT_LT(found[0].sequence, found[2].sequence);
-  const auto gone = repositories->Remove(repository, 3, {ids[0], ids[1]}).value();
+  const auto gone = repositories->Remove(repository, {.run = 3}, {ids[0], ids[1]}).value();
   EXPECT_EQ(gone.size(), 2u);
   EXPECT_EQ(repositories->List(repository).value().size(), 1u);
   // What is not there any more is gone; an older run may not touch it.
-  EXPECT_EQ(repositories->Remove(repository, 3, {ids[0]}).value().size(), 1u);
-  EXPECT_FALSE(repositories->Remove(repository, 2, {ids[2]}).ok());
+  EXPECT_EQ(repositories->Remove(repository, {.run = 3}, {ids[0]}).value().size(), 1u);
+  EXPECT_FALSE(repositories->Remove(repository, {.run = 2}, {ids[2]}).ok());
   EXPECT_EQ(repositories->List(repository).value().size(), 1u);
+}
+
+TEST(RepositoryAccess, WhoClaimsFirstHasTheRepositoryAndOthersRemoveNothing) {
+  TempDirectory directory;
+  const std::string repository = directory / "e/1";
+  auto repositories = RepositoryAccess::Real();
+  EXPECT_TRUE(repositories->Job(repository).status().Is(Code::kNotFound));
+  EXPECT_EQ(repositories->Claim(repository, "mine").value(), "mine");
+  EXPECT_EQ(repositories->Claim(repository, "yours").value(), "mine");
+  EXPECT_EQ(repositories->Job(repository).value(), "mine");
+  EXPECT_TRUE(repositories->List(repository).value().empty());
+  // Whoever opens it without a name of its own goes on with the job that is there.
+  std::string id;
+  {
+    auto manager = CheckpointManager::Open({.directory = repository, .run = 1}).value();
+    EXPECT_EQ(manager->job(), "mine");
+    id = Save(manager.get(), 1, 1).id;
+    ASSERT_TRUE(manager->Close().ok());
+  }
+  EXPECT_TRUE(repositories->Remove(repository, {.job = "yours", .run = 1}, {id})
+                  .status()
+                  .Is(Code::kFailedPrecondition));
+  EXPECT_EQ(repositories->Remove(repository, {.job = "mine", .run = 1}, {id}).value().size(), 1u);
 }
 
 TEST(RepositoryAccess, PinsBesideALivingRunAndFindsThatOneIsGone) {
@@ -80,6 +106,27 @@ TEST(RepositoryAccess, PinsBesideALivingRunAndFindsThatOneIsGone) {
   EXPECT_TRUE(repositories->List(repository).value().at(0).pinned);
   ASSERT_TRUE(repositories->Pin(repository, pinned, false).ok());
   EXPECT_TRUE(manager->Delete(pinned).ok());
+}
+
+TEST(RepositoryAccess, WhatCannotBeReadIsNotTakenForDeleted) {
+  TempDirectory directory;
+  const std::string repository = directory / "1";
+  {
+    auto manager = CheckpointManager::Open({.directory = repository}).value();
+    for (int i = 1; i <= 2; ++i) Save(manager.get(), i, i);
+    ASSERT_TRUE(manager->Close().ok());
+  }
+  for (const std::string& path : {directory.path(), repository}) {
+    ASSERT_EQ(chmod(path.c_str(), 0777), 0);
+  }
+  const std::string closed = repository + "/checkpoint_000001";
+  ASSERT_EQ(chmod(closed.c_str(), 0), 0);
+  EXPECT_EQ(RunUnprivileged([&]() -> std::string {
+              const Status listed = RepositoryAccess::Real()->List(repository).status();
+              return listed.Is(Code::kPermissionDenied) ? "" : listed.ToString();
+            }),
+            "");
+  ASSERT_EQ(chmod(closed.c_str(), 0777), 0);
 }
 
 }  // namespace

@@ -41,6 +41,20 @@ bool Stays(const RetentionPolicy& policy, const RetainedCheckpoint& item) {
           ScoreIn(item.metrics, policy.score).is_null());
 }
 
+/// Why one goes that no rule keeps: "beyond keep_last 2, keep_best 1 (by loss)".
+std::string Beyond(const RetentionPolicy& policy) {
+  std::string rules;
+  const auto add = [&](std::string_view rule, const std::optional<std::uint64_t>& number) {
+    if (number) rules += fmt::format("{}{} {}", rules.empty() ? "" : ", ", rule, *number);
+  };
+  add("keep_last", policy.keep_last);
+  add("keep_best", policy.keep_best);
+  add("experiment_best", policy.experiment_best);
+  if (policy.keep_best || policy.experiment_best) rules += fmt::format(" (by {})", policy.score);
+  add("keep_every", policy.keep_every);
+  return "beyond " + rules;
+}
+
 void Put(std::string_view key, const std::optional<std::uint64_t>& number, Value::Object* out) {
   (*out)[std::string(key)] = number ? Value(*number) : Value();
 }
@@ -114,6 +128,7 @@ std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
                              : std::set<std::string>();
   const bool keeps_all =
       !policy.keep_last && !policy.keep_best && !policy.experiment_best && !policy.keep_every;
+  const std::string beyond = Beyond(policy);
   std::vector<Removal> removals;
   std::vector<const RetainedCheckpoint*> kept;
   for (std::size_t i = 0; i < trial.size(); ++i) {
@@ -124,10 +139,12 @@ std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
         keeps_all || newer < policy.keep_last.value_or(0) || best.contains(item.id) ||
         best_of_all.contains(item.id) ||
         (policy.keep_every && item.steps % static_cast<std::int64_t>(*policy.keep_every) == 0);
+    // In milliseconds: an age without end has more nanoseconds than can be counted.
+    const std::chrono::nanoseconds age(now - item.time);
     const bool old =
-        policy.max_age && now - item.time > std::chrono::nanoseconds(*policy.max_age).count();
+        policy.max_age && std::chrono::floor<std::chrono::milliseconds>(age) > *policy.max_age;
     if (!stays && !wanted) {
-      removals.push_back({item.trial, item.id, "no rule keeps it"});
+      removals.push_back({item.trial, item.id, beyond});
     } else if (!stays && old) {
       removals.push_back(
           {item.trial, item.id, fmt::format("older than {} s", policy.max_age->count() / 1000.0)});

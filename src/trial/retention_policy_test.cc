@@ -104,6 +104,8 @@ TEST(RetentionPolicy, OldOnesGoAndSoDoThoseOverTheBudget) {
   std::vector<RetainedCheckpoint> items;
   for (int i = 1; i <= 6; ++i) items.push_back(Make(i, i == 2 ? 9 : 1));
   EXPECT_EQ(Kept({.max_age = std::chrono::seconds(2)}, items, 7 * kSecond), (Set{5, 6}));
+  EXPECT_EQ(Kept({.max_age = std::chrono::milliseconds::max()}, items, 7 * kSecond),
+            (Set{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(Kept({.max_bytes = 300}, items), (Set{4, 5, 6}));
   EXPECT_EQ(Kept({.keep_last = 6, .keep_best = 1, .score = "m/loss", .max_bytes = 300}, items),
             (Set{2, 5, 6}));
@@ -123,6 +125,21 @@ TEST(RetentionPolicy, ABudgetOfTheExperimentTakesTheOldestOfAllTrials) {
   EXPECT_EQ(Kept({.keep_last = 3, .keep_best = 1, .score = "m/loss", .experiment_bytes = 300}, own,
                  0, others),
             (Set{3, 5}));
+}
+
+TEST(RetentionPolicy, WhyACheckpointGoesIsSaidByItsRules) {
+  std::vector<RetainedCheckpoint> items = {Make(1, 5), Make(2, 1), Make(3, 3)};
+  items.back().latest = true;
+  const auto why = [&](const RetentionPolicy& policy) {
+    const std::vector<Removal> removals = ChooseRemovals(policy, items, items, 10 * kSecond);
+    return removals.empty() ? "" : removals.front().reason;
+  };
+  EXPECT_EQ(why({.keep_last = 1}), "beyond keep_last 1");
+  EXPECT_EQ(why({.keep_last = 1, .keep_best = 1, .keep_every = 7, .score = "m/loss"}),
+            "beyond keep_last 1, keep_best 1 (by m/loss), keep_every 7");
+  EXPECT_EQ(why({.experiment_best = 1, .score = "m/loss"}), "beyond experiment_best 1 (by m/loss)");
+  EXPECT_EQ(why({.max_age = std::chrono::seconds(2)}), "older than 2 s");
+  EXPECT_EQ(why({.max_bytes = 100}), "over 100 bytes in all");
 }
 
 TEST(RetentionPolicy, RulesThatMakeNoSenseAreRefused) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -37,9 +38,11 @@ class CoreFixture : public ::testing::Test {
 /// A real engine that scripts of this process join, as one does that is started by hand beside it.
 class EngineToJoin {
  public:
-  explicit EngineToJoin(const std::string& storage) {
+  explicit EngineToJoin(const std::string& storage,
+                        std::chrono::milliseconds answer_timeout = std::chrono::seconds(60)) {
     engine_ = TrialEngine::Open({.log = &log_,
                                  .repositories = repositories_.get(),
+                                 .answer_timeout = answer_timeout,
                                  .join_token = "let me in",
                                  .join_storage = storage})
                   .value();
@@ -57,6 +60,7 @@ class EngineToJoin {
   EngineToJoin& operator=(const EngineToJoin&) = delete;
 
   TrialEngine* operator->() { return engine_.get(); }
+  MemoryEventLog* log() { return &log_; }
 
  private:
   MemoryEventLog log_;

@@ -42,7 +42,10 @@ class TrialEngineTest : public ::testing::Test {
     TrialEngineOptions options{.log = &log_,
                                .launcher = &launcher_,
                                .repositories = &repositories_,
+                               .clock = &clock_,
                                .url = "http://127.0.0.1:1",
+                               .data_directory = data_directory_,
+                               .shared_storage = shared_storage_,
                                .answer_timeout = answer_timeout_,
                                .heartbeat = heartbeat_,
                                .retention_interval = retention_interval_,
@@ -73,7 +76,7 @@ class TrialEngineTest : public ::testing::Test {
   }
   TrialState State(const std::string& id) { return engine_->Get(id).value().record.core.state; }
   void WaitState(const std::string& id, TrialState state) {
-    for (int i = 0; i < 5000 && State(id) != state; ++i)
+    for (int i = 0; i < 60'000 && State(id) != state; ++i)
       std::this_thread::sleep_for(milliseconds(1));
     ASSERT_EQ(TrialStateName(State(id)), TrialStateName(state));
   }
@@ -89,6 +92,21 @@ class TrialEngineTest : public ::testing::Test {
                           done);
         },
         status);
+  }
+  /// A report that is not answered before its time is over.
+  Status ReportInVain(const RunKey& key, int sequence, int steps) {
+    std::promise<Status> promise;
+    auto answer = promise.get_future();
+    engine_->Report(key,
+                    Value::Object{{"sequence", sequence},
+                                  {"group", "training"},
+                                  {"steps_completed", steps},
+                                  {"metrics", Value::Object{}}},
+                    [&](const Result<Value>& taken) { promise.set_value(taken.status()); });
+    while (answer.wait_for(milliseconds(1)) != std::future_status::ready) {
+      clock_.Advance(answer_timeout_);
+    }
+    return answer.get();
   }
   void Ready(const RunKey& key) {
     Call([&](auto done) { engine_->Ready(key, Value::Object{{"rank", 0}}, done); });
@@ -106,12 +124,15 @@ class TrialEngineTest : public ::testing::Test {
     Call([&](auto done) { engine_->CompleteCheckpoint(key, "r-" + id, more, done); });
   }
 
+  SettableClock clock_;
   MemoryEventLog log_;
   FakeLauncher launcher_;
   FakeRepositories repositories_;
   milliseconds answer_timeout_ = seconds(60);
   milliseconds heartbeat_ = seconds(10);
   milliseconds retention_interval_ = seconds(60);
+  std::string data_directory_;
+  bool shared_storage_ = false;
   bool users_wait_ = true;
   bool submit_early_ = false;
   std::function<void(const Event&)> on_recorded_;

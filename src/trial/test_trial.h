@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -8,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "launch/launcher.h"
 #include "trial/event_log.h"
@@ -15,6 +18,19 @@
 #include "trial/trial_engine.h"
 
 namespace cairn {
+
+/// The machine's clock, which a test sets forward: an engine that waits looks at it at least once a
+/// second.
+class SettableClock final : public Clock {
+ public:
+  Duration Now() override { return System()->Now() + Duration(ahead_); }
+  std::int64_t WallNanos() override { return System()->WallNanos() + ahead_; }
+  void Sleep(Duration duration) override { System()->Sleep(duration); }
+  void Advance(Duration by) { ahead_ += by.count(); }
+
+ private:
+  std::atomic<std::int64_t> ahead_ = 0;
+};
 
 /// A launcher whose processes are entries of a map: a test says when they end. Lives on while
 /// engines come and go, as real processes do.
@@ -165,9 +181,32 @@ class FakeRepositories final : public RepositoryAccess {
     MutexLock hold(&mu_);
     while (lists_ < count) changed_.Wait(&mu_);
   }
-  Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t,
+  int lists() {
+    MutexLock hold(&mu_);
+    return lists_;
+  }
+  Result<std::string> Job(const std::string& repository) override {
+    MutexLock hold(&mu_);
+    const auto found = jobs_.find(repository);
+    return found == jobs_.end() ? Result<std::string>(NotFoundError(repository)) : found->second;
+  }
+  Result<std::uint64_t> NewestRun(const std::string& repository) override {
+    MutexLock hold(&mu_);
+    const auto found = runs_.find(repository);
+    return found == runs_.end() ? 0 : found->second;
+  }
+  Result<std::string> Claim(const std::string& repository, const std::string& job) override {
+    MutexLock hold(&mu_);
+    return jobs_.emplace(repository, job).first->second;
+  }
+  Result<std::vector<std::string>> Remove(const std::string& repository, const Owner& owner,
                                           const std::vector<std::string>& ids) override {
     MutexLock hold(&mu_);
+    if (const auto job = jobs_.find(repository);
+        job != jobs_.end() && !owner.job.empty() && job->second != owner.job) {
+      return FailedPreconditionError(repository + " belongs to another job");
+    }
+    if (runs_[repository] > owner.run) return FailedPreconditionError("an older run");
     for (const std::string& id : ids) {
       std::erase_if(found_[repository], [&](const auto& one) { return one.id == id; });
       removed_.push_back(id);
@@ -183,6 +222,29 @@ class FakeRepositories final : public RepositoryAccess {
       return Status::Ok();
     }
     return NotFoundError(id);
+  }
+  /// Moves all below one directory to another.
+  void Move(const std::string& from, const std::string& to) {
+    MutexLock hold(&mu_);
+    const auto move = [&](auto* map) {
+      auto before = std::exchange(*map, {});
+      for (auto& [name, value] : before) {
+        const bool moved = name.starts_with(from + "/");
+        (*map)[moved ? to + name.substr(from.size()) : name] = std::move(value);
+      }
+    };
+    move(&found_);
+    move(&jobs_);
+  }
+  /// As a run that opened it.
+  void SetRun(const std::string& repository, std::uint64_t run) {
+    MutexLock hold(&mu_);
+    runs_[repository] = run;
+  }
+  /// Makes it somebody's.
+  void SetJob(const std::string& repository, const std::string& job) {
+    MutexLock hold(&mu_);
+    jobs_[repository] = job;
   }
   /// As a run does that was told to: a pinned one stays.
   Status RemoveAsRun(const std::string& repository, const std::string& id) {
@@ -239,6 +301,8 @@ class FakeRepositories final : public RepositoryAccess {
   std::set<std::string> held_ GUARDED_BY(mu_);
   std::uint64_t generation_ GUARDED_BY(mu_) = 0;
   std::map<std::string, std::vector<FoundCheckpoint>> found_ GUARDED_BY(mu_);
+  std::map<std::string, std::string> jobs_ GUARDED_BY(mu_);
+  std::map<std::string, std::uint64_t> runs_ GUARDED_BY(mu_);
   std::vector<std::string> removed_ GUARDED_BY(mu_);
 };
 

@@ -16,11 +16,14 @@ Value Texts(const std::vector<std::string>& texts) {
   return Value::List(texts.begin(), texts.end());
 }
 
+/// As long as nobody waits; clocks count nanoseconds, and end after three times that.
+constexpr std::chrono::milliseconds kLongestTime = std::chrono::hours(24 * 365 * 100);
+
 Status ReadMillis(const MemberReader& members, std::string_view key,
                   std::chrono::milliseconds* out) {
   std::int64_t count = out->count();
   RETURN_IF_ERROR(members.OptionalInt(key, &count));
-  *out = std::chrono::milliseconds(count);
+  *out = std::min(std::chrono::milliseconds(count), kLongestTime);
   return Status::Ok();
 }
 
@@ -34,7 +37,19 @@ Status ReadSmall(const MemberReader& members, std::string_view key, int* out) {
   return Status::Ok();
 }
 
+/// Neither a path nor a URL begins with it.
+constexpr std::string_view kDataDirectory = "{data}/";
+
 }  // namespace
+
+std::string InDataDirectory(std::string_view name) {
+  return fmt::format("{}{}", kDataDirectory, name);
+}
+
+std::string Located(std::string_view place, std::string_view data_directory) {
+  if (!place.starts_with(kDataDirectory)) return std::string(place);
+  return fmt::format("{}/{}", data_directory, place.substr(kDataDirectory.size()));
+}
 
 bool IsTrialId(std::string_view id) {
   return !id.empty() && id.size() <= 64 && id.front() != '.' && std::ranges::all_of(id, [](char c) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/status.h>
@@ -22,7 +23,9 @@ struct TrialConfig {
   std::vector<std::string> argv;
   std::string cwd;
   std::map<std::string, std::string> env;
-  /// Directory or URL; the trial's repository is <storage>/<experiment>/<trial>.
+  /// Directory or URL; the trial's repository is <storage>/<experiment>/<trial>, unless that is
+  /// another's (TrialRecord::directory). It and `cwd` may lie in the engine's data directory,
+  /// wherever that is (InDataDirectory).
   std::string storage;
   int world_size = 1;
   int slots = 1;
@@ -47,6 +50,12 @@ struct TrialConfig {
 Value ToValue(const TrialConfig& config);
 /// InvalidArgument names the member. Unknown members are ignored.
 Result<TrialConfig> TrialConfigFromValue(const Value& value);
+
+/// A place inside the data directory of whoever records the trial, as it is recorded: the directory
+/// can be moved or copied, and what is in it goes along.
+std::string InDataDirectory(std::string_view name);
+/// Where a recorded place is now; one that is not in the data directory is what it is.
+std::string Located(std::string_view place, std::string_view data_directory);
 
 /// 1–64 characters from A-Z a-z 0-9 . _ -, not starting with a point: safe as a directory's name.
 bool IsTrialId(std::string_view id);

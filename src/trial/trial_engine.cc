@@ -24,6 +24,23 @@ void Override(const Value& over, Value* value) {
   for (const auto& [key, member] : *over.if_object()) Override(member, &(*value->if_object())[key]);
 }
 
+/// Whether events of the kind may bring a trial into another state.
+bool ChangesStates(EventKind kind) {
+  switch (kind) {
+    case EventKind::kTrialCreated:
+    case EventKind::kActivated:
+    case EventKind::kPauseRequested:
+    case EventKind::kCancelRequested:
+    case EventKind::kKillRequested:
+    case EventKind::kRunStarted:
+    case EventKind::kRunReady:
+    case EventKind::kRunExited:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Status TrialEngineOptions::Validate() const {
@@ -137,9 +154,19 @@ Status TrialEngine::Emit(std::string trial, std::uint64_t run, EventKind kind, V
               .run = run,
               .kind = kind,
               .body = std::move(body)};
-  RETURN_IF_ERROR(records_.Apply(event));
   const std::string id = event.trial;
-  if (const TrialRecord* record = Find(id); record != nullptr) Index(*record);
+  const TrialRecord* record = Find(id);
+  const std::string was(record == nullptr ? "" : TrialStateName(record->core.state));
+  RETURN_IF_ERROR(records_.Apply(event));
+  record = Find(id);
+  if (record != nullptr) {
+    Index(*record);
+    if (ChangesStates(kind)) {
+      // For those who read the log later: the trial may have gone on by then.
+      (*event.body.if_object())["was"] = was;
+      (*event.body.if_object())["state"] = TrialStateName(record->core.state);
+    }
+  }
   if (options_.on_recorded) options_.on_recorded(event);
   writer_->Enqueue(std::move(event));
   CountEvent();
@@ -264,12 +291,17 @@ std::string TrialEngine::NextId() {
   return std::to_string(next_id_);
 }
 
+Value TrialEngine::WithJob(Value::Object body) const {
+  if (options_.shared_storage) body["job"] = options_.ids->NewUuid();
+  return body;
+}
+
 Result<std::string> TrialEngine::Create(TrialConfig config, std::string id) {
   {
     MutexLock hold(&mu_);
     if (id.empty()) id = NextId();
     RETURN_IF_ERROR(Emit(id, 0, EventKind::kTrialCreated,
-                         Value::Object{{"config", ToValue(config)}, {"parent", Value()}}));
+                         WithJob({{"config", ToValue(config)}, {"parent", Value()}})));
   }
   RETURN_IF_ERROR(WaitForUser());
   StartQueued();
@@ -282,8 +314,9 @@ Result<std::string> TrialEngine::ContinueAsNew(const std::string& trial, const s
     MutexLock hold(&mu_);
     const TrialRecord* parent = Find(trial);
     if (parent == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
-    std::optional<StartPoint> point = parent->NextStart(RepositoryOf(parent->config, trial));
-    if (!from.empty()) {
+    std::optional<StartPoint> point = parent->NextStart(RepositoryOf(*parent));
+    // It may be another's itself: of a trial that began with it and saved none.
+    if (!from.empty() && !(point && point->id == from)) {
       const CheckpointRecord* chosen = parent->Find(from);
       if (chosen == nullptr || chosen->state != CheckpointState::kCompleted) {
         return NotFoundError(fmt::format("trial {} has no checkpoint {}", trial, from));
@@ -291,14 +324,14 @@ Result<std::string> TrialEngine::ContinueAsNew(const std::string& trial, const s
       point = StartPoint{.id = chosen->id,
                          .steps = chosen->steps,
                          .metadata = chosen->metadata,
-                         .repository = RepositoryOf(parent->config, trial)};
+                         .repository = RepositoryOf(*parent)};
     }
     Value config = ToValue(parent->config);
     if (!overrides.is_null()) Override(overrides, &config);
     if (id.empty()) id = NextId();
-    RETURN_IF_ERROR(Emit(
-        id, 0, EventKind::kTrialCreated,
-        Value::Object{{"config", config}, {"parent_trial", trial}, {"parent", ToValue(point)}}));
+    RETURN_IF_ERROR(
+        Emit(id, 0, EventKind::kTrialCreated,
+             WithJob({{"config", config}, {"parent_trial", trial}, {"parent", ToValue(point)}})));
   }
   RETURN_IF_ERROR(WaitForUser());
   StartQueued();
@@ -358,7 +391,7 @@ Status TrialEngine::Pin(const std::string& trial, const std::string& checkpoint,
       return FailedPreconditionError(
           fmt::format("checkpoint {} is {}", checkpoint, CheckpointStateName(known->state)));
     }
-    repository = RepositoryOf(record->config, trial);
+    repository = Locate(RepositoryOf(*record));
   }
   // A run may have been told to remove it. In the repository one of the two is first.
   RETURN_IF_ERROR(options_.repositories->Pin(repository, checkpoint, pinned));
@@ -418,6 +451,20 @@ Result<std::vector<std::string>> TrialEngine::RemoveCheckpoints(const std::strin
   return gone;
 }
 
+std::multimap<std::string, std::string> TrialEngine::BegunWith(const std::string& trial) {
+  std::multimap<std::string, std::string> out;
+  MutexLock hold(&mu_);
+  const TrialRecord* record = Find(trial);
+  if (record == nullptr) return out;
+  for (const CheckpointRecord& checkpoint : record->checkpoints) {
+    if (checkpoint.state != CheckpointState::kCompleted) continue;
+    for (std::string& other : records_.BeginWith(checkpoint.id)) {
+      out.emplace(checkpoint.id, std::move(other));
+    }
+  }
+  return out;
+}
+
 TrialView TrialEngine::ViewOf(const TrialRecord& trial) {
   TrialView view{.record = trial};
   FillView(trial, &view);
@@ -425,7 +472,11 @@ TrialView TrialEngine::ViewOf(const TrialRecord& trial) {
 }
 
 void TrialEngine::FillView(const TrialRecord& trial, TrialView* view) {
-  view->repository = RepositoryOf(trial.config, trial.id);
+  view->repository = Locate(RepositoryOf(trial));
+  const auto wait = storage_waits_.find(trial.id);
+  if (trial.core.state == TrialState::kQueued && wait != storage_waits_.end()) {
+    view->waits_for = wait->second.why;
+  }
   view->state = trial.core.state;
   view->preemption = PreemptionOf(trial);
   if (trial.core.state == TrialState::kStarting && waits_for_slots_.contains(trial.id)) {
@@ -453,7 +504,7 @@ Result<TrialEngine::Standing> TrialEngine::StandingOf(const std::string& trial) 
     standing.newest = StartPoint{.id = newest->id,
                                  .steps = newest->steps,
                                  .metadata = newest->metadata,
-                                 .repository = RepositoryOf(record->config, trial)};
+                                 .repository = Locate(RepositoryOf(*record))};
   }
   return standing;
 }

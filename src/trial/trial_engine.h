@@ -41,6 +41,13 @@ struct TrialEngineOptions {
   std::string url;
   /// Runs at once beyond the launcher's own slots; 0: no bound.
   std::size_t max_live_runs = 0;
+  /// What places in the data directory (InDataDirectory) are resolved against.
+  std::string data_directory;
+  /// Others write where our trials do: another engine, or an earlier life of this one whose record
+  /// was lost. Each trial's repository is then a job of its own, recorded with the trial; what is
+  /// another job's is left alone, and a free directory taken. False: the storage is this record's
+  /// alone, as a tuner's.
+  bool shared_storage = false;
   /// How long a request waits for the event log before it is told to come again.
   std::chrono::milliseconds answer_timeout = std::chrono::seconds(60);
   /// Threads that wait for repositories. One storage takes at most half of them.
@@ -67,6 +74,9 @@ struct TrialEngineOptions {
   /// Told each event before that, when it is part of the record; under the engine's lock, which
   /// must not be asked for anything. Only events may follow from it: they are later in the log.
   std::function<void(const Event&)> on_recorded;
+  /// A trial begins to wait for its storage, for another reason, or not any more
+  /// (TrialView::waits_for). On any thread; must be quick.
+  std::function<void(const std::string& trial)> on_wait;
   /// Lines that detached runs sent.
   std::function<void(const std::string& trial, std::uint64_t run, const Value::List& lines)> on_log;
 
@@ -87,9 +97,11 @@ Value ToValue(const PreemptionInfo& info);
 /// A trial as users see it.
 struct TrialView {
   TrialRecord record;
-  std::string repository;
+  std::string repository;                  // where it is now
   TrialState state = TrialState::kQueued;  // as record.core.state, but QUEUED until it has slots
   PreemptionInfo preemption;
+  /// Why it is not started although it is QUEUED: what its storage said. "": nothing holds it up.
+  std::string waits_for;
   /// "will resume from step 30", while it is pausing or paused; -1: from the beginning.
   std::int64_t resumes_from_step = -1;
 };
@@ -168,10 +180,14 @@ class TrialEngine {
   Result<std::vector<Removal>> PreviewRetention(const std::string& trial,
                                                 const RetentionPolicy& policy);
   /// Takes checkpoints out of the repository, whatever the rules say, and returns those that are
-  /// gone. FailedPrecondition while a run lives: the repository is the run's.
+  /// gone. FailedPrecondition while a run lives: the repository is the run's; and for one that
+  /// another trial is to begin with.
   Result<std::vector<std::string>> RemoveCheckpoints(const std::string& trial,
                                                      const std::vector<std::string>& ids,
                                                      const std::string& reason);
+  /// Of the trial's checkpoints those that others are to begin with (TrialRecords::BeginWith), and
+  /// which trials these are.
+  std::multimap<std::string, std::string> BegunWith(const std::string& trial);
   /// Waits until the trial is PAUSED or ended. DeadlineExceeded.
   Result<TrialView> WaitForRest(const std::string& trial, std::chrono::nanoseconds timeout);
 
@@ -234,6 +250,9 @@ class TrialEngine {
 
   /// The launcher's listener.
   void OnLaunch(const LaunchInfo& info);
+  /// The run that a launch is. Nothing for one that is none of ours: it may be of a record that was
+  /// lost, in which other trials had the same numbers.
+  std::optional<RunKey> RunOfLaunch(std::string_view launch);
 
  private:
   struct Poll {
@@ -287,7 +306,9 @@ class TrialEngine {
   void PrepareRun(const std::string& trial) EXCLUDES(mu_);
   /// False when it does not begin now.
   bool BeginRun(const std::string& trial) EXCLUDES(mu_);
-  void Submit(const std::string& trial, std::uint64_t run, const std::string& token) EXCLUDES(mu_);
+  /// `again`: an earlier try may have got through.
+  void Submit(const std::string& trial, std::uint64_t run, const std::string& token, bool again)
+      EXCLUDES(mu_);
   void Ended(const std::string& trial, std::uint64_t run, const Value& how) EXCLUDES(mu_);
   void Enforce(const std::string& trial) EXCLUDES(mu_);
   void Reattach(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
@@ -300,6 +321,28 @@ class TrialEngine {
   void PostRetainAll() EXCLUDES(mu_);
   void ArmRetention() EXCLUDES(mu_);
   Status RegisterFound(const std::string& trial) EXCLUDES(mu_);
+  /// Before a run: makes sure that its repository is the trial's own, in another directory when the
+  /// first one is taken. FailedPrecondition: another's stands where its checkpoints were.
+  Status ChooseRepository(const std::string& trial) EXCLUDES(mu_);
+  /// Before the engine writes there itself: numbers that runs of a lost record had are taken, and
+  /// that is durable. OK when none are.
+  Status LearnRuns(const std::string& trial) EXCLUDES(mu_);
+  /// Whose the repository is; "": nobody's. `claim`: then it becomes that job's, if that is
+  /// possible.
+  Result<std::string> OwnerOf(const std::string& repository, const std::string& claim);
+  std::string Locate(std::string_view place) const {
+    return Located(place, options_.data_directory);
+  }
+  /// As it is told to processes.
+  Value LocatedValue(const std::optional<StartPoint>& point) const;
+  /// The body of a trial's creation, with a job of its own where trials have one.
+  Value WithJob(Value::Object body) const;
+  /// The body of a run's beginning.
+  Value RunBody(const TrialRecord& trial, const std::string& token) const;
+  std::optional<RunKey> RunOf(std::string_view launch) REQUIRES(mu_);
+  /// Says when a wait begins, with another reason, now and then, and when it is over: not each time
+  /// that the storage was looked at.
+  void TellStorageWait(const std::string& trial, const Status& read) EXCLUDES(mu_);
   void WorkerLoop(const std::stop_token& stop);
 
   // Timers.
@@ -328,6 +371,13 @@ class TrialEngine {
   std::uint64_t compact_at_ GUARDED_BY(mu_) = 0;   // so many of them call for the next
   Mutex compacting_;                               // taken before mu_
   std::set<std::string> waits_for_storage_ GUARDED_BY(mu_);
+  // What was last said of a trial that cannot begin without its storage.
+  struct StorageWait {
+    Clock::Duration since{};
+    Clock::Duration told{};
+    std::string why;
+  };
+  std::map<std::string, StorageWait, std::less<>> storage_waits_ GUARDED_BY(mu_);
   bool retaining_ GUARDED_BY(mu_) = false;          // RetainAll is asked for already
   bool retains_by_others_ GUARDED_BY(mu_) = false;  // some trial's rules look beyond it: RetainAll
   std::set<std::string> waits_for_slots_ GUARDED_BY(mu_);

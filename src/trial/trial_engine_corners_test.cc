@@ -3,8 +3,12 @@
 
 #include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread_annotations.h"
 #include "trial/test_engine.h"
 #include "trial/trial_engine.h"
 
@@ -65,14 +69,37 @@ TEST_F(TrialEngineCorners, ExitIsAnsweredTheSameAgainAfterALostAnswer) {
 }
 
 TEST_F(TrialEngineCorners, ExitOfARunThatWasGivenUpIsRefused) {
-  heartbeat_ = milliseconds(20);
   Open();
   const RunKey key = Join("mine");
   Ready(key);
+  clock_.Advance(std::chrono::hours(1));
   WaitState(key.trial, TrialState::kPaused);
   Status status;
   Exit(key, &status);
   EXPECT_TRUE(status.Is(Code::kAborted));
+}
+
+TEST_F(TrialEngineCorners, ARunThatHasJustBegunTakesOnePlaceAndNotTwo) {
+  engine_ = TrialEngine::Open({.log = &log_,
+                               .launcher = &launcher_,
+                               .repositories = &repositories_,
+                               .max_live_runs = 2,
+                               .users_wait = false,
+                               .submit_early = true})
+                .value();
+  launcher_.listener = [this](const LaunchInfo& info) { engine_->OnLaunch(info); };
+  ASSERT_TRUE(engine_->Start().ok());
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<std::string> ids = {"a" + std::to_string(round), "b" + std::to_string(round)};
+    // The second is made in the moment in which the first begins, in some of the rounds.
+    for (const std::string& id : ids) engine_->Create(Config(), id).value();
+    for (int i = 0; i < 60'000 && launcher_.running() < 2; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    ASSERT_EQ(launcher_.running(), 2u) << "round " << round;
+    for (const std::string& id : ids) launcher_.End(id + ".1", {.code = 0});
+    for (const std::string& id : ids) WaitState(id, TrialState::kCompleted);
+  }
 }
 
 TEST_F(TrialEngineCorners, APinAfterTheOrderToRemoveHoldsOrIsRefused) {
@@ -165,6 +192,22 @@ TEST_F(TrialEngineCorners, AskingAgainGivesNoMoreTime) {
   EXPECT_EQ(engine_->Get(id).value().record.deadline_ms, 300);
 }
 
+TEST_F(TrialEngineCorners, TimesWithoutEndAreLongAndNotOver) {
+  Open();
+  TrialConfig config = Config();
+  config.preemption_timeout = config.kill_grace = milliseconds::max();
+  const std::string id = engine_->Create(config).value();
+  EXPECT_GT(launcher_.WaitFor("1.1").grace, std::chrono::hours(24 * 365));
+  Ready({id, 1});
+  ASSERT_TRUE(engine_->Pause(id).ok());
+  const TrialView asked = engine_->Get(id).value();
+  EXPECT_EQ(asked.state, TrialState::kPausing);
+  EXPECT_GT(asked.preemption.deadline_seconds, 1e9);
+  Restart();
+  EXPECT_GT(engine_->Get(id).value().preemption.deadline_seconds, 1e9);
+  EXPECT_FALSE(engine_->Get(id).value().record.core.signalled);
+}
+
 TEST_F(TrialEngineCorners, AStopThatTheLauncherCouldNotDoIsAskedForAgain) {
   launcher_.fail_stops = 2;
   launcher_.ends_when_stopped = true;
@@ -205,6 +248,61 @@ TEST_F(TrialEngineCorners, ATrialWithoutItsStorageTakesNoPlace) {
   repositories_.FailFor("/s/e/1", Status::Ok());
   launcher_.End("2.1", {.code = 0});
   launcher_.WaitFor("1.1");
+}
+
+/// What the engine says of storage, line by line.
+class StorageLines {
+ public:
+  StorageLines() {
+    SetLogSink([this](LogLevel, std::string_view line) {
+      if (line.find("its storage") == line.npos) return;
+      MutexLock hold(&mu_);
+      lines_.emplace_back(line);
+      changed_.NotifyAll();
+    });
+  }
+  ~StorageLines() { SetLogSink(nullptr); }
+  std::vector<std::string> WaitFor(std::size_t count) {
+    MutexLock hold(&mu_);
+    while (lines_.size() < count) changed_.Wait(&mu_);
+    return lines_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<std::string> lines_ GUARDED_BY(mu_);
+};
+
+/// Time that flies: a minute of it is three seconds.
+class FastClock final : public Clock {
+ public:
+  Duration Now() override { return System()->Now() * 20; }
+  std::int64_t WallNanos() override { return System()->WallNanos(); }
+  void Sleep(Duration duration) override { System()->Sleep(duration / 20); }
+};
+
+TEST_F(TrialEngineCorners, AWaitForStorageIsToldWhenItBeginsNowAndThenAndWhenItIsOver) {
+  FastClock clock;
+  StorageLines lines;
+  TrialEngineOptions options{
+      .log = &log_, .launcher = &launcher_, .repositories = &repositories_, .clock = &clock};
+  engine_ = TrialEngine::Open(options).value();
+  launcher_.listener = [this](const LaunchInfo& info) { engine_->OnLaunch(info); };
+  ASSERT_TRUE(engine_->Start().ok());
+  repositories_.FailFor("/s/e/1", UnavailableError("not mounted"));
+  engine_->Create(Config()).value();
+  EXPECT_EQ(lines.WaitFor(1)[0], "trial 1 waits for its storage: Unavailable: not mounted");
+  EXPECT_TRUE(lines.WaitFor(2)[1].starts_with("trial 1 has been waiting for its storage for "));
+  EXPECT_GE(repositories_.lists(), 3) << "not each look is told";
+  repositories_.FailFor("/s/e/1", UnavailableError("no permission"));
+  EXPECT_TRUE(lines.WaitFor(3)[2].ends_with(" s: Unavailable: no permission")) << "another reason";
+  repositories_.FailFor("/s/e/1", Status::Ok());
+  launcher_.WaitFor("1.1");
+  const std::vector<std::string> said = lines.WaitFor(4);
+  EXPECT_EQ(said.size(), 4u);
+  EXPECT_TRUE(said[3].starts_with("trial 1: its storage is back after ")) << said[3];
+  Crash();  // before the clock goes
 }
 
 }  // namespace

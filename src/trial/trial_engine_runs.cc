@@ -8,13 +8,12 @@
 #include "format/json.h"
 #include "format/member_reader.h"
 #include "net/token.h"
+#include "trial/report_limits.h"
 #include "trial/trial_engine.h"
 
 namespace cairn {
 namespace {
 
-constexpr std::size_t kMaxStatusBytes = 4096;
-constexpr std::size_t kMaxNameBytes = 256;
 constexpr std::int64_t kMaxWorldSize = 4096;
 
 /// What a process sent that is of the wrong type is its mistake, not damage.
@@ -28,18 +27,27 @@ const Value::Object& Members(const Value& body) {
   return body.is_object() ? *body.if_object() : kNone;
 }
 
-Status CheckReport(const Value& body) {
-  const MemberReader members(Members(body));
-  std::uint64_t sequence = 0;
+/// Steps are counted from 0.
+Status CheckSteps(const Value& body) {
   std::int64_t steps = 0;
+  RETURN_IF_ERROR(MemberReader(Members(body)).Int("steps_completed", &steps));
+  if (steps >= 0) return Status::Ok();
+  return InvalidArgumentError("\"steps_completed\" must not be negative");
+}
+
+Status CheckReport(const Value& body, std::uint64_t* sequence) {
+  const MemberReader members(Members(body));
   std::string group;
   Value metrics = Value::Object{};
-  RETURN_IF_ERROR(members.Uint("sequence", &sequence));
+  RETURN_IF_ERROR(members.Uint("sequence", sequence));
   RETURN_IF_ERROR(members.Text("group", &group));
-  RETURN_IF_ERROR(members.Int("steps_completed", &steps));
+  RETURN_IF_ERROR(CheckSteps(body));
   RETURN_IF_ERROR(members.OptionalObject("metrics", &metrics));
-  if (sequence == 0) return InvalidArgumentError("\"sequence\" counts from 1");
-  if (group.size() > kMaxNameBytes) return InvalidArgumentError("\"group\" is too long");
+  if (*sequence == 0) return InvalidArgumentError("\"sequence\" counts from 1");
+  if (group.size() > kMaxGroupBytes) {
+    return InvalidArgumentError(
+        fmt::format("\"group\" has {} bytes; at most {} are taken", group.size(), kMaxGroupBytes));
+  }
   return Status::Ok();
 }
 
@@ -156,8 +164,9 @@ Value TrialEngine::Describe(const TrialRecord& trial) {
       {"state", TrialStateName(trial.core.state)},
       {"resume_mode", trial.resume_mode},
       {"hparams", trial.config.hparams},
-      {"storage", trial.config.storage},
-      {"repository", RepositoryOf(trial.config, trial.id)},
+      {"storage", Locate(trial.config.storage)},
+      {"repository", Locate(RepositoryOf(trial))},
+      {"job", trial.job},
       {"world_size", trial.config.world_size},
       {"restarts", trial.core.restarts},
       {"max_restarts", trial.core.max_restarts},
@@ -165,7 +174,7 @@ Value TrialEngine::Describe(const TrialRecord& trial) {
       {"heartbeat_seconds", std::chrono::duration<double>(options_.heartbeat).count()},
       {"next_sequence", trial.next_sequence},
       {"progress", trial.progress},
-      {"latest_checkpoint", ToValue(trial.start)},
+      {"latest_checkpoint", LocatedValue(trial.start)},
       {"preemption", ToValue(PreemptionOf(trial))}};
 }
 
@@ -185,8 +194,10 @@ void TrialEngine::Ready(const RunKey& key, const Value& body, Done<Value> done) 
 }
 
 void TrialEngine::Report(const RunKey& key, const Value& body, Done<Value> done) {
-  if (const Status wrong = AsArgument(CheckReport(body)); !wrong.ok()) return done(wrong);
-  const auto sequence = static_cast<std::uint64_t>(body.Find("sequence")->AsInt());
+  std::uint64_t sequence = 0;
+  if (const Status wrong = AsArgument(CheckReport(body, &sequence)); !wrong.ok()) {
+    return done(wrong);
+  }
   bool duplicate = false;
   Status status;
   {
@@ -224,21 +235,19 @@ void TrialEngine::Progress(const RunKey& key, const Value& body, Done<Value> don
 void TrialEngine::SetStatus(const RunKey& key, const Value& body, Done<Value> done) {
   const Value* text = body.Find("status");
   if (text == nullptr || !text->is_string() || text->if_string()->size() > kMaxStatusBytes) {
-    return done(InvalidArgumentError("\"status\" must be a text of at most 4096 bytes"));
+    return done(InvalidArgumentError(
+        fmt::format("\"status\" must be a text of at most {} bytes", kMaxStatusBytes)));
   }
   EmitForRun(key, EventKind::kStatus, Value::Object{{"status", *text}}, std::move(done));
 }
 
 void TrialEngine::StartCheckpoint(const RunKey& key, const Value& body, Done<Value> done) {
   const Value* registration = body.Find("registration");
-  const Value* steps = body.Find("steps_completed");
   if (registration == nullptr || !registration->is_string() ||
       !IsTrialId(*registration->if_string())) {
     return done(InvalidArgumentError("\"registration\" must be a UUID"));
   }
-  if (steps == nullptr || !steps->is_int()) {
-    return done(InvalidArgumentError("\"steps_completed\" must be an integer"));
-  }
+  if (const Status wrong = AsArgument(CheckSteps(body)); !wrong.ok()) return done(wrong);
   Status status;
   {
     MutexLock hold(&mu_);
@@ -260,6 +269,7 @@ void TrialEngine::CompleteCheckpoint(const RunKey& key, const std::string& regis
   if (id == nullptr || !id->is_string() || id->if_string()->empty()) {
     return done(InvalidArgumentError("\"id\" must be the checkpoint's id"));
   }
+  if (const Status wrong = AsArgument(CheckSteps(body)); !wrong.ok()) return done(wrong);
   Status status;
   Value answer;
   {
@@ -489,7 +499,7 @@ void TrialEngine::Join(std::string_view token, const Value& body, Done<Value> do
     if (known == nullptr) {
       trial = NextId();
       status = Emit(trial, 0, EventKind::kTrialCreated,
-                    Value::Object{{"config", ToValue(config)}, {"parent", Value()}});
+                    WithJob({{"config", ToValue(config)}, {"parent", Value()}}));
     } else {
       trial = known->id;
     }
@@ -497,6 +507,11 @@ void TrialEngine::Join(std::string_view token, const Value& body, Done<Value> do
   if (!status.ok()) return done(AsArgument(status));
   // The repository is read first, as before every run.
   PostStorage(trial, [this, trial, done = std::move(done)] {
+    // Storage that cannot be seen from here is the process's own matter; what is seen and is
+    // another's is not.
+    if (const Status own = ChooseRepository(trial); own.Is(Code::kFailedPrecondition)) {
+      return done(own);
+    }
     RegisterFound(trial).IgnoreError("it is read again at the run's end");
     const Result<std::string> fresh = NewToken();
     if (!fresh.ok()) return done(fresh.status());
@@ -506,12 +521,8 @@ void TrialEngine::Join(std::string_view token, const Value& body, Done<Value> do
     {
       MutexLock hold(&mu_);
       const TrialRecord* record = Find(trial);
-      const auto from = record->NextStart(RepositoryOf(record->config, trial));
       run = record->core.run + 1;
-      started = Emit(trial, run, EventKind::kRunStarted,
-                     Value::Object{{"token_hash", HashToken(*fresh)},
-                                   {"resume_mode", from ? "resume" : "fresh"},
-                                   {"from", ToValue(from)}});
+      started = Emit(trial, run, EventKind::kRunStarted, RunBody(*record, *fresh));
       if (started.ok()) {
         deadlines_.erase(trial);
         heard_[trial] = options_.clock->Now();

@@ -17,12 +17,24 @@ namespace cairn {
 namespace {
 
 constexpr auto kStorageRetry = std::chrono::seconds(1);
+constexpr auto kStorageReminder = std::chrono::minutes(1);
 constexpr auto kLauncherRetry = std::chrono::seconds(1);
 constexpr int kMissedHeartbeats = 6;
 
-/// The launcher's durable handle of a run.
-std::string LaunchId(std::string_view trial, std::uint64_t run) {
-  return fmt::format("{}.{}", trial, run);
+/// So many characters of a job tell it from the others of a storage, for people.
+constexpr std::size_t kShortJob = 8;
+
+/// The launcher's durable handle of a run. Of trials with a job it says whose: a launcher may still
+/// know runs of a lost record, in which other trials had the same numbers.
+std::string LaunchId(const TrialRecord& trial, std::uint64_t run) {
+  if (trial.job.empty()) return fmt::format("{}.{}", trial.id, run);
+  return fmt::format("{}.{}.{}", trial.id, trial.job.substr(0, kShortJob), run);
+}
+
+bool HasCheckpoints(const TrialRecord& trial) {
+  return std::ranges::any_of(trial.checkpoints, [](const CheckpointRecord& known) {
+    return known.state == CheckpointState::kCompleted;
+  });
 }
 
 Value HowItEnded(const LaunchExit& exit) {
@@ -132,7 +144,9 @@ std::vector<std::string> TrialEngine::TakeQueued() {
   std::vector<std::string> starting;
   if (!started_ || stopping_ || draining_ || options_.launcher == nullptr) return starting;
   std::vector<const TrialRecord*> queued;
-  std::size_t live = live_.size() + preparing_.size();
+  // A run that has just begun is in both for a moment, and takes one place.
+  std::size_t live = live_.size();
+  for (const std::string& id : preparing_) live += live_.contains(id) ? 0 : 1;
   if (options_.max_live_runs > 0 && live >= options_.max_live_runs) return starting;
   for (const std::string& id : queued_) {
     if (!preparing_.contains(id) && !waits_for_storage_.contains(id)) queued.push_back(Find(id));
@@ -150,11 +164,131 @@ std::vector<std::string> TrialEngine::TakeQueued() {
   return starting;
 }
 
-Status TrialEngine::RegisterFound(const std::string& trial) {
-  std::string repository;
+Result<std::string> TrialEngine::OwnerOf(const std::string& repository, const std::string& claim) {
+  if (!claim.empty()) {
+    auto claimed = options_.repositories->Claim(repository, claim);
+    // A place that cannot be written is the run's to complain of: its user sees that.
+    if (claimed.ok()) return claimed;
+  }
+  auto job = options_.repositories->Job(repository);
+  if (job.status().Is(Code::kNotFound)) return std::string();
+  return job;
+}
+
+Status TrialEngine::ChooseRepository(const std::string& trial) {
+  if (!options_.shared_storage) return Status::Ok();
+  TrialRecord at;  // with what is chosen
+  bool claim = false;
+  bool known = false;
   {
     MutexLock hold(&mu_);
-    repository = RepositoryOf(Find(trial)->config, trial);
+    const TrialRecord* record = Find(trial);
+    at = record->WithoutReports();
+    known = HasCheckpoints(*record);
+    // Only where runs write to what we see, and never on an empty mount point.
+    claim = !known && !record->config.detached && record->config.launcher.empty();
+  }
+  const TrialRecord before = at;
+  if (at.job.empty()) {
+    // Recorded before trials had jobs: what is where it ran is its own.
+    if (at.core.run > 0 || known) {
+      ASSIGN_OR_RETURN(at.job, OwnerOf(Locate(RepositoryOf(at)), ""));
+    }
+    if (at.job.empty()) at.job = options_.ids->NewUuid();
+  }
+  const std::string numbers = fmt::format("{}/{}", at.config.experiment, at.id);
+  const std::string first = at.directory;
+  // The later ones follow from the job: killed before the choice is written down, it is the same
+  // again.
+  for (const std::string& directory :
+       {first, fmt::format("{}-{}/{}", at.config.experiment, at.job.substr(0, kShortJob), at.id),
+        fmt::format("{}-{}/{}", at.config.experiment, at.job, at.id)}) {
+    at.directory = directory;
+    const std::string repository = Locate(RepositoryOf(at));
+    ASSIGN_OR_RETURN(const std::string owner, OwnerOf(repository, claim ? at.job : ""));
+    if (owner.empty() || owner == at.job) {
+      std::uint64_t run = 0;
+      if (!owner.empty()) {
+        ASSIGN_OR_RETURN(run, options_.repositories->NewestRun(repository));
+      }
+      MutexLock hold(&mu_);
+      if (at.job == before.job && at.directory == before.directory && run <= before.core.run) {
+        return Status::Ok();
+      }
+      if (at.directory != before.directory) {
+        LogWarning(fmt::format("trial {}: {} is taken by another job; its checkpoints go to {}",
+                               trial, first.empty() ? numbers : first, repository));
+      }
+      return Emit(trial, 0, EventKind::kRepositoryChosen,
+                  Value::Object{{"job", at.job}, {"directory", at.directory}, {"run", run}});
+    }
+    if (known) {
+      return FailedPreconditionError(fmt::format(
+          "{} belongs to another job ({}), and the trial has checkpoints there of its own ({}): "
+          "put its storage back where it was, or delete its checkpoints",
+          repository, owner, at.job));
+    }
+  }
+  return FailedPreconditionError(
+      fmt::format("no free directory for the trial's checkpoints under {}: {} and others belong to "
+                  "other jobs",
+                  Locate(at.config.storage), numbers));
+}
+
+Status TrialEngine::LearnRuns(const std::string& trial) {
+  if (!options_.shared_storage) return Status::Ok();
+  TrialRecord at;
+  {
+    MutexLock hold(&mu_);
+    at = Find(trial)->WithoutReports();
+  }
+  const std::string repository = Locate(RepositoryOf(at));
+  ASSIGN_OR_RETURN(const std::uint64_t run, options_.repositories->NewestRun(repository));
+  if (run <= at.core.run) return Status::Ok();
+  ASSIGN_OR_RETURN(const std::string owner, OwnerOf(repository, ""));
+  if (!at.job.empty() && owner != at.job) return Status::Ok();  // whoever writes there is refused
+  {
+    MutexLock hold(&mu_);
+    RETURN_IF_ERROR(Emit(trial, 0, EventKind::kRepositoryChosen,
+                         Value::Object{{"job", owner}, {"directory", at.directory}, {"run", run}}));
+  }
+  // An engine that lost its log to another one learns that here, and touches nothing.
+  return WaitDurable();
+}
+
+Value TrialEngine::LocatedValue(const std::optional<StartPoint>& point) const {
+  if (!point) return ToValue(point);
+  StartPoint located = *point;
+  located.repository = Locate(point->repository);
+  return ToValue(std::optional(std::move(located)));
+}
+
+Value TrialEngine::RunBody(const TrialRecord& trial, const std::string& token) const {
+  const std::string repository = RepositoryOf(trial);
+  const auto from = trial.NextStart(repository);
+  const bool own = from && from->repository == repository;
+  return Value::Object{{"token_hash", HashToken(token)},
+                       {"resume_mode", !from ? "fresh"
+                                       : own ? "resume"
+                                             : "continue"},
+                       {"from", ToValue(from)}};
+}
+
+Status TrialEngine::RegisterFound(const std::string& trial) {
+  std::string repository;
+  std::string job;
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    repository = Locate(RepositoryOf(*record));
+    job = record->job;
+  }
+  if (!job.empty()) {
+    ASSIGN_OR_RETURN(const std::string owner, OwnerOf(repository, ""));
+    if (!owner.empty() && owner != job) {
+      return FailedPreconditionError(fmt::format(
+          "{} belongs to another job ({}), not to the trial's ({})", repository, owner, job));
+    }
   }
   auto listed = options_.repositories->List(repository);
   const bool missing = listed.status().Is(Code::kNotFound);
@@ -164,9 +298,7 @@ Status TrialEngine::RegisterFound(const std::string& trial) {
   MutexLock hold(&mu_);
   const TrialRecord* record = Find(trial);
   // A disk that is not mounted is no reason to begin afresh. Retention never takes the latest.
-  if (missing && std::ranges::any_of(record->checkpoints, [](const CheckpointRecord& known) {
-        return known.state == CheckpointState::kCompleted;
-      })) {
+  if (missing && HasCheckpoints(*record)) {
     return UnavailableError(repository +
                             " is gone, and the trial has checkpoints there: is it mounted? Put it "
                             "back, or delete the checkpoints");
@@ -185,17 +317,8 @@ Status TrialEngine::RegisterFound(const std::string& trial) {
       continue;
     }
     if (known != nullptr && known->state == CheckpointState::kCompleted) continue;
-    const Status registered = Emit(trial, record->core.run, EventKind::kCheckpointCompleted,
-                                   Value::Object{{"id", one.id},
-                                                 {"steps_completed", one.steps},
-                                                 {"metadata", one.metadata},
-                                                 {"metrics", one.metrics},
-                                                 {"bytes", one.bytes},
-                                                 {"generation", one.generation},
-                                                 {"sequence", one.sequence},
-                                                 {"path", one.path},
-                                                 {"kind", one.kind},
-                                                 {"base", one.base}});
+    const Status registered =
+        Emit(trial, record->core.run, EventKind::kCheckpointCompleted, CompletedBody(one));
     if (!registered.ok()) LogWarning(registered.ToString());
     if (one.pinned) {
       Emit(trial, 0, EventKind::kCheckpointPinned, Value::Object{{"id", one.id}, {"pinned", true}})
@@ -217,20 +340,27 @@ Status TrialEngine::RegisterFound(const std::string& trial) {
 
 void TrialEngine::Retain(const std::string& trial) {
   std::string repository;
-  std::uint64_t run = 0;
+  RepositoryAccess::Owner owner;
   std::vector<Removal> removals;
   {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
     if (record == nullptr || record->core.live) return;  // a living run does it
-    repository = RepositoryOf(record->config, trial);
-    run = record->core.run;
+    repository = Locate(RepositoryOf(*record));
     removals = records_.Removals(trial, record->config.retention, options_.clock->WallNanos());
   }
   if (removals.empty()) return;
+  if (const Status learned = LearnRuns(trial); !learned.ok()) {
+    LogWarning(fmt::format("retention of trial {}: {}", trial, learned.ToString()));
+    return;
+  }
+  {
+    MutexLock hold(&mu_);
+    owner = {.job = Find(trial)->job, .run = Find(trial)->core.run};
+  }
   std::vector<std::string> ids;
   for (const Removal& removal : removals) ids.push_back(removal.id);
-  const auto gone = options_.repositories->Remove(repository, run, ids);
+  const auto gone = options_.repositories->Remove(repository, owner, ids);
   if (!gone.ok()) {
     LogWarning(fmt::format("retention of trial {}: {}", trial, gone.status().ToString()));
     return;
@@ -238,7 +368,7 @@ void TrialEngine::Retain(const std::string& trial) {
   MutexLock hold(&mu_);
   for (const Removal& removal : removals) {
     if (std::ranges::find(*gone, removal.id) == gone->end()) continue;
-    Emit(trial, run, EventKind::kCheckpointDeleted,
+    Emit(trial, owner.run, EventKind::kCheckpointDeleted,
          Value::Object{{"id", removal.id}, {"reason", removal.reason}})
         .IgnoreError("the record may say so already");
   }
@@ -248,7 +378,7 @@ Result<std::vector<std::string>> TrialEngine::RemoveNow(const std::string& trial
                                                         const std::vector<std::string>& ids,
                                                         const std::string& reason) {
   std::string repository;
-  std::uint64_t run = 0;
+  RepositoryAccess::Owner owner;
   {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
@@ -258,14 +388,25 @@ Result<std::vector<std::string>> TrialEngine::RemoveNow(const std::string& trial
           fmt::format("trial {} is {}: only its run may remove from its repository; pause it first",
                       trial, TrialStateName(record->core.state)));
     }
-    repository = RepositoryOf(record->config, trial);
-    run = record->core.run;
+    for (const std::string& id : ids) {
+      const std::vector<std::string> others = records_.BeginWith(id);
+      if (others.empty()) continue;
+      return FailedPreconditionError(
+          fmt::format("trial {} begins with checkpoint {}", others.front(), id));
+    }
+    repository = Locate(RepositoryOf(*record));
+  }
+  RETURN_IF_ERROR(LearnRuns(trial));
+  {
+    MutexLock hold(&mu_);
+    owner = {.job = Find(trial)->job, .run = Find(trial)->core.run};
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> gone,
-                   options_.repositories->Remove(repository, run, ids));
+                   options_.repositories->Remove(repository, owner, ids));
   MutexLock hold(&mu_);
   for (const std::string& id : gone) {
-    Emit(trial, run, EventKind::kCheckpointDeleted, Value::Object{{"id", id}, {"reason", reason}})
+    Emit(trial, owner.run, EventKind::kCheckpointDeleted,
+         Value::Object{{"id", id}, {"reason", reason}})
         .IgnoreError("the record may say so already");
   }
   return gone;
@@ -316,14 +457,49 @@ void TrialEngine::PrepareRun(const std::string& trial) {
   if (!begun) StartQueued();
 }
 
+void TrialEngine::TellStorageWait(const std::string& trial, const Status& read) {
+  const Clock::Duration now = options_.clock->Now();
+  const auto seconds = [](Clock::Duration since) {
+    return std::chrono::duration_cast<std::chrono::seconds>(since).count();
+  };
+  std::string line;
+  {
+    MutexLock hold(&mu_);
+    const auto known = storage_waits_.find(trial);
+    if (read.ok()) {
+      if (known == storage_waits_.end()) return;
+      line = fmt::format("trial {}: its storage is back after {} s", trial,
+                         seconds(now - known->second.since));
+      storage_waits_.erase(known);
+    } else if (known == storage_waits_.end()) {
+      line = fmt::format("trial {} waits for its storage: {}", trial, read.ToString());
+      storage_waits_[trial] = {.since = now, .told = now, .why = std::string(read.message())};
+    } else {
+      StorageWait& wait = known->second;
+      if (wait.why == read.message() && now - wait.told < kStorageReminder) return;
+      line = fmt::format("trial {} has been waiting for its storage for {} s: {}", trial,
+                         seconds(now - wait.since), read.ToString());
+      wait.told = now;
+      wait.why = read.message();
+    }
+  }
+  LogWarning(line);
+  if (options_.on_wait) options_.on_wait(trial);
+}
+
 bool TrialEngine::BeginRun(const std::string& trial) {
   {
     MutexLock hold(&mu_);
-    if (draining_ || Find(trial)->core.state != TrialState::kQueued) return false;
+    if (draining_ || Find(trial)->core.state != TrialState::kQueued) {
+      storage_waits_.erase(trial);  // nobody waits any more
+      return false;
+    }
   }
   // What to start from is decided by what is in the repository, not by what was reported.
-  if (const Status read = RegisterFound(trial); !read.ok()) {
-    LogWarning(fmt::format("trial {} waits for its storage: {}", trial, read.ToString()));
+  Status read = ChooseRepository(trial);
+  if (read.ok()) read = RegisterFound(trial);
+  TellStorageWait(trial, read);
+  if (!read.ok()) {
     {
       MutexLock hold(&mu_);
       waits_for_storage_.insert(trial);
@@ -346,18 +522,10 @@ bool TrialEngine::BeginRun(const std::string& trial) {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
     if (record->core.state != TrialState::kQueued) return false;
-    const std::string repository = RepositoryOf(record->config, trial);
-    const auto from = record->NextStart(repository);
-    const bool own = from && from->repository == repository;
     run = record->core.run + 1;
     early = options_.submit_early && !record->config.outlive_engine;
     if (started.ok()) {
-      started = Emit(trial, run, EventKind::kRunStarted,
-                     Value::Object{{"token_hash", HashToken(*token)},
-                                   {"resume_mode", !from ? "fresh"
-                                                   : own ? "resume"
-                                                         : "continue"},
-                                   {"from", ToValue(from)}});
+      started = Emit(trial, run, EventKind::kRunStarted, RunBody(*record, *token));
     }
     if (started.ok()) deadlines_.erase(trial);
   }
@@ -365,21 +533,22 @@ bool TrialEngine::BeginRun(const std::string& trial) {
     LogError(fmt::format("trial {}: {}", trial, started.ToString()));
     return false;
   }
-  auto submit = [this, trial, run, token = *token] { Submit(trial, run, token); };
+  auto submit = [this, trial, run, token = *token] { Submit(trial, run, token, false); };
   early ? Post(std::move(submit)) : PostAfterDurable(std::move(submit));
   return true;
 }
 
-void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std::string& token) {
+void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std::string& token,
+                         bool again) {
   LaunchSpec spec;
   {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
     if (draining_ || record->core.run != run || !record->core.live) return;
     const TrialConfig& config = record->config;
-    spec.id = LaunchId(trial, run);
+    spec.id = LaunchId(*record, run);
     spec.argv = config.argv;
-    spec.cwd = config.cwd;
+    spec.cwd = Locate(config.cwd);
     spec.env = config.env;
     spec.env["CAIRN_TRIAL_URL"] =
         config.launcher.empty() || remote_url_.empty() ? url_ : remote_url_;
@@ -389,7 +558,7 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
     spec.env["CAIRN_TRIAL_ID"] = trial;
     spec.env["CAIRN_RUN_ID"] = std::to_string(run);
     spec.env["CAIRN_HPARAMS"] = EncodeJson(config.hparams);
-    spec.env["CAIRN_STORAGE"] = config.storage;
+    spec.env["CAIRN_STORAGE"] = Locate(config.storage);
     spec.env["CAIRN_LATEST_CHECKPOINT"] = record->start ? record->start->id : "";
     spec.env["CAIRN_RESUME_MODE"] = record->resume_mode;
     spec.processes = config.world_size;
@@ -404,7 +573,17 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
   // Also of a launcher that is being closed: whoever opens it again starts the run.
   if (submitted.Is(Code::kUnavailable) || submitted.Is(Code::kFailedPrecondition)) {
     At(options_.clock->Now() + kLauncherRetry, [this, trial, run, token] {
-      Post([this, trial, run, token] { Submit(trial, run, token); });
+      Post([this, trial, run, token] { Submit(trial, run, token, true); });
+    });
+    return;
+  }
+  if (submitted.Is(Code::kAlreadyExists) && !again) {
+    // Left by a later life of this record than the backup which was put in its place. What it does
+    // is fenced off by the next run.
+    PostStorage(trial, [this, trial, run, id = spec.id] {
+      Ended(trial, run,
+            Value::Object{{"stopped", true},
+                          {"message", fmt::format("the launcher knew a run {} already", id)}});
     });
     return;
   }
@@ -432,23 +611,47 @@ Status TrialEngine::Signal(const std::string& trial, int signal) {
     if (!record->core.live || options_.launcher == nullptr) {
       return FailedPreconditionError(fmt::format("trial {} has no run", trial));
     }
-    id = LaunchId(trial, record->core.run);
+    id = LaunchId(*record, record->core.run);
   }
   return options_.launcher->Signal(id, signal);
 }
 
+std::optional<TrialEngine::RunKey> TrialEngine::RunOf(std::string_view launch) {
+  const std::size_t point = launch.rfind('.');
+  if (point == std::string_view::npos) return std::nullopt;
+  RunKey key;
+  const char* const end = launch.data() + launch.size();
+  if (std::from_chars(launch.data() + point + 1, end, key.run).ptr != end) return std::nullopt;
+  const std::string_view before = launch.substr(0, point);
+  const TrialRecord* record = Find(before);  // called so before its trial had a job
+  const std::size_t job = before.rfind('.');
+  if (record == nullptr && job != std::string_view::npos) {
+    record = Find(before.substr(0, job));
+    if (record != nullptr && LaunchId(*record, key.run) != launch) record = nullptr;
+  }
+  if (record == nullptr) return std::nullopt;
+  key.trial = record->id;
+  return key;
+}
+
+std::optional<TrialEngine::RunKey> TrialEngine::RunOfLaunch(std::string_view launch) {
+  MutexLock hold(&mu_);
+  return RunOf(launch);
+}
+
 void TrialEngine::OnLaunch(const LaunchInfo& info) {
-  const std::size_t point = info.id.rfind('.');
-  if (point == std::string::npos) return;
-  const std::string trial = info.id.substr(0, point);
+  std::string trial;
   std::uint64_t run = 0;
-  const char* const end = info.id.data() + info.id.size();
-  if (std::from_chars(info.id.data() + point + 1, end, run).ptr != end) return;
   {
     MutexLock hold(&mu_);
-    if (info.state != LaunchState::kQueued) waits_for_slots_.erase(trial);
+    const auto key = RunOf(info.id);
+    if (!key) return;
+    trial = key->trial;
+    run = key->run;
     const TrialRecord* record = Find(trial);
-    if (record == nullptr || record->core.run != run || !record->core.live) return;
+    if (LaunchId(*record, run) != info.id) return;  // from before; what lives is called so
+    if (info.state != LaunchState::kQueued) waits_for_slots_.erase(trial);
+    if (record->core.run != run || !record->core.live) return;
   }
   if (info.state != LaunchState::kEnded || !info.exit) return;
   PostStorage(trial, [this, trial, run, how = HowItEnded(*info.exit)] { Ended(trial, run, how); });
@@ -481,16 +684,19 @@ void TrialEngine::Ended(const std::string& trial, std::uint64_t run, const Value
 
 void TrialEngine::Reattach(const std::string& trial, std::uint64_t run) {
   bool detached = false;
+  std::string id;
   {
     MutexLock hold(&mu_);
-    detached = Find(trial)->config.detached;
+    const TrialRecord* record = Find(trial);
+    detached = record->config.detached;
+    id = LaunchId(*record, run);
   }
   if (detached) {
     ArmHeartbeat(trial, run);
     return Enforce(trial);
   }
   if (options_.launcher == nullptr) return;
-  const auto info = options_.launcher->Get(LaunchId(trial, run));
+  const auto info = options_.launcher->Get(id);
   if (info.status().Is(Code::kNotFound)) {
     // Never submitted: we died in between. Nothing of it runs or will.
     return Ended(trial, run, Value::Object{{"stopped", true}});
@@ -517,7 +723,7 @@ void TrialEngine::Enforce(const std::string& trial) {
     if (record == nullptr || !record->core.live) return;
     core = record->core;
     detached = record->config.detached;
-    id = LaunchId(trial, core.run);
+    id = LaunchId(*record, core.run);
     grace = record->config.kill_grace;
   }
   const bool asked = core.state == TrialState::kPausing || core.state == TrialState::kStopping;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -38,8 +39,7 @@ Status OfLivingRun(const TrialRecord& trial, const Event& event) {
 
 /// What a run reports again. One that starts with another trial's checkpoint counts from 0.
 void ArchivePast(TrialRecord* trial) {
-  const bool own =
-      trial->start && trial->start->repository == RepositoryOf(trial->config, trial->id);
+  const bool own = GoesOn(trial->resume_mode, trial->start);
   for (MetricPoint& point : trial->reports) {
     if (!own || point.steps > trial->start->steps) point.archived = true;
   }
@@ -155,6 +155,8 @@ TrialRecord TrialRecord::WithoutReports() const {
           .created = created,
           .parent_trial = parent_trial,
           .parent = parent,
+          .job = job,
+          .directory = directory,
           .reports = {},
           .progress = progress,
           .status = status,
@@ -179,10 +181,15 @@ std::optional<StartPoint> TrialRecord::NextStart(const std::string& repository) 
       .id = own->id, .steps = own->steps, .metadata = own->metadata, .repository = repository};
 }
 
-std::string RepositoryOf(const TrialConfig& config, std::string_view trial) {
-  std::string storage = config.storage;
+std::string RepositoryOf(const TrialRecord& trial) {
+  std::string storage = trial.config.storage;
   while (storage.size() > 1 && storage.ends_with('/')) storage.pop_back();
-  return fmt::format("{}/{}/{}", storage, config.experiment, trial);
+  if (!trial.directory.empty()) return fmt::format("{}/{}", storage, trial.directory);
+  return fmt::format("{}/{}/{}", storage, trial.config.experiment, trial.id);
+}
+
+bool GoesOn(std::string_view resume_mode, const std::optional<StartPoint>& start) {
+  return start.has_value() && resume_mode == "resume";
 }
 
 const TrialRecord* TrialRecords::Find(std::string_view trial) const {
@@ -228,7 +235,7 @@ void TrialRecords::Trim(TrialRecord* trial) const {
 }
 
 void TrialRecords::Index(const TrialRecord& trial) {
-  if (!trial.parent_trial.empty()) by_parent_.emplace(trial.parent_trial, trial.id);
+  if (trial.parent) by_start_.emplace(trial.parent->id, trial.id);
 }
 
 Status TrialRecords::Create(const Event& event) {
@@ -244,6 +251,8 @@ Status TrialRecords::Create(const Event& event) {
   Value parent;
   RETURN_IF_ERROR(members.OptionalObject("config", &config));
   RETURN_IF_ERROR(members.OptionalText("parent_trial", &trial.parent_trial));
+  RETURN_IF_ERROR(members.OptionalText("job", &trial.job));
+  RETURN_IF_ERROR(members.OptionalText("directory", &trial.directory));
   ASSIGN_OR_RETURN(trial.config, TrialConfigFromValue(config));
   RETURN_IF_ERROR(trial.config.Validate());
   if (const Value* point = event.body.Find("parent"); point != nullptr) parent = *point;
@@ -416,6 +425,22 @@ Status TrialRecords::ApplyTo(TrialRecord* trial, const Event& event) {
       trial->config.retention = policy;
       return Status::Ok();
     }
+    case EventKind::kRepositoryChosen: {
+      std::string directory;
+      std::string job;
+      std::uint64_t run = 0;
+      if (trial->core.live) {
+        return FailedPreconditionError(fmt::format("trial {} has a living run", trial->id));
+      }
+      RETURN_IF_ERROR(members.OptionalText("job", &job));
+      RETURN_IF_ERROR(members.OptionalText("directory", &directory));
+      RETURN_IF_ERROR(members.OptionalUint("run", &run));
+      trial->job = std::move(job);
+      trial->directory = std::move(directory);
+      // Runs of a lost record: the next one is newer than they.
+      trial->core.run = std::max(trial->core.run, run);
+      return Status::Ok();
+    }
     default:
       return ApplyCheckpoint(trial, event);
   }
@@ -447,8 +472,11 @@ Status TrialRecords::ApplyCheckpoint(TrialRecord* trial, const Event& event) {
       RETURN_IF_ERROR(members.OptionalUint("generation", &record.generation));
       RETURN_IF_ERROR(members.OptionalUint("sequence", &record.sequence));
       RETURN_IF_ERROR(members.OptionalText("path", &record.path));
+      RETURN_IF_ERROR(members.OptionalText("base", &record.base));
       RETURN_IF_ERROR(members.OptionalBool("awaits_score", &record.awaits_score));
       if (record.id.empty()) return InvalidArgumentError("checkpoint: the id is empty");
+      // One that was found is as old as its manifest, and not as what is known of it.
+      if (record.registration.empty()) RETURN_IF_ERROR(members.OptionalInt("time", &record.time));
       if (!record.registration.empty()) RETURN_IF_ERROR(OfLivingRun(*trial, event));
       RestoreNonFinite(&record.metrics);
       record.state = CheckpointState::kCompleted;
@@ -508,6 +536,16 @@ Status TrialRecords::ApplyCheckpoint(TrialRecord* trial, const Event& event) {
   }
 }
 
+std::vector<std::string> TrialRecords::BeginWith(std::string_view checkpoint) const {
+  std::vector<std::string> trials;
+  const auto [first, last] = by_start_.equal_range(checkpoint);
+  for (auto at = first; at != last; ++at) {
+    const TrialRecord& trial = *Find(at->second);
+    if (!IsEnded(trial.core.state) && trial.Newest() == nullptr) trials.push_back(trial.id);
+  }
+  return trials;
+}
+
 std::vector<Removal> TrialRecords::Removals(std::string_view id, const RetentionPolicy& policy,
                                             std::int64_t now) const {
   const TrialRecord* trial = Find(id);
@@ -539,13 +577,7 @@ std::vector<Removal> TrialRecords::Removals(std::string_view id, const Retention
   std::vector<RetainedCheckpoint> own = retained(*trial);
   if (own.empty()) return {};
   // A trial that continues from one of these needs it until it has one of its own.
-  const auto [first, last] = by_parent_.equal_range(id);
-  for (auto child = first; child != last; ++child) {
-    const TrialRecord& other = *Find(child->second);
-    if (!other.parent || IsEnded(other.core.state)) continue;
-    if (other.Newest() != nullptr) continue;
-    for (RetainedCheckpoint& item : own) item.needed |= item.id == other.parent->id;
-  }
+  for (RetainedCheckpoint& item : own) item.needed |= !BeginWith(item.id).empty();
   std::vector<RetainedCheckpoint> all;
   if (policy.looks_at_others()) {
     for (const auto& [other_id, other] : trials_) {
@@ -554,7 +586,16 @@ std::vector<Removal> TrialRecords::Removals(std::string_view id, const Retention
       all.insert(all.end(), items.begin(), items.end());
     }
   }
-  return ChooseRemovals(policy, own, all, now);
+  std::vector<Removal> removals = ChooseRemovals(policy, own, all, now);
+  // What an increment builds on stays with it.
+  std::set<std::string_view> bases;
+  for (const CheckpointRecord& record : trial->checkpoints) {
+    const bool stays = record.state == CheckpointState::kCompleted &&
+                       std::ranges::find(removals, record.id, &Removal::id) == removals.end();
+    if (stays && !record.base.empty()) bases.insert(record.base);
+  }
+  std::erase_if(removals, [&](const Removal& one) { return bases.contains(one.id); });
+  return removals;
 }
 
 }  // namespace cairn

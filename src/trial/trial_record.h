@@ -33,6 +33,7 @@ struct CheckpointRecord {
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;
   std::string path;
+  std::string base;  // of an increment: the full one that it builds on
   bool pinned = false;
   bool awaits_score = false;
   std::uint64_t run = 0;
@@ -72,6 +73,11 @@ struct TrialRecord {
   std::int64_t created = 0;
   std::string parent_trial;  // "": none
   std::optional<StartPoint> parent;
+  /// Whose its repository is: the job that the repository records. "": not known; a record from
+  /// before, or one of an engine whose storage is its own.
+  std::string job;
+  /// Where its repository is, under its storage. "": <experiment>/<trial>.
+  std::string directory;
 
   std::vector<MetricPoint> reports;  // all, or the newest (TrialRecords::KeepNewestReports)
   double progress = 0;
@@ -101,8 +107,12 @@ struct TrialRecord {
   TrialRecord WithoutReports() const;
 };
 
-/// <storage>/<experiment>/<trial>
-std::string RepositoryOf(const TrialConfig& config, std::string_view trial);
+/// <storage>/<experiment>/<trial>, or <storage>/<directory>; as it is recorded (Located).
+std::string RepositoryOf(const TrialRecord& trial);
+
+/// Whether a run that began so goes on with its own trial's checkpoint: what it reports goes on,
+/// too. One that begins with another trial's counts from 0.
+bool GoesOn(std::string_view resume_mode, const std::optional<StartPoint>& start);
 
 /// The engine's state: a fold of its events. Copyable; not synchronised.
 class TrialRecords {
@@ -125,6 +135,9 @@ class TrialRecords {
   const std::map<std::string, TrialRecord, std::less<>>& trials() const { return trials_; }
   const TrialRecord* Find(std::string_view trial) const;
   const TrialRecord* FindExternal(std::string_view external_id) const;
+  /// The trials that are to begin with this checkpoint of another: they have none of their own yet,
+  /// and have not ended. It is theirs as much as its trial's.
+  std::vector<std::string> BeginWith(std::string_view checkpoint) const;
   /// What each trial's own rules let go now.
   std::vector<Removal> Removals(std::string_view trial, const RetentionPolicy& policy,
                                 std::int64_t now) const;
@@ -142,7 +155,7 @@ class TrialRecords {
   bool newest_only_ = false;
   std::map<std::string, TrialRecord, std::less<>> trials_;
   std::map<std::string, std::string, std::less<>> by_external_id_;
-  std::multimap<std::string, std::string, std::less<>> by_parent_;  // those that continue others
+  std::multimap<std::string, std::string, std::less<>> by_start_;  // trials by what they began with
 };
 
 }  // namespace cairn

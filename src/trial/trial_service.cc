@@ -156,29 +156,6 @@ HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
       200, max_body_bytes, Nuls::kKeep);
 }
 
-Status RefuseNuls(const Value& value, const std::string& where) {
-  if (const std::string* text = value.if_string()) {
-    if (text->find('\0') == text->npos) return Status::Ok();
-    return InvalidArgumentError(fmt::format("{}: the text holds a NUL, which cannot be stored",
-                                            where.empty() ? "the body" : QuoteForMessage(where)));
-  }
-  const auto inner = [&](std::string_view name) {
-    return where.empty() ? std::string(name) : fmt::format("{}/{}", where, name);
-  };
-  if (const Value::Object* object = value.if_object()) {
-    for (const auto& [key, item] : *object) {
-      RETURN_IF_ERROR(RefuseNuls(Value(key), inner(key)));
-      RETURN_IF_ERROR(RefuseNuls(item, inner(key)));
-    }
-  }
-  if (const Value::List* list = value.if_list()) {
-    for (std::size_t i = 0; i < list->size(); ++i) {
-      RETURN_IF_ERROR(RefuseNuls((*list)[i], inner(std::to_string(i))));
-    }
-  }
-  return Status::Ok();
-}
-
 ServerResponse ResponseOf(const Status& status) {
   const auto error = [&](int http, std::string_view code) {
     return ErrorResponse(http, code, status.message());

@@ -9,6 +9,7 @@
 #include <cairn/status.h>
 
 #include "net/http_server.h"
+#include "trial/refuse_nuls.h"
 #include "trial/trial_engine.h"
 
 namespace cairn {
@@ -23,10 +24,6 @@ using RunCall = std::function<void(const TrialEngine::RunKey& key, const Value& 
 /// A route "POST <base><path>" for those who add their own to the protocol's.
 HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
                    std::uint64_t max_body_bytes = 1u << 20);
-
-/// InvalidArgument, with its place below `where`, for a text or a key with a NUL: databases hold
-/// none.
-Status RefuseNuls(const Value& value, const std::string& where);
 
 /// What a status is on the wire: HTTP status and the code in the body.
 ServerResponse ResponseOf(const Status& status);

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "format/json.h"
 #include "net/http_client.h"
@@ -28,7 +30,8 @@ class TrialServiceTest : public ::testing::Test {
     engine_ = TrialEngine::Open({.log = &log_,
                                  .launcher = &launcher_,
                                  .repositories = &repositories_,
-                                 .answer_timeout = std::chrono::milliseconds(200),
+                                 .clock = &clock_,
+                                 .answer_timeout = kAnswerTimeout,
                                  .join_token = "join"})
                   .value();
     launcher_.listener = [this](const LaunchInfo& info) { engine_->OnLaunch(info); };
@@ -64,6 +67,8 @@ class TrialServiceTest : public ::testing::Test {
   }
 
   static constexpr char kRun[] = "/trial/v1/trials/1/runs/1";
+  static constexpr seconds kAnswerTimeout{60};
+  SettableClock clock_;
   MemoryEventLog log_;
   FakeLauncher launcher_;
   FakeRepositories repositories_;
@@ -135,11 +140,26 @@ TEST_F(TrialServiceTest, WhoMayNotAndWhatMakesNoSenseIsToldSo) {
   EXPECT_EQ(
       Send("POST", run + "/reports", R"({"sequence":2,"group":"a","steps_completed":1})").Code(),
       "out_of_order");
+  // It was taken for one that is there already, and acknowledged.
+  EXPECT_EQ(Send("POST", run + "/reports",
+                 R"({"sequence":9223372036854775808,"group":"a","steps_completed":1})")
+                .Code(),
+            "out_of_order");
   EXPECT_EQ(Send("POST", run + "/progress", R"({"progress":2})").status, 400);
   EXPECT_EQ(
       Send("POST", run + "/checkpoints", R"({"registration":"../x","steps_completed":1})").status,
       400);
   EXPECT_EQ(Send("POST", run + "/checkpoints", R"({"registration":"r"})").status, 400);
+  const Reply negative = Send("POST", run + "/reports",
+                              R"({"sequence":1,"group":"a","steps_completed":-1,"metrics":{}})");
+  EXPECT_EQ(negative.status, 400);
+  EXPECT_EQ(*negative.body.Find("message"), Value("\"steps_completed\" must not be negative"));
+  EXPECT_EQ(
+      Send("POST", run + "/checkpoints", R"({"registration":"r","steps_completed":-1})").status,
+      400);
+  EXPECT_EQ(
+      Send("POST", run + "/checkpoints/r/complete", R"({"id":"i","steps_completed":-1})").status,
+      400);
   EXPECT_EQ(Send("GET", run + "/checkpoints/none").status, 404);
   EXPECT_EQ(Send("POST", run + "/logs", "{}").status, 400);
   EXPECT_EQ(
@@ -197,7 +217,16 @@ TEST_F(TrialServiceTest, AReplacedRunIsRefusedWithItsOwnCode) {
 TEST_F(TrialServiceTest, WithoutStorageTheAnswerIsToComeAgain) {
   log_.Fail(UnavailableError("gone"));
   const std::string body = R"({"sequence":1,"group":"training","steps_completed":1})";
-  const Reply refused = Send("POST", std::string(kRun) + "/reports", body);
+  Reply refused;
+  {
+    const std::jthread time([&](const std::stop_token& over) {
+      while (!over.stop_requested()) {
+        clock_.Advance(kAnswerTimeout);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    refused = Send("POST", std::string(kRun) + "/reports", body);
+  }
   EXPECT_EQ(refused.status, 503);
   log_.Fail(Status::Ok());
   Reply again;

@@ -2,8 +2,12 @@
 // one directory. Commands come on standard input, a line each; answers go to standard output.
 //   trial_engine_host DIR LISTEN SLOTS TRIALS WORKER ARGS…
 // Trials t1 … tTRIALS are created when they do not exist. "pause t1", "activate t1", "states".
+// DIR/phase says what it did last, for whoever kills it: "opens", "taken: report" (the event is not
+// durable yet), "durable: report" (it is, and nothing came since).
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <iostream>
@@ -20,8 +24,28 @@
 namespace cairn {
 namespace {
 
+/// What a kill hits.
+class Phase {
+ public:
+  explicit Phase(const std::string& path)
+      : fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)) {}
+  void Show(std::string_view what) const {
+    // One write of one size: whoever reads it finds one of them, whole.
+    const std::string text = fmt::format("{:<48}", what);
+    if (pwrite(fd_, text.data(), text.size(), 0) < 0) std::abort();
+  }
+  void Show(std::string_view what, const Event& event) const {
+    Show(fmt::format("{}: {}", what, EventKindName(event.kind)));
+  }
+
+ private:
+  const int fd_;
+};
+
 int Main(const std::vector<std::string>& args) {
   const std::string directory = args.at(1);
+  const Phase phase(directory + "/phase");
+  phase.Show("opens");
   auto store = OpenLocalStore(directory + "/engine");
   auto log = JournalEventLog::Open({.store = store.value().get(), .prefix = "events"});
   if (!log.ok()) {
@@ -39,8 +63,12 @@ int Main(const std::vector<std::string>& args) {
     return 3;
   }
   auto repositories = RepositoryAccess::Real();
-  auto engine = TrialEngine::Open(
-      {.log = log->get(), .launcher = launcher->get(), .repositories = repositories.get()});
+  auto engine =
+      TrialEngine::Open({.log = log->get(),
+                         .launcher = launcher->get(),
+                         .repositories = repositories.get(),
+                         .on_event = [&](const Event& event) { phase.Show("durable", event); },
+                         .on_recorded = [&](const Event& event) { phase.Show("taken", event); }});
   if (!engine.ok()) {
     std::cerr << engine.status().ToString() << "\n";
     return 3;

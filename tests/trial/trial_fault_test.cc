@@ -1,15 +1,14 @@
-// The engine and its trials as real processes, killed with SIGKILL at random moments: the engine, a
-// trial, both; trials are paused and activated in between. At the end, from the engine's log and
-// the trials' own ledgers: no acknowledged report or checkpoint is lost, no step is counted twice,
-// no two processes of one trial lived, ids are as they were. CAIRN_TORTURE_SECONDS makes it run
-// that long instead of a few kills; the seed is printed.
+// The engine and its trials as real processes, killed with SIGKILL at random moments: the engine
+// (also while it opens), a trial, both, the shim that keeps a trial; trials are paused and
+// activated in between. At the end, from the engine's log and the trials' own ledgers: no
+// acknowledged report or checkpoint is lost, no step is counted twice, no two processes of one
+// trial lived, ids are as they were. CAIRN_TORTURE_SECONDS makes it run that long instead of a few
+// kills; the seed and what the kills hit are printed.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -40,30 +39,18 @@ std::string BinDir() {
   return bin == nullptr ? "build/dev/bin" : bin;
 }
 
-/// A port that was free a moment ago. The engine keeps it over its lives, so that trials find back.
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
-/// The engine's process, with a pipe to and from it.
+/// The engine's process, with a pipe to and from it. All its lives listen at a socket in the
+/// directory, which nobody else takes: trials find back.
 class Host {
  public:
-  Host(const std::filesystem::path& directory, int port, int trials, int steps) {
+  Host(const std::filesystem::path& directory, int trials, int steps) {
     int in[2];
     int out[2];
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
     const std::string program = BinDir() + "/trial_engine_host";
     const std::vector<std::string> args = {program,
                                            directory.string(),
-                                           fmt::format("127.0.0.1:{}", port),
+                                           fmt::format("unix:{}/socket", directory.string()),
                                            "2",
                                            std::to_string(trials),
                                            BinDir() + "/trial_fault_worker",
@@ -228,6 +215,28 @@ void CheckAll(const std::filesystem::path& directory, int trials, int steps) {
   }
 }
 
+/// The shim that started a worker: nobody else is a worker's parent.
+pid_t KeeperOf(pid_t worker) {
+  std::ifstream in(fmt::format("/proc/{}/stat", worker));
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::size_t name_end = text.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) return 0;
+  std::istringstream rest(text.substr(name_end + 1));
+  char state = 0;
+  pid_t parent = 0;
+  rest >> state >> parent;
+  std::ifstream command(fmt::format("/proc/{}/cmdline", parent));
+  const std::string line((std::istreambuf_iterator<char>(command)), {});
+  return line.find("cairn-shim") == std::string::npos ? 0 : parent;
+}
+
+std::string PhaseOfEngine(const std::filesystem::path& directory) {
+  std::string phase;
+  std::getline(std::ifstream(directory / "phase") >> std::ws, phase);
+  while (phase.ends_with(' ')) phase.pop_back();
+  return phase;
+}
+
 /// One world: trials that take a while, `kills` disturbances, then peace until all are done.
 void RunWorld(std::uint64_t seed, int kills, std::map<std::string, int>* hits) {
   SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -235,30 +244,37 @@ void RunWorld(std::uint64_t seed, int kills, std::map<std::string, int>* hits) {
   const int steps = 20 + kills * 6;
   kill::TempDir directory;
   std::filesystem::create_directories(directory.path() / "ledger");
-  const int port = FreePort();
   std::mt19937_64 random(seed);
-  auto host = std::make_unique<Host>(directory.path(), port, kTrials, steps);
+  auto host = std::make_unique<Host>(directory.path(), kTrials, steps);
   ASSERT_EQ(host->ReadLine(), "ready");
-  const auto kill_trial = [&](const std::string& id) {
+  const auto kill_trial = [&](const std::string& id, bool keeper = false) {
     const Ledger ledger = Ledger::Read(directory.path() / "ledger" / (id + ".ledger"));
     if (ledger.pids.empty() || !IsWorker(ledger.pids.back(), directory.path())) return false;
+    const pid_t victim = keeper ? KeeperOf(ledger.pids.back()) : ledger.pids.back();
     char phase = '?';
     std::ifstream(directory.path() / "ledger" / (id + ".phase")).get(phase);
-    if (::kill(ledger.pids.back(), SIGKILL) != 0) return false;
-    ++(*hits)[fmt::format("trial in phase {}", phase)];
+    if (victim == 0 || ::kill(victim, SIGKILL) != 0) return false;
+    ++(*hits)[fmt::format("{} in phase {}", keeper ? "shim of a trial" : "trial", phase)];
     return true;
+  };
+  const auto kill_engine = [&](bool with_trial) {
+    const std::string phase = PhaseOfEngine(directory.path());
+    host->Kill();
+    ++(*hits)[fmt::format("{}, {}", with_trial ? "engine with a trial" : "engine", phase)];
+    host = std::make_unique<Host>(directory.path(), kTrials, steps);
   };
   for (int i = 0; i < kills;) {
     std::this_thread::sleep_for(milliseconds(random() % 120));
     const std::string id = fmt::format("t{}", 1 + random() % kTrials);
     const std::uint64_t what = random() % 10;
     if (what < 4) {
-      if (!kill_trial(id)) ++(*hits)["no process to kill"];
+      if (!kill_trial(id, /*keeper=*/what == 3)) ++(*hits)["no process to kill"];
     } else if (what < 8) {
-      const bool both = what >= 6 && kill_trial(id);
-      host->Kill();
-      ++(*hits)[both ? "engine with a trial" : "engine"];
-      host = std::make_unique<Host>(directory.path(), port, kTrials, steps);
+      kill_engine(/*with_trial=*/what >= 6 && kill_trial(id));
+      while (random() % 3 == 0) {  // while it opens, too
+        std::this_thread::sleep_for(milliseconds(random() % 25));
+        kill_engine(/*with_trial=*/false);
+      }
       ASSERT_EQ(host->ReadLine(), "ready");
     } else {
       const std::string answer = host->Ask((what == 8 ? "pause " : "activate ") + id);
@@ -302,12 +318,19 @@ TEST(TrialFault, NothingAcknowledgedIsLostWhateverIsKilled) {
   } while (++worlds < 3 || steady_clock::now() < until);
   std::cout << record.cycles << " disturbances so far, next seed " << record.seed << "\n";
   for (const auto& [what, count] : hits) std::cout << "  " << what << ": " << count << "\n";
+  if (worlds < 100) return;  // too few to hit everything
+  for (const char phase : std::string("srpbwc")) {
+    EXPECT_GT(hits[fmt::format("trial in phase {}", phase)], 0) << phase;
+  }
+  for (const std::string_view phase : {"opens", "taken: report", "durable: report"}) {
+    EXPECT_GT(hits[fmt::format("engine, {}", phase)], 0) << phase;
+  }
 }
 
 TEST(TrialFault, AnOrderlyStopLeavesNoProcess) {
   kill::TempDir directory;
   std::filesystem::create_directories(directory.path() / "ledger");
-  Host host(directory.path(), FreePort(), 2, 1000000);
+  Host host(directory.path(), 2, 1000000);
   ASSERT_EQ(host.ReadLine(), "ready");
   const auto path = directory.path() / "ledger" / "t1.ledger";
   const auto until = steady_clock::now() + seconds(60);

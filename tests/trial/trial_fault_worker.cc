@@ -14,12 +14,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include <cairn/checkpoint_manager.h>
 
 #include "format/json.h"
 #include "net/http_client.h"
+#include "net/url.h"
 
 namespace cairn {
 namespace {
@@ -27,6 +29,12 @@ namespace {
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+/// Where the engine is, for a client of HTTP: it is told to trials as unix:/path.
+std::string EngineUrl() {
+  const std::string path = Env("CAIRN_TRIAL_URL").substr(std::string_view("unix:").size());
+  return "http+unix://" + PercentEncode(path);
 }
 
 constexpr int kStale = 7;
@@ -59,8 +67,8 @@ class Worker {
       const auto answer = client_->Fetch(HttpCall{
           .prepare = [&](int) -> Result<HttpRequest> {
             return HttpRequest{.method = method,
-                               .url = fmt::format("{}/trial/v1/trials/{}/runs/{}{}",
-                                                  Env("CAIRN_TRIAL_URL"), trial_, run_, path),
+                               .url = fmt::format("{}/trial/v1/trials/{}/runs/{}{}", EngineUrl(),
+                                                  trial_, run_, path),
                                .headers = {{"Authorization", "Bearer " + Env("CAIRN_RUN_TOKEN")}},
                                .body = std::as_bytes(std::span(body.data(), body.size()))};
           },
