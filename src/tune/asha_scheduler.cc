@@ -79,6 +79,20 @@ class AshaScheduler : public Scheduler {
     return decision;
   }
 
+  Status Check(const Value& result) const override {
+    RETURN_IF_ERROR(TimeOf(result, options_.score.time_attr).status());
+    return MetricOf(result, options_.score.metric).status();
+  }
+
+  Status OnRestart(const std::string& trial) override {
+    RETURN_IF_ERROR(roster_.Check(trial));
+    for (Rung& rung : brackets_[bracket_of_.at(trial)]) {
+      if (rung.Has(trial)) rung = Without(trial, rung);
+    }
+    roster_.Set(trial, Roster::State::kRunning);
+    return Status::Ok();
+  }
+
   Status OnComplete(const std::string& trial, const Value& result) override {
     RETURN_IF_ERROR(roster_.Check(trial));
     // The last result of a trial that ended by itself counts for those that come after it.
@@ -200,6 +214,14 @@ class AshaScheduler : public Scheduler {
       drawn -= weights[s];
     }
     return weights.size() - 1;
+  }
+
+  Rung Without(const std::string& trial, const Rung& rung) const {
+    Rung rest{rung.milestone, SortedScores(options_.score.maximize), {}, {}};
+    for (const Rung::Entry& entry : rung.entries) {
+      if (entry.trial != trial) rest.Add(entry.trial, entry.score, entry.promoted);
+    }
+    return rest;
   }
 
   /// The highest rung that a trial has come to, or null.

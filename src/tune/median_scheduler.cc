@@ -57,6 +57,19 @@ class MedianScheduler : public Scheduler {
     return decision;
   }
 
+  Status Check(const Value& result) const override {
+    RETURN_IF_ERROR(TimeOf(result, options_.score.time_attr).status());
+    return MetricOf(result, options_.score.metric).status();
+  }
+
+  Status OnRestart(const std::string& trial) override {
+    RETURN_IF_ERROR(roster_.Check(trial));
+    curves_.erase(trial);
+    poor_.erase(trial);
+    roster_.Set(trial, Roster::State::kRunning);
+    return Status::Ok();
+  }
+
   Status OnComplete(const std::string& trial, const Value& result) override {
     (void)result;
     return OnError(trial);

@@ -57,15 +57,28 @@ class PbtScheduler : public Scheduler {
     return Status::Ok();
   }
 
+  Status Check(const Value& result) const override {
+    RETURN_IF_ERROR(TimeOf(result, options_.score.time_attr).status());
+    ASSIGN_OR_RETURN(const Value score, MetricOf(result, options_.score.metric));
+    if (!score.is_null() || !options_.require_metrics) return Status::Ok();
+    return InvalidArgumentError(
+        fmt::format("the result has no metric {}, by which the population is compared",
+                    QuoteForMessage(options_.score.metric)));
+  }
+
+  Status OnRestart(const std::string& trial) override {
+    RETURN_IF_ERROR(roster_.Check(trial));
+    Member& member = members_.at(trial);
+    member = Member{.config = member.config};
+    roster_.Set(trial, Roster::State::kRunning);
+    return Status::Ok();
+  }
+
   Result<Decision> OnResult(const std::string& trial, const Value& result) override {
     RETURN_IF_ERROR(roster_.Check(trial));
+    RETURN_IF_ERROR(Check(result));
     ASSIGN_OR_RETURN(const double time, TimeOf(result, options_.score.time_attr));
     ASSIGN_OR_RETURN(Value score, MetricOf(result, options_.score.metric));
-    if (score.is_null() && options_.require_metrics) {
-      return InvalidArgumentError(
-          fmt::format("the result has no metric {}, by which the population is compared",
-                      QuoteForMessage(options_.score.metric)));
-    }
     if (score.is_null()) score = std::nan("");
     Member& member = members_.at(trial);
     roster_.Set(trial, Roster::State::kRunning);

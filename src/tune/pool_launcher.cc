@@ -33,8 +33,12 @@ namespace {
 
 constexpr int kControlFd = 3;
 constexpr int kOwnerFd = 4;
-/// Zygotes that may die one after the other without a launch ending in between.
+/// Zygotes that may die one after the other without a launch ending in between: of themselves, and
+/// by SIGKILL, which is somebody's or the kernel's doing. Those are replaced later and later.
 constexpr int kMaxDeaths = 3;
+constexpr int kMaxKills = 20;
+constexpr auto kFirstPause = std::chrono::milliseconds(50);
+constexpr auto kLastPause = std::chrono::seconds(5);
 constexpr auto kLongestWait = std::chrono::hours(1);
 constexpr auto kEndPatience = std::chrono::seconds(5);
 
@@ -70,7 +74,7 @@ class PoolLauncher final : public Launcher {
     launch.order =
         EncodeJson(Value::Object{{"op", "start"}, {"id", spec.id}, {"env", std::move(env)}});
     if (!broken_.empty()) {
-      news_.push_back({spec.id, NotStarted()});
+      Refuse(spec.id);
     } else if (spawned_) {
       Send(launch.order);
     }
@@ -239,6 +243,31 @@ class PoolLauncher final : public Launcher {
     return {.kind = ExitKind::kNotStarted, .message = broken_};
   }
 
+  static Clock::Duration PauseAfter(int times) {
+    return std::min<Clock::Duration>(kFirstPause * (1 << std::min(times, 10)), kLastPause);
+  }
+
+  /// Nothing can be started any more. A trial that is tried again without end, because its owner
+  /// wants that, is told so later and later.
+  void Refuse(const std::string& id) REQUIRES(mu_) {
+    const int before = refusals_[id.substr(0, id.rfind('.'))]++;
+    if (before == 0) {
+      news_.push_back({id, NotStarted()});
+    } else {
+      later_.emplace(options_.clock->Now() + PauseAfter(before), News{id, NotStarted()});
+    }
+  }
+
+  /// Takes up what was put off; how long until the next of it.
+  Clock::Duration TakeUpLater() REQUIRES(mu_) {
+    const Clock::Duration now = options_.clock->Now();
+    while (!later_.empty() && later_.begin()->first <= now) {
+      news_.push_back(std::move(later_.begin()->second));
+      later_.erase(later_.begin());
+    }
+    return later_.empty() ? kLongestWait : later_.begin()->first - now;
+  }
+
   /// Kills what is over its time; how long until the next one is.
   Clock::Duration KillLate() REQUIRES(mu_) {
     Clock::Duration next = kLongestWait;
@@ -263,7 +292,9 @@ class PoolLauncher final : public Launcher {
       SpawnIfWanted();
       {
         MutexLock hold(&mu_);
-        wait = KillLate();
+        wait = std::min(KillLate(), TakeUpLater());
+        const Clock::Duration left = spawn_at_ - options_.clock->Now();
+        if (!spawned_ && left > Clock::Duration::zero()) wait = std::min(wait, left);
         writes = !output_.empty() && socket_.get() >= 0;
         if (!news_.empty()) wait = Clock::Duration::zero();
       }
@@ -289,6 +320,7 @@ class PoolLauncher final : public Launcher {
     {
       MutexLock hold(&mu_);
       if (spawned_ || !broken_.empty() || (living_.empty() && !at_once_)) return;
+      if (options_.clock->Now() < spawn_at_) return;
       at_once_ = false;
     }
     if (const Status spawned = Spawn(); !spawned.ok()) {
@@ -358,7 +390,7 @@ class PoolLauncher final : public Launcher {
   }
 
   void ZygoteDied() {
-    Reap(kEndPatience);
+    const bool killed = Reap(kEndPatience);
     socket_ = OwnedFd();
     owner_ = OwnedFd();
     bool again = false;
@@ -374,10 +406,13 @@ class PoolLauncher final : public Launcher {
                           .stopped = true,
                           .message = "the process that workers are forked from was killed"}});
       }
-      again = ready_ && ++deaths_ <= kMaxDeaths;
+      ++deaths_;
+      again = killed ? deaths_ <= kMaxKills : ready_ && deaths_ <= kMaxDeaths;
+      if (killed) spawn_at_ = options_.clock->Now() + PauseAfter(deaths_ - 1);
       if (!again) {
-        Break(ready_ ? "the process that workers are forked from dies again and again"
-                     : "the process that workers are forked from ended before it had begun");
+        Break(ready_ || killed
+                  ? "the process that workers are forked from dies again and again"
+                  : "the process that workers are forked from ended before it had begun");
       }
     }
     Announce();  // before a new one is told of living launches
@@ -414,20 +449,23 @@ class PoolLauncher final : public Launcher {
     }
   }
 
-  void Reap(std::chrono::nanoseconds patience) {
-    if (pid_ <= 0) return;
+  /// True: it was killed, by somebody else.
+  bool Reap(std::chrono::nanoseconds patience) {
+    if (pid_ <= 0) return false;
     const auto until = std::chrono::steady_clock::now() + patience;
     int status = 0;
     while (waitpid(pid_, &status, WNOHANG) == 0) {
       if (std::chrono::steady_clock::now() >= until) {
         kill(pid_, SIGKILL);
         waitpid(pid_, &status, 0);
+        status = 0;
         break;
       }
       // The exit of a child that has closed its socket: there is nothing else to wait on.
       poll(nullptr, 0, 1);
     }
     pid_ = 0;
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   }
 
   void End() {
@@ -471,6 +509,9 @@ class PoolLauncher final : public Launcher {
   bool closed_ GUARDED_BY(mu_) = false;
   std::string broken_ GUARDED_BY(mu_);  // why nothing can be started
   int deaths_ GUARDED_BY(mu_) = 0;
+  Clock::Duration spawn_at_ GUARDED_BY(mu_){0};                 // no new zygote before
+  std::map<std::string, int> refusals_ GUARDED_BY(mu_);         // by trial, since it is broken
+  std::multimap<Clock::Duration, News> later_ GUARDED_BY(mu_);  // told when it is time
   bool spawned_ GUARDED_BY(mu_) = false;
   std::string output_ GUARDED_BY(mu_);
   bool at_once_ GUARDED_BY(mu_) = false;  // a zygote is wanted before there is a launch

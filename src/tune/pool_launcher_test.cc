@@ -11,6 +11,8 @@
 #include <string>
 #include <thread>
 
+#include "base/manual_clock.h"
+
 namespace cairn::tune {
 namespace {
 
@@ -33,6 +35,10 @@ def line():
 size = line()["bytes"]
 while len(data) < size: data += control.read(65536)
 payload, data = data[:size], data[size:]
+if payload.startswith(b"deaths"):  # before it begins: how many, by what, and a file that counts them
+    _, count, by, path = payload.decode().split(" ")
+    with open(path, "a") as file: file.write(".")
+    if os.path.getsize(path) <= int(count): os.kill(os.getpid(), int(by))
 if payload == b"bad":
     send({"op": "failed", "error": "the payload is bad"})
     control.read(1)
@@ -119,6 +125,62 @@ TEST(PoolLauncher, AZygoteThatDiesIsReplacedAndItsWorkersWereStopped) {
   const auto b = launcher->Wait("b", seconds(30));
   ASSERT_TRUE(b.ok()) << b.status().ToString();
   EXPECT_TRUE(b->exit->succeeded());
+}
+
+/// So often, of that signal, before it has begun.
+std::string Dies(int times, int signal) {
+  const std::string path = testing::TempDir() + "/zygote_deaths";
+  std::filesystem::remove(path);
+  return "deaths " + std::to_string(times) + " " + std::to_string(signal) + " " + path;
+}
+
+TEST(PoolLauncher, AZygoteThatIsKilledBeforeItHasBegunIsReplaced) {
+  const auto launcher = Open(Dies(5, SIGKILL));
+  int tries = 0;
+  for (bool succeeded = false; !succeeded; ++tries) {
+    ASSERT_LE(tries, 5);
+    const std::string id = "t." + std::to_string(tries);
+    ASSERT_TRUE(launcher->Submit(Spec(id, "os._exit(0)")).ok());
+    const auto info = launcher->Wait(id, seconds(30));
+    ASSERT_TRUE(info.ok()) << info.status().ToString();
+    succeeded = info->exit->succeeded();
+    if (succeeded) continue;
+    EXPECT_EQ(info->exit->kind, ExitKind::kLost) << info->exit->message;
+    EXPECT_TRUE(info->exit->stopped) << "nobody's failure";
+  }
+}
+
+TEST(PoolLauncher, AZygoteThatDiesOfItselfBeforeItHasBegunIsNot) {
+  const auto launcher = Open(Dies(100, SIGSEGV));
+  ASSERT_TRUE(launcher->Submit(Spec("a", "")).ok());
+  ASSERT_TRUE(launcher->Wait("a", seconds(30)).ok());
+  ASSERT_TRUE(launcher->Submit(Spec("b", "")).ok());
+  const auto b = launcher->Wait("b", seconds(30));
+  ASSERT_TRUE(b.ok());
+  EXPECT_EQ(b->exit->kind, ExitKind::kNotStarted);
+  EXPECT_EQ(b->exit->message, "the process that workers are forked from ended before it had begun");
+}
+
+TEST(PoolLauncher, WhatIsTriedWithoutEndIsRefusedLaterAndLater) {
+  ManualClock clock;
+  auto opened = OpenPoolLauncher(
+      {.argv = {"/usr/bin/python3", "-c", kZygote}, .payload = "bad", .clock = &clock});
+  ASSERT_TRUE(opened.ok());
+  for (const char* id : {"t.1", "u.1"}) {
+    ASSERT_TRUE((*opened)->Submit(Spec(id, "")).ok());
+    EXPECT_TRUE((*opened)->Wait(id, seconds(30)).ok()) << "at once";
+  }
+  Clock::Duration waited{0};
+  for (int run = 2; run < 7; ++run) {
+    const std::string id = "t." + std::to_string(run);
+    ASSERT_TRUE((*opened)->Submit(Spec(id, "")).ok());
+    while (
+        (*opened)->Wait(id, std::chrono::milliseconds(20)).status().Is(Code::kDeadlineExceeded)) {
+      clock.Advance(std::chrono::milliseconds(50));
+      waited += std::chrono::milliseconds(50);
+    }
+  }
+  EXPECT_GT(waited, seconds(2)) << "and no processor is kept busy by it";
 }
 
 TEST(PoolLauncher, AZygoteThatCannotBeginSaysWhy) {

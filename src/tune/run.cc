@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <stdlib.h>
 
 #include <filesystem>
@@ -6,6 +7,7 @@
 #include <cairn/tune.h>
 
 #include "base/status_macros.h"
+#include "format/json.h"
 #include "launch/local_launcher.h"
 #include "launch/ray_launcher.h"
 #include "launch/rendezvous.h"
@@ -37,6 +39,30 @@ Result<std::unique_ptr<TunePolicy>> MakePolicy(const Options& options) {
   }
   parts.metric = options.metric;
   return MakeSearchPolicy(std::move(parts));
+}
+
+Value Describe(const Options& options) {
+  return Value::Object{{"format", 1},
+                       {"space", options.space},
+                       {"seed", options.seed},
+                       {"metric", options.metric},
+                       {"scheduler", options.scheduler}};
+}
+
+/// What was decided so far follows from these.
+Status CheckSame(const std::string& directory, const Value& given, const Value& recorded) {
+  if (recorded.is_null()) return Status::Ok();
+  for (const auto& [name, said] :
+       {std::pair("space", "search space"), std::pair("seed", "seed"),
+        std::pair("metric", "metric"), std::pair("scheduler", "scheduler")}) {
+    const Value* before = recorded.Find(name);  // older ones say less
+    if (before == nullptr || *before == *given.Find(name)) continue;
+    return InvalidArgumentError(fmt::format(
+        "{} holds an experiment with another {} ({} instead of {}): go on with that, or "
+        "name another directory",
+        directory, said, EncodeJson(*given.Find(name)), EncodeJson(*before)));
+  }
+  return Status::Ok();
 }
 
 /// Says who starts workers. Gives a directory that is to be removed afterwards; "": none.
@@ -109,11 +135,8 @@ Result<std::vector<TrialResult>> Run(Options options, const TrainFunction& train
   ASSIGN_OR_RETURN(const std::unique_ptr<TunePolicy> policy, MakePolicy(options));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tuner> tuner,
                    Tuner::Open({.directory = options.directory}));
-  const Value description = Value::Object{{"format", 1}, {"space", options.space}};
-  if (!tuner->description().is_null() && *tuner->description().Find("space") != options.space) {
-    return InvalidArgumentError(options.directory +
-                                " holds an experiment with another search space");
-  }
+  const Value description = Describe(options);
+  RETURN_IF_ERROR(CheckSame(options.directory, description, tuner->description()));
   std::error_code error;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
   std::error_code absolute_error;
@@ -125,6 +148,7 @@ Result<std::vector<TrialResult>> Run(Options options, const TrainFunction& train
   settings.policy = policy.get();
   settings.argv = {program};
   settings.env = {{kWorkerVariable, directory}};
+  if (!options.score.empty()) settings.env[kScoreVariable] = options.score;
   settings.description = description;
   settings.max_concurrent = options.max_concurrent;
   settings.max_failures = options.max_failures;

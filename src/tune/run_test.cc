@@ -8,16 +8,28 @@
 
 #include "base/status_macros.h"
 
-// The only test of its program: its workers are this program started again, and come to Run too.
+// Workers are this program started again, which come to the first Run there is: one function trains
+// for all tests, and the config says for which.
 
 namespace cairn::tune {
 namespace {
 
+Status WriteX(const std::string& at) {
+  std::ofstream(at + "/x") << 1;
+  return Status::Ok();
+}
+
+Status TrainScored(Trial& trial) {
+  if (!trial.Report(Value::Object{{"loss", 1}, {"points", "many"}}, WriteX)
+           .Is(Code::kInvalidArgument)) {
+    return InternalError("it was not refused");
+  }
+  return trial.Report(Value::Object{{"loss", 1}, {"points", 3}}, WriteX);
+}
+
 Status Train(Trial& trial) {
-  const auto save = [](const std::string& at) {
-    std::ofstream(at + "/x") << 1;
-    return Status::Ok();
-  };
+  if (trial.config().Find("scored") != nullptr) return TrainScored(trial);
+  const Trial::Save save = WriteX;
   RETURN_IF_ERROR(trial.Report(Value::Object{{"loss", 1}}));
   for (const Value& refused :
        {Value(Value::Object{{"x", 1}}), Value(Value::Object{{"loss", "text"}})}) {
@@ -50,6 +62,61 @@ TEST(TuneRun, ARefusedReportCountsForNothing) {
   for (const char* gone : {"checkpoint_000001", "checkpoint_000002"}) {
     EXPECT_FALSE(std::filesystem::exists(directory + "/" + result.trial + "/" + gone)) << gone;
   }
+  std::filesystem::remove_all(directory);
+}
+
+TEST(TuneRun, AScoreThatIsNoNumberIsRefused) {
+  const std::string directory = testing::TempDir() + "cairn_tune_score_" + std::to_string(getpid());
+  const auto results = tune::Run({.directory = directory,
+                                  .space = Value::Object{{"scored", 1}},
+                                  .num_to_keep = 1,
+                                  .score = "points"},
+                                 Train);
+  ASSERT_TRUE(results.ok()) << results.status().ToString();
+  ASSERT_EQ(results->size(), 1u);
+  EXPECT_EQ(results->front().status, "TERMINATED") << results->front().error;
+  EXPECT_EQ(results->front().results.size(), 1u);
+  std::filesystem::remove_all(directory);
+}
+
+TEST(TuneRun, AnotherSeedOrSchedulerIsRefused) {
+  const std::string directory = testing::TempDir() + "cairn_tune_other_" + std::to_string(getpid());
+  const Value scored = Value::Object{{"scored", 1}};
+  const auto run = [&](std::uint64_t seed, Value scheduler) {
+    return tune::Run({.directory = directory,
+                      .space = scored,
+                      .seed = seed,
+                      .metric = "loss",
+                      .scheduler = std::move(scheduler),
+                      .score = "points"},
+                     Train)
+        .status();
+  };
+  ASSERT_TRUE(run(1, Value()).ok());
+  EXPECT_TRUE(run(1, Value()).ok());
+  const Status seed = run(2, Value());
+  EXPECT_TRUE(seed.Is(Code::kInvalidArgument));
+  EXPECT_NE(seed.message().find("another seed (2 instead of 1)"), std::string_view::npos)
+      << seed.ToString();
+  const Status scheduler =
+      run(1, Value::Object{{"name", "asha"}, {"metric", "loss"}, {"mode", "min"}});
+  EXPECT_TRUE(scheduler.Is(Code::kInvalidArgument));
+  EXPECT_NE(scheduler.message().find("another scheduler"), std::string_view::npos);
+  std::filesystem::remove_all(directory);
+}
+
+TEST(TuneRun, AUrlStagesNothingInTheWorkingDirectory) {
+  const std::string directory = testing::TempDir() + "cairn_tune_url_" + std::to_string(getpid());
+  const auto results = tune::Run({.directory = "file://" + directory,
+                                  .space = Value::Object{{"scored", 1}},
+                                  .score = "points"},
+                                 Train);
+  ASSERT_TRUE(results.ok()) << results.status().ToString();
+  const TrialResult& result = results->front();
+  EXPECT_EQ(result.status, "TERMINATED") << result.error;
+  EXPECT_EQ(result.checkpoint, "checkpoint_000001");
+  EXPECT_TRUE(std::filesystem::exists(directory + "/" + result.trial + "/checkpoint_000001"));
+  EXPECT_FALSE(std::filesystem::exists("file:"));
   std::filesystem::remove_all(directory);
 }
 

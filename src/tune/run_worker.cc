@@ -22,6 +22,8 @@
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "format/json.h"
+#include "storage/open_store.h"
 #include "trial/client_run.h"
 #include "trial/core_files.h"
 
@@ -103,8 +105,9 @@ class Worker final : public Trial {
     stop_ = BoolOf(begun, "stop");
     pause_ = BoolOf(begun, "pause");
     directory_ = Env(kWorkerVariable) + "/" + id_;
+    ASSIGN_OR_RETURN(staging_, StagingOf(directory_, id_));
     std::error_code error;
-    fs::remove_all(fs::path(directory_) / kStaging, error);  // of runs that were killed
+    fs::remove_all(staging_, error);  // of runs that were killed
     if (const Value* wanted = begun.Find("checkpoint"); wanted != nullptr && wanted->is_object()) {
       RETURN_IF_ERROR(Restore(*wanted, IntOf(begun, "reported")));
     }
@@ -120,6 +123,7 @@ class Worker final : public Trial {
   Status Report(Value metrics, const Save& save) override {
     if (!metrics.is_object()) return InvalidArgumentError("metrics must be an object");
     if (ended()) return CancelledError("the trial is to end");
+    RETURN_IF_ERROR(CheckScore(metrics));
     const auto before = std::tuple(iteration_, total_, last_);
     ++iteration_;
     Value::Object result = *metrics.if_object();
@@ -151,7 +155,7 @@ class Worker final : public Trial {
   Status End(const Status& trained) {
     std::error_code error;
     if (manager_ != nullptr) RETURN_IF_ERROR(manager_->Close());
-    fs::remove_all(fs::path(directory_) / kStaging, error);
+    fs::remove_all(staging_, error);
     if (!trained.ok() && !(trained.Is(Code::kCancelled) && ended())) {
       RETURN_IF_ERROR(
           client_->Call("/tune/failed", Value::Object{{"error", trained.ToString()}}).status());
@@ -161,6 +165,16 @@ class Worker final : public Trial {
   }
 
  private:
+  /// By which checkpoints are kept: it is compared.
+  static Status CheckScore(const Value& metrics) {
+    const std::string name = Env(kScoreVariable);
+    const Value* score = name.empty() ? nullptr : metrics.Find(name);
+    if (score == nullptr || score->is_number() || score->is_bool()) return Status::Ok();
+    return InvalidArgumentError(fmt::format("score {} is {}: a score must be a number",
+                                            QuoteForMessage(name),
+                                            QuoteForMessage(EncodeJson(*score))));
+  }
+
   Status Restore(const Value& wanted, std::int64_t reported) {
     const std::string from = Env(kWorkerVariable) + "/" + TextOf(wanted, "trial");
     std::vector<CheckpointInfo> infos;
@@ -173,7 +187,7 @@ class Worker final : public Trial {
     // The newest that can be read whole.
     for (; !infos.empty(); infos.pop_back()) {
       const CheckpointInfo& info = infos.back();
-      const std::string at = NewStaging();
+      ASSIGN_OR_RETURN(const std::string at, NewStaging());
       // A clone of another trial writes nothing; one's own state may be changed in place.
       const bool own = TextOf(wanted, "trial") == id_;
       const Status fetched =
@@ -197,9 +211,24 @@ class Worker final : public Trial {
     return CorruptionError(from + ": no checkpoint can be read");
   }
 
-  std::string NewStaging() {
-    const fs::path path = fs::path(directory_) / kStaging / IdSource::System()->NewUuid();
-    fs::create_directories(path);
+  /// Where files are gathered before they are a checkpoint's: beside it, or, of one on a bucket, in
+  /// a directory of this machine and of this run.
+  static Result<fs::path> StagingOf(const std::string& directory, const std::string& id) {
+    if (IsRemote(directory)) {
+      std::error_code error;
+      const fs::path temporary = fs::temp_directory_path(error);
+      return (error ? fs::path("/tmp") : temporary) / kStaging /
+             fmt::format("{}-{}", id, IdSource::System()->NewUuid());
+    }
+    ASSIGN_OR_RETURN(const std::string path, LocalPath(directory));
+    return fs::path(path) / kStaging;
+  }
+
+  Result<std::string> NewStaging() {
+    const fs::path path = staging_ / IdSource::System()->NewUuid();
+    std::error_code error;
+    fs::create_directories(path, error);
+    if (error) return UnavailableError(fmt::format("{}: {}", path.string(), error.message()));
     return path.string();
   }
 
@@ -210,7 +239,7 @@ class Worker final : public Trial {
                                                           .retention = {.keep_last = std::nullopt},
                                                           .takeover = true}));
     }
-    const std::string staging = NewStaging();
+    ASSIGN_OR_RETURN(const std::string staging, NewStaging());
     RETURN_IF_ERROR(save(staging));
     SaveRequest request{.step = iteration_, .metrics = Value(result), .blocking = true};
     request.metadata = Value::Object{{"steps_completed", iteration_},
@@ -261,6 +290,7 @@ class Worker final : public Trial {
   std::uint64_t run_ = 0;
   std::string id_;
   std::string directory_;
+  fs::path staging_;
   Value config_ = Value::Object{};
   std::optional<std::string> checkpoint_;
   std::int64_t iteration_ = 0;

@@ -73,6 +73,10 @@ class Scheduler {
   /// A result without the metric changes nothing (PBT may require it). InvalidArgument, naming it,
   /// when the time is missing or either is no number.
   virtual Result<Decision> OnResult(const std::string& trial, const Value& result) = 0;
+  /// InvalidArgument as of OnResult, with nothing changed: asked before anybody else counts it.
+  virtual Status Check(const Value& /*result*/) const { return Status::Ok(); }
+  /// The trial, which had failed, begins anew: what it reported before is another life's.
+  virtual Status OnRestart(const std::string& /*trial*/) { return Status::Ok(); }
   /// The trial ended by itself, by a stopper or by kStop. `result`: its last report, or null.
   virtual Status OnComplete(const std::string& trial, const Value& result) = 0;
   /// The trial failed for good (its restarts are used up).

@@ -49,6 +49,42 @@ void Play(Scheduler& scheduler, const std::vector<Row>& rows, bool negate = fals
   }
 }
 
+TEST(SchedulerTest, WhatATrialReportedBeforeItBeganAnewIsForgotten) {
+  const std::vector<std::unique_ptr<Scheduler>> all = [] {
+    std::vector<std::unique_ptr<Scheduler>> made;
+    const auto add = [&](std::string_view text) {
+      made.push_back(MakeScheduler(Json(text)).value());
+      made.push_back(MakeScheduler(Json(text)).value());
+    };
+    add(R"({"name": "asha", "metric": "score", "mode": "max", "max_t": 8, "reduction_factor": 2})");
+    add(R"({"name": "median", "metric": "score", "mode": "max", "time_attr": "training_iteration",
+            "grace_period": 1, "min_samples_required": 1})");
+    add(R"({"name": "pbt", "metric": "score", "mode": "max", "time_attr": "training_iteration",
+            "perturbation_interval": 1, "hyperparam_mutations": {"lr": [1, 2]}})");
+    return made;
+  }();
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    Scheduler& begun_anew = *all[i];
+    Scheduler& never_before = *all[i + 1];
+    for (Scheduler* one : {&begun_anew, &never_before}) {
+      for (const char* id : {"a", "b"}) {
+        ASSERT_TRUE(one->OnTrialAdd(id, Value::Object{{"lr", 1}}).ok());
+      }
+      ASSERT_TRUE(one->OnResult("b", Report(5, 1)).ok());
+    }
+    ASSERT_TRUE(begun_anew.OnResult("a", Report(9, 1)).ok());
+    ASSERT_TRUE(begun_anew.OnResult("a", Report(9, 2)).ok());
+    ASSERT_TRUE(begun_anew.OnError("a").ok());
+    ASSERT_TRUE(begun_anew.OnRestart("a").ok());
+    for (Scheduler* one : {&begun_anew, &never_before}) {
+      ASSERT_TRUE(one->OnResult("a", Report(6, 1)).ok());
+    }
+    EXPECT_EQ(EncodeJson(begun_anew.Save()), EncodeJson(never_before.Save()));
+    EXPECT_TRUE(begun_anew.Check(Value::Object{{"score", 1}}).Is(Code::kInvalidArgument));
+    EXPECT_TRUE(begun_anew.OnRestart("nobody").Is(Code::kNotFound));
+  }
+}
+
 AshaOptions Asha(double max_t, double reduction_factor, bool promote = false) {
   return {.score = {.metric = "score"},
           .max_t = max_t,

@@ -53,7 +53,10 @@ class SearchPolicy final : public TunePolicy {
                         QuoteForMessage(parts_.metric), NamesOf(result)));
       }
     }
+    // A report that anybody refuses counts for nobody.
+    RETURN_IF_ERROR(parts_.scheduler->Check(result));
     if (parts_.stopper != nullptr) {
+      RETURN_IF_ERROR(parts_.stopper->Check(result));
       ASSIGN_OR_RETURN(const bool stop, parts_.stopper->ShouldStop(trial, result));
       if (stop) {
         RETURN_IF_ERROR(parts_.searcher->OnResult(trial, result));
@@ -69,6 +72,11 @@ class SearchPolicy final : public TunePolicy {
     RETURN_IF_ERROR(parts_.searcher->OnComplete(trial, last_result, error));
     return error ? parts_.scheduler->OnError(trial)
                  : parts_.scheduler->OnComplete(trial, last_result);
+  }
+
+  Status OnRestart(const std::string& trial) override {
+    if (parts_.stopper != nullptr) parts_.stopper->OnRestart(trial);
+    return parts_.scheduler->OnRestart(trial);
   }
 
   Result<Choice> Choose(const Candidates& candidates) override {

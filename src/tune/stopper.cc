@@ -60,6 +60,12 @@ class BoundsStopper : public Stopper {
     }
     return stop;
   }
+  Status Check(const Value& result) const override {
+    for (const auto& [metric, bound] : bounds_) {
+      RETURN_IF_ERROR(NeedMetric(result, metric).status());
+    }
+    return Status::Ok();
+  }
   Value Save() const override { return Value::Object{}; }
   Status Load(const Value& state) override { return state.is_object() ? Status::Ok() : Damaged(); }
 
@@ -73,6 +79,7 @@ class MaximumIterationStopper : public Stopper {
   Result<bool> ShouldStop(const std::string& trial, const Value&) override {
     return ++counts_[trial] >= max_iter_;
   }
+  void OnRestart(const std::string& trial) override { counts_.erase(trial); }
   Value Save() const override {
     Value::Object counts;
     for (const auto& [trial, count] : counts_) counts[trial] = count;
@@ -113,6 +120,10 @@ class TrialPlateauStopper : public Stopper {
     }
     return Deviation(window.values) <= options_.std;
   }
+  Status Check(const Value& result) const override {
+    return NeedMetric(result, options_.metric).status();
+  }
+  void OnRestart(const std::string& trial) override { windows_.erase(trial); }
 
   Value Save() const override {
     Value::Object windows;
@@ -161,6 +172,9 @@ class ExperimentPlateauStopper : public Stopper {
         top_.size() == static_cast<std::size_t>(options_.top) && Deviation(top_) <= options_.std;
     flat_for_ = flat ? flat_for_ + 1 : 0;
     return StopAll();
+  }
+  Status Check(const Value& result) const override {
+    return NeedMetric(result, options_.metric).status();
   }
   bool StopAll() override { return flat_for_ > options_.patience; }
 
@@ -217,12 +231,20 @@ class CombinedStopper : public Stopper {
   explicit CombinedStopper(std::vector<std::unique_ptr<Stopper>> stoppers)
       : stoppers_(std::move(stoppers)) {}
   Result<bool> ShouldStop(const std::string& trial, const Value& result) override {
+    RETURN_IF_ERROR(Check(result));
     bool stop = false;
     for (const auto& stopper : stoppers_) {
       ASSIGN_OR_RETURN(const bool one, stopper->ShouldStop(trial, result));
       stop = stop || one;
     }
     return stop;
+  }
+  Status Check(const Value& result) const override {
+    for (const auto& stopper : stoppers_) RETURN_IF_ERROR(stopper->Check(result));
+    return Status::Ok();
+  }
+  void OnRestart(const std::string& trial) override {
+    for (const auto& stopper : stoppers_) stopper->OnRestart(trial);
   }
   bool StopAll() override {
     return std::ranges::any_of(stoppers_, [](const auto& stopper) { return stopper->StopAll(); });

@@ -23,6 +23,10 @@ class Stopper {
   /// Asked once for each report; true: the trial has ended, well. InvalidArgument, naming the
   /// metric, when the result lacks what is decided by.
   virtual Result<bool> ShouldStop(const std::string& trial, const Value& result) = 0;
+  /// InvalidArgument as of ShouldStop, with nothing counted: asked before anybody else counts it.
+  virtual Status Check(const Value& /*result*/) const { return Status::Ok(); }
+  /// The trial begins anew: what it reported before is another life's.
+  virtual void OnRestart(const std::string& /*trial*/) {}
   /// Asked after each report and now and then: true ends all trials, and no more are made.
   virtual bool StopAll() { return false; }
 
@@ -68,7 +72,7 @@ Result<std::unique_ptr<Stopper>> MakeExperimentPlateauStopper(ExperimentPlateauO
 /// processes (time in which nothing ran does not count). `clock` outlives it.
 Result<std::unique_ptr<Stopper>> MakeTimeoutStopper(std::chrono::nanoseconds timeout, Clock* clock);
 
-/// When any of them does. All are asked each time.
+/// When any of them does. All are asked each time, and none when one of them refuses the result.
 std::unique_ptr<Stopper> MakeCombinedStopper(std::vector<std::unique_ptr<Stopper>> stoppers);
 
 /// By name, for what is written down: {"name": "bounds" | "iterations" | "trial_plateau" |

@@ -45,6 +45,28 @@ TEST(StopperTest, IterationsAreCountedPerTrial) {
   EXPECT_TRUE(*again->ShouldStop("a", {}));
 }
 
+TEST(StopperTest, ARefusedResultIsCountedByNoneOfSeveral) {
+  auto stopper = Make(
+      R"({"name": "combined", "stoppers": [{"name": "iterations", "max_iter": 2}, {"name": "bounds", "bounds": {"acc": 1}}]})");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(stopper->ShouldStop("t", Loss(1)).status().Is(Code::kInvalidArgument));
+  }
+  EXPECT_FALSE(*stopper->ShouldStop("t", Json(R"({"acc": 0})")));
+  EXPECT_TRUE(*stopper->ShouldStop("t", Json(R"({"acc": 0})")));
+}
+
+TEST(StopperTest, ATrialThatBeginsAnewIsCountedAnew) {
+  auto stopper = Make(
+      R"({"name": "combined", "stoppers": [{"name": "iterations", "max_iter": 3}, {"name": "trial_plateau", "metric": "loss", "num_results": 2, "grace_period": 2}]})");
+  EXPECT_FALSE(*stopper->ShouldStop("t", Loss(1)));
+  EXPECT_FALSE(*stopper->ShouldStop("other", Loss(1)));
+  stopper->OnRestart("t");
+  EXPECT_FALSE(*stopper->ShouldStop("t", Loss(1)));  // the first of its life: no plateau
+  EXPECT_TRUE(*stopper->ShouldStop("other", Loss(1)));
+  EXPECT_FALSE(*stopper->ShouldStop("t", Loss(5)));
+  EXPECT_TRUE(*stopper->ShouldStop("t", Loss(9)));
+}
+
 TEST(StopperTest, APlateauIsWhenTheLastResultsBarelyDiffer) {
   const std::string_view text =
       R"({"name": "trial_plateau", "metric": "loss", "std": 0.01, "num_results": 3, "grace_period": 4, "metric_threshold": 1, "mode": "min"})";

@@ -26,6 +26,8 @@ class TunePolicy {
   /// InvalidArgument: the report is refused.
   virtual Result<Decision> OnResult(const std::string& trial, const Value& result) = 0;
   virtual Status OnEnd(const std::string& trial, const Value& last_result, bool error) = 0;
+  /// A trial that had failed begins anew: nothing that it reported counts any more.
+  virtual Status OnRestart(const std::string& /*trial*/) { return Status::Ok(); }
   virtual Result<Choice> Choose(const Candidates& candidates) = 0;
   virtual Status SetConfig(const std::string& trial, const Value& config) = 0;
   /// So many trials are made before there are places for them.

@@ -21,7 +21,9 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "format/journal_frames.h"
 #include "storage/open_store.h"
+#include "trial/event.h"
 #include "trial/trial_service.h"
 #include "tune/tuner_news.h"
 #include "tune/tuner_summary.h"
@@ -39,9 +41,15 @@ constexpr auto kPauseTimeout = std::chrono::minutes(10);
 /// No trial begins while the log cannot be written; after so long the experiment ends.
 constexpr auto kLogPatience = std::chrono::seconds(60);
 constexpr std::uint64_t kMaxBodyBytes = 16u << 20;
+/// So long the end of an experiment waits for removals that its rules ask for.
+constexpr auto kRemovalPatience = std::chrono::seconds(10);
+constexpr auto kFirstLook = std::chrono::milliseconds(1);
+constexpr auto kLastLook = std::chrono::milliseconds(200);
 constexpr int kPinAttempts = 8;
 constexpr auto kFirstPinWait = std::chrono::milliseconds(20);
 constexpr std::uint64_t kMaxSummaryBytes = std::uint64_t{4} << 30;
+/// A segment that is larger holds more than what a tuner writes before an experiment is described.
+constexpr std::uint64_t kMaxDoubtBytes = 1u << 20;
 
 }  // namespace
 
@@ -65,9 +73,18 @@ class Tuner::Repositories final : public RepositoryAccess {
   Result<std::vector<FoundCheckpoint>> List(const std::string& repository) override {
     return real_->List(PathOf(repository));
   }
-  Result<std::vector<std::string>> Remove(const std::string& repository, std::uint64_t run,
+  Result<std::string> Job(const std::string& repository) override {
+    return real_->Job(PathOf(repository));
+  }
+  Result<std::uint64_t> NewestRun(const std::string& repository) override {
+    return real_->NewestRun(PathOf(repository));
+  }
+  Result<std::string> Claim(const std::string& repository, const std::string& job) override {
+    return real_->Claim(PathOf(repository), job);
+  }
+  Result<std::vector<std::string>> Remove(const std::string& repository, const Owner& owner,
                                           const std::vector<std::string>& ids) override {
-    return real_->Remove(PathOf(repository), run, ids);
+    return real_->Remove(PathOf(repository), owner, ids);
   }
   Status Pin(const std::string& repository, const std::string& id, bool pinned) override {
     return real_->Pin(PathOf(repository), id, pinned);
@@ -95,6 +112,43 @@ Status TunerOptions::Validate() const {
 
 Tuner::Tuner(OpenOptions options) : open_(std::move(options)) {}
 
+namespace {
+
+/// Whether anything was noted in a journal. Reads and takes nothing from its writer: on a bucket to
+/// open it is to take it over. What cannot be read counts: whoever opens it is told.
+Result<bool> AnythingNoted(Store* store, const Listing& journal) {
+  for (const ObjectInfo& object : journal.objects) {
+    if (!object.name.ends_with(".journal")) {
+      if (object.name.ends_with("/lock")) continue;
+      return true;
+    }
+    if (object.bytes > kMaxDoubtBytes) return true;
+    if (object.bytes == kSegmentHeaderBytes) continue;
+    const auto bytes = store->Get(object.name, kMaxDoubtBytes);
+    if (bytes.status().Is(Code::kNotFound)) return true;  // its writer is at work
+    RETURN_IF_ERROR(bytes.status());
+    const auto segment = ReadSegment(*bytes, bytes->size(), true);
+    if (!segment.ok()) return true;
+    for (const Frame& frame : segment->frames) {
+      const auto event = DecodeEvent(frame.payload);
+      const bool opening =
+          event.ok() && event->kind == EventKind::kNote && TextOf(event->body, "what") == "opened";
+      if (!opening) return true;
+    }
+  }
+  return false;
+}
+
+/// As trials are named: `<prefix>_00000`.
+bool IsTrialName(std::string_view name) {
+  constexpr std::size_t kDigits = 5;
+  if (name.size() < kDigits + 2 || name[name.size() - kDigits - 1] != '_') return false;
+  return std::ranges::all_of(name.substr(name.size() - kDigits),
+                             [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
 Result<bool> Tuner::Exists(const std::string& directory) {
   const auto store = OpenStore(directory, {.create = false});
   if (store.status().Is(Code::kNotFound)) return false;
@@ -102,7 +156,15 @@ Result<bool> Tuner::Exists(const std::string& directory) {
   const auto listed = (*store)->List(kJournal);
   if (listed.status().Is(Code::kNotFound)) return false;
   RETURN_IF_ERROR(listed.status());
-  return !listed->objects.empty() || !listed->prefixes.empty();
+  if (listed->objects.empty() && listed->prefixes.empty()) return false;
+  ASSIGN_OR_RETURN(const bool noted, AnythingNoted(store->get(), *listed));
+  if (noted) return true;
+  // A tuner that was killed between opening and its first note left nothing to go on with. But
+  // where trials are, there was a record of them.
+  ASSIGN_OR_RETURN(const Listing beside, (*store)->List(""));
+  return std::ranges::any_of(beside.prefixes, IsTrialName) ||
+         std::ranges::any_of(beside.objects,
+                             [](const ObjectInfo& one) { return one.name == kSummaryName; });
 }
 
 namespace {
@@ -295,19 +357,25 @@ Status Tuner::Start(TunerOptions options) {
   before_history_ = TunerRecord();
   policy_ = policy_state_ = Value();
   Summarize();
+  // A record that begins with what the experiment is always says it.
+  const bool first = record_.description().is_null();
+  if (first) RETURN_IF_ERROR(NoteExperiment());
   RETURN_IF_ERROR(Note("", {{"what", "opened"}}));
 
   RETURN_IF_ERROR(StartService());
-  if (record_.description() != options_.description || record_.stopped() || options_.extend_ended) {
-    Value::Object note{{"what", "experiment"}, {"description", options_.description}};
-    if (options_.extend_ended) {
-      note["extends"] = true;
-      note["except"] = Value::List(options_.extend_except.begin(), options_.extend_except.end());
-    }
-    RETURN_IF_ERROR(Note("", std::move(note)));
-  }
+  const bool other = record_.description() != options_.description || record_.stopped();
+  if (!first && (other || options_.extend_ended)) RETURN_IF_ERROR(NoteExperiment());
   RETURN_IF_ERROR(Revive());
   return engine_->Start();
+}
+
+Status Tuner::NoteExperiment() {
+  Value::Object note{{"what", "experiment"}, {"description", options_.description}};
+  if (options_.extend_ended) {
+    note["extends"] = true;
+    note["except"] = Value::List(options_.extend_except.begin(), options_.extend_except.end());
+  }
+  return Note("", std::move(note));
 }
 
 /// Brings the policy to where it was: by its state and the calls since then, or by all calls.
@@ -373,9 +441,11 @@ Status Tuner::Revive() {
                                        : trial->extending && options_.resume_unfinished;
       if (!again) continue;
       const bool restart = trial->failed && options_.restart_errored;
+      if (restart) RETURN_IF_ERROR(options_.policy->OnRestart(id));
       RETURN_IF_ERROR(Note(id, {{"what", "resume"}, {"restart", restart}}));
       revived = true;
     }
+    if (trial->created) RETURN_IF_ERROR(Retain(id));
     if (trial->phase != TunePhase::kRunning) continue;
     if (!trial->created) {
       RETURN_IF_ERROR(Launch(trial));
@@ -399,7 +469,8 @@ Status Tuner::Revive() {
         return found.status();
       }
       if (!ids.empty()) {
-        RETURN_IF_ERROR(repositories_->Remove(repository, standing.core.run, ids).status());
+        RETURN_IF_ERROR(
+            repositories_->Remove(repository, {.run = standing.core.run}, ids).status());
       }
       RETURN_IF_ERROR(Note(id, {{"what", "restarted"}}));
     }
@@ -417,6 +488,43 @@ Status Tuner::Revive() {
     }
   }
   return Status::Ok();
+}
+
+/// The rules of a trial that goes on are those of this life.
+Status Tuner::Retain(const std::string& trial) {
+  bool other = false;
+  engine_->Look([&](const TrialRecords& records) {
+    const TrialRecord* record = records.Find(trial);
+    other = record != nullptr && record->config.retention != options_.retention;
+  });
+  return other ? engine_->SetRetention(trial, options_.retention) : Status::Ok();
+}
+
+bool Tuner::Removes() {
+  bool removes = false;
+  const std::int64_t now = open_.clock->WallNanos();
+  engine_->Look([&](const TrialRecords& records) {
+    removes = std::ranges::any_of(records.trials(), [&](const auto& item) {
+      const TrialRecord& trial = item.second;
+      return !trial.core.live && !records.Removals(trial.id, trial.config.retention, now).empty();
+    });
+  });
+  return removes;
+}
+
+/// What the rules let go when the last trials ended is taken out beside this thread.
+bool Tuner::Settled() {
+  const Clock::Duration now = open_.clock->Now();
+  if (!settling_since_) {
+    settling_since_ = now;
+    look_again_ = Clock::Duration::zero();
+  }
+  if (now - *settling_since_ >= kRemovalPatience || !Removes()) return true;
+  // Each look costs as much as there are checkpoints.
+  look_again_ =
+      std::min<Clock::Duration>(std::max<Clock::Duration>(look_again_ * 2, kFirstLook), kLastLook);
+  open_.clock->Sleep(look_again_);
+  return false;
 }
 
 Status Tuner::Apply(std::string trial, EventKind kind, Value body, std::uint64_t run) {
@@ -459,7 +567,7 @@ Result<bool> Tuner::Step(std::chrono::nanoseconds timeout, TuneNews* news) {
   if (interrupt && !interrupted_) RETURN_IF_ERROR(PauseAll());
   for (Message& message : taken) RETURN_IF_ERROR(Handle(std::move(message)));
   if (works) RETURN_IF_ERROR(Fill());
-  const bool finished = Finished();
+  const bool finished = Finished() && Settled();
   if (finished) {
     RETURN_IF_ERROR(engine_->Flush());
     Summarize();

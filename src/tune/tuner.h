@@ -105,7 +105,8 @@ class Tuner {
   static Result<std::unique_ptr<Tuner>> Open(OpenOptions options);
   /// What the experiment there is, without reading what its trials did. Errors as of Open.
   static Result<Value> ReadDescription(const std::string& directory);
-  /// Whether an experiment was ever started there.
+  /// Whether an experiment was ever started there: a journal that says nothing is none, unless
+  /// trials lie beside it. Reads only.
   static Result<bool> Exists(const std::string& directory);
   ~Tuner();
   Tuner(const Tuner&) = delete;
@@ -190,7 +191,14 @@ class Tuner {
   Status Launch(TuneTrial* trial);
   Status EndTrial(TuneTrial* trial, bool failed);
   Status Revive();
+  Status Retain(const std::string& trial);
+  /// Whether checkpoints of trials that rest are still to be removed.
+  bool Removes();
+  /// Whether that is over, or took too long; waits a little when not.
+  bool Settled();
   Status Note(const std::string& trial, Value::Object body);
+  /// Writes down what the experiment is, and what it is extended by.
+  Status NoteExperiment();
   Status Apply(std::string trial, EventKind kind, Value body, std::uint64_t run = 0);
   /// Reads the summary and the events after it, or all events.
   Status Read();
@@ -234,10 +242,12 @@ class Tuner {
   std::set<std::string, std::less<>> active_;  // have a run, or get one
   std::set<std::string, std::less<>> left_;    // as they were (resume_unfinished = false)
   bool started_ = false;
-  bool stop_all_ = false;                         // by the policy: trials end well
-  bool interrupted_ = false;                      // by a user or fail_fast: they pause
-  bool suggests_ = true;                          // the searcher may have more
-  std::optional<Clock::Duration> trouble_since_;  // with the log
+  bool stop_all_ = false;                          // by the policy: trials end well
+  bool interrupted_ = false;                       // by a user or fail_fast: they pause
+  bool suggests_ = true;                           // the searcher may have more
+  std::optional<Clock::Duration> trouble_since_;   // with the log
+  std::optional<Clock::Duration> settling_since_;  // nothing else is to be done
+  Clock::Duration look_again_{};
 
   Mutex mu_;
   CondVar changed_;

@@ -242,6 +242,7 @@ Status ReplayToPolicy(const Event& event, TunerRecord* record, TunePolicy* polic
     }
     return Status::Ok();
   }
+  if (what == "resume" && BoolOf(event.body, "restart")) return policy->OnRestart(event.trial);
   if (what == "end" && trial != nullptr) {
     return policy->OnEnd(event.trial, trial->last_result, BoolOf(event.body, "error"));
   }
