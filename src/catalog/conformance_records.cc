@@ -248,6 +248,9 @@ TEST_P(CatalogConformance, ExperimentsSumUpTheirTrials) {
   EXPECT_TRUE(catalog().trials().List({.sort = "id; DROP"}).status().Is(Code::kInvalidArgument));
   EXPECT_EQ(catalog().trials().GetCheckpoint("c2").value().trial, "2");
   EXPECT_TRUE(catalog().trials().GetCheckpoint("").status().Is(Code::kNotFound));
+  EXPECT_EQ(catalog().trials().FindCheckpoint("c2").value().trial, "2");
+  EXPECT_TRUE(catalog().trials().FindCheckpoint("c").status().Is(Code::kNotFound)) << "too short";
+  EXPECT_TRUE(catalog().trials().FindCheckpoint("%%%%").status().Is(Code::kNotFound));
   EXPECT_EQ(catalog().trials().StorageUsage().value().at(0).bytes, 100u);
   EXPECT_EQ(catalog().trials().Checkpoints({.experiment = "1", .sort = "steps"})->total, 2u);
   // A better one, in a commit of its own.
@@ -271,6 +274,58 @@ TEST_P(CatalogConformance, ExperimentsSumUpTheirTrials) {
 LogLine Line(std::string text, LineLevel level = LineLevel::kInfo, int rank = 0,
              std::int64_t time = 1) {
   return {.time = time, .rank = rank, .level = level, .text = std::move(text)};
+}
+
+TEST_P(CatalogConformance, RunsTellWhatTheirEndWasToTheirTrial) {
+  Reopen();
+  using O = Value::Object;
+  using K = EventKind;
+  std::vector<Event> events;
+  const auto add = [&](std::uint64_t run, K kind, Value body) {
+    events.push_back({.seq = events.size() + 1,
+                      .time = 100 + static_cast<std::int64_t>(events.size()),
+                      .trial = "1",
+                      .run = run,
+                      .kind = kind,
+                      .body = std::move(body)});
+  };
+  const auto start = [&](std::uint64_t run) {
+    add(run, K::kRunStarted, O{{"from", Value()}, {"resume_mode", "fresh"}});
+    add(run, K::kRunReady, O{{"rank", 0}});
+  };
+  const TrialConfig config{.experiment = "1", .argv = {"x"}, .storage = "/data", .max_restarts = 5};
+  add(0, K::kTrialCreated, O{{"config", ToValue(config)}, {"parent", Value()}});
+  start(1);
+  add(1, K::kPauseRequested, O{{"deadline_ms", 1000}});
+  add(1, K::kPreemptAcknowledged, O{});
+  add(1, K::kRunExited, O{{"code", 0}});
+  add(0, K::kActivated, O{{"from", ""}});
+  start(2);
+  add(2, K::kRunExited, O{{"code", 0}, {"signal", 9}});
+  start(3);
+  add(3, K::kPauseRequested, O{{"deadline_ms", 1000}});
+  add(3, K::kPreemptAcknowledged, O{});
+  add(3, K::kActivated, O{{"from", ""}});
+  add(3, K::kRunExited, O{{"code", 0}});
+  start(4);
+  add(4, K::kRunExited, O{{"code", 0}, {"lost", true}});
+  start(5);
+  add(5, K::kCancelRequested, O{{"deadline_ms", 1000}});
+  add(5, K::kPreemptAcknowledged, O{});
+  add(5, K::kRunExited, O{{"code", 0}});
+  add(0, K::kActivated, O{{"from", ""}});
+  start(6);
+  add(6, K::kRunExited, O{{"code", 0}});
+  add(0, K::kActivated, O{{"from", ""}});
+  start(7);
+  const Status appended = catalog().events().Append(events);
+  ASSERT_TRUE(appended.ok()) << appended.ToString();
+  const auto runs = catalog().trials().Runs("1");
+  ASSERT_TRUE(runs.ok()) << runs.status().ToString();
+  std::vector<std::string> outcomes;
+  for (const RunRow& run : *runs) outcomes.push_back(run.outcome);
+  EXPECT_THAT(outcomes,
+              ElementsAre("paused", "failed", "paused", "lost", "canceled", "completed", ""));
 }
 
 TEST_P(CatalogConformance, LogsAreReadByPagesFiltersAndTail) {
@@ -347,6 +402,87 @@ TEST_P(CatalogConformance, LogsAreReadByPagesFiltersAndTail) {
   ASSERT_THAT(odd->lines, SizeIs(3));
   EXPECT_TRUE(IsValidUtf8(odd->lines[0].text));
   EXPECT_EQ(odd->lines[1].text, "<b>ü</b>");
+}
+
+TEST_P(CatalogConformance, ASearchThatFindsNothingInAStretchGoesOnAtItsEnd) {
+  Reopen();
+  CatalogLogs& logs = catalog().logs();
+  std::vector<LogBatch> batches;
+  constexpr std::uint64_t kLines = 40;
+  for (std::uint64_t i = 0; i < kLines; ++i) {
+    LogLine line = Line(i == 1 || i == 38 ? "the needle" : "hay");
+    line.from_stderr = i == 20;
+    batches.push_back({.trial = "1", .run = 1, .from = i, .next = i + 1, .lines = {line}});
+  }
+  ASSERT_TRUE(logs.Append(batches).ok());
+  // Each of the lines is a stretch of its own, and a page looks at few of them.
+  LogQuery query{.trial = "1", .text = "NEEDLE", .max_blocks = 8};
+  std::vector<std::uint64_t> found;
+  int pages = 0;
+  for (;; ++pages) {
+    const auto page = logs.Read(query);
+    ASSERT_TRUE(page.ok()) << page.status().ToString();
+    for (const LogLine& line : page->lines) found.push_back(line.id);
+    if (!page->more) break;
+    ASSERT_GT(page->next_id, query.from_id);
+    query.from_id = page->next_id;
+  }
+  EXPECT_THAT(found, ElementsAre(2, 39));
+  EXPECT_GT(pages, 2);
+  // Backwards.
+  found.clear();
+  query = {.trial = "1", .text = "needle", .tail = true, .max_blocks = 8};
+  for (;;) {
+    const auto page = logs.Read(query);
+    ASSERT_TRUE(page.ok()) << page.status().ToString();
+    for (const LogLine& line : page->lines) found.push_back(line.id);
+    EXPECT_EQ(page->next_id, std::min(query.before_id, kLines + 1));
+    if (!page->more) break;
+    ASSERT_LT(page->previous_id, query.before_id);
+    query.before_id = page->previous_id;
+  }
+  EXPECT_THAT(found, ElementsAre(39, 2));
+  // Which stream it came from is judged before lines are counted.
+  const auto errors = logs.Read({.trial = "1", .from_stderr = true, .limit = 1});
+  ASSERT_THAT(errors->lines, SizeIs(1));
+  EXPECT_EQ(errors->lines[0].id, 21u);
+  const auto last = logs.Read({.trial = "1", .from_stderr = true, .tail = true, .limit = 1});
+  ASSERT_THAT(last->lines, SizeIs(1));
+  EXPECT_EQ(last->lines[0].id, 21u);
+}
+
+TEST_P(CatalogConformance, ALogThatGrowsByLinesIsKeptInFewStretches) {
+  Reopen();
+  CatalogLogs& logs = catalog().logs();
+  constexpr std::uint64_t kLines = 64 * 64 * 2 + 30;
+  std::vector<LogBatch> batches;
+  for (std::uint64_t i = 0; i < kLines; ++i) {
+    batches.push_back({.trial = "1",
+                       .run = 1,
+                       .from = i,
+                       .next = i + 1,
+                       .lines = {Line("line " + std::to_string(i))}});
+  }
+  ASSERT_TRUE(logs.Append(batches).ok());
+  // Two large ones, none of the middle size, and 30 as they came.
+  const auto page = logs.Read({.trial = "1", .text = "line 8190", .max_blocks = 40});
+  ASSERT_TRUE(page.ok());
+  ASSERT_THAT(page->lines, SizeIs(1));
+  EXPECT_FALSE(page->more);
+  // Nothing was lost or moved.
+  std::uint64_t seen = 0;
+  LogQuery query{.trial = "1", .limit = 1000};
+  for (;;) {
+    const auto next = logs.Read(query);
+    ASSERT_TRUE(next.ok());
+    for (const LogLine& line : next->lines) {
+      EXPECT_EQ(line.text, "line " + std::to_string(seen));
+      EXPECT_EQ(line.id, ++seen);
+    }
+    if (!next->more) break;
+    query.from_id = next->next_id;
+  }
+  EXPECT_EQ(seen, kLines);
 }
 
 TEST_P(CatalogConformance, OldLogsGoByAgeAndBytes) {

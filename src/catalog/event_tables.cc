@@ -150,6 +150,9 @@ Status EventTables::Apply(Connection* connection, const Event& event) {
     case EventKind::kRunExited:
       RETURN_IF_ERROR(ApplyRunExited(connection, event, trial));
       break;
+    case EventKind::kRepositoryChosen:
+      trial->core.run = std::max(trial->core.run, static_cast<std::uint64_t>(IntOf(event, "run")));
+      break;
     case EventKind::kRetentionChanged: {
       const Value retention = ObjectOf(event, "retention");
       const auto policy = RetentionPolicyFromValue(retention);
@@ -197,8 +200,7 @@ Status EventTables::ApplyRunStarted(Connection* connection, const Event& event, 
   const Value* from = event.body.Find("from");
   const Value point = from == nullptr ? Value() : *from;
   const auto start = StartPointFromValue(point);
-  const bool own =
-      start.ok() && *start && (*start)->repository == RepositoryOf(trial->config, trial->id);
+  const bool own = start.ok() && GoesOn(TextOf(event, "resume_mode"), *start);
   const std::int64_t past = own ? (*start)->steps : kArchivesAll;
   Step(&trial->core, TrialInput::kRunStarted);
   trial->message.clear();
@@ -330,6 +332,20 @@ Status EventTables::AddNames(Connection* connection, const std::string& group, c
   return Status::Ok();
 }
 
+namespace {
+
+/// What the end of a run was to its trial, whose state came of it.
+std::string OutcomeOf(TrialState after, bool success, bool lost, bool stopped) {
+  if (lost) return "lost";
+  if (after == TrialState::kCanceled) return "canceled";
+  // Activated again while it saved, it waits at once.
+  if (after == TrialState::kPaused || (success && after == TrialState::kQueued)) return "paused";
+  if (stopped) return "stopped";
+  return success ? "completed" : "failed";
+}
+
+}  // namespace
+
 Status EventTables::ApplyRunExited(Connection* connection, const Event& event, Trial* trial) {
   const bool stopped = BoolOf(event, "stopped");
   const bool lost = BoolOf(event, "lost");
@@ -339,10 +355,11 @@ Status EventTables::ApplyRunExited(Connection* connection, const Event& event, T
                                : TrialInput::kExitFailure);
   trial->message = TextOf(event, "message");
   RETURN_IF_ERROR(connection->Run(
-      "UPDATE runs SET ended = ?, code = ?, signal = ?, lost = ?, stopped = ?, message = ? WHERE "
-      "trial = ? AND run = ?",
+      "UPDATE runs SET ended = ?, code = ?, signal = ?, lost = ?, stopped = ?, outcome = ?, "
+      "message = ? WHERE trial = ? AND run = ?",
       {event.time, IntOf(event, "code"), IntOf(event, "signal"), Flag(lost), Flag(stopped),
-       trial->message, event.trial, Number(event.run)}));
+       OutcomeOf(trial->core.state, success, lost, stopped), trial->message, event.trial,
+       Number(event.run)}));
   RETURN_IF_ERROR(connection->Run(
       "UPDATE checkpoints SET state = 'ERROR', reason = ? WHERE trial = ? AND state = 'ACTIVE'",
       {std::string("the run ended before it was completed"), event.trial}));

@@ -121,6 +121,9 @@ Status EventTables::ApplyCompleted(Connection* connection, const Event& event, T
   record.awaits_score = BoolOf(event, "awaits_score");
   record.run = event.run;
   record.time = event.time;
+  if (const Value* time = event.body.Find("time"); time != nullptr && record.registration.empty()) {
+    record.time = time->AsInt(event.time);  // of the manifest of one that was found
+  }
   record.order = event.seq;
   record.reason = TextOf(event, "reason");
   row.kind = TextOf(event, "kind");

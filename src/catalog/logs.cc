@@ -14,15 +14,21 @@
 namespace cairn {
 namespace {
 
-/// A batch is a block of its own until so many of a trial lie loose; then they become one.
+/// A batch is a block of its own until so many of a trial lie loose; then they become one. So many
+/// of those, of a log that grows by few lines at a time, become one again.
 constexpr std::int64_t kLooseBlocks = 64;
+constexpr std::int64_t kSmallBlocks = 64;
+/// The column `merged`: a batch as it came, made of those, and as large as blocks get.
+constexpr std::int64_t kLoose = 0;
+constexpr std::int64_t kSmall = 1;
+constexpr std::int64_t kLarge = 2;
 /// Lines of a block at most; text of a merged block at about most.
 constexpr std::size_t kMaxLines = 8192;
 constexpr std::size_t kMergedBytes = 1u << 20;
 /// Text of one line that is kept.
 constexpr std::size_t kMaxText = 1u << 20;
-/// Blocks that are looked at for one page: a search for what is not there must end.
-constexpr std::size_t kBlocksPerPage = 256;
+/// Small blocks that are read at once to become large ones.
+constexpr std::int64_t kMostSmall = 512;
 constexpr std::uint64_t kMaxLinesPerPage = 10'000;
 
 /// Bytes that are no UTF-8 become U+FFFD, as EncodeJson does it.
@@ -47,7 +53,7 @@ std::uint64_t TextBytes(std::span<const LogLine> lines) {
 }
 
 Status Insert(Connection* connection, const std::string& trial, std::span<const LogLine> lines,
-              bool merged) {
+              std::int64_t merged) {
   auto run = std::pair(lines.front().run, lines.front().run);
   auto time = std::pair(lines.front().time, lines.front().time);
   std::int64_t levels = 0;
@@ -60,11 +66,27 @@ Status Insert(Connection* connection, const std::string& trial, std::span<const 
       "INSERT INTO log_blocks (trial, first_id, last_id, min_run, max_run, min_time, max_time, "
       "levels, bytes, merged, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
       {trial, Number(lines.front().id), Number(lines.back().id), Number(run.first),
-       Number(run.second), time.first, time.second, levels, Number(TextBytes(lines)), Flag(merged),
+       Number(run.second), time.first, time.second, levels, Number(TextBytes(lines)), merged,
        Blob{EncodeLogBlock(lines)}});
 }
 
-/// Makes few large blocks of the many small ones that a followed log leaves.
+/// Writes lines that follow each other as few blocks. Those that are not large are `small`.
+Status InsertMerged(Connection* connection, const std::string& trial,
+                    std::span<const LogLine> lines, std::int64_t small) {
+  for (std::size_t at = 0; at < lines.size();) {
+    std::size_t end = at;
+    std::size_t bytes = 0;
+    while (end < lines.size() && end - at < kMaxLines && (end == at || bytes < kMergedBytes)) {
+      bytes += lines[end++].text.size();
+    }
+    const bool large = end - at >= kMaxLines / 2 || bytes >= kMergedBytes / 2;
+    RETURN_IF_ERROR(Insert(connection, trial, lines.subspan(at, end - at), large ? kLarge : small));
+    at = end;
+  }
+  return Status::Ok();
+}
+
+/// Makes a block of the many that a followed log leaves, which are the last ones.
 Status MergeLoose(Connection* connection, const std::string& trial) {
   std::vector<LogLine> lines;
   RETURN_IF_ERROR(connection->Query(
@@ -77,15 +99,51 @@ Status MergeLoose(Connection* connection, const std::string& trial) {
       }));
   RETURN_IF_ERROR(
       connection->Run("DELETE FROM log_blocks WHERE trial = ? AND merged = 0", {trial}));
-  for (std::size_t at = 0; at < lines.size();) {
-    std::size_t end = at;
-    std::size_t bytes = 0;
-    while (end < lines.size() && end - at < kMaxLines && (end == at || bytes < kMergedBytes)) {
-      bytes += lines[end++].text.size();
+  return InsertMerged(connection, trial, lines, kSmall);
+}
+
+/// Makes large blocks of the small ones of a log that grows slowly. Each line is written a bounded
+/// number of times: what comes of it is not merged again.
+Status MergeSmall(Connection* connection, const std::string& trial) {
+  const std::string which =
+      "FROM log_blocks WHERE trial = ? AND merged = 1 AND bytes < ? AND last_id - first_id < ?";
+  const std::vector<Cell> values = {trial, static_cast<std::int64_t>(kMergedBytes / 2),
+                                    static_cast<std::int64_t>(kMaxLines / 2)};
+  std::int64_t count = 0;
+  RETURN_IF_ERROR(
+      connection->Query("SELECT COUNT(*) " + which, values, "i", [&](const SqlRow& row) {
+        count = row.Int(0);
+        return Status::Ok();
+      }));
+  if (count < kSmallBlocks) return Status::Ok();
+  // Blocks that large ones, or removed ones, lie between stay apart: their lines are in order.
+  struct Stretch {
+    std::vector<std::int64_t> first_ids;
+    std::int64_t last_id = 0;
+    std::vector<LogLine> lines;
+  };
+  std::vector<Stretch> stretches;
+  RETURN_IF_ERROR(connection->Query(
+      fmt::format("SELECT first_id, last_id, data {} ORDER BY first_id LIMIT {}", which,
+                  kMostSmall),
+      values, "iib", [&](const SqlRow& row) -> Status {
+        ASSIGN_OR_RETURN(auto more, DecodeLogBlock(row.Bytes(2)));
+        if (stretches.empty() || stretches.back().last_id + 1 != row.Int(0)) {
+          stretches.emplace_back();
+        }
+        Stretch& stretch = stretches.back();
+        stretch.first_ids.push_back(row.Int(0));
+        stretch.last_id = row.Int(1);
+        stretch.lines.insert(stretch.lines.end(), std::make_move_iterator(more.begin()),
+                             std::make_move_iterator(more.end()));
+        return Status::Ok();
+      }));
+  for (const Stretch& stretch : stretches) {
+    for (const std::int64_t first : stretch.first_ids) {
+      RETURN_IF_ERROR(connection->Run("DELETE FROM log_blocks WHERE trial = ? AND first_id = ?",
+                                      {trial, first}));
     }
-    RETURN_IF_ERROR(
-        Insert(connection, trial, std::span(lines).subspan(at, end - at), /*merged=*/true));
-    at = end;
+    RETURN_IF_ERROR(InsertMerged(connection, trial, stretch.lines, kLarge));
   }
   return Status::Ok();
 }
@@ -139,11 +197,12 @@ Status AppendOne(Connection* connection, const LogBatch& batch) {
   for (std::size_t at = 0; at < lines.size(); at += kMaxLines) {
     RETURN_IF_ERROR(Insert(connection, batch.trial,
                            std::span(lines).subspan(at, std::min(kMaxLines, lines.size() - at)),
-                           /*merged=*/false));
+                           kLoose));
     ++log.loose;
   }
   if (log.loose >= kLooseBlocks) {
     RETURN_IF_ERROR(MergeLoose(connection, batch.trial));
+    RETURN_IF_ERROR(MergeSmall(connection, batch.trial));
     log.loose = 0;
   }
   return connection->Run(
@@ -165,6 +224,7 @@ class LineFilter {
     if (line.id < query_.from_id || line.id >= query_.before_id) return false;
     if (query_.run && line.run != *query_.run) return false;
     if ((LevelBit(line.level) & levels_) == 0) return false;
+    if (query_.from_stderr && line.from_stderr != *query_.from_stderr) return false;
     if (line.time < query_.from_time || line.time > query_.to_time) return false;
     if (!query_.ranks.empty() &&
         std::find(query_.ranks.begin(), query_.ranks.end(), line.rank) == query_.ranks.end()) {
@@ -230,7 +290,7 @@ Result<LogPage> CatalogLogs::Read(const LogQuery& query) {
     std::uint64_t high = before;
     std::size_t looked = 0;
     bool full = false;
-    while (!full && low < high && looked < kBlocksPerPage) {
+    while (!full && low < high && looked < query.max_blocks) {
       std::size_t got = 0;
       std::vector<std::vector<LogLine>> blocks;
       std::string sql =
@@ -273,12 +333,15 @@ Result<LogPage> CatalogLogs::Read(const LogQuery& query) {
     if (query.tail) {
       std::reverse(page.lines.begin(), page.lines.end());
       page.next_id = std::max(before, query.from_id);
-      page.more = false;
+      page.previous_id = high;
+      page.more = low < high && page.first_id < high;
     } else {
       page.next_id = std::max(low, std::min(query.from_id, log.next_id));
+      page.previous_id = std::min(query.from_id, log.next_id);
       page.more = low < high;
     }
     page.next_id = std::max<std::uint64_t>(page.next_id, 1);
+    page.previous_id = std::max<std::uint64_t>(page.previous_id, 1);
     return Status::Ok();
   }));
   return page;

@@ -48,19 +48,27 @@ struct LogQuery {
   std::optional<std::uint64_t> run;
   std::vector<int> ranks;         // empty: all
   std::vector<LineLevel> levels;  // empty: all
-  std::string text;               // contained, letter case (ASCII) does not matter
+  std::optional<bool> from_stderr;
+  std::string text;  // contained, letter case (ASCII) does not matter
   std::int64_t from_time = std::numeric_limits<std::int64_t>::min();
   std::int64_t to_time = std::numeric_limits<std::int64_t>::max();
   bool tail = false;  // the last `limit` lines that match, not the first
   std::uint64_t limit = 1000;
+  /// Stretches of lines that are looked at for one page: a search for what is not there must end.
+  std::size_t max_blocks = 256;
 };
 
 struct LogPage {
   std::vector<LogLine> lines;  // in the order of their ids, also for tail
-  /// Where to go on: all lines of the trial below it have been looked at. Following is asking
-  /// again with from_id = next_id.
+  /// Where to go on: all lines of the trial below it have been looked at, or lie before the page.
+  /// Following is asking again with from_id = next_id.
   std::uint64_t next_id = 1;
-  bool more = false;           // a line that may match is there at next_id already
+  /// The same backwards: all from it on have been looked at, or lie behind the page. The page
+  /// before is the tail with before_id = previous_id.
+  std::uint64_t previous_id = 1;
+  /// A line that may match is there at next_id already; for tail, one below previous_id. Whatever
+  /// the page holds: a search that found nothing in a long stretch goes on there.
+  bool more = false;
   std::uint64_t first_id = 1;  // the oldest line that is kept
 };
 

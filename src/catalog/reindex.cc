@@ -9,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "catalog/trial_rows.h"
+#include "format/json.h"
 #include "storage/open_store.h"
 #include "trial/trial_config.h"
 
@@ -59,10 +60,26 @@ Result<std::map<std::string, CheckpointRecord>> KnownCheckpoints(Catalog* catalo
   }
 }
 
+/// "7-1a2b3c4d": how a directory of experiment 7's trials is called where "7" is another's.
+bool IsOtherName(std::string_view experiment) {
+  const std::size_t dash = experiment.find('-');
+  return dash != std::string_view::npos && ExperimentNumber(experiment.substr(0, dash)).has_value();
+}
+
 class Indexer {
  public:
-  Indexer(Catalog* catalog, const ReindexOptions& options, std::uint64_t last, std::int64_t now)
-      : catalog_(catalog), options_(options), appender_(catalog, last, now) {}
+  Indexer(Catalog* catalog, const ReindexOptions& options, const TrialRecords& records,
+          std::int64_t now)
+      : catalog_(catalog), options_(options), appender_(catalog, records.last_seq(), now) {
+    for (const auto& [id, trial] : records.trials()) {
+      Known known{.id = id, .job = trial.job, .repository = RepositoryOf(trial)};
+      known.run = trial.core.run;
+      known.live = trial.core.live;
+      known.directory = trial.directory;
+      Add(std::move(known));
+      if (!trial.directory.empty()) elsewhere_.insert(trial.config.experiment);
+    }
+  }
 
   Status Root(const std::string& root) {
     ASSIGN_OR_RETURN(const auto store, OpenStore(root, {.create = false, .storage = {}}));
@@ -76,7 +93,7 @@ class Indexer {
       }
       for (const std::string& path : trials->prefixes) {
         const std::string name = path.substr(path.rfind('/') + 1);
-        if (IsTrialId(name)) RETURN_IF_ERROR(Trial(root, experiment, name));
+        if (IsTrialId(name)) RETURN_IF_ERROR(Repository(root, experiment, name));
       }
     }
     return Status::Ok();
@@ -88,48 +105,90 @@ class Indexer {
   }
 
  private:
+  struct Known {
+    std::string id;
+    std::string job;         // "": not recorded
+    std::string repository;  // as it is recorded
+    std::string directory;   // "": as its numbers say
+    std::uint64_t run = 0;
+    bool live = false;
+  };
+
+  void Add(Known known) {
+    if (!known.job.empty()) by_job_[known.job] = known.id;
+    if (const auto number = ExperimentNumber(known.id)) last_id_ = std::max(last_id_, *number);
+    trials_[known.id] = std::move(known);
+  }
+
+  /// A root as it is recorded.
+  std::string Recorded(const std::string& root) const {
+    const std::string inside = options_.data_directory + "/";
+    if (options_.data_directory.empty() || !root.starts_with(inside)) return root;
+    return InDataDirectory(std::string_view(root).substr(inside.size()));
+  }
+
+  /// The trial whose repository it is, if that is known.
+  Known* Find(const std::string& job, const std::string& recorded, const std::string& trial) {
+    if (const auto own = by_job_.find(job); own != by_job_.end()) return &trials_[own->second];
+    const auto named = trials_.find(trial);
+    if (named == trials_.end() || !named->second.job.empty()) return nullptr;
+    // Recorded before there were jobs.
+    return SameNames(named->second.repository, recorded) ? &named->second : nullptr;
+  }
+  /// Whether they end with the same experiment and trial: storage may have been moved.
+  static bool SameNames(const std::string& one, const std::string& other) {
+    return one.ends_with(other.substr(other.rfind('/', other.rfind('/') - 1)));
+  }
+
   /// An error is the database's; what is wrong with a repository is noted.
-  Status Trial(const std::string& root, const std::string& experiment, const std::string& trial) {
+  Status Repository(const std::string& root, const std::string& experiment,
+                    const std::string& trial) {
     const std::string repository = JoinPlace(JoinPlace(root, experiment), trial);
     const auto found = options_.repositories->List(repository);
     if (found.status().Is(Code::kNotFound)) return Status::Ok();  // no repository
-    if (!found.ok()) {
-      Problem(repository, found.status());
+    const auto job = options_.repositories->Job(repository);
+    if (!found.ok() || !job.ok()) {
+      Problem(repository, found.ok() ? job.status() : found.status());
       return Status::Ok();
     }
     ++report_.repositories;
-    const auto row = catalog_->trials().Get(trial);
-    if (!row.ok() && !row.status().Is(Code::kNotFound)) return row.status();
-    std::uint64_t run = 0;
-    if (!row.ok()) {
-      RETURN_IF_ERROR(Create(root, experiment, trial));
-    } else if (row->experiment != experiment) {
-      Problem(repository, AlreadyExistsError(fmt::format("trial {} belongs to experiment {}", trial,
-                                                         row->experiment)));
+    const auto run = options_.repositories->NewestRun(repository);
+    if (!run.ok()) {
+      Problem(repository, run.status());
       return Status::Ok();
-    } else if (row->core.live) {
-      return Status::Ok();
-    } else {
-      run = row->core.run;
     }
-    ASSIGN_OR_RETURN(auto known, KnownCheckpoints(catalog_, trial));
-    for (const FoundCheckpoint& one : *found) {
+    const std::string recorded = JoinPlace(JoinPlace(Recorded(root), experiment), trial);
+    Known* known = Find(*job, recorded, trial);
+    if (known == nullptr) {
+      ASSIGN_OR_RETURN(known, Create(root, experiment, trial, *job));
+    } else if (known->live) {
+      return Status::Ok();
+    } else if (!SameNames(known->repository, recorded)) {
+      Problem(repository,
+              AlreadyExistsError(fmt::format("it is a copy of trial {}'s, which is recorded at {}",
+                                             known->id, known->repository)));
+      return Status::Ok();
+    }
+    if (*run > known->run) {
+      // Runs that this record does not know of: the next one has a greater number.
+      known->run = *run;
+      appender_.Add(known->id, 0, EventKind::kRepositoryChosen,
+                    Value::Object{{"job", *job}, {"directory", known->directory}, {"run", *run}});
+    }
+    return Checkpoints(*known, *found);
+  }
+
+  Status Checkpoints(const Known& trial, const std::vector<FoundCheckpoint>& found) {
+    ASSIGN_OR_RETURN(auto known, KnownCheckpoints(catalog_, trial.id));
+    for (const FoundCheckpoint& one : found) {
       const auto at = known.find(one.id);
       const bool there = at != known.end() && at->second.state == CheckpointState::kCompleted;
       if (!there) {
         ++report_.checkpoints_added;
-        appender_.Add(trial, run, EventKind::kCheckpointCompleted,
-                      Value::Object{{"id", one.id},
-                                    {"steps_completed", one.steps},
-                                    {"metadata", one.metadata},
-                                    {"metrics", one.metrics},
-                                    {"bytes", one.bytes},
-                                    {"generation", one.generation},
-                                    {"sequence", one.sequence},
-                                    {"path", one.path}});
+        appender_.Add(trial.id, trial.run, EventKind::kCheckpointCompleted, CompletedBody(one));
       }
       if (one.pinned != (there && at->second.pinned)) {
-        appender_.Add(trial, 0, EventKind::kCheckpointPinned,
+        appender_.Add(trial.id, 0, EventKind::kCheckpointPinned,
                       Value::Object{{"id", one.id}, {"pinned", one.pinned}});
       }
       known.erase(one.id);
@@ -137,29 +196,57 @@ class Indexer {
     for (const auto& [id, record] : known) {
       if (record.state != CheckpointState::kCompleted) continue;
       ++report_.checkpoints_removed;
-      appender_.Add(trial, 0, EventKind::kCheckpointDeleted,
+      appender_.Add(trial.id, 0, EventKind::kCheckpointDeleted,
                     Value::Object{{"id", id}, {"reason", "it is not in the storage any more"}});
     }
     return appender_.Append();
   }
 
-  Status Create(const std::string& root, const std::string& experiment, const std::string& trial) {
-    if (const auto number = ExperimentNumber(experiment); number && !seen_.contains(*number)) {
-      seen_.insert(*number);
-      ASSIGN_OR_RETURN(
-          const bool added,
-          catalog_->experiments().Adopt(*number, {.uuid = "reindex-" + experiment,
-                                                  .name = "experiment " + experiment,
-                                                  .description = "found in the storage by reindex",
-                                                  .state = "PAUSED",
-                                                  .storage = root}));
+  /// What a user sees of an experiment that was found. Nobody knows the command of its trials.
+  NewExperiment Found(const std::string& root, const std::string& experiment) const {
+    const std::string recorded = Recorded(root);
+    Value::Object config{{"name", "experiment " + experiment}, {"detached", true}};
+    if (recorded == root) config["checkpoint_storage"] = root;
+    return {.uuid = "reindex-" + experiment,
+            .name = "experiment " + experiment,
+            .description = "found in the storage by reindex",
+            .state = "PAUSED",
+            .config_text = EncodeJson(config, 2),
+            .config = config,
+            .storage = recorded};
+  }
+
+  Result<Known*> Create(const std::string& root, const std::string& experiment,
+                        const std::string& trial, const std::string& job) {
+    Known known{.id = trial, .job = job};
+    known.repository = JoinPlace(JoinPlace(Recorded(root), experiment), trial);
+    std::string name = experiment;
+    std::string directory;
+    const auto number = ExperimentNumber(experiment);
+    if (trials_.contains(trial) || IsOtherName(experiment) || elsewhere_.contains(experiment)) {
+      // The numbers are another's; where its checkpoints are is recorded with it.
+      directory = fmt::format("{}/{}", experiment, trial);
+      known.id = std::to_string(last_id_ + 1);
+      NewExperiment other = Found(root, experiment);
+      other.uuid = fmt::format("reindex-{}-{}", root, experiment);
+      other.description += ", in " + directory;
+      ASSIGN_OR_RETURN(const std::int64_t chosen, catalog_->experiments().Create(other));
+      if (seen_.insert(chosen).second) ++report_.experiments_added;
+      name = std::to_string(chosen);
+    } else if (number && seen_.insert(*number).second) {
+      ASSIGN_OR_RETURN(const bool added,
+                       catalog_->experiments().Adopt(*number, Found(root, experiment)));
       if (added) ++report_.experiments_added;
     }
     ++report_.trials_added;
-    const TrialConfig config{.experiment = experiment, .storage = root, .detached = true};
-    appender_.Add(trial, 0, EventKind::kTrialCreated,
-                  Value::Object{{"config", ToValue(config)}, {"parent", Value()}});
-    return Status::Ok();
+    const TrialConfig config{.experiment = name, .storage = Recorded(root), .detached = true};
+    Value::Object body{{"config", ToValue(config)}, {"parent", Value()}, {"job", job}};
+    if (!directory.empty()) body["directory"] = directory;
+    known.directory = directory;
+    appender_.Add(known.id, 0, EventKind::kTrialCreated, std::move(body));
+    const std::string id = known.id;
+    Add(std::move(known));
+    return &trials_[id];
   }
 
   Catalog* const catalog_;
@@ -167,14 +254,20 @@ class Indexer {
   Appender appender_;
   ReindexReport report_;
   std::set<std::int64_t> seen_;
+  std::map<std::string, Known> trials_;
+  std::map<std::string, std::string> by_job_;
+  std::set<std::string> elsewhere_;  // experiments that found the directory of their number taken
+  std::int64_t last_id_ = 0;         // the greatest number of a trial
 };
 
 }  // namespace
 
 Result<ReindexReport> Reindex(Catalog* catalog, const ReindexOptions& options) {
   if (options.repositories == nullptr) return InvalidArgumentError("reindex: no repositories");
-  ASSIGN_OR_RETURN(const std::uint64_t last, catalog->LastEvent());
-  Indexer indexer(catalog, options, last, Clock::System()->WallNanos());
+  ASSIGN_OR_RETURN(TrialRecords records, catalog->events().Restore());
+  RETURN_IF_ERROR(catalog->events().Replay(
+      records.last_seq() + 1, [&](const Event& event) { return records.Apply(event); }));
+  Indexer indexer(catalog, options, records, Clock::System()->WallNanos());
   for (const std::string& root : options.roots) {
     const Status read = indexer.Root(root);
     if (read.Is(Code::kNotFound)) {

@@ -138,12 +138,18 @@ UPDATE experiments SET name = 'experiment ' || id, haystack = haystack || '
 experiment ' || id WHERE name = '';
 )";
 
-constexpr std::array<Migration, 5> kMigrations = {{
+// What a run's end was to its trial: an exit code alone does not tell a pause from the end.
+constexpr std::string_view kOutcomes = R"(
+ALTER TABLE runs ADD COLUMN outcome TEXT NOT NULL DEFAULT '';
+)";
+
+constexpr std::array<Migration, 6> kMigrations = {{
     {.version = 1, .name = "first", .sql = kFirst},
     {.version = 2, .name = "summaries", .sql = kSummaries},
     {.version = 3, .name = "counting", .sql = kCounting},
     {.version = 4, .name = "repeated steps", .sql = kRepeated},
     {.version = 5, .name = "named", .sql = kNamed},
+    {.version = 6, .name = "outcomes", .sql = kOutcomes},
 }};
 
 }  // namespace

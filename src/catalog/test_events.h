@@ -143,7 +143,7 @@ class EventMaker {
   Event StartRun(const TrialRecord& trial, Event event) {
     event.kind = K::kRunStarted;
     event.run = trial.core.run + 1;
-    const auto start = trial.NextStart(RepositoryOf(trial.config, trial.id));
+    const auto start = trial.NextStart(RepositoryOf(trial));
     event.body = O{
         {"token_hash", "h"}, {"resume_mode", start ? "resume" : "fresh"}, {"from", ToValue(start)}};
     return event;

@@ -14,6 +14,9 @@
 namespace cairn {
 namespace {
 
+/// Fewer characters of an id are a slip of the hand rather than a name.
+constexpr std::size_t kShortestBeginning = 4;
+
 /// WHERE … with its values.
 struct Condition {
   std::string sql;
@@ -123,8 +126,8 @@ Result<std::vector<RunRow>> CatalogTrials::Runs(const std::string& trial) {
     runs.clear();
     return connection.Query(
         "SELECT run, started, ready, ended, resume_mode, start_point, code, signal, lost, stopped, "
-        "message FROM runs WHERE trial = ? ORDER BY run",
-        {trial}, "iiiittiiiit", [&](const SqlRow& row) -> Status {
+        "message, outcome FROM runs WHERE trial = ? ORDER BY run",
+        {trial}, "iiiittiiiitt", [&](const SqlRow& row) -> Status {
           RunRow run{.trial = trial,
                      .run = row.Uint(0),
                      .started = row.Int(1),
@@ -135,6 +138,7 @@ Result<std::vector<RunRow>> CatalogTrials::Runs(const std::string& trial) {
                      .signal = row.Int(7),
                      .lost = row.Bool(8),
                      .stopped = row.Bool(9),
+                     .outcome = row.Text(11),
                      .message = row.Text(10)};
           ASSIGN_OR_RETURN(const Value point, DecodeJson(row.Text(5)));
           ASSIGN_OR_RETURN(run.from, StartPointFromValue(point));
@@ -197,6 +201,28 @@ Result<CheckpointRow> CatalogTrials::GetCheckpoint(const std::string& id) {
   }
   if (!found) return NotFoundError(fmt::format("no checkpoint {}", QuoteForMessage(id)));
   return std::move(*found);
+}
+
+Result<CheckpointRow> CatalogTrials::FindCheckpoint(const std::string& text) {
+  auto exact = GetCheckpoint(text);
+  if (!exact.status().Is(Code::kNotFound) || text.size() < kShortestBeginning) return exact;
+  std::vector<std::string> ids;
+  RETURN_IF_ERROR(db_->Read([&](Connection& connection) {
+    ids.clear();
+    return connection.Query(
+        "SELECT DISTINCT id FROM checkpoints WHERE substr(id, 1, CAST(? AS INTEGER)) = ? ORDER BY "
+        "id LIMIT 2",
+        {static_cast<std::int64_t>(text.size()), text}, "t", [&](const SqlRow& row) {
+          ids.push_back(row.Text(0));
+          return Status::Ok();
+        });
+  }));
+  if (ids.empty()) return exact;
+  if (ids.size() > 1) {
+    return InvalidArgumentError(fmt::format(
+        "several checkpoints begin with {}: write more of the id", QuoteForMessage(text)));
+  }
+  return GetCheckpoint(ids.front());
 }
 
 Result<std::vector<CatalogTrials::Usage>> CatalogTrials::StorageUsage() {

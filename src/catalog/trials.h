@@ -67,6 +67,9 @@ struct RunRow {
   std::int64_t signal = 0;
   bool lost = false;
   bool stopped = false;
+  /// What its end was to the trial: completed, paused, canceled, failed, stopped, lost. "": it
+  /// lives, or an older version recorded its end.
+  std::string outcome;
   std::string message;
 };
 
@@ -103,6 +106,9 @@ class CatalogTrials {
   /// By the manifest's id or by registration. NotFound. A checkpoint that several trials know (one
   /// was copied) is the first one's.
   Result<CheckpointRow> GetCheckpoint(const std::string& id);
+  /// The same as people write it: also by the first four or more characters of its id, where no
+  /// other one begins with them. NotFound; InvalidArgument for the beginning of several.
+  Result<CheckpointRow> FindCheckpoint(const std::string& text);
 
   /// Bytes of COMPLETED checkpoints by experiment, greatest first.
   struct Usage {

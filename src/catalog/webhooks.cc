@@ -164,6 +164,22 @@ Result<std::vector<Delivery>> CatalogWebhooks::Due(std::int64_t now, std::uint64
   return due;
 }
 
+Result<std::optional<Delivery>> CatalogWebhooks::DueOf(std::int64_t webhook, std::int64_t now) {
+  std::optional<Delivery> due;
+  RETURN_IF_ERROR(db_->Read([&](Connection& connection) {
+    due.reset();
+    return connection.Query(
+        std::string(kDeliverySelect) +
+            " WHERE d.webhook = ? AND d.state = 'pending' AND d.next_attempt <= ? ORDER BY "
+            "d.next_attempt, d.id LIMIT 1",
+        {webhook, now}, kDeliveryColumns, [&](const SqlRow& row) {
+          due = DeliveryFrom(row);
+          return Status::Ok();
+        });
+  }));
+  return due;
+}
+
 Status CatalogWebhooks::Delivered(std::int64_t delivery, std::string message) {
   return db_->Write([&](Connection& connection) {
     return connection.Run(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,6 +59,8 @@ class CatalogWebhooks {
   Result<std::uint64_t> Cursor();
   /// Pending ones whose time has come, oldest first, of active webhooks.
   Result<std::vector<Delivery>> Due(std::int64_t now, std::uint64_t limit = 100);
+  /// The oldest of them for one webhook.
+  Result<std::optional<Delivery>> DueOf(std::int64_t webhook, std::int64_t now);
   Status Delivered(std::int64_t delivery, std::string message);
   /// Tried in vain: again at `next_attempt`, or never (0).
   Status Failed(std::int64_t delivery, std::string message, std::int64_t next_attempt);

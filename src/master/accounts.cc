@@ -116,6 +116,16 @@ Result<Principal> Accounts::Authenticate(std::string_view secret) {
                    .session = token.kind == TokenKind::kSession};
 }
 
+bool Accounts::StillValid(const Principal& who) const {
+  const std::int64_t now = Now();
+  MutexLock hold(&mu_);
+  const auto user = users_.find(who.user);
+  if (user == users_.end() || !user->second.active) return false;
+  return std::ranges::any_of(tokens_, [&](const auto& item) {
+    return item.second.id == who.token && !Expired(item.second.expires, now);
+  });
+}
+
 Result<Session> Accounts::NewSession(const User& user) {
   ASSIGN_OR_RETURN(const std::string secret, NewToken());
   Token token{.kind = TokenKind::kSession,

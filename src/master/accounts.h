@@ -59,6 +59,8 @@ class Accounts {
   /// PermissionDenied. Quick.
   Result<Principal> Authenticate(std::string_view token);
 
+  /// Whether what the request was judged by still holds: for answers that last. Quick.
+  bool StillValid(const Principal& who) const;
   /// Takes as long for a wrong name as for a wrong password. PermissionDenied; ResourceExhausted
   /// when there were too many wrong ones.
   Result<Session> Login(const std::string& name, const std::string& password);

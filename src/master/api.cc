@@ -44,6 +44,10 @@ ServerResponse TooMany(std::string_view message) {
   return response;
 }
 
+/// Whoever asks without saying who it is, for the limits: by address, so that nobody can use up
+/// what others may ask. No user's name has a space.
+std::string Stranger(std::string_view peer) { return fmt::format("stranger {}", NetworkOf(peer)); }
+
 /// The answer to a request that may not, or nothing and who it is.
 std::optional<ServerResponse> Judge(const ApiParts& parts, const ApiRoute& route, RateLimit* limit,
                                     const ServerRequest& request, Principal* who) {
@@ -57,7 +61,7 @@ std::optional<ServerResponse> Judge(const ApiParts& parts, const ApiRoute& route
     return known.ok() ? std::nullopt : std::optional(ApiError(known));
   }
   if (route.access == Access::kNone) {
-    if (!limit->Admit("")) return TooMany("too many requests");
+    if (!limit->Admit(Stranger(request.peer))) return TooMany("too many requests");
     return std::nullopt;
   }
   std::string_view token = request.BearerToken();
@@ -146,6 +150,11 @@ HttpRoute Served(const ApiParts& parts, ApiRoute route, RateLimit* limit) {
 }
 
 }  // namespace
+
+bool HasSlotsHere(const LaunchInfo& launch) {
+  return launch.state == LaunchState::kRunning && launch.launcher != kSlurmLauncher &&
+         launch.launcher != kRayLauncher;
+}
 
 ServerResponse ApiError(const Status& status) { return ResponseOf(status); }
 

@@ -23,6 +23,7 @@
 #include "master/experiments.h"
 #include "master/log_collector.h"
 #include "master/log_followers.h"
+#include "master/new_bytes.h"
 #include "master/rate_limit.h"
 #include "master/services.h"
 #include "master/task_threads.h"
@@ -47,10 +48,12 @@ struct ApiParts {
   WebhookSender* webhooks = nullptr;
   Services* services = nullptr;
   Verifications* verifications = nullptr;
+  NewBytes* new_bytes = nullptr;
   TaskThreads* threads = nullptr;
   TaskThreads* downloads = nullptr;
   Clock* clock = Clock::System();
-  std::string default_storage;
+  std::string data_directory;
+  std::string default_storage;  // where it is
   std::string join_token;  // what the engine wants of those that join: the routes have judged them
   std::string version;
   std::string instance;
@@ -153,6 +156,8 @@ std::vector<ApiRoute> ApiRoutes(const ApiParts& parts);
 std::vector<HttpRoute> ServedRoutes(const ApiParts& parts, std::vector<ApiRoute> routes,
                                     RateLimit* limit);
 
+/// Whether a launch has slots of this machine: a cluster counts its own.
+bool HasSlotsHere(const LaunchInfo& launch);
 /// What a status is on the wire, with {code, message, details}.
 ServerResponse ApiError(const Status& status);
 /// NotFound unless it is a trial of an experiment that was not deleted.

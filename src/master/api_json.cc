@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "master/experiment_states.h"
 
 namespace cairn::master {
 namespace {
@@ -57,7 +58,7 @@ void PutConfig(const Experiment& experiment, bool whole, Value::Object* out) {
   (*out)["slots_per_trial"] = config->slots;
   (*out)["priority"] = config->priority;
   (*out)["policy"] = ToJson(config->retention);
-  if (whole) (*out)["config"] = experiment.config;
+  if (whole) (*out)["config"] = WithDefaults(*config);
 }
 
 }  // namespace
@@ -137,7 +138,7 @@ Value ToJson(const ApiParts& parts, const Experiment& experiment, bool whole) {
       {"best", Value()},
       {"checkpoints", experiment.checkpoints},
       {"checkpoint_bytes", experiment.checkpoint_bytes},
-      {"storage", experiment.storage},
+      {"storage", Located(experiment.storage, parts.data_directory)},
       {"parent", ParentOf(parts, experiment.parent_trial, experiment.parent_checkpoint, true)},
       {"code", experiment.code_digest.empty()
                    ? Value()
@@ -194,6 +195,7 @@ Value ToJson(const ApiParts& parts, const TrialRow& trial) {
     state = TrialStateName(view->state);
     out["resume_mode"] = record.resume_mode;
     out["repository"] = view->repository;
+    if (!view->waits_for.empty()) out["message"] = WaitMessage(view->waits_for);
     out["world_size"] = record.config.world_size;
     out["slots"] = record.config.slots;
     out["priority"] = record.config.priority;
@@ -234,8 +236,8 @@ Value ToJson(const RunRow& run) {
   if (run.from) {
     from = Value::Object{{"id", run.from->id}, {"steps_completed", run.from->steps}};
   }
-  std::string outcome;
-  if (!live) {
+  std::string outcome = run.outcome;
+  if (!live && outcome.empty()) {  // recorded by an older version
     outcome = run.lost                           ? "lost"
               : run.stopped                      ? "stopped"
               : run.code == 0 && run.signal == 0 ? "completed"
@@ -297,6 +299,15 @@ Value ToJson(const ApiParts& parts, const CheckpointRow& row) {
     const auto start = view->record.NextStart(view->repository);
     out["latest"] = start && !record.id.empty() && start->id == record.id;
     out["repository"] = view->repository;
+    // What a run said of it is its name: the place is the repository, which may have moved.
+    if (!record.path.empty()) {
+      out["path"] =
+          fmt::format("{}/{}", view->repository, record.path.substr(record.path.rfind('/') + 1));
+    }
+    if (record.state == CheckpointState::kCompleted) {
+      const auto fresh = parts.new_bytes->Of(view->repository, record.id);
+      if (fresh) out["new_bytes"] = *fresh;
+    }
     const std::string& score = view->record.config.retention.score;
     if (const Value* found = score.empty() ? nullptr : record.metrics.Find(score)) {
       out["score"] = *found;

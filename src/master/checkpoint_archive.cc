@@ -12,7 +12,10 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/checkpoint_path.h"
+#include "checkpoint/names.h"
+#include "checkpoint/restore_point.h"
 
 namespace cairn::master {
 namespace {
@@ -60,17 +63,44 @@ Status WriteFile(archive* writer, const Sink& sink, const std::string& name, std
   return Status::Ok();
 }
 
+/// A checkpoint of which every file is open.
+struct Member {
+  std::string directory;
+  std::unique_ptr<OpenCheckpoint> open;
+  std::unique_ptr<ObjectReader> manifest;
+};
+
+/// The checkpoint and, before it, those that it builds on.
+Result<std::vector<Member>> OpenChain(const PlacedCheckpoint& placed) {
+  Store* const store = placed.env.store.get();
+  std::vector<Checkpoint> siblings;
+  Chain chain = {&placed.checkpoint};
+  if (placed.checkpoint.manifest->kind == CheckpointKind::kIncrement) {
+    ASSIGN_OR_RETURN(siblings, ReadSiblings(store));
+    auto resolved = ChainIndex(siblings).Resolve(placed.checkpoint);
+    if (!resolved.ok()) {
+      return resolved.status().WithContext("an increment that nothing can open");
+    }
+    chain = *std::move(resolved);
+  }
+  std::vector<Member> members;
+  for (const Checkpoint* one : chain) {
+    Member member{.directory = one->directory, .open = nullptr, .manifest = nullptr};
+    ASSIGN_OR_RETURN(member.open, OpenCheckpoint::Open(store, one->directory, one->manifest));
+    ASSIGN_OR_RETURN(member.manifest,
+                     store->OpenReader(names::Path(one->directory, names::kManifest)));
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
 }  // namespace
 
 Status ArchiveCheckpoint(const std::string& checkpoint, ArchiveFormat format,
                          const std::function<Status()>& begin,
                          const std::function<Status(std::string_view bytes)>& write) {
   ASSIGN_OR_RETURN(const PlacedCheckpoint placed, ReadCheckpointAt(checkpoint));
-  ASSIGN_OR_RETURN(const auto open,
-                   OpenCheckpoint::Open(placed.env.store.get(), placed.checkpoint.directory,
-                                        placed.checkpoint.manifest));
-  ASSIGN_OR_RETURN(const auto manifest,
-                   placed.env.store->OpenReader(placed.checkpoint.directory + "/manifest.json"));
+  ASSIGN_OR_RETURN(const std::vector<Member> members, OpenChain(placed));
   RETURN_IF_ERROR(begin());
   Sink sink{.write = &write, .status = Status::Ok()};
   const Writer writer(archive_write_new(), &archive_write_free);
@@ -90,13 +120,15 @@ Status ArchiveCheckpoint(const std::string& checkpoint, ArchiveFormat format,
   if (archive_write_open(writer.get(), &sink, nullptr, Pass, nullptr) != ARCHIVE_OK) {
     return Failed(writer.get(), sink);
   }
-  const std::string& root = placed.checkpoint.directory;
-  const std::int64_t seconds = open->manifest().time / 1'000'000'000;
-  for (const OpenFile& file : open->files()) {
-    RETURN_IF_ERROR(
-        WriteFile(writer.get(), sink, root + "/" + file.entry->path, seconds, file.reader.get()));
+  for (const Member& member : members) {
+    const std::int64_t seconds = member.open->manifest().time / 1'000'000'000;
+    for (const OpenFile& file : member.open->files()) {
+      RETURN_IF_ERROR(WriteFile(writer.get(), sink, names::Path(member.directory, file.entry->path),
+                                seconds, file.reader.get()));
+    }
+    RETURN_IF_ERROR(WriteFile(writer.get(), sink, names::Path(member.directory, names::kManifest),
+                              seconds, member.manifest.get()));
   }
-  RETURN_IF_ERROR(WriteFile(writer.get(), sink, root + "/manifest.json", seconds, manifest.get()));
   if (archive_write_close(writer.get()) != ARCHIVE_OK) return Failed(writer.get(), sink);
   return Status::Ok();
 }

@@ -32,7 +32,7 @@ bool IsCheckpointId(std::string_view id) {
 
 Result<CheckpointRow> Find(const ApiParts& parts, const std::string& id) {
   if (!IsCheckpointId(id)) return NotFoundError("no such checkpoint");
-  ASSIGN_OR_RETURN(CheckpointRow row, parts.catalog->trials().GetCheckpoint(id));
+  ASSIGN_OR_RETURN(CheckpointRow row, parts.catalog->trials().FindCheckpoint(id));
   RETURN_IF_ERROR(CheckTrial(parts, row.trial));
   return row;
 }
@@ -92,8 +92,9 @@ Result<ApiAnswer> Patch(const ApiParts& parts, const ApiCall& call) {
 }
 
 /// Why a checkpoint stays although a user wants it gone; "": it may go.
-std::string WhyKept(const TrialView& view, const CheckpointRow& row,
-                    const std::set<std::string>& bases) {
+std::string WhyKept(const ApiParts& parts, const TrialView& view, const CheckpointRow& row,
+                    const std::set<std::string>& bases,
+                    const std::multimap<std::string, std::string>& begun) {
   if (row.record.state != CheckpointState::kCompleted) {
     return fmt::format("it is {}", CheckpointStateName(row.record.state));
   }
@@ -102,6 +103,10 @@ std::string WhyKept(const TrialView& view, const CheckpointRow& row,
   const auto start = view.record.NextStart(view.repository);
   if (!IsEnded(view.record.core.state) && start && start->id == row.record.id) {
     return "its trial goes on from it";
+  }
+  if (const auto other = begun.find(row.record.id); other != begun.end()) {
+    return fmt::format("experiment {} begins with it",
+                       parts.experiments->ExperimentOfTrial(other->second));
   }
   if (view.record.core.live) return "its trial runs: only the run may remove it; pause it first";
   return "";
@@ -137,8 +142,9 @@ Result<RemovalPlan> Plan(const ApiParts& parts, const std::vector<CheckpointRow>
     for (const CheckpointRow& one : all) {
       if (!one.base.empty() && !going.contains(one.record.id)) bases.insert(one.base);
     }
+    const auto begun = parts.engine->BegunWith(trial);
     for (const CheckpointRow& row : rows) {
-      const std::string why = WhyKept(view, row, bases);
+      const std::string why = WhyKept(parts, view, row, bases, begun);
       if (why.empty()) {
         plan.by_trial[trial].push_back(row);
       } else {
@@ -310,14 +316,41 @@ Result<ApiAnswer> Files(const ApiParts& parts, const ApiCall& call) {
       .body = Value::Object{{"files", std::move(files)}, {"total", total}, {"bytes", bytes}}};
 }
 
-Result<TensorMap> TensorsOf(const ApiParts& parts, const std::string& id) {
+/// ASCII letters alone: names of tensors have few others.
+bool ContainsIgnoringCase(std::string_view text, std::string_view part) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  const auto found =
+      std::ranges::search(text, part, [&](char a, char b) { return lower(a) == lower(b); });
+  return !found.empty() || part.empty();
+}
+
+struct HeldTensors {
+  TensorMap tensors;
+  std::vector<std::string> files;
+
+  /// Where it begins; "" for one without elements.
+  std::string FileOf(const StoredTensor& tensor) const {
+    return tensor.pieces.empty() ? "" : files[tensor.pieces.front().file];
+  }
+};
+
+Result<HeldTensors> TensorsOf(const ApiParts& parts, const std::string& id) {
   ASSIGN_OR_RETURN(const CheckpointRow row, Find(parts, id));
   ASSIGN_OR_RETURN(const std::string place, PlaceOf(parts, row));
   ASSIGN_OR_RETURN(const PlacedCheckpoint placed, ReadCheckpointAt(place));
   ASSIGN_OR_RETURN(const auto open,
                    OpenCheckpoint::Open(placed.env.store.get(), placed.checkpoint.directory,
                                         placed.checkpoint.manifest));
-  return open->ReadCatalog(TensorGroup::kModel, "");
+  ASSIGN_OR_RETURN(TensorMap tensors, open->ReadCatalog(TensorGroup::kModel, ""));
+  HeldTensors held{.tensors = std::move(tensors)};
+  for (const OpenFile& file : open->files()) held.files.push_back(file.entry->path);
+  return held;
+}
+
+std::uint64_t ElementsOf(const StoredTensor& tensor) {
+  std::uint64_t elements = 1;
+  for (const std::uint64_t n : tensor.shape) elements *= n;
+  return elements;
 }
 
 Result<ApiAnswer> Tensors(const ApiParts& parts, const ApiCall& call) {
@@ -327,12 +360,12 @@ Result<ApiAnswer> Tensors(const ApiParts& parts, const ApiCall& call) {
   std::uint64_t limit = 0;
   reader.Page(&offset, &limit);
   RETURN_IF_ERROR(reader.status());
-  ASSIGN_OR_RETURN(const TensorMap tensors, TensorsOf(parts, call.Param("checkpoint")));
+  ASSIGN_OR_RETURN(const HeldTensors held, TensorsOf(parts, call.Param("checkpoint")));
   Value::List list;
   std::uint64_t total = 0;
   std::uint64_t bytes = 0;
-  for (const auto& [name, tensor] : tensors) {
-    if (!search.empty() && name.find(search) == std::string::npos) continue;
+  for (const auto& [name, tensor] : held.tensors) {
+    if (!search.empty() && !ContainsIgnoringCase(name, search)) continue;
     std::uint64_t size = 0;
     for (const StoredPiece& piece : tensor.pieces) size += piece.bytes;
     bytes += size;
@@ -342,7 +375,8 @@ Result<ApiAnswer> Tensors(const ApiParts& parts, const ApiCall& call) {
     list.emplace_back(Value::Object{{"name", name},
                                     {"dtype", DTypeName(tensor.dtype)},
                                     {"shape", std::move(shape)},
-                                    {"bytes", size}});
+                                    {"bytes", size},
+                                    {"file", held.FileOf(tensor)}});
   }
   return ApiAnswer{
       .body = Value::Object{{"tensors", std::move(list)}, {"total", total}, {"bytes", bytes}}};
@@ -355,7 +389,7 @@ Result<ApiAnswer> Compare(const ApiParts& parts, const ApiCall& call) {
   ASSIGN_OR_RETURN(const CheckpointRow b, Find(parts, other));
   ASSIGN_OR_RETURN(const std::string place_a, PlaceOf(parts, a));
   ASSIGN_OR_RETURN(const std::string place_b, PlaceOf(parts, b));
-  ASSIGN_OR_RETURN(const TensorMap tensors, TensorsOf(parts, a.record.id));
+  ASSIGN_OR_RETURN(const HeldTensors held, TensorsOf(parts, a.record.id));
   ASSIGN_OR_RETURN(const std::vector<TensorDifference> differences, Diff(place_a, place_b));
   std::map<std::string, std::uint64_t> counts;
   Value::List list;
@@ -363,14 +397,25 @@ Result<ApiAnswer> Compare(const ApiParts& parts, const ApiCall& call) {
   for (const TensorDifference& one : differences) {
     const std::string kind = one.what == "rows" ? "changed" : one.what;
     ++counts[kind == "added" || kind == "removed" ? kind : "changed"];
-    if (kind != "added" && tensors.contains(one.name)) ++of_a;
+    const auto before = held.tensors.find(one.name);
+    if (kind != "added" && before != held.tensors.end()) ++of_a;
     if (list.size() >= kMostListed) continue;
-    list.emplace_back(Value::Object{{"name", one.name},
-                                    {"kind", kind},
-                                    {"max_difference", one.max_abs},
-                                    {"changed_elements", one.elements}});
+    Value::Object out{{"name", one.name}, {"kind", kind}};
+    if (kind == "changed") {
+      out["max_difference"] = one.max_abs;
+      out["changed_elements"] = one.elements;
+      if (one.what != "rows" && before != held.tensors.end()) {
+        out["elements"] = ElementsOf(before->second);
+      }
+    }
+    if (one.what == "rows") {
+      out["rows_added"] = one.rows_added;
+      out["rows_removed"] = one.rows_removed;
+      out["rows_changed"] = one.rows_changed;
+    }
+    list.emplace_back(std::move(out));
   }
-  return ApiAnswer{.body = Value::Object{{"equal", tensors.size() - of_a},
+  return ApiAnswer{.body = Value::Object{{"equal", held.tensors.size() - of_a},
                                          {"changed", counts["changed"]},
                                          {"added", counts["added"]},
                                          {"removed", counts["removed"]},
@@ -380,11 +425,13 @@ Result<ApiAnswer> Compare(const ApiParts& parts, const ApiCall& call) {
 /// Puts together where a checkpoint came from and what came from it.
 class Lineage {
  public:
-  explicit Lineage(const ApiParts& parts) : parts_(parts) {}
+  /// `of` has its place in it also when it was deleted; of others that were, nothing is told.
+  Lineage(const ApiParts& parts, const CheckpointRow& of) : parts_(parts), of_(of) {}
 
   Status AddTrial(const std::string& trial) {
     if (!trials_.insert(trial).second || trials_.size() > 100) return Status::Ok();
     ASSIGN_OR_RETURN(std::vector<CheckpointRow> rows, AllOf(parts_, {.trial = trial}));
+    if (trial == of_.trial && of_.record.state != CheckpointState::kCompleted) rows.push_back(of_);
     std::ranges::sort(rows, {}, [](const CheckpointRow& row) { return row.record.order; });
     const CheckpointRow* before = nullptr;
     for (const CheckpointRow& row : rows) {
@@ -436,6 +483,7 @@ class Lineage {
   }
 
   const ApiParts& parts_;
+  const CheckpointRow& of_;
   std::set<std::string> trials_;
   std::set<std::string> known_;
   Value::List nodes_;
@@ -483,7 +531,7 @@ void AddCheckpointRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
   add("GET", "/{checkpoint}/lineage", Access::kViewer,
       [parts](const ApiCall& call) -> Result<ApiAnswer> {
         ASSIGN_OR_RETURN(const CheckpointRow row, Find(parts, call.Param("checkpoint")));
-        Lineage lineage(parts);
+        Lineage lineage(parts, row);
         RETURN_IF_ERROR(lineage.AddTrial(row.trial));
         return lineage.Answer();
       });

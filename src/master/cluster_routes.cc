@@ -55,15 +55,12 @@ Result<ApiAnswer> Cluster(const ApiParts& parts) {
   Value::List queue;
   int used = 0;
   for (const LaunchInfo& launch : launches) {
-    std::string trial;
-    std::uint64_t run = 0;
-    if (!RunOfLaunch(launch.id, &trial, &run)) continue;
+    const auto run = parts.engine->RunOfLaunch(launch.id);
+    if (HasSlotsHere(launch)) used += launch.slots;
+    if (!run) continue;
     const bool runs = launch.state == LaunchState::kRunning;
-    // Slots are this machine's; a cluster counts its own.
-    if (runs && launch.launcher != kSlurmLauncher && launch.launcher != kRayLauncher)
-      used += launch.slots;
     Value::List& list = runs ? running : queue;
-    if (list.size() < kMaxPage) list.push_back(EntryOf(parts, launch, trial));
+    if (list.size() < kMaxPage) list.push_back(EntryOf(parts, launch, run->trial));
   }
   return ApiAnswer{.body = Value::Object{{"slots", parts.slots},
                                          {"used_slots", used},
@@ -93,7 +90,7 @@ Result<ApiAnswer> Storage(const ApiParts& parts) {
     checkpoints += one.checkpoints;
     list.emplace_back(Value::Object{{"experiment", one.experiment},
                                     {"name", record->name},
-                                    {"storage", record->storage},
+                                    {"storage", Located(record->storage, parts.data_directory)},
                                     {"checkpoints", one.checkpoints},
                                     {"bytes", one.bytes},
                                     {"pinned_bytes", pinned_bytes}});
@@ -123,7 +120,8 @@ Status Events(const ApiParts& parts, const ApiCall& call, const HttpReply& reply
       last.find_first_not_of("0123456789") == std::string::npos) {
     after = std::stoull(last);
   }
-  parts.feed->Subscribe(reply, std::move(filter), after);
+  parts.feed->Subscribe(reply, std::move(filter), after,
+                        [parts, who = call.who] { return parts.accounts->StillValid(who); });
   return Status::Ok();
 }
 

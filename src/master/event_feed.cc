@@ -11,6 +11,7 @@
 namespace cairn::master {
 namespace {
 
+constexpr auto kJudge = std::chrono::seconds(1);
 constexpr std::size_t kMostQueued = 100'000;
 
 Value MemberOf(const Event& event, std::string_view name) {
@@ -82,13 +83,13 @@ void EventFeed::Publish(std::string kind, Value::Object body) {
   changed_.NotifyAll();
 }
 
-void EventFeed::Subscribe(HttpReply reply, Filter filter, std::optional<std::uint64_t> after) {
+void EventFeed::Subscribe(HttpReply reply, Filter filter, std::optional<std::uint64_t> after,
+                          std::function<bool()> allowed) {
   {
     MutexLock hold(&mu_);
     if (count_ < options_.max_subscribers && !stopping_) {
-      queue_.push_back([this, reply = std::move(reply), filter = std::move(filter), after] {
-        Welcome(reply, filter, after);
-      });
+      queue_.push_back([this, reply = std::move(reply), filter = std::move(filter), after,
+                        allowed = std::move(allowed)] { Welcome(reply, filter, after, allowed); });
       changed_.NotifyAll();
       return;
     }
@@ -214,7 +215,8 @@ void EventFeed::Send(const std::vector<Item>& items) {
   count_ = subscribers_.size();
 }
 
-void EventFeed::Welcome(const HttpReply& reply, Filter filter, std::optional<std::uint64_t> after) {
+void EventFeed::Welcome(const HttpReply& reply, Filter filter, std::optional<std::uint64_t> after,
+                        std::function<bool()> allowed) {
   HttpStream stream = reply.Stream(200, "text/event-stream",
                                    {{"Cache-Control", "no-store"}, {"X-Accel-Buffering", "no"}});
   const auto hello = [&](std::string_view event) {
@@ -250,13 +252,24 @@ void EventFeed::Welcome(const HttpReply& reply, Filter filter, std::optional<std
       if (Wanted(filter, item) && !stream.Write(Encode(item))) return;
     }
   }
-  subscribers_.push_back({std::move(stream), std::move(filter)});
+  subscribers_.push_back({std::move(stream), std::move(filter), std::move(allowed)});
+  MutexLock hold(&mu_);
+  count_ = subscribers_.size();
+}
+
+void EventFeed::EndOfThoseNotAllowed() {
+  std::erase_if(subscribers_, [](Subscriber& to) {
+    if (to.allowed()) return false;
+    to.stream.End();
+    return true;
+  });
   MutexLock hold(&mu_);
   count_ = subscribers_.size();
 }
 
 void EventFeed::Run(const std::stop_token& stop) {
   Clock::Duration told = options_.clock->Now();
+  Clock::Duration judged = told;
   while (!stop.stop_requested()) {
     std::deque<std::function<void()>> todo;
     {
@@ -264,6 +277,11 @@ void EventFeed::Run(const std::stop_token& stop) {
       if (queue_.empty() && !stopping_) changed_.WaitFor(&mu_, std::chrono::seconds(1));
       if (stopping_) break;
       todo.swap(queue_);
+    }
+    // First: what came since is not for those who may not look any more.
+    if (options_.clock->Now() - judged >= kJudge) {
+      judged = options_.clock->Now();
+      EndOfThoseNotAllowed();
     }
     for (const auto& task : todo) task();
     if (options_.clock->Now() - told >= options_.keep_alive) {

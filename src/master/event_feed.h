@@ -64,8 +64,10 @@ class EventFeed {
   /// Of the kinds that are no events of the engine's: service, verification.
   void Publish(std::string kind, Value::Object body);
 
-  /// Answers with a stream. `after`: what came after that one first.
-  void Subscribe(HttpReply reply, Filter filter, std::optional<std::uint64_t> after);
+  /// Answers with a stream. `after`: what came after that one first. `allowed` is asked about every
+  /// second, on the feed's thread: the stream of who may not look any more ends.
+  void Subscribe(HttpReply reply, Filter filter, std::optional<std::uint64_t> after,
+                 std::function<bool()> allowed);
   std::size_t subscribers() const;
 
  private:
@@ -81,6 +83,7 @@ class EventFeed {
   struct Subscriber {
     HttpStream stream;
     Filter filter;
+    std::function<bool()> allowed;
   };
 
   void Run(const std::stop_token& stop);
@@ -89,7 +92,9 @@ class EventFeed {
   static std::string Encode(const Item& item);
   static bool Wanted(const Filter& filter, const Item& item);
   void Send(const std::vector<Item>& items);
-  void Welcome(const HttpReply& reply, Filter filter, std::optional<std::uint64_t> after);
+  void Welcome(const HttpReply& reply, Filter filter, std::optional<std::uint64_t> after,
+               std::function<bool()> allowed);
+  void EndOfThoseNotAllowed();
 
   const Options options_;
   mutable Mutex mu_;

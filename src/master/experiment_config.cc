@@ -149,7 +149,7 @@ std::string TextOf(const Value& scalar) {
 
 /// What Ray is asked for: texts or numbers; `custom` may be a map of names to numbers.
 void ReadRay(int processes, std::map<std::string, std::string>* out, ConfigReader* reader) {
-  constexpr std::string_view kKeys[] = {"num_cpus", "num_gpus", "memory", "custom"};
+  constexpr std::string_view kKeys[] = {"nodes", "num_cpus", "num_gpus", "memory", "custom"};
   for (const std::string_view key : kKeys) {
     const ConfigNode* value = reader->Take(key);
     if (value == nullptr) continue;
@@ -478,6 +478,41 @@ Result<ExperimentConfig> ParseExperiment(std::string_view yaml) {
 
 Result<ExperimentConfig> ExperimentFromValue(const Value& source) {
   return FromNode(ConfigNode::FromValue(source));
+}
+
+Value WithDefaults(const ExperimentConfig& config) {
+  const SearcherConfig& from = config.searcher;
+  Value::Object searcher{{"name", SearcherName(from.kind)},
+                         {"metric", from.metric},
+                         {"smaller_is_better", from.smaller_is_better},
+                         {"seed", from.seed}};
+  if (from.kind != Kind::kSingle) searcher["max_concurrent_trials"] = from.max_concurrent_trials;
+  if (from.kind == Kind::kAdaptiveAsha) {
+    searcher["max_rungs"] = from.max_rungs;
+    searcher["divisor"] = from.divisor;
+    searcher["mode"] = kModes[static_cast<std::size_t>(from.mode)];
+  }
+  Value::Object out{{"description", ""},
+                    {"labels", Value::List{}},
+                    {"hyperparameters", Value::Object{}},
+                    {"searcher", Value::Object{}},
+                    {"max_restarts", config.max_restarts},
+                    {"resources", Value::Object{}},
+                    {"preemption_timeout", config.preemption_timeout},
+                    {"kill_grace", config.kill_grace}};
+  if (const auto* said = config.source.if_object()) {
+    for (const auto& [key, value] : *said) out[key] = value;
+  }
+  const auto fill = [&out](const std::string& key, Value::Object defaults) {
+    auto* members = out[key].if_object();
+    if (members != nullptr) members->merge(defaults);
+  };
+  fill("searcher", std::move(searcher));
+  fill("resources", {{"priority", config.priority}});
+  if (out["resources"].Find("slots") == nullptr) {
+    fill("resources", {{"slots_per_trial", config.slots}});
+  }
+  return out;
 }
 
 void OverrideConfig(const Value& over, Value* source) {

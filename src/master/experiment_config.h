@@ -80,6 +80,10 @@ Result<ExperimentConfig> ExperimentFromValue(const Value& source);
 /// The rules of `checkpoint_policy`; also what the REST API takes.
 Result<RetentionPolicy> ParseRetention(const ConfigNode& node, const SearcherConfig& searcher);
 
+/// What the file said and, for all that it left out, the value that is used instead: for people who
+/// look at an experiment. Parsed, it is the same config again.
+Value WithDefaults(const ExperimentConfig& config);
+
 /// Lays `over` over `source`: maps member by member, everything else as a whole. Names with points
 /// ("hyperparameters.lr") reach into maps.
 void OverrideConfig(const Value& over, Value* source);

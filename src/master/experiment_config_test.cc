@@ -67,6 +67,38 @@ preemption_timeout: 10m
   EXPECT_EQ(ToValue(again->TrialOf("7", 0, "/default")), ToValue(trial));
 }
 
+TEST(ExperimentConfigTest, WhatIsLeftOutIsFilledIn) {
+  const auto filled = [](const std::string& yaml) {
+    const auto config = ParseExperiment(yaml);
+    EXPECT_TRUE(config.ok()) << config.status().ToString();
+    const Value whole = WithDefaults(*config);
+    // Nothing else than the file means: it is read as the same config.
+    const auto again = ExperimentFromValue(whole);
+    EXPECT_TRUE(again.ok()) << again.status().ToString();
+    if (again.ok()) {
+      EXPECT_EQ(ToValue(again->TrialOf("7", 0, "/d")), ToValue(config->TrialOf("7", 0, "/d")));
+    }
+    return EncodeJson(whole);
+  };
+  EXPECT_EQ(
+      filled("entrypoint: python3 t.py\n"),
+      R"({"description":"","entrypoint":"python3 t.py","hyperparameters":{},"kill_grace":30.0,)"
+      R"("labels":[],"max_restarts":5,"preemption_timeout":600.0,)"
+      R"("resources":{"priority":0,"slots_per_trial":1},)"
+      R"("searcher":{"metric":"","name":"single","seed":0,"smaller_is_better":true}})");
+  // What the file says stays as it says it.
+  EXPECT_EQ(filled("entrypoint: [a, b]\nmax_restarts: 0\nresources: {slots: 2}\n"
+                   "hyperparameters: {a.b: 1}\npreemption_timeout: 10m\nlabels: [x]\n"
+                   "searcher: {name: grid, metric: loss, smaller_is_better: false}\n"),
+            R"({"description":"","entrypoint":["a","b"],"hyperparameters":{"a.b":1},)"
+            R"("kill_grace":30.0,"labels":["x"],"max_restarts":0,"preemption_timeout":"10m",)"
+            R"("resources":{"priority":0,"slots":2},"searcher":{"max_concurrent_trials":16,)"
+            R"("metric":"loss","name":"grid","seed":0,"smaller_is_better":false}})");
+  EXPECT_THAT(filled("entrypoint: a\nsearcher: {name: adaptive_asha, metric: x, max_trials: 4, "
+                     "max_length: 8}\n"),
+              HasSubstr(R"("max_rungs":5,"max_trials":4,"metric":"x","mode":"standard")"));
+}
+
 TEST(ExperimentConfigTest, APolicyThatComesLaterKnowsWhatTheBestIs) {
   const auto config = ParseExperiment(
       "entrypoint: python3 t.py\nsearcher: {name: single, metric: loss, smaller_is_better: "

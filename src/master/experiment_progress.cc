@@ -114,7 +114,7 @@ Status Experiments::StepSearch(std::int64_t experiment, Entry* entry) {
 Status Experiments::MakeTrial(std::int64_t experiment, Entry* entry, std::uint64_t index) {
   TrialConfig config =
       entry->config.TrialOf(std::to_string(experiment), index, options_.default_storage);
-  config.cwd = WorkOf(experiment);
+  config.cwd = entry->work;
   if (entry->parent_trial.empty()) {
     ASSIGN_OR_RETURN(const std::string id, options_.engine->Create(std::move(config)));
     OnTrialCreated(id, std::to_string(experiment));
@@ -134,7 +134,7 @@ Status Experiments::MakeTrials(std::int64_t experiment, Entry* entry, const Expe
   std::uint64_t total = record.trials;
   const SearcherConfig& searcher = entry->config.searcher;
   if (total >= searcher.max_trials) return Status::Ok();
-  const std::string work = WorkOf(experiment);
+  const std::string work = Located(entry->work, options_.data_directory);
   if (entry->code.empty()) {
     std::error_code error;
     fs::create_directories(work, error);
@@ -176,10 +176,18 @@ Status Experiments::Advance(std::int64_t experiment) {
   for (const TrialRow& trial : living.items) {
     progress += trial.progress;
     if (max_trials == 1) message = trial.message;
-    // A run that waits for slots is STARTING for the engine, and still queued for people.
-    if (trial.core.state != TrialState::kStarting) continue;
+    if (trial.core.state != TrialState::kStarting && trial.core.state != TrialState::kQueued) {
+      continue;
+    }
     const auto view = options_.engine->Summary(trial.id);
-    if (view.ok() && view->state == TrialState::kQueued) {
+    if (!view.ok()) continue;
+    if (!view->waits_for.empty() && message.empty()) {
+      message = max_trials == 1
+                    ? WaitMessage(view->waits_for)
+                    : fmt::format("trial {} {}", trial.id, WaitMessage(view->waits_for));
+    }
+    // A run that waits for slots is STARTING for the engine, and still queued for people.
+    if (trial.core.state == TrialState::kStarting && view->state == TrialState::kQueued) {
       --states["STARTING"];
       ++states["QUEUED"];
     }

@@ -308,7 +308,7 @@ Result<ApiAnswer> SetPolicy(const ApiParts& parts, const ApiCall& call) {
   return ApiAnswer{.body = ToJson(policy)};
 }
 
-Result<Experiments::ContinueRequest> ContinueFrom(const ApiCall& call) {
+Result<Experiments::ContinueRequest> ContinueFrom(const ApiParts& parts, const ApiCall& call) {
   Experiments::ContinueRequest request{.owner = call.who.name};
   BodyReader body(call);
   body->Bool("new", &request.new_experiment);
@@ -318,6 +318,11 @@ Result<Experiments::ContinueRequest> ContinueFrom(const ApiCall& call) {
   RETURN_IF_ERROR(body->Finish());
   RETURN_IF_ERROR(RequestId(request.request_id));
   ASSIGN_OR_RETURN(request.overrides, ObjectIn(call, "config"));
+  if (!request.from.empty()) {
+    ASSIGN_OR_RETURN(const CheckpointRow from,
+                     parts.catalog->trials().FindCheckpoint(request.from));
+    if (!from.record.id.empty()) request.from = from.record.id;
+  }
   return request;
 }
 
@@ -373,13 +378,13 @@ void AddExperimentRoutes(const ApiParts& parts, std::vector<ApiRoute>* out) {
   add("POST", "/{experiment}/continue", Access::kUser,
       [parts](const ApiCall& call, const HttpReply& reply) -> Status {
         ASSIGN_OR_RETURN(const std::int64_t id, IdOf(call));
-        ASSIGN_OR_RETURN(const auto request, ContinueFrom(call));
+        ASSIGN_OR_RETURN(const auto request, ContinueFrom(parts, call));
         ASSIGN_OR_RETURN(const std::string trial, parts.experiments->TrialOf(id, request.from));
         return Continue(parts, call, trial, request, reply);
       });
   root("POST", "/trials/{trial}/continue", Access::kUser,
        [parts](const ApiCall& call, const HttpReply& reply) -> Status {
-         ASSIGN_OR_RETURN(const auto request, ContinueFrom(call));
+         ASSIGN_OR_RETURN(const auto request, ContinueFrom(parts, call));
          return Continue(parts, call, call.Param("trial"), request, reply);
        });
   add("GET", "/{experiment}/trials", Access::kViewer,

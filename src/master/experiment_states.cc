@@ -39,6 +39,8 @@ bool IsActive(TrialState state) {
          state == TrialState::kRunning;
 }
 
+std::string WaitMessage(const std::string& why) { return "waits for its storage: " + why; }
+
 std::string IntentText(bool paused, bool canceled, const AdaptiveSearch* search) {
   Value::Object members{{"paused", paused}, {"canceled", canceled}};
   if (search != nullptr) members["search"] = search->Save();

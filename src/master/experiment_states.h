@@ -20,6 +20,9 @@ bool IsEndedState(std::string_view state);
 std::vector<std::string> LivingStates();
 /// QUEUED, STARTING, RUNNING.
 bool IsActive(TrialState state);
+
+/// The message of a trial that cannot begin: `why` is what its storage said.
+std::string WaitMessage(const std::string& why);
 /// What users asked for and what the searcher knows, as the catalog keeps it. `search` may be null.
 std::string IntentText(bool paused, bool canceled, const AdaptiveSearch* search = nullptr);
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "format/json.h"
@@ -26,6 +27,21 @@ bool Resting(TrialState state) {
 bool FlagIn(const Value& value, std::string_view name) {
   const Value* found = value.Find(name);
   return found != nullptr && found->if_bool() != nullptr && *found->if_bool();
+}
+
+/// Where the trials of an experiment run. Numbers come again when a lost record is begun anew or an
+/// old backup takes its place: what those of a number left is not found by the next.
+std::string WorkOf(const Experiment& experiment) {
+  const std::string whole = fmt::format("{} {}", experiment.uuid, experiment.created);
+  return InDataDirectory(fmt::format("work/{}-{:08x}", experiment.id,
+                                     static_cast<std::uint32_t>(Xxh3(std::string_view(whole)))));
+}
+
+/// One that an older version found in the storage has none.
+Value ConfigOf(const Experiment& record) {
+  const Value::Object* members = record.config.if_object();
+  if (members == nullptr || !members->empty()) return record.config;
+  return Value::Object{{"name", record.name}, {"detached", true}};
 }
 
 /// A value that ParseExperiment takes for itself and not for a range.
@@ -61,10 +77,6 @@ void Experiments::Stop() {
   }
   thread_.request_stop();
   if (thread_.joinable()) thread_.join();
-}
-
-std::string Experiments::WorkOf(std::int64_t experiment) const {
-  return fmt::format("{}/{}", options_.work_directory, experiment);
 }
 
 Status Experiments::Start() {
@@ -202,7 +214,7 @@ Result<std::shared_ptr<Experiments::Entry>> Experiments::Load(std::int64_t exper
   ASSIGN_OR_RETURN(const std::string intent,
                    options_.catalog->experiments().SearcherState(experiment));
   auto entry = std::make_shared<Entry>();
-  ASSIGN_OR_RETURN(entry->config, ExperimentFromValue(record.config));
+  ASSIGN_OR_RETURN(entry->config, ExperimentFromValue(ConfigOf(record)));
   if (const auto asked = DecodeJson(intent); asked.ok()) {
     entry->paused = FlagIn(*asked, "paused");
     entry->canceled = FlagIn(*asked, "canceled");
@@ -210,6 +222,7 @@ Result<std::shared_ptr<Experiments::Entry>> Experiments::Load(std::int64_t exper
   entry->parent_trial = record.parent_trial;
   entry->parent_checkpoint = record.parent_checkpoint;
   entry->code = record.code_digest;
+  entry->work = WorkOf(record);
   entry->state = record.state;
   entry->progress = record.progress;
   if (entry->config.searcher.kind == SearcherConfig::Kind::kAdaptiveAsha) {
@@ -278,6 +291,10 @@ Status Experiments::Activate(std::int64_t experiment) {
         fmt::format("experiment {} is {}: go on with `cairn e continue {}`", experiment,
                     entry->state, experiment));
   }
+  if (entry->config.detached) {
+    ASSIGN_OR_RETURN(const std::vector<TrialRow> trials, TrialsOf(experiment));
+    for (const TrialRow& trial : trials) RETURN_IF_ERROR(CheckStarts(trial.id));
+  }
   RETURN_IF_ERROR(SetIntent(experiment, false, entry->canceled));
   RETURN_IF_ERROR(ForTrials(experiment, Resting, [&](const std::string& trial) {
     return options_.engine->Activate(trial);
@@ -311,8 +328,20 @@ Status Experiments::PauseTrial(const std::string& trial) { return options_.engin
 Status Experiments::CancelTrial(const std::string& trial) { return options_.engine->Cancel(trial); }
 Status Experiments::KillTrial(const std::string& trial) { return options_.engine->Kill(trial); }
 
+Status Experiments::CheckStarts(const std::string& trial) {
+  ASSIGN_OR_RETURN(const TrialView view, options_.engine->Summary(trial));
+  const TrialConfig& config = view.record.config;
+  // One that joined does so again when its owner starts it.
+  if (!config.detached || !config.external_id.empty()) return Status::Ok();
+  return FailedPreconditionError(fmt::format(
+      "trial {} was found in the storage, and nobody knows its command: begin a new one "
+      "with its weights, `cairn e continue {} --new --config entrypoint='…'`",
+      trial, config.experiment));
+}
+
 Status Experiments::ActivateTrial(const std::string& trial, const std::string& from) {
   MutexLock turn(&turn_);
+  RETURN_IF_ERROR(CheckStarts(trial));
   const auto id = ExperimentId(ExperimentOfTrial(trial));
   // It lives again: what was asked for before does not hold any more.
   if (id.ok()) RETURN_IF_ERROR(SetIntent(*id, false, false));
@@ -369,16 +398,25 @@ Result<std::int64_t> Experiments::Continue(const std::string& trial,
       return FailedPreconditionError(
           fmt::format("trial {} has no checkpoint to begin with", trial));
     }
-    from = start->repository == view.repository ? start->id : std::string();
+    from = start->id;
   }
-  Value source = record.config;
+  Value source = ConfigOf(record);
   auto& members = *source.if_object();
   members["hyperparameters"] = AsConstant(view.record.config.hparams);
   Value::Object searcher{{"name", "single"}};
   if (!record.metric.empty()) searcher["metric"] = record.metric;
   searcher["smaller_is_better"] = record.smaller_is_better;
   members["searcher"] = std::move(searcher);
+  // A process that was started by hand, or that nobody remembers, is begun anew by the master.
+  members.erase("detached");
   if (!request.overrides.is_null()) OverrideConfig(request.overrides, &source);
+  if (source.Find("entrypoint") == nullptr) {
+    return InvalidArgumentError(fmt::format(
+        "nobody here knows the command of experiment {}: its process was started by hand "
+        "(start it again, and it joins by itself), or it was found in the storage. For a "
+        "new one name it: --config entrypoint='python3 /path/of/train.py'",
+        old));
+  }
   Request create{.owner = request.owner,
                  .config = EncodeJson(source, 2),
                  .code = record.code_digest,
@@ -411,11 +449,22 @@ Status Experiments::Delete(std::int64_t experiment, bool force, bool keep_checkp
       return FailedPreconditionError(
           fmt::format("{} of its checkpoints are pinned: unpin them, or use force", pinned.total));
     }
+    // As good as pinned: without it the other one could not begin.
+    ASSIGN_OR_RETURN(const std::vector<TrialRow> trials, TrialsOf(experiment));
+    for (const TrialRow& trial : trials) {
+      for (const auto& [checkpoint, other] : options_.engine->BegunWith(trial.id)) {
+        const std::string of = ExperimentOfTrial(other);
+        if (of == std::to_string(experiment)) continue;
+        return FailedPreconditionError(fmt::format(
+            "experiment {} begins with it (checkpoint {}), and has none of its own yet: wait for "
+            "that, or cancel it, or use force",
+            of, checkpoint));
+      }
+    }
   }
   if (!keep_checkpoints) {
-    RETURN_IF_ERROR(
-        options_.catalog->SetSetting(fmt::format("{}{}", kRemoval, experiment),
-                                     EncodeJson(Value::Object{{"storage", record.storage}})));
+    RETURN_IF_ERROR(options_.catalog->SetSetting(fmt::format("{}{}", kRemoval, experiment),
+                                                 EncodeJson(Value::Object{{"work", entry->work}})));
   }
   RETURN_IF_ERROR(options_.catalog->experiments().Delete(experiment));
   {
@@ -465,23 +514,42 @@ Result<RetentionPolicy> Experiments::Policy(std::int64_t experiment) {
   return entry->config.retention;
 }
 
+Status Experiments::RemoveRepositories(std::int64_t experiment) {
+  ASSIGN_OR_RETURN(const std::vector<TrialRow> trials, TrialsOf(experiment));
+  Status first;
+  for (const TrialRow& trial : trials) {
+    const auto view = options_.engine->Summary(trial.id);
+    if (!view.ok()) continue;
+    const TrialRecord& record = view->record;
+    // One from before jobs were recorded that never began left nothing, whatever stands there now.
+    if (record.job.empty() && record.core.run == 0 && record.checkpoints.empty()) continue;
+    const Status removed = RemoveRepository(view->repository, record.job);
+    if (!removed.ok() && first.ok()) first = removed;
+  }
+  return first;
+}
+
 void Experiments::RemoveStorage() {
   const auto pending = options_.catalog->ListSettings(std::string(kRemoval));
   if (!pending.ok()) return LogWarning(pending.status().ToString());
   for (const auto& [name, text] : *pending) {
-    const std::string experiment = name.substr(kRemoval.size());
+    const auto experiment = ExperimentId(std::string_view(name).substr(kRemoval.size()));
     const auto what = DecodeJson(text);
-    const Value* storage = what.ok() ? what->Find("storage") : nullptr;
+    const Value* work = what.ok() ? what->Find("work") : nullptr;
     Status removed;
-    if (ExperimentId(experiment).ok() && storage != nullptr && storage->if_string() != nullptr) {
-      removed = RemoveRepositories(*storage->if_string(), experiment);
+    if (experiment.ok()) {
+      removed = RemoveRepositories(*experiment);
       std::error_code error;
-      fs::remove_all(fmt::format("{}/{}", options_.work_directory, experiment), error);
+      // One that an older version deleted ran where its number says.
+      fs::remove_all(Located(work != nullptr && work->if_string() != nullptr
+                                 ? *work->if_string()
+                                 : InDataDirectory(fmt::format("work/{}", *experiment)),
+                             options_.data_directory),
+                     error);
     }
     if (removed.ok()) removed = options_.catalog->DeleteSetting(name);
     if (!removed.ok()) {
-      LogWarning(
-          fmt::format("freeing the storage of experiment {}: {}", experiment, removed.ToString()));
+      LogWarning(fmt::format("freeing the storage of {}: {}", name, removed.ToString()));
     }
   }
 }

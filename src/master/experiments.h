@@ -30,9 +30,9 @@ struct ExperimentsOptions {
   Catalog* catalog = nullptr;  // borrowed, as all pointers here
   TrialEngine* engine = nullptr;
   const CodeStore* code = nullptr;
-  /// Each experiment's code is unpacked into <work_directory>/<id>, where its trials run.
-  std::string work_directory;
-  std::string default_storage;
+  /// Each experiment's code is unpacked into work/<id>-… in it, where its trials run.
+  std::string data_directory;
+  std::string default_storage;  // as it is recorded (InDataDirectory)
   /// The slots that there are: an experiment whose trials want more is refused.
   int slots = 1;
   Clock* clock = Clock::System();
@@ -128,6 +128,7 @@ class Experiments {
     std::string parent_trial;
     std::string parent_checkpoint;
     std::string code;
+    std::string work;  // where its trials run, as it is recorded
     std::string state;
     double progress = 0;
     std::unique_ptr<AdaptiveSearch> search;  // null: nothing is stopped early
@@ -145,6 +146,8 @@ class Experiments {
   /// Inserts it and makes its first trials.
   Result<std::int64_t> Begin(const NewExperiment& experiment) EXCLUDES(turn_);
   Result<std::shared_ptr<Entry>> Load(std::int64_t experiment) EXCLUDES(mu_);
+  /// FailedPrecondition for a trial that neither the master nor anybody else can start.
+  Status CheckStarts(const std::string& trial);
   /// Writes what was asked for, under turn_.
   Status SetIntent(std::int64_t experiment, bool paused, bool canceled) REQUIRES(turn_);
   Status ForTrials(std::int64_t experiment, bool (*wanted)(TrialState),
@@ -164,7 +167,8 @@ class Experiments {
   void Run(const std::stop_token& stop);
   void RemoveStorage();
   void Touch(std::int64_t experiment, bool soon);
-  std::string WorkOf(std::int64_t experiment) const;
+  /// Takes away what trials of an experiment left in the storage. What is not theirs stays.
+  Status RemoveRepositories(std::int64_t experiment);
 
   const Options options_;
   Mutex turn_;  // one decision at a time

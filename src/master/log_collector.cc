@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <utility>
 #include <vector>
 
@@ -33,24 +32,22 @@ LineLevel LevelOf(const Value* level) {
 
 }  // namespace
 
-bool RunOfLaunch(std::string_view launch, std::string* trial, std::uint64_t* run) {
-  const std::size_t point = launch.rfind('.');
-  if (point == std::string_view::npos) return false;
-  const char* const end = launch.data() + launch.size();
-  if (std::from_chars(launch.data() + point + 1, end, *run).ptr != end) return false;
-  *trial = launch.substr(0, point);
-  return true;
-}
-
 LogCollector::~LogCollector() { Stop(); }
 
 Status LogCollector::Start() {
   ASSIGN_OR_RETURN(const std::vector<LaunchInfo> launches, options_.launcher->List());
   for (const LaunchInfo& launch : launches) {
-    OnLaunch(launch);
-    RunId id;
-    if (RunOfLaunch(launch.id, &id.first, &id.second) && options_.settled(id.first, id.second)) {
-      OnSettled(id.first, id.second);
+    const auto id = options_.run_of(launch.id);
+    if (!id && launch.state == LaunchState::kEnded) {
+      options_.launcher->Forget(launch.id).IgnoreError("it is met again at the next start");
+    } else if (!id) {
+      LogWarning(
+          fmt::format("{} runs, and no trial on record began it: it is left alone, with its "
+                      "slots; kill its processes if nobody wants them",
+                      launch.id));
+    } else {
+      OnLaunch(launch);
+      if (options_.settled(id->first, id->second)) OnSettled(id->first, id->second);
     }
   }
   thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
@@ -68,10 +65,11 @@ void LogCollector::Stop() {
 }
 
 void LogCollector::OnLaunch(const LaunchInfo& info) {
-  RunId id;
-  if (info.state == LaunchState::kQueued || !RunOfLaunch(info.id, &id.first, &id.second)) return;
+  if (info.state == LaunchState::kQueued) return;
+  const auto id = options_.run_of(info.id);
+  if (!id) return;
   MutexLock hold(&mu_);
-  sources_.try_emplace(id);
+  sources_[*id].launch = info.id;
   if (info.state == LaunchState::kEnded) changed_.NotifyAll();
 }
 
@@ -91,12 +89,13 @@ bool LogCollector::Finished(const std::string& trial) const {
   return true;
 }
 
-bool LogCollector::Collect(const RunId& id, const std::string& launch) {
+bool LogCollector::Collect(const RunId& id) {
   Source source;
   {
     MutexLock hold(&mu_);
     source = sources_[id];
   }
+  const std::string launch = source.launch;
   const auto failed = [&](const Status& status, bool database) {
     bool first = false;
     {
@@ -173,7 +172,7 @@ void LogCollector::Run(const std::stop_token& stop) {
       }
     }
     bool more = false;
-    for (const RunId& id : ids) more |= Collect(id, fmt::format("{}.{}", id.first, id.second));
+    for (const RunId& id : ids) more |= Collect(id);
     if (more) continue;
     MutexLock hold(&mu_);
     if (!stopping_) changed_.WaitFor(&mu_, options_.interval);

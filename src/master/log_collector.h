@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,10 +19,15 @@
 
 namespace cairn::master {
 
+/// A trial and the number of its run.
+using RunId = std::pair<std::string, std::uint64_t>;
+
 struct LogCollectorOptions {
   CatalogLogs* logs = nullptr;  // borrowed, as all pointers here
   Launcher* launcher = nullptr;
   Clock* clock = Clock::System();
+  /// Which run a launch is; nothing for one that no trial on record began.
+  std::function<std::optional<RunId>(const std::string& launch)> run_of;
   /// Whether the engine has recorded the end of this run; asked by Start.
   std::function<bool(const std::string& trial, std::uint64_t run)> settled;
   /// How often the logs of living launches are looked at.
@@ -41,7 +46,8 @@ class LogCollector {
   LogCollector(const LogCollector&) = delete;
   LogCollector& operator=(const LogCollector&) = delete;
 
-  /// Finds the launches that are there already.
+  /// Finds the launches that are there already. What a run wrote that belongs to no trial on record
+  /// is nobody's log: those that ended are forgotten.
   Status Start();
   void Stop();
 
@@ -55,8 +61,8 @@ class LogCollector {
   bool Finished(const std::string& trial) const;
 
  private:
-  using RunId = std::pair<std::string, std::uint64_t>;
   struct Source {
+    std::string launch;
     bool started = false;  // the position is known
     std::uint64_t position = 0;
     bool settled = false;
@@ -66,7 +72,7 @@ class LogCollector {
 
   void Run(const std::stop_token& stop);
   /// True when there may be more at once.
-  bool Collect(const RunId& id, const std::string& launch);
+  bool Collect(const RunId& id);
   Status AddNow(const std::string& trial, std::uint64_t run, const Value::List& lines);
 
   const Options options_;
@@ -78,8 +84,5 @@ class LogCollector {
   Mutex adding_;
   std::jthread thread_;
 };
-
-/// "12.3" → trial 12, run 3: how the engine calls its launches. False: not one of them.
-bool RunOfLaunch(std::string_view launch, std::string* trial, std::uint64_t* run);
 
 }  // namespace cairn::master

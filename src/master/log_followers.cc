@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -62,22 +63,29 @@ void LogFollowers::OnChange(const std::string& trial) {
   changed_.NotifyAll();
 }
 
-void LogFollowers::Follow(const HttpReply& reply, LogQuery query, bool only_stderr,
-                          bool only_stdout) {
+void LogFollowers::Follow(const HttpReply& reply, LogQuery query, std::function<bool()> allowed) {
   {
     MutexLock hold(&mu_);
     if (!stopping_ && count_ < options_.max_followers) {
       arrived_.push_back(
           {.stream = reply.Stream(200, "text/event-stream", {{"Cache-Control", "no-store"}}),
            .query = std::move(query),
-           .only_stderr = only_stderr,
-           .only_stdout = only_stdout});
+           .allowed = std::move(allowed)});
       ++count_;
       changed_.NotifyAll();
       return;
     }
   }
   reply.Send(ErrorResponse(503, "unavailable", "too many follow logs: try again later"));
+}
+
+bool LogFollowers::Gather(Follower* to, LogPage page) {
+  if (to->next_id == 0) to->next_id = page.next_id;
+  to->query.limit -= std::min<std::uint64_t>(to->query.limit, page.lines.size());
+  to->query.before_id = page.previous_id;
+  to->last.insert(to->last.begin(), std::make_move_iterator(page.lines.begin()),
+                  std::make_move_iterator(page.lines.end()));
+  return !page.more || to->query.limit == 0;
 }
 
 bool LogFollowers::Serve(Follower* to) {
@@ -89,22 +97,31 @@ bool LogFollowers::Serve(Follower* to) {
       to->busy = true;
       return true;
     }
-    const auto page = options_.logs->Read(to->query);
+    auto page = options_.logs->Read(to->query);
     if (!page.ok()) {
       LogWarning(fmt::format("log of trial {}: {}", to->query.trial, page.status().ToString()));
       to->busy = true;
       return !page.status().Is(Code::kNotFound);
     }
+    const bool more = !to->query.tail && page->more;
+    if (to->query.tail) {
+      if (!Gather(to, *std::move(page))) {
+        to->busy = true;  // others have their turn
+        return true;
+      }
+      page->lines = std::exchange(to->last, {});
+      page->next_id = to->next_id;
+    }
     std::string text;
     for (const LogLine& line : page->lines) {
-      if ((to->only_stderr && !line.from_stderr) || (to->only_stdout && line.from_stderr)) continue;
       text += fmt::format("id: {}\nevent: log\ndata: {}\n\n", line.id, EncodeJson(ToValue(line)));
     }
     to->query.tail = false;
+    to->query.before_id = std::numeric_limits<std::uint64_t>::max();
     to->query.limit = 1000;
     to->query.from_id = std::max(to->query.from_id, page->next_id);
     if (!text.empty() && !to->stream.Write(std::move(text))) return false;
-    if (!page->more) break;
+    if (!more) break;
   }
   to->busy = false;
   if (ended.empty()) return true;
@@ -117,6 +134,7 @@ bool LogFollowers::Serve(Follower* to) {
 void LogFollowers::Run(const std::stop_token& stop) {
   std::vector<Follower> followers;
   Clock::Duration told = options_.clock->Now();
+  Clock::Duration judged = told;
   bool busy = false;
   while (!stop.stop_requested()) {
     std::set<std::string> touched;
@@ -132,11 +150,17 @@ void LogFollowers::Run(const std::stop_token& stop) {
       for (Follower& one : arrived_) followers.push_back(std::move(one));
       arrived_.clear();
     }
+    const bool judge = options_.clock->Now() - judged >= kTick;
+    if (judge) judged = options_.clock->Now();
     const bool comment = options_.clock->Now() - told >= std::chrono::seconds(15);
     if (comment) told = options_.clock->Now();
     busy = false;
     const std::size_t before = followers.size();
     std::erase_if(followers, [&](Follower& one) {
+      if (judge && !one.allowed()) {
+        one.stream.End();
+        return true;
+      }
       if (comment && !one.stream.Write(": \n\n")) return true;
       // Every second also those that nobody spoke of: how a trial ended is known a little later.
       const bool due = one.busy || tick || touched.contains(one.query.trial);

@@ -38,8 +38,9 @@ class LogFollowers {
   void Start();
   void Stop();
   /// Answers with a stream of what matches from query.from_id on (tail: the last ones), then of
-  /// what comes.
-  void Follow(const HttpReply& reply, LogQuery query, bool only_stderr, bool only_stdout);
+  /// what comes. `allowed` is asked about every second, on the thread of this: the stream of who
+  /// may not look any more ends.
+  void Follow(const HttpReply& reply, LogQuery query, std::function<bool()> allowed);
   /// Lines were added, or the trial came to rest. Quick.
   void OnChange(const std::string& trial);
 
@@ -47,13 +48,17 @@ class LogFollowers {
   struct Follower {
     HttpStream stream;
     LogQuery query;
-    bool only_stderr = false;
-    bool only_stdout = false;
+    // While query.tail: those of the last lines that were found, and where new ones begin.
+    std::vector<LogLine> last;
+    std::uint64_t next_id = 0;
     bool busy = true;  // there may be more to send
+    std::function<bool()> allowed;
   };
   void Run(const std::stop_token& stop);
   /// False: it is over.
   bool Serve(Follower* to);
+  /// Looks for more of the last lines, a stretch of the log. True: they are all there.
+  bool Gather(Follower* to, LogPage page);
 
   const Options options_;
   Mutex mu_;

@@ -4,7 +4,7 @@
 //   cairn.db      the catalog, unless another database is named
 //   token         the local user's token, mode 0600
 //   code/         archives of code by their digest
-//   work/<id>/    the code of an experiment, unpacked: where its trials run
+//   work/<id>-…/  the code of an experiment, unpacked: where its trials run
 //   runs/         records and logs of runs (docs/format/launches.md)
 //   runs-slurm/   the same of runs that Slurm starts; the data directory is shared with its nodes
 //   runs-ray/     the same of runs that Ray starts
@@ -105,13 +105,15 @@ class Master::Impl {
   explicit Impl(Options options)
       : options_(std::move(options)),
         limit_(500, 2000, options_.clock),
-        services_(options_.clock) {}
+        services_(options_.clock),
+        new_bytes_(options_.clock) {}
   ~Impl() { Stop(); }
 
   Status Start();
   void Stop();
 
   const std::string& url() const { return server_->url(); }
+  Status CheckPage() const { return master::CheckPage(options_.web_directory); }
   std::string token_path() const { return Path("token"); }
   Accounts* accounts() { return accounts_.get(); }
 
@@ -179,6 +181,7 @@ class Master::Impl {
   std::unique_ptr<EventFeed> feed_;
   std::unique_ptr<WebhookSender> webhooks_;
   std::unique_ptr<Verifications> verifications_;
+  mutable NewBytes new_bytes_;  // remembers what it has computed
   std::unique_ptr<TaskThreads> threads_;
   std::unique_ptr<TaskThreads> downloads_;
   std::optional<HttpRoutes> known_;  // to tell 405 from 404 beside the page's files
@@ -231,7 +234,7 @@ Status Master::Impl::Prepare() {
   if (options_.slots == 0) {
     options_.slots = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   }
-  storage_ = options_.storage.empty() ? Path("checkpoints") : options_.storage;
+  storage_ = options_.storage.empty() ? InDataDirectory("checkpoints") : options_.storage;
   if (options_.web_directory.empty() && fs::is_directory(Path("web"), error)) {
     options_.web_directory = Path("web");
   }
@@ -291,11 +294,18 @@ Status Master::Impl::StartEngine() {
                                       .repositories = repositories_.get(),
                                       .clock = options_.clock,
                                       .ids = options_.ids,
+                                      .data_directory = options_.data_directory,
+                                      .shared_storage = true,
                                       .compact_after_events = kSummarizeAfter,
                                       .heartbeat = options_.heartbeat,
                                       .join_token = join_token_,
                                       .join_storage = storage_,
                                       .on_event = [this](const Event& event) { OnEvent(event); },
+                                      .on_wait =
+                                          [this](const std::string& trial) {
+                                            experiments_->OnTrialChanged(trial, true);
+                                            feed_->OnTrial(trial);
+                                          },
                                       .on_log =
                                           [this](const std::string& trial, std::uint64_t run,
                                                  const Value::List& lines) {
@@ -306,7 +316,7 @@ Status Master::Impl::StartEngine() {
       ExperimentsOptions{.catalog = catalog_.get(),
                          .engine = engine_.get(),
                          .code = code_.get(),
-                         .work_directory = Path("work"),
+                         .data_directory = options_.data_directory,
                          .default_storage = storage_,
                          .slots = options_.slots,
                          .clock = options_.clock,
@@ -318,10 +328,16 @@ Status Master::Impl::StartEngine() {
       .logs = &catalog_->logs(),
       .launcher = launcher_.get(),
       .clock = options_.clock,
-      .settled = [this](const std::string& trial, std::uint64_t run) {
-        const auto view = engine_->Summary(trial);
-        return !view.ok() || view->record.core.run > run || !view->record.core.live;
-      }});
+      .run_of = [this](const std::string& launch) -> std::optional<RunId> {
+        const auto key = engine_->RunOfLaunch(launch);
+        if (!key) return std::nullopt;
+        return RunId{key->trial, key->run};
+      },
+      .settled =
+          [this](const std::string& trial, std::uint64_t run) {
+            const auto view = engine_->Summary(trial);
+            return !view.ok() || view->record.core.run > run || !view->record.core.live;
+          }});
   followers_ = std::make_unique<LogFollowers>(
       LogFollowersOptions{.logs = &catalog_->logs(),
                           .clock = options_.clock,
@@ -368,10 +384,12 @@ ApiParts Master::Impl::Parts() const {
           .webhooks = webhooks_.get(),
           .services = const_cast<Services*>(&services_),
           .verifications = verifications_.get(),
+          .new_bytes = &new_bytes_,
           .threads = threads_.get(),
           .downloads = downloads_.get(),
           .clock = options_.clock,
-          .default_storage = storage_,
+          .data_directory = options_.data_directory,
+          .default_storage = Located(storage_, options_.data_directory),
           .join_token = join_token_,
           .version = options_.version,
           .instance = instance_,
@@ -463,6 +481,7 @@ void Master::Impl::OnEvent(const Event& event) {
     case EventKind::kCheckpointDeleted:
     case EventKind::kCheckpointPinned:
     case EventKind::kRetentionChanged:
+    case EventKind::kRepositoryChosen:
       return;
     case EventKind::kProgress:
       return experiments_->OnTrialChanged(event.trial, false);
@@ -482,12 +501,11 @@ void Master::Impl::OnLaunch(const LaunchInfo& info) {
   // First: the engine's event about the end of a run must find its log known.
   collector_->OnLaunch(info);
   engine_->OnLaunch(info);
-  std::string trial;
-  std::uint64_t run = 0;
-  if (info.state == LaunchState::kRunning && RunOfLaunch(info.id, &trial, &run)) {
+  if (info.state != LaunchState::kRunning) return;
+  if (const auto key = engine_->RunOfLaunch(info.id)) {
     // QUEUED became STARTING, for people.
-    experiments_->OnTrialChanged(trial, true);
-    feed_->OnTrial(trial);
+    experiments_->OnTrialChanged(key->trial, true);
+    feed_->OnTrial(key->trial);
   }
 }
 
@@ -583,6 +601,7 @@ Result<std::unique_ptr<Master>> Master::Start(Options options) {
 
 const std::string& Master::url() const { return impl_->url(); }
 Result<std::string> Master::LoginLink() { return impl_->LoginLink(); }
+Status Master::CheckPage() const { return impl_->CheckPage(); }
 std::string Master::token_path() const { return impl_->token_path(); }
 Accounts* Master::accounts() { return impl_->accounts(); }
 std::vector<Master::RouteInfo> Master::Routes() const { return impl_->Routes(); }

@@ -71,6 +71,8 @@ class Master {
   const std::string& url() const;
   /// A link that logs the local user in, once, within ten minutes.
   Result<std::string> LoginLink();
+  /// Ok when there is a web page for the link to lead to; otherwise NotFound, with the remedy.
+  Status CheckPage() const;
   /// Where the token of the local user is.
   std::string token_path() const;
   Accounts* accounts();

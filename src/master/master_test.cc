@@ -12,6 +12,7 @@
 #include <set>
 
 #include "format/json.h"
+#include "master/api.h"
 #include "master/code_archive.h"
 #include "master/files.h"
 #include "net/http_client.h"
@@ -21,6 +22,7 @@ namespace cairn::master {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Answer {
   int status = 0;
@@ -166,6 +168,10 @@ TEST_F(MasterTest, AnExperimentRunsItsCodeAndKeepsItsLog) {
   EXPECT_EQ(Get("/api/v1/experiments/" + id + "/code/file?path=train.sh").status, 200);
   EXPECT_EQ(Get("/api/v1/experiments/" + id + "/code/file?path=../../token").status, 404);
   EXPECT_THAT(Get("/api/v1/experiments/" + id + "/config").text, HasSubstr("name: first"));
+  const Value* config = done.body.Find("config");
+  ASSERT_NE(config, nullptr);
+  EXPECT_EQ(config->Find("max_restarts")->AsInt(), 0);             // as the file says
+  EXPECT_EQ(config->Find("preemption_timeout")->AsDouble(), 600);  // as it does not
   const Answer runs = Get("/api/v1/trials/" + trial + "/runs");
   EXPECT_EQ(runs.body.Find("runs")->if_list()->front().Find("exit_code")->AsInt(), 0);
 }
@@ -358,6 +364,24 @@ TEST_F(MasterTest, ALoginLinkWorksOnce) {
   EXPECT_EQ(Ask("POST", "/api/v1/auth/login", body, {}, false).status, 401);
 }
 
+TEST_F(MasterTest, WithoutAPageItsAddressSaysHowToGetOne) {
+  EXPECT_THAT(master_->CheckPage().ToString(), HasSubstr("Run scripts/web in the checkout"));
+  const Answer answer = Ask("GET", "/", {}, {}, /*with_token=*/false);
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.text, HasSubstr("this master has no web page. Run scripts/web"));
+  EXPECT_EQ(Get("/experiments").status, 404);
+
+  master_.reset();
+  std::filesystem::create_directory(data_ + "/web");
+  StartMaster();
+  EXPECT_THAT(master_->CheckPage().ToString(), HasSubstr("/data/web). Run scripts/web"));
+  EXPECT_THAT(Ask("GET", "/", {}, {}, /*with_token=*/false).text, Not(HasSubstr("/data/web")));
+
+  std::ofstream(data_ + "/web/index.html") << "<title>the page</title>";
+  EXPECT_TRUE(master_->CheckPage().ok());
+  EXPECT_EQ(Get("/").text, "<title>the page</title>");
+}
+
 TEST_F(MasterTest, ListensElsewhereOnlyWithAPassword) {
   master_.reset();
   const MasterOptions options{
@@ -398,6 +422,13 @@ TEST_F(MasterTest, RunsSurviveTheMasterAndAreFoundAgain) {
   EXPECT_THAT(log, HasSubstr("begun"));
   EXPECT_THAT(log, HasSubstr("over"));
   EXPECT_EQ(log.find("begun"), log.rfind("begun")) << "no line twice";
+}
+
+TEST(SlotsTest, OnlyWhatRunsOnThisMachineHasSlotsOfIt) {
+  EXPECT_TRUE(HasSlotsHere({.launcher = "local", .state = LaunchState::kRunning}));
+  EXPECT_FALSE(HasSlotsHere({.launcher = "local", .state = LaunchState::kQueued}));
+  EXPECT_FALSE(HasSlotsHere({.launcher = "slurm", .state = LaunchState::kRunning}));
+  EXPECT_FALSE(HasSlotsHere({.launcher = "ray", .state = LaunchState::kRunning}));
 }
 
 TEST_F(MasterTest, FiguresAndCluster) {

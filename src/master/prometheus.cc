@@ -49,7 +49,7 @@ Result<std::string> PrometheusText(const ApiParts& parts) {
   int used = 0;
   int queued = 0;
   for (const LaunchInfo& launch : launches) {
-    if (launch.state == LaunchState::kRunning) used += launch.slots;
+    if (HasSlotsHere(launch)) used += launch.slots;
     if (launch.state == LaunchState::kQueued) ++queued;
   }
   out.Begin("cairn_slots", "gauge", "Slots of this machine.");

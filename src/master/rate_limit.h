@@ -10,7 +10,8 @@
 
 namespace cairn::master {
 
-/// So many requests a second for each caller, with bursts. May be called from any thread.
+/// So many requests a second for each caller, with bursts. Callers who have not asked for long are
+/// forgotten. May be called from any thread.
 class RateLimit {
  public:
   RateLimit(double per_second, double burst, Clock* clock)
@@ -19,6 +20,8 @@ class RateLimit {
   bool Admit(std::string_view caller);
 
  private:
+  void Forget(Clock::Duration now) REQUIRES(mu_);
+
   struct Bucket {
     double left = 0;
     Clock::Duration filled{};
@@ -29,5 +32,9 @@ class RateLimit {
   Mutex mu_;
   std::map<std::string, Bucket, std::less<>> buckets_ GUARDED_BY(mu_);
 };
+
+/// What callers are told apart by who come from `address`: itself, and of IPv6 the first 64 bits,
+/// because one caller has all the rest.
+std::string NetworkOf(std::string_view address);
 
 }  // namespace cairn::master

@@ -6,8 +6,9 @@
 
 namespace cairn::master {
 
-/// Removes all repositories of the trials of an experiment, <storage>/<experiment>, whole. OK when
-/// there are none. Nobody writes to them any more.
-Status RemoveRepositories(const std::string& storage, const std::string& experiment);
+/// Removes a repository whole, if it is that job's ("": whoever's), and the directory above it when
+/// nothing is left there. OK when there is none, or it is another's: that stays. After an error, or
+/// killed in the middle, the same call goes on.
+Status RemoveRepository(const std::string& repository, const std::string& job);
 
 }  // namespace cairn::master

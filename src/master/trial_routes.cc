@@ -49,6 +49,7 @@ Status ReadLogs(const ApiParts& parts, const ApiCall& call, const HttpReply& rep
   if (const auto rank = reader.Int("rank", 0, 1'000'000)) query.ranks = {static_cast<int>(*rank)};
   if (const auto run = reader.Int("run", 1, kMost)) query.run = static_cast<std::uint64_t>(*run);
   const std::string stream = reader.Word("stream", {"stdout", "stderr"}, "");
+  if (!stream.empty()) query.from_stderr = stream == "stderr";
   query.text = reader.Text("search", 256);
   if (const auto since = reader.Double("since")) {
     query.from_time = static_cast<std::int64_t>(*since * 1e9);
@@ -76,21 +77,17 @@ Status ReadLogs(const ApiParts& parts, const ApiCall& call, const HttpReply& rep
       query.limit = 1000;
       query.from_id = last.next_id;
     }
-    parts.followers->Follow(reply, std::move(query), stream == "stderr", stream == "stdout");
+    parts.followers->Follow(reply, std::move(query),
+                            [parts, who = call.who] { return parts.accounts->StillValid(who); });
     return Status::Ok();
   }
-  LogPage page;
-  if (query.limit > 0) {
-    ASSIGN_OR_RETURN(page, parts.catalog->logs().Read(query));
-  }
+  ASSIGN_OR_RETURN(const LogPage page, parts.catalog->logs().Read(query));
   Value::List lines;
-  for (const LogLine& line : page.lines) {
-    if (!stream.empty() && line.from_stderr != (stream == "stderr")) continue;
-    lines.push_back(ToValue(line));
-  }
-  const bool more =
-      query.tail ? !page.lines.empty() && page.lines.front().id > page.first_id : page.more;
-  reply.Send({.body = EncodeJson(Value::Object{{"lines", std::move(lines)}, {"more", more}})});
+  for (const LogLine& line : page.lines) lines.push_back(ToValue(line));
+  reply.Send({.body = EncodeJson(Value::Object{{"lines", std::move(lines)},
+                                               {"more", page.more},
+                                               {"next", page.next_id - 1},
+                                               {"previous", page.previous_id}})});
   return Status::Ok();
 }
 

@@ -45,9 +45,28 @@ std::vector<HttpHeader> PageHeaders() {
           {"Cross-Origin-Opener-Policy", "same-origin"}};
 }
 
+Status CheckPage(const std::string& directory) {
+  std::error_code error;
+  if (!directory.empty() && fs::is_regular_file(fs::path(directory) / "index.html", error)) {
+    return Status::Ok();
+  }
+  return NotFoundError(fmt::format(
+      "this master has no web page{}. Run scripts/web in the checkout, which builds it (for an "
+      "installed cairn pip install . after that), and start the master again. Commands and REST "
+      "work without it.",
+      directory.empty() ? "" : fmt::format(" (no index.html in {})", directory)));
+}
+
 Result<ServerResponse> WebFile(const std::string& directory, std::string_view path) {
   while (path.starts_with('/')) path.remove_prefix(1);
   std::string name(path.empty() ? "index.html" : path);
+  if (path.empty() && !CheckPage(directory).ok()) {
+    // Who opens the master's address in a browser is told what to do; strangers may ask too, so
+    // not where the directory is.
+    return ServerResponse{.body = std::string(CheckPage("").message()) + "\n",
+                          .content_type = "text/plain; charset=utf-8",
+                          .headers = PageHeaders()};
+  }
   const auto not_there = [&] {
     return NotFoundError(fmt::format("there is nothing at /{}", path));
   };

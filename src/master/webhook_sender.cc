@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,9 @@ namespace cairn::master {
 namespace {
 
 constexpr std::size_t kEventsAtOnce = 1000;
+/// URLs that are told something at the same time: one that does not answer keeps its place for a
+/// while.
+constexpr int kConnections = 64;
 
 /// The states that a webhook wants to hear of, and of which experiment.
 struct Wish {
@@ -55,15 +59,20 @@ std::string WebhookSignature(std::string_view secret, std::int64_t seconds, std:
 
 Result<std::unique_ptr<WebhookSender>> WebhookSender::Open(Options options) {
   std::unique_ptr<WebhookSender> sender(new WebhookSender(std::move(options)));
-  ASSIGN_OR_RETURN(sender->client_,
-                   HttpClient::Open({.connections = 4, .stall_timeout = std::chrono::seconds(10)}));
+  ASSIGN_OR_RETURN(sender->client_, HttpClient::Open({.connections = kConnections,
+                                                      .stall_timeout = std::chrono::seconds(10)}));
   return sender;
 }
 
 WebhookSender::~WebhookSender() { Stop(); }
 
 void WebhookSender::Start() {
-  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+  queue_ = std::jthread([this](const std::stop_token& stop) {
+    Run(stop, &WebhookSender::queue_awake_, [this] { return Queue(); });
+  });
+  send_ = std::jthread([this](const std::stop_token& stop) {
+    Run(stop, &WebhookSender::send_awake_, [this] { return SendDue(); });
+  });
 }
 
 void WebhookSender::Stop() {
@@ -72,157 +81,213 @@ void WebhookSender::Stop() {
     stopping_ = true;
     changed_.NotifyAll();
   }
-  thread_.request_stop();
-  if (thread_.joinable()) thread_.join();
+  for (std::jthread* thread : {&queue_, &send_}) {
+    thread->request_stop();
+    if (thread->joinable()) thread->join();
+  }
+  client_.reset();  // what is on its way is sent again by the next one
 }
 
 void WebhookSender::Wake() {
   MutexLock hold(&mu_);
-  awake_ = true;
+  queue_awake_ = true;
   changed_.NotifyAll();
 }
 
-/// States after events are folded again from the log, so that none is missed while the master was
-/// away: a change is an event after which the trial is in another state than before.
-Status WebhookSender::Queue() {
-  ASSIGN_OR_RETURN(const std::uint64_t cursor, options_.catalog->webhooks().Cursor());
-  ASSIGN_OR_RETURN(const std::uint64_t last, options_.catalog->LastEvent());
-  if (cursor >= last) return Status::Ok();
-  ASSIGN_OR_RETURN(const std::vector<Webhook> webhooks, options_.catalog->webhooks().List());
-  std::vector<Delivery> deliveries;
-  const std::int64_t now = options_.clock->WallNanos();
-  if (!webhooks.empty()) {
-    std::size_t seen = 0;
-    std::uint64_t to = last;
-    RETURN_IF_ERROR([&] {
-      const Status status =
-          options_.catalog->events().Replay(cursor + 1, [&](const Event& event) -> Status {
-            if (event.kind != EventKind::kRunExited && event.kind != EventKind::kRunReady &&
-                event.kind != EventKind::kPauseRequested &&
-                event.kind != EventKind::kCancelRequested &&
-                event.kind != EventKind::kKillRequested && event.kind != EventKind::kActivated &&
-                event.kind != EventKind::kRunStarted && event.kind != EventKind::kTrialCreated) {
-              return Status::Ok();
-            }
-            if (++seen > kEventsAtOnce) {
-              to = event.seq - 1;
-              return CancelledError("enough");
-            }
-            const auto row = options_.catalog->trials().Get(event.trial);
-            if (!row.ok()) return Status::Ok();
-            const std::string state(TrialStateName(row->core.state));
-            std::string name;
-            if (const auto id = ExperimentId(row->experiment); id.ok()) {
-              const auto experiment = options_.catalog->experiments().Get(*id);
-              if (experiment.ok()) name = experiment->name;
-            }
-            for (const Webhook& webhook : webhooks) {
-              const Wish wish = WishOf(webhook);
-              if (!webhook.active || webhook.created > event.time ||
-                  std::ranges::find(wish.states, state) == wish.states.end() ||
-                  (!wish.experiment.empty() && wish.experiment != row->experiment)) {
-                continue;
-              }
-              // The run's number tells two ends of the same trial apart, and one change that is
-              // seen with several events is told once.
-              const std::string key = fmt::format("{}.{}.{}", event.trial, row->core.run, state);
-              deliveries.push_back({.webhook = webhook.id,
-                                    .key = key,
-                                    .payload = EncodeJson(Value::Object{
-                                        {"id", key},
-                                        {"event", "state"},
-                                        {"time", static_cast<double>(event.time) / 1e9},
-                                        {"experiment", row->experiment},
-                                        {"trial", event.trial},
-                                        {"name", name},
-                                        {"state", state}}),
-                                    .created = now,
-                                    .next_attempt = now});
-            }
-            return Status::Ok();
-          });
-      return status.Is(Code::kCancelled) ? Status::Ok() : status;
-    }());
-    return options_.catalog->webhooks().Enqueue(deliveries, to);
+Status WebhookSender::QueueEvent(const Event& event, const std::vector<Webhook>& webhooks,
+                                 std::vector<Delivery>* deliveries) {
+  const Value* after = event.body.Find("state");
+  const Value* before = event.body.Find("was");
+  if (after == nullptr || after->if_string() == nullptr || before == nullptr || *after == *before) {
+    return Status::Ok();
   }
-  return options_.catalog->webhooks().Enqueue(deliveries, last);
+  const std::string& state = *after->if_string();
+  const auto wanted = [&](const Webhook& webhook) {
+    if (!webhook.active || webhook.created > event.time) return false;
+    const Wish wish = WishOf(webhook);
+    return std::ranges::find(wish.states, state) != wish.states.end();
+  };
+  if (std::ranges::none_of(webhooks, wanted)) return Status::Ok();
+  const auto row = options_.catalog->trials().Get(event.trial);
+  if (row.status().Is(Code::kNotFound)) return Status::Ok();
+  RETURN_IF_ERROR(row.status());
+  std::string name;
+  if (const auto id = ExperimentId(row->experiment); id.ok()) {
+    const auto experiment = options_.catalog->experiments().Get(*id);
+    if (!experiment.ok() && !experiment.status().Is(Code::kNotFound)) return experiment.status();
+    if (experiment.ok()) name = experiment->name;
+  }
+  const std::int64_t now = options_.clock->WallNanos();
+  const std::string key = fmt::format("{}.{}.{}", event.trial, event.seq, state);
+  for (const Webhook& webhook : webhooks) {
+    const std::string of = WishOf(webhook).experiment;
+    if (!wanted(webhook) || (!of.empty() && of != row->experiment)) continue;
+    deliveries->push_back(
+        {.webhook = webhook.id,
+         .key = key,
+         .payload = EncodeJson(Value::Object{{"id", key},
+                                             {"event", "state"},
+                                             {"time", static_cast<double>(event.time) / 1e9},
+                                             {"experiment", row->experiment},
+                                             {"trial", event.trial},
+                                             {"name", name},
+                                             {"state", state}}),
+         .created = now,
+         .next_attempt = now});
+  }
+  return Status::Ok();
 }
 
-Result<std::string> WebhookSender::Post(const Webhook& webhook, const std::string& id,
-                                        const std::string& payload) {
+Result<bool> WebhookSender::Queue() {
+  ASSIGN_OR_RETURN(const std::uint64_t cursor, options_.catalog->webhooks().Cursor());
+  ASSIGN_OR_RETURN(const std::uint64_t last, options_.catalog->LastEvent());
+  if (cursor >= last) return false;
+  ASSIGN_OR_RETURN(const std::vector<Webhook> webhooks, options_.catalog->webhooks().List());
+  std::vector<Delivery> deliveries;
+  std::uint64_t to = last;
+  if (!webhooks.empty()) {
+    // Read first and looked at then: a replay holds one of the catalog's readers.
+    std::vector<Event> events;
+    const Status read =
+        options_.catalog->events().Replay(cursor + 1, [&](const Event& event) -> Status {
+          if (event.seq > last || events.size() == kEventsAtOnce) {
+            to = event.seq - 1;
+            return CancelledError("enough");
+          }
+          if (event.body.Find("state") != nullptr) events.push_back(event);
+          return Status::Ok();
+        });
+    if (!read.ok() && !read.Is(Code::kCancelled)) return read;
+    for (const Event& event : events) {
+      RETURN_IF_ERROR(QueueEvent(event, webhooks, &deliveries));
+    }
+  }
+  RETURN_IF_ERROR(options_.catalog->webhooks().Enqueue(deliveries, to));
+  if (!deliveries.empty()) {
+    MutexLock hold(&mu_);
+    send_awake_ = true;
+    changed_.NotifyAll();
+  }
+  return to < last;
+}
+
+HttpCall WebhookSender::CallOf(const Webhook& webhook, const std::string& id, std::string payload,
+                               std::function<void(Result<std::string>)> done) const {
   const std::int64_t seconds = options_.clock->WallNanos() / 1'000'000'000;
+  // Shared: the request borrows it until its end.
+  const auto body = std::make_shared<const std::string>(std::move(payload));
   HttpRequest request{
       .method = "POST",
       .url = webhook.url,
       .headers = {{"Content-Type", "application/json"},
                   {"X-Cairn-Delivery", id},
-                  {"X-Cairn-Signature", WebhookSignature(webhook.secret, seconds, payload)}},
-      .body = std::as_bytes(std::span(payload.data(), payload.size())),
+                  {"X-Cairn-Signature", WebhookSignature(webhook.secret, seconds, *body)}},
+      .body = std::as_bytes(std::span(body->data(), body->size())),
       .max_body_bytes = 64u << 10};
-  HttpCall call{.prepare = [&](int) -> Result<HttpRequest> { return request; },
-                .retry = nullptr,
-                .done = nullptr,
-                .max_attempts = 1};
-  ASSIGN_OR_RETURN(const HttpResponse response, client_->Fetch(std::move(call)));
-  const std::string said = fmt::format("answered with {}", response.status);
-  if (!response.Succeeded()) return UnavailableError(said);
-  return said;
+  return {.prepare = [request = std::move(request), body](int) -> Result<HttpRequest> {
+            return request;
+          },
+          .retry = nullptr,
+          .done =
+              [done = std::move(done)](const Result<HttpResponse>& response) {
+                if (!response.ok()) return done(response.status());
+                std::string said = fmt::format("answered with {}", response->status);
+                if (!response->Succeeded()) return done(UnavailableError(std::move(said)));
+                done(std::move(said));
+              },
+          .max_attempts = 1};
 }
 
 Result<std::string> WebhookSender::Test(const Webhook& webhook) {
-  return Post(
-      webhook, "test",
-      EncodeJson(Value::Object{{"id", "test"},
-                               {"event", "test"},
-                               {"time", static_cast<double>(options_.clock->WallNanos()) / 1e9}}));
+  const Value payload =
+      Value::Object{{"id", "test"},
+                    {"event", "test"},
+                    {"time", static_cast<double>(options_.clock->WallNanos()) / 1e9}};
+  // Shared: the promise is kept also after the client was told to stop.
+  const auto promise = std::make_shared<std::promise<Result<std::string>>>();
+  auto answer = promise->get_future();
+  client_->Start(CallOf(webhook, "test", EncodeJson(payload), [promise](Result<std::string> said) {
+    promise->set_value(std::move(said));
+  }));
+  return answer.get();
 }
 
-Status WebhookSender::SendDue() {
-  ASSIGN_OR_RETURN(const std::vector<Delivery> due,
-                   options_.catalog->webhooks().Due(options_.clock->WallNanos(), 20));
-  for (const Delivery& delivery : due) {
-    {
-      MutexLock hold(&mu_);
-      if (stopping_) return Status::Ok();
-    }
-    const auto webhook = options_.catalog->webhooks().Get(delivery.webhook);
-    if (!webhook.ok()) continue;
-    const auto sent = Post(*webhook, delivery.key, delivery.payload);
-    if (sent.ok()) {
-      RETURN_IF_ERROR(options_.catalog->webhooks().Delivered(delivery.id, *sent));
-      continue;
-    }
-    const std::int64_t now = options_.clock->WallNanos();
+Result<bool> WebhookSender::SendDue() {
+  std::vector<Outcome> answered;
+  {
+    MutexLock hold(&mu_);
+    answered.swap(answered_);
+  }
+  const std::int64_t now = options_.clock->WallNanos();
+  for (std::size_t i = 0; i < answered.size(); ++i) {
+    const Delivery& delivery = answered[i].delivery;
     const auto shift = std::min<std::uint64_t>(delivery.attempts, 20);
     const std::int64_t pause = std::min<std::int64_t>(options_.first_pause.count() << shift,
                                                       options_.longest_pause.count());
     const bool over = now - delivery.created > options_.give_up.count();
-    RETURN_IF_ERROR(options_.catalog->webhooks().Failed(
-        delivery.id, std::string(sent.status().message()), over ? 0 : now + pause));
+    const Status recorded =
+        answered[i].said.ok()
+            ? options_.catalog->webhooks().Delivered(delivery.id, *answered[i].said)
+            : options_.catalog->webhooks().Failed(delivery.id,
+                                                  std::string(answered[i].said.status().message()),
+                                                  over ? 0 : now + pause);
+    MutexLock hold(&mu_);
+    if (!recorded.ok()) {
+      // Before it is written down nothing else goes there.
+      answered_.insert(answered_.end(), std::make_move_iterator(answered.begin() + i),
+                       std::make_move_iterator(answered.end()));
+      return recorded;
+    }
+    on_the_way_.erase(delivery.webhook);
   }
-  return Status::Ok();
+  ASSIGN_OR_RETURN(const std::vector<Webhook> webhooks, options_.catalog->webhooks().List());
+  for (const Webhook& webhook : webhooks) {
+    {
+      MutexLock hold(&mu_);
+      if (stopping_) return false;
+      if (!webhook.active || on_the_way_.contains(webhook.id)) continue;
+    }
+    ASSIGN_OR_RETURN(auto due, options_.catalog->webhooks().DueOf(webhook.id, now));
+    if (!due) continue;
+    {
+      MutexLock hold(&mu_);
+      on_the_way_.insert(webhook.id);
+    }
+    std::string payload = due->payload;
+    const std::string key = due->key;
+    client_->Start(CallOf(webhook, key, std::move(payload),
+                          [this, delivery = *std::move(due)](Result<std::string> said) {
+                            MutexLock hold(&mu_);
+                            answered_.push_back({delivery, std::move(said)});
+                            send_awake_ = true;
+                            changed_.NotifyAll();
+                          }));
+  }
+  return false;
 }
 
-void WebhookSender::Run(const std::stop_token& stop) {
+void WebhookSender::Run(const std::stop_token& stop, bool WebhookSender::* awake,
+                        const std::function<Result<bool>()>& turn) {
   bool failing = false;  // said once
   while (!stop.stop_requested()) {
     {
       MutexLock hold(&mu_);
-      if (!awake_ && !stopping_) changed_.WaitFor(&mu_, options_.interval);
+      if (!(this->*awake) && !stopping_) changed_.WaitFor(&mu_, options_.interval);
       if (stopping_) return;
-      awake_ = false;
+      this->*awake = false;
     }
-    Status status = Queue();
-    if (status.ok()) status = SendDue();
-    if (status.ok()) {
+    const Result<bool> done = turn();
+    if (done.ok()) {
       if (std::exchange(failing, false)) LogInfo("webhooks: they go on");
-    } else {
-      if (!std::exchange(failing, true)) {
-        LogWarning(fmt::format("webhooks: {}; trying again", status.ToString()));
-      }
       MutexLock hold(&mu_);
-      if (!stopping_) changed_.WaitFor(&mu_, options_.interval);
+      this->*awake = this->*awake || *done;
+      continue;
     }
+    if (!std::exchange(failing, true)) {
+      LogWarning(fmt::format("webhooks: {}; trying again", done.status().ToString()));
+    }
+    MutexLock hold(&mu_);
+    if (!stopping_) changed_.WaitFor(&mu_, options_.interval);
   }
 }
 

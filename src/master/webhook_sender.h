@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <cairn/status.h>
 #include <cairn/value.h>
@@ -33,7 +35,8 @@ struct WebhookSenderOptions {
 
 /// Tells URLs what became of trials. Deliveries are queued in the catalog from the engine's events,
 /// each looked at once, and tried again with growing pauses: they survive the master, and may come
-/// twice, with the same id. May be called from any thread.
+/// twice, with the same id. One at a time is on its way to each URL, whatever the others do. May be
+/// called from any thread.
 class WebhookSender {
  public:
   using Options = WebhookSenderOptions;
@@ -51,19 +54,36 @@ class WebhookSender {
 
  private:
   explicit WebhookSender(Options options) : options_(std::move(options)) {}
-  void Run(const std::stop_token& stop);
-  Status Queue();
-  Status SendDue();
-  Result<std::string> Post(const Webhook& webhook, const std::string& id,
-                           const std::string& payload);
+  /// A delivery that was answered, or not.
+  struct Outcome {
+    Delivery delivery;
+    Result<std::string> said;
+  };
+
+  /// Calls `turn` again and again: at once while it returns true, else when `awake`, or now and
+  /// then.
+  void Run(const std::stop_token& stop, bool WebhookSender::* awake,
+           const std::function<Result<bool>()>& turn);
+  /// Puts deliveries of new events into the queue. True: there are more events.
+  Result<bool> Queue();
+  Status QueueEvent(const Event& event, const std::vector<Webhook>& webhooks,
+                    std::vector<Delivery>* deliveries);
+  /// Records how deliveries were answered, and sends to each webhook that waits for none.
+  Result<bool> SendDue();
+  HttpCall CallOf(const Webhook& webhook, const std::string& id, std::string payload,
+                  std::function<void(Result<std::string>)> done) const;
 
   const Options options_;
   std::unique_ptr<HttpClient> client_;
   Mutex mu_;
   CondVar changed_;
   bool stopping_ GUARDED_BY(mu_) = false;
-  bool awake_ GUARDED_BY(mu_) = true;
-  std::jthread thread_;
+  bool queue_awake_ GUARDED_BY(mu_) = true;
+  bool send_awake_ GUARDED_BY(mu_) = true;
+  std::set<std::int64_t> on_the_way_ GUARDED_BY(mu_);  // webhooks
+  std::vector<Outcome> answered_ GUARDED_BY(mu_);
+  std::jthread queue_;
+  std::jthread send_;
 };
 
 /// What goes into X-Cairn-Signature: "t=TIME,sha256=HMAC" over "TIME.BODY".
