@@ -160,7 +160,8 @@ class SaveHandle {
   /// What Wait gives, without the wait: nullopt before the save is over. For observers: a failure
   /// seen here still counts as unreported.
   std::optional<Result<CheckpointInfo>> Outcome() const;
-  /// Waits until the tensors may be changed again; at once unless the save is lazy or streams.
+  /// Waits until the tensors may be changed again; at once unless the save is lazy or streams. An
+  /// error is the save's own, as from Wait.
   Status Guard() const;
   /// The same waits with an end: false when it was not over in time.
   bool WaitFor(std::chrono::nanoseconds timeout) const;
@@ -296,7 +297,8 @@ struct ManagerOptions {
 /// Saves and restores the checkpoints of one job. One Save at a time may be called (from any
 /// thread); List, Latest, Pin and the like may run beside it. A failed background save is reported
 /// by the next Save, by WaitAll and by Close: the first of them that comes. A failure leaves the
-/// repository as it was before that save.
+/// repository as it was before that save. That retention could not remove a checkpoint is logged,
+/// and reported by WaitAll and by Close; saves go on.
 class CheckpointManager {
  public:
   static Result<std::unique_ptr<CheckpointManager>> Open(ManagerOptions options);

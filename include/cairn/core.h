@@ -161,7 +161,8 @@ using Selector = std::function<bool(const std::string& name)>;
 /// unless it asks the chief. A report or a checkpoint is durable when its call returned OK. Errors
 /// as the trial protocol, CheckpointManager and DistributedContext have them; Aborted: this run was
 /// replaced, stop. Where all ranks take part in a call, one rank's error is everybody's: it is
-/// named to the others (FailedPrecondition). Only the chief reports and deletes.
+/// named to the others (FailedPrecondition). Only the chief reports and deletes. Closed, it still
+/// reads files; to store, report and delete is refused (FailedPrecondition).
 class Context {
  public:
   virtual ~Context() = default;
@@ -215,6 +216,7 @@ class Context {
   /// Tensors that Save stored; request.id, or the latest.
   virtual Result<std::optional<Restored>> Restore(RestoreRequest request) = 0;
   virtual Result<Value> GetMetadata(const std::string& id) = 0;
+  /// The trial's checkpoints, oldest first.
   virtual Result<std::vector<CheckpointInfo>> List() = 0;
   virtual Status Delete(const std::string& id) = 0;
 

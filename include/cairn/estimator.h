@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,6 +41,44 @@ struct EstimatorSteps {
   std::optional<std::int64_t> max_steps;  // … or that all calls together do; neither: all data
 };
 
+/// One call of Train: from where to where, and whether it is done. Its checkpoints say where a call
+/// began that is not: whoever makes the same call again, in another process, goes on with the batch
+/// after the last that counts.
+class TrainCall {
+ public:
+  static constexpr char kFile[] = "train_began";  // of the trainer's state files
+
+  explicit TrainCall(const EstimatorSteps& wanted) : wanted_(wanted), end_(wanted.max_steps) {
+    if (wanted.steps) end_ = wanted.steps;
+  }
+  /// A session begins at `step`; `stored`: where the call that its checkpoint is of began.
+  void Begin(std::optional<std::int64_t> stored, std::int64_t step) {
+    stored_ = stored;
+    // It has nothing to do: a call before the one that is not done.
+    idle_ = wanted_.max_steps && step >= *wanted_.max_steps;
+    began_ = stored.value_or(step);
+    if (!wanted_.steps) return;
+    if (step - began_ >= *wanted_.steps) began_ = step;  // another call than the stored one
+    end_ = began_ + *wanted_.steps;
+  }
+  void Finish() { done_ = true; }  // no more data, or somebody asked to stop
+  std::int64_t began() const { return began_; }
+  bool IsOver(std::int64_t step) const { return end_ && step >= *end_; }
+  /// What a checkpoint of `step` says; nothing: no call is under way.
+  std::optional<std::int64_t> Unfinished(std::int64_t step) const {
+    if (idle_) return stored_;
+    return done_ || IsOver(step) ? std::nullopt : std::optional(began_);
+  }
+
+ private:
+  EstimatorSteps wanted_;
+  std::optional<std::int64_t> end_;
+  std::optional<std::int64_t> stored_;
+  std::int64_t began_ = 0;
+  bool idle_ = false;
+  bool done_ = false;
+};
+
 /// For one thread at a time. What the functions refer to must outlive it.
 template <typename Features, typename Labels = std::monostate, typename Params = Value>
 class Estimator {
@@ -60,7 +100,10 @@ class Estimator {
   }
 
   /// Trains until the steps are done or the data ends, going on after the newest checkpoint; saves
-  /// what is due, and at the end. InvalidArgument: no data, no train_op, or both kinds of steps.
+  /// what is due, and at the end. A call that did not return, because the process was killed, is
+  /// gone on with by the same call in another process: batches that count already are read and
+  /// passed over, and `steps` are counted from where it began. A program with several calls gives
+  /// each of them max_steps. InvalidArgument: no data, no train_op, or both kinds of steps.
   Status Train(const InputFn& input_fn, const EstimatorSteps& wanted = {}) {
     if (wanted.steps && wanted.max_steps) {
       return InvalidArgumentError("train: give steps or max_steps, not both");
@@ -71,14 +114,16 @@ class Estimator {
     const std::function<std::optional<Batch>()> next = input_fn();
     std::optional<Batch> batch = next();
     if (!batch) return InvalidArgumentError("train: input_fn gave no data");
-    auto opened = TrainingSession::Open(session_);
+    TrainCall call(wanted);
+    Told told;
+    TrainingSession* opening = nullptr;
+    auto opened = TrainingSession::Open(Telling(call, &opening, &told));
     if (!opened.ok()) return opened.status();
     TrainingSession& session = **opened;
-    const std::optional<std::int64_t> end =
-        wanted.steps ? session.global_step() + *wanted.steps : wanted.max_steps;
-    const auto over = [&] {
-      return session.ShouldStop() || (end && session.global_step() >= *end);
-    };
+    opening = opened->get();
+    call.Begin(told.began, session.global_step());
+    for (std::int64_t i = call.began(); batch && i < session.global_step(); ++i) batch = next();
+    const auto over = [&] { return session.ShouldStop() || call.IsOver(session.global_step()); };
     for (; batch && !over(); batch = over() ? std::nullopt : next()) {
       const EstimatorSpec spec =
           model_fn_(batch->first, batch->second, EstimatorMode::kTrain, params_);
@@ -89,7 +134,12 @@ class Estimator {
       if (Status done = session.Run(spec.train_op); !done.ok()) return done;
       if (spec.loss) last_loss_ = spec.loss();
     }
+    call.Finish();
     global_step_ = session.global_step();
+    if (told.saves && told.step == global_step_ && told.began != call.Unfinished(global_step_)) {
+      // The checkpoint of the last step was made before it was known to be the last.
+      if (auto saved = session.Save(LastKind()); !saved.ok()) return saved.status();
+    }
     return session.Close();
   }
 
@@ -110,6 +160,45 @@ class Estimator {
   std::optional<double> last_loss() const { return last_loss_; }
 
  private:
+  /// What the newest checkpoint says about the call.
+  struct Told {
+    std::int64_t step = -1;
+    std::optional<std::int64_t> began;
+    bool saves = false;
+  };
+
+  /// The session's options, with the call among the state that goes into each checkpoint.
+  SessionOptions Telling(const TrainCall& call, TrainingSession** session, Told* told) const {
+    SessionOptions options = session_;
+    options.save_state = [&call, session, told, own = session_.save_state] {
+      std::map<std::string, std::string> files;
+      if (own) files = own();
+      told->saves = true;
+      told->step = *session == nullptr ? 0 : (*session)->global_step();  // fresh: still opening
+      told->began = call.Unfinished(told->step);
+      if (told->began) files[TrainCall::kFile] = std::to_string(*told->began) + "\n";
+      return files;
+    };
+    options.restore_state =
+        [told, own = session_.restore_state](const std::map<std::string, std::string>& stored) {
+          std::map<std::string, std::string> files = stored;
+          if (const auto began = files.find(TrainCall::kFile); began != files.end()) {
+            told->began = std::strtoll(began->second.c_str(), nullptr, 10);
+            files.erase(began);
+          }
+          return own ? own(files) : Status::Ok();
+        };
+    return options;
+  }
+
+  SaveKind LastKind() const {
+    if (session_.save_incremental_checkpoint_secs.value_or(0) <= 0 &&
+        session_.save_incremental_checkpoint_steps.value_or(0) <= 0) {
+      return SaveKind::kFull;
+    }
+    return session_.consecutive ? SaveKind::kConsecutive : SaveKind::kCumulative;
+  }
+
   const ModelFn model_fn_;
   const Params params_;
   SessionOptions session_;

@@ -40,7 +40,7 @@ struct ModelSignature {
 struct SaveInferenceRequest {
   std::string directory;   // for this save alone; made when missing
   std::string model;       // a serialized ONNX ModelProto …
-  std::string model_path;  // … or the file of one; also where external data is looked for
+  std::string model_path;  // … or the file of one, also beside which external data is: path or URL
   std::vector<std::string> feed_names;    // the inputs; inner tensors may be named too
   std::vector<std::string> target_names;  // the outputs
   TransferControl control;

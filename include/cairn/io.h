@@ -43,6 +43,9 @@ struct SaveVarsOptions {
   /// "": a file per variable, called as the variable (characters that files cannot have are
   /// escaped). Else all in this one file; ".safetensors" is added where it is missing.
   std::string filename;
+  /// Variable → what its elements stand for, where the dtype does not say it ("complex64": pairs of
+  /// floats; "datetime64[D]"). Recorded: a load refuses variables that mean something else.
+  std::map<std::string, std::string> meanings;
   TransferControl control;
 };
 
@@ -85,7 +88,8 @@ std::string_view ForeignFormatName(ForeignFormat format);  // "paddle", "pdparam
 std::optional<ForeignFormat> ForeignFormatFromName(std::string_view name);
 
 struct ForeignSource {
-  std::string path;  // a file, or a directory of Paddle's one-variable files or of safetensors
+  /// A file, or a directory of Paddle's one-variable files or of safetensors: a path or URL.
+  std::string path;
   ForeignFormat format = ForeignFormat::kGuess;
   /// Paddle's combined files hold no names: those of the tensors in the order of the file (which
   /// is sorted by name where Paddle wrote it).
@@ -103,7 +107,10 @@ struct LoadVarsOptions {
   std::map<std::string, std::string> rename;  // stored name → variable; misspelt ones are refused
   std::set<std::string> skip;                 // stored names or variables to leave alone; likewise
   MismatchReport* mismatch = nullptr;         // filled when the load is refused for mismatches
-  /// For paths that are not Cairn's.
+  std::map<std::string, std::string> meanings;  // as SaveVarsOptions has them
+  /// For paths that are not Cairn's. `filename`: of one file in the directory (Paddle's combined
+  /// file); a save knows its own files.
+  std::string filename;
   ForeignFormat format = ForeignFormat::kGuess;
   std::vector<std::string> names;  // see ForeignSource
   TransferControl control;

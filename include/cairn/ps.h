@@ -245,6 +245,8 @@ class Client {
   /// exactly: position, generators. Sync: returns when all trainers ended theirs and the gradients
   /// are applied.
   virtual Status EndStep(std::string state) = 0;
+  /// Replaces what was given with the last completed step. FailedPrecondition before the first.
+  virtual Status SetState(std::string state) = 0;
   /// Waits for all trainers.
   virtual Status Barrier() = 0;
   /// Asks for a checkpoint at the end of the next step.

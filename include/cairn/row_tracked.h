@@ -53,6 +53,7 @@ class RowTracked {
 
   virtual const RowTrackedOptions& options() const = 0;
   virtual bool has_base() const = 0;
+  virtual std::uint64_t settled_count() const = 0;  // as Table's
   virtual std::uint64_t ChangedRows(CutKind kind) const = 0;
 
   /// After the arrays were filled from a full checkpoint: increments stand on it.

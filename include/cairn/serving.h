@@ -138,7 +138,10 @@ struct ModelOptions {
   std::chrono::nanoseconds poll = std::chrono::seconds(1);  // besides what inotify tells
   bool check_finite = true;  // refuse updates with NaN or infinite weights
   std::vector<Probe> probes;
-  double cpu_share = 0.5;       // of a core for long updates
+  double cpu_share = 0.5;  // of a core for long updates
+  /// Of the rows that one prediction looks up: more are refused before memory is taken. 0: no limit
+  /// (the caller gives the ids).
+  std::uint64_t max_row_bytes = 0;
   bool follow = true;           // false: what is there when it is opened, and Update()
   bool require_version = true;  // false: Open succeeds before the first checkpoint is there
   std::function<void(const UpdateEvent&)> on_update;  // on the follower's thread; quick

@@ -135,7 +135,7 @@ struct EvictReport {
 struct TableMemory {
   std::uint64_t rows = 0;      // bytes of row records, with room for more
   std::uint64_t index = 0;     // from keys to rows
-  std::uint64_t tracking = 0;  // lists of changed rows, tombstones
+  std::uint64_t tracking = 0;  // lists of changed rows, tombstones, room to gather increments in
   std::uint64_t side_buffer = 0;
   std::uint64_t pending = 0;  // counts of keys not yet admitted
   std::uint64_t total() const { return rows + index + tracking + side_buffer + pending; }
@@ -204,6 +204,10 @@ class Table {
 
   /// Whether an increment of this kind has something to stand on: a committed or loaded full.
   virtual bool has_base() const = 0;
+  /// Grows whenever it is settled anew which rows count as changed: by a committed cut, a load,
+  /// Clear. Where it is not as a save or restore left it, somebody else's increments hold the rows
+  /// that changed since.
+  virtual std::uint64_t settled_count() const = 0;
   /// Rows and tombstones that an increment would hold now: about, while others update.
   virtual std::uint64_t ChangedRows(CutKind kind) const = 0;
 };
@@ -247,10 +251,10 @@ class TableCut {
 };
 
 /// Cuts several tables at one instant; all must pass through the same gate. `also` is called within
-/// it: dense variables, generators and data positions that it takes belong to the same instant.
-/// When it fails nothing was cut. FailedPrecondition: a table has a cut already that is neither
-/// committed nor failed, or an increment is asked for and there is no base. Called from outside of
-/// batches.
+/// it: the dense variables, generators and positions that it takes, and what it changes in tables,
+/// belong to the same instant. When it fails nothing was cut. FailedPrecondition: a table has a cut
+/// already that is neither committed nor failed, or an increment is asked for and there is no base.
+/// Called from outside of batches.
 Result<std::vector<std::unique_ptr<TableCut>>> CutTables(std::span<Table* const> tables,
                                                          const CutRequest& request,
                                                          const std::function<Status()>& also = {});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -109,11 +110,14 @@ class TableCheckpoints {
 
   /// As CheckpointManager::Save, with the rows of all tables at this instant: nobody updates a
   /// table, or is inside of a batch of its gate, while it is cut and the other tensors are copied.
+  /// That takes as long as their copy, however many rows there are. With compress_keys the tensors
+  /// are copied once more: keys are compressed when the gate is open again, and by the caller.
   /// Pieces of one variable become one table. Refused: a tensor that is called like a table
   /// (CheckDenseNames). An increment is refused when there is nothing that it
   /// could build on (see CanIncrement). A save that is skipped (OnBusy::kSkip) cuts nothing.
   Result<SaveHandle> Save(SaveRequest request);
-  /// Whether an increment can be saved: this object saved or restored the checkpoint before it.
+  /// Whether an increment can be saved: this object saved or restored the checkpoint before it, and
+  /// nobody else saved, restored or cleared one of the tables since.
   bool CanIncrement() const;
   /// Looks whether the last save is over, and releases or keeps its rows. Quick.
   void Settle();
@@ -141,10 +145,13 @@ class TableCheckpoints {
   TableCut::Error quantization_error() const { return quantization_error_; }
 
  private:
-  Status CutAndSave(SaveRequest* request, SaveHandle* handle);
+  /// `also`: called where the tables are cut. `begun`: when the caller began to wait.
+  Status CutAndSave(SaveRequest* request, const std::function<Status()>& also,
+                    std::chrono::steady_clock::time_point begun, SaveHandle* handle);
   CutGate* gate() const;
   void DropCuts();
   void Resolve(const Result<CheckpointInfo>& outcome);
+  std::vector<std::uint64_t> SettledCounts() const;
 
   CheckpointManager* const manager_;
   const std::vector<Table*> tables_;
@@ -156,6 +163,7 @@ class TableCheckpoints {
   SaveKind kind_in_flight_ = SaveKind::kFull;
   std::string base_;  // ids of what increments build on; "" for nothing
   std::string parent_;
+  std::vector<std::uint64_t> settled_;  // counts of tables and arrays when parent_ was new
   TableCut::Error quantization_error_;
   std::vector<std::pair<std::string, std::string>> skipped_;
 };

@@ -80,9 +80,9 @@ struct TrainerOptions {
   bool strict = true;
 };
 
-/// `step` is the first one to come: above 0 when training resumes inside the epoch. A handler that
-/// changes the state at the beginning of an epoch does so at step 0 only: later it was saved
-/// changed.
+/// `step` is the first one to come: above 0 when training goes on inside the epoch. The event comes
+/// then too, so that a handler can make again what it keeps in memory for an epoch. What it changes
+/// in the state is put back: the checkpoint was saved changed.
 struct BeginEpochEvent {
   std::int64_t epoch = 0;
   std::int64_t step = 0;
@@ -195,12 +195,14 @@ class Trainer {
   static Result<std::unique_ptr<Trainer>> Open(TrainerOptions options);
   virtual ~Trainer() = default;
 
-  /// Registers state that is no variable: random generators, counters of one's own. `save` gives
-  /// the value at a save; `load` gets it back inside the first Train when that resumes. Each
-  /// trainer saves its own. Before Train.
+  /// Registers state that is no variable: counters of one's own. `save` gives the value at a save;
+  /// `load` gets it back inside the first Train when that resumes, and in a later one that goes on
+  /// inside an epoch. Each trainer saves its own. Before Train.
   virtual Status AddState(std::string name, std::function<Value()> save,
                           std::function<Status(const Value&)> load) = 0;
-  /// A generator of <random>, or any type that streams in and out as text.
+  /// A generator of <random>, or any type that streams in and out as text. Where training goes on
+  /// inside an epoch, the reader and the handler of BeginEpoch find it as the epoch found it, the
+  /// next step as the last one left it.
   template <typename Engine>
   Status AddRandomEngine(std::string name, Engine* engine);
   /// A number that the program counts in.
@@ -234,13 +236,16 @@ class Trainer {
   virtual Status Close() = 0;
 
  protected:
+  /// AddState, for what the beginning of an epoch may draw from.
+  virtual Status AddGenerator(std::string name, std::function<Value()> save,
+                              std::function<Status(const Value&)> load) = 0;
   virtual Result<TrainResult> TrainOn(std::int64_t num_epochs, internal::BatchSource* source,
                                       EventHandler event_handler) = 0;
 };
 
 template <typename Engine>
 Status Trainer::AddRandomEngine(std::string name, Engine* engine) {
-  return AddState(
+  return AddGenerator(
       std::move(name),
       [engine] {
         std::ostringstream text;

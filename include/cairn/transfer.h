@@ -13,8 +13,10 @@
 /// Moving checkpoints in and out of repositories: plain safetensors directories, other
 /// repositories, and the private parts of trainers that shared no directory. What writes into a
 /// repository owns it meanwhile: Unavailable, naming host and process, while a writer lives there.
-/// A failure, a cancellation or a crash leaves nothing half-done: a checkpoint is there whole or
-/// not at all.
+/// In buckets and in HDFS, which have no locks, one lives that has not closed the repository,
+/// unless it was a process of this machine and is gone. `takeover` goes on all the same: a writer
+/// that does live is fenced out, and can finish nothing. A failure, a cancellation or a crash
+/// leaves nothing half-done: a checkpoint is there whole or not at all.
 namespace cairn {
 
 /// How long work reports and ends early.
@@ -52,6 +54,7 @@ struct ImportRequest {
   std::string directory;
   std::int64_t step = 0;
   bool files = true;  // a directory's other files become the checkpoint's files
+  bool takeover = false;
 };
 struct ImportReport {
   CheckpointInfo info;
@@ -68,8 +71,9 @@ struct CopyRequest {
   std::string source;  // a repository
   std::string target;  // another one; made when missing, then of the same job
   std::vector<CheckpointChoice> choices = {{}};
-  bool all = false;    // every one that counts, instead of `choices`
-  bool adopt = false;  // the target may be another job's: the copies become that job's own
+  bool all = false;       // every one that counts, instead of `choices`
+  bool adopt = false;     // the target may be another job's: the copies become that job's own
+  bool takeover = false;  // of the target
 };
 struct CopyReport {
   std::vector<CheckpointInfo> copied;
@@ -93,6 +97,7 @@ struct MergeRequest {
   /// User files that differ between ranks are kept as <participant>/<name>; otherwise they are
   /// refused.
   bool separate_files = false;
+  bool takeover = false;  // of the target
 };
 struct MergeReport {
   CheckpointInfo info;
@@ -120,7 +125,7 @@ struct CompactReport {
 /// small: the keys of one shard at a time.
 Result<CompactReport> CompactCheckpoint(const std::string& directory,
                                         const CheckpointChoice& choice = {},
-                                        const TransferControl& control = {});
+                                        const TransferControl& control = {}, bool takeover = false);
 /// A directory without files is kept as an empty file of this name in it.
 inline constexpr char kEmptyDirectory[] = ".cairn-empty-directory";
 
@@ -156,6 +161,6 @@ struct GarbageReport {
 };
 /// Sweeps what crashes left in a repository: unfinished saves, checkpoints that no longer count,
 /// pools of recycled files. Opening it for writing does the same.
-Result<GarbageReport> CollectGarbage(const std::string& directory);
+Result<GarbageReport> CollectGarbage(const std::string& directory, bool takeover = false);
 
 }  // namespace cairn

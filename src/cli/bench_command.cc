@@ -167,6 +167,11 @@ Result<Output> Bench(const BenchOptions& options, Console* console) {
         "bench measures directories; how fast a bucket is tells `cairn doctor " +
         options.directory + "`");
   }
+  if (IsUrl(options.directory)) {
+    BenchOptions local = options;
+    ASSIGN_OR_RETURN(local.directory, LocalPath(options.directory));
+    return Bench(local, console);
+  }
   RETURN_IF_ERROR(ExistingDirectory(options.directory).status());
   const std::uint64_t part = options.tensors * RawFiles::kAlign;
   const std::uint64_t bytes = options.bytes / part * part;

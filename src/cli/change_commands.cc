@@ -80,6 +80,7 @@ Result<Output> Import(const ImportOptions& options, Console* console) {
   request.directory = options.directory;
   request.step = options.step;
   request.files = !options.no_files;
+  request.takeover = options.takeover;
   console->CatchInterrupts();
   ProgressBar bar("import", console->clock(), console->progress_enabled());
   auto imported = ImportCheckpoint(request, console->Control(&bar));
@@ -110,6 +111,7 @@ Result<Output> Copy(const CopyOptions& options, Console* console) {
   request.target = options.target;
   request.all = options.all;
   request.adopt = options.adopt;
+  request.takeover = options.takeover;
   if (!options.which.empty()) request.choices.clear();
   for (const std::string& word : options.which) {
     ASSIGN_OR_RETURN(const Selected selected, Select(opened.view, options.source, word));
@@ -160,6 +162,7 @@ Result<Output> Merge(const MergeOptions& options, Console* console) {
   request.target = options.target;
   request.step = options.step;
   request.separate_files = options.separate_files;
+  request.takeover = options.takeover;
   for (const std::string& part : options.parts) RETURN_IF_ERROR(OpenRepository(part).status());
   console->CatchInterrupts();
   ProgressBar bar("merge", console->clock(), console->progress_enabled());
@@ -195,7 +198,7 @@ Result<Output> Compact(const CompactOptions& options, Console* console) {
   console->CatchInterrupts();
   ProgressBar bar("compact", console->clock(), console->progress_enabled());
   auto compacted = CompactIn(opened.env, {.step = {}, .id = selected.checkpoint->manifest->id},
-                             console->Control(&bar));
+                             console->Control(&bar), options.takeover);
   bar.Clear();
   if (!compacted.ok()) return compacted.status();
   Output out;
@@ -294,20 +297,23 @@ Result<Output> Remove(const RemoveOptions& options, Console* console) {
   manager_options.directory = options.directory;
   manager_options.retention.keep_last.reset();
   manager_options.pool_bytes = 0;
+  manager_options.takeover = options.takeover;
   ASSIGN_OR_RETURN(manager_options.run, NewestRun(opened.env));
-  auto manager = OpenManager(std::move(manager_options), opened.env);
-  if (!manager.ok()) return ExplainLivingWriter(opened.env, manager.status());
+  Environment env = opened.env;
+  env.frees_room = true;
+  env.tool = true;
+  ASSIGN_OR_RETURN(const auto manager, OpenManager(std::move(manager_options), env));
   // Newest first: increments before what they build on.
   std::sort(chosen.begin(), chosen.end(), std::greater<>());
   std::vector<CheckpointInfo> removed;
   Status status;
   for (const Checkpoint* checkpoint : chosen) {
     if (Console::interrupted()) status = CancelledError("interrupted");
-    if (status.ok()) status = (*manager)->Delete(checkpoint->manifest->id);
+    if (status.ok()) status = manager->Delete(checkpoint->manifest->id);
     if (!status.ok()) break;
     removed.push_back(MakeInfo(*opened.env.store, *checkpoint));
   }
-  const Status closed = (*manager)->Close();
+  const Status closed = manager->Close();
   if (status.ok()) status = closed;
   if (!status.ok()) {
     std::string done;
@@ -351,7 +357,7 @@ Result<Output> Pin(const PinOptions& options, bool pin, Console* console) {
 Result<Output> Gc(const GcOptions& options, Console* console) {
   ASSIGN_OR_RETURN(const OpenedRepository opened, OpenRepository(options.directory));
   console->CatchInterrupts();
-  ASSIGN_OR_RETURN(const GarbageReport report, CollectGarbageIn(opened.env));
+  ASSIGN_OR_RETURN(const GarbageReport report, CollectGarbageIn(opened.env, options.takeover));
   Output out;
   Value::List rows;
   TextTable table({{"FREED", TextTable::Align::kRight}, {"NAME"}, {"WHAT IT WAS"}});

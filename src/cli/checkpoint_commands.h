@@ -50,6 +50,7 @@ struct ImportOptions {
   std::string directory;
   std::int64_t step = 0;
   bool no_files = false;
+  bool takeover = false;
 };
 Result<Output> Import(const ImportOptions& options, Console* console);
 
@@ -59,6 +60,7 @@ struct CopyOptions {
   std::vector<std::string> which;
   bool all = false;
   bool adopt = false;
+  bool takeover = false;
 };
 Result<Output> Copy(const CopyOptions& options, Console* console);
 
@@ -67,12 +69,14 @@ struct MergeOptions {
   std::vector<std::string> parts;
   std::optional<std::int64_t> step;
   bool separate_files = false;
+  bool takeover = false;
 };
 Result<Output> Merge(const MergeOptions& options, Console* console);
 
 struct CompactOptions {
   std::string directory;
   std::string which;
+  bool takeover = false;
 };
 Result<Output> Compact(const CompactOptions& options, Console* console);
 
@@ -81,6 +85,7 @@ struct RemoveOptions {
   std::vector<std::string> which;
   bool increments = false;  // also those that build on what is named
   bool yes = false;
+  bool takeover = false;
 };
 Result<Output> Remove(const RemoveOptions& options, Console* console);
 
@@ -92,6 +97,7 @@ Result<Output> Pin(const PinOptions& options, bool pin, Console* console);
 
 struct GcOptions {
   std::string directory;
+  bool takeover = false;
 };
 Result<Output> Gc(const GcOptions& options, Console* console);
 

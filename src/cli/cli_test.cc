@@ -129,9 +129,23 @@ TEST_F(CliTest, AWrongCommandLineIsUsage) {
   EXPECT_THAT(RunProgram({"frobnicate"}).err, HasSubstr("no command \"frobnicate\": see"));
   EXPECT_EQ(RunProgram({"chekpoint", "--help"}).code, 2);
   EXPECT_EQ(RunProgram({"checkpoint", "ls"}).code, 2);
-  EXPECT_EQ(RunProgram({"checkpoint", "ls", "a", "b"}).code, 2);
+  const Finished extra = RunProgram({"checkpoint", "ls", "a", "b"});
+  EXPECT_EQ(extra.code, 2);
+  EXPECT_THAT(extra.err, HasSubstr("\"b\" is one word too many: see `cairn checkpoint ls --help`"));
+  const Finished option = RunProgram({"experiment", "set-policy", "7", "--keep-lst", "3"});
+  EXPECT_EQ(option.code, 2);
+  EXPECT_THAT(option.err,
+              HasSubstr("there is no option \"--keep-lst\" (did you mean \"--keep-last\"?): see "
+                        "`cairn experiment set-policy --help`"));
+  EXPECT_THAT(RunProgram({"e", "edit", "7", "--label=a"}).err,
+              HasSubstr("there is no option \"--label\": see"));
+  EXPECT_THAT(RunProgram({"experiment", "ls", "-q"}).err, HasSubstr("no option \"-q\": see"));
   EXPECT_EQ(RunProgram({"checkpoint", "import", "a", "b"}).code, 2);
   EXPECT_EQ(RunProgram({"checkpoint", "import", "a", "b", "--step", "x"}).code, 2);
+  EXPECT_EQ(RunProgram({"checkpoint", "import", "a", "b", "--step", "9223372036854775808"}).code,
+            2);
+  EXPECT_EQ(RunProgram({"checkpoint", "merge", "a", "b", "--step", "99999999999999999999"}).code,
+            2);
   EXPECT_EQ(RunProgram({"checkpoint", "diff", "a"}).code, 2);
   const Finished json = RunProgram({"checkpoint", "ls", "--json"});
   EXPECT_EQ(json.code, 2);
@@ -430,6 +444,32 @@ TEST_F(CliTest, WhatWritesRefusesWhileAWriterLivesAndReadingGoesOn) {
   EXPECT_EQ(RunProgram({"checkpoint", "export", path, Path("out")}).code, 0);
   EXPECT_EQ(RunProgram({"checkpoint", "copy", path, Path("b")}).code, 0);
   EXPECT_TRUE((*writer)->Save({.step = 11, .blocking = true}).ok());
+}
+
+TEST_F(CliTest, WhatWritesFencesALivingWriterOutWhenItIsToldTo) {
+  const std::string other = Repository("other", {30});
+  ASSERT_EQ(RunProgram({"checkpoint", "export", other, Path("plain")}).code, 0);
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"rm", "DIR", "10", "--yes"},
+                                             {"gc", "DIR"},
+                                             {"import", Path("plain"), "DIR", "--step", "50"},
+                                             {"copy", other, "DIR", "--adopt"},
+                                             {"compact", "DIR"}}) {
+    const std::string path = Repository("run_" + words[0], {10, 20});
+    auto writer = CheckpointManager::Open({.directory = path});
+    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+    std::vector<std::string> command = {"checkpoint"};
+    for (const std::string& word : words) command.push_back(word == "DIR" ? path : word);
+    const bool has_to_open = words[0] != "compact";  // of a full one nothing is to be done
+    EXPECT_EQ(RunProgram(command).code, has_to_open ? 1 : 0) << words[0];
+    command.emplace_back("--takeover");
+    const Finished taken = RunProgram(command);
+    EXPECT_EQ(taken.code, 0) << words[0] << ": " << taken.err;
+    EXPECT_EQ((*writer)->Save({.step = 60, .blocking = true}).status().code(),
+              has_to_open ? Code::kAborted : Code::kOk)
+        << words[0];
+  }
+  EXPECT_THAT(RunProgram({"checkpoint", "merge", "--help"}).out, HasSubstr("--takeover"));
 }
 
 TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailureAndAClosedPipeIsNot) {

@@ -205,20 +205,19 @@ Result<Output> Doctor(const DoctorOptions& options, Console* console) {
                                                       {"round_trip_seconds", seconds}}}};
     return out;
   }
+  ASSIGN_OR_RETURN(const std::string path, LocalPath(options.directory));
   console->CatchInterrupts();
-  ASSIGN_OR_RETURN(const std::uint64_t free, PosixFs()->FreeBytes(options.directory));
+  ASSIGN_OR_RETURN(const std::uint64_t free, PosixFs()->FreeBytes(path));
   ScratchDirectory trial;
-  RETURN_IF_ERROR(trial.Make(options.directory, "doctor"));
+  RETURN_IF_ERROR(trial.Make(path, "doctor"));
   ASSIGN_OR_RETURN(const std::vector<Finding> findings, TryAbilities(trial));
-  const std::string file_system = FileSystemName(options.directory);
-  const bool network = PosixFs()->IsNetwork(options.directory);
-  out.text += "\nDirectory " + Printable(options.directory) + "\n";
+  const std::string file_system = FileSystemName(path);
+  const bool network = PosixFs()->IsNetwork(path);
+  out.text += "\nDirectory " + Printable(path) + "\n";
   line("file system", file_system, network ? "on the network" : "");
   line("free", HumanBytes(free), "");
-  Value::Object directory = {{"path", options.directory},
-                             {"file_system", file_system},
-                             {"network", network},
-                             {"free_bytes", free}};
+  Value::Object directory = {
+      {"path", path}, {"file_system", file_system}, {"network", network}, {"free_bytes", free}};
   bool direct = false;
   for (const Finding& finding : findings) {
     static const std::map<std::string, std::string> kTitles = {{"o_direct", "O_DIRECT"},

@@ -288,6 +288,7 @@ Result<Output> Download(const DownloadOptions& options, bool trial, Console* con
   MasterClient::Query query;
   std::uint64_t expected = 0;
   std::string what;
+  std::string beside;  // of an increment: what else came, and which one it is
   if (options.code) {
     if (format == "zip" || format == "tar") {
       return InvalidArgumentError("code comes as .tar.gz, or into a directory");
@@ -303,10 +304,15 @@ Result<Output> Download(const DownloadOptions& options, bool trial, Console* con
     what = fmt::format("checkpoint {} (step {})", TextIn(chosen, "id"),
                        IntIn(chosen, "steps_completed"));
     output.json = Value::Object{{"path", options.out}, {"checkpoint", chosen}};
+    const std::string name = TextIn(chosen, "path");
+    if (TextIn(chosen, "kind") == "increment") {
+      beside =
+          fmt::format(": {}, beside those that it builds on", name.substr(name.rfind('/') + 1));
+    }
   }
   ASSIGN_OR_RETURN(NewFile file, Fetch(master.get(), path, query, options.out, expected, console));
   RETURN_IF_ERROR(format.empty() ? Unpack(file, options.out) : file.Publish());
-  output.text = Printable(fmt::format("{} is in {}", what, options.out)) + "\n";
+  output.text = Printable(fmt::format("{} is in {}{}", what, options.out, beside)) + "\n";
   return output;
 }
 

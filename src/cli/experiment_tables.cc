@@ -33,7 +33,9 @@ std::string Time(const Value& object, std::string_view key) {
   return value == nullptr || !value->is_number() ? "" : UtcTime(Nanos(value->AsDouble()));
 }
 
+/// Of an experiment or a trial; "" of one that has reported nothing and has no others to count.
 std::string Percent(const Value& object) {
+  if (NumberIn(object, "progress") <= 0 && IntIn(object, "trials") <= 1) return "";
   return fmt::format("{:.0f} %", NumberIn(object, "progress") * 100);
 }
 
@@ -71,6 +73,9 @@ class Facts {
 std::string Parent(const Value& object) {
   const Value* parent = object.Find("parent");
   if (parent == nullptr || !parent->is_object()) return "";
+  if (TextIn(*parent, "checkpoint").empty()) {  // recorded by an older version
+    return Printable(fmt::format("trial {}", TextIn(*parent, "trial")));
+  }
   return Printable(fmt::format("trial {}, checkpoint {} (step {})", TextIn(*parent, "trial"),
                                ShortId(TextIn(*parent, "checkpoint")),
                                IntIn(*parent, "steps_completed")));

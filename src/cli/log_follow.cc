@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "cli/output.h"
@@ -51,27 +53,51 @@ class LinePrinter {
   const bool json_;
 };
 
+/// The last ones: pages are read backwards until there are enough.
+Status PrintTail(MasterClient* master, const std::string& path, const LogSelection& selection,
+                 LinePrinter* printer) {
+  std::vector<Value> found;  // the newest first
+  const auto wanted = static_cast<std::size_t>(selection.tail);
+  std::int64_t before = 0;
+  for (;;) {
+    const auto left = static_cast<std::int64_t>(wanted - found.size());
+    MasterClient::Query query = QueryOf(selection);
+    if (before == 0) {
+      query.emplace_back("tail", std::to_string(left));
+    } else {
+      query.emplace_back("before", std::to_string(before));
+      query.emplace_back("limit", std::to_string(std::min(left, kPage)));
+    }
+    ASSIGN_OR_RETURN(const Value page, master->Get(path, query));
+    const Value::List& lines = ListIn(page, "lines");
+    found.insert(found.end(), lines.rbegin(), lines.rend());
+    before = IntIn(page, "previous");
+    if (!BoolIn(page, "more") || found.size() >= wanted || before == 0) break;
+  }
+  for (auto line = found.rbegin(); line != found.rend(); ++line) printer->Print(*line);
+  std::fflush(stdout);
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status PrintLogs(MasterClient* master, const Value& trial, const LogSelection& selection,
                  Console* console) {
   LinePrinter printer(trial, selection.times, console->json());
   const std::string path = TrialPath(TextIn(trial, "id"), "/logs");
+  if (selection.tail >= 0) return PrintTail(master, path, selection, &printer);
   std::int64_t after = 0;
   for (;;) {
     MasterClient::Query query = QueryOf(selection);
-    if (selection.tail >= 0) {
-      query.emplace_back("tail", std::to_string(selection.tail));
-    } else {
-      query.emplace_back("after", std::to_string(after));
-      query.emplace_back("limit", std::to_string(kPage));
-    }
+    query.emplace_back("after", std::to_string(after));
+    query.emplace_back("limit", std::to_string(kPage));
     ASSIGN_OR_RETURN(const Value page, master->Get(path, query));
-    const Value::List& lines = ListIn(page, "lines");
-    for (const Value& line : lines) printer.Print(line);
+    for (const Value& line : ListIn(page, "lines")) printer.Print(line);
     std::fflush(stdout);
-    if (selection.tail >= 0 || lines.empty() || !BoolIn(page, "more")) return Status::Ok();
-    after = IntIn(lines.back(), "id");
+    // A page without a line is one in which none was found: what follows may have some.
+    const std::int64_t next = IntIn(page, "next", after);
+    if (!BoolIn(page, "more") || next <= after) return Status::Ok();
+    after = next;
   }
 }
 

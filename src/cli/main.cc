@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,7 @@
 #endif
 #include "cli/serve_command.h"
 #include "format/json.h"
+#include "net/http_server.h"
 
 namespace cairn::cli {
 namespace {
@@ -46,6 +49,19 @@ CLI::Validator NotEmpty() {
         return std::string(word.empty() ? "it is empty (an unset variable?); leave it out, or say "
                                           "\"latest\", if the latest is meant"
                                         : "");
+      },
+      "");
+}
+
+/// Of a step: CLI11 takes the nearest number for one that is too large.
+CLI::Validator StepNumber() {
+  return CLI::Validator(
+      [](const std::string& word) {
+        std::int64_t step = 0;
+        const char* const end = word.data() + word.size();
+        const auto [rest, error] = std::from_chars(word.data(), end, step);
+        return std::string(
+            error == std::errc() && rest == end ? "" : "\"" + word + "\" is no number of a step");
       },
       "");
 }
@@ -106,6 +122,11 @@ void AddReading(CLI::App* checkpoint, Commands* commands) {
   }
 }
 
+void AddTakeover(CLI::App* app, bool* takeover) {
+  app->add_flag("--takeover", *takeover,
+                "Also beside a writer that may be alive: it is fenced out, its next save fails");
+}
+
 void AddMoving(CLI::App* checkpoint, Commands* commands) {
   {
     auto options = std::make_shared<ExportOptions>();
@@ -133,8 +154,11 @@ void AddMoving(CLI::App* checkpoint, Commands* commands) {
     app->add_option("SRC", options->source, "A .safetensors file, or a directory of them")
         ->required();
     app->add_option("DIR", options->directory, "The repository; made when missing")->required();
-    app->add_option("--step", options->step, "The step of the new checkpoint")->required();
+    app->add_option("--step", options->step, "The step of the new checkpoint")
+        ->required()
+        ->check(StepNumber());
     app->add_flag("--no-files", options->no_files, "Leave the directory's other files out");
+    AddTakeover(app, &options->takeover);
     commands->Add(app, [options](Console* console) { return Import(*options, console); });
   }
   {
@@ -156,6 +180,7 @@ void AddMoving(CLI::App* checkpoint, Commands* commands) {
     app->add_flag("--all", options->all, "Every checkpoint")->excludes(step);
     app->add_flag("--adopt", options->adopt,
                   "Copy into another job's repository: the copy becomes that job's own");
+    AddTakeover(app, &options->takeover);
     commands->Add(app, [options](Console* console) { return Copy(*options, console); });
   }
   {
@@ -169,9 +194,11 @@ void AddMoving(CLI::App* checkpoint, Commands* commands) {
     app->add_option("DIR", options->parts, "The repositories of all ranks, in any order")
         ->required()
         ->expected(1, -1);
-    app->add_option("--step", options->step, "Instead of the newest step that all have");
+    app->add_option("--step", options->step, "Instead of the newest step that all have")
+        ->check(StepNumber());
     app->add_flag("--separate-files", options->separate_files,
                   "Keep files that differ between ranks as <rank>/<name>");
+    AddTakeover(app, &options->takeover);
     commands->Add(app, [options](Console* console) { return Merge(*options, console); });
   }
 }
@@ -187,6 +214,7 @@ void AddKeeping(CLI::App* checkpoint, Commands* commands) {
     app->add_option("DIR", options->directory, "The repository")->required();
     app->add_option("STEP|ID", options->which, "Which one; the latest unless named")
         ->check(NotEmpty());
+    AddTakeover(app, &options->takeover);
     commands->Add(app, [options](Console* console) { return Compact(*options, console); });
   }
   {
@@ -201,6 +229,7 @@ void AddKeeping(CLI::App* checkpoint, Commands* commands) {
         ->check(NotEmpty());
     app->add_flag("--increments", options->increments, "Also the increments that build on them");
     app->add_flag("-y,--yes", options->yes, "Do not ask");
+    AddTakeover(app, &options->takeover);
     commands->Add(app, [options](Console* console) { return Remove(*options, console); });
   }
   for (const bool pin : {true, false}) {
@@ -220,6 +249,7 @@ void AddKeeping(CLI::App* checkpoint, Commands* commands) {
                          "  cairn checkpoint gc runs/a\n"
                          "The next start of the training does the same.");
     app->add_option("DIR", options->directory, "The repository")->required();
+    AddTakeover(app, &options->takeover);
     commands->Add(app, [options](Console* console) { return Gc(*options, console); });
   }
 }
@@ -437,8 +467,8 @@ void AddServe(CLI::App* root, Commands* commands) {
   app->add_option("--cpu-share", options->cpu_share, "Of a core for long updates")
       ->check(CLI::Range(0.01, 64.0))
       ->capture_default_str();
-  app->add_option("--threads", options->threads, "For requests; 0: one for each core")
-      ->check(CLI::Range(0, 1024));
+  app->add_option("--threads", options->threads, "For requests; 0: one for each core, up to 64")
+      ->check(CLI::Range(0, kMaxHttpThreads));
   app->add_option("--run-threads", options->run_threads, "Of one prediction; 0: OpenVINO's choice")
       ->check(CLI::Range(0, 1024));
   app->add_option("--max-request", options->max_request_bytes, "Bytes of the largest request")
@@ -515,18 +545,44 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string NoSuchCommand(const CLI::App& where, const std::string& word) {
-  std::string text = "there is no command \"" + word + "\"";
+/// " (did you mean …?)", or "" where nothing is near.
+std::string DidYouMean(std::string_view word, const std::vector<std::string>& known) {
   std::string nearest;
   std::size_t best = std::max<std::size_t>(word.size() / 3, 1) + 1;
-  for (const CLI::App* sub : where.get_subcommands([](const CLI::App*) { return true; })) {
-    const std::size_t distance = EditDistance(word, sub->get_name());
+  for (const std::string& one : known) {
+    const std::size_t distance = EditDistance(word, one);
     if (distance < best) {
       best = distance;
-      nearest = sub->get_name();
+      nearest = one;
     }
   }
-  return nearest.empty() ? text : text + " (did you mean \"" + nearest + "\"?)";
+  return nearest.empty() ? "" : " (did you mean \"" + nearest + "\"?)";
+}
+
+std::string NoSuchCommand(const CLI::App& where, const std::string& word) {
+  std::vector<std::string> known;
+  for (const CLI::App* sub : where.get_subcommands([](const CLI::App*) { return true; })) {
+    known.push_back(sub->get_name());
+  }
+  return "there is no command \"" + word + "\"" + DidYouMean(word, known);
+}
+
+/// What is left of a command line that could be read: an option that there is not goes before the
+/// words after it, which may be its value.
+std::string NotUnderstood(const CLI::App& where) {
+  const std::vector<std::string> words = where.remaining();
+  const auto option = std::ranges::find_if(
+      words, [](const std::string& word) { return word.size() > 1 && word.starts_with('-'); });
+  if (option == words.end()) {
+    return words.empty() ? "too many words" : "\"" + words.front() + "\" is one word too many";
+  }
+  const std::string name = option->substr(0, option->find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* one : where.get_options()) {
+    for (const std::string& longer : one->get_lnames()) known.push_back("--" + longer);
+  }
+  return "there is no option \"" + name + "\"" +
+         (name.starts_with("--") ? DidYouMean(name, known) : "");
 }
 
 int Usage(const CLI::App& root, const CLI::ParseError& error, bool json) {
@@ -550,8 +606,8 @@ int Usage(const CLI::App& root, const CLI::ParseError& error, bool json) {
     }
     what = words.empty() ? "name a command" : NoSuchCommand(*where, words.front());
   }
-  if (error.get_name() == "ExtrasError") {
-    what = "not understood" + what.substr(std::min(what.find(": "), what.size()));
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    what = NotUnderstood(*where);
   }
   return Fail(json, InvalidArgumentError(what + ": see `" + CommandName(where) + " --help`"),
               kUsage);

@@ -18,6 +18,7 @@
 #include "cli/token_file.h"
 #include "master/files.h"
 #include "master/master.h"
+#include "storage/open_store.h"
 #endif
 
 namespace cairn::cli {
@@ -85,9 +86,13 @@ Result<Output> RunMaster(const MasterCommandOptions& options, Console* console) 
       if (!written.ok()) LogWarning(written.ToString());
     }
   }
-  ASSIGN_OR_RETURN(const std::string link, running->LoginLink());
   console->Note(fmt::format("master at {}", running->url()));
-  console->Note(fmt::format("log in (once, within ten minutes): {}", link));
+  if (const Status page = running->CheckPage(); page.ok()) {
+    ASSIGN_OR_RETURN(const std::string link, running->LoginLink());
+    console->Note(fmt::format("log in (once, within ten minutes): {}", link));
+  } else {
+    console->Note(page.message());
+  }
   while (!Console::interrupted()) console->clock()->Sleep(std::chrono::milliseconds(50));
   running->Stop();
   if (!local.empty()) RemoveToken(local).IgnoreError("the next master writes another");
@@ -115,17 +120,25 @@ Result<Output> ReindexMaster(const MasterReindexOptions& options, Console*) {
   if (!std::filesystem::is_directory(options.data_directory, error)) {
     return NotFoundError(fmt::format("there is no directory \"{}\"", options.data_directory));
   }
+  // As the master names them.
+  const auto absolute = [](const std::string& path) {
+    std::string whole = std::filesystem::absolute(path).lexically_normal().string();
+    while (whole.size() > 1 && whole.ends_with('/')) whole.pop_back();
+    return whole;
+  };
+  const std::string data_directory = absolute(options.data_directory);
   std::vector<std::string> roots = options.roots;
-  if (roots.empty()) {
-    // As the master names it: repositories are known by their whole paths.
-    roots.push_back(
-        (std::filesystem::absolute(options.data_directory) / "checkpoints").lexically_normal());
+  for (std::string& root : roots) {
+    if (!IsUrl(root)) root = absolute(root);
   }
+  if (roots.empty()) roots.push_back(data_directory + "/checkpoints");
   ASSIGN_OR_RETURN(const auto catalog,
                    Catalog::Open({.url = DatabaseOf(options.database, options.data_directory)}));
   const auto repositories = RepositoryAccess::Real();
   ASSIGN_OR_RETURN(const ReindexReport report,
-                   Reindex(catalog.get(), {.roots = roots, .repositories = repositories.get()}));
+                   Reindex(catalog.get(), {.roots = roots,
+                                           .data_directory = data_directory,
+                                           .repositories = repositories.get()}));
   Output output;
   output.text = fmt::format(
       "{} read: {}, {} and {} added, {} found gone\n",

@@ -143,6 +143,15 @@ TEST_F(MasterCommandsTest, ListIsATableForPeopleAndTheAnswerForPrograms) {
   EXPECT_EQ(Json(json), *DecodeJson(page));
 }
 
+TEST_F(MasterCommandsTest, ProgressThatNobodyReportedIsNotNothingDone) {
+  On("GET /api/v1/experiments", 200,
+     R"({"experiments": [{"id": "7", "name": "one", "state": "RUNNING", "progress": 0, "trials": 1},
+                         {"id": "8", "name": "many", "state": "RUNNING", "progress": 0, "trials": 9}],
+         "total": 2})");
+  EXPECT_THAT(Cairn({"e", "ls"}).out, AllOf(HasSubstr("one   RUNNING                 1"),
+                                            HasSubstr("many  RUNNING       0 %       9")));
+}
+
 TEST_F(MasterCommandsTest, NamesFromOutsideCannotDriveTheTerminal) {
   On("GET /api/v1/experiments", 200,
      R"({"experiments": [{"id": "7", "name": "\u001b[31mred\nnext", "state": "RUNNING"}],
@@ -343,6 +352,43 @@ TEST_F(MasterCommandsTest, FollowingGoesOnAfterTheMasterWasAway) {
   EXPECT_THAT(finished.out, testing::StartsWith("one\ntwo\nthree\n"));
   EXPECT_THAT(finished.out, HasSubstr("experiment 7 is COMPLETED"));
   EXPECT_THAT(finished.out, HasSubstr("cairn e continue 7 --new"));
+}
+
+TEST_F(MasterCommandsTest, ASearchGoesOnThroughPagesInWhichNothingWasFound) {
+  On("GET /api/v1/trials/12", 200, kTrial);
+  On("GET /api/v1/trials/12/logs", [](const TestHttpRequest& request) {
+    const auto has = [&](const char* part) {
+      return request.target.find(part) != std::string::npos;
+    };
+    EXPECT_TRUE(has("search=needle")) << request.target;
+    if (has("after=0&")) {
+      return JsonAnswer(200, R"({"lines": [], "more": true, "next": 500, "previous": 1})");
+    }
+    if (has("after=500&")) {
+      return JsonAnswer(200, R"({"lines": [{"id": 700, "text": "needle 700"}], "more": true,
+                                 "next": 900, "previous": 501})");
+    }
+    if (has("after=900&")) {
+      return JsonAnswer(200, R"({"lines": [{"id": 950, "text": "needle 950"}], "more": false,
+                                 "next": 1000, "previous": 901})");
+    }
+    if (has("tail=2")) {
+      return JsonAnswer(200, R"({"lines": [{"id": 950, "text": "needle 950"}], "more": true,
+                                 "next": 1000, "previous": 901})");
+    }
+    if (has("before=901&")) {
+      return JsonAnswer(200, R"({"lines": [], "more": true, "next": 900, "previous": 800})");
+    }
+    EXPECT_TRUE(has("before=800&")) << request.target;
+    return JsonAnswer(200, R"({"lines": [{"id": 700, "text": "needle 700"}], "more": true,
+                               "next": 799, "previous": 700})");
+  });
+  for (const Finished& finished :
+       {Cairn({"t", "logs", "12", "--search", "needle"}),
+        Cairn({"t", "logs", "12", "--search", "needle", "--tail", "2"})}) {
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    EXPECT_EQ(finished.out, "needle 700\nneedle 950\n");
+  }
 }
 
 TEST_F(MasterCommandsTest, WhatGoesOnIsFollowedFromThereOn) {

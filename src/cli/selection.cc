@@ -111,6 +111,7 @@ Result<Selected> Select(const RepositoryView& view, const std::string& where,
   if (LooksLikeId(word)) return SelectById(view, where, word);
   for (const DamagedCheckpoint& damaged : view.damaged) {
     if (damaged.directory != word) continue;
+    if (damaged.unread) return damaged.status;
     return Status(damaged.status.code(),
                   std::string(damaged.status.message()) +
                       "; it counts for nothing: put a whole copy in its place, or delete the "

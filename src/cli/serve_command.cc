@@ -12,11 +12,14 @@
 
 #include "base/status_macros.h"
 #include "cli/service_reporter.h"
+#include "format/json.h"
+#include "net/url.h"
 
 #ifdef CAIRN_SERVE
 #include <cairn/serving.h>
 
 #include "serving/server/probe_file.h"
+#include "serving/server/request_metrics.h"
 #include "serving/server/serving_server.h"
 #endif
 #ifdef CAIRN_WITH_PS
@@ -37,7 +40,9 @@ Result<std::string> ReadToken(const ServeOptions& options) {
   }
   std::ifstream in(options.token_file);
   std::string token;
-  if (!in || !std::getline(in, token) || token.empty()) {
+  std::getline(in, token);
+  while (!token.empty() && static_cast<unsigned char>(token.back()) <= ' ') token.pop_back();
+  if (token.empty()) {
     return InvalidArgumentError("--token-file: \"" + options.token_file + "\" has no token");
   }
   return token;
@@ -56,20 +61,19 @@ Value::Object FactsOf(const std::string& name, const serving::Model& model,
     facts["version"] = version->id;
     facts["step"] = version->step;
     facts["rows"] = version->rows;
-    // How long the newest checkpoint has not been served.
-    const bool behind = version->step < stats.newest_step && stats.newest_committed_nanos > 0;
-    facts["lag_seconds"] =
-        behind
-            ? static_cast<double>(console.clock()->WallNanos() - stats.newest_committed_nanos) / 1e9
-            : 0.0;
+    facts["lag_seconds"] = serving::LagSeconds(stats, *version, console.clock()->WallNanos());
   }
   return facts;
 }
 
-/// "export/3" → "export"; what a number says is not a name.
+/// "export/3" → "export"; what a number says is not a name, and neither is ".".
 std::string NameOf(const ServeOptions& options) {
   if (!options.name.empty()) return options.name;
-  fs::path path = fs::path(options.model).lexically_normal();
+  const bool url = !UrlScheme(options.model).empty();
+  std::error_code unknown;  // the directory that we are in is gone: the name as it was given
+  fs::path path = url ? fs::path(options.model) : fs::absolute(options.model, unknown);
+  if (unknown) path = options.model;
+  path = path.lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   const std::string last = path.filename().string();
   const bool number = last.find_first_not_of("0123456789") == last.npos;
@@ -127,10 +131,12 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
   server.http.listen = options.listen;
   server.http.tls = {.certificate = options.tls_certificate, .key = options.tls_key};
   server.http.max_body_bytes = options.max_request_bytes;
-  server.http.threads = options.threads > 0
-                            ? options.threads
-                            : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  server.http.threads =
+      options.threads > 0
+          ? options.threads
+          : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxHttpThreads);
   serving::ModelOptions model;
+  model.max_row_bytes = server.max_answer_bytes;
   model.export_dir = options.model;
   model.repository = options.repository;
   model.inference.threads = options.run_threads;
@@ -154,7 +160,8 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
   const std::string name = server.name;
   ASSIGN_OR_RETURN(const auto listening,
                    serving::ServingServer::Start(std::move(server), served.get()));
-  console->Note(fmt::format("serving {0} at {1}/v2/models/{0}{2}", name, listening->url(),
+  console->Note(fmt::format("serving {} at {}/v2/models/{}{}", QuoteForMessage(name),
+                            listening->url(), PercentEncode(name),
                             open ? " (no token: anybody who reaches it may ask)" : ""));
   Lookups lookups;
   if (!options.grpc.empty()) {
