@@ -102,7 +102,10 @@ def run_estimator(model, options, step):
         state={"b": model.dense},
     )
     estimator.train(input_fn, max_steps=options.steps)
-    print(f"step {estimator.global_step:3} loss {estimator.last_loss:.6f}")
+    if estimator.last_loss is None:  # this process had no step to do
+        print(f"step {estimator.global_step:3}, as it was: nothing was left to do")
+    else:
+        print(f"step {estimator.global_step:3} loss {estimator.last_loss:.6f}")
 
 
 def main():

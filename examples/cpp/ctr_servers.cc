@@ -1,20 +1,23 @@
 // The click-through model of examples/ctr in C++: one trainer of a job with parameter servers.
 //
-//   cairn ps run --servers 2 --trainers 2 --dir runs/ctr --incremental-secs 5 -- ctr_servers 240
-//   [OUTPUT]
+//   cairn ps run --servers 2 --trainers 2 --dir runs/ctr --incremental-secs 5 -- ctr_servers
+//   [--steps 240] [--pause SECONDS] [--output FILE]
 //
-// A factorization machine. The data of a step is a pure function of (step, trainer), so that a step
-// that has to be repeated after a loss is the same step.
+// `python examples/ctr/run.py --trainer ctr_servers` runs it twice, kills servers in the second
+// run, and compares. A factorization machine on days of data whose ids are skewed. The data of a
+// step is a pure function of (step, trainer), so that a step that has to be repeated after a loss
+// is the same step.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cairn/ps.h>
@@ -25,6 +28,7 @@ constexpr std::size_t kFields = 8;
 constexpr std::size_t kFactors = 8;
 constexpr std::size_t kWidth = 1 + kFactors;  // a weight, then factors
 constexpr std::size_t kBatch = 256;
+constexpr std::int64_t kStepsOfADay = 60;
 
 struct Clicks {
   std::vector<std::int64_t> ids;  // kFields for each impression
@@ -41,8 +45,10 @@ Clicks Draw(std::int64_t step, int trainer, std::size_t count) {
     for (std::size_t field = 0; field < kFields; ++field) {
       // Skewed: few ids are seen all the time, most hardly ever.
       const auto rank = static_cast<std::int64_t>(std::pow(uniform(random), -1.0 / 0.3)) % 20000;
-      clicks.ids.push_back(static_cast<std::int64_t>(field) * 1'000'000 + rank);
-      taste += std::sin(static_cast<double>(rank) * 0.7);
+      // What is popular shifts from day to day.
+      const std::int64_t id = rank + step / kStepsOfADay * 37;
+      clicks.ids.push_back(static_cast<std::int64_t>(field) * 1'000'000 + id);
+      taste += std::sin(static_cast<double>(id) * 0.7);
     }
     clicks.labels.push_back(uniform(random) < 1 / (1 + std::exp(-taste)) ? 1.0F : 0.0F);
   }
@@ -92,8 +98,10 @@ cairn::Status TrainStep(const Clicks& clicks, cairn::ps::RemoteTable* table,
   return bias->Push(bias_gradient);
 }
 
-cairn::Result<double> Auc(cairn::ps::RemoteTable* table, cairn::ps::RemoteDense* bias) {
-  const Clicks clicks = Draw(1'000'000, 0, 20'000);
+/// On data that nobody trained on.
+cairn::Result<double> Auc(cairn::ps::RemoteTable* table, cairn::ps::RemoteDense* bias,
+                          std::int64_t steps) {
+  const Clicks clicks = Draw(steps - 1, 999, 20'000);  // of the last day
   std::vector<float> rows(clicks.ids.size() * kWidth);
   std::vector<float> b(1);
   if (auto s = table->Lookup(clicks.ids, rows, cairn::Missing::kInitial); !s.ok()) return s;
@@ -118,12 +126,117 @@ cairn::Result<double> Auc(cairn::ps::RemoteTable* table, cairn::ps::RemoteDense*
          (positive * (static_cast<double>(scores.size()) - positive));
 }
 
-cairn::Status Run(std::int64_t steps, const std::string& output) {
+/// FNV-1a of everything that was learned: the same bits give the same text.
+class Digest {
+ public:
+  template <typename T>
+  void Add(const T* values, std::size_t count) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(values);
+    for (std::size_t i = 0; i < count * sizeof(T); ++i) {
+      hash_ = (hash_ ^ bytes[i]) * 0x100000001b3;
+    }
+  }
+  std::string Text() const {
+    char text[17];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash_));
+    return text;
+  }
+
+ private:
+  std::uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+cairn::Result<std::string> Learned(cairn::ps::RemoteTable* table, cairn::ps::RemoteDense* bias) {
+  std::vector<float> b(1);
+  if (auto s = bias->Pull(b); !s.ok()) return s;
+  const auto content = table->Content();
+  if (!content.ok()) return content.status();
+  std::vector<std::size_t> order(content->keys.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t x, std::size_t y) { return content->keys[x] < content->keys[y]; });
+  const std::size_t slots = order.empty() ? 0 : content->slots.size() / order.size();
+  Digest digest;
+  digest.Add(b.data(), 1);
+  for (const std::size_t i : order) {
+    digest.Add(&content->keys[i], 1);
+    digest.Add(&content->weights[i * kWidth], kWidth);
+    digest.Add(content->slots.data() + i * slots, slots);
+    digest.Add(&content->frequency[i], 1);
+    digest.Add(&content->version[i], 1);
+  }
+  return digest.Text();
+}
+
+struct Result {
+  double auc = 0;
+  std::string learned;
+};
+
+/// When all trainers are done; none leaves before all have looked.
+cairn::Result<Result> Evaluate(cairn::ps::Client* client, cairn::ps::RemoteTable* table,
+                               cairn::ps::RemoteDense* bias, std::int64_t steps) {
+  if (auto status = client->Barrier(); !status.ok()) return status;
+  const auto auc = Auc(table, bias, steps);
+  if (!auc.ok()) return auc.status();
+  const auto learned = Learned(table, bias);
+  if (!learned.ok()) return learned.status();
+  if (auto status = client->Barrier(); !status.ok()) return status;
+  return Result{*auc, *learned};
+}
+
+/// Tells what trainer 0 sees of losses, as train.py does: run.py makes a table of it.
+class Losses {
+ public:
+  void WentBack(std::int64_t from, std::int64_t to) {
+    std::printf("went back from step %lld to %lld\n", static_cast<long long>(from),
+                static_cast<long long>(to));
+    lost_ = true;
+    from_ = from;
+    to_ = to;
+    since_ = completed_;
+  }
+  void Completed(std::int64_t step) {
+    completed_ = std::chrono::steady_clock::now();
+    std::printf("step %lld\n", static_cast<long long>(step));
+    if (lost_ && step >= from_) {
+      lost_ = false;
+      std::printf(
+          "recovered {\"killed_at\": %lld, \"restored\": %lld, \"repeated\": %lld, "
+          "\"seconds\": %.3f}\n",
+          static_cast<long long>(from_), static_cast<long long>(to_),
+          static_cast<long long>(from_ - to_),
+          std::chrono::duration<double>(completed_ - since_).count());
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  Time completed_ = std::chrono::steady_clock::now();
+  Time since_;
+  bool lost_ = false;
+  std::int64_t from_ = 0;
+  std::int64_t to_ = 0;
+};
+
+cairn::Status Tell(const Result& result, const std::string& output) {
+  std::printf("AUC %.6f, learned %s\n", result.auc, result.learned.c_str());
+  if (output.empty()) return cairn::Status::Ok();
+  std::FILE* file = std::fopen(output.c_str(), "w");
+  if (file == nullptr) return cairn::UnavailableError("cannot write " + output);
+  std::fprintf(file, "{\"auc\": %.17g, \"learned\": \"%s\"}\n", result.auc, result.learned.c_str());
+  return std::fclose(file) == 0 ? cairn::Status::Ok()
+                                : cairn::UnavailableError("cannot write " + output);
+}
+
+cairn::Status Run(std::int64_t steps, double pause, const std::string& output) {
   auto options = cairn::ps::ClientOptions::FromEnvironment();
   if (!options.ok()) return options.status();
   auto connected = cairn::ps::Client::Connect(*options);
   if (!connected.ok()) return connected.status();
   cairn::ps::Client* client = connected->get();
+  const bool chief = client->trainer() == 0;
   auto table = client->Table({.name = "features",
                               .dim = kWidth,
                               .optimizer = {"adagrad", {{"learning_rate", 0.05}}},
@@ -133,29 +246,29 @@ cairn::Status Run(std::int64_t steps, const std::string& output) {
       client->Dense({.name = "bias", .shape = {1}, .optimizer = {"sgd", {{"learning_rate", 0.1}}}},
                     std::vector<float>(1));
   if (!bias.ok()) return bias.status();
+  if (client->step() > 0 && chief) {
+    std::printf("goes on from step %lld\n", static_cast<long long>(client->step()));
+    std::fflush(stdout);
+  }
+  Losses losses;
   for (;;) {
+    const std::int64_t step = client->step();
     cairn::Status status;
-    double auc = 0;
-    if (client->step() < steps) {
-      const std::int64_t step = client->step();
+    if (step < steps) {
       status = TrainStep(Draw(step, client->trainer(), kBatch), *table, *bias);
       if (status.ok()) status = client->EndStep("{}");
+      if (status.ok() && chief) losses.Completed(step);
+      std::this_thread::sleep_for(std::chrono::duration<double>(pause));
     } else {
-      status = client->Barrier();
-      auto measured = status.ok() ? Auc(*table, *bias) : cairn::Result<double>(status);
-      status = measured.ok() ? client->Barrier() : measured.status();
-      if (measured.ok()) auc = *measured;
-      if (status.ok()) {
-        if (client->trainer() == 0) {
-          std::printf("AUC %.6f after %lld steps\n", auc, static_cast<long long>(steps));
-          if (!output.empty()) std::ofstream(output) << auc << "\n";
-        }
-        return client->Close();
-      }
+      const auto result = Evaluate(client, *table, *bias, steps);
+      if (result.ok() && chief) status = Tell(*result, output);
+      if (result.ok() && status.ok()) status = client->Close();
+      if (result.ok() && status.ok()) return status;
+      if (!result.ok()) status = result.status();
     }
     // A process of the job was lost: go on from where the servers are.
     if (status.Is(cairn::Code::kAborted)) {
-      std::printf("went back to step %lld\n", static_cast<long long>(client->step()));
+      if (chief) losses.WentBack(step, client->step());
       continue;
     }
     if (!status.ok()) return status;
@@ -165,11 +278,20 @@ cairn::Status Run(std::int64_t steps, const std::string& output) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fputs("ctr_servers STEPS [OUTPUT]\n", stderr);
-    return 2;
+  std::int64_t steps = 4 * kStepsOfADay;
+  double pause = 0;
+  std::string output;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string word = argv[i];
+    if (i + 1 == argc || (word != "--steps" && word != "--pause" && word != "--output")) {
+      std::fputs("ctr_servers [--steps N] [--pause SECONDS] [--output FILE]\n", stderr);
+      return 2;
+    }
+    if (word == "--steps") steps = std::atoll(argv[i + 1]);
+    if (word == "--pause") pause = std::atof(argv[i + 1]);
+    if (word == "--output") output = argv[i + 1];
   }
-  const cairn::Status status = Run(std::atoll(argv[1]), argc > 2 ? argv[2] : "");
+  const cairn::Status status = Run(steps, pause, output);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return 1;

@@ -128,7 +128,7 @@ def serve(directory, seconds):
         ) as model:
             while model.stats()["updates"] == 0:
                 time.sleep(0.01)
-            begun, killed = time.monotonic(), False
+            begun, killed = time.monotonic(), None
             freshness, step = [], model.version().step
             print(
                 f"{'second':>6} {'step':>6} {'updates':>8} {'p50 us':>8} {'p99 us':>8} {'AUC':>6}"
@@ -143,8 +143,8 @@ def serve(directory, seconds):
                         step = model.version().step
                         committed = model.stats()["newest_committed"]
                         freshness.append(time.time() - committed)
-                if not killed and second >= seconds // 2:
-                    killed = True
+                if killed is None and second >= seconds // 2:
+                    killed = step
                     trainer.send_signal(signal.SIGKILL)
                     trainer.wait()
                     print("       the trainer is killed, and started again")
@@ -155,6 +155,10 @@ def serve(directory, seconds):
                 print(
                     f"{second:>6} {step:>6} {updates:>8} {p50:>8.0f} {p99:>8.0f} {auc(score, label):>6.3f}"
                 )
+            deadline = time.monotonic() + 60
+            while model.version().step <= killed and time.monotonic() < deadline:
+                time.sleep(0.01)  # the trainer starts, on a machine that has other things to do
+            print(f"served step {killed} when it was killed, step {model.version().step} at the end")
             refused = model.stats()["refused"]
             print(
                 f"{len(freshness)} new versions seen; from the beginning of a save to its being served: median "

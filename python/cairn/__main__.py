@@ -55,7 +55,7 @@ def _report(done: Converted) -> None:
     if done.left_out:
         names = ", ".join(done.left_out[:5]) + (", …" if len(done.left_out) > 5 else "")
         print(
-            f"left out, because {done.target} holds arrays only: {len(done.left_out)} values "
+            f"left out, because {done.target} has no place for them: {len(done.left_out)} values "
             f"({names})",
             file=sys.stderr,
         )

@@ -31,7 +31,7 @@ def user_files(files: Optional[Files]) -> List[Tuple[str, Any]]:
     if isinstance(files, Mapping):
         named = [(str(name), content) for name, content in files.items()]
     elif isinstance(files, Iterable) and not isinstance(files, (bytes, bytearray)):
-        named = [(os.path.basename(os.fspath(p)), p) for p in files]
+        named = [(_base_name(p), p) for p in files]
     else:
         raise Invalid(
             f"files: a directory, a list of paths or {{name: path or bytes}}, not {a_type(files)}"
@@ -48,6 +48,12 @@ def user_files(files: Optional[Files]) -> List[Tuple[str, Any]]:
             raise Invalid(f"files: {name!r}: there is no file {os.fspath(content)!r}")
         out.append((name, os.path.abspath(content)))
     return out
+
+
+def _base_name(path: Any) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise Invalid(f"files: a list holds paths, not {a_type(path)}")
+    return str(os.path.basename(os.fspath(path)))
 
 
 def json_values(value: Any, where: str, depth: int = 0) -> Any:
@@ -113,6 +119,14 @@ def whole(value: Any, what: str) -> int:
     return number
 
 
+def rank_number(value: Any, what: str) -> int:
+    """As many as there can be processes: the engine judges the rest."""
+    number = whole(value, what)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise Invalid(f"{what} has more than 31 bits: {number}")
+    return number
+
+
 def positive(value: Any, what: str) -> Optional[int]:
     if value is None:
         return None
@@ -128,8 +142,15 @@ def seconds(value: Any, what: str) -> float:
     return float(value)
 
 
+def real(value: Any, what: str) -> float:
+    """Any real number: the engine judges which."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise Invalid(f"{what} must be a number, not {value!r}")
+    return float(value)
+
+
 def choice(value: Any, what: str, allowed: Tuple[str, ...]) -> str:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise Invalid(f"{what} must be {' or '.join(repr(a) for a in allowed)}, not {value!r}")
     return str(value)
 

@@ -49,7 +49,8 @@ class Source(NamedTuple):
     address: int
     nbytes: int
     keep: Any  # whoever owns the memory
-    identity: Tuple[Any, ...]  # equal for arrays that are the same view of the same memory
+    identity: Tuple[Any, ...]  # equal for arrays that are the same view of the same memory …
+    owner: Any  # … as long as this one lives: `keep` may be a copy
     kind: str  # "numpy", "torch", "bytearray", "array"
     note: Dict[str, Any]  # what the file does not say of the array
 
@@ -62,6 +63,7 @@ class Target(NamedTuple):
     meaning: Optional[str]
     address: int
     keep: Any
+    identity: Tuple[Any, ...]  # equal for targets that are the same view of the same memory
     finish: Optional[Callable[[], None]]  # copies from a temporary where memory cannot be filled
 
 
@@ -186,13 +188,16 @@ def _numpy_source(value: np.ndarray, name: str) -> Source:
     shape = value.shape + kind.tail
     address = value.__array_interface__["data"][0]
     identity = (address, value.strides, shape, dtype)
+    owner = value
     if not kind.native:
         value = value.astype(dtype.newbyteorder("="))
         address = value.__array_interface__["data"][0]
     elif not value.flags.c_contiguous:
         value = np.ascontiguousarray(value)
         address = value.__array_interface__["data"][0]
-    return Source(kind.stored, shape, address, value.nbytes, value, identity, "numpy", kind.note)
+    return Source(
+        kind.stored, shape, address, value.nbytes, value, identity, owner, "numpy", kind.note
+    )
 
 
 def _torch_dtype_name(dtype: Any) -> str:
@@ -201,6 +206,8 @@ def _torch_dtype_name(dtype: Any) -> str:
 
 def _torch_source(value: Any, name: str) -> Source:
     torch = torch_or_none()
+    if value.is_nested:
+        raise Invalid(f"{name}: nested tensors cannot be stored; store what they were made of")
     if value.layout != torch.strided:
         raise Invalid(f"{name}: {value.layout} tensors cannot be stored; use .to_dense()")
     if value.is_quantized:
@@ -227,7 +234,7 @@ def _torch_source(value: Any, name: str) -> Source:
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     nbytes = tensor.numel() * tensor.element_size()
-    return Source(stored, shape, tensor.data_ptr(), nbytes, tensor, identity, "torch", note)
+    return Source(stored, shape, tensor.data_ptr(), nbytes, tensor, identity, value, "torch", note)
 
 
 def _to_host(tensor: Any) -> Any:
@@ -268,7 +275,7 @@ def _buffer_source(value: Any, name: str) -> Source:
     data = np.frombuffer(view, dtype=np.uint8)
     address = data.__array_interface__["data"][0]
     identity = (address, data.nbytes, note.get("typecode"))
-    return Source("U8", (data.nbytes,), address, data.nbytes, data, identity, kind, note)
+    return Source("U8", (data.nbytes,), address, data.nbytes, data, identity, value, kind, note)
 
 
 def target(value: Any, name: str) -> Target:
@@ -284,7 +291,8 @@ def target(value: Any, name: str) -> Target:
         raise Invalid(f"{name}: the {type(value).__name__} is read-only and cannot be filled")
     typecode = {"typecode": value.typecode} if isinstance(value, _array.array) else {}
     address = view.__array_interface__["data"][0]
-    return Target("U8", (view.nbytes,), meaning(typecode), address, view, None)
+    shape = (view.nbytes,)
+    return Target("U8", shape, meaning(typecode), address, view, (address, "U8", shape), None)
 
 
 def _numpy_target(value: np.ndarray, name: str) -> Target:
@@ -294,9 +302,11 @@ def _numpy_target(value: np.ndarray, name: str) -> Target:
     if kind.stored is None:
         raise Invalid(f"{name}: arrays of dtype {value.dtype} cannot be restored")
     shape = value.shape + kind.tail
+    address = value.__array_interface__["data"][0]
     if kind.native and value.flags.c_contiguous:
-        address = value.__array_interface__["data"][0]
-        return Target(kind.stored, shape, kind.meaning, address, value, None)
+        identity: Tuple[Any, ...] = (address, kind.stored, shape)
+        return Target(kind.stored, shape, kind.meaning, address, value, identity, None)
+    identity = (address, kind.stored, shape, value.strides)
     _check_apart(value.shape, value.strides, name)
     staging = np.empty(value.shape, dtype=value.dtype.newbyteorder("="))
 
@@ -304,7 +314,7 @@ def _numpy_target(value: np.ndarray, name: str) -> Target:
         value[...] = staging
 
     address = staging.__array_interface__["data"][0]
-    return Target(kind.stored, shape, kind.meaning, address, staging, finish)
+    return Target(kind.stored, shape, kind.meaning, address, staging, identity, finish)
 
 
 def _check_apart(shape: Sequence[int], strides: Sequence[int], name: str) -> None:
@@ -327,7 +337,9 @@ def _torch_target(value: Any, name: str) -> Target:
     what = base if base in _COMPLEX else None
     plain = value.device.type == "cpu" and value.is_contiguous()
     if plain and not value.is_conj() and not value.is_neg():
-        return Target(stored, shape, what, value.data_ptr(), value, None)
+        identity: Tuple[Any, ...] = (value.data_ptr(), stored, shape)
+        return Target(stored, shape, what, value.data_ptr(), value, identity, None)
+    identity = (value.data_ptr(), stored, shape, value.stride(), value.is_conj(), value.is_neg())
     _check_apart(value.shape, value.stride(), name)
     staging = torch.empty(value.shape, dtype=value.dtype)
 
@@ -335,7 +347,7 @@ def _torch_target(value: Any, name: str) -> Target:
         with torch.no_grad():
             value.copy_(staging)
 
-    return Target(stored, shape, what, staging.data_ptr(), staging, finish)
+    return Target(stored, shape, what, staging.data_ptr(), staging, identity, finish)
 
 
 def make(

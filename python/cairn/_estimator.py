@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 from typing import (
     Any,
     Callable,
@@ -20,11 +21,13 @@ from typing import (
 from ._arguments import PathLike, positive
 from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
-from ._training_session import MonitoredTrainingSession, Scaffold, SessionRunHook
+from ._training_session import MonitoredTrainingSession, Scaffold, SessionRunHook, TrainCall
 from ._wording import a_type
 from .errors import Invalid
 from .row_tracked import RowTracked
-from .table import EmbeddingTable
+from .table import EmbeddingTable, names_made
+
+log = logging.getLogger("cairn")
 
 __all__ = [
     "Estimator",
@@ -34,7 +37,16 @@ __all__ = [
 
 
 class ModeKeys:
-    """What a model function is called for."""
+    """What a model function is called for.
+
+    >>> import cairn
+    >>> def model_fn(features, labels, mode, params):
+    ...     assert mode == cairn.train.ModeKeys.TRAIN
+    ...     return cairn.train.EstimatorSpec(mode, train_op=lambda: 0.5)
+    >>> e = cairn.train.Estimator(model_fn, "runs/a", tables=[])
+    >>> e.train(lambda: [(None, None)]).last_loss
+    0.5
+    """
 
     TRAIN = "train"
     EVAL = "eval"
@@ -56,6 +68,18 @@ class EstimatorSpec:
             What it returns is the loss, unless loss is given.
         training_hooks, training_chief_hooks: SessionRunHooks; those of the first batch count.
         scaffold: likewise.
+
+    >>> import numpy as np, cairn
+    >>> w = np.zeros(1)
+    >>> def model_fn(features, labels, mode):
+    ...     def train_op(step):
+    ...         w[:] += 0.5 * (labels - w)
+    ...     return cairn.train.EstimatorSpec(mode, loss=lambda: float((labels - w[0]) ** 2),
+    ...                                      train_op=train_op,
+    ...                                      training_hooks=[cairn.train.StopAtStepHook(2)])
+    >>> e = cairn.train.Estimator(model_fn, "runs/a", tables=[], state={"w": w})
+    >>> e.train(lambda: [(None, 1.0)] * 10).last_loss
+    0.0625
     """
 
     mode: str
@@ -79,7 +103,7 @@ class Estimator:
         pservers: see MonitoredTrainingSession. When the job goes back, input_fn is called again and
             read up to where it went back to.
 
-    >>> import numpy as np, tempfile, cairn
+    >>> import numpy as np, cairn
     >>> w = np.zeros(1)
     >>> def model_fn(features, labels, mode, params):
     ...     def train_op():
@@ -88,8 +112,7 @@ class Estimator:
     >>> def input_fn():
     ...     while True:
     ...         yield None, np.ones(1)
-    >>> directory = tempfile.mkdtemp()
-    >>> e = cairn.train.Estimator(model_fn, directory, {"rate": 0.5}, tables=[], state={"w": w})
+    >>> e = cairn.train.Estimator(model_fn, "runs/a", {"rate": 0.5}, tables=[], state={"w": w})
     >>> e.train(input_fn, steps=2).global_step
     2
     >>> w.tolist()
@@ -123,6 +146,7 @@ class Estimator:
         self._pservers = pservers
         self._full = (save_checkpoint_secs, save_checkpoint_steps)
         self._increments = False  # the last training saved some
+        self._called = False  # the model function was
 
     def train(
         self,
@@ -133,8 +157,13 @@ class Estimator:
     ) -> "Estimator":
         """Trains for `steps` further steps, up to step `max_steps`, or until the data ends.
 
+        A call that did not return, because the process was killed, is gone on with by the same call
+        in another process: batches of input_fn that count already are read and passed over, and
+        `steps` are counted from where it began. A script with several calls gives each of them
+        `max_steps`: those that were done then find nothing left to do.
+
         Args:
-            input_fn: gives an iterable of (features, labels).
+            input_fn: gives an iterable of (features, labels), the same batches each time.
             steps, max_steps: at most one of them.
             hooks: further SessionRunHooks.
         """
@@ -145,20 +174,30 @@ class Estimator:
         first = batches.at(0)
         if first is _END:
             raise Invalid("train: input_fn gave no data")
-        with self._session(self._spec(first), hooks) as session:
+        session = self._session(self._spec(first), hooks)
+        session._call = call = TrainCall(steps, max_steps)
+        with session:
             self._increments = session.increments
-            begun = session.global_step
-            end = max_steps if steps is None else begun + steps
+            done = session.global_step - call.began
+            if done > 0 and not call.is_over(session.global_step):
+                log.info("train goes on after batch %d: it began at step %d", done, call.began)
+                if batches.at(done - 1) is _END:
+                    log.warning("train: input_fn gives fewer than the %d batches it gave before", done)
 
             def run(step: int) -> Any:
-                nonlocal begun
-                begun = min(begun, step)  # gone back to before this call: as if it began there
-                return _run_spec(self._spec(batches.at(step - begun)), step)
+                call.go_back(step)
+                return _run_spec(self._spec(batches.at(step - call.began)), step)
 
-            while not session.should_stop():
+            over = False
+            while not over:
                 step = session.global_step
-                if end is not None and step >= end or batches.at(step - begun) is _END:
-                    break
+                if (
+                    session.should_stop()
+                    or call.is_over(step)
+                    or batches.at(step - call.began) is _END
+                ):
+                    over = session._finish_call()
+                    continue
                 self.last_loss = session.run(run)
             self.global_step = session.global_step
         return self
@@ -177,6 +216,18 @@ class Estimator:
                 and targets, and which of the feeds are rows of tables.
             save_incr_model: as for :func:`export_saved_model`. The training must have saved
                 increments (a CheckpointSaverHook with incremental_save_secs).
+
+        >>> import onnx.parser, cairn
+        >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+        ...     'g (float[n, 2] user) => (float[n, 2] y) <float[2] w = {1, 10}> { y = Mul (user, w) }')
+        >>> users = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+        >>> def model_fn(features, mode):
+        ...     return cairn.train.EstimatorSpec(mode, train_op=lambda: users.assign(features, [[1, 2]]))
+        >>> e = cairn.train.Estimator(model_fn, "runs/a", tables=[users]).train(lambda: [([7], None)])
+        >>> made = e.export_saved_model("export", lambda: cairn.train.ServingInputReceiver(
+        ...     graph, ["user"], ["y"], tables={"user": users}))
+        >>> made.version
+        1
         """
         if save_incr_model and not self._increments:
             raise Invalid(
@@ -200,7 +251,15 @@ class Estimator:
             "params": self.params,
         }
         taken = given if self._takes is None else {k: given[k] for k in self._takes if k in given}
+        made = len(names_made())
         spec = self._model_fn(**taken)
+        if self._called and len(names_made()) > made:
+            raise Invalid(
+                f"model_fn makes table {names_made()[-1]!r} each time it is called, which is once for "
+                "every batch: it would be trained on one batch and never saved. Make tables "
+                "once, outside of it"
+            )
+        self._called = True
         if not isinstance(spec, EstimatorSpec):
             raise Invalid(f"model_fn must give an EstimatorSpec, not a {type(spec).__name__}")
         if not callable(spec.train_op):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, List, Mapping, Optional, Sequence
 
 from . import _location
-from ._arguments import PathLike
+from ._arguments import PathLike, names_by_name
+from ._wording import a_type
 from .errors import Invalid
-from .inference import Signature, _native_module, _onnx, _signatures
+from .inference import Signature, _native_module, _signatures, graph_of
 from .initializers import Constant
 from .table import _DTYPES
 
@@ -24,6 +26,14 @@ class ExportedModel:
         version: its number.
         feeds, targets: of the graph. Feeds that are rows of a table are asked for as ids.
         weights: dense weights of the graph, which checkpoints bring anew.
+
+    >>> import os, onnx.parser, cairn
+    >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 2] user) => (float[n, 2] y) <float[2] w = {1, 10}> { y = Mul (user, w) }')
+    >>> users = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+    >>> made = cairn.train.export_saved_model("export", ["user"], ["y"], graph, {"user": users})
+    >>> os.fspath(made) == made.path, made.version, [feed.name for feed in made.feeds], made.weights
+    (True, 1, ['user'], ['w'])
     """
 
     path: str
@@ -45,6 +55,15 @@ class ServingInputReceiver:
         feed_names, target_names: inputs and outputs.
         tables: {input: table} for inputs that are rows of a table.
         variables: {weight: variable in the checkpoints} where their names differ.
+
+    >>> import onnx.parser, cairn
+    >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 2] user) => (float[n, 2] y) <float[2] w = {1, 10}> { y = Mul (user, w) }')
+    >>> users = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+    >>> def serving_input_receiver_fn():
+    ...     return cairn.train.ServingInputReceiver(graph, ["user"], ["y"], tables={"user": users})
+    >>> sorted(serving_input_receiver_fn().tables)
+    ['user']
     """
 
     program: Any
@@ -58,8 +77,11 @@ class ServingInputReceiver:
 
 def export(directory: PathLike, given: ServingInputReceiver, increments: bool) -> ExportedModel:
     """Writes the export; whether increments are saved was checked by the caller."""
-    if isinstance(given.feed_names, str) or isinstance(given.target_names, str):
-        raise Invalid("feed_names and target_names are lists of names")
+    for names in (given.feed_names, given.target_names):
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise Invalid(f"feed_names and target_names are lists of names, not {a_type(names)}")
+    if not isinstance(given.tables, Mapping):
+        raise Invalid(f"tables must be a dict {{input: table}}, not {a_type(given.tables)}")
     described = {}
     for name, table in given.tables.items():
         missing = [a for a in ("name", "dim", "dtype") if not hasattr(table, a)]
@@ -70,23 +92,25 @@ def export(directory: PathLike, given: ServingInputReceiver, increments: bool) -
         initializer = getattr(table, "initializer", None)
         default = initializer.value if isinstance(initializer, Constant) else 0.0
         described[str(name)] = (table.name, table.dim, _DTYPES[table.dtype], float(default))
-    model, path = _onnx(
-        given.program,
-        given.feed_names,
-        given.target_names,
-        given.example_inputs,
-        given.dynamic_axes,
-    )
-    found = _native_module().export_model(
-        directory=_location.text_of(directory),
-        model=model,
-        model_path=path,
-        feed_names=[str(n) for n in given.feed_names],
-        target_names=[str(n) for n in given.target_names],
-        tables=described,
-        variables={str(k): str(v) for k, v in given.variables.items()},
-        increments=bool(increments),
-    )
+    with contextlib.ExitStack() as scratch:
+        model, path = graph_of(
+            given.program,
+            given.feed_names,
+            given.target_names,
+            given.example_inputs,
+            given.dynamic_axes,
+            scratch,
+        )
+        found = _native_module().export_model(
+            directory=_location.text_of(directory),
+            model=model,
+            model_path=path,
+            feed_names=[str(n) for n in given.feed_names],
+            target_names=[str(n) for n in given.target_names],
+            tables=described,
+            variables=names_by_name(given.variables, "variables"),
+            increments=bool(increments),
+        )
     return ExportedModel(
         path=found["path"],
         version=found["version"],

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Dict, Optional, Union
+from urllib.parse import unquote
 
 from . import _native
 from ._arguments import text_argument
@@ -29,8 +30,14 @@ def text_of(where: PathLike) -> str:
     if not isinstance(where, (str, os.PathLike)) or isinstance(os.fspath(where), bytes):
         raise Invalid(f"a path or a URL must be a str or a path object, not {a_type(where)}")
     text = text_argument(os.fspath(where), "a path")
-    if not isinstance(where, str) and _MANGLED.match(text):
-        raise Invalid(f"{text!r} was a URL before pathlib made a path of it; give URLs as str")
+    if _MANGLED.match(text):
+        if not isinstance(where, str):
+            raise Invalid(f"{text!r} was a URL before pathlib made a path of it; give URLs as str")
+        scheme = text.split(":")[0]
+        raise Invalid(
+            f"{text!r} is a URL with one slash too few: write {scheme}://… (a directory of this "
+            f"name is ./{scheme}:)"
+        )
     return text
 
 
@@ -44,10 +51,52 @@ def is_remote(where: PathLike) -> bool:
     return bool(_URL.match(text)) and not text.lower().startswith("file://")
 
 
-def absolute(where: PathLike) -> str:
-    """An absolute path; a URL as it stands."""
+def local_path(where: PathLike) -> str:
+    """The path of a place on this machine; of a file URL the one that it names.
+
+    >>> local_path("file:///runs/a%20b"), local_path("runs/a")
+    ('/runs/a b', 'runs/a')
+    """
     text = text_of(where)
-    return text if _URL.match(text) else os.path.abspath(text)
+    if not text:
+        raise Invalid("the path is empty")
+    if not text.lower().startswith("file://"):
+        return text
+    path = text[len("file://") :]
+    if not path.startswith("/"):
+        raise Invalid(f"{text!r}: a file URL is file:///path, with three slashes")
+    return unquote(path, errors="strict")
+
+
+def absolute(where: PathLike) -> str:
+    """An absolute path; the URL of a bucket or a cluster as it stands.
+
+    >>> absolute("s3://bucket/runs"), absolute("file:///runs/a")
+    ('s3://bucket/runs', '/runs/a')
+    """
+    return text_of(where) if is_remote(where) else os.path.abspath(local_path(where))
+
+
+def of_user(where: PathLike) -> str:
+    """The same of what a user typed: ~ is the home directory; without a slash at the end.
+
+    >>> of_user("s3://bucket/runs/")
+    's3://bucket/runs'
+    """
+    text = text_of(where)
+    found = absolute(text if _URL.match(text) else os.path.expanduser(text))
+    return found.rstrip("/") or "/"
+
+
+def of_this_machine(where: PathLike, name: str) -> str:
+    """The path of a directory for plain files; a place elsewhere is refused.
+
+    >>> of_this_machine("file:///runs/a", "into")
+    '/runs/a'
+    """
+    if is_remote(where):
+        raise Invalid(f"{name}: {text_of(where)!r} is not on this machine; give a local directory")
+    return local_path(where)
 
 
 class RemoteFiles(Mapping[str, str]):

@@ -121,6 +121,10 @@ class Plan:
         into: the tensors to fill, for the native module.
         allocate: names of tensors to be made anew.
         skipped: (name, reason) of what is not restored.
+
+    With `may_grow` the lists and dicts of the given state are those of a program that begins, and
+    that fills them: lists take any number of values, dicts take values that they lack, and empty
+    ones take anything. Below the names in `may_grow` all dicts do. They stay the same objects.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class Plan:
         strict: bool,
         rename: Dict[str, str],
         skip: Set[str],
+        may_grow: Optional[Tuple[str, ...]] = None,
     ) -> None:
         self.into: List[_tree.Described] = []
         self.allocate: Set[str] = set()
@@ -139,6 +144,8 @@ class Plan:
         self._stored = stored
         self._strict = strict
         self._skip = skip
+        self._may_grow = may_grow
+        self._in_template = 0  # depth: what an object makes for a restore has what it has
         self._missing: List[str] = []
         self._mismatched: List[Tuple[str, str]] = []
         self._memory: Dict[Tuple[Any, ...], Tuple[Any, str]] = {}  # → (tensor, name) that fills it
@@ -221,7 +228,13 @@ class Plan:
     # Comparing with what was given ----------
 
     def _match(self, given: Any, key: Key, name: str) -> Recipe:
-        if isinstance(given, (dict, list, tuple)) and len(given) > 0:
+        if self._may_grow is not None and type(given) is list and not self._skip:
+            place = self._index.find(key, name)
+            if place is not None and _is_other_length(given, place):
+                return self._refill(given, place)
+        counter = type(given) is collections.Counter  # a value, not a place for others
+        grows = isinstance(given, dict) and self._dict_grows(key) and not counter
+        if isinstance(given, (dict, list, tuple)) and (len(given) > 0 or grows) and not counter:
             return self._match_container(given, key, name)
         place = self._index.find(key, name)
         if self._skip and self._is_skipped(name, place.name if place else name):
@@ -242,6 +255,18 @@ class Plan:
         place.use()
         return self._match_leaf(given, place, name or "the state")
 
+    def _refill(self, given: List[Any], place: _Place) -> Recipe:
+        """A list of values that grew or shrank (losses so far): it becomes the stored one, and stays
+        the same object."""
+        stored = self._take(place)
+        assert stored is not None
+
+        def fill() -> Any:
+            given[:] = stored()
+            return given
+
+        return fill
+
     def _match_container(self, given: Any, key: Key, name: str) -> Recipe:
         items = given.items() if isinstance(given, dict) else enumerate(given)
         changes: Dict[Any, Callable[[], Any]] = {}
@@ -249,6 +274,8 @@ class Plan:
             recipe = self._match(item, key + (k,), _tree.join(name, k))
             if recipe is not None:
                 changes[k] = recipe
+        if isinstance(given, dict) and self._dict_grows(key):
+            changes.update(self._take_new(given, key, name))
         if not changes:
             return None
         if isinstance(given, tuple):
@@ -261,11 +288,40 @@ class Plan:
 
         return fill
 
+    def _dict_grows(self, key: Key) -> bool:
+        """Not the outermost: what a training consists of is up to the program."""
+        return self._may_grow is not None and len(key) > 0 and not self._in_template
+
+    def _take_new(
+        self, given: Dict[Any, Any], key: Key, name: str
+    ) -> Iterator[Tuple[Any, Callable[[], Any]]]:
+        """What is stored in a dict that the given one lacks: a step put it there."""
+        place = self._index.find(key, name)
+        if place is None or not isinstance(place.node, dict) or place.children is None:
+            return
+        if "tuple" in place.node:
+            return
+        anything = not given or key[0] in (self._may_grow or ())
+        for k, child in place.children:
+            if k not in given and (anything or _stores_values(child)):
+                recipe = self._take(child)
+                assert recipe is not None
+                yield k, recipe
+
     def _match_stateful(
         self, stateful: _tree.Stateful, place: _Place, key: Key, name: str
     ) -> Recipe:
-        template = stateful.cairn_template(_View(self._stored.where, place.node, place.name))
+        try:
+            template = stateful.cairn_template(_View(self._stored.where, place.node, place.name))
+        except Mismatch as error:
+            place.use()
+            named = name or "the state"
+            whys = [line.removeprefix(f"{place.name}: ") for line in error.mismatched]
+            self._mismatched += [(named, why) for why in whys or [str(error)]]
+            return None
+        self._in_template += 1
         recipe = self._take(place) if template is None else self._match(template, key, name)
+        self._in_template -= 1
         self._loads.append(lambda: stateful.cairn_load(template if recipe is None else recipe()))
         return None
 
@@ -343,10 +399,7 @@ class Plan:
         self, target: _arrays.Target, tensor: str, piece: Tuple[Any, ...], name: str
     ) -> bool:
         """True for the second of two tied targets. What was stored apart cannot fill both."""
-        if target.finish is not None:
-            return False  # the memory is a temporary of its own
-        memory = (target.address, target.stored, target.shape)
-        filled_by, first = self._memory.setdefault(memory, ((tensor, piece), name))
+        filled_by, first = self._memory.setdefault(target.identity, ((tensor, piece), name))
         if first == name or 0 in target.shape:
             return False
         if filled_by != (tensor, piece):
@@ -411,6 +464,32 @@ class _View(_tree.Stored):
     def skeleton(self) -> Any:
         """The values; arrays are shown as (dtype, shape)."""
         return _tree.build(self.root, lambda leaf: (leaf["dtype"], tuple(leaf["shape"])))
+
+
+def _is_other_length(given: List[Any], place: _Place) -> bool:
+    """True for lists of values alone, which may have any length; what holds arrays must fit."""
+    return (
+        isinstance(place.node, list)
+        and len(place.node) != len(given)
+        and all(_holds_values(item) for item in given)
+        and _stores_values(place)
+    )
+
+
+def _stores_values(place: _Place) -> bool:
+    """True where neither arrays nor generators are stored."""
+    return all(
+        not isinstance(leaf.node, dict) or leaf.node.keys().isdisjoint(("tensor", "rng"))
+        for leaf in place.leaves()
+    )
+
+
+def _holds_values(given: Any) -> bool:
+    if isinstance(given, dict):
+        return all(_holds_values(item) for item in given.values())
+    if isinstance(given, (list, tuple)):
+        return all(_holds_values(item) for item in given)
+    return given is None or isinstance(given, (bool, int, float, complex, str, bytes, np.generic))
 
 
 def _replaced(given: Any, changes: Dict[int, Any]) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+import numbers
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class Entry:
     variable: Variable
     value: Any  # an array, or a torch tensor; for `put` the memory that is filled before it
     put: Optional[Callable[[], None]] = None  # takes the loaded value where it belongs
+    before: Optional[Callable[[], "Entry"]] = None  # as saves had it whose dtype was another
 
     @property
     def name(self) -> str:
@@ -46,8 +48,8 @@ class Program:
     def check_whole(self, what: str) -> None:
         """Raises when something that is learned is none of the variables."""
 
-    def made_by_loading(self) -> Sequence[str]:
-        """Variables that do not exist yet and need not: a save may lack all of them."""
+    def made_by_loading(self) -> Sequence[FrozenSet[str]]:
+        """Groups of variables that do not exist yet and need not: a save may lack all of one."""
         return ()
 
 
@@ -76,7 +78,7 @@ class TorchProgram(Program):
     def __init__(self, module: Any, optimizer: Any) -> None:
         self._module = module
         self._optimizer = optimizer
-        self._fresh: List[str] = []  # slots that the optimizer has not made yet
+        self._fresh: List[FrozenSet[str]] = []  # slots not made yet, those of each parameter
 
     def entries(self, loading: bool) -> List[Entry]:
         stored = self._module.state_dict(keep_vars=True)
@@ -102,7 +104,7 @@ class TorchProgram(Program):
                 "choose the dense variables by vars or predicate"
             )
 
-    def made_by_loading(self) -> Sequence[str]:
+    def made_by_loading(self) -> Sequence[FrozenSet[str]]:
         return self._fresh
 
     def _slots(self, names: Dict[int, str], loading: bool) -> Iterable[Entry]:
@@ -110,7 +112,7 @@ class TorchProgram(Program):
         for number, group in enumerate(self._optimizer.param_groups):
             for key in ("lr", "initial_lr"):
                 if key in group:
-                    yield _setting(f"optimizer/group_{number}/{key}", group, key)
+                    yield _rate(f"optimizer/group_{number}/{key}", group, key)
             for parameter in group["params"]:
                 if id(parameter) not in names:
                     raise Invalid(
@@ -130,8 +132,9 @@ class TorchProgram(Program):
         # The optimizer has made no step: its slots are made as it would make them, and given to it
         # when they are filled.
         made = _first_state(self._optimizer, parameter)
-        for slot in sorted(made):
-            entry = _setting(f"optimizer/{name}/{slot}", made, slot)
+        entries = [_setting(f"optimizer/{name}/{slot}", made, slot) for slot in sorted(made)]
+        self._fresh.append(frozenset(entry.name for entry in entries))
+        for entry in entries:
             fill = entry.put
 
             def put(fill: Optional[Callable[[], None]] = fill) -> None:
@@ -140,7 +143,6 @@ class TorchProgram(Program):
                 self._optimizer.state[parameter] = made
 
             entry.put = put
-            self._fresh.append(entry.name)
             yield entry
 
 
@@ -159,14 +161,34 @@ def _setting(name: str, holder: Dict[str, Any], key: str) -> Entry:
     if _arrays.is_torch(value):
         return Entry(_variable(name, "persistable", value), value)
     kind = type(value)
-    if kind not in (int, float, bool):
-        raise Invalid(f"{name}: a {kind.__name__} cannot be saved; numbers and tensors can")
+    if kind not in (int, float, bool) and not isinstance(value, np.generic):
+        raise Invalid(f"{name}: {a_type(value)} cannot be saved; numbers and tensors can")
     memory = np.array(value)
 
     def put() -> None:
         holder[key] = kind(memory[()])
 
     return Entry(_variable(name, "persistable", memory), memory, put)
+
+
+def _rate(name: str, holder: Dict[str, Any], key: str) -> Entry:
+    """A learning rate: a tensor, or a float whatever number it was given as. A scheduler makes a
+    float of the int that training began with, and the next run begins with the int again."""
+    value = holder[key]
+    if _arrays.is_torch(value):
+        return _setting(name, holder, key)
+    if not isinstance(value, (numbers.Real, np.bool_)):
+        raise Invalid(f"{name}: {a_type(value)} is no learning rate; numbers and tensors are")
+
+    def entry(memory: Any) -> Entry:
+        def put() -> None:
+            holder[key] = float(memory[()])
+
+        return Entry(_variable(name, "persistable", memory), memory, put)
+
+    made = entry(np.array(float(value)))
+    made.before = lambda: entry(np.zeros((), np.int64))
+    return made
 
 
 def _first_state(optimizer: Any, parameter: Any) -> Dict[str, Any]:
@@ -255,14 +277,19 @@ def select(
     return chosen
 
 
-def sources(entries: List[Entry]) -> Tuple[List[Tuple[Any, ...]], List[Any]]:
-    """What the native module saves, and what must live until it has."""
+def sources(entries: List[Entry]) -> Tuple[List[Tuple[Any, ...]], List[Any], Dict[str, str]]:
+    """What the native module saves, what must live until it has, and what the elements stand for
+    where their dtype in the file does not say it."""
     views, keep = [], []
+    meanings: Dict[str, str] = {}
     for entry in entries:
         source = _arrays.source(entry.value, entry.name)
+        meaning = _arrays.meaning(source.note)
+        if meaning is not None:
+            meanings[entry.name] = meaning
         views.append((entry.name, entry.variable.role, source.stored, source.shape, source.address))
         keep.append(source.keep)
-    return views, keep
+    return views, keep, meanings
 
 
 def targets(entries: List[Entry]) -> Tuple[List[Tuple[Any, ...]], List[_arrays.Target]]:

@@ -34,6 +34,12 @@ class CheckpointInfo:
         tables: of each sparse table its name, dim, dtype, rows, and deleted keys.
         pinned: True while it may not be removed.
         foreign: True for another job's checkpoint, which is never chosen.
+
+    >>> import os, cairn
+    >>> with cairn.CheckpointManager("runs/a") as m:
+    ...     info = m.save(40, {"x": 1}, metrics={"loss": 0.5}, metadata={"by": "night"}).wait()
+    >>> info.step, info.kind, os.path.basename(info.path), info.metrics, info.metadata
+    (40, 'full', 'checkpoint_000040', {'loss': 0.5}, {'by': 'night'})
     """
 
     id: str
@@ -69,6 +75,13 @@ class Restored:
         fallbacks: the same checkpoints in words.
         bytes: that were read into arrays.
         files: paths of the user's own files, by name; those on a bucket are fetched when asked for.
+
+    >>> import numpy as np, cairn
+    >>> with cairn.CheckpointManager("runs/a") as m:
+    ...     handle = m.save(40, {"w": np.ones(2), "old": 1}, files={"words.txt": b"a b c"})
+    ...     r = m.restore({"w": np.zeros(2)}, strict=False)
+    >>> r.step, r.state, r.skipped[0][0], open(r.files["words.txt"]).read()
+    (40, {'w': array([1., 1.])}, 'old', 'a b c')
     """
 
     step: int
@@ -85,7 +98,15 @@ class Restored:
 class Restore:
     """One restore: asks the native module for tensors when the stored tree is known."""
 
-    def __init__(self, state: Any, strict: bool, rename: Dict[str, str], skip: Set[str]) -> None:
+    def __init__(
+        self,
+        state: Any,
+        strict: bool,
+        rename: Dict[str, str],
+        skip: Set[str],
+        may_grow: Optional[Tuple[str, ...]] = None,
+    ) -> None:
+        self._may_grow = may_grow
         self._state = state
         self._strict = strict
         self._rename = rename
@@ -121,6 +142,7 @@ class Restore:
                 strict=self._strict,
                 rename=self._rename,
                 skip=self._skip,
+                may_grow=self._may_grow,
             )
         return _asking(self.plan.into, self.plan.allocate)
 
@@ -241,9 +263,10 @@ def _files_of(path: str) -> Mapping[str, str]:
     if _location.is_remote(path):
         return _location.RemoteFiles(path)
     root = Path(path) / "files"
-    if not root.is_dir():
+    try:
+        paths = {str(p.relative_to(root)): p for p in sorted(root.rglob("*")) if p.is_file()}
+    except FileNotFoundError:  # removed by the writer's retention since it was read
         return {}
-    paths = {str(p.relative_to(root)): p for p in sorted(root.rglob("*")) if p.is_file()}
     return {
         shown_name(name): str(p.parent if shown_name(name).endswith("/") else p)
         for name, p in paths.items()

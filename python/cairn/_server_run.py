@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
+from ._epoch_reader import EpochReader
 from ._random import random_state, set_random_state
+from ._stop_signals import StopSignals
+from ._wording import a_type
 from .errors import Invalid
 from .ps import RolledBack
-from .trainer import Trainer, TrainSummary, _Reader, _Run, _Signals
+from .trainer import Trainer, TrainSummary, _Run
 
-__all__ = ["ServerRun", "from_plain", "to_plain"]
+__all__ = ["ServerRun", "from_plain", "is_tensor", "to_plain"]
 
 
 class ServerRun(_Run):
@@ -20,9 +24,9 @@ class ServerRun(_Run):
     def __init__(
         self,
         trainer: Trainer,
-        reader: _Reader,
-        handler: Callable[[Any], Any],
-        signals: _Signals,
+        reader: EpochReader,
+        handler: Optional[Callable[[Any], Any]],
+        signals: StopSignals,
     ) -> None:
         super().__init__(trainer, None, reader, handler, signals)
         self._first_rng = random_state() if trainer._rng else None
@@ -75,11 +79,20 @@ def to_plain(value: Any, where: str) -> Any:
     if isinstance(value, np.generic):
         return to_plain(value.item(), where)
     kind = "array"
-    if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "numpy"):
-        kind, value = "tensor", value.cpu().numpy()
+    if is_tensor(value):
+        kind, value = "tensor", value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # which NumPy has not
+            bits = value.contiguous().flatten().view(_torch().int16).numpy()
+            return {kind: ["bfloat16", list(value.shape), bits.tobytes().hex()]}
+        try:
+            value = value.numpy()
+        except (TypeError, RuntimeError):
+            raise Invalid(
+                f"{where}: a tensor of {value.dtype} cannot be part of a trainer's position"
+            ) from None
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return {kind: [value.dtype.str, list(value.shape), value.tobytes().hex()]}
-    raise Invalid(f"{where}: a {type(value).__name__} cannot be part of a trainer's position")
+    raise Invalid(f"{where}: {a_type(value)} cannot be part of a trainer's position")
 
 
 def from_plain(value: Any) -> Any:
@@ -96,9 +109,20 @@ def from_plain(value: Any) -> Any:
     if kind == "bytes":
         return bytes.fromhex(content)
     dtype, shape, data = content
+    if dtype == "bfloat16":
+        bits = np.frombuffer(bytes.fromhex(data), dtype=np.int16).copy()
+        return _torch().from_numpy(bits).view(_torch().bfloat16).reshape(shape)
     array = np.frombuffer(bytes.fromhex(data), dtype=dtype).reshape(shape).copy()
-    if kind == "array":
-        return array
+    return array if kind == "array" else _torch().from_numpy(array)
+
+
+def is_tensor(value: Any) -> bool:
+    """Of torch; parameters are too."""
+    torch = sys.modules.get("torch")  # who has not imported it has none
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _torch() -> Any:
     import torch
 
-    return torch.from_numpy(array)
+    return torch

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
 import numpy as np
 
 from . import ps
 from ._arguments import PathLike
-from ._server_run import from_plain, to_plain
+from ._server_run import from_plain, is_tensor, to_plain
 from .errors import Invalid, Mismatch
 
 if TYPE_CHECKING:
@@ -26,16 +25,17 @@ class ServerSession:
         if isinstance(pservers, ps.Client):
             self.client, self._own = pservers, False
             return
-        if isinstance(pservers, str) or not all(isinstance(each, str) for each in pservers):
-            raise Invalid('pservers: a list of "host:port", or a cairn.ps.Client')
-        self.client = ps.Client(
-            list(pservers), directory=None if directory is None else os.fspath(directory)
-        )
+        try:
+            addresses = ps.addresses_of(pservers, "pservers")
+        except Invalid as error:
+            raise Invalid(f"{error}; or give a cairn.ps.Client") from None
+        self.client = ps.Client(addresses, directory=directory)
         self._own = True
 
     def begin(self, session: "MonitoredTrainingSession") -> None:
         """The servers' position becomes the session's."""
         self._first = to_plain(session.state, "state")
+        self._begun = self.client.step
         self._take_position(session)
 
     def _take_position(self, session: "MonitoredTrainingSession") -> None:
@@ -43,7 +43,20 @@ class ServerSession:
         stored = self.client.state
         if stored is None or "session" not in stored:
             stored = {"session": self._first}
-        session.state = _filled(session.state, from_plain(stored["session"]), "state")
+        first = None
+        if self.client.step <= self._begun:
+            # Perhaps of an earlier program: what that had not keeps its first value.
+            first = from_plain(self._first)
+        session.state = _filled(session.state, from_plain(stored["session"]), "state", first)
+        session._saved_call = stored.get("train_began")
+
+    def _position(self, session: "MonitoredTrainingSession", step: int) -> Dict[str, Any]:
+        position = {"session": to_plain(session.state, "state")}
+        unfinished = None if session._call is None else session._call.unfinished(step)
+        if unfinished is not None:
+            position["train_began"] = unfinished
+        session._saved_call = unfinished
+        return position
 
     def run(self, session: "MonitoredTrainingSession", step_fn: Callable[..., Any]) -> Any:
         """One step, which the job has when this returns."""
@@ -52,7 +65,7 @@ class ServerSession:
                 for hook in session.hooks:
                     hook.before_run(session)
                 result = step_fn(session.global_step)
-                self.client.end_step({"session": to_plain(session.state, "state")})
+                self.client.end_step(self._position(session, session.global_step + 1))
             except ps.RolledBack:
                 # A process was lost, and all went back: this session too, with another step.
                 self._take_position(session)
@@ -61,6 +74,19 @@ class ServerSession:
             for hook in session.hooks:
                 hook.after_run(session, result)
             return result
+
+    def finish_call(self, session: "MonitoredTrainingSession") -> bool:
+        """What the servers have says that the Estimator's call is done. False: the job went back."""
+        if not session._call_is_told_wrongly() or self.client.step == 0:
+            return True
+        try:
+            self.client.set_state(self._position(session, session.global_step))
+        except ps.RolledBack:
+            self._take_position(session)
+            assert session._call is not None
+            session._call.go_back(session.global_step)
+            return False
+        return True
 
     def increments(self) -> bool:
         """Whether the servers save some."""
@@ -73,16 +99,31 @@ class ServerSession:
             self.client.close()
 
 
-def _filled(target: Any, stored: Any, where: str) -> Any:
-    """`stored`, with the arrays of `target` filled in place: others hold on to them."""
+_NOTHING = object()
+
+
+def _filled(target: Any, stored: Any, where: str, first: Any = _NOTHING) -> Any:
+    """`stored`, with the arrays and tensors of `target` filled in place: others hold on to them. What
+    is in `target` and not in `stored` goes, unless `first` has it."""
+    if is_tensor(target):
+        if not is_tensor(stored) or stored.shape != target.shape or stored.dtype != target.dtype:
+            raise Mismatch(f"{where}: the servers have another one")
+        target.data.copy_(stored)  # a parameter is no step of autograd here
+        return target
     if isinstance(target, np.ndarray):
         if not isinstance(stored, np.ndarray) or stored.shape != target.shape:
             raise Mismatch(f"{where}: the servers have another one")
         target[...] = stored
         return target
     if isinstance(target, dict) and isinstance(stored, dict):
-        for key, value in stored.items():
-            target[key] = _filled(target[key], value, f"{where}/{key}") if key in target else value
+        kept = first if isinstance(first, dict) else {}
+        for key in [key for key in target if key not in stored and key not in kept]:
+            del target[key]
+        for key, value in {**kept, **stored}.items():
+            below = kept.get(key, _NOTHING)
+            target[key] = (
+                _filled(target[key], value, f"{where}/{key}", below) if key in target else value
+            )
         return target
     if isinstance(target, list) and isinstance(stored, list) and len(target) == len(stored):
         target[:] = [

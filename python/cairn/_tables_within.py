@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import AbstractSet, Any, Dict, FrozenSet, List, Sequence
+from typing import AbstractSet, Any, Dict, FrozenSet, List, Optional, Sequence
 
 from . import _tree
-from .errors import Invalid
+from ._restore import Restored
+from .errors import Invalid, Mismatch
 from .table import EmbeddingTable
 from .table import tables as all_tables
 
@@ -26,6 +27,20 @@ def with_tables_within(
     found: Dict[int, EmbeddingTable] = {}
     _find(state, "", skip, 0, found)
     return every + [table for key, table in found.items() if key not in known]
+
+
+def refuse_lost_tables(restored: Optional[Restored], tables: Sequence[Any]) -> None:
+    """For trainings that go on without any table where there were some: their next checkpoints would
+    have no rows, and those that have them are removed in time."""
+    stored = [] if restored is None else [str(table["name"]) for table in restored.info.tables]
+    if tables or not stored or restored is None:
+        return
+    names = ", ".join(repr(name) for name in stored)
+    raise Mismatch(
+        f"restore {restored.info.path}: it has the rows of {names}, and no tables are given: they would "
+        "be in no later checkpoint. Make the tables before, and give them as tables=[…]",
+        unexpected=stored,
+    )
 
 
 def _find(

@@ -6,8 +6,10 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
+from ._arguments import whole
+from ._wording import a_type
 from .errors import Invalid
-from .table import EmbeddingTable
+from .table import EmbeddingTable, RowsById
 
 __all__ = ["Embedding", "EmbeddingBag"]
 
@@ -51,10 +53,23 @@ class Embedding(torch.nn.Module):
 
     def __init__(self, table: EmbeddingTable, padding_idx: Optional[int] = None) -> None:
         super().__init__()
+        if not isinstance(table, RowsById):
+            raise Invalid(f"Embedding: the rows are those of a table, not of {a_type(table)}")
         self.table = table
-        self.padding_idx = padding_idx
+        self.padding_idx = None if padding_idx is None else whole(padding_idx, "padding_idx")
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of `ids`, in their shape with one more dimension.
+
+        >>> import torch, cairn, cairn.torch
+        >>> table = cairn.EmbeddingTable("words", 2, optimizer=cairn.optimizers.SGD(0.1),
+        ...                              initializer=cairn.initializers.Constant(1.0))
+        >>> words = cairn.torch.Embedding(table, padding_idx=0)
+        >>> words(torch.tensor([[5, 0]])).tolist()
+        [[[1.0, 1.0], [0.0, 0.0]]]
+        """
+        if not isinstance(ids, torch.Tensor):
+            raise Invalid(f"Embedding {self.table.name!r}: ids must be a tensor, not {a_type(ids)}")
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise Invalid(f"Embedding {self.table.name!r}: ids must be integers, not {ids.dtype}")
         ids = ids.detach().to(torch.int64)
@@ -106,11 +121,11 @@ class EmbeddingBag(torch.nn.Module):
 
     def __init__(self, table: EmbeddingTable, mode: str = "mean") -> None:
         super().__init__()
+        self.embedding = Embedding(table)
         if mode not in ("sum", "mean", "max"):
             raise Invalid(
                 f'EmbeddingBag {table.name!r}: mode is "sum", "mean" or "max", not {mode!r}'
             )
-        self.embedding = Embedding(table)
         self.mode = mode
 
     def forward(
@@ -119,8 +134,31 @@ class EmbeddingBag(torch.nn.Module):
         offsets: Optional[torch.Tensor] = None,
         per_sample_weights: Optional[torch.Tensor] = None,
     ) -> torch.Tensor:
-        """Bags are the rows of a 2-d `ids`, or begin at `offsets` of a 1-d one."""
+        """Bags are the rows of a 2-d `ids`, or begin at `offsets` of a 1-d one.
+
+        >>> import torch, cairn, cairn.torch
+        >>> table = cairn.EmbeddingTable("tags", 2, optimizer=cairn.optimizers.SGD(0.1),
+        ...                              initializer=cairn.initializers.Constant(1.0))
+        >>> bag = cairn.torch.EmbeddingBag(table, mode="sum")
+        >>> bag(torch.tensor([[5, 6, 7]])).tolist()
+        [[3.0, 3.0]]
+        >>> bag(torch.tensor([5, 6, 7]), offsets=torch.tensor([0, 2])).tolist()
+        [[2.0, 2.0], [1.0, 1.0]]
+        """
         name = self.embedding.table.name
+        given = {"ids": ids, "offsets": offsets, "per_sample_weights": per_sample_weights}
+        for what, value in given.items():
+            if not isinstance(value, torch.Tensor) and (value is not None or what == "ids"):
+                raise Invalid(
+                    f"EmbeddingBag {name!r}: {what} must be a tensor, not {a_type(value)}"
+                )
+        if offsets is not None and (offsets.dim() != 1 or offsets.is_floating_point()):
+            raise Invalid(f"EmbeddingBag {name!r}: offsets must be integers of 1 dimension")
+        if per_sample_weights is not None and per_sample_weights.numel() != ids.numel():
+            raise Invalid(
+                f"EmbeddingBag {name!r}: {per_sample_weights.numel()} per_sample_weights for "
+                f"{ids.numel()} ids"
+            )
         if per_sample_weights is not None and self.mode != "sum":
             raise Invalid(f'EmbeddingBag {name!r}: per_sample_weights go with mode "sum" only')
         if ids.dim() == 2 and offsets is None:

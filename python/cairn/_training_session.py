@@ -8,10 +8,11 @@ import numbers
 import os
 import sys
 import time
+import weakref
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ._arguments import PathLike, positive, whole
-from ._tables_within import with_tables_within
+from ._tables_within import refuse_lost_tables, with_tables_within
 from ._wording import a_type
 from .errors import Invalid, NotFound, Timeout
 from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
@@ -27,6 +28,7 @@ __all__ = [
     "Scaffold",
     "SessionRunHook",
     "StopAtStepHook",
+    "TrainCall",
     "open_sessions",
 ]
 
@@ -119,7 +121,28 @@ class Scaffold:
 
 
 class SessionRunHook:
-    """Called around the steps of a session; subclasses override what they need."""
+    """Called around the steps of a session; subclasses override what they need.
+
+    >>> import cairn
+    >>> class Told(cairn.train.SessionRunHook):
+    ...     def begin(self):
+    ...         print("begin")
+    ...     def after_create_session(self, session):
+    ...         print("restored step", session.global_step)
+    ...     def before_run(self, session):
+    ...         print("before step", session.global_step)
+    ...     def after_run(self, session, result):
+    ...         print("after it:", result)
+    ...     def end(self, session):
+    ...         print("end")
+    >>> with cairn.train.MonitoredTrainingSession("runs/a", tables=[], hooks=[Told()]) as session:
+    ...     loss = session.run(lambda step: 0.5)
+    begin
+    restored step 0
+    before step 0
+    after it: 0.5
+    end
+    """
 
     def begin(self) -> None:
         """Before the session restores."""
@@ -138,7 +161,16 @@ class SessionRunHook:
 
 
 class StopAtStepHook(SessionRunHook):
-    """Asks the session to stop when it has done so many steps in all."""
+    """Asks the session to stop when it has done so many steps in all.
+
+    >>> import cairn
+    >>> hook = cairn.train.StopAtStepHook(last_step=3)
+    >>> with cairn.train.MonitoredTrainingSession("runs/a", tables=[], hooks=[hook]) as session:
+    ...     while not session.should_stop():
+    ...         session.run(lambda step: None)
+    >>> session.global_step
+    3
+    """
 
     def __init__(self, last_step: int) -> None:
         self._last = whole(last_step, "last_step")
@@ -162,6 +194,16 @@ class CheckpointSaverHook(SessionRunHook):
         incremental_save_secs, incremental_save_steps: between increments; None or 0: none.
 
     One interval at least must be given: it takes the place of the session's.
+
+    >>> import cairn
+    >>> users = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+    >>> hook = cairn.train.CheckpointSaverHook("runs/a", save_steps=4, incremental_save_steps=1)
+    >>> with cairn.train.MonitoredTrainingSession(tables=[users], hooks=[hook]) as session:
+    ...     for _ in range(5):
+    ...         rows = session.run(lambda step: users.lookup([step]))
+    >>> with cairn.CheckpointManager("runs/a", read_only=True) as m:
+    ...     [(info.step, info.kind) for info in m.list()]
+    [(0, 'full'), (4, 'full'), (5, 'increment')]
     """
 
     def __init__(
@@ -221,11 +263,26 @@ class _Schedule:
     def saves(self) -> bool:
         return self.full != (None, None) or self.increments
 
-    def start(self, now: float, step: int, full_step: Optional[int] = None) -> None:
+    def start(
+        self, now: float, step: int, full_step: Optional[int] = None, full_age: float = 0.0
+    ) -> None:
         """A session begins here, saved or restored; the full checkpoint that it stands on is of
-        `full_step`."""
+        `full_step`, and so many seconds of training old."""
         self._last_any = (now, step)
-        self._last_full = (now, step if full_step is None else full_step)
+        self._last_full = (now - full_age, step if full_step is None else full_step)
+
+    def full_age(self, now: float) -> float:
+        """Seconds of training since the last full checkpoint."""
+        return now - self._last_full[0]
+
+    @property
+    def moments(self) -> Tuple[Tuple[float, int], Tuple[float, int]]:
+        """Of the last saves. They are put back when a save turns out to have failed."""
+        return self._last_full, self._last_any
+
+    @moments.setter
+    def moments(self, moments: Tuple[Tuple[float, int], Tuple[float, int]]) -> None:
+        self._last_full, self._last_any = moments
 
     def due(self, now: float, step: int) -> Optional[str]:
         """ "full", "increment" or None. Both: the full one."""
@@ -267,6 +324,50 @@ def _hooks(given: Any) -> List[SessionRunHook]:
     return hooks
 
 
+class TrainCall:
+    """One call of Estimator.train: from where to where, and which of it is done. A session keeps in
+    its checkpoints where a call began that is not done: whoever makes the same call again, in another
+    process, goes on with the batch after the last that counts."""
+
+    def __init__(self, steps: Optional[int], max_steps: Optional[int]) -> None:
+        self._steps = steps
+        self._max_steps = max_steps
+        self._stored: Optional[int] = None
+        self._idle = False
+        self._done = False
+        self.began = 0
+        self.end: Optional[int] = max_steps
+
+    def begin(self, stored: Optional[int], step: int) -> None:
+        """A session begins at `step`; `stored`: where the call that its checkpoint is of began."""
+        self._stored = stored
+        # It has nothing to do: a call before the one that is not done.
+        self._idle = self._max_steps is not None and step >= self._max_steps
+        self.began = step if stored is None else stored
+        if self._steps is not None:
+            if step - self.began >= self._steps:
+                self.began = step  # another call than the stored one
+            self.end = self.began + self._steps
+
+    def go_back(self, step: int) -> None:
+        """The job is at `step` again. Before this call: as if it began there."""
+        self.began = min(self.began, step)
+        self._done = False
+
+    def finish(self) -> None:
+        """There is no more data, or somebody asked to stop."""
+        self._done = True
+
+    def is_over(self, step: int) -> bool:
+        return self.end is not None and step >= self.end
+
+    def unfinished(self, step: int) -> Optional[int]:
+        """What a checkpoint of `step` says; None: no call is under way."""
+        if self._idle:
+            return self._stored
+        return None if self._done or self.is_over(step) else self.began
+
+
 class MonitoredTrainingSession:
     """Runs training steps; saves full checkpoints and increments of tables and state when they are
     due, in the background; restores the newest on entry.
@@ -292,14 +393,13 @@ class MonitoredTrainingSession:
         on_saved: called with a SaveRecord after every save, as CheckpointManager does; with
             ``lambda record: model.notify()`` a :class:`cairn.serving.Model` beside it looks at once.
 
-    >>> import numpy as np, tempfile, cairn
+    >>> import numpy as np, cairn
     >>> table = cairn.EmbeddingTable("a", 2, optimizer=cairn.optimizers.SGD(1.0),
     ...                              initializer=cairn.initializers.Constant(0))
-    >>> directory = tempfile.mkdtemp()
     >>> def step(global_step):
     ...     table.apply_gradients([global_step % 3], np.ones((1, 2)))
     >>> for _ in range(2):                               # the second session goes on
-    ...     with cairn.train.MonitoredTrainingSession(directory, tables=[table]) as sess:
+    ...     with cairn.train.MonitoredTrainingSession("runs/a", tables=[table]) as sess:
     ...         for _ in range(3):
     ...             sess.run(step)
     ...         sess.global_step
@@ -354,6 +454,8 @@ class MonitoredTrainingSession:
                 raise Invalid("on_saved: with pservers the servers save, and tell nobody here")
             self._servers = ServerSession(pservers, self._directory)
             self._directory, tables = None, ()
+        # Of later ones nothing was restored: with tables=None, run refuses them.
+        self._known = weakref.WeakSet(all_tables()) if tables is None else None
         self.tables = with_tables_within(all_tables() if tables is None else tables, state)
         names = [table.name for table in self.tables if isinstance(table, EmbeddingTable)]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -374,7 +476,11 @@ class MonitoredTrainingSession:
         self._closed = False
         self._chain = 0  # increments since the last full one
         self._full_step: Optional[int] = None  # of the full one that was restored, or stood on
+        self._full_age = 0.0  # of that, in seconds of training
         self._saved_step = -1
+        self._before: Any = None  # what the save in flight changed of these, should it fail
+        self._call: Optional[TrainCall] = None  # the Estimator's
+        self._saved_call: Optional[int] = None  # what the last save said about it
 
     # The session's life ----------
 
@@ -401,7 +507,9 @@ class MonitoredTrainingSession:
             self._servers.begin(self)
         if self._directory is not None:
             self._open()
-        self._schedule.start(self._clock(), self.global_step, self._full_step)
+        self._schedule.start(self._clock(), self.global_step, self._full_step, self._full_age)
+        if self._call is not None:
+            self._call.begin(self._saved_call, self.global_step)
         if self._manager is not None and self.is_chief and self.restored is None:
             self._save("full")
         for hook in self.hooks:
@@ -441,8 +549,10 @@ class MonitoredTrainingSession:
             if self.is_chief:
                 raise
             return False
+        self._manager._may_grow = ()  # values; the state has the dense variables
         try:
             self.restored = self._manager.restore({"state": self.state}, tables=self.tables)
+            refuse_lost_tables(self.restored, self.tables)
         except BaseException:
             self._manager.close()
             raise
@@ -454,6 +564,9 @@ class MonitoredTrainingSession:
             self.state = self.restored.state["state"]
             self.global_step = self._saved_step = self.restored.step
             self._stand_on(self.restored.info, self._manager.list())
+            told = self.restored.metadata.get("session", {})
+            self._full_age = float(told.get("full_age_seconds", 0.0))
+            self._saved_call = told.get("train_began")
         return True
 
     def _stand_on(self, info: CheckpointInfo, there: List[CheckpointInfo]) -> None:
@@ -483,64 +596,141 @@ class MonitoredTrainingSession:
             return
         for hook in self.hooks:
             hook.end(self)
+        self._look_at_save()
         if (
             self._manager is not None
             and self.is_chief
             and self._schedule.saves
-            and self.global_step != self._saved_step
+            and (self.global_step != self._saved_step or self._call_is_told_wrongly())
         ):
             self._save("increment" if self._schedule.increments else "full")
             assert self._handle is not None
             self._handle.wait()
 
     def close(self) -> None:
-        """Ends the session as leaving its ``with`` block does."""
+        """Ends the session as leaving its ``with`` block does.
+
+        >>> import cairn
+        >>> session = cairn.train.MonitoredTrainingSession("runs/a", tables=[]).__enter__()
+        >>> session.run(lambda step: None)
+        >>> session.close()                              # and saves what was not saved yet
+        >>> with cairn.CheckpointManager("runs/a", read_only=True) as m:
+        ...     m.latest().step
+        1
+        """
         self.__exit__(None, None, None)
 
     # Steps ----------
 
     def run(self, step_fn: Callable[..., Any]) -> Any:
         """Calls `step_fn(global_step)`, counts the step, saves what is due; gives what it gave."""
+        if not callable(step_fn):
+            raise Invalid(f"run: step_fn must be callable, not {a_type(step_fn)}")
         self._check_open()
         if self._servers is not None:
             return self._servers.run(self, step_fn)
         for hook in self.hooks:
             hook.before_run(self)
         result = step_fn(self.global_step)
+        self._refuse_late_tables()
         self.global_step += 1
         self._stamp()
         for hook in self.hooks:
             hook.after_run(self, result)
         if self._manager is not None and self.is_chief:
+            self._look_at_save()
             due = self._schedule.due(self._clock(), self.global_step)
             if due is not None:
                 self._save(due)
-            elif self._handle is not None and self._handle.done():
-                self._manager._native.settle()
-                self._handle = None
         return result
+
+    def _look_at_save(self) -> None:
+        """Releases the rows of a save that is over. One that failed has saved nothing: what was due
+        is due again, and not when the next interval is over."""
+        if self._handle is None or not self._handle.done():
+            return
+        handle, self._handle = self._handle, None
+        assert self._manager is not None
+        self._manager._native.settle()
+        if handle._outcome()[1] is not None:
+            self._schedule.moments, self._chain, self._saved_step, self._saved_call = self._before
+
+    def _call_is_told_wrongly(self) -> bool:
+        """Whether the last checkpoint takes the Estimator's call for one that is not done."""
+        return self._call is not None and self._unfinished() != self._saved_call
+
+    def _finish_call(self) -> bool:
+        """The Estimator's call has no more to do. False: the job went back, and it has."""
+        assert self._call is not None
+        self._call.finish()
+        return self._servers is None or bool(self._servers.finish_call(self))
+
+    def _unfinished(self) -> Optional[int]:
+        """The step at which the Estimator's call of train began, while that is not done."""
+        return None if self._call is None else self._call.unfinished(self.global_step)
 
     @property
     def increments(self) -> bool:
-        """Whether it saves increments."""
+        """Whether it saves increments.
+
+        >>> import cairn
+        >>> with cairn.train.MonitoredTrainingSession("runs/a", save_incremental_checkpoint_secs=5,
+        ...                                           tables=[]) as session:
+        ...     session.increments
+        True
+        """
         if self._servers is not None:
             return self._servers.increments()
         return self._directory is not None and self.is_chief and self._schedule.increments
 
     def should_stop(self) -> bool:
-        """Whether a hook, or somebody else, asked to stop."""
+        """Whether a hook, or somebody else, asked to stop.
+
+        >>> import cairn
+        >>> with cairn.train.MonitoredTrainingSession("runs/a", tables=[]) as session:
+        ...     while not session.should_stop():
+        ...         session.run(lambda step: session.request_stop())
+        >>> session.global_step
+        1
+        """
         return self._stop
 
     def request_stop(self) -> None:
+        """Lets should_stop say so.
+
+        >>> import cairn
+        >>> with cairn.train.MonitoredTrainingSession("runs/a", tables=[]) as session:
+        ...     session.request_stop()
+        ...     session.should_stop()
+        True
+        """
         self._stop = True
 
     @property
     def client(self) -> Any:
-        """The :class:`cairn.ps.Client`, with pservers."""
+        """The :class:`cairn.ps.Client`, with pservers.
+
+        >>> import cairn, cairn.ps
+        >>> with cairn.ps.Server("runs/a") as server:
+        ...     addresses = [f"127.0.0.1:{server.port}"]
+        ...     with cairn.train.MonitoredTrainingSession("runs/a", pservers=addresses) as session:
+        ...         users = session.client.table("users", 2, optimizer=cairn.optimizers.SGD())
+        ...         session.run(lambda step: users.lookup([step])).shape
+        (1, 2)
+        """
         return None if self._servers is None else self._servers.client
 
     def save(self, full: bool = True) -> Optional[SaveHandle]:
-        """Saves now, whatever is due. With pservers: asks for it at the end of the next step."""
+        """Saves now, whatever is due. With pservers: asks for it at the end of the next step.
+
+        >>> import cairn
+        >>> users = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+        >>> with cairn.train.MonitoredTrainingSession("runs/a", tables=[users]) as session:
+        ...     rows = session.run(lambda step: users.lookup([7]))
+        ...     info = session.save(full=False).wait()
+        >>> info.kind, info.tables[0]["rows"]
+        ('increment', 1)
+        """
         if self._servers is not None:
             self._servers.client.save(full)
             return None
@@ -558,6 +748,18 @@ class MonitoredTrainingSession:
                 "as `with MonitoredTrainingSession(…) as sess:`"
             )
 
+    def _refuse_late_tables(self) -> None:
+        """tables=None means every table, and rows that nobody saves would be lost in silence."""
+        if self._known is None or self._manager is None or not self.is_chief:
+            return
+        late = [table.name for table in all_tables() if table not in self._known]
+        if late:
+            raise Invalid(
+                f"table {late[0]!r} was made after the session and would not be saved. Make tables "
+                "before it, and once: not in a step or model function, which is called again and "
+                "again; or name those that the session saves: tables=[…]"
+            )
+
     def _stamp(self) -> None:
         stamp(self.tables, self.global_step)
 
@@ -567,16 +769,24 @@ class MonitoredTrainingSession:
         saver = self._scaffold.saver
         if kind == "increment" and (not self._can_increment() or self._wants_new_base()):
             kind = "full"
+        now = self._clock()
+        unfinished = self._unfinished()
+        told = {} if kind == "full" else {"full_age_seconds": self._schedule.full_age(now)}
+        if unfinished is not None:
+            told["train_began"] = unfinished
         handle = manager.save(
             self.global_step,
             {"state": self.state},
+            metadata={"session": told} if told else None,
             tables=self.tables,
             kind=kind if kind == "full" else saver.chain,
             quantize=saver.quantize and kind != "full",
         )
-        self._schedule.saved(kind, self._clock(), self.global_step)
+        self._look_at_save()  # the one before, which the save waited for
+        self._before = self._schedule.moments, self._chain, self._saved_step, self._saved_call
+        self._schedule.saved(kind, now, self.global_step)
         self._chain = 0 if kind == "full" else self._chain + 1
-        self._saved_step = self.global_step
+        self._saved_step, self._saved_call = self.global_step, unfinished
         self._handle = handle
         return handle
 

@@ -11,6 +11,7 @@ import binascii
 import collections
 import collections.abc
 import contextlib
+import copy
 import gc
 import json
 import math
@@ -51,6 +52,11 @@ class Stateful:
     def cairn_save(self) -> Any:
         """The state to store: nested, as any other."""
         raise NotImplementedError
+
+    def cairn_save_lazily(self) -> Any:
+        """The state to store, for a save that reads its arrays later: what may change before guard()
+        is called, by the caller or by this object, is copied now. May refuse (Invalid)."""
+        return self.cairn_save()
 
     def cairn_template(self, stored: "Stored") -> Any:
         """What to restore into: a nested state whose arrays are filled in place; None: anything.
@@ -96,6 +102,9 @@ class _StateDict(Stateful):
     def cairn_save(self) -> Any:
         return self.value.state_dict()
 
+    def cairn_save_lazily(self) -> Any:
+        return copied(self.cairn_save())
+
     def cairn_load(self, state: Any) -> None:
         self.value.load_state_dict(state)
 
@@ -115,6 +124,36 @@ def as_stateful(value: Any) -> Optional[Stateful]:
             return adapters.stateful(value)
         return _StateDict(value)
     return None
+
+
+def copied(
+    value: Any, keep: frozenset[int] = frozenset(), made: Optional[Dict[Any, Any]] = None
+) -> Any:
+    """A nested state whose arrays are copies, and tied ones copies that are tied.
+
+    Args:
+        keep: addresses of torch tensors that are left as they are.
+        made: the copies so far.
+    """
+    made = {} if made is None else made
+    if isinstance(value, dict):
+        same = copy.copy(value)
+        for key, item in value.items():
+            same[key] = copied(item, keep, made)
+        return same
+    if isinstance(value, (list, tuple)):
+        items = [copied(item, keep, made) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, np.ndarray):
+        address, strides = value.__array_interface__["data"][0], value.strides
+        identity = (address, strides, value.shape, value.dtype.str)
+        return made.setdefault(identity, (value, value.copy()))[1]
+    if _arrays.is_torch(value) and (not value.numel() or value.data_ptr() not in keep):
+        if value.layout != _arrays.torch_or_none().strided:
+            return value.detach().clone()
+        identity = (value.data_ptr(), value.stride(), tuple(value.shape), str(value.dtype))
+        return made.setdefault(identity, (value, value.detach().clone()))[1]
+    return value
 
 
 def join(path: str, key: Any) -> str:
@@ -171,9 +210,12 @@ def _text(node: Any) -> str:
 class _Encoder:
     """The half of the native StateEncoder that knows Python's types."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, lazy: bool) -> None:
         self._layout = layout
+        self._lazy = lazy
         self._shared: Dict[Tuple[Any, ...], Dict[str, Any]] = {}  # leaves without notes, by memory
+        # Memory that was given back would be another array's next: objects give copies that die.
+        self._owners: List[Any] = []
         self.stateful: List[Stateful] = []
         self.native = _native.StateEncoder(
             rank=layout.rank,
@@ -202,16 +244,16 @@ class _Encoder:
                 self._array(value if type(value) is not bytes else memoryview(value), path)
             )
         if isinstance(value, (np.random.Generator, np.random.RandomState, random.Random)):
-            kind = _rng_kind(value)
+            kind = rng_kind(value)
             if kind is None:
                 raise Invalid(f"{path or 'the state'}: {a_type(value)} has no state to store")
-            return f'{{"rng":["{kind}",', _rng_state(value), "]}"
+            return f'{{"rng":["{kind}",', rng_state(value), "]}"
         if type(value).__module__.startswith("torch") and type(value).__name__ == "Generator":
             return '{"rng":["torch",', value.get_state(), "]}"
         stateful = as_stateful(value)
         if stateful is not None:
             self.stateful.append(stateful)
-            return "", stateful.cairn_save(), ""
+            return "", stateful.cairn_save_lazily() if self._lazy else stateful.cairn_save(), ""
         known, node = _value_node(value, path, depth)
         if known:
             return _text(node)
@@ -261,8 +303,11 @@ class _Encoder:
             leaf["group"] = group
         if tied:
             self._shared[memory] = leaf
+            self._owners.append(source.owner)
         if self._layout.common and self._layout.rank > 0 and group == "model" and shard is None:
             return {"tensor": {**leaf, **source.note}}  # rank 0 writes it
+        if whole is not None and not self._writes_piece(source.nbytes, whole):
+            return {"tensor": {**leaf, **source.note}}
         several = replicated and self._layout.world_size > 1
         self.native.add(
             (name, source.stored, source.shape, source.address, whole, offset, several, group),
@@ -270,6 +315,11 @@ class _Encoder:
             source.nbytes,
         )
         return {"tensor": {**leaf, **source.note}}
+
+    def _writes_piece(self, nbytes: int, whole: Tuple[int, ...]) -> bool:
+        """A piece without elements is nobody's: several ranks have theirs at the same place. Of an
+        array without elements rank 0 writes the one that says so."""
+        return nbytes > 0 or (0 in whole and self._layout.rank == 0)
 
     def _pieces(self, value: Pieces, path: str) -> Any:
         like = _arrays.source(value.like, path)
@@ -280,6 +330,8 @@ class _Encoder:
             source = _arrays.source(shard.array, path)
             if source.stored != like.stored or shard.global_shape != value.global_shape:
                 raise Invalid(f"{path}: a piece is of another dtype or another array")
+            if not self._writes_piece(source.nbytes, whole):
+                continue
             piece = None if source.shape == whole else shard.offset + (0,) * len(tail)
             whole_of_piece = None if piece is None else whole
             self.native.add(
@@ -326,6 +378,10 @@ def _value_node(value: Any, path: str, depth: int) -> Tuple[bool, Any]:
         items = _value_nodes(value, path, depth)
         items.sort(key=lambda item: json.dumps(item, sort_keys=True))
         return True, {kind.__name__: items}
+    if kind is collections.Counter:  # torch's MultiStepLR has one
+        keys = _value_nodes(value.keys(), path, depth)
+        counts = _value_nodes(value.values(), path, depth)
+        return True, {"counter": [list(pair) for pair in zip(keys, counts)]}
     if kind.__module__ == "torch" and kind.__name__ == "Size":
         return True, {"torch.Size": [int(v) for v in value]}
     for plain_type in (str, bytes, int, float, complex, dict, list, tuple, set, frozenset):
@@ -365,7 +421,7 @@ def a_type(value: Any) -> str:
     return with_article(type_name(value))
 
 
-def _rng_kind(value: Any) -> Optional[str]:
+def rng_kind(value: Any) -> Optional[str]:
     """None for what has no state that can be stored and put back."""
     if type(value) is np.random.RandomState:
         return "numpy.RandomState"
@@ -381,10 +437,13 @@ def fits_rng(value: Any, kind: str) -> bool:
     """True when a generator can take the state of one of this kind."""
     if kind == "torch":
         return type(value).__name__ == "Generator" and hasattr(value, "initial_seed")
-    return _rng_kind(value) == kind
+    return rng_kind(value) == kind
 
 
-def _rng_state(value: Any) -> Any:
+def rng_state(value: Any) -> Any:
+    """What set_rng takes."""
+    if fits_rng(value, "torch"):
+        return value.get_state()
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
     if isinstance(value, np.random.RandomState):
@@ -432,9 +491,9 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def encode(value: Any, layout: Layout) -> Encoded:
-    """Walks a state; the arrays' memory is described, not copied."""
-    encoder = _Encoder(layout)
+def encode(value: Any, layout: Layout, lazy: bool = False) -> Encoded:
+    """Walks a state; the arrays' memory is described, not copied. `lazy`: it will be read later."""
+    encoder = _Encoder(layout, lazy)
     with collector_paused():
         text = encoder.encode(value)
     native = encoder.native
@@ -566,6 +625,8 @@ def _build_tagged(tag: str, body: Any, array: Callable[[Dict[str, Any]], Any], p
     if tag in ("set", "frozenset"):
         made_set = [build(v, array, path) for v in body]
         return set(made_set) if tag == "set" else frozenset(made_set)
+    if tag == "counter":
+        return collections.Counter({plain(key): plain(count) for key, count in body})
     if tag == "int":
         return int(body, 16)
     if tag == "float":

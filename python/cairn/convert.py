@@ -7,6 +7,7 @@ distributed checkpoints by an unpickler that knows nothing but its classes.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import pickle
@@ -14,9 +15,9 @@ import struct
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import _arrays, _safetensors, _tree, oneshot
+from . import _arrays, _location, _safetensors, _tree, io, oneshot
 from ._arguments import PathLike, whole
-from .errors import Corruption, Invalid, NotFound
+from .errors import Corruption, Error, Invalid, NoSpace, NotFound, PermissionDenied
 from .manager import CheckpointInfo, CheckpointManager
 
 __all__ = ["FORMATS", "Converted", "convert", "read"]
@@ -42,7 +43,13 @@ class Converted:
         source, target: the formats.
         path: what was written: a file, a folder, or the directory of the new checkpoint.
         arrays, bytes: that were converted.
-        left_out: names of values that the target's format cannot hold.
+        left_out: names of values, and tables with their rows, that the target's format cannot hold.
+
+    >>> import numpy as np, cairn, cairn.convert
+    >>> info = cairn.save("run", {"w": np.ones(2), "epoch": 3})
+    >>> done = cairn.convert.convert("run", "w.safetensors")
+    >>> done.arrays, done.bytes, done.left_out       # safetensors have no place for numbers
+    (1, 16, ['epoch'])
     """
 
     source: str
@@ -54,8 +61,10 @@ class Converted:
 
 
 def format_of(path: PathLike) -> str:
-    """The format of what is stored at a path."""
-    where = Path(os.fspath(path))
+    """The format of what is stored at a path or URL."""
+    if _location.is_remote(path):
+        return _remote_format(_location.text_of(path))
+    where = Path(_location.local_path(path))
     if where.is_file():
         if where.suffix == ".safetensors":
             return "safetensors"
@@ -81,26 +90,35 @@ def format_of(path: PathLike) -> str:
     )
 
 
+def _remote_format(where: str) -> str:
+    if where.endswith((*_TORCH_SUFFIXES, ".distcp", ".metadata")):
+        raise Invalid(f"{where!r}: torch files are read from this machine; copy it here first")
+    return "cairn" if oneshot.holds_checkpoints(where) else "safetensors"
+
+
 def read(path: PathLike, step: Optional[int] = None) -> Any:
     """The state stored at a path, in any of the formats.
 
     Args:
         path: a repository or a checkpoint, a torch file or folder (weights_only), a safetensors
-            file or folder (with or without index), a folder of torch.distributed.checkpoint.
+            file or folder (with or without index), a folder of torch.distributed.checkpoint. By URL:
+            a repository, a checkpoint, safetensors.
         step: of a repository: a certain checkpoint instead of the latest.
 
-    >>> import numpy as np, tempfile, cairn.convert
-    >>> path = tempfile.mkdtemp() + "/model"
-    >>> info = cairn.save(path, {"w": np.ones(2)})
-    >>> cairn.convert.read(path)
+    >>> import numpy as np, cairn.convert
+    >>> info = cairn.save("model", {"w": np.ones(2)})
+    >>> cairn.convert.read("model")
     {'w': array([1., 1.])}
     """
-    where = Path(os.fspath(path))
-    kind = format_of(where)
+    kind = format_of(path)
+    place = _location.text_of(path)
     if kind != "cairn" and step is not None:
-        raise Invalid(f"step chooses a checkpoint of a repository; {where} is none")
+        raise Invalid(f"step chooses a checkpoint of a repository; {place} is none")
     if kind == "cairn":
-        return _read_cairn(where, step)
+        return _read_cairn(place, step)[0]
+    if _location.is_remote(path):
+        return io.read(place, format=kind)
+    where = Path(_location.local_path(path))
     if kind == "torch":
         return _read_torch(where)
     if kind == "dcp":
@@ -121,46 +139,90 @@ def convert(
 
     Args:
         source: see read.
-        target: a repository (a checkpoint is added), or a file or folder that is made.
+        target: a repository, by path or URL (a checkpoint is added), or a file or folder that is
+            made.
         to: one of FORMATS; None goes by the target's name, and is a repository otherwise.
         step: of the new checkpoint (default 0); from a repository: of the checkpoint to read.
         only: a part of the state, such as "model".
         force: replace a file or folder that exists.
 
-    >>> import numpy as np, tempfile, cairn, cairn.convert
-    >>> root = tempfile.mkdtemp()
-    >>> info = cairn.save(root + "/run", {"model": {"w": np.ones(2)}, "epoch": 3})
-    >>> done = cairn.convert.convert(root + "/run", root + "/w.safetensors", only="model")
-    >>> done.arrays, cairn.load(root + "/w.safetensors")
+    >>> import numpy as np, cairn, cairn.convert
+    >>> info = cairn.save("run", {"model": {"w": np.ones(2)}, "epoch": 3})
+    >>> done = cairn.convert.convert("run", "w.safetensors", only="model")
+    >>> done.arrays, cairn.load("w.safetensors")
     (1, {'w': array([1., 1.])})
     """
+    try:
+        return _convert(source, target, to, step, only, force)
+    except OSError as error:
+        if isinstance(error, Error):
+            raise
+        raise _of_the_system(error) from error
+
+
+def _of_the_system(error: OSError) -> Error:
+    """What went wrong with a file, as an error of this package."""
+    kinds = {errno.EACCES: PermissionDenied, errno.EPERM: PermissionDenied, errno.ENOSPC: NoSpace}
+    kinds.update({errno.EDQUOT: NoSpace, errno.ENOENT: NotFound})
+    kind = kinds.get(error.errno or 0, Invalid)
+    place = error.filename2 or error.filename
+    return kind(f"{os.fspath(place)}: {error.strerror}" if place else str(error))
+
+
+def _convert(
+    source: PathLike,
+    target: PathLike,
+    to: Optional[str],
+    step: Optional[int],
+    only: Optional[str],
+    force: bool,
+) -> Converted:
     kind = format_of(source)
-    goal = _goal(kind, Path(os.fspath(target)), to)
+    goal = _goal(kind, Path(_location.text_of(target)), to)
+    if goal != "cairn" and _location.is_remote(target):
+        raise Invalid(
+            f"{_location.text_of(target)!r} is not on this machine, where {goal} is written; "
+            "`cairn checkpoint export` writes safetensors to a URL"
+        )
     if goal == "cairn" and kind == "cairn":
         raise Invalid("both are repositories: `cairn checkpoint copy` copies checkpoints")
     if step is not None and whole(step, "step") < 0:
         raise Invalid(f"step must not be negative: {step}")
-    state = read(source, step if kind == "cairn" else None)
+    left_out: List[str] = []
+    if kind == "cairn":
+        state, tables = _read_cairn(_location.text_of(source), step)
+        left_out = [f"{t['name']} (a table of {t['rows']} rows)" for t in tables]
+    else:
+        state = read(source)
     if only is not None:
         state = _part(state, only)
-    where = Path(os.fspath(target))
-    left_out: List[str] = []
     if goal == "cairn":
-        path = _write_cairn(Path(os.fspath(source)), kind, state, where, step or 0).path
+        path = _write_cairn(source, kind, state, target, step or 0).path
     else:
+        where = Path(_location.local_path(target))
         if where.exists() and not force:
             raise Invalid(f"{where} exists; --force (force=True) replaces it")
+        _check_replaceable(where, goal)
         where.parent.mkdir(parents=True, exist_ok=True)
         if goal == "torch":
             _write_torch(state, where)
         elif goal == "dcp":
             _write_dcp(state, where, force)
         else:
-            left_out = _write_safetensors(state, where)
+            left_out += _write_safetensors(state, where)
         path = str(where)
     arrays = list(_leaves(state, ""))
     sizes = [_arrays.source(a, n).nbytes for n, a in arrays if _arrays.is_array(a)]
     return Converted(kind, goal, path, len(sizes), sum(sizes), left_out)
+
+
+def _check_replaceable(where: Path, goal: str) -> None:
+    """Neither is a file put in a folder's place nor a folder in a file's."""
+    file = goal == "torch" or (goal == "safetensors" and where.suffix == ".safetensors")
+    if file and where.is_dir():
+        raise Invalid(f"{where} is a folder, and a file is not put in its place; remove it first")
+    if not file and where.exists() and not where.is_dir():
+        raise Invalid(f"{where} is a file, and a folder is not put in its place; remove it first")
 
 
 def _goal(kind: str, target: Path, to: Optional[str]) -> str:
@@ -213,26 +275,36 @@ def _leaves(value: Any, path: str) -> Iterator[Tuple[str, Any]]:
 # Repositories ----------
 
 
-def _read_cairn(where: Path, step: Optional[int]) -> Any:
-    if step is None:
-        return oneshot.load(where)
-    if not (where / "cairn.json").is_file():
-        raise Invalid(f"{where} is one checkpoint; step chooses among those of a repository")
-    with CheckpointManager(where, read_only=True) as manager:
+def _read_cairn(where: str, step: Optional[int]) -> Tuple[Any, List[Dict[str, Any]]]:
+    """The state, and what the checkpoint says of its tables, whose rows are no part of the state."""
+    try:
+        manager = CheckpointManager(where, read_only=True)
+    except NotFound:
+        if step is not None:
+            raise Invalid(
+                f"{where} is one checkpoint; step chooses among those of a repository"
+            ) from None
+        local = where if _location.is_remote(where) else _location.local_path(where)
+        return oneshot.load(where), oneshot.read_info(str(local)).tables
+    with manager:
         restored = manager.restore(step=step)
     if restored is None:
         raise NotFound(f"{where} has no checkpoint yet")
-    return restored.state
+    return restored.state, restored.info.tables
 
 
-def _write_cairn(source: Path, kind: str, state: Any, target: Path, step: int) -> CheckpointInfo:
+def _write_cairn(
+    source: PathLike, kind: str, state: Any, target: PathLike, step: int
+) -> CheckpointInfo:
+    remote = _location.is_remote(source)
+    name = Path(_location.text_of(source) if remote else _location.local_path(source)).name
     # keep_last=None: an import never removes a checkpoint that is there.
     with CheckpointManager(target, keep_last=None) as manager:
         return manager.save(
             step,
             state,
-            metadata={"converted_from": {"format": kind, "name": source.name}},
-            files=_side_files(source),
+            metadata={"converted_from": {"format": kind, "name": name}},
+            files=None if remote else _side_files(Path(_location.local_path(source))),
             blocking=True,
         ).wait()
 

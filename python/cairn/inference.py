@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io as _io
 import os
+import tempfile
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
@@ -24,6 +26,9 @@ __all__ = [
     "save_inference_model",
 ]
 
+# A serialized model holds less than 2 GB; modules with more weights are exported through files.
+_MOST_INLINE_BYTES = 1 << 30
+
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
@@ -33,6 +38,12 @@ class Signature:
         name: of the tensor.
         dtype: its name in NumPy.
         shape: with None where any size will do.
+
+    >>> import onnx.parser, cairn
+    >>> model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 2] x) => (float[n, 2] y) <float[2] w = {1, 10}> { y = Mul (x, w) }')
+    >>> cairn.io.save_inference_model("model", ["x"], ["y"], model).feeds
+    [Signature(name='x', dtype='float32', shape=(None, 2))]
     """
 
     name: str
@@ -51,6 +62,15 @@ class SavedInferenceModel:
         weights, bytes: in params.safetensors.
         left_out: weights that the targets do not need.
         info: of the checkpoint that holds it.
+
+    >>> import onnx.parser, cairn
+    >>> model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 2] x) => (float[n, 2] y, float[n, 2] loss) '
+    ...     '<float[2] w = {1, 10}, float[2] wanted = {0, 1}> '
+    ...     '{ y = Mul (x, w)  loss = Sub (y, wanted) }')
+    >>> saved = cairn.io.save_inference_model("model", ["x"], ["y"], model)
+    >>> saved.nodes, saved.pruned_nodes, saved.weights, saved.left_out
+    (1, 1, ['w'], ['wanted'])
     """
 
     path: str
@@ -104,18 +124,29 @@ def save_inference_model(
         program: an ONNX model (a path, bytes, or an onnx.ModelProto), or a torch.nn.Module.
         example_inputs: of a torch module's forward, one for each feed.
         dynamic_axes: of a torch module: {feed: {axis: name}} where any size will do.
+
+    >>> import numpy as np, onnx.parser, cairn
+    >>> model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 2] x) => (float[n, 2] y) <float[2] w = {1, 10}> { y = Mul (x, w) }')
+    >>> saved = cairn.io.save_inference_model("model", ["x"], ["y"], model)
+    >>> program, feeds, fetches = cairn.io.load_inference_model("model")
+    >>> program.run({"x": np.ones((1, 2), np.float32)})
+    [array([[ 1., 10.]], dtype=float32)]
     """
     for names in (feed_names, target_names):
         if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
             raise Invalid("feed_names and target_names are lists of names")
-    model, path = _onnx(program, feed_names, target_names, example_inputs, dynamic_axes)
-    found = _native_module().save(
-        directory=_location.text_of(dirname),
-        model=model,
-        model_path=path,
-        feed_names=[str(n) for n in feed_names],
-        target_names=[str(n) for n in target_names],
-    )
+    with contextlib.ExitStack() as scratch:
+        model, path = graph_of(
+            program, feed_names, target_names, example_inputs, dynamic_axes, scratch
+        )
+        found = _native_module().save(
+            directory=_location.text_of(dirname),
+            model=model,
+            model_path=path,
+            feed_names=[str(n) for n in feed_names],
+            target_names=[str(n) for n in target_names],
+        )
     return SavedInferenceModel(
         path=found["model_path"],
         feeds=_signatures(found["inputs"]),
@@ -129,25 +160,28 @@ def save_inference_model(
     )
 
 
-def _onnx(
+def graph_of(
     program: Any,
     feed_names: Sequence[str],
     target_names: Sequence[str],
     example_inputs: Optional[Sequence[Any]],
     dynamic_axes: Optional[Mapping[str, Mapping[int, str]]],
+    scratch: contextlib.ExitStack,
 ) -> Tuple[bytes, str]:
-    """The serialized model, or its path."""
+    """The serialized ONNX model of a program, or the path of a file with it that lives as long as
+    `scratch`."""
     torch = _arrays.torch_or_none()
     if torch is not None and isinstance(program, torch.nn.Module):
         if example_inputs is None or len(example_inputs) != len(feed_names):
             raise Invalid(
                 "example_inputs: a torch module needs one for each feed, to be traced with"
             )
-        return _export(program, feed_names, target_names, example_inputs, dynamic_axes or {}), ""
+        exported = _export(program, feed_names, target_names, example_inputs, dynamic_axes or {})
+        return _serialized(exported, program, scratch)
     if example_inputs is not None or dynamic_axes is not None:
         raise Invalid("example_inputs and dynamic_axes are for torch modules")
     if isinstance(program, (str, os.PathLike)):
-        return b"", os.fspath(program)
+        return b"", _location.text_of(program)
     if isinstance(program, (bytes, bytearray)):
         return bytes(program), ""
     if hasattr(program, "SerializeToString"):
@@ -169,7 +203,7 @@ def _export(
     target_names: Sequence[str],
     example_inputs: Sequence[Any],
     dynamic_axes: Mapping[str, Mapping[int, str]],
-) -> bytes:
+) -> Any:
     """torch's own exporter, in inference mode; the module's modes are as before afterwards."""
     import torch
 
@@ -187,7 +221,7 @@ def _export(
     module.eval()
     try:
         # Not optimised: constants would be folded into weights that are then no longer the module's.
-        exported = torch.onnx.export(
+        return torch.onnx.export(
             module,
             tuple(example_inputs),
             input_names=list(feed_names),
@@ -202,13 +236,38 @@ def _export(
     finally:
         for part, training in modes:
             part.training = training
-    out = _io.BytesIO()
-    exported.save(out)
-    return out.getvalue()
+
+
+def _serialized(exported: Any, module: Any, scratch: contextlib.ExitStack) -> Tuple[bytes, str]:
+    """What torch exported, or the path of a file with it that lives as long as `scratch`."""
+    tensors = [*module.parameters(), *module.buffers()]
+    if sum(t.numel() * t.element_size() for t in tensors) <= _MOST_INLINE_BYTES:
+        out = _io.BytesIO()
+        exported.save(out)
+        return out.getvalue(), ""
+    folder = scratch.enter_context(tempfile.TemporaryDirectory(prefix="cairn-export-"))
+    path = os.path.join(folder, "model.onnx")
+    exported.save(path, external_data=True)
+    return b"", path
 
 
 class InferenceProgram:
-    """A loaded model. `run` may be called from many threads. Made by load_inference_model."""
+    """A loaded model. `run` may be called from many threads. Made by load_inference_model.
+
+    >>> import numpy as np, onnx.parser, cairn
+    >>> def save(w):
+    ...     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...         f'g (float[n, 2] x) => (float[n, 2] y) <float[2] w = {{1, {w}}}> {{ y = Mul (x, w) }}')
+    ...     return cairn.io.save_inference_model("model", ["x"], ["y"], model)
+    >>> saved = save(10)
+    >>> program, _, _ = cairn.io.load_inference_model("model")
+    >>> program.run({"x": np.ones((1, 2), np.float32)})[0].tolist(), program.info.id == saved.info.id
+    ([[1.0, 10.0]], True)
+    >>> saved = save(20)
+    >>> program.reload()
+    >>> program.run({"x": np.ones((1, 2), np.float32)})[0].tolist(), program.graph_reads
+    ([[1.0, 20.0]], 1)
+    """
 
     def __init__(self, native: Any, dirname: str) -> None:
         self._native = native
@@ -239,6 +298,9 @@ class InferenceProgram:
             if not _arrays.is_array(value):
                 value = np.asarray(value)
             source = _arrays.source(value, str(name))
+            meaning = _arrays.meaning(source.note)
+            if meaning is not None:  # its bytes would pass for other numbers
+                raise Invalid(f"feed: {str(name)!r} is of {meaning}, which no model takes")
             described.append(
                 (str(name), source.stored, source.shape, source.address, None, None, False, "model")
             )
@@ -267,6 +329,17 @@ def load_inference_model(
     Args:
         dirname: of the model.
         threads: of one run; None: OpenVINO's choice.
+
+    >>> import numpy as np, onnx.parser, cairn
+    >>> model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 2] x) => (float[n, 2] y) <float[2] w = {1, 10}> { y = Mul (x, w) }')
+    >>> saved = cairn.io.save_inference_model("model", ["x"], ["y"], model)
+    >>> program, feeds, fetches = cairn.io.load_inference_model("model", threads=1)
+    >>> feeds, fetches
+    (['x'], ['y'])
+    >>> [y] = program.run({"x": np.ones((3, 2), np.float32)})
+    >>> y.shape
+    (3, 2)
     """
     count = positive(threads, "threads") or 0
     module = _native_module()

@@ -16,6 +16,7 @@ from . import _arrays, _location, _native, _program
 from ._arguments import PathLike, name_set, names_by_name, text_argument
 from ._program import Predicate
 from ._restore import CheckpointInfo
+from ._wording import a_type
 from .errors import Invalid, Mismatch
 from .inference import (
     InferenceProgram,
@@ -58,6 +59,13 @@ class SavedVars:
         names: of the variables, sorted.
         bytes: of the variables.
         info: of the checkpoint that holds them.
+
+    >>> import numpy as np, cairn
+    >>> scope = cairn.Scope()
+    >>> w, rate = scope.parameter("w", np.zeros(4)), scope.persistable("rate", np.array([0.1]))
+    >>> saved = cairn.io.save_persistables("model", scope)
+    >>> saved.names, saved.bytes, saved.info.kind
+    (['rate', 'w'], 40, 'full')
     """
 
     names: List[str]
@@ -74,6 +82,15 @@ class LoadedVars:
         bytes: of the variables.
         skipped: (name, reason) of what was left out, here or there.
         path: of the checkpoint or file.
+
+    >>> import numpy as np, cairn
+    >>> old, new = cairn.Scope(), cairn.Scope()
+    >>> w, b = old.parameter("w", np.ones(4)), old.parameter("b", np.ones(1))
+    >>> saved = cairn.io.save_params("model", old)
+    >>> w = new.parameter("w", np.zeros(4))
+    >>> loaded = cairn.io.load_params("model", new, strict=False)
+    >>> loaded.names, loaded.bytes, [name for name, reason in loaded.skipped]
+    (['w'], 32, ['b'])
     """
 
     names: List[str]
@@ -118,6 +135,14 @@ def save_vars(
         predicate: called with each Variable.
         filename: None for a file per variable, else the name of the one file for all.
         optimizer: of a torch module.
+
+    >>> import numpy as np, cairn
+    >>> scope = cairn.Scope()
+    >>> w, head = scope.parameter("body/w", np.ones(2)), scope.parameter("head/w", np.ones(2))
+    >>> cairn.io.save_vars("body", scope, predicate=lambda var: var.name.startswith("body/")).names
+    ['body/w']
+    >>> cairn.io.save_vars("head", scope, vars=["head/w"]).names
+    ['head/w']
     """
     return _save(dirname, program, None, vars, predicate, filename, optimizer)
 
@@ -131,10 +156,10 @@ def save_params(
 ) -> SavedVars:
     """Saves the parameters: enough to predict.
 
-    >>> import numpy as np, tempfile, cairn
+    >>> import numpy as np, cairn
     >>> scope = cairn.Scope()
     >>> w = scope.parameter("w", np.arange(3.0))
-    >>> saved = cairn.io.save_params(tempfile.mkdtemp() + "/model", scope)
+    >>> saved = cairn.io.save_params("model", scope)
     >>> saved.names, saved.bytes
     (['w'], 24)
     """
@@ -154,12 +179,26 @@ def save_persistables(
 
     Of a :class:`cairn.ps.Client` as program: what the servers have of the tables and variables it
     declared, pulled through this trainer; see :meth:`cairn.ps.Client.save_persistables`.
+
+    >>> import numpy as np, cairn
+    >>> scope = cairn.Scope()
+    >>> w = scope.parameter("w", np.ones(2))
+    >>> velocity = scope.persistable("w/velocity", np.zeros(2))
+    >>> batch = scope.temporary("batch", np.zeros(2))
+    >>> cairn.io.save_persistables("model", scope).names
+    ['w', 'w/velocity']
     """
     if hasattr(program, "save_persistables"):
         if vars is not None or predicate is not None or filename is not None:
             raise Invalid("save_persistables: of a client everything is saved, in its own files")
         return _saved_by_client(dirname, program)
     return _save(dirname, program, "persistable", vars, predicate, filename, optimizer)
+
+
+def _file_name(given: Any) -> str:
+    if not text_argument(given, "filename"):
+        raise Invalid("filename is empty; None is for a file per variable")
+    return given
 
 
 def _saved_by_client(dirname: PathLike, client: Any) -> SavedVars:
@@ -182,11 +221,12 @@ def _save(
     if vars is None and predicate is None:
         made.check_whole(_SAVES[role])
     chosen = _program.select(made.entries(loading=False), role, vars, predicate)
-    views, keep = _program.sources(chosen)
+    views, keep, meanings = _program.sources(chosen)
     found = _native.save_vars(
         directory=_location.text_of(dirname),
         variables=views,
-        filename="" if filename is None else text_argument(filename, "filename"),
+        filename="" if filename is None else _file_name(filename),
+        meanings=meanings,
     )
     del keep
     return SavedVars(found["names"], found["bytes"], CheckpointInfo(**found["info"]))
@@ -213,7 +253,7 @@ def load_vars(
 
     Args:
         dirname: a save, any checkpoint, a directory of checkpoints (the latest), or a file of
-            Paddle, torch, safetensors or ONNX.
+            Paddle, torch, safetensors or ONNX; a path or URL.
         program, vars, predicate, optimizer: as for :func:`save_vars`.
         filename: of a file in a directory that is not Cairn's (Paddle's combined file); a save of
             Cairn's knows its own files.
@@ -224,6 +264,14 @@ def load_vars(
             its name and bytes.
         names: of the tensors of Paddle's combined file, in its order (sorted by name, where Paddle
             wrote it).
+
+    >>> import numpy as np, cairn
+    >>> scope = cairn.Scope()
+    >>> w, b = scope.parameter("w", np.ones(2)), scope.parameter("b", np.ones(1))
+    >>> saved = cairn.io.save_vars("model", scope)
+    >>> w[:], b[:] = 0, 0
+    >>> cairn.io.load_vars("model", scope, vars=["w"]).names, w.tolist(), b.tolist()
+    (['w'], [1.0, 1.0], [0.0])
     """
     stored = "all" if vars is None and predicate is None else "asked"
     asked = (vars, predicate)
@@ -246,12 +294,12 @@ def load_params(
 ) -> LoadedVars:
     """Loads the parameters, also out of a save of persistables. See :func:`load_vars`.
 
-    >>> import numpy as np, tempfile, cairn
-    >>> scope, path = cairn.Scope(), tempfile.mkdtemp() + "/model"
+    >>> import numpy as np, cairn
+    >>> scope = cairn.Scope()
     >>> w = scope.parameter("w", np.arange(3.0))
-    >>> saved = cairn.io.save_params(path, scope)
+    >>> saved = cairn.io.save_params("model", scope)
     >>> w[:] = 0
-    >>> cairn.io.load_params(path, scope).names, w.tolist()
+    >>> cairn.io.load_params("model", scope).names, w.tolist()
     (['w'], [0.0, 1.0, 2.0])
     """
     stored = "parameters" if vars is None and predicate is None else "asked"
@@ -273,7 +321,17 @@ def load_persistables(
     format: Optional[str] = None,
     names: Optional[Sequence[str]] = None,
 ) -> LoadedVars:
-    """Loads all that training needs to go on. See :func:`load_vars`."""
+    """Loads all that training needs to go on. See :func:`load_vars`.
+
+    >>> import numpy as np, cairn
+    >>> scope = cairn.Scope()
+    >>> w, step = scope.parameter("w", np.ones(2)), scope.persistable("step", np.array([40]))
+    >>> saved = cairn.io.save_persistables("model", scope)
+    >>> w[:], step[:] = 0, 0
+    >>> loaded = cairn.io.load_persistables("model", scope)
+    >>> w.tolist(), step.tolist()
+    ([1.0, 1.0], [40])
+    """
     stored = "all" if vars is None and predicate is None else "asked"
     options = _Options(filename, strict, rename, skip, format, names)
     asked = (vars, predicate)
@@ -303,16 +361,28 @@ def _load(
     made.check_loadable()
     chosen = _program.select(made.entries(loading=True), role, *asked)
     path = _location.text_of(dirname)
-    if options.filename and not _is_cairns(path):
-        path = os.path.join(path, options.filename)
     try:
         return _fill(path, made, chosen, stored, options)
     except Mismatch as error:
-        # An optimizer that has made no step has no slots; a save of one neither.
-        fresh = set(made.made_by_loading())
-        if not fresh or set(error.missing) != fresh or error.unexpected or error.mismatched:
+        # Slots are made by the first step that has a gradient for their parameter. What had none
+        # before the save has no slots there, and needs none here.
+        missing = set(error.missing)
+        unmade = set().union(*(group for group in made.made_by_loading() if group <= missing))
+        before = _as_before(chosen, error.mismatched)
+        if unmade != missing or error.unexpected or len(before) != len(error.mismatched):
             raise
-        return _fill(path, made, [e for e in chosen if e.name not in fresh], stored, options)
+        again = [before.get(e.name, e) for e in chosen if e.name not in unmade]
+        return _fill(path, made, again, stored, options)
+
+
+def _as_before(entries: List[_program.Entry], mismatched: List[str]) -> Dict[str, _program.Entry]:
+    """Entries that do not match and that earlier saves had with another dtype, as they had it."""
+    lines = tuple(mismatched)
+    return {
+        entry.name: entry.before()
+        for entry in entries
+        if entry.before is not None and any(line.startswith(f"{entry.name}: ") for line in lines)
+    }
 
 
 def _fill(
@@ -323,6 +393,7 @@ def _fill(
     options: _Options,
 ) -> LoadedVars:
     views, targets = _program.targets(entries)
+    meanings = {e.name: t.meaning for e, t in zip(entries, targets) if t.meaning is not None}
     found = _native.load_vars(
         path=path,
         variables=views,
@@ -330,8 +401,10 @@ def _fill(
         strict=bool(options.strict),
         rename=names_by_name(options.rename, "rename"),
         skip=name_set(options.skip),
-        format=options.format or "guess",
-        names=list(options.names or ()),
+        filename="" if options.filename is None else text_argument(options.filename, "filename"),
+        format=_format(options.format),
+        names=_tensor_names(options.names),
+        meanings=meanings,
     )
     filled = set(found["names"])
     for entry, target in zip(entries, targets):
@@ -345,10 +418,16 @@ def _fill(
     return LoadedVars(found["names"], found["bytes"], found["skipped"], found["path"])
 
 
-def _is_cairns(path: str) -> bool:
-    if _location.is_remote(path):
-        return True  # files of other programs are read from local disks only
-    return any(os.path.isfile(os.path.join(path, name)) for name in ("cairn.json", "manifest.json"))
+def _format(given: Any) -> str:
+    return "guess" if given is None else text_argument(given, "format")
+
+
+def _tensor_names(given: Any) -> List[str]:
+    if given is None:
+        return []
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise Invalid(f"names must be a list of names, not {a_type(given)}")
+    return [text_argument(name, "names: a name") for name in given]
 
 
 def read(
@@ -359,12 +438,18 @@ def read(
 
     Args:
         path: a file of torch, Paddle (.pdparams, .pdopt, tensor files), safetensors or ONNX (its
-            initializers), or a directory of Paddle's one-variable files or of safetensors.
+            initializers), or a directory of Paddle's one-variable files or of safetensors; a path
+            or URL.
         format, names: as for :func:`load_vars`.
+
+    >>> import numpy as np, cairn, cairn.convert
+    >>> info = cairn.save("model", {"w": np.ones(2)})
+    >>> cairn.io.read(f"{info.path}/__model__")
+    {'w': array([1., 1.])}
     """
     made: Dict[str, np.ndarray] = {}
     found = _native.read_foreign(
-        path=_location.text_of(path), format=format or "guess", names=list(names or ())
+        path=_location.text_of(path), format=_format(format), names=_tensor_names(names)
     )
     for _, name, dtype, shape, data in found:
         note = {}

@@ -17,6 +17,7 @@ from ._arguments import (
     name_set,
     names_by_name,
     positive,
+    rank_number,
     seconds,
     text_argument,
     user_files,
@@ -52,6 +53,18 @@ class SaveHandle:
         durable_seconds: from the call of save until it was durable; 0 before.
         bytes_written: by this rank, so far.
         bytes_shared: of files that did not change and were linked instead of written.
+
+    >>> import numpy as np, cairn
+    >>> w = np.zeros(1000)
+    >>> with cairn.CheckpointManager("runs/a") as m:
+    ...     handle = m.save(1, {"w": w}, lazy=True)
+    ...     handle.guard()                        # from here on w may change
+    ...     w += 1
+    ...     info = handle.wait()                  # from here on it is durable
+    >>> info.step, handle.done(), handle.bytes_written > 8000, handle.bytes_shared
+    (1, True, True, 0)
+    >>> handle.stall_seconds < handle.durable_seconds
+    True
     """
 
     def __init__(
@@ -97,18 +110,22 @@ class SaveHandle:
 
     @property
     def stall_seconds(self) -> float:
+        """How long the caller of save (and guard) was held up."""
         return float(self._native.stall_seconds)
 
     @property
     def durable_seconds(self) -> float:
+        """From the call of save until it was durable; 0 before."""
         return float(self._native.durable_seconds)
 
     @property
     def bytes_written(self) -> int:
+        """By this rank, so far."""
         return int(self._native.bytes_written)
 
     @property
     def bytes_shared(self) -> int:
+        """Of files that did not change and were linked instead of written."""
         return int(self._native.bytes_shared)
 
     def __repr__(self) -> str:
@@ -156,17 +173,20 @@ class CheckpointManager:
         on_saved: called with a SaveRecord after every save; see add_callback.
         progress: show background saves as one line on stderr. None: when it is a terminal.
 
-    >>> import numpy as np, tempfile, cairn
-    >>> directory = tempfile.mkdtemp()
+    >>> import numpy as np, cairn
     >>> w = np.arange(4.0)
-    >>> with cairn.CheckpointManager(directory) as m:
+    >>> with cairn.CheckpointManager("runs/a") as m:
     ...     info = m.save(10, {"w": w, "lr": 0.1}).wait()
     >>> w[:] = 0
-    >>> with cairn.CheckpointManager(directory) as m:
+    >>> with cairn.CheckpointManager("runs/a") as m:
     ...     r = m.restore({"w": w, "lr": None})
     >>> r.step, w.tolist(), r.state["lr"]
     (10, [0.0, 1.0, 2.0, 3.0], 0.1)
     """
+
+    # For those who start with empty lists and dicts (losses so far) and go on: what grew since is filled
+    # instead of refused; see _plan.Plan.
+    _may_grow: Optional[Tuple[str, ...]] = None
 
     def __init__(
         self,
@@ -198,14 +218,19 @@ class CheckpointManager:
     ) -> None:
         if not isinstance(directory, (str, os.PathLike)):
             raise Invalid(f"directory must be a path, not {type(directory).__name__}")
-        for text, what in ((job, "job"), (score, "score"), (participant, "participant")):
+        text_argument(participant, "participant")
+        for text, what in ((job, "job"), (score, "score")):
             if text is not None:
                 text_argument(text, what)
         if job == "":
             raise Invalid("job must not be empty; None adopts the directory's job")
-        self._directory = _location.text_of(directory)
-        self._rank = whole(rank, "rank")
-        self._world_size = whole(world_size, "world_size")
+        if not _location.text_of(directory):
+            raise Invalid("the directory's name is empty")
+        self._directory = _location.absolute(directory)  # wherever the program goes later
+        self._rank = rank_number(rank, "rank")
+        self._world_size = rank_number(world_size, "world_size")
+        if whole(run, "run") < 0:
+            raise Invalid(f"run must not be negative: {run}")
         self._participant = participant
         self._skips = choice(on_busy, "on_busy", ("wait", "skip")) == "skip"
         self._last: Optional[SaveHandle] = None  # the newest save that was not skipped
@@ -247,17 +272,37 @@ class CheckpointManager:
 
     @property
     def directory(self) -> str:
-        """Where the checkpoints are."""
+        """Where the checkpoints are.
+
+        >>> import os, cairn
+        >>> with cairn.CheckpointManager("runs/a") as m:
+        ...     m.directory == os.path.abspath("runs/a")
+        True
+        """
         return self._directory
 
     @property
     def job(self) -> str:
-        """The job that owns the directory."""
+        """The job that owns the directory.
+
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a", job="nightly") as m:
+        ...     m.job
+        'nightly'
+        """
         return str(self._native.job)
 
     @property
     def generation(self) -> int:
-        """Which opening of the directory this is; 0 when read-only."""
+        """Which opening of the directory this is; 0 when read-only.
+
+        >>> import cairn
+        >>> for _ in range(2):
+        ...     with cairn.CheckpointManager("runs/a") as m:
+        ...         m.generation
+        1
+        2
+        """
         return int(self._native.generation)
 
     def save(
@@ -301,17 +346,18 @@ class CheckpointManager:
             lineage: where the state came from. A UUID under "registration" becomes the
                 checkpoint's id.
 
-        >>> import tempfile, cairn
-        >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a") as m:
         ...     m.save(0, {"epoch": 3}, metrics={"loss": 0.5}, blocking=True).wait().metrics
         {'loss': 0.5}
         """
         number = whole(step, "step")
+        choice(kind, "kind", ("full", "cumulative", "consecutive"))
         self._check_open()
         with self._lock:
             if not self._skips:
                 self._settle()
-            encoded = _tree.encode(state, self._layout())
+            encoded = _tree.encode(state, self._layout(), bool(lazy))
             every = with_tables_within(tables, state)
             native = self._native.save(
                 step=number,
@@ -386,8 +432,8 @@ class CheckpointManager:
             merge_tables: rows of the tables stay where none is stored. The next save is then a
                 full one.
 
-        >>> import tempfile, cairn
-        >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a") as m:
         ...     print(m.restore())
         ...     m.save(7, {"names": ["a", "b"], "big": 2**100}).wait().step
         ...     m.restore().state
@@ -403,7 +449,8 @@ class CheckpointManager:
         with self._lock:
             self._settle()
             skipped = name_set(skip)
-            plan = Restore(state, bool(strict), names_by_name(rename, "rename"), skipped)
+            renamed = names_by_name(rename, "rename")
+            plan = Restore(state, bool(strict), renamed, skipped, self._may_grow)
             result = self._native.restore(
                 prepare=plan.prepare,
                 step=wanted,
@@ -418,22 +465,58 @@ class CheckpointManager:
 
     def can_increment(self) -> bool:
         """Whether an increment of the tables used last can be saved: something to build on is
-        there."""
+        there.
+
+        >>> import cairn
+        >>> users = cairn.EmbeddingTable("users", 4, optimizer=cairn.optimizers.SGD(0.1))
+        >>> with cairn.CheckpointManager("runs/a") as m:
+        ...     before = m.can_increment()
+        ...     handle = m.save(0, {}, tables=[users], blocking=True)
+        ...     before, m.can_increment()
+        (False, True)
+        """
         self._check_open()
         return self._native.can_increment()
 
     def quantization_error(self) -> Tuple[float, float]:
         """Of the last increment with quantize=True: the greatest error of a number, and the
-        greatest in parts of its row's largest."""
+        greatest in parts of its row's largest.
+
+        >>> import numpy as np, cairn
+        >>> users = cairn.EmbeddingTable("users", 4, optimizer=cairn.optimizers.SGD(0.1))
+        >>> with cairn.CheckpointManager("runs/a") as m:
+        ...     handle = m.save(0, {}, tables=[users], blocking=True)
+        ...     users.assign([1], [[0.1, 0.2, 0.3, 0.4]])
+        ...     handle = m.save(1, {}, tables=[users], kind="cumulative", quantize=True, blocking=True)
+        ...     absolute, relative = m.quantization_error()
+        >>> 0 < absolute < 0.002, 0 < relative < 0.005
+        (True, True)
+        """
         return self._native.quantization_error()
 
     def list(self) -> List[CheckpointInfo]:
-        """All checkpoints that count, and foreign ones, oldest first."""
+        """All checkpoints that count, and foreign ones, oldest first.
+
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a", keep_last=2) as m:
+        ...     for step in range(4):
+        ...         handle = m.save(step, {"x": step})
+        ...     m.wait()                         # also until what need not stay is removed
+        ...     [info.step for info in m.list()]
+        [2, 3]
+        """
         self._check_open()
         return [CheckpointInfo(**info) for info in self._native.list()]
 
     def latest(self) -> Optional[CheckpointInfo]:
-        """The newest checkpoint, or None."""
+        """The newest checkpoint, or None.
+
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a") as m:
+        ...     handle = m.save(40, {"x": 1}, metrics={"loss": 0.5}, blocking=True)
+        ...     m.latest().step, m.latest().metrics
+        (40, {'loss': 0.5})
+        """
         self._check_open()
         info = self._native.latest()
         return None if info is None else CheckpointInfo(**info)
@@ -444,8 +527,8 @@ class CheckpointManager:
         It runs on a thread of its own, after the save and outside of all locks, so it may use this
         manager; what it raises is logged. wait() and close() return when callbacks were called.
 
-        >>> import tempfile, cairn
-        >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a") as m:
         ...     m.add_callback(lambda record: print("step", record.step, record.ok))
         ...     handle = m.save(1, {"x": 1})
         ...     m.wait()
@@ -465,31 +548,77 @@ class CheckpointManager:
             self._native.wait()
 
     def pin(self, id: str) -> None:
-        """Keeps a checkpoint (its id) from being removed."""
+        """Keeps a checkpoint (its id) from being removed.
+
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a", keep_last=1) as m:
+        ...     m.pin(m.save(0, {"x": 0}).wait().id)
+        ...     for step in (1, 2):
+        ...         handle = m.save(step, {"x": step})
+        ...     m.wait()
+        ...     [(info.step, info.pinned) for info in m.list()]
+        [(0, True), (2, False)]
+        """
         self._check_open()
         self._native.pin(_id(id))
 
     def unpin(self, id: str) -> None:
-        """Leaves a pinned checkpoint to retention again."""
+        """Leaves a pinned checkpoint to retention again.
+
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a", keep_last=1) as m:
+        ...     first = m.save(0, {"x": 0}).wait()
+        ...     m.pin(first.id)
+        ...     m.unpin(first.id)
+        ...     handle = m.save(1, {"x": 1})
+        ...     m.wait()
+        ...     [info.step for info in m.list()]
+        [1]
+        """
         self._check_open()
         self._native.unpin(_id(id))
 
     def delete(self, id: str) -> None:
-        """Removes a checkpoint (its id)."""
+        """Removes a checkpoint (its id).
+
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a") as m:
+        ...     infos = [m.save(step, {"x": step}).wait() for step in range(2)]
+        ...     m.delete(infos[1].id)
+        ...     m.restore().step
+        0
+        """
         self._check_open()
         with self._lock:
             self._settle()
             self._native.delete(_id(id))
 
     def add_metrics(self, id: str, metrics: Mapping[str, Any]) -> None:
-        """Adds metrics that came later (a validation) and applies retention."""
+        """Adds metrics that came later (a validation) and applies retention.
+
+        >>> import cairn
+        >>> with cairn.CheckpointManager("runs/a", keep_last=1, keep_best=1, score="accuracy") as m:
+        ...     for step, accuracy in enumerate([0.7, 0.9, 0.8]):
+        ...         info = m.save(step, {"x": step}).wait()
+        ...         m.add_metrics(info.id, {"accuracy": accuracy})
+        ...     [(info.step, info.metrics) for info in m.list()]
+        [(1, {'accuracy': 0.9}), (2, {'accuracy': 0.8})]
+        """
         self._check_open()
         with self._lock:
             self._settle()
             self._native.add_metrics(_id(id), value_dict(metrics, "metrics"))
 
     def close(self) -> None:
-        """Waits for the save in flight, reports its failure, gives up the directory."""
+        """Waits for the save in flight, reports its failure, gives up the directory.
+
+        >>> import cairn
+        >>> m = cairn.CheckpointManager("runs/a")
+        >>> handle = m.save(1, {"x": 1})
+        >>> m.close()
+        >>> handle.done()
+        True
+        """
         if self._closed or os.getpid() != self._pid:
             return
         with self._lock:

@@ -38,9 +38,9 @@ class SaveRecord:
         bytes_shared: of files that did not change and were linked instead of written.
         error: what went wrong, or None. A Cancelled one was skipped (on_busy="skip").
 
-    >>> import tempfile, cairn
+    >>> import cairn
     >>> records = []
-    >>> with cairn.CheckpointManager(tempfile.mkdtemp(), on_saved=records.append) as m:
+    >>> with cairn.CheckpointManager("runs/a", on_saved=records.append) as m:
     ...     handle = m.save(7, {"x": 1})
     >>> records[0].step, records[0].ok, sorted(records[0].metrics())
     (7, True, ['bytes', 'bytes_shared', 'bytes_written', 'durable_seconds', 'stall_seconds'])

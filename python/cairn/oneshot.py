@@ -10,10 +10,10 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
-from . import _arrays, _location, _native, _plan, _safetensors, _tree
+from . import _arrays, _location, _native, _plan, _safetensors, _tree, io
 from ._arguments import PathLike
 from ._restore import CheckpointInfo, Restore
-from .errors import Invalid, NotFound, PermissionDenied
+from .errors import Corruption, Invalid, NotFound, PermissionDenied
 from .manager import CheckpointManager
 
 __all__ = ["Difference", "Report", "diff", "load", "save", "verify"]
@@ -27,10 +27,9 @@ def save(path: PathLike, state: Any) -> CheckpointInfo:
     An earlier state there is replaced only when the new one is durable: killed at any moment, the
     directory holds one of the two, whole.
 
-    >>> import numpy as np, tempfile, cairn
-    >>> path = tempfile.mkdtemp() + "/model"
-    >>> info = cairn.save(path, {"w": np.ones(2), "name": "first"})
-    >>> cairn.load(path)
+    >>> import numpy as np, cairn
+    >>> info = cairn.save("model", {"w": np.ones(2), "name": "first"})
+    >>> cairn.load("model")
     {'w': array([1., 1.]), 'name': 'first'}
     """
     with CheckpointManager(path, keep_last=1) as manager:
@@ -50,19 +49,18 @@ def load(path: PathLike, mmap: bool = False) -> Any:
     or from plain safetensors (a file, or a directory of them).
 
     Args:
-        path: where it is.
+        path: where it is; a path or URL.
         mmap: map the arrays instead of reading them: at once, and without comparing checksums.
             Changes to mapped arrays stay in memory.
 
-    >>> import numpy as np, tempfile, cairn
-    >>> path = tempfile.mkdtemp() + "/model"
-    >>> info = cairn.save(path, {"w": np.arange(3)})
-    >>> cairn.load(path, mmap=True)["w"].tolist()
+    >>> import numpy as np, cairn
+    >>> info = cairn.save("model", {"w": np.arange(3)})
+    >>> cairn.load("model", mmap=True)["w"].tolist()
     [0, 1, 2]
     """
     if _location.is_remote(path):
         return _load_remote(_location.text_of(path), mmap)
-    where = Path(os.fspath(path))
+    where = Path(_location.local_path(path))
     try:
         return _load(where, mmap)
     except PermissionError as error:
@@ -93,18 +91,66 @@ def _load_remote(where: str, mmap: bool) -> Any:
         with CheckpointManager(where, read_only=True) as manager:
             found = manager.restore()
     except NotFound:
-        return _load_checkpoint(where)
+        return _load_from_place(where)
+    except Invalid:
+        if not where.endswith(".safetensors"):
+            raise
+        return io.read(where, format="safetensors")  # a file, where directories are not files
     if found is None:
         raise NotFound(f"{where!r} has no checkpoint yet")
     return found.state
 
 
+def holds_checkpoints(where: str) -> bool:
+    """Whether a place elsewhere is a repository or a checkpoint."""
+    try:
+        with CheckpointManager(where, read_only=True):
+            return True
+    except NotFound:
+        pass
+    except Invalid:
+        if not where.endswith(".safetensors"):
+            raise
+        return False
+    try:
+        _read_records(where)
+        return True
+    except NotFound:
+        return False
+
+
+def _load_from_place(where: str) -> Any:
+    """What is no repository: one checkpoint, or plain safetensors."""
+    try:
+        return _load_checkpoint(where)
+    except NotFound:
+        pass
+    return io.read(where, format="safetensors")
+
+
 def _load_latest(where: Path, mmap: bool) -> Any:
     with CheckpointManager(where, read_only=True) as manager:
-        found = manager.latest() if mmap else manager.restore()
+        if mmap:
+            return _map_latest(manager, where)
+        found = manager.restore()
     if found is None:
         raise NotFound(f"{str(where)!r} has no checkpoint yet")
-    return _load_mapped(Path(found.path)) if isinstance(found, CheckpointInfo) else found.state
+    return found.state
+
+
+def _map_latest(manager: CheckpointManager, where: Path) -> Any:
+    """The latest, or the one after it: a writer removes old ones at any moment."""
+    tried = None
+    while True:
+        latest: Optional[CheckpointInfo] = manager.latest()
+        if latest is None:
+            raise NotFound(f"{str(where)!r} has no checkpoint yet")
+        try:
+            return _load_mapped(Path(latest.path))
+        except (NotFound, FileNotFoundError, Corruption):
+            if latest.id == tried:
+                raise
+            tried = latest.id
 
 
 def _load_safetensors(files: List[Path], mmap: bool) -> Dict[str, np.ndarray]:
@@ -123,8 +169,22 @@ def _load_checkpoint(path: Union[Path, str]) -> Any:
     return plan.finish(_native.load(path=str(path), prepare=plan.prepare, atomic=False)).state
 
 
-def _read_records(path: Path) -> bytes:
+def read_state(path: str) -> Any:
+    """The state of one checkpoint, wherever its directory is."""
+    return _load_checkpoint(path)
+
+
+def read_info(path: str) -> CheckpointInfo:
+    """What the manifest of one checkpoint says, wherever its directory is. NotFound: there is none."""
+    return CheckpointInfo(**_look(path)[0])
+
+
+def _read_records(path: Union[Path, str]) -> bytes:
     """Compares manifest and state files with their checksums and reads no tensor. Gives state.json."""
+    return _look(path)[1].get("state.json", b"")
+
+
+def _look(path: Union[Path, str]) -> Tuple[Dict[str, Any], Dict[str, bytes]]:
     found: Dict[str, bytes] = {}
 
     def take_nothing(info: Dict[str, Any], state_files: Dict[str, bytes]) -> Dict[str, Any]:
@@ -134,34 +194,44 @@ def _read_records(path: Path) -> bytes:
             "skip": [],
         }  # fmt: skip
 
-    _native.load(path=str(path), prepare=take_nothing, atomic=False)
-    return found.get("state.json", b"")
+    looked = _native.load(path=str(path), prepare=take_nothing, atomic=False)
+    return looked["info"], found
 
 
 def _load_mapped(path: Path) -> Any:
     """A checkpoint's state with mapped arrays, whose checksums are not compared."""
     text = _read_records(path)
-    tensors: Dict[str, _safetensors.Mapped] = {}
-    for entry in json.loads((path / "manifest.json").read_bytes())["files"]:
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    own = f"{_first_participant(manifest)}/state.safetensors"  # what is not common to all ranks
+    made: List[Tuple[str, str, str, Tuple[int, ...], np.ndarray]] = []
+    for entry in manifest["files"]:
         name = entry["path"]
-        if not name.startswith("__model__/") or not name.endswith(".safetensors"):
+        model = name.startswith("__model__/") and name.endswith(".safetensors")
+        if not model and name != own:
             continue
         if entry.get("ref"):
             raise Invalid(f"{path}: mmap works on local disks only")
-        for tensor in _safetensors.map_tensors(path / name):
-            tensors[tensor.name] = tensor
+        for t in _safetensors.map_tensors(path / name):
+            made.append(("model" if model else "state", t.name, t.dtype, t.shape, t.data))
     if not _tree.Stored.is_one(text):
         return {
-            n: _arrays.make("numpy", t.dtype, t.shape, t.data, {}, n) for n, t in tensors.items()
+            name: _arrays.make("numpy", dtype, shape, data, {}, name)
+            for group, name, dtype, shape, data in made
+            if group == "model"
         }
-    made = [("model", t.name, t.dtype, t.shape, t.data) for t in tensors.values()]
     plan = _plan.Plan(
         _tree.Stored(text, str(path)), None, anything=True, strict=True, rename={}, skip=set()
     )
-    pieces = sorted(plan.allocate - tensors.keys())
+    pieces = sorted(plan.allocate - {name for _, name, _, _, _ in made})
     if pieces:
         raise Invalid(f"{path}: {pieces[0]!r} is stored in pieces; load it without mmap")
     return plan.finish(made)
+
+
+def _first_participant(manifest: Dict[str, Any]) -> str:
+    """Whose state.json is the state of the checkpoint."""
+    names = [p if isinstance(p, str) else str(p.get("name")) for p in manifest["participants"]]
+    return names[0] if names else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +242,15 @@ class Report:
         checkpoints: all that were looked at.
         problems: (checkpoint, what is wrong with it).
         files, bytes: that were compared.
+
+    >>> import os, cairn
+    >>> info = cairn.save("model", {"x": 1})
+    >>> report = cairn.verify("model")
+    >>> report.ok, len(report.checkpoints), report.problems
+    (True, 1, [])
+    >>> os.truncate(os.path.join(info.path, "manifest.json"), 10)
+    >>> cairn.verify("model").ok
+    False
     """
 
     checkpoints: List[CheckpointInfo]
@@ -192,10 +271,9 @@ def verify(directory: PathLike, deep: bool = True) -> Report:
         directory: of checkpoints.
         deep: read every byte and compare its checksum; else sizes and records only.
 
-    >>> import tempfile, cairn
-    >>> path = tempfile.mkdtemp() + "/model"
-    >>> info = cairn.save(path, {"x": 1})
-    >>> cairn.verify(path).ok
+    >>> import cairn
+    >>> info = cairn.save("model", {"x": 1})
+    >>> cairn.verify("model").ok
     True
     """
     found = _native.verify(_location.text_of(directory), bool(deep))
@@ -215,29 +293,42 @@ class Difference:
         added, removed: names of tensors that only b, only a has.
         changed: name → greatest absolute difference (nan where numbers cannot be subtracted).
         reshaped: names whose dtype or shape differs.
+        values: names of values beside the tensors (numbers, strings, …) that differ, or that only
+            one of them has.
+
+    >>> import numpy as np, cairn
+    >>> before = cairn.save("a", {"w": np.zeros(3), "old": np.zeros(1), "epoch": 1})
+    >>> after = cairn.save("b", {"w": np.full(3, 0.5), "new": np.zeros(1), "epoch": 2})
+    >>> found = cairn.diff(before, after)
+    >>> found.same, found.added, found.removed, found.changed, found.values
+    (False, ['new'], ['old'], {'w': 0.5}, ['epoch'])
     """
 
     added: List[str]
     removed: List[str]
     changed: Dict[str, float]
     reshaped: List[str]
+    values: List[str] = dataclasses.field(default_factory=list)
 
     @property
     def same(self) -> bool:
         """True when there is no difference."""
-        return not (self.added or self.removed or self.changed or self.reshaped)
+        return not (self.added or self.removed or self.changed or self.reshaped or self.values)
 
 
 def diff(a: Union[PathLike, CheckpointInfo], b: Union[PathLike, CheckpointInfo]) -> Difference:
-    """Compares the tensors of two checkpoints (directories, infos, or repositories: their latest).
+    """Compares two checkpoints (directories, infos, or repositories: their latest): the tensors of
+    all ranks, and the values beside them of rank 0.
 
-    >>> import numpy as np, tempfile, cairn
-    >>> one, two = tempfile.mkdtemp() + "/a", tempfile.mkdtemp() + "/b"
-    >>> infos = [cairn.save(one, {"w": np.zeros(3)}), cairn.save(two, {"w": np.ones(3)})]
-    >>> cairn.diff(*infos).changed
-    {'w': 1.0}
+    >>> import numpy as np, cairn
+    >>> first = cairn.save("a", {"w": np.zeros(3), "lr": 0.1, "epoch": 1})
+    >>> second = cairn.save("b", {"w": np.ones(3), "lr": 0.2, "epoch": 1})
+    >>> found = cairn.diff(first, second)
+    >>> found.changed, found.values
+    ({'w': 1.0}, ['lr'])
     """
-    found = _native.diff(_checkpoint_path(a), _checkpoint_path(b))
+    one, two = _checkpoint_path(a), _checkpoint_path(b)
+    found = _native.diff(one, two)
     kinds: Dict[str, List[str]] = {"added": [], "removed": [], "shape": [], "dtype": []}
     changed: Dict[str, float] = {}
     for name, what, max_abs, _ in found:
@@ -245,7 +336,34 @@ def diff(a: Union[PathLike, CheckpointInfo], b: Union[PathLike, CheckpointInfo])
             changed[str(name)] = float(max_abs)
         else:
             kinds[str(what)].append(str(name))
-    return Difference(kinds["added"], kinds["removed"], changed, kinds["shape"] + kinds["dtype"])
+    reshaped = kinds["shape"] + kinds["dtype"]
+    mine, theirs = _values_of(one), _values_of(two)
+    names = mine.keys() | theirs.keys()
+    values = sorted(n or "the state" for n in names if mine.get(n) != theirs.get(n))
+    return Difference(kinds["added"], kinds["removed"], changed, reshaped, values)
+
+
+def _values_of(checkpoint: str) -> Dict[str, str]:
+    """The values beside the tensors by name, as they are stored; none of other programs' states."""
+    text = _read_records(checkpoint)
+    values: Dict[str, str] = {}
+    if not _tree.Stored.is_one(text):
+        return values
+    nodes = [("", _tree.Stored(text, checkpoint).root)]
+    for name, node in nodes:
+        if isinstance(node, dict) and "tensor" in node:
+            continue
+        below: List[Tuple[str, Any]] = []
+        if isinstance(node, dict) and "rng" in node:
+            node, state = node["rng"]
+            below = [(_tree.join(name, "state"), state)]
+            values[name] = values.get(name, "") + json.dumps(node)
+        elif not _tree.is_leaf(node):
+            below = [(_tree.join(name, key), child) for key, child in _tree.children(node)]
+        if not below:  # names may collide: what they have in common is all of it
+            values[name] = values.get(name, "") + json.dumps(node)
+        nodes += below
+    return values
 
 
 def _checkpoint_path(value: Union[PathLike, CheckpointInfo]) -> str:
@@ -253,7 +371,7 @@ def _checkpoint_path(value: Union[PathLike, CheckpointInfo]) -> str:
         return value.path
     if _location.is_remote(value):
         return _remote_checkpoint_path(_location.text_of(value))
-    path = Path(os.fspath(value))
+    path = Path(_location.local_path(value))
     if (path / "manifest.json").is_file() or not (path / "cairn.json").is_file():
         return str(path)
     with CheckpointManager(path, read_only=True) as manager:

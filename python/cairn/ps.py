@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from . import _location
 from ._arguments import positive, seconds, text_argument, whole
 from ._wording import a_type
 from .errors import Error, Invalid, Unavailable
@@ -47,6 +48,13 @@ class RolledBack(Error):
 
     Attributes:
         step: steps that are done; the next one has this number.
+
+    >>> import cairn.ps
+    >>> try:
+    ...     raise cairn.ps.RolledBack(40)            # as any call of a client does
+    ... except cairn.ps.RolledBack as error:
+    ...     print("go on with step", error.step)
+    go on with step 40
     """
 
     def __init__(self, step: int) -> None:
@@ -55,7 +63,17 @@ class RolledBack(Error):
 
 
 class Table(RowsById):
-    """A table on the servers; used like :class:`cairn.EmbeddingTable`. Made by Client.table."""
+    """A table on the servers; used like :class:`cairn.EmbeddingTable`. Made by Client.table.
+
+    >>> import cairn, cairn.ps
+    >>> with cairn.ps.Server("runs/a") as server, cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
+    ...     users = client.table("users", 2, optimizer=cairn.optimizers.SGD(0.5),
+    ...                          initializer=cairn.initializers.Constant(1.0))
+    ...     users.apply_gradients([7], [[1.0, 2.0]])
+    ...     client.end_step()
+    ...     print(users.lookup([7]).tolist(), sorted(users.rows()))
+    [[0.5, 0.0]] [7]
+    """
 
     def rows(self) -> Dict[int, Tuple[bytes, bytes, int, int]]:
         """Every row as (weights, slots, frequency, version), for comparisons: small tables."""
@@ -81,7 +99,16 @@ class Table(RowsById):
 
 
 class DenseVariable:
-    """A dense variable on the servers, float32. Made by Client.dense."""
+    """A dense variable on the servers, float32. Made by Client.dense.
+
+    >>> import numpy as np, cairn, cairn.ps
+    >>> with cairn.ps.Server("runs/a") as server, cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
+    ...     bias = client.dense("bias", np.zeros(2), optimizer=cairn.optimizers.SGD(0.5))
+    ...     bias.push([1.0, 2.0])
+    ...     client.end_step()
+    ...     print(bias.pull().tolist())
+    [-0.5, -1.0]
+    """
 
     def __init__(self, native: "_ps.Dense", name: str, shape: Tuple[int, ...]) -> None:
         self._native = native
@@ -121,8 +148,9 @@ class Client:
     environment lets gRPC carry them without TLS too, where only HTTP/2 passes.
 
     Args:
-        servers: "host:port" of each server, in their order. Without it the environment of
-            `cairn ps run` (CAIRN_PS_SERVERS) or, with `directory`, the repository tells.
+        servers: "host:port" of each server, in their order: a list, or one text with commas
+            between. Without it the environment of `cairn ps run` (CAIRN_PS_SERVERS) or, with
+            `directory`, the repository tells.
         directory: the job's repository, where servers register: a server that moved is found.
         num_servers: how many there are, with `directory` alone.
         trainer_id: of `num_trainers`; -1 only looks.
@@ -130,49 +158,70 @@ class Client:
         ca: PEM file of who signed the servers' certificates: then with TLS.
         request_timeout: seconds for an answer.
         reconnect_timeout: seconds for lost servers to come back.
+
+    >>> import numpy as np, cairn, cairn.ps
+    >>> with cairn.ps.Server("runs/a") as server, cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
+    ...     users = client.table("users", 2, optimizer=cairn.optimizers.SGD(1.0),
+    ...                          initializer=cairn.initializers.Constant(0.0))
+    ...     bias = client.dense("bias", np.zeros(1), optimizer=cairn.optimizers.SGD(1.0))
+    ...     print(client.names(), client.mode, client.step, client.state)
+    ...     while client.step < 3:
+    ...         if client.step == 1:
+    ...             client.save(full=True)            # when this step has ended
+    ...         users.apply_gradients([client.step], [[1.0, 1.0]])
+    ...         bias.push([1.0])
+    ...         client.end_step({"position": 10 * client.step})
+    ...     client.barrier()
+    ...     print(client.step, client.state, users.size(), bias.pull().tolist())
+    ...     print(client.status()[0]["step"], client.rollbacks, client.increments)
+    ...     path = client.save_persistables("result")
+    ...     "cairn_" in client.metrics()
+    ['bias', 'users'] sync 0 None
+    3 {'position': 20} 3 [-3.0]
+    3 0 False
+    True
     """
 
     def __init__(
         self,
-        servers: Optional[Sequence[str]] = None,
+        servers: Union[None, str, Sequence[str]] = None,
         *,
         directory: Optional[Union[str, "os.PathLike[str]"]] = None,
         num_servers: Optional[int] = None,
         trainer_id: Optional[int] = None,
         num_trainers: Optional[int] = None,
         token: Optional[str] = None,
-        ca: Optional[str] = None,
+        ca: Optional[Union[str, "os.PathLike[str]"]] = None,
         server_name: str = "",
         request_timeout: float = 60.0,
         reconnect_timeout: float = 600.0,
     ) -> None:
         environ = os.environ
-        if servers is None and num_servers is None:
-            servers = [s for s in environ.get("CAIRN_PS_SERVERS", "").split(",") if s]
-            if not servers:
-                raise Invalid(
-                    "no servers: start the trainer with `cairn ps run`, give their addresses, or "
-                    "the job's directory and num_servers"
-                )
+        addresses: List[str] = []
+        if servers is not None:
+            addresses = addresses_of(servers, "servers")
+        elif num_servers is None:
+            addresses = addresses_of(environ.get("CAIRN_PS_SERVERS", ""), "CAIRN_PS_SERVERS")
+        if not addresses and num_servers is None:
+            raise Invalid(
+                "no servers: start the trainer with `cairn ps run`, give their addresses, or "
+                "the job's directory and num_servers"
+            )
         if directory is None:
             directory = environ.get("CAIRN_CHECKPOINT_DIR", "")
-        if trainer_id is None:
-            trainer_id = int(environ.get("CAIRN_TRAINER_ID", "0"))
-        if num_trainers is None:
-            num_trainers = int(environ.get("CAIRN_NUM_TRAINERS", "1"))
-        self.trainer_id = trainer_id
-        self.num_trainers = num_trainers
+        self.trainer_id = _small(trainer_id, "trainer_id", "CAIRN_TRAINER_ID", 0)
+        self.num_trainers = _small(num_trainers, "num_trainers", "CAIRN_NUM_TRAINERS", 1)
         self._names: List[str] = []
         self._native = _ps.Client(
             {
-                "servers": list(servers or []),
-                "directory": os.fspath(directory),
-                "num_servers": num_servers or 0,
-                "trainer": trainer_id,
-                "trainers": num_trainers,
-                "token": environ.get("CAIRN_PS_TOKEN", "") if token is None else token,
-                "ca": environ.get("CAIRN_PS_CA", "") if ca is None else ca,
-                "server_name": server_name,
+                "servers": addresses,
+                "directory": _location.text_of(directory),
+                "num_servers": _small(num_servers, "num_servers", "", 0),
+                "trainer": self.trainer_id,
+                "trainers": self.num_trainers,
+                "token": _text(token, "token", "CAIRN_PS_TOKEN"),
+                "ca": _text(ca, "ca", "CAIRN_PS_CA"),
+                "server_name": text_argument(server_name, "server_name"),
                 "transport": environ.get("CAIRN_PS_TRANSPORT", "socket"),
                 "request_timeout": seconds(request_timeout, "request_timeout"),
                 "reconnect_timeout": seconds(reconnect_timeout, "reconnect_timeout"),
@@ -202,7 +251,7 @@ class Client:
                 "dtype": _DTYPES[table.dtype],
                 "optimizer": _described(optimizer),
                 "initializer": table.initializer._described(),
-                "seed": seed % (1 << 64),
+                "seed": whole(seed, f"table {name!r}: seed") % (1 << 64),
                 "admission": _admission(name, admission),
                 "steps_to_live": None,
                 "min_l2_norm": None,
@@ -233,13 +282,27 @@ class Client:
         """
         self._native.end_step(json.dumps(_json_state(state, "state")))
 
+    def set_state(self, state: Any) -> None:
+        """Replaces what was given with the last completed step: for what is known only afterwards.
+
+        >>> import cairn.ps
+        >>> with cairn.ps.Server("runs/a") as server, cairn.ps.Client(f"127.0.0.1:{server.port}") as client:
+        ...     client.end_step({"position": 10})
+        ...     client.set_state({"position": 10, "done": True})
+        ...     print(client.step, client.state)
+        1 {'position': 10, 'done': True}
+        """
+        self._native.set_state(json.dumps(_json_state(state, "state")))
+
     def barrier(self) -> None:
         """Waits for all trainers."""
         self._native.barrier()
 
     def save(self, full: bool = False) -> None:
         """Asks for a checkpoint at the end of the next step."""
-        self._native.request_save(full)
+        if not isinstance(full, (bool, np.bool_)):
+            raise Invalid(f"save: full must be True or False, not {full!r}")
+        self._native.request_save(bool(full))
 
     def save_persistables(self, dirname: Union[str, "os.PathLike[str]"]) -> str:
         """Pulls the tables and dense variables of this client, with their slots, and saves them in
@@ -249,12 +312,18 @@ class Client:
         Returns:
             The path of the checkpoint.
         """
-        return self._native.save_persistables(os.fspath(dirname))
+        return self._native.save_persistables(_location.text_of(dirname))
 
     def close(self) -> None:
         """This trainer is done: the others go on without it.
 
         Afterwards the client, its tables and variables raise an error; closing again does nothing.
+
+        >>> import cairn.ps
+        >>> with cairn.ps.Server("runs/a") as server:
+        ...     client = cairn.ps.Client([f"127.0.0.1:{server.port}"])
+        ...     client.end_step()
+        ...     client.close()
         """
         self._native.close()
 
@@ -320,6 +389,16 @@ class Server:
             (only a lost server does, and what it had taken since is lost) or "log" (nobody does).
         log_dir: recovery "log": where the update log is; None: in the repository.
         log_level: an acknowledged change survives the server ("written") or its machine ("synced").
+
+    >>> import cairn, cairn.ps
+    >>> server = cairn.ps.Server("runs/a", full_secs=None, incremental_steps=10)
+    >>> with cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
+    ...     users = client.table("users", 2, optimizer=cairn.optimizers.SGD())
+    ...     rows = users.lookup([7])
+    ...     server.status()["state"], "cairn_" in server.metrics()
+    ('serving', True)
+    >>> server.stop()
+    >>> server.wait()                                # until it is stopped, by this process or another
     """
 
     def __init__(
@@ -357,7 +436,7 @@ class Server:
             {
                 "listen": text_argument(listen, "listen"),
                 "address": text_argument(address, "address"),
-                "directory": os.fspath(directory),
+                "directory": _location.text_of(directory),
                 "index": whole(index, "index"),
                 "servers": whole(num_servers, "num_servers"),
                 "trainers": whole(num_trainers, "num_trainers"),
@@ -367,14 +446,14 @@ class Server:
                 "full_steps": positive(full_steps, "full_steps"),
                 "incremental_steps": positive(incremental_steps, "incremental_steps"),
                 "max_to_keep": positive(max_to_keep, "max_to_keep"),
-                "load": "" if load is None else os.fspath(load),
+                "load": "" if load is None else _location.text_of(load),
                 "token": text_argument(token, "token"),
                 "certificate": os.fspath(certificate),
                 "key": os.fspath(key),
                 "ca": os.fspath(ca),
                 "server_name": text_argument(server_name, "server_name"),
                 "recovery": recovery,
-                "log_dir": "" if log_dir is None else os.fspath(log_dir),
+                "log_dir": "" if log_dir is None else _location.text_of(log_dir),
                 "log_level": log_level,
             }
         )
@@ -405,6 +484,41 @@ class Server:
 
     def __exit__(self, *_: Any) -> None:
         self.stop()
+
+
+def addresses_of(given: Any, what: str) -> List[str]:
+    """A list of "host:port", or one text of them."""
+    if isinstance(given, str):
+        return [address for address in (part.strip() for part in given.split(",")) if address]
+    if not isinstance(given, Iterable):
+        raise Invalid(f'{what}: a list of "host:port", not {a_type(given)}')
+    addresses = list(given)
+    for address in addresses:
+        if not isinstance(address, str) or ":" not in address:
+            raise Invalid(f'{what}: {address!r} is no "host:port"')
+    return addresses
+
+
+def _small(given: Any, what: str, variable: str, otherwise: int) -> int:
+    """A number that counts processes; where None is given, the variable's of the environment."""
+    if given is None:
+        text = os.environ.get(variable, "") if variable else ""
+        if not text:
+            return otherwise
+        try:
+            given, what = int(text), variable
+        except ValueError:
+            raise Invalid(f"{variable} must be a number, not {text!r}") from None
+    number = whole(given, what)
+    if not -1 <= number < 1 << 31:
+        raise Invalid(f"{what}: {number} is no number of processes")
+    return number
+
+
+def _text(given: Any, what: str, variable: str) -> str:
+    if given is None:
+        return os.environ.get(variable, "")
+    return text_argument(os.fspath(given) if isinstance(given, os.PathLike) else given, what)
 
 
 def _every(period: Any, what: str) -> Optional[float]:

@@ -9,6 +9,8 @@ from typing import Any, Iterator, List, Mapping, Optional, Tuple
 import numpy as np
 
 from . import _arrays, _native
+from ._arguments import text_argument, whole
+from ._wording import a_type
 from .errors import Invalid
 from .table import batch
 
@@ -29,10 +31,10 @@ class RowTracked:
         first_row, whole_rows: of a piece: which rows of how many it has. See :meth:`partition`.
         side_buffer_bytes: as of an EmbeddingTable.
 
-    >>> import numpy as np, tempfile, cairn
+    >>> import numpy as np, cairn
     >>> weights = np.zeros((1000, 4), dtype=np.float32)
     >>> users = cairn.RowTracked("users", {"weights": weights})
-    >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
+    >>> with cairn.CheckpointManager("runs/a") as m:
     ...     _ = m.save(0, {}, tables=[users], blocking=True)
     ...     with users.changing([3, 5]) as rows:
     ...         weights[rows] += 1
@@ -50,10 +52,16 @@ class RowTracked:
         whole_rows: Optional[int] = None,
         side_buffer_bytes: int = 512 << 20,
     ) -> None:
+        text_argument(name, f"tracked arrays {name!r}: the name")
+        if not isinstance(arrays, Mapping):
+            raise Invalid(f"tracked arrays {name!r}: {{name: array}}, not {a_type(arrays)}")
         described: List[Tuple[str, str, int, int]] = []
         rows: Optional[int] = None
         for column, array in arrays.items():
             where = f"tracked arrays {name!r}: {column!r}"
+            text_argument(column, where)
+            if not _arrays.is_fillable(array):
+                raise Invalid(f"{where} must be an array that can be changed, not {a_type(array)}")
             target = _arrays.target(array, where)
             if target.finish is not None:
                 raise Invalid(f"{where} must be contiguous, on the CPU and in native byte order")
@@ -67,10 +75,16 @@ class RowTracked:
         self.name = name
         self.arrays = dict(arrays)
         self.rows = rows or 0
+        numbers = {
+            "first_row": first_row,
+            "whole_rows": 0 if whole_rows is None else whole_rows,
+            "side_buffer_bytes": side_buffer_bytes,
+        }
+        for what, number in numbers.items():
+            if whole(number, f"tracked arrays {name!r}: {what}") < 0:
+                raise Invalid(f"tracked arrays {name!r}: {what} must not be negative: {number}")
         self.first_row = first_row
-        self._native = _native.RowTracked.make(
-            name, self.rows, described, first_row, whole_rows or 0, side_buffer_bytes
-        )
+        self._native = _native.RowTracked.make(name, self.rows, described, *numbers.values())
         self._native._keep = self.arrays  # whose memory it borrows
 
     @classmethod
@@ -83,26 +97,36 @@ class RowTracked:
         """
         if not arrays:
             raise Invalid(f"tracked arrays {name!r}: no arrays are given")
-        if pieces < 1:
+        if whole(pieces, f"tracked arrays {name!r}: pieces") < 1:
             raise Invalid(f"tracked arrays {name!r}: pieces must be at least 1, not {pieces}")
         rows = {int(np.shape(array)[0]) for array in arrays.values()}
         if len(rows) != 1:
             raise Invalid(f"tracked arrays {name!r}: different numbers of rows: {sorted(rows)}")
-        whole = rows.pop()
-        ends = [-(-whole * piece // pieces) for piece in range(pieces + 1)]
+        every = rows.pop()
+        ends = [-(-every * piece // pieces) for piece in range(pieces + 1)]
         return [
             cls(
                 name,
                 {column: array[begin:end] for column, array in arrays.items()},
                 first_row=begin,
-                whole_rows=whole,
+                whole_rows=every,
             )
             for begin, end in zip(ends, ends[1:])
         ]
 
     def touch(self, rows: Any) -> None:
         """Tells that these rows (numbers within this piece) are about to change; inside of
-        :func:`cairn.table.batch`."""
+        :func:`cairn.table.batch`.
+
+        >>> import numpy as np, cairn
+        >>> weights, counts = np.zeros((1000, 4)), np.zeros(1000)
+        >>> users = cairn.RowTracked("users", {"weights": weights, "counts": counts})
+        >>> with cairn.table.batch():                    # no save falls between the two
+        ...     users.touch([3])
+        ...     weights[3] += 1
+        ...     users.touch([5])
+        ...     counts[5] += 1
+        """
         self._native.touch(_numbers(self.name, rows))
 
     @contextlib.contextmanager
@@ -115,7 +139,12 @@ class RowTracked:
             yield numbers
 
     def size(self) -> int:
-        """How many rows there are."""
+        """How many rows there are.
+
+        >>> import numpy as np, cairn
+        >>> cairn.RowTracked("users", {"weights": np.zeros((1000, 4))}).size()
+        1000
+        """
         return self.rows
 
     def __repr__(self) -> str:

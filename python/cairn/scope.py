@@ -35,6 +35,12 @@ class Variable:
         dtype: its name in NumPy ("float32").
         shape, bytes: of its memory.
         trainable, learning_rate_factor: for the optimizer.
+
+    >>> import numpy as np, cairn
+    >>> scope = cairn.Scope()
+    >>> w = scope.parameter("w", np.zeros((2, 3), np.float32), trainable=False)
+    >>> scope.vars()
+    [Variable(name='w', role='parameter', dtype='float32', shape=(2, 3), bytes=24, trainable=False, ...)]
     """
 
     name: str
@@ -96,7 +102,15 @@ class Scope(_tree.Stateful):
 
     def temporary(self, name: str, array: Any) -> np.ndarray:
         """Declares a variable of this iteration: it is gone after :meth:`end_iteration` and never
-        saved."""
+        saved.
+
+        >>> import numpy as np, cairn
+        >>> scope = cairn.Scope()
+        >>> activations = scope.temporary("activations", np.zeros(3))
+        >>> scope.end_iteration()
+        >>> "activations" in scope
+        False
+        """
         return self._declare(name, "temporary", array, None, True, 1.0)
 
     def _declare(
@@ -123,7 +137,7 @@ class Scope(_tree.Stateful):
             trainable=bool(trainable),
             learning_rate_factor=float(factor),
         )
-        self._notes[name] = {k: v for k, v in source.note.items() if k in ("complex", "np")}
+        self._notes[name] = _kept_notes(source.note)
         return self[name]
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -192,11 +206,27 @@ class Scope(_tree.Stateful):
         self._native.initialize(operator.index(seed) & 0xFFFFFFFFFFFFFFFF, bool(overwrite))
 
     def end_iteration(self) -> None:
-        """Destroys the temporaries."""
+        """Destroys the temporaries.
+
+        >>> import numpy as np, cairn
+        >>> scope = cairn.Scope()
+        >>> w, activations = scope.parameter("w", np.zeros(2)), scope.temporary("activations", np.zeros(3))
+        >>> scope.end_iteration()
+        >>> list(scope)
+        ['w']
+        """
         self._native.end_iteration()
 
     def clear(self) -> None:
-        """Destroys all variables: another program begins."""
+        """Destroys all variables: another program begins.
+
+        >>> import numpy as np, cairn
+        >>> scope = cairn.Scope()
+        >>> w = scope.parameter("w", np.zeros(2))
+        >>> scope.clear()
+        >>> len(scope)
+        0
+        """
         self._native.clear()
         self._notes.clear()
 
@@ -216,7 +246,14 @@ class Scope(_tree.Stateful):
 
     @property
     def frozen(self) -> bool:
-        """True for a clone for testing."""
+        """True for a clone for testing.
+
+        >>> import numpy as np, cairn
+        >>> scope = cairn.Scope()
+        >>> w = scope.parameter("w", np.zeros(2))
+        >>> scope.frozen, scope.clone(for_test=True).frozen
+        (False, True)
+        """
         return bool(self._native.frozen)
 
     # A scope may stand in a state: CheckpointManager and Trainer save its persistables.
@@ -229,6 +266,16 @@ class Scope(_tree.Stateful):
 
     def cairn_load(self, state: Any) -> None:
         self._native.mark_loaded(list(state))
+
+
+def _kept_notes(note: Dict[str, Any]) -> Dict[str, Any]:
+    """What of a dtype the engine does not know. The scope's memory has this machine's byte order:
+    views of another one would be copies, and what is written into them lost."""
+    kept = {key: value for key, value in note.items() if key == "complex"}
+    dtype = np.dtype(str(note["np"])) if "np" in note else None
+    if dtype is not None and dtype.kind in "mM":
+        kept["np"] = dtype.newbyteorder("=").str
+    return kept
 
 
 def _initializer(given: Any, name: str) -> Optional[Tuple[str, float, float]]:

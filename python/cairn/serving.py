@@ -9,16 +9,25 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from . import _arrays, _location
-from ._arguments import PathLike, text_argument, whole
+from ._arguments import PathLike, positive, rank_number, real, seconds, text_argument, whole
 from ._wording import a_type
 from .errors import Invalid, Unavailable
 from .inference import Signature, _native_module, _plugin, _signatures
 
 __all__ = ["LookupClient", "Model", "Probe", "Update", "Version", "View"]
 
+_LONGEST_WAIT = 86400.0  # a look a day costs nothing, and nobody waits that long for an answer
+
 
 class Version(NamedTuple):
-    """Which checkpoint is served."""
+    """Which checkpoint is served.
+
+    >>> import cairn
+    >>> version = cairn.serving.Version(step=40, id="5f0c…")
+    >>> step, id = version
+    >>> step
+    40
+    """
 
     step: int
     id: str
@@ -32,6 +41,23 @@ class Probe:
         feeds: as for :meth:`Model.predict`.
         output: a target.
         min, max: every element of it lies between them; NaN never does.
+
+    >>> import onnx.parser, cairn
+    >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 1] user) => (float[n, 1] score) { score = Sigmoid (user) }')
+    >>> users = cairn.EmbeddingTable("users", 1, optimizer=cairn.optimizers.SGD())
+    >>> made = cairn.train.export_saved_model("export", ["user"], ["score"], graph, {"user": users})
+    >>> def save(weight):
+    ...     with cairn.CheckpointManager("runs/a", keep_last=None) as m:
+    ...         users.assign([7], [[weight]])
+    ...         return m.save(len(m.list()), {}, tables=[users]).wait()
+    >>> info = save(0.0)
+    >>> known = cairn.serving.Probe({"user": [7]}, "score", min=0.1, max=0.9)
+    >>> with cairn.serving.Model(made, "runs/a", probes=[known], follow=False) as model:
+    ...     info = save(100.0)                       # a score of 1
+    ...     model.update()
+    ...     model.version().step, [update.kind for update in model.updates()]
+    (0, ['applied', 'refused'])
     """
 
     feeds: Mapping[str, Any]
@@ -48,12 +74,25 @@ class Update:
         kind: "applied"; "refused" (damaged, not fitting, or a guard), "passed over" (of another
             job, of an abandoned branch, of a broken chain, an increment that is not wanted),
             "abandoned": the version before stays, or an older one takes its place; "unreachable":
-            the repository.
+            the repository (no id), or a file of the checkpoint, cannot be read for now.
         id, step: of the checkpoint.
         full: applied, and all rows were read.
         rows: that were read; `changed` of them were not as before.
         seconds: from seeing it to serving it.
         message: why not.
+
+    >>> import onnx.parser, cairn
+    >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 1] user) => (float[n, 1] score) { score = Sigmoid (user) }')
+    >>> users = cairn.EmbeddingTable("users", 1, optimizer=cairn.optimizers.SGD())
+    >>> made = cairn.train.export_saved_model("export", ["user"], ["score"], graph, {"user": users})
+    >>> rows = users.lookup([7, 8])
+    >>> with cairn.CheckpointManager("runs/a") as m:
+    ...     info = m.save(40, {}, tables=[users]).wait()
+    >>> with cairn.serving.Model(made, "runs/a", follow=False) as model:
+    ...     [update] = model.updates()
+    >>> update.kind, update.step, update.full, update.rows
+    ('applied', 40, True, 2)
     """
 
     kind: str
@@ -73,7 +112,7 @@ def _described(feeds: Mapping[str, Any]) -> Tuple[List[Tuple[Any, ...]], List[An
     keep = []
     for name, value in feeds.items():
         if not _arrays.is_array(value):
-            value = np.asarray(value)
+            value = _array(value, f"the feed {str(name)!r}")
         source = _arrays.source(value, str(name))
         described.append(
             (str(name), source.stored, source.shape, source.address, None, None, False, "model")
@@ -89,8 +128,15 @@ def _outputs(found: Any) -> Dict[str, np.ndarray]:
     }
 
 
+def _array(value: Any, what: str) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise Invalid(f"{what} is no array: {error}") from None
+
+
 def _flat(ids: Any) -> Tuple[np.ndarray, Tuple[int, ...]]:
-    ids = np.asarray(ids)
+    ids = _array(ids, "lookup: ids")
     if ids.size and ids.dtype.kind not in "iu":
         raise Invalid(f"lookup: ids must be integers, not {ids.dtype}")
     return np.ascontiguousarray(ids.reshape(-1), dtype=np.int64), ids.shape
@@ -105,13 +151,28 @@ def _rows(native: Any, dims: Mapping[str, int], table: str, ids: Any) -> np.ndar
 
 
 class View:
-    """One version of a model, for calls that belong together. Made by :meth:`Model.view`."""
+    """One version of a model, for calls that belong together. Made by :meth:`Model.view`.
+
+    >>> import onnx.parser, cairn
+    >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 1] user) => (float[n, 1] score) { score = Neg (user) }')
+    >>> users = cairn.EmbeddingTable("users", 1, optimizer=cairn.optimizers.SGD())
+    >>> made = cairn.train.export_saved_model("export", ["user"], ["score"], graph, {"user": users})
+    >>> users.assign([7], [[2.0]])
+    >>> with cairn.CheckpointManager("runs/a") as m:
+    ...     info = m.save(40, {}, tables=[users]).wait()
+    >>> with cairn.serving.Model(made, "runs/a") as model:
+    ...     view = model.view()                      # whatever is committed meanwhile
+    ...     view.version().step, view.lookup("users", [7]).item(), view.predict({"user": [7]})["score"].item()
+    (40, 2.0, -2.0)
+    """
 
     def __init__(self, native: Any, dims: Mapping[str, int]) -> None:
         self._native = native
         self._dims = dims
 
     def version(self) -> Version:
+        """(step, id) of the checkpoint that it is of."""
         found = self._native.version()
         return Version(found["step"], found["id"])
 
@@ -147,6 +208,35 @@ class Model:
         require_version: False: wait for the first checkpoint in the background; until then calls
             raise Unavailable.
         job: whose repository it must be; None: the one that is found first.
+
+    >>> import numpy as np, onnx.parser, cairn
+    >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 2] user) => (float[n, 2] score) <float[2] w = {1, 10}> '
+    ...     '{ score = Mul (user, w) }')
+    >>> users = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+    >>> made = cairn.train.export_saved_model("export", ["user"], ["score"], graph, {"user": users})
+    >>> trainer = cairn.CheckpointManager("runs/a", keep_last=None)
+    >>> def train(step, weight):
+    ...     users.assign([7], np.full((1, 2), weight))
+    ...     return trainer.save(step, {}, tables=[users]).wait()
+    >>> info = train(1, 1.0)
+    >>> model = cairn.serving.Model("export", "runs/a", follow=False)
+    >>> model.tables, model.fixed_weights            # no checkpoint has w: it stays as exported
+    ({'users': 2}, ['w'])
+    >>> model.lookup("users", [7]).tolist(), model.predict({"user": [7]})["score"].tolist()
+    ([[1.0, 1.0]], [[1.0, 10.0]])
+    >>> info = train(2, 2.0)
+    >>> model.update()                               # by itself with follow=True; notify() hurries it
+    >>> model.version().step, [version.step for version in model.versions()]
+    (2, [1, 2])
+    >>> model.rollback().step, model.held, model.resume().step, model.pin(1).step
+    (1, True, 2, 1)
+    >>> model.view().predict({"user": [7]})["score"].tolist()
+    [[1.0, 10.0]]
+    >>> [update.kind for update in model.updates()], model.stats()["updates"]
+    (['applied', 'applied'], 2)
+    >>> model.close()
+    >>> trainer.close()
     """
 
     def __init__(
@@ -168,23 +258,32 @@ class Model:
             raise Invalid(f"keep_versions must not be negative, it is {keep_versions}")
         guards = []
         keep = []
+        if not isinstance(probes, Sequence):
+            raise Invalid(f"probes must be a list of cairn.serving.Probe, not {a_type(probes)}")
         for probe in probes:
             if not isinstance(probe, Probe):
                 raise Invalid(f"probes: a cairn.serving.Probe is wanted, not {a_type(probe)}")
             described, memory = _described(probe.feeds)
             keep.append(memory)
-            guards.append((described, probe.output, float(probe.min), float(probe.max)))
+            guards.append(
+                (
+                    described,
+                    text_argument(probe.output, "a probe's output"),
+                    real(probe.min, "a probe's min"),
+                    real(probe.max, "a probe's max"),
+                )
+            )
         self._native = _native_module().Served.open(
             {
                 "export_dir": _location.text_of(export_dir),
                 "repository": _location.text_of(repository),
-                "job": job or "",
+                "job": "" if job is None else text_argument(job, "job"),
                 "plugin": _plugin(),
-                "threads": int(threads or 0),
+                "threads": rank_number(positive(threads, "threads") or 0, "threads"),
                 "keep_versions": int(keep_versions),
-                "poll_secs": float(poll_secs),
+                "poll_secs": min(seconds(poll_secs, "poll_secs"), _LONGEST_WAIT),
                 "check_finite": bool(check_finite),
-                "cpu_share": float(cpu_share),
+                "cpu_share": real(cpu_share, "cpu_share"),
                 "follow": bool(follow),
                 "require_version": bool(require_version),
                 "probes": guards,
@@ -242,6 +341,8 @@ class Model:
     def pin(self, version: Any) -> Version:
         """Serves a kept version, until :meth:`resume`: an id, a step, or a Version."""
         if isinstance(version, tuple):
+            if len(version) != 2:
+                raise Invalid(f"pin: an id, a step or a Version is wanted, not {version!r}")
             version = version[1]
         if isinstance(version, str):
             self._native.pin(version)
@@ -260,7 +361,17 @@ class Model:
         return bool(self._native.held())
 
     def notify(self) -> None:
-        """A trainer beside it has committed something."""
+        """A trainer beside it has committed something.
+
+        >>> import onnx.parser, cairn
+        >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+        ...     'g (float[n, 1] user) => (float[n, 1] score) { score = Neg (user) }')
+        >>> users = cairn.EmbeddingTable("users", 1, optimizer=cairn.optimizers.SGD())
+        >>> made = cairn.train.export_saved_model("export", ["user"], ["score"], graph, {"user": users})
+        >>> with cairn.serving.Model(made, "runs/a", require_version=False) as model:
+        ...     with cairn.CheckpointManager("runs/a", on_saved=lambda record: model.notify()) as trainer:
+        ...         handle = trainer.save(1, {}, tables=[users])      # it is served as soon as it is durable
+        """
         self._native.notify()
 
     def update(self) -> None:
@@ -289,11 +400,7 @@ class Model:
 class LookupClient:
     """Asks ``cairn serve --grpc`` for rows, without text in between.
 
-    Calls from several threads take turns; a connection that broke is opened again::
-
-        client = cairn.serving.LookupClient("host:8001", token="secret")
-        rows = client.lookup("users", [1, 2, 3])
-        version, tables = client.lookup_together({"users": users, "items": items})
+    Calls from several threads take turns; a connection that broke is opened again.
 
     Args:
         address: host and port.
@@ -305,6 +412,17 @@ class LookupClient:
 
     Raises:
         Unavailable: nobody answers, or there is no version yet.
+
+    >>> import cairn
+    >>> def rows_of(users, items, address="127.0.0.1:8001"):
+    ...     client = cairn.serving.LookupClient(address, token="secret", timeout=0.1)
+    ...     version, tables = client.lookup_together({"users": users, "items": items})  # one version
+    ...     return client.lookup("users", users, dim=16)                    # or of one table alone
+    >>> try:
+    ...     rows_of([1, 2, 3], [7], "127.0.0.1:1")
+    ... except cairn.Unavailable:
+    ...     print("nobody serves there")
+    nobody serves there
     """
 
     def __init__(
@@ -324,14 +442,19 @@ class LookupClient:
                 f"lookups by gRPC are not in this installation ({error}). They need gRPC (Debian: "
                 "libgrpc++1.51; to build: libgrpc++-dev)"
             ) from None
+        what = "max_answer_bytes"
         self._native = _ps.LookupClient(
             {
-                "address": address,
-                "token": os.environ.get("CAIRN_TOKEN", "") if token is None else token,
+                "address": text_argument(address, "address"),
+                "token": (
+                    os.environ.get("CAIRN_TOKEN", "")
+                    if token is None
+                    else text_argument(token, "token")
+                ),
                 "ca": "" if ca is None else os.fspath(ca),
-                "server_name": server_name,
-                "timeout": float(timeout),
-                "max_answer_bytes": int(max_answer_bytes),
+                "server_name": text_argument(server_name, "server_name"),
+                "timeout": min(seconds(timeout, "timeout"), _LONGEST_WAIT),
+                "max_answer_bytes": positive(whole(max_answer_bytes, what), what),
             }
         )
 
@@ -345,11 +468,17 @@ class LookupClient:
 
     def lookup_together(self, ids: Mapping[str, Any]) -> Tuple[Version, Dict[str, np.ndarray]]:
         """Rows of several tables, by table, all of the version that is named."""
+        if not isinstance(ids, Mapping):
+            raise Invalid(f"lookup: a dict of ids by table is wanted, not {a_type(ids)}")
         names = list(ids)
         step, checkpoint, rows = self._ask([(name, ids[name], 0) for name in names])
         return Version(step, checkpoint), dict(zip(names, rows))
 
     def _ask(self, asked: Sequence[Tuple[str, Any, int]]) -> Tuple[int, str, List[np.ndarray]]:
+        for table, _, dim in asked:
+            text_argument(table, "the table's name")
+            if not 0 <= whole(dim, "dim") < 1 << 32:
+                raise Invalid(f"dim must be from 0 to 2**32 - 1, not {dim}")
         flat = [_flat(ids) for _, ids, _ in asked]
         step, checkpoint, rows = self._native.lookup(
             [(table, ids, dim) for (table, _, dim), (ids, _) in zip(asked, flat)]

@@ -37,31 +37,69 @@ _HALVES = ("bfloat16",)  # of ml_dtypes, which NumPy does not count among the fl
 
 # In the order in which they were made; WeakSet has none.
 _made: List["weakref.ref[EmbeddingTable]"] = []
+_names_made: List[str] = []  # of all, also of those that are gone
 
 
 @dataclass(frozen=True)
 class CounterFilter:
-    """Admits an id when it was looked up `filter_freq` times."""
+    """Admits an id when it was looked up `filter_freq` times.
+
+    >>> import cairn
+    >>> table = cairn.EmbeddingTable("users", 4, optimizer=cairn.optimizers.SGD(),
+    ...                              admission=cairn.CounterFilter(filter_freq=3))
+    >>> for _ in range(3):
+    ...     rows = table.lookup([7])
+    ...     print(table.size(), table.pending())
+    0 1
+    0 1
+    1 0
+    """
 
     filter_freq: int
 
 
 @dataclass(frozen=True)
 class GlobalStepEvict:
-    """Evicts rows that were not made or updated for more than `steps_to_live` steps."""
+    """Evicts rows that were not made or updated for more than `steps_to_live` steps.
+
+    >>> import cairn
+    >>> table = cairn.EmbeddingTable("users", 4, optimizer=cairn.optimizers.SGD(),
+    ...                              eviction=cairn.GlobalStepEvict(steps_to_live=100))
+    >>> rows = table.lookup([7])
+    >>> table.step = 50
+    >>> rows = table.lookup([8])
+    >>> table.evict(step=120), table.arrays()[0].tolist()
+    (Evicted(rows=1, pending=0), [8])
+    """
 
     steps_to_live: int
 
 
 @dataclass(frozen=True)
 class L2WeightEvict:
-    """Evicts rows whose weights are shorter than `l2_weight_threshold`."""
+    """Evicts rows whose weights are shorter than `l2_weight_threshold`.
+
+    >>> import cairn
+    >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(),
+    ...                              eviction=cairn.L2WeightEvict(l2_weight_threshold=0.5))
+    >>> table.assign([7, 8], [[0.1, 0.1], [1.0, 1.0]])
+    >>> table.evict(step=1), table.arrays()[0].tolist()
+    (Evicted(rows=1, pending=0), [8])
+    """
 
     l2_weight_threshold: float
 
 
 class Evicted(NamedTuple):
-    """What :meth:`EmbeddingTable.evict` removed."""
+    """What :meth:`EmbeddingTable.evict` removed.
+
+    >>> import cairn
+    >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(),
+    ...                              eviction=cairn.GlobalStepEvict(steps_to_live=10))
+    >>> rows = table.lookup([7, 8])
+    >>> table.evict(step=20).rows
+    2
+    """
 
     rows: int
     pending: int  # counts of ids that were not admitted yet
@@ -102,6 +140,14 @@ class RowsById:
         """The weights of each id, as float32 of shape ``ids.shape + (dim,)``.
 
         With ``create=False`` missing rows give their initial value and nothing changes.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(),
+        ...                              initializer=cairn.initializers.Constant(0.5))
+        >>> table.lookup([[7, 8], [7, 9]], create=False).shape, table.size()
+        ((2, 2, 2), 0)
+        >>> table.lookup([7]).tolist(), table.size()
+        ([[0.5, 0.5]], 1)
         """
         flat, shape = _ids(self.name, ids)
         out = np.empty((flat.size, self.dim), dtype=np.float32)
@@ -110,26 +156,63 @@ class RowsById:
 
     def apply_gradients(self, ids: Any, grads: Any) -> None:
         """Lets the optimizer change each id's row by its gradient. On servers in sync mode: when
-        the step ends, with the gradients of the other trainers."""
+        the step ends, with the gradients of the other trainers.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(0.5),
+        ...                              initializer=cairn.initializers.Constant(1.0))
+        >>> table.apply_gradients([7, 8, 7], [[1, 1], [1, 1], [1, 1]])   # those of 7 are summed
+        >>> table.lookup([7, 8]).tolist()
+        [[0.0, 0.0], [0.5, 0.5]]
+        """
         flat, shape = _ids(self.name, ids)
         self._native.apply_gradients(flat, self._rows(shape, grads, "grads"))
 
     def assign(self, ids: Any, values: Any) -> None:
-        """Sets weights; of an id given twice the last counts. Slots stay as they are."""
+        """Sets weights; of an id given twice the last counts. Slots stay as they are.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+        >>> table.assign([7, 8], [[1, 2], [3, 4]])
+        >>> table.lookup([8]).tolist()
+        [[3.0, 4.0]]
+        """
         flat, shape = _ids(self.name, ids)
         self._native.assign(flat, self._rows(shape, values, "values"))
 
     def erase(self, ids: Any) -> int:
-        """Removes rows; returns how many there were."""
+        """Removes rows; returns how many there were.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+        >>> table.assign([7, 8], [[1, 2], [3, 4]])
+        >>> table.erase([8, 9]), table.size()
+        (1, 1)
+        """
         return self._native.erase(_ids(self.name, ids)[0])
 
     def items(self) -> Iterator[Tuple[int, np.ndarray]]:
-        """(id, weights) of each row, from a copy made now."""
+        """(id, weights) of each row, from a copy made now.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+        >>> table.assign([7, 8], [[1, 2], [3, 4]])
+        >>> sorted((id, weights.tolist()) for id, weights in table.items())
+        [(7, [1.0, 2.0]), (8, [3.0, 4.0])]
+        """
         keys, weights = self.arrays()
         return zip(keys.tolist(), weights)
 
     def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
-        """All ids and their weights, as two arrays."""
+        """All ids and their weights, as two arrays.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+        >>> table.assign([7, 8], [[1, 2], [3, 4]])
+        >>> ids, weights = table.arrays()
+        >>> sorted(ids.tolist()), weights.shape
+        ([7, 8], (2, 2))
+        """
         keys, _, _, weights, _ = self._native.export()
         return (
             np.frombuffer(keys, dtype=np.int64),
@@ -137,7 +220,14 @@ class RowsById:
         )
 
     def size(self) -> int:
-        """How many rows there are."""
+        """How many rows there are.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+        >>> rows = table.lookup([7, 8])
+        >>> table.size(), len(table)
+        (2, 2)
+        """
         return self._native.size()
 
     def __len__(self) -> int:
@@ -224,6 +314,7 @@ class EmbeddingTable(RowsById):
         if whole(side_buffer_bytes, where + "side_buffer_bytes") < 0:
             raise Invalid(f"{where}side_buffer_bytes must not be negative")
         steps, norm = _eviction(name, eviction)
+        self._counts_lookups = _admission(name, admission) is not None  # until a key is admitted
         self._native = _native.Table.make(
             {
                 "name": name,
@@ -240,17 +331,44 @@ class EmbeddingTable(RowsById):
             }
         )
         _made.append(weakref.ref(self, _made.remove))
+        _names_made.append(name)
 
     def evict(self, step: int) -> Evicted:
-        """Removes what the eviction rules say, at `step`."""
+        """Removes what the eviction rules say, at `step`.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(),
+        ...                              eviction=cairn.GlobalStepEvict(steps_to_live=10))
+        >>> rows = table.lookup([7, 8])
+        >>> table.evict(step=20), table.size()
+        (Evicted(rows=2, pending=0), 0)
+        """
         return Evicted(*self._native.evict(self._step(step)))
 
     def clear(self) -> None:
-        """Removes everything."""
+        """Removes everything.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+        >>> rows = table.lookup([7, 8])
+        >>> table.clear()
+        >>> table.size()
+        0
+        """
         self._native.clear()
 
     def rows(self) -> Dict[int, Dict[str, Any]]:
-        """Every row with its slots, frequency and version: for small tables and tests."""
+        """Every row with its slots, frequency and version: for small tables and tests.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 1, optimizer=cairn.optimizers.Momentum(0.5),
+        ...                              initializer=cairn.initializers.Constant(1.0))
+        >>> table.step = 40
+        >>> table.apply_gradients([7], [[1.0]])
+        >>> row = table.rows()[7]
+        >>> row["weights"].tolist(), row["momentum"].tolist(), row["version"]
+        ([0.5], [1.0], 40)
+        """
         keys, frequency, version, weights, slots = self._native.export()
         count = len(keys) // 8
         values = np.frombuffer(weights, dtype=np.float32).reshape(count, self.dim)
@@ -270,21 +388,48 @@ class EmbeddingTable(RowsById):
         return out
 
     def pending(self) -> int:
-        """How many ids are counted and not admitted yet."""
+        """How many ids are counted and not admitted yet.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(), admission=2)
+        >>> rows = table.lookup([7, 8]), table.lookup([8])
+        >>> table.pending(), table.size()
+        (1, 1)
+        """
         return self._native.pending_size()
 
     def memory(self) -> Dict[str, int]:
-        """Bytes by purpose: rows, index, tracking, side_buffer, pending."""
+        """Bytes by purpose: rows, index, tracking, side_buffer, pending.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 16, optimizer=cairn.optimizers.SGD())
+        >>> rows = table.lookup(range(1000))
+        >>> table.memory()["rows"] >= 1000 * 16 * 4
+        True
+        """
         return self._native.memory()
 
     @property
     def slots(self) -> Dict[str, int]:
-        """What the optimizer keeps with each row: name → elements."""
+        """What the optimizer keeps with each row: name → elements.
+
+        >>> import cairn
+        >>> cairn.EmbeddingTable("users", 16, optimizer=cairn.optimizers.Adagrad()).slots
+        {'accumulator': 16}
+        """
         return dict(self._native.slots())
 
     @property
     def step(self) -> int:
-        """The step that changes are stamped with; sessions set it."""
+        """The step that changes are stamped with; sessions set it.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+        >>> table.step = 40
+        >>> rows = table.lookup([7])
+        >>> table.rows()[7]["version"]
+        40
+        """
         return self._native.step
 
     @step.setter
@@ -299,7 +444,14 @@ class EmbeddingTable(RowsById):
 
     @property
     def learning_rate(self) -> float:
-        """Of updates from now on."""
+        """Of updates from now on.
+
+        >>> import cairn
+        >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(0.5))
+        >>> table.learning_rate /= 10
+        >>> round(table.learning_rate, 3)
+        0.05
+        """
         return self._native.learning_rate
 
     @learning_rate.setter
@@ -314,7 +466,21 @@ class EmbeddingTable(RowsById):
 
 
 class TableCut:
-    """The rows of a table at one instant, all or those that changed; made by :func:`cut`."""
+    """The rows of a table at one instant, all or those that changed; made by :func:`cut`.
+
+    >>> import cairn
+    >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+    >>> rows = table.lookup([7, 8])
+    >>> [cut] = cairn.table.cut([table])
+    >>> cut.summary["name"], cut.summary["rows"]
+    ('users', 2)
+    >>> cut.committed()                              # after it was written; failed() if it was not
+    >>> rows = table.lookup([9])
+    >>> [cut] = cairn.table.cut([table], "cumulative", quantize=True)
+    >>> cut.summary["rows"], cut.quantization_error
+    (1, (0.0, 0.0))
+    >>> cut.failed()
+    """
 
     def __init__(self, native: "_native.TableCut", table: EmbeddingTable) -> None:
         self._native = native
@@ -355,6 +521,17 @@ def cut(
         quantize: 8-bit rows in increments.
         compress_keys: the column of keys as zstd.
         also: called while nobody updates.
+
+    >>> import cairn
+    >>> users = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+    >>> items = cairn.EmbeddingTable("items", 2, optimizer=cairn.optimizers.SGD())
+    >>> dense, taken = [1.0, 2.0], []
+    >>> rows = users.lookup([7])
+    >>> cuts = cairn.table.cut([users, items], also=lambda: taken.extend(dense))
+    >>> [cut.summary["rows"] for cut in cuts], taken
+    ([1, 0], [1.0, 2.0])
+    >>> for cut in cuts:
+    ...     cut.committed()
     """
     for table in tables:
         if not isinstance(table, EmbeddingTable):
@@ -372,6 +549,11 @@ def tables() -> List[EmbeddingTable]:
     ['items']
     """
     return [table for table in (made() for made in _made) if table is not None]
+
+
+def names_made() -> Sequence[str]:
+    """The names of all tables that were ever made in this process, in order."""
+    return _names_made
 
 
 def stamp(of: Sequence[Any], step: int) -> None:

@@ -15,8 +15,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
+
 from . import _native, _tree, oneshot
 from .errors import Error, Invalid
+from .row_tracked import RowTracked
 from .trainer import EndStepEvent, Trainer
 
 __all__ = ["KillPoint", "ResumeReport", "check_resume", "kill_points"]
@@ -24,10 +27,24 @@ __all__ = ["KillPoint", "ResumeReport", "check_resume", "kill_points"]
 # Makes a trainer on a directory: (trainer, num_epochs, reader).
 MakeTrainer = Callable[[str], Tuple[Trainer, int, Any]]
 
+# How a child process says that torch's autograd refuses to work in it.
+_AUTOGRAD_BEFORE = 3
+
 
 @dataclasses.dataclass(frozen=True)
 class KillPoint:
-    """The moment when a protocol step (such as "save: manifest") begins for the n-th time."""
+    """The moment when a protocol step (such as "save: manifest") begins for the n-th time.
+
+    >>> import numpy as np, cairn, cairn.testing
+    >>> def make_trainer(directory):
+    ...     config = cairn.CheckpointConfig(directory, step_interval=1)
+    ...     def step(model, batch):
+    ...         model["w"] += batch
+    ...     return cairn.Trainer({"w": np.zeros(3)}, step, checkpoint_config=config), 1, [1.0, 2.0]
+    >>> second = cairn.testing.KillPoint("save: manifest", 2)
+    >>> cairn.testing.check_resume(make_trainer, points=[second]).steps_hit
+    {'save: manifest': 1}
+    """
 
     step: str
     count: int
@@ -42,6 +59,16 @@ class ResumeReport:
         steps_hit: protocol step → how many kills hit it.
         steps: of the undisturbed run.
         repeated: steps that were trained again after a kill; all gave the same metrics.
+
+    >>> import numpy as np, cairn, cairn.testing
+    >>> def make_trainer(directory):
+    ...     config = cairn.CheckpointConfig(directory, step_interval=1)
+    ...     def step(model, batch):
+    ...         model["w"] += batch
+    ...     return cairn.Trainer({"w": np.zeros(3)}, step, checkpoint_config=config), 1, [1.0, 2.0]
+    >>> report = cairn.testing.check_resume(make_trainer, kills=2)
+    >>> report.kills, report.steps, sum(report.steps_hit.values())
+    (2, 2, 2)
     """
 
     kills: int
@@ -56,6 +83,16 @@ def kill_points(make_trainer: MakeTrainer) -> List[KillPoint]:
     Args:
         make_trainer: called with an empty directory, in a child process; returns
             (trainer, num_epochs, reader).
+
+    >>> import numpy as np, cairn, cairn.testing
+    >>> def make_trainer(directory):
+    ...     config = cairn.CheckpointConfig(directory, step_interval=1)
+    ...     def step(model, batch):
+    ...         model["w"] += batch
+    ...     return cairn.Trainer({"w": np.zeros(3)}, step, checkpoint_config=config), 1, [1.0, 2.0]
+    >>> points = cairn.testing.kill_points(make_trainer)
+    >>> [p.count for p in points if p.step == "save: manifest"]  # two steps, and the epoch's end
+    [1, 2, 3]
     """
     with tempfile.TemporaryDirectory(prefix="cairn-resume-") as scratch:
         seen = _undisturbed(make_trainer, Path(scratch)).seen
@@ -70,9 +107,10 @@ def check_resume(
 ) -> ResumeReport:
     """Kills a training again and again, lets it resume, and compares it with an undisturbed one.
 
-    Losses of every step (also of repeated ones) and the final model must be equal bit for bit;
-    otherwise AssertionError says which are not. The training runs in child processes, which are
-    killed with SIGKILL at the beginning of protocol steps.
+    Losses of every step (also of repeated ones) and the final state, with the rows of tables, must be
+    equal bit for bit; otherwise AssertionError says which are not. The training runs in forked processes, which are
+    killed with SIGKILL at the beginning of protocol steps. Torch lets nothing train in them when
+    its autograd has started threads in this process before: Invalid.
 
     Args:
         make_trainer: called with a directory, in a child process; returns
@@ -140,6 +178,11 @@ def _undisturbed(make_trainer: MakeTrainer, root: Path) -> _Reference:
     seen = _train(make_trainer, root / "reference", losses, root / "reference-result", None)
     if seen is None:
         raise Error("the undisturbed training was killed; nothing can be compared")
+    if not seen:
+        raise Invalid(
+            "the training saves nothing, and there is no moment to kill it at: give the Trainer a "
+            "checkpoint_config with the directory that make_trainer is called with"
+        )
     return _Reference(_read_losses(losses)[0], seen, root / "reference-result" / "model")
 
 
@@ -163,7 +206,9 @@ def _train(
         try:
             _train_here(make_trainer, directory, losses, result, point)
             code = 0
-        except BaseException:
+        except BaseException as error:
+            if "autograd" in str(error) and "fork" in str(error):
+                code = _AUTOGRAD_BEFORE
             traceback.print_exc()
         finally:
             sys.stderr.flush()
@@ -171,6 +216,12 @@ def _train(
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return None
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _AUTOGRAD_BEFORE:
+        raise Invalid(
+            "torch's autograd has started threads in this process, and works in no process that is forked "
+            "from it: call check_resume or kill_points before anything else trains here, or in a Python "
+            "process of its own"
+        )
     if status != 0:
         raise Error("the training failed; its error is above")
     return {str(k): int(v) for k, v in json.loads((result / "seen.json").read_text()).items()}
@@ -199,8 +250,27 @@ def _train_here(
     _native.kill_at("", 0)
     shutil.rmtree(result, ignore_errors=True)
     result.mkdir()
-    oneshot.save(result / "model", trainer._common)
+    oneshot.save(result / "model", {**trainer._common, "rows": _rows_of(trainer._tables)})
     (result / "seen.json").write_text(json.dumps(seen))
+
+
+def _rows_of(tables: Sequence[Any]) -> Dict[str, Any]:
+    """All that tables and tracked arrays hold, in an order that is not that of their making."""
+    found: Dict[str, Any] = {}
+    for number, table in enumerate(tables):
+        name = table.name if table.name not in found else f"{table.name}~{number}"
+        if isinstance(table, RowTracked):
+            found[name] = dict(table.arrays)
+            continue
+        keys, frequency, version, weights, slots = table._native.export()
+        order = np.argsort(np.frombuffer(keys, dtype=np.int64), kind="stable")
+        columns = {"keys": keys, "frequency": frequency, "version": version}
+        rows = {key: np.frombuffer(data, np.int64)[order] for key, data in columns.items()}
+        for key, data in (("weights", weights), ("slots", slots)):
+            flat = np.frombuffer(data, np.float32)
+            rows[key] = flat.reshape(len(order), -1 if len(order) else 0)[order]
+        found[name] = {**rows, "pending": table._native.pending_size()}
+    return found
 
 
 def _exact(metrics: Any) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import random
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import numpy as np
 import torch
 
 from . import _tree
+from ._arguments import whole
 from ._random import RandomStates
 from ._torch_embedding import Embedding, EmbeddingBag, module_tables
-from ._wording import a_type
+from ._wording import a_type, with_article
 from .errors import Invalid, Mismatch
 from .table import EmbeddingTable
 
@@ -25,6 +28,12 @@ class _Module(_tree.Stateful):
 
     def cairn_save(self) -> Any:
         return _plain_dict(self._module.state_dict())
+
+    def cairn_save_lazily(self) -> Any:
+        # Parameters change in an optimizer's step. Buffers change whenever somebody runs the module
+        # (batch normalisation), and no hook sees all the ways to do that; they are small.
+        parameters = frozenset(p.data_ptr() for p in self._module.parameters())
+        return _tree.copied(self.cairn_save(), keep=parameters)
 
     def cairn_template(self, stored: _tree.Stored) -> Any:
         live = _plain_dict(self._module.state_dict())
@@ -67,13 +76,29 @@ class _Optimizer(_tree.Stateful):
     def cairn_save(self) -> Any:
         return _plain_dict(self._optimizer.state_dict())
 
+    def cairn_save_lazily(self) -> Any:
+        # The next step changes what a lazy save may still be copying: it waits.
+        if not self._hooked:
+            _that_steps(self._optimizer).register_step_pre_hook(self._before_step)
+            self._hooked = True
+        state = self.cairn_save()
+        if "param_groups" in state:  # schedulers change them outside of steps
+            state["param_groups"] = _tree.copied(state["param_groups"])
+        return state
+
     def cairn_template(self, stored: _tree.Stored) -> Any:
-        groups = stored.skeleton()["param_groups"]  # type: ignore[attr-defined]
+        skeleton = stored.skeleton()  # type: ignore[attr-defined]
+        groups = _stored_groups(skeleton)
         mine = self._optimizer.param_groups
-        sizes = [len(group["params"]) for group in groups]
+        sizes = [len(group["params"]) for group in groups or ()]
         wanted = [len(group["params"]) for group in mine]
         line = ""
-        if sizes != wanted:
+        if groups is None:
+            line = (
+                f"stored {_shown(stored)}, which is no optimizer's state, wanted "
+                f"{type(self._optimizer).__name__}'s"
+            )
+        elif sizes != wanted:
             line = f"stored parameter groups of {sizes}, wanted {wanted}"
         elif groups:
             theirs = set(groups[0]) - _NOT_OF_THE_KIND
@@ -94,18 +119,68 @@ class _Optimizer(_tree.Stateful):
 
     def cairn_load(self, state: Any) -> None:
         self._optimizer.load_state_dict(state)
+        self._put_dtypes_back(state)
+
+    def _put_dtypes_back(self, state: Any) -> None:
+        """torch casts slots to their parameter's dtype: float32 moments of bfloat16 parameters would
+        lose their bits. Optimizers that load in ways of their own know what they do."""
+        kind = type(self._optimizer)
+        base = torch.optim.Optimizer
+        if kind.load_state_dict is not base.load_state_dict or kind.state_dict is not base.state_dict:
+            return
+        numbers = [n for group in state["param_groups"] for n in group["params"]]
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        for number, parameter in zip(numbers, parameters):
+            slots = self._optimizer.state.get(parameter, {})
+            for name, stored in state["state"].get(number, {}).items():
+                loaded = slots.get(name)
+                if isinstance(stored, torch.Tensor) and isinstance(loaded, torch.Tensor):
+                    if stored.dtype != loaded.dtype:
+                        slots[name] = stored.to(loaded.device)
 
     def cairn_saved(self, handle: Any) -> None:
-        # The next step changes what a lazy save may still be copying: it waits.
-        self._lazy = handle
-        if not self._hooked:
-            self._optimizer.register_step_pre_hook(self._before_step)
-            self._hooked = True
+        if self._hooked:
+            self._lazy = handle
 
     def _before_step(self, *_: Any) -> None:
         if self._lazy is not None:
             lazy, self._lazy = self._lazy, None
-            lazy.guard()
+            if lazy._pid == os.getpid():  # a fork has memory of its own, which nobody is copying
+                lazy.guard()
+
+
+def _that_steps(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer whose steps can be hooked: itself, or the one that it wraps (accelerate)."""
+    inner, wrappers = optimizer, 0
+    while isinstance(inner, torch.optim.Optimizer) and wrappers < 8:
+        if getattr(type(inner).step, "hooked", False) and hasattr(
+            inner, "_optimizer_step_pre_hooks"
+        ):
+            return inner
+        inner, wrappers = getattr(inner, "optimizer", None), wrappers + 1
+    raise Invalid(
+        f"save(lazy=True): the steps of {with_article(type(optimizer).__name__)} cannot be made to "
+        "wait for the copy: it does not call torch.optim.Optimizer's __init__; save with lazy=False"
+    )
+
+
+def _stored_groups(skeleton: Any) -> Optional[List[Any]]:
+    """The parameter groups of an optimizer's state; None for what is none."""
+    groups = skeleton.get("param_groups") if isinstance(skeleton, dict) else None
+    if not isinstance(groups, list) or "state" not in skeleton:
+        return None
+    fits = all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in groups)
+    return groups if fits else None
+
+
+def _shown(stored: Any) -> str:
+    skeleton = stored.skeleton()
+    if isinstance(stored.root, dict) and "tensor" in stored.root:
+        return "an array"
+    if isinstance(skeleton, dict):
+        names = ", ".join(str(key) for key in list(skeleton)[:5])
+        return f"a dict of {names or 'nothing'}" + (", …" if len(skeleton) > 5 else "")
+    return "None" if skeleton is None else a_type(skeleton)
 
 
 class _StateDict(_tree.Stateful):
@@ -116,6 +191,9 @@ class _StateDict(_tree.Stateful):
 
     def cairn_save(self) -> Any:
         return _plain_dict(self._value.state_dict())
+
+    def cairn_save_lazily(self) -> Any:
+        return _tree.copied(self.cairn_save())
 
     def cairn_load(self, state: Any) -> None:
         self._value.load_state_dict(state)
@@ -140,7 +218,20 @@ def stateful(value: Any) -> _tree.Stateful:
 
 
 class Capture(_tree.Stateful):
-    """The live objects of a training as a state or a part of one. Made by :func:`capture`."""
+    """The live objects of a training as a state or a part of one. Made by :func:`capture`.
+
+    >>> import torch, cairn.torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> train = cairn.torch.capture(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> train
+    Capture(model, optimizer, rng)
+    >>> saved = {name: w.clone() for name, w in train.state()["model"].items()}
+    >>> state = {**train.state(), "model": saved}
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> train.restore(state)
+    >>> bool((model.weight == saved["weight"]).all())
+    True
+    """
 
     def __init__(self, parts: Mapping[str, Any], rng: bool) -> None:
         self._parts: Dict[str, _tree.Stateful] = {}
@@ -157,6 +248,9 @@ class Capture(_tree.Stateful):
 
     def cairn_save(self) -> Any:
         return {name: part.cairn_save() for name, part in self._parts.items()}
+
+    def cairn_save_lazily(self) -> Any:
+        return {name: part.cairn_save_lazily() for name, part in self._parts.items()}
 
     def cairn_template(self, stored: _tree.Stored) -> Any:
         return dict(self._parts)  # each compares and takes its own
@@ -203,7 +297,7 @@ def capture(
     """Captures the live objects of a training: save it, restore into it.
 
     The optimizer may be a fresh one. With ``save(..., lazy=True)`` the optimizer's next step waits
-    for the copy by itself.
+    for the copy by itself; buffers, which a forward pass may change, are copied at once.
 
     Args:
         model: a module.
@@ -213,11 +307,11 @@ def capture(
         rng: also the global random states of Python, NumPy and torch.
         others: more objects with state_dict and load_state_dict.
 
-    >>> import tempfile, torch, cairn, cairn.torch
+    >>> import torch, cairn, cairn.torch
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.Adam(model.parameters())
     >>> train = cairn.torch.capture(model=model, optimizer=optimizer)
-    >>> with cairn.CheckpointManager(tempfile.mkdtemp()) as m:
+    >>> with cairn.CheckpointManager("runs/a") as m:
     ...     before = model.weight.clone()
     ...     info = m.save(1, {"train": train, "epoch": 3}).wait()
     ...     _ = torch.nn.init.zeros_(model.weight)
@@ -244,9 +338,36 @@ def capture(
     return Capture({name: value for name, value in named.items() if value is not None}, rng)
 
 
+class _Batch(List[int]):
+    """The examples of a batch. What a worker process draws for it (augmentation) must not depend on
+    what that worker did before, since a resume begins with new workers. The workers are sent their
+    batches: what a batch is on the other side is a plain list, and the random states there are those
+    of this batch. With that neither the dataset nor its ways to be asked are wrapped."""
+
+    def __init__(self, examples: List[int], entropy: List[int]) -> None:
+        super().__init__(examples)
+        self._entropy = entropy
+
+    def __reduce__(self) -> Any:
+        return _received, (list(self), self._entropy)
+
+
+def _received(examples: List[int], entropy: List[int]) -> List[int]:
+    """A batch as a worker gets it, its random states set."""
+    words = np.random.SeedSequence(entropy).generate_state(4, np.uint64)
+    random.seed(int(words[0]))
+    torch.manual_seed(int(words[1]) & 0x7FFFFFFFFFFFFFFF)
+    np.random.seed([int(word) & 0xFFFFFFFF for word in words[2:]])
+    return examples
+
+
 class Loader:
     """Batches of a map-style dataset in an order that is a pure function of (seed, epoch), so that
     a resume finds its place in O(1). It draws nothing from the global random state.
+
+    In worker processes (num_workers) what the dataset draws from the global random states of Python,
+    NumPy and torch is a function of seed, epoch and batch alone. Without workers it is drawn in this
+    process, whose random states a Trainer saves.
 
     Args:
         dataset: with __len__ and __getitem__.
@@ -283,7 +404,9 @@ class Loader:
         for name in ("sampler", "batch_sampler", "generator"):
             if name in options:
                 raise Invalid(f"Loader: {name} is the loader's own; it cannot be given")
-        if batch_size < 1:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise Invalid(f"Loader: a dataset has a length and elements, {a_type(dataset)} has not")
+        if whole(batch_size, "Loader: batch_size") < 1:
             raise Invalid(f"Loader: batch_size must be at least 1, not {batch_size}")
         if not 0 <= rank < world_size:
             raise Invalid(f"Loader: rank {rank} is not one of world_size {world_size}")
@@ -330,7 +453,11 @@ class Loader:
         """The rest of this epoch; the next call begins the next one."""
         if self._complete:
             self._begin(self.epoch + 1)
-        batches = self._batches(self.epoch)[self._next :]
+        seeds = [self._seed & 0xFFFFFFFFFFFFFFFF, self.epoch, self._rank]
+        batches = [
+            _Batch(examples, [*seeds, number])
+            for number, examples in enumerate(self._batches(self.epoch))
+        ][self._next :]
         workers = torch.Generator()
         workers.manual_seed((self._seed * 1000003 + self.epoch) & 0x7FFFFFFFFFFFFFFF)
         loader = torch.utils.data.DataLoader(
@@ -348,18 +475,42 @@ class Loader:
         self._complete = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins at the start of an epoch."""
+        """Begins at the start of an epoch.
+
+        >>> import torch, cairn.torch
+        >>> loader = cairn.torch.Loader(torch.arange(6), batch_size=6, seed=1)
+        >>> [first], [second] = [b.tolist() for b in loader], [b.tolist() for b in loader]
+        >>> loader.set_epoch(0)
+        >>> next(iter(loader)).tolist() == first, first == second
+        (True, False)
+        """
         if epoch != self.epoch:
             self._begin(epoch)
 
-    def state_dict(self) -> Dict[str, int]:
-        return {"epoch": self.epoch, "next": self._next, "seed": self._seed}
+    def _order_of(self) -> Dict[str, Any]:
+        """What decides which examples the first so many batches had."""
+        return {
+            "seed": self._seed,
+            "batch_size": self._batch_size,
+            "examples": len(self._dataset),
+            "shuffle": bool(self._shuffle),
+            "rank": self._rank,
+            "world_size": self._world_size,
+        }
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        if state["seed"] != self._seed:
-            raise Invalid(
-                f"Loader: the state is of seed {state['seed']}, this loader has {self._seed}"
-            )
+    def state_dict(self) -> Dict[str, Any]:
+        """The epoch, the next batch of it, and what decides the order."""
+        return {"epoch": self.epoch, "next": self._next, **self._order_of()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the state was taken; Invalid for one of another order."""
+        for name, mine in self._order_of().items():
+            stored = state.get(name, mine)  # states from before have fewer
+            if stored != mine:
+                raise Invalid(
+                    f"Loader: the state is of {name} {stored}, this loader has {mine}: its position "
+                    "would be among other examples"
+                )
         self._begin(int(state["epoch"]))
         self._next = int(state["next"])
 

@@ -66,6 +66,20 @@ def export_saved_model(
         variables: {weight of the graph: variable of the checkpoints}, where names differ. Others are
             found by their name, alone or behind the last "/" (a session's state {"fc.weight": …} is
             stored as "state/fc.weight").
+
+    >>> import numpy as np, onnx.parser, cairn
+    >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    ...     'g (float[n, 2] user) => (float[n, 2] y) <float[2] w = {1, 10}> { y = Mul (user, w) }')
+    >>> users = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
+    >>> w = np.array([1.0, 10.0], np.float32)
+    >>> with cairn.train.MonitoredTrainingSession("runs/a", tables=[users], state={"w": w},
+    ...                                           save_incremental_checkpoint_secs=5) as session:
+    ...     session.run(lambda step: users.assign([7], [[1.0, 2.0]]))
+    ...     made = cairn.train.export_saved_model("export", ["user"], ["y"], graph, {"user": users},
+    ...                                           save_incr_model=True)
+    >>> with cairn.serving.Model(made, "runs/a", follow=False) as model:
+    ...     model.predict({"user": [7]})["y"].tolist()
+    [[1.0, 20.0]]
     """
     if session is None and open_sessions:
         session = open_sessions[-1]

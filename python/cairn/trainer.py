@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
-import inspect
 import logging
 import os
-import signal
-import sys
-import threading
 import time
 from typing import (
     Any,
     Callable,
+    Deque,
     Dict,
     Iterable,
     Iterator,
     Mapping,
     Optional,
     Sequence,
+    Set,
     Tuple,
     Union,
 )
 
-from . import _tree
+from . import _native, _tree
 from ._arguments import PathLike, json_values, whole
+from ._epoch_reader import EpochReader
+from ._generators import generators_in, put_states, states_of
 from ._random import random_state, set_random_state
-from ._tables_within import with_tables_within
-from .errors import Error, Invalid, Mismatch
+from ._stop_signals import StopSignals
+from ._tables_within import refuse_lost_tables, with_tables_within
+from ._wording import a_type
+from .errors import Invalid, Mismatch
 from .manager import CheckpointManager, Restored, SaveHandle
 from .observe import SavedCallback
 from .row_tracked import RowTracked
 from .table import EmbeddingTable, stamp
+from .table import tables as all_tables
 
 __all__ = [
     "BeginEpochEvent",
@@ -97,21 +101,52 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BeginEpochEvent:
-    """An epoch begins (or goes on, after a resume)."""
+    """An epoch begins; or goes on with `step`, after a resume inside of it.
+
+    The event comes then too, so that a handler can make again what it keeps in memory for an epoch.
+    What it changes in the state (the model, the optimizer, `state`, rows of tables) is put back: the
+    checkpoint was saved changed.
+
+    >>> import cairn
+    >>> def handler(event):
+    ...     if isinstance(event, cairn.BeginEpochEvent):
+    ...         print("epoch", event.epoch)
+    >>> summary = cairn.Trainer({}, lambda model, batch: None).train(2, [1.0], handler)
+    epoch 0
+    epoch 1
+    """
 
     epoch: int
+    step: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class EndEpochEvent:
-    """All steps of an epoch are done."""
+    """All steps of an epoch are done.
+
+    >>> import cairn
+    >>> def handler(event):
+    ...     if isinstance(event, cairn.EndEpochEvent):
+    ...         print("validate after epoch", event.epoch)
+    >>> summary = cairn.Trainer({}, lambda model, batch: None).train(1, [1.0, 2.0], handler)
+    validate after epoch 0
+    """
 
     epoch: int
 
 
 @dataclasses.dataclass(frozen=True)
 class BeginStepEvent:
-    """A step begins."""
+    """A step begins.
+
+    >>> import cairn
+    >>> def handler(event):
+    ...     if isinstance(event, cairn.BeginStepEvent):
+    ...         print(event.epoch, event.step)
+    >>> summary = cairn.Trainer({}, lambda model, batch: None).train(1, [1.0, 2.0], handler)
+    0 0
+    0 1
+    """
 
     epoch: int
     step: int
@@ -119,7 +154,16 @@ class BeginStepEvent:
 
 @dataclasses.dataclass(frozen=True)
 class EndStepEvent:
-    """A step is done; `metrics` is what it returned."""
+    """A step is done; `metrics` is what it returned.
+
+    >>> import cairn
+    >>> def handler(event):
+    ...     if isinstance(event, cairn.EndStepEvent):
+    ...         print(event.step, event.metrics)
+    >>> summary = cairn.Trainer({}, lambda model, batch: {"loss": batch}).train(1, [0.5, 0.25], handler)
+    0 {'loss': 0.5}
+    1 {'loss': 0.25}
+    """
 
     epoch: int
     step: int
@@ -137,6 +181,17 @@ class TrainSummary:
         saves: checkpoints saved by this call.
         stall_seconds: that training waited for saves.
         stopped: True when stop() or a signal ended it.
+
+    >>> import os, numpy as np, cairn
+    >>> def run(epochs):
+    ...     trainer = cairn.Trainer({"w": np.zeros(2)}, lambda model, batch: None,
+    ...                             checkpoint_config=cairn.CheckpointConfig("runs/a", step_interval=2))
+    ...     return trainer.train(epochs, [1.0] * 4)
+    >>> first, second = run(1), run(3)
+    >>> first.steps, first.resumed_from, first.stopped
+    (4, None, False)
+    >>> second.steps, second.global_step, second.resumed_from is not None
+    (8, 12, True)
     """
 
     steps: int
@@ -150,6 +205,8 @@ class TrainSummary:
 class _Repository(CheckpointManager):
     """The trainers' checkpoints: trainer 0 writes the model, each trainer its own arguments."""
 
+    _may_grow = ("optimizer", "state")
+
     def __init__(self, directory: PathLike, **options: Any) -> None:
         self.position: Tuple[int, int] = (0, 0)
         super().__init__(directory, participant="trainer", naming="serial", **options)
@@ -160,129 +217,6 @@ class _Repository(CheckpointManager):
     def _state_files(self) -> Dict[str, str]:
         epoch, step = self.position
         return {"epoch_id": f"{epoch}\n", "step_id": f"{step}\n"}
-
-
-class _Reader:
-    """A user's reader: opens epochs, and finds its place again after a resume."""
-
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-        self._calls = callable(reader) and not hasattr(reader, "__iter__")
-        if not self._calls and not hasattr(reader, "__iter__"):
-            raise Invalid(
-                f"reader must be an iterable or a callable that returns one, not a "
-                f"{type(reader).__name__}"
-            )
-        self._wants_epoch = self._calls and _takes_argument(reader)
-        self._current: Any = None
-
-    def check(self, num_epochs: int) -> None:
-        """Invalid for a reader that is used up after the first epoch."""
-        if not self._calls and num_epochs > 1 and iter(self._reader) is self._reader:
-            raise Invalid(
-                "reader is an iterator and is used up after one epoch; give a list, a loader, or a "
-                "callable that returns a new iterable for each epoch"
-            )
-
-    def open(self, epoch: int) -> Any:
-        if self._calls:
-            self._current = self._reader(epoch) if self._wants_epoch else self._reader()
-            if not hasattr(self._current, "__iter__"):
-                raise Invalid(f"reader returned a {type(self._current).__name__}, no iterable")
-        else:
-            self._current = self._reader
-        return self._current
-
-    def _seekable(self) -> Optional[Any]:
-        for candidate in (self._current, self._reader):
-            if callable(getattr(candidate, "state", None)) and callable(
-                getattr(candidate, "load_state", None)
-            ):
-                return candidate
-        return None
-
-    def state(self) -> Any:
-        seekable = self._seekable()
-        return None if seekable is None else seekable.state()
-
-    def begin(self, epoch: int) -> Iterator[Any]:
-        """The batches of an epoch, from its start."""
-        current = self.open(epoch)
-        if callable(getattr(current, "set_epoch", None)):
-            current.set_epoch(epoch)
-        return iter(current)
-
-    def resume(self, epoch: int, done: int, state: Any) -> Iterator[Any]:
-        """The batches of an epoch after the first `done`."""
-        current = self.open(epoch)
-        seekable = self._seekable()
-        if seekable is not None and state is not None:
-            seekable.load_state(state)
-            return iter(current)
-        if callable(getattr(current, "set_epoch", None)):
-            current.set_epoch(epoch)
-        begun = time.perf_counter()
-        batches = iter(current)
-        for number in range(done):
-            if next(batches, _END) is _END:
-                raise Error(
-                    f"resume: the reader gave {number} batches of epoch {epoch}, and {done} were "
-                    "trained before the restart: it does not give the same data again"
-                )
-        log.warning(
-            "the reader cannot seek (it has no state and load_state): %d batches of epoch %d were "
-            "read again and dropped, in %.1f s",
-            done,
-            epoch,
-            time.perf_counter() - begun,
-        )
-        return batches
-
-
-_END = object()
-
-
-def _takes_argument(reader: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(reader).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(p.kind in kinds or p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-
-
-class _Signals:
-    """While training runs, SIGTERM and Ctrl-C end it after the step, with a save. A second Ctrl-C
-    ends it at once. Only on the main thread, as Python has it."""
-
-    def __init__(self) -> None:
-        self.received: Optional[int] = None
-        self._before: Dict[int, Any] = {}
-
-    def __enter__(self) -> "_Signals":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup asks for
-                    self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def _handle(self, number: int, frame: Any) -> None:
-        if number == signal.SIGINT:
-            if self.received is not None:
-                raise KeyboardInterrupt
-            print("cairn: saving after this step; Ctrl-C again ends at once", file=sys.stderr)
-        self.received = number
-
-    def __exit__(self, *_: Any) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def deliver(self) -> None:
-        """What the signal would have done without us; with the handlers put back."""
-        if self.received == signal.SIGINT:
-            raise KeyboardInterrupt
-        if self.received is not None:
-            os.kill(os.getpid(), self.received)
 
 
 class Trainer:
@@ -302,7 +236,8 @@ class Trainer:
             then on the servers (``trainer.client.table(…)``, ``trainer.client.dense(…)``), which save
             it with this trainer's position as they were told; `checkpoint_config` only names the
             directory where they are registered. `model` is handed to `step` and not saved.
-        state: {name: object with state_dict and load_state_dict, or values} saved besides.
+        state: a dict, saved besides: {name: object with state_dict and load_state_dict, or values
+            as they are when it saves}. A resume puts the values back into it.
         rng: save and restore the global random states of Python, NumPy and torch.
         job: see CheckpointManager.
         private: each trainer has a directory of its own (see `cairn checkpoint merge`).
@@ -311,15 +246,16 @@ class Trainer:
         tables: EmbeddingTables and RowTracked arrays whose rows belong to each checkpoint. Of
             several trainers each has its own shards of a table, its own piece of an array. Tables
             of the model (cairn.torch.Embedding) need not be named.
+        strict: False resumes with what matches (other variables, other state, another number of
+            trainers) and warns of the rest. The result is then not that of an undisturbed run.
 
-    >>> import numpy as np, tempfile, cairn
+    >>> import numpy as np, cairn
     >>> def step(model, batch):
     ...     model["w"] += batch
     ...     return {"sum": float(model["w"].sum())}
-    >>> directory = tempfile.mkdtemp()
     >>> def run(epochs):
     ...     model = {"w": np.zeros(2)}
-    ...     config = cairn.CheckpointConfig(directory, step_interval=1)
+    ...     config = cairn.CheckpointConfig("runs/a", step_interval=1)
     ...     summary = cairn.Trainer(model, step, checkpoint_config=config).train(epochs, [1.0, 2.0])
     ...     return model["w"].tolist(), summary.steps
     >>> run(1)
@@ -338,7 +274,7 @@ class Trainer:
         num_trainers: int = 1,
         pservers: Any = None,
         *,
-        state: Optional[Mapping[str, Any]] = None,
+        state: Optional[Dict[str, Any]] = None,
         rng: bool = True,
         job: Optional[str] = None,
         private: bool = False,
@@ -347,6 +283,7 @@ class Trainer:
         callbacks: Iterable[SavedCallback] = (),
         progress: Optional[bool] = None,
         tables: Sequence[Union[EmbeddingTable, RowTracked]] = (),
+        strict: bool = True,
     ) -> None:
         if not callable(step):
             raise Invalid(f"step must be callable, not a {type(step).__name__}")
@@ -376,8 +313,12 @@ class Trainer:
         if optimizer is not None:
             self._common["optimizer"] = _saveable(optimizer, "optimizer")
         if state is not None:
-            self._common["state"] = dict(state)
+            if not isinstance(state, dict):
+                raise Invalid(f"state must be a dict, not {a_type(state)}")
+            self._common["state"] = state  # itself: its values change, and are put back into it
         self._rng = bool(rng)
+        self._strict = bool(strict)
+        self._together = self._num_trainers > 1 and not private  # they meet in one directory
         self._options = {
             "job": job,
             "private": private,
@@ -385,6 +326,8 @@ class Trainer:
             "deadline": deadline,
             "progress": progress,
         }
+        if not isinstance(callbacks, Iterable):
+            raise Invalid(f"callbacks must be a list of functions, not {a_type(callbacks)}")
         self._callbacks = list(callbacks)
         self._tables = with_tables_within(tables, None if pservers is not None else self._common)
         self._stop = False
@@ -401,9 +344,13 @@ class Trainer:
         if isinstance(pservers, ps.Client):
             self.client = pservers
             return
-        if isinstance(pservers, str) or not all(isinstance(each, str) for each in pservers):
+        if (
+            isinstance(pservers, str)
+            or not isinstance(pservers, Iterable)
+            or not all(isinstance(each, str) for each in pservers)
+        ):
             raise Invalid('pservers: a list of "host:port", or a cairn.ps.Client')
-        directory = None if self._config is None else os.fspath(self._config.checkpoint_dir)
+        directory = None if self._config is None else self._config.checkpoint_dir
         self.client = ps.Client(
             list(pservers),
             directory=directory,
@@ -413,7 +360,17 @@ class Trainer:
         self._own_client = True
 
     def stop(self) -> None:
-        """Ends train() after the step that is under way, with a save. A later train() goes on."""
+        """Ends train() after the step that is under way, with a save. A later train() goes on.
+
+        >>> import cairn
+        >>> def handler(event):
+        ...     if isinstance(event, cairn.EndStepEvent) and event.metrics < 0.3:
+        ...         trainer.stop()
+        >>> trainer = cairn.Trainer({}, lambda model, batch: batch)
+        >>> summary = trainer.train(1, [0.5, 0.25, 0.125], handler)
+        >>> summary.steps, summary.stopped
+        (2, True)
+        """
         self._stop = True
 
     def train(
@@ -435,21 +392,21 @@ class Trainer:
             raise Invalid(f"num_epochs must not be negative: {num_epochs}")
         if event_handler is not None and not callable(event_handler):
             raise Invalid("event_handler must be callable")
-        batches = _Reader(reader)
+        batches = EpochReader(reader)
         batches.check(num_epochs)
         try:
-            return self._train(num_epochs, batches, event_handler or _ignore)
+            return self._train(num_epochs, batches, event_handler)
         finally:
             self._stop = False  # it ended this call; the next one trains
 
     def _train(
-        self, num_epochs: int, batches: _Reader, handler: Callable[[Any], Any]
+        self, num_epochs: int, batches: EpochReader, handler: Optional[Callable[[Any], Any]]
     ) -> TrainSummary:
         if self.client is not None:
             return self._train_on_servers(num_epochs, batches, handler)
         with contextlib.ExitStack() as stack:
             repository = self._open(stack)
-            signals = stack.enter_context(_Signals())
+            signals = stack.enter_context(StopSignals())
             run = _Run(self, repository, batches, handler, signals)
             summary = run.train(num_epochs)
             if repository is not None:
@@ -458,11 +415,11 @@ class Trainer:
         return summary
 
     def _train_on_servers(
-        self, num_epochs: int, batches: _Reader, handler: Callable[[Any], Any]
+        self, num_epochs: int, batches: EpochReader, handler: Optional[Callable[[Any], Any]]
     ) -> TrainSummary:
         from ._server_run import ServerRun
 
-        with _Signals() as signals:
+        with StopSignals() as signals:
             summary = ServerRun(self, batches, handler, signals).train(num_epochs)
         signals.deliver()
         return summary
@@ -485,15 +442,79 @@ class Trainer:
         return repository
 
 
-def _other_training(error: Mismatch) -> Mismatch:
-    """Says what a Trainer's user can do about it; there is no rename, skip or strict here."""
-    what, _, _ = str(error).partition(" Nothing was changed")
+class _Refused(Exception):
+    """The checkpoint as a whole, whatever else of it fits; with the Mismatch to raise."""
+
+
+class _Arguments(_tree.Stateful):
+    """A trainer's own arguments, as a restore brings them back. Those of another training are refused
+    before anything is changed."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.loaded: Dict[str, Any] = {}
+
+    def cairn_save(self) -> Any:
+        # Asked for where no tree of Python values is stored.
+        raise _Refused(_not_a_trainers("the checkpoint"))
+
+    def cairn_template(self, stored: _tree.Stored) -> Any:
+        args = stored.skeleton()  # type: ignore[attr-defined]
+        if not isinstance(args, dict) or not {"trainer", "epoch", "step", "global_step"} <= set(args):
+            raise _Refused(_not_a_trainers(stored.where))
+        # Those from before do not say how many there were; a trainer without a part was none of them.
+        count = args.get("trainers", self._trainer._num_trainers)
+        if count == self._trainer._num_trainers and args["trainer"] == self._trainer._trainer_id:
+            return None
+        what = (
+            f"restore {stored.where}: it was saved by {count} trainers, and there are "
+            f"{self._trainer._num_trainers} now"
+            if count != self._trainer._num_trainers
+            else f"restore {stored.where}: it has no part of trainer {self._trainer._trainer_id}"
+        )
+        if self._trainer._strict:
+            raise _Refused(
+                Mismatch(
+                    f"{what}. Nothing was changed. Start as many, or give strict=False: the model and "
+                    "the counts of epochs and steps are then restored, each trainer's own state is not"
+                )
+            )
+        log.warning("%s: each trainer's own state starts anew", what)
+        return None
+
+    def cairn_load(self, state: Any) -> None:
+        self.loaded = dict(state)
+        mine = (self._trainer._num_trainers, self._trainer._trainer_id)
+        if (state.get("trainers", mine[0]), state["trainer"]) != mine:
+            for name in ("rng", "epoch_rng", "reader", "generators", "epoch_generators"):
+                self.loaded[name] = None
+
+
+def _not_a_trainers(where: str) -> Mismatch:
     return Mismatch(
-        f"{what} Nothing was changed. It is the checkpoint of another model: train this one in "
-        "another checkpoint_dir; cairn.io.load_params takes what fits over",
-        error.missing,
-        error.unexpected,
-        error.mismatched,
+        f"restore {where}: it was not saved by a cairn.Trainer of Python. Nothing was changed; train "
+        "in another checkpoint_dir"
+    )
+
+
+def _other_training(error: Mismatch) -> Mismatch:
+    """Says what a Trainer's user can do about it; there is no rename and no skip here."""
+    names = [*error.missing, *error.unexpected, *error.mismatched]
+    what, _, _ = str(error).partition(" Nothing was changed")
+    if "args" in error.missing:
+        advice = "It was not saved by a Trainer: train in another checkpoint_dir"
+    elif names and all(name.startswith(("optimizer", "state/")) for name in names):
+        advice = (
+            "It was saved with another optimizer or state: give what was given then, or train in "
+            "another checkpoint_dir"
+        )
+    else:
+        advice = (
+            "It is the checkpoint of another model: train this one in another checkpoint_dir; "
+            "cairn.io.load_params takes what fits over"
+        )
+    return Mismatch(
+        f"{what} Nothing was changed. {advice}", error.missing, error.unexpected, error.mismatched
     )
 
 
@@ -510,6 +531,10 @@ def _ignore(event: Any) -> None:
     pass
 
 
+# Global step, epoch and step done last, whether all steps of that epoch are.
+_Progress = Tuple[int, int, int, bool]
+
+
 class _Run:
     """One call of train."""
 
@@ -517,24 +542,32 @@ class _Run:
         self,
         trainer: Trainer,
         repository: Optional[_Repository],
-        reader: _Reader,
-        handler: Callable[[Any], Any],
-        signals: _Signals,
+        reader: EpochReader,
+        handler: Optional[Callable[[Any], Any]],
+        signals: StopSignals,
     ) -> None:
         self._trainer = trainer
         self._repository = repository
         self._reader = reader
-        self._handler = handler
+        self._has_handler = handler is not None
+        self._handler = handler or _ignore
         self._signals = signals
+        self._together = trainer._together and repository is not None
+        self._agreement: Optional[_native.StopAgreement] = None  # after a signal
+        # Seconds of the last steps. The quickest tells how far the others may be when a signal comes:
+        # those that waited for a save, or for a compiler, do not.
+        self._paces: Deque[float] = collections.deque(maxlen=8)
         self._steps = 0
         self._saves = 0
         self._stall = 0.0
         self._warned = False
+        self._named: Set[str] = set()  # tables that were warned of
         self._begun = time.perf_counter()
         self._last_save = self._begun
-        self._saved_step = -1  # global step of the newest checkpoint
+        self._saved: Optional[_Progress] = None  # of the newest checkpoint
         self._position: Tuple[int, int] = (0, -1)  # epoch and step done last
-        self._epoch_rng: Any = None
+        self._epoch_rng: Any = None  # as the epoch found it
+        self._epoch_generators: Dict[str, Any] = {}  # those in the state, likewise
         self._epoch_done = False  # all steps of the position's epoch
         self._metrics: Any = None  # of the step done last
         self._handle: Optional[SaveHandle] = None
@@ -544,8 +577,9 @@ class _Run:
         epoch = 0
         if resumed is not None:
             epoch = int(resumed["epoch"])
-            if resumed.get("epoch_done") and resumed.get("reader") is None:
-                # A reader that cannot seek would be read to its end to find that nothing is left.
+            if resumed.get("epoch_done"):
+                if epoch + 1 < num_epochs:
+                    self._reader.end(epoch, resumed.get("reader"), resumed.get("generators"))
                 if self._trainer._rng and resumed.get("rng") is not None:
                     set_random_state(resumed["rng"])
                 epoch, resumed = epoch + 1, None
@@ -558,10 +592,26 @@ class _Run:
             if not self._epoch(epoch, batches, first):
                 break
             epoch += 1
-        if self._repository is not None and self._trainer.global_step != self._saved_step:
-            if self._position[1] >= 0:
-                self._save(self._metrics)
+            # Several trainers agree on a step, and this is none.
+            if self._signals.received is not None and not self._together:
+                break
+        self._save_last()
         return self._summary()
+
+    def _progress(self) -> "_Progress":
+        return (self._trainer.global_step, *self._position, self._epoch_done)
+
+    def _save_last(self) -> None:
+        if self._repository is None or self._position[1] < 0:
+            return
+        # A checkpoint of the last step is enough when nothing of the program's ran since: a handler
+        # may have changed the state at the epoch's end. Several trainers must decide alike, whether
+        # or not each has a handler.
+        may_differ = self._has_handler or self._together
+        progress = self._progress()
+        same_step = self._saved is not None and self._saved[0] == progress[0]
+        if not same_step or (may_differ and self._saved != progress):
+            self._save(self._metrics)
 
     def _summary(self) -> TrainSummary:
         restored = self._trainer.restored
@@ -577,14 +627,27 @@ class _Run:
     def _stopping(self) -> bool:
         return self._trainer._stop or self._signals.received is not None
 
-    def _may_stop(self, saved: bool) -> bool:
-        """Several trainers end together, at a step that all of them save: a signal reaches them at
+    def _may_stop(self) -> bool:
+        """Several trainers end after the same step, which trainer 0 chooses: a signal reaches them at
         different moments. stop() is up to the program."""
         if self._trainer._stop:
             return True
         if self._signals.received is None:
             return False
-        return saved or self._trainer._num_trainers == 1 or self._repository is None
+        if not self._together:
+            return True
+        repository = self._repository
+        assert repository is not None
+        if self._agreement is None:
+            self._agreement = _native.StopAgreement(
+                directory=repository.directory,
+                generation=repository.generation,
+                chooses=self._trainer._trainer_id == 0,
+                patience=self._trainer._options["join_deadline"],
+            )
+        return self._agreement.last_step(
+            global_step=self._trainer.global_step, seconds_per_step=min(self._paces)
+        )
 
     def _begin_epoch(
         self, epoch: int, resumed: Optional[Dict[str, Any]]
@@ -592,23 +655,66 @@ class _Run:
         rng = self._trainer._rng
         if resumed is None:
             self._epoch_rng = random_state() if rng else None
-            self._handler(BeginEpochEvent(epoch))
+            self._epoch_generators = states_of(self._generators())
+            self._handler(BeginEpochEvent(epoch, 0))
             return self._reader.begin(epoch), 0
+        # The beginning of the epoch comes again, with the random states that it found: a loader
+        # shuffles by them, and a handler makes in memory what it needs for an epoch. Then all is put
+        # back as it was saved, which is with what the beginning did to it.
         done = int(resumed["step"]) + 1
-        self._handler(BeginEpochEvent(epoch))
-        # A loader that shuffles by the global random state needs the one the epoch began with.
+        generators = self._generators()
+        saved = states_of(generators)
         self._epoch_rng = resumed.get("epoch_rng")
+        self._epoch_generators = resumed.get("epoch_generators") or {}
+        if self._has_handler:
+            before = self._fingerprint()
         if rng and self._epoch_rng is not None:
             set_random_state(self._epoch_rng)
-        batches = self._reader.resume(epoch, done, resumed.get("reader"))
+        put_states(generators, self._epoch_generators)
+        if self._has_handler:
+            self._handler(BeginEpochEvent(epoch, done))
+            drawn = states_of(generators)
+            put_states(generators, saved)
+            if self._fingerprint() != before:
+                self._put_back()
+            put_states(generators, drawn)
+        batches = self._reader.resume(
+            epoch, done, resumed.get("reader"), resumed.get("generators")
+        )
+        put_states(generators, saved)
         if rng and resumed.get("rng") is not None:
             set_random_state(resumed["rng"])
         return batches, done
+
+    def _generators(self) -> Dict[str, Any]:
+        """Those that are saved with the state."""
+        return {} if self._repository is None else generators_in(self._trainer._common)
+
+    def _fingerprint(self) -> Any:
+        """Something that differs when the state was changed."""
+        trainer = self._trainer
+        if self._repository is None:
+            return None
+        if any(getattr(table, "_counts_lookups", False) for table in trainer._tables):
+            return object()  # the changed rows do not show how often others were looked up
+        encoded = _tree.encode(trainer._common, _tree.Layout())
+        rows = [table._native.changed_rows("consecutive") for table in trainer._tables]
+        return encoded.json, encoded.tensors.digest(), rows
+
+    def _put_back(self) -> None:
+        trainer = self._trainer
+        assert self._repository is not None and trainer.restored is not None
+        state = {**trainer._common, "args": _Arguments(trainer)}
+        self._repository.restore(
+            state, id=trainer.restored.info.id, strict=trainer._strict, tables=trainer._tables
+        )
+        stamp(trainer._tables, trainer.global_step)
 
     def _epoch(self, epoch: int, batches: Iterator[Any], first: int) -> bool:
         """False when it was stopped before its end."""
         step = first
         self._epoch_done = False
+        last = time.perf_counter()
         for batch in batches:
             self._handler(BeginStepEvent(epoch, step))
             metrics = self._trainer._step(self._trainer._model, batch)
@@ -619,10 +725,12 @@ class _Run:
             self._metrics = metrics
             self._end_step()
             self._handler(EndStepEvent(epoch, step, metrics))
-            due = self._is_due(epoch, step)
-            if due:
+            if self._is_due(epoch, step):
                 self._save(metrics)
-            if self._may_stop(due):
+            now = time.perf_counter()
+            self._paces.append(now - last)
+            last = now
+            if self._may_stop():
                 return False
             step += 1
         self._handler(EndEpochEvent(epoch))
@@ -637,13 +745,16 @@ class _Run:
         epoch, step = self._position
         return {
             "trainer": self._trainer._trainer_id,
+            "trainers": self._trainer._num_trainers,
             "epoch": epoch,
             "step": step,
             "global_step": self._trainer.global_step,
             "epoch_done": self._epoch_done,
             "reader": self._reader.state(),
+            "generators": self._reader.generators(),
             "rng": random_state() if self._trainer._rng else None,
             "epoch_rng": self._epoch_rng,
+            "epoch_generators": self._epoch_generators,
         }
 
     def _is_due(self, epoch: int, step: int) -> bool:
@@ -659,28 +770,32 @@ class _Run:
         if self._repository is None:
             return None
         trainer = self._trainer
+        if trainer._options["private"] and trainer._num_trainers > 1:
+            _native.refuse_unmerged_parts(self._repository.directory)
+        arguments = _Arguments(trainer)
         try:
             restored = self._repository.restore(
-                {**trainer._common, "args": None}, tables=trainer._tables
+                {**trainer._common, "args": arguments},
+                strict=trainer._strict,
+                tables=trainer._tables,
             )
+        except _Refused as refused:
+            raise refused.args[0] from None
         except Mismatch as error:
             raise _other_training(error) from None
+        if trainer._strict:
+            refuse_lost_tables(restored, trainer._tables)
         trainer.restored = restored
         if restored is None:
             return None
-        args: Dict[str, Any] = dict(restored.state["args"])
+        for name, why in [] if trainer._strict else restored.skipped:
+            log.warning("resume: %s was not restored: %s", name, why)
+        args = restored.state["args"] = arguments.loaded
         trainer.global_step = int(args["global_step"])
         stamp(trainer._tables, trainer.global_step)
-        self._saved_step = trainer.global_step
         self._position = (int(args["epoch"]), int(args["step"]))
-        if int(args["trainer"]) != trainer._trainer_id:
-            log.warning(
-                "the checkpoint has no trainer %d: it begins with trainer %d's position and its own "
-                "random states",
-                trainer._trainer_id,
-                int(args["trainer"]),
-            )
-            args.update(rng=None, epoch_rng=None)
+        self._epoch_done = bool(args.get("epoch_done"))
+        self._saved = self._progress()
         return args
 
     def _save(self, metrics: Any = None) -> None:
@@ -690,6 +805,7 @@ class _Run:
         epoch, step = self._position
         args = self._arguments()
         repository.position = (epoch, step)
+        self._warn_of_other_tables()
         begun = time.perf_counter()
         self._handle = repository.save(
             trainer.global_step,
@@ -699,10 +815,21 @@ class _Run:
             tables=trainer._tables,
         )
         self._saves += 1
-        self._saved_step = trainer.global_step
+        self._saved = self._progress()
         self._last_save = time.perf_counter()
         self._stall += self._last_save - begun
         self._warn_when_slow()
+
+    def _warn_of_other_tables(self) -> None:
+        saved = {id(table) for table in self._trainer._tables}
+        others = {table.name for table in all_tables() if id(table) not in saved} - self._named
+        if others:
+            self._named |= others
+            log.warning(
+                "the rows of %s are in no checkpoint of this Trainer; give the tables that it "
+                "trains as tables=[…]",
+                ", ".join(f"table {name!r}" for name in sorted(others)),
+            )
 
     def _warn_when_slow(self) -> None:
         spent = time.perf_counter() - self._begun

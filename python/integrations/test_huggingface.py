@@ -1,5 +1,8 @@
 """Hugging Face Trainer with the callback: killed, resumed, equal to an undisturbed run."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import huggingface_run
@@ -74,6 +77,97 @@ def test_before_the_first_save_there_is_nothing_to_go_on_from(tmp_path):
     with cairn.CheckpointManager(tmp_path / "empty"):
         pass
     assert latest(tmp_path / "empty") is None
+
+
+# Rank 1 comes first, and looks for the files as soon as it is told; rank 0 only when it has done so.
+RANK = """
+import os, sys, time, torch
+from pathlib import Path
+from cairn.integrations import huggingface
+directory, out, how = sys.argv[1:]
+rank = int(os.environ["RANK"])
+if how == "group":
+    torch.distributed.init_process_group("gloo")
+if rank == 0:
+    publish = huggingface._publish
+    def late(where, target):
+        deadline = time.monotonic() + 100
+        while not Path(out, "waiting").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return publish(where, target)
+    huggingface._publish = late
+else:
+    Path(out, "waiting").touch()
+for number in range(2):
+    try:
+        found = huggingface.latest(directory)
+        said = f"{found} {found and os.path.exists(found + '/trainer_state.json')}"
+    except Exception as error:
+        said = f"{type(error).__name__} {error}"
+    Path(out, f"{rank}-{number}").write_text(said)
+"""
+
+
+def ranks(directory, tmp_path, how, environment):
+    out = tmp_path / f"out-{how}"
+    out.mkdir()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(directory), str(out), how],
+            env={**os.environ, **environment, "RANK": str(rank), "WORLD_SIZE": "2"},
+        )
+        for rank in (1, 0)
+    ]
+    try:
+        assert [process.wait(120) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(out / f"{rank}-{number}").read_text() for number in (0, 1) for rank in (0, 1)]
+
+
+def around():
+    """A store as torchrun's agent has it, and the variables that it gives its workers."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    environment["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    return store, environment
+
+
+@pytest.mark.parametrize("how", ["group", "store"])
+def test_other_ranks_wait_for_what_rank_0_published(tmp_path, how):
+    directory = tmp_path / "checkpoints"
+    huggingface_run.trainer(
+        tmp_path / "out", [CairnCallback(directory, save_steps=3)], max_steps=6
+    ).train()
+    with cairn.CheckpointManager(directory, read_only=True) as m:
+        newest = Path(m.latest().path)
+    next(newest.rglob("*.safetensors")).unlink()  # rank 0 passes it over
+    store, environment = around()
+    path = f"{directory}.resume/checkpoint-3 True"
+    assert ranks(directory, tmp_path, how, environment) == [path] * 4
+    del store
+
+
+def test_other_ranks_are_told_what_went_wrong_and_that_there_is_none(tmp_path):
+    store, environment = around()
+    assert ranks(tmp_path / "nothing", tmp_path, "store", environment) == ["None None"] * 4
+    cairn.save(tmp_path / "other", {"x": 1})
+    environment["TORCHELASTIC_RESTART_COUNT"] = "1"
+    (tmp_path / "again").mkdir()
+    first, second, *_ = ranks(tmp_path / "other", tmp_path / "again", "store", environment)
+    assert first.startswith("Invalid") and "not saved by" in first
+    assert second.startswith("Error latest: rank 0 failed: Invalid") and "not saved by" in second
+    del store
+
+
+def test_ranks_that_cannot_tell_each_other_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    with pytest.raises(cairn.Invalid, match="make the TrainingArguments first"):
+        latest(tmp_path / "nothing")
 
 
 def test_mistakes_are_named(tmp_path):

@@ -156,6 +156,38 @@ def test_removed_checkpoints_are_gone(fitted, tmp_path):
         io.load_checkpoint(paths[0])
 
 
+def test_a_save_to_the_same_path_takes_the_place_of_the_one_before(fitted, tmp_path):
+    trainer, model, io = fitted
+    path, other, link = (tmp_path / f"{name}.ckpt" for name in ("last", "other", "link"))
+    trainer.save_checkpoint(other)
+    io._manager.wait()
+    link.symlink_to(other)  # as ModelCheckpoint(save_last="link") names the newest
+    for number in range(3):
+        with torch.no_grad():
+            model.net[0].bias.fill_(number)
+        trainer.save_checkpoint(path)
+    trainer.save_checkpoint(link)
+    io.teardown()
+    with cairn.CheckpointManager(io.directory, read_only=True) as m:
+        paths = sorted(info.metadata["lightning"]["path"] for info in m.list())
+    assert paths == sorted(map(str, (path, other, link))), "what the link named is still other's"
+    assert io.load_checkpoint(path)["state_dict"]["net.0.bias"].unique().tolist() == [2]
+    assert io.load_checkpoint(other)["global_step"] == 3
+
+
+def test_a_file_that_names_what_is_gone_is_no_reason_to_fail(fitted, tmp_path):
+    """Killed after the older checkpoint was removed, and before the disk had the new file."""
+    trainer, _, io = fitted
+    path = tmp_path / "last.ckpt"
+    trainer.save_checkpoint(path)
+    io._manager.wait()
+    before = path.read_text()
+    trainer.save_checkpoint(path)
+    io.teardown()
+    path.write_text(before)
+    assert io.load_checkpoint(path)["global_step"] == 3
+
+
 def test_before_the_first_save_there_is_nothing_to_go_on_from(directory):
     assert CairnCheckpointIO(directory).latest() is None
     assert CairnCallback(directory).latest() is None

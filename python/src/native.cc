@@ -17,6 +17,7 @@
 #include "src/state_matcher.h"
 #include "src/steps.h"
 #include "src/table.h"
+#include "src/trainer.h"
 #include "src/trial.h"
 #include "src/tune.h"
 #include "src/tune_search.h"
@@ -83,6 +84,7 @@ NB_MODULE(_native, module) {
   DefineManager(module);
   DefineScope(module);
   DefineSteps(module);
+  DefineTrainer(module);
   DefineTrial(module);
   DefineTuneSearch(module);
   DefineTune(module);

@@ -340,6 +340,10 @@ NB_MODULE(_ps, module) {
            [](Client* client, std::string state) {
              client->RunWaiting([&] { return (*client)->EndStep(state); });
            })
+      .def("set_state",
+           [](Client* client, std::string state) {
+             client->RunWaiting([&] { return (*client)->SetState(state); });
+           })
       .def("barrier",
            [](Client* client) { client->RunWaiting([&] { return (*client)->Barrier(); }); })
       .def("request_save",

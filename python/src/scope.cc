@@ -178,11 +178,13 @@ Result<T> Interruptible(Fn work) {
 }
 
 nb::object PySaveVars(const std::string& directory, const std::vector<ViewTuple>& variables,
-                      const std::string& filename) {
+                      const std::string& filename, std::map<std::string, std::string> meanings) {
   const std::vector<VariableView> views = ToViews(variables);
   const SavedVars saved =
       ValueOrRaise(Interruptible<SavedVars>([&](const TransferControl& control) {
-        return SaveVars(directory, views, {.filename = filename, .control = control});
+        return SaveVars(
+            directory, views,
+            {.filename = filename, .meanings = std::move(meanings), .control = control});
       }));
   nb::dict out;
   out["info"] = FromInfo(saved.info);
@@ -194,7 +196,8 @@ nb::object PySaveVars(const std::string& directory, const std::vector<ViewTuple>
 nb::object PyLoadVars(const std::string& path, const std::vector<ViewTuple>& variables,
                       const std::string& stored, bool strict,
                       std::map<std::string, std::string> rename, std::set<std::string> skip,
-                      const std::string& format, std::vector<std::string> names) {
+                      const std::string& filename, const std::string& format,
+                      std::vector<std::string> names, std::map<std::string, std::string> meanings) {
   const std::vector<VariableView> views = ToViews(variables);
   MismatchReport mismatch;
   LoadVarsOptions options;
@@ -204,8 +207,10 @@ nb::object PyLoadVars(const std::string& path, const std::vector<ViewTuple>& var
   options.strict = strict;
   options.rename = std::move(rename);
   options.skip = std::move(skip);
+  options.filename = filename;
   options.format = ToFormat(format);
   options.names = std::move(names);
+  options.meanings = std::move(meanings);
   options.mismatch = &mismatch;
   const auto loaded = Interruptible<LoadedVars>([&](const TransferControl& control) {
     options.control = control;
@@ -254,10 +259,10 @@ void DefineScope(nb::module_& module) {
       .def_prop_ro("frozen", &PyScope::frozen);
   module.def("default_scope", [] { return std::make_unique<PyScope>(&DefaultScope()); });
   module.def("save_vars", &PySaveVars, nb::kw_only(), nb::arg("directory"), nb::arg("variables"),
-             nb::arg("filename"));
+             nb::arg("filename"), nb::arg("meanings"));
   module.def("load_vars", &PyLoadVars, nb::kw_only(), nb::arg("path"), nb::arg("variables"),
              nb::arg("stored"), nb::arg("strict"), nb::arg("rename"), nb::arg("skip"),
-             nb::arg("format"), nb::arg("names"));
+             nb::arg("filename"), nb::arg("format"), nb::arg("names"), nb::arg("meanings"));
   module.def("read_foreign", &PyReadForeign, nb::kw_only(), nb::arg("path"), nb::arg("format"),
              nb::arg("names"));
 }

@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <utility>
 
+#include "base/checksum.h"
 #include "format/json.h"
+#include "format/safetensors.h"
 #include "src/convert.h"
 #include "src/errors.h"
+#include "src/gil.h"
 
 namespace nb = nanobind;
 
@@ -247,9 +251,11 @@ bool StateEncoder::Array(nb::handle value) {
     tensor.data = array.data;
     tensor.group = leaf.group == "state" ? TensorGroup::kState : TensorGroup::kModel;
     tensors_.push_back(std::move(tensor));
-    keep_.append(value);
     bytes_ += array.bytes;
   }
+  // Also when others write it: memory that was given back would be the next array's, and tie the
+  // two.
+  keep_.append(value);
   if (array.bytes > 0) by_memory_.emplace(array.data, std::move(leaf));
   return true;
 }
@@ -297,6 +303,24 @@ void StateEncoder::Add(nb::handle described, nb::handle keep, std::uint64_t byte
   bytes_ += bytes;
 }
 
+std::string StateEncoder::Digest() const {
+  std::string sums;
+  Status status = Status::Ok();
+  {
+    const WithoutGil released;
+    for (const Tensor& tensor : tensors_) {
+      const auto bytes = TensorBytes(tensor.dtype, tensor.shape);
+      if (!bytes.ok()) {
+        status = bytes.status();
+        break;
+      }
+      sums += ToHex(Xxh3Wide({static_cast<const std::byte*>(tensor.data), *bytes}));
+    }
+  }
+  RaiseIfError(status);
+  return ToHex(Xxh3Wide(std::as_bytes(std::span(sums))));
+}
+
 void DefineStateEncoder(nb::module_& module) {
   nb::class_<StateEncoder>(module, "StateEncoder")
       .def(
@@ -314,6 +338,7 @@ void DefineStateEncoder(nb::module_& module) {
       .def("group_of", &StateEncoder::GroupOf)
       .def("tensor_name", &StateEncoder::TensorName)
       .def("add", &StateEncoder::Add)
+      .def("digest", &StateEncoder::Digest)
       .def_prop_ro("keep", &StateEncoder::keep)
       .def_prop_ro("nbytes", &StateEncoder::bytes);
 }

@@ -50,6 +50,8 @@ class StateEncoder {
   std::vector<Tensor> TakeTensors() { return std::move(tensors_); }
   nanobind::list keep() const { return keep_; }
   std::uint64_t bytes() const { return bytes_; }
+  /// Of all the arrays' content; with the JSON it tells whether a state was changed.
+  std::string Digest() const;
 
  private:
   struct Stored {

@@ -79,6 +79,9 @@ class PyPolicy final : public tune::TunePolicy {
   Status OnEnd(const std::string& trial, const Value& last, bool error) override {
     return Tell([&] { policy_.attr("on_end")(trial, FromValue(last), error); });
   }
+  Status OnRestart(const std::string& trial) override {
+    return Tell([&] { policy_.attr("on_restart")(trial); });
+  }
   Result<tune::Choice> Choose(const tune::Candidates& candidates) override {
     return Ask<tune::Choice>([&]() -> tune::Choice {
       nb::list pending;

@@ -212,6 +212,8 @@ class Scheduler {
     Check(scheduler_->OnComplete(trial, ToValue(result, "result")));
   }
   void OnError(const std::string& trial) { Check(scheduler_->OnError(trial)); }
+  void OnRestart(const std::string& trial) { Check(scheduler_->OnRestart(trial)); }
+  void CheckResult(nb::handle result) { Check(scheduler_->Check(ToValue(result, "result"))); }
   /// None, or (action, trial, donor, config)
   nb::object Choose(const std::vector<std::string>& pending, const std::vector<std::string>& paused,
                     bool more) {
@@ -242,6 +244,11 @@ class Stopper {
   bool ShouldStop(const std::string& trial, nb::handle result) {
     return ValueOrRaise(stopper_->ShouldStop(trial, ToValue(result, "result")));
   }
+  void CheckResult(nb::handle result) {
+    const Status status = stopper_->Check(ToValue(result, "result"));
+    if (!status.ok()) Raise(status);
+  }
+  void OnRestart(const std::string& trial) { stopper_->OnRestart(trial); }
   bool StopAll() { return stopper_->StopAll(); }
   void OnElapsed(double seconds) {
     stopper_->OnElapsed(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
@@ -289,6 +296,8 @@ void DefineTuneSearch(nb::module_& module) {
       .def("result", &Scheduler::OnResult, nb::arg("trial"), nb::arg("result"))
       .def("complete", &Scheduler::OnComplete, nb::arg("trial"), nb::arg("result").none())
       .def("error", &Scheduler::OnError, nb::arg("trial"))
+      .def("restart", &Scheduler::OnRestart, nb::arg("trial"))
+      .def("check", &Scheduler::CheckResult, nb::arg("result"))
       .def("choose", &Scheduler::Choose, nb::arg("pending"), nb::arg("paused"),
            nb::arg("more_to_come"))
       .def("set_config", &Scheduler::SetConfig, nb::arg("trial"), nb::arg("config"))
@@ -298,6 +307,8 @@ void DefineTuneSearch(nb::module_& module) {
   nb::class_<Stopper>(module, "TuneStopper")
       .def(nb::init<nb::handle>(), nb::arg("description"))
       .def("should_stop", &Stopper::ShouldStop, nb::arg("trial"), nb::arg("result"))
+      .def("check", &Stopper::CheckResult, nb::arg("result"))
+      .def("on_restart", &Stopper::OnRestart, nb::arg("trial"))
       .def("stop_all", &Stopper::StopAll)
       .def("on_elapsed", &Stopper::OnElapsed, nb::arg("seconds"))
       .def("save", &Stopper::Save)

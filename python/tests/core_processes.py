@@ -41,6 +41,17 @@ class Ranks:
                 "CAIRN_LOCAL_RANK": str(rank), "CAIRN_LOCAL_SIZE": str(size),
                 "CAIRN_CHIEF": chief, "CAIRN_LAUNCH_KEY": "a secret",
             }  # fmt: skip
+        if kind == "torchrun below a run":  # one process of Cairn's launcher, which is torchrun
+            return {
+                **Ranks._variables("cairn", 0, 1, chief, port),
+                **Ranks._variables("torchrun", rank, size, "none", port),
+            }  # fmt: skip
+        if kind == "srun":
+            return {
+                "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size), "SLURM_LOCALID": str(rank),
+                "SLURM_STEP_NUM_TASKS": str(size), "SLURM_STEP_TASKS_PER_NODE": str(size),
+                "SLURM_NODEID": "0", "SLURM_JOB_ID": chief, "SLURM_STEP_ID": "0",
+            }  # fmt: skip
         if kind == "torchrun":
             return {
                 "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),

@@ -17,9 +17,15 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "core_api"
+HELD = ROOT / "python" / "tests" / "held_run.py"
 PROGRAM = pathlib.Path(os.environ.get("CAIRN_BIN_DIR", ROOT / "build" / "dev" / "bin")) / "cairn"
 PATIENCE_SECONDS = 120
 ENDED = ("COMPLETED", "CANCELED", "ERROR")
+
+
+def held(script, after, until, seconds="0.001"):
+    """An entrypoint that waits after so many steps, for a file or for its end (held_run.py)."""
+    return f"env HOLD_AFTER={after} HOLD_UNTIL={until} python3 {HELD} {script}.py {seconds}"
 
 
 class Refused(Exception):

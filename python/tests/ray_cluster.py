@@ -34,9 +34,9 @@ class Ray:
         """As people do it."""
         subprocess.run([self.programs / "ray", "job", "stop", "--no-wait", job], check=True, capture_output=True, timeout=PATIENCE_SECONDS)
 
-    def kill_head(self):
-        """Everything of its node, with SIGKILL."""
-        while found := [*self._processes_of("head")]:
+    def kill(self, node):
+        """Everything of a node, with SIGKILL."""
+        while found := [*self._processes_of(node)]:
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -48,8 +48,9 @@ class Ray:
             return False
         return True
 
-    def start_head(self):
-        subprocess.run([pathlib.Path(os.environ["CAIRN_RAY_DIRECTORY"]) / "start", "head"], check=True)
+    def start(self, node):
+        """"head" or "second"."""
+        subprocess.run([pathlib.Path(os.environ["CAIRN_RAY_DIRECTORY"]) / "start", node], check=True)
 
     @staticmethod
     def _processes_of(node):

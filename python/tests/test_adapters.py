@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+import cairn
 from cairn.torch import Loader
 
 
@@ -49,3 +50,18 @@ def test_a_loader_put_after_an_epochs_last_batch_has_none_left():
     again = Loader(torch.arange(6), batch_size=2, seed=1)
     again.load_state_dict(loader.state_dict())
     assert list(again) == [] and again.epoch == 1
+
+
+@pytest.mark.parametrize(
+    "other", [{"seed": 2}, {"batch_size": 3}, {"shuffle": False}, {"dataset": torch.arange(7)}]
+)
+def test_a_position_among_other_examples_is_refused(other):
+    same = {"dataset": torch.arange(6), "batch_size": 2, "shuffle": True, "seed": 1}
+    loader = Loader(**same)
+    next(iter(loader))
+    state = loader.state_dict()
+    Loader(**same).load_state_dict(state)
+    Loader(**same).load_state_dict({"epoch": 0, "next": 1, "seed": 1})  # as it was written before
+    name = next(iter(other)).replace("dataset", "examples")
+    with pytest.raises(cairn.Invalid, match=f"the state is of {name}"):
+        Loader(**{**same, **other}).load_state_dict(state)

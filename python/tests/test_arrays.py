@@ -285,15 +285,16 @@ def test_a_dlpack_object_that_cannot_be_read_is_refused_by_name(directory):
         m.save(0, {"x": {"y": Unreadable()}})
 
 
-@pytest.mark.filterwarnings("ignore:.*quantize:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*quantize:UserWarning", "ignore:.*nested:UserWarning")
 @pytest.mark.parametrize(
     "make",
     [
         lambda: torch.zeros(3).to_sparse(),
         lambda: torch.empty(3, device="meta"),
         lambda: torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint8),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     ],
-    ids=["sparse", "meta", "quantized"],
+    ids=["sparse", "meta", "quantized", "nested"],
 )
 def test_torch_tensors_without_plain_memory_are_refused(directory, make):
     with cairn.CheckpointManager(directory) as m, pytest.raises(cairn.Invalid, match="model/w"):

@@ -315,6 +315,41 @@ def test_the_command(tmp_path):
     assert done.returncode == 0 and "left out" in done.stderr and "epoch" in done.stderr
 
 
+@pytest.mark.parametrize("target", ["out.pt", "out.safetensors", "out"])
+def test_rows_of_tables_are_named_as_left_out(tmp_path, target, capsys):
+    table = cairn.EmbeddingTable("emb", 2, optimizer=cairn.optimizers.SGD(1.0))
+    table.lookup([1, 2, 3])
+    with cairn.CheckpointManager(tmp_path / "run") as manager:
+        manager.save(1, {"w": np.ones(2)}, tables=[table], blocking=True)
+    to = "dcp" if target == "out" else None
+    for source, options in (("run", {}), ("run", {"step": 1}), ("run/checkpoint_000001", {})):
+        done = convert(tmp_path / source, tmp_path / target, to=to, force=True, **options)
+        assert done.arrays == 1 and done.left_out == ["emb (a table of 3 rows)"]
+    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "again.pt")]) == 0
+    assert "emb (a table of 3 rows)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "target, options, says",
+    [
+        ("file/x.pt", [], "file"),
+        ("folder.pt", ["--force"], "folder.pt is a folder"),
+        ("folder.safetensors", ["--force"], "folder.safetensors is a folder"),
+        ("file", ["--force", "--to", "dcp"], "file is a file"),
+        ("file", ["--force", "--to", "safetensors"], "file is a file"),
+    ],
+)
+def test_targets_that_cannot_be_written_are_named(tmp_path, capsys, target, options, says):
+    cairn.save(tmp_path / "run", {"w": np.ones(2)})
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder.pt").mkdir()
+    (tmp_path / "folder.safetensors").mkdir()
+    assert main(["convert", str(tmp_path / "run"), str(tmp_path / target), *options]) == 1
+    assert says in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not list(tmp_path.glob("*.part")) and not any((tmp_path / "folder.pt").iterdir())
+
+
 def test_a_step_that_is_none_makes_no_repository(state, tmp_path):
     torch.save(state, tmp_path / "m.pt")
     for step in (-1, True, "x"):

@@ -192,6 +192,17 @@ def test_states_go_through_the_engine(storage):
         assert w.tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_restore_waits_for_the_save_in_flight(storage, named):
+    with cairn.core.init(storage=storage) as ctx:
+        handle = ctx.checkpoint.save({"w": np.full(1 << 22, 7.0)}, {"steps_completed": 1})
+        w = np.zeros(1 << 22)
+        restored = ctx.checkpoint.restore({"w": w}, id=handle.id if named else None)
+        assert restored.info.id == handle.id and w.min() == 7
+        handle = ctx.checkpoint.save({"w": w}, {"steps_completed": 2})
+        assert ctx.checkpoint.get_metadata(handle.id)["steps_completed"] == 2
+
+
 def test_a_save_in_flight_at_the_end_is_finished(storage):
     with core.init(storage=storage) as ctx:
         handle = ctx.checkpoint.save({"w": np.ones(1 << 20)}, {"steps_completed": 1})
@@ -252,12 +263,30 @@ def test_reports_are_checked(storage, caplog):
             with pytest.raises(cairn.Invalid):
                 ctx.train.report_training_metrics(bad, {"a": 1})
         # What a master would refuse is refused without one too.
-        for bad in (7, {"a": np.ones(2)}, {"a": object()}, {"a": {3: 4}}, {"a": 2**64}, {"a": "\ud800"}):
+        for bad in (7, {"a": np.ones(2)}, {"a": object()}, {"a": {3: 4}}, {"a": 2**64}, {"a": "\ud800"},
+                    {"\ud800": 1}, {"a": "x\0y"}, {"a": {"x\0y": 1}}, {"a": ["\0"]}):  # fmt: skip
             with pytest.raises(cairn.Invalid):
                 ctx.train.report_validation_metrics(1, bad)
+            metadata = {**bad, "steps_completed": 1} if isinstance(bad, dict) else bad
+            with pytest.raises(cairn.Invalid):
+                ctx.checkpoint.upload(None, metadata, shard=True)
+        for bad in ("", 3, "\ud800", "x\0y", "ü" * 129):
+            with pytest.raises(cairn.Invalid, match="group"):
+                ctx.train.report_metrics(bad, 1, {"a": 1})
+        ctx.train.set_status("x\0y")  # a line for people: a master replaces it
+        for bad in ("\ud800", 3, "x" * 4097):
+            with pytest.raises(cairn.Invalid, match="status"):
+                ctx.train.set_status(bad)
         for bad in (-0.1, 1.1, float("nan"), "x"):
             with pytest.raises(cairn.Invalid):
                 ctx.train.report_progress(bad)
+
+
+@pytest.mark.parametrize("given", [{"preempt_mode": "x"}, {"distributed": 5}, {"external_id": 5}])
+def test_what_init_cannot_take_is_named(storage, given):
+    with pytest.raises(cairn.Invalid, match=next(iter(given))):
+        core.init(storage=storage, **given)
+    assert not os.path.exists(storage)
 
 
 def test_a_score_that_is_no_name_is_refused(storage):
@@ -373,9 +402,10 @@ def test_cluster_info_comes_from_the_variables_of_the_run(storage, monkeypatch):
     assert cairn.get_cluster_info().trial.resume_mode == "resume"
     monkeypatch.setenv("CAIRN_RESUME_MODE", "continue")
     assert cairn.get_cluster_info().trial.resume_mode == "continue"
-    monkeypatch.setenv("CAIRN_HPARAMS", "{")
-    with pytest.raises(cairn.Invalid):
-        cairn.get_cluster_info()
+    for damaged in ("{", "[1]", "3"):
+        monkeypatch.setenv("CAIRN_HPARAMS", damaged)
+        with pytest.raises(cairn.Invalid):
+            cairn.get_cluster_info()
 
 
 def test_an_engine_that_is_not_there_is_named(storage, monkeypatch):
@@ -451,6 +481,18 @@ def test_a_detached_run_that_ended_well_says_so(detached):
     with core.init() as ctx:
         store(ctx, 1, a="x")
     assert engine.exits == [(0, "")]
+
+
+def test_a_detached_run_has_a_name_whatever_its_command_is(detached, monkeypatch):
+    engine = detached()
+    named = []
+    monkeypatch.setattr(engine, "join", lambda options: named.append(options) or engine)
+    monkeypatch.setattr(sys, "argv", ["/x/tr\udcffain.py", "--name=\udcff"])
+    with core.init():
+        pass
+    assert named[0]["external_id"].encode().startswith("tr\ufffdain.py-".encode())
+    with pytest.raises(cairn.Invalid, match="external_id"):
+        core.init(external_id=5)
 
 
 def test_a_checkpoint_may_await_its_score(detached, tmp_path):

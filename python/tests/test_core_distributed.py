@@ -22,7 +22,7 @@ with core.init() as ctx:
 """
 
 
-@pytest.mark.parametrize("kind", ["cairn", "torchrun", "mpi"])
+@pytest.mark.parametrize("kind", ["cairn", "torchrun", "torchrun below a run", "mpi", "srun"])
 def test_ranks_meet_by_the_variables_of_each_launcher(tmp_path, kind):
     code = """
     with core.init() as ctx:
@@ -38,6 +38,48 @@ def test_ranks_meet_by_the_variables_of_each_launcher(tmp_path, kind):
     """
     outputs = Ranks(code, 3, tmp_path, kind=kind).outputs()
     assert outputs == ["0 3 0 0 1\n", "1 3 1 0 1\n", "2 3 2 0 1\n"]
+
+
+@pytest.mark.parametrize("kind", ["torchrun", "torchrun below a run"])
+def test_ranks_of_torch_meet_when_asked_for(tmp_path, kind):
+    code = """
+    with core.DistributedContext.from_torch_distributed() as ranks:
+        print(ranks.rank, ranks.size, ranks.local_rank, ranks.allgather(ranks.rank))
+    """
+    outputs = Ranks(code, 2, tmp_path, kind=kind).outputs()
+    assert outputs == ["0 2 0 [0, 1]\n", "1 2 1 [0, 1]\n"]
+
+
+@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE"])
+def test_without_torchrun_there_are_no_ranks_of_torch(monkeypatch, missing):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.delenv(missing)
+    with pytest.raises(cairn.Invalid, match=f"{missing} is not set.*torchrun"):
+        DistributedContext.from_torch_distributed()
+
+
+def test_a_batch_script_of_slurm_is_one_process():
+    env = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}
+    with DistributedContext.from_env(env) as ranks:
+        assert (ranks.rank, ranks.size) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "per_node,node,size,expected", [("4", 0, 4, 4), ("2(x2),1", 1, 5, 2), ("2(x2),1", 2, 5, 1)]
+)
+def test_tasks_of_srun_know_their_neighbours(per_node, node, size, expected):
+    env = {
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": str(node),
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "CAIRN_CHIEF": "node0:5000",
+    }
+    assert _distributed._place_from(env).local_size == expected
+    with pytest.raises(cairn.Invalid, match="SLURM_STEP_TASKS_PER_NODE"):
+        _distributed._place_from({**env, "SLURM_STEP_TASKS_PER_NODE": "two"})
 
 
 def test_a_sharded_checkpoint_has_the_files_of_all_ranks(tmp_path):
@@ -280,24 +322,17 @@ def test_two_living_processes_of_one_rank_are_told(tmp_path):
     assert "two living processes came as rank 1 of 3" in told[0]
 
 
-def test_a_rank_zero_whose_place_was_taken_is_told_and_leaves_the_other_alone(tmp_path):
+def test_a_rank_zero_whose_place_was_taken_is_told_and_leaves_the_other_alone(tmp_path, monkeypatch):
     path = tmp_path / "chief"
-    told = []
+    write = _distributed._write_address
 
-    def chief():
-        with pytest.raises(cairn.Unavailable, match="another living process took rank 0's place"):
-            DistributedContext(rank=0, size=2, chief=f"file:{path}", timeout=0.3)
-        told.append(True)
+    def and_another_one_too(to, text):
+        write(to, text)
+        write(to, "127.0.0.1:1 other")
 
-    thread = threading.Thread(target=chief)
-    thread.start()
-    while not path.exists():
-        pass
-    other = tmp_path / "other"
-    other.write_text("127.0.0.1:1 other")
-    other.rename(path)
-    thread.join()
-    assert told
+    monkeypatch.setattr(_distributed, "_write_address", and_another_one_too)
+    with pytest.raises(cairn.Unavailable, match="another living process took rank 0's place"):
+        DistributedContext(rank=0, size=2, chief=f"file:{path}", timeout=0.3)
     assert path.read_text() == "127.0.0.1:1 other"
 
 
@@ -350,6 +385,9 @@ def test_values_that_cannot_be_sent_are_refused_by_type():
     back = _wire.loads(_wire.dumps(values))
     assert back == {"x": values["x"], 5: 1.5}
     assert np.array_equal(_wire.loads(_wire.dumps(np.eye(2))), np.eye(2))
+    mixed = {1, "a", None, (2, "b"), 2.5, b"c"}
+    assert _wire.loads(_wire.dumps(mixed)) == mixed
+    assert _wire.dumps({"b", 1}) == _wire.dumps({1, "b"})
 
 
 def test_ranks_are_checked():

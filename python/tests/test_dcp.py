@@ -284,12 +284,47 @@ def test_a_damaged_newest_checkpoint_is_passed_over(directory):
     assert found["w"].tolist() == [1, 1, 1]
 
 
-def test_a_flipped_byte_is_noticed(directory):
-    save(directory, {"w": torch.arange(1000.0)}, "1")
-    file = next((directory / "checkpoint_000001" / "__model__").glob("*.safetensors"))
+def flip(directory, step):
+    file = next((directory / f"checkpoint_{step:06}" / "__model__").glob("*.safetensors"))
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
+    file.unlink()  # it may be linked into other checkpoints
     file.write_bytes(data)
+
+
+def test_a_newest_checkpoint_with_a_flipped_byte_is_passed_over(directory, caplog):
+    for step in ("1", "2"):
+        save(directory, {"w": torch.full((1000,), float(step)), "step": int(step)}, step)
+    flip(directory, 2)
+    found = {"w": torch.zeros(1000), "step": 0}
+    assert load(directory, found).info.step == 1
+    assert found["step"] == 1 and found["w"].unique().tolist() == [1]
+    assert "passed over: step 2" in caplog.text
+    with pytest.raises(CheckpointException, match="cairn.errors.Corruption"):
+        load(directory, found, "2")
+
+
+def test_all_ranks_pass_over_what_is_damaged(tmp_path):
+    run("save", 2, tmp_path / "run", tmp_path)
+    flip(tmp_path / "run", 20)
+    run("load_ten", 2, tmp_path / "run", tmp_path)
+
+
+def test_all_ranks_load_what_the_coordinator_saw(saved_by_two, tmp_path):
+    run("load_late", 2, saved_by_two, tmp_path)
+
+
+def test_an_older_checkpoint_of_another_state_is_refused_by_name(directory):
+    save(directory, {"w": torch.ones(3)}, "1")
+    save(directory, {"w": torch.ones(3), "more": torch.ones(1000)}, "2")
+    flip(directory, 2)
+    with pytest.raises(CheckpointException, match="there is no 'more' in it"):
+        load(directory, {"w": torch.zeros(3), "more": torch.zeros(1000)})
+
+
+def test_a_flipped_byte_is_noticed(directory):
+    save(directory, {"w": torch.arange(1000.0)}, "1")
+    flip(directory, 1)
     with pytest.raises(CheckpointException, match="cairn.errors.Corruption"):
         load(directory, {"w": torch.zeros(1000)})
 

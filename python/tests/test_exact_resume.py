@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo  # noqa: F401  optimizers import it: once here, not in every process
@@ -86,16 +87,19 @@ def make_torch_with_a_plain_loader(directory):
     return trainer, epochs, torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
 
 
+@pytest.mark.fresh_process
 def test_torch_with_a_loader_that_seeks():
     report = cairn.testing.check_resume(make_torch, kills=KILLS, seed=1)
     assert report.kills == KILLS and report.repeated > 0
 
 
+@pytest.mark.fresh_process
 def test_torch_with_a_plain_shuffling_loader():
     report = cairn.testing.check_resume(make_torch_with_a_plain_loader, kills=KILLS, seed=2)
     assert report.kills == KILLS
 
 
+@pytest.mark.fresh_process
 def test_each_protocol_step_is_hit_once():
     points = cairn.testing.kill_points(make_torch)
     first = {}
@@ -108,6 +112,7 @@ def test_each_protocol_step_is_hit_once():
     assert set(report.steps_hit) == steps
 
 
+@pytest.mark.fresh_process
 def test_a_training_that_does_not_save_its_randomness_is_found_out():
     def make(directory):
         trainer, epochs, loader = make_torch(directory)
@@ -116,6 +121,56 @@ def test_a_training_that_does_not_save_its_randomness_is_found_out():
 
     with pytest.raises(AssertionError):
         cairn.testing.check_resume(make, kills=4, seed=3)
+
+
+@pytest.mark.parametrize("kind", ["a table", "tracked arrays"])
+def test_rows_that_do_not_come_back_are_found_out(kind):
+    def make(directory, exact):
+        table = cairn.EmbeddingTable("t", 2, optimizer=cairn.optimizers.SGD(1.0))
+        weights = np.zeros((4, 2))
+        tracked = cairn.RowTracked("r", {"weights": weights})
+
+        def step(model, batch):
+            model["w"] += batch
+            drawn = model["w"] if exact else np.frombuffer(os.urandom(4), np.uint32)
+            if kind == "a table":
+                table.assign([int(batch), 7], np.full((2, 2), drawn))
+            else:
+                with tracked.changing([1]):
+                    weights[1] = drawn
+
+        config = cairn.CheckpointConfig(directory, step_interval=2)
+        model, tables = {"w": np.zeros(1)}, [table if kind == "a table" else tracked]
+        return cairn.Trainer(model, step, tables=tables, checkpoint_config=config), 2, [1.0, 2.0, 3.0]
+
+    assert cairn.testing.check_resume(lambda directory: make(directory, True), kills=3).kills == 3
+    with pytest.raises(AssertionError, match="the final models differ.*rows/"):
+        cairn.testing.check_resume(lambda directory: make(directory, False), kills=3)
+
+
+@pytest.mark.parametrize("ask", [cairn.testing.check_resume, cairn.testing.kill_points])
+def test_a_training_that_saves_nothing_is_refused(ask):
+    def make(directory):
+        return cairn.Trainer({"w": np.zeros(1)}, lambda model, batch: None), 1, [1.0]
+
+    with pytest.raises(cairn.Invalid, match="saves nothing.*checkpoint_config"):
+        ask(make)
+
+
+def test_torch_that_refuses_forks_is_told_from_a_training_that_fails():
+    # What torch's engine raises in the child of a process in which it has started threads of its own.
+    refusal = "Unable to handle autograd's threading in combination with fork-based multiprocessing."
+
+    def make(directory, message):
+        def step(model, batch):
+            raise RuntimeError(message)
+
+        return cairn.Trainer({"w": np.zeros(1)}, step), 1, [1]
+
+    with pytest.raises(cairn.Invalid, match="in a Python process of its own"):
+        cairn.testing.check_resume(lambda directory: make(directory, refusal), kills=1)
+    with pytest.raises(cairn.Error, match="the training failed; its error is above"):
+        cairn.testing.check_resume(lambda directory: make(directory, "out of memory"), kills=1)
 
 
 TWO = Path(__file__).with_name("two_trainers.py")

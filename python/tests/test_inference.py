@@ -98,6 +98,75 @@ def test_whether_dropout_trains_is_no_feed(directory, rng):
         io.save_inference_model(directory + "2", ["x", "trains"], ["y"], model)
 
 
+SPLIT = """<ir_version: 8, opset_import: ["": 18]>
+g (float[4] x) => (float[2] y) {
+    a, b = Split <axis = 0, num_outputs = 2> (x)
+    y = Add (a, b)
+}"""
+# Inside of a function and of a branch the names are others'; the call and the If give way. A function
+# of another version than the model's stays a call.
+CALL = """<ir_version: 8, opset_import: ["": 18, "own": 1]>
+g (float[4] x) => (float[2] y) {
+    a, b = own.halves (x)
+    y = Add (a, b)
+}
+<domain: "own", opset_import: ["": 17]>
+halves (x) => (a, b) {
+    zero = Constant <value = int64[1] {0}> ()
+    two = Constant <value = int64[1] {2}> ()
+    four = Constant <value = int64[1] {4}> ()
+    a = Slice (x, zero, two)
+    b = Slice (x, two, four)
+}"""
+BRANCH = """<ir_version: 8, opset_import: ["": 18]>
+g (float[4] x) => (float[2] y) <bool yes = {1}> {
+    a, b = If (yes) <
+        then_branch = t () => (float[2] ta, float[2] tb) {
+            ta, tb = Split <axis = 0, num_outputs = 2> (x)
+        },
+        else_branch = e () => (float[2] eb, float[2] ea) {
+            ea, eb = Split <axis = 0, num_outputs = 2> (x)
+        }
+    >
+    y = Add (a, b)
+}"""
+
+
+@pytest.mark.parametrize("other", ["b", "unused#1"])
+@pytest.mark.parametrize("text", [SPLIT, CALL, BRANCH])
+def test_a_fed_tensor_counts_where_a_kept_operator_computes_it_too(directory, text, other):
+    model = onnx.parser.parse_model(text)
+    model.graph.value_info.append(
+        onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [2])
+    )
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [other if name == "b" else name for name in names]
+    saved = io.save_inference_model(directory, ["x", "a"], ["y"], model)
+    onnx.checker.check_model(saved.path, full_check=True)
+    feed = {"x": np.array([1, 2, 3, 4], np.float32), "a": np.array([100, 100], np.float32)}
+    close(by_onnxruntime(saved.path, feed), [[103, 104]])
+    if text is not CALL:  # OpenVINO has no functions
+        program, _, _ = io.load_inference_model(directory)
+        close(program.run(feed), [[103, 104]])
+
+
+def test_statistics_of_training_can_be_fed(directory):
+    """Their operator no longer gathers them, so that nothing is in the way."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 2] x) => (float[n, 2] y)
+        <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] m = {1, 1}, float[2] v = {1, 1}> {
+            h, mean, var = BatchNormalization <epsilon = 0.0, training_mode = 1> (x, s, b, m, v)
+            y = Add (h, mean)
+        }"""
+    )
+    saved = io.save_inference_model(directory, ["x", "mean"], ["y"], model)
+    feed = {"x": np.ones((1, 2), np.float32), "mean": np.full(2, 7, np.float32)}
+    close(by_onnxruntime(saved.path, feed), [[[7, 7]]])
+    close(io.load_inference_model(directory)[0].run(feed), [[[7, 7]]])
+
+
 def test_wrong_feeds_are_named(directory):
     io.save_inference_model(directory, ["x"], ["probability"], TRAINING)
     program, _, _ = io.load_inference_model(directory)
@@ -109,6 +178,23 @@ def test_wrong_feeds_are_named(directory):
         program.run({"x": np.zeros((1, 5))})
     with pytest.raises(cairn.Invalid, match=r"F32 \[1,6\]"):
         program.run({"x": np.zeros((1, 6), np.float32)})
+
+
+@pytest.mark.parametrize(
+    "of, feed",
+    [
+        ("float[n, 2]", np.ones(3, np.complex64)),
+        ("float[n, 2]", torch.ones(3, dtype=torch.complex64)),
+        ("int64[n]", np.zeros(3, "datetime64[D]")),
+        ("int64[n]", np.zeros(3, "timedelta64[s]")),
+    ],
+)
+def test_feeds_whose_bytes_would_pass_for_other_numbers_are_refused(directory, of, feed):
+    model = f'<ir_version: 8, opset_import: ["": 17]> g ({of} x) => ({of} y) {{ y = Add (x, x) }}'
+    io.save_inference_model(directory, ["x"], ["y"], onnx.parser.parse_model(model))
+    program, _, _ = io.load_inference_model(directory)
+    with pytest.raises(cairn.Invalid, match="'x' is of (complex|date|time)"):
+        program.run({"x": feed})
 
 
 @pytest.mark.parametrize(
@@ -189,6 +275,19 @@ def test_a_torch_module_is_exported_and_not_changed(exported, rng):
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_a_module_too_large_for_one_message_is_exported_through_files(
+    exported, directory, monkeypatch
+):
+    module, _, small, options = exported
+    monkeypatch.setattr(cairn.inference, "_MOST_INLINE_BYTES", 0)
+    large = io.save_inference_model(directory, ["ids", "dense"], ["p"], module, **options)
+    for name in ("model.onnx", "params.safetensors"):
+        files = [os.path.join(os.path.dirname(saved.path), name) for saved in (small, large)]
+        first, second = (open(file, "rb").read() for file in files)
+        assert first == second, name
+    assert not os.path.exists(os.path.join(os.getcwd(), "model.onnx.data"))
+
+
 def test_new_weights_reload_while_others_run(exported, tmp_path, rng):
     module, _, _, options = exported
     directory = str(tmp_path / "model")
@@ -219,11 +318,303 @@ def test_new_weights_reload_while_others_run(exported, tmp_path, rng):
     close([np.array([[second]])], by_onnxruntime(saved.path, feed))
 
 
+def test_a_model_that_is_replaced_meanwhile_is_loaded_as_it_is_then(directory):
+    x = np.ones((1, 5), np.float32)
+    io.save_inference_model(directory, ["x"], ["probability"], TRAINING)
+    program, _, _ = io.load_inference_model(directory)
+    (wanted,) = program.run({"x": x})
+    stop = threading.Event()
+
+    def save():
+        while not stop.is_set():
+            io.save_inference_model(directory, ["x"], ["probability"], TRAINING)
+
+    writer = threading.Thread(target=save)
+    writer.start()
+    try:
+        for _ in range(15):
+            again, _, _ = io.load_inference_model(directory)
+            program.reload()
+            close(again.run({"x": x}) + program.run({"x": x}), [wanted, wanted])
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_operators_that_do_nothing_do_not_hide_feeds_and_targets(directory, rng):
+    from onnx import helper
+
+    model = with_nodes(
+        [
+            helper.make_node("Dropout", ["x"], ["y"]),
+            helper.make_node("Identity", ["y"], ["z"]),
+            helper.make_node("Mul", ["z", "w"], ["scaled"]),
+            helper.make_node("Identity", ["scaled"], ["same"]),
+        ],
+        outputs=[
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 3])
+            for name in ("y", "z", "scaled", "same")
+        ],
+    )
+    x = rng.normal(size=(4, 3)).astype(np.float32)
+    for i, targets in enumerate((["y"], ["z", "y"], ["same", "z", "scaled"], ["scaled", "same"])):
+        place = f"{directory}{i}"
+        io.save_inference_model(place, ["x"], targets, model)
+        program, _, _ = io.load_inference_model(place)
+        close(program.run({"x": x}), [x * (2 if t in ("scaled", "same") else 1) for t in targets])
+
+
 def test_another_graph_is_not_reloaded(exported, directory):
     io.save_inference_model(directory, ["x"], ["probability"], TRAINING)
     program, _, _ = io.load_inference_model(directory)
     with pytest.raises(cairn.Error, match="graph is another one"):
         program.reload(exported[1])
+
+
+def with_nodes(nodes, *, inputs=None, outputs=None, functions=(), opset=17):
+    """A model of x -> y with a weight w."""
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        inputs or [value("x", TensorProto.FLOAT, ["batch", 3])],
+        outputs or [value("y", TensorProto.FLOAT, ["batch", 3])],
+        [onnx.numpy_helper.from_array(np.full(3, 2, np.float32), "w")],
+    )
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("own", 1)]
+    domains.append(helper.make_opsetid("ai.onnx.preview.training", 1))
+    return helper.make_model(graph, opset_imports=domains, functions=list(functions), ir_version=8)
+
+
+def test_dropout_inside_of_a_function_is_in_inference_mode(directory, rng):
+    from onnx import TensorProto, helper
+
+    def function(name, nodes):
+        return helper.make_function("own", name, ["a"], ["b"], nodes, [helper.make_opsetid("", 17)])
+
+    true = helper.make_tensor("", TensorProto.BOOL, [], [True])
+    half = helper.make_tensor("", TensorProto.FLOAT, [], [0.5])
+    drops = [
+        helper.make_node("Constant", [], ["half"], value=half),
+        helper.make_node("Constant", [], ["true"], value=true),
+        helper.make_node("Dropout", ["a", "half", "true"], ["b"]),
+    ]
+    unused = [helper.make_node("Adam", ["a"], ["b"], domain="ai.onnx.preview.training")]
+    model = with_nodes(
+        [
+            helper.make_node("Drop", ["x"], ["h"], domain="own"),
+            helper.make_node("Mul", ["h", "w"], ["y"]),
+        ],
+        functions=[function("Drop", drops), function("Unused", unused)],
+    )
+    saved = io.save_inference_model(directory, ["x"], ["y"], model)
+    x = rng.normal(size=(50, 3)).astype(np.float32)
+    close(by_onnxruntime(saved.path, {"x": x}), [x * 2])
+    close(io.load_inference_model(directory)[0].run({"x": x}), [x * 2])
+    model.functions[0].node.append(
+        helper.make_node("Gradient", ["a"], ["c"], domain="ai.onnx.preview.training")
+    )
+    io.save_inference_model(directory, ["x"], ["y"], model)  # nothing needs it
+    model.functions[0].node[2].input[0] = "c"
+    with pytest.raises(cairn.Invalid, match="Gradient"):
+        io.save_inference_model(directory + "2", ["x"], ["y"], model)
+
+
+def of_functions():
+    """y = 4 * w * leaky(x): functions that call each other, with an attribute and a branch; the names
+    inside are those outside."""
+    from onnx import TensorProto, helper
+
+    node, opset = helper.make_node, helper.make_opsetid
+    twice = [node("Add", ["a", "a"], ["b"])]
+    four = [
+        node("Twice", ["x"], ["a"], domain="own", name="first"),
+        node("Twice", ["a"], ["y"], domain="own", name="second"),
+    ]
+    leaky = node("LeakyRelu", ["x"], ["y"])
+    slope = leaky.attribute.add()
+    slope.name, slope.ref_attr_name, slope.type = "alpha", "slope", onnx.AttributeProto.FLOAT
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])
+    choose = {
+        "then_branch": helper.make_graph([leaky], "then", [], [out]),
+        "else_branch": helper.make_graph([node("Neg", ["x"], ["y"])], "else", [], [out]),
+    }
+    chosen = [
+        node("Constant", [], ["c"], value=helper.make_tensor("", TensorProto.BOOL, [], [True])),
+        node("If", ["c"], ["b"], **choose),
+    ]
+    functions = [
+        helper.make_function("own", "Twice", ["a"], ["b"], twice, [opset("", 17)]),
+        helper.make_function("own", "Four", ["x"], ["y"], four, [opset("", 17), opset("own", 1)]),
+        helper.make_function("own", "Chosen", ["x"], ["b"], chosen, [opset("", 17)], ["slope"]),
+    ]
+    nodes = [
+        node("Chosen", ["x"], ["a"], domain="own", slope=0.25),
+        node("Four", ["a"], ["b"], domain="own"),
+        node("Mul", ["b", "w"], ["y"]),
+    ]
+    return with_nodes(nodes, functions=functions)
+
+
+def of_a_branch():
+    """y = x * w, or x + the branch's own weight."""
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    out = value("r", TensorProto.FLOAT, ["batch", 3])
+    own = onnx.numpy_helper.from_array(np.full(3, 5, np.float32), "own_w")
+    drop = [helper.make_node("Mul", ["x", "w"], ["m"]), helper.make_node("Dropout", ["m"], ["r"])]
+    branches = {
+        "then_branch": helper.make_graph(drop, "then", [], [out]),
+        "else_branch": helper.make_graph(
+            [helper.make_node("Add", ["x", "own_w"], ["r"])], "else", [], [out], [own]
+        ),
+    }
+    inputs = [value("x", TensorProto.FLOAT, ["batch", 3]), value("c", TensorProto.BOOL, [])]
+    return with_nodes([helper.make_node("If", ["c"], ["y"], **branches)], inputs=inputs)
+
+
+def of_a_loop():
+    """y = x + n * (x * w), the number of turns fed."""
+    from onnx import TensorProto, helper
+
+    value, node = helper.make_tensor_value_info, helper.make_node
+    state = [value(f"state_{end}", TensorProto.FLOAT, ["batch", 3]) for end in ("in", "out")]
+    go = [value(f"go_{end}", TensorProto.BOOL, []) for end in ("in", "out")]
+    body = [
+        node("Mul", ["x", "w"], ["m"]),
+        node("Add", ["state_in", "m"], ["state_out"]),
+        node("Identity", ["go_in"], ["go_out"]),
+    ]
+    turn = value("turn", TensorProto.INT64, [])
+    body = helper.make_graph(body, "body", [turn, go[0], state[0]], [go[1], state[1]])
+    inputs = [value("x", TensorProto.FLOAT, ["batch", 3]), value("n", TensorProto.INT64, [])]
+    return with_nodes([node("Loop", ["n", "", "x"], ["y"], body=body)], inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    "model, feeds",
+    [
+        (of_functions, {}),
+        (of_a_branch, {"c": np.array(True)}),
+        (of_a_branch, {"c": np.array(False)}),
+        (of_a_loop, {"n": np.array(4)}),
+        (of_a_loop, {"n": np.array(0)}),
+    ],
+    ids=["functions", "then", "else", "loop", "no_turn"],
+)
+def test_functions_branches_and_loops_run_as_in_onnxruntime(directory, rng, model, feeds):
+    model = model()
+    onnx.checker.check_model(model)
+    feeds = {"x": rng.normal(size=(5, 3)).astype(np.float32), **feeds}
+    before = model.SerializeToString()
+    (expected,) = by_onnxruntime(before, feeds)
+    saved = io.save_inference_model(directory, list(feeds), ["y"], model)
+    assert model.SerializeToString() == before, "the program is as it was"
+    assert len(onnx.load(saved.path).functions) == 0
+    close(by_onnxruntime(saved.path, feeds), [expected])
+    program, _, _ = io.load_inference_model(directory)
+    close(program.run(feeds), [expected])
+    # New weights arrive inside of them too.
+    model.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(np.full(3, 7, np.float32), "w")
+    )
+    io.save_inference_model(directory, list(feeds), ["y"], model)
+    program.reload()
+    close(program.run(feeds), by_onnxruntime(model.SerializeToString(), feeds))
+
+
+def test_a_function_that_calls_itself_is_refused(directory):
+    from onnx import helper
+
+    calls = [helper.make_node("Again", ["a"], ["b"], domain="own")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    again = helper.make_function("own", "Again", ["a"], ["b"], calls, opsets)
+    model = with_nodes([helper.make_node("Again", ["x"], ["y"], domain="own")], functions=[again])
+    with pytest.raises(cairn.Invalid, match='"Again" calls itself'):
+        io.save_inference_model(directory, ["x"], ["y"], model)
+
+
+@pytest.mark.parametrize("innermost", ["computes", "empty"])
+def test_functions_that_multiply_without_end_are_refused(directory, innermost):
+    from onnx import helper
+
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = []
+    for i in range(40):
+        inner = f"F{i + 1}" if i < 39 else "Neg"
+        domain = "own" if i < 39 else ""
+        calls = [
+            helper.make_node(inner, ["a"], ["m"], domain=domain),
+            helper.make_node(inner, ["m"], ["b"], domain=domain),
+        ]
+        functions.append(helper.make_function("own", f"F{i}", ["a"], ["b"], calls, opsets))
+    if innermost == "empty":
+        del functions[-1].node[:]
+    model = with_nodes([helper.make_node("F0", ["x"], ["y"], domain="own")], functions=functions)
+    with pytest.raises(cairn.Invalid, match="over 262144 (nodes|times)"):
+        io.save_inference_model(directory, ["x"], ["y"], model)
+
+
+def test_what_openvino_computes_wrongly_is_not_run(directory, rng):
+    """state + x * w inside of a Scan: OpenVINO 2026.4 gives other numbers than onnxruntime."""
+    from onnx import TensorProto, helper
+
+    value, node = helper.make_tensor_value_info, helper.make_node
+    row = lambda name: value(name, TensorProto.FLOAT, [3])  # noqa: E731
+    body = helper.make_graph(
+        [
+            node("Mul", ["each", "w"], ["m"]),
+            node("Add", ["state", "m"], ["next"]),
+            node("Identity", ["next"], ["out"]),
+        ],
+        "body",
+        [row("state"), row("each")],
+        [row("next"), row("out")],
+    )
+    model = with_nodes([node("Scan", ["w", "x"], ["last", "y"], num_scan_inputs=1, body=body)])
+    saved = io.save_inference_model(directory, ["x"], ["y"], model)
+    x = rng.normal(size=(4, 3)).astype(np.float32)
+    close(by_onnxruntime(saved.path, {"x": x}), [2 + np.cumsum(2 * x, axis=0)])
+    with pytest.raises(cairn.Error, match="Scan, which OpenVINO computes wrongly"):
+        io.load_inference_model(directory)
+
+
+def test_training_operators_inside_of_a_branch_are_refused_by_name(directory):
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    branches = {}
+    for name in ("then", "else"):
+        inner = helper.make_node(
+            "Momentum", ["x"], [name], name="update", domain="ai.onnx.preview.training"
+        )
+        out = value(name, TensorProto.FLOAT, ["batch", 3])
+        branches[name + "_branch"] = helper.make_graph([inner], name, [], [out])
+    model = with_nodes(
+        [helper.make_node("If", ["c"], ["y"], **branches)],
+        inputs=[value("x", TensorProto.FLOAT, ["batch", 3]), value("c", TensorProto.BOOL, [])],
+    )
+    with pytest.raises(cairn.Invalid, match='Momentum .node "update"., which exists only'):
+        io.save_inference_model(directory, ["x", "c"], ["y"], model)
+
+
+def test_shapes_that_the_model_does_not_declare_are_inferred_or_asked_for(directory, rng):
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"])]
+    silent = value("y", TensorProto.FLOAT, None)
+    saved = io.save_inference_model(directory, ["x"], ["y"], with_nodes(nodes, outputs=[silent]))
+    assert saved.targets == [io.Signature("y", "float32", (None, 3))]
+    program, _, _ = io.load_inference_model(directory)
+    x = rng.normal(size=(2, 3)).astype(np.float32)
+    close(program.run({"x": x}), [x * 2])
+    unknown = [value("x", TensorProto.FLOAT, None)]
+    with pytest.raises(cairn.Invalid, match='how many dimensions "x" has; declare its shape'):
+        io.save_inference_model(directory + "2", ["x"], ["y"], with_nodes(nodes, inputs=unknown))
 
 
 def test_a_flipped_byte_is_found(directory):

@@ -1,6 +1,7 @@
 """cairn.io: saving and loading variables by role."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -97,6 +98,25 @@ def test_a_mismatch_lists_everything_and_changes_nothing(directory):
     )
     loaded = io.load_params(directory, scope, rename={"fc/b": "fc/bias"}, skip=["fc/w"])
     assert loaded.names == ["fc/bias"] and scope["fc/bias"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_save_that_is_replaced_meanwhile_is_loaded_as_it_is_then(directory):
+    scope = program()
+    io.save_persistables(directory, scope)
+    stop = threading.Event()
+
+    def save():
+        while not stop.is_set():
+            io.save_persistables(directory, scope)
+
+    writer = threading.Thread(target=save)
+    writer.start()
+    try:
+        for _ in range(60):
+            io.load_persistables(directory, program())
+    finally:
+        stop.set()
+        writer.join()
 
 
 def test_an_initializer_after_a_load_is_refused(directory):
@@ -204,6 +224,29 @@ def test_a_save_before_the_first_step_has_no_slots_and_loads(directory):
     assert torch.equal(model[0].weight, again[0].weight) and not optimizer.state
 
 
+@pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
+def test_parameters_that_never_had_a_gradient_have_no_slots_and_load(directory, kind):
+    def build():
+        model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "spare": torch.nn.Linear(3, 2)})
+        return model, OPTIMIZERS[kind](model.parameters())
+
+    def step(model, optimizer):
+        optimizer.zero_grad()
+        model["used"](torch.ones(4, 3)).pow(2).sum().backward()
+        optimizer.step()
+
+    model, optimizer = build()
+    step(model, optimizer)
+    io.save_persistables(directory, model, optimizer=optimizer)
+    again, its_optimizer = build()
+    io.load_persistables(directory, again, optimizer=its_optimizer)
+    step(model, optimizer)
+    step(again, its_optimizer)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+    assert len(its_optimizer.state) == len(optimizer.state)
+
+
 def test_another_optimizers_slots_are_refused_and_can_be_dropped(directory):
     model = network()
     optimizer = OPTIMIZERS["momentum"](model.parameters())
@@ -231,6 +274,102 @@ def test_a_learning_rate_that_is_a_number_is_loaded(directory):
     optimizer.param_groups[0]["lr"] = 1.0
     io.load_persistables(directory, model, optimizer=optimizer)
     assert optimizer.param_groups[0]["lr"] == 0.025
+
+
+def rates(lr, **options):
+    model = torch.nn.Linear(2, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=lr, **options)
+
+
+def test_a_learning_rate_of_numpy_is_saved_as_a_float(directory):
+    model, optimizer = rates(0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: np.cos(epoch / 10))
+    optimizer.param_groups[0]["lr"] = np.float32(0.25)
+    io.save_persistables(directory, model, optimizer=optimizer)
+    model, optimizer = rates(0.5)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
+    io.load_persistables(directory, model, optimizer=optimizer)
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["initial_lr"]) == (0.25, 0.1) and type(group["lr"]) is float
+
+
+def test_a_learning_rate_that_began_as_an_int_goes_on_as_a_float(directory):
+    model, optimizer = rates(1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    optimizer.step()
+    schedule.step()
+    io.save_persistables(directory, model, optimizer=optimizer)
+    model, optimizer = rates(1)
+    torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    io.load_persistables(directory, model, optimizer=optimizer)
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["initial_lr"]) == (0.5, 1.0)
+
+
+def test_a_save_that_has_the_learning_rate_as_an_int_is_loaded(directory):
+    """As saves were before learning rates were always floats."""
+    scope = cairn.Scope()
+    scope.parameter("weight", np.ones((1, 2), np.float32))
+    scope.parameter("bias", np.ones(1, np.float32))
+    scope.persistable("optimizer/group_0/lr", np.array(3))
+    io.save_persistables(directory, scope)
+    model, optimizer = rates(0.1)
+    io.load_persistables(directory, model, optimizer=optimizer)
+    assert optimizer.param_groups[0]["lr"] == 3.0 and model.weight.min() == 1
+
+
+MEANINGS = {
+    "days into seconds": (np.array([18262], "datetime64[D]"), np.zeros(1, "datetime64[s]")),
+    "a span of time into a time": (np.array([5], "m8[s]"), np.zeros(1, "M8[s]")),
+    "times into integers": (np.array([18262], "datetime64[D]"), np.zeros(1, np.int64)),
+    "integers into times": (np.array([18262]), np.zeros(1, "datetime64[D]")),
+    "complex numbers into pairs": (np.array([1 + 2j]), np.zeros((1, 2))),
+    "pairs into complex numbers": (np.array([[1.0, 2.0]]), np.zeros(1, np.complex128)),
+}
+
+
+def saved_by(writer, path, value):
+    if writer == "io":
+        scope = cairn.Scope()
+        scope.persistable("x", value)
+        scope.persistable("w", np.ones(2))
+        io.save_persistables(path, scope)
+    elif writer == "manager":
+        cairn.save(path, {"x": value, "w": np.ones(2)})
+
+
+@pytest.mark.parametrize("writer", ["io", "manager"])
+@pytest.mark.parametrize("case", MEANINGS)
+def test_the_same_bytes_with_another_meaning_are_refused(directory, writer, case):
+    stored, wanted = MEANINGS[case]
+    saved_by(writer, directory, stored)
+    scope = cairn.Scope()
+    x, w = scope.persistable("x", wanted), scope.persistable("w", np.zeros(2))
+    with pytest.raises(cairn.Mismatch, match="x: stored .*, wanted .*Nothing was changed") as error:
+        io.load_vars(directory, scope)
+    assert len(error.value.mismatched) == 1 and (x == wanted).all() and not w.any()
+    loaded = io.load_vars(directory, scope, strict=False)
+    assert loaded.names == ["w"] and [name for name, why in loaded.skipped] == ["x"]
+    assert "wanted" in loaded.skipped[0][1] and (x == wanted).all() and w.all()
+
+
+@pytest.mark.parametrize("writer", ["io", "manager"])
+@pytest.mark.parametrize("case", MEANINGS)
+def test_what_has_the_same_meaning_is_loaded_also_under_another_name(directory, writer, case):
+    stored, _ = MEANINGS[case]
+    saved_by(writer, directory, stored)
+    scope = cairn.Scope()
+    y = scope.persistable("y", np.zeros(stored.shape, stored.dtype))
+    scope.persistable("w", np.zeros(2))
+    io.load_vars(directory, scope, rename={"x": "y"})
+    assert (y == stored).all()
+
+
+def test_a_file_of_pairs_is_not_loaded_into_complex_numbers(tmp_path):
+    save_file({"x": np.ones((3, 2))}, tmp_path / "a.safetensors")
+    scope = cairn.Scope()
+    scope.parameter("x", np.zeros(3, np.complex128))
+    with pytest.raises(cairn.Mismatch, match="stored plain numbers, wanted complex128"):
+        io.load_vars(tmp_path / "a.safetensors", scope)
 
 
 def test_tensors_that_are_not_contiguous_are_filled(directory):
@@ -279,6 +418,25 @@ def test_torch_files_of_this_torch(tmp_path):
     assert torch.equal(again[0].weight, state["m"]["0.weight"])
 
 
+@pytest.mark.parametrize("checksums", [True, False])
+def test_a_flipped_byte_of_a_torch_file_is_found_where_torch_wrote_checksums(tmp_path, checksums):
+    weight = torch.arange(1000.0)
+    torch.serialization.set_crc32_options(checksums)
+    try:
+        torch.save({"w": weight, "b": torch.zeros(3)}, tmp_path / "m.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert (io.read(tmp_path / "m.pt")["w"] == weight.numpy()).all()
+    content = bytearray((tmp_path / "m.pt").read_bytes())
+    content[content.find(weight.numpy().tobytes()) + 1007] ^= 0x40
+    (tmp_path / "m.pt").write_bytes(content)
+    if checksums:
+        with pytest.raises(cairn.Corruption, match=r'm/data/\d" does not have .* checksum'):
+            io.read(tmp_path / "m.pt")
+    else:
+        assert (io.read(tmp_path / "m.pt")["w"] != weight.numpy()).sum() == 1
+
+
 def test_a_module_is_loaded_from_paddles_parameters():
     model = network()
     stored = io.read(os.path.join(GOLDEN, "paddle_3.3/model.pdparams"))
@@ -301,6 +459,21 @@ def test_paddles_combined_file_in_a_directory():
     where = os.path.join(GOLDEN, "paddle_3.3/combined")
     io.load_persistables(where, scope, filename="params", names=names)
     assert same(values(scope), expected("paddle_3.3/expected_static.safetensors"))
+
+
+def test_an_expanded_tensor_of_torch_says_what_to_do(tmp_path):
+    torch.save({"w": torch.ones(1).expand(5)}, tmp_path / "a.pt")
+    with pytest.raises(cairn.Error, match="save a contiguous copy"):
+        io.read(tmp_path / "a.pt")
+    torch.save({"w": torch.arange(5.0)[2:3].expand(4)}, tmp_path / "b.pt")
+    assert io.read(tmp_path / "b.pt")["w"].tolist() == [2, 2, 2, 2]
+
+
+def test_files_of_others_are_read_by_url(tmp_path):
+    torch.save({"w": torch.ones(1)}, tmp_path / "a b.pt")
+    assert io.read((tmp_path / "a b.pt").as_uri())["w"].tolist() == [1]
+    with pytest.raises(cairn.Invalid, match="gs://"):
+        io.read("gs://bucket/a.pt")
 
 
 def test_a_pickle_with_code_is_refused(tmp_path):
@@ -342,7 +515,7 @@ def test_one_name_is_a_name_and_not_its_letters(directory):
 @pytest.mark.parametrize(
     "arguments",
     [{"rename": ["w"]}, {"rename": {"w": 5}}, {"skip": [5]}, {"skip": 5}, {"vars": 5},
-     {"predicate": 5}],
+     {"predicate": 5}, {"filename": 5}, {"format": 3}, {"names": [1]}, {"names": "ab"}],
     ids=str,
 )  # fmt: skip
 def test_arguments_of_a_wrong_kind_are_invalid(directory, arguments):
@@ -351,5 +524,9 @@ def test_arguments_of_a_wrong_kind_are_invalid(directory, arguments):
     io.save_params(directory, scope)
     with pytest.raises(cairn.Invalid, match=next(iter(arguments))):
         io.load_params(directory, scope, **arguments)
-    with pytest.raises(cairn.Invalid, match="filename"):
-        io.save_params(directory, scope, filename=5)
+    for filename in (5, "", "a\0b"):
+        with pytest.raises(cairn.Invalid, match="filename"):
+            io.save_params(directory + "2", scope, filename=filename)
+    assert not os.path.exists(directory + "2")
+    with pytest.raises(cairn.Invalid, match="names"):
+        io.read(directory, names=[1])

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import socket
 import tarfile
 import threading
 import time
@@ -259,6 +260,28 @@ def test_guessing_passwords_is_slowed_down(master):
     master.get("/healthz")
 
 
+def answers_to(master, source, requests):
+    """The status lines that so many questions on one connection get from an address of this machine."""
+    question = b"GET /healthz HTTP/1.1\r\nHost: master\r\n"
+    with socket.create_connection(("127.0.0.1", master.port), timeout=60, source_address=(source, 0)) as connection:
+        ask = threading.Thread(
+            target=connection.sendall,
+            args=((question + b"\r\n") * (requests - 1) + question + b"Connection: close\r\n\r\n",),
+        )
+        ask.start()
+        with connection.makefile("rb") as stream:
+            lines = [line.split()[1] for line in stream if line.startswith(b"HTTP/1.1 ")]
+        ask.join()
+    return lines
+
+
+def test_a_flood_from_one_address_keeps_nobody_else_out(master):
+    deadline = time.monotonic() + 60
+    while b"429" not in answers_to(master, "127.0.0.1", 5000):
+        assert time.monotonic() < deadline, "nothing was refused"
+    assert answers_to(master, "127.0.0.2", 1) == [b"200"]
+
+
 def test_deactivated_users_and_deleted_tokens_are_out(master):
     master.post("/api/v1/users", {"username": "leaver", "role": "user", "password": PASSWORD})
     session = master.post("/api/v1/auth/login", {"username": "leaver", "password": PASSWORD}, token="")["token"]
@@ -274,6 +297,36 @@ def test_deactivated_users_and_deleted_tokens_are_out(master):
         with pytest.raises(Refused) as refused:
             master.get("/api/v1/auth/whoami", token=secret)
         assert refused.value.status == 401
+
+
+@pytest.mark.parametrize("how", ["deactivated", "logged out", "token deleted"])
+def test_streams_end_with_the_right_to_read_them(master, how):
+    """A stream is judged when it is opened, and as long as it lasts."""
+    name = "watcher-" + how.replace(" ", "-")
+    master.post("/api/v1/users", {"username": name, "role": "viewer", "password": PASSWORD})
+    session = master.post("/api/v1/auth/login", {"username": name, "password": PASSWORD}, token="")["token"]
+    made = master.post("/api/v1/tokens", {"name": "a"}, token=session)
+    secret = made["token"] if how == "token deleted" else session
+    config = "name: a\nentrypoint: sleep 100\nsearcher: {name: single, metric: x}\n"
+    experiment = master.post("/api/v1/experiments", {"config": config, "code": archive_id(master)})["id"]
+    trial = master.wait(f"/api/v1/experiments/{experiment}/trials", lambda page: page["total"] == 1)["trials"][0]["id"]
+    streams = []
+    for path in ("/api/v1/events", f"/api/v1/trials/{trial}/logs?follow=true"):
+        connection = http.client.HTTPConnection("127.0.0.1", master.port, timeout=60)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {secret}"})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        streams.append((connection, answer))
+    if how == "deactivated":
+        master.ask("PATCH", f"/api/v1/users/{name}", {"active": False})
+    elif how == "logged out":
+        master.post("/api/v1/auth/logout", token=session)
+    else:
+        master.ask("DELETE", f"/api/v1/tokens/{made['id']}", token=session)
+    for connection, answer in streams:
+        answer.read()  # to its end: a stream that goes on would wait until the timeout
+        connection.close()
+    master.end_runs()
 
 
 def test_large_bodies_of_strangers_are_not_taken(master):

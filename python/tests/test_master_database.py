@@ -11,6 +11,8 @@ import time
 
 from master_process import EXAMPLES, Refused, postgresql, running_master
 
+import cairn
+
 WHOLE = [(step, step) for step in range(10, 101, 10)]
 GONE_SECONDS = 30
 
@@ -214,5 +216,31 @@ def test_checkpoints_on_s3_are_deleted_with_their_bytes(tmp_path, monkeypatch):
             while [path for path in (bucket / "runs").rglob("*") if path.is_file()]:
                 assert time.monotonic() < deadline, "the bytes are still there"
                 time.sleep(0.05)
+    finally:
+        server.stop()
+
+
+def test_checkpoints_on_hdfs_are_continued_from_and_deleted(tmp_path):
+    import hdfs_server
+
+    directory = tmp_path / "hdfs"
+    directory.mkdir()
+    server = hdfs_server.Server(directory)
+    try:
+        with running_master(tmp_path) as master:
+            storage = server.url("runs")
+            experiment = create(master, "0.001", "--config", f"checkpoint_storage={storage}")
+            assert master.wait_state(experiment, "COMPLETED", "ERROR")["state"] == "COMPLETED"
+            trial = master.trial_of(experiment)["id"]
+            repository = f"{storage}/{experiment}/{trial}"
+            with cairn.CheckpointManager(repository, read_only=True) as manager:
+                assert len(manager.list()) == 10
+            more = master.cli_json("e", "continue", experiment, "--new")["id"]
+            assert master.wait_state(more, "COMPLETED", "ERROR")["state"] == "COMPLETED"
+            assert master.reports(master.trial_of(more)["id"])[0] == (10, 110)
+            master.cli("e", "set-policy", experiment, "--keep-last", "2")
+            master.wait(f"/api/v1/trials/{trial}/checkpoints?state=COMPLETED", lambda page: page["total"] == 2)
+            with cairn.CheckpointManager(repository, read_only=True) as manager:
+                assert len(manager.list()) == 2
     finally:
         server.stop()

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 from children import command_line
-from master_process import EXAMPLES, Refused, running_master
+from master_process import EXAMPLES, HELD, Refused, running_master
 
 WHOLE = [(step, step) for step in range(10, 101, 10)]
 
@@ -23,8 +23,9 @@ def launch(master, command, token=None, **variables):
     return subprocess.Popen([str(word) for word in command], env=environment, cwd=master.directory)
 
 
-def start(master, seconds, token=None):
-    return launch(master, [sys.executable, EXAMPLES / "2_checkpoints.py", seconds], token)
+def start(master, token=None, **variables):
+    """With HOLD_AFTER and HOLD_UNTIL as held_run.py has them: by the same command each time."""
+    return launch(master, [sys.executable, HELD, EXAMPLES / "2_checkpoints.py", "0.001"], token, **variables)
 
 
 def start_ranks(master, kinds, seconds):
@@ -51,7 +52,8 @@ def only_trial(master):
 
 def test_a_process_by_hand_is_paused_by_the_master_and_goes_on(tmp_path):
     with running_master(tmp_path) as master:
-        process = start(master, "0.02")
+        hold = {"HOLD_AFTER": "15", "HOLD_UNTIL": str(tmp_path / "go on")}
+        process = start(master, **hold)
         trial = only_trial(master)
         master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: answer["metrics"])
         listed = master.get("/api/v1/experiments")["experiments"]
@@ -62,17 +64,18 @@ def test_a_process_by_hand_is_paused_by_the_master_and_goes_on(tmp_path):
         master.wait_state(experiment, "PAUSED")
         assert "start its command again" in master.cli("e", "activate", experiment).stdout
         seen = master.reports(trial)
-        assert 0 < len(seen) < 10
+        assert seen == WHOLE[:2]
 
         # The same command again: the same trial, at its step. Killed: again.
-        process = start(master, "0.02")
+        process = start(master, **hold)
         master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: len(answer["metrics"]) > len(seen))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        process = start(master, "0.02")
+        process = start(master, **hold)
         master.wait(f"/api/v1/trials/{trial}", lambda answer: answer["run_id"] == 3 and answer["state"] == "RUNNING")
         master.kill()
         master.start()
+        (tmp_path / "go on").touch()
         assert process.wait(120) == 0
         master.wait_state(experiment, "COMPLETED")
         assert master.reports(trial) == WHOLE
@@ -84,7 +87,7 @@ def test_a_process_by_hand_is_paused_by_the_master_and_goes_on(tmp_path):
 @pytest.mark.parametrize("kinds", [("cpp", "cpp"), ("cpp", "python"), ("python", "cpp")])
 def test_ranks_by_hand_in_two_languages_are_one_run(tmp_path, kinds):
     with running_master(tmp_path) as master:
-        processes = start_ranks(master, kinds, "0.02")
+        processes = start_ranks(master, kinds, "0.2")  # twenty seconds: told in the first of them
         trial = only_trial(master)
         master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: answer["metrics"])
         master.post(f"/api/v1/trials/{trial}/pause")
@@ -109,6 +112,6 @@ def test_who_may_not_create_may_not_join(tmp_path):
             assert refused.status == 403
         else:
             raise AssertionError("a viewer joined")
-        process = start(master, "0.001", token="nonsense")
+        process = start(master, token="nonsense")
         assert process.wait(60) != 0
         assert master.get("/api/v1/trials")["total"] == 0

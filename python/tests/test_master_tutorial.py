@@ -12,7 +12,7 @@ import threading
 import urllib.request
 
 import pytest
-from master_process import EXAMPLES, PROGRAM, Refused, postgresql, running_master
+from master_process import EXAMPLES, PROGRAM, Refused, held, postgresql, running_master
 
 STEP = "0.004"  # seconds of each of the 100 steps
 WHOLE = [(step, step) for step in range(10, 101, 10)]
@@ -33,19 +33,21 @@ def slow(script, seconds=STEP):
     return ["--config", f"entrypoint=python3 {script}.py {seconds}"]
 
 
-def create(master, script, *flags, seconds=STEP):
+def create(master, script, *flags, seconds=STEP, entrypoint=None):
     """By the command line; the experiment's id."""
-    return master.cli_json("e", "create", EXAMPLES / f"{script}.yaml", EXAMPLES, *slow(script, seconds), *flags)["id"]
+    how = ["--config", f"entrypoint={entrypoint}"] if entrypoint else slow(script, seconds)
+    return master.cli_json("e", "create", EXAMPLES / f"{script}.yaml", EXAMPLES, *how, *flags)["id"]
 
 
-def test_paused_reactivated_and_continued_by_the_command_line(master):
-    experiment = create(master, "2_checkpoints", seconds="0.02")
+def test_paused_reactivated_and_continued_by_the_command_line(master, tmp_path):
+    experiment = create(master, "2_checkpoints", entrypoint=held("2_checkpoints", 35, tmp_path / "go-on"))
     trial = master.wait(f"/api/v1/experiments/{experiment}/trials", lambda page: page["total"] == 1)["trials"][0]["id"]
     master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: len(answer["metrics"]) >= 3)
     assert master.cli("e", "pause", experiment).stdout.startswith(f"experiment {experiment} is PAUS")
     assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "PAUSED"]
     before = master.reports(trial)
-    assert before == WHOLE[: len(before)] and 3 <= len(before) < 10
+    assert before == WHOLE[:4], "it was told at step 35, and saved after 40"
+    (tmp_path / "go-on").touch()
     paused = master.cli_json("t", "show", trial)
     assert paused["resumes_from_step"] == before[-1][0]
     assert paused["latest_checkpoint"]["steps_completed"] == before[-1][0]
@@ -57,7 +59,7 @@ def test_paused_reactivated_and_continued_by_the_command_line(master):
     assert master.reports(trial) == WHOLE, "it went on at the same batch"
     assert master.reports(trial, "validation") == [(100, 100)]
     runs = master.get(f"/api/v1/trials/{trial}/runs")["runs"]
-    assert [run["resume_mode"] for run in runs] == ["fresh", "resume"]
+    assert [(run["resume_mode"], run["outcome"]) for run in runs] == [("fresh", "paused"), ("resume", "completed")]
 
     new = master.cli_json("e", "continue", experiment, "--new")
     assert new["id"] != experiment and new["parent"]["experiment"] == experiment
@@ -73,17 +75,20 @@ def test_paused_reactivated_and_continued_by_the_command_line(master):
     assert master.reports(trial) == WHOLE, "a finished trial has nothing to do"
 
 
-def test_a_killed_process_goes_on_from_its_last_checkpoint(master):
-    experiment = create(master, "2_checkpoints", "--config", "max_restarts=3", seconds="0.02")
+def test_a_killed_process_goes_on_from_its_last_checkpoint(master, tmp_path):
+    script = held("2_checkpoints", 45, tmp_path / "go-on")
+    experiment = create(master, "2_checkpoints", "--config", "max_restarts=3", entrypoint=script)
     trial = master.wait(f"/api/v1/experiments/{experiment}/trials", lambda page: page["total"] == 1)["trials"][0]["id"]
     master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: len(answer["metrics"]) >= 4)
     (process,) = master.processes(trial)
     os.kill(process, signal.SIGKILL)
+    (tmp_path / "go-on").touch()
     assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
     assert master.reports(trial) == WHOLE, "nothing is lost, nothing is doubled"
     runs = master.get(f"/api/v1/trials/{trial}/runs")["runs"]
     assert len(runs) == 2 and runs[1]["resume_mode"] == "resume"
     assert runs[0]["exit_signal"] == signal.SIGKILL
+    assert [run["outcome"] for run in runs] == ["failed", "completed"]
     assert runs[1]["from"]["steps_completed"] >= 30, "the checkpoint of a report comes after it"
 
 
@@ -148,7 +153,10 @@ def follow(master, path):
 
 def test_interrupted_follower_only_detaches(master, tmp_path):
     process = subprocess.Popen(
-        [str(PROGRAM), "e", "create", str(EXAMPLES / "2_checkpoints.yaml"), str(EXAMPLES), *slow("2_checkpoints", "0.02"), "-f"],
+        [
+            *(str(PROGRAM), "e", "create", str(EXAMPLES / "2_checkpoints.yaml"), str(EXAMPLES), "-f"),
+            *("--config", f"entrypoint={held('2_checkpoints', 15, tmp_path / 'go-on')}"),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -164,6 +172,7 @@ def test_interrupted_follower_only_detaches(master, tmp_path):
     watchdog.cancel()
     assert process.returncode == 130
     assert "detached" in said and "cairn e logs -f" in said
+    (tmp_path / "go-on").touch()
     experiment = said.split("created experiment ")[1].split()[0]
     assert master.cli("e", "wait", experiment).stdout.split() == [experiment, "COMPLETED"]
     assert master.reports(master.trial_of(experiment)["id"]) == WHOLE
@@ -228,9 +237,17 @@ def test_checkpoints_are_pinned_verified_sorted_and_removed_by_command(master):
     assert [one["score"] for one in scored["checkpoints"]] == [100, None, None]
     assert master.cli_json("t", "checkpoints", trial, "--best", "-n", "1")["checkpoints"][0]["steps_completed"] == 100
 
+    # Checkpoints are named by their ids, or by as much of the beginning as no other one has.
     good = by_step[20]["id"]
-    master.cli("e", "pin", good)
+    master.cli("e", "pin", good[:12])
     assert master.get(f"/api/v1/checkpoints/{good}")["pinned"]
+    assert master.get(f"/api/v1/checkpoints/{good[:12]}")["id"] == good
+    unknown = master.cli("e", "pin", "0123-nobody", check=False)
+    assert unknown.returncode == 1 and "no checkpoint" in unknown.stderr
+    begun = master.cli_json("e", "continue", experiment, "--new", "--from", good[:12], "--config", "entrypoint='true'")
+    assert begun["parent"]["checkpoint"] == good
+    refused = master.cli("e", "continue", create(master, "0_start", "--paused"), "--new", "--from", good[:12], check=False)
+    assert refused.returncode == 1 and "has no checkpoint" in refused.stderr
     verified = master.cli_json("e", "verify", good, by_step[30]["id"])
     assert [one["state"] for one in verified.values()] == ["GOOD", "GOOD"]
 

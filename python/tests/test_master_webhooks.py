@@ -5,6 +5,7 @@ import hmac
 import http.server
 import json
 import queue
+import socket
 import threading
 
 import pytest
@@ -14,9 +15,9 @@ from master_process import EXAMPLES, running_master
 class Listener:
     """Keeps what it is told; refuses the first delivery."""
 
-    def __init__(self):
+    def __init__(self, refuses=True):
         self.told = queue.Queue()
-        self.refused = []
+        self.refused = [] if refuses else [None]
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -68,3 +69,27 @@ def test_an_end_is_told_with_a_signature_and_again_after_a_refusal(tmp_path, lis
         done = master.wait(f"/api/v1/webhooks/{hook['id']}", lambda answer: answer["pending"] == 0)
         assert [d["delivered"] for d in done["deliveries"]] == [True]
         assert listener.told.empty(), "told once"
+
+
+def test_each_change_of_state_is_told_whatever_became_of_the_trial_since(tmp_path):
+    """Also when they are looked at late, and by a URL beside one that never answers."""
+    listener = Listener(refuses=False)
+    with socket.create_server(("127.0.0.1", 0)) as silent, running_master(tmp_path) as master:
+        states = ["QUEUED", "RUNNING", "PAUSED", "COMPLETED"]
+        master.post("/api/v1/webhooks", {"url": f"http://127.0.0.1:{silent.getsockname()[1]}/", "states": states})
+        master.post("/api/v1/webhooks", {"url": listener.url, "states": states})
+        create = ["e", "create", EXAMPLES / "2_checkpoints.yaml", EXAMPLES, "--config", "entrypoint=python3 2_checkpoints.py 0.001"]
+        trials = []
+        for _ in range(3):
+            experiment = master.cli_json(*create, "--paused")["id"]
+            master.cli("e", "activate", experiment)
+            trials.append(master.trial_of(experiment)["id"])
+            master.wait_state(experiment, "COMPLETED")
+            master.cli("e", "continue", experiment)
+            master.wait(f"/api/v1/trials/{trials[-1]}/runs", lambda page: len(page["runs"]) == 2 and not page["runs"][1]["live"])
+        told = {}
+        while sum(len(one) for one in told.values()) < 6 * len(trials):
+            body = json.loads(listener.told.get(timeout=60)[1])
+            told.setdefault(body["trial"], []).append(body["state"])
+        assert told == {trial: ["QUEUED", "RUNNING", "COMPLETED"] * 2 for trial in trials}
+    listener.close()

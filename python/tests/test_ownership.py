@@ -206,6 +206,36 @@ def test_two_ranks_then_one_then_three(directory):
     assert whole["z"].tolist() == [k * (1 + 2j) for k in range(12)]
 
 
+FEW_ROWS = """
+directory, rank, world, phase = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+whole = np.arange(6.0).reshape(2, 3)
+lo, hi = min(rank, 2), min(rank + 1, 2) if rank + 1 < world else 2
+m = cairn.CheckpointManager(directory, rank=rank, world_size=world)
+state = {
+    "w": cairn.Shard(np.zeros((hi - lo, 3)), (2, 3), (lo, 0)),
+    "none": cairn.Shard(np.zeros((0, 3)), (0, 3), (0, 0)),
+}
+if phase > 1:
+    m.restore(state)
+    assert state["w"].array.tolist() == whole[lo:hi].tolist(), state["w"].array
+state["w"].array[:] = whole[lo:hi]
+m.save(phase, state, blocking=True)
+m.close()
+"""
+
+
+def test_more_ranks_than_rows(directory):
+    for phase, world in enumerate((4, 3, 1, 5), 1):
+        children = [Child(FEW_ROWS, directory, rank, world, phase) for rank in range(world)]
+        for child in children:
+            status, _, err = child.end()
+            assert status == 0, err
+        found = cairn.load(directory)
+        assert found["w"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+        assert found["none"].shape == (0, 3)
+    assert cairn.verify(directory).ok
+
+
 def test_what_is_replicated_is_written_once(directory):
     run_two = """
     m = cairn.CheckpointManager(sys.argv[1], rank=int(sys.argv[2]), world_size=2)
@@ -327,3 +357,42 @@ def test_private_parts_with_the_same_shards_are_not_merged(tmp_path, kind):
     assert done.returncode == 1
     assert '"words"' in done.stderr and "shards=" in done.stderr
     assert not list((tmp_path / "all").glob("checkpoint_*"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"world_size": 1 << 40},
+        {"participant": None},
+        {"run": -1},
+        {"order": np.array([1, 2])},
+        {"naming": ["step"]},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_arguments_of_a_wrong_kind_are_named(directory, wrong):
+    with pytest.raises(cairn.Invalid, match=next(iter(wrong))):
+        cairn.CheckpointManager(directory, **wrong)
+    assert not os.path.exists(directory)
+
+
+@pytest.mark.parametrize("wrong", [{"files": [1]}, {"files": [None]}, {"kind": None}, {"kind": 5}])
+def test_arguments_of_a_save_of_a_wrong_kind_are_named(directory, wrong):
+    with cairn.CheckpointManager(directory) as m:
+        with pytest.raises(cairn.Invalid, match=next(iter(wrong))):
+            m.save(1, {}, **wrong)
+        assert m.list() == []
+
+
+def test_a_relative_directory_stays_where_it_was_when_the_program_goes_elsewhere(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with cairn.CheckpointManager("run") as m:
+        m.save(1, {"x": 1}, blocking=True)
+        monkeypatch.chdir("elsewhere")
+        path = m.save(2, {"x": 2}, blocking=True).wait().path
+        assert m.restore().step == 2 and os.path.isdir(path)
+        assert m.directory == str(tmp_path / "run")
+    assert os.listdir(tmp_path / "elsewhere") == []

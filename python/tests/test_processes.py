@@ -436,3 +436,23 @@ def test_a_daemon_thread_in_a_call_does_not_abort_the_end(directory, attempt):
         [sys.executable, "-c", DAEMON, directory], capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_fork_may_step_an_optimizer_that_was_saved(directory):
+    import torch
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    with cairn.CheckpointManager(directory) as m:
+        m.save(1, {"optimizer": optimizer, "weight": weight}, lazy=True)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                weight.grad = torch.ones(2)
+                optimizer.step()
+                code = 0 if weight.tolist() == [0.5, 0.5] else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        m.wait()

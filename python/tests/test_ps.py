@@ -244,6 +244,31 @@ def test_what_does_not_fit_is_refused(directory, client):
     assert table.lookup([1]).shape == (1, 4)
 
 
+def test_what_a_client_is_given_is_refused_by_its_name(directory, client, servers, monkeypatch):
+    for name, wrong in [
+        ("trainer_id", "0"), ("trainer_id", 0.5), ("trainer_id", 1 << 40), ("num_trainers", "2"),
+        ("num_trainers", True), ("num_servers", "2"), ("token", 5), ("ca", 5), ("server_name", 5),
+        ("servers", 5), ("servers", [5]), ("servers", ["nowhere"]),
+    ]:  # fmt: skip
+        given = {"servers": ["127.0.0.1:1"], "reconnect_timeout": 0.1, name: wrong}
+        with pytest.raises(cairn.Invalid, match=name):
+            cairn.ps.Client(**given)
+    for variable in ("CAIRN_TRAINER_ID", "CAIRN_NUM_TRAINERS"):
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, "first")
+            with pytest.raises(cairn.Invalid, match=f"{variable} must be a number, not 'first'"):
+                cairn.ps.Client(["127.0.0.1:1"], reconnect_timeout=0.1)
+    for wrong in (5, [5], ["nowhere"]):
+        with pytest.raises(cairn.Invalid, match="pservers: .*cairn.ps.Client"):
+            cairn.train.MonitoredTrainingSession(pservers=wrong)
+    with pytest.raises(cairn.Invalid, match="table 't': seed must be an integer, not 'a'"):
+        client.table("t", 4, optimizer=ADAGRAD, seed="a")
+    with pytest.raises(cairn.Invalid, match="save: full must be True or False, not 'x'"):
+        client.save("x")
+    addresses = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+    assert cairn.ps.Client(addresses, trainer_id=-1).names() == []
+
+
 def test_a_state_that_would_not_come_back_is_refused_by_its_place(client):
     client.table("t", 4, optimizer=ADAGRAD)
     for wrong, where in [
@@ -432,6 +457,107 @@ def test_a_session_goes_back_with_its_servers(tmp_path):
     assert len(again) > 20 and sorted(set(again)) == begun
     logged, once = session_trained(str(tmp_path / "logged"), lose_at=14, recovery="log")
     assert (logged, once) == (plain, begun)
+
+
+def test_a_session_that_goes_back_forgets_what_came_since(directory):
+    servers = start(directory, 1, incremental_steps=4)
+    client = connect(directory, 1)
+    client.table("t", 1, optimizer=ADAGRAD)
+    ended = []
+
+    def step(global_step):
+        seen = session.state["seen"]
+        seen[str(global_step)] = seen.get(str(global_step), 0) + 1
+        session.state["list"].append(global_step)
+        if global_step == 10 and not ended:
+            while not servers[0].status()["saves"]:
+                pass
+            ended.append(servers[0].stop())
+            servers[0] = start_one(directory, 0, 1, incremental_steps=4)
+
+    state = {"seen": {}, "list": [], "first": {"a": 1}}
+    with cairn.train.MonitoredTrainingSession(pservers=client, state=state) as session:
+        while session.global_step < 12:
+            session.run(step)
+    assert client.rollbacks == 1
+    assert session.state["seen"] == {str(i): 1 for i in range(12)}
+    assert session.state["list"] == list(range(12))
+    assert session.state["first"] == {"a": 1}
+    # A later program has more in its state than was stored.
+    more = {"seen": {}, "list": [], "first": {}, "new": {"b": 2}}
+    with cairn.train.MonitoredTrainingSession(pservers=client, state=more) as session:
+        assert session.state["new"] == {"b": 2} and session.state["first"] == {"a": 1}
+    client.close()
+    servers[0].stop()
+
+
+def test_tensors_of_a_session_are_filled_in_place(directory, client):
+    torch = pytest.importorskip("torch")
+    state = {
+        "weight": torch.nn.Parameter(torch.zeros(2)),
+        "half": torch.zeros((2, 3), dtype=torch.bfloat16),
+    }
+
+    def step(global_step):
+        with torch.no_grad():
+            for tensor in state.values():
+                tensor += global_step + 1
+
+    with cairn.train.MonitoredTrainingSession(pservers=client, state=dict(state)) as session:
+        session.run(step)
+        session.run(step)
+    again = {name: tensor.detach().clone().zero_() for name, tensor in state.items()}
+    again["weight"] = torch.nn.Parameter(again["weight"])
+    with cairn.train.MonitoredTrainingSession(pservers=client, state=dict(again)) as session:
+        assert session.global_step == 2
+    for name, tensor in state.items():
+        assert torch.equal(again[name], tensor) and again[name].dtype == tensor.dtype
+        assert float(tensor.detach().flatten()[0]) == 3.0
+    for wrong in (torch.zeros(2, dtype=torch.complex64), np.zeros(2, complex), torch.nn.Linear(2, 2)):
+        with pytest.raises(cairn.Invalid, match="state/wrong"):
+            with cairn.train.MonitoredTrainingSession(pservers=client, state={"wrong": wrong}):
+                pass
+
+
+def estimated(directory, client, stop_at, count=30, **options):
+    """The batches that one process trains before it is lost."""
+    trained = []
+    table = client.table("t", 1, optimizer=cairn.optimizers.SGD(1.0))
+
+    def model_fn(features, mode):
+        def train_op(step):
+            if step == stop_at:
+                raise KeyboardInterrupt
+            trained.append(features)
+            table.apply_gradients([features], np.ones((1, 1)))
+
+        return cairn.train.EstimatorSpec(mode, train_op=train_op)
+
+    try:
+        cairn.train.Estimator(model_fn, directory, pservers=client).train(
+            lambda: range(count), **options
+        )
+    except KeyboardInterrupt:
+        pass
+    return trained
+
+
+@pytest.mark.parametrize("ends", [{}, {"steps": 30}, {"max_steps": 30}], ids=["data", "steps", "max"])
+def test_an_estimator_on_servers_goes_on_in_its_data(directory, ends):
+    servers = start(directory, mode="async", recovery="log")
+    trained = []
+    for stop_at in (7, 18, None):
+        client = connect(directory)  # another process
+        trained += estimated(directory, client, stop_at, **ends)
+    assert trained == list(range(30))
+    client.close()
+    # That call is done: the next one begins with its own first batch.
+    client = connect(directory)
+    assert estimated(directory, client, None, count=3) == [0, 1, 2]
+    assert client.step == 33
+    client.close()
+    for server in servers:
+        server.stop()
 
 
 def test_an_estimator_reads_its_data_again_when_the_job_goes_back(directory):

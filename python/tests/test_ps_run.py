@@ -235,6 +235,64 @@ def test_a_trainer_that_had_ended_is_wanted_again_when_the_job_goes_back(tmp_pat
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("recovery", ["exact", "partial", "log"])
+def test_who_had_ended_is_not_missed_when_a_server_is_lost(tmp_path, recovery, mode):
+    # Trainer 1 ends 20 steps before trainer 0; the checkpoints since then know that it has.
+    flags = ["--incremental-steps", "5", "--recovery", recovery, "--mode", mode]
+    job = Job(tmp_path, 40, *flags, EARLIER="20", WAITS_AT="33")
+    job.until("step", 32)
+    os.kill(job.server(1), signal.SIGKILL)
+    job.go_on()
+    code, out, err = job.end()
+    assert code == 0, out + err
+    assert f"the last checkpoint is of step {40 if mode == 'sync' else 60}" in out
+    # And when everything is, the same command again comes to the same.
+    code, out, err = Job(tmp_path, 40, *flags, EARLIER="20").end()
+    assert code == 0, out + err
+
+
+# What is done beside steps: by asynchronous pushes, and to rows directly.
+BESIDE = """
+import sys
+import numpy as np
+import cairn, cairn.ps
+
+client = cairn.ps.Client()
+table = client.table("t", 2, optimizer=cairn.optimizers.SGD(1.0),
+                     initializer=cairn.initializers.Constant(0))
+print("begin", table.size(), table.lookup([1], create=False).tolist(), flush=True)
+while client.step < 4:
+    table.apply_gradients([1, 100 + client.step], np.ones((2, 2), np.float32))
+    client.end_step()
+if sys.argv[1] == "push":
+    for i in range(5):
+        table.apply_gradients([1, 200 + i], np.ones((2, 2), np.float32))
+elif sys.argv[1] == "assign":
+    table.assign([1], [[7.0, 7.0]])
+else:
+    table.erase([100, 101])
+client.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "what, mode, size, weight",
+    [("push", "async", 10, -9.0), ("assign", "sync", 5, 7.0), ("erase", "sync", 3, -4.0)],
+)
+def test_what_is_done_beside_steps_is_saved_when_the_job_ends(tmp_path, what, mode, size, weight):
+    script = tmp_path / "beside.py"
+    script.write_text(BESIDE)
+    command = [CAIRN, "ps", "run", "--servers", "2", "--dir", str(tmp_path / "r"), "--mode", mode]
+    # A checkpoint of the last step, before what comes after it.
+    command += ["--full-secs", "0", "--full-steps", "4", "--", sys.executable, str(script), what]
+    environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(cairn.__file__).parents[1]))
+    for begin in ("begin 0 [[0.0, 0.0]]", f"begin {size} [[{weight}, {weight}]]"):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert begin in done.stdout, done.stdout
+
+
 def test_a_trainer_that_ends_without_a_word_has_left(tmp_path):
     # Trainer 1 ends three steps earlier: trainer 0 must not wait for it.
     job = Job(tmp_path, 12, SILENT="1", EARLIER="3")
@@ -287,10 +345,14 @@ def test_a_job_without_a_whole_checkpoint_ends_and_lists_them(tmp_path):
     assert "\n  checkpoint_000005 (step 5): " in said, err
 
 
+@pytest.mark.parametrize("variant", ["train.py", "ctr_servers"])
 @pytest.mark.parametrize("recovery", ["exact", "log"])
-def test_the_example_comes_to_the_same_with_two_losses(recovery):
+def test_the_example_comes_to_the_same_with_two_losses(recovery, variant):
     command = [sys.executable, "examples/ctr/run.py", "--steps", "60", "--incremental-steps", "10"]
     command += ["--recovery", recovery]
+    if variant == "ctr_servers":
+        # So fast that without pauses it is over before anybody could kill something.
+        command += ["--trainer", os.path.join(os.path.dirname(CAIRN), variant), "--pause", "0.02"]
     environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(cairn.__file__).parents[1]))
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
@@ -299,6 +361,25 @@ def test_the_example_comes_to_the_same_with_two_losses(recovery):
     assert "what was learned is the same to the bit" in done.stdout
     assert "with 2 losses" in done.stdout
     assert ("nobody went back" in done.stdout) == (recovery == "log")
+
+
+@pytest.mark.parametrize("variant", ["train.py", "ctr_servers"])
+def test_the_example_run_again_says_that_its_steps_are_done(tmp_path, variant):
+    directory = tmp_path / "ctr"
+    command = [sys.executable, "examples/ctr/run.py", "--incremental-steps", "10", "--pause", "0.02"]
+    command += ["--directory", str(directory)]
+    if variant == "ctr_servers":
+        command += ["--trainer", os.path.join(os.path.dirname(CAIRN), variant)]
+    environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(cairn.__file__).parents[1]))
+    for again in (False, True):
+        done = subprocess.run(
+            [*command, "--steps", "30"],
+            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "what was learned is the same to the bit" in done.stdout
+        assert ("with 0 losses" in done.stdout) == again
+        assert ("had steps behind it: remove it" in done.stdout) == again
 
 
 @pytest.mark.parametrize("flag", ["--mode", "--recovery", "--log-level", "--launcher", "--servers"])

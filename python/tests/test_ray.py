@@ -44,6 +44,7 @@ def test_the_tutorial_pauses_and_goes_on_in_another_job(master, tutorial, ray):
 
 def test_bad_configurations_are_named(tutorial):
     assert "num_cpu" in tutorial.refused("resources.num_cpu=2")
+    assert "1 processes cannot be shared evenly by 2 nodes" in tutorial.refused("resources.nodes=2")
 
 
 def test_a_wrong_token_is_named(ray, tmp_path):
@@ -79,6 +80,51 @@ def test_a_trial_of_several_ranks(master, tutorial):
     experiment, _ = tutorial.create("--config", f"entrypoint={json.dumps(['python3', '-c', script])}", slots_per_trial=2)
     tutorial.ended(experiment)
     assert master.cli("e", "logs", experiment).stdout.count("all [[0, 0], [1, 1]]") == 2
+
+
+# Each step is one of all ranks; after ten they wait for a file.
+OVER_TWO_NODES = """
+import os, time, cairn
+with cairn.core.init() as ctx:
+    d = ctx.distributed
+    step = 0
+    if ctx.latest_checkpoint is not None:
+        with ctx.checkpoint.restore_path(ctx.latest_checkpoint) as path:
+            step = int(open(path + "/step").read())
+    print("all", step, d.allgather([d.rank, d.local_rank, d.cross_rank]), flush=True)
+    while step < 40:
+        step += 1
+        d.allgather(step)
+        while step > 10 and not os.path.exists({go!r}):
+            time.sleep(0.01)
+        if step % 5 == 0 and d.rank == 0:
+            ctx.train.report_training_metrics(steps_completed=step, metrics={{"x": step}})
+            with ctx.checkpoint.store_path({{"steps_completed": step}}) as (path, _):
+                open(path + "/step", "w").write(str(step))
+"""
+
+
+def test_a_trial_over_two_nodes_of_which_one_is_lost(master, tutorial, ray, tmp_path):
+    """The ranks of both nodes meet; the next run begins when there are two again, with the last checkpoint."""
+    go = tmp_path / "go"
+    script = OVER_TWO_NODES.format(go=str(go))
+    experiment, trial = tutorial.create(
+        "--config", f"entrypoint={json.dumps(['python3', '-c', script])}", nodes=2, slots_per_trial=4, num_cpus=2
+    )
+    assert "until 2 nodes have what it wants" in tutorial.queued(trial, "nodes")["reason"]
+    ray.start("second")
+    tutorial.until_reported(trial, 2)
+    ray.kill("second")
+    assert "until 2 nodes have what it wants" in tutorial.queued(trial, "nodes")["reason"]
+    go.touch()  # not before: processes of a lost node may live on for a moment, and would go on
+    ray.start("second")
+    tutorial.ended(experiment)
+    ray.kill("second")
+    assert master.reports(trial) == [(step, step) for step in range(5, 41, 5)], "nothing is lost, nothing is doubled"
+    assert tutorial.resume_modes(trial) == ["fresh", "resume"], "once, and no failure was counted"
+    logs = master.cli("e", "logs", experiment).stdout
+    assert logs.count("all 0 [[0, 0, 0], [1, 1, 0], [2, 0, 1], [3, 1, 1]]") == 4, logs
+    assert logs.count("all 10 [[0, 0, 0], [1, 1, 0], [2, 0, 1], [3, 1, 1]]") == 4, logs
 
 
 def test_the_examples_of_the_guide(master, tutorial, tmp_path):
@@ -126,9 +172,9 @@ def test_a_trial_survives_whatever_happens_around_it(master, tutorial, ray):
 def test_a_head_that_is_lost_with_its_jobs_is_noticed_and_the_trial_goes_on_with_a_new_one(tutorial, ray):
     experiment, trial = tutorial.create(seconds="0.05")
     tutorial.until_reported(trial, 3)
-    ray.kill_head()
+    ray.kill("head")
     assert not ray.reachable()
-    ray.start_head()
+    ray.start("head")
     tutorial.completed(experiment, trial)
     assert tutorial.resume_modes(trial) == ["fresh", "resume"], "once, and no failure was counted"
 

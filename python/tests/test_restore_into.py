@@ -12,6 +12,7 @@ import torch
 from sameness import assert_same
 
 import cairn
+from cairn import _tree
 
 
 @pytest.fixture
@@ -180,12 +181,63 @@ def test_a_tied_array_into_a_target_and_into_new_memory(saved):
     assert given["b"].tolist() == w.tolist()
 
 
-def test_arrays_stored_apart_do_not_fit_tied_targets(saved):
-    m = saved({"a": np.zeros(3), "b": np.ones(3)})
-    target = np.full(3, 7.0)
+@pytest.mark.parametrize(
+    "target",
+    [
+        np.full((3, 2), 7.0),
+        np.full((2, 3), 7.0).T,
+        np.full((3, 2), 7.0, dtype=">f8"),
+        torch.full((2, 3), 7.0, dtype=torch.float64).t(),
+    ],
+    ids=["plain", "transposed", "big-endian", "torch"],
+)
+def test_arrays_stored_apart_do_not_fit_tied_targets(saved, target):
+    m = saved({"a": np.zeros((3, 2)), "b": np.ones((3, 2))})
     with pytest.raises(cairn.Mismatch, match="b: stored apart from a"):
         m.restore({"a": target, "b": target})
-    assert target.tolist() == [7.0, 7.0, 7.0]
+    assert target.tolist() == [[7.0, 7.0]] * 3
+
+
+class Copying:
+    """Gives copies of what it holds: they die when they were described."""
+
+    def __init__(self, value, make):
+        self.value = value
+        self.make = make
+
+    def state_dict(self):
+        return {"w": self.make(self.value)}
+
+    def load_state_dict(self, state):
+        self.value = complex(np.asarray(state["w"]).ravel()[-1]).real
+
+
+COPIES = {
+    "contiguous": lambda value: np.full((500, 2), value),
+    "transposed": lambda value: np.full((2, 500), value).T,
+    "reversed": lambda value: np.full((500, 2), value)[::-1],
+    "big-endian": lambda value: np.full((500, 2), value, dtype=">f8"),
+    "torch, transposed": lambda value: torch.full((2, 500), value).t(),
+    "torch, conjugated": lambda value: torch.full((500, 2), complex(value)).conj(),
+}
+
+
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES.keys())
+def test_copies_that_follow_each_other_in_memory_are_not_tied(saved, make):
+    m = saved({str(i): Copying(float(i), make) for i in range(8)})
+    found = {str(i): Copying(-1.0, make) for i in range(8)}
+    m.restore(found)
+    assert [part.value for part in found.values()] == [float(i) for i in range(8)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_copies_are_not_tied_where_another_rank_writes_them(rank):
+    layout = _tree.Layout(rank, 2, f"trainer_{rank}", own="args", common=True)
+    state = {str(i): Copying(float(i), COPIES["contiguous"]) for i in range(8)}
+    state["a torch tensor"] = Copying(1.0, COPIES["torch, transposed"])
+    stored = json.loads(_tree.encode(state, layout).json)["state"]["dict"]
+    names = {part["dict"]["w"]["tensor"]["name"] for part in stored.values()}
+    assert len(names) == len(state)
 
 
 # Compared first ----------

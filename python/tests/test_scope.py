@@ -40,6 +40,17 @@ def test_views_share_the_scopes_memory():
         scope["fc/b"] = 1.0
 
 
+@pytest.mark.parametrize("dtype", [">i4", ">f8", "c8", ">c16", "M8[D]", ">m8[s]"])
+def test_what_is_written_into_a_view_stays_whatever_the_byte_order(dtype):
+    scope = cairn.Scope()
+    given = np.arange(3).astype(dtype)
+    view = scope.parameter("w", given)
+    assert view.tolist() == given.tolist()
+    view[0] = view[2]
+    assert scope["w"].tolist() == given[[2, 1, 2]].tolist()
+    assert scope["w"].dtype == np.dtype(dtype).newbyteorder("=")
+
+
 def test_initialize_is_a_function_of_seed_and_name():
     a, b = program(), program()
     a.initialize(seed=5)

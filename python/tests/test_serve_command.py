@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import numpy as np
@@ -19,28 +20,30 @@ import cairn
 class Server:
     """A running `cairn serve`."""
 
-    def __init__(self, tmp_path, *arguments):
+    def __init__(self, tmp_path, *arguments, name="m", token="secret", model=None, cwd=None):
         self._log = open(tmp_path / "serve.log", "a+")
-        environment = {**os.environ, "CAIRN_TOKEN": "secret"}
+        environment = {**os.environ, "CAIRN_TOKEN": token}
+        named = [] if name is None else ["--name", name]
         self.process = subprocess.Popen(
             [
                 command_line(),
                 "serve",
                 "--model",
-                str(tmp_path / "export"),
+                str(tmp_path / "export") if model is None else model,
                 "--follow",
                 str(tmp_path / "run"),
             ]
-            + ["--listen", "127.0.0.1:0", "--name", "m", *arguments],
+            + ["--listen", "127.0.0.1:0", *named, *arguments],
             stderr=self._log,
             env=environment,
+            cwd=cwd,
         )
         deadline = time.monotonic() + 60
         self.url = ""
         while not self.url:
             assert time.monotonic() < deadline and self.process.poll() is None, self.log()
             words = [
-                w for line in self.log().splitlines() for w in line.split() if "/v2/models/m" in w
+                w for line in self.log().splitlines() for w in line.split() if "/v2/models/" in w
             ]
             self.url = words[-1] if words else ""
             time.sleep(0.02)
@@ -49,8 +52,8 @@ class Server:
         self._log.seek(0)
         return self._log.read()
 
-    def ask(self, path, body=None, token="secret"):
-        headers = {"Authorization": f"Bearer {token}"}
+    def ask(self, path, body=None, token="secret", scheme="Bearer"):
+        headers = {"Authorization": f"{scheme} {token}"}
         if isinstance(body, dict):
             body = json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, body, headers)
@@ -218,6 +221,85 @@ def test_every_error_of_the_protocol_has_its_field(tmp_path):
         assert server.end() == 0
 
 
+@pytest.mark.parametrize("name", ["a b", "50%", "what?#", "größe", "%41"])
+def test_the_address_that_is_printed_can_be_asked_whatever_the_name_is(tmp_path, name):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+    server = Server(tmp_path, name=name)
+    try:
+        assert server.url.endswith("/v2/models/" + urllib.parse.quote(name, safe="")), server.url
+        status, answer = server.ask("")
+        assert status == 200 and json.loads(answer)["name"] == name
+    finally:
+        assert server.end() == 0
+
+
+def test_the_metrics_are_what_prometheus_takes(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(2)
+        job.export(tmp_path / "export")
+        server = Server(tmp_path)
+        try:
+            wait_for(server, 2)
+            server.ask("/tables/users/lookup", b"12345678")
+            server.ask("/tables/users/lookup", b"1234567")
+            page = server.get("/metrics")
+        finally:
+            assert server.end() == 0
+    checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    values = dict(line.rsplit(" ", 1) for line in page.decode().splitlines() if line[0] != "#")
+    assert values["cairn_serving_version_step"] == "2"
+    assert values["cairn_serving_lag_steps"] == values["cairn_serving_lag_seconds"] == "0"
+    assert values["cairn_serving_rows_applied_total"] == "3"
+    assert float(values["cairn_serving_last_update_seconds"]) > 0
+    assert values['cairn_serving_request_seconds_bucket{kind="lookup",le="+Inf"}'] == "2"
+    assert values['cairn_serving_request_errors_total{kind="lookup"}'] == "1"
+    assert int(values['cairn_serving_request_seconds_count{kind="predict"}']) > 0
+
+
+def test_the_directory_one_is_in_has_its_name(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+    for inside, model in [("export", "."), ("export/1", "../"), ("export/1", ".")]:
+        server = Server(tmp_path, name=None, model=model, cwd=tmp_path / inside)
+        try:
+            assert server.url.endswith("/v2/models/export"), server.url
+        finally:
+            assert server.end() == 0
+            (tmp_path / "serve.log").unlink()
+
+
+def test_the_token_of_a_file_is_asked_for_by_a_scheme_in_any_case(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+    (tmp_path / "token").write_bytes(b"from a file\r\n")
+    server = Server(tmp_path, "--token-file", str(tmp_path / "token"))
+    try:
+        for scheme in ["Bearer", "bearer", "BEARER"]:
+            assert server.ask("", token="from a file", scheme=scheme)[0] == 200, scheme
+            assert server.ask("", token="secret", scheme=scheme)[0] == 401, scheme
+        assert server.ask("", token="from a file", scheme="Basic")[0] == 401
+    finally:
+        assert server.end() == 0
+    (tmp_path / "token").write_bytes(b"\n")
+    done = subprocess.run(
+        [command_line(), "serve", "--model", str(tmp_path / "export")]
+        + ["--follow", str(tmp_path / "run"), "--token-file", str(tmp_path / "token")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and "has no token" in done.stderr, done.stderr
+
+
 def test_what_is_missing_is_said(tmp_path):
     done = subprocess.run(
         [
@@ -267,6 +349,14 @@ def test_rows_are_looked_up_by_grpc(tmp_path):
                 client.lookup("users", [1], dim=DIM + 1)
             with pytest.raises(cairn.Invalid, match="integers"):
                 client.lookup("users", [1.5])
+            for call in (lambda: client.lookup(5, [1]), lambda: client.lookup_together([1]),
+                         lambda: client.lookup("users", [1], dim=-1),
+                         lambda: client.lookup("users", [1], dim="4")):  # fmt: skip
+                with pytest.raises(cairn.Invalid, match="name|dict of ids|dim"):
+                    call()
+            for wrong in ({"timeout": 0}, {"timeout": float("nan")}, {"address": 5}):
+                with pytest.raises(cairn.Invalid, match=next(iter(wrong))):
+                    cairn.serving.LookupClient(**{"address": line.split()[-1], **wrong})
             with pytest.raises(cairn.NoSpace, match=r"asks\[0\]\.ids"):
                 client.lookup("users", np.zeros(70_000_000 // (DIM * 4), np.int64))
             with pytest.raises(cairn.NoSpace, match="at most 41943040; .*--max-request"):

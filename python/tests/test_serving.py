@@ -265,10 +265,44 @@ def test_what_does_not_fit_is_named(tmp_path):
             for wrong in (1.5, True, None):
                 with pytest.raises(cairn.Invalid, match="the version's step"):
                     model.pin(wrong)
+            with pytest.raises(cairn.Invalid, match="a Version is wanted"):
+                model.pin((1,))
             assert not model.held
-        for settings in ({"keep_versions": True}, {"keep_versions": 1.5}, {"probes": [1]}):
+            with pytest.raises(cairn.Invalid, match="the feed 'user' is no array"):
+                model.predict({**FEED, "user": [[1], [2, 3]]})
+            with pytest.raises(cairn.Invalid, match="ids is no array"):
+                model.lookup("users", [[1], [2, 3]])
+            sizes = {"user": [1, 2], "item": [1, 2, 3], "x": np.zeros((2, 4), np.float32)}
+            with pytest.raises(cairn.Invalid, match=r"user \[2, .*item \[3, .*belong together"):
+                model.predict(sizes)
+        for wrong in ({"tables": [1]}, {"variables": [1]}, {"variables": {"w": 1}}):
+            with pytest.raises(cairn.Invalid, match=next(iter(wrong))):
+                train.export_saved_model(
+                    tmp_path / "e", ["user", "item", "x"], ["score"], graph(), **wrong
+                )
+        with pytest.raises(cairn.Invalid, match="lists of names"):
+            train.export_saved_model(tmp_path / "e", None, ["score"], graph())
+        for settings in (
+            {"cpu_share": "x"},
+            {"cpu_share": None},
+            {"probes": 5},
+            {"job": 5},
+            {"threads": 10**12},
+            {"keep_versions": True},
+            {"keep_versions": 1.5},
+            {"probes": [1]},
+            {"poll_secs": 0},
+            {"poll_secs": float("nan")},
+            {"poll_secs": float("inf")},
+            {"poll_secs": "1"},
+            {"threads": -1},
+            {"threads": 1.5},
+        ):
             with pytest.raises(cairn.Invalid, match=next(iter(settings))):
                 serving.Model(tmp_path / "export", job.directory, follow=False, **settings)
+        with pytest.raises(cairn.Invalid, match="a probe's min"):
+            probe = serving.Probe(FEED, "score", "a", 1)
+            serving.Model(tmp_path / "export", job.directory, follow=False, probes=[probe])
         with pytest.raises(cairn.Error, match="closed"):
             model.version()
     with pytest.raises(cairn.Error, match="no export|no such|not"):

@@ -288,6 +288,83 @@ def test_killed_at_any_step_the_same_command_goes_on(tmp_path):
     assert last.stdout == expected
 
 
+ESTIMATED = """
+import os, sys, numpy as np, cairn
+directory, kill, how = sys.argv[1], int(sys.argv[2]), eval(sys.argv[3])
+table = cairn.EmbeddingTable("t", 2, optimizer=cairn.optimizers.SGD(1.0),
+                             initializer=cairn.initializers.Constant(0))
+def model_fn(features, labels, mode):
+    def train_op(step):
+        if step == kill:
+            os.kill(os.getpid(), 9)
+        table.apply_gradients([features], np.full((1, 2), labels, np.float32))
+    return cairn.train.EstimatorSpec(mode, train_op=train_op)
+def batches(day):
+    return lambda: ((i % 10, float(100 * day + i)) for i in range(40))
+estimator = cairn.train.Estimator(model_fn, directory, tables=[table], save_checkpoint_secs=None,
+                                  save_checkpoint_steps=5)
+for day, options in enumerate(how):
+    estimator.train(batches(day), **options)
+print(estimator.global_step, table.lookup(np.arange(10), create=False)[:, 0].tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["[{}]", "[{'steps': 33}]", "[{'max_steps': 40}]", "[{'max_steps': 17}, {'max_steps': 45}]"],
+)
+def test_an_estimator_that_was_killed_goes_on_in_its_data(tmp_path, how):
+    def run(directory, kill):
+        command = [sys.executable, "-c", ESTIMATED, str(directory), str(kill), how]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    expected = run(tmp_path / "whole", -1).stdout
+    assert expected
+    for kill in (3, 8, 22, 31):
+        assert run(tmp_path / "c", kill).returncode == -9
+    last = run(tmp_path / "c", -1)
+    assert last.returncode == 0, last.stderr
+    assert last.stdout == expected
+
+
+@pytest.mark.parametrize("ends", [{}, {"steps": 10}, {"max_steps": 10}], ids=["data", "steps", "max"])
+def test_a_call_that_returned_is_not_gone_on_with(tmp_path, ends):
+    """Also when the checkpoint of its last step was made before it was known to be the last."""
+    trained = []
+
+    def model_fn(features, mode):
+        return EstimatorSpec(mode, train_op=lambda: trained.append(features))
+
+    def estimator():  # as another process makes it
+        return Estimator(
+            model_fn, tmp_path, tables=[], save_checkpoint_secs=None, save_checkpoint_steps=5
+        )
+
+    estimator().train(lambda: range(10), **ends)
+    estimator().train(lambda: range(100, 103))
+    assert trained == [*range(10), 100, 101, 102]
+
+
+def test_data_that_became_less_is_told(tmp_path, caplog):
+    def model_fn(features, mode):
+        def train_op(step):
+            if step == 7:
+                raise KeyboardInterrupt
+            trained.append(features)
+
+        return EstimatorSpec(mode, train_op=train_op)
+
+    trained = []
+    estimator = Estimator(
+        model_fn, tmp_path, tables=[], save_checkpoint_secs=None, save_checkpoint_steps=5
+    )
+    with pytest.raises(KeyboardInterrupt):
+        estimator.train(lambda: range(10))
+    estimator.train(lambda: range(3))
+    assert trained == list(range(7))
+    assert "input_fn gives fewer than the 5 batches it gave before" in caplog.text
+
+
 @pytest.mark.parametrize("how", [[], ["--estimator"]])
 def test_the_example_survives_kills(tmp_path, how):
     def run(directory, kill):
@@ -304,6 +381,10 @@ def test_the_example_survives_kills(tmp_path, how):
     assert last.returncode == 0, last.stderr
     assert last.stdout.splitlines()[-1] == expected
     assert expected.startswith("values 0.656270 ")
+    # The same command after the end has nothing left to do, and says so.
+    over = run(tmp_path / "c", -1)
+    assert over.returncode == 0, over.stderr
+    assert over.stdout.splitlines()[-1] == expected
 
 
 def test_a_worker_waits_for_the_chiefs_first_checkpoint(tmp_path, caplog):
@@ -463,6 +544,54 @@ def test_restarts_do_not_put_a_full_checkpoint_off(tmp_path):
     assert [step for kind, step in kinds(tmp_path) if kind == "full"] == [0, 6, 12]
 
 
+def test_restarts_do_not_put_a_full_checkpoint_off_by_time_either(tmp_path):
+    for run in range(3):
+        t = Training()
+        t.clock.now = 1000.0 * run  # what passes in between is no training
+        with t.session(tmp_path, save_incremental_checkpoint_secs=10, scaffold=scaffold()) as session:
+            for _ in range(40):
+                session.run(t.step)
+    assert [step for kind, step in kinds(tmp_path) if kind == "full"] == [0, 60, 120]
+
+
+FULL_DISK = """
+import resource, signal, sys, numpy as np, cairn
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+now = [0.0]
+table = cairn.EmbeddingTable("t", 4, optimizer=cairn.optimizers.SGD(1.0))
+def step(n):
+    table.apply_gradients([n], np.ones((1, 4), np.float32))
+    now[0] += 1
+with cairn.train.MonitoredTrainingSession(
+    sys.argv[1], save_checkpoint_secs=60, save_incremental_checkpoint_secs=20, tables=[table],
+    clock=lambda: now[0]) as sess:
+    sess._handle.wait()
+    for _ in range(19):
+        sess.run(step)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    sess.run(step)                               # the increment of step 20
+    while not sess._handle.done():
+        pass
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        sess.run(step)
+        print("silence")
+    except cairn.NoSpace:
+        print("told at", sess.global_step)
+    sess.run(step)
+    print("saved", sess._handle.wait().step)
+"""
+
+
+def test_what_failed_in_the_background_is_due_again_at_once(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "c")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "told at 21\nsaved 22\n", done.stderr
+
+
 def test_restarts_do_not_make_a_chain_longer_than_it_may_be(tmp_path, monkeypatch):
     monkeypatch.setattr(cairn._training_session, "_LONGEST_CHAIN", 3)
     for last in range(2, 12, 2):  # two increments a run
@@ -477,3 +606,45 @@ def test_restarts_do_not_make_a_chain_longer_than_it_may_be(tmp_path, monkeypatc
             while session.global_step < last:
                 session.run(t.step)
     assert [step for kind, step in kinds(tmp_path) if kind == "full"] == [0, 4, 8]
+
+
+def test_a_table_that_is_made_later_is_refused_not_lost(tmp_path):
+    def step(global_step):
+        late.apply_gradients([global_step], np.ones((1, 2)))
+
+    with MonitoredTrainingSession(tmp_path / "run") as session:
+        late = cairn.EmbeddingTable("late", 2, optimizer=cairn.optimizers.SGD(1.0))
+        with pytest.raises(cairn.Invalid, match="table 'late' was made after the session"):
+            session.run(step)
+    with MonitoredTrainingSession(tmp_path / "run", tables=[]) as session:
+        other = cairn.EmbeddingTable("other", 2, optimizer=cairn.optimizers.SGD(1.0))
+        session.run(lambda step: other.lookup([step]))  # the session's own are named
+
+
+def test_a_model_function_that_makes_tables_is_refused(tmp_path):
+    def model_fn(features, mode):
+        table = cairn.EmbeddingTable("rows", 2, optimizer=cairn.optimizers.SGD(1.0))
+        return cairn.train.EstimatorSpec(mode, train_op=lambda: table.lookup([features]).sum())
+
+    estimator = cairn.train.Estimator(model_fn, tmp_path / "run")
+    with pytest.raises(cairn.Invalid, match="model_fn makes table 'rows' each time"):
+        estimator.train(lambda: [1, 2, 3])
+
+
+def test_rows_that_nobody_asks_for_are_not_dropped(tmp_path):
+    table = cairn.EmbeddingTable("rows", 2, optimizer=cairn.optimizers.SGD(1.0))
+    with MonitoredTrainingSession(tmp_path / "run", tables=[table]) as session:
+        session.run(lambda step: table.lookup([step]))
+    with pytest.raises(cairn.Mismatch, match="the rows of 'rows', and no tables are given") as lost:
+        with MonitoredTrainingSession(tmp_path / "run", tables=[]):
+            pass
+    assert lost.value.unexpected == ["rows"]
+    with MonitoredTrainingSession(tmp_path / "run", tables=[table]) as session:
+        assert session.global_step == 1
+
+
+def test_a_step_that_is_no_function_is_refused(tmp_path):
+    with MonitoredTrainingSession(tmp_path / "run", tables=[]) as session:
+        with pytest.raises(cairn.Invalid, match="step_fn must be callable, not a NoneType"):
+            session.run(None)
+        assert session.global_step == 0

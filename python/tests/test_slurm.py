@@ -188,6 +188,21 @@ srun {sys.executable} {EXAMPLES / SCRIPT}.py 0.05
     assert all(f"{step} steps, x = {step}" in log.read_text() for step in range(10, 101, 10))
 
 
+def test_tasks_of_srun_are_ranks_without_a_master(slurm, tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "from cairn import core\n"
+        "with core.init() as ctx:\n"
+        "    ranks = ctx.distributed\n"
+        "    print(ranks.rank, ranks.size, ranks.local_rank, ranks.allgather(ranks.rank))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "CAIRN_STORAGE": str(tmp_path / "run")}
+    command = ["srun", "--nodes=1", "--ntasks=2", "--overcommit", sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0 2 0 [0, 1]", "1 2 1 [0, 1]"]
+
+
 def test_doctor_checks_the_site(slurm, tmp_path):
     finished = slurm.run(PROGRAM, "doctor", "--slurm", tmp_path, "--json")
     report = json.loads(finished)["slurm"]

@@ -1,6 +1,7 @@
 """What is changed after save() returned is not in the checkpoint."""
 
 import gc
+import resource
 import threading
 
 import numpy as np
@@ -120,6 +121,21 @@ def test_a_blocking_save_is_durable_when_it_returns(directory):
         with cairn.CheckpointManager(directory, read_only=True) as reader:
             assert reader.latest().step == 0
         assert handle.wait().step == 0
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_after_a_blocking_save_that_failed_the_next_one_is_made(directory, lazy):
+    large = {"w": np.zeros(1_000_000)}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with cairn.CheckpointManager(directory) as m:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        try:
+            with pytest.raises(cairn.NoSpace):
+                m.save(1, large, blocking=True, lazy=lazy)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert m.save(2, large, blocking=True, lazy=lazy).wait().step == 2
+        assert [info.step for info in m.list()] == [2]
 
 
 def test_a_handle_tells_what_it_cost(directory):

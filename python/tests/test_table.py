@@ -301,6 +301,77 @@ def test_tracked_arrays_must_be_plain():
             pass
 
 
+@pytest.mark.parametrize(
+    "arguments, match",
+    [
+        ((5, {"w": np.zeros((4, 2))}), "name must be a str"),
+        (("a", [np.zeros((4, 2))]), "not a list"),
+        (("a", {1: np.zeros((4, 2))}), "must be a str"),
+        (("a", {"w": [[1.0, 2.0]]}), "not a list"),
+        (("a", {"w": np.float32(1)}), "can be changed"),
+        (("a", {"w": np.zeros((4, 2))}, {"first_row": -1}), "first_row must not be negative"),
+        (("a", {"w": np.zeros((4, 2))}, {"whole_rows": "4"}), "whole_rows must be an integer"),
+        (("a", {"w": np.zeros((4, 2))}, {"side_buffer_bytes": None}), "side_buffer_bytes"),
+    ],
+)
+def test_wrong_arguments_of_tracked_arrays_are_named(arguments, match):
+    name, arrays, *options = arguments
+    with pytest.raises(cairn.Invalid, match=match):
+        cairn.RowTracked(name, arrays, **(options[0] if options else {}))
+
+
+@pytest.mark.parametrize("kind", ["cumulative", "consecutive"])
+def test_a_save_elsewhere_takes_no_rows_from_increments(tmp_path, kind):
+    def make():
+        return cairn.EmbeddingTable(
+            "t",
+            2,
+            optimizer=cairn.optimizers.SGD(1.0),
+            initializer=cairn.initializers.Constant(0.0),
+        )
+
+    table, other = make(), make()
+    with cairn.CheckpointManager(tmp_path / "run") as m:
+        table.assign([1], [[1, 1]])
+        m.save(1, {}, tables=[table], blocking=True)
+        table.assign([2], [[2, 2]])
+        with cairn.CheckpointManager(tmp_path / "backup") as backup:
+            backup.save(1, {}, tables=[table], blocking=True)
+        table.assign([3], [[3, 3]])
+        assert not m.can_increment()
+        with pytest.raises(cairn.Error, match="another manager saved.*save a full checkpoint"):
+            m.save(2, {}, tables=[table], kind=kind)
+        m.save(2, {}, tables=[table], blocking=True)
+        table.assign([4], [[4, 4]])
+        m.save(3, {}, tables=[table], kind=kind, blocking=True)
+        m.restore(tables=[other])
+    assert sorted(other.rows()) == [1, 2, 3, 4]
+
+
+def test_a_session_saves_a_full_one_after_a_backup_of_its_table(tmp_path):
+    table = cairn.EmbeddingTable("t", 2, optimizer=cairn.optimizers.SGD(1.0))
+
+    def session():
+        return cairn.train.MonitoredTrainingSession(
+            tmp_path / "run",
+            save_checkpoint_secs=None,
+            save_incremental_checkpoint_steps=2,
+            tables=[table],
+        )
+
+    with session() as sess:
+        for _ in range(3):
+            sess.run(lambda step: table.lookup([step]))
+        sess.save(full=False).wait()
+        sess.run(lambda step: table.lookup([step]))
+        with cairn.CheckpointManager(tmp_path / "backup") as backup:
+            backup.save(1, {}, tables=[table], blocking=True)
+        sess.run(lambda step: table.lookup([step]))
+    table.clear()
+    with session() as sess:
+        assert sorted(table.rows()) == [0, 1, 2, 3, 4]
+
+
 def test_a_skipped_save_returns_at_once_and_loses_no_rows(tmp_path):
     table = cairn.EmbeddingTable("t", 64, optimizer=cairn.optimizers.SGD(1.0))
     table.apply_gradients(np.arange(20_000), np.ones((20_000, 64)))

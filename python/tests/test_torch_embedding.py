@@ -204,3 +204,28 @@ def test_variables_by_role_do_not_leave_rows_out_in_silence(tmp_path):
             save(tmp_path / "all", model)
     saved = cairn.io.save_params(tmp_path / "some", model, predicate=lambda v: True)
     assert saved.names == ["1.bias", "1.weight"], "asked for: the dense ones alone"
+
+
+def test_what_is_no_table_and_what_are_no_ids_are_named():
+    with pytest.raises(cairn.Invalid, match="not of a NoneType"):
+        cairn.torch.Embedding(None)
+    table, _ = pair()
+    with pytest.raises(cairn.Invalid, match="padding_idx must be an integer"):
+        cairn.torch.Embedding(table, padding_idx="0")
+    for ids in ([1, 2], 5, np.array([1])):
+        with pytest.raises(cairn.Invalid, match="ids must be a tensor, not a"):
+            cairn.torch.Embedding(table)(ids)
+        with pytest.raises(cairn.Invalid, match="ids must be a tensor, not a"):
+            cairn.torch.EmbeddingBag(table)(ids)
+    with pytest.raises(cairn.Invalid, match="not of a NoneType"):
+        cairn.torch.EmbeddingBag(None)
+    bag = cairn.torch.EmbeddingBag(table, mode="sum")
+    ids = torch.tensor([1, 2])
+    with pytest.raises(cairn.Invalid, match="offsets must be a tensor, not a list"):
+        bag(ids, [0])
+    with pytest.raises(cairn.Invalid, match="offsets must be integers of 1 dimension"):
+        bag(ids, torch.tensor([0.0]))
+    with pytest.raises(cairn.Invalid, match="per_sample_weights must be a tensor, not a list"):
+        bag(ids, torch.tensor([0]), [1.0, 2.0])
+    with pytest.raises(cairn.Invalid, match="3 per_sample_weights for 2 ids"):
+        bag(ids, torch.tensor([0]), torch.ones(3))

@@ -59,3 +59,204 @@ def test_text_that_cannot_be_stored_is_named(directory):
             manager.save(1, {}, metrics={"a": "\ud800"})
         with pytest.raises(cairn.Invalid, match="surrogate"):
             manager.save(1, {}, metadata={"\udfff": 1})
+
+
+SCHEDULES = {
+    "lambda": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
+    "multi-step": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [2, 4, 4]),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, 20),
+    "cyclic": lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3),
+    "warm restarts": lambda o: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 4),
+    "sequential": lambda o: torch.optim.lr_scheduler.SequentialLR(
+        o,
+        [
+            torch.optim.lr_scheduler.ConstantLR(o, total_iters=2),
+            torch.optim.lr_scheduler.MultiStepLR(o, [3]),
+        ],
+        [2],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler:UserWarning")
+@pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES.keys())
+def test_learning_rates_go_on_as_they_would_have(directory, make):
+    def begun():
+        model, optimizer = stepped(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
+        schedule = make(optimizer)
+        return optimizer, schedule, {"train": cairn.torch.capture(model, optimizer, schedule)}
+
+    def rates(optimizer, schedule, steps):
+        found = []
+        for _ in range(steps):
+            optimizer.step()
+            schedule.step()
+            found.append(optimizer.param_groups[0]["lr"])
+        return found
+
+    optimizer, schedule, _ = begun()
+    whole = rates(optimizer, schedule, 8)
+    optimizer, schedule, state = begun()
+    first = rates(optimizer, schedule, 3)
+    with cairn.CheckpointManager(directory) as m:
+        m.save(3, state, blocking=True)
+        optimizer, schedule, state = begun()
+        m.restore(state)
+    assert first + rates(optimizer, schedule, 5) == whole
+
+
+class Float32Moments(torch.optim.Optimizer):
+    """Keeps float32 moments of parameters of any dtype."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            moment = self.state[p].setdefault("moment", torch.zeros_like(p, dtype=torch.float32))
+            moment.mul_(0.9).add_(p.grad.float(), alpha=0.1)
+            p.add_(-0.1 * moment.to(p.dtype))
+
+
+@pytest.mark.parametrize(
+    "make, dtype, slot",
+    [
+        (Float32Moments, torch.bfloat16, "moment"),
+        (lambda p: torch.optim.NAdam(p, 0.01), torch.float64, "mu_product"),
+    ],
+)
+def test_slots_of_another_dtype_than_their_parameter_keep_their_bits(directory, make, dtype, slot):
+    def begun():
+        model = torch.nn.Linear(3, 1).to(dtype)
+        optimizer = make(model.parameters())
+        return model, optimizer, cairn.torch.capture(model=model, optimizer=optimizer)
+
+    model, optimizer, state = begun()
+    for _ in range(3):
+        model(torch.rand(2, 3).to(dtype)).sum().backward()
+        optimizer.step()
+    with cairn.CheckpointManager(directory) as m:
+        m.save(1, {"train": state}, blocking=True)
+        other, fresh, state = begun()
+        m.restore({"train": state})
+    for p, q in zip(model.parameters(), other.parameters()):
+        stored, found = optimizer.state[p][slot], fresh.state[q][slot]
+        assert found.dtype == stored.dtype == torch.float32 and torch.equal(found, stored)
+
+
+class Normed(torch.nn.Module):
+    """Large enough to be copied for a while."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = torch.nn.Linear(2048, 2048)
+        self.norm = torch.nn.BatchNorm1d(2048)
+
+    def forward(self, x):
+        return self.norm(self.wide(x))
+
+
+def test_a_forward_pass_after_a_lazy_save_does_not_change_what_is_stored(directory):
+    model = Normed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train = cairn.torch.capture(model=model, optimizer=optimizer)
+    x = torch.randn(4, 2048)
+    with cairn.CheckpointManager(directory, keep_last=None) as manager:
+        saved = []
+        for step in range(4):
+            saved.append({name: value.clone() for name, value in model.state_dict().items()})
+            handle = manager.save(step, {"train": train, "plain": model}, lazy=True)
+            model.norm(x)  # the statistics change before anything waits
+            model(x).sum().backward()
+            optimizer.step()
+            handle.wait()
+        for step, wanted in enumerate(saved):
+            state = manager.restore(step=step).state
+            for found in (state["train"]["model"], state["plain"]):
+                assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+def test_a_lazy_save_describes_no_memory_that_changes_outside_of_steps():
+    shared = torch.zeros(3)
+    model = torch.nn.BatchNorm1d(3)
+    model.register_buffer("one", shared)
+    model.register_buffer("other", shared)
+    rate = torch.tensor(0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, capturable=True)
+    state = cairn.torch.capture(model=model, optimizer=optimizer).cairn_save_lazily()
+    kept = {name for name, value in state["model"].items() if same_memory(value, model, name)}
+    assert kept == {"weight", "bias"}
+    assert state["model"]["one"] is state["model"]["other"], "tied buffers stay tied"
+    assert state["optimizer"]["param_groups"][0]["lr"].data_ptr() != rate.data_ptr()
+
+
+def same_memory(value, model, name):
+    return value.data_ptr() == getattr(model, name).data_ptr()
+
+
+class Wrapper(torch.optim.Optimizer):
+    """As accelerate wraps optimizers: without torch's __init__."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    param_groups = property(lambda self: self.optimizer.param_groups)
+
+    def state_dict(self):
+        return self.optimizer.state_dict()
+
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+
+
+def test_the_step_of_a_wrapped_optimizer_waits_for_a_lazy_save(directory):
+    model, inner = stepped(lambda p: torch.optim.Adam(p, 0.01))
+    wrapper = Wrapper(inner)
+    with cairn.CheckpointManager(directory) as manager:
+        manager.save(1, {"optimizer": wrapper}, blocking=True)
+        handle = manager.save(2, {"optimizer": wrapper}, lazy=True)
+        waited = []
+        guard, handle.guard = handle.guard, lambda: (waited.append(True), guard())
+        wrapper.step()
+        assert waited == [True]
+
+
+def test_a_lazy_save_of_an_optimizer_that_nothing_can_stop_is_refused_by_name(directory):
+    class Stubborn(Wrapper):
+        def __init__(self):
+            self.optimizer = None
+
+        def state_dict(self):
+            return {"state": {}, "param_groups": []}
+
+    with cairn.CheckpointManager(directory) as manager:
+        manager.save(1, {"optimizer": Stubborn()}, blocking=True)
+        with pytest.raises(cairn.Invalid, match="lazy=True.*Stubborn"):
+            manager.save(2, {"optimizer": Stubborn()}, lazy=True)
+        assert manager.latest().step == 1
+
+
+@pytest.mark.parametrize(
+    "stored, shown",
+    [
+        ({"lr": 0.1}, "a dict of lr"),
+        (None, "None"),
+        (5, "an int"),
+        ([1, 2], "a list"),
+        (torch.zeros(2), "an array"),
+        ({"state": {}, "param_groups": [1]}, "a dict of state, param_groups"),
+    ],
+)
+def test_what_is_no_optimizers_state_is_a_mismatch_or_skipped(directory, stored, shown):
+    weight = torch.zeros(2)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    with cairn.CheckpointManager(directory) as manager:
+        manager.save(1, {"opt": stored, "weight": torch.ones(2)}, blocking=True)
+        with pytest.raises(cairn.Mismatch, match=f"opt: stored {shown}.*Nothing was") as refused:
+            manager.restore({"opt": optimizer, "weight": weight})
+        assert len(refused.value.mismatched) == 1 and not weight.any()
+        skipped = manager.restore({"opt": optimizer, "weight": weight}, strict=False).skipped
+        assert [name for name, why in skipped] == ["opt"] and shown in skipped[0][1]
+        assert weight.all() and optimizer.param_groups[0]["lr"] == 0.1

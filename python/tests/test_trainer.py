@@ -10,8 +10,10 @@ import textwrap
 
 import numpy as np
 import pytest
+import torch
 
 import cairn
+import cairn.torch
 
 
 @pytest.fixture
@@ -384,3 +386,247 @@ def test_stop_ends_one_call_of_train_and_the_next_goes_on(directory):
     rest = trainer.train(1, [1.0, 2.0, 3.0])
     assert (rest.steps, rest.stopped) == (2, False)
     assert model["w"].tolist() == [6.0]
+
+
+def test_values_given_as_state_are_saved_as_they_are_and_put_back(directory):
+    def run(epochs):
+        counts = {"steps": 0, "losses": []}
+
+        def step(model, batch):
+            counts["steps"] += 1
+            counts["losses"].append(batch)
+
+        config = cairn.CheckpointConfig(directory, step_interval=1)
+        trainer = cairn.Trainer({"w": np.zeros(1)}, step, state=counts, checkpoint_config=config)
+        trainer.train(epochs, [1.0, 2.0])
+        return counts
+
+    assert run(1) == {"steps": 2, "losses": [1.0, 2.0]}
+    assert run(2) == {"steps": 4, "losses": [1.0, 2.0, 1.0, 2.0]}
+
+
+def test_a_state_that_is_no_dict_is_refused(directory):
+    with pytest.raises(cairn.Invalid, match="state must be a dict, not a list"):
+        cairn.Trainer({"w": np.zeros(1)}, count, state=[1, 2])
+
+
+def losses_of(directory, epochs, on_event=None, stop_at=None):
+    """A training whose shuffled loader and steps draw from the global random states."""
+    torch.manual_seed(5)
+    np.random.seed(5)
+    losses = []
+
+    def step(model, batch):
+        model["w"] += np.random.rand(2) * float(batch.sum())
+        losses.append(float(model["w"].sum()))
+
+    config = cairn.CheckpointConfig(directory, step_interval=1)
+    trainer = cairn.Trainer({"w": np.zeros(2)}, step, checkpoint_config=config)
+
+    def handler(event):
+        if on_event is not None:
+            on_event(event)
+        if isinstance(event, cairn.EndStepEvent) and len(losses) == stop_at:
+            trainer.stop()
+
+    loader = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=2, shuffle=True)
+    trainer.train(epochs, loader, handler)
+    return losses
+
+
+def test_more_epochs_later_are_those_of_one_training(tmp_path):
+    in_two = losses_of(tmp_path / "a", 1) + losses_of(tmp_path / "a", 3)
+    assert in_two == losses_of(tmp_path / "b", 3)
+
+
+@pytest.mark.parametrize("kind", ["BeginEpochEvent", "BeginStepEvent", "EndStepEvent"])
+@pytest.mark.parametrize("stop_at", [2, 4, 5])
+def test_a_handler_may_draw_random_numbers(tmp_path, kind, stop_at):
+    def draw(event):
+        if type(event).__name__ == kind:
+            torch.rand(1)
+            np.random.rand()
+
+    whole = losses_of(tmp_path / "a", 2, draw)
+    begun = losses_of(tmp_path / "b", 2, draw, stop_at)
+    assert begun + losses_of(tmp_path / "b", 2, draw) == whole
+
+
+class Rewinding(Seekable):
+    """Knows at its beginning, not at its end, that the next epoch begins."""
+
+    loaded = False
+
+    def __iter__(self):
+        if not self.loaded:
+            self.next = 0
+        self.loaded = False
+        while self.next < len(self.batches):
+            self.next += 1
+            self.reads += 1
+            yield self.batches[self.next - 1]
+
+    def load_state(self, state):
+        self.next = state["next"]
+        self.loaded = True
+
+
+class Counting(Seekable):
+    """Each epoch has other batches, and nobody tells it which one it is."""
+
+    epoch = 0
+
+    def __iter__(self):
+        while self.next < len(self.batches):
+            self.next += 1
+            yield self.batches[self.next - 1] + 100 * self.epoch
+        self.next = 0
+        self.epoch += 1
+
+    def state(self):
+        return {"next": self.next, "epoch": self.epoch}
+
+    def load_state(self, state):
+        self.next, self.epoch = state["next"], state["epoch"]
+
+
+class Caller:
+    """A callable that seeks itself."""
+
+    def __init__(self, batches):
+        self.inner = Counting(batches)
+        self.state, self.load_state = self.inner.state, self.inner.load_state
+
+    def __call__(self):
+        return iter(self.inner)
+
+
+BATCHES = [1.0, 2.0, 3.0]
+READERS = {
+    "resets at its end": lambda: Seekable(BATCHES),
+    "resets at its beginning": lambda: Rewinding(BATCHES),
+    "counts epochs": lambda: Counting(BATCHES),
+    "is called and seeks": lambda: Caller(BATCHES),
+    "is called, what it gives seeks": lambda: lambda epoch: Rewinding([b + epoch for b in BATCHES]),
+    "Loader": lambda: cairn.torch.Loader(torch.arange(6.0), batch_size=2, seed=1),
+    "list": lambda: BATCHES,
+}
+
+
+@pytest.mark.parametrize("make_reader", READERS.values(), ids=READERS.keys())
+@pytest.mark.parametrize("interval", [1, 2, 10])  # saves at the last step of an epoch, or after it
+@pytest.mark.parametrize("then", [1, 2, 4])
+def test_after_a_whole_epoch_the_next_one_begins(directory, make_reader, interval, then):
+    def run(where, epochs):
+        seen, events = [], []
+
+        def handler(event):
+            if isinstance(event, (cairn.BeginStepEvent, cairn.EndStepEvent)):
+                events.append((type(event).__name__, event.epoch, event.step))
+
+        def step(model, batch):
+            seen.append(np.asarray(batch).tolist())
+
+        config = cairn.CheckpointConfig(where, step_interval=interval)
+        trainer = cairn.Trainer({"w": np.zeros(1)}, step, checkpoint_config=config)
+        trainer.train(epochs, make_reader(), handler)
+        return seen, events
+
+    whole = run(directory, then)
+    parts = [run(directory.with_name("parts"), epochs) for epochs in (1, then, then)]
+    assert sum((seen for seen, _ in parts), []) == whole[0]
+    assert sum((events for _, events in parts), []) == whole[1]
+    assert parts[2] == ([], [])
+
+
+def test_an_epoch_without_a_batch_is_an_error(directory):
+    trainer, _ = make(directory)
+    used = iter([1.0, 2.0])
+    with pytest.raises(cairn.Error, match="no batch in epoch 1: can it begin a second time"):
+        trainer.train(3, lambda: used)
+
+
+def test_a_table_that_is_in_no_checkpoint_is_warned_of_once(directory, caplog):
+    table = cairn.EmbeddingTable("forgotten", 2, optimizer=cairn.optimizers.SGD(1.0))
+    trainer, _ = make(directory, step=lambda model, batch: float(table.lookup([batch]).sum()))
+    with caplog.at_level(logging.WARNING, logger="cairn"):
+        trainer.train(1, [1, 2, 3])
+    assert [r.getMessage() for r in caplog.records if "forgotten" in r.getMessage()] == [
+        "the rows of table 'forgotten' are in no checkpoint of this Trainer; give the tables that "
+        "it trains as tables=[…]"
+    ]
+
+
+@pytest.mark.parametrize("fresh", [[], [9.0], [9.0] * 5])
+def test_a_list_of_values_grows_and_is_filled_by_a_resume(directory, fresh):
+    def run(epochs, losses):
+        def step(model, batch):
+            losses.append(batch)
+
+        config = cairn.CheckpointConfig(directory, step_interval=1)
+        trainer = cairn.Trainer({"losses": losses, "w": np.ones(1)}, step, checkpoint_config=config)
+        trainer.train(epochs, [1.0, 2.0])
+        return losses
+
+    run(1, [])
+    assert run(2, list(fresh)) == [1.0, 2.0, 1.0, 2.0]
+
+
+def test_lists_that_hold_arrays_do_not_grow(directory):
+    def run(parts):
+        config = cairn.CheckpointConfig(directory, step_interval=1)
+        return cairn.Trainer({"parts": parts}, lambda m, b: None, checkpoint_config=config)
+
+    run([np.ones(2), 5, np.random.default_rng(1)]).train(1, [1.0])
+    for other in ([np.ones(2)], [], [1, 2], [np.ones(2), 5]):
+        with pytest.raises(cairn.Mismatch, match="parts/"):
+            run(other).train(2, [1.0])
+
+
+def test_rows_that_a_resume_does_not_ask_for_are_not_dropped(directory):
+    table = cairn.EmbeddingTable("rows", 2, optimizer=cairn.optimizers.SGD(1.0))
+    config = cairn.CheckpointConfig(directory, step_interval=1)
+
+    def train(epochs, tables):
+        model, step = {"w": np.ones(1)}, lambda model, batch: None
+        trainer = cairn.Trainer(model, step, checkpoint_config=config, tables=tables)
+        return trainer.train(epochs, [1.0]).steps
+
+    assert train(1, [table]) == 1
+    with pytest.raises(cairn.Mismatch, match="the rows of 'rows', and no tables are given"):
+        train(2, [])
+    assert train(2, [table]) == 1
+
+
+@pytest.mark.parametrize(
+    "batches, match",
+    [([], "no batch in epoch 0: is there any data"), ([1.0], "no batch in epoch 1: can it begin a")],
+)
+def test_a_reader_that_gives_nothing_is_not_taken_for_an_epoch(directory, batches, match):
+    used_up = iter(batches)
+    trainer, model = make(directory)
+    with pytest.raises(cairn.Error, match=match):
+        trainer.train(2, lambda: used_up)
+    assert trainer.global_step == len(batches)
+
+
+def test_a_trainers_checkpoint_is_loaded_mapped_too(directory):
+    trainer, model = make(directory)
+    trainer.train(1, [1.0, 2.0])
+    read, mapped = cairn.load(directory), cairn.load(directory, mmap=True)
+    assert mapped["model"]["w"].tolist() == read["model"]["w"].tolist() == model["w"].tolist()
+    words = [state["args"]["rng"]["python"]["words"].tolist() for state in (read, mapped)]
+    assert words[0] == words[1] and len(words[0]) == 625
+
+
+@pytest.mark.parametrize("wrong", [{"pservers": 5}, {"callbacks": 5}])
+def test_what_is_no_list_is_named(wrong):
+    with pytest.raises(cairn.Invalid, match=next(iter(wrong))):
+        cairn.Trainer({"w": np.zeros(1)}, count, **wrong)
+
+
+def test_a_loader_wants_a_dataset_and_whole_batches():
+    with pytest.raises(cairn.Invalid, match="a dataset has a length"):
+        cairn.torch.Loader(None)
+    with pytest.raises(cairn.Invalid, match="batch_size must be an integer"):
+        cairn.torch.Loader([1, 2], batch_size=1.5)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from master_process import running_master
-from test_tune_restore import PROGRAM, assert_gone, children_of, expected
+from tuned_program import PROGRAM, assert_gone, children_of, expected
 
 from cairn import tune
 from cairn.tune.master_reporter import reporter_for
@@ -77,3 +77,55 @@ def test_a_master_needs_a_token_and_is_asked_for(monkeypatch):
     assert reporter_for(None, "e", "id") is None, "for the command line"
     monkeypatch.setenv("CAIRN_TOKEN", "a token")
     assert reporter_for(None, "e", "id") is not None
+
+
+def test_ends_that_a_master_did_not_hear_of_are_told_by_the_next_life(tmp_path, monkeypatch):
+    monkeypatch.setattr("cairn.tune.master_reporter._PATIENCE", 0.5)
+
+    def f(config):
+        for i in range(1, 4):
+            tune.report({"i": i, "x": config["lr"] * i})
+        if config["lr"] == 2:
+            raise RuntimeError("two")
+
+    def fit():
+        space = {"lr": tune.grid_search([1, 2])}
+        run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, master=master.url)
+        return tune.Tuner(f, param_space=space, run_config=run).fit()
+
+    with running_master(tmp_path / "master") as master:
+        monkeypatch.setenv("CAIRN_TOKEN", master.token())
+        master.stop()
+        fit()
+        master.start()
+        monkeypatch.setattr("cairn.tune.master_reporter._PATIENCE", 120)
+        fit()
+        assert shown(master) == {lr: [(i, i, lr * i) for i in (1, 2, 3)] for lr in (1, 2)}
+        trials = master.get("/api/v1/trials?limit=100")["trials"]
+        assert {t["hparams"]["lr"]: t["state"] for t in trials} == {1: "COMPLETED", 2: "PAUSED"}
+        fit()  # now it is known there
+        assert {t["run_id"] for t in master.get("/api/v1/trials?limit=100")["trials"]} == {1}
+
+
+def test_what_a_master_refuses_holds_up_nothing_else(tmp_path, monkeypatch, capfd):
+    class Spoils(tune.Callback):
+        """As a report of an older program, which was not looked at so closely."""
+
+        def on_trial_result(self, result, **info):
+            if result["i"] == 2 and result["config"]["lr"] == 1:
+                result["note"] = "a\0b"
+
+    def f(config):
+        for i in range(1, 4):
+            tune.report({"i": i, "x": config["lr"] * i})
+
+    with running_master(tmp_path / "master") as master:
+        monkeypatch.setenv("CAIRN_TOKEN", master.token())
+        run = tune.RunConfig(
+            storage_path=tmp_path, name="e", verbose=0, master=master.url, callbacks=[Spoils()]
+        )
+        space = {"lr": tune.grid_search([1, 2])}
+        tune.Tuner(f, param_space=space, run_config=run).fit()
+        assert shown(master) == {1: [(1, 1, 1), (3, 3, 3)], 2: [(1, 1, 2), (2, 2, 4), (3, 3, 6)]}
+    said = capfd.readouterr().err
+    assert said.count("report 2 of trial f_00000 is not shown") == 1 and "NUL" in said

@@ -102,21 +102,72 @@ def test_the_path_of_a_checkpoint_is_below_the_trial(tmp_path):
         tune.Result.from_path(result.path).checkpoint.path  # noqa: B018
 
 
-def test_the_context_of_later_versions(tmp_path):
+GETTERS = {
+    "experiment_name": "e",
+    "trial_name": "f_00000",
+    "trial_id": "f_00000",
+    "trial_resources": {"CPU": 2.0},
+    "world_size": 1,
+    "world_rank": 0,
+    "local_rank": 0,
+    "local_world_size": 1,
+    "node_rank": 0,
+}
+
+
+@pytest.mark.parametrize("where", ["air.session", "tune.session", "tune.get_context()", "tune"])
+def test_what_a_trial_asks_about_itself(tmp_path, where):
+    """Under the names of 2.3, and those of later versions. A trial is one process: rank 0 of 1."""
+    names = [n for n in GETTERS if where != "tune" or n.startswith(("trial", "experiment"))]
+
     def f(config):
-        context = tune.get_context()
-        tune.report(
-            {
-                "id": context.get_trial_id(),
-                "dir": context.get_trial_dir(),
-                "name": context.get_experiment_name(),
-            }
-        )
+        asked = eval(where, {"air": air, "tune": tune})
+        told = {name: getattr(asked, f"get_{name}")() for name in names}
+        tune.report({"told": told, "dir": asked.get_trial_dir()})
 
     run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0)
-    [result] = tune.Tuner(f, run_config=run).fit()
-    assert result.metrics["id"] == result.metrics["trial_id"]
-    assert result.metrics["dir"] == result.path and result.metrics["name"] == "e"
+    [result] = tune.Tuner(tune.with_resources(f, {"cpu": 2}), run_config=run).fit()
+    assert result.error is None
+    assert result.metrics["told"] == {name: GETTERS[name] for name in names}
+    assert result.metrics["dir"] == result.path
+
+
+@pytest.mark.parametrize("name", [*GETTERS, "trial_dir", "checkpoint"])
+def test_outside_of_a_trial_there_is_nothing_to_ask(name):
+    with pytest.raises(RuntimeError, match="inside of a trainable"):
+        getattr(air.session, f"get_{name}")()
+    with pytest.raises(RuntimeError, match="inside of a trainable"):
+        tune.get_context()
+
+
+def test_home_is_known_wherever_an_experiment_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def f(config):
+        tune.report({"a": 1})
+
+    tune.Tuner(f, run_config=tune.RunConfig(storage_path="~/results", name="e", verbose=0)).fit()
+    assert tune.Tuner.can_restore("~/results/e/") and not tune.Tuner.can_restore("~/results/f")
+    assert len(tune.Tuner.restore("~/results/e", f).fit()) == 1
+    assert len(tune.Tuner.extend("~/results/e", f, num_samples=2).fit()) == 2
+    assert tune.Result.from_path("~/results/e/f_00000").metrics["a"] == 1
+    with pytest.raises(ValueError, match="s3://bucket/e/f_00000 is on a bucket"):
+        tune.Result.from_path("s3://bucket/e/f_00000")
+
+
+def test_resources_are_a_dict_and_stay_with_the_trainable(tmp_path):
+    def f(config, data=None):
+        tune.report({"n": len(data), "cpus": tune.get_trial_resources()["CPU"]})
+
+    for name, trainable in {
+        "first": tune.with_parameters(tune.with_resources(f, {"cpu": 2}), data=[1, 2, 3]),
+        "last": tune.with_resources(tune.with_parameters(f, data=[1, 2, 3]), {"cpu": 2}),
+    }.items():
+        run = tune.RunConfig(storage_path=tmp_path, name=name, verbose=0)
+        [result] = tune.Tuner(trainable, run_config=run).fit()
+        assert (result.metrics["n"], result.metrics["cpus"]) == (3, 2), name
+    with pytest.raises(ValueError, match="resources must be a dict such as .'cpu': 2., the same for all trials"):
+        tune.with_resources(f, lambda config: {"cpu": 2})
 
 
 def test_should_checkpoint_key_has_a_name():

@@ -2,13 +2,20 @@
 
 import os
 import signal
-import time
 
 import boto3
 import hdfs_server
 import pytest
 import s3_server
-from test_tune_restore import PROGRAM, assert_gone, children_of, expected, start, wait_for
+from tuned_program import (
+    PROGRAM,
+    assert_gone,
+    children_of,
+    expected,
+    start,
+    wait_for,
+    write_program,
+)
 
 import cairn
 from cairn import tune
@@ -47,9 +54,12 @@ def storage(request, monkeypatch):
 
 @pytest.fixture
 def program(tmp_path):
-    path = tmp_path / "tuned_program.py"
-    path.write_text(PROGRAM)
-    return str(path)
+    return write_program(tmp_path)
+
+
+def on_record(told):
+    """How many reports the trials were told to be on record."""
+    return len(told.read_text().splitlines()) if told.exists() else 0
 
 
 def progress(directory):
@@ -66,10 +76,10 @@ def test_killed_and_restored_the_results_are_those_of_an_undisturbed_run(
     storage, program, tmp_path, which
 ):
     where = f"{storage}/{which}"
-    process = start(program, where, which, pace="0.3")
-    # Trials are at work for a while: both places are taken, and checkpoints were made.
-    wait_for(lambda: len(children_of(process.pid)) >= 3 or process.poll() is not None)
-    time.sleep(1.0)
+    told = tmp_path / "told"
+    process = start(program, where, which, pace="0.3", told=told)
+    # Both places are taken, and one of the trials has made a checkpoint at least.
+    wait_for(lambda: on_record(told) >= 5 or process.poll() is not None, seconds=60)
     below = children_of(process.pid)
     assert process.poll() is None, process.communicate()[0]
     os.kill(process.pid, signal.SIGKILL)
@@ -77,7 +87,7 @@ def test_killed_and_restored_the_results_are_those_of_an_undisturbed_run(
     process.stdout.close()
     assert_gone(below)
     before = progress(f"{where}/e")
-    assert sum(before) > 0
+    assert sum(before) >= on_record(told), "what was answered was lost"
 
     # Whoever has the URL goes on, on any machine.
     namespace = {"__name__": "tuned_program"}

@@ -8,150 +8,31 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
+from tune_kills import note_kill
+from tuned_program import (
+    KILLS,
+    assert_gone,
+    children_of,
+    curves,
+    expected,
+    reports,
+    restore,
+    start,
+    wait_for,
+    write_program,
+)
 
 import cairn
 from cairn import tune
-from cairn.tune.result import read_reports
-
-# Of each case; `make torture` has more, with other seeds.
-KILLS = int(os.environ.get("CAIRN_TUNE_KILLS", "1"))
-
-# What the killed programs run: deterministic, with checkpoints at every second iteration.
-PROGRAM = '''
-import os, sys, time
-from cairn import tune
-
-def train(config):
-    checkpoint = tune.get_checkpoint()
-    state = checkpoint.to_dict() if checkpoint else {"i": 0, "x": 0.0}
-    pace = float(os.environ.get("PACE", "0.01"))
-    while state["i"] < 12:
-        time.sleep(pace)
-        state["i"] += 1
-        state["x"] = state["x"] * 0.5 + config["lr"] * state["i"]
-        saved = tune.Checkpoint.from_dict(state) if state["i"] % 2 == 0 else None
-        tune.report({"x": state["x"], "i": state["i"]}, checkpoint=saved)
-
-class Klass(tune.Trainable):
-    def setup(self, config):
-        self.x, self.i = 0.0, 0
-    def step(self):
-        time.sleep(float(os.environ.get("PACE", "0.01")))
-        self.i += 1
-        self.x = self.x * 0.5 + self.config["lr"] * self.i
-        return {"x": self.x, "i": self.i}
-    def save_checkpoint(self, d):
-        return {"x": self.x, "i": self.i}
-    def load_checkpoint(self, state):
-        self.x, self.i = state["x"], state["i"]
-
-def main(directory, which="train"):
-    run = dict(storage_path=directory, name="e", verbose=0)
-    if which == "train":
-        trainable = train
-    else:
-        trainable = Klass
-        run["stop"] = {"training_iteration": 12}
-        run["checkpoint_config"] = tune.CheckpointConfig(
-            checkpoint_frequency=3, checkpoint_at_end=True, num_to_keep=2)
-    run["failure_config"] = tune.FailureConfig(max_failures=-1)
-    tuner = tune.Tuner(trainable, param_space={"lr": tune.grid_search([0.1, 0.2, 0.3, 0.4])},
-                       tune_config=tune.TuneConfig(max_concurrent_trials=2),
-                       run_config=tune.RunConfig(**run))
-    tuner._flags["summarize_after"] = 20
-    return tuner.fit()
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-    print("DONE")
-'''
-
-
-def reports(result):
-    return read_reports(os.path.join(result.path, "result.json"))
 
 
 @pytest.fixture
 def program(tmp_path):
-    path = tmp_path / "tuned_program.py"
-    path.write_text(PROGRAM)
-    return str(path)
-
-
-def start(program, directory, which="train", pace="0.01"):
-    env = {**os.environ, "PACE": pace}
-    return subprocess.Popen(
-        [sys.executable, program, str(directory), which],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=env,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def children_of(pid):
-    """All processes below a process."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            stat = open(f"/proc/{entry}/stat").read()
-        except OSError:
-            continue
-        if int(stat.rpartition(")")[2].split()[1]) == pid:
-            found.append(int(entry))
-    return [p for child in found for p in [child, *children_of(child)]]
-
-
-def alive(pid):
-    try:
-        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def assert_gone(pids, seconds=5.0):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and any(alive(p) for p in pids):
-        time.sleep(0.02)
-    assert not [p for p in pids if alive(p)]
-
-
-def curves(results):
-    return {
-        r.config["lr"]: [(m["training_iteration"], m["i"], m["x"]) for m in reports(r)] for r in results
-    }
-
-
-def expected():
-    out = {}
-    for lr in (0.1, 0.2, 0.3, 0.4):
-        x, points = 0.0, []
-        for i in range(1, 13):
-            x = x * 0.5 + lr * i
-            points.append((i, i, x))
-        out[lr] = points
-    return out
-
-
-def wait_for(condition, seconds=30):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.005)
-
-
-def restore(directory, which="train", **options):
-    namespace = {"__name__": "tuned_program"}
-    exec(compile(PROGRAM, "tuned_program.py", "exec"), namespace)
-    return tune.Tuner.restore(
-        directory, namespace["train" if which == "train" else "Klass"], **options
-    )
+    return write_program(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -181,13 +62,16 @@ def test_killed_at_random_the_results_are_those_of_an_undisturbed_run(
             process.wait()
             assert_gone(below)
             process.stdout.close()
-        elif target == "zygote":
-            for pid in below[:1]:
-                _kill(pid)
+            note_kill(target, directory / "e")
         else:
-            for pid in below[1:]:
-                _kill(pid)
-        if target in ("workers", "zygote"):
+            below = below[:1] if target == "zygote" else below[1:]
+            for _ in range(min(KILLS, 8)):
+                for pid in below:
+                    _kill(pid)
+                note_kill(target, directory / "e")
+                assert_gone(below)
+                time.sleep(generator.uniform(0.0, 0.3))
+                below = children_of(process.pid)[:1] if target == "zygote" else children_of(process.pid)[1:]
             output = process.communicate(timeout=120)[0]
             assert "DONE" in output, output
             done = True
@@ -198,6 +82,66 @@ def test_killed_at_random_the_results_are_those_of_an_undisturbed_run(
         assert "DONE" in output, output
     tuner = restore(directory / "e", which)
     assert curves(tuner.fit()) == expected()
+
+
+def _die_before_the_report_of(iteration, flag):
+    """Once: the checkpoint is committed, and nobody was told of it."""
+    from cairn.tune.session import Session
+
+    send = Session._send
+
+    def dies(session, result, kept):
+        if result["training_iteration"] == iteration and not os.path.exists(flag):
+            open(flag, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return send(session, result, kept)
+
+    Session._send = dies
+
+
+class Unreported(tune.Trainable):
+    def setup(self, config):
+        _die_before_the_report_of(config["at"], config["flag"])
+        self.n = 0
+
+    def step(self):
+        self.n += 1
+        return {"n": self.n, "done": self.config["ends"] == "done" and self.n == 4}
+
+    def save_checkpoint(self, directory):
+        return {"n": self.n}
+
+    def load_checkpoint(self, state):
+        self.n = state["n"]
+
+
+def unreported(config):
+    _die_before_the_report_of(config["at"], config["flag"])
+    checkpoint = tune.get_checkpoint()
+    n = checkpoint.to_dict()["n"] if checkpoint else 0
+    while n < 9:
+        n += 1
+        ends = {"done": True} if config["ends"] == "done" and n == 4 else {}
+        tune.report({"n": n, **ends}, checkpoint=tune.Checkpoint.from_dict({"n": n}))
+
+
+@pytest.mark.parametrize("ends", ["stop", "done"])
+@pytest.mark.parametrize("at", [2, 4])
+@pytest.mark.parametrize("trainable", [Unreported, unreported])
+def test_a_report_that_is_made_up_for_is_answered_too(tmp_path, trainable, at, ends):
+    """Killed between the last checkpoint and its report, the trial has ended with that."""
+    results = tune.Tuner(
+        trainable,
+        param_space={"at": at, "flag": str(tmp_path / "flag"), "ends": ends},
+        run_config=tune.RunConfig(
+            storage_path=tmp_path, name="e", verbose=0,
+            stop={"training_iteration": 4} if ends == "stop" else None,
+            failure_config=tune.FailureConfig(max_failures=1),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1 if trainable is Unreported else 0),
+        ),
+    ).fit()  # fmt: skip
+    assert os.path.exists(tmp_path / "flag")
+    assert [r["n"] for r in results[0].results] == [1, 2, 3, 4] and results[0].error is None
 
 
 def test_a_killed_tuner_leaves_no_socket_behind(program, tmp_path):
@@ -432,6 +376,74 @@ def test_a_damaged_record_is_an_error_and_never_an_empty_config(tmp_path, damage
     assert tune.Tuner.can_restore(tmp_path / "e") == (damage != "missing")
 
 
+def _the_usual(path, trainable):
+    """As programs begin that are started again and again."""
+    if tune.Tuner.can_restore(path):
+        return tune.Tuner.restore(path, trainable)
+    run = tune.RunConfig(storage_path=path.parent, name=path.name, verbose=0)
+    return tune.Tuner(trainable, param_space={"x": 1}, run_config=run)
+
+
+@pytest.mark.parametrize("stage", ["made", "opened"])
+def test_killed_before_the_first_note_the_same_command_begins_anew(tmp_path, stage):
+    def f(config):
+        tune.report({"x": config["x"]})
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "from cairn import _native\n"
+        "os.makedirs(sys.argv[1] + '/events')\n"
+        "if sys.argv[2] == 'opened': opened = _native.Tuner.open(sys.argv[1], True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = tmp_path / "e"
+    ended = subprocess.run([sys.executable, script, path, stage])
+    assert ended.returncode == -signal.SIGKILL and (path / "events").is_dir()
+    assert not tune.Tuner.can_restore(path)
+    [result] = _the_usual(path, f).fit()
+    assert result.metrics["x"] == 1
+    assert [r.trial_id for r in _the_usual(path, f).fit()] == [result.trial_id]
+
+
+def test_an_experiment_whose_fit_was_refused_begins_anew(tmp_path, monkeypatch):
+    lock = threading.Lock()
+
+    def bad(config):
+        lock.acquire()
+
+    def f(config):
+        tune.report({"x": config["x"]})
+
+    bad.__qualname__ = bad.__name__ = "f"
+    path = tmp_path / "e"
+    with pytest.raises(TypeError, match="cannot be handed"):
+        _the_usual(path, bad).fit()
+    assert not path.exists()
+    monkeypatch.delenv("CAIRN_TOKEN", raising=False)
+    run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, master="http://127.0.0.1:9")
+    with pytest.raises(ValueError, match="CAIRN_TOKEN"):
+        tune.Tuner(f, run_config=run).fit()
+    assert not path.exists()
+    assert [r.metrics["x"] for r in _the_usual(path, f).fit()] == [1]
+
+
+def test_trials_without_a_record_are_an_error_after_an_opening_too(tmp_path):
+    def f(config):
+        tune.report({"x": config["x"]})
+
+    path = tmp_path / "e"
+    _the_usual(path, f).fit()
+    shutil.rmtree(path / "events")
+    cairn._native.Tuner.open(str(path), True).close()
+    assert tune.Tuner.can_restore(path)
+    with pytest.raises(cairn.Corruption):
+        _the_usual(path, f)
+    with pytest.raises(cairn.Corruption, match="f_00000"):
+        run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0)
+        tune.Tuner(f, param_space={"x": 1}, run_config=run).fit()
+
+
 def test_a_wrong_trainable_or_other_keys_are_refused(tmp_path):
     def f(config):
         return 1
@@ -453,8 +465,8 @@ def test_a_wrong_trainable_or_other_keys_are_refused(tmp_path):
 
 def test_unfinished_trials_that_are_not_resumed_hold_up_nobody(program, tmp_path):
     directory = tmp_path / "store"
-    process = start(program, directory, pace="0.05")
-    wait_for(lambda: _checkpoints(directory / "e") >= 2)
+    process = start(program, directory, gate=tmp_path / "never")
+    wait_for(lambda: _checkpoints(directory / "e") >= 2)  # two trials were chosen, and wait
     _kill(process.pid)
     process.wait()
     process.stdout.close()
@@ -468,20 +480,24 @@ def test_unfinished_trials_that_are_not_resumed_hold_up_nobody(program, tmp_path
 def test_fail_fast_leaves_the_others_resumable(tmp_path):
     marker = tmp_path / "marker"
     marker.write_text("")
+    beside = tmp_path / "beside"  # another one has begun
 
     def f(config):
         checkpoint = tune.get_checkpoint()
         start = checkpoint.to_dict()["i"] if checkpoint else 0
         for i in range(start, 20):
             tune.report({"i": i}, checkpoint=tune.Checkpoint.from_dict({"i": i + 1}))
-            if config["x"] == 1 and i == 3 and os.path.exists(marker):
-                raise RuntimeError("fails")
-            time.sleep(0.05)
+            while i == 3 and os.path.exists(marker):
+                if config["x"] == 2:
+                    beside.write_text("")
+                if config["x"] == 1 and os.path.exists(beside):
+                    raise RuntimeError("fails")
+                time.sleep(0.01)
 
     tuner = tune.Tuner(
         f,
         param_space={"x": tune.grid_search([1, 2, 3])},
-        tune_config=tune.TuneConfig(max_concurrent_trials=2),
+        tune_config=tune.TuneConfig(max_concurrent_trials=3),
         run_config=tune.RunConfig(
             storage_path=tmp_path,
             name="e",
@@ -490,7 +506,7 @@ def test_fail_fast_leaves_the_others_resumable(tmp_path):
         ),
     )
     results = tuner.fit()
-    assert "fails" in str(results[0].error) and results[1].metrics["i"] < 19
+    assert "fails" in str(results[0].error) and results[1].metrics["i"] == 3
     marker.unlink()
     results = tune.Tuner.restore(tmp_path / "e", f, resume_errored=True).fit()
     assert [[m["i"] for m in reports(r)] for r in results] == [list(range(20))] * 3
@@ -498,11 +514,15 @@ def test_fail_fast_leaves_the_others_resumable(tmp_path):
 
 def test_ctrl_c_saves_and_what_was_interrupted_goes_on(program, tmp_path):
     directory = tmp_path / "store"
-    process = start(program, directory, "class", pace="0.05")
+    gate = tmp_path / "gate"
+    process = start(program, directory, "class", gate=gate)
     wait_for(lambda: _checkpoints(directory / "e") >= 1)
     below = children_of(process.pid)
     process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=60)[0]
+    while "trials save and pause" not in (line := process.stdout.readline()):
+        assert line, "it ended"
+    gate.write_text("")
+    output = process.communicate(timeout=120)[0]
     assert "KeyboardInterrupt" in output
     assert_gone(below)
     native = cairn._native.Tuner.open(str(directory / "e"), False)
@@ -511,42 +531,9 @@ def test_ctrl_c_saves_and_what_was_interrupted_goes_on(program, tmp_path):
             newest = trial["checkpoints"][-1]["steps_completed"]
             assert newest == trial["iteration"]  # checkpoint at the end
     native.close()
-    output = start(program, directory, "class").communicate(timeout=60)[0]
+    output = start(program, directory, "class").communicate(timeout=120)[0]
     assert "DONE" in output
     assert curves(restore(directory / "e", "class").fit()) == expected()
-
-
-def test_more_iterations_and_more_samples_for_a_finished_experiment(tmp_path):
-    class Adds(tune.Trainable):
-        def setup(self, config):
-            self.n = 0
-
-        def step(self):
-            self.n += self.config["by"]
-            return {"n": self.n}
-
-        def save_checkpoint(self, d):
-            return {"n": self.n}
-
-        def load_checkpoint(self, state):
-            self.n = state["n"]
-
-    tune.Tuner(
-        Adds,
-        param_space={"by": tune.grid_search([1, 10])},
-        run_config=tune.RunConfig(
-            storage_path=tmp_path,
-            name="e",
-            verbose=0,
-            stop={"training_iteration": 2},
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
-        ),
-    ).fit()
-    more = tune.Tuner.extend(tmp_path / "e", Adds, stop={"training_iteration": 5}).fit()
-    assert [r.metrics["n"] for r in more] == [5, 50]
-    assert [[m["training_iteration"] for m in reports(r)] for r in more] == [[1, 2, 3, 4, 5]] * 2
-    more = tune.Tuner.extend(tmp_path / "e", Adds, num_samples=2).fit()
-    assert [r.metrics["n"] for r in more] == [5, 50, 5, 50]
 
 
 def test_a_second_tuner_is_told_who_runs_the_experiment(tmp_path):
@@ -564,195 +551,3 @@ def test_a_second_tuner_is_told_who_runs_the_experiment(tmp_path):
     tune.Tuner(one, run_config=run).fit()
     assert f"pid {os.getpid()}" in str(Asks.told.value)
     assert "wait until that has ended, or end it" in str(Asks.told.value)
-
-
-def test_a_changed_space_is_told_and_the_same_one_is_not(tmp_path, recwarn):
-    def one(config):
-        tune.report({"x": config["x"]})
-
-    def fit(**space):
-        tuner = tune.Tuner(
-            one, param_space=space, run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0)
-        )
-        return [r.config["x"] for r in tuner.fit()]
-
-    space = {
-        "x": tune.grid_search([1, 2]),
-        "bound": float("nan"),
-        "deep": {"lr": tune.loguniform(1e-3, 1), "f": tune.sample_from(lambda spec: 1)},
-        "pair": (1, 2.0),
-    }
-    assert fit(**space) == fit(**space) == [1, 2]
-    assert not recwarn.list
-    with pytest.warns(UserWarning, match="other values of 'bound', 'x' than the experiment in .*/e was"):
-        assert fit(**{**space, "x": 7, "bound": 1.0}) == [1, 2]
-
-
-EXTENDED = """
-import os, sys, time
-from cairn import tune
-
-class Adds(tune.Trainable):
-    def setup(self, config):
-        self.n = 0
-    def step(self):
-        while self.config["by"] == 10 and self.iteration == 3 and not os.path.exists(sys.argv[2]):
-            time.sleep(0.01)
-        self.n += self.config["by"]
-        return {"n": self.n}
-    def save_checkpoint(self, directory):
-        return {"n": self.n}
-    def load_checkpoint(self, state):
-        self.n = state["n"]
-
-def bound(trial, result):
-    return result["training_iteration"] >= 5
-
-def main(directory, stop):
-    return tune.Tuner.extend(os.path.join(directory, "e"), Adds, stop=stop).fit()
-
-if __name__ == "__main__":
-    main(sys.argv[1], bound if sys.argv[3] == "function" else {"training_iteration": 5})
-"""
-
-
-@pytest.mark.parametrize("kind", ["bounds", "function"])
-def test_an_extension_that_was_killed_adds_no_more_than_asked_for(tmp_path, monkeypatch, kind):
-    program, gate = tmp_path / "extended_program.py", tmp_path / "gate"
-    program.write_text(EXTENDED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["", str(tmp_path), str(gate), kind])
-    sys.modules.pop("extended_program", None)
-    import extended_program
-
-    tune.Tuner(
-        extended_program.Adds,
-        param_space={"by": tune.grid_search([1, 10])},
-        tune_config=tune.TuneConfig(max_concurrent_trials=2),
-        run_config=tune.RunConfig(
-            storage_path=tmp_path,
-            name="e",
-            verbose=0,
-            stop={"training_iteration": 2},
-            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
-        ),
-    ).fit()
-    child = subprocess.Popen([sys.executable, str(program), str(tmp_path), str(gate), kind])
-    log = tmp_path / "e" / "Adds_00000" / "result.json"
-    while len(read_reports(str(log))) < 5:
-        assert child.poll() is None
-        time.sleep(0.02)
-    child.kill()
-    child.wait()
-
-    gate.touch()
-    stop = extended_program.bound if kind == "function" else {"training_iteration": 5}
-    for _ in range(2):  # what was cut off, and what is there already
-        more = extended_program.main(str(tmp_path), stop)
-        assert [r.metrics["n"] for r in more] == [5, 50]
-        assert [[m["training_iteration"] for m in reports(r)] for r in more] == [[1, 2, 3, 4, 5]] * 2
-
-
-def test_a_killed_extension_is_part_of_what_is_restored(tmp_path, monkeypatch):
-    gate = tmp_path / "gate"
-    (tmp_path / "extended_program.py").write_text(EXTENDED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["", str(tmp_path), str(gate), "bounds"])
-    sys.modules.pop("extended_program", None)
-    import extended_program
-
-    gate.touch()
-    tune.Tuner(
-        extended_program.Adds,
-        param_space={"by": tune.grid_search([1, 10])},
-        run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, stop={"n": 1}),
-    ).fit()
-    # It is on record that they go on, and nothing more has happened.
-    extension = tune.Tuner.extend(tmp_path / "e", extended_program.Adds, stop={"n": 30})
-    monkeypatch.setattr(extension, "_loop", lambda *_: False)
-    extension.fit()
-    more = tune.Tuner.restore(tmp_path / "e", extended_program.Adds).fit()
-    assert [r.metrics["n"] for r in more] == [30, 30]
-
-
-def test_what_cannot_be_an_extension_is_refused(tmp_path):
-    def one(config):
-        tune.report({"i": 1})
-
-    run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, stop=lambda trial, result: True)
-    tune.Tuner(one, tune_config=tune.TuneConfig(num_samples=2), run_config=run).fit()
-    with pytest.raises(ValueError, match="counts all samples"):
-        tune.Tuner.extend(tmp_path / "e", one, num_samples=1, stop={"i": 3})
-    for wrong in (True, 2.5, "3", 0):
-        with pytest.raises(ValueError, match="num_samples"):
-            tune.Tuner.extend(tmp_path / "e", one, num_samples=wrong, stop={"i": 3})
-    with pytest.raises(ValueError, match="a function of yours"):
-        tune.Tuner.extend(tmp_path / "e", one, num_samples=3)
-    assert len(tune.Tuner.extend(tmp_path / "e", one, num_samples=3, stop={"i": 1}).fit()) == 3
-
-
-def many(config):
-    for i in range(40):
-        tune.report({"i": i, "loss": config["lr"] * i})
-
-
-def run_many(directory, **more):
-    tuner = tune.Tuner(
-        many,
-        param_space={"lr": tune.grid_search([0.1, 0.2, 0.3])},
-        tune_config=tune.TuneConfig(max_concurrent_trials=1, **more),
-        run_config=tune.RunConfig(storage_path=str(directory), name="e", verbose=0,
-                                  stop={"i": 30}),
-    )
-    tuner._flags["summarize_after"] = 20
-    return tuner.fit()
-
-
-def table(grid):
-    return [(r.trial_id, r.config, r.status, r.metrics["loss"], len(r.results)) for r in grid]
-
-
-def summary_of(directory):
-    return os.path.join(str(directory), "e", "summary")
-
-
-def test_a_finished_experiment_has_a_summary_and_comes_back_from_it(tmp_path):
-    before = table(run_many(tmp_path))
-    written = open(summary_of(tmp_path), "rb").read()
-    after = tune.Tuner.restore(str(tmp_path / "e"), many).fit()
-    assert table(after) == before
-    assert open(summary_of(tmp_path), "rb").read() == written, "nothing happened"
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "another", "missing"])
-def test_a_summary_that_cannot_be_used_costs_time_and_nothing_else(tmp_path, damage):
-    before = table(run_many(tmp_path))
-    path = summary_of(tmp_path)
-    data = bytearray(open(path, "rb").read())
-    if damage == "cut":
-        data = data[: len(data) // 2]
-    elif damage == "flipped":
-        data[len(data) // 2] ^= 1
-    elif damage == "another":
-        other = tmp_path / "other"
-        run_many(other)
-        data = open(summary_of(other), "rb").read()
-    os.remove(path)
-    if damage != "missing":
-        open(path, "wb").write(data)
-    again = tune.Tuner.restore(str(tmp_path / "e"), many)
-    again._flags["summarize_after"] = 20
-    assert table(again.fit()) == before
-    assert os.path.getsize(path) > 1000, "it was written anew"
-
-
-def test_more_samples_come_after_a_summary_as_without_one(tmp_path):
-    run_many(tmp_path, num_samples=1)
-    shutil.copytree(tmp_path / "e", tmp_path / "without")
-    os.remove(tmp_path / "without" / "summary")
-    grids = [
-        tune.Tuner.extend(str(tmp_path / name), many, num_samples=2).fit()
-        for name in ("e", "without")
-    ]
-    assert len(grids[0]) == 6
-    assert table(grids[0]) == table(grids[1])

@@ -8,7 +8,8 @@ import tempfile
 import time
 
 import pytest
-from test_tune_restore import KILLS, assert_gone, children_of, reports, wait_for
+from tune_kills import note_kill
+from tuned_program import KILLS, assert_gone, children_of, reports, wait_for
 
 from cairn import tune
 from cairn.tune.schedulers import PopulationBasedTraining
@@ -190,6 +191,7 @@ def test_killed_and_started_again_the_decisions_are_the_same(program, tmp_path, 
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert_gone(below)
+        note_kill(which, tmp_path / "rough" / "e")
     rough = outcome(start(program, tmp_path / "rough", which))
     assert rough == calm
 

@@ -1,14 +1,17 @@
 """Functions and classes as trials: what they report, save, and get back."""
 
 import os
+import shutil
 import socket
 import threading
 
 import numpy as np
 import pytest
 
+import cairn
 from cairn import tune
 from cairn.tune.result import read_reports
+from cairn.tune.stopper import MaximumIterationStopper
 
 
 def fit(trainable, tmp_path, space=None, tune_config=None, **run):
@@ -84,6 +87,58 @@ def test_what_a_function_yields_are_its_results(tmp_path):
 
     [result] = fit(f, tmp_path)
     assert result.metrics["_metric"] == 0.0 and result.metrics["training_iteration"] == 3
+
+
+class Spoils(tune.Trainable):
+    """Keeps in its config what belongs to it."""
+
+    def setup(self, config):
+        config["deep"]["y"] = None
+        self.config["model"] = object()
+
+    def step(self):
+        return {"n": self.iteration, "done": self.iteration == 1}
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {}
+
+    def load_checkpoint(self, state):
+        pass
+
+
+def spoils(config):
+    config["deep"]["y"] = config["model"] = object()
+    tune.report({"n": 1}, checkpoint=tune.Checkpoint.from_dict({}))
+
+
+def test_keys_that_the_tuner_fills_are_its_own(tmp_path):
+    def f(config):
+        tune.report({"trial_id": 4, "config": 3, "date": "x", "training_iteration": 99, "a": 1})
+
+    [result] = fit(f, tmp_path, {"x": 1})
+    for metrics in (result.metrics, reports(result)[-1]):
+        assert metrics["trial_id"] == "f_00000" and metrics["config"] == {"x": 1} and metrics["a"] == 1
+        assert metrics["training_iteration"] == 1 and metrics["date"] != "x" and metrics["done"] in (True, False)
+
+
+def test_an_error_in_any_letters_is_told(tmp_path):
+    def f(config):
+        raise OSError("no file \udcff\x00 é")
+
+    [result] = fit(f, tmp_path)
+    assert "OSError: no file \\udcff" in str(result.error) and str(result.error).rstrip().endswith("é")
+
+
+@pytest.mark.parametrize("trainable", [Spoils, spoils])
+def test_what_a_trainable_does_to_its_config_stays_with_it(tmp_path, trainable):
+    every = {"checkpoint_frequency": 1} if trainable is Spoils else {}
+    [result] = fit(
+        trainable, tmp_path, {"deep": {"y": 1}}, checkpoint_config=tune.CheckpointConfig(**every)
+    )
+    assert result.error is None
+    assert result.config == result.metrics["config"] == {"deep": {"y": 1}}
+    with cairn.CheckpointManager(result.path, read_only=True) as reader:
+        assert reader.latest().metadata["tune"]["config"] == {"deep": {"y": 1}}
 
 
 def test_dict_checkpoint_comes_back_with_arrays_and_metadata(tmp_path):
@@ -259,6 +314,19 @@ def test_nan_and_missing_scores_rank_below_every_number(tmp_path, order):
     assert scored([1.0, float("nan"), 2.0, "missing", float("nan")], tmp_path, **keep) == [0, 2, 4]
 
 
+def test_a_budget_in_number_of_all_trials_together(tmp_path):
+    def f(config):
+        for i in range(4):
+            tune.report({"s": 10 * config["a"] + i}, checkpoint=tune.Checkpoint.from_dict({}))
+
+    results = fit(
+        f, tmp_path, {"a": tune.grid_search([0, 1, 2])}, tune.TuneConfig(max_concurrent_trials=1),
+        checkpoint_config=tune.CheckpointConfig(experiment_num_to_keep=2, checkpoint_score_attribute="s"),
+    )  # fmt: skip
+    kept = [[metrics["s"] for _, metrics in result.best_checkpoints] for result in results]
+    assert kept == [[3], [13], [22, 23]], "the best two of all, and the latest of each"
+
+
 def test_a_budget_in_bytes_of_all_trials_together(tmp_path):
     def f(config):
         for i in range(4):
@@ -271,10 +339,9 @@ def test_a_budget_in_bytes_of_all_trials_together(tmp_path):
         tune.TuneConfig(max_concurrent_trials=1),
         checkpoint_config=tune.CheckpointConfig(experiment_max_bytes=450_000),
     )
-    # One after the other: of four that fit, three are the latest of their trials. A trial that rests is
-    # looked at when another's run ends: for the second that is beside the end of fit().
-    first, second, third = (len(result.best_checkpoints) for result in results)
-    assert (first, third) == (1, 2) and 1 <= second <= 3
+    # One after the other: of four that fit, three are the latest of their trials.
+    assert [len(result.best_checkpoints) for result in results] == [1, 1, 2]
+    assert [len(directories(result)) for result in results] == [1, 1, 2]
     with pytest.raises(ValueError, match="experiment_max_bytes"):
         tune.CheckpointConfig(experiment_max_bytes=0)
 
@@ -562,3 +629,153 @@ def test_a_trainable_that_is_saved_by_hand_keeps_its_iteration():
     second.restore(first.save())
     result = second.train()
     assert (result["n"], result["training_iteration"]) == (3, 3)
+
+
+class AsDict(Counter):
+    def save_checkpoint(self, checkpoint_dir):
+        return {"n": self.n}
+
+    def load_checkpoint(self, state):
+        self.n = state["n"]
+
+
+@pytest.mark.parametrize("cls", [Counter, AsDict])
+def test_a_checkpoint_that_was_copied_away_is_still_one(tmp_path, cls):
+    config = tune.CheckpointConfig(checkpoint_frequency=1)
+    [result] = fit(cls, tmp_path, stop={"training_iteration": 3}, checkpoint_config=config)
+    bare = shutil.copytree(os.path.join(result.path, "checkpoint_000003"), tmp_path / "bare")
+    for where in (str(bare), tune.Checkpoint.from_directory(bare)):
+        trainable = cls({})
+        trainable.restore(where)
+        assert (trainable.iteration, trainable.n) == (3, 3)
+    checkpoint = tune.Checkpoint.from_directory(bare)
+    assert checkpoint.id == result.checkpoint.id
+    if cls is AsDict:
+        assert checkpoint.to_dict() == {"n": 3}
+    else:
+        assert os.listdir(checkpoint.to_directory()) == ["n"]
+
+
+@pytest.mark.parametrize("cls", [Counter, AsDict])
+def test_a_damaged_manifest_makes_no_directory_of_a_checkpoint(tmp_path, cls):
+    config = tune.CheckpointConfig(checkpoint_frequency=1)
+    [result] = fit(cls, tmp_path, stop={"training_iteration": 2}, checkpoint_config=config)
+    directory = os.path.join(result.path, "checkpoint_000002")
+    manifest = os.path.join(directory, "manifest.json")
+    with open(manifest, "rb") as file:
+        data = bytearray(file.read())
+    data[len(data) // 2] ^= 1
+    os.chmod(manifest, 0o644)
+    with open(manifest, "wb") as file:
+        file.write(data)
+    with pytest.raises(cairn.Corruption, match="manifest.json"):
+        tune.Checkpoint.from_directory(directory)
+    with pytest.raises(cairn.Corruption):
+        cls({}).restore(directory)
+
+
+def test_a_function_goes_on_from_a_checkpoint_that_was_copied_away(tmp_path):
+    def f(config):
+        if "from" in config:
+            checkpoint = tune.Checkpoint.from_directory(config["from"])
+            tune.report({"i": checkpoint.to_dict()["i"] + 1}, checkpoint=checkpoint)
+        else:
+            tune.report({"i": 1}, checkpoint=tune.Checkpoint.from_dict({"i": 1}))
+
+    [first] = fit(f, tmp_path)
+    bare = shutil.copytree(os.path.join(first.path, "checkpoint_000001"), tmp_path / "bare")
+    [second] = fit(f, tmp_path, {"from": str(bare)}, name="second")
+    assert second.error is None and second.metrics["i"] == 2
+    assert second.checkpoint.to_dict() == {"i": 1}
+
+
+def test_a_manifest_of_another_program_is_a_file_as_any(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"name": "a page"}')
+    assert tune.Checkpoint.from_directory(tmp_path).path == str(tmp_path)
+
+
+def test_nothing_is_reported_after_a_stop_that_was_swallowed(tmp_path):
+    def f(config):
+        for i in range(1, 6):
+            try:
+                tune.report({"i": i})
+            except BaseException:
+                pass
+
+    [result] = fit(f, tmp_path, stop={"training_iteration": 2})
+    assert [r["i"] for r in result.results] == [1, 2] and result.error is None
+
+
+@pytest.mark.parametrize("metrics", [{"a": "x\0"}, {"a\0": 1}, {"a": {"b": ["\0"]}}])
+def test_a_nul_in_a_report_is_refused(tmp_path, metrics):
+    def f(config):
+        with pytest.raises(ValueError, match="holds a NUL"):
+            tune.report(metrics)
+        tune.report({"i": 1})
+
+    [result] = fit(f, tmp_path)
+    assert result.error is None and [r["i"] for r in result.results] == [1]
+
+
+def test_a_trial_that_fails_right_after_a_report_keeps_no_more_than_it_may(tmp_path):
+    def f(config):
+        for i in range(6):
+            tune.report({"i": i}, checkpoint=tune.Checkpoint.from_dict({"w": b"x" * 1000}))
+        raise RuntimeError("x")
+
+    [result] = fit(f, tmp_path, checkpoint_config=tune.CheckpointConfig(num_to_keep=1))
+    assert directories(result) == ["checkpoint_000006"]
+    assert [metrics["i"] for _, metrics in result.best_checkpoints] == [5]
+
+
+class Asked(tune.Stopper):
+    """Of the user's own: decided in Python."""
+
+    def __init__(self):
+        self.results = []
+
+    def __call__(self, trial_id, result):
+        self.results.append(result["training_iteration"])
+        return False
+
+
+@pytest.mark.parametrize("more", [[], [Asked]], ids=["native", "python"])
+def test_a_refused_report_is_counted_by_no_stopper(tmp_path, more):
+    def f(config):
+        for i in range(1, 10):
+            for _ in range(3):
+                with pytest.raises(ValueError, match="acc"):
+                    tune.report({"x": 1})
+            tune.report({"acc": 0.0, "i": i})
+
+    own = [cls() for cls in more]
+    stop = [*own, MaximumIterationStopper(5), {"acc": 1.0}]
+    [result] = fit(f, tmp_path, stop=stop)
+    assert [r["i"] for r in result.results] == [1, 2, 3, 4, 5] and result.error is None
+    for one in own:
+        assert one.results == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("more", [[], [Asked]], ids=["native", "python"])
+@pytest.mark.parametrize("again", ["restart_errored", "resume_errored"])
+def test_a_trial_that_begins_anew_is_counted_anew(tmp_path, more, again):
+    flag = tmp_path / "flag"
+    flag.write_text("")
+
+    def f(config):
+        for i in range(1, 100):
+            tune.report({"i": i})
+            if i == 3 and flag.exists():
+                raise RuntimeError("x")
+
+    def stop():
+        return [*(cls() for cls in more), MaximumIterationStopper(5)]
+
+    fit(f, tmp_path, stop=stop())
+    flag.unlink()
+    for _ in range(2):  # also of what is on record
+        run = tune.RunConfig(verbose=0, stop=stop())
+        tuner = tune.Tuner.restore(tmp_path / "e", f, run_config=run, **{again: True})
+        [result] = tuner.fit()
+        # One that is resumed without a checkpoint says again what is on record.
+        assert len(result.results) == 5 and result.error is None

@@ -17,6 +17,8 @@ NAN_WITH_PAYLOAD = struct.unpack("<d", struct.pack("<Q", 0x7FF8DEADBEEF0001))[0]
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
 
 VALUES = {
+    "counter": collections.Counter({3: 1, "x": 2, (1, 2): 2**70}),
+    "empty counter": collections.Counter(),
     "none": None,
     "true": True,
     "false": False,

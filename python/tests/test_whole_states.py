@@ -15,6 +15,7 @@ from sameness import assert_same
 from test_restore_choice import data_file, flip
 
 import cairn
+from cairn import _plan, oneshot
 
 STATE = {
     "w": np.arange(100_000.0),
@@ -157,6 +158,75 @@ def test_diff_tells_what_changed(tmp_path):
         assert (found.added, found.removed, found.changed) == (["new"], ["gone"], {"moved": 0.5})
         assert sorted(found.reshaped) == ["dtype", "shape"] and not found.same
     assert cairn.diff(one, one).same
+
+
+def test_values_beside_the_tensors_differ_too(tmp_path):
+    def state(lr, names, seed):
+        values = {"lr": lr, "names": names, "nan": float("nan"), "empty": {}}
+        return {**values, "w": np.ones(2), "rng": np.random.default_rng(seed)}
+
+    one = cairn.save(tmp_path / "a", state(0.1, ["x", "y"], 1))
+    two = cairn.save(tmp_path / "b", state(0.2, ["x"], 1))
+    three = cairn.save(tmp_path / "c", state(0.1, ["x", "y"], 2))
+    found = cairn.diff(one, two)
+    assert found.values == ["lr", "names/1"] and not found.same
+    assert found.added == found.removed == found.reshaped == [] and found.changed == {}
+    assert all(name.startswith("rng/state") for name in cairn.diff(one, three).values)
+    assert not cairn.diff(one, three).same and cairn.diff(one, one).same
+    four = cairn.save(tmp_path / "d", 5)
+    assert cairn.diff(four, cairn.save(tmp_path / "e", 6)).values == ["the state"]
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_mapped_gives_way_to_the_next(
+    tmp_path, monkeypatch
+):
+    with cairn.CheckpointManager(tmp_path, keep_last=1) as m:
+        m.save(1, {"w": np.full(3, 1)}, blocking=True)
+        read = oneshot._read_records
+
+        def overtaken(path):
+            monkeypatch.setattr(oneshot, "_read_records", read)
+            m.save(2, {"w": np.full(3, 2)}, blocking=True)
+            m.wait()
+            assert not os.path.exists(path)
+            return read(path)
+
+        monkeypatch.setattr(oneshot, "_read_records", overtaken)
+        assert cairn.load(tmp_path, mmap=True)["w"].tolist() == [2, 2, 2]
+        shutil.rmtree(m.latest().path + "/__model__")
+        with pytest.raises(cairn.Error):
+            cairn.load(tmp_path, mmap=True)
+
+
+def test_files_that_were_removed_since_are_none(tmp_path, monkeypatch):
+    with cairn.CheckpointManager(tmp_path) as m:
+        info = m.save(1, {"x": 1}, files={"a/b": b"1"}, blocking=True).wait()
+        finish = _plan.Plan.finish
+
+        def removed(self, tensors):
+            shutil.rmtree(info.path)
+            return finish(self, tensors)
+
+        monkeypatch.setattr(_plan.Plan, "finish", removed)
+        restored = m.restore()
+        assert restored.state == {"x": 1} and dict(restored.files) == {}
+
+
+def test_a_file_url_is_a_path(tmp_path):
+    where = f"file://{tmp_path}/a%20b"
+    cairn.save(where, {"w": np.ones(2)})
+    assert (tmp_path / "a b").is_dir()
+    for path in (where, tmp_path / "a b"):
+        assert cairn.load(path)["w"].tolist() == cairn.load(path, mmap=True)["w"].tolist() == [1, 1]
+        assert cairn.diff(path, where).same and cairn.verify(path).ok
+    with pytest.raises(cairn.Invalid, match="three slashes"):
+        cairn.load("file://host/a")
+
+
+@pytest.mark.parametrize("call", [cairn.load, lambda path: cairn.diff(path, path)])
+def test_an_empty_path_is_not_the_current_directory(call):
+    with pytest.raises(cairn.Invalid, match="empty"):
+        call("")
 
 
 # Plain safetensors ----------

@@ -30,6 +30,15 @@ class DownloadMode(enum.Enum):
 
     LocalWorkersShareDownload: all ranks call; the first rank of each machine fetches for the others.
     NoSharedDownload: the rank that calls fetches for itself.
+
+    >>> import cairn
+    >>> with cairn.core.init(storage="runs/a") as ctx:
+    ...     with ctx.checkpoint.store_path({"steps_completed": 1}) as (path, id):
+    ...         size = (path / "x").write_text("one")
+    ...     each_for_itself = cairn.core.DownloadMode.NoSharedDownload
+    ...     with ctx.checkpoint.restore_path(id, download_mode=each_for_itself) as path:
+    ...         (path / "x").read_text()
+    'one'
     """
 
     LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
@@ -64,6 +73,13 @@ class CheckpointHandle:
 
     Attributes:
         id: of the checkpoint that it will be.
+
+    >>> import cairn
+    >>> with cairn.core.init(storage="runs/a") as ctx:
+    ...     handle = ctx.checkpoint.save({"x": 1}, {"steps_completed": 5})
+    ...     info = handle.wait()                      # until then training may go on
+    ...     info.step, info.id == handle.id, handle.done()
+    (5, True, True)
     """
 
     def __init__(
@@ -94,12 +110,11 @@ class CheckpointContext:
     Every checkpoint has metadata, which must hold steps_completed. It is whole or not there: when
     the body of store_path raises, or the process is killed, nothing is published.
 
-    >>> import os, tempfile, cairn
-    >>> storage = tempfile.mkdtemp()
-    >>> with cairn.core.init(storage=storage) as ctx:
+    >>> import os, cairn
+    >>> with cairn.core.init(storage="runs/a") as ctx:
     ...     with ctx.checkpoint.store_path({"steps_completed": 10}) as (path, id):
     ...         _ = open(os.path.join(path, "x"), "w").write("ten")
-    >>> with cairn.core.init(storage=storage) as ctx:
+    >>> with cairn.core.init(storage="runs/a") as ctx:
     ...     with ctx.checkpoint.restore_path(ctx.latest_checkpoint) as path:
     ...         open(os.path.join(path, "x")).read(), ctx.latest_checkpoint == id
     ('ten', True)
@@ -176,6 +191,17 @@ class CheckpointContext:
             ckpt_dir: the directory; None, with shard, for a rank that has no files.
             metadata, shard, awaits_score: as for store_path.
             selector: called with each file's name; False leaves it out.
+
+        >>> import pathlib, cairn
+        >>> out = pathlib.Path("out")
+        >>> out.mkdir()
+        >>> sizes = (out / "model.txt").write_text("weights"), (out / "log.txt").write_text("")
+        >>> with cairn.core.init(storage="runs/a") as ctx:
+        ...     id = ctx.checkpoint.upload(out, {"steps_completed": 1},
+        ...                                selector=lambda name: name != "log.txt")
+        ...     with ctx.checkpoint.restore_path(id) as path:
+        ...         sorted(file.name for file in path.iterdir())
+        ['model.txt']
         """
         merged = self._begin(metadata, shard, "upload")
         id = self._new_id(shard, awaits_score)
@@ -183,7 +209,7 @@ class CheckpointContext:
             raise Invalid("upload: ckpt_dir is None, which only shard=True allows")
         found: Union[Dict[str, Content], Error] = {}
         if ckpt_dir is not None:
-            found = _files_or_error(os.fspath(ckpt_dir), selector)
+            found = _files_or_error(_location.of_this_machine(ckpt_dir, "ckpt_dir"), selector)
         self._store_files(found, merged, id, shard)
         return id
 
@@ -202,8 +228,8 @@ class CheckpointContext:
         all of them call it, and cairn.Shard says which piece of an array a rank has. awaits_score as
         for store_path.
 
-        >>> import numpy as np, tempfile, cairn
-        >>> with cairn.core.init(storage=tempfile.mkdtemp()) as ctx:
+        >>> import numpy as np, cairn
+        >>> with cairn.core.init(storage="runs/a") as ctx:
         ...     handle = ctx.checkpoint.save({"w": np.ones(3)}, {"steps_completed": 5})
         ...     handle.wait().step, ctx.checkpoint.restore().state["w"].tolist()
         (5, [1.0, 1.0, 1.0])
@@ -236,8 +262,17 @@ class CheckpointContext:
 
     def restore(self, state: Any = None, id: Optional[str] = None, **options: Any) -> Restored:
         """Brings back a state that save stored. Without an id: the last one that this run stored,
-        before that the one that it is to begin with. As CheckpointManager.restore; NotFound when there is
-        none."""
+        before that the one that it is to begin with. A save that is still being written is waited
+        for. As CheckpointManager.restore; NotFound when there is none.
+
+        >>> import numpy as np, cairn
+        >>> with cairn.core.init(storage="runs/a") as ctx:
+        ...     handle = ctx.checkpoint.save({"w": np.ones(2)}, {"steps_completed": 5}, blocking=True)
+        ...     w = np.zeros(2)
+        ...     ctx.checkpoint.restore({"w": w}).step, w.tolist()
+        (5, [1.0, 1.0])
+        """
+        self._pending.settle(wait=True)
         wanted = id or self._latest_id()
         if wanted is None:
             raise NotFound(f"{self._repository.directory}: there is no checkpoint yet")
@@ -313,30 +348,65 @@ class CheckpointContext:
         selector: Optional[Selector] = None,
     ) -> None:
         """Copies the checkpoint's files into a directory, which is made when missing; they are
-        compared with their checksums."""
+        compared with their checksums.
+
+        >>> import cairn
+        >>> with cairn.core.init(storage="runs/a") as ctx:
+        ...     with ctx.checkpoint.store_path({"steps_completed": 1}) as (path, id):
+        ...         size = (path / "x").write_text("one")
+        ...     ctx.checkpoint.download(id, "here")
+        >>> open("here/x").read()
+        'one'
+        """
         shared = download_mode is DownloadMode.LocalWorkersShareDownload
         shared = shared and self._distributed.size > 1
         error: Optional[BaseException] = None
         if not shared or self._distributed.local_rank == 0:
             try:
-                os.makedirs(ckpt_dir, exist_ok=True)
-                _files.fetch(self._find(storage_id).path, os.fspath(ckpt_dir), selector)
+                target = _location.of_this_machine(ckpt_dir, "ckpt_dir")
+                os.makedirs(target, exist_ok=True)
+                _files.fetch(self._find(storage_id).path, target, selector)
             except BaseException as raised:
                 error = raised
                 self._note_damage(storage_id, raised)
         self._agree(shared, error)
 
     def get_metadata(self, storage_id: str) -> Dict[str, Any]:
-        """The metadata that a checkpoint was stored with."""
+        """The metadata that a checkpoint was stored with.
+
+        >>> import cairn
+        >>> with cairn.core.init(storage="runs/a") as ctx:
+        ...     with ctx.checkpoint.store_path({"steps_completed": 1, "framework": "numpy"}) as (path, id):
+        ...         size = (path / "x").write_text("one")
+        ...     ctx.checkpoint.get_metadata(id)["framework"]
+        'numpy'
+        """
         return dict(self._find(storage_id).metadata)
 
     def list(self) -> List[CheckpointInfo]:
-        """The trial's checkpoints, oldest first."""
+        """The trial's checkpoints, oldest first.
+
+        >>> import cairn
+        >>> with cairn.core.init(storage="runs/a", keep_last=2) as ctx:
+        ...     for steps in range(1, 4):
+        ...         handle = ctx.checkpoint.save({"x": steps}, {"steps_completed": steps})
+        >>> with cairn.core.init(storage="runs/a") as ctx:
+        ...     [info.step for info in ctx.checkpoint.list()]
+        [2, 3]
+        """
         self._pending.settle()
         return [info for info in self._repository.list() if not info.foreign]
 
     def delete(self, storage_id: str) -> None:
-        """Removes a checkpoint of this trial. Only the chief may."""
+        """Removes a checkpoint of this trial. Only the chief may.
+
+        >>> import cairn
+        >>> with cairn.core.init(storage="runs/a") as ctx:
+        ...     ids = [ctx.checkpoint.save({"x": n}, {"steps_completed": n}, blocking=True).id for n in (1, 2)]
+        ...     ctx.checkpoint.delete(ids[0])
+        ...     [info.step for info in ctx.checkpoint.list()]
+        [2]
+        """
         self._check_chief("delete")
         self._pending.settle(wait=True)
         self._repository.owner().delete(storage_id)
@@ -346,11 +416,27 @@ class CheckpointContext:
     # What the others need of it.
 
     def settle(self, wait: bool = False) -> None:
-        """Tells the master of saves that are over."""
+        """Tells the master of saves that are over.
+
+        >>> import cairn
+        >>> with cairn.core.init(storage="runs/a") as ctx:
+        ...     handle = ctx.checkpoint.save({"x": 1}, {"steps_completed": 1})
+        ...     ctx.checkpoint.settle(wait=True)
+        ...     handle.done()
+        True
+        """
         self._pending.settle(wait)
 
     def add_score(self, steps: int, metrics: Mapping[str, Any]) -> None:
-        """A validation at the step of a checkpoint is its score, whichever comes first."""
+        """A validation at the step of a checkpoint is its score, whichever comes first.
+
+        >>> import cairn
+        >>> with cairn.core.init(storage="runs/a") as ctx:
+        ...     handle = ctx.checkpoint.save({"x": 1}, {"steps_completed": 1})
+        ...     ctx.checkpoint.add_score(1, {"accuracy": 0.9})    # as report_validation_metrics does
+        ...     ctx.checkpoint.list()[0].metrics
+        {'accuracy': 0.9}
+        """
         if self._client is not None:
             return
         self._validated = (steps, {**self._score_of(steps), **metrics})
@@ -388,6 +474,7 @@ class CheckpointContext:
     def _find(self, id: str) -> CheckpointInfo:
         if not isinstance(id, str) or not id:
             raise Invalid(f"storage_id must be a checkpoint's id, not {id!r}")
+        self._pending.settle(wait=id in self._pending)
         info = find(self.list(), id)
         if info is None and self._elsewhere is not None and self._elsewhere[0] == id:
             info = find(list_of(self._elsewhere[1]), id)

@@ -21,6 +21,7 @@ class Run:
         client: speaks the trial protocol; its `preempt` is a flag that the background sets.
         run_id: which start of the trial this is.
         repository: where its checkpoints go.
+        job: whose that repository is, or None: whoever's it is.
         latest_checkpoint: the id to begin with, or None.
         latest_repository: where that one is.
     """
@@ -31,6 +32,7 @@ class Run:
         self.description: Dict[str, Any] = description
         self.run_id = int(description["run_id"])
         self.repository = str(description["repository"])
+        self.job: Optional[str] = description.get("job") or None
         self.detached = bool(description.get("detached", False))
         latest = description.get("latest_checkpoint") or {}
         self.latest_checkpoint: Optional[str] = latest.get("id") or None
@@ -71,7 +73,9 @@ def run_from_env(env: Mapping[str, str], rank: int) -> Run:
 def _default_external_id() -> str:
     script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "interactive"
     whole = "\0".join([socket.gethostname(), os.getcwd(), *sys.argv])
-    return f"{script}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
+    # Names of files need not be Unicode; what a master is told has to be.
+    shown = os.fsencode(script).decode(errors="replace")
+    return f"{shown}-{hashlib.sha256(os.fsencode(whole)).hexdigest()[:12]}"
 
 
 def join(

@@ -8,7 +8,9 @@ import sys
 from typing import Any, Dict, Optional
 
 from .. import _location, _native
-from ..errors import Error
+from .._arguments import text_argument
+from .._wording import a_type
+from ..errors import Error, Invalid
 from ._checkpoint import CheckpointContext
 from ._client import Run, join, run_from_env
 from ._distributed import DistributedContext
@@ -55,6 +57,22 @@ class Context:
             master: start the same command again, and it is the last checkpoint that was stored.
         hparams: the hyperparameters; empty without a master.
         storage: the repository of the checkpoints.
+
+    >>> import numpy as np, cairn
+    >>> def train(steps):
+    ...     with cairn.core.init(storage="runs/a") as ctx:
+    ...         w, start = np.zeros(2), 0
+    ...         if ctx.latest_checkpoint is not None:
+    ...             start = ctx.checkpoint.restore({"w": w}).step
+    ...         for step in range(start, steps):
+    ...             w += 1
+    ...             ctx.train.report_training_metrics(steps_completed=step + 1, metrics={"loss": 0.5})
+    ...             handle = ctx.checkpoint.save({"w": w}, {"steps_completed": step + 1})
+    ...             if ctx.preempt.should_preempt():
+    ...                 break
+    ...         return start, w.tolist()
+    >>> train(2), train(3)
+    ((0, [2.0, 2.0]), (2, [3.0, 3.0]))
     """
 
     def __init__(
@@ -93,9 +111,15 @@ class Context:
             self._run, self.info = join(os.environ, self.distributed, external_id, storage)
         client = self._run.client if self._run is not None else None
         if self._run is not None:
-            self.storage = self._run.repository
+            self.storage = _location.absolute(self._run.repository)
             # The engine decides what stays, and a stale process of an older run is fenced out.
-            options = {"keep_last": None, "run": self._run.run_id, "takeover": True}
+            # Where another's checkpoints are, nothing is taken for the trial's.
+            options = {
+                "keep_last": None,
+                "job": self._run.job,
+                "run": self._run.run_id,
+                "takeover": True,
+            }
         else:
             self.storage = _location.absolute(
                 storage or os.environ.get("CAIRN_STORAGE") or default_storage()
@@ -137,7 +161,15 @@ class Context:
             self._run.ready()
 
     def close(self) -> None:
-        """Waits for checkpoints in flight and gives everything back. Raises what went wrong."""
+        """Waits for checkpoints in flight and gives everything back. Raises what went wrong.
+
+        >>> import cairn
+        >>> ctx = cairn.core.init(storage="runs/a")
+        >>> handle = ctx.checkpoint.save({"x": 1}, {"steps_completed": 1})
+        >>> ctx.close()
+        >>> handle.done()
+        True
+        """
         if not self._closed:
             self._finish()
 
@@ -227,16 +259,24 @@ def init(
         external_id: in detached mode, what the trial is called for its owner: the same id again is
             the same trial. None: CAIRN_EXTERNAL_ID, or a name made of the command and directory.
 
-    >>> import tempfile, cairn
-    >>> with cairn.core.init(storage=tempfile.mkdtemp()) as ctx:
+    >>> import cairn
+    >>> with cairn.core.init(storage="runs/a") as ctx:
     ...     ctx.train.report_training_metrics(steps_completed=1, metrics={"loss": 0.5})
     ...     print(ctx.latest_checkpoint, ctx.distributed.rank, ctx.info)
     None 0 None
     """
+    if external_id is not None:
+        text_argument(external_id, "external_id")
+    if distributed is not None and not isinstance(distributed, DistributedContext):
+        raise Invalid(f"distributed must be a DistributedContext, not {a_type(distributed)}")
+    try:
+        mode = PreemptMode(preempt_mode)
+    except ValueError:
+        raise Invalid(f"preempt_mode must be a PreemptMode, not {preempt_mode!r}") from None
     return Context(
         storage=None if storage is None else _location.text_of(storage),
         distributed=distributed,
-        preempt_mode=PreemptMode(preempt_mode),
+        preempt_mode=mode,
         external_id=external_id,
         options={
             "keep_last": keep_last,

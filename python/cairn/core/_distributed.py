@@ -39,42 +39,112 @@ def _number(env: Mapping[str, str], name: str) -> int:
         raise Invalid(f"{name} must be an integer, not {env[name]!r}") from None
 
 
-def _place_from(env: Mapping[str, str]) -> _Place:
-    """Our launcher's variables, torchrun's, or those of MPI, in that order; alone without any."""
+@dataclasses.dataclass(frozen=True)
+class _Names:
+    """The variables of a launcher: local ones may be missing."""
+
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+    job: Tuple[str, ...] = ()  # tell jobs on one machine apart
+
+
+_OURS = _Names("CAIRN_RANK", "CAIRN_WORLD_SIZE", "CAIRN_LOCAL_RANK", "CAIRN_LOCAL_SIZE")
+_TORCHRUN = _Names("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",))
+# The number of tasks is that of a step: a batch script has the job's too, and is one process.
+_SRUN = _Names(
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_LOCALID",
+    "SLURM_STEP_TASKS_PER_NODE",
+    ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+)
+_OTHERS = (
+    _TORCHRUN,
+    _Names(
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ("PMIX_NAMESPACE",),
+    ),
+    _Names("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ("PMI_JOBID",)),
+    _SRUN,
+)
+
+
+def _names_from(env: Mapping[str, str], of_torch: bool = False) -> Optional[_Names]:
+    """Whose variables say where this process stands; None: it is alone.
+
+    Those of our launcher. But where that started one process, and the process is a launcher with
+    ranks of its own, the ranks are those: all of them have the one's variables.
+    """
+    others = [_TORCHRUN] if of_torch else [n for n in _OTHERS if n.rank in env and n.size in env]
+    if of_torch or _OURS.rank not in env or _OURS.size not in env:
+        return others[0] if others else None
+    if _number(env, _OURS.size) == 1:
+        for names in others:
+            if _number(env, names.size) > 1:
+                return names
+    return _OURS
+
+
+def rank_and_size(env: Mapping[str, str]) -> Tuple[int, int]:
+    """Of this process among those of its trial."""
+    names = _names_from(env)
+    return (0, 1) if names is None else (_number(env, names.rank), _number(env, names.size))
+
+
+def _local_size(env: Mapping[str, str], names: _Names, count: int) -> int:
+    if names.local_size not in env:
+        return count
+    if names is not _SRUN:
+        return _number(env, names.local_size)
+    # Of each node, as in "2(x3),1": three nodes with two tasks each, then one with one.
+    node = _number(env, "SLURM_NODEID") if "SLURM_NODEID" in env else 0
+    for part in env[names.local_size].split(","):
+        tasks, _, times = part.rstrip(")").partition("(x")
+        if not tasks.isdigit() or (times and not times.isdigit()):
+            break
+        node -= int(times or 1)
+        if node < 0:
+            return int(tasks)
+    raise Invalid(f"{names.local_size} does not say how many tasks are here: {env[names.local_size]!r}")
+
+
+def _place_from(env: Mapping[str, str], of_torch: bool = False) -> _Place:
+    """Where this process stands, by the variables of our launcher, torchrun's, MPI's or srun's."""
+    names = _names_from(env, of_torch)
+    if names is None:
+        return _Place(0, 1, 0, 1, "", "")
     token = (
         env.get("CAIRN_CHIEF_TOKEN") or env.get("CAIRN_LAUNCH_KEY") or env.get("CAIRN_RUN_TOKEN")
     )
-    for rank, size, local_rank, local_size, job in (
-        ("CAIRN_RANK", "CAIRN_WORLD_SIZE", "CAIRN_LOCAL_RANK", "CAIRN_LOCAL_SIZE", ""),
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
-        (
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-            "PMIX_NAMESPACE",
-        ),
-        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"),
-    ):
-        if rank not in env or size not in env:
-            continue
-        count = _number(env, size)
-        mine = _number(env, local_rank) if local_rank in env else _number(env, rank)
-        near = _number(env, local_size) if local_size in env else count
-        chief = env.get("CAIRN_CHIEF", "")
-        if not chief and count > 1:
-            chief = _default_chief(env, near == count, env.get(job, ""))
-        return _Place(_number(env, rank), count, mine, near, chief, token or "")
-    return _Place(0, 1, 0, 1, "", "")
+    rank, count = _number(env, names.rank), _number(env, names.size)
+    mine = _number(env, names.local_rank) if names.local_rank in env else rank
+    near = _local_size(env, names, count)
+    chief = env.get("CAIRN_CHIEF", "")
+    if names is not _OURS and _OURS.rank in env and chief.startswith("file:"):
+        # Our launcher's, of the one process that these ranks are below: it tells runs apart.
+        chief = f"{chief}-{_job_hash(env, names)}" if near == count else ""
+    if not chief and count > 1:
+        chief = _default_chief(env, near == count, _job_hash(env, names))
+    return _Place(rank, count, mine, near, chief, token or "")
+
+
+def _job_hash(env: Mapping[str, str], names: _Names) -> str:
+    """The port tells jobs on one machine apart; a file of an older one is noticed and read again."""
+    job = ".".join(env.get(name, "") for name in names.job)
+    whole = f"{job} {env.get('MASTER_PORT', '')} {env.get('TORCHELASTIC_RESTART_COUNT', '')}"
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 def _default_chief(env: Mapping[str, str], one_machine: bool, job: str) -> str:
     port = env.get("MASTER_PORT", "")
     if one_machine:
-        # The port tells jobs on one machine apart; a file of an older one is noticed and read again.
-        name = hashlib.sha256(f"{job} {port} {env.get('TORCHELASTIC_RESTART_COUNT', '')}".encode())
         folder = os.path.join(tempfile.gettempdir(), f"cairn-chief-{os.getuid()}")
-        return f"file:{os.path.join(folder, name.hexdigest()[:16])}"
+        return f"file:{os.path.join(folder, job)}"
     if "MASTER_ADDR" in env and port:
         return f"{env['MASTER_ADDR']}:{int(port) + 1}"
     raise Invalid(
@@ -103,9 +173,18 @@ class DistributedContext:
         local_rank, local_size: of those on this machine.
         cross_rank, cross_size: of the machines.
 
-    >>> alone = DistributedContext()
-    >>> alone.rank, alone.size, alone.allgather("x"), alone.broadcast(7)
-    (0, 1, ['x'], 7)
+    >>> import cairn
+    >>> def average(ctx, loss):                       # of all ranks, on all of them
+    ...     return sum(ctx.allgather(loss)) / ctx.get_size()
+    >>> ctx = cairn.core.DistributedContext.from_env()    # torchrun's, MPI's or Cairn's variables
+    >>> average(ctx, 0.5), ctx.is_chief, ctx.get_rank(), ctx.get_local_rank(), ctx.get_num_agents()
+    (0.5, True, 0, 0, 1)
+    >>> ctx.broadcast({"seed": 7} if ctx.is_chief else None)
+    {'seed': 7}
+    >>> ctx.gather("x"), ctx.gather_local("x"), ctx.allgather_local("x"), ctx.broadcast_local(7)
+    (['x'], ['x'], ['x'], 7)
+    >>> ctx.barrier()
+    >>> ctx.close()
     """
 
     def __init__(
@@ -151,8 +230,11 @@ class DistributedContext:
     def from_env(
         cls, env: Optional[Mapping[str, str]] = None, timeout: float = 600.0
     ) -> "DistributedContext":
-        """From the variables of Cairn's launcher, of torchrun or of MPI."""
-        place = _place_from(os.environ if env is None else env)
+        """From the variables of Cairn's launcher, of torchrun, of MPI or of srun."""
+        return cls._at(_place_from(os.environ if env is None else env), timeout)
+
+    @classmethod
+    def _at(cls, place: _Place, timeout: float) -> "DistributedContext":
         return cls(
             rank=place.rank,
             size=place.size,
@@ -165,11 +247,20 @@ class DistributedContext:
 
     @classmethod
     def from_torch_distributed(cls, timeout: float = 600.0) -> "DistributedContext":
-        """From torchrun's variables."""
-        if "RANK" not in os.environ:
-            raise Invalid("RANK is not set: start the script with torchrun")
-        keep = {k: v for k, v in os.environ.items() if not k.startswith("CAIRN_RANK")}
-        return cls.from_env(keep, timeout)
+        """From torchrun's variables.
+
+        >>> import os, cairn
+        >>> if "RANK" in os.environ:                      # torchrun started this process
+        ...     ctx = cairn.core.DistributedContext.from_torch_distributed()
+        ... else:
+        ...     ctx = cairn.core.DistributedContext()
+        >>> ctx.size
+        1
+        """
+        for name in (_TORCHRUN.rank, _TORCHRUN.size):
+            if name not in os.environ:
+                raise Invalid(f"{name} is not set: start the script with torchrun")
+        return cls._at(_place_from(os.environ, of_torch=True), timeout)
 
     @property
     def is_chief(self) -> bool:
@@ -177,12 +268,15 @@ class DistributedContext:
         return self.rank == 0
 
     def get_rank(self) -> int:
+        """The number of this process among all, from 0."""
         return self.rank
 
     def get_size(self) -> int:
+        """How many processes there are."""
         return self.size
 
     def get_local_rank(self) -> int:
+        """The number of this process among those on its machine, from 0."""
         return self.local_rank
 
     def get_num_agents(self) -> int:

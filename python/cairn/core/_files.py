@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import uuid
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import _native
@@ -17,14 +18,17 @@ _BLOCK = 1 << 20
 
 
 def digest(content: Content) -> str:
-    """Of the content of a file."""
+    """Of the content of a file. One that cannot be read differs from every other: why it cannot."""
     sum_ = hashlib.blake2b()
     if isinstance(content, bytes):
         sum_.update(content)
         return sum_.hexdigest()
-    with open(content, "rb") as file:
-        while block := file.read(_BLOCK):
-            sum_.update(block)
+    try:
+        with open(content, "rb") as file:
+            while block := file.read(_BLOCK):
+                sum_.update(block)
+    except OSError as error:
+        return f"{error} {uuid.uuid4()}"
     return sum_.hexdigest()
 
 
@@ -81,6 +85,15 @@ def find_conflicts(
     return problems
 
 
+def _same(a: Any, b: Any) -> bool:
+    """As ==, but a NaN is one: ranks that all have it agree."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return bool(a == b or (a != a and b != b))
+
+
 def merge_metadata(
     given: Sequence[Optional[Mapping[str, Any]]],
 ) -> Tuple[Dict[str, Any], List[str]]:
@@ -90,6 +103,8 @@ def merge_metadata(
     ({'steps_completed': 5, 'a': {'x': 1, 'y': 2}}, [])
     >>> merge_metadata([{"a": {"x": 1}}, {"a": {"x": 2}}])[1]
     ["metadata 'a/x' is 1 on rank 0 and 2 on rank 1"]
+    >>> merge_metadata([{"a": [float("nan")]}, {"a": [float("nan")]}])
+    ({'a': [nan]}, [])
     """
     merged: Dict[str, Any] = {}
     owners: Dict[str, int] = {}
@@ -103,7 +118,7 @@ def merge_metadata(
                 owners[path] = rank
             elif isinstance(into[key], dict) and isinstance(value, Mapping):
                 put(into[key], value, rank, path + "/")
-            elif into[key] != value:
+            elif not _same(into[key], value):
                 problems.append(
                     f"metadata '{path}' is {into[key]!r} on rank {owners.get(path, 0)} and {value!r} "
                     f"on rank {rank}"

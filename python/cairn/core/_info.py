@@ -8,6 +8,7 @@ import os
 from typing import Any, Dict, Mapping, Optional, Union
 
 from ..errors import Invalid
+from ._distributed import rank_and_size
 
 
 def _id(text: str) -> Union[int, str]:
@@ -27,6 +28,12 @@ class TrialInfo:
         hparams: the hyperparameters.
         resume_mode: "fresh"; "resume": this trial ran before and goes on; "continue": it begins with
             the checkpoint of another trial.
+
+    >>> import cairn
+    >>> info = cairn.get_cluster_info()
+    >>> rate = 0.1 if info is None else info.trial.hparams["lr"]     # also without a master
+    >>> rate
+    0.1
     """
 
     trial_id: Union[int, str]
@@ -46,6 +53,11 @@ class ClusterInfo:
         storage: where the experiment's checkpoints are.
         trial: about the trial.
         rank, world_size: of this process among the trial's.
+
+    >>> import cairn
+    >>> info = cairn.get_cluster_info()
+    >>> print("alone" if info is None else f"trial {info.trial.trial_id} of {info.master_url}")
+    alone
     """
 
     master_url: str
@@ -62,10 +74,12 @@ def info_from(env: Mapping[str, str]) -> Optional[ClusterInfo]:
         return None
     try:
         hparams = json.loads(env.get("CAIRN_HPARAMS") or "{}")
-        run, rank = int(env.get("CAIRN_RUN_ID", "1")), int(env.get("CAIRN_RANK", "0"))
-        size = int(env.get("CAIRN_WORLD_SIZE", "1"))
+        run = int(env.get("CAIRN_RUN_ID", "1"))
+        rank, size = rank_and_size(env)
     except ValueError as error:
         raise Invalid(f"the variables of this run are damaged: {error}") from None
+    if not isinstance(hparams, dict):
+        raise Invalid(f"CAIRN_HPARAMS is no JSON object: {env['CAIRN_HPARAMS']!r}")
     latest = env.get("CAIRN_LATEST_CHECKPOINT") or None
     mode = env.get("CAIRN_RESUME_MODE") or ("fresh" if latest is None else "resume")
     return ClusterInfo(

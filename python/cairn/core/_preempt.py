@@ -22,6 +22,12 @@ class PreemptMode(enum.Enum):
     WorkersAskChief: every rank calls should_preempt at the same points; all get the chief's answer.
     ChiefOnly: only the chief calls it, and tells the others in its own way.
     WorkersAskMaster: each rank asks for itself; answers of different ranks may differ for a moment.
+
+    >>> import cairn
+    >>> with cairn.core.init(storage="runs/a", preempt_mode=cairn.core.PreemptMode.ChiefOnly) as ctx:
+    ...     stop = ctx.distributed.is_chief and ctx.preempt.should_preempt()
+    >>> stop
+    False
     """
 
     WorkersAskChief = "WORKERS_ASK_CHIEF"
@@ -58,10 +64,16 @@ class SignalFlag:
 class PreemptContext:
     """Tells when to save and leave.
 
-    >>> import tempfile, cairn
-    >>> with cairn.core.init(storage=tempfile.mkdtemp()) as ctx:
-    ...     ctx.preempt.should_preempt()
+    >>> import os, signal, cairn
+    >>> with cairn.core.init(storage="runs/a") as ctx:
+    ...     print(ctx.preempt.should_preempt())
+    ...     os.kill(os.getpid(), signal.SIGUSR1)      # or a master asks
+    ...     if ctx.preempt.should_preempt(auto_ack=False):
+    ...         handle = ctx.checkpoint.save({"x": 1}, {"steps_completed": 1}, blocking=True)
+    ...         ctx.preempt.acknowledge_preemption_signal()
+    ...     print(len(ctx.checkpoint.list()), ctx.preempt.acknowledged)   # no master, nobody to tell
     False
+    1 False
     """
 
     def __init__(

@@ -162,6 +162,9 @@ class PendingSaves:
     def add(self, id: str, handle: SaveHandle) -> None:
         self._pending[id] = handle
 
+    def __contains__(self, id: str) -> bool:
+        return id in self._pending
+
     def settle(self, wait: bool = False) -> None:
         """Tells of those that are over; with `wait`, of all."""
         for id, handle in list(self._pending.items()):

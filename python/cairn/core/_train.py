@@ -13,6 +13,10 @@ from ._distributed import DistributedContext
 
 log = logging.getLogger("cairn.core")
 
+# As src/trial/report_limits.h has them.
+_MAX_GROUP_BYTES = 256
+_MAX_STATUS_BYTES = 4096
+
 
 def whole_steps(value: Any, what: str = "steps_completed") -> int:
     """The number of steps, or Invalid."""
@@ -27,6 +31,19 @@ def whole_steps(value: Any, what: str = "steps_completed") -> int:
     return number
 
 
+def _plain_text(value: str, what: str) -> None:
+    """Invalid for what no master can store: with and without one the same is refused."""
+    text_argument(value, what)
+    if "\0" in value:
+        raise Invalid(f"{what}: the text holds a NUL, which cannot be stored")
+
+
+def _limited(value: str, what: str, limit: int) -> None:
+    size = len(value.encode())
+    if size > limit:
+        raise Invalid(f"{what} has {size} bytes; at most {limit} are taken")
+
+
 def plain_values(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, Any]:
     """Numbers, text and containers of them, as they can be stored and sent; or Invalid, by name."""
     values = value_dict(given, where)
@@ -36,6 +53,7 @@ def plain_values(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, An
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise Invalid(f"{path}: keys must be text, not {key!r}")
+                _plain_text(key, f"{path}: a key")
                 check(item, f"{path}/{key}")
         elif isinstance(value, list):
             for i, item in enumerate(value):
@@ -45,7 +63,7 @@ def plain_values(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, An
         elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
             raise Invalid(f"{path}: the integer has more than 64 bits; pass a str")
         elif isinstance(value, str):
-            text_argument(value, path)
+            _plain_text(value, path)
 
     check(values, where)
     return values
@@ -53,7 +71,21 @@ def plain_values(given: Optional[Mapping[str, Any]], where: str) -> Dict[str, An
 
 class TrainContext:
     """What a trial tells about its training. Only the chief reports. A report is durable when the
-    call returns."""
+    call returns.
+
+    >>> import cairn
+    >>> with cairn.core.init(storage="runs/a", keep_last=1, keep_best=1, score="accuracy") as ctx:
+    ...     for steps, accuracy in (10, 0.9), (20, 0.8), (30, 0.7):
+    ...         ctx.train.set_status("training")
+    ...         ctx.train.report_training_metrics(steps, {"loss": 1 - accuracy})
+    ...         handle = ctx.checkpoint.save({"steps": steps}, {"steps_completed": steps})
+    ...         ctx.train.report_validation_metrics(steps, {"accuracy": accuracy})
+    ...         ctx.train.report_metrics("machine", steps, {"gpu_memory": 7.5})
+    ...         ctx.train.report_progress(steps / 30)
+    >>> with cairn.core.init(storage="runs/a") as ctx:
+    ...     [(info.step, info.metrics) for info in ctx.checkpoint.list()]     # the best and the last
+    [(10, {'accuracy': 0.9}), (30, {'accuracy': 0.7})]
+    """
 
     def __init__(
         self,
@@ -87,6 +119,8 @@ class TrainContext:
         self._check_reporter("report_metrics")
         if not isinstance(group, str) or not group:
             raise Invalid(f"group must be a name, not {group!r}")
+        _plain_text(group, "group")
+        _limited(group, "group", _MAX_GROUP_BYTES)
         steps = whole_steps(steps_completed)
         values = plain_values(metrics, f"{group} metrics")
         if self._client is not None:
@@ -113,6 +147,8 @@ class TrainContext:
         self._check_reporter("set_status")
         if not isinstance(status, str):
             raise Invalid(f"status must be text, not {status!r}")
+        text_argument(status, "status")
+        _limited(status, "status", _MAX_STATUS_BYTES)
         if self._client is not None:
             self._client.set_status(status)
         else:

@@ -30,7 +30,8 @@ def _pack(value: Any) -> Any:
     if isinstance(value, list):
         return [_pack(v) for v in value]
     if isinstance(value, (set, frozenset)):
-        return {_TAG: "set", "v": [_pack(v) for v in sorted(value)]}
+        # Not every two things can be compared, and every rank has to write the same.
+        return {_TAG: "set", "v": sorted((_pack(v) for v in value), key=json.dumps)}
     if isinstance(value, dict):
         if all(isinstance(k, str) for k in value) and _TAG not in value:
             return {k: _pack(v) for k, v in value.items()}

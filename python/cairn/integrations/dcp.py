@@ -7,7 +7,9 @@ Rank 0 describes the whole state; each rank writes the pieces that the planner g
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import logging
 import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
@@ -37,14 +39,16 @@ try:
 except ImportError as error:
     raise ImportError(f"cairn.integrations.dcp needs torch: pip install torch ({error})") from error
 
-from .. import _arrays, _location, _tree
+from .. import _arrays, _location, _native, _tree
 from .._arguments import PathLike
 from .._restore import STATE_FILE, CheckpointInfo
-from ..errors import Corruption, Invalid, NotFound
+from ..errors import Corruption, Invalid, Mismatch, NotFound
 from ..manager import CheckpointManager
 from ..shard import Shard
 
 __all__ = ["CairnReader", "CairnWriter"]
+
+log = logging.getLogger("cairn")
 
 Path = Tuple[Union[str, int], ...]
 _VALUES = "__values__"  # where ranks above 0 keep values that they alone have
@@ -83,14 +87,17 @@ class CairnWriter(StorageWriter):
         no_dist: as given to dcp.save.
         options: for CheckpointManager (keep_last, job, deadline, on_saved, …).
 
-    >>> import tempfile, torch, torch.distributed.checkpoint as dcp
+    >>> import torch, torch.distributed.checkpoint as dcp
     >>> from cairn.integrations.dcp import CairnReader, CairnWriter
-    >>> directory = tempfile.mkdtemp()
     >>> model = torch.nn.Linear(2, 1)
-    >>> with CairnWriter(directory) as writer:
-    ...     _ = dcp.save({"model": model, "epoch": 3}, storage_writer=writer, checkpoint_id="40")
+    >>> writer = CairnWriter("runs/a", keep_last=2)
+    >>> for step in (20, 30, 40):
+    ...     _ = dcp.save({"model": model, "epoch": 3}, storage_writer=writer, checkpoint_id=str(step))
+    >>> writer.manager.latest().step
+    40
+    >>> writer.close()
     >>> again = {"model": torch.nn.Linear(2, 1), "epoch": 0}
-    >>> dcp.load(again, storage_reader=CairnReader(directory))
+    >>> dcp.load(again, storage_reader=CairnReader("runs/a"))
     >>> bool((again["model"].weight == model.weight).all()), again["epoch"]
     (True, 3)
     """
@@ -343,12 +350,24 @@ def _lists(value: Any) -> Any:
 class CairnReader(StorageReader):
     """Loads with torch.distributed.checkpoint from a repository, with any number of ranks.
 
-    ``checkpoint_id`` of dcp.load is a step; without one the newest whole checkpoint is loaded.
-    Checkpoints that CheckpointManager saved can be loaded too.
+    ``checkpoint_id`` of dcp.load is a step; without one the newest checkpoint that is whole is
+    loaded, which the coordinator finds out by reading it: a damaged one is passed over, with a
+    warning. All ranks load the coordinator's choice. Checkpoints that CheckpointManager saved can
+    be loaded too.
 
     Args:
         directory: of checkpoints.
         step: instead of checkpoint_id.
+
+    >>> import torch, torch.distributed.checkpoint as dcp
+    >>> from cairn.integrations.dcp import CairnReader, CairnWriter
+    >>> with CairnWriter("runs/a") as writer:
+    ...     for step in (20, 40):
+    ...         _ = dcp.save({"step": step}, storage_writer=writer, checkpoint_id=str(step))
+    >>> state, reader = {"step": 0}, CairnReader("runs/a", step=20)
+    >>> dcp.load(state, storage_reader=reader)
+    >>> state, reader.info.step
+    ({'step': 20}, 20)
     """
 
     def __init__(self, directory: PathLike, *, step: Optional[int] = None) -> None:
@@ -367,6 +386,10 @@ class CairnReader(StorageReader):
         self._step = _step_of(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return self._look(self._step, "")
+
+    def _look(self, step: Optional[int], id: str) -> Metadata:
+        """Reads what a checkpoint holds, and remembers it as the one to load."""
         found: Dict[str, Any] = {}
 
         def prepare(info: Dict[str, Any], files: Dict[str, bytes]) -> Dict[str, Any]:
@@ -375,9 +398,7 @@ class CairnReader(StorageReader):
 
         with CheckpointManager(self._directory, read_only=True) as manager:
             if (
-                manager._native.restore(
-                    prepare=prepare, step=self._step, id="", path="", atomic=False
-                )
+                manager._native.restore(prepare=prepare, step=step, id=id, path="", atomic=False)
                 is None
             ):
                 raise NotFound(f"{self._directory!r} has no checkpoint yet")
@@ -407,13 +428,39 @@ class CairnReader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: List[LoadPlan]) -> List[LoadPlan]:
-        return plans
+        # On the coordinator, when every rank has looked at the newest that it saw: the plans fit any
+        # checkpoint of the same state, and say which one is read.
+        chosen = _Chosen(self._choose())
+        return [dataclasses.replace(plan, storage_data=chosen) for plan in plans]
+
+    def _choose(self) -> str:
+        assert self._info is not None
+        if self._step is not None:  # a certain one is not passed over
+            return self._info.id
+        with CheckpointManager(self._directory, read_only=True) as manager:
+            infos = [info for info in reversed(manager.list()) if not info.foreign]
+        places = [i for i, info in enumerate(infos) if info.id == self._info.id]
+        damaged: List[str] = []
+        for info in infos[places[0] if places else 0 :]:
+            try:
+                problems = [f"{a}: {b}" for a, b in _native.verify(info.path, True)["problems"]]
+            except (Corruption, NotFound) as error:
+                problems = [str(error)]
+            if not problems:
+                return info.id
+            damaged.append(f"step {info.step}: {problems[0]}")
+            log.warning("a checkpoint was passed over: %s", damaged[-1])
+        raise Corruption(f"{self._directory!r}: no checkpoint is whole: {'; '.join(damaged)}")
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         assert self._info is not None
+        if isinstance(plan.storage_data, _Chosen) and plan.storage_data.id != self._info.id:
+            self._look(None, plan.storage_data.id)
         reading = _Reading(self._nodes)
         for item in plan.items:
             fqn = item.storage_index.fqn
+            if fqn not in self._nodes and fqn not in self._elsewhere:
+                raise Mismatch(f"{self._info.path}: there is no {fqn!r} in it", missing=[fqn])
             if item.type != LoadItemType.BYTE_IO:
                 reading.tensor(item, planner)
             elif fqn in self._nodes:
@@ -448,6 +495,13 @@ class CairnReader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         return CairnWriter.validate_checkpoint_id(checkpoint_id)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """The checkpoint that all ranks read, in their plans."""
+
+    id: str
 
 
 class _Reading:

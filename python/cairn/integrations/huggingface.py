@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import itertools
 import json
 import logging
 import os
 import shutil
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 try:
     import torch
@@ -22,7 +24,7 @@ except ImportError as error:
 from .. import _location
 from .._arguments import PathLike
 from .._random import random_state
-from ..errors import Invalid, NotFound
+from ..errors import Error, Invalid, NotFound
 from ..manager import CheckpointManager
 
 __all__ = ["CairnCallback", "latest"]
@@ -48,6 +50,29 @@ class CairnCallback(transformers.TrainerCallback):
         save_steps: also save every so many steps.
         keep_last: how many stay.
         options: for CheckpointManager (job, on_saved, …).
+
+    >>> import torch, transformers
+    >>> from cairn.integrations.huggingface import CairnCallback, latest
+    >>> class Model(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.w = torch.nn.Parameter(torch.zeros(1))
+    ...     def forward(self, x, labels):
+    ...         return {"loss": ((self.w * x - labels) ** 2).mean()}
+    >>> data = [{"x": 1.0, "labels": 2.0}] * 8
+    >>> def train(steps):
+    ...     arguments = transformers.TrainingArguments(
+    ...         "out", max_steps=steps, per_device_train_batch_size=2, save_strategy="no", report_to=[],
+    ...         disable_tqdm=True, use_cpu=True, logging_strategy="no")
+    ...     trainer = transformers.Trainer(Model(), arguments, train_dataset=data,
+    ...                                    callbacks=[CairnCallback("runs/a", save_steps=2)])
+    ...     start = latest("runs/a")
+    ...     _ = trainer.train(resume_from_checkpoint=start)
+    ...     return start is None, trainer.state.global_step
+    >>> train(2), train(4)
+    {'train_runtime': ...}
+    {'train_runtime': ...}
+    ((True, 2), (False, 4))
     """
 
     def __init__(
@@ -154,20 +179,94 @@ def latest(directory: PathLike, into: Optional[PathLike] = None) -> Optional[str
         directory: of checkpoints.
         into: where the files that the Trainer wants are put; ``<directory>.resume`` by default.
             What an earlier call put there is removed. With several processes, call it in each of
-            them.
+            them: rank 0 writes the files, on a disk that all of them see, and the others wait for
+            it, through torch.distributed where it is initialised, else through torchrun's store.
+
+    >>> from cairn.integrations.huggingface import latest
+    >>> print(latest("runs/a"))                       # trainer.train(resume_from_checkpoint=…)
+    None
     """
     where = _location.absolute(directory)
     if into is None and _location.is_remote(where):
         raise Invalid(
             f"{where!r} is on a bucket: say with into= where the files go on this machine"
         )
-    target = os.path.abspath(os.fspath(into) if into is not None else where + ".resume")
-    first = int(os.environ.get("RANK", "0")) == 0
+    given = where + ".resume" if into is None else _location.of_this_machine(into, "into")
+    target = os.path.abspath(given)
+    return _by_rank_0(lambda: _publish(where, target))
+
+
+def _by_rank_0(publish: Callable[[], Optional[str]]) -> Optional[str]:
+    """What rank 0 gets of it, on all ranks, when rank 0 has it."""
+    dist = torch.distributed
+    if dist.is_available() and dist.is_initialized():
+        if dist.get_world_size() == 1:
+            return publish()
+        return _told(dist.get_rank(), publish, _broadcast)
+    rank = int(os.environ.get("RANK", "0"))
+    if rank == 0 and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return publish()
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise Invalid(
+            "latest: several processes run (RANK, WORLD_SIZE) and torch.distributed, through which "
+            "rank 0 would tell the others, is not initialised; make the TrainingArguments first, "
+            "which do that, or start with torchrun"
+        )
+    return _told(rank, publish, _through_store(rank))
+
+
+def _told(
+    rank: int,
+    publish: Callable[[], Optional[str]],
+    tell: Callable[[Optional[Tuple[str, Optional[str]]]], Tuple[str, Optional[str]]],
+) -> Optional[str]:
+    if rank != 0:
+        what, path = tell(None)
+        if what == "error":
+            raise Error(f"latest: rank 0 failed: {path}")
+        return path
+    try:
+        path = publish()
+    except BaseException as error:
+        tell(("error", f"{type(error).__name__}: {error}"))
+        raise
+    tell(("path", path))
+    return path
+
+
+def _broadcast(said: Any) -> Any:
+    values = [said]
+    torch.distributed.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+_calls = itertools.count()  # all ranks make the same
+
+
+def _through_store(rank: int) -> Callable[[Any], Any]:
+    """By the store that torchrun has open for its workers before they initialise anything."""
+    store = torch.distributed.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        timeout=datetime.timedelta(minutes=30),
+    )
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    key = f"cairn/huggingface/latest/{start}/{next(_calls)}"
+
+    def tell(said: Any) -> Any:
+        if rank == 0:
+            store.set(key, json.dumps(said))
+            return said
+        return tuple(json.loads(store.get(key)))
+
+    return tell
+
+
+def _publish(where: str, target: str) -> Optional[str]:
+    """Rank 0: puts the files there, and gives their directory."""
     try:
         with CheckpointManager(where, read_only=True) as manager:
-            if not first:
-                info = manager.latest()
-                return None if info is None else os.path.join(target, f"checkpoint-{info.step}")
             restored = manager.restore()
     except NotFound:
         return None

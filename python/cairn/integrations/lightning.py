@@ -42,7 +42,9 @@ class CairnCheckpointIO(CheckpointIO):
     trainer.save_checkpoint and ModelCheckpoint return when the state is copied; it is written in
     the background. Where Lightning expects its file, a small one that names the checkpoint is put
     when the checkpoint is durable, so that ckpt_path takes the names that Lightning gives, "best"
-    and "last". ``ckpt_path=io.latest()`` goes on from the newest checkpoint that is whole.
+    and "last". A save to a path that was saved to before takes its place, as with a file: the
+    checkpoint before is removed then. ``ckpt_path=io.latest()`` goes on from the newest checkpoint
+    that is whole.
 
     Only rank 0 saves, as Lightning has it; strategies that write checkpoints of their own (FSDP,
     DeepSpeed) do not use this plugin: see cairn.integrations.dcp.
@@ -51,6 +53,29 @@ class CairnCheckpointIO(CheckpointIO):
         directory: of checkpoints.
         keep_last: how many stay; None (the default) leaves it to ModelCheckpoint's save_top_k.
         options: for CheckpointManager (job, on_saved, …).
+
+    >>> import lightning as pl, torch, cairn
+    >>> from cairn.integrations.lightning import CairnCheckpointIO
+    >>> class Model(pl.LightningModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = torch.nn.Linear(2, 1)
+    ...     def training_step(self, batch, index):
+    ...         return self.layer(batch).sum()
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> def train(steps):
+    ...     io, saved = CairnCheckpointIO("runs/a"), []
+    ...     io.add_callback(lambda record: saved.append(record.step))
+    ...     trainer = pl.Trainer(max_steps=steps, plugins=[io], accelerator="cpu", logger=False,
+    ...                          enable_progress_bar=False, enable_model_summary=False,
+    ...                          enable_checkpointing=False)
+    ...     trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(8, 2)), ckpt_path=io.latest())
+    ...     trainer.save_checkpoint("last.ckpt")
+    ...     io.teardown()                             # as the trainer does at its end
+    ...     return saved
+    >>> train(2), train(3)
+    ([2], [3])
     """
 
     def __init__(
@@ -91,7 +116,8 @@ class CairnCheckpointIO(CheckpointIO):
         where = _location.absolute(path)
         number = self._numbers
         self._numbers += 1
-        if not self._inside(where):
+        # On a bucket no file is put: the checkpoint says where Lightning expects it.
+        if not self._inside(where) and not _location.is_remote(where):
             self._paths[number] = where
         self._last = manager.save(
             int(checkpoint.get("global_step", 0)),
@@ -117,7 +143,7 @@ class CairnCheckpointIO(CheckpointIO):
                 restored = manager.restore()
             elif id is not None:
                 restored = manager.restore(id=id)
-            elif (Path(where) / "manifest.json").is_file():
+            elif _location.is_remote(where) or (Path(where) / "manifest.json").is_file():
                 restored = manager.restore(path=where)
             else:
                 raise NotFound(
@@ -170,23 +196,32 @@ class CairnCheckpointIO(CheckpointIO):
         manager = self._manager
         if not record.ok or manager is None:
             return
-        for info in manager.list():
-            if info.id == record.id:
-                where = self._paths.pop(int(info.metadata["lightning"]["number"]), None)
-                if where is not None:
-                    _write_pointer(where, info.id, self.directory)
+        infos = {info.id: info for info in manager.list()}
+        info = infos.get(str(record.id))
+        if info is None:
+            return
+        where = self._paths.pop(int(info.metadata["lightning"]["number"]), None)
+        if where is None:
+            return
+        before = infos.get(_read_pointer(where) or "")
+        _write_pointer(where, info.id, self.directory)
+        # The checkpoint that was saved to this very path: what a link or a copy named is another's.
+        if before is not None and before.id != info.id and not before.pinned:
+            if before.metadata.get("lightning", {}).get("path") == where:
+                manager.delete(before.id)
 
 
 def _find(manager: CheckpointManager, path: str) -> Optional[str]:
     """The id of the checkpoint that Lightning knows by a path: by the file there, or, when a crash
     came between the checkpoint and its file, by what the checkpoint says."""
+    infos = manager.list()
     found = _read_pointer(path)
-    if found is not None:
+    if found is not None and any(info.id == found for info in infos):
         return found
-    for info in reversed(manager.list()):
+    for info in reversed(infos):
         if info.metadata.get("lightning", {}).get("path") == path:
             return info.id
-    return None
+    return found
 
 
 def _write_pointer(path: str, id: str, repository: str) -> None:
@@ -195,6 +230,8 @@ def _write_pointer(path: str, id: str, repository: str) -> None:
     part = f"{path}.part"
     with open(part, "w") as stream:
         stream.write(text + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
     os.replace(part, path)
 
 
@@ -221,7 +258,17 @@ def _plain(value: Any) -> Any:
 
 class Loader(_Loader):
     """cairn.torch.Loader as Lightning wants it: Lightning counts batches and does not ask for one
-    after an epoch's last, so the position after that one is the start of the next epoch."""
+    after an epoch's last, so the position after that one is the start of the next epoch.
+
+    >>> import torch
+    >>> from cairn.integrations.lightning import Loader
+    >>> loader = Loader(torch.arange(4), batch_size=2, seed=1)
+    >>> batches = iter(loader)
+    >>> first, last = next(batches), next(batches)
+    >>> state = loader.state_dict()
+    >>> state["epoch"], state["next"], loader.sampler is loader
+    (1, 0, True)
+    """
 
     def state_dict(self) -> Dict[str, int]:
         state = super().state_dict()
@@ -251,6 +298,27 @@ class CairnCallback(pl.Callback):
         every_n_steps: optimizer steps between saves.
         keep_last: how many stay, with a directory.
         options: for CheckpointManager, with a directory.
+
+    >>> import lightning as pl, torch
+    >>> from cairn.integrations.lightning import CairnCallback, Loader
+    >>> class Model(pl.LightningModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = torch.nn.Linear(2, 1)
+    ...     def training_step(self, batch, index):
+    ...         return self.layer(batch).sum()
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> def train(steps):
+    ...     callback = CairnCallback("runs/a", every_n_steps=2)
+    ...     trainer = pl.Trainer(max_steps=steps, callbacks=[callback], accelerator="cpu", logger=False,
+    ...                          enable_progress_bar=False, enable_model_summary=False,
+    ...                          enable_checkpointing=False)
+    ...     start = callback.latest()
+    ...     trainer.fit(Model(), Loader(torch.ones(8, 2)), ckpt_path=start)
+    ...     return start is None, trainer.global_step
+    >>> train(2), train(4)
+    ((True, 2), (False, 4))
     """
 
     def __init__(

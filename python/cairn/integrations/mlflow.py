@@ -28,6 +28,14 @@ class MLflowCallback:
         run_id: None takes the run that is active when this is made.
         prefix: of the metrics' names.
         client: an mlflow.MlflowClient; None makes one.
+
+    >>> import mlflow, cairn
+    >>> from cairn.integrations.mlflow import MLflowCallback
+    >>> with mlflow.start_run() as run:
+    ...     with cairn.CheckpointManager("runs/a", on_saved=MLflowCallback()) as m:
+    ...         handle = m.save(40, {"x": 1})
+    >>> mlflow.get_run(run.info.run_id).data.tags["checkpoint.step"]
+    '40'
     """
 
     def __init__(

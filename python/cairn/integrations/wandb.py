@@ -27,6 +27,14 @@ class WandbCallback:
     Args:
         run: None takes the run that is active when this is made.
         prefix: of the names.
+
+    >>> import wandb, cairn
+    >>> from cairn.integrations.wandb import WandbCallback
+    >>> with wandb.init(mode="offline", settings=wandb.Settings(silent=True)) as run:
+    ...     with cairn.CheckpointManager("runs/a", on_saved=WandbCallback()) as m:
+    ...         handle = m.save(40, {"x": 1})
+    ...     run.summary["checkpoint/step"]
+    40
     """
 
     def __init__(self, run: Optional[Any] = None, prefix: str = "checkpoint") -> None:

@@ -37,6 +37,7 @@ from .search_space import (
 from .session import (
     get_checkpoint,
     get_context,
+    get_experiment_name,
     get_trial_dir,
     get_trial_id,
     get_trial_name,
@@ -70,6 +71,7 @@ __all__ = [
     "choice",
     "get_checkpoint",
     "get_context",
+    "get_experiment_name",
     "get_trial_dir",
     "get_trial_id",
     "get_trial_name",

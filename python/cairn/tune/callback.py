@@ -16,6 +16,41 @@ class Callback:
     What a callback is told is durable: reports and checkpoints are on record before. `iteration` counts
     what was told; `trials` are all trials. After a restart of the tuner a callback is told of what
     happens from then on; ``on_restore`` has what was before.
+
+    >>> from cairn import tune
+    >>> class Told(tune.Callback):
+    ...     def setup(self, **info):
+    ...         print("before anything else")
+    ...     def on_restore(self, known):
+    ...         print(len(known), "trials were there")
+    ...     def on_trial_start(self, iteration, trials, trial, **info):
+    ...         print(trial, "starts")
+    ...     def on_trial_rewind(self, trial, training_iteration):
+    ...         print(trial, "goes on after iteration", training_iteration)
+    ...     def on_trial_result(self, iteration, trials, trial, result, **info):
+    ...         print(trial, "reports", result["loss"])
+    ...     def on_checkpoint(self, iteration, trials, trial, checkpoint, **info):
+    ...         print(trial, "saved a checkpoint")
+    ...     def on_trial_complete(self, iteration, trials, trial, **info):
+    ...         print(trial, "ends")
+    ...     def on_trial_error(self, iteration, trials, trial, **info):
+    ...         print(trial, "failed:", trial.error)
+    ...     def on_step_end(self, iteration, trials, **info):
+    ...         pass                              # several times a second
+    ...     def on_experiment_end(self, trials, **info):
+    ...         print(len(trials), "trials in all")
+    >>> def train(config):
+    ...     tune.report({"loss": 0.5}, checkpoint=tune.Checkpoint.from_dict({"step": 1}))
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0, callbacks=[Told()])
+    >>> results = tune.Tuner(train, run_config=run).fit()
+    before anything else
+    0 trials were there
+    train_00000 goes on after iteration 0
+    train_00000 starts
+    train_00000 saved a checkpoint
+    train_00000 reports 0.5
+    train_00000 ends
+    1 trials in all
     """
 
     def setup(

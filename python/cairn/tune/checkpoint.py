@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
 from typing import Any, Dict, Iterator, Mapping, Optional, Union
 
-from .._location import is_remote
+from .._location import is_remote, local_path, of_this_machine, text_of
 from .._user_files import place
 from ..core._files import check, fetch, files_in, remove_tree
-from ..errors import Invalid
-from ..manager import CheckpointInfo, CheckpointManager
+from ..errors import Corruption, Invalid, NotFound
+from ..manager import CheckpointInfo
+from ..oneshot import read_info, read_state
 
 __all__ = ["Checkpoint"]
 
@@ -22,20 +24,32 @@ PathLike = Union[str, "os.PathLike[str]"]
 KEY = "tune"
 
 
-def open_repository(info: CheckpointInfo) -> str:
-    """The directory of the repository that a checkpoint lies in."""
-    return info.path.rstrip("/").rsplit("/", 1)[0]
-
-
 class Checkpoint:
     """A dict, or a directory of files, with metadata.
 
     One that was reported is kept as it is; the object that get_checkpoint or a Result gives reads it
     back. Dicts hold arrays, tensors, numbers, strings, bytes, and nested dicts and lists of them.
 
-    >>> c = Checkpoint.from_dict({"step": 3})
-    >>> c.to_dict()
-    {'step': 3}
+    >>> import os
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     os.makedirs("made")
+    ...     with open("made/model.txt", "w") as file:
+    ...         file.write("weights")
+    ...     checkpoint = tune.Checkpoint.from_directory("made")
+    ...     checkpoint.set_metadata({"framework": "numpy"})
+    ...     checkpoint.update_metadata({"epoch": 3})
+    ...     tune.report({"loss": 0.5}, checkpoint=checkpoint)
+    ...     tune.report({"loss": 0.4}, checkpoint=tune.Checkpoint.from_dict({"step": 3}))
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0)
+    >>> files, values = tune.Tuner(train, run_config=run).fit()[0].checkpoints
+    >>> values.to_dict(), files.get_metadata()
+    ({'step': 3}, {'epoch': 3, 'framework': 'numpy'})
+    >>> with files.as_directory() as path:
+    ...     os.listdir(path)
+    ['model.txt']
+    >>> os.listdir(files.to_directory("copy")), os.listdir(files.path), files.id != values.id
+    (['model.txt'], ['model.txt'], True)
     """
 
     def __init__(self, path: Optional[PathLike] = None) -> None:
@@ -46,7 +60,7 @@ class Checkpoint:
         self._metadata: Dict[str, Any] = {}
         if path is None:
             return
-        text = os.fspath(path)
+        text = text_of(path) if is_remote(path) else local_path(path)
         if not is_remote(text) and not os.path.isdir(text):
             raise ValueError(f"{text} is not a directory")
         info = _committed(text)
@@ -62,6 +76,7 @@ class Checkpoint:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Checkpoint":
+        """Of values: arrays, numbers, texts, and nested dicts and lists of them."""
         if not isinstance(data, Mapping):
             raise ValueError(f"a dict is wanted, not {type(data).__name__}")
         made = cls()
@@ -107,17 +122,17 @@ class Checkpoint:
         if self._data is None:
             if self._info is None or self._kind != "dict":
                 raise ValueError("this checkpoint is a directory, not a dict; use to_directory()")
-            with CheckpointManager(open_repository(self._info), read_only=True) as reader:
-                restored = reader.restore(path=self._info.path)
-            assert restored is not None
-            self._data = dict(restored.state["data"])
+            self._data = dict(read_state(self._info.path)["data"])
         return dict(self._data)
 
     def to_directory(self, path: Optional[PathLike] = None) -> str:
         """Copies the files into a directory: `path`, or a new one of the system's temporary ones."""
         if self._kind == "dict":
             raise ValueError("this checkpoint is a dict, not a directory; use to_dict()")
-        target = tempfile.mkdtemp(prefix="cairn-checkpoint-") if path is None else os.fspath(path)
+        if path is None:
+            target = tempfile.mkdtemp(prefix="cairn-checkpoint-")
+        else:
+            target = of_this_machine(path, "to_directory")
         os.makedirs(target, exist_ok=True)
         if self._directory is not None:
             for name, source in files_in(self._directory).items():
@@ -142,6 +157,7 @@ class Checkpoint:
             remove_tree(path)
 
     def get_metadata(self) -> Dict[str, Any]:
+        """What was set before the report."""
         return dict(self._metadata)
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
@@ -151,6 +167,7 @@ class Checkpoint:
         self._metadata = dict(metadata)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Adds to it, as set_metadata sets it."""
         self.set_metadata({**self._metadata, **metadata})
 
     @property
@@ -164,15 +181,26 @@ class Checkpoint:
 
 
 def _committed(path: str) -> Optional[CheckpointInfo]:
-    """The checkpoint whose directory this is, or None."""
-    if not is_remote(path) and not os.path.isfile(os.path.join(path, "manifest.json")):
+    """The checkpoint whose directory this is, wherever it was copied to; None for a directory of other
+    files. Corruption when its manifest is there and cannot be read: it is not "some directory" then."""
+    manifest = os.path.join(path, "manifest.json")
+    if not is_remote(path) and not os.path.isfile(manifest):
         return None
-    parent, _, name = path.rstrip("/").rpartition("/")
     try:
-        with CheckpointManager(parent or ".", read_only=True) as reader:
-            for info in reader.list():
-                if info.path.rstrip("/").rsplit("/", 1)[-1] == name:
-                    return info
-    except Exception:
+        return read_info(path)
+    except NotFound:
         return None
-    return None
+    except Corruption:
+        if not is_remote(path) and _is_of_somebody_else(manifest):
+            return None
+        raise
+
+
+def _is_of_somebody_else(manifest: str) -> bool:
+    """Other programs have files of that name too."""
+    try:
+        with open(manifest, "rb") as file:
+            said = json.load(file)
+    except (OSError, ValueError):
+        return False
+    return not isinstance(said, dict) or said.keys().isdisjoint(("cairn", "features", "attempt"))

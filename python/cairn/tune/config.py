@@ -8,7 +8,9 @@ import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
+from .. import _location
 from .._wording import with_article
+from . import _output
 
 CLUSTERS = ("slurm", "ray")  # launchers whose runs are jobs elsewhere
 
@@ -75,7 +77,12 @@ class CheckpointConfig:
             raise ValueError("experiment_num_to_keep needs a checkpoint_score_attribute")
 
     def retention(self) -> Dict[str, Any]:
-        """As the trial engine wants it."""
+        """As the trial engine wants it.
+
+        >>> CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="loss",
+        ...                  checkpoint_score_order="min").retention()
+        {'maximize': False, 'score': 'loss', 'keep_best': 2}
+        """
         rules: Dict[str, Any] = {"maximize": self.checkpoint_score_order == "max"}
         if self.checkpoint_score_attribute is not None:
             rules["score"] = self.checkpoint_score_attribute
@@ -100,6 +107,18 @@ class FailureConfig:
             endlessly.
         fail_fast: True ends the experiment at the first trial that failed for good; the others can be
             resumed. "raise" also raises its error from fit().
+
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     if tune.get_checkpoint() is None:
+    ...         tune.report({"loss": 1.0}, checkpoint=tune.Checkpoint.from_dict({"step": 1}))
+    ...         raise RuntimeError("the first time")
+    ...     tune.report({"loss": 0.5})
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0,
+    ...                      failure_config=tune.FailureConfig(max_failures=3))
+    >>> [result] = tune.Tuner(train, run_config=run).fit()
+    >>> result.error, result.metrics["loss"]
+    (None, 0.5)
     """
 
     max_failures: int = 0
@@ -132,7 +151,11 @@ class RunConfig:
         verbose: 0 prints nothing; 1 the table of trials.
         master: URL of a master whose page shows the trials (token: CAIRN_TOKEN); None: CAIRN_MASTER, if
             there is a token too.
-        log_to_file: not used; workers write to the tuner's own output.
+        log_to_file: what trials print: False leaves it to the tuner's own output (of a job of a cluster, to
+            the job's), which gets it in the other cases too. True keeps it in the files stdout and
+            stderr of the trial's directory as well, a name keeps both in that file, and two names each
+            in its own. Runs of a trial append to them. Programs that a trial starts, and libraries
+            below Python, then write to the files alone.
         launcher: "slurm" or "ray" makes each run of a trial a job of that; None starts it on this machine.
         resources: what Slurm is asked for, of each trial: partition, account, qos, time, gres, mem,
             cpus_per_task, constraint, reservation, warning, extra; or Ray: num_cpus, num_gpus, memory, custom, and
@@ -140,6 +163,27 @@ class RunConfig:
         launch_dir: where the records of jobs are, shared by the nodes; "launches" in the experiment's
             directory when None.
         host: the name or address by which nodes reach this machine; its own name when None.
+
+    >>> import os
+    >>> from cairn import tune
+    >>> run = tune.RunConfig(
+    ...     name="rates",
+    ...     storage_path="runs",
+    ...     stop={"training_iteration": 2},
+    ...     checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
+    ...     failure_config=tune.FailureConfig(max_failures=3),
+    ...     log_to_file=True,
+    ...     verbose=0,
+    ... )
+    >>> def train(config):
+    ...     while True:
+    ...         print("loss 0.5")
+    ...         tune.report({"loss": 0.5})
+    >>> [result] = tune.Tuner(train, run_config=run).fit()
+    >>> open(os.path.join(result.path, "stdout")).read().splitlines()
+    ['loss 0.5', 'loss 0.5']
+    >>> run.directory == os.path.abspath("runs")
+    True
     """
 
     name: Optional[str] = None
@@ -151,7 +195,7 @@ class RunConfig:
     checkpoint_config: Optional[CheckpointConfig] = None
     progress_reporter: Any = None
     verbose: int = 1
-    log_to_file: Any = False
+    log_to_file: Union[bool, str, Sequence[str]] = False
     launcher: Optional[str] = None
     resources: Optional[Mapping[str, Any]] = None
     launch_dir: Optional[Union[str, "os.PathLike[str]"]] = None
@@ -163,17 +207,22 @@ class RunConfig:
             raise ValueError(f"launcher must be 'local', 'slurm' or 'ray', not {self.launcher!r}")
         if self.launcher not in CLUSTERS and self.resources:
             raise ValueError("resources are for launcher='slurm' or 'ray'")
+        _output.file_names(self.log_to_file)
         if self.storage_path is not None and self.local_dir is not None:
             raise ValueError("storage_path and local_dir are two names of one thing: give one")
         if self.name is not None and (
             not isinstance(self.name, str) or not self.name or "/" in self.name or self.name[0] == "."
         ):
             raise ValueError(f"name must be the name of a directory, not {self.name!r}")
+        # Of an experiment that goes on, what was not given is as it is on record.
+        self._given = set()
         for attribute, kind in (
             ("failure_config", FailureConfig),
             ("checkpoint_config", CheckpointConfig),
         ):
             value = getattr(self, attribute)
+            if value is not None:
+                self._given.add(attribute)
             if value is None:
                 setattr(self, attribute, kind())
             elif not isinstance(value, kind):
@@ -183,8 +232,7 @@ class RunConfig:
     def directory(self) -> str:
         """Where experiments are."""
         where = self.storage_path if self.storage_path is not None else self.local_dir
-        text = os.path.join("~", "cairn_results") if where is None else os.fspath(where)
-        return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+        return _location.of_user(os.path.join("~", "cairn_results") if where is None else where)
 
 
 @dataclass
@@ -200,6 +248,18 @@ class TuneConfig:
         reuse_actors: taken and not needed: each run is a fork, which costs milliseconds.
         seed: of the search, when search_alg is None, and of a PBT that has none: with it everything that
             the tuner draws is the same again.
+
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     tune.report({"loss": (config["x"] - 3) ** 2})
+    >>> results = tune.Tuner(
+    ...     train,
+    ...     param_space={"x": tune.uniform(0, 10)},
+    ...     tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=4, seed=1),
+    ...     run_config=tune.RunConfig(storage_path="runs", verbose=0),
+    ... ).fit()
+    >>> len(results), results.get_best_result().metrics["loss"] < 25
+    (4, True)
     """
 
     metric: Optional[str] = None

@@ -41,8 +41,28 @@ _OPEN_FILES = 128
 
 
 class LoggerCallback(Callback):
-    """Writes files of trials. Derive from it: ``log_trial_result`` for each report, ``log_trials_again``
-    when what was written has to be made anew from the reports that count."""
+    """Writes files of trials. Derive from it: ``log_trial_result`` for each report, ``log_trial_again``
+    when what was written has to be made anew from the reports that count.
+
+    >>> from cairn import tune
+    >>> class Losses(tune.logger.LoggerCallback):
+    ...     def __init__(self):
+    ...         self.of = {}
+    ...     def log_trial_start(self, trial):
+    ...         self.of.setdefault(trial.trial_id, [])
+    ...     def log_trial_result(self, iteration, trial, result):
+    ...         self.of[trial.trial_id].append(result["loss"])
+    ...     def log_trial_again(self, trial, results):
+    ...         self.of[trial.trial_id] = [result["loss"] for result in results]
+    ...     def log_trial_end(self, trial, failed=False):
+    ...         print(trial, self.of[trial.trial_id])
+    >>> def train(config):
+    ...     for loss in (1.0, 0.5):
+    ...         tune.report({"loss": loss})
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0, callbacks=[Losses()])
+    >>> results = tune.Tuner(train, run_config=run).fit()
+    train_00000 [1.0, 0.5]
+    """
 
     def log_trial_start(self, trial: Trial) -> None:
         """The trial is at work for the first time, or again."""
@@ -169,7 +189,18 @@ class _FileLogger(LoggerCallback):
 
 
 class JsonLoggerCallback(_FileLogger):
-    """result.json, a line for each report; params.json; error.txt."""
+    """result.json, a line for each report; params.json; error.txt.
+
+    >>> import json, os
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     tune.report({"loss": config["lr"] * 2})
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0)          # it is there by itself
+    >>> [result] = tune.Tuner(train, param_space={"lr": 0.5}, run_config=run).fit()
+    >>> [report] = [json.loads(line) for line in open(os.path.join(result.path, "result.json"))]
+    >>> report["loss"], json.load(open(os.path.join(result.path, "params.json")))
+    (1.0, {'lr': 0.5})
+    """
 
     def __init__(self) -> None:
         super().__init__("result.json")
@@ -197,7 +228,18 @@ class JsonLoggerCallback(_FileLogger):
 
 
 class CSVLoggerCallback(_FileLogger):
-    """progress.csv. A metric that comes late gets a column then; rows before it have nothing there."""
+    """progress.csv. A metric that comes late gets a column then; rows before it have nothing there.
+
+    >>> import csv, os
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     for loss in (1.0, 0.5):
+    ...         tune.report({"loss": loss})
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0)          # it is there by itself
+    >>> [result] = tune.Tuner(train, run_config=run).fit()
+    >>> [row["loss"] for row in csv.DictReader(open(os.path.join(result.path, "progress.csv")))]
+    ['1.0', '0.5']
+    """
 
     def __init__(self) -> None:
         super().__init__("progress.csv")
@@ -267,7 +309,17 @@ class CSVLoggerCallback(_FileLogger):
 
 
 class TBXLoggerCallback(_FileLogger):
-    """Events for TensorBoard, which need not be installed to write them: numbers by training iteration."""
+    """Events for TensorBoard, which need not be installed to write them: numbers by training iteration.
+
+    >>> import glob, os
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     tune.report({"loss": 0.5})
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0)          # it is there by itself
+    >>> [result] = tune.Tuner(train, run_config=run).fit()
+    >>> len(glob.glob(os.path.join(result.path, "events.out.tfevents.*")))  # tensorboard --logdir runs
+    1
+    """
 
     def __init__(self) -> None:
         super().__init__("events.out.tfevents.cairn")

@@ -9,14 +9,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from .. import _native
-from ..errors import Error, Fenced
+from .. import _location, _native
+from ..errors import Error, Fenced, Invalid
 from .callback import Callback
 from .result_keys import TRAINING_ITERATION
 from .trial import Trial
 
 __all__ = ["MasterReporter", "reporter_for"]
 
+# The file of the ends that were told.
+_TOLD = "master_told"
 # How long the end of an experiment waits for a master that does not answer.
 _PATIENCE = 10.0
 _RETRY = 5.0
@@ -33,6 +35,7 @@ class _Shown:
         self.config: dict[str, Any] = {}
         self.reports: list[tuple[int, dict[str, Any]]] = []
         self.exit: Optional[tuple[int, str]] = None
+        self.end = ""
         self.done = False
         # Of the thread that sends.
         self.client: Any = None
@@ -50,9 +53,16 @@ class MasterReporter(Callback):
         token: of a user who may create experiments.
         experiment: its name, and
         id: what tells it from others of the same name.
+        directory: of the experiment. A file there says of which ends the master knows, so that the next
+            life of the experiment tells of the others. Without one, and on a bucket, all are taken to be
+            known.
     """
 
-    def __init__(self, url: str, token: str, experiment: str, id: str) -> None:
+    def __init__(
+        self, url: str, token: str, experiment: str, id: str, directory: Optional[str] = None
+    ) -> None:
+        local = directory is not None and not _location.is_remote(directory)
+        self._told = os.path.join(_location.local_path(directory), _TOLD) if local else None
         self._url = url
         self._token = token
         self._experiment = experiment
@@ -61,18 +71,24 @@ class MasterReporter(Callback):
         self._trials: dict[str, _Shown] = {}
         self._ending: Optional[float] = None
         self._warned = False
+        self._said: set[str] = set()
+        self._earlier: dict[str, Sequence[dict[str, Any]]] = {}
         self._thread = threading.Thread(target=self._run, name="cairn-tune-master", daemon=True)
 
     # What the tuner tells.
 
     def on_restore(self, known: Sequence[tuple[Trial, Sequence[dict[str, Any]]]]) -> None:
-        """Trials that had ended were told of then; the others are told of once more, from the start."""
+        """Ends that the master knows of are left out; the other trials are told of from the start."""
+        told = self._read_told()
         for trial, reports in known:
-            if trial.is_finished():
+            if trial.is_finished() and (self._told is None or self._end_of(trial) in told):
+                self._earlier[trial.trial_id] = reports  # for one that goes on
                 continue
             shown = self._of(trial)
             for result in reports:
                 self._add(shown, result)
+            if trial.is_finished():
+                self._set_end(shown, trial)
         self._thread.start()
 
     def on_trial_start(
@@ -100,12 +116,12 @@ class MasterReporter(Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self._ended(trial, 0, "")
+        self._ended(trial)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self._ended(trial, 1, (trial.error or "it failed").strip().splitlines()[-1])
+        self._ended(trial)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         with self._mu:
@@ -116,7 +132,9 @@ class MasterReporter(Callback):
 
     def _of(self, trial: Trial) -> _Shown:
         if trial.trial_id not in self._trials:
-            self._trials[trial.trial_id] = _Shown(trial.trial_id)
+            shown = self._trials[trial.trial_id] = _Shown(trial.trial_id)
+            for result in self._earlier.pop(trial.trial_id, ()):
+                self._add(shown, result)
         shown = self._trials[trial.trial_id]
         shown.config = trial.config
         return shown
@@ -125,10 +143,36 @@ class MasterReporter(Callback):
         values = {k: v for k, v in result.items() if k not in ("config", "trial_id")}
         shown.reports.append((int(result.get(TRAINING_ITERATION, len(shown.reports) + 1)), values))
 
-    def _ended(self, trial: Trial, code: int, message: str) -> None:
+    def _ended(self, trial: Trial) -> None:
         with self._mu:
-            self._of(trial).exit = (code, message)
+            self._set_end(self._of(trial), trial)
             self._mu.notify()
+
+    def _set_end(self, shown: _Shown, trial: Trial) -> None:
+        failed = trial.status == Trial.ERROR
+        said = (trial.error or "it failed").strip().splitlines()[-1] if failed else ""
+        shown.exit = (int(failed), said.replace("\0", ""))
+        shown.end = self._end_of(trial)
+
+    def _end_of(self, trial: Trial) -> str:
+        """As the file has it. A trial that went on afterwards has another end."""
+        at = trial.last_result.get(TRAINING_ITERATION, 0)
+        return f"{self._url} {trial.trial_id} {at} {trial.status}"
+
+    def _read_told(self) -> set[str]:
+        if self._told is None or not os.path.exists(self._told):
+            return set()
+        with open(self._told) as file:
+            return set(file.read().splitlines())
+
+    def _note_told(self, shown: _Shown) -> None:
+        if self._told is None:
+            return
+        try:
+            with open(self._told, "a") as file:
+                file.write(shown.end + "\n")
+        except OSError as error:  # it is told once more
+            print(f"cairn.tune: {self._told}: {error}", file=sys.stderr, flush=True)
 
     # What the thread does.
 
@@ -146,6 +190,10 @@ class MasterReporter(Callback):
                     self._send(self._trials[name])
                 except Fenced:
                     self._trials[name].done = True  # somebody ended it there: it is not shown on
+                except Invalid as error:  # and would be so again
+                    self._forget(self._trials[name])
+                    self._trials[name].done = True
+                    self._refused(f"trial {name} is not shown: {error}")
                 except Error as error:
                     self._forget(self._trials[name])
                     self._warn(error)
@@ -198,13 +246,17 @@ class MasterReporter(Callback):
                     over = None if shown.joins_again else shown.exit
                     break
                 steps, values = shown.reports[shown.sent]
-            shown.client.report("training", steps, values)
+            try:
+                shown.client.report("training", steps, values)
+            except Invalid as error:
+                self._refused(f"report {steps} of trial {shown.name} is not shown: {error}")
             shown.sent += 1
         if over is not None:
             shown.client.exit(*over)
             self._forget(shown)
             shown.done = True
             shown.reports = []
+            self._note_told(shown)
 
     def _forget(self, shown: _Shown) -> None:
         if shown.client is not None:
@@ -212,21 +264,34 @@ class MasterReporter(Callback):
             shown.client = None
         shown.sent = 0
 
+    def _refused(self, what: str) -> None:
+        """Once: a trial that joins again sends the same again."""
+        if what not in self._said:
+            print(f"cairn.tune: {what}", file=sys.stderr, flush=True)
+        self._said.add(what)
+
     def _warn(self, error: Exception) -> None:
         if not self._warned:
             print(f"cairn.tune: the master is not told for now: {error}", file=sys.stderr, flush=True)
         self._warned = True
 
 
-def reporter_for(url: Optional[str], experiment: str, id: str) -> Optional[MasterReporter]:
-    """The reporter that RunConfig(master=url) asks for, or the environment (CAIRN_MASTER with a token);
-    None without either."""
-    token = os.environ.get("CAIRN_TOKEN", "")
-    where = url or os.environ.get("CAIRN_MASTER", "")
-    if not where or (url is None and not token):
-        return None
-    if not token:
+def check_master(url: Optional[str]) -> None:
+    """Refuses a RunConfig(master=url) that nothing can be said to."""
+    if url and not os.environ.get("CAIRN_TOKEN"):
         raise ValueError(
             f"RunConfig(master={url!r}) needs a token of a user of that master: set CAIRN_TOKEN"
         )
-    return MasterReporter(where, token, experiment, id)
+
+
+def reporter_for(
+    url: Optional[str], experiment: str, id: str, directory: Optional[str] = None
+) -> Optional[MasterReporter]:
+    """The reporter that RunConfig(master=url) asks for, or the environment (CAIRN_MASTER with a token);
+    None without either."""
+    check_master(url)
+    token = os.environ.get("CAIRN_TOKEN", "")
+    where = url or os.environ.get("CAIRN_MASTER", "")
+    if not where or not token:
+        return None
+    return MasterReporter(where, token, experiment, id, directory)

@@ -31,6 +31,22 @@ class ProgressReporter(Callback):
         max_progress_rows: of the table.
         max_report_frequency: seconds between two tables.
         metric, mode: what is optimized; None: TuneConfig's.
+
+    >>> from cairn import tune
+    >>> class Loss(tune.ProgressReporter):
+    ...     def show(self, trials, done):
+    ...         if done:
+    ...             print(self.text(trials).splitlines()[1], self.best(trials), sep="; ")
+    >>> a, b = tune.Trial("a", {"lr": 0.1}), tune.Trial("b", {"lr": 0.2})
+    >>> a.last_result, b.last_result = {"loss": 0.5}, {"loss": 0.25}
+    >>> reporter = Loss(metric_columns=["loss"])           # give it to RunConfig(progress_reporter=…)
+    >>> reporter.set_search_properties("loss", "min")      # as the tuner does
+    >>> reporter.show([a, b], done=True)
+    trial  status   lr   iter  time (s)  loss; b
+    >>> reporter.summary([a, b])
+    '2 trials: 2 PENDING; 0:00:00; best loss=0.25 (b)'
+    >>> reporter.table([a, b])[1][1]
+    ['b', 'PENDING', '0.2', '', '', '0.25']
     """
 
     def __init__(
@@ -59,6 +75,7 @@ class ProgressReporter(Callback):
         self._shown = -math.inf
 
     def set_search_properties(self, metric: Optional[str], mode: Optional[str]) -> None:
+        """Takes what TuneConfig names, where the reporter was given nothing."""
         self._metric = self._metric or metric
         self._mode = self._mode or mode
 
@@ -75,6 +92,7 @@ class ProgressReporter(Callback):
         return (max if self._mode == "max" else min)(numbered, key=lambda pair: pair[1])[0]
 
     def summary(self, trials: Sequence[Trial]) -> str:
+        """One line: how many trials there are, in which states, for how long, and the best."""
         counts = Counter(trial.status for trial in trials)
         parts = [f"{counts[status]} {status}" for status in _ORDER if counts[status]]
         seconds = self._clock() - self._began
@@ -131,6 +149,7 @@ class ProgressReporter(Callback):
     # When.
 
     def show(self, trials: Sequence[Trial], done: bool) -> None:
+        """Shows it; `done` the last time. For subclasses."""
         raise NotImplementedError
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
@@ -144,7 +163,20 @@ class ProgressReporter(Callback):
 
 class CLIReporter(ProgressReporter):
     """A table that stays in its place in a terminal; a line for each trial that ends, and a summary now
-    and then, where output goes to a file."""
+    and then, where output goes to a file.
+
+    >>> import io
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     tune.report({"loss": 0.5})
+    >>> out = io.StringIO()
+    >>> reporter = tune.CLIReporter(metric_columns=["loss"], file=out)
+    >>> run = tune.RunConfig(storage_path="runs", progress_reporter=reporter)
+    >>> results = tune.Tuner(train, run_config=run).fit()
+    >>> print(out.getvalue())
+    train_00000 TERMINATED after 1 iterations
+    1 trials: 1 TERMINATED; 0:00:...
+    """
 
     def __init__(self, *args: Any, file: Optional[TextIO] = None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -200,13 +232,21 @@ class CLIReporter(ProgressReporter):
 
 
 class JupyterNotebookReporter(ProgressReporter):
-    """A table that is updated in place in a notebook."""
+    """A table that is updated in place in a notebook.
+
+    >>> from cairn import tune
+    >>> trial = tune.Trial("a", {"lr": 0.1})
+    >>> trial.last_result = {"loss": 0.5}
+    >>> "<td>0.5</td>" in tune.JupyterNotebookReporter(metric_columns=["loss"]).html([trial])
+    True
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"max_report_frequency": 1.0, **options})
         self._handle: Any = None
 
     def html(self, trials: Sequence[Trial]) -> str:
+        """The summary and the table."""
         header, rows, more = self.table(trials)
         cells = "".join(f"<th>{html.escape(name)}</th>" for name in header)
         body = "".join(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Optional, Union
 
+from .._location import is_remote, of_user
 from ..manager import CheckpointManager
 from ._flat import flatten
 from .checkpoint import Checkpoint
@@ -25,7 +26,16 @@ __all__ = ["Result", "TrialError"]
 
 
 class TrialError(RuntimeError):
-    """A trial failed; the text is the traceback of its process."""
+    """A trial failed; the text is the traceback of its process.
+
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     raise RuntimeError("the reason")
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0)
+    >>> [result] = tune.Tuner(train, run_config=run).fit()
+    >>> isinstance(result.error, tune.TrialError), str(result.error).splitlines()[-1]
+    (True, 'RuntimeError: the reason')
+    """
 
 
 class Result:
@@ -39,6 +49,24 @@ class Result:
         best_checkpoints: those that were kept, oldest first, with the metrics of their reports.
         path: the trial's directory.
         metrics_dataframe: all reports (pandas).
+
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     for step, loss in enumerate([1.0, 0.25, 0.5]):
+    ...         tune.report({"loss": loss}, checkpoint=tune.Checkpoint.from_dict({"step": step}))
+    >>> run = tune.RunConfig(storage_path="runs", name="rates", verbose=0)
+    >>> [result] = tune.Tuner(train, param_space={"lr": 0.1}, run_config=run).fit()
+    >>> result.config, result.metrics["loss"], result.error
+    ({'lr': 0.1}, 0.5, None)
+    >>> [report["loss"] for report in result.results], result.metrics_dataframe["loss"].min()
+    ([1.0, 0.25, 0.5], np.float64(0.25))
+    >>> result.checkpoint.to_dict(), result.get_best_checkpoint("loss", "min").to_dict()
+    ({'step': 2}, {'step': 1})
+    >>> [metrics["loss"] for checkpoint, metrics in result.best_checkpoints], len(result.checkpoints)
+    ([1.0, 0.25, 0.5], 3)
+    >>> later = tune.Result.from_path("runs/rates/train_00000")        # wherever it was moved to
+    >>> later.metrics["loss"], later.log_dir == result.path
+    (0.5, True)
     """
 
     def __init__(
@@ -70,7 +98,11 @@ class Result:
     @classmethod
     def from_path(cls, path: Union[str, "os.PathLike[str]"]) -> "Result":
         """Of a trial's directory, wherever it was moved to: its logs and its checkpoints."""
-        path = os.path.abspath(os.fspath(path))
+        path = of_user(path)
+        if is_remote(path):
+            raise ValueError(
+                f"{path} is on a bucket, where no logs are: Tuner.restore(experiment, trainable).fit() has its results"
+            )
         if not os.path.isdir(path):
             raise ValueError(f"{path} is not the directory of a trial: it does not exist")
         names = set(os.listdir(path))
@@ -90,6 +122,7 @@ class Result:
 
     @property
     def log_dir(self) -> str:
+        """The trial's directory, under its name of before."""
         return self.path
 
     @property
@@ -104,6 +137,7 @@ class Result:
 
     @cached_property
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """(checkpoint, metrics) of those that were kept, oldest first."""
         if self._listed is not None:
             found = []
             for one in self._listed:
@@ -119,6 +153,7 @@ class Result:
 
     @property
     def checkpoint(self) -> Optional[Checkpoint]:
+        """The latest of them, or None."""
         return self.best_checkpoints[-1][0] if self.best_checkpoints else None
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Optional[Checkpoint]:
@@ -137,6 +172,7 @@ class Result:
 
     @property
     def metrics_dataframe(self) -> Any:
+        """A row for each report (pandas)."""
         import pandas
 
         return pandas.DataFrame([flatten(report) for report in self._reports])

@@ -19,9 +19,14 @@ class ResultGrid:
     """The results of an experiment, in the order of its trials.
 
     >>> grid = ResultGrid([Result("a", "/x/a", {"lr": 1}, [{"loss": 3.0}, {"loss": 2.0}]),
-    ...                    Result("b", "/x/b", {"lr": 2}, [{"loss": 1.0}, {"loss": 9.0}])])
+    ...                    Result("b", "/x/b", {"lr": 2}, [{"loss": 1.0}, {"loss": 9.0}], "failed", "ERROR")],
+    ...                   "/x")
     >>> grid.get_best_result("loss", "min").config, grid.get_best_result("loss", "min", scope="all").config
     ({'lr': 1}, {'lr': 2})
+    >>> grid.experiment_path, grid.num_terminated, grid.num_errors, grid.errors
+    ('/x', 1, 1, [TrialError('failed')])
+    >>> grid.get_dataframe()[["loss", "config/lr"]].values.tolist()
+    [[2.0, 1.0], [9.0, 2.0]]
     """
 
     def __init__(
@@ -44,7 +49,13 @@ class ResultGrid:
         metric: Optional[str] = None,
         mode: Optional[str] = None,
     ) -> "ResultGrid":
-        """Of what the tuner has on record."""
+        """Of what the tuner has on record.
+
+        >>> trial = {"trial": "a", "config": {"lr": 1}, "results": [{"loss": 2.0}], "error": "",
+        ...          "status": "TERMINATED", "checkpoints": []}
+        >>> ResultGrid.from_trials([trial], "/x")[0].path
+        '/x/a'
+        """
         results = [
             Result(
                 trial["trial"],
@@ -61,14 +72,17 @@ class ResultGrid:
 
     @property
     def experiment_path(self) -> str:
+        """The experiment's directory."""
         return self._path
 
     @property
     def errors(self) -> list[TrialError]:
+        """Of the trials that failed."""
         return [result.error for result in self._results if result.error is not None]
 
     @property
     def num_errors(self) -> int:
+        """How many trials failed."""
         return len(self.errors)
 
     @property

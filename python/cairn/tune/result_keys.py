@@ -18,6 +18,10 @@ TIME_TOTAL_S = "time_total_s"
 TIMESTAMP = "timestamp"
 TRIAL_ID = "trial_id"
 CONFIG = "config"
+DATE = "date"
+EXPERIMENT_TAG = "experiment_tag"
+# By fill_result, whatever a report has under these names.
+FILLED_LATER = (TRIAL_ID, CONFIG, DATE, EXPERIMENT_TAG)
 # What a function returns or yields that is no dict.
 DEFAULT_METRIC = "_metric"
 
@@ -31,14 +35,26 @@ def plain_result(metrics: Mapping[str, Any], where: str = "") -> Dict[str, Any]:
     """
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics must be a dict, not {type(metrics).__name__}")
-    return {str(key): _plain(value, f"{where}{key}") for key, value in metrics.items()}
+    return {
+        _without_nul(str(key), where or "metrics"): _plain(value, f"{where}{key}")
+        for key, value in metrics.items()
+    }
+
+
+def _without_nul(text: str, where: str) -> str:
+    """What a master could not store is refused without one too, as cairn.core does."""
+    if "\0" in text:
+        raise ValueError(f"{where}: the text holds a NUL, which cannot be stored")
+    return text
 
 
 def _plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
-        if type(value) in (bool, int, float, str) or value is None:
+        if isinstance(value, str):
+            return _without_nul(str(value), where)
+        if type(value) in (bool, int, float) or value is None:
             return value
-        for kind in (bool, int, float, str):
+        for kind in (bool, int, float):
             if isinstance(value, kind):
                 return kind(value)
     if isinstance(value, Mapping):
@@ -85,8 +101,8 @@ def fill_result(
     filled[TRIAL_ID] = trial_id
     stamp = filled.get(TIMESTAMP)
     if isinstance(stamp, (int, float)):
-        filled["date"] = _date(int(stamp))
-    filled["experiment_tag"] = trial_id
+        filled[DATE] = _date(int(stamp))
+    filled[EXPERIMENT_TAG] = trial_id
     filled.update(more)
     filled[CONFIG] = dict(config)
     return filled

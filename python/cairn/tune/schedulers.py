@@ -36,6 +36,26 @@ class TrialScheduler:
     have ``trial_id``, ``config``, ``status`` and ``last_result``. After a restart of the tuner the
     same methods are called again with what is on record, in the same order, so that a scheduler
     needs no state on disk.
+
+    >>> from cairn import tune
+    >>> class StopsWhatGrows(tune.schedulers.TrialScheduler):
+    ...     def on_trial_add(self, controller, trial):
+    ...         trial.best = float("inf")
+    ...     def on_trial_result(self, controller, trial, result):
+    ...         grows, trial.best = result[self.metric] > trial.best, result[self.metric]
+    ...         return self.STOP if grows else self.CONTINUE
+    ...     def debug_string(self):
+    ...         return "stops what grows"
+    >>> def train(config):
+    ...     for loss in [1.0, 0.5, 0.75, 0.25]:
+    ...         tune.report({"loss": loss})
+    >>> [result] = tune.Tuner(
+    ...     train,
+    ...     tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=StopsWhatGrows()),
+    ...     run_config=tune.RunConfig(storage_path="runs", verbose=0),
+    ... ).fit()
+    >>> result.metrics["loss"]
+    0.75
     """
 
     CONTINUE = "CONTINUE"
@@ -47,11 +67,19 @@ class TrialScheduler:
     mode: Optional[str] = None
     #: A population is compared as a whole: its trials are made before there are places for all.
     wants_all_trials = False
+    _seeded = True  # whether the seed was given, and not made up
 
     def set_search_properties(
         self, metric: Optional[str], mode: Optional[str], **spec: Any
     ) -> bool:
-        """Takes what TuneConfig names; False when the scheduler has something else already."""
+        """Takes what TuneConfig names; False when the scheduler has something else already.
+
+        >>> scheduler = ASHAScheduler(metric="loss")
+        >>> scheduler.set_search_properties("loss", "min"), scheduler.mode
+        (True, 'min')
+        >>> scheduler.set_search_properties("accuracy", "max")
+        False
+        """
         if (self.metric and metric and self.metric != metric) or (
             self.mode and mode and self.mode != mode
         ):
@@ -70,16 +98,57 @@ class TrialScheduler:
     def on_trial_complete(
         self, tune_controller: Any, trial: Trial, result: Optional[dict[str, Any]]
     ) -> None:
-        """It has ended, well."""
+        """It has ended, well.
+
+        >>> class Counts(TrialScheduler):
+        ...     ended = 0
+        ...     def on_trial_complete(self, controller, trial, result):
+        ...         self.ended += 1
+        >>> scheduler = Counts()
+        >>> scheduler.on_trial_complete(None, Trial("a"), {"loss": 0.5})     # as the tuner does
+        >>> scheduler.ended
+        1
+        """
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """It has failed for good."""
+        """It has failed for good.
+
+        >>> class Counts(TrialScheduler):
+        ...     failed = 0
+        ...     def on_trial_error(self, controller, trial):
+        ...         self.failed += 1
+        >>> scheduler = Counts()
+        >>> scheduler.on_trial_error(None, Trial("a"))                       # as the tuner does
+        >>> scheduler.failed
+        1
+        """
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """It was ended before its first run."""
+        """It was ended before its first run.
+
+        >>> class Counts(TrialScheduler):
+        ...     never_run = 0
+        ...     def on_trial_remove(self, controller, trial):
+        ...         self.never_run += 1
+        >>> scheduler = Counts()
+        >>> scheduler.on_trial_remove(None, Trial("a"))                      # as the tuner does
+        >>> scheduler.never_run
+        1
+        """
 
     def choose_trial_to_run(self, tune_controller: Any) -> Optional[Trial]:
-        """One that is PENDING or PAUSED, for a free place; None: none of them now."""
+        """One that is PENDING or PAUSED, for a free place; None: none of them now.
+
+        >>> class LastFirst(TrialScheduler):
+        ...     def choose_trial_to_run(self, controller):
+        ...         waiting = [t for t in controller.get_trials() if t.status in (Trial.PENDING, Trial.PAUSED)]
+        ...         return waiting[-1] if waiting else None
+        >>> class Controller:
+        ...     def get_trials(self):
+        ...         return [Trial("a"), Trial("b")]
+        >>> LastFirst().choose_trial_to_run(Controller()), TrialScheduler().choose_trial_to_run(Controller())
+        (b, a)
+        """
         for status in (Trial.PENDING, Trial.PAUSED):
             for trial in tune_controller.get_trials():
                 if trial.status == status:
@@ -91,13 +160,23 @@ class TrialScheduler:
         return type(self).__name__
 
     def describe(self) -> Optional[dict[str, Any]]:
-        """What it is, as the record of an experiment has it; None: it has to be given again."""
+        """What it is, as the record of an experiment has it; None: it has to be given again.
+
+        >>> FIFOScheduler().describe(), ASHAScheduler(max_t=9).describe()["max_t"]
+        ({'name': 'fifo'}, 9)
+        """
         return None
 
     # What the tuner asks; the built-in ones answer with more than Ray's methods can say.
 
     def _set_seed(self, seed: int) -> None:
         """Of the experiment: for what is drawn by one that was given no seed of its own."""
+
+    def _check(self, result: dict[str, Any]) -> None:
+        """ValueError when the result lacks what is decided by, before anybody counts it."""
+
+    def _on_restart(self, trial: Trial) -> None:
+        """A trial that had failed begins anew: what it reported before is another life's."""
 
     def _complete_config(self, trial: str, config: dict[str, Any]) -> dict[str, Any]:
         return config
@@ -170,6 +249,12 @@ class _NativeScheduler(TrialScheduler):
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         self._native.complete(trial.trial_id, None)
 
+    def _check(self, result: dict[str, Any]) -> None:
+        self._native.check(result)
+
+    def _on_restart(self, trial: Trial) -> None:
+        self._native.restart(trial.trial_id)
+
     def _complete_config(self, trial: str, config: dict[str, Any]) -> dict[str, Any]:
         return self._native.complete_config(trial, config)
 
@@ -200,7 +285,12 @@ class _NativeScheduler(TrialScheduler):
 
 
 class FIFOScheduler(TrialScheduler):
-    """All trials run to their end, in order."""
+    """All trials run to their end, in order.
+
+    >>> from cairn import tune
+    >>> tune.TuneConfig(scheduler=FIFOScheduler()).scheduler.debug_string()
+    'FIFOScheduler'
+    """
 
     def describe(self) -> Optional[dict[str, Any]]:
         return {"name": "fifo"} if type(self) is FIFOScheduler else None
@@ -231,6 +321,20 @@ class AsyncHyperBandScheduler(_NativeScheduler):
             "promotion": trials pause at rungs, with a checkpoint, and the best go on when there are
             enough of them to tell.
         seed: of the trials' brackets.
+
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     while True:
+    ...         tune.report({"loss": config["x"]})
+    >>> results = tune.Tuner(
+    ...     train,
+    ...     param_space={"x": tune.grid_search([1, 2, 3, 4])},
+    ...     tune_config=tune.TuneConfig(metric="loss", mode="min", max_concurrent_trials=1,
+    ...                                 scheduler=tune.schedulers.ASHAScheduler(max_t=8, reduction_factor=2)),
+    ...     run_config=tune.RunConfig(storage_path="runs", verbose=0),
+    ... ).fit()
+    >>> [result.metrics["training_iteration"] for result in results]
+    [8, 1, 1, 1]
     """
 
     def __init__(
@@ -276,6 +380,20 @@ class MedianStoppingRule(_NativeScheduler):
         min_time_slice: before there are so many, a trial pauses after that time for those that wait;
             0: never.
         hard_stop: False pauses such a trial until no other waits.
+
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     for _ in range(8):
+    ...         tune.report({"loss": config["x"]})
+    >>> rule = tune.schedulers.MedianStoppingRule(time_attr="training_iteration", grace_period=3)
+    >>> results = tune.Tuner(
+    ...     train,
+    ...     param_space={"x": tune.grid_search([1, 2, 3, 4])},
+    ...     tune_config=tune.TuneConfig(metric="loss", mode="min", max_concurrent_trials=1, scheduler=rule),
+    ...     run_config=tune.RunConfig(storage_path="runs", verbose=0),
+    ... ).fit()
+    >>> [result.metrics["training_iteration"] for result in results]
+    [8, 8, 8, 3]
     """
 
     def __init__(
@@ -316,10 +434,28 @@ class PopulationBasedTraining(_NativeScheduler):
         require_attrs: a result without the metric is an error.
         synch: all wait for each other, so that their speed does not matter.
         seed: of what is drawn; None: that of TuneConfig, or another one for each experiment.
+
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     start = tune.get_checkpoint()
+    ...     score = start.to_dict()["score"] if start else 0.0
+    ...     for _ in range(20):
+    ...         score += config["rate"]
+    ...         tune.report({"score": score}, checkpoint=tune.Checkpoint.from_dict({"score": score}))
+    >>> pbt = tune.schedulers.PopulationBasedTraining(
+    ...     time_attr="training_iteration", perturbation_interval=5,
+    ...     hyperparam_mutations={"rate": [0.001, 1.0]}, quantile_fraction=0.5, synch=True, seed=1)
+    >>> results = tune.Tuner(
+    ...     train,
+    ...     param_space={"rate": tune.grid_search([0.001, 1.0])},
+    ...     tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=pbt),
+    ...     run_config=tune.RunConfig(storage_path="runs", verbose=0, stop={"training_iteration": 20}),
+    ... ).fit()
+    >>> min(result.metrics["score"] for result in results) > 1    # 0.02 with its own rate alone
+    True
     """
 
     wants_all_trials = True
-    _seeded = True  # one that is on record has its seed there
 
     def __init__(
         self,
@@ -416,7 +552,14 @@ def _functions_as_domains(mutations: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class HyperBandScheduler(TrialScheduler):
-    """Not offered: it makes all trials of a bracket wait for the slowest."""
+    """Not offered: it makes all trials of a bracket wait for the slowest.
+
+    >>> try:
+    ...     HyperBandScheduler()
+    ... except ValueError as error:
+    ...     print(error)
+    HyperBandScheduler is not offered: use ASHAScheduler(…, brackets=n), which stops ...
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ValueError(
@@ -438,7 +581,11 @@ _BY_NAME = {
 
 
 def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
-    """A scheduler by name: fifo, asha, median_stopping_rule, pbt."""
+    """A scheduler by name: fifo, asha, median_stopping_rule, pbt.
+
+    >>> create_scheduler("asha", metric="loss", mode="min", max_t=9).describe()["max_t"]
+    9
+    """
     made = _BY_NAME.get(scheduler.lower())
     if made is None:
         raise ValueError(

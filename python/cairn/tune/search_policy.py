@@ -7,9 +7,11 @@ from typing import Any, Optional
 
 from .._wording import with_article
 from . import schedulers, search
+from ._changes import changed_part
 from .schedulers import TrialScheduler
 from .search import _MISSING, BasicVariantGenerator, Searcher, _find
 from .stoppers import CombinedStopper, Stopper, TimeoutStopper, as_stopper
+from .stoppers import check as check_stopper
 from .trial import Trial
 
 __all__ = ["SearchPolicy"]
@@ -51,6 +53,11 @@ class SearchPolicy:
         self.mode = mode
         self.num_samples = num_samples
         recorded = dict(description or {})
+        # Of each: whether it was given, and whether its seed was.
+        self._given = {
+            "search_alg": (search_alg is not None or seed is not None, search_alg is None),
+            "scheduler": (scheduler is not None, seed is not None),
+        }
         self._searcher = _pick(search_alg, Searcher, recorded.get("searcher"), search, "search_alg")
         self._scheduler = _pick(
             scheduler, TrialScheduler, recorded.get("scheduler"), schedulers, "scheduler"
@@ -88,6 +95,20 @@ class SearchPolicy:
             "mode": self.mode,
             "num_samples": self.num_samples,
         }
+
+    def changes(self, recorded: Mapping[str, Any]) -> dict[str, str]:
+        """How search_alg and scheduler, where they were given, differ from those that describe() told of."""
+        found = {}
+        mine = self.describe()
+        for what, part in (("search_alg", "searcher"), ("scheduler", "scheduler")):
+            given, seeded = self._given[what]
+            if not given or not recorded.get(part):
+                continue
+            seeded = seeded or getattr(self, f"_{part}")._seeded
+            change = changed_part(mine[part], recorded[part], seeded)
+            if change:
+                found[what] = change
+        return found
 
     # What schedulers of the user may ask.
 
@@ -132,6 +153,9 @@ class SearchPolicy:
         """None to go on, or ("continue" | "stop" | "pause", whether a checkpoint is wanted).
         ValueError: the report is refused."""
         self._check_metric(result)
+        # A report that anybody refuses counts for nobody.
+        check_stopper(self._stopper, result)
+        self._scheduler._check(result)
         one = self._trials[trial]
         one.status = Trial.RUNNING
         one.last_result = result
@@ -178,6 +202,14 @@ class SearchPolicy:
             self._scheduler.on_trial_complete(self, one, result)
         else:
             self._scheduler.on_trial_remove(self, one)
+
+    def on_restart(self, trial: str) -> None:
+        """A trial that had failed begins anew."""
+        one = self._trials[trial]
+        one.status = Trial.RUNNING
+        one.last_result = {}
+        getattr(self._stopper, "on_restart", lambda _: None)(trial)
+        self._scheduler._on_restart(one)
 
     def choose(self, pending: list[str], paused: list[str], more: bool) -> Optional[dict[str, Any]]:
         """What to do with a free place: None, or {"kind": "run" | "stop", "trial", "donor", "config"}."""

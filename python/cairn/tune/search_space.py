@@ -39,7 +39,15 @@ _DOMAIN = "__domain__"
 
 
 class Domain:
-    """A set that a hyperparameter is drawn from. Made by uniform(), choice() and so on."""
+    """A set that a hyperparameter is drawn from. Made by uniform(), choice() and so on.
+
+    >>> from cairn import tune
+    >>> domain = tune.quniform(0, 1, 0.25)
+    >>> domain, domain.name
+    (quniform(lower=0, upper=1, q=0.25), 'quniform')
+    >>> domain.sample(seed=1) == domain.sample(seed=1), domain.sample() in (0, 0.25, 0.5, 0.75, 1)
+    (True, True)
+    """
 
     def __init__(self, name: str, **options: Any) -> None:
         self._description = {_DOMAIN: name, **options}
@@ -47,6 +55,7 @@ class Domain:
 
     @property
     def name(self) -> str:
+        """Of the function that made it."""
         return self._description[_DOMAIN]
 
     def sample(self, seed: Optional[int] = None) -> Any:
@@ -89,63 +98,112 @@ def grid_search(values: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def choice(categories: Sequence[Any]) -> Domain:
-    """One of the categories, all alike; domains among them are drawn."""
+    """One of the categories, all alike; domains among them are drawn.
+
+    >>> choice(["adam", "sgd"]).sample() in ("adam", "sgd")
+    True
+    >>> 0.1 <= choice([uniform(0.1, 0.2), uniform(0.8, 0.9)]).sample() < 0.9
+    True
+    """
     if isinstance(categories, (str, bytes)) or not hasattr(categories, "__iter__"):
         raise ValueError(f"choice takes a list of values, not {categories!r}")
     return Domain("choice", categories=list(categories))
 
 
 def uniform(lower: float, upper: float) -> Domain:
-    """A float in [lower, upper)."""
+    """A float in [lower, upper).
+
+    >>> 0.5 <= uniform(0.5, 0.9).sample() < 0.9
+    True
+    """
     return Domain("uniform", lower=lower, upper=upper)
 
 
 def quniform(lower: float, upper: float, q: float) -> Domain:
-    """A float in [lower, upper], rounded to a multiple of q."""
+    """A float in [lower, upper], rounded to a multiple of q.
+
+    >>> quniform(0, 1, 0.5).sample() in (0.0, 0.5, 1.0)
+    True
+    """
     return Domain("quniform", lower=lower, upper=upper, q=q)
 
 
 def loguniform(lower: float, upper: float, base: float = 10) -> Domain:
-    """A float in [lower, upper) whose logarithm (to any base) is uniform."""
+    """A float in [lower, upper) whose logarithm (to any base) is uniform.
+
+    >>> samples = [loguniform(1e-4, 1e-2).sample(seed) for seed in range(1000)]
+    >>> 400 < sum(lr < 1e-3 for lr in samples) < 600          # as many below 1e-3 as above
+    True
+    """
     _check_base(base)
     return Domain("loguniform", lower=lower, upper=upper)
 
 
 def qloguniform(lower: float, upper: float, q: float, base: float = 10) -> Domain:
-    """The same, rounded to a multiple of q."""
+    """The same, rounded to a multiple of q.
+
+    >>> qloguniform(5, 10, 5).sample() in (5.0, 10.0)
+    True
+    """
     _check_base(base)
     return Domain("qloguniform", lower=lower, upper=upper, q=q)
 
 
 def randint(lower: int, upper: int) -> Domain:
-    """An integer from lower to upper - 1."""
+    """An integer from lower to upper - 1.
+
+    >>> sorted({randint(2, 5).sample(seed) for seed in range(100)})
+    [2, 3, 4]
+    """
     return Domain("randint", lower=lower, upper=upper)
 
 
 def qrandint(lower: int, upper: int, q: int = 1) -> Domain:
-    """A multiple of q from lower to upper, both included."""
+    """A multiple of q from lower to upper, both included.
+
+    >>> sorted({qrandint(16, 64, 16).sample(seed) for seed in range(100)})
+    [16, 32, 48, 64]
+    """
     return Domain("qrandint", lower=lower, upper=upper, q=q)
 
 
 def lograndint(lower: int, upper: int, base: float = 10) -> Domain:
-    """An integer from lower to upper - 1 whose logarithm is uniform."""
+    """An integer from lower to upper - 1 whose logarithm is uniform.
+
+    >>> samples = [lograndint(1, 100).sample(seed) for seed in range(1000)]
+    >>> 400 < sum(n < 10 for n in samples) < 600              # as many below 10 as above
+    True
+    """
     _check_base(base)
     return Domain("lograndint", lower=lower, upper=upper)
 
 
 def qlograndint(lower: int, upper: int, q: int, base: float = 10) -> Domain:
-    """A multiple of q from lower to upper, both included, whose logarithm is uniform."""
+    """A multiple of q from lower to upper, both included, whose logarithm is uniform.
+
+    >>> sorted({qlograndint(8, 32, 8).sample(seed) for seed in range(100)})
+    [8, 16, 24, 32]
+    """
     _check_base(base)
     return Domain("qlograndint", lower=lower, upper=upper, q=q)
 
 
 def randn(mean: float = 0.0, sd: float = 1.0) -> Domain:
-    """A float of a normal distribution."""
+    """A float of a normal distribution.
+
+    >>> samples = [randn(mean=3.0, sd=0.1).sample(seed) for seed in range(1000)]
+    >>> round(sum(samples) / len(samples), 1)
+    3.0
+    """
     return Domain("randn", mean=mean, sd=sd)
 
 
 def qrandn(mean: float, sd: float, q: float) -> Domain:
-    """The same, rounded to a multiple of q."""
+    """The same, rounded to a multiple of q.
+
+    >>> qrandn(mean=3.0, sd=1.0, q=0.5).sample() % 0.5
+    0.0
+    """
     return Domain("qrandn", mean=mean, sd=sd, q=q)
 
 
@@ -162,7 +220,13 @@ def sample_from(func: Callable[..., Any]) -> Function:
 
 
 def draw(space: Mapping[str, Any], seed: Optional[int] = None, sample: int = 0) -> dict[str, Any]:
-    """One config of a space (the first combination of its grids)."""
+    """One config of a space (the first combination of its grids).
+
+    >>> draw({"lr": 0.1, "layers": grid_search([2, 4])})
+    {'layers': 2, 'lr': 0.1}
+    >>> draw({"x": uniform(0, 1)}, seed=7) == draw({"x": uniform(0, 1)}, seed=7)
+    True
+    """
     description, functions = describe(space)
     seed = random.SystemRandom().getrandbits(63) if seed is None else seed
     return resolve(_native.TuneSpace(description).draw(seed, sample), functions, seed, sample)

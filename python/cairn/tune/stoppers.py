@@ -28,16 +28,47 @@ __all__ = [
 
 
 class Stopper:
-    """Subclass it: ``__call__`` says whether a trial ends, ``stop_all`` whether everything does."""
+    """Subclass it: ``__call__`` says whether a trial ends, ``stop_all`` whether everything does.
+
+    >>> from cairn import tune
+    >>> class LossIsLow(tune.Stopper):
+    ...     low = False
+    ...     def __call__(self, trial_id, result):
+    ...         self.low = self.low or result["loss"] < 0.1
+    ...         return False
+    ...     def stop_all(self):
+    ...         return self.low
+    ...     def on_elapsed(self, seconds):
+    ...         print("was at work for", seconds)
+    ...     def on_restart(self, trial_id):
+    ...         print(trial_id, "begins anew")    # after Tuner.restore(restart_errored=True)
+    ...     def describe(self):
+    ...         return None                       # Tuner.restore has to be given it again
+    >>> def train(config):
+    ...     tune.report({"loss": config["loss"]})
+    >>> results = tune.Tuner(
+    ...     train,
+    ...     param_space={"loss": tune.grid_search([0.5, 0.05, 0.01])},
+    ...     tune_config=tune.TuneConfig(max_concurrent_trials=1),
+    ...     run_config=tune.RunConfig(storage_path="runs", verbose=0, stop=LossIsLow()),
+    ... ).fit()
+    was at work for 0.0
+    >>> [result.metrics["loss"] for result in results if result.metrics]
+    [0.5, 0.05]
+    """
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         raise NotImplementedError
 
     def stop_all(self) -> bool:
+        """Whether all trials end; asked after each result."""
         return False
 
     def on_elapsed(self, seconds: float) -> None:
         """How long the experiment was at work before this process; told once."""
+
+    def on_restart(self, trial_id: str) -> None:
+        """A trial that had failed begins anew: what it reported before is another life's."""
 
     def describe(self) -> Optional[dict[str, Any]]:
         """What it is, as the record of an experiment has it; None: it has to be given again."""
@@ -58,13 +89,28 @@ class _NativeStopper(Stopper):
     def on_elapsed(self, seconds: float) -> None:
         self._native.on_elapsed(seconds)
 
+    def on_restart(self, trial_id: str) -> None:
+        self._native.on_restart(trial_id)
+
+    def _check(self, result: dict[str, Any]) -> None:
+        self._native.check(result)
+
     def describe(self) -> Optional[dict[str, Any]]:
         # A subclass may decide otherwise; what it is cannot be written down.
         return self._description if type(self).__module__ == __name__ else None
 
 
+def check(stopper: Any, result: dict[str, Any]) -> None:
+    """ValueError when the result lacks what is decided by; nobody has counted it then."""
+    getattr(stopper, "_check", lambda _: None)(result)
+
+
 class NoopStopper(Stopper):
-    """Never."""
+    """Never.
+
+    >>> NoopStopper()("trial", {"training_iteration": 10**9})
+    False
+    """
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
@@ -82,7 +128,12 @@ class BoundsStopper(_NativeStopper):
 
 
 class MaximumIterationStopper(_NativeStopper):
-    """After so many results of a trial."""
+    """After so many results of a trial.
+
+    >>> stopper = MaximumIterationStopper(max_iter=2)
+    >>> stopper("a", {"loss": 1.0}), stopper("b", {"loss": 1.0}), stopper("a", {"loss": 1.0})
+    (False, False, True)
+    """
 
     def __init__(self, max_iter: int) -> None:
         super().__init__("iterations", max_iter=max_iter)
@@ -90,7 +141,12 @@ class MaximumIterationStopper(_NativeStopper):
 
 class TrialPlateauStopper(_NativeStopper):
     """When the last num_results values of a metric have a standard deviation of at most `std`, not
-    before grace_period results; with metric_threshold (and mode) only when it is at least that good."""
+    before grace_period results; with metric_threshold (and mode) only when it is at least that good.
+
+    >>> stopper = TrialPlateauStopper("loss", std=0.01, num_results=3, grace_period=3)
+    >>> [stopper("a", {"loss": loss}) for loss in [1.0, 0.5, 0.3, 0.301, 0.299]]
+    [False, False, False, False, True]
+    """
 
     def __init__(
         self,
@@ -116,7 +172,18 @@ class TrialPlateauStopper(_NativeStopper):
 
 class ExperimentPlateauStopper(_NativeStopper):
     """Everything ends when the best `top` values of all trials have a standard deviation of at most
-    `std` for more than `patience` results."""
+    `std` for more than `patience` results.
+
+    >>> stopper = ExperimentPlateauStopper("loss", std=0.01, top=3, mode="min", patience=1)
+    >>> for loss in [0.5, 0.3, 0.301, 0.299, 0.3]:
+    ...     ended = stopper("a", {"loss": loss})
+    ...     print(stopper.stop_all())
+    False
+    False
+    False
+    False
+    True
+    """
 
     def __init__(
         self, metric: str, std: float = 0.001, top: int = 10, mode: str = "min", patience: int = 0
@@ -128,7 +195,16 @@ class ExperimentPlateauStopper(_NativeStopper):
 
 class TimeoutStopper(_NativeStopper):
     """Everything ends after so many seconds (or a timedelta) of work, those of earlier processes
-    included; time in which no tuner ran does not count."""
+    included; time in which no tuner ran does not count.
+
+    >>> import datetime
+    >>> stopper = TimeoutStopper(datetime.timedelta(hours=8))
+    >>> stopper.stop_all()
+    False
+    >>> stopper.on_elapsed(9 * 3600)               # in processes before this one
+    >>> stopper.stop_all()
+    True
+    """
 
     def __init__(self, timeout: Union[float, datetime.timedelta]) -> None:
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
@@ -136,7 +212,15 @@ class TimeoutStopper(_NativeStopper):
 
 
 class FunctionStopper(Stopper):
-    """What a function of (trial_id, result) says."""
+    """What a function of (trial_id, result) says.
+
+    >>> stopper = FunctionStopper(lambda trial_id, result: result["loss"] < 0.1)
+    >>> stopper("a", {"loss": 0.5}), stopper("a", {"loss": 0.05})
+    (False, True)
+    >>> FunctionStopper.is_valid_function(lambda result: True)
+    Traceback (most recent call last):
+    ValueError: a stopper is a function of two arguments: trial_id and result
+    """
 
     def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
         self.is_valid_function(function)
@@ -160,7 +244,14 @@ class FunctionStopper(Stopper):
 
 
 class CombinedStopper(Stopper):
-    """When any of them says so. All are asked each time."""
+    """When any of them says so. All are asked each time, and none when a result lacks a metric that one
+    of them goes by.
+
+    >>> plateau = TrialPlateauStopper("loss", num_results=2, grace_period=2)
+    >>> stopper = CombinedStopper(MaximumIterationStopper(100), plateau)
+    >>> [stopper("a", {"loss": loss}) for loss in [0.5, 0.3, 0.3]]
+    [False, False, True]
+    """
 
     def __init__(self, *stoppers: Stopper) -> None:
         for stopper in stoppers:
@@ -169,7 +260,17 @@ class CombinedStopper(Stopper):
         self._stoppers = stoppers
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self._check(result)
         return any([stopper(trial_id, result) for stopper in self._stoppers])
+
+    def _check(self, result: dict[str, Any]) -> None:
+        for stopper in self._stoppers:
+            check(stopper, result)
+
+    def on_restart(self, trial_id: str) -> None:
+        for stopper in self._stoppers:
+            # One that was written for Ray may derive from another class.
+            getattr(stopper, "on_restart", lambda _: None)(trial_id)
 
     def stop_all(self) -> bool:
         return any(stopper.stop_all() for stopper in self._stoppers)

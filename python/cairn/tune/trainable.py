@@ -49,9 +49,26 @@ class Trainable:
     ...     def step(self):
     ...         self.n += 1
     ...         return {"n": self.n}
+    ...     def save_checkpoint(self, checkpoint_dir):
+    ...         return {"n": self.n}
+    ...     def load_checkpoint(self, checkpoint):
+    ...         self.n = checkpoint["n"]
+    ...     def reset_config(self, new_config):
+    ...         self.n = new_config["start"]
+    ...         return True
+    ...     def cleanup(self):
+    ...         print("closes its files")
     >>> t = Counter({"start": 5})
-    >>> t.train()["n"], t.training_iteration
-    (6, 1)
+    >>> t.train()["n"], t.training_iteration, t.iteration, t.get_config()
+    (6, 1, 1, {'start': 5})
+    >>> again = Counter({"start": 0})
+    >>> again.restore(t.save())
+    >>> again.train()["n"], again.training_iteration
+    (7, 2)
+    >>> again.reset({"start": 9}), again.train()["n"], again.trial_name
+    (True, 10, 'default')
+    >>> again.stop()
+    closes its files
     """
 
     def __init__(self, config: Optional[Mapping[str, Any]] = None) -> None:
@@ -101,10 +118,12 @@ class Trainable:
 
     @property
     def iteration(self) -> int:
+        """The same as training_iteration."""
         return self._iteration
 
     @property
     def trial_name(self) -> str:
+        """The trial's id."""
         return self.trial_id
 
     def train(self) -> Dict[str, Any]:
@@ -155,6 +174,7 @@ class Trainable:
         return True
 
     def stop(self) -> None:
+        """Called when the trial's process ends it: calls cleanup."""
         self.cleanup()
 
 
@@ -238,14 +258,26 @@ def with_parameters(trainable: Union[Callable[..., Any], type], **parameters: An
         return Bound
     if not callable(trainable):
         raise ValueError(f"a function or a Trainable class is wanted, not {trainable!r}")
-    bound = functools.partial(trainable, **parameters)
+    bound: Any = functools.partial(trainable, **parameters)
+    bound._cairn_resources = resources_of(trainable)
     return bound
 
 
 def with_resources(trainable: Any, resources: Any) -> Any:
-    """Says what each trial takes: {"cpu": 2} lets half as many run at a time."""
-    wanted = resources if isinstance(resources, Mapping) else getattr(resources, "__dict__", {})
-    amounts = {str(name).upper(): float(amount) for name, amount in wanted.items()}
+    """Says what each trial takes: {"cpu": 2} lets half as many run at a time.
+
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     tune.report({"cpus": tune.get_trial_resources()["CPU"]})
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0)
+    >>> tune.Tuner(with_resources(train, {"cpu": 2}), run_config=run).fit()[0].metrics["cpus"]
+    2.0
+    """
+    if not isinstance(resources, Mapping):
+        raise ValueError(
+            f"resources must be a dict such as {{'cpu': 2}}, the same for all trials, not {resources!r}"
+        )
+    amounts = {str(name).upper(): float(amount) for name, amount in resources.items()}
     if any(amount < 0 for amount in amounts.values()):
         raise ValueError(f"resources must not be negative: {amounts}")
     if is_class_trainable(trainable):

@@ -16,6 +16,10 @@ class Trial:
         status: PENDING, RUNNING, PAUSED, TERMINATED or ERROR.
         last_result: its newest report, empty before the first.
         error: the traceback of a trial that failed for good.
+
+    >>> trial = Trial("train_00003", {"lr": 0.1}, "/runs/rates/train_00003")
+    >>> trial.trainable_name, trial.path, trial.status, trial.is_finished()
+    ('train', '/runs/rates/train_00003', 'PENDING', False)
     """
 
     PENDING = "PENDING"
@@ -36,13 +40,16 @@ class Trial:
 
     @property
     def trainable_name(self) -> str:
+        """Of the function or class."""
         return self.trial_id.rsplit("_", 2)[0]
 
     @property
     def path(self) -> str:
+        """Its directory."""
         return self.local_path
 
     def is_finished(self) -> bool:
+        """Whether it has ended, well or not."""
         return self.status in (Trial.TERMINATED, Trial.ERROR)
 
     def __repr__(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
-import math
 import os
 import pickle
 import re
@@ -21,11 +20,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
-from . import search_space, stoppers
+from . import _output, search_space, stoppers
+from ._changes import changed_keys
 from ._observers import observers
 from .config import CLUSTERS, CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from .logger import PolicyLog
-from .master_reporter import reporter_for
+from .master_reporter import check_master, reporter_for
 from .result_grid import ResultGrid
 from .result_keys import fill_result
 from .search_policy import SearchPolicy
@@ -40,18 +40,19 @@ _NOT_RECORDED = "a function"
 
 
 class TuneError(RuntimeError):
-    """A trial failed, and fail_fast="raise" wants to know."""
+    """A trial failed, and fail_fast="raise" wants to know.
 
-
-def _comparable(value: Any) -> Any:
-    """As the record has it: NaN and infinities are texts there."""
-    if isinstance(value, Mapping):
-        return {str(key): _comparable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_comparable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-    return value
+    >>> from cairn import tune
+    >>> def train(config):
+    ...     raise RuntimeError("the reason")
+    >>> run = tune.RunConfig(storage_path="runs", verbose=0,
+    ...                      failure_config=tune.FailureConfig(fail_fast="raise"))
+    >>> try:
+    ...     tune.Tuner(train, run_config=run).fit()
+    ... except tune.TuneError as error:
+    ...     print(str(error).splitlines()[-1])
+    RuntimeError: the reason
+    """
 
 
 def flat_keys(space: Mapping[str, Any], prefix: str = "") -> List[str]:
@@ -104,12 +105,11 @@ class Tuner:
         param_space: the hyperparameters, with tune.grid_search, tune.uniform, … in it.
         tune_config, run_config: as their classes say.
 
-    >>> import tempfile
     >>> from cairn import tune
     >>> def square(config):
     ...     tune.report({"y": config["x"] ** 2})
     >>> tuner = Tuner(square, param_space={"x": tune.grid_search([1, 2, 3])},
-    ...               run_config=tune.RunConfig(storage_path=tempfile.mkdtemp(), verbose=0))
+    ...               run_config=tune.RunConfig(storage_path="runs", verbose=0))
     >>> sorted(result.metrics["y"] for result in tuner.fit())
     [1, 4, 9]
     """
@@ -124,12 +124,14 @@ class Tuner:
     ) -> None:
         self._trainable = trainable
         self._space: Dict[str, Any] = dict(param_space or {})
+        self._has_space = param_space is not None
         self._tune = tune_config or TuneConfig()
         self._run = run_config or RunConfig()
         self._name = self._run.name
         self._parent = self._run.directory
         self._flags: Dict[str, Any] = {}
         self._extends = False
+        self._new_scheduler = False  # what is given counts before what is on record
         self._must_exist = False
         self._results: Any = None
         self._callbacks: List[Any] = []
@@ -137,16 +139,24 @@ class Tuner:
         self._listed: List[Trial] = []
         self._told = 0
         check_trainable(trainable, self._run)
-        self._make_policy(None)  # says what is wrong with it, here and now
+        self._given = self._make_policy(None)  # says what is wrong with it, here and now
 
     # Restoring.
 
     @staticmethod
     def can_restore(path: Union[str, "os.PathLike[str]"]) -> bool:
-        """Whether an experiment lies there."""
-        where = os.fspath(path)
+        """Whether an experiment lies there.
+
+        >>> from cairn import tune
+        >>> run = tune.RunConfig(storage_path="runs", name="rates", verbose=0)
+        >>> tune.Tuner.can_restore("runs/rates")
+        False
+        >>> results = tune.Tuner(lambda config: {"loss": 0.5}, run_config=run).fit()
+        >>> tune.Tuner.can_restore("runs/rates")
+        True
+        """
         try:
-            return bool(_native.Tuner.exists(where))
+            return bool(_native.Tuner.exists(_location.of_user(path)))
         except NotFound:
             return False
 
@@ -173,10 +183,25 @@ class Tuner:
             restart_errored: failed trials begin anew.
             param_space, tune_config, run_config: as recorded, if None. What cannot be recorded
                 (functions, objects of your own classes) must be given again.
+
+        >>> from cairn import tune
+        >>> def train(config):
+        ...     if config["x"] == 2 and broken:
+        ...         raise RuntimeError("not yet")
+        ...     tune.report({"loss": config["x"]})
+        >>> broken = True
+        >>> run = tune.RunConfig(storage_path="runs", name="rates", verbose=0)
+        >>> space = {"x": tune.grid_search([1, 2])}
+        >>> tune.Tuner(train, param_space=space, run_config=run).fit().num_errors
+        1
+        >>> broken = False
+        >>> results = tune.Tuner.restore("runs/rates", train, restart_errored=True).fit()
+        >>> [result.metrics["loss"] for result in results]
+        [1, 2]
         """
         if resume_errored and restart_errored:
             raise ValueError("resume_errored and restart_errored exclude each other")
-        where = _location.absolute(os.fspath(path)).rstrip("/")
+        where = _location.of_user(path)
         known = dict(_native.Tuner.read_description(where))
         tuner = cls._again(known, where, trainable, param_space, tune_config, run_config)
         tuner._flags = {
@@ -204,12 +229,23 @@ class Tuner:
             stop: the new bounds; trials that had ended go on from their checkpoints, but not those that
                 are there already: the same command again, after a kill or not, adds nothing. (Of a
                 Stopper of your own that cannot be told, and they go on.)
-            param_space, tune_config: as in restore.
+            param_space, tune_config: as in restore; but a scheduler counts from now on (an ASHA with a
+                greater max_t, where the old one would stop what goes on). What it had decided stays.
+
+        >>> from cairn import tune
+        >>> def train(config):
+        ...     tune.report({"loss": config["x"]})
+        >>> run = tune.RunConfig(storage_path="runs", name="rates", verbose=0)
+        >>> space = {"x": tune.uniform(0, 1)}
+        >>> len(tune.Tuner(train, param_space=space, run_config=run).fit())
+        1
+        >>> len(tune.Tuner.extend("runs/rates", train, num_samples=3).fit())
+        3
         """
-        where = _location.absolute(os.fspath(path)).rstrip("/")
+        where = _location.of_user(path)
         known = dict(_native.Tuner.read_description(where))
         there = int((known.get("tune_config") or {}).get("num_samples", 1))
-        tuner = cls._again(known, where, trainable, param_space, tune_config, None, stop)
+        tuner = cls._again(known, where, trainable, param_space, tune_config, None, stop, True)
         if num_samples is not None:
             tuner._tune = dataclasses.replace(tuner._tune, num_samples=num_samples)
             if 0 <= num_samples < there or there < 0 <= num_samples:
@@ -230,6 +266,7 @@ class Tuner:
         tune_config: Optional[TuneConfig],
         run_config: Optional[RunConfig],
         new_stop: Any = None,
+        new_scheduler: bool = False,
     ) -> "Tuner":
         recorded = dict(known.get("run_config") or {})
         if run_config is None:
@@ -246,8 +283,12 @@ class Tuner:
                 failure_config=FailureConfig(**recorded.get("failure_config", {})),
                 checkpoint_config=CheckpointConfig(**recorded.get("checkpoint_config", {})),
                 verbose=int(recorded.get("verbose", 1)),
+                log_to_file=recorded.get("log_to_file", False),
                 launcher=recorded.get("launcher"),
                 resources=recorded.get("resources"),
+                launch_dir=recorded.get("launch_dir"),
+                host=recorded.get("host"),
+                master=recorded.get("master"),
             )
         if tune_config is None:
             tune_config = TuneConfig(**(known.get("tune_config") or {}))
@@ -261,19 +302,35 @@ class Tuner:
             run_config=run_config,
         )
         tuner._parent, tuner._name, tuner._must_exist = parent, name, True
+        tuner._new_scheduler = new_scheduler and tuner._tune.scheduler is not None
         tuner._check_same(known)
         return tuner
 
     @property
     def directory(self) -> str:
-        """The experiment's directory."""
+        """The experiment's directory.
+
+        >>> import os
+        >>> from cairn import tune
+        >>> run = tune.RunConfig(storage_path="runs", name="rates")
+        >>> os.path.relpath(tune.Tuner(lambda config: None, run_config=run).directory)
+        'runs/rates'
+        """
         if self._name is None:
             stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
             self._name = f"{_safe(name_of(self._trainable))}_{stamp}_{uuid.uuid4().hex[:5]}"
         return f"{self._parent}/{self._name}"
 
     def get_results(self) -> ResultGrid:
-        """Of the last fit."""
+        """Of the last fit.
+
+        >>> from cairn import tune
+        >>> run = tune.RunConfig(storage_path="runs", verbose=0)
+        >>> tuner = tune.Tuner(lambda config: {"loss": 0.5}, run_config=run)
+        >>> results = tuner.fit()
+        >>> tuner.get_results() is results
+        True
+        """
         if self._results is None:
             raise RuntimeError("there are no results before fit()")
         return self._results
@@ -295,7 +352,7 @@ class Tuner:
         return {
             "format": 1,
             "trainable": name_of(self._trainable),
-            "kind": "class" if is_class_trainable(self._trainable) else "function",
+            "kind": _kind_of(self._trainable),
             "keys": flat_keys(self._space),
             "prefix": prefix,
             "space": search_space.describe(self._space)[0],
@@ -309,8 +366,12 @@ class Tuner:
                 "failure_config": dataclasses.asdict(failures),
                 "checkpoint_config": dataclasses.asdict(checkpoints),
                 "verbose": self._run.verbose,
+                "log_to_file": self._run.log_to_file,
                 "launcher": self._run.launcher,
                 "resources": {k: _word(v) for k, v in (self._run.resources or {}).items()} or None,
+                "launch_dir": None if self._run.launch_dir is None else os.fspath(self._run.launch_dir),
+                "host": self._run.host,
+                "master": self._run.master,
             },
         }
 
@@ -324,18 +385,31 @@ class Tuner:
             "checkpoint_at_end": bool(checkpoints.checkpoint_at_end),
             "saves": saves_on_demand(self._trainable),
             "resources": resources_of(self._trainable),
+            "log_files": _output.file_names(self._run.log_to_file),
         }
 
     def fit(self) -> ResultGrid:
         """Runs all trials to their end and returns their results."""
         directory = self.directory
+        if self._run.log_to_file and _location.is_remote(directory):
+            raise ValueError(
+                f"log_to_file appends to files, which there are none of in {directory}: leave it out, or "
+                "keep the experiment in a directory"
+            )
         fresh = _safe(name_of(self._trainable))[:50]
         if not self.can_restore(directory):
             _check_empty(directory, fresh)
+        # What can be wrong with what was given shows before anything is made.
+        payload = self._payload()
+        cluster = self._cluster() if self._on_cluster else None
+        check_master(self._run.master)
         native = _native.Tuner.open(directory, not self._must_exist)
         try:
             known = native.description
-            if known is not None:
+            if known is None:
+                _check_empty(directory, fresh)
+            else:
+                self._follow(known)
                 self._check_same(known)
                 self._warn_of_changes(known)
             # The same in every experiment: what is drawn for a trial depends on its name.
@@ -353,7 +427,7 @@ class Tuner:
                 self._tune.metric,
                 self._tune.mode,
             )
-            reporter = reporter_for(self._run.master, str(self._name), id)
+            reporter = reporter_for(self._run.master, str(self._name), id, directory)
             if reporter is not None:
                 self._callbacks.append(reporter)
             self._meet(native)
@@ -369,12 +443,12 @@ class Tuner:
                     "fail_fast": bool(failures.fail_fast),
                     "retention": checkpoints.retention(),
                     "zygote": _zygote_command(),
-                    **({"cluster": self._cluster()} if self._on_cluster else {}),
+                    **({} if cluster is None else {"cluster": cluster}),
                     "stop_signal": HURRY,
                     **self._flags,
                 },
                 policy,
-                base64.b64encode(self._payload()) if self._on_cluster else self._payload(),
+                payload if cluster is None else base64.b64encode(payload),
             )
             log = PolicyLog(directory)
             log.start(native.take_log())  # of what is on record
@@ -493,6 +567,18 @@ class Tuner:
             failed = trial.status == Trial.ERROR
             self._call("on_trial_error" if failed else "on_trial_complete", **common)
 
+    def _follow(self, known: Mapping[str, Any]) -> None:
+        """Takes from the record what was not given."""
+        if not self._has_space:
+            self._space = _recorded_space(known.get("space") or {}, "param_space")
+        recorded = known.get("run_config") or {}
+        given = self._run._given
+        parts = (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig))
+        missing = {n: kind(**recorded[n]) for n, kind in parts if n in recorded and n not in given}
+        if missing:
+            self._run = dataclasses.replace(self._run, **missing)
+            self._run._given = given
+
     def _check_same(self, known: Mapping[str, Any]) -> None:
         name = name_of(self._trainable)
         if known["trainable"] != name:
@@ -500,23 +586,44 @@ class Tuner:
                 f"the experiment in {self.directory} was made with the trainable "
                 f"{known['trainable']!r}, not {name!r}"
             )
+        kind = _kind_of(self._trainable)
+        if known.get("kind", kind) != kind:
+            raise ValueError(
+                f"the experiment in {self.directory} was made with a {known['kind']} that is called {name!r}, "
+                f"and this is a {kind}: give the experiment another name"
+            )
+        failures = (known.get("run_config") or {}).get("failure_config") or {}
+        allowed = self._run.failure_config.max_failures
+        if "failure_config" in self._run._given and failures.get("max_failures", allowed) != allowed:
+            raise ValueError(
+                f"failure_config has max_failures={allowed}, and the experiment in {self.directory} was made "
+                f"with {failures['max_failures']}, which its trials began with: leave failure_config out to go on "
+                "with that, or give the experiment another name"
+            )
         launcher = (known.get("run_config") or {}).get("launcher")
         if (launcher if launcher in CLUSTERS else None) != (self._run.launcher if self._on_cluster else None):
             raise ValueError(
                 f"the experiment in {self.directory} was begun with launcher={launcher!r}: go on with that"
             )
         keys = flat_keys(self._space)
-        if self._space and list(known["keys"]) != keys:
+        if list(known["keys"]) != keys:
             raise ValueError(
                 f"the experiment in {self.directory} has the hyperparameters {list(known['keys'])}, "
-                f"and param_space has {keys}: they must be the same"
+                f"and param_space has {keys}: they must be the same; leave param_space out to go on with what is "
+                "on record"
+            )
+        for what, change in self._given.changes(known.get("policy") or {}).items():
+            if what == "scheduler" and self._new_scheduler:
+                continue
+            raise ValueError(
+                f"{what} is another one than the experiment in {self.directory} was made with ({change}): what "
+                f"was decided so far follows from that; leave {what} out to go on with it, or give the "
+                "experiment another name"
             )
 
     def _warn_of_changes(self, known: Mapping[str, Any]) -> None:
         """The trials that are there stay what they are: whoever edited the program has to know."""
-        recorded = _comparable(known.get("space") or {})
-        given = _comparable(search_space.describe(self._space)[0])
-        changed = sorted(key for key in given if given[key] != recorded.get(key))
+        changed = changed_keys(search_space.describe(self._space)[0], known.get("space") or {})
         if changed:
             warnings.warn(
                 f"param_space has other values of {', '.join(map(repr, changed))} than the experiment in "
@@ -528,6 +635,8 @@ class Tuner:
     def _make_policy(self, known: Optional[Mapping[str, Any]]) -> SearchPolicy:
         """What is on record counts before what is given: it goes on where it was."""
         recorded = dict((known or {}).get("policy") or {})
+        if self._new_scheduler:
+            recorded.pop("scheduler", None)
         of = self._tune
         return SearchPolicy(
             self._space,
@@ -632,6 +741,10 @@ class _Interrupts:
     def __exit__(self, *_: Any) -> None:
         if self._main:
             signal.signal(signal.SIGINT, self._before)
+
+
+def _kind_of(trainable: Any) -> str:
+    return "class" if is_class_trainable(trainable) else "function"
 
 
 def _safe(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import sys
@@ -10,6 +11,7 @@ from typing import Any, Dict, Mapping, Optional
 
 from .. import _native
 from ..errors import Fenced
+from . import _output
 from . import session as sessions
 from .checkpoint import Checkpoint
 from .result_keys import DEFAULT_METRIC, DONE, TIME_TOTAL_S, TRAINING_ITERATION
@@ -49,6 +51,8 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
     session = Session(begun, settings, client, number)
     sessions.set_session(session)
     try:
+        if settings["log_files"] is not None:
+            _output.send_to_files(session.directory, settings["log_files"])
         if session.stop:
             pass
         elif is_class_trainable(trainable):
@@ -72,10 +76,16 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
         if isinstance(error, SystemExit) and error.code in (None, 0):
             session.close()
             return 0
+        # A message may hold what no text on record can: half of a character of a file's name.
         text = traceback.format_exc()[-_LONGEST_ERROR:]
+        text = text.encode("utf-8", "backslashreplace").decode()
         sys.stderr.write(f"trial {session.trial_id} failed:\n{text}")
         sys.stderr.flush()
         client.call("/tune/failed", {"error": text})
+        try:
+            session.close()
+        except Exception as after:  # the first error is the one that counts
+            print(f"cairn.tune: {after}", file=sys.stderr, flush=True)
         return 1
 
 
@@ -85,12 +95,14 @@ def _run_function(trainable: Any, session: Session, begun: Mapping[str, Any]) ->
 
     if begun.get("checkpoint"):
         session.restore(begun["checkpoint"], load)
-        session.catch_up()
+        if session.catch_up() != "continue":
+            return
     if session.pause:
         return
     session.enter()
     try:
-        returned = trainable(session.config)
+        # What it does to its hyperparameters is its own affair: those on record stay.
+        returned = trainable(copy.deepcopy(session.config))
         if inspect.isgenerator(returned):
             for value in returned:
                 if value is not None:
@@ -109,7 +121,8 @@ def _as_result(value: Any) -> Dict[str, Any]:
 
 def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
     session.enter()
-    trainable = make_trainable(cls, session.config, session.trial_id, session.directory)
+    config = copy.deepcopy(session.config)
+    trainable = make_trainable(cls, config, session.trial_id, session.directory)
     session.leave()
 
     def load(checkpoint: Checkpoint) -> None:
@@ -122,13 +135,14 @@ def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
         session._staged.append(path)
         return checkpoint_of(trainable.save_checkpoint(path), path)
 
+    decision = "continue"
     if begun.get("checkpoint"):
         session.restore(begun["checkpoint"], load)
-        session.catch_up()
+        decision = session.catch_up()
     frequency = int(session.settings["checkpoint_frequency"])
     saves = bool(session.settings["saves"])
     try:
-        while not session.pause:
+        while decision == "continue" and not session.pause:
             session.enter()
             result = trainable.train()
             session.leave()
@@ -143,7 +157,7 @@ def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
             )
             trainable._iteration = session.iteration
             _drop_staged(session)
-            if decision != "continue" or result.get(DONE):
+            if result.get(DONE):
                 break
     finally:
         session.leave()

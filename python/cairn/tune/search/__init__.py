@@ -32,9 +32,35 @@ class Searcher:
     After a restart of the tuner the same methods are called again with what is on record, in the same
     order. A searcher that answers the same then (by a seed) needs no state on disk; ``on_trial_replayed``
     tells one that does not what was tried.
+
+    >>> from cairn import tune
+    >>> class Halves(tune.search.Searcher):
+    ...     def __init__(self):
+    ...         super().__init__(metric="loss", mode="min")
+    ...         self.x, self.told = 8.0, {}
+    ...     def set_search_properties(self, metric, mode, config, **spec):
+    ...         return True
+    ...     def suggest(self, trial_id):
+    ...         self.x /= 2
+    ...         return {"x": self.x} if self.x >= 1 else self.FINISHED
+    ...     def on_trial_result(self, trial_id, result):
+    ...         self.told[trial_id] = result[self.metric]
+    ...     def on_trial_complete(self, trial_id, result=None, error=False):
+    ...         print(trial_id, self.mode, self.told[trial_id])
+    >>> def train(config):
+    ...     tune.report({"loss": config["x"] ** 2})
+    >>> results = tune.Tuner(
+    ...     train,
+    ...     tune_config=tune.TuneConfig(search_alg=Halves(), num_samples=9, max_concurrent_trials=1),
+    ...     run_config=tune.RunConfig(storage_path="runs", verbose=0),
+    ... ).fit()
+    train_00000 min 16.0
+    train_00001 min 4.0
+    train_00002 min 1.0
     """
 
     FINISHED = "FINISHED"
+    _seeded = True  # whether the seed was given, and not made up
 
     def __init__(self, metric: Optional[str] = None, mode: Optional[str] = None) -> None:
         if mode is not None and mode not in ("min", "max"):
@@ -44,10 +70,12 @@ class Searcher:
 
     @property
     def metric(self) -> Optional[str]:
+        """What it searches by; None until TuneConfig's is known."""
         return self._metric
 
     @property
     def mode(self) -> Optional[str]:
+        """"min" or "max"; None until TuneConfig's is known."""
         return self._mode
 
     def set_search_properties(
@@ -57,6 +85,7 @@ class Searcher:
         return False
 
     def suggest(self, trial_id: str) -> Any:
+        """The config of a new trial; None: none for now; ``Searcher.FINISHED``: there will be no more."""
         raise NotImplementedError
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -68,11 +97,27 @@ class Searcher:
         """It will not run again."""
 
     def on_trial_replayed(self, trial_id: str, config: dict[str, Any]) -> None:
-        """After a restart: what was suggested for a trial then, which counts whatever is said now."""
+        """After a restart: what was suggested for a trial then, which counts whatever is said now.
+
+        >>> class Remembers(Searcher):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.tried = []
+        ...     def on_trial_replayed(self, trial_id, config):
+        ...         self.tried.append(config)
+        >>> searcher = Remembers()
+        >>> searcher.on_trial_replayed("a", {"x": 1})                        # as the tuner does
+        >>> searcher.tried
+        [{'x': 1}]
+        """
         self.suggest(trial_id)
 
     def describe(self) -> Optional[dict[str, Any]]:
-        """What it is, as the record of an experiment has it; None: it has to be given again."""
+        """What it is, as the record of an experiment has it; None: it has to be given again.
+
+        >>> BasicVariantGenerator(random_state=7).describe()["random_state"]
+        7
+        """
         return None
 
 
@@ -84,6 +129,17 @@ class BasicVariantGenerator(Searcher):
         max_concurrent: trials at a time; 0: as many as there are places.
         random_state: the seed; None: another one for each experiment.
         constant_grid_search: draw once per sample instead of for each combination.
+
+    >>> from cairn import tune
+    >>> search = BasicVariantGenerator(points_to_evaluate=[{"x": 9}], random_state=1)
+    >>> space = {"x": tune.randint(0, 10), "y": tune.grid_search([1, 2])}
+    >>> search.set_search_properties(None, None, space, num_samples=2), search.total
+    (True, 4)
+    >>> [search.suggest(trial) for trial in "ab"]
+    [{'x': 9, 'y': 1}, {'x': 9, 'y': 2}]
+    >>> search.extend(1)
+    >>> search.total
+    6
     """
 
     def __init__(
@@ -102,6 +158,7 @@ class BasicVariantGenerator(Searcher):
             raise ValueError(f"random_state must be an int, not {random_state!r}")
         self.points_to_evaluate = list(points_to_evaluate or [])
         self.max_concurrent = max_concurrent
+        self._seeded = random_state is not None
         self.seed = (
             random.SystemRandom().getrandbits(62) if random_state is None else random_state % 2**64
         )
@@ -170,7 +227,17 @@ class BasicVariantGenerator(Searcher):
 
 class ConcurrencyLimiter(Searcher):
     """Holds another searcher back while max_concurrent of its trials live. With batch=True new ones come
-    when all of the last batch have ended, and those ends are told together."""
+    when all of the last batch have ended, and those ends are told together.
+
+    >>> from cairn import tune
+    >>> search = ConcurrencyLimiter(BasicVariantGenerator(random_state=1), max_concurrent=1)
+    >>> _ = search.set_search_properties(None, None, {"x": tune.grid_search([1, 2])}, num_samples=1)
+    >>> search.suggest("a"), search.suggest("b")
+    ({'x': 1}, None)
+    >>> search.on_trial_complete("a", {"loss": 0.5})
+    >>> search.suggest("b")
+    {'x': 2}
+    """
 
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
         if not isinstance(searcher, Searcher):
@@ -185,6 +252,7 @@ class ConcurrencyLimiter(Searcher):
         self.searcher = searcher
         self.max_concurrent = max_concurrent
         self.batch = batch
+        self._seeded = searcher._seeded
         self._native = _native.TuneLimiter(searcher, max_concurrent, batch)
 
     @property
@@ -281,6 +349,7 @@ class OptunaSearch(Searcher):
         self.points_to_evaluate = [dict(point) for point in points_to_evaluate or []]
         self.evaluated_rewards = None if evaluated_rewards is None else list(evaluated_rewards)
         self._own_sampler = sampler
+        self._seeded = seed is not None
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self._given_space = space
         self._distributions: dict[str, Any] = {}
@@ -305,7 +374,15 @@ class OptunaSearch(Searcher):
 
     @property
     def study(self) -> Any:
-        """Optuna's study."""
+        """Optuna's study.
+
+        >>> search = OptunaSearch(metric="loss", mode="min", seed=1)
+        >>> _ = search.set_search_properties(None, None, {"x": search_space.uniform(0, 1)})
+        >>> config = search.suggest("first")
+        >>> search.on_trial_complete("first", {"loss": 0.5})
+        >>> search.study.best_value
+        0.5
+        """
         if self._study is None:
             self._start()
         return self._study
