@@ -8,17 +8,14 @@
 // from one frame to the next, beside the same without a chart in the page (the machine's own share), and the processor time of the page's
 // thread for each frame, which other work on the machine does not change.
 import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { loadavg } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { gzipSync } from "node:zlib";
+import { DIST as dist, launch, openWindow } from "../web/tests/chromium.mjs";
 import { FakeMaster } from "../web/tests/fake_master.mjs";
 
-const { chromium } = createRequire(new URL("../web/package.json", import.meta.url))("playwright-core");
 const { values: options } = parseArgs({ options: { rounds: { type: "string", default: "5" }, json: { type: "string", default: "" } } });
-const dist = fileURLToPath(new URL("../web/dist", import.meta.url));
 const MOST_BYTES = 350 * 1024;
 const MOST_FRAME_MS = 50;
 const FRAMES = 120;
@@ -31,8 +28,7 @@ const median = (list) => [...list].sort((a, b) => a - b)[Math.floor(list.length 
 const bytes = files(dist).reduce((sum, path) => sum + gzipSync(readFileSync(path), { level: 9 }).length, 0);
 
 async function open(browser, master, hash, prepare) {
-  const context = await browser.newContext({ viewport: { width: 1360, height: 850 } });
-  await context.request.post(`${master.url}/api/v1/auth/login`, { data: { username: "admin", password: "password", cookie: true } });
+  const context = await openWindow(browser, master.url, { user: "admin" });
   const page = await context.newPage();
   if (prepare) await page.addInitScript(prepare);
   await page.goto(`${master.url}/${hash}`);
@@ -73,7 +69,7 @@ async function frames(page, count, onFrame) {
   }, [count, onFrame]);
 }
 
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"] });
+const browser = await launch();
 const many = await new FakeMaster({ dist, experiments: 1000 }).listen();
 const long = await new FakeMaster({ dist, points: 100_000 }).listen();
 const rounds = [];

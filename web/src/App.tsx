@@ -1,11 +1,12 @@
 // The frame around all pages: who looks, where one can go, whether the page is live.
-import { useCallback, useEffect, useState, type ReactNode } from "react";
+import { useCallback, useEffect, useRef, useState, type ReactNode } from "react";
 import { api, ApiError, setUnauthenticatedHandler } from "./api/client";
 import { live } from "./api/live";
 import type { User } from "./api/types";
 import { describe } from "./components/Dialog";
 import { Empty, Failure, Waiting } from "./components/basics";
 import { useLiveState, useRoute } from "./components/hooks";
+import { useKeptFocus } from "./components/keptFocus";
 import { UserContext } from "./components/session";
 import { toggleTheme, useTheme } from "./components/theme";
 import { Toasts } from "./components/Toasts";
@@ -95,6 +96,17 @@ function Frame({ user, onLogout }: { user: User; onLogout: () => void }): ReactN
   const theme = useTheme();
   const state = useLiveState();
   const place = path[0] === undefined || path[0] === "login" ? "experiments" : path[0];
+  // Whoever followed a link stands at the beginning of what it led to: what had the focus is gone with the page before.
+  const where = path.slice(0, 2).join("/");
+  const before = useRef(where);
+  useEffect(() => {
+    if (before.current === where) return;
+    before.current = where;
+    window.scrollTo(0, 0);
+    if (document.activeElement === document.body) document.getElementById("main")?.focus({ preventScroll: true });
+  }, [where]);
+  const main = useRef<HTMLElement>(null);
+  useKeptFocus(main);
   const logout = useCallback(() => {
     void api.logout().catch(() => null).then(onLogout);
   }, [onLogout]);
@@ -106,7 +118,7 @@ function Frame({ user, onLogout }: { user: User; onLogout: () => void }): ReactN
         <a className="brand" href={link(["experiments"])}><img src="/favicon.svg" alt="" width={22} height={22} />Cairn</a>
         <nav aria-label="Pages">
           {places.map(([key, title]) => (
-            <a key={key} href={link([key])} aria-current={place === key || (key === "experiments" && (place === "trials" || place === "checkpoints")) ? "page" : undefined}>{title}</a>
+            <a key={key} href={link([key])} data-title={title} aria-current={place === key || (key === "experiments" && (place === "trials" || place === "checkpoints")) ? "page" : undefined}>{title}</a>
           ))}
         </nav>
         <span className={`live ${state}`} role="status">{state === "open" ? "live" : state === "lost" ? "connection lost, trying again" : "connecting"}</span>
@@ -114,7 +126,7 @@ function Frame({ user, onLogout }: { user: User; onLogout: () => void }): ReactN
         <a href={link(["account"])} aria-current={place === "account" ? "page" : undefined}>{user.username} <span className="role">({user.role})</span></a>
         <button type="button" className="quiet" onClick={logout}>Log out</button>
       </header>
-      <main id="main" tabIndex={-1}><Place path={path} admin={mayDo(user.role, "admin")} /></main>
+      <main id="main" ref={main} tabIndex={-1}><Place path={path} admin={mayDo(user.role, "admin")} /></main>
       <Toasts />
     </>
   );

@@ -1,22 +1,11 @@
-// A browser and a page in it that notices what must not happen: errors of scripts, things that the policy forbids, addresses of
-// elsewhere.
-import { existsSync, readFileSync } from "node:fs";
+// A page in the browser that notices what must not happen: errors of scripts, things that the policy forbids, addresses of elsewhere,
+// secrets in addresses.
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { fileURLToPath } from "node:url";
-import { chromium, type Browser, type BrowserContext, type Page } from "playwright-core";
+import type { Browser, BrowserContext, Page } from "playwright-core";
+import { openWindow } from "./chromium.mjs";
 
-export const DIST = fileURLToPath(new URL("../dist", import.meta.url));
 const axeSource = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-
-export async function launch(): Promise<Browser> {
-  const executablePath = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
-  if (!existsSync(executablePath)) throw new Error(`${executablePath} is missing: scripts/setup web, or name a browser with CHROMIUM`);
-  if (!existsSync(DIST)) throw new Error("web/dist is missing: scripts/web builds it");
-  return chromium.launch({
-    executablePath,
-    args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"],
-  });
-}
 
 export interface Visit {
   page: Page;
@@ -25,8 +14,8 @@ export interface Visit {
   problems: string[];
 }
 
-export async function visit(browser: Browser, url: string, options: { user?: string; password?: string; dark?: boolean; hash?: string } = {}): Promise<Visit> {
-  const context = await browser.newContext({ viewport: { width: 1360, height: 850 }, colorScheme: options.dark ? "dark" : "light" });
+export async function visit(browser: Browser, url: string, options: { user?: string | null; dark?: boolean; hash?: string } = {}): Promise<Visit> {
+  const context = await openWindow(browser, url, { user: options.user ?? null, colorScheme: options.dark ? "dark" : "light" });
   const page = await context.newPage();
   page.setDefaultTimeout(30_000);
   const problems: string[] = [];
@@ -37,14 +26,15 @@ export async function visit(browser: Browser, url: string, options: { user?: str
   });
   page.on("request", (request) => {
     if (!request.url().startsWith(url)) problems.push(`elsewhere: ${request.url()}`);
+    if ([...new URL(request.url()).searchParams.keys()].some((name) => /token|code|password|secret/i.test(name))) problems.push(`a secret in an address: ${request.url()}`);
   });
-  if (options.user) {
-    const data = { username: options.user, password: options.password ?? "password", cookie: true };
-    const answer = await context.request.post(`${url}/api/v1/auth/login`, { data });
-    if (!answer.ok()) throw new Error(`login: ${answer.status()} ${await answer.text()}`);
-  }
   await page.goto(`${url}/${options.hash ?? ""}`);
   return { page, context, problems };
+}
+
+/** As a link does, without reading the page anew. */
+export async function go(page: Page, hash: string): Promise<void> {
+  await page.evaluate((to) => { window.location.hash = to; }, hash);
 }
 
 export async function typeLogin(page: Page, user: string): Promise<void> {

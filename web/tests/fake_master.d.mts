@@ -2,13 +2,26 @@
 import type { Checkpoint, Experiment, JsonObject, Trial } from "../src/api/types";
 
 export const CSP: string;
+export interface FakeMasterOptions {
+  /** How many there are; 0: a master that was just started. */
+  experiments?: number;
+  /** Of the first curve. */
+  points?: number;
+  dist?: string;
+  /** Lines that a page of a log looks at. */
+  stretch?: number;
+}
 export class FakeMaster {
-  constructor(options?: { experiments?: number; points?: number; dist?: string });
+  constructor(options?: FakeMasterOptions);
+  options: FakeMasterOptions;
   url: string;
   port: number;
   experiments: Map<string, Experiment>;
   trials: Map<string, Trial>;
   checkpoints: Map<string, Checkpoint>;
+  users: { username: string; role: string; active: boolean }[];
+  tokens: { id: string; name: string }[];
+  services: JsonObject[];
   requests: { method: string; url: string; body: JsonObject }[];
   streams: Set<unknown>;
   listen(port?: number): Promise<FakeMaster>;

@@ -12,7 +12,7 @@ const RANKS = { viewer: 0, user: 1, admin: 2 };
 const MARKUP = `<img src=x onerror="window.hacked=1"><b>bold</b>`;
 
 function random(seed) {
-  let state = seed >>> 0;
+  let state = Math.imul(seed, 2654435761) >>> 0; // neighbours shall not look alike
   return () => ((state = (Math.imul(state, 1664525) + 1013904223) >>> 0) / 2 ** 32);
 }
 
@@ -34,7 +34,7 @@ export class FakeMaster {
   // ------------------------------------------------------------------------------------------------------------ the data
   make() {
     this.users = ["admin", "user", "viewer"].map((role) => ({ username: role, role, active: true, has_password: true, created: NOW - 9e6 }));
-    this.tokens = [{ id: "t1", name: "laptop", user: "admin", created: NOW - 5e5, expires: null, last_used: NOW - 60 }];
+    this.tokens = this.options.experiments === 0 ? [] : [{ id: "t1", name: "laptop", user: "admin", created: NOW - 5e5, expires: null, last_used: NOW - 60 }];
     this.codes = new Set(["once"]);
     this.experiments = new Map();
     this.trials = new Map();
@@ -45,6 +45,12 @@ export class FakeMaster {
     this.policies = new Map();
     this.verifications = new Map();
     this.nextCheckpoint = 1;
+    this.services = [];
+    if (this.options.experiments === 0) return;
+    this.services = [
+      { name: "ctr-train", kind: "paramserver", host: "node-2", repository: "/data/ctr", facts: { step: 120_000, rows: 48_211_004, cuts: 96, increments: 91, servers: 4 }, time: NOW - 2 },
+      { name: "ctr-serve-0", kind: "serving", host: "node-3", repository: "/data/ctr", facts: { version: uuid(119_800), step: 119_800, lag_seconds: 4.2 }, time: NOW - 1 },
+    ];
     this.addExperiment({ id: "1", name: "core-api-stage-2", labels: ["tutorial"] });
     this.addTrial("1", "1", { state: "RUNNING", progress: 0.6, steps: 60, hparams: { increment_by: 1 } });
     this.addSearch("2", 24);
@@ -54,14 +60,27 @@ export class FakeMaster {
     for (let n = 4; n <= this.options.experiments; n++) {
       const r = random(n);
       const state = states[n % states.length];
-      const started = state === "QUEUED" ? null : NOW - n * 3000;
+      const started = state === "QUEUED" ? null : NOW - (this.options.experiments - n) * 3000 - 4000;
       this.addExperiment({ id: String(n), name: ["resnet50 warmup", "ctr tables", "bert finetune", "tutorial"][n % 4] + ` ${n}`, labels: n % 5 === 0 ? ["nightly"] : [], owner: n % 3 === 0 ? "user" : "admin", started });
       if (n <= 12) this.addTrial(String(n), String(n * 100), { state, progress: state === "COMPLETED" ? 1 : r() * 0.9, steps: state === "QUEUED" ? 0 : 50, hparams: { lr: 0.1 } });
       else {
         const one = this.experiments.get(String(n));
-        Object.assign(one, { state, trials: 1 + Math.floor(r() * 40), trial_states: { [state]: 1 }, progress: state === "COMPLETED" ? 1 : r(), checkpoint_bytes: Math.floor(r() * 4e10), checkpoints: 5, best: { trial: "1", metric: "loss", value: r() }, duration: r() * 9e4 });
+        const begun = state !== "QUEUED";
+        Object.assign(one, {
+          state, trials: 1 + Math.floor(r() * 40), trial_states: { [state]: 1 }, progress: state === "COMPLETED" ? 1 : begun ? r() : 0, checkpoint_bytes: begun ? Math.floor(r() * 4e10) : 0, checkpoints: begun ? 5 : 0,
+          best: begun ? { trial: "1", ...[{ metric: "top1_accuracy", value: 0.5 + r() / 2 }, { metric: "auc", value: 0.6 + r() / 3 }, { metric: "loss", value: r() }, { metric: "x", value: 100 }][n % 4] } : null, duration: begun ? r() * 9e4 : null,
+        });
       }
     }
+    if (this.options.experiments < 77) this.addContinued("77", "1");
+  }
+
+  /** One that began with the weights of another, as `continue --new` makes it, and was put away since. */
+  addContinued(id, trial) {
+    const from = this.checkpoints.get(this.trials.get(trial).latest_checkpoint.id);
+    const parent = { experiment: from.experiment, trial, checkpoint: from.id, steps_completed: from.steps_completed };
+    this.addExperiment({ id, name: this.experiments.get(from.experiment).name, parent, archived: true });
+    this.addTrial(id, id, { state: "COMPLETED", progress: 1, steps: 10, hparams: { increment_by: 1 }, parent });
   }
 
   addExperiment(more) {
@@ -69,7 +88,7 @@ export class FakeMaster {
       name: `experiment ${more.id}`, description: "", state: "QUEUED", owner: "admin", labels: [], notes: "", archived: false, progress: 0,
       created: NOW - 4000, started: NOW - 3600, ended: null, duration: null, trials: 0, trial_states: {}, trial: null, best: null, checkpoints: 0,
       checkpoint_bytes: 0, searcher: { name: "single", metric: "x", smaller_is_better: false }, slots_per_trial: 1, priority: 42, parent: null,
-      storage: "/data/checkpoints", code: { code: "0".repeat(64), bytes: 2048 }, config: { name: more.name, entrypoint: "python3 train.py" }, message: "", ...more,
+      storage: "/data/checkpoints", code: { code: "0".repeat(64), bytes: 2048 }, config: { name: more.name, entrypoint: ["python3", "2_checkpoints.py"], searcher: { name: "single", metric: "x", smaller_is_better: false }, max_restarts: 5, resources: { slots_per_trial: 1, priority: 42 }, checkpoint_policy: { keep_last: 3 } }, message: "", ...more,
     };
     this.experiments.set(one.id, one);
     this.policies.set(one.id, { keep_last: 3 });
@@ -79,7 +98,7 @@ export class FakeMaster {
   addTrial(experiment, id, { state, progress, steps, hparams, markup = false, loss = null, parent = null }) {
     const trial = {
       id, experiment, state, message: state === "ERROR" ? "run 1 failed with exit code 1" : "", status: markup ? MARKUP : "training", hparams, progress,
-      steps_completed: steps, run_id: steps > 0 ? 2 : 0, restarts: 0, max_restarts: 5, resume_mode: "resume", resumes_from_step: state === "PAUSED" ? steps : null,
+      steps_completed: steps, run_id: steps > 0 ? 2 : 0, restarts: id === "1" ? 1 : 0, max_restarts: 5, resume_mode: "resume", resumes_from_step: state === "PAUSED" ? steps : null,
       preemption_deadline: null, created: NOW - 3900, started: NOW - 3600, ended: null, duration: 3600, latest_checkpoint: null, best: null, latest_metrics: {},
       checkpoints: 0, checkpoint_bytes: 0, world_size: 2, slots: 1, priority: 42, detached: false, repository: `/data/checkpoints/${experiment}/${id}`, parent,
     };
@@ -93,7 +112,8 @@ export class FakeMaster {
     const r = random(Number(id));
     for (let step = 10; step <= steps; step += 10) {
       const run = step <= steps / 2 ? 1 : 2;
-      const time = NOW - 3600 + (step / steps) * 3000;
+      // The first run had 20 minutes, the second has gone on for 30 since.
+      const time = run === 1 ? NOW - 3600 + (2 * step / steps) * 1200 : NOW - 2000 + (2 * step / steps - 1) * 1800;
       const value = loss === null ? step : loss * Math.exp(-step / 40) + r() * 0.05;
       this.metrics.get(id).push({ group: "training", steps_completed: step, run_id: run, time, values: loss === null ? { x: step, loss: 2 * Math.exp(-step / 30) + r() * 0.1 } : { loss: value } });
       if (step % 20 === 0) this.metrics.get(id).push({ group: "validation", steps_completed: step, run_id: run, time, values: { loss: (loss === null ? 2.1 * Math.exp(-step / 30) : value) + 0.1 } });
@@ -205,7 +225,10 @@ export class FakeMaster {
         response.end();
       });
     });
-    await new Promise((resolve) => this.server.listen(port, "127.0.0.1", resolve));
+    await new Promise((resolve, reject) => {
+      this.server.once("error", reject);
+      this.server.listen(port, "127.0.0.1", resolve);
+    });
     this.port = this.server.address().port;
     this.url = `http://127.0.0.1:${this.port}`;
     return this;
@@ -307,7 +330,8 @@ export class FakeMaster {
   listExperiments(query) {
     const search = (query.get("search") ?? "").toLowerCase();
     const states = (query.get("state") ?? "").split(",").filter(Boolean);
-    let rows = [...this.experiments.values()].filter((one) => (states.length === 0 || states.includes(one.state)) && (query.get("archived") === "true" || !one.archived)
+    const owner = query.get("owner");
+    let rows = [...this.experiments.values()].filter((one) => (states.length === 0 || states.includes(one.state)) && (query.get("archived") === "true" || !one.archived) && (owner === null || one.owner === owner)
       && (search === "" || `${one.id} ${one.name} ${one.labels.join(" ")}`.toLowerCase().includes(search)));
     const key = query.get("sort") ?? "id";
     const value = (one) => (key === "id" ? Number(one.id) : key === "best" ? one.best?.value : one[key]);
@@ -334,9 +358,16 @@ export class FakeMaster {
     if (part === "code" && sub === "files") return { files: [{ path: "2_checkpoints.py", bytes: 1800 }, { path: "README.md", bytes: 90 }], total: 2, bytes: 1890 };
     if (part === "code") return { text: `# ${query.get("path")}\nimport cairn\n\nwith cairn.core.init() as ctx:\n    main(ctx)\n# <script>window.hacked = 1</script>\n` };
     if (part === "policy" && sub === "preview") {
-      const kept = body.keep_last ?? 1000;
-      const removals = [...this.checkpoints.values()].filter((c) => c.experiment === id && c.state === "COMPLETED" && !c.pinned && !c.latest).slice(0, -kept || undefined).map((c) => ({ trial: c.trial, id: c.id, steps_completed: c.steps_completed, bytes: c.bytes, reason: `beyond keep_last ${kept}` }));
-      return { removals, bytes: removals.reduce((sum, r) => sum + r.bytes, 0), kept };
+      const completed = [...this.checkpoints.values()].filter((c) => c.experiment === id && c.state === "COMPLETED");
+      const stays = new Set(completed.filter((c) => c.pinned || c.latest).map((c) => c.id));
+      for (const trial of new Set(completed.map((c) => c.trial))) {
+        const mine = completed.filter((c) => c.trial === trial).sort((a, b) => a.steps_completed - b.steps_completed);
+        for (const c of body.keep_last ? mine.slice(-body.keep_last) : mine) stays.add(c.id);
+      }
+      // What an increment builds on stays with it.
+      for (const c of completed) if (stays.has(c.id) && c.base) stays.add(c.base);
+      const removals = completed.filter((c) => !stays.has(c.id)).map((c) => ({ trial: c.trial, id: c.id, steps_completed: c.steps_completed, bytes: c.bytes, reason: `beyond keep_last ${body.keep_last}` }));
+      return { removals, bytes: removals.reduce((sum, r) => sum + r.bytes, 0), kept: completed.length - removals.length };
     }
     if (part === "policy") { if (method === "PUT") this.policies.set(id, body); return this.policies.get(id); }
     for (const trial of [...this.trials.values()].filter((t) => t.experiment === id)) this.act(trial, part);
@@ -394,6 +425,16 @@ export class FakeMaster {
     }
   }
 
+  /** As a master does it: a page looks at a stretch of the log, and may find nothing there. */
+  backwards(id, passes, before, limit) {
+    const all = this.logs.get(id);
+    const low = Math.max(1, before - (this.options.stretch ?? 10_000));
+    const found = all.slice(low - 1, before - 1).filter(passes);
+    const lines = found.slice(-limit);
+    const previous = found.length > limit ? lines[0].id : low;
+    return { lines, more: previous > 1, next: before - 1, previous };
+  }
+
   readLogs(request, response, id, query) {
     const levels = ["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"];
     const passes = (line) => (!query.get("level") || levels.indexOf(line.level) >= levels.indexOf(query.get("level"))) && (query.get("rank") === null || line.rank === Number(query.get("rank")))
@@ -416,12 +457,13 @@ export class FakeMaster {
     }
     const limit = Number(query.get("limit") ?? 1000);
     if (query.get("before")) {
-      const older = all.filter((line) => line.id < Number(query.get("before")));
-      return { lines: older.slice(-limit), more: older.length > limit };
+      return this.backwards(id, passes, Number(query.get("before")), limit);
     }
+    if (query.get("tail") !== null && query.get("after") === null) return this.backwards(id, passes, this.logs.get(id).length + 1, Number(query.get("tail")));
     const newer = all.filter((line) => line.id > Number(after ?? 0));
-    const tail = query.get("tail") === null ? newer.length : Number(query.get("tail"));
-    return { lines: newer.slice(-tail).slice(0, limit), more: newer.length > Math.min(tail, limit) };
+    const lines = newer.slice(0, limit);
+    const more = newer.length > limit;
+    return { lines, more, next: more ? lines.at(-1).id : this.logs.get(id).length, previous: Number(after ?? 0) + 1 };
   }
 
   checkpoint(method, id, part, query, body, response) {
@@ -445,12 +487,20 @@ export class FakeMaster {
         return this.verifications.get(id) ?? { state: "NONE", bytes_done: 0, bytes_total: 0, problems: [], time: null };
       }
       case "diff":
-        return { equal: 300, changed: 20, added: 0, removed: 1, tensors: [...Array.from({ length: 20 }, (_, n) => ({ name: `layers/${n}/weight`, kind: "changed", max_difference: n / 100, mean_difference: n / 1000, elements: 65536, changed_elements: 60000 })), { name: "head/old", kind: "removed" }] };
+        return { equal: 300, changed: 21, added: 0, removed: 1, tensors: [...Array.from({ length: 20 }, (_, n) => ({ name: `layers/${n}/weight`, kind: "changed", max_difference: n / 100, elements: 65536, changed_elements: 60000 })), { name: "users", kind: "changed", max_difference: 0.5, changed_elements: 1840, rows_added: 120, rows_removed: 7, rows_changed: 1713 }, { name: "head/old", kind: "removed" }] };
       case "lineage": {
-        const mine = [...this.checkpoints.values()].filter((c) => c.trial === one.trial);
-        const child = { id: uuid(9999), trial: "77", experiment: "77", steps_completed: 10, state: "COMPLETED" };
+        const all = [...this.checkpoints.values()];
+        const mine = all.filter((c) => c.trial === one.trial);
+        const edges = [];
+        mine.forEach((c, i) => {
+          if (i > 0) edges.push({ from: mine[i - 1].id, to: c.id, kind: c.run_id === mine[i - 1].run_id ? "next" : "resume" });
+          if (c.base) edges.push({ from: c.base, to: c.id, kind: "base" });
+        });
+        // Trials that began with one of these, by the first that they saved.
+        const begun = [...this.trials.values()].filter((trial) => mine.some((c) => c.id === trial.parent?.checkpoint)).map((trial) => ({ from: trial.parent.checkpoint, first: all.find((c) => c.trial === trial.id) })).filter(({ first }) => first);
+        for (const { from, first } of begun) edges.push({ from, to: first.id, kind: "continue" });
         const node = (c) => ({ id: c.id, trial: c.trial, experiment: c.experiment, steps_completed: c.steps_completed, state: c.state });
-        return { nodes: [...mine.map(node), child], edges: [...mine.slice(1).map((c, i) => ({ from: mine[i].id, to: c.id, kind: i === 2 ? "resume" : "next" })), { from: mine[0].id, to: mine.at(-1).id, kind: "base" }, { from: mine.at(-1).id, to: child.id, kind: "continue" }] };
+        return { nodes: [...mine, ...begun.map(({ first }) => first)].map(node), edges };
       }
       case "download":
         response.writeHead(200, { "Content-Type": "application/x-tar", "Content-Disposition": `attachment; filename="checkpoint-${one.steps_completed}.tar"` });
@@ -492,10 +542,7 @@ export class FakeMaster {
     const all = [...this.trials.values()];
     return {
       slots: 8, used_slots: all.filter((t) => t.state === "RUNNING").length, running: all.filter((t) => t.state === "RUNNING").map(entry), queue: all.filter((t) => t.state === "QUEUED").map(entry),
-      services: [
-        { name: "ctr-train", kind: "paramserver", host: "node-2", repository: "/data/ctr", facts: { step: 120_000, rows: 48_211_004, cuts: 96, increments: 91, servers: 4 }, time: NOW - 2 },
-        { name: "ctr-serve-0", kind: "serving", host: "node-3", repository: "/data/ctr", facts: { version: "119800", step: 119_800, lag_seconds: 4.2 }, time: NOW - 1 },
-      ],
+      services: this.services,
     };
   }
 

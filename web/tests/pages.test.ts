@@ -1,67 +1,17 @@
-import type { Browser } from "playwright-core";
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
-import { DIST, launch, seriousViolations, typeLogin, visit, type Visit } from "./browser";
-import { FakeMaster } from "./fake_master.mjs";
+// Every page against a master of made-up data.
+import { describe, expect, it } from "vitest";
+import { go, seriousViolations, typeLogin } from "./browser";
+import { PLACES } from "./places";
+import { Stage } from "./stage";
 
-let browser: Browser;
-let master: FakeMaster;
-let open: Visit[] = [];
-
-beforeAll(async () => {
-  browser = await launch();
-});
-afterAll(async () => browser.close());
-beforeEach(async () => {
-  master = await new FakeMaster({ dist: DIST }).listen();
-});
-afterEach(async () => {
-  const problems = open.flatMap((one) => one.problems);
-  for (const one of open) await one.context.close();
-  open = [];
-  await master.stop();
-  expect(problems).toEqual([]);
-});
-
-async function look(user: string | null = "admin", hash = "", dark = false): Promise<Visit> {
-  const made = await visit(browser, master.url, { dark, hash, ...(user ? { user } : {}) });
-  open.push(made);
-  return made;
-}
-async function go({ page }: Visit, hash: string): Promise<void> {
-  await page.evaluate((to) => { window.location.hash = to; }, hash);
-}
-
-const PLACES: [string, string, string][] = [
-  ["experiments", "#/experiments", "core-api-stage-2"],
-  ["overview", "#/experiments/1", "Last reports"],
-  ["metrics", "#/experiments/1/metrics", "Smoothing"],
-  ["checkpoints", "#/experiments/1/checkpoints", "Which checkpoints stay"],
-  ["logs", "#/experiments/1/logs", "60 steps, x = 60"],
-  ["config", "#/experiments/1/config", "As it was written"],
-  ["code", "#/experiments/1/code", "import cairn"],
-  ["trials of a search", "#/experiments/2", "Best:"],
-  ["learning curves", "#/experiments/2/curves", "best of 24 trials"],
-  ["scatter", "#/experiments/2/scatter", "loss by"],
-  ["compare", "#/compare?trials=200,201,202", "Compare 3 trials"],
-  ["checkpoint", "#/checkpoints/00000003-0000-4000-8000-000000000003", "What it holds"],
-  ["tensors", "#/checkpoints/00000003-0000-4000-8000-000000000003/tensors", "layers/0/weight"],
-  ["files", "#/checkpoints/00000003-0000-4000-8000-000000000003/files", "manifest.json"],
-  ["metadata", "#/checkpoints/00000003-0000-4000-8000-000000000003/metadata", "made by the tutorial"],
-  ["lineage", "#/checkpoints/00000003-0000-4000-8000-000000000003/lineage", "trial 77"],
-  ["diff", "#/checkpoints/00000003-0000-4000-8000-000000000003/compare/00000004-0000-4000-8000-000000000004", "Only in the first"],
-  ["storage", "#/storage", "Free on the disk"],
-  ["cluster", "#/cluster", "Parameter servers"],
-  ["account", "#/account", "laptop"],
-  ["users", "#/users", "May log in"],
-  ["no such page", "#/nowhere", "There is no such page."],
-  ["no such experiment", "#/experiments/4711", "There is no such thing."],
-];
+const stage = new Stage();
+const look = stage.look.bind(stage);
 
 describe("every page", () => {
   it.each([false, true])("shows what it should and has no serious violation (dark: %s)", async (dark) => {
     const it = await look("admin", "", dark);
     for (const [name, hash, text] of PLACES) {
-      await go(it, hash);
+      await go(it.page, hash);
       await it.page.getByText(text).first().waitFor().catch(() => { throw new Error(`${name}: no "${text}"`); });
       // Only the colours differ.
       expect(await seriousViolations(it.page, dark ? ["color-contrast"] : []), name).toEqual([]);
@@ -86,7 +36,7 @@ describe("every page", () => {
     await page.getByRole("heading", { name: "Experiments" }).waitFor();
     expect(page.url()).not.toContain("once");
     await page.context().clearCookies();
-    await page.goto(`${master.url}/#code=once`);
+    await page.goto(`${stage.master.url}/#code=once`);
     await page.reload();
     await page.getByText("This link was used already").waitFor();
     expect(page.url()).not.toContain("once");
@@ -95,8 +45,7 @@ describe("every page", () => {
 
 describe("experiments", () => {
   it("of which there are ten thousand have at most 100 rows in the page, wherever one scrolls", async () => {
-    await master.stop();
-    master = await new FakeMaster({ dist: DIST, experiments: 10_000 }).listen();
+    await stage.use({ experiments: 10_000 });
     const { page } = await look();
     await page.getByText("10,000 in all").waitFor();
     const box = page.getByRole("region", { name: "Experiments" });
@@ -111,13 +60,53 @@ describe("experiments", () => {
     await page.getByLabel("Search by id").fill("lr search");
     await page.getByText("1 found").waitFor();
     expect(page.url()).toContain("search=lr+search");
+    // The place in the frame is all of them: what was searched for is forgotten with its address.
+    await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: "Experiments" }).click();
+    await page.getByText("10,000 in all").waitFor();
+    expect(await page.getByLabel("Search by id").inputValue()).toBe("");
+    await page.goBack();
+    await page.getByText("1 found").waitFor();
+    expect(await page.getByLabel("Search by id").inputValue()).toBe("lr search");
+  });
+
+  it("have all columns, and are sorted by each", async () => {
+    const { page } = await look();
+    await page.getByText("12 in all").waitFor();
+    const columns = [["Id", "id"], ["Name", "name"], ["State", "state"], ["Progress", "progress"], ["Trials", "trials"], ["Best metric", "best"], ["Checkpoints", "checkpoint_bytes"], ["Owner", "owner"], ["Started", "started"], ["Duration", "duration"]] as const;
+    expect((await page.getByRole("columnheader").allTextContents()).map((text) => text.replace(/[▲▼]/, "")).slice(1)).toEqual(columns.map(([title]) => title));
+    for (const [title, key] of columns) {
+      const head = page.getByRole("columnheader", { name: title, exact: true });
+      const before = await head.getAttribute("aria-sort");
+      await head.getByRole("button").click();
+      await expect.poll(() => head.getAttribute("aria-sort")).not.toBe(before);
+      await expect.poll(() => stage.master.requests.at(-1)!.url).toContain(`sort=${key}`);
+    }
+  });
+
+  it("say which metric their best one is of, and are filtered by owner", async () => {
+    const { page } = await look("user");
+    await page.locator('tr[data-key="2"]').getByText("loss").waitFor();
+    await page.getByLabel("Only mine").check();
+    await page.getByText("3 found").waitFor();
+    expect(page.url()).toContain("owner=user");
+    expect(await page.locator('tr[data-key="1"]').count()).toBe(0);
+  });
+
+  it("that match are selected all at once", async () => {
+    const { page } = await look();
+    await page.getByLabel("State").selectOption("COMPLETED");
+    await page.getByText("5 found").waitFor();
+    await page.getByLabel("Select all that match").click();
+    await page.getByRole("button", { name: "Archive 5" }).waitFor();
+    await page.getByLabel("Select all that match").click();
+    await page.getByRole("button", { name: "Archive 5" }).waitFor({ state: "detached" });
   });
 
   it("change while one looks", async () => {
     const { page } = await look();
     const row = page.locator('tr[data-key="1"]');
     await row.getByText("RUNNING").waitFor();
-    master.setState("1", "COMPLETED", { progress: 1 });
+    stage.master.setState("1", "COMPLETED", { progress: 1 });
     await row.getByText("COMPLETED").waitFor();
     await row.getByText("100 %").waitFor();
   });
@@ -127,13 +116,17 @@ describe("experiments", () => {
     await page.getByLabel("Select experiment 1", { exact: true }).check();
     await page.getByLabel("Select experiment 3", { exact: true }).check();
     await page.getByRole("button", { name: "Pause 1" }).click();
+    // Who says no keeps what was selected.
+    await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
+    await page.getByText("2 selected").waitFor();
+    await page.getByRole("button", { name: "Pause 1" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Pause" }).click();
     await page.locator('tr[data-key="1"]').getByText("PAUSING").waitFor();
     await page.getByLabel("Select experiment 3", { exact: true }).check();
     await page.getByRole("button", { name: "Delete 1" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
     await page.locator('tr[data-key="3"]').waitFor({ state: "detached" });
-    expect(master.experiments.has("3")).toBe(false);
+    expect(stage.master.experiments.has("3")).toBe(false);
   });
 });
 
@@ -142,23 +135,44 @@ describe("a trial", () => {
     const { page } = await look("admin", "#/experiments/1");
     await page.getByRole("button", { name: "Pause" }).click();
     await page.getByText(/at most \d+ s more; without another checkpoint it will resume from step 60/).waitFor();
-    master.setState("1", "PAUSED", { preemption_deadline: null });
+    stage.master.setState("1", "PAUSED", { preemption_deadline: null });
     await page.getByText("Activate goes on from step 60").waitFor();
     await page.getByRole("button", { name: "Activate" }).click();
     await page.getByRole("status", { name: "State" }).getByText("RUNNING").waitFor();
   });
 
+  it("that was paused by a double click stays paused", async () => {
+    const { page } = await look("admin", "#/experiments/1");
+    await page.getByRole("button", { name: "Pause" }).dblclick({ delay: 60 });
+    await page.getByText("it will resume from step 60").waitFor();
+    expect(stage.master.requests.filter((one) => one.method === "POST").map((one) => one.url)).toEqual(["/api/v1/auth/login", "/api/v1/trials/1/pause"]);
+  });
+
+  it("that never said how far it is shows no progress, rather than none made", async () => {
+    stage.master.trials.get("1")!.progress = 0;
+    stage.master.experiments.get("1")!.progress = 0;
+    const { page } = await look("admin", "#/experiments");
+    const row = page.locator('tr[data-key="1"]');
+    await row.getByRole("img", { name: "Progress of 1: not reported" }).waitFor();
+    expect(await row.getByRole("progressbar").count()).toBe(0);
+    await go(page, "#/experiments/1");
+    await page.getByRole("img", { name: "Progress: not reported" }).waitFor();
+    stage.master.report("1", 70, { x: 70 });
+    await page.getByRole("progressbar", { name: "Progress" }).waitFor();
+    await page.getByText("70 %").waitFor();
+  });
+
   it("is killed only after a question that says what is lost", async () => {
     const { page } = await look("admin", "#/experiments/1");
     await page.getByRole("button", { name: "Kill" }).waitFor();
-    master.report("1", 67, { x: 67 });
+    stage.master.report("1", 67, { x: 67 });
     await page.getByText("step 67").waitFor();
     await page.getByRole("button", { name: "Kill" }).click();
     await page.getByText("Steps 61 to 67 are in no checkpoint").waitFor();
     expect(await seriousViolations(page)).toEqual([]);
     await page.keyboard.press("Escape");
     await page.getByRole("dialog").waitFor({ state: "detached" });
-    expect(master.trials.get("1")!.state).toBe("RUNNING");
+    expect(stage.master.trials.get("1")!.state).toBe("RUNNING");
     await page.getByRole("button", { name: "Kill" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Kill" }).click();
     await page.getByRole("status", { name: "State" }).getByText("CANCELED").waitFor();
@@ -167,14 +181,27 @@ describe("a trial", () => {
   it("that failed before it saved anything leads to its log and can start again", async () => {
     const { page } = await look("admin", "#/experiments/1");
     await page.getByRole("button", { name: "Continue…" }).waitFor();
-    master.setState("1", "ERROR", { latest_checkpoint: null, message: "rank 0 ended with code 2", restarts: 6 });
+    stage.master.setState("1", "ERROR", { latest_checkpoint: null, message: "rank 0 ended with code 2", restarts: 6 });
     await page.getByRole("link", { name: "see its log" }).waitFor();
     expect(await page.getByRole("button", { name: "Continue…" }).count()).toBe(0);
     await page.getByText("5 of 5").waitFor();
+    expect(await page.getByRole("link", { name: "see its log" }).getAttribute("href")).toBe("#/experiments/1/logs");
     expect(await seriousViolations(page)).toEqual([]);
     await page.getByRole("button", { name: "Start again" }).click();
     await page.getByRole("status", { name: "State" }).getByText("RUNNING").waitFor();
-    expect(master.requests.find((one) => one.url.endsWith("/continue"))!.body).toMatchObject({ new: false });
+    expect(stage.master.requests.find((one) => one.url.endsWith("/continue"))!.body).toMatchObject({ new: false });
+  });
+
+  it("that somebody started by hand says how it goes on, and offers nothing that the master cannot do", async () => {
+    const { page } = await look("admin", "#/experiments/1");
+    await page.getByRole("button", { name: "Continue…" }).waitFor();
+    stage.master.setState("1", "PAUSED", { detached: true, resumes_from_step: 60 });
+    await page.getByText("It was started by hand: start its command again, and it goes on from step 60").waitFor();
+    expect(await page.getByRole("button", { name: /^(Activate|Continue)/ }).count()).toBe(0);
+    await page.getByRole("button", { name: "Stop" }).waitFor();
+    await page.getByRole("link", { name: "Checkpoints" }).click();
+    await page.getByRole("button", { name: "Pin step 30", exact: true }).waitFor();
+    expect(await page.getByRole("button", { name: /^Continue from/ }).count()).toBe(0);
   });
 
   it("asks nothing any more when one has gone elsewhere", async () => {
@@ -211,80 +238,9 @@ describe("a trial", () => {
     expect(await seriousViolations(page)).toEqual([]);
     await dialog.getByRole("button", { name: "Start a new trial" }).click();
     await page.getByText("began with the weights of").waitFor();
-    const sent = master.requests.find((one) => one.url.endsWith("/continue"))!;
+    const sent = stage.master.requests.find((one) => one.url.endsWith("/continue"))!;
     expect(sent.body).toMatchObject({ new: true, from: option, config: { hyperparameters: { lr: 0.5 } } });
     expect(String(sent.body["request_id"])).toMatch(/^[0-9a-f]{32}$/);
-  });
-});
-
-describe("metrics", () => {
-  it("grow while one looks, and a checkpoint is a mark that leads to its page", async () => {
-    const { page } = await look("admin", "#/experiments/1/metrics");
-    const chart = page.getByRole("figure", { name: "x" });
-    await chart.getByRole("group", { name: /to 60 at step 60/ }).waitFor();
-    await page.getByText("killed by signal 9").first().waitFor();
-    expect(await chart.getByRole("link").count()).toBe(6);
-    master.report("1", 70, { x: 70 });
-    await chart.getByRole("group", { name: /to 70 at step 70/ }).waitFor();
-    const made = master.addCheckpoint("1", 70);
-    master.emit("checkpoint", "1", "1", { id: made.id, state: "COMPLETED", steps_completed: 70 });
-    const mark = chart.getByRole("link", { name: /Checkpoint of step 70, full/ });
-    await mark.click();
-    await page.getByRole("heading", { name: "Checkpoint of step 70" }).waitFor();
-  });
-
-  it("are zoomed by dragging and by keys, smoothed, on a log scale, by time", async () => {
-    const { page } = await look("admin", "#/experiments/1/metrics");
-    const chart = page.getByRole("figure", { name: "x" });
-    const over = chart.locator(".u-over");
-    await over.waitFor();
-    const box = (await over.boundingBox())!;
-    const marks = chart.getByRole("link");
-    expect(await marks.count()).toBe(6);
-    await page.mouse.move(box.x + box.width * 0.55, box.y + box.height * 0.9);
-    await page.mouse.down();
-    await page.mouse.move(box.x + box.width * 0.95, box.y + box.height * 0.9, { steps: 4 });
-    await page.mouse.up();
-    await expect.poll(() => marks.count()).toBe(2);
-    await page.mouse.move(box.x + box.width * 0.5, box.y + box.height * 0.5);
-    await expect.poll(() => chart.locator(".readout").textContent()).toMatch(/step \d+ · training \d+/);
-    await page.getByRole("button", { name: "Show all" }).click();
-    await expect.poll(() => marks.count()).toBe(6);
-    await chart.locator(".plot").focus();
-    for (let n = 0; n < 4; n++) await page.keyboard.press("+");
-    await expect.poll(() => marks.count()).toBeLessThan(6);
-    await page.keyboard.press("0");
-    await expect.poll(() => marks.count()).toBe(6);
-    await page.getByLabel("Smoothing").selectOption("0.9");
-    await page.getByLabel("Log scale").check();
-    await page.getByLabel("X axis").selectOption("time");
-    await chart.getByRole("group", { name: /at 20\d\d-/ }).waitFor();
-  });
-
-  it("that were thinned are read finer where one zooms in", async () => {
-    await master.stop();
-    master = await new FakeMaster({ dist: DIST, points: 50_000 }).listen();
-    const { page } = await look("admin", "#/experiments/1/metrics");
-    const chart = page.getByRole("figure", { name: "loss" });
-    await chart.getByRole("group", { name: /at step 50000/ }).waitFor();
-    const over = chart.locator(".u-over");
-    const box = (await over.boundingBox())!;
-    const step = async (share: number): Promise<number> => {
-      await page.mouse.move(box.x + box.width * share, box.y + box.height * 0.5);
-      const text = await chart.locator(".readout").textContent();
-      return Number(/step ([\d,]+)/.exec(text ?? "")?.[1]?.replaceAll(",", "") ?? NaN);
-    };
-    await page.mouse.move(box.x + box.width * 0.5, box.y + box.height * 0.9);
-    await page.mouse.down();
-    await page.mouse.move(box.x + box.width * 0.51, box.y + box.height * 0.9, { steps: 4 });
-    await page.mouse.up();
-    // Coarse, each fifth step can be pointed at; fine, neighbours differ by one.
-    await expect.poll(async () => {
-      const seen = new Set<number>();
-      for (let share = 0.45; share < 0.5; share += 0.001) seen.add(await step(share));
-      const sorted = [...seen].sort((a, b) => a - b);
-      return Math.min(...sorted.slice(1).map((one, i) => one - sorted[i]!));
-    }, { timeout: 20_000 }).toBe(1);
   });
 });
 
@@ -300,18 +256,38 @@ describe("checkpoints", () => {
     await page.getByRole("button", { name: "Cancel" }).click();
     await page.getByRole("button", { name: "Compare the two" }).click();
     await page.getByText("layers/19/weight").waitFor();
+    // The older one first, whichever was selected first.
+    await page.getByRole("heading", { name: "Step 40 compared with step 60" }).waitFor();
+    await page.getByText("rows: 1,713 changed, 120 added, 7 removed").waitFor();
     await page.goBack();
     await page.getByRole("button", { name: "Delete step 10", exact: true }).click();
     await page.getByRole("button", { name: "Delete 1", exact: true }).click();
     await page.getByRole("link", { name: "10", exact: true }).waitFor({ state: "detached" });
   });
 
+  it("say what they are, what they share and how old they are", async () => {
+    const { page } = await look("admin", "#/experiments/1/checkpoints");
+    const row = page.getByRole("row", { name: /^Select step 20 / });
+    await row.waitFor();
+    expect((await page.getByRole("region", { name: "Checkpoints", exact: true }).getByRole("columnheader").allTextContents()).map((text) => text.replace(/[▲▼]/, "")).slice(1))
+      .toEqual(["Step", "State", "Metric (x)", "Bytes", "New bytes", "Kind", "Pinned", "Age", "Actions"]);
+    const cells = (await row.getByRole("cell").allTextContents()).map((text) => text.trim());
+    expect(cells.slice(1, 8)).toEqual(["20", "COMPLETED", "20", "38.2 MiB", "1.91 MiB", "increment of 00000001", "pinnedunpin"]);
+    expect(cells[8]).toMatch(/^\d+ min ago$/);
+    await row.getByRole("link", { name: "00000001" }).click();
+    await page.getByRole("heading", { name: "Checkpoint of step 10" }).waitFor();
+    await page.getByRole("link", { name: "Lineage" }).click();
+    await page.getByRole("link", { name: "Step 10 of trial 77" }).waitFor();
+    await page.getByRole("link", { name: "Step 60 of trial 1" }).click();
+    await page.getByRole("heading", { name: "Checkpoint of step 60" }).waitFor();
+  });
+
   it("are verified with progress", async () => {
-    const id = [...master.checkpoints.keys()][2]!;
+    const id = [...stage.master.checkpoints.keys()][2]!;
     const { page } = await look("admin", `#/checkpoints/${id}`);
     await page.getByRole("button", { name: "Verify all bytes" }).click();
     await page.getByRole("progressbar", { name: "Verified" }).waitFor();
-    master.finishVerification(id, "DAMAGED");
+    stage.master.finishVerification(id, "DAMAGED");
     await page.getByText("checksum differs").waitFor();
   });
 
@@ -320,10 +296,55 @@ describe("checkpoints", () => {
     await page.getByLabel("The last n").fill("2");
     expect(await page.getByRole("button", { name: "Set these rules" }).isDisabled()).toBe(true);
     await page.getByRole("button", { name: "Preview" }).click();
-    await page.getByText(/\d would go and free/).waitFor();
+    // Of six the last two stay, the pinned increment of step 20, and what it builds on.
+    await page.getByText(/2 would go and free .*; 4 stay/).waitFor();
     await page.getByRole("button", { name: "Set these rules" }).click();
     await page.getByText("The rules are set.").waitFor();
-    expect(master.requests.find((one) => one.method === "PUT")!.body).toEqual({ keep_last: 2 });
+    expect(stage.master.requests.find((one) => one.method === "PUT")!.body).toEqual({ keep_last: 2 });
+  });
+});
+
+describe("an experiment with many trials", () => {
+  it("has their hyperparameters, curves and the best one, sorts them, and compares those that are selected", async () => {
+    const { page } = await look("admin", "#/experiments/2");
+    const best = stage.master.experiments.get("2")!.best!.trial;
+    await page.getByRole("link", { name: `trial ${best}` }).waitFor();
+    await page.locator(`tr[data-key="${best}"]`).getByText("best", { exact: true }).waitFor();
+    for (const name of ["lr", "optimizer", "width"]) await page.getByRole("columnheader", { name, exact: true }).waitFor();
+    await page.locator('tr[data-key="200"]').getByRole("img", { name: /^loss of trial 200: [\d.]+ to [\d.]+$/ }).waitFor();
+    await page.getByRole("button", { name: "Best loss" }).click();
+    await expect.poll(() => page.locator("tbody tr[data-key]").first().getAttribute("data-key")).toBe(best);
+    await page.getByLabel("Select trial 200", { exact: true }).check();
+    await page.getByLabel("Select trial 201", { exact: true }).check();
+    await page.getByRole("button", { name: "Compare 2 trials" }).click();
+    await page.getByRole("heading", { name: "Compare 2 trials" }).waitFor();
+    await page.goBack();
+    await page.getByRole("link", { name: "Learning curves" }).click();
+    await page.getByRole("figure", { name: "loss" }).getByText(`trial ${best} training`).waitFor();
+    await page.getByRole("link", { name: "Scatter" }).click();
+    await page.getByLabel("Hyperparameter", { exact: true }).selectOption("lr");
+    expect(await page.locator(".scatter .axis-name").allTextContents()).toEqual(["lr", "loss"]);
+    await page.getByRole("link", { name: new RegExp(`^Trial ${best}: lr .*, loss `) }).click();
+    await page.getByRole("heading", { name: `Trial ${best}` }).waitFor();
+  });
+});
+
+describe("the cluster", () => {
+  it("shows slots, who waits with which priority, and what services say, as it changes", async () => {
+    const { page } = await look("admin", "#/cluster");
+    const used = [...stage.master.trials.values()].filter((one) => one.state === "RUNNING").length;
+    await page.getByRole("img", { name: `${used} of 8 slots are in use` }).waitFor();
+    const waiting = page.getByRole("region", { name: "Queue" }).getByRole("row", { name: /^900 / });
+    expect(await waiting.getByRole("cell").nth(4).textContent()).toBe("42");
+    const servers = page.getByRole("article", { name: "ctr-train" });
+    for (const text of ["Rows48,211,004", "Cuts96", "Increments91"]) await servers.getByText(text).first().waitFor();
+    const serving = page.getByRole("article", { name: "ctr-serve-0" });
+    for (const text of ["Version0001d3f8-0000-4000-8000-00000001d3f8", "Lag4.2 s"]) await serving.getByText(text).first().waitFor();
+    (stage.master.services[0]!["facts"] as { rows: number }).rows = 50_000_000;
+    stage.master.emit("service", "", "", { name: "ctr-train" });
+    await servers.getByText("Rows50,000,000").waitFor();
+    stage.master.setState("1", "COMPLETED");
+    await page.getByRole("img", { name: `${used - 1} of 8 slots are in use` }).waitFor();
   });
 });
 
@@ -333,31 +354,64 @@ describe("logs", () => {
     const { page } = it;
     await page.getByText("60 steps, x = 60").waitFor();
     await page.locator(".toolbar").getByText("live").waitFor();
-    master.log("1", "a new line");
+    stage.master.log("1", "a new line");
     await page.getByText("a new line").waitFor();
     await page.getByLabel("Level").selectOption("WARNING");
     await page.getByText("60 steps, x = 60").waitFor({ state: "detached" });
     await page.getByText("rank 1 at step 30").waitFor();
-    master.log("1", "hidden");
-    master.log("1", "burning", { level: "ERROR" });
+    stage.master.log("1", "hidden");
+    stage.master.log("1", "burning", { level: "ERROR" });
     await page.getByText("burning").waitFor();
     expect(await page.getByText("hidden").count()).toBe(0);
     await page.getByLabel("Level").selectOption("");
+    await page.getByLabel("Rank").selectOption("rank 1");
+    await page.getByText("rank 1 at step 60").waitFor();
+    await page.getByText("60 steps, x = 60").waitFor({ state: "detached" });
+    await page.getByLabel("Rank").selectOption("all");
     await page.getByLabel("Lines that contain").fill("x = 20");
     await page.locator(".log-line").getByText("20 steps").waitFor();
-    await go(it, "#/experiments/1/logs?line=5");
+    await go(it.page, "#/experiments/1/logs?line=5");
     await page.getByLabel("Lines that contain").fill("");
     await page.locator(".log-line.marked").getByText("30 steps, x = 30").waitFor();
   });
 
+  it("that are asked for while the master is away come when it is back", async () => {
+    const it = await look("admin", "#/experiments/1");
+    await it.page.getByText("Last reports").waitFor();
+    const { port } = stage.master;
+    await stage.master.stop();
+    await it.page.getByText("connection lost, trying again").waitFor();
+    await go(it.page, "#/experiments/1/logs");
+    await it.page.getByText("The master does not answer.").waitFor();
+    await stage.master.listen(port);
+    await it.page.getByText("60 steps, x = 60").waitFor();
+    stage.master.log("1", "written later");
+    await it.page.getByText("written later").waitFor();
+  });
+
+  it("are searched through to their beginning, however far that is", async () => {
+    stage.master.log("1", "the needle");
+    for (let n = 0; n < 1000; n++) stage.master.log("1", `line ${n}`);
+    stage.master.options.stretch = 50;
+    const { page } = await look("admin", "#/experiments/1/logs");
+    await page.getByText("line 999").waitFor();
+    await page.getByLabel("Lines that contain").fill("the needle");
+    await page.locator(".log-line").getByText("the needle").waitFor();
+    // What comes now is found, too, and nothing was read twice.
+    stage.master.log("1", "the needle again");
+    await page.getByText("the needle again").waitFor();
+    const searches = stage.master.requests.filter((one) => one.url.includes("search=") && one.url.includes("before=")).map((one) => one.url);
+    expect(new Set(searches).size).toBe(searches.length);
+  });
+
   it("of many lines keep few in the page", async () => {
-    for (let n = 0; n < 5000; n++) master.log("1", `line ${n}`);
+    for (let n = 0; n < 5000; n++) stage.master.log("1", `line ${n}`);
     const { page } = await look("admin", "#/experiments/1/logs");
     await page.getByText("line 4999").waitFor();
     expect(await page.locator(".log-line").count()).toBeLessThanOrEqual(100);
     await page.getByRole("region", { name: "Log" }).evaluate((element) => { element.scrollTop = 0; });
     // Older ones are read as one scrolls up.
-    await expect.poll(() => master.requests.filter((one) => one.url.includes("before=")).length).toBeGreaterThan(0);
+    await expect.poll(() => stage.master.requests.filter((one) => one.url.includes("before=")).length).toBeGreaterThan(0);
   });
 });
 
@@ -365,8 +419,8 @@ describe("what comes from outside", () => {
   it("is shown as text wherever it stands", async () => {
     const it = await look("admin", "#/experiments");
     for (const hash of ["#/experiments", "#/experiments/3", "#/experiments/3/metrics", "#/experiments/3/checkpoints", "#/experiments/3/logs", "#/experiments/3/config", "#/experiments/3/code", "#/storage",
-      `#/checkpoints/${[...master.checkpoints.values()].find((one) => one.trial === "300")!.id}/metadata`, "#/compare?trials=300,1"]) {
-      await go(it, hash);
+      `#/checkpoints/${[...stage.master.checkpoints.values()].find((one) => one.trial === "300")!.id}/metadata`, "#/compare?trials=300,1"]) {
+      await go(it.page, hash);
       await it.page.locator("main h1, main h2, main .log-line, main pre").first().waitFor();
       if (hash.endsWith("logs")) await it.page.getByText('onerror="window.hacked=1"').first().waitFor();
       expect(await it.page.locator("main img, main b, main script").count(), hash).toBe(0);
@@ -381,14 +435,14 @@ describe("the connection", () => {
     const { page } = it;
     await page.getByRole("group", { name: /x: .*to 60 at step 60/ }).waitFor();
     await page.evaluate(() => { (window as unknown as { same: boolean }).same = true; });
-    const { port } = master;
-    await master.stop();
+    const { port } = stage.master;
+    await stage.master.stop();
     await page.getByText("connection lost, trying again").waitFor();
-    master.report("1", 70, { x: 70 });
-    await master.listen(port);
+    stage.master.report("1", 70, { x: 70 });
+    await stage.master.listen(port);
     await page.getByText("live", { exact: true }).waitFor();
     await page.getByRole("group", { name: /x: .*to 70 at step 70/ }).waitFor();
-    master.setState("1", "PAUSED");
+    stage.master.setState("1", "PAUSED");
     await page.getByRole("status", { name: "State" }).getByText("PAUSED").waitFor();
     expect(await page.evaluate(() => (window as unknown as { same: boolean }).same)).toBe(true);
   });
@@ -400,18 +454,18 @@ describe("a viewer", () => {
     const { page } = it;
     const forbidden = /^(Pause|Activate|Stop|Kill|Continue|Delete|Pin step|Unpin|Edit|Verify|Set these rules|New user)/i;
     for (const [name, hash, text] of PLACES.filter(([name]) => name !== "users")) {
-      await go(it, hash);
+      await go(it.page, hash);
       await page.getByText(text).first().waitFor();
       if (name === "account") continue; // its own tokens and password are the viewer's
       expect(await page.getByRole("button", { name: forbidden }).count(), name).toBe(0);
       for (const box of await page.getByRole("checkbox", { name: /Select experiment/ }).all()) expect(await box.isVisible(), name).toBe(false);
     }
     expect(await page.getByRole("link", { name: "Users" }).count()).toBe(0);
-    await go(it, "#/experiments/1/checkpoints");
+    await go(it.page, "#/experiments/1/checkpoints");
     await page.getByRole("button", { name: "Preview" }).click();
     await page.getByText(/stay/).first().waitFor();
-    await go(it, "#/users");
+    await go(it.page, "#/users");
     await page.getByText("There is no such page.").waitFor();
-    await expect.poll(() => master.requests.filter((one) => one.url.startsWith("/api/v1/users")).length).toBe(0);
+    await expect.poll(() => stage.master.requests.filter((one) => one.url.startsWith("/api/v1/users")).length).toBe(0);
   });
 });

@@ -4,11 +4,12 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:f
 import { tmpdir } from "node:os";
 import { delimiter, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { DIST } from "./browser";
+import { DIST } from "./chromium.mjs";
 
 const ROOT = fileURLToPath(new URL("../..", import.meta.url));
 const PROGRAM = join(process.env["CAIRN_BIN_DIR"] ?? join(ROOT, "build/dev/bin"), "cairn");
 export const EXAMPLES = join(ROOT, "examples/core_api");
+export const HELD = join(ROOT, "python/tests/held_run.py");
 
 export class RealMaster {
   readonly directory = mkdtempSync(join(tmpdir(), "cairn-web-"));
@@ -91,10 +92,23 @@ export class RealMaster {
     });
   }
 
+  /** Another link that logs in once. */
+  async newLink(): Promise<string> {
+    return /http:\S+#code=\S+/.exec(await this.cli("login-link"))![0];
+  }
+
+  get<T>(path: string): Promise<T> {
+    return this.ask<T>(path, {});
+  }
+
+  put<T>(path: string, body: object): Promise<T> {
+    return this.ask<T>(path, { method: "PUT", body: JSON.stringify(body) });
+  }
+
   /** By REST, as the local admin. */
-  async get<T>(path: string): Promise<T> {
+  private async ask<T>(path: string, how: RequestInit): Promise<T> {
     const token = readFileSync(join(this.directory, "data/token"), "utf8").trim();
-    const answer = await fetch(`${this.url}${path}`, { headers: { Authorization: `Bearer ${token}` } });
+    const answer = await fetch(`${this.url}${path}`, { ...how, headers: { Authorization: `Bearer ${token}`, "Content-Type": "application/json" } });
     if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
     return (await answer.json()) as T;
   }

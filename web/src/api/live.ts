@@ -9,6 +9,8 @@ export interface LiveListener {
   onEvent?: (event: MasterEvent) => void;
   /** Events may have been missed: what was read before has to be read again. */
   onReset?: () => void;
+  /** The stream is open, for the first time or again: what could not be read can be now. */
+  onOpen?: () => void;
 }
 
 const HIDDEN_MS = 60_000;
@@ -73,6 +75,7 @@ export class Live {
     if (this.current === state) return;
     this.current = state;
     for (const watcher of this.watchers) watcher();
+    if (state === "open") for (const listener of [...this.listeners]) listener.onOpen?.();
   }
 
   private take(kind: string, data: string): void {

@@ -202,9 +202,13 @@ export interface TensorDifference {
   name: string;
   kind: "changed" | "added" | "removed" | "dtype" | "shape";
   max_difference?: NumberOrText;
-  mean_difference?: NumberOrText;
+  /** In all; of a changed tensor. */
   elements?: number;
   changed_elements?: number;
+  /** Of a table. */
+  rows_added?: number;
+  rows_removed?: number;
+  rows_changed?: number;
 }
 
 export interface Diff {
@@ -247,6 +251,9 @@ export interface LogLine {
 export interface LogPage {
   lines: LogLine[];
   more: boolean;
+  /** `after` of the page that follows, and `before` of the one before. */
+  next: number;
+  previous: number;
 }
 
 export interface MetricReport {

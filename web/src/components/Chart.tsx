@@ -39,9 +39,21 @@ export interface ChartProps {
   height?: number;
 }
 
+function newMark(href: string): HTMLAnchorElement {
+  const anchor = document.createElement("a");
+  anchor.href = href;
+  anchor.tabIndex = -1;
+  // A click on a mark is no beginning of a selection.
+  for (const kind of ["mousedown", "pointerdown"]) anchor.addEventListener(kind, (event) => event.stopPropagation());
+  return anchor;
+}
+
 /** More marks than this in view become too many to hit; every n-th is shown then. */
 const MOST_MARKS = 120;
 export const COLOURS = 10;
+
+/** There is no half of a step. */
+const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
 
 function cssColour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -69,6 +81,9 @@ class Drawing {
   private shown: Range = { from: 0, to: 1 };
   private frame = 0;
   private drag: { x: number; range: Range } | null = null;
+  /** The mark under the pointer, or with the focus. */
+  private pointed: HTMLAnchorElement | null = null;
+  private everyMark = 1;
   private readonly observer: ResizeObserver;
   // Asking the style sheet makes the browser compute styles, which is too slow to do in each frame.
   private readonly colours = {
@@ -89,6 +104,9 @@ class Drawing {
     this.plot.over.append(this.marksLayer);
     this.plot.over.addEventListener("pointerdown", this.onDown, true);
     this.plot.over.addEventListener("wheel", this.onWheel, { passive: false });
+    this.marksLayer.addEventListener("keydown", this.onMarkKey);
+    for (const kind of ["pointerover", "focusin"] as const) this.marksLayer.addEventListener(kind, (event) => this.point(event.target));
+    for (const kind of ["pointerout", "focusout"] as const) this.marksLayer.addEventListener(kind, () => this.point(null));
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(box);
     this.buildMarks();
@@ -165,7 +183,7 @@ class Drawing {
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time, auto: false }, y: log ? { distr: 3 } : { range: (_u, min, max) => padded(min, max) } },
-      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : axis, { ...axis, size: 64, values: (_u, ticks) => ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) }],
+      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : { ...axis, incrs: WHOLE_STEPS, size: 30, label: "steps", labelSize: 20, labelGap: 0, labelFont: axis.font! }, { ...axis, size: 64, values: (_u, ticks) => ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) }],
       series: [
         {},
         ...lines.map((line): uPlot.Series => {
@@ -216,25 +234,28 @@ class Drawing {
   }
 
   private buildMarks(): void {
+    // A checkpoint keeps its element, and so the focus, when live data bring more of them.
+    const before = new Map(this.markElements.map((element) => [element.getAttribute("href"), element]));
     this.markElements = this.props.marks.map((mark) => {
-      const anchor = document.createElement("a");
+      const anchor = before.get(mark.href) ?? newMark(mark.href);
+      before.delete(mark.href);
       anchor.className = mark.pinned ? "mark pinned" : "mark";
-      anchor.href = mark.href;
       anchor.title = mark.label;
       anchor.setAttribute("aria-label", mark.label);
-      // A click on a mark is no beginning of a selection.
-      for (const kind of ["mousedown", "pointerdown"]) anchor.addEventListener(kind, (event) => event.stopPropagation());
       return anchor;
     });
-    this.marksLayer.replaceChildren();
   }
 
   private placeMarks(): void {
     const { marks, lines } = this.props;
     const { from, to } = this.shown;
     const inside = marks.map((mark, index) => ({ mark, index })).filter(({ mark }) => mark.x >= from && mark.x <= to);
-    const every = Math.ceil(inside.length / MOST_MARKS);
+    const every = Math.max(1, Math.ceil(inside.length / MOST_MARKS));
     const chosen = inside.filter(({ mark }, position) => mark.pinned || position % every === 0);
+    if (every !== this.everyMark) {
+      this.everyMark = every;
+      this.tell(this.plot);
+    }
     const curve = lines.find((line) => !line.faint);
     const elements = chosen.map(({ mark, index }) => {
       const element = this.markElements[index]!;
@@ -244,16 +265,42 @@ class Drawing {
       element.style.top = usable ? `${this.plot.valToPos(value, "y")}px` : "100%";
       return element;
     });
+    // All marks are one stop of the Tab key; arrow keys lead from one to the next.
+    const stop = elements.find((element) => element === document.activeElement) ?? elements.find((element) => element.tabIndex === 0) ?? elements[0];
+    for (const element of elements) element.tabIndex = element === stop ? 0 : -1;
     // Nothing is moved about in the page when only positions changed: a mark that has the focus keeps it.
     const children = this.marksLayer.children;
     if (elements.length === children.length && elements.every((element, i) => element === children[i])) return;
+    const focused = elements.find((element) => element === document.activeElement);
     this.marksLayer.replaceChildren(...elements);
+    focused?.focus({ preventScroll: true }); // who is moved about loses it
+  }
+
+  private onMarkKey = (event: globalThis.KeyboardEvent): void => {
+    const marks = [...this.marksLayer.children] as HTMLAnchorElement[];
+    const at = marks.indexOf(event.target as HTMLAnchorElement);
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: marks.length - 1 }[event.key];
+    if (at < 0 || to === undefined) return;
+    event.preventDefault();
+    const next = marks[Math.max(0, Math.min(marks.length - 1, to))]!;
+    marks[at]!.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  };
+
+  private point(target: EventTarget | null): void {
+    this.pointed = target instanceof HTMLAnchorElement ? target : null;
+    this.tell(this.plot);
   }
 
   private tell(plot: uPlot): void {
+    if (this.pointed?.isConnected) {
+      this.readout.textContent = this.pointed.getAttribute("aria-label");
+      return;
+    }
     const { left } = plot.cursor;
     if (left === undefined || left === null || left < 0) {
-      this.readout.textContent = "";
+      this.readout.textContent = this.everyMark > 1 ? `One of ${this.everyMark} checkpoints has a mark here; zoom in to see all.` : "";
       return;
     }
     const x = plot.posToVal(left, "x");

@@ -35,7 +35,8 @@ export function Dialog(props: DialogProps): ReactNode {
     dialog.showModal();
     return () => {
       dialog.close();
-      if (before instanceof HTMLElement && before.isConnected) before.focus();
+      const back = before instanceof HTMLElement && before.isConnected ? before : document.getElementById("main");
+      back?.focus();
     };
   }, []);
 

@@ -10,6 +10,8 @@ export interface Column<T> {
   /** Also the name to sort by. */
   sortable?: boolean;
   numeric?: boolean;
+  /** Which order the first click asks for; left out: the greatest number, the first of the alphabet. */
+  first?: Order;
   /** Takes what width is left. */
   wide?: boolean;
   render: (row: T) => ReactNode;
@@ -28,6 +30,8 @@ export interface VirtualTableProps<T> {
   onSelect?: (key: string, on: boolean) => void;
   /** What the check box of a row is called. */
   selectLabel?: (row: T) => string;
+  /** All that there are, also those that are not in the page; left out: one by one only. */
+  onSelectAll?: (on: boolean) => void;
   onWindow?: (first: number, end: number) => void;
   /** Shown instead of rows when there are none. */
   empty: ReactNode;
@@ -102,7 +106,19 @@ export function VirtualTable<T>(props: VirtualTableProps<T>): ReactNode {
       <table aria-rowcount={count + 1} aria-label={props.label}>
         <thead>
           <tr aria-rowindex={1}>
-            {props.selected && <th className="select"><span className="hidden">Selected</span></th>}
+            {props.selected && (
+              <th className="select">
+                {props.onSelectAll && count > 0 ? (
+                  <input
+                    type="checkbox"
+                    aria-label="Select all that match"
+                    checked={props.selected.size >= count}
+                    ref={(box) => { if (box) box.indeterminate = props.selected!.size > 0 && props.selected!.size < count; }}
+                    onChange={(event) => props.onSelectAll!(event.target.checked)}
+                  />
+                ) : <span className="hidden">Selected</span>}
+              </th>
+            )}
             {columns.map((column) => (
               <Head key={column.key} column={column} sort={props.sort} onSort={props.onSort} />
             ))}
@@ -142,7 +158,7 @@ function Head<T>({ column, sort, onSort }: HeadProps<T>): ReactNode {
     return <th scope="col" className={cellClass(column)}>{column.title}</th>;
   }
   const active = sort?.key === column.key;
-  const next: Order = active ? (sort.order === "asc" ? "desc" : "asc") : column.numeric ? "desc" : "asc";
+  const next: Order = active ? (sort.order === "asc" ? "desc" : "asc") : column.first ?? (column.numeric ? "desc" : "asc");
   return (
     <th
       scope="col"

@@ -1,15 +1,17 @@
 // Small things that every page uses.
-import { useId, useState, type ReactNode } from "react";
+import { Fragment, useEffect, useId, useRef, useState, type ReactNode } from "react";
 import type { ApiError } from "../api/client";
+import { withMaster } from "../model/command";
 import { formatPercent } from "../model/format";
 import { toneOf } from "../model/states";
-import { say } from "./Toasts";
 
 export function StateBadge({ state }: { state: string }): ReactNode {
   return <span className={`badge ${toneOf(state)}`}>{state}</span>;
 }
 
-export function Progress({ value, label }: { value: number; label: string }): ReactNode {
+/** Of what never said how far it is nothing is known, which is not the same as 0 %. `counted`: the master counts it by itself. */
+export function Progress({ value, label, counted = false }: { value: number; label: string; counted?: boolean }): ReactNode {
+  if (!(value > 0) && !counted) return <span className="faint" role="img" aria-label={`${label}: not reported`} title="No progress was reported.">–</span>;
   return (
     <span className="progress">
       <progress max={1} value={Math.max(0, Math.min(1, value))} aria-label={label} />
@@ -18,21 +20,38 @@ export function Progress({ value, label }: { value: number; label: string }): Re
   );
 }
 
-/** A command that can be copied. */
-export function Command({ text }: { text: string }): ReactNode {
-  const copy = async (): Promise<void> => {
-    try {
-      await navigator.clipboard.writeText(text);
-      say("Copied.");
-    } catch {
-      // Without a secure origin there is no clipboard; the text is selected by a triple click.
-      say("The browser does not let this page copy; select the text instead.", true);
-    }
-  };
+/** Also where the page has no clipboard, as one that came over plain HTTP from another machine: then by what is selected. */
+async function copyText(element: HTMLElement, text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    window.getSelection()?.selectAllChildren(element);
+    return document.execCommand("copy");
+  }
+}
+
+const COPIED_MS = 2000;
+
+/** A command that can be copied. A long one is broken between its words: "--" alone at the end of a line is no flag. */
+export function Command({ text: plain }: { text: string }): ReactNode {
+  const text = withMaster(plain, window.location.origin);
+  const code = useRef<HTMLElement>(null);
+  // Said here rather than in a note at the corner of the window: that lies behind a dialog.
+  const [done, setDone] = useState("");
+  useEffect(() => {
+    if (done === "") return;
+    const timer = setTimeout(() => setDone(""), COPIED_MS);
+    return () => clearTimeout(timer);
+  }, [done]);
+  const copy = async (): Promise<void> => setDone(await copyText(code.current!, text) ? "Copied" : "Ctrl+C");
   return (
     <span className="command">
-      <code tabIndex={0}>{text}</code>
-      <button type="button" aria-label={`Copy the command ${text}`} onClick={() => void copy()}>Copy</button>
+      <code tabIndex={0} ref={code}>
+        {text.split(" ").map((word, index) => <Fragment key={index}>{index > 0 && " "}<span className="word">{word}</span></Fragment>)}
+      </code>
+      <button type="button" aria-label={done ? undefined : `Copy the command ${text}`} onClick={() => void copy()}>{done || "Copy"}</button>
+      <span role="status" className="hidden">{done === "Ctrl+C" ? "It is selected: press Ctrl and C" : done}</span>
     </span>
   );
 }
@@ -83,7 +102,7 @@ export function Tabs({ tabs, current, label }: { tabs: Tab[]; current: string; l
   return (
     <nav className="tabs" aria-label={label}>
       {tabs.map((tab) => (
-        <a key={tab.key} href={tab.href} aria-current={tab.key === current ? "page" : undefined}>{tab.title}</a>
+        <a key={tab.key} href={tab.href} data-title={tab.title} aria-current={tab.key === current ? "page" : undefined}>{tab.title}</a>
       ))}
     </nav>
   );

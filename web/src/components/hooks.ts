@@ -78,15 +78,14 @@ export function useResource<T>(
         if (filter.current(event)) plan();
       },
       onReset: plan,
-    });
-    const unwatch = live.watch(() => {
-      if (failed && live.state() === "open") plan();
+      onOpen: () => {
+        if (failed) plan();
+      },
     });
     return () => {
       abort.abort();
       clearTimeout(timer);
       unlisten();
-      unwatch();
     };
   }, [key]);
 
@@ -97,6 +96,24 @@ export function useResource<T>(
     reload: useCallback(() => again.current(), []),
     set: useCallback((data: T) => setState({ key, data }), [key]),
   };
+}
+
+/** What is chosen of a table, by key. */
+export interface Selection {
+  selected: ReadonlySet<string>;
+  onSelect: (key: string, on: boolean) => void;
+  setSelected: (keys: Iterable<string>) => void;
+}
+
+export function useSelection(): Selection {
+  const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
+  const onSelect = useCallback((key: string, on: boolean) => setSelected((before) => {
+    const next = new Set(before);
+    if (on) next.add(key);
+    else next.delete(key);
+    return next;
+  }), []);
+  return { selected, onSelect, setSelected: useCallback((keys: Iterable<string>) => setSelected(new Set(keys)), []) };
 }
 
 export function useLiveState(): string {

@@ -86,15 +86,14 @@ export function usePages<T>(
         if (filter.current(event)) plan(true);
       },
       onReset: () => plan(true),
-    });
-    const unwatch = live.watch(() => {
-      if (failed && live.state() === "open") plan(true);
+      onOpen: () => {
+        if (failed) plan(true);
+      },
     });
     return () => {
       abort.abort();
       clearTimeout(timer);
       unlisten();
-      unwatch();
     };
   }, [key]);
 

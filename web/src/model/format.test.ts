@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { experimentTitle, formatAge, formatBytes, formatCount, formatDuration, formatJson, formatMinute, formatNumber, formatPercent, formatShape, formatTicks, numberedName, toNumber } from "./format";
+import { allNumbers, experimentTitle, formatAge, formatBytes, formatCount, formatDuration, formatFact, formatJson, formatMinute, formatNumber, formatPercent, formatShape, formatTicks, numberedName, toNumber } from "./format";
 
 describe("numbers for people", () => {
   it.each([[0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [10 * 2 ** 20, "10.0 MiB"], [2 ** 30 - 1, "1.00 GiB"], [null, "–"]] as const)(
@@ -24,6 +24,13 @@ describe("numbers for people", () => {
     expect(numberedName({ id: "7", name: "mnist" })).toBe("7 mnist");
     expect(numberedName({ id: "7", name: "experiment 7" })).toBe("experiment 7");
   });
+  it("tells what services say with its unit", () => {
+    expect(formatFact("lag_seconds", 4.25)).toEqual(["Lag", "4.25 s"]);
+    expect(formatFact("lag_seconds", 4000)).toEqual(["Lag", "1 h 6 min"]);
+    expect(formatFact("log_bytes", 2048)).toEqual(["Log", "2.00 KiB"]);
+    expect(formatFact("rows", 48211004)).toEqual(["Rows", "48,211,004"]);
+    expect(formatFact("first_token", "a <b>")).toEqual(["First token", "a <b>"]);
+  });
   it("says how long ago", () => {
     expect(formatAge(100, 101)).toBe("just now");
     expect(formatAge(0, 7300)).toBe("2 h ago");
@@ -34,6 +41,10 @@ describe("numbers for people", () => {
     expect(formatTicks([at, at + 10])).toEqual(["23:59:00\n2026-11-16", "23:59:10"]);
     expect(formatTicks([at, at + 86400])).toEqual(["2026-11-16", "2026-11-17"]);
     expect(formatMinute(at)).toBe("2026-11-16 23:59");
+  });
+  it("sets a column flush right when all of it are numbers", () => {
+    expect(allNumbers([1, 0.5, undefined])).toBe(true);
+    expect(allNumbers([1, "adam"])).toBe(false);
   });
   it("writes shapes and values", () => {
     expect(formatShape([])).toBe("scalar");

@@ -115,6 +115,22 @@ export function formatJson(value: Json | undefined): string {
   return JSON.stringify(value);
 }
 
+/** Whether a column of these is one of numbers: they are set flush right. */
+export function allNumbers(values: (Json | undefined)[]): boolean {
+  return values.every((value) => value === undefined || typeof value === "number");
+}
+
+/** Something that a service says of itself: its name as words, its unit (the end of the name) with the value. */
+export function formatFact(name: string, value: Json | undefined): [string, string] {
+  const [, plain, unit] = /^(.+?)_(seconds|bytes)$/.exec(name) ?? [null, name, ""];
+  const words = plain!.replaceAll("_", " ");
+  const title = words.charAt(0).toUpperCase() + words.slice(1);
+  if (typeof value !== "number") return [title, formatJson(value)];
+  if (unit === "bytes") return [title, formatBytes(value)];
+  if (unit === "seconds") return [title, value < 60 ? `${formatNumber(value)} s` : formatDuration(value)];
+  return [title, Number.isInteger(value) ? formatCount(value) : formatNumber(value)];
+}
+
 export function formatPercent(fraction: number): string {
   const percent = Math.max(0, Math.min(1, fraction)) * 100;
   // Almost done is not done.

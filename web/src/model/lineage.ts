@@ -6,6 +6,7 @@ export interface PlacedNode extends LineageNode {
   y: number;
 }
 export interface PlacedEdge extends LineageEdge {
+  left: number;
   x1: number;
   y1: number;
   x2: number;
@@ -19,10 +20,52 @@ export interface Placed {
   height: number;
 }
 
-export const COLUMN = 132;
+/** A way of one checkpoint after the other in which nothing else happened is drawn as its ends. */
+const SHORT = 10;
+
+/**
+ * Without most of what only follows what came before it: of a trial with hundreds of checkpoints those are drawn that began or ended
+ * something (a run, a trial, an increment), the one that is looked at, and its neighbours. `left` of an edge is how many lie under it.
+ */
+export function condense(lineage: Lineage, current: string): { nodes: LineageNode[]; edges: (LineageEdge & { left: number })[] } {
+  const known = new Set(lineage.nodes.map((node) => node.id));
+  const whole = { nodes: lineage.nodes, edges: lineage.edges.filter((edge) => known.has(edge.from) && known.has(edge.to)).map((edge) => ({ ...edge, left: 0 })) };
+  if (lineage.nodes.length <= SHORT) return whole;
+  const after = new Map<string, LineageEdge>();
+  const before = new Map<string, LineageEdge>();
+  const kept = new Set([current]);
+  for (const edge of whole.edges) {
+    if (edge.kind === "next") {
+      after.set(edge.from, edge);
+      before.set(edge.to, edge);
+      if (edge.to === current) kept.add(edge.from);
+      if (edge.from === current) kept.add(edge.to);
+    } else {
+      kept.add(edge.from);
+      kept.add(edge.to);
+    }
+  }
+  for (const node of lineage.nodes) if (!after.has(node.id) || !before.has(node.id)) kept.add(node.id);
+  const edges: (LineageEdge & { left: number })[] = [];
+  for (const edge of whole.edges) {
+    if (edge.kind !== "next") edges.push(edge);
+    else if (kept.has(edge.from)) {
+      let { to } = edge;
+      let left = 0;
+      while (!kept.has(to)) {
+        to = after.get(to)!.to;
+        left++;
+      }
+      edges.push({ from: edge.from, to, kind: "next", left });
+    }
+  }
+  return { nodes: lineage.nodes.filter((node) => kept.has(node.id)), edges };
+}
+
+export const COLUMN = 108;
 export const LANE = 76;
 
-export function placeLineage(lineage: Lineage): Placed {
+export function placeLineage(lineage: { nodes: LineageNode[]; edges: (LineageEdge & { left?: number })[] }): Placed {
   const nodes = new Map(lineage.nodes.map((node) => [node.id, node]));
   const edges = lineage.edges.filter((edge) => nodes.has(edge.from) && nodes.has(edge.to));
   const column = new Map<string, number>();
@@ -57,7 +100,7 @@ export function placeLineage(lineage: Lineage): Placed {
     edges: edges.map((edge) => {
       const from = at.get(edge.from)!;
       const to = at.get(edge.to)!;
-      return { ...edge, x1: from.x, y1: from.y, x2: to.x, y2: to.y };
+      return { left: 0, ...edge, x1: from.x, y1: from.y, x2: to.x, y2: to.y };
     }),
     lanes: [...lane].map(([trial, index]) => ({ trial, y: 34 + index * LANE })),
     width: 24 + (Math.max(0, ...column.values()) + 1) * COLUMN,

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { withMaster } from "./command";
 import { mergeLines, plainText } from "./logs";
 import { placeLineage } from "./lineage";
 import { parseOverrides } from "./overrides";
@@ -7,6 +8,15 @@ import { addressOfPath, link, loginCode, parseRoute } from "./route";
 import { sortBy } from "./sorting";
 import { allowedActions, allowedForTrials, mayDo, whatIsLost } from "./states";
 import { MOST_ROWS, pagesOf, visibleWindow } from "./window";
+
+describe("commands to copy", () => {
+  it("name the master unless it is where the command line looks for one", () => {
+    expect(withMaster("cairn trial logs 7 -f", "http://gpu:9000")).toBe("cairn trial logs 7 -f -m http://gpu:9000");
+    expect(withMaster("cairn trial logs 7 -f", "http://127.0.0.1:8080")).toBe("cairn trial logs 7 -f");
+    expect(withMaster("cairn trial logs 7 -f", "http://localhost:8080")).toBe("cairn trial logs 7 -f");
+  });
+  it("that ask no master name none", () => expect(withMaster("cairn checkpoint show /runs/a 40", "http://gpu:9000")).toBe("cairn checkpoint show /runs/a 40"));
+});
 
 describe("routes", () => {
   it("go to a text and back", () => {
@@ -102,6 +112,7 @@ describe("what may be done", () => {
   it("depends on the state", () => {
     expect(allowedActions("RUNNING")).toEqual(["pause", "cancel", "kill"]);
     expect(allowedActions("PAUSED")).toEqual(["activate", "cancel", "kill"]);
+    expect(allowedActions("PAUSED", true)).toEqual(["cancel", "kill"]);
     expect(allowedActions("COMPLETED")).toEqual([]);
     expect(allowedForTrials({ PAUSED: 1, RUNNING: 2, COMPLETED: 0 })).toEqual(["pause", "activate", "cancel", "kill"]);
   });

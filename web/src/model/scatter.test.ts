@@ -13,6 +13,16 @@ describe("a scatter plot", () => {
     expect(points[0]!.px).toBe(points[2]!.px);
     expect(xTicks.map((tick) => tick.label)).toEqual(["adam", "sgd"]);
   });
+  it("has round numbers on its axes", () => {
+    const rows = [{ id: "1", x: 0.00014, y: 0.0937 }, { id: "2", x: 0.0895, y: 0.8625 }];
+    const plain = placePoints(rows, size);
+    expect(plain.yTicks.map((tick) => tick.label)).toEqual(["0.2", "0.4", "0.6", "0.8"]);
+    expect(plain.xTicks.map((tick) => tick.label)).toEqual(["0.02", "0.04", "0.06", "0.08"]);
+    expect(placePoints(rows, { ...size, log: true }).xTicks.map((tick) => tick.label)).toEqual(["0.001", "0.01"]);
+    const near = [{ id: "1", x: 1.5, y: 1 }, { id: "2", x: 9, y: 1 }];
+    expect(placePoints(near, { ...size, log: true }).xTicks.map((tick) => tick.label)).toEqual(["2", "5"]);
+    expect(placePoints(near, size).yTicks.map((tick) => tick.label)).toEqual(["1"]);
+  });
   it("counts what has no place", () => {
     expect(placePoints([{ id: "1", x: 1, y: NaN }, { id: "2", x: null, y: 1 }, { id: "3", x: 0, y: 1 }], { ...size, log: true })).toMatchObject({ points: [], left: 3 });
   });

@@ -43,7 +43,7 @@ export function placePoints(rows: { id: string; x: Json; y: number }[], size: { 
     const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
     const at = (x: number): number => LEFT + (x1 > x0 ? ((x - x0) / (x1 - x0)) * wide : wide / 2);
     placeX = (x) => at(scale(x as number));
-    xTicks = ticks(x0, x1).map((x) => ({ at: at(x), label: formatNumber(size.log ? 10 ** x : x) }));
+    xTicks = (size.log ? logTicks : ticks)(x0, x1).map((x) => ({ at: at(x), label: formatNumber(size.log ? 10 ** x : x) }));
   } else {
     const values = [...new Set(usable.map((row) => formatJson(row.x)))].sort();
     const at = (value: string): number => LEFT + ((values.indexOf(value) + 0.5) / values.length) * wide;
@@ -58,7 +58,26 @@ export function placePoints(rows: { id: string; x: Json; y: number }[], size: { 
   };
 }
 
+/** Round numbers between the two, about five: a reader counts by them. */
 function ticks(from: number, to: number): number[] {
   if (!(to > from)) return [from];
-  return [0, 0.25, 0.5, 0.75, 1].map((share) => from + share * (to - from));
+  const rough = (to - from) / 5;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const by = power * ([1, 2, 5].find((one) => one * power >= rough) ?? 10);
+  const first = Math.ceil(from / by);
+  return Array.from({ length: Math.floor(to / by) - first + 1 }, (_, n) => (first + n) * by);
+}
+
+/** The same of logarithms: powers of ten, and what is between them where there are few. */
+function logTicks(from: number, to: number): number[] {
+  if (!(to > from)) return [from];
+  const inside = (steps: number[]): number[] => {
+    const found: number[] = [];
+    for (let power = Math.floor(from); power <= to; power++) found.push(...steps.map((step) => power + Math.log10(step)));
+    return found.filter((one) => one >= from && one <= to);
+  };
+  const decades = inside([1]);
+  if (decades.length > 1) return decades;
+  const more = inside([1, 2, 5]);
+  return more.length > 1 ? more : [from, to];
 }

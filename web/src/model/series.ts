@@ -1,5 +1,5 @@
 // Curves: from reports to columns of numbers, smoothed, thinned for the screen.
-import type { MetricReport } from "../api/types";
+import type { Json, JsonObject, MetricReport } from "../api/types";
 import { toNumber } from "./format";
 
 export interface Series {
@@ -12,15 +12,17 @@ export interface Series {
   runs: number[];
 }
 
-function flatten(values: { [key: string]: unknown }, prefix: string, into: (name: string, value: number) => void): void {
+/** What is in nested reports, under names like "val/loss". */
+export function eachLeaf(values: JsonObject, into: (name: string, value: Json) => void, prefix = ""): void {
   for (const [key, value] of Object.entries(values)) {
     const name = prefix === "" ? key : `${prefix}/${key}`;
-    if (typeof value === "number" || value === "NaN" || value === "Infinity" || value === "-Infinity") {
-      into(name, toNumber(value as number | string));
-    } else if (value !== null && typeof value === "object" && !Array.isArray(value)) {
-      flatten(value as { [key: string]: unknown }, name, into);
-    }
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) eachLeaf(value, into, name);
+    else into(name, value);
   }
+}
+
+function isNumber(value: Json): value is number | string {
+  return typeof value === "number" || value === "NaN" || value === "Infinity" || value === "-Infinity";
 }
 
 export type SeriesMap = Map<string, Series>;
@@ -34,7 +36,8 @@ export function addReports(map: SeriesMap, reports: MetricReport[]): boolean {
   let inOrder = true;
   for (const report of reports) {
     if (report.archived) continue;
-    flatten(report.values, "", (name, value) => {
+    eachLeaf(report.values, (name, value) => {
+      if (!isNumber(value)) return;
       const key = seriesKey(report.group, name);
       let series = map.get(key);
       if (!series) {
@@ -49,7 +52,7 @@ export function addReports(map: SeriesMap, reports: MetricReport[]): boolean {
       }
       series.steps.push(report.steps_completed);
       series.times.push(report.time);
-      series.values.push(value);
+      series.values.push(toNumber(value));
       series.runs.push(report.run_id);
     });
   }

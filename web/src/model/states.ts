@@ -19,7 +19,8 @@ export function isLive(state: State): boolean {
   return state === "STARTING" || state === "RUNNING" || state === "PAUSING" || state === "STOPPING";
 }
 
-export function allowedActions(state: State): Action[] {
+/** `detached`: somebody else starts its processes, so that there is nothing to activate. */
+export function allowedActions(state: State, detached = false): Action[] {
   switch (state) {
     case "QUEUED":
     case "STARTING":
@@ -28,7 +29,7 @@ export function allowedActions(state: State): Action[] {
     case "PAUSING":
       return ["activate", "cancel", "kill"];
     case "PAUSED":
-      return ["activate", "cancel", "kill"];
+      return detached ? ["cancel", "kill"] : ["activate", "cancel", "kill"];
     case "STOPPING":
       return ["kill"];
     default:
@@ -37,10 +38,10 @@ export function allowedActions(state: State): Action[] {
 }
 
 /** An experiment of several trials allows what one of them allows. */
-export function allowedForTrials(states: { [state: string]: number }): Action[] {
+export function allowedForTrials(states: { [state: string]: number }, detached = false): Action[] {
   const all = new Set<Action>();
   for (const [state, count] of Object.entries(states)) {
-    if (count > 0) for (const action of allowedActions(state as State)) all.add(action);
+    if (count > 0) for (const action of allowedActions(state as State, detached)) all.add(action);
   }
   return (["pause", "activate", "cancel", "kill"] as Action[]).filter((action) => all.has(action));
 }

@@ -6,7 +6,7 @@ import { Choice, Command, Empty, Facts, Failure, Field, Waiting } from "../../co
 import { useResource, useTitle } from "../../components/hooks";
 import { UserContext } from "../../components/session";
 import { attempt } from "../../components/Toasts";
-import { formatTime } from "../../model/format";
+import { formatMinute, formatTime } from "../../model/format";
 
 const LIFETIMES: [string, string][] = [["86400", "a day"], ["2592000", "30 days"], ["31536000", "a year"], ["", "until it is deleted"]];
 
@@ -31,7 +31,7 @@ export function AccountPage(): ReactNode {
           <h2 id="tokens">Tokens</h2>
           <p className="hint">For the command line and for programs: CAIRN_TOKEN.</p>
           {tokens.error && !tokens.data ? <Failure error={tokens.error} retry={tokens.reload} /> : !tokens.data ? <Waiting />
-            : tokens.data.tokens.length === 0 ? <Empty title="No tokens." />
+            : tokens.data.tokens.length === 0 ? <Empty title="No tokens." command="cairn token create NAME">Make one here, or in a terminal that is logged in:</Empty>
               : (
                 <div className="table-box plain" tabIndex={0} role="region" aria-label="Tokens">
                   <table>
@@ -39,7 +39,7 @@ export function AccountPage(): ReactNode {
                     <tbody>
                       {tokens.data.tokens.map((token) => (
                         <tr key={token.id}>
-                          <td>{token.name}</td><td>{formatTime(token.created)}</td><td>{formatTime(token.last_used)}</td><td>{token.expires ? formatTime(token.expires) : "never"}</td>
+                          <td>{token.name}</td><td title={formatTime(token.created)}>{formatMinute(token.created)}</td><td title={formatTime(token.last_used)}>{formatMinute(token.last_used)}</td><td>{token.expires ? formatMinute(token.expires) : "never"}</td>
                           <td><button type="button" className="link bad" aria-label={`Delete token ${token.name}`} onClick={() => setAsking(token)}>delete</button></td>
                         </tr>
                       ))}

@@ -21,7 +21,10 @@ export function UsersPage(): ReactNode {
   const [password, setPassword] = useState("");
   if (users.error && !users.data) return <Failure error={users.error} retry={users.reload} />;
   if (!users.data) return <Waiting />;
+  const { users: list } = users.data;
   const patch = (user: User, change: { role?: Role; active?: boolean }): void => {
+    // Shown at once; should it be refused, it is read again.
+    users.set({ users: list.map((one) => (one === user ? { ...one, ...change } : one)) });
     void attempt("Changed.", () => api.patchUser(user.username, change)).then(users.reload);
   };
   return (
@@ -31,9 +34,9 @@ export function UsersPage(): ReactNode {
         <table>
           <thead><tr><th scope="col">Name</th><th scope="col">Role</th><th scope="col">Password</th><th scope="col">Since</th><th scope="col">May log in</th><th scope="col"><span className="hidden">Password</span></th></tr></thead>
           <tbody>
-            {users.data.users.map((user) => (
+            {list.map((user) => (
               <tr key={user.username}>
-                <td>{user.username}{user.username === me?.username && <span className="label">you</span>}</td>
+                <td><span>{user.username}</span>{user.username === me?.username && <span className="label">you</span>}</td>
                 <td>
                   <select aria-label={`Role of ${user.username}`} value={user.role} disabled={user.username === me?.username} onChange={(event) => patch(user, { role: event.target.value as Role })}>
                     {ROLES.map(([key]) => <option key={key} value={key}>{key}</option>)}

@@ -27,6 +27,7 @@ export function CheckpointPage({ id }: { id: string }): ReactNode {
   const whole = one.state === "COMPLETED";
   const goOn = async (): Promise<void> => {
     const [experiment, trial] = await Promise.all([api.experiment(one.experiment), api.trial(one.trial)]);
+    if (trial.detached) throw new Error("It was started by hand: start its command again, and it goes on.");
     setAsking({ experiment, trial });
   };
   const pin = (): void => {
@@ -68,10 +69,15 @@ export function CheckpointPage({ id }: { id: string }): ReactNode {
       {tab === "tensors" && <Tensors id={id} />}
       {tab === "metadata" && <Metadata checkpoint={one} />}
       {tab === "lineage" && <LineageTab id={id} />}
-      {asking === "delete" && <DeleteDialog ids={[id]} onDone={checkpoint.reload} onClose={() => setAsking(null)} />}
+      {asking === "delete" && <DeleteDialog checkpoints={[one]} onDone={checkpoint.reload} onClose={() => setAsking(null)} />}
       {asking && asking !== "delete" && <ContinueDialog trial={asking.trial} experiment={asking.experiment} from={one} onClose={() => setAsking(null)} />}
     </>
   );
+}
+
+function newBytes({ bytes, new_bytes: fresh }: Checkpoint): string {
+  if (fresh === null || fresh === undefined) return "not known";
+  return fresh < bytes ? `${formatBytes(fresh)}, the rest is shared with earlier ones` : `${formatBytes(fresh)}, all of it`;
 }
 
 function Overview({ checkpoint: one }: { checkpoint: Checkpoint }): ReactNode {
@@ -82,13 +88,13 @@ function Overview({ checkpoint: one }: { checkpoint: Checkpoint }): ReactNode {
         <Facts facts={[
           ["Kind", one.kind === "increment" && one.base ? <>increment of <a href={link(["checkpoints", one.base])}>{one.base}</a></> : (one.kind ?? "full")],
           ["Bytes", formatBytes(one.bytes)],
-          ["New bytes", one.new_bytes === null || one.new_bytes === undefined ? "not known" : `${formatBytes(one.new_bytes)}, the rest is shared with earlier ones`],
+          ["New bytes", newBytes(one)],
           ["Score", formatNumber(one.score)],
           ["Time", formatTime(one.time)],
           ["Run", one.run_id],
           ["Ranks", one.ranks ?? "–"],
           ["Generation, sequence", `${one.generation ?? "–"}, ${one.sequence ?? "–"}`],
-          ["Directory", <code key="d">{one.path ?? "–"}</code>],
+          ...(one.path ? [["Directory", <code key="d">{one.path}</code>] as [string, ReactNode]] : []),
           ["Repository", <code key="r">{one.repository ?? "–"}</code>],
           ...(one.reason ? [["Reason", one.reason] as [string, ReactNode]] : []),
         ]} />
@@ -97,9 +103,16 @@ function Overview({ checkpoint: one }: { checkpoint: Checkpoint }): ReactNode {
         <h2 id="metrics">Metrics</h2>
         {Object.keys(one.metrics).length === 0 ? <p className="faint">None were saved with it.</p>
           : <Facts facts={Object.entries(one.metrics).map(([name, value]) => [name, formatJson(value)])} />}
-        {one.repository && <p className="faint">On the machine that has it: <Command text={`cairn checkpoint show ${one.repository} ${one.steps_completed}`} /></p>}
       </section>
       {one.state === "COMPLETED" && <Verify id={one.id} />}
+      {one.state === "COMPLETED" && (
+        <section className="panel" aria-labelledby="cli">
+          <h2 id="cli">On the command line</h2>
+          <p><Command text={`cairn experiment download ${one.experiment} --checkpoint ${one.id} -o DIR/`} /></p>
+          {one.repository && <p className="faint">On a machine that reaches its storage:</p>}
+          {one.repository && <p><Command text={`cairn checkpoint show ${one.repository} ${one.steps_completed}`} /></p>}
+        </section>
+      )}
     </div>
   );
 }
@@ -187,7 +200,7 @@ function Tensors({ id }: { id: string }): ReactNode {
     <>
       <div className="toolbar" role="search">
         <input type="search" aria-label="Tensors whose name contains" placeholder="Name" value={text} onChange={(event) => setText(event.target.value)} />
-        <span className="faint">{pages.total === undefined ? "" : `${formatCount(pages.total)} tensors`}</span>
+        <span className="faint">{pages.total === undefined ? "" : `${formatCount(pages.total)} ${pages.total === 1 ? "tensor" : "tensors"}`}</span>
       </div>
       <VirtualTable<Tensor>
         label="Tensors"
@@ -197,7 +210,8 @@ function Tensors({ id }: { id: string }): ReactNode {
         rowKey={(row) => `${row.file ?? ""} ${row.name}`}
         onWindow={pages.want}
         rowsHigh={18}
-        empty={pages.total === undefined ? null : <Empty title={search ? "No tensor has such a name." : "It holds files only, no tensors."} />}
+        empty={pages.total === undefined ? null : search ? <Empty title="No tensor has such a name."><button type="button" onClick={() => setText("")}>Show all</button></Empty>
+          : <Empty title="It holds files only, no tensors."><a href={link(["checkpoints", id, "files"])}>To its files</a></Empty>}
       />
     </>
   );
@@ -206,7 +220,11 @@ function Tensors({ id }: { id: string }): ReactNode {
 function Metadata({ checkpoint: one }: { checkpoint: Checkpoint }): ReactNode {
   const entries = Object.entries(one.metadata);
   if (entries.length === 0) return <Empty title="It has no metadata.">A script gives it with store_path(metadata).</Empty>;
-  return <Facts facts={entries.map(([name, value]) => [name, <span key={name} className="text">{formatJson(value)}</span>])} />;
+  return (
+    <section className="panel" aria-label="Metadata">
+      <Facts facts={entries.map(([name, value]) => [name, <span key={name} className="text">{formatJson(value)}</span>])} />
+    </section>
+  );
 }
 
 function LineageTab({ id }: { id: string }): ReactNode {

@@ -3,7 +3,7 @@ import { useState, type ReactNode } from "react";
 import { api } from "../../api/client";
 import type { Checkpoint, Experiment, Trial } from "../../api/types";
 import { Choice, Empty, Failure, StateBadge, Waiting } from "../../components/basics";
-import { navigate, useNow, useResource } from "../../components/hooks";
+import { navigate, useNow, useResource, useSelection } from "../../components/hooks";
 import { useMay } from "../../components/session";
 import { attempt } from "../../components/Toasts";
 import { VirtualTable, type Column } from "../../components/VirtualTable";
@@ -37,9 +37,9 @@ export function CheckpointsTab({ experiment, trial }: Props): ReactNode {
   const now = useNow(10_000);
   const [states, setStates] = useState("COMPLETED");
   const [sort, setSort] = useState<{ key: string; order: Order }>({ key: "age", order: "desc" });
-  const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
+  const { selected, onSelect, setSelected } = useSelection();
   const [continuing, setContinuing] = useState<{ checkpoint: Checkpoint; trial: Trial } | null>(null);
-  const [deleting, setDeleting] = useState<string[] | null>(null);
+  const [deleting, setDeleting] = useState<Checkpoint[] | null>(null);
   const query = { limit: 1000, state: states, sort: "time", order: "desc" };
   const list = useResource(
     `checkpoints ${experiment.id} ${trial?.id ?? ""} ${states}`,
@@ -47,6 +47,7 @@ export function CheckpointsTab({ experiment, trial }: Props): ReactNode {
     (event) => (event.kind === "checkpoint" || event.kind === "policy") && (trial ? event.trial === trial.id : event.experiment === experiment.id),
   );
 
+  const detached = trial?.detached ?? false;
   const pin = (row: Checkpoint): void => {
     void attempt(row.pinned ? "Let go." : "Pinned: it stays until it is let go.", () => api.patchCheckpoint(row.id, { pinned: !row.pinned })).then(list.reload);
   };
@@ -93,12 +94,12 @@ export function CheckpointsTab({ experiment, trial }: Props): ReactNode {
     },
     { key: "age", title: "Age", sortable: true, render: (row) => <span title={formatTime(row.time)}>{formatAge(row.time, now)}</span> },
     {
-      key: "actions", title: "Actions", wide: true,
+      key: "actions", title: "Actions",
       render: (row) => (row.state === "COMPLETED" ? (
         <span className="row-actions">
-          {may && <button type="button" className="link" aria-label={`Continue from step ${row.steps_completed}`} onClick={() => goOn(row)}>continue</button>}
+          {may && !detached && <button type="button" className="link" aria-label={`Continue from step ${row.steps_completed}`} onClick={() => goOn(row)}>continue</button>}
           <a href={api.downloadAddress(row.id, "tar")} download aria-label={`Download step ${row.steps_completed}`}>download</a>
-          {may && <button type="button" className="link bad" aria-label={`Delete step ${row.steps_completed}`} onClick={() => setDeleting([row.id])}>delete</button>}
+          {may && <button type="button" className="link bad" aria-label={`Delete step ${row.steps_completed}`} onClick={() => setDeleting([row])}>delete</button>}
         </span>
       ) : row.reason ?? ""),
     },
@@ -108,6 +109,7 @@ export function CheckpointsTab({ experiment, trial }: Props): ReactNode {
   if (!list.data) return <Waiting />;
   const rows = sortBy(list.data.checkpoints, SORT_KEYS[sort.key] ?? ((row) => row.time), sort.order);
   const chosen = rows.filter((row) => selected.has(row.id));
+  const [older, newer] = [...chosen].sort((a, b) => a.time - b.time);
   return (
     <>
       <div className="toolbar">
@@ -118,10 +120,10 @@ export function CheckpointsTab({ experiment, trial }: Props): ReactNode {
           onChange={setStates}
         />
         {chosen.length > 0 && <strong>{chosen.length} selected</strong>}
-        {chosen.length === 2 && (
-          <button type="button" onClick={() => navigate(link(["checkpoints", chosen[0]!.id, "compare", chosen[1]!.id]))}>Compare the two</button>
+        {chosen.length === 2 && older && newer && (
+          <button type="button" onClick={() => navigate(link(["checkpoints", older.id, "compare", newer.id]))}>Compare the two</button>
         )}
-        {may && chosen.length > 0 && <button type="button" className="danger" onClick={() => setDeleting(chosen.map((row) => row.id))}>Delete {chosen.length}…</button>}
+        {may && chosen.length > 0 && <button type="button" className="danger" onClick={() => setDeleting(chosen)}>Delete {chosen.length}…</button>}
         {chosen.length !== 2 && <span className="hint">Select two to compare their tensors.</span>}
       </div>
       <VirtualTable<Checkpoint>
@@ -133,20 +135,16 @@ export function CheckpointsTab({ experiment, trial }: Props): ReactNode {
         sort={sort}
         onSort={(key, order) => setSort({ key, order })}
         selected={selected}
-        onSelect={(key, on) => setSelected((before) => {
-          const next = new Set(before);
-          if (on) next.add(key);
-          else next.delete(key);
-          return next;
-        })}
+        onSelect={onSelect}
         selectLabel={(row) => `Select step ${row.steps_completed}`}
+        onSelectAll={(on) => setSelected(on ? rows.map((row) => row.id).filter((id) => id !== "") : [])}
         rowsHigh={14}
         empty={<Empty title="No checkpoints yet." command={trial ? `cairn trial logs ${trial.id} -f` : `cairn experiment logs ${experiment.id} -f`}>A script saves with ctx.checkpoint.store_path. What it is doing:</Empty>}
       />
       {list.data.total > rows.length && <p className="hint">The newest {rows.length} of {list.data.total}.</p>}
       <PolicyPanel experiment={experiment} />
       {continuing && <ContinueDialog trial={continuing.trial} experiment={experiment} from={continuing.checkpoint} onClose={() => setContinuing(null)} />}
-      {deleting && <DeleteDialog ids={deleting} onDone={() => { setSelected(new Set()); list.reload(); }} onClose={() => setDeleting(null)} />}
+      {deleting && <DeleteDialog checkpoints={deleting} onDone={() => { setSelected([]); list.reload(); }} onClose={() => setDeleting(null)} />}
     </>
   );
 }

@@ -1,5 +1,6 @@
 import type { ReactNode } from "react";
 import { api } from "../../api/client";
+import type { Checkpoint } from "../../api/types";
 import { Dialog } from "../../components/Dialog";
 import { Failure, Waiting } from "../../components/basics";
 import { useResource } from "../../components/hooks";
@@ -7,7 +8,8 @@ import { say } from "../../components/Toasts";
 import { formatBytes, shortId } from "../../model/format";
 
 /** Asks the master first what would go and what stays, and why. */
-export function DeleteDialog({ ids, onDone, onClose }: { ids: string[]; onDone: () => void; onClose: () => void }): ReactNode {
+export function DeleteDialog({ checkpoints, onDone, onClose }: { checkpoints: Checkpoint[]; onDone: () => void; onClose: () => void }): ReactNode {
+  const ids = checkpoints.map((one) => one.id);
   const plan = useResource(`delete ${ids.join(",")}`, () => api.removeCheckpoints(ids, true));
   const count = plan.data?.removed.length ?? 0;
   const remove = async (): Promise<void> => {
@@ -17,7 +19,7 @@ export function DeleteDialog({ ids, onDone, onClose }: { ids: string[]; onDone: 
     onDone();
   };
   return (
-    <Dialog title={ids.length === 1 ? "Delete this checkpoint?" : `Delete ${ids.length} checkpoints?`} submit={`Delete ${count}`} danger disabled={count === 0} onSubmit={remove} onClose={onClose}>
+    <Dialog title={ids.length === 1 ? `Delete the checkpoint of step ${checkpoints[0]!.steps_completed}?` : `Delete ${ids.length} checkpoints?`} submit={`Delete ${count}`} danger disabled={count === 0} onSubmit={remove} onClose={onClose}>
       {plan.error ? <Failure error={plan.error} /> : !plan.data ? <Waiting /> : (
         <>
           {count > 0 && <p>{count === 1 ? "It is" : `${count} are`} removed with {formatBytes(plan.data.bytes)} and cannot be brought back.</p>}

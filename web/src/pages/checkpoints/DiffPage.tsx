@@ -8,15 +8,19 @@ import { formatCount, formatNumber, formatPercent } from "../../model/format";
 import { link } from "../../model/route";
 import { sortBy, type Order } from "../../model/sorting";
 
+function changedPart(row: TensorDifference): string {
+  if (row.rows_changed !== undefined) return `rows: ${formatCount(row.rows_changed)} changed, ${formatCount(row.rows_added ?? 0)} added, ${formatCount(row.rows_removed ?? 0)} removed`;
+  if (row.changed_elements === undefined) return "–";
+  return `${formatCount(row.changed_elements)}${row.elements ? ` of ${formatCount(row.elements)} (${formatPercent(row.changed_elements / row.elements)})` : ""}`;
+}
+
 const COLUMNS: Column<TensorDifference>[] = [
   { key: "name", title: "Tensor", sortable: true, wide: true, render: (row) => <code>{row.name}</code> },
   { key: "kind", title: "What", sortable: true, render: (row) => row.kind },
   { key: "max_difference", title: "Greatest difference", sortable: true, numeric: true, render: (row) => formatNumber(row.max_difference) },
-  { key: "mean_difference", title: "Mean difference", sortable: true, numeric: true, render: (row) => formatNumber(row.mean_difference) },
   {
     key: "changed_elements", title: "Changed elements", sortable: true, numeric: true,
-    render: (row) => (row.changed_elements === undefined ? "–"
-      : `${formatCount(row.changed_elements)}${row.elements ? ` of ${formatCount(row.elements)} (${formatPercent(row.changed_elements / row.elements)})` : ""}`),
+    render: changedPart,
   },
 ];
 
@@ -41,7 +45,7 @@ export function DiffPage({ a, b }: { a: string; b: string }): ReactNode {
         <>
           <Facts facts={[
             ["Changed", formatCount(diff.data.changed)], ["Equal", formatCount(diff.data.equal)],
-            ["Only in the second", formatCount(diff.data.added)], ["Only in the first", formatCount(diff.data.removed)],
+            ["Only in the first", formatCount(diff.data.removed)], ["Only in the second", formatCount(diff.data.added)],
           ]} />
           <VirtualTable<TensorDifference>
             label="Tensors that differ"

@@ -3,8 +3,10 @@ import { api } from "../../api/client";
 import type { ClusterEntry, JsonObject, Service } from "../../api/types";
 import { Empty, Facts, Failure, StateBadge, Waiting } from "../../components/basics";
 import { useNow, useResource, useTitle } from "../../components/hooks";
-import { formatAge, formatCount, formatDuration, formatJson, numberedName } from "../../model/format";
+import { formatAge, formatDuration, formatFact, numberedName } from "../../model/format";
 import { link } from "../../model/route";
+
+const REPORTS = "One is here while it says how it does: start it with --master, and a token of yours in CAIRN_MASTER_TOKEN.";
 
 export function ClusterPage(): ReactNode {
   useTitle("Cluster");
@@ -28,25 +30,25 @@ export function ClusterPage(): ReactNode {
         </section>
         <section className="panel" aria-labelledby="queue">
           <h2 id="queue">Queue</h2>
-          {queue.length === 0 ? <p className="faint">Nothing waits.</p> : <Entries label="Queue" entries={queue} now={now} word="waits" />}
+          {queue.length === 0 ? <p className="faint">Nothing waits.</p> : <Entries label="Queue" entries={queue} now={now} word="Waits for" />}
         </section>
       </div>
       <section aria-labelledby="running">
         <h2 id="running">Running</h2>
         {running.length === 0
           ? <Empty title="Nothing runs." command="cairn experiment create CONFIG DIR -f">Trials appear here as they start.</Empty>
-          : <Entries label="Running" entries={running} now={now} word="runs" />}
+          : <Entries label="Running" entries={running} now={now} word="Runs for" />}
       </section>
       <section aria-labelledby="servers">
         <h2 id="servers">Parameter servers</h2>
         {servers.length === 0
-          ? <Empty title="No parameter-server job reports to this master." command="cairn ps run --help">A job is here while it says how it is: PUT /api/v1/services/NAME, at least once a minute.</Empty>
+          ? <Empty title="No parameter-server job reports to this master." command={`cairn ps run --master ${window.location.origin} --dir DIR --servers 2 --trainers 2 -- python3 train.py`}>{REPORTS}</Empty>
           : <Services services={servers} now={now} first={["step", "rows", "cuts", "increments"]} />}
       </section>
       <section aria-labelledby="serving">
         <h2 id="serving">Serving</h2>
         {serving.length === 0
-          ? <Empty title="No serving process reports to this master." command="cairn serve --help">A process is here while it says how it is: PUT /api/v1/services/NAME, at least once a minute.</Empty>
+          ? <Empty title="No serving process reports to this master." command={`cairn serve --master ${window.location.origin} --model DIR --follow REPOSITORY`}>{REPORTS}</Empty>
           : <Services services={serving} now={now} first={["version", "step", "lag_seconds"]} />}
       </section>
     </>
@@ -83,13 +85,10 @@ function Services({ services, now, first }: { services: Service[]; now: number; 
         <article key={service.name} className="panel" aria-label={service.name}>
           <h3>{service.name}</h3>
           <Facts facts={[
-            ...ordered(service.facts, first).map(([name, value]): [string, ReactNode] => [
-              name.replaceAll("_", " "),
-              typeof value === "number" && Number.isInteger(value) ? formatCount(value) : formatJson(value),
-            ]),
-            ["host", service.host ?? "–"],
-            ["repository", <code key="r">{service.repository ?? "–"}</code>],
-            ["said", formatAge(service.time, now)],
+            ...ordered(service.facts, first).map(([name, value]): [string, ReactNode] => formatFact(name, value)),
+            ["Host", service.host ?? "–"],
+            ["Repository", <code key="r">{service.repository ?? "–"}</code>],
+            ["Last heard of", formatAge(service.time, now)],
           ]} />
         </article>
       ))}

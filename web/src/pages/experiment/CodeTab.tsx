@@ -6,7 +6,7 @@ import { useResource } from "../../components/hooks";
 import { formatBytes } from "../../model/format";
 
 export function CodeTab({ experiment }: { experiment: Experiment }): ReactNode {
-  const files = useResource(`code ${experiment.id}`, (signal) => api.codeFiles(experiment.id, signal));
+  const files = useResource(`code ${experiment.id}`, async (signal) => (experiment.code === null ? { files: [], total: 0, bytes: 0 } : api.codeFiles(experiment.id, signal)));
   const [chosen, setChosen] = useState<string | null>(null);
   if (experiment.code === null) return <Empty title="This experiment has no code." command={`cairn experiment create CONFIG DIR`}>Code is uploaded with the directory that is named after the config.</Empty>;
   if (files.error && !files.data) return <Failure error={files.error} retry={files.reload} />;

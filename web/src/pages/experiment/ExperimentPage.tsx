@@ -51,13 +51,13 @@ function ManyTrials({ experiment, tab, onChange }: { experiment: Experiment; tab
         </div>
         <div className="head-state">
           <span role="status" aria-label="State"><StateBadge state={experiment.state} /></span>
-          <Progress value={experiment.progress} label="Progress" />
+          <Progress value={experiment.progress} counted label="Progress" />
           {Object.entries(experiment.trial_states).filter(([, count]) => count > 0).map(([state, count]) => <span key={state} className="label">{count} {state.toLowerCase()}</span>)}
         </div>
         {may && (
           <div className="head-buttons" role="group" aria-label="What to do with this experiment">
-            {allowedForTrials(experiment.trial_states).map((action) => (
-              <button key={action} type="button" className={action === "kill" ? "danger" : undefined} onClick={() => press(action)}>{ACTION_LABELS[action]}</button>
+            {allowedForTrials(experiment.trial_states, experiment.config?.["detached"] === true).map((action) => (
+              <button key={action} type="button" className={action === "kill" ? "danger" : undefined} onClick={(event) => { if (event.detail < 2) press(action); }}>{ACTION_LABELS[action]}</button>
             ))}
           </div>
         )}

@@ -20,7 +20,7 @@ export function ScatterTab({ experiment }: { experiment: Experiment }): ReactNod
   const varied = names.filter((name) => new Set(trials.map((trial) => JSON.stringify(trial.hparams[name]))).size > 1);
   const name = chosen !== "" && names.includes(chosen) ? chosen : (varied[0] ?? names[0]);
   const metric = experiment.searcher?.metric ?? experiment.best?.metric ?? "metric";
-  if (name === undefined) return <Empty title="The trials have no hyperparameters to compare." />;
+  if (name === undefined) return <Empty title="The trials have no hyperparameters to compare.">A config with ranges under <code>hyperparameters</code> has some.</Empty>;
   return (
     <>
       <div className="toolbar" role="group" aria-label="Scatter">
@@ -28,7 +28,7 @@ export function ScatterTab({ experiment }: { experiment: Experiment }): ReactNod
         <label className="check"><input type="checkbox" checked={log} onChange={(event) => setLog(event.target.checked)} /> Log scale of the hyperparameter</label>
         {list.data.total > trials.length && <span className="hint">The first {trials.length} of {list.data.total} trials.</span>}
       </div>
-      <Scatter trials={trials} name={name} metric={metric} log={log} best={experiment.best?.trial} />
+      <Scatter experiment={experiment.id} trials={trials} name={name} metric={metric} log={log} best={experiment.best?.trial} />
     </>
   );
 }
@@ -36,12 +36,21 @@ export function ScatterTab({ experiment }: { experiment: Experiment }): ReactNod
 const WIDTH = 820;
 const HEIGHT = 400;
 
-function Scatter({ trials, name, metric, log, best }: { trials: Trial[]; name: string; metric: string; log: boolean; best: string | undefined }): ReactNode {
+interface ScatterProps {
+  experiment: string;
+  trials: Trial[];
+  name: string;
+  metric: string;
+  log: boolean;
+  best: string | undefined;
+}
+
+function Scatter({ experiment, trials, name, metric, log, best }: ScatterProps): ReactNode {
   const placed = placePoints(
     trials.map((trial) => ({ id: trial.id, x: trial.hparams[name] ?? null, y: toNumber(trial.best?.value ?? null) })),
     { width: WIDTH, height: HEIGHT, log },
   );
-  if (placed.points.length === 0) return <Empty title={`No trial has both ${name} and ${metric} yet.`} />;
+  if (placed.points.length === 0) return <Empty title={`No trial has both ${name} and ${metric} yet.`} command={`cairn trial ls -e ${experiment}`}>A point appears with the first report of the metric. What the trials are doing:</Empty>;
   return (
     <figure className="panel">
       <figcaption>{metric} by {name}</figcaption>
@@ -55,9 +64,11 @@ function Scatter({ trials, name, metric, log, best }: { trials: Trial[]; name: s
         {placed.xTicks.map((tick) => (
           <g key={`x${tick.at}`}>
             <line x1={tick.at} x2={tick.at} y1={12} y2={HEIGHT - 36} />
-            <text x={tick.at} y={HEIGHT - 16} textAnchor="middle">{tick.label}</text>
+            <text x={tick.at} y={HEIGHT - 20} textAnchor="middle">{tick.label}</text>
           </g>
         ))}
+        <text x={WIDTH - 12} y={HEIGHT - 2} textAnchor="end" className="axis-name">{name}</text>
+        <text x={64} y={9} className="axis-name">{metric}</text>
         {placed.points.map((point) => {
           const text = `Trial ${point.id}: ${name} ${point.xLabel}, ${metric} ${formatNumber(point.y)}`;
           return (

@@ -2,11 +2,11 @@ import { useMemo, useState, type ReactNode } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { Empty, Failure, Progress, StateBadge } from "../../components/basics";
-import { navigate } from "../../components/hooks";
+import { navigate, useSelection } from "../../components/hooks";
 import { Sparkline } from "../../components/Sparkline";
 import { usePages } from "../../components/usePages";
 import { VirtualTable, type Column } from "../../components/VirtualTable";
-import { formatDuration, formatJson, formatNumber } from "../../model/format";
+import { allNumbers, formatDuration, formatJson, formatNumber } from "../../model/format";
 import { link } from "../../model/route";
 import type { Order } from "../../model/sorting";
 import { MOST_COMPARED } from "../metrics/ComparePage";
@@ -17,7 +17,7 @@ const MOST_HPARAMS = 8;
 export function TrialsTab({ experiment }: { experiment: Experiment }): ReactNode {
   const metric = experiment.searcher?.metric ?? experiment.best?.metric;
   const [sort, setSort] = useState<{ key: string; order: Order }>({ key: "id", order: "asc" });
-  const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
+  const { selected, onSelect } = useSelection();
   const pages = usePages<Trial>(
     `${experiment.id} ${metric} ${sort.key} ${sort.order}`,
     async (offset, limit, signal) => {
@@ -30,19 +30,20 @@ export function TrialsTab({ experiment }: { experiment: Experiment }): ReactNode
   const names = [...new Set(rows.flatMap((row) => Object.keys(row.hparams)))].sort();
   const varied = names.filter((name) => new Set(rows.map((row) => JSON.stringify(row.hparams[name]))).size > 1);
   const shown = (varied.length > 0 ? varied : names).slice(0, MOST_HPARAMS);
+  const numbers = new Set(shown.filter((name) => allNumbers(rows.map((row) => row.hparams[name]))));
   const columns = useMemo<Column<Trial>[]>(() => [
     {
-      key: "id", title: "Trial", sortable: true, numeric: true,
+      key: "id", title: "Trial", sortable: true,
       render: (row) => <><a href={link(["trials", row.id])}>{row.id}</a>{experiment.best?.trial === row.id && <span className="label good">best</span>}</>,
     },
     { key: "state", title: "State", sortable: true, render: (row) => <StateBadge state={row.state} /> },
     { key: "progress", title: "Progress", sortable: true, render: (row) => <Progress value={row.progress} label={`Progress of trial ${row.id}`} /> },
-    { key: "best", title: metric ? `Best ${metric}` : "Best", sortable: true, numeric: true, render: (row) => formatNumber(row.best?.value) },
+    { key: "best", title: metric ? `Best ${metric}` : "Best", sortable: true, numeric: true, first: experiment.searcher?.smaller_is_better === false ? "desc" : "asc", render: (row) => formatNumber(row.best?.value) },
     { key: "sparkline", title: metric ?? "Curve", render: (row) => <Sparkline points={row.sparkline ?? []} label={`${metric ?? "metric"} of trial ${row.id}`} /> },
-    ...shown.map((name): Column<Trial> => ({ key: `h ${name}`, title: name, numeric: true, render: (row) => formatJson(row.hparams[name]) })),
+    ...shown.map((name): Column<Trial> => ({ key: `h ${name}`, title: name, numeric: numbers.has(name), render: (row) => formatJson(row.hparams[name]) })),
     { key: "steps_completed", title: "Steps", sortable: true, numeric: true, render: (row) => row.steps_completed ?? "–" },
     { key: "duration", title: "Duration", sortable: true, numeric: true, render: (row) => formatDuration(row.duration) },
-  ], [metric, shown.join("\n"), experiment.best?.trial]);
+  ], [metric, shown.join("\n"), [...numbers].join("\n"), experiment.best?.trial, experiment.searcher?.smaller_is_better]);
 
   if (pages.error && pages.total === undefined) return <Failure error={pages.error} retry={pages.reload} />;
   return (
@@ -53,7 +54,7 @@ export function TrialsTab({ experiment }: { experiment: Experiment }): ReactNode
           disabled={selected.size < 2 || selected.size > MOST_COMPARED}
           onClick={() => navigate(link(["compare"], { trials: [...selected].join(",") }))}
         >
-          Compare {selected.size} trials
+          {selected.size < 2 ? "Compare" : `Compare ${selected.size} trials`}
         </button>
         <span className="hint">Select 2 to {MOST_COMPARED} to see their curves together.</span>
       </div>
@@ -66,12 +67,7 @@ export function TrialsTab({ experiment }: { experiment: Experiment }): ReactNode
         sort={sort}
         onSort={(key, order) => setSort({ key, order })}
         selected={selected}
-        onSelect={(key, on) => setSelected((before) => {
-          const next = new Set(before);
-          if (on) next.add(key);
-          else next.delete(key);
-          return next;
-        })}
+        onSelect={onSelect}
         selectLabel={(row) => `Select trial ${row.id}`}
         onWindow={pages.want}
         empty={pages.total === undefined ? null : <Empty title="No trials yet." command="cairn experiment show ID">The searcher makes them when the experiment starts.</Empty>}

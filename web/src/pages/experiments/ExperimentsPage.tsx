@@ -1,11 +1,11 @@
-import { useCallback, useEffect, useMemo, useState, type ReactNode } from "react";
+import { useCallback, useContext, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { api, type Action } from "../../api/client";
 import type { Experiment, State } from "../../api/types";
 import { describe, Dialog } from "../../components/Dialog";
-import { say } from "../../components/Toasts";
+import { attempt, say } from "../../components/Toasts";
 import { Choice, Command, Empty, Failure, Progress, StateBadge } from "../../components/basics";
 import { navigate, useNow, useRoute, useSettled, useTitle } from "../../components/hooks";
-import { useMay } from "../../components/session";
+import { useMay, UserContext } from "../../components/session";
 import { usePages } from "../../components/usePages";
 import { VirtualTable, type Column } from "../../components/VirtualTable";
 import { formatBytes, formatCount, formatDuration, formatMinute, formatNumber, formatTime, numberedName } from "../../model/format";
@@ -15,23 +15,23 @@ import { ACTION_LABELS, allowedForTrials, hasEnded, isLive, STATES } from "../..
 
 function columns(now: number): Column<Experiment>[] {
   return [
-    { key: "id", title: "Id", sortable: true, numeric: true, render: (row) => <a href={link(["experiments", row.id])}>{row.id}</a> },
+    { key: "id", title: "Id", sortable: true, first: "desc", render: (row) => <a href={link(["experiments", row.id])}>{row.id}</a> },
     {
       key: "name", title: "Name", sortable: true, wide: true,
       render: (row) => (
         <>
-          <a href={link(["experiments", row.id])}>{row.name}</a>
+          <a href={link(["experiments", row.id])} title={row.name}>{row.name}</a>
           {row.labels.map((label) => <span key={label} className="label">{label}</span>)}
           {row.archived && <span className="label">archived</span>}
         </>
       ),
     },
     { key: "state", title: "State", sortable: true, render: (row) => <StateBadge state={row.state} /> },
-    { key: "progress", title: "Progress", sortable: true, render: (row) => <Progress value={row.progress} label={`Progress of ${row.id}`} /> },
+    { key: "progress", title: "Progress", sortable: true, render: (row) => <Progress value={row.progress} counted={row.trials > 1} label={`Progress of ${row.id}`} /> },
     { key: "trials", title: "Trials", sortable: true, numeric: true, render: (row) => formatCount(row.trials) },
     {
       key: "best", title: "Best metric", sortable: true, numeric: true,
-      render: (row) => (row.best ? <span title={row.best.metric}>{formatNumber(row.best.value)}</span> : "–"),
+      render: (row) => (row.best ? <span className="best-metric"><span className="faint" title={row.best.metric}>{row.best.metric}</span> {formatNumber(row.best.value)}</span> : "–"),
     },
     { key: "checkpoint_bytes", title: "Checkpoints", sortable: true, numeric: true, render: (row) => formatBytes(row.checkpoint_bytes) },
     { key: "owner", title: "Owner", sortable: true, render: (row) => row.owner },
@@ -43,6 +43,9 @@ function columns(now: number): Column<Experiment>[] {
   ];
 }
 
+/** As many as one question to the master answers. */
+const MOST_SELECTED = 1000;
+
 type Bulk = Action | "archive" | "unarchive" | "delete";
 
 export function ExperimentsPage(): ReactNode {
@@ -50,23 +53,34 @@ export function ExperimentsPage(): ReactNode {
   const { query } = useRoute();
   const may = useMay("user");
   const now = useNow(5000);
-  const [search, setSearch] = useState(query.get("search") ?? "");
+  const me = useContext(UserContext)?.username;
+  // The address says what is shown, so that it can be sent to somebody, and Back leads to what was shown before.
+  const asked = query.get("search") ?? "";
+  const [search, setSearch] = useState(asked);
   const settled = useSettled(search, 200);
   const state = query.get("state") ?? "";
+  const owner = query.get("owner") ?? "";
   const archived = query.get("archived") === "true";
   const sort = { key: query.get("sort") ?? "id", order: (query.get("order") ?? "desc") as Order };
   const [selected, setSelected] = useState<ReadonlyMap<string, Experiment>>(new Map());
   const [asking, setAsking] = useState<Bulk | null>(null);
 
   const go = (change: { [name: string]: string | undefined }): void => {
-    const next = { search: settled, state, archived: archived ? "true" : undefined, sort: sort.key, order: sort.order, ...change };
+    const next = { search: asked, state, owner, archived: archived ? "true" : undefined, sort: sort.key, order: sort.order, ...change };
     navigate(link(["experiments"], next), true);
   };
-  // The address says what is shown, so that it can be sent to somebody.
+  const written = useRef(asked);
   useEffect(() => {
-    if (settled !== (query.get("search") ?? "")) go({});
+    if (settled === asked) return;
+    written.current = settled;
+    go({ search: settled });
   }, [settled]);
-  const filters = { search: settled.trim(), state, archived: archived || undefined, sort: sort.key, order: sort.order };
+  useEffect(() => {
+    // Not by typing here: a link, or Back.
+    if (asked !== written.current) setSearch(asked);
+    written.current = asked;
+  }, [asked]);
+  const filters = { search: asked.trim(), state, owner, archived: archived || undefined, sort: sort.key, order: sort.order };
   const pages = usePages<Experiment>(
     JSON.stringify(filters),
     async (offset, limit, signal) => {
@@ -96,7 +110,16 @@ export function ExperimentsPage(): ReactNode {
           : bulk === "unarchive" ? row.archived
             : allowedForTrials(row.trial_states).includes(bulk));
 
-  const filtered = settled !== "" || state !== "";
+  const selectAll = async (on: boolean): Promise<void> => {
+    if (!on) return setSelected(new Map());
+    await attempt(null, async () => {
+      const page = await api.experiments({ ...filters, offset: 0, limit: MOST_SELECTED });
+      setSelected(new Map(page.experiments.map((row) => [row.id, row])));
+      if (page.total > page.experiments.length) say(`The first ${formatCount(page.experiments.length)} of ${formatCount(page.total)} are selected.`);
+    });
+  };
+
+  const filtered = asked !== "" || state !== "" || owner !== "";
   if (pages.error && pages.total === undefined) return <Failure error={pages.error} retry={pages.reload} />;
 
   const bulks: [Bulk, string][] = [
@@ -123,6 +146,10 @@ export function ExperimentsPage(): ReactNode {
           options={[["", "all"], ...STATES.map((one): [string, string] => [one, one.toLowerCase()])]}
           onChange={(value) => go({ state: value as State })}
         />
+        <label className="check">
+          <input type="checkbox" checked={owner !== ""} onChange={(event) => go({ owner: event.target.checked ? me : undefined })} />
+          Only mine
+        </label>
         <label className="check">
           <input type="checkbox" checked={archived} onChange={(event) => go({ archived: event.target.checked ? "true" : undefined })} />
           Also archived
@@ -152,11 +179,12 @@ export function ExperimentsPage(): ReactNode {
             if (row) select(row, on);
           },
           selectLabel: (row: Experiment) => `Select experiment ${row.id}`,
+          onSelectAll: (on: boolean) => void selectAll(on),
         } : {})}
         onWindow={pages.want}
         empty={pages.total === undefined ? null : filtered ? (
           <Empty title="No experiment matches.">
-            <button type="button" onClick={() => { setSearch(""); navigate(link(["experiments"]), true); }}>Show all</button>
+            <button type="button" onClick={() => navigate(link(["experiments"]), true)}>Show all</button>
           </Empty>
         ) : (
           <Empty title="No experiments yet." command="cairn experiment create examples/core_api/2_checkpoints.yaml examples/core_api -f">
@@ -169,14 +197,23 @@ export function ExperimentsPage(): ReactNode {
           bulk={asking}
           title={bulks.find(([bulk]) => bulk === asking)![1]}
           rows={able(asking)}
-          onClose={() => { setAsking(null); setSelected(new Map()); }}
+          onDone={() => setSelected(new Map())}
+          onClose={() => setAsking(null)}
         />
       )}
     </>
   );
 }
 
-function BulkDialog({ bulk, title, rows, onClose }: { bulk: Bulk; title: string; rows: Experiment[]; onClose: () => void }): ReactNode {
+interface BulkProps {
+  bulk: Bulk;
+  title: string;
+  rows: Experiment[];
+  onDone: () => void;
+  onClose: () => void;
+}
+
+function BulkDialog({ bulk, title, rows, onDone, onClose }: BulkProps): ReactNode {
   const [force, setForce] = useState(false);
   const danger = bulk === "kill" || bulk === "delete" || bulk === "cancel";
   const bytes = rows.reduce((sum, row) => sum + row.checkpoint_bytes, 0);
@@ -195,6 +232,7 @@ function BulkDialog({ bulk, title, rows, onClose }: { bulk: Bulk; title: string;
     }
     if (done > 0) say(`${title}: ${done} of ${rows.length} experiments.`);
     if (failures.length > 0) say(failures.slice(0, 5).join("\n"), true);
+    onDone();
   };
   return (
     <Dialog title={`${title} ${rows.length === 1 ? `experiment ${rows[0]!.id}` : `${rows.length} experiments`}?`} submit={bulk in ACTION_LABELS ? ACTION_LABELS[bulk as Action] : title} danger={danger} onSubmit={run} onClose={onClose}>

@@ -2,6 +2,7 @@
 // address for each line.
 import { useCallback, useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 import { api, ApiError, type Query } from "../../api/client";
+import { live } from "../../api/live";
 import { EventStream } from "../../api/sse";
 import type { Level, LogLine, Trial } from "../../api/types";
 import { Choice, Empty, Failure } from "../../components/basics";
@@ -14,17 +15,23 @@ import { visibleWindow } from "../../model/window";
 
 const ROW = 20;
 const PAGE = 1000;
+/** So many lines fill a screen: one scrolls to see more of them. */
+const ENOUGH = 200;
 const LEVELS: [string, string][] = [["", "all"], ["DEBUG", "debug and above"], ["INFO", "info and above"], ["WARNING", "warning and above"], ["ERROR", "error and above"]];
 
 interface LogState {
   lines: LogLine[];
   older: boolean;
+  /** Up to which line older ones were looked at, and up to which newer ones: few of them may have passed the filters. */
+  previous: number;
+  next: number;
+  searching: boolean;
   following: boolean;
   ended: boolean;
   error: ApiError | undefined;
   ready: boolean;
 }
-const BEGIN: LogState = { lines: [], older: false, following: false, ended: false, error: undefined, ready: false };
+const BEGIN: LogState = { lines: [], older: false, previous: 0, next: 0, searching: false, following: false, ended: false, error: undefined, ready: false };
 
 /** Lines of the trial that pass the filters; with `line`, those around it first. */
 function useLog(trial: Trial, filters: Query, line: number | null, follow: boolean): [LogState, () => void] {
@@ -40,23 +47,38 @@ function useLog(trial: Trial, filters: Query, line: number | null, follow: boole
     setState(BEGIN);
     const read = async (): Promise<void> => {
       try {
-        const page = line === null
+        let page = line === null
           ? await api.logs(trial.id, { ...filters, tail: PAGE, limit: PAGE }, abort.signal)
           : await api.logs(trial.id, { ...filters, before: line + PAGE / 2, limit: PAGE }, abort.signal);
-        const older = page.lines.length > 0 && page.lines[0]!.id > 1 && (page.more || page.lines.length >= PAGE);
-        setState({ ...BEGIN, lines: page.lines, older, ready: true });
+        const { next } = page;
+        let { lines } = page;
+        while (page.more && lines.length < ENOUGH) {
+          setState({ ...BEGIN, lines, searching: true });
+          page = await api.logs(trial.id, { ...filters, before: page.previous, limit: PAGE }, abort.signal);
+          lines = mergeLines(lines, page.lines, "newest");
+        }
+        setState({ ...BEGIN, lines, older: page.more, previous: page.previous, next, ready: true });
       } catch (caught) {
         if (!abort.signal.aborted) setState({ ...BEGIN, error: toError(caught) });
       }
     };
     void read();
-    return () => abort.abort();
+    // What could not be read while the master was away is read when it is back.
+    const unlisten = live.listen({
+      onOpen: () => {
+        if (!current.current.ready && current.current.error) void read();
+      },
+    });
+    return () => {
+      abort.abort();
+      unlisten();
+    };
   }, [key]);
 
   useEffect(() => {
     if (!state.ready || !follow) return;
     const have = current.current.lines;
-    const last = have[have.length - 1]?.id ?? 0;
+    const last = Math.max(have[have.length - 1]?.id ?? 0, current.current.next);
     let waiting: LogLine[] = [];
     let frame = 0;
     const flush = (): void => {
@@ -88,13 +110,25 @@ function useLog(trial: Trial, filters: Query, line: number | null, follow: boole
   }, [key, state.ready, follow, life]);
 
   const busy = useRef(false);
+  const asked = useRef(key);
+  asked.current = key;
   const readOlder = useCallback(() => {
-    const first = current.current.lines[0];
-    if (busy.current || !first || !current.current.older) return;
+    if (busy.current || !current.current.older) return;
     busy.current = true;
-    api.logs(trial.id, { ...filters, before: first.id, limit: PAGE })
-      .then((page) => setState((before) => ({ ...before, lines: mergeLines(before.lines, page.lines, "oldest"), older: page.more && page.lines.length > 0 })))
-      .catch((caught: unknown) => setState((before) => ({ ...before, error: toError(caught) })))
+    const of = asked.current;
+    const read = async (): Promise<void> => {
+      let { previous } = current.current;
+      for (let found = 0, more = true; more && found < ENOUGH && of === asked.current;) {
+        const page = await api.logs(trial.id, { ...filters, before: previous, limit: PAGE });
+        if (of !== asked.current) return;
+        previous = page.previous;
+        more = page.more;
+        found += page.lines.length;
+        setState((before) => ({ ...before, lines: mergeLines(before.lines, page.lines, "oldest"), older: page.more, previous: page.previous, searching: page.more && found < ENOUGH }));
+      }
+    };
+    read()
+      .catch((caught: unknown) => setState((before) => ({ ...before, error: toError(caught), searching: false })))
       .finally(() => { busy.current = false; });
   }, [key]);
   return [state, readOlder];
@@ -129,13 +163,13 @@ export function LogsTab({ trial, base }: { trial: Trial; base: (string | number)
         <Choice label="Rank" value={rank} options={[["", "all"], ...ranks]} onChange={setRank} />
         <label className="check"><input type="checkbox" checked={atEnd} onChange={(event) => stayAtEnd(event.target.checked)} /> Stay at the end</label>
         <span className="faint" role="status">
-          {state.error && state.lines.length > 0 ? "connection lost, trying again" : state.following ? "live" : state.ended ? "all lines are here" : ""}
+          {state.error && state.lines.length > 0 ? "connection lost, trying again" : state.searching ? "searching older lines" : state.following ? "live" : state.ended ? "all lines are here" : ""}
         </span>
       </div>
       {state.error && state.lines.length === 0 ? <Failure error={state.error} />
         : state.ready && state.lines.length === 0
           ? (filtered
-            ? <Empty title="No line passes the filters." />
+            ? <Empty title="No line passes the filters."><button type="button" onClick={() => { setText(""); setLevel(""); setRank(""); }}>Show all lines</button></Empty>
             : <Empty title="Nothing was written yet." command={`cairn trial logs ${trial.id} -f`}>Lines appear here as they are written. The same in a terminal:</Empty>)
           : <LogLines lines={state.lines} marked={line} atEnd={atEnd} setAtEnd={setAtEnd} readOlder={readOlder} base={base} />}
     </>

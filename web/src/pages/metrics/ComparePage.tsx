@@ -1,8 +1,9 @@
 import type { ReactNode } from "react";
-import { api } from "../../api/client";
+import { api, ApiError } from "../../api/client";
+import type { Trial } from "../../api/types";
 import { Empty, Failure, StateBadge, Waiting } from "../../components/basics";
 import { navigate, useResource, useRoute, useTitle } from "../../components/hooks";
-import { formatJson, formatNumber } from "../../model/format";
+import { allNumbers, formatJson, formatNumber } from "../../model/format";
 import { link } from "../../model/route";
 import { MetricsView } from "./MetricsView";
 
@@ -13,9 +14,8 @@ export function ComparePage(): ReactNode {
   useTitle("Compare");
   const { query } = useRoute();
   const ids = [...new Set((query.get("trials") ?? "").split(",").filter(Boolean))].slice(0, MOST_COMPARED);
-  const trials = useResource(`compare ${ids.join(",")}`, (signal) => Promise.all(ids.map((id) => api.trial(id, signal))),
+  const trials = useResource(`compare ${ids.join(",")}`, (signal) => Promise.all(ids.map((id) => found(id, signal))),
     (event) => ids.includes(event.trial) && (event.kind === "trial" || event.kind === "progress"));
-  const show = (list: string[]): void => navigate(link(["compare"], { trials: list.join(",") }), true);
   const add = (
     <form className="toolbar" onSubmit={(event) => {
       event.preventDefault();
@@ -34,33 +34,60 @@ export function ComparePage(): ReactNode {
   }
   if (trials.error && !trials.data) return <><h1>Compare</h1>{add}<Failure error={trials.error} retry={trials.reload} /></>;
   if (!trials.data) return <Waiting />;
-  const names = [...new Set(trials.data.flatMap((trial) => Object.keys(trial.hparams)))].sort();
-  const differ = names.filter((name) => new Set(trials.data!.map((trial) => JSON.stringify(trial.hparams[name]))).size > 1);
+  const there = trials.data.map((one) => one.trial).filter((trial) => trial !== null);
+  const names = [...new Set(there.flatMap((trial) => Object.keys(trial.hparams)))].sort();
+  const differ = names.filter((name) => new Set(there.map((trial) => JSON.stringify(trial.hparams[name]))).size > 1);
+  const align = (name: string): string | undefined => (allNumbers(there.map((trial) => trial.hparams[name])) ? "numeric" : undefined);
   return (
     <>
-      <h1>Compare {ids.length} trials</h1>
+      <h1>Compare {there.length} {there.length === 1 ? "trial" : "trials"}</h1>
       {add}
       <div className="table-box plain" tabIndex={0} role="region" aria-label="Compared trials">
         <table>
           <thead>
             <tr><th scope="col">Trial</th><th scope="col">State</th><th scope="col" className="numeric">Steps</th><th scope="col" className="numeric">Best</th>
-              {differ.map((name) => <th key={name} scope="col">{name}</th>)}<th scope="col"><span className="hidden">Remove</span></th></tr>
+              {differ.map((name) => <th key={name} scope="col" className={align(name)}>{name}</th>)}<th scope="col"><span className="hidden">Remove</span></th></tr>
           </thead>
           <tbody>
-            {trials.data.map((trial, index) => (
+            {trials.data.filter((one) => one.trial === null).map(({ id, problem }) => (
+              <tr key={id}>
+                <td>trial {id}</td>
+                <td colSpan={3 + differ.length} className="problem">{problem}</td>
+                <td><Remove id={id} from={ids} /></td>
+              </tr>
+            ))}
+            {there.map((trial, index) => (
               <tr key={trial.id}>
                 <td><span className={`swatch colour-${index}`} aria-hidden="true" /> <a href={link(["trials", trial.id])}>trial {trial.id}</a></td>
                 <td><StateBadge state={trial.state} /></td>
                 <td className="numeric">{trial.steps_completed ?? "–"}</td>
                 <td className="numeric">{trial.best ? `${trial.best.metric} ${formatNumber(trial.best.value)}` : "–"}</td>
-                {differ.map((name) => <td key={name}>{formatJson(trial.hparams[name])}</td>)}
-                <td><button type="button" className="link" aria-label={`Remove trial ${trial.id}`} onClick={() => show(ids.filter((id) => id !== trial.id))}>remove</button></td>
+                {differ.map((name) => <td key={name} className={align(name)}>{formatJson(trial.hparams[name])}</td>)}
+                <td><Remove id={trial.id} from={ids} /></td>
               </tr>
             ))}
           </tbody>
         </table>
       </div>
-      <MetricsView trials={ids} single={false} />
+      {there.length > 0 && <MetricsView trials={there.map((trial) => trial.id)} single={false} />}
     </>
   );
+}
+
+function show(list: string[]): void {
+  navigate(link(["compare"], { trials: list.join(",") }), true);
+}
+
+function Remove({ id, from }: { id: string; from: string[] }): ReactNode {
+  return <button type="button" className="link" aria-label={`Remove trial ${id}`} onClick={() => show(from.filter((one) => one !== id))}>remove</button>;
+}
+
+/** One that is not there hides none of the others: it has a row that says so. */
+async function found(id: string, signal: AbortSignal): Promise<{ id: string; trial: Trial | null; problem: string }> {
+  try {
+    return { id, trial: await api.trial(id, signal), problem: "" };
+  } catch (caught) {
+    if (!(caught instanceof ApiError) || (caught.status !== 404 && caught.status !== 400)) throw caught;
+    return { id, trial: null, problem: caught.message };
+  }
 }

@@ -65,7 +65,7 @@ export function MetricsView({ trials, single, name, only }: Props): ReactNode {
         <button type="button" onClick={() => view.set(null)}>Show all</button>
         <span className="hint">Drag chooses a part, Shift and drag moves it, a double click shows all.</span>
       </div>
-      {wanted.length === 0 && <Empty title="No metric has such a name." />}
+      {wanted.length === 0 && <Empty title="No metric has such a name."><button type="button" onClick={() => setFilter("")}>Show all</button></Empty>}
       <div className={wanted.length === 1 ? "charts one" : "charts"}>
         {wanted.map((metric) => (
           <MetricChart
@@ -84,6 +84,7 @@ export function MetricsView({ trials, single, name, only }: Props): ReactNode {
           />
         ))}
       </div>
+      {single && <MarkList checkpoints={marks.checkpoints ?? []} />}
       {single && <RunList runs={marks.runs ?? []} data={metrics.data} />}
     </>
   );
@@ -93,9 +94,19 @@ function useMarks(trial: string | null): { runs: Run[] | undefined; checkpoints:
   const runs = useResource(`marks runs ${trial}`, async (signal) => (trial === null ? { runs: [] } : api.runs(trial, signal)),
     (event) => event.trial === trial && event.kind === "run");
   const checkpoints = useResource(`marks checkpoints ${trial}`,
-    async (signal) => (trial === null ? { checkpoints: [] } : api.trialCheckpoints(trial, { limit: 1000, sort: "steps_completed", order: "asc" }, signal)),
+    async (signal) => (trial === null ? [] : allCheckpoints(trial, signal)),
     (event) => event.trial === trial && event.kind === "checkpoint");
-  return { runs: runs.data?.runs, checkpoints: checkpoints.data?.checkpoints };
+  return { runs: runs.data?.runs, checkpoints: checkpoints.data };
+}
+
+/** Every one is a mark, however many there are: the master gives a thousand at a time. */
+async function allCheckpoints(trial: string, signal: AbortSignal): Promise<Checkpoint[]> {
+  const found: Checkpoint[] = [];
+  for (;;) {
+    const page = await api.trialCheckpoints(trial, { limit: 1000, offset: found.length, sort: "steps_completed", order: "asc" }, signal);
+    found.push(...page.checkpoints);
+    if (page.checkpoints.length === 0 || found.length >= page.total) return found;
+  }
 }
 
 interface ChartProps {
@@ -163,6 +174,17 @@ function markLabel(one: Checkpoint): string {
   const metrics = Object.entries(one.metrics).slice(0, 3).map(([name, value]) => `${name} ${typeof value === "number" ? formatNumber(value) : JSON.stringify(value)}`);
   return [`Checkpoint of step ${one.steps_completed}`, one.kind ?? "full", formatBytes(one.bytes), ...metrics, one.pinned ? "pinned" : "", formatTime(one.time)]
     .filter(Boolean).join(", ");
+}
+
+/** What the marks on the curves mean. */
+function MarkList({ checkpoints }: { checkpoints: Checkpoint[] }): ReactNode {
+  if (checkpoints.length === 0) return null;
+  return (
+    <section aria-label="Marks" className="run-legend">
+      <span><i className="mark sample" aria-hidden="true" />checkpoint</span>
+      <span><i className="mark pinned sample" aria-hidden="true" />pinned checkpoint</span>
+    </section>
+  );
 }
 
 /** What the bands say, in words. */

@@ -83,15 +83,14 @@ export function useMetrics(trials: string[], points: number): { data: TrialSerie
         else void read(event.trial);
       },
       onReset: () => trials.forEach((trial) => void read(trial)),
-    });
-    const unwatch = live.watch(() => {
-      if (live.state() === "open") for (const [trial, one] of map) if (one.error) void read(trial);
+      onOpen: () => {
+        for (const [trial, one] of map) if (one.error) void read(trial);
+      },
     });
     return () => {
       abort.abort();
       clearTimeout(timer);
       unlisten();
-      unwatch();
     };
   }, [key]);
 

@@ -11,7 +11,8 @@ import { formatBytes, shortId } from "../../model/format";
 import { fromForm, toForm, type PolicyForm } from "../../model/policy";
 import { link } from "../../model/route";
 
-export function PolicyPanel({ experiment }: { experiment: Pick<Experiment, "id"> }): ReactNode {
+/** `onShown` is called once the rules are there to be seen: until they have been read the panel takes no room. */
+export function PolicyPanel({ experiment, onShown }: { experiment: Pick<Experiment, "id">; onShown?: () => void }): ReactNode {
   const may = useMay("user");
   const policy = useResource(`policy ${experiment.id}`, (signal) => api.policy(experiment.id, signal),
     (event) => event.kind === "policy" && event.experiment === experiment.id);
@@ -21,6 +22,11 @@ export function PolicyPanel({ experiment }: { experiment: Pick<Experiment, "id">
   const shown = form ?? (policy.data ? toForm(policy.data) : null);
   const changed = form !== null;
 
+  const there = shown !== null;
+  useEffect(() => {
+    if (there) onShown?.();
+    // Once: whoever scrolled on since is not taken back.
+  }, [there]);
   // A preview of other rules than those in the form would mislead.
   useEffect(() => setPreview(null), [form]);
   if (policy.error && !policy.data) return <Failure error={policy.error} retry={policy.reload} />;

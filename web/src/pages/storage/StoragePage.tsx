@@ -1,4 +1,4 @@
-import { useState, type ReactNode } from "react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
 import { api } from "../../api/client";
 import type { StorageUse } from "../../api/types";
 import { Empty, Facts, Failure, Waiting } from "../../components/basics";
@@ -8,6 +8,15 @@ import { formatBytes, formatCount } from "../../model/format";
 import { link } from "../../model/route";
 import { sortBy, type Order } from "../../model/sorting";
 import { PolicyPanel } from "./PolicyPanel";
+
+/** They come into view where they appear, below a table that may be as high as the window. */
+function Rules({ experiment }: { experiment: string }): ReactNode {
+  const heading = useRef<HTMLHeadingElement>(null);
+  useEffect(() => heading.current?.focus({ preventScroll: true }), []);
+  // Not before they are there: a heading at the foot of the page has nowhere to be scrolled to.
+  const show = (): void => heading.current?.scrollIntoView({ block: "start" });
+  return <><h2 ref={heading} tabIndex={-1}>Experiment {experiment}</h2><PolicyPanel experiment={{ id: experiment }} onShown={show} /></>;
+}
 
 /** Who uses how much, and the rules of one of them. */
 export function StoragePage(): ReactNode {
@@ -20,14 +29,14 @@ export function StoragePage(): ReactNode {
   const { data } = storage;
   const most = Math.max(1, ...data.experiments.map((row) => row.bytes));
   const columns: Column<StorageUse>[] = [
-    { key: "experiment", title: "Experiment", sortable: true, numeric: true, render: (row) => <a href={link(["experiments", row.experiment, "checkpoints"])}>{row.experiment}</a> },
-    { key: "name", title: "Name", sortable: true, wide: true, render: (row) => row.name },
+    { key: "experiment", title: "Experiment", sortable: true, render: (row) => <a href={link(["experiments", row.experiment, "checkpoints"])}>{row.experiment}</a> },
+    { key: "name", title: "Name", sortable: true, wide: true, render: (row) => <a href={link(["experiments", row.experiment])}>{row.name}</a> },
     {
       key: "bytes", title: "Bytes", sortable: true, numeric: true,
       render: (row) => (
         <span className="bar-cell">
           <meter aria-label={`Share of experiment ${row.experiment}`} min={0} max={most} value={row.bytes} />
-          {formatBytes(row.bytes)}
+          <span>{formatBytes(row.bytes)}</span>
         </span>
       ),
     },
@@ -59,7 +68,7 @@ export function StoragePage(): ReactNode {
         rowsHigh={14}
         empty={<Empty title="No checkpoints yet." command="cairn experiment create CONFIG DIR -f">They appear with the first save of a trial.</Empty>}
       />
-      {chosen !== null && <><h2>Experiment {chosen}</h2><PolicyPanel key={chosen} experiment={{ id: chosen }} /></>}
+      {chosen !== null && <Rules key={chosen} experiment={chosen} />}
     </>
   );
 }

@@ -1,11 +1,13 @@
 import type { ReactNode } from "react";
 import { api } from "../../api/client";
-import type { Experiment, Run, Trial } from "../../api/types";
+import type { Experiment, Json, JsonObject, Run, Trial } from "../../api/types";
 import { Command, Empty, Facts, Failure, Waiting } from "../../components/basics";
 import { useNow, useResource } from "../../components/hooks";
+import { useMay } from "../../components/session";
 import { runLabel } from "../../model/bands";
 import { formatBytes, formatCount, formatDuration, formatJson, formatNumber, formatTime } from "../../model/format";
 import { link } from "../../model/route";
+import { eachLeaf } from "../../model/series";
 import { hasEnded, isLive } from "../../model/states";
 import { NotesPanel } from "../experiment/NotesPanel";
 
@@ -13,6 +15,8 @@ export function OverviewTab({ experiment, trial }: { experiment: Experiment; tri
   const now = useNow(1000);
   const running = isLive(trial.state) && trial.started ? now - trial.started : trial.duration;
   const latest = trial.latest_checkpoint;
+  const may = useMay("user");
+  const logs = `cairn trial logs ${trial.id}${hasEnded(trial.state) ? "" : " -f"}`;
   return (
     <div className="panels">
       <section className="panel" aria-labelledby="facts">
@@ -41,32 +45,38 @@ export function OverviewTab({ experiment, trial }: { experiment: Experiment; tri
       <section className="panel" aria-labelledby="now">
         <h2 id="now">Last reports</h2>
         {Object.keys(trial.latest_metrics ?? {}).length === 0 ? (
-          <Empty title={hasEnded(trial.state) ? "Nothing was reported." : "Nothing reported yet."} command={`cairn trial logs ${trial.id}${hasEnded(trial.state) ? "" : " -f"}`}>
+          <Empty title={hasEnded(trial.state) ? "Nothing was reported." : "Nothing reported yet."} command={logs}>
             A script reports with ctx.train.report_training_metrics. What it {hasEnded(trial.state) ? "did" : "is doing"}:
           </Empty>
         ) : (
           Object.entries(trial.latest_metrics ?? {}).map(([group, values]) => (
             <div key={group}>
               <h3>{group}</h3>
-              <Facts facts={Object.entries(values).map(([name, value]) => [name, formatJson(value)])} />
+              <Facts facts={leaves(values).map(([name, value]) => [name, formatJson(value)])} />
             </div>
           ))
         )}
         <h2>Hyperparameters</h2>
         {Object.keys(trial.hparams).length === 0
           ? <p className="faint">None.</p>
-          : <Facts facts={Object.entries(trial.hparams).map(([name, value]) => [name, formatJson(value)])} />}
+          : <Facts facts={leaves(trial.hparams).map(([name, value]) => [name, formatJson(value)])} />}
       </section>
       <Runs trial={trial} />
       <NotesPanel experiment={experiment} />
       <section className="panel" aria-labelledby="cli">
         <h2 id="cli">On the command line</h2>
-        <p><Command text={`cairn trial logs ${trial.id} -f`} /></p>
+        <p><Command text={logs} /></p>
         <p><Command text={`cairn experiment checkpoints ${experiment.id}`} /></p>
-        {latest && <p><Command text={`cairn experiment continue ${experiment.id} --new`} /></p>}
+        {may && latest && !trial.detached && <p><Command text={`cairn experiment continue ${experiment.id} --new`} /></p>}
       </section>
     </div>
   );
+}
+
+function leaves(values: JsonObject): [string, Json][] {
+  const found: [string, Json][] = [];
+  eachLeaf(values, (name, value) => found.push([name, value]));
+  return found;
 }
 
 function Runs({ trial }: { trial: Trial }): ReactNode {
@@ -79,8 +89,8 @@ function Runs({ trial }: { trial: Trial }): ReactNode {
         : !runs.data ? <Waiting />
           : runs.data.runs.length === 0 ? <p className="faint">It waits for free slots.</p>
             : (
-              <ol className="runs" reversed>
-                {[...runs.data.runs].reverse().map((run) => <li key={run.run_id} value={run.run_id}><RunLine run={run} /></li>)}
+              <ol className="runs">
+                {[...runs.data.runs].reverse().map((run) => <li key={run.run_id}><RunLine run={run} /></li>)}
               </ol>
             )}
     </section>

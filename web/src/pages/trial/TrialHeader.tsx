@@ -63,12 +63,13 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
       </div>
       {may && (
         <div className="head-buttons" role="group" aria-label="What to do with this trial">
-          {allowedActions(trial.state).map((action) => (
-            <button key={action} type="button" className={action === "kill" ? "danger" : undefined} onClick={() => press(action)}>
+          {/* The second click of a double click on Pause would be on Activate, which has come to its place. */}
+          {allowedActions(trial.state, trial.detached).map((action) => (
+            <button key={action} type="button" className={action === "kill" ? "danger" : undefined} onClick={(event) => { if (event.detail < 2) press(action); }}>
               {ACTION_LABELS[action]}
             </button>
           ))}
-          {latest && <button type="button" className="primary" onClick={() => setAsking("continue")}>Continue…</button>}
+          {latest && !trial.detached && <button type="button" className="primary" onClick={() => setAsking("continue")}>Continue…</button>}
           {!latest && startsAgain(trial) && <button type="button" onClick={() => void attempt("It starts again.", again)}>Start again</button>}
         </div>
       )}
@@ -76,7 +77,7 @@ export function TrialHeader({ experiment, trial, alone, onTrial }: Props): React
       {trial.message && trial.state !== "RUNNING" && (
         <p className={trial.state === "ERROR" ? "problem" : "faint"}>
           {trial.message}
-          {trial.state === "ERROR" && <>: <a href={link(["trials", trial.id, "logs"])}>see its log</a></>}
+          {trial.state === "ERROR" && <>: <a href={link([...(alone ? ["experiments", experiment.id] : ["trials", trial.id]), "logs"])}>see its log</a></>}
         </p>
       )}
       {asking === "continue" && <ContinueDialog trial={trial} experiment={experiment} onClose={() => setAsking(null)} />}
@@ -118,6 +119,7 @@ function PauseNote({ trial }: { trial: Trial }): ReactNode {
   if (trial.state !== "PAUSING" && trial.state !== "PAUSED" && trial.state !== "STOPPING") return null;
   const step = trial.resumes_from_step;
   const where = step === null || step === undefined ? "from the beginning: there is no checkpoint yet" : `from step ${step}`;
+  if (trial.state === "PAUSED" && trial.detached) return <p className="pause-note">It was started by hand: start its command again, and it goes on {where}</p>;
   if (trial.state === "PAUSED") return <p className="pause-note">Activate goes on {where}</p>;
   const deadline = trial.preemption_deadline;
   const left = deadline ? Math.max(0, deadline - now) : null;

@@ -1,0 +1,129 @@
+// Curves: as they grow, zoomed, compared, with the checkpoints and runs on them.
+import { describe, expect, it } from "vitest";
+import { Stage } from "./stage";
+
+const stage = new Stage();
+const look = stage.look.bind(stage);
+
+describe("metrics", () => {
+  it("grow while one looks, and a checkpoint is a mark that leads to its page", async () => {
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    const chart = page.getByRole("figure", { name: "x" });
+    await chart.getByRole("group", { name: /to 60 at step 60/ }).waitFor();
+    await page.getByText("killed by signal 9").first().waitFor();
+    for (const group of ["training", "validation"]) await page.getByRole("figure", { name: "loss" }).getByText(group, { exact: true }).waitFor();
+    expect(await chart.getByRole("link").count()).toBe(6);
+    expect(await page.getByRole("region", { name: "Marks" }).locator("span").allTextContents()).toEqual(["checkpoint", "pinned checkpoint"]);
+    stage.master.report("1", 70, { x: 70 });
+    await chart.getByRole("group", { name: /to 70 at step 70/ }).waitFor();
+    const made = stage.master.addCheckpoint("1", 70);
+    stage.master.emit("checkpoint", "1", "1", { id: made.id, state: "COMPLETED", steps_completed: 70 });
+    const mark = chart.getByRole("link", { name: /Checkpoint of step 70, full/ });
+    await mark.click();
+    await page.getByRole("heading", { name: "Checkpoint of step 70" }).waitFor();
+  });
+
+  it("show every checkpoint, also beyond a thousand, and say when there is no room for all marks", async () => {
+    for (let step = 61; step <= 1200; step++) stage.master.addCheckpoint("1", step);
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    stage.master.report("1", 1200, { x: 1200 });
+    const chart = page.getByRole("figure", { name: "x" });
+    await chart.getByRole("group", { name: /at step 1200/ }).waitFor();
+    await chart.getByText(/One of \d+ checkpoints has a mark here; zoom in to see all\./).waitFor();
+    const box = (await chart.locator(".u-over").boundingBox())!;
+    await page.mouse.move(box.x + box.width * 0.97, box.y + box.height * 0.9);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width - 1, box.y + box.height * 0.9, { steps: 4 });
+    await page.mouse.up();
+    const last = chart.getByRole("link", { name: /Checkpoint of step 1200,/ });
+    await last.waitFor();
+    await last.hover();
+    await expect.poll(() => chart.locator(".readout").textContent()).toMatch(/^Checkpoint of step 1200, full, .* MiB, x 1200,/);
+  });
+
+  it("are zoomed by dragging and by keys, smoothed, on a log scale, by time", async () => {
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    const chart = page.getByRole("figure", { name: "x" });
+    const over = chart.locator(".u-over");
+    await over.waitFor();
+    const box = (await over.boundingBox())!;
+    const marks = chart.getByRole("link");
+    expect(await marks.count()).toBe(6);
+    await page.mouse.move(box.x + box.width * 0.55, box.y + box.height * 0.9);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width * 0.95, box.y + box.height * 0.9, { steps: 4 });
+    await page.mouse.up();
+    await expect.poll(() => marks.count()).toBe(2);
+    await page.mouse.move(box.x + box.width * 0.5, box.y + box.height * 0.5);
+    await expect.poll(() => chart.locator(".readout").textContent()).toMatch(/step \d+ · training \d+/);
+    await page.getByRole("button", { name: "Show all" }).click();
+    await expect.poll(() => marks.count()).toBe(6);
+    // Which run it was, and how that ended, wherever one points.
+    await page.mouse.move(box.x + box.width * 0.2, box.y + box.height * 0.5);
+    await expect.poll(() => chart.locator(".readout").textContent()).toMatch(/run 1 from the beginning: killed by signal 9$/);
+    await chart.locator(".plot").focus();
+    for (let n = 0; n < 4; n++) await page.keyboard.press("+");
+    await expect.poll(() => marks.count()).toBeLessThan(6);
+    await page.keyboard.press("0");
+    await expect.poll(() => marks.count()).toBe(6);
+    await page.getByLabel("Smoothing").selectOption("0.9");
+    await chart.getByRole("group", { name: /training from 10 to [34]\d\.\d+ at step 60/ }).waitFor();
+    const picture = () => chart.locator("canvas").evaluate((canvas: HTMLCanvasElement) => canvas.toDataURL());
+    const linear = await picture();
+    await page.getByLabel("Log scale").check();
+    await expect.poll(picture).not.toBe(linear);
+    await page.getByLabel("X axis").selectOption("time");
+    await chart.getByRole("group", { name: /at 20\d\d-/ }).waitFor();
+    // By time the pause between the runs is to be seen: between steps 30 and 40.
+    await page.mouse.move(box.x + box.width * 0.35, box.y + box.height * 0.5);
+    await expect.poll(() => chart.locator(".readout").textContent()).toMatch(/restarting after run 1$/);
+  });
+
+  it("of trials of which one is not there are shown, and that one can be taken away", async () => {
+    const { page } = await look("admin", "#/compare?trials=200,nonsense");
+    await page.getByRole("figure", { name: "loss" }).waitFor();
+    await page.getByText("There is no such thing.").waitFor();
+    await page.getByRole("button", { name: "Remove trial nonsense" }).click();
+    await page.getByRole("heading", { name: "Compare 1 trial", exact: true }).waitFor();
+    expect(page.url()).not.toContain("nonsense");
+  });
+
+  it("of ten trials are compared, and of no more", async () => {
+    const ids = Array.from({ length: 10 }, (_, n) => String(200 + n));
+    const { page } = await look("admin", `#/compare?trials=${ids.slice(0, 9).join(",")}`);
+    await page.getByLabel("Trial to add").fill("209");
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "Compare 10 trials" }).waitFor();
+    const legend = page.getByRole("figure", { name: "loss" }).locator(".legend");
+    for (const id of ids) await legend.getByText(`trial ${id} training`).waitFor();
+    expect(await page.getByLabel("Trial to add").isDisabled()).toBe(true);
+    await page.getByRole("button", { name: "Remove trial 200" }).click();
+    await legend.getByText("trial 200 training").waitFor({ state: "detached" });
+    expect(await page.getByLabel("Trial to add").isDisabled()).toBe(false);
+  });
+
+  it("that were thinned are read finer where one zooms in", async () => {
+    await stage.use({ points: 50_000 });
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    const chart = page.getByRole("figure", { name: "loss" });
+    await chart.getByRole("group", { name: /at step 50000/ }).waitFor();
+    const over = chart.locator(".u-over");
+    const box = (await over.boundingBox())!;
+    const step = async (share: number): Promise<number> => {
+      await page.mouse.move(box.x + box.width * share, box.y + box.height * 0.5);
+      const text = await chart.locator(".readout").textContent();
+      return Number(/step ([\d,]+)/.exec(text ?? "")?.[1]?.replaceAll(",", "") ?? NaN);
+    };
+    await page.mouse.move(box.x + box.width * 0.5, box.y + box.height * 0.9);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width * 0.51, box.y + box.height * 0.9, { steps: 4 });
+    await page.mouse.up();
+    // Coarse, each fifth step can be pointed at; fine, neighbours differ by one.
+    await expect.poll(async () => {
+      const seen = new Set<number>();
+      for (let share = 0.45; share < 0.5; share += 0.001) seen.add(await step(share));
+      const sorted = [...seen].sort((a, b) => a - b);
+      return Math.min(...sorted.slice(1).map((one, i) => one - sorted[i]!));
+    }, { timeout: 20_000 }).toBe(1);
+  });
+});

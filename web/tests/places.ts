@@ -1,0 +1,32 @@
+// Every place of the page with the data of fake_master.mjs: what it is called, its address, and a text that is there when it is.
+const CHECKPOINT = "00000003-0000-4000-8000-000000000003";
+
+export const PLACES: [string, string, string][] = [
+  ["experiments", "#/experiments", "core-api-stage-2"],
+  ["overview", "#/experiments/1", "Last reports"],
+  ["metrics", "#/experiments/1/metrics", "Smoothing"],
+  ["checkpoints", "#/experiments/1/checkpoints", "Which checkpoints stay"],
+  ["logs", "#/experiments/1/logs", "60 steps, x = 60"],
+  ["config", "#/experiments/1/config", "As it was written"],
+  ["code", "#/experiments/1/code", "import cairn"],
+  ["trials of a search", "#/experiments/2", "Best:"],
+  ["learning curves", "#/experiments/2/curves", "best of 24 trials"],
+  ["scatter", "#/experiments/2/scatter", "loss by"],
+  ["checkpoints of a search", "#/experiments/2/checkpoints", "Which checkpoints stay"],
+  ["notes of a search", "#/experiments/2/notes", "No notes."],
+  ["a trial of a search", "#/trials/200", "Last reports"],
+  ["names of all kinds", "#/experiments/3", "Last reports"],
+  ["compare", "#/compare?trials=200,201,202", "Compare 3 trials"],
+  ["checkpoint", `#/checkpoints/${CHECKPOINT}`, "What it holds"],
+  ["files", `#/checkpoints/${CHECKPOINT}/files`, "manifest.json"],
+  ["tensors", `#/checkpoints/${CHECKPOINT}/tensors`, "layers/0/weight"],
+  ["metadata", `#/checkpoints/${CHECKPOINT}/metadata`, "made by the tutorial"],
+  ["lineage", `#/checkpoints/${CHECKPOINT}/lineage`, "trial 77"],
+  ["diff", `#/checkpoints/${CHECKPOINT}/compare/00000004-0000-4000-8000-000000000004`, "Only in the first"],
+  ["storage", "#/storage", "Free on the disk"],
+  ["cluster", "#/cluster", "Parameter servers"],
+  ["account", "#/account", "laptop"],
+  ["users", "#/users", "May log in"],
+  ["no such page", "#/nowhere", "There is no such page."],
+  ["no such experiment", "#/experiments/4711", "There is no such thing."],
+];

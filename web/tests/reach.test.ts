@@ -1,0 +1,217 @@
+// The page in a narrow window, and with the keyboard alone.
+import type { Page } from "playwright-core";
+import { describe, expect, it } from "vitest";
+import { go } from "./browser";
+import { PLACES } from "./places";
+import { Stage } from "./stage";
+
+/** What the thing with the focus is called. */
+function focus(page: Page): Promise<string> {
+  return page.evaluate(() => {
+    const element = document.activeElement as HTMLElement;
+    const labels = (element as HTMLInputElement).labels;
+    return (element.getAttribute("aria-label") ?? labels?.[0]?.textContent ?? element.textContent ?? "").trim();
+  });
+}
+
+const stage = new Stage();
+const look = async (user: string | null, hash = ""): Promise<Page> => (await stage.look(user, hash)).page;
+
+/** Presses Tab until something of that name has the focus, as who has no mouse does; how often it was pressed. */
+async function tabTo(page: Page, name: string | RegExp, most = 60): Promise<number> {
+  for (let n = 1; n <= most; n++) {
+    await page.keyboard.press("Tab");
+    const focused = await focus(page);
+    const shown = await page.evaluate(() => {
+      const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement!);
+      return outlineStyle !== "none" && outlineWidth !== "0px";
+    });
+    expect(shown, `the focus on "${focused}" is to be seen`).toBe(true);
+    if (typeof name === "string" ? focused === name : name.test(focused)) return n;
+  }
+  throw new Error(`Tab does not come to ${String(name)}`);
+}
+
+describe("a narrow window", () => {
+  it.each([390, 800])("of %i points has no page that must be scrolled sideways", async (width) => {
+    const page = await look("admin");
+    await page.setViewportSize({ width, height: 800 });
+    for (const [, hash, text] of PLACES) {
+      await go(page, hash);
+      await page.getByText(text).first().waitFor();
+      const beyond = await page.evaluate(() => [...document.querySelectorAll("body *")]
+        .filter((element) => element.getBoundingClientRect().right > innerWidth + 1 && !element.closest(".table-box, .log, .lineage, pre, .skip, .hidden"))
+        .map((element) => `${element.tagName}.${element.className}`));
+      expect(beyond, hash).toEqual([]);
+      expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), hash).toBeLessThanOrEqual(0);
+    }
+  });
+});
+
+describe("a window of 1280 points", () => {
+  it("has room for all columns of the experiments, however long their names are", async () => {
+    await stage.use({ experiments: 240 });
+    for (const id of ["240", "239"]) Object.assign(stage.master.experiments.get(id)!, { name: `${"a name as long as a sentence ".repeat(6)}${id}`, labels: ["one", "two", "three"] });
+    const page = await look("admin");
+    await page.setViewportSize({ width: 1280, height: 800 });
+    await page.getByText("bert finetune 238").waitFor();
+    expect(await page.getByRole("region", { name: "Experiments" }).evaluate((box) => box.scrollWidth - box.clientWidth)).toBeLessThanOrEqual(0);
+  });
+});
+
+describe("with the keyboard alone", () => {
+  it("one logs in, finds an experiment, pauses it, and leaves a question", async () => {
+    const page = await look(null);
+    await page.getByRole("button", { name: "Log in" }).waitFor();
+    await tabTo(page, "User");
+    await page.keyboard.type("admin");
+    await tabTo(page, "Password");
+    await page.keyboard.type("password");
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "Experiments" }).waitFor();
+    // The first stop leads past the frame.
+    await page.evaluate(() => (document.activeElement as HTMLElement).blur());
+    expect(await tabTo(page, "To the content")).toBe(1);
+    await page.keyboard.press("Enter");
+    expect(await tabTo(page, /^Search/)).toBe(1);
+    await page.keyboard.type("core-api");
+    await page.getByText("1 found").waitFor();
+    await tabTo(page, "core-api-stage-2");
+    await page.keyboard.press("Enter");
+    await page.getByText("Last reports").waitFor();
+    // Who came by a link stands at the beginning of what it led to, not of the frame.
+    expect(await tabTo(page, "Experiments")).toBe(1);
+    await tabTo(page, "Pause");
+    await page.keyboard.press("Enter");
+    await page.getByText(/at most \d+ s more/).waitFor();
+    // The button that was pressed is gone: the focus is at its place still.
+    await expect.poll(() => focus(page)).toBe("What to do with this trial");
+    expect(await tabTo(page, "Activate")).toBe(1);
+    await tabTo(page, "Kill");
+    await page.keyboard.press("Enter");
+    await page.getByRole("dialog").waitFor();
+    expect(await page.evaluate(() => document.activeElement?.closest("dialog") !== null)).toBe(true);
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    expect(await focus(page)).toBe("Kill");
+  });
+
+  it("one selects, pins, compares and deletes checkpoints, and the focus stays in their table", async () => {
+    const page = await look("admin", "#/experiments/1/checkpoints");
+    await page.getByText("Which checkpoints stay").waitFor();
+    await page.getByRole("region", { name: "Checkpoints", exact: true }).focus();
+    await tabTo(page, "Pin step 50");
+    await page.keyboard.press("Enter");
+    await page.getByRole("button", { name: "Unpin step 50" }).waitFor();
+    expect(await focus(page)).toBe("Unpin step 50");
+    await tabTo(page, "Select step 40");
+    await page.keyboard.press("Space");
+    await tabTo(page, "Delete step 40");
+    await page.keyboard.press("Enter");
+    await page.getByText("cannot be brought back").waitFor();
+    expect(await focus(page)).toBe("Cancel");
+    await tabTo(page, "Delete 1");
+    await page.keyboard.press("Enter");
+    await page.getByRole("link", { name: "40", exact: true }).waitFor({ state: "detached" });
+    await expect.poll(() => focus(page)).toBe("Checkpoints");
+    await tabTo(page, "Select step 30");
+    await page.keyboard.press("Space");
+    await tabTo(page, "Select step 10");
+    await page.keyboard.press("Space");
+    await page.getByRole("button", { name: "Compare the two" }).focus();
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "Step 10 compared with step 30" }).waitFor();
+  });
+
+  it("one continues as a new trial with another checkpoint and config", async () => {
+    const page = await look("admin", "#/experiments/3");
+    await page.getByRole("button", { name: "Continue…" }).focus();
+    await page.keyboard.press("Enter");
+    const dialog = page.getByRole("dialog");
+    await dialog.getByRole("option", { name: /^step 90 / }).waitFor({ state: "attached" });
+    expect(await dialog.getByRole("radio", { name: /Go on with this trial/ }).evaluate((radio) => radio === document.activeElement)).toBe(true);
+    await page.keyboard.press("ArrowDown");
+    await tabTo(page, "Checkpoint");
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("ArrowDown");
+    await dialog.getByText("with the weights of step 90").waitFor();
+    await tabTo(page, "Config overrides, one a line");
+    await page.keyboard.type("max_restarts = 1");
+    await tabTo(page, "Start a new trial");
+    await page.keyboard.press("Enter");
+    await page.getByText("began with the weights of").waitFor();
+    expect(stage.master.requests.find((one) => one.url.endsWith("/continue"))!.body).toMatchObject({ new: true, config: { max_restarts: 1 } });
+  });
+
+  it("one acts on several experiments at once, keeps them selected after No, and is back in the table after Yes", async () => {
+    const page = await look("admin");
+    await page.getByText("12 in all").waitFor();
+    await page.getByRole("region", { name: "Experiments" }).focus();
+    for (const id of [12, 11]) {
+      await tabTo(page, `Select experiment ${id}`);
+      await page.keyboard.press("Space");
+    }
+    await page.getByRole("button", { name: "Select none" }).focus();
+    await page.keyboard.press("Shift+Tab");
+    expect(await focus(page)).toBe("Delete 2");
+    await page.keyboard.press("Enter");
+    await page.getByRole("dialog").waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByText("2 selected").waitFor();
+    expect(await focus(page)).toBe("Delete 2");
+    await page.keyboard.press("Enter");
+    await tabTo(page, "Delete");
+    await page.keyboard.press("Enter");
+    await page.getByText("10 in all").waitFor();
+    await expect.poll(() => page.evaluate(() => document.activeElement?.closest("main") !== null)).toBe(true);
+  });
+
+  it("one looks at what rules would remove, and sets them", async () => {
+    const page = await look("admin", "#/storage");
+    await page.getByText("Free on the disk").waitFor();
+    await page.getByRole("button", { name: "Rules of experiment 1", exact: true }).focus();
+    await page.keyboard.press("Enter");
+    // The rules come into view, and the focus with them.
+    await page.getByText("Which checkpoints stay").waitFor();
+    expect(await focus(page)).toBe("Experiment 1");
+    const inView = () => page.getByLabel("The last n").evaluate((field) => field.getBoundingClientRect().top < innerHeight);
+    await expect.poll(inView, { timeout: 30_000 }).toBe(true);
+    expect(await tabTo(page, "The last n")).toBe(1);
+    await page.keyboard.press("Control+A");
+    await page.keyboard.type("2");
+    await tabTo(page, "Preview");
+    await page.keyboard.press("Enter");
+    await page.getByText(/would go and free/).waitFor();
+    await tabTo(page, "Set these rules");
+    await page.keyboard.press("Enter");
+    await page.getByText("The rules are set.").waitFor();
+  });
+
+  it("one filters a log and links to a line", async () => {
+    const page = await look("admin", "#/experiments/1/logs");
+    await page.getByText("60 steps, x = 60").waitFor();
+    await page.getByLabel("Lines that contain").focus();
+    await page.keyboard.type("steps, x");
+    await page.getByText("rank 1 at step 10").waitFor({ state: "detached" });
+    await tabTo(page, "Link to line 5");
+    await page.keyboard.press("Enter");
+    await page.locator(".log-line.marked").getByText("30 steps, x = 30").waitFor();
+    expect(page.url()).toContain("line=5");
+  });
+
+  it("the marks of a chart are one stop, and arrow keys go from one to the next", async () => {
+    const page = await look("admin", "#/experiments/1/metrics");
+    const chart = page.getByRole("figure", { name: "loss" });
+    await chart.getByRole("link", { name: /Checkpoint of step 60/ }).waitFor();
+    await chart.locator(".plot").focus();
+    expect(await tabTo(page, /^Checkpoint of step 10,/)).toBe(1);
+    await page.keyboard.press("ArrowRight");
+    await page.keyboard.press("ArrowRight");
+    expect(await focus(page)).toMatch(/^Checkpoint of step 30,/);
+    expect(await chart.locator(".readout").textContent()).toMatch(/^Checkpoint of step 30, full, 38.2 MiB, x 30,/);
+    expect(await tabTo(page, /^x: /)).toBe(1);
+    await page.keyboard.press("Shift+Tab");
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "Checkpoint of step 30" }).waitFor();
+  });
+});
