@@ -5,7 +5,8 @@
 
 Every figure is a ratio against a baseline measured in the same run, round robin. Rounds in which
 others used more than half a core are left out. Prints a table; writes bench.json and bench.png into
-bench/out/. Restores are cold, so the caches are dropped, which needs root.
+bench/out/. Restores are cold, so the caches are dropped, which needs root. What could not be measured is named at the end,
+and the exit status is 1 then.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from figures import checkpoints, models, serving, tables, trials
@@ -41,6 +43,10 @@ BENCHMARKS = {
     "reports": trials.reports,
     "pause_told": trials.pause_told,
 }
+NOT_BUILT = (
+    "libonnx or OpenVINO was not there at the build: scripts/setup build and scripts/venv test "
+    "install them, then scripts/build release"
+)
 NEED_ROOT = ("restore", "small", "names", "load_vars")
 
 
@@ -102,11 +108,10 @@ def main():
     program = options.build / "bin" / "cairn_bench"
     if not program.exists():
         parser.error(f"{program} is not there; build it first (make bench does)")
+    left_out = {}  # why → what
     if os.geteuid() != 0:
-        left_out = [name for name in chosen if name in NEED_ROOT]
+        left_out["only root can drop the caches"] = [n for n in chosen if n in NEED_ROOT]
         chosen = [name for name in chosen if name not in NEED_ROOT]
-        if left_out:
-            print(f"left out, as caches can only be dropped by root: {', '.join(left_out)}")
 
     out = HERE / "out"
     out.mkdir(exist_ok=True)
@@ -120,10 +125,18 @@ def main():
             try:
                 BENCHMARKS[name](runner, table)
             except NotBuilt:
-                print(f"left out, as libonnx or OpenVINO was not there at the build: {name}")
+                left_out.setdefault(NOT_BUILT, []).append(name)
     finally:
         shutil.rmtree(options.directory, ignore_errors=True)
+    if table.rows:
+        show(table, runner, options, facts, out)
+    for why, names in left_out.items():
+        if names:
+            print(f"bench/run.py: left out: {', '.join(names)} ({why})", file=sys.stderr)
+    return 1 if any(left_out.values()) else 0
 
+
+def show(table, runner, options, facts, out):
     print(
         f"{facts['cpu']}, {facts['cores']} cores, {facts['memory'] / 2**30:.0f} GiB, "
         f"{facts['file_system']}, Linux {facts['kernel']}; state of "
@@ -150,4 +163,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -25,8 +25,8 @@ def tables(runner, table):
     runner.measurements = [row for row in runner.measurements if row["what"] != "table_updates"]
     untracked = runner.program.with_name("cairn_bench_untracked")
     for i in range(runner.options.rounds):
-        runner.run("table_updates", "tracking", rounds=1, first_round=i)
-        runner.run("table_updates", "tracking", rounds=1, first_round=i, program=untracked)
+        for program in (None, untracked) if i % 2 == 0 else (untracked, None):
+            runner.run("table_updates", "tracking", rounds=1, first_round=i, program=program)
     case = Case(runner, "table_updates")
     table.add(
         "table: cost of tracking",
