@@ -2,8 +2,9 @@
 
     HOLD_AFTER=35 HOLD_UNTIL=/path/of/a/file python held_run.py 2_checkpoints.py 0.001
 
-After so many steps it waits for the file, or until its trial is told to stop: then it goes on, and sees that by itself. Without the
-variables it only runs the script.
+After so many steps it waits for the file, or until its trial is told to stop: then it goes on, and sees that by itself. That it waits
+is told by a file of the same name with `.held` behind it: a report alone does not say that the script has asked whether to stop
+since. Without the variables it only runs the script.
 """
 
 import os
@@ -23,6 +24,7 @@ def _hold(seconds):
     global _steps
     _steps += 1
     if _steps == int(os.environ.get("HOLD_AFTER", "0")):
+        open(os.environ["HOLD_UNTIL"] + ".held", "w").close()
         while not os.path.exists(os.environ["HOLD_UNTIL"]) and not any(one.preempt.should_preempt() for one in _contexts):
             _sleep(0.01)
     _sleep(seconds)

@@ -28,6 +28,14 @@ def held(script, after, until, seconds="0.001"):
     return f"env HOLD_AFTER={after} HOLD_UNTIL={until} python3 {HELD} {script}.py {seconds}"
 
 
+def wait_until_held(until):
+    """Until such a run waits: whatever it is told now, it sees in the middle of its steps."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not os.path.exists(f"{until}.held"):
+        assert time.monotonic() < deadline, f"no run waits for {until}"
+        time.sleep(0.02)
+
+
 class Refused(Exception):
     """An answer that is an error, with its status and body."""
 

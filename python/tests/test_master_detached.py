@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 from children import command_line
-from master_process import EXAMPLES, HELD, Refused, running_master
+from master_process import EXAMPLES, HELD, Refused, running_master, wait_until_held
 
 WHOLE = [(step, step) for step in range(10, 101, 10)]
 
@@ -55,7 +55,7 @@ def test_a_process_by_hand_is_paused_by_the_master_and_goes_on(tmp_path):
         hold = {"HOLD_AFTER": "15", "HOLD_UNTIL": str(tmp_path / "go on")}
         process = start(master, **hold)
         trial = only_trial(master)
-        master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: answer["metrics"])
+        wait_until_held(hold["HOLD_UNTIL"])
         listed = master.get("/api/v1/experiments")["experiments"]
         assert [(e["name"].split("-")[0], e["state"], e["owner"]) for e in listed] == [("2_checkpoints.py", "RUNNING", "admin")]
         experiment = listed[0]["id"]

@@ -1,6 +1,6 @@
 // The page with a real master and real trials: what an evening with it is like.
 import { execFileSync } from "node:child_process";
-import { copyFileSync, mkdirSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -80,7 +80,8 @@ describe("with a real master", () => {
     await chart.getByRole("group", { name: /at step [3-9]0/ }).waitFor();
     await chart.getByRole("link", { name: /Checkpoint of step 20/ }).waitFor();
 
-    // Paused in the page, the trial stops where it says.
+    // Paused in the page, the trial stops where it says. Of its reports alone nobody knows whether it has asked since.
+    await expect.poll(() => existsSync(`${gate}.held`), { timeout: 30_000 }).toBe(true);
     await page.getByRole("button", { name: "Pause", exact: true }).click();
     await state(page, "PAUSED");
     const before = await master.reports(trial);
