@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tempfile
@@ -100,14 +101,19 @@ def of_this_machine(where: PathLike, name: str) -> str:
 
 
 class RemoteFiles(Mapping[str, str]):
-    """The user's own files of a checkpoint on a bucket: names → local paths. A file is fetched, and
-    compared with its checksum, when its path is first asked for; it is gone with this object."""
+    """The user's own files of a checkpoint on a bucket: names → local paths. Their names are looked
+    up when they are first asked for: by the end of a restore the checkpoint may be gone, and what
+    was restored is whole all the same. A file is fetched, and compared with its checksum, when its
+    path is first asked for; it is gone with this object."""
 
     def __init__(self, checkpoint: str) -> None:
         self._checkpoint = checkpoint
-        self._names = {shown_name(name): name for name in _native.user_files(checkpoint)}
         self._fetched: Dict[str, str] = {}
         self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
+
+    @functools.cached_property
+    def _names(self) -> Dict[str, str]:
+        return {shown_name(name): name for name in _native.user_files(self._checkpoint)}
 
     def __getitem__(self, name: str) -> str:
         if name not in self._names:
@@ -128,4 +134,4 @@ class RemoteFiles(Mapping[str, str]):
         return len(self._names)
 
     def __repr__(self) -> str:
-        return f"RemoteFiles({self._checkpoint!r}, {list(self._names)!r})"
+        return f"RemoteFiles({self._checkpoint!r})"

@@ -135,6 +135,29 @@ def test_user_files_are_fetched_when_asked_for(bucket, tmp_path):
     assert list(r.files) == ["logs/"] and list(pathlib.Path(r.files["logs/"]).iterdir()) == []
 
 
+def test_what_was_restored_is_given_although_its_checkpoint_is_gone_by_then(bucket):
+    class Module:
+        value = 1
+
+        def state_dict(self):
+            return {"value": self.value}
+
+        def load_state_dict(self, state):
+            self.value = state["value"]
+            writer.delete(writer.latest().id)  # as retention does, beside a reader
+
+    url = f"s3://{bucket}/runs"
+    with cairn.CheckpointManager(url) as writer:
+        writer.save(1, {"module": Module()}, files={"a": b"1"}, blocking=True)
+        module = Module()
+        module.value = 0
+        with cairn.CheckpointManager(url, read_only=True) as m:
+            restored = m.restore({"module": module})
+        assert (restored.step, module.value) == (1, 1)
+        with pytest.raises(cairn.NotFound):
+            list(restored.files)
+
+
 def test_trainer_resumes_from_a_bucket(bucket):
     url = f"s3://{bucket}/train"
 

@@ -7,6 +7,7 @@
 #include <climits>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -26,12 +27,13 @@ std::string PidNamespace() {
   return length <= 0 ? "" : std::string(target, static_cast<std::size_t>(length));
 }
 
-/// The 22nd field of /proc/<pid>/stat; "" for one that has ended, and is perhaps not waited for.
-std::string StartTicks(std::int64_t pid) {
-  const std::string stat = FirstLineOf("/proc/" + std::to_string(pid) + "/stat");
+/// The 22nd field of <proc>/<pid>/stat; "" for one that has ended, and is perhaps not waited for.
+/// Nothing when there is no such file.
+std::optional<std::string> StartTicks(std::int64_t pid, const std::string& proc) {
+  const std::string stat = FirstLineOf(proc + "/" + std::to_string(pid) + "/stat");
   // The second field is the program's name in parentheses, which may hold anything.
   const std::size_t name_end = stat.rfind(')');
-  if (name_end == stat.npos) return "";
+  if (name_end == stat.npos) return std::nullopt;
   std::istringstream fields(stat.substr(name_end + 1));
   std::string field;
   for (int number = 3; number <= 22 && fields >> field; ++number) {
@@ -52,20 +54,20 @@ std::string Here() {
 
 std::string ProcessIdentity(std::int64_t pid) {
   const std::string here = Here();
-  const std::string start = StartTicks(pid);
+  const std::string start = StartTicks(pid, "/proc").value_or("");
   return here.empty() || start.empty() ? "" : here + start;
 }
 
-ProcessLife LifeOf(std::int64_t pid, std::string_view identity) {
+ProcessLife LifeOf(std::int64_t pid, std::string_view identity, const std::string& proc) {
   if (pid <= 0 || pid > std::numeric_limits<pid_t>::max()) return ProcessLife::kUnknown;
-  if (identity.empty()) {
-    const bool none = kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
-    return none ? ProcessLife::kEnded : ProcessLife::kLives;
-  }
+  const auto has_pid = [&] { return kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; };
+  if (identity.empty()) return has_pid() ? ProcessLife::kLives : ProcessLife::kEnded;
   const std::string here = Here();
   if (here.empty() || !identity.starts_with(here)) return ProcessLife::kUnknown;
-  return identity.substr(here.size()) == StartTicks(pid) ? ProcessLife::kLives
-                                                         : ProcessLife::kEnded;
+  const std::optional<std::string> start = StartTicks(pid, proc);
+  // A proc that is mounted with hidepid shows nobody the processes of others.
+  if (!start) return has_pid() ? ProcessLife::kUnknown : ProcessLife::kEnded;
+  return identity.substr(here.size()) == *start ? ProcessLife::kLives : ProcessLife::kEnded;
 }
 
 }  // namespace cairn

@@ -14,11 +14,12 @@ std::string ProcessIdentity(std::int64_t pid);
 enum class ProcessLife : std::uint8_t {
   kLives,
   kEnded,
-  kUnknown,  // of another boot, another container, or another machine of the same name
+  kUnknown,  // of another boot, another container, another machine of the same name, or hidden
 };
 
 /// Whether a process of this machine that had `pid` and `identity` then still lives. An identity of
-/// "" is not known: whichever process has the pid now is taken for it.
-ProcessLife LifeOf(std::int64_t pid, std::string_view identity);
+/// "" is not known: whichever process has the pid now is taken for it. `proc`: where processes are
+/// looked up.
+ProcessLife LifeOf(std::int64_t pid, std::string_view identity, const std::string& proc = "/proc");
 
 }  // namespace cairn

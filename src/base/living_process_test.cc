@@ -59,6 +59,16 @@ TEST(LivingProcess, AnotherWithItsPidIsNotTakenForIt) {
   EXPECT_EQ(LifeOf(getpid(), earlier), ProcessLife::kEnded);
 }
 
+TEST(LivingProcess, OneThatIsHiddenFromUsIsNotTakenForEnded) {
+  // As where proc is mounted with hidepid=2 and the process is another user's.
+  const std::string hidden = "/nowhere";
+  Child child;
+  const std::string identity = ProcessIdentity(child.pid());
+  EXPECT_EQ(LifeOf(child.pid(), identity, hidden), ProcessLife::kUnknown);
+  child.End();
+  EXPECT_EQ(LifeOf(child.pid(), identity, hidden), ProcessLife::kEnded);
+}
+
 TEST(LivingProcess, OfAnotherBootOrContainerNobodyKnows) {
   const std::string own = ProcessIdentity(getpid());
   const std::size_t space = own.find(' ');

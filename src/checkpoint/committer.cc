@@ -122,6 +122,12 @@ std::uint64_t Committer::pooled_bytes() const {
   return bytes;
 }
 
+std::uint64_t Committer::kept_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Checkpoint& checkpoint : checkpoints_) bytes += checkpoint.manifest->Bytes();
+  return bytes;
+}
+
 std::string Committer::NextDirectory(const SaveTask& task, int* copy) {
   for (;;) {
     // A step is what it is; of serial numbers there are more.

@@ -71,6 +71,8 @@ class Committer {
   /// Another one whenever history() marks other tensors as changed.
   std::uint64_t history_version() const { return history_version_; }
   std::uint64_t pooled_bytes() const;
+  /// Of all checkpoints that count; what they share is counted once for each.
+  std::uint64_t kept_bytes() const;
 
  private:
   Committer(const Environment& env, Generation* generation, CommitterOptions options)

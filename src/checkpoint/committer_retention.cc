@@ -24,21 +24,6 @@ namespace {
 
 constexpr int kPatience = 16;  // failures of one removal, before it is tried less often
 
-/// A removal failed, and the next one may succeed: neither the store nor the ownership is to blame.
-bool IsOfThisOneAlone(const Status& status) {
-  switch (status.code()) {
-    case Code::kPermissionDenied:
-    case Code::kInternal:
-    case Code::kCorruption:
-    case Code::kInvalidArgument:
-    case Code::kFailedPrecondition:
-    case Code::kUnimplemented:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> Committer::Referenced(std::string_view except) const {

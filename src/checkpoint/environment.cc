@@ -31,8 +31,11 @@ Status PublishPrepared(const Environment& env, const std::string& name, const st
                        PreparedObject* prepared) {
   if (prepared == nullptr || !env.rules.create_only_records) return PublishRecord(env, name, bytes);
   const Status created = prepared->Create();
-  // Somebody removed the directory, and what was prepared in it.
-  if (created.Is(Code::kNotFound)) return PublishRecord(env, name, bytes);
+  if (created.Is(Code::kNotFound)) {
+    // What was prepared lay beside the files that it speaks of. They went with it.
+    return UnavailableError("publish " + name +
+                            ": its directory was deleted while it was being written");
+  }
   return Judge(env, name, bytes, created);
 }
 

@@ -24,6 +24,7 @@ struct ProtocolRules {
   bool retire_names = true;         // names that an older writer may be deleting are not reused
   bool check_part_identity = true;  // a part counts only with the attempt and uuid expected
   bool latest_by_sequence = true;   // latest is the newest commit, not the greatest step
+  bool know_own_fence = true;       // that of our number may be another's: all was made again
   // The mends of docs/decisions/0005.
   bool reread_manifest_after_note = true;  // a note of what was removed meanwhile is no success
   bool reread_when_moved = true;           // a pass in which something vanished is made again
@@ -65,7 +66,8 @@ bool MayAppearLate(const Environment& env, const Status& published);
 /// Publishes a record that only one writer may publish: OK when the name is now ours (also by an
 /// earlier, retried request), AlreadyExists when another's bytes stand there.
 Status PublishRecord(const Environment& env, const std::string& name, const std::string& bytes);
-/// The same for one that a write session has prepared; null: for one that it has not.
+/// The same for one that a write session has prepared; null: for one that it has not. Unavailable
+/// when somebody deleted what was prepared.
 Status PublishPrepared(const Environment& env, const std::string& name, const std::string& bytes,
                        PreparedObject* prepared);
 /// The same for a record that only living processes read, such as those of the meeting of the ranks

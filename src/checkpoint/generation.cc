@@ -72,6 +72,11 @@ Result<std::unique_ptr<Generation>> Generation::Open(Environment env, Generation
 
 Status Generation::OpenCommitter() {
   Store* store = env_.store.get();
+  if (store->traits().directories &&
+      store->Stat(std::string(names::kRepository)).status().Is(Code::kNotFound)) {
+    // Before the lock makes a directory in it.
+    RETURN_IF_ERROR(RepositoryReader(store, env_.rules).RefuseCheckpoint());
+  }
   env_.Step("open: lock");
   auto lock = store->TryLock(std::string(names::kLock));
   if (lock.ok()) {

@@ -187,5 +187,7 @@ DoomedDirectory Doom(const Checkpoint& checkpoint);
 /// False, and nothing done, when a manifest lies there that is not meant: names are used again.
 Result<bool> DeleteCheckpointDirectory(Store* store, DoomedDirectory doomed,
                                        const std::vector<std::string>& kept);
+/// One deletion failed, and the next may succeed: neither the store nor the ownership is to blame.
+bool IsOfThisOneAlone(const Status& status);
 
 }  // namespace cairn

@@ -55,6 +55,7 @@ Status Generation::JudgeNext(const Result<ObjectInfo>& next) const {
 }
 
 Status Generation::JudgeOwn(const Result<std::string>& own) const {
+  if (!env_.rules.know_own_fence) return Status::Ok();
   const std::string where = "\"" + env_.store->Describe() + "\"";
   if (own.status().Is(Code::kNotFound)) {
     // Whoever writes into a directory that was taken away, with its disk or by hand, makes it anew:
@@ -80,6 +81,7 @@ Status Generation::CheckOwn() const {
 
 Status Generation::CheckFence() const {
   Store* store = env_.store.get();
+  if (lock_ != nullptr) lock_->Renew();  // a courtesy, which is not to end with somebody's backup
   RETURN_IF_ERROR(store->Refresh(std::string(names::kGenerations)));
   Result<ObjectInfo> next = NotFoundError("not looked for");
   Result<std::string> own = NotFoundError("not looked for");

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/generation.h"
 #include "checkpoint/names.h"
@@ -18,11 +19,13 @@
 //  2. The fence is read again: an overtaken opener must not judge by its old seal.
 //  3. Uploads, removals and attempts that never ended; all by names that the own seal has retired.
 //  4. The meetings themselves: attempts, start records and last steps of older generations. Ranks
-//  of
-//     such a generation that still look for one find none, look at the fences, and are told that
-//     they were overtaken: our fence was there before. An attempt whose directory is left to the
-//     next opening stays with it, as the mark that it is the engine's.
+//     of such a generation that still look for one find none, look at the fences, and are told
+//     that they were overtaken: our fence was there before. An attempt whose directory is left to
+//     the next opening stays with it, as the mark that it is the engine's.
 //  5. Pools, and what only serves readers or a full disk.
+//
+// What cannot be deleted (an immutable file, a bad block, another user's directory) is garbage, and
+// no reason not to train: it is left to the next opening, with a warning.
 
 namespace cairn {
 namespace {
@@ -80,6 +83,14 @@ bool IsEngineDirectory(std::string_view name, const DoomedDirectory& doomed) {
   return doomed.participants.contains(name) || (!kind.empty() && kind == doomed.kind);
 }
 
+/// OK where only that one thing could not be deleted, which stays then.
+Status UnlessItStays(const std::string& what, const Status& deleted) {
+  if (!IsOfThisOneAlone(deleted)) return deleted;
+  LogWarning(what + " is of no use any more and could not be deleted; the next opening tries " +
+             "again: " + deleted.ToString());
+  return Status::Ok();
+}
+
 /// Whether the manifest that may lie in the directory is the one that is meant.
 Result<bool> IsTheOneMeant(Store* store, const DoomedDirectory& doomed) {
   const auto manifest = RepositoryReader(store).ReadManifest(doomed.directory);
@@ -92,6 +103,20 @@ Result<bool> IsTheOneMeant(Store* store, const DoomedDirectory& doomed) {
 }
 
 }  // namespace
+
+bool IsOfThisOneAlone(const Status& status) {
+  switch (status.code()) {
+    case Code::kPermissionDenied:
+    case Code::kInternal:
+    case Code::kCorruption:
+    case Code::kInvalidArgument:
+    case Code::kFailedPrecondition:
+    case Code::kUnimplemented:
+      return true;
+    default:
+      return false;
+  }
+}
 
 DoomedDirectory Doom(const Checkpoint& checkpoint) {
   DoomedDirectory doomed{.directory = checkpoint.directory, .id = checkpoint.manifest->id};
@@ -275,7 +300,9 @@ Status Generation::SweepUnfinished(RepositoryReader* reader, const RepositoryVie
     if (!doomed) {
       // A save or a removal that ended between the directory and its marker.
       ASSIGN_OR_RETURN(const bool empty, HoldsNothing(store, directory));
-      if (empty) RETURN_IF_ERROR(store->PruneDirectories(directory));
+      if (empty) {
+        RETURN_IF_ERROR(UnlessItStays(directory, store->PruneDirectories(directory)));
+      }
       continue;
     }
     ASSIGN_OR_RETURN(const auto spared, ToBeSpared(directory));
@@ -284,8 +311,9 @@ Status Generation::SweepUnfinished(RepositoryReader* reader, const RepositoryVie
       continue;
     }
     // A manifest that came late is left to the next opening, which judges it.
-    ASSIGN_OR_RETURN(const bool gone, DeleteCheckpointDirectory(store, *doomed, kept));
-    if (gone) left->erase(directory);
+    const auto gone = DeleteCheckpointDirectory(store, *doomed, kept);
+    RETURN_IF_ERROR(UnlessItStays(directory, gone.status()));
+    if (gone.ok() && *gone) left->erase(directory);
   }
   return Status::Ok();
 }
@@ -316,7 +344,8 @@ Status Generation::Sweep() {
   for (const Checkpoint& checkpoint : view.checkpoints) {
     if (checkpoint.foreign || !checkpoint.removed || !IsRetired(checkpoint.directory)) continue;
     if (!names::IsCheckpointDirectory(checkpoint.directory)) continue;
-    RETURN_IF_ERROR(DeleteCheckpointDirectory(store, Doom(checkpoint), kept).status());
+    const Status gone = DeleteCheckpointDirectory(store, Doom(checkpoint), kept).status();
+    RETURN_IF_ERROR(UnlessItStays(checkpoint.directory, gone));
   }
   std::set<std::string> left;
   RETURN_IF_ERROR(SweepUnfinished(&reader, view, kept, &old, &left));
@@ -327,9 +356,10 @@ Status Generation::Sweep() {
     const std::string_view name = FileName(pool);
     const bool ours = name.find_first_not_of("0123456789") == name.npos;
     if (!ours || name == std::to_string(number_)) continue;
-    RETURN_IF_ERROR(DeleteTree(store, pool, {}));
+    RETURN_IF_ERROR(UnlessItStays(pool, DeleteTree(store, pool, {})));
   }
-  RETURN_IF_ERROR(store->PruneDirectories(std::string(names::kPool)));
+  const std::string pool(names::kPool);
+  RETURN_IF_ERROR(UnlessItStays(pool, store->PruneDirectories(pool)));
   // Only readers' time depends on it.
   if (TidyEvery(store) > 0) env_.Step("open: shelves");
   TidyShelves(store, env_.ids).IgnoreError("listings fetch each manifest");

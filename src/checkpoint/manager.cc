@@ -278,13 +278,19 @@ Status Manager::CheckSpace(const SavePlan& plan) {
     return free ? *free + committer_->pooled_bytes() : std::numeric_limits<std::uint64_t>::max();
   };
   ASSIGN_OR_RETURN(std::uint64_t room, available());
+  // For names, records and rounding; what the file system takes for them nobody can tell exactly.
+  const std::uint64_t beside = (1u << 20) + plan.files.size() * (8u << 10);
+  std::uint64_t freed = 0;
   Status removed;
-  if (needed > room && (!Collective() || options_.rank == 0)) {
+  if (needed + beside > room && (!Collective() || options_.rank == 0)) {
     // Whoever keeps fewer than before gets their room now, not after a save that does not fit.
+    const std::uint64_t kept = committer_->kept_bytes();
     removed = committer_->ApplyRetention();
+    freed = kept - committer_->kept_bytes();
     ASSIGN_OR_RETURN(room, available());
   }
-  if (needed <= room) return Status::Ok();
+  // Btrfs counts it as free after half a minute, and gives it to whoever asks before.
+  if (needed <= room || needed <= room + freed) return Status::Ok();
   return ResourceExhaustedError("no space: the checkpoint needs " + std::to_string(needed) +
                                 " bytes, \"" + env_.store->Describe() + "\" has " +
                                 std::to_string(room) +

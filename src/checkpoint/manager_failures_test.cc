@@ -142,6 +142,37 @@ TEST_P(ManagerFailures, ACheckpointThatCannotBeRemovedStopsNoSave) {
   EXPECT_THAT(Manifests(), ElementsAre("checkpoint_000007"));
 }
 
+TEST_P(ManagerFailures, WhatCannotBeDeletedStopsNoOpening) {
+  std::string data;
+  {
+    auto manager = OpenFailing({.retention = {.keep_last = 1}});
+    ASSERT_TRUE(Save(manager.get(), 1).ok());
+    for (const ObjectInfo& object : store_->List("checkpoint_000001/__model__").value().objects) {
+      if (object.name.ends_with(".safetensors")) data = object.name;
+    }
+    failing_->immutable = "checkpoint_000001/manifest.json";
+    ASSERT_TRUE(Save(manager.get(), 2).ok());
+    EXPECT_EQ(manager->Close().code(), Code::kPermissionDenied);
+  }
+  // Of a removal that began, then of one that got as far as its manifest.
+  for (const std::string& immutable : {std::string("checkpoint_000001/manifest.json"), data}) {
+    failing_->immutable = immutable;
+    log_.clear();
+    auto manager = OpenFailing();
+    EXPECT_EQ(Logged("checkpoint_000001 is of no use any more and could not be deleted"), 1);
+    const auto restored = manager->Restore({.allocate = true});
+    ASSERT_TRUE(restored.ok() && *restored) << restored.status().ToString();
+    EXPECT_EQ((*restored)->step, 2);
+    EXPECT_TRUE(Save(manager.get(), 1).ok()) << "under another name";
+    EXPECT_TRUE(manager->Delete(manager->Latest().value()->id).ok());
+    EXPECT_TRUE(manager->Close().ok());
+  }
+  EXPECT_THAT(Manifests(), ElementsAre("checkpoint_000002"));
+  failing_->immutable.clear();
+  EXPECT_TRUE(OpenFailing()->Close().ok());
+  EXPECT_FALSE(store_->Stat(data).ok());
+}
+
 TEST_P(ManagerFailures, CloseTellsWhatCouldNotBeRemoved) {
   auto manager = OpenFailing({.retention = {.keep_last = 1}});
   ASSERT_TRUE(Save(manager.get(), 1).ok());

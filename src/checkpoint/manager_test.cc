@@ -1,6 +1,9 @@
 #include "checkpoint/manager.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +12,8 @@
 #include <fstream>
 #include <limits>
 #include <numeric>
+
+#include <cairn/transfer.h>
 
 #include "base/log.h"
 #include "checkpoint/names.h"
@@ -371,12 +376,17 @@ class SmallStore final : public ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
   Result<std::optional<std::uint64_t>> FreeBytes() override {
-    const Listing root = List("").value();
-    const auto checkpoints =
-        std::count_if(root.prefixes.begin(), root.prefixes.end(),
-                      [&](const std::string& name) { return Stat(name + "/manifest.json").ok(); });
-    return std::optional<std::uint64_t>(checkpoints > 1 ? 0 : 1 << 30);
+    const bool many = lags || Checkpoints() > 1;
+    return std::optional<std::uint64_t>(many ? free_beside_many : 1 << 30);
   }
+  int Checkpoints() {
+    const Listing root = List("").value();
+    return static_cast<int>(
+        std::count_if(root.prefixes.begin(), root.prefixes.end(),
+                      [&](const std::string& name) { return Stat(name + "/manifest.json").ok(); }));
+  }
+  std::uint64_t free_beside_many = 0;
+  bool lags = false;  // what is deleted counts as free much later
 };
 
 TEST_P(ManagerTest, WhoKeepsFewerGetsTheirRoomBeforeTheNextSave) {
@@ -397,6 +407,42 @@ TEST_P(ManagerTest, WhoKeepsFewerGetsTheirRoomBeforeTheNextSave) {
   SaveModel(manager.get(), model, 4);
   ASSERT_TRUE(manager->WaitAll().ok());  // what need not stay is removed behind the save
   EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{4}));
+}
+
+TEST_P(ManagerTest, RoomForTheBytesAloneIsMadeLargerBeforeTheNextSave) {
+  Model model;
+  {
+    auto manager = Open({.retention = {.keep_last = std::nullopt}});
+    for (int step = 1; step <= 3; ++step) SaveModel(manager.get(), model, step);
+  }
+  const auto store = std::make_shared<SmallStore>(store_.get());
+  store->free_beside_many = 100 << 10;  // a checkpoint has less
+  Environment env = Env();
+  env.store = store;
+  int beside = -1;
+  env.on_step = [&](std::string_view step) {
+    if (step == "save: write") beside = store->Checkpoints();
+  };
+  auto manager = OpenManager({.retention = {.keep_last = 1}}, env).value();
+  SaveModel(manager.get(), model, 4);
+  EXPECT_EQ(beside, 1) << "names and records take room too";
+}
+
+TEST_P(ManagerTest, RoomThatIsSaidToBeFreeOnlyLaterIsTriedAtOnce) {
+  Model model;
+  {
+    auto manager = Open({.retention = {.keep_last = std::nullopt}});
+    for (int step = 1; step <= 3; ++step) SaveModel(manager.get(), model, step);
+  }
+  const auto store = std::make_shared<SmallStore>(store_.get());
+  store->lags = true;
+  Environment env = Env();
+  env.store = store;
+  auto manager = OpenManager({.retention = {.keep_last = 1}}, env).value();
+  SaveModel(manager.get(), model, 4);
+  EXPECT_EQ(Steps(manager.get()).back(), 4);
+  const auto refused = manager->Save({.step = 5, .tensors = model.Views(), .blocking = true});
+  EXPECT_TRUE(refused.status().Is(Code::kResourceExhausted)) << "nothing was removed for it";
 }
 
 /// Copies everything below a directory of the store, as `cp -r` would.
@@ -573,6 +619,80 @@ TEST(ManagerOnDisk, NothingIsAcknowledgedInADirectoryThatWasTakenAway) {
   Model back;
   EXPECT_EQ(reader->Restore({.into = back.Targets()}).value()->step, 3);
   EXPECT_EQ(back, model);
+}
+
+TEST(ManagerOnDisk, ACheckpointIsNotTakenForARepositoryInWhichNothingWasSavedYet) {
+  TempDirectory directory;
+  const std::string run = directory / "run";
+  auto manager = CheckpointManager::Open({.directory = run}).value();
+  Model model;
+  auto handle = manager->Save({.step = 7, .tensors = model.Views(), .blocking = true});
+  const std::string path = handle->Wait().value().path;
+  ASSERT_TRUE(manager->Close().ok());
+  for (const bool read_only : {false, true}) {
+    const auto opened = CheckpointManager::Open({.directory = path, .read_only = read_only});
+    EXPECT_EQ(opened.status().code(), Code::kInvalidArgument) << opened.status().ToString();
+    EXPECT_NE(opened.status().ToString().find("of step 7"), std::string::npos);
+  }
+  EXPECT_FALSE(CopyCheckpoints({.source = run, .target = path}).ok());
+  EXPECT_FALSE(std::filesystem::exists(path + "/cairn.json"));
+  EXPECT_FALSE(std::filesystem::exists(path + "/generations"));
+  EXPECT_TRUE(CheckpointManager::Open({.directory = run}).ok());
+}
+
+TEST(ManagerOnDisk, ACopyThatTheTrainingMakesOfItsDirectoryLetsNobodyIn) {
+  TempDirectory directory;
+  const std::string run = directory / "run";
+  auto manager = CheckpointManager::Open({.directory = run}).value();
+  std::filesystem::copy(run, directory / "backup", std::filesystem::copy_options::recursive);
+  Model model;
+  ASSERT_TRUE(manager->Save({.step = 1, .tensors = model.Views(), .blocking = true}).ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    const int lock = open((run + "/generations/lock").c_str(), O_RDWR | O_CLOEXEC);
+    struct flock whole = {};
+    whole.l_type = F_WRLCK;
+    _exit(lock >= 0 && fcntl(lock, F_SETLK, &whole) == 0 ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "another process got the lock";
+}
+
+/// 3: what some file systems allow is less than that.
+TEST(ManagerLinks, AFileGetsEightNamesAtMostAndIsThenWrittenAnew) {
+  for (const std::uint64_t allowed : {std::uint64_t{100}, std::uint64_t{3}}) {
+    const std::shared_ptr<Store> store =
+        MemoryStore::Open({.object_store = false, .max_links = allowed}).value();
+    Environment env;
+    env.store = store;
+    ManagerOptions options;
+    options.retention.keep_last.reset();
+    auto manager = OpenManager(options, env).value();
+    constexpr std::int64_t kSaves = 20;
+    Model model;
+    for (std::int64_t step = 1; step <= kSaves; ++step) {
+      model.Train(step);
+      auto handle = manager->Save({.step = step, .tensors = model.Views(), .blocking = true});
+      ASSERT_TRUE(handle.ok()) << step << ": " << handle.status().ToString();
+    }
+    std::uint64_t most = 0;
+    for (const CheckpointInfo& info : manager->List().value()) {
+      const std::string directory = names::CheckpointDirectory(false, false, info.step, 1);
+      const std::string files = names::Path(directory, names::kModel);
+      for (const ObjectInfo& file : store->List(files).value().objects) {
+        most = std::max(most, store->LinkCount(file.name).value());
+      }
+    }
+    EXPECT_EQ(most, std::min<std::uint64_t>(8, allowed));
+    for (std::int64_t step = 1; step <= kSaves; ++step) {
+      Model back;
+      back.frozen.assign(back.frozen.size(), 0);
+      ASSERT_TRUE(manager->Restore({.into = back.Targets(), .step = step}).ok());
+      model.Train(step);
+      EXPECT_EQ(back, model) << step;
+    }
+  }
 }
 
 /// The same for saves of several ranks, and for what tools bring in.

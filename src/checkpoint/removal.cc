@@ -67,6 +67,8 @@ Result<std::uint64_t> AppendNote(const Environment& env, const std::string& dire
     if (published.Is(Code::kAlreadyExists)) continue;
     RETURN_IF_ERROR(published);
     if (!env.rules.reread_manifest_after_note) return note.number;
+    // Retention may have taken it at once.
+    if (note.kind == NoteKind::kUnpin) return note.number;
     // A removal that began after we judged may have ended before we wrote: it took its note with it
     // and so gave the number free. Then the manifest is gone, and ours is a note of nothing, left
     // to the next sweep (deleting it by name could hit another's).

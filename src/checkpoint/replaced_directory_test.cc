@@ -44,6 +44,7 @@ class ReplacedDirectory : public testing::TestWithParam<World> {
     env.store = Opened();
     env.host = "here";
     env.pid = 1;
+    env.rules = rules_;
     env.on_step = std::move(on_step);
     return env;
   }
@@ -159,6 +160,7 @@ class ReplacedDirectory : public testing::TestWithParam<World> {
   static constexpr float kOld = 1;
   static constexpr float kNew = 2;
   TempDirectory directory_;
+  ProtocolRules rules_;            // of who opens next
   std::shared_ptr<Store> memory_;  // shared with the environments; null on a disk
 };
 
@@ -175,6 +177,17 @@ TEST_P(ReplacedDirectory, TheOldWriterIsFencedAndChangesNothing) {
   old->Close().IgnoreError("it was told");
   EXPECT_EQ(Names(), before);
   ExpectNew(std::move(now), {100, 200});
+}
+
+TEST_P(ReplacedDirectory, WithoutTheLookAtItsOwnFenceAnOldWriterWouldBeHeard) {
+  rules_.know_own_fence = false;
+  auto old = Open(Keep(2));
+  rules_ = {};
+  ASSERT_TRUE(Save(old.get(), 100, kOld).ok());
+  ASSERT_TRUE(Save(old.get(), 200, kOld).ok());
+  auto now = Replace({100, 200});
+  EXPECT_TRUE(Save(old.get(), 300, kOld).ok());
+  EXPECT_EQ(now->Latest().value()->step, 300) << "in the new run's repository, as its latest";
 }
 
 TEST_P(ReplacedDirectory, OneThatTheNewRunHasPassedIsFencedToo) {
@@ -257,7 +270,14 @@ TEST_P(ReplacedDirectory, ACommitThatLandsInItIsTakenBack) {
   });
   ASSERT_TRUE(Save(old.get(), 200, kOld).ok());
   armed = true;
-  ExpectToldOfReplacement(Save(old.get(), 300, kOld));
+  const Status landed = Save(old.get(), 300, kOld);
+  if (GetParam() == World::kDisk) {
+    // Its directory is gone, which the new run need not have made again.
+    EXPECT_EQ(landed.code(), Code::kUnavailable) << landed.ToString();
+    ExpectToldOfReplacement(Save(old.get(), 300, kOld));
+  } else {
+    ExpectToldOfReplacement(landed);
+  }
   ASSERT_NE(now, nullptr);
   ExpectNew(std::move(now), {100});
 }
@@ -273,6 +293,23 @@ TEST_P(ReplacedDirectory, OneThatIsGoneIsNotMadeAgain) {
   EXPECT_NE(gone.ToString().find("its records are gone"), std::string::npos) << gone.ToString();
   old->Close().IgnoreError("it was told");
   EXPECT_EQ(Names(), std::vector<std::string>()) << "nobody would find it there";
+}
+
+TEST_P(ReplacedDirectory, OneThatGoesInTheMiddleOfASaveIsNotMadeAgain) {
+  bool armed = false;
+  auto old = Open(Keep(2), [&](std::string_view step) {
+    if (!armed || step != "save: manifest") return;
+    DeleteEverything();
+    if (GetParam() == World::kDisk) std::filesystem::create_directory(root());
+  });
+  ASSERT_TRUE(Save(old.get(), 100, kOld).ok());
+  armed = true;
+  const Status gone = Save(old.get(), 200, kOld);
+  EXPECT_EQ(gone.code(), Code::kUnavailable) << gone.ToString();
+  old->Close().IgnoreError("it was told");
+  // Buckets have no directories whose absence would tell.
+  if (GetParam() != World::kDisk) return;
+  EXPECT_EQ(Names(), std::vector<std::string>()) << "a manifest without its files";
 }
 
 TEST_P(ReplacedDirectory, AFenceThatRottedIsStillOurs) {

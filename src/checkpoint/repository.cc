@@ -340,8 +340,19 @@ Result<RepositoryRecord> RepositoryReader::ReadRecord(ReadFor purpose) {
                "; the job id was taken from " + from);
     return rebuilt;
   }
+  if (bytes.status().Is(Code::kNotFound)) RETURN_IF_ERROR(RefuseCheckpoint());
   if (!bytes.ok()) return record;
   return record.status().WithContext("\"" + store_->Describe() + "\": cairn.json");
+}
+
+Status RepositoryReader::RefuseCheckpoint() {
+  const auto bytes = store_->Get(std::string(names::kManifest), kMaxManifestBytes);
+  const auto manifest = bytes.ok() ? DecodeManifest(*bytes) : bytes.status();
+  if (!manifest.ok()) return Status::Ok();
+  return InvalidArgumentError("\"" + store_->Describe() + "\" is a single checkpoint (of step " +
+                              std::to_string(manifest->step) +
+                              "), not a repository: name the directory that it is in, or restore "
+                              "this one by its path");
 }
 
 Result<std::uint64_t> RepositoryReader::NewestFence() {

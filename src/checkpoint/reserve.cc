@@ -69,15 +69,17 @@ void KeepReserve(Store* store) {
 Status PublishWithReserve(const Environment& env, const std::function<Status()>& publish) {
   Status published = publish();
   if (!published.Is(Code::kResourceExhausted)) return published;
-  if (!GiveUp(env.store.get())) {
-    return Status(published.code(),
-                  std::string(published.message()) +
-                      "; a removal writes its records before it frees anything: free 64 KiB on "
-                      "that disk in another way, and repeat it");
+  if (GiveUp(env.store.get())) {
+    LogInfo("\"" + env.store->Describe() +
+            "\": the disk is full; what was kept in reserve for removals is used");
+    published = publish();
+    if (!published.Is(Code::kResourceExhausted)) return published;
   }
-  LogInfo("\"" + env.store->Describe() +
-          "\": the disk is full; what was kept in reserve for removals is used");
-  return publish();
+  return Status(published.code(),
+                std::string(published.message()) +
+                    "; a removal writes its records before it frees anything: free 64 KiB on "
+                    "that disk in another way (and five files, where their number is limited), "
+                    "and repeat it");
 }
 
 }  // namespace cairn

@@ -160,6 +160,19 @@ TEST_F(FullDisk, WithoutAReserveTheErrorSaysWhatToDo) {
   EXPECT_NE(refused.message().find("free 64 KiB"), std::string::npos) << refused.ToString();
 }
 
+TEST_F(FullDisk, AReserveThatIsNotEnoughSaysWhatToDoToo) {
+  Saved({10});
+  // Of what a crash left, or of a disk whose files are counted, nothing is gained.
+  const std::string reserve = "/run/" + std::string(names::kReserve);
+  ASSERT_TRUE(disk_.Unlink(reserve).ok());
+  ASSERT_TRUE(disk_.Open(reserve, {.write = true, .create = true, .exclusive = true}).ok());
+  FillUp();
+  const Status refused = Open(/*frees_room=*/true).status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_NE(refused.message().find("free 64 KiB"), std::string::npos) << refused.ToString();
+  EXPECT_FALSE(HasReserve());
+}
+
 TEST_F(FullDisk, RecycledFilesAreGivenUpFirst) {
   Saved({10, 20});
   ASSERT_TRUE(disk_.Unlink("/run/" + std::string(names::kReserve)).ok());

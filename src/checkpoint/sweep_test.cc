@@ -15,7 +15,9 @@
 #include "base/log.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/names.h"
+#include "checkpoint/repository.h"
 #include "checkpoint/test_job_store.h"
+#include "checkpoint/unfinished.h"
 #include "format/records.h"
 #include "storage/forwarding_store.h"
 
@@ -69,6 +71,32 @@ TEST_P(SweepTest, WhatParticipantsOfAnyNameWroteGoesWithTheCheckpoint) {
                 Not(Contains(HasSubstr("worker_0"))));
   }
   EXPECT_THAT(NamesBelow("checkpoint_000005"), Contains("checkpoint_000005/worker_0/state.json"));
+}
+
+TEST_P(SweepTest, WhatLaterOnesReferToIsNotUnfinished) {
+  ManagerOptions options;
+  options.retention.keep_last = 1;
+  auto manager = Open(options);
+  const std::vector<float> frozen(1000, 1.0f);
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    auto handle = manager->Save(
+        {.step = step,
+         .tensors =
+             {{.name = "frozen", .dtype = DType::kF32, .shape = {1000}, .data = frozen.data()}},
+         .blocking = true});
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+  }
+  ASSERT_TRUE(manager->Close().ok());
+  const auto unfinished = [&] {
+    return UnfinishedDirectories(RepositoryReader(store_.get()).Read().value());
+  };
+  EXPECT_THAT(unfinished(), IsEmpty());
+  Plant("checkpoint_000009/.cairn-attempt", Encode(MarkerRecord{.generation = 1, .attempt = "a"}));
+  EXPECT_THAT(unfinished(), testing::ElementsAre("checkpoint_000009"));
+  // The sweep goes by the same difference.
+  Open()->Close().IgnoreError("it has swept");
+  EXPECT_THAT(NamesBelow("checkpoint_000009"), IsEmpty());
+  EXPECT_TRUE(Open()->Restore({.allocate = true}).ok());
 }
 
 TEST_P(SweepTest, WhatAKilledParticipantOfAnyNameLeftGoesAtTheNextOpening) {

@@ -255,8 +255,17 @@ Result<Output> Remove(const RemoveOptions& options, Console* console) {
   std::vector<const Checkpoint*> chosen;
   std::uint64_t bytes = 0;
   std::string list;
+  std::vector<std::string> missing;
+  Status none;
   for (const std::string& word : options.which) {
-    ASSIGN_OR_RETURN(const Selected selected, Select(view, options.directory, word));
+    const auto found = Select(view, options.directory, word);
+    if (found.status().Is(Code::kNotFound)) {
+      // The same command again, after it was interrupted, goes on with the rest.
+      if (std::find(missing.begin(), missing.end(), word) == missing.end()) missing.push_back(word);
+      none = found.status();
+      continue;
+    }
+    ASSIGN_OR_RETURN(const Selected selected, found);
     const Checkpoint* checkpoint = selected.checkpoint;
     if (std::find(chosen.begin(), chosen.end(), checkpoint) != chosen.end()) continue;
     const CheckpointInfo info = MakeInfo(*opened.env.store, *checkpoint);
@@ -274,6 +283,7 @@ Result<Output> Remove(const RemoveOptions& options, Console* console) {
     if (!selected.note.empty()) console->Note("note: " + selected.note);
     chosen.push_back(checkpoint);
   }
+  if (chosen.empty()) return none;
   RETURN_IF_ERROR(CloseOver(view, options.increments, &chosen));
   for (const Checkpoint* checkpoint : chosen) {
     const CheckpointInfo info = MakeInfo(*opened.env.store, *checkpoint);
@@ -325,7 +335,13 @@ Result<Output> Remove(const RemoveOptions& options, Console* console) {
   }
   Output out;
   for (const CheckpointInfo& info : removed) out.text += "Removed " + Described(info) + "\n";
-  out.json = Value::Object{{"removed", Infos(removed)}};
+  Value::List not_there;
+  for (const std::string& word : missing) {
+    out.text += "Not there (any more): " + Printable(word) + "\n";
+    not_there.emplace_back(word);
+  }
+  out.json = Value::Object{{"removed", Infos(removed)}, {"not_there", std::move(not_there)}};
+  out.exit_code = missing.empty() ? 0 : 1;
   return out;
 }
 

@@ -357,9 +357,23 @@ TEST_F(CliTest, RmAsksOnATerminalAndRefusesWithoutOne) {
   EXPECT_EQ(yes.code, 0) << yes.out;
   EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "20", "--yes"}).code, 0);
   EXPECT_EQ(Steps(path), std::vector<std::int64_t>{30});
-  // All or nothing when one of them is not there.
-  EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "30", "99", "--yes"}).code, 1);
-  EXPECT_EQ(Steps(path), std::vector<std::int64_t>{30});
+}
+
+TEST_F(CliTest, RmThatWasInterruptedGoesOnWithTheRest) {
+  const std::string path = Repository("a", {10, 20, 30, 40});
+  ASSERT_EQ(RunProgram({"checkpoint", "rm", path, "30", "--yes"}).code, 0);
+  // Killed after its first removal, and started again.
+  const Finished again = RunProgram({"checkpoint", "rm", path, "10", "20", "30", "--yes"});
+  EXPECT_EQ(again.code, 1);
+  EXPECT_THAT(again.out, HasSubstr("Removed step 10"));
+  EXPECT_THAT(again.out, HasSubstr("Not there (any more): 30"));
+  EXPECT_EQ(Steps(path), std::vector<std::int64_t>{40});
+  // A word that cannot be any is a slip of the pen: nothing is removed.
+  EXPECT_EQ(RunProgram({"checkpoint", "rm", path, "40", "4O", "--yes"}).code, 1);
+  const Finished none = RunProgram({"checkpoint", "rm", path, "10", "20", "--yes"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no checkpoint of step"));
+  EXPECT_EQ(Steps(path), std::vector<std::int64_t>{40});
 }
 
 TEST_F(CliTest, IncrementsAreListedWithBaseParentRowsAndDeleted) {

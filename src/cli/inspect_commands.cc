@@ -9,6 +9,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/chain.h"
 #include "checkpoint/names.h"
+#include "checkpoint/unfinished.h"
 #include "cli/checkpoint_commands.h"
 #include "cli/output.h"
 #include "cli/selection.h"
@@ -196,12 +197,11 @@ Result<Output> List(const LsOptions& options, Console* console) {
                                        {"problem", std::string(item.status.message())}});
   }
   Value::List unfinished;
-  for (const std::string& directory : view.unfinished) unfinished.emplace_back(directory);
+  for (const std::string& directory : UnfinishedDirectories(view)) {
+    out.text += (unfinished.empty() ? "Unfinished: " : ", ") + Printable(directory);
+    unfinished.emplace_back(directory);
+  }
   if (!unfinished.empty()) {
-    out.text += "Unfinished: ";
-    for (std::size_t i = 0; i < view.unfinished.size(); ++i) {
-      out.text += (i == 0 ? "" : ", ") + Printable(view.unfinished[i]);
-    }
     out.text += " (being saved now, or left by a crash: `cairn checkpoint gc` removes those)\n";
   }
   out.json = Value::Object{{"repository", store->Describe()},

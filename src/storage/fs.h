@@ -103,6 +103,10 @@ class IoQueue {
 class FsLock {
  public:
   virtual ~FsLock() = default;
+  /// Takes it again, should this process have lost it: it does as soon as any of its code closes a
+  /// descriptor of the lock file, be it that it made a copy of the directory. Nothing is done where
+  /// another has it by now.
+  virtual void Renew() {}
 };
 
 /// May be used from several threads at once.

@@ -170,6 +170,7 @@ class ReadQueue {
 class StoreLock {
  public:
   virtual ~StoreLock() = default;
+  virtual void Renew() {}  // FsLock::Renew
 };
 
 /// Named objects under one root: the storage backend of a repository. Names are relative paths with

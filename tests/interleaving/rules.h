@@ -17,6 +17,8 @@ struct Rule {
 inline constexpr std::size_t kRulesOfIncrements = 2;
 /// Three openings at once: too many turns for a search, so it is missed by a schedule (holes_test).
 inline constexpr std::size_t kRulesOfSchedules = 1;
+/// A repository that is deleted and made again: missed by replaced_directory_test.
+inline constexpr std::size_t kRulesOfReplacement = 1;
 /// Those that only matter where manifests are copied onto shelves, and one that matters there in
 /// another way.
 inline constexpr std::size_t kRulesOfShelves = 1;
@@ -39,9 +41,9 @@ inline constexpr std::array kRules = {
     Rule{"notes_before_manifest", &ProtocolRules::notes_before_manifest},
     Rule{"notes_name_checkpoint", &ProtocolRules::notes_name_checkpoint},
 };
-static_assert(sizeof(ProtocolRules) ==
-                  (kRules.size() + kRulesOfIncrements + kRulesOfSchedules + kRulesOfShelves) *
-                      sizeof(bool),
+static_assert(sizeof(ProtocolRules) == (kRules.size() + kRulesOfIncrements + kRulesOfSchedules +
+                                        kRulesOfReplacement + kRulesOfShelves) *
+                                           sizeof(bool),
               "a switch is not listed");
 
 }  // namespace cairn::interleaving

@@ -21,6 +21,7 @@ bool IsTemporary(std::string_view component) { return component.starts_with(kTem
 class LocalLock final : public StoreLock {
  public:
   explicit LocalLock(std::unique_ptr<FsLock> lock) : lock_(std::move(lock)) {}
+  void Renew() override { lock_->Renew(); }
 
  private:
   std::unique_ptr<FsLock> lock_;

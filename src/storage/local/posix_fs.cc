@@ -135,6 +135,7 @@ class LockTable {
   }
   Result<FileId> LockDescriptor(int fd, const std::string& path) REQUIRES(mu_);
   void Release(FileId id, pid_t pid);
+  void Renew(FileId id, pid_t pid);
 
   Mutex mu_;
   std::map<FileId, Entry> held_ GUARDED_BY(mu_);
@@ -144,6 +145,7 @@ class LockTable::Held final : public FsLock {
  public:
   Held(FileId id, pid_t pid) : id_(id), pid_(pid) {}
   ~Held() override { LockTable::Get()->Release(id_, pid_); }
+  void Renew() override { LockTable::Get()->Renew(id_, pid_); }
 
  private:
   const FileId id_;
@@ -160,10 +162,15 @@ bool IsLockless(int error) {
   return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
 
-Result<LockTable::FileId> LockTable::LockDescriptor(int fd, const std::string& path) {
+struct flock WholeFile() {
   struct flock whole = {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
+  return whole;
+}
+
+Result<LockTable::FileId> LockTable::LockDescriptor(int fd, const std::string& path) {
+  struct flock whole = WholeFile();
   if (Uninterrupted([&] { return fcntl(fd, F_SETLK, &whole); }) == -1) {
     const int error = errno;
     if (error == EACCES || error == EAGAIN) {
@@ -229,6 +236,15 @@ void LockTable::Release(FileId id, pid_t pid) {
   if (it == held_.end() || it->second.pid != pid) return;
   for (const int fd : it->second.fds) close(fd);  // closing is what releases
   held_.erase(it);
+}
+
+void LockTable::Renew(FileId id, pid_t pid) {
+  if (pid != getpid()) return;
+  MutexLock lock(&mu_);
+  const auto it = held_.find(id);
+  if (it == held_.end() || it->second.pid != pid) return;
+  struct flock whole = WholeFile();
+  (void)fcntl(it->second.fds.front(), F_SETLK, &whole);  // what is held already is had again
 }
 
 /// The alignment that O_DIRECT asks of offsets, or 0 where the file cannot be used with buffers and

@@ -240,6 +240,24 @@ TEST(PosixFsLock, AForkedChildThatDestroysItsCopyLeavesTheLockInPlace) {
             0);
 }
 
+TEST(PosixFsLock, OneThatTheProcessLostByReadingTheFileIsTakenAgain) {
+  TempDirectory dir;
+  auto lock = PosixFs()->TryLock(dir / "lock");
+  ASSERT_TRUE(lock.ok());
+  const auto others = [&](Code code) {
+    return InChild([&] { return PosixFs()->TryLock(dir / "lock").status().Is(code) ? 0 : 1; });
+  };
+  const auto read = [&] { close(open((dir / "lock").c_str(), O_RDONLY | O_CLOEXEC)); };
+  (*lock)->Renew();
+  EXPECT_EQ(others(Code::kUnavailable), 0) << "nothing was lost";
+  read();
+  ASSERT_EQ(others(Code::kOk), 0) << "as fcntl(2) says";
+  (*lock)->Renew();
+  EXPECT_EQ(others(Code::kUnavailable), 0);
+  lock->reset();
+  EXPECT_EQ(others(Code::kOk), 0);
+}
+
 TEST(PosixFsLock, ALockOfADeadProcessIsFree) {
   TempDirectory dir;
   EXPECT_EQ(InChild([&] {
