@@ -168,6 +168,8 @@ class Model {
   };
   /// The visible version. Unavailable before there is one.
   virtual Result<std::unique_ptr<View>> Take() const = 0;
+  /// One of Versions(), whichever is visible. NotFound, naming those that are kept.
+  virtual Result<std::unique_ptr<View>> TakeStep(std::int64_t step) const = 0;
 
   // The same, each with a version of its own.
   virtual Status Lookup(std::string_view table, std::span<const std::int64_t> ids,

@@ -44,8 +44,9 @@ struct SessionOptions {
   /// kinds are due it is a full one.
   std::optional<double> save_incremental_checkpoint_secs;
   std::optional<std::int64_t> save_incremental_checkpoint_steps;
-  bool consecutive = false;  // increments since the save before, not since the full one
-  bool quantize = false;     // rows of increments with 8 bits a number
+  bool consecutive = false;    // increments since the save before, not since the full one
+  bool quantize = false;       // rows of increments with 8 bits a number: see quantization_error
+  bool compress_keys = false;  // the tables' keys as zstd
   std::optional<std::uint64_t> max_to_keep = 5;  // full checkpoints; nullopt: all
   /// Others restore, and save nothing. They wait for the chief's first checkpoint, so long at most:
   /// then Open fails with DeadlineExceeded.
@@ -87,6 +88,8 @@ class TrainingSession {
   virtual std::int64_t global_step() const = 0;
   /// What Open restored; nullopt after a fresh start.
   virtual const std::optional<Restored>& restored() const = 0;
+  /// Of the last save that is over, if it was an increment whose rows were quantized.
+  virtual TableCut::Error quantization_error() const = 0;
   virtual void RequestStop() = 0;
   virtual bool ShouldStop() const = 0;
 };

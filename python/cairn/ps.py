@@ -139,10 +139,13 @@ class DenseVariable:
 
 
 class Client:
-    """A trainer's connection to all servers of its job. One thread at a time.
+    """A trainer's connection to all servers of its job.
 
     Lost connections are made again, and what was not answered is sent again; the servers apply it
     once. When a process of the job was lost, the next call raises :class:`RolledBack`.
+
+    Calls of several threads take turns. RolledBack comes to the one whose call finds out: a thread
+    that looks rows up ahead of time has to tell the one that trains.
 
     Requests travel over plain TCP connections, with TLS over gRPC; CAIRN_PS_TRANSPORT=grpc in the
     environment lets gRPC carry them without TLS too, where only HTTP/2 passes.

@@ -19,7 +19,9 @@ from ._training_session import (
     StopAtStepHook,
     open_sessions,
 )
+from ._wording import a_type
 from .errors import Invalid
+from .manager import CheckpointManager
 from .table import EmbeddingTable
 
 __all__ = [
@@ -62,7 +64,8 @@ def export_saved_model(
             in their place.
         save_incr_model: the export loads full checkpoints and increments; False: full ones only.
         session: that trains it, or the :class:`cairn.ps.Client` of a job with parameter servers;
-            None: the session that is open. With save_incr_model it must save increments.
+            None: the session that is open. With save_incr_model it must save increments. A training
+            that saves them itself gives its :class:`cairn.CheckpointManager`.
         variables: {weight of the graph: variable of the checkpoints}, where names differ. Others are
             found by their name, alone or behind the last "/" (a session's state {"fc.weight": …} is
             stored as "state/fc.weight").
@@ -83,11 +86,16 @@ def export_saved_model(
     """
     if session is None and open_sessions:
         session = open_sessions[-1]
-    if save_incr_model and (session is None or not session.increments):
+    if save_incr_model and session is None:
         raise Invalid(
-            "save_incr_model=True, and "
-            + ("no session is open" if session is None else "the session saves no increments")
-            + ": set save_incremental_checkpoint_secs, or export with save_incr_model=False"
+            "save_incr_model=True, and no session is open: export within one that has "
+            "save_incremental_checkpoint_secs, give the CheckpointManager that saves increments as "
+            "session=…, or export with save_incr_model=False"
+        )
+    if save_incr_model and not _saves_increments(session):
+        raise Invalid(
+            "save_incr_model=True, and the session saves no increments: set "
+            "save_incremental_checkpoint_secs, or export with save_incr_model=False"
         )
     given = ServingInputReceiver(
         program,
@@ -99,3 +107,14 @@ def export_saved_model(
         dynamic_axes,
     )
     return _export(dir, given, save_incr_model)
+
+
+def _saves_increments(session: Any) -> bool:
+    if isinstance(session, CheckpointManager):
+        return True  # it saves what it is told
+    if not hasattr(session, "increments"):
+        raise Invalid(
+            "session: a MonitoredTrainingSession, a cairn.ps.Client or a CheckpointManager is wanted, "
+            f"not {a_type(session)}"
+        )
+    return bool(session.increments)

@@ -12,13 +12,16 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -66,7 +69,8 @@ ps::TableSpec ToTable(const nb::dict& settings) {
   return spec;
 }
 
-/// A client, with Ctrl-C and the exception for a job that went back.
+/// A client, with Ctrl-C and the exception for a job that went back. Calls of several Python
+/// threads take turns: what is behind it is for one thread at a time.
 class Client {
  public:
   explicit Client(const nb::dict& settings) {
@@ -101,9 +105,19 @@ class Client {
 
   ps::Client* operator->() const { return client_.get(); }
 
+  /// What `fn` finds between two calls of other threads.
+  template <typename Fn>
+  auto Look(const Fn& fn) {
+    // A signal handler that runs in the middle of a call of this thread may look, too.
+    if (InsideOfACall()) return fn(*client_);
+    const Turn turn(this);
+    return fn(*client_);
+  }
+
   /// Runs `fn` without the GIL; it may wait for lost servers and is then interruptible.
   template <typename Fn>
   void Run(const Fn& fn) {
+    const Turn turn(this);
     Status status;
     {
       const WithoutGil released;
@@ -115,6 +129,7 @@ class Client {
   /// this one can look for signals.
   template <typename Fn>
   void RunWaiting(const Fn& fn) {
+    const Turn turn(this);
     auto done = std::async(std::launch::async, fn);
     bool interrupted = false;
     for (;;) {
@@ -134,6 +149,36 @@ class Client {
   }
 
  private:
+  /// Made and given up with the GIL; waits without it, so that the one whose turn it is can end.
+  class Turn {
+   public:
+    explicit Turn(Client* client) : client_(client) {
+      if (client_->InsideOfACall()) {
+        Raise(FailedPreconditionError(
+            "a signal handler was called in the middle of a call of this client, and calls it "
+            "again: let it leave a note, and call the client when that call is over"));
+      }
+      while (!client_->turn_.try_lock()) {
+        {
+          const WithoutGil released;
+          if (client_->turn_.try_lock_for(kBetweenLooks)) break;
+        }
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      }
+      client_->calling_ = std::this_thread::get_id();
+    }
+    ~Turn() {
+      client_->calling_ = std::thread::id();
+      client_->turn_.unlock();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    Client* const client_;
+  };
+
+  bool InsideOfACall() const { return calling_ == std::this_thread::get_id(); }
   static std::chrono::milliseconds Millis(double seconds) {
     return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   }
@@ -159,6 +204,8 @@ class Client {
 
   std::unique_ptr<ps::Client> client_;
   std::optional<nb::python_error> raised_;
+  std::timed_mutex turn_;
+  std::atomic<std::thread::id> calling_;  // whose turn it is
 };
 
 class Table {
@@ -249,6 +296,12 @@ std::unique_ptr<Dense> MakeDense(Client* client, const std::string& name,
     return Status::Ok();
   });
   return std::make_unique<Dense>(client, dense);
+}
+
+/// A copy of what a client tells about itself.
+template <auto kMember>
+auto LookedUp(Client* client) {
+  return client->Look([](const ps::Client& inner) { return (inner.*kMember)(); });
 }
 
 std::string TextOf(Client* client, bool metrics, int server) {
@@ -364,12 +417,14 @@ NB_MODULE(_ps, module) {
       .def("close", [](Client* client) { client->Run([&] { return (*client)->Close(); }); })
       .def("status", [](Client* client, int server) { return TextOf(client, false, server); })
       .def("metrics", [](Client* client, int server) { return TextOf(client, true, server); })
-      .def_prop_ro("step", [](Client* client) { return (*client)->step(); })
-      .def_prop_ro("state", [](Client* client) { return (*client)->state(); })
-      .def_prop_ro("servers", [](Client* client) { return (*client)->servers(); })
-      .def_prop_ro("sync", [](Client* client) { return (*client)->mode() == ps::Mode::kSync; })
-      .def_prop_ro("rollbacks", [](Client* client) { return (*client)->rollbacks(); })
-      .def_prop_ro("generation", [](Client* client) { return (*client)->generation(); });
+      .def_prop_ro("step", &LookedUp<&ps::Client::step>)
+      .def_prop_ro("state", &LookedUp<&ps::Client::state>)
+      .def_prop_ro("servers", &LookedUp<&ps::Client::servers>)
+      .def_prop_ro(
+          "sync",
+          [](Client* client) { return LookedUp<&ps::Client::mode>(client) == ps::Mode::kSync; })
+      .def_prop_ro("rollbacks", &LookedUp<&ps::Client::rollbacks>)
+      .def_prop_ro("generation", &LookedUp<&ps::Client::generation>);
   nb::class_<ps::Server>(module, "Server")
       .def_static("start", &StartServer)
       .def_prop_ro("port", &ps::Server::port)

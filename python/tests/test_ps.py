@@ -1,5 +1,7 @@
 """Parameter servers from Python: servers and trainers in one process, over real connections."""
 
+import os
+import signal
 import threading
 
 import numpy as np
@@ -159,6 +161,70 @@ def test_the_environment_names_the_transport(directory, monkeypatch, transport):
         with connect(directory) as client:
             table = client.table("t", 2, optimizer=ADAGRAD)
             assert table.lookup(np.arange(50_000)).shape == (50_000, 2)
+    for server in servers:
+        server.stop()
+
+
+def test_threads_that_share_a_client_take_turns(client):
+    table = client.table("t", 2, optimizer=cairn.optimizers.SGD(1.0))
+    ids = np.arange(400)
+    table.assign(ids, np.stack([ids, -ids], axis=1))
+    begun = threading.Barrier(3)
+    wrong = []
+
+    def look(number):
+        begun.wait()
+        for size in range(1, 200):
+            mine = ids[number::3][:size]
+            if (table.lookup(mine) != np.stack([mine, -mine], axis=1)).any() or client.step > 50:
+                wrong.append(mine)
+
+    threads = [threading.Thread(target=look, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    for _ in range(50):
+        table.apply_gradients(ids, np.zeros((400, 2)))
+        client.end_step()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert client.step == 50
+    assert {row[2] for row in table.rows().values()} == {50}, "each push once"
+
+
+def test_a_signal_handler_does_not_call_into_a_call(directory):
+    servers = start(directory, num_trainers=2)
+    client, other = (connect(directory, num_trainers=2, trainer_id=i) for i in range(2))
+    refused = threading.Event()
+    told = []
+
+    def handler(*_):
+        step = client.step  # may be looked at
+        try:
+            client.save()
+        except cairn.Error as error:
+            told.append((step, str(error)))
+            refused.set()
+
+    def interrupt():
+        while not refused.is_set():  # the first may come before the barrier is waited at
+            os.kill(os.getpid(), signal.SIGUSR1)
+            refused.wait(0.01)
+        other.barrier()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        client.barrier()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    step, error = told[0]
+    assert step == 0
+    assert "when that call is over" in error
+    client.save()
     for server in servers:
         server.stop()
 

@@ -391,6 +391,16 @@ def test_a_wrong_word_is_wrong_usage(tmp_path, flag):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize("value", ["nan", "-1", "1e300"])
+@pytest.mark.parametrize("flag", ["--full-secs", "--incremental-secs", "--full-steps"])
+def test_an_interval_that_is_none_is_wrong_usage(tmp_path, flag, value):
+    command = [CAIRN, "ps", "run", "--dir", tmp_path / "r", f"{flag}={value}", "--", "true"]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert f"{flag}: must be a number from 0 to 1,000,000,000, not {value}" in refused.stderr
+    assert not (tmp_path / "r").exists()
+
+
 def test_help_tells_the_defaults():
     shown = subprocess.run([CAIRN, "ps", "run", "--help"], capture_output=True, text=True).stdout
     assert "=sync" in shown and "=exact" in shown and "=600" in shown

@@ -65,7 +65,7 @@ class Job:
             self.session.run(self.step)
         self.session._handle.wait() if self.session._handle else None
 
-    def export(self, directory, save_incr_model=True):
+    def export(self, directory, save_incr_model=True, session=None):
         return train.export_saved_model(
             directory,
             ["user", "item", "x"],
@@ -73,6 +73,7 @@ class Job:
             graph(),
             tables={"user": self.users, "item": self.items},
             save_incr_model=save_incr_model,
+            session=session,
         )
 
 
@@ -169,7 +170,24 @@ def test_increments_must_be_saved_by_somebody(tmp_path):
         with pytest.raises(cairn.Invalid, match="saves no increments"):
             job.export(tmp_path / "export")
         job.export(tmp_path / "export", save_incr_model=False)
+        with pytest.raises(cairn.Invalid, match="a CheckpointManager is wanted, not a str"):
+            job.export(tmp_path / "export", session="runs/a")
     assert os.listdir(tmp_path / "export") == ["1"]
+
+
+def test_a_manager_may_save_the_increments(tmp_path):
+    job = Job(tmp_path / "run")
+    saved = {"state": {"w": job.w}}
+    tables = [job.users, job.items]
+    with cairn.CheckpointManager(job.directory) as manager:
+        made = job.export(tmp_path / "export", session=manager)
+        manager.save(1, saved, tables=tables, blocking=True)
+        with serving.Model(made, job.directory, follow=False) as model:
+            job.users.assign([5], [[3.0] * DIM])
+            manager.save(2, saved, tables=tables, kind="cumulative", blocking=True)
+            model.update()
+            assert model.version().step == 2
+            assert model.lookup("users", [5]).tolist() == [[3.0] * DIM]
 
 
 def test_an_export_for_fulls_says_so_when_offered_an_increment(tmp_path):

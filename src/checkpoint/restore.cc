@@ -173,8 +173,9 @@ class Restoration {
       if (path.starts_with(prefix)) {
         name = path.substr(prefix.size());
         if (name == names::kStateTensors) continue;
-      } else if (file.entry->part == state_of_ && path.starts_with("trainer_")) {
-        name = "/" + path;  // written for that trainer
+      } else if (path.starts_with("trainer_") &&
+                 !path.starts_with(names::Path(file.entry->part, ""))) {
+        name = "/" + path;  // by one server for that trainer, whom all servers tell it
       } else {
         continue;
       }

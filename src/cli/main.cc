@@ -319,6 +319,19 @@ void AddReportsTo(CLI::App* app, std::string* master) {
 }
 
 #ifdef CAIRN_WITH_PS
+/// Seconds, steps, times: CLI11's own check takes NaN, and names the largest double there is.
+CLI::Validator NotNegative() {
+  return {[](std::string& text) {
+            constexpr double kMost = 1e9;
+            double value = -1;
+            if (CLI::detail::lexical_cast(text, value) && value >= 0 && value <= kMost) {
+              return std::string();
+            }
+            return "must be a number from 0 to 1,000,000,000, not " + text;
+          },
+          "NONNEGATIVE"};
+}
+
 /// What all servers of a job have in common.
 void AddJobOptions(CLI::App* app, PserverOptions* options) {
   ps::ServerOptions* server = &options->server;
@@ -346,18 +359,18 @@ void AddJobOptions(CLI::App* app, PserverOptions* options) {
       ->check(CLI::IsMember({"written", "synced"}))
       ->capture_default_str();
   app->add_option("--full-secs", options->full_secs, "Between full checkpoints; 0: not by time")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   app->add_option("--incremental-secs", options->incremental_secs,
                   "Between increments; 0: not by time")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   app->add_option("--full-steps", options->full_steps, "Between full checkpoints; 0: not by steps")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   app->add_option("--incremental-steps", options->incremental_steps,
                   "Between increments; 0: not by steps")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   app->add_option("--load", server->load,
                   "An earlier job's checkpoint that a job without any begins with");
@@ -383,7 +396,7 @@ void AddPsRun(CLI::App* root, Commands* commands) {
                   "A file with the token that all must have");
   app->add_option("--max-restarts", options->max_restarts,
                   "A process lost more often than this in a row ends the job")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NotNegative())
       ->capture_default_str();
   app->add_option("--launcher", options->launcher,
                   "Who starts the processes: local (this machine), slurm or ray (a job each)")

@@ -96,7 +96,8 @@ class ClientImpl final : public Client, public Exchanger {
   /// An earlier process of this trainer may have been lost while it ended its last step, or carried
   /// a marker: to some servers and not to all. Before anything else all are told.
   Status CompleteStep();
-  Status SendEndStep(std::int64_t step, std::string state, EndStepReply* lead);
+  /// Without a state the servers keep what they have.
+  Status SendEndStep(std::int64_t step, std::optional<std::string> state, EndStepReply* lead);
   Status DeclareAll();
   Status DeclareNew(const std::function<Status()>& declare);
   Result<std::string> TextOf(int server, Kind kind);
@@ -137,7 +138,7 @@ Status ClientImpl::CompleteStep() {
   while (ended.Is(Code::kAborted)) {  // the job went back: from the position that Recover took
     if (exact_sync && !links_.uneven()) return Status::Ok();
     if (step_ == 0 && next_.number == 0) return Status::Ok();
-    ended = SendEndStep(step_ - 1, state_.value_or(""), &lead);
+    ended = SendEndStep(step_ - 1, state_, &lead);
   }
   RETURN_IF_ERROR(ended);
   next_ = lead.next;
@@ -358,9 +359,12 @@ Result<RemoteDense*> ClientImpl::Dense(DenseSpec spec, std::span<const float> in
   return dense_.back().get();
 }
 
-Status ClientImpl::SendEndStep(std::int64_t step, std::string state, EndStepReply* lead) {
-  const std::string request = Encode(
-      EndStepRequest{.step = step, .cut = next_, .has_state = true, .state = std::move(state)});
+Status ClientImpl::SendEndStep(std::int64_t step, std::optional<std::string> state,
+                               EndStepReply* lead) {
+  const std::string request = Encode(EndStepRequest{.step = step,
+                                                    .cut = next_,
+                                                    .has_state = state.has_value(),
+                                                    .state = std::move(state).value_or("")});
   // It waits for the other trainers, who may be being restarted.
   return Exchange(
       {.kind = Kind::kEndStep}, false,

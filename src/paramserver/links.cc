@@ -178,11 +178,14 @@ void Links::Settle(std::uint64_t generation, const std::vector<HelloReply>& repl
   max_message_bytes_ = options_->max_message_bytes;
   for (const HelloReply& reply : replies) {
     max_message_bytes_ = std::min(max_message_bytes_, reply.max_message_bytes);
-    // A step that ended at one server has all its changes at the others.
+    // A step that ended at one server has all its changes at the others. Who has left and comes
+    // back is where the job is, and has its state from before: a server that has none was never
+    // told.
     if (reply.step > position_.step) {
       position_.step = reply.step;
-      position_.state = reply.state;
+      if (reply.state) position_.state = reply.state;
     }
+    if (!position_.state) position_.state = reply.state;
     // A server that was lost knows of no barriers.
     if (reply.barrier != 0 && (position_.barrier == 0 || reply.barrier < position_.barrier)) {
       position_.barrier = reply.barrier;

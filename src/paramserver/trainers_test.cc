@@ -348,6 +348,54 @@ TEST_F(TrainersTest, WhoComesBackJoinsTheStepThatTheJobIsAt) {
   }
 }
 
+TEST_F(TrainersTest, WhoComesBackAfterARestoreHasItsState) {
+  full_steps_ = 2;
+  for (const Recovery recovery : {Recovery::kExact, Recovery::kPartial, Recovery::kLog}) {
+    SCOPED_TRACE(static_cast<int>(recovery));
+    recovery_ = recovery;
+    StartServers(2);
+    {
+      auto lead = Raw(0, 0, "stays");
+      auto second = Raw(0, 1, "stays");
+      auto leaves = Connect(1).value();
+      Marker marker;
+      {
+        std::jthread first([&] { marker = lead.EndStep(0, {}).value(); });
+        std::jthread other([&] { EXPECT_TRUE(second.EndStep(0, {}).ok()); });
+        ASSERT_TRUE(leaves->EndStep("position").ok());
+      }
+      ASSERT_TRUE(leaves->Close().ok());
+      ASSERT_EQ(marker.step, 2);
+      ASSERT_TRUE(lead.EndStep(1, marker).ok());
+      ASSERT_TRUE(second.EndStep(1, marker).ok());
+      AwaitSaves();
+    }
+    servers_.clear();
+    StartServers(2);
+    auto lead = Raw(0, 0, "again");
+    auto second = Raw(0, 1, "again");
+    // In the middle of the end of a step, which the other server has seen and the lead has not.
+    ASSERT_TRUE(second.EndStep(2, {}).ok());
+    std::jthread end([&] {
+      while (*StatusOf(0).Find("trainers")->if_list()->at(1).Find("left") == Value(true)) {
+        std::this_thread::yield();
+      }
+      EXPECT_TRUE(lead.EndStep(2, {}).ok());
+    });
+    auto back = Connect(1).value();
+    end.join();
+    EXPECT_EQ(back->step(), 3);
+    EXPECT_EQ(back->state(), "position");
+    ASSERT_TRUE(back->Close().ok());
+    auto once_more = Connect(1).value();
+    EXPECT_EQ(once_more->state(), "position") << "nobody replaced it";
+    once_more = nullptr;
+    back = nullptr;
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+}
+
 TEST_F(TrainersTest, AProcessThatEndedHasLeftServersThatNeverSawItToo) {
   // A server that was lost does not know who was there before; who knows tells it.
   StartServers(1);

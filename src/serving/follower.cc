@@ -119,11 +119,12 @@ Status Follower::Look() {
   }
   {
     const MutexLock lock(&mu_);
-    if (!stats_.reachable && state_.tip) LogInfo("the repository can be read again");
     stats_.reachable = true;
   }
   // It is reachable: the next failure is news.
-  reported_.erase({UpdateReport::Kind::kUnreachable, ""});
+  if (reported_.erase({UpdateReport::Kind::kUnreachable, ""}) > 0 && state_.tip) {
+    LogInfo("the repository can be read again");
+  }
   for (const DamagedCheckpoint& damaged : view->damaged) {
     ReportOnce({.kind = UpdateReport::Kind::kRefused,
                 .id = damaged.directory,

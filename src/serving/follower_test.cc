@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <string_view>
 
+#include "base/log.h"
 #include "checkpoint/names.h"
 #include "checkpoint/restore.h"
 #include "format/records.h"
@@ -230,6 +233,10 @@ TEST_F(FollowerTest, WhatCannotBeReadForNowIsReportedOnceAndTakenWhenItCan) {
   writer.Set({1, 2}, 1).Full(1);
   Follow();
   Look();
+  std::atomic<int> lines = 0;
+  SetLogSink([&](LogLevel, std::string_view line) {
+    if (line.find("can be read again") != line.npos) ++lines;
+  });
   for (const std::int64_t step : {2, 3}) {
     const RowMap before = Served();
     writer.Set({1}, static_cast<float>(step)).Increment(step);
@@ -241,6 +248,8 @@ TEST_F(FollowerTest, WhatCannotBeReadForNowIsReportedOnceAndTakenWhenItCan) {
     EXPECT_EQ(Look().at(-2), static_cast<float>(step));
     EXPECT_TRUE(follower_->stats().reachable);
   }
+  SetLogSink(nullptr);
+  EXPECT_EQ(lines, 0) << "the repository could be read all the time";
   EXPECT_EQ(Count(Kind::kRefused), 0);
 }
 

@@ -129,13 +129,9 @@ Status Versions::Rollback(std::size_t n) {
 }
 
 template <typename Wanted>
-Status Versions::PinWhere(const std::string& name, Wanted wanted) {
-  const MutexLock lock(&mu_);
+Result<Versions::Node*> Versions::FindKept(const std::string& name, Wanted wanted) const {
   for (auto it = kept_.rbegin(); it != kept_.rend(); ++it) {
-    if (!wanted((*it)->facts)) continue;
-    held_ = true;
-    Show(it->get());
-    return Status::Ok();
+    if (wanted((*it)->facts)) return it->get();
   }
   std::vector<std::string> there;
   for (const auto& node : kept_) {
@@ -143,6 +139,25 @@ Status Versions::PinWhere(const std::string& name, Wanted wanted) {
   }
   return NotFoundError(
       fmt::format("no version {} is kept; there are: {}", name, fmt::join(there, ", ")));
+}
+
+template <typename Wanted>
+Status Versions::PinWhere(const std::string& name, Wanted wanted) {
+  const MutexLock lock(&mu_);
+  ASSIGN_OR_RETURN(Node* const found, FindKept(name, wanted));
+  held_ = true;
+  Show(found);
+  return Status::Ok();
+}
+
+Result<Versions::Snapshot> Versions::AcquireStep(std::int64_t step) const {
+  const MutexLock lock(&mu_);
+  ASSIGN_OR_RETURN(Node* const found,
+                   FindKept(fmt::format("of step {}", step),
+                            [&](const VersionFacts& facts) { return facts.step == step; }));
+  // It is in the list, so nobody frees it before the count is seen.
+  found->snapshots.fetch_add(1, std::memory_order_acq_rel);
+  return Snapshot(this, found);
 }
 
 Status Versions::Pin(std::string_view id) {

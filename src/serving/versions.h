@@ -37,8 +37,8 @@ struct VersionFacts {
 /// one, which stays whole for them whatever happens; an update is made aside and becomes visible in
 /// one store of a pointer. Versions before the newest stay to go back to.
 ///
-/// Acquire and everything through a Snapshot: any thread, without waiting. Rollback, Pin, Resume,
-/// kept: any thread. Begin … Collect: one updater at a time.
+/// Acquire and everything through a Snapshot: any thread, without waiting. AcquireStep, Rollback,
+/// Pin, Resume, kept: any thread. Begin … Collect: one updater at a time.
 class Versions {
  public:
   struct Options {
@@ -98,6 +98,9 @@ class Versions {
   std::ptrdiff_t Find(std::string_view name) const;
 
   Snapshot Acquire() const;
+  /// Of a version that is kept, whichever is visible; of several of that step the newest. NotFound,
+  /// naming those that are.
+  Result<Snapshot> AcquireStep(std::int64_t step) const EXCLUDES(mu_);
 
   // The updater ----------
 
@@ -139,6 +142,9 @@ class Versions {
   void Trim() REQUIRES(mu_);
   template <typename Wanted>
   Status PinWhere(const std::string& name, Wanted wanted) EXCLUDES(mu_);
+  /// The newest that is kept and wanted. NotFound, naming those that are kept.
+  template <typename Wanted>
+  Result<Node*> FindKept(const std::string& name, Wanted wanted) const REQUIRES(mu_);
 
   const Options options_;
   mutable ReadEpochs epochs_;

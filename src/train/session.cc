@@ -115,6 +115,9 @@ class SessionImpl final : public TrainingSession {
 
   std::int64_t global_step() const override { return step_; }
   const std::optional<Restored>& restored() const override { return restored_; }
+  TableCut::Error quantization_error() const override {
+    return checkpoints_ == nullptr ? TableCut::Error{} : checkpoints_->quantization_error();
+  }
   void RequestStop() override { stop_ = true; }
   bool ShouldStop() const override { return stop_; }
 
@@ -180,7 +183,8 @@ class SessionImpl final : public TrainingSession {
     ASSIGN_OR_RETURN(manager_, OpenWithCallback(std::move(options)));
     checkpoints_ = std::make_unique<TableCheckpoints>(
         manager_.get(), options_.tables, options_.arrays,
-        TableCheckpoints::Options{.quantize = options_.quantize});
+        TableCheckpoints::Options{.quantize = options_.quantize,
+                                  .compress_keys = options_.compress_keys});
     RestoreRequest request;
     for (const SessionVariable& v : options_.variables) {
       request.into.push_back({.name = v.name, .dtype = v.dtype, .shape = v.shape, .data = v.data});

@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <map>
 #include <memory>
@@ -142,6 +144,34 @@ TEST(TrainingSession, SavesFullAndIncrementsWhenTheyAreDue) {
   ASSERT_TRUE(session->Close().ok());
   EXPECT_THAT(Kinds(dir / "c"), ElementsAre("full 0", "increment 20", "increment 40", "full 60",
                                             "increment 80", "increment 85"));
+}
+
+TEST(TrainingSession, QuantizesIncrementsAndCompressesKeysWhenToldTo) {
+  const TempDirectory dir;
+  Training training;
+  SessionOptions options = training.Options(dir / "c");
+  options.quantize = true;
+  options.compress_keys = true;
+  auto session = TrainingSession::Open(options).value();
+  ASSERT_TRUE(RunSteps(&training, session.get(), 5).ok());
+  const auto keys_of = [&](const CheckpointInfo& info) {
+    std::string found;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(info.path)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      std::ifstream in(entry.path(), std::ios::binary);
+      found += std::string{std::istreambuf_iterator<char>(in), {}};
+    }
+    return found.find("/keys_zstd\"") != std::string::npos;
+  };
+  const CheckpointInfo full = session->Save(SaveKind::kFull).value().Wait().value();
+  EXPECT_TRUE(keys_of(full));
+  ASSERT_TRUE(RunSteps(&training, session.get(), 1).ok());
+  const CheckpointInfo increment = session->Save(SaveKind::kCumulative).value().Wait().value();
+  EXPECT_TRUE(keys_of(increment));
+  ASSERT_TRUE(RunSteps(&training, session.get(), 1).ok());  // sees that it is over
+  EXPECT_GT(session->quantization_error().max_abs, 0);
+  EXPECT_LT(session->quantization_error().max_relative, 0.005);
+  ASSERT_TRUE(session->Close().ok());
 }
 
 TEST(TrainingSession, GoesOnAsIfNothingHadHappened) {

@@ -58,6 +58,9 @@ class NumberedModel final : public Model {
     if (step == 0) return UnavailableError("there is no version yet");
     return std::unique_ptr<View>(std::make_unique<OneView>(step));
   }
+  Result<std::unique_ptr<View>> TakeStep(std::int64_t) const override {
+    return UnimplementedError("");
+  }
   Status Lookup(std::string_view, std::span<const std::int64_t>, std::span<float>) const override {
     return UnimplementedError("");
   }

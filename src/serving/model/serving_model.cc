@@ -168,6 +168,11 @@ class ModelImpl final : public Model {
     return std::unique_ptr<View>(std::make_unique<ViewImpl>(this, std::move(snapshot)));
   }
 
+  Result<std::unique_ptr<View>> TakeStep(std::int64_t step) const override {
+    ASSIGN_OR_RETURN(serving::Versions::Snapshot snapshot, versions_.AcquireStep(step));
+    return std::unique_ptr<View>(std::make_unique<ViewImpl>(this, std::move(snapshot)));
+  }
+
   Status Lookup(std::string_view table, std::span<const std::int64_t> ids,
                 std::span<float> out) const override {
     ASSIGN_OR_RETURN(const serving::Versions::Snapshot snapshot, Acquire());

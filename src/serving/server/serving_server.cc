@@ -1,5 +1,6 @@
 #include "serving/server/serving_server.h"
 
+#include <charconv>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -106,9 +107,12 @@ class ServingServer::Impl {
     get("/v2/health/live", true, &Impl::Live);
     get("/v2/health/ready", true, &Impl::Ready);
     get("/metrics", false, &Impl::Metrics);
-    get(base, false, &Impl::Describe);
-    get(base + "/ready", true, &Impl::Ready);
-    post(base + "/infer", options_.max_request_bytes, &Impl::Infer);
+    // A version is a step that Describe names; without one it is the version that is served.
+    for (const std::string& one : {base, base + "/versions/{version}"}) {
+      get(one, false, &Impl::Describe);
+      get(one + "/ready", true, &Impl::Ready);
+      post(one + "/infer", options_.max_request_bytes, &Impl::Infer);
+    }
     post(base + "/tables/{table}/lookup", options_.max_request_bytes, &Impl::Lookup);
     post(base + "/rollback", kSmall, &Impl::Rollback);
     post(base + "/pin", kSmall, &Impl::Pin);
@@ -142,9 +146,24 @@ class ServingServer::Impl {
 
   ServerResponse Live(const ServerRequest&) { return Json(200, {{"live", true}}); }
 
+  /// The version that the path names, or the one that is served.
+  Result<std::unique_ptr<Model::View>> Take(const ServerRequest& request) const {
+    const auto it = request.params.find("version");
+    if (it == request.params.end()) return model_->Take();
+    std::int64_t step = -1;
+    const char* const last = it->second.data() + it->second.size();
+    const auto [read, error] = std::from_chars(it->second.data(), last, step);
+    if (error == std::errc() && read == last) return model_->TakeStep(step);
+    return NotFoundError("there is no version " + QuoteForMessage(it->second) +
+                         ": versions are steps");
+  }
+
   ServerResponse Ready(const ServerRequest& request) {
     if (Status known = CheckModel(request); !known.ok()) return Failed(known);
-    const bool ready = model_->Version().ok();
+    const auto view = Take(request);
+    // Anybody may ask this: which versions there are is told to others.
+    if (view.status().Is(Code::kNotFound)) return Failed(NotFoundError("that version is not kept"));
+    const bool ready = view.ok();
     return Json(ready ? 200 : 503, {{"name", options_.name}, {"ready", ready}});
   }
 
@@ -157,6 +176,9 @@ class ServingServer::Impl {
 
   ServerResponse Describe(const ServerRequest& request) {
     if (Status known = CheckModel(request); !known.ok()) return Failed(known);
+    if (const Status found = Take(request).status(); found.Is(Code::kNotFound)) {
+      return Failed(found);
+    }
     Value::List versions;
     for (const VersionInfo& info : model_->Versions()) versions.emplace_back(VersionText(info));
     Value::Object tables;
@@ -185,7 +207,7 @@ class ServingServer::Impl {
     return Timed(&predict_, [&]() -> Result<ServerResponse> {
       ASSIGN_OR_RETURN(const InferRequest asked, DecodeInferRequest(request.body));
       RETURN_IF_ERROR(CheckInputs(asked, model_->signature().inputs));
-      ASSIGN_OR_RETURN(const auto view, model_->Take());
+      ASSIGN_OR_RETURN(const auto view, Take(request));
       ASSIGN_OR_RETURN(const std::vector<OwnedTensor> outputs, view->Predict(asked.Feeds()));
       ServerResponse response;
       ASSIGN_OR_RETURN(

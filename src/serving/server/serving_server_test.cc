@@ -114,6 +114,32 @@ TEST_F(ServingServerTest, PredictsAndLooksUp) {
   EXPECT_EQ(*(*described.Find("inputs")->if_list())[0].Find("datatype")->if_string(), "INT64");
 }
 
+TEST_F(ServingServerTest, AVersionThatIsKeptMayBeNamed) {
+  for (const int step : {1, 2, 3, 4}) Commit(step);
+  const Value described = DecodeJson(Ask("GET", "/v2/models/ctr/versions/3").body).value();
+  const Value::List kept{"2", "3", "4"};
+  EXPECT_EQ(*described.Find("versions"), Value(kept));
+  for (const auto& [version, expected] : {std::pair("2", 4.0), std::pair("4", 8.0)}) {
+    const std::string path = "/v2/models/ctr/versions/" + std::string(version);
+    EXPECT_EQ(Ask("GET", path + "/ready").status, 200);
+    const HttpResponse answer = Ask("POST", path + "/infer", Infer("1", 1));
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    const Value value = DecodeJson(answer.body).value();
+    EXPECT_EQ(*value.Find("model_version")->if_string(), version);
+    const Value& y = (*value.Find("outputs")->if_list())[0];
+    EXPECT_EQ((*y.Find("data")->if_list())[0].AsDouble(), expected);
+  }
+  for (const std::string version : {"1", "5", "-1", "latest", "2x", "99999999999999999999"}) {
+    const std::string path = "/v2/models/ctr/versions/" + version;
+    EXPECT_EQ(Ask("GET", path).status, 404) << version;
+    EXPECT_EQ(Ask("GET", path + "/ready").status, 404) << version;
+    EXPECT_EQ(Ask("POST", path + "/infer", Infer("1", 1)).status, 404) << version;
+  }
+  EXPECT_THAT(Ask("POST", "/v2/models/ctr/versions/1/infer", Infer("1", 1)).body,
+              HasSubstr("(step 4)"));
+  EXPECT_EQ(Ask("GET", "/v2/models/other/versions/4").status, 404);
+}
+
 TEST_F(ServingServerTest, APredictionLooksUpNoMoreRowsThanItMay) {
   Commit(1);
   const auto ask = [&](int count) {
