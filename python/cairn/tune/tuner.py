@@ -450,6 +450,7 @@ class Tuner:
                 policy,
                 payload if cluster is None else base64.b64encode(payload),
             )
+            del payload  # it may be large, and the launcher has it
             log = PolicyLog(directory)
             log.start(native.take_log())  # of what is on record
             interrupted = self._loop(native, lambda: log.append(native.take_log()))
@@ -797,5 +798,6 @@ def _zygote_command() -> List[str]:
 
 def _python(command: str) -> List[str]:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    code = f"import sys; sys.path.insert(0, {package!r}); {command}"
+    # Without the working directory, whose files may be called as Python's own: the tuner's path follows.
+    code = f"import sys; sys.path[:] = [{package!r}, *filter(None, sys.path)]; {command}"
     return [sys.executable, "-c", code]
