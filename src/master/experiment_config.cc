@@ -13,6 +13,7 @@
 #include "launch/slurm_client.h"
 #include "master/config_reader.h"
 #include "net/url.h"
+#include "tune/rng.h"
 
 namespace cairn::master {
 namespace {
@@ -458,6 +459,9 @@ TrialConfig ExperimentConfig::TrialOf(const std::string& experiment, std::uint64
   trial.env = environment;
   // What a script prints is followed line by line; Python would keep it back until it ends.
   trial.env.emplace("PYTHONUNBUFFERED", "1");
+  // Of 31 bits: what every generator of random numbers takes.
+  trial.env.emplace("CAIRN_TRIAL_SEED",
+                    std::to_string(tune::Rng(searcher.seed, index, "trial_seed").Below(1u << 31)));
   trial.storage = storage.empty() ? default_storage : storage;
   trial.world_size = std::max(1, slots);
   trial.slots = slots;

@@ -58,6 +58,10 @@ preemption_timeout: 10m
   const TrialConfig trial = config->TrialOf("7", 0, "/default");
   EXPECT_EQ(trial.storage, "s3://bucket/prefix");
   EXPECT_EQ(trial.env.at("PYTHONUNBUFFERED"), "1");
+  const std::string seed = trial.env.at("CAIRN_TRIAL_SEED");
+  EXPECT_LT(std::stoull(seed), 1ull << 31);
+  EXPECT_EQ(config->TrialOf("8", 0, "/default").env.at("CAIRN_TRIAL_SEED"), seed);
+  EXPECT_NE(config->TrialOf("7", 1, "/default").env.at("CAIRN_TRIAL_SEED"), seed);
   EXPECT_EQ(trial.world_size, 2);
   EXPECT_EQ(trial.preemption_timeout, std::chrono::minutes(10));
   EXPECT_TRUE(trial.Validate().ok());
