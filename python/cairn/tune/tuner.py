@@ -24,7 +24,7 @@ from . import _output, search_space, stoppers
 from ._changes import changed_keys
 from ._observers import observers
 from .config import CLUSTERS, CheckpointConfig, FailureConfig, RunConfig, TuneConfig
-from .logger import PolicyLog
+from .logger import LogBook, PolicyLog
 from .master_reporter import check_master, reporter_for
 from .result_grid import ResultGrid
 from .result_keys import fill_result
@@ -455,6 +455,9 @@ class Tuner:
             log.start(native.take_log())  # of what is on record
             interrupted = self._loop(native, lambda: log.append(native.take_log()))
             trials = native.trials(True)
+            for callback in self._callbacks:
+                if isinstance(callback, LogBook):
+                    callback.mend(native.results)
             self._call("on_experiment_end", trials=self._everyone())
         finally:
             native.close()
