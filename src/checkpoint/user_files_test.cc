@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -128,6 +129,39 @@ TEST_F(UserFilesTest, ManySmallFilesTakeAboutAsLongAsVerifyingThem) {
   for (int i = 0; i < kFiles; ++i) {
     ASSERT_EQ(Read(directory_ / "out" / std::to_string(i)), std::to_string(i));
   }
+}
+
+/// The limits of descriptors while it lives.
+class OpenFilesLimit {
+ public:
+  explicit OpenFilesLimit(rlim_t soft) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit limit{.rlim_cur = soft, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~OpenFilesLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(UserFilesTest, MoreFilesThanTheSoftLimitAllowsAreReadAllTheSame) {
+  constexpr int kFiles = 400;
+  const OpenFilesLimit limit(128);
+  SaveRequest request{.step = 1};
+  for (int i = 0; i < kFiles; ++i) {
+    request.files.push_back({.name = std::to_string(i), .path = "", .bytes = std::to_string(i)});
+  }
+  request.blocking = true;
+  const auto saved = manager_->Save(std::move(request));
+  ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+  const CheckpointInfo many = saved->Wait().value();
+  const auto names = UserFilesOf(many.path).value();
+  const Status fetched = FetchUserFiles(many.path, names, "", FetchHow::kCheck);
+  EXPECT_TRUE(fetched.ok()) << fetched.ToString();
+  const auto restored = manager_->Restore(RestoreRequest{});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ((*restored)->info.step, 1);
 }
 
 TEST_F(UserFilesTest, WhatIsNotThereIsNamed) {
