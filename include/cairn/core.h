@@ -44,6 +44,9 @@ struct TrialInfo {
   std::uint64_t run_id = 0;  // which start of the trial this is, from 1
   Value hparams = Value::Object{};
   std::string resume_mode;  // "fresh", "resume" or "continue"
+  /// For the script's generators, in [0, 2^31): the same in all runs and ranks of the trial. A
+  /// function of the experiment's seed and the trial's number; of their ids where nobody gave one.
+  std::uint32_t trial_seed = 0;
 };
 
 struct ClusterInfo {

@@ -56,6 +56,9 @@ from .trainer import (
 
 __version__ = "0.1.0"
 
+# For logging.basicConfig(format=…), as scripts for Determined's Core API have it.
+LOG_FORMAT = "%(levelname)s: [%(process)s] %(name)s: %(message)s"
+
 __all__ = [
     "BeginEpochEvent",
     "BeginStepEvent",
@@ -74,6 +77,7 @@ __all__ = [
     "GlobalStepEvict",
     "Invalid",
     "L2WeightEvict",
+    "LOG_FORMAT",
     "Mismatch",
     "NoSpace",
     "NotFound",

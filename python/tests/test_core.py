@@ -398,6 +398,9 @@ def test_cluster_info_comes_from_the_variables_of_the_run(storage, monkeypatch):
     assert info.trial.trial_id == 12 and info.trial.experiment_id == "exp-a"
     assert info.trial.hparams == {"lr": 0.1} and info.trial.resume_mode == "fresh"
     assert info.latest_checkpoint is None
+    assert info.trial.trial_seed == 1166166508  # as in C++
+    monkeypatch.setenv("CAIRN_TRIAL_SEED", "77")
+    assert cairn.get_cluster_info().trial.trial_seed == 77
     monkeypatch.setenv("CAIRN_LATEST_CHECKPOINT", "abc")
     assert cairn.get_cluster_info().trial.resume_mode == "resume"
     monkeypatch.setenv("CAIRN_RESUME_MODE", "continue")
@@ -480,6 +483,37 @@ def test_a_detached_run_that_ended_well_says_so(detached):
     engine = detached()
     with core.init() as ctx:
         store(ctx, 1, a="x")
+    assert engine.exits == [(0, "")]
+
+
+def test_a_fork_leaves_the_run_to_its_parent(detached):
+    engine = detached()
+    with core.init() as ctx:
+        store(ctx, 1, a="x")
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            said = "nothing"
+            try:
+                with pytest.raises(cairn.Error, match="fork"):
+                    ctx.train.report_training_metrics(1, {"a": 1})
+                with pytest.raises(cairn.Error, match="fork"):
+                    store(ctx, 2, a="y")
+                with pytest.raises(KeyError):
+                    with ctx:  # an exception that leaves the block, as in the parent's code
+                        raise KeyError
+                ctx.close()
+                said = repr(engine.exits)
+            except BaseException as error:
+                said = repr(error)
+            finally:
+                os.write(writing, said.encode())
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert os.read(reading, 10_000).decode() == "[]"
+        os.close(reading), os.close(writing)
+        store(ctx, 2, a="y")
+        assert [info.step for info in ctx.checkpoint.list()] == [1, 2]
     assert engine.exits == [(0, "")]
 
 

@@ -1,9 +1,11 @@
 """What is written beside the trials, and shown of them."""
 
+import contextlib
 import csv
 import io
 import json
 import math
+import resource
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -178,6 +180,49 @@ def test_more_trials_than_files_can_be_open(tmp_path, monkeypatch):
         iterations(trial) == [1, 2, 3] and len(rows(trial)) == 3 and len(events(trial)) == 3
         for trial in trials
     )
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """As on a disk that is full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("in_between", [0, 1, 50])
+def test_a_full_disk_holds_up_nobody_and_the_files_are_made_anew(tmp_path, capsys, monkeypatch, in_between):
+    monkeypatch.setattr(logger, "_OPEN_FILES", 1)  # some are closed in between
+    trials = [trial_in(tmp_path, "t_00000", lr=1), trial_in(tmp_path, "t_00001", lr=2)]
+    book = LogBook(str(tmp_path))
+    reports = [report(i, text="x" * 50) for i in range(1, 101)]
+    for trial in trials:
+        book.on_trial_start(1, trials, trial)
+    with files_of_at_most(3000):
+        for i, one in enumerate(reports, 1):
+            for trial in trials:
+                book.on_trial_result(1, trials, trial, one)
+            if in_between and i % in_between == 0:
+                book.on_step_end(1, trials)
+        trials[0].status, trials[1].status, trials[1].error = Trial.TERMINATED, Trial.ERROR, "long " * 1000
+        book.on_trial_complete(1, trials, trials[0])
+        book.on_trial_error(1, trials, trials[1])
+        book.mend(lambda id: reports)
+    said = capsys.readouterr().err
+    assert said.count("cannot be written") == 1 and "t_00000, t_00001 are not complete" in said
+    book.mend(lambda id: reports)  # there is room now
+    book.on_experiment_end(trials)
+    assert capsys.readouterr().err == ""
+    for trial in trials:
+        assert iterations(trial) == list(range(1, 101))
+        assert [int(row["training_iteration"]) for row in rows(trial)] == list(range(1, 101))
+        assert {step for step, *_ in events(trial)} <= set(range(1, 101))
+    assert (tmp_path / "t_00001" / "error.txt").read_text().startswith("long long")
+    # Whoever comes next looks at them again.
+    assert not (tmp_path / LogBook.COMPLETE).exists()
 
 
 def test_nothing_is_written_beside_trials_in_a_bucket(tmp_path, monkeypatch):

@@ -1,8 +1,10 @@
 """Functions and classes as trials: what they report, save, and get back."""
 
 import os
+import pathlib
 import shutil
 import socket
+import sys
 import threading
 
 import numpy as np
@@ -489,6 +491,19 @@ def test_with_parameters_and_a_class(tmp_path):
     assert result.metrics["n"] == 1000
 
 
+def test_large_data_that_is_bound_to_a_trainable_is_there_in_moments(tmp_path):
+    data = np.arange(128 << 20, dtype=np.uint8)
+
+    def f(config, data):
+        with open(f"/proc/{os.getppid()}/stat") as file:
+            ticks = sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13]))
+        tune.report({"sum": int(data[-1000:].sum()), "spent": ticks / os.sysconf("SC_CLK_TCK")})
+
+    [result] = fit(tune.with_parameters(f, data=data), tmp_path)
+    assert result.metrics["sum"] == int(data[-1000:].sum())
+    assert result.metrics["spent"] < 6  # of the processor, by the process that all trials are forked from
+
+
 def test_user_code_in_the_worker_may_not_hold_up_a_stop(tmp_path):
     def f(config):
         while True:
@@ -629,6 +644,24 @@ def test_a_trainable_that_is_saved_by_hand_keeps_its_iteration():
     second.restore(first.save())
     result = second.train()
     assert (result["n"], result["training_iteration"]) == (3, 3)
+
+
+def test_a_class_is_restored_from_a_committed_directory(tmp_path):
+    [result] = fit(Counter, tmp_path, stop={"training_iteration": 3},
+                   checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2))  # fmt: skip
+    for path in (f"{result.path}/checkpoint_000002", pathlib.Path(result.path, "checkpoint_000002")):
+        counter = Counter(config={})
+        counter.restore(path)
+        assert (counter.n, counter.training_iteration) == (2, 2)
+
+
+def test_files_of_the_working_directory_do_not_stand_in_for_pythons_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("json", "select", "pickle", "cairn"):
+        pathlib.Path(f"{name}.py").write_text("raise RuntimeError('not meant')\n")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    [result] = fit(lambda config: {"a": 1}, tmp_path)
+    assert result.error is None and result.metrics["a"] == 1
 
 
 class AsDict(Counter):

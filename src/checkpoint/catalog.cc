@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/checksum.h"
+#include "base/open_files.h"
 #include "base/status_macros.h"
 #include "checkpoint/coverage.h"
 #include "checkpoint/names.h"
@@ -26,6 +27,8 @@ constexpr std::size_t kMaxHeaderScans = 4;
 constexpr std::size_t kMaxFirstChunks = 24;
 // A shorter one is read again sooner than a buffer is made for it.
 constexpr std::size_t kWorthKeeping = 1u << 20;
+// So many that they may be what there are too few descriptors for.
+constexpr std::size_t kManyFiles = 100;
 
 std::uint64_t ChunkCount(std::uint64_t bytes) {
   return bytes / kChunkBytes + (bytes % kChunkBytes != 0);
@@ -210,6 +213,7 @@ Result<std::unique_ptr<OpenCheckpoint>> OpenCheckpoint::Open(
   checkpoint->manifest_ = std::move(manifest);
   const std::vector<ManifestFile>& entries = checkpoint->manifest_->files;
   checkpoint->files_.reserve(entries.size());
+  AllowOpenFiles(entries.size());
   std::vector<std::optional<Result<std::unique_ptr<ObjectReader>>>> readers(entries.size());
   ForEachRequest(*store, entries.size(), [&](std::size_t i) {
     const ManifestFile& entry = entries[i];
@@ -220,6 +224,12 @@ Result<std::unique_ptr<OpenCheckpoint>> OpenCheckpoint::Open(
     const ManifestFile& entry = entries[i];
     const std::string path = names::Path(checkpoint->directory_, entry.path);
     Result<std::unique_ptr<ObjectReader>>& reader = *readers[i];
+    if (reader.status().Is(Code::kResourceExhausted) && entries.size() > kManyFiles) {
+      return reader.status().WithContext(
+          fmt::format("{}: the checkpoint has {} files, which are all opened at once (ulimit -Hn "
+                      "says how many may be)",
+                      checkpoint->directory_, entries.size()));
+    }
     if (!reader.ok()) return reader.status().WithContext(path);
     const std::uint64_t bytes = (*reader)->bytes();
     if (bytes != entry.hash.bytes) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "base/open_files.h"
 #include "base/status_macros.h"
 #include "checkpoint/cheap_source.h"
 #include "checkpoint/content_hasher.h"
@@ -127,6 +128,8 @@ class Writer {
 };
 
 Status Writer::Run() {
+  // Files are open until they are synced, which may be all of them at once.
+  AllowOpenFiles(input_.plan->files.size());
   ASSIGN_OR_RETURN(session_, store_->NewWriteSession(input_.mode));
   session_->LeaveUnfinished(input_.leave_unfinished);
   Status status = WriteAll();

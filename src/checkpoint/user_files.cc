@@ -59,7 +59,18 @@ class UserFiles {
       const std::string& path = files->open_->files()[i].entry->path;
       if (path.starts_with(FilesPrefix())) files->index_[path.substr(FilesPrefix().size())] = i;
     }
+    // One for all files: it reads ahead into the next ones, and to make one takes longer than to
+    // read a small file.
+    files->bytes_.emplace(placed.env.store.get(), files->open_.get());
     return files;
+  }
+
+  /// In the order in which they are stored, which is the one that they are read ahead in.
+  void Sort(std::vector<std::string>* names) const {
+    std::ranges::stable_sort(*names, {}, [this](const std::string& name) {
+      const auto at = index_.find(name);
+      return at == index_.end() ? 0 : at->second;  // what is missing is told at once
+    });
   }
 
   Status Fetch(const std::string& name, const std::string& path, FetchHow how) {
@@ -88,11 +99,10 @@ class UserFiles {
   explicit UserFiles(std::string checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
   Status Read(std::size_t index, std::uint64_t size, std::ofstream* out) {
-    StoredBytes bytes(placed_->env.store.get(), open_.get());  // compares checksums on the way
-    std::vector<std::byte> piece(std::min<std::uint64_t>(kPiece, size));
+    piece_.resize(kPiece);
     for (std::uint64_t at = 0; at < size; at += kPiece) {
-      const std::span<std::byte> part(piece.data(), std::min<std::uint64_t>(kPiece, size - at));
-      RETURN_IF_ERROR(bytes.Read(index, at, part));
+      const std::span<std::byte> part(piece_.data(), std::min<std::uint64_t>(kPiece, size - at));
+      RETURN_IF_ERROR(bytes_->Read(index, at, part));  // compares checksums on the way
       if (out == nullptr) continue;
       out->write(reinterpret_cast<const char*>(part.data()),
                  static_cast<std::streamsize>(part.size()));
@@ -104,6 +114,8 @@ class UserFiles {
   std::optional<PlacedCheckpoint> placed_;
   std::unique_ptr<OpenCheckpoint> open_;
   std::map<std::string, std::size_t> index_;
+  std::optional<StoredBytes> bytes_;
+  std::vector<std::byte> piece_;
   bool clones_ = true;  // until the file system said that it knows no clones
 };
 
@@ -126,7 +138,7 @@ Status FetchUserFile(const std::string& checkpoint, const std::string& name,
   return files->Fetch(name, path, FetchHow::kCopy);
 }
 
-Status FetchUserFiles(const std::string& checkpoint, const std::vector<std::string>& names,
+Status FetchUserFiles(const std::string& checkpoint, const std::vector<std::string>& wanted,
                       const std::string& where, FetchHow how) {
   if (IsRemote(where)) {
     return InvalidArgumentError("\"" + where +
@@ -137,6 +149,8 @@ Status FetchUserFiles(const std::string& checkpoint, const std::vector<std::stri
   ASSIGN_OR_RETURN(const auto files, UserFiles::Open(checkpoint));
   std::error_code error;
   if (how != FetchHow::kCheck) fs::create_directories(directory, error);
+  std::vector<std::string> names = wanted;
+  files->Sort(&names);
   for (const std::string& name : names) {
     const fs::path path = fs::path(directory) / name;
     const bool placeholder = path.filename() == kEmptyDirectory;

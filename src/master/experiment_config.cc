@@ -13,6 +13,7 @@
 #include "launch/slurm_client.h"
 #include "master/config_reader.h"
 #include "net/url.h"
+#include "tune/rng.h"
 
 namespace cairn::master {
 namespace {
@@ -28,19 +29,27 @@ std::chrono::milliseconds Millis(double seconds) {
   return std::chrono::milliseconds(std::llround(seconds * 1e3));
 }
 
-/// `max_length: 100`, or {batches: 100} as Determined's users write it.
-void ReadAdaptive(const ConfigNode& node, SearcherConfig* out, ConfigReader* reader) {
+/// `max_length: 100`, or {batches: 100} as Determined's users write it. Of a search that stops
+/// nothing it says nothing: the script knows how long it trains.
+void ReadLength(const ConfigNode& node, SearcherConfig* out, ConfigReader* reader) {
   constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
   if (const ConfigNode* length = node.Find("max_length");
       length != nullptr && length->kind == ConfigNode::Kind::kMap) {
     reader->Take("max_length");
     ConfigReader inner(*length, "searcher.max_length");
-    inner.Int("batches", &out->max_length, 1, kMostSteps);
-    inner.Require("batches", "is missing: how many steps a trial trains at most");
+    const bool batches = out->kind == Kind::kAdaptiveAsha || length->Find("batches") != nullptr;
+    const char* const unit = batches                             ? "batches"
+                             : length->Find("epochs") != nullptr ? "epochs"
+                                                                 : "records";
+    inner.Int(unit, &out->max_length, 1, kMostSteps);
+    inner.Require(unit, "is missing: how many steps a trial trains at most");
     reader->Fail(inner.Finish());
   } else {
     reader->Int("max_length", &out->max_length, 1, kMostSteps);
   }
+}
+
+void ReadAdaptive(SearcherConfig* out, ConfigReader* reader) {
   reader->Require("max_length", "is missing: how many steps a trial trains at most");
   std::int64_t rungs = out->max_rungs;
   reader->Int("max_rungs", &rungs, 1, 60);
@@ -86,7 +95,8 @@ Status ReadSearcher(const ConfigNode& node, SearcherConfig* out) {
     reader.Int("max_concurrent_trials", &concurrent, 1, kMostTrials);
     out->max_concurrent_trials = static_cast<std::uint64_t>(concurrent);
   }
-  if (out->kind == Kind::kAdaptiveAsha) ReadAdaptive(node, out, &reader);
+  ReadLength(node, out, &reader);
+  if (out->kind == Kind::kAdaptiveAsha) ReadAdaptive(out, &reader);
   if (out->kind == Kind::kRandom || out->kind == Kind::kAdaptiveAsha) {
     std::int64_t trials = 0;
     reader.Int("max_trials", &trials, 1, kMostTrials);
@@ -363,6 +373,13 @@ Result<ExperimentConfig> FromNode(const ConfigNode& root) {
     together = together && read.ok();
     reader.Fail(read);
   }
+  if (const ConfigNode* node = reader.Take("reproducibility"); node != nullptr) {
+    ConfigReader inner(*node, "reproducibility");
+    auto seed = static_cast<std::int64_t>(config.searcher.seed);
+    inner.Int("experiment_seed", &seed, 0, std::int64_t{1} << 62);
+    config.searcher.seed = static_cast<std::uint64_t>(seed);
+    reader.Fail(inner.Finish());
+  }
   if (together) reader.Fail(CheckTogether(&config));
   std::int64_t restarts = static_cast<std::int64_t>(config.max_restarts);
   reader.Int("max_restarts", &restarts, 0, 1'000'000);
@@ -458,6 +475,9 @@ TrialConfig ExperimentConfig::TrialOf(const std::string& experiment, std::uint64
   trial.env = environment;
   // What a script prints is followed line by line; Python would keep it back until it ends.
   trial.env.emplace("PYTHONUNBUFFERED", "1");
+  // Of 31 bits: what every generator of random numbers takes.
+  trial.env.emplace("CAIRN_TRIAL_SEED",
+                    std::to_string(tune::Rng(searcher.seed, index, "trial_seed").Below(1u << 31)));
   trial.storage = storage.empty() ? default_storage : storage;
   trial.world_size = std::max(1, slots);
   trial.slots = slots;

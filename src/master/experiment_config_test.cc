@@ -1,5 +1,6 @@
 #include "master/experiment_config.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,6 +59,10 @@ preemption_timeout: 10m
   const TrialConfig trial = config->TrialOf("7", 0, "/default");
   EXPECT_EQ(trial.storage, "s3://bucket/prefix");
   EXPECT_EQ(trial.env.at("PYTHONUNBUFFERED"), "1");
+  const std::string seed = trial.env.at("CAIRN_TRIAL_SEED");
+  EXPECT_LT(std::stoull(seed), 1ull << 31);
+  EXPECT_EQ(config->TrialOf("8", 0, "/default").env.at("CAIRN_TRIAL_SEED"), seed);
+  EXPECT_NE(config->TrialOf("7", 1, "/default").env.at("CAIRN_TRIAL_SEED"), seed);
   EXPECT_EQ(trial.world_size, 2);
   EXPECT_EQ(trial.preemption_timeout, std::chrono::minutes(10));
   EXPECT_TRUE(trial.Validate().ok());
@@ -97,6 +102,30 @@ TEST(ExperimentConfigTest, WhatIsLeftOutIsFilledIn) {
   EXPECT_THAT(filled("entrypoint: a\nsearcher: {name: adaptive_asha, metric: x, max_trials: 4, "
                      "max_length: 8}\n"),
               HasSubstr(R"("max_rungs":5,"max_trials":4,"metric":"x","mode":"standard")"));
+}
+
+TEST(ExperimentConfigTest, FilesOfDeterminedsTutorialAreTaken) {
+  // 0_start.yaml, as it is there; and with what others have.
+  const std::string start =
+      "name: core-api-stage-0\nentrypoint: python3 0_start.py\n\n# Use the single-searcher to run "
+      "just one instance of the training script\nsearcher:\n   name: single\n   # metric is "
+      "required "
+      "but it shouldn't hurt to ignore it at this point.\n   metric: x\n   # max_length is ignored "
+      "if the training script ignores it.\n   max_length: 1\n\nmax_restarts: 0\n";
+  const auto config = ParseExperiment(start);
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->searcher.metric, "x");
+  EXPECT_EQ(config->max_restarts, 0u);
+  for (const char* length : {"{batches: 9}", "{epochs: 9}", "{records: 9}"}) {
+    const auto other = ParseExperiment(
+        fmt::format("entrypoint: a\nsearcher: {{name: single, metric: x, max_length: {}}}\n"
+                    "reproducibility: {{experiment_seed: 777}}\n",
+                    length));
+    ASSERT_TRUE(other.ok()) << other.status().ToString();
+    EXPECT_EQ(other->searcher.seed, 777u);
+  }
+  EXPECT_THAT(Complaint("entrypoint: a\nsearcher: {name: single, max_length: {meters: 9}}"),
+              HasSubstr("meters"));
 }
 
 TEST(ExperimentConfigTest, APolicyThatComesLaterKnowsWhatTheBestIs) {

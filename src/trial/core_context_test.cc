@@ -440,7 +440,7 @@ TEST_F(JoiningCoreTest, WhoHasTheWrongTokenIsToldSo) {
 TEST(ClusterInfoTest, ComesFromTheVariablesOfTheRun) {
   setenv("CAIRN_TRIAL_URL", "unix:/x", 1);
   setenv("CAIRN_TRIAL_ID", "12", 1);
-  setenv("CAIRN_EXPERIMENT_ID", "7", 1);
+  setenv("CAIRN_EXPERIMENT_ID", "exp-a", 1);
   setenv("CAIRN_RUN_ID", "3", 1);
   setenv("CAIRN_HPARAMS", R"({"lr":0.1})", 1);
   setenv("CAIRN_LATEST_CHECKPOINT", "abc", 1);
@@ -452,6 +452,12 @@ TEST(ClusterInfoTest, ComesFromTheVariablesOfTheRun) {
   EXPECT_EQ((*info)->trial.hparams.Find("lr")->AsDouble(), 0.1);
   EXPECT_EQ((*info)->trial.resume_mode, "continue");
   EXPECT_EQ((*info)->latest_checkpoint, "abc");
+  EXPECT_EQ((*info)->trial.trial_seed, 1166166508u) << "as in Python";
+  setenv("CAIRN_TRIAL_SEED", "77", 1);
+  EXPECT_EQ((*GetClusterInfo())->trial.trial_seed, 77u);
+  setenv("CAIRN_TRIAL_SEED", "2147483648", 1);
+  EXPECT_EQ(GetClusterInfo().status().code(), Code::kInvalidArgument);
+  unsetenv("CAIRN_TRIAL_SEED");
   setenv("CAIRN_RUN_ID", "three", 1);
   EXPECT_EQ(GetClusterInfo().status().code(), Code::kInvalidArgument);
   for (const char* name :

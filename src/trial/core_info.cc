@@ -1,10 +1,12 @@
 #include <charconv>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include <cairn/core.h>
 
 #include "format/json.h"
+#include "trial/core_run.h"
 
 namespace cairn::core {
 namespace {
@@ -15,6 +17,17 @@ std::string Env(const char* name) {
 }
 
 }  // namespace
+
+std::uint32_t SeedOf(std::string_view experiment, std::string_view trial) {
+  std::uint32_t hash = 2166136261u;  // FNV-1a, as python/cairn/core/_info.py has it
+  const auto add = [&](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  };
+  add(experiment);
+  add("/");
+  add(trial);
+  return hash >> 1;
+}
 
 Result<std::optional<ClusterInfo>> GetClusterInfo() {
   const std::string url = Env("CAIRN_TRIAL_URL");
@@ -40,6 +53,15 @@ Result<std::optional<ClusterInfo>> GetClusterInfo() {
   }
   if (const std::string latest = Env("CAIRN_LATEST_CHECKPOINT"); !latest.empty()) {
     info.latest_checkpoint = latest;
+  }
+  info.trial.trial_seed = SeedOf(info.trial.experiment_id, trial);
+  if (const std::string seed = Env("CAIRN_TRIAL_SEED"); !seed.empty()) {
+    const char* last = seed.data() + seed.size();
+    const auto read = std::from_chars(seed.data(), last, info.trial.trial_seed);
+    if (read.ec != std::errc() || read.ptr != last || info.trial.trial_seed > 0x7fffffffu) {
+      return InvalidArgumentError("CAIRN_TRIAL_SEED is no number below 2^31: " +
+                                  QuoteForMessage(seed));
+    }
   }
   info.trial.resume_mode = Env("CAIRN_RESUME_MODE");
   if (info.trial.resume_mode.empty()) {

@@ -72,6 +72,7 @@ ClusterInfo DescribedInfo(const RunClient& client) {
   info.trial.run_id = client.run();
   info.trial.experiment_id = TextOf(description, "experiment_id");
   info.trial.resume_mode = TextOf(description, "resume_mode");
+  info.trial.trial_seed = SeedOf(info.trial.experiment_id, info.trial.trial_id);
   if (const Value* hparams = description.Find("hparams"); hparams && hparams->is_object()) {
     info.trial.hparams = *hparams;
   }

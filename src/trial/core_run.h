@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <cairn/checkpoint_manager.h>
 #include <cairn/core.h>
@@ -27,6 +29,9 @@ struct CoreRun {
   /// chief does it, and tells the others as whom. `ranks`: borrowed.
   static Result<CoreRun> Begin(const InitOptions& options, DistributedContext* ranks);
 };
+
+/// The trial_seed of a trial that nobody gave one.
+std::uint32_t SeedOf(std::string_view experiment, std::string_view trial);
 
 /// The machine's name, as reports have it.
 std::string HostName();

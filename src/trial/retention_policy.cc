@@ -34,13 +34,6 @@ std::set<std::string> BestOf(const RetentionPolicy& policy,
   return best;
 }
 
-/// Whatever the rules say.
-bool Stays(const RetentionPolicy& policy, const RetainedCheckpoint& item) {
-  return item.latest || item.pinned || item.needed ||
-         (item.awaits_score && !policy.score.empty() &&
-          ScoreIn(item.metrics, policy.score).is_null());
-}
-
 /// Why one goes that no rule keeps: "beyond keep_last 2, keep_best 1 (by loss)".
 std::string Beyond(const RetentionPolicy& policy) {
   std::string rules;
@@ -67,6 +60,12 @@ Status Take(const MemberReader& members, std::string_view key, std::optional<std
 }
 
 }  // namespace
+
+bool Stays(const RetentionPolicy& policy, const RetainedCheckpoint& item) {
+  return item.latest || item.pinned || item.needed ||
+         (item.awaits_score && !policy.score.empty() &&
+          ScoreIn(item.metrics, policy.score).is_null());
+}
 
 Status RetentionPolicy::Validate() const {
   for (const auto& [name, number] :

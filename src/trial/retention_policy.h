@@ -53,6 +53,9 @@ struct RetainedCheckpoint {
   bool needed = false;  // another one builds on it, or a trial is about to start from it
 };
 
+/// Whether it stays whatever the rules say.
+bool Stays(const RetentionPolicy& policy, const RetainedCheckpoint& item);
+
 struct Removal {
   std::string trial;
   std::string id;

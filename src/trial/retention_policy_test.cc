@@ -1,12 +1,15 @@
 #include "trial/retention_policy.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <algorithm>
 #include <limits>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "trial/trial_record.h"
 
 namespace cairn {
 namespace {
@@ -158,6 +161,58 @@ TEST(RetentionPolicy, ComesBackFromItsValue) {
                                .experiment_bytes = 8};
   EXPECT_EQ(RetentionPolicyFromValue(ToValue(policy)).value(), policy);
   EXPECT_EQ(RetentionPolicyFromValue(Value::Object{}).value(), RetentionPolicy());
+}
+
+/// Trials of one experiment, with so many checkpoints each.
+TrialRecords Experiment(int trials, int checkpoints) {
+  std::vector<TrialRecord> records;
+  for (int i = 0; i < trials; ++i) {
+    TrialRecord trial{.id = std::to_string(i)};
+    trial.config.experiment = "e";
+    for (int step = 1; step <= checkpoints; ++step) {
+      trial.checkpoints.push_back(
+          {.id = trial.id + "-" + std::to_string(step),
+           .state = CheckpointState::kCompleted,
+           .steps = step,
+           .metrics = Value::Object{{"loss", i * checkpoints + step}, {"config", "as it was"}},
+           .bytes = 100,
+           .generation = 1,
+           .sequence = static_cast<std::uint64_t>(step)});
+    }
+    records.push_back(std::move(trial));
+  }
+  return TrialRecords::Of(1, std::move(records)).value();
+}
+
+/// What goes of all trials, and the processor's seconds that it took to find out.
+std::pair<std::set<std::string>, double> AllRemovals(const TrialRecords& records,
+                                                     const RetentionPolicy& policy) {
+  const auto spent = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  };
+  const double before = spent();
+  std::set<std::string> gone;
+  for (const auto& [id, trial] : records.trials()) {
+    for (const Removal& removal : records.Removals(id, policy, 0)) gone.insert(removal.id);
+  }
+  return {gone, spent() - before};
+}
+
+TEST(TrialRecords, RulesOfAnExperimentOfThousandsTakeMoments) {
+  const RetentionPolicy best{.experiment_best = 2, .score = "loss"};
+  const auto [few, first] = AllRemovals(Experiment(4, 2), best);
+  EXPECT_EQ(few, (std::set<std::string>{"0-1", "1-1", "2-1"})) << "3-1 is the second best of all";
+  const auto [over, second] = AllRemovals(Experiment(4, 2), {.experiment_bytes = 699});
+  EXPECT_EQ(over.size(), 2u);
+  // As it is after each end of a trial. All of them looking at all takes minutes.
+  const auto [none, each_its_latest] = AllRemovals(Experiment(5000, 1), best);
+  EXPECT_TRUE(none.empty());
+  EXPECT_LT(each_its_latest, 2.0);
+  const auto [all_fit, within] = AllRemovals(Experiment(1000, 5), {.experiment_bytes = 500'000});
+  EXPECT_TRUE(all_fit.empty());
+  EXPECT_LT(within, 2.0);
 }
 
 }  // namespace

@@ -413,7 +413,8 @@ Result<std::vector<std::string>> TrialEngine::RemoveNow(const std::string& trial
 }
 
 void TrialEngine::RetainAll() {
-  std::vector<std::string> idle;
+  std::vector<std::string> idle;  // with something to remove: there may be thousands without
+  const std::int64_t now = options_.clock->WallNanos();
   {
     MutexLock hold(&mu_);
     retaining_ = false;
@@ -421,7 +422,7 @@ void TrialEngine::RetainAll() {
       const RetentionPolicy& policy = trial.config.retention;
       if (!policy.max_age && !policy.looks_at_others()) continue;
       if (!trial.core.live) {
-        idle.push_back(id);
+        if (!records_.Removals(id, policy, now).empty()) idle.push_back(id);
       } else if (RemovableOf(trial) != removable_[id]) {
         Changed(id);
       }

@@ -546,6 +546,17 @@ std::vector<std::string> TrialRecords::BeginWith(std::string_view checkpoint) co
   return trials;
 }
 
+std::uint64_t TrialRecords::BytesOf(std::string_view experiment) const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, trial] : trials_) {
+    if (trial.config.experiment != experiment) continue;
+    for (const CheckpointRecord& record : trial.checkpoints) {
+      if (record.state == CheckpointState::kCompleted) bytes += record.bytes;
+    }
+  }
+  return bytes;
+}
+
 std::vector<Removal> TrialRecords::Removals(std::string_view id, const RetentionPolicy& policy,
                                             std::int64_t now) const {
   const TrialRecord* trial = Find(id);
@@ -578,8 +589,13 @@ std::vector<Removal> TrialRecords::Removals(std::string_view id, const Retention
   if (own.empty()) return {};
   // A trial that continues from one of these needs it until it has one of its own.
   for (RetainedCheckpoint& item : own) item.needed |= !BeginWith(item.id).empty();
+  // Most trials of a large experiment have nothing but their latest: the others are not gathered
+  // for each of them.
+  if (std::ranges::all_of(own, [&](const auto& item) { return Stays(policy, item); })) return {};
   std::vector<RetainedCheckpoint> all;
-  if (policy.looks_at_others()) {
+  const bool over_budget =
+      policy.experiment_bytes && BytesOf(trial->config.experiment) > *policy.experiment_bytes;
+  if (policy.experiment_best || over_budget) {
     for (const auto& [other_id, other] : trials_) {
       if (other.config.experiment != trial->config.experiment) continue;
       const auto items = retained(other);

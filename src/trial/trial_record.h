@@ -147,6 +147,8 @@ class TrialRecords {
   void Index(const TrialRecord& trial);
   Status ApplyTo(TrialRecord* trial, const Event& event);
   Status ApplyCheckpoint(TrialRecord* trial, const Event& event);
+  /// Of the experiment's checkpoints together.
+  std::uint64_t BytesOf(std::string_view experiment) const;
 
   /// Lets go of reports that are not kept.
   void Trim(TrialRecord* trial) const;

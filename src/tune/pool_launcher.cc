@@ -214,8 +214,10 @@ class PoolLauncher final : public Launcher {
     ready_ = false;
     MutexLock hold(&mu_);
     spawned_ = true;
-    output_ = EncodeJson(Value::Object{{"op", "hello"}, {"bytes", options_.payload.size()}}) +
-              "\n" + options_.payload;
+    greeting_ =
+        EncodeJson(Value::Object{{"op", "hello"}, {"bytes", options_.payload.size()}}) + "\n";
+    greeted_ = 0;
+    output_.clear();
     for (const std::string& id : living_) Send(launches_[id].order);
     return Status::Ok();
   }
@@ -295,7 +297,7 @@ class PoolLauncher final : public Launcher {
         wait = std::min(KillLate(), TakeUpLater());
         const Clock::Duration left = spawn_at_ - options_.clock->Now();
         if (!spawned_ && left > Clock::Duration::zero()) wait = std::min(wait, left);
-        writes = !output_.empty() && socket_.get() >= 0;
+        writes = !Unsent().empty() && socket_.get() >= 0;
         if (!news_.empty()) wait = Clock::Duration::zero();
       }
       pollfd fds[2] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
@@ -329,11 +331,28 @@ class PoolLauncher final : public Launcher {
     }
   }
 
+  /// What the zygote is to be sent next: the greeting, the payload, then orders. The payload may be
+  /// large (data that is bound to a trainable): it is sent from where it is, and what is left of it
+  /// is not moved for each piece.
+  std::string_view Unsent() const REQUIRES(mu_) {
+    const std::size_t before = greeting_.size();
+    if (greeted_ < before) return std::string_view(greeting_).substr(greeted_);
+    if (greeted_ < before + options_.payload.size()) {
+      return std::string_view(options_.payload).substr(greeted_ - before);
+    }
+    return output_;
+  }
+
   void Flush() {
     MutexLock hold(&mu_);
-    const ssize_t sent =
-        send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0) output_.erase(0, static_cast<std::size_t>(sent));
+    const std::string_view next = Unsent();
+    const ssize_t sent = send(socket_.get(), next.data(), next.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent <= 0) return;
+    if (next.data() == output_.data()) {
+      output_.erase(0, static_cast<std::size_t>(sent));
+    } else {
+      greeted_ += static_cast<std::size_t>(sent);
+    }
   }
 
   /// False when the other end is gone.
@@ -396,6 +415,8 @@ class PoolLauncher final : public Launcher {
     bool again = false;
     {
       MutexLock hold(&mu_);
+      greeting_.clear();
+      greeted_ = options_.payload.size();
       output_.clear();
       spawned_ = false;
       if (!broken_.empty()) return;
@@ -513,8 +534,10 @@ class PoolLauncher final : public Launcher {
   std::map<std::string, int> refusals_ GUARDED_BY(mu_);         // by trial, since it is broken
   std::multimap<Clock::Duration, News> later_ GUARDED_BY(mu_);  // told when it is time
   bool spawned_ GUARDED_BY(mu_) = false;
-  std::string output_ GUARDED_BY(mu_);
-  bool at_once_ GUARDED_BY(mu_) = false;  // a zygote is wanted before there is a launch
+  std::string greeting_ GUARDED_BY(mu_);
+  std::size_t greeted_ GUARDED_BY(mu_) = 0;  // bytes of greeting_ and of the payload that were sent
+  std::string output_ GUARDED_BY(mu_);       // orders, after that
+  bool at_once_ GUARDED_BY(mu_) = false;     // a zygote is wanted before there is a launch
   std::map<std::string, Launch, std::less<>> launches_ GUARDED_BY(mu_);
   std::set<std::string> living_ GUARDED_BY(mu_);  // those that have not ended: few of many
   std::vector<LaunchInfo> started_ GUARDED_BY(mu_);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <filesystem>
@@ -33,7 +34,11 @@ def line():
     text, data = data.split(b"\n", 1)
     return json.loads(text)
 size = line()["bytes"]
-while len(data) < size: data += control.read(65536)
+parts, have = [data], len(data)
+while have < size:
+    parts.append(control.read(1 << 20) or os._exit(0))
+    have += len(parts[-1])
+data = b"".join(parts)
 payload, data = data[:size], data[size:]
 if payload.startswith(b"deaths"):  # before it begins: how many, by what, and a file that counts them
     _, count, by, path = payload.decode().split(" ")
@@ -181,6 +186,29 @@ TEST(PoolLauncher, WhatIsTriedWithoutEndIsRefusedLaterAndLater) {
     }
   }
   EXPECT_GT(waited, seconds(2)) << "and no processor is kept busy by it";
+}
+
+/// Seconds of the processor that this process has used.
+double Spent() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds_of = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds_of(used.ru_utime) + seconds_of(used.ru_stime);
+}
+
+TEST(PoolLauncher, ALargePayloadIsSentAsFastAsASmallOneForEachByte) {
+  constexpr std::size_t kBytes = 256u << 20;  // data that is bound to a trainable
+  const double before = Spent();
+  const auto launcher = Open(std::string(kBytes, 'x'));
+  const std::string check =
+      "os._exit(7 if payload == b'x' * " + std::to_string(kBytes) + " else 1)";
+  ASSERT_TRUE(launcher->Submit(Spec("a", check)).ok());
+  const auto a = launcher->Wait("a", seconds(120));
+  ASSERT_TRUE(a.ok()) << a.status().ToString();
+  EXPECT_EQ(a->exit->code, 7);
+  EXPECT_LT(Spent() - before, 4.0) << "moving what is left for each piece takes longer";
 }
 
 TEST(PoolLauncher, AZygoteThatCannotBeginSaysWhy) {

@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from .. import _native
 from ..errors import Error
 from ._distributed import DistributedContext
-from ._info import ClusterInfo, TrialInfo, _id
+from ._info import ClusterInfo, TrialInfo, _id, seed_of
 
 
 class Run:
@@ -124,6 +124,7 @@ def join(
             run_id=run.run_id,
             hparams=dict(description.get("hparams") or {}),
             resume_mode=str(description.get("resume_mode", "fresh")),
+            trial_seed=seed_of(str(description["experiment_id"]), str(description["trial_id"])),
         ),
         rank=distributed.rank,
         world_size=distributed.size,

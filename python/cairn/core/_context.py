@@ -88,6 +88,7 @@ class Context:
         self._own_distributed = distributed is None
         self._run: Optional[Run] = None
         self._closed = False
+        self._pid = os.getpid()
         self._signals.install()
         try:
             self._open(storage, distributed, preempt_mode, external_id, options)
@@ -170,8 +171,13 @@ class Context:
         >>> handle.done()
         True
         """
-        if not self._closed:
+        if not self._closed and not self._is_forked():
             self._finish()
+
+    def _is_forked(self) -> bool:
+        """Whether this process is a fork of the one that opened it: the run, its threads and connections
+        are that one's, and it has not ended."""
+        return os.getpid() != self._pid
 
     def _finish(self) -> int:
         """Closes a run whose script did not fail. Gives the code that the process must exit with."""
@@ -209,6 +215,8 @@ class Context:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._is_forked():
+            return
         code = 0 if error is None else _code_of(error)
         if code == 0:
             if not self._closed:

@@ -16,6 +16,14 @@ def _id(text: str) -> Union[int, str]:
     return int(text) if text.isdigit() and str(int(text)) == text else text
 
 
+def seed_of(experiment: str, trial: str) -> int:
+    """The trial_seed of a trial that nobody gave one."""
+    hash = 2166136261  # FNV-1a, as src/trial/core_info.cc has it
+    for byte in f"{experiment}/{trial}".encode():
+        hash = (hash ^ byte) * 16777619 % 2**32
+    return hash >> 1
+
+
 @dataclasses.dataclass(frozen=True)
 class TrialInfo:
     """The trial that this process runs.
@@ -28,6 +36,8 @@ class TrialInfo:
         hparams: the hyperparameters.
         resume_mode: "fresh"; "resume": this trial ran before and goes on; "continue": it begins with
             the checkpoint of another trial.
+        trial_seed: for the script's generators, in [0, 2**31): the same in all runs and ranks of the
+            trial. A function of the experiment's seed and the trial's number.
 
     >>> import cairn
     >>> info = cairn.get_cluster_info()
@@ -41,6 +51,7 @@ class TrialInfo:
     run_id: int
     hparams: Dict[str, Any]
     resume_mode: str
+    trial_seed: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +87,8 @@ def info_from(env: Mapping[str, str]) -> Optional[ClusterInfo]:
         hparams = json.loads(env.get("CAIRN_HPARAMS") or "{}")
         run = int(env.get("CAIRN_RUN_ID", "1"))
         rank, size = rank_and_size(env)
+        experiment = env.get("CAIRN_EXPERIMENT_ID", "")
+        seed = int(env.get("CAIRN_TRIAL_SEED") or seed_of(experiment, env["CAIRN_TRIAL_ID"]))
     except ValueError as error:
         raise Invalid(f"the variables of this run are damaged: {error}") from None
     if not isinstance(hparams, dict):
@@ -88,10 +101,11 @@ def info_from(env: Mapping[str, str]) -> Optional[ClusterInfo]:
         storage=env.get("CAIRN_STORAGE", ""),
         trial=TrialInfo(
             trial_id=_id(env["CAIRN_TRIAL_ID"]),
-            experiment_id=_id(env.get("CAIRN_EXPERIMENT_ID", "")),
+            experiment_id=_id(experiment),
             run_id=run,
             hparams=hparams,
             resume_mode=mode,
+            trial_seed=seed,
         ),
         rank=rank,
         world_size=size,

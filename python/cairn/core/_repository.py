@@ -35,6 +35,7 @@ class Repository:
         self._manager: Optional[CheckpointManager] = None
         self._together = False
         self._closed = False
+        self._pid = os.getpid()
 
     def alone(self) -> CheckpointManager:
         """The chief's manager for saves of its own, and for retention."""
@@ -62,6 +63,11 @@ class Repository:
         """Another process may own the repository by now: what is closed writes nothing more."""
         if self._closed:
             raise Error("this context is closed: nothing is stored or reported any more")
+        if os.getpid() != self._pid:
+            raise Error(
+                f"this context is of process {self._pid}, and this is a fork of it: only that one stores "
+                "and reports"
+            )
 
     def _open(self, together: bool) -> None:
         self.check_open()

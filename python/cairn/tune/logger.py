@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Optional
 
 from .. import _location, _native
@@ -104,6 +104,7 @@ class _Appended:
         self.name = name
         self._open: dict[str, Any] = {}
         self._written: set[str] = set()  # since the last flush
+        self._failed: dict[str, OSError] = {}
 
     def path(self, trial: Trial) -> str:
         return os.path.join(trial.local_path, self.name)
@@ -116,7 +117,11 @@ class _Appended:
         self._written.add(trial.trial_id)
         file.write(data)
         if len(self._open) > _OPEN_FILES:
-            self._open.pop(next(iter(self._open))).close()
+            oldest = next(iter(self._open))
+            try:
+                self._open.pop(oldest).close()
+            except OSError as error:
+                self._failed[oldest] = error
 
     def empty(self, trial: Trial) -> bool:
         """Whether nothing was ever written."""
@@ -140,15 +145,31 @@ class _Appended:
         if file is not None:
             file.close()
 
+    def drop(self, trial: Trial) -> None:
+        """Closes a file that cannot be written."""
+        with contextlib.suppress(OSError):
+            self.close(trial)
+
     def flush(self) -> None:
         for trial in self._written:
             if trial in self._open:
-                self._open[trial].flush()
+                try:
+                    self._open[trial].flush()
+                except OSError as error:
+                    self._failed[trial] = error
         self._written.clear()
 
+    def take_failed(self) -> dict[str, OSError]:
+        """The trials whose files were not written, although it had looked so before."""
+        failed, self._failed = self._failed, {}
+        return failed
+
     def close_all(self) -> None:
-        for file in self._open.values():
-            file.close()
+        for trial, file in self._open.items():
+            try:
+                file.close()
+            except OSError as error:
+                self._failed[trial] = error
         self._open.clear()
 
 
@@ -366,7 +387,9 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
 
 
 class LogBook(Callback):
-    """All loggers of an experiment, and what must hold for their files: each iteration once.
+    """All loggers of an experiment, and what must hold for their files: each iteration once. Files that
+    cannot be written (a full disk) hold up nothing: they follow from the record, and are made from it again
+    when the experiment ends or goes on.
 
     Args:
         directory: of the experiment.
@@ -386,6 +409,63 @@ class LogBook(Callback):
         self._local = not is_remote(directory)
         self._complete: set[str] = set()
         self._last: dict[str, int] = {}
+        self._trials: dict[str, Trial] = {}
+        self._behind: dict[str, Trial] = {}  # their files lack something
+        self._warned = False
+
+    def mend(self, reports: Callable[[str], Sequence[dict[str, Any]]]) -> None:
+        """At the end: makes files anew that could not be written."""
+        self._flush()
+        behind, self._behind = self._behind, {}
+        for trial in behind.values():
+            results = [fill_result(one, trial.trial_id, trial.config) for one in reports(trial.trial_id)]
+            ours = [logger for logger in self._loggers if isinstance(logger, _FileLogger)]
+            try:
+                for logger in ours:
+                    logger.log_trial_start(trial)
+                    logger.log_trial_again(trial, results)
+                    if trial.is_finished():
+                        logger.log_trial_end(trial, failed=trial.status == Trial.ERROR)
+            except OSError as error:
+                self._fall_behind(trial, error)
+        if self._behind:
+            print(
+                f"cairn.tune: the files of {', '.join(sorted(self._behind))} are not complete; what they lack is "
+                "in the record, and Tuner.restore writes it",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _each(self, trial: Trial, method: str, *arguments: Any, **named: Any) -> None:
+        for logger in self._loggers:
+            call = getattr(logger, method)
+            if not isinstance(logger, _FileLogger):
+                call(*arguments, **named)
+            elif trial.trial_id not in self._behind:
+                try:
+                    call(*arguments, **named)
+                except OSError as error:
+                    self._fall_behind(trial, error)
+
+    def _fall_behind(self, trial: Trial, error: OSError) -> None:
+        self._behind[trial.trial_id] = trial
+        for logger in self._loggers:
+            if isinstance(logger, _FileLogger):
+                logger._file.drop(trial)
+        if not self._warned:
+            print(
+                f"cairn.tune: files of trial {trial.trial_id} cannot be written ({error}); the experiment goes on, "
+                "and they are made anew from its record",
+                file=sys.stderr,
+                flush=True,
+            )
+        self._warned = True
+
+    def _take_failed(self) -> None:
+        for logger in self._loggers:
+            if isinstance(logger, _FileLogger):
+                for id, error in logger._file.take_failed().items():
+                    self._fall_behind(self._trials[id], error)
 
     def on_restore(self, known: Sequence[tuple[Trial, Sequence[dict[str, Any]]]]) -> None:
         if not self._local or not known:
@@ -402,9 +482,9 @@ class LogBook(Callback):
             if not results and not os.path.isdir(trial.local_path):
                 continue
             results = [fill_result(one, trial.trial_id, trial.config) for one in results]
-            for logger in self._loggers:
-                logger.log_trial_start(trial)
-                logger.log_trial_again(trial, results)
+            self._trials[trial.trial_id] = trial
+            self._each(trial, "log_trial_start", trial)
+            self._each(trial, "log_trial_again", trial, results)
             if trial.is_finished():
                 self._end(trial, trial.status == Trial.ERROR)
 
@@ -418,15 +498,14 @@ class LogBook(Callback):
         self._flush()
         reports = read_reports(os.path.join(trial.local_path, "result.json"))
         kept = [report for report in reports if _iteration(report) <= training_iteration]
-        for logger in self._loggers:
-            logger.log_trial_again(trial, kept)
+        self._each(trial, "log_trial_again", trial, kept)
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
+        self._trials[trial.trial_id] = trial
         self._reopen(trial)
-        for logger in self._loggers:
-            logger.log_trial_start(trial)
+        self._each(trial, "log_trial_start", trial)
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -435,8 +514,8 @@ class LogBook(Callback):
         if at <= self._last.get(trial.trial_id, 0):
             self.on_trial_rewind(trial, at - 1)
         self._last[trial.trial_id] = at
-        for logger in self._loggers:
-            logger.log_trial_result(iteration, trial, result)
+        self._trials[trial.trial_id] = trial
+        self._each(trial, "log_trial_result", iteration, trial, result)
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -458,24 +537,31 @@ class LogBook(Callback):
     def _flush(self) -> None:
         for logger in self._loggers:
             logger.on_step_end(0, [])
+        self._take_failed()
 
     def _end(self, trial: Trial, failed: bool) -> None:
-        for logger in self._loggers:
-            logger.log_trial_end(trial, failed=failed)
-        if self._local and os.path.isdir(self._directory):
+        self._each(trial, "log_trial_end", trial, failed=failed)
+        self._take_failed()
+        if trial.trial_id in self._behind or not self._local or not os.path.isdir(self._directory):
+            return
+        try:
             with open(os.path.join(self._directory, self.COMPLETE), "a", encoding="utf-8") as file:
                 file.write(trial.trial_id + "\n")
-            self._complete.add(trial.trial_id)
+        except OSError:
+            return  # the next start looks at its files
+        self._complete.add(trial.trial_id)
 
     def _reopen(self, trial: Trial) -> None:
         """A trial that had ended goes on: its files are not complete any more."""
         if trial.trial_id not in self._complete:
             return
         self._complete.discard(trial.trial_id)
-        _write_whole(
-            os.path.join(self._directory, self.COMPLETE),
-            "".join(f"{one}\n" for one in sorted(self._complete)),
-        )
+        path = os.path.join(self._directory, self.COMPLETE)
+        try:
+            _write_whole(path, "".join(f"{one}\n" for one in sorted(self._complete)))
+        except OSError:
+            os.remove(path)  # nobody may believe it: the next start looks at all files
+            self._complete.clear()
 
 
 class PolicyLog:
@@ -490,15 +576,17 @@ class PolicyLog:
     def start(self, replayed: list[dict[str, Any]]) -> None:
         if is_remote(self._directory) or not replayed:
             return
-        for name, lines in self._files(replayed):
-            _write_whole(os.path.join(self._directory, name), "".join(lines))
+        with contextlib.suppress(OSError):  # of a full disk; the next start makes it anew
+            for name, lines in self._files(replayed):
+                _write_whole(os.path.join(self._directory, name), "".join(lines))
 
     def append(self, entries: list[dict[str, Any]]) -> None:
         if is_remote(self._directory) or not entries:
             return
-        for name, lines in self._files(entries):
-            with open(os.path.join(self._directory, name), "a", encoding="utf-8") as file:
-                file.write("".join(lines))
+        with contextlib.suppress(OSError):
+            for name, lines in self._files(entries):
+                with open(os.path.join(self._directory, name), "a", encoding="utf-8") as file:
+                    file.write("".join(lines))
 
     @staticmethod
     def _files(entries: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:

@@ -151,9 +151,9 @@ class Trainable:
         made._counters = (self._iteration, self._time_total)
         return made
 
-    def restore(self, checkpoint: Union[Checkpoint, str]) -> None:
+    def restore(self, checkpoint: Union[Checkpoint, str, "os.PathLike[str]"]) -> None:
         """Brings back a checkpoint that save gave, or a committed one, or its directory."""
-        given = Checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint
+        given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
         if given._info is not None:
             about = given._info.metadata.get("tune") or {}
             self._iteration = int(given._info.step)

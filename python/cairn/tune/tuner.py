@@ -24,7 +24,7 @@ from . import _output, search_space, stoppers
 from ._changes import changed_keys
 from ._observers import observers
 from .config import CLUSTERS, CheckpointConfig, FailureConfig, RunConfig, TuneConfig
-from .logger import PolicyLog
+from .logger import LogBook, PolicyLog
 from .master_reporter import check_master, reporter_for
 from .result_grid import ResultGrid
 from .result_keys import fill_result
@@ -450,10 +450,14 @@ class Tuner:
                 policy,
                 payload if cluster is None else base64.b64encode(payload),
             )
+            del payload  # it may be large, and the launcher has it
             log = PolicyLog(directory)
             log.start(native.take_log())  # of what is on record
             interrupted = self._loop(native, lambda: log.append(native.take_log()))
             trials = native.trials(True)
+            for callback in self._callbacks:
+                if isinstance(callback, LogBook):
+                    callback.mend(native.results)
             self._call("on_experiment_end", trials=self._everyone())
         finally:
             native.close()
@@ -797,5 +801,6 @@ def _zygote_command() -> List[str]:
 
 def _python(command: str) -> List[str]:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    code = f"import sys; sys.path.insert(0, {package!r}); {command}"
+    # Without the working directory, whose files may be called as Python's own: the tuner's path follows.
+    code = f"import sys; sys.path[:] = [{package!r}, *filter(None, sys.path)]; {command}"
     return [sys.executable, "-c", code]

@@ -27,7 +27,7 @@ _OWNER = 4
 
 class Zygote:
     def __init__(self) -> None:
-        self._input = b""
+        self._input = bytearray()
         self._ids: Dict[int, str] = {}  # pid → launch
         self._alive_read, self._alive_write = os.pipe()
         self._woken_read, woken_write = os.pipe()
@@ -51,8 +51,7 @@ class Zygote:
         gc.freeze()  # pages that workers share are not touched by their collector
         while True:
             while b"\n" in self._input:
-                line, self._input = self._input.split(b"\n", 1)
-                self._handle(json.loads(line))
+                self._handle(json.loads(self._line()))
             ready, _, _ = select.select([_CONTROL, _OWNER, self._woken_read], [], [])
             if self._woken_read in ready:
                 try:
@@ -71,12 +70,19 @@ class Zygote:
     def _learn(self) -> None:
         while b"\n" not in self._input:
             self._more()
-        line, self._input = self._input.split(b"\n", 1)
-        size = int(json.loads(line)["bytes"])
-        while len(self._input) < size:
-            self._more()
-        payload, self._input = self._input[:size], self._input[size:]
+        size = int(json.loads(self._line())["bytes"])
+        # Read into its place: it may be large, with data that is bound to the trainable.
+        payload = bytearray(size)
+        have = min(size, len(self._input))
+        payload[:have] = self._input[:have]
+        del self._input[:have]
+        while have < size:
+            got = os.readv(_CONTROL, [memoryview(payload)[have:]])
+            if got == 0:
+                os._exit(1)
+            have += got
         given = pickle.loads(payload)
+        del payload
         sys.path[:] = given["path"]
         sys.argv = given["argv"]
         self._settings = given["settings"]
@@ -85,6 +91,12 @@ class Zygote:
 
         if "numpy" in sys.modules:
             import numpy.random  # noqa: F401  (numpy itself loads it late: once in every worker)
+
+    def _line(self) -> bytes:
+        end = self._input.index(b"\n")
+        line = bytes(self._input[:end])
+        del self._input[: end + 1]
+        return line
 
     def _more(self) -> None:
         data = os.read(_CONTROL, 1 << 20)
