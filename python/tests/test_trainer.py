@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -371,6 +372,37 @@ def test_told_to_end_it_saves_the_step_it_is_at(directory, number, code):
     last = int(([line] + rest.split())[-1])
     assert child.returncode == code, errors
     assert saved_positions(directory)[-1] == (0, last)
+
+
+FORKING_READER = """
+    import multiprocessing
+
+    def feed(queue):
+        while True:
+            queue.put(1.0)
+
+    def reader():
+        fork = multiprocessing.get_context("fork")
+        queue = fork.Queue(1)
+        feeder = fork.Process(target=feed, args=(queue,), daemon=True)
+        feeder.start()
+        yield queue.get()
+        os.kill(feeder.pid, signal.SIGINT)  # as a terminal does to all of its processes
+        for _ in range(4):
+            yield queue.get()
+        feeder.terminate()
+        feeder.join(20)
+        print(feeder.exitcode)
+
+    config = cairn.CheckpointConfig(sys.argv[1])
+    print(cairn.Trainer({}, lambda model, batch: None, checkpoint_config=config).train(1, reader).steps)
+"""
+
+
+def test_processes_that_a_reader_forks_let_ctrl_c_pass_and_end_by_sigterm(directory):
+    # Otherwise nobody ends them: multiprocessing waits for them for ever when the program ends.
+    out = children.run(FORKING_READER, directory)
+    assert out.split() == [str(-signal.SIGTERM), "5"]
 
 
 def test_stop_ends_one_call_of_train_and_the_next_goes_on(directory):
