@@ -531,6 +531,9 @@ def _ignore(event: Any) -> None:
     pass
 
 
+_NO_MORE = object()  # batches in this epoch
+_ENDED = object()  # by a signal, while a batch was awaited
+
 # Global step, epoch and step done last, whether all steps of that epoch are.
 _Progress = Tuple[int, int, int, bool]
 
@@ -571,6 +574,7 @@ class _Run:
         self._epoch_done = False  # all steps of the position's epoch
         self._metrics: Any = None  # of the step done last
         self._handle: Optional[SaveHandle] = None
+        self._before_failure: Optional[Dict[str, Any]] = None  # arguments, when reading failed
 
     def train(self, num_epochs: int) -> TrainSummary:
         resumed = self._restore()
@@ -579,7 +583,11 @@ class _Run:
             epoch = int(resumed["epoch"])
             if resumed.get("epoch_done"):
                 if epoch + 1 < num_epochs:
+                    generators = self._generators()
+                    saved = states_of(generators)
+                    self._reader.put_workers_for_next(epoch, resumed.get("found_workers"))
                     self._reader.end(epoch, resumed.get("reader"), resumed.get("generators"))
+                    put_states(generators, saved)
                 if self._trainer._rng and resumed.get("rng") is not None:
                     set_random_state(resumed["rng"])
                 epoch, resumed = epoch + 1, None
@@ -666,6 +674,8 @@ class _Run:
         saved = states_of(generators)
         self._epoch_rng = resumed.get("epoch_rng")
         self._epoch_generators = resumed.get("epoch_generators") or {}
+        self._reader.put_workers(epoch, resumed.get("found_workers"))
+        put_states(generators, saved)
         if self._has_handler:
             before = self._fingerprint()
         if rng and self._epoch_rng is not None:
@@ -715,7 +725,12 @@ class _Run:
         step = first
         self._epoch_done = False
         last = time.perf_counter()
-        for batch in batches:
+        while True:
+            batch = self._next(batches)
+            if batch is _NO_MORE:
+                break
+            if batch is _ENDED:
+                return False
             self._handler(BeginStepEvent(epoch, step))
             metrics = self._trainer._step(self._trainer._model, batch)
             self._steps += 1
@@ -737,6 +752,25 @@ class _Run:
         self._epoch_done = True
         return True
 
+    def _next(self, batches: Iterator[Any]) -> Any:
+        """The next batch, or why there is none. A signal to all processes of a job ends the workers of
+        a loader too, and reading fails: this training ends then with the step before, as it was before
+        it read on."""
+        may_fail = self._repository is not None and not self._together
+        if not may_fail or not self._reader.has_workers() or self._position[1] < 0:
+            return next(batches, _NO_MORE)
+        generators = self._generators()
+        before = (self._arguments(), states_of(generators))
+        try:
+            return next(batches, _NO_MORE)
+        except Exception as error:
+            if self._signals.received is None:
+                raise
+            log.warning("after the signal to end, the reader failed, and is read no more: %s", error)
+            self._before_failure = before[0]
+            put_states(generators, before[1])
+            return _ENDED
+
     def _end_step(self) -> None:
         """What others have to know before the step counts."""
 
@@ -752,6 +786,7 @@ class _Run:
             "epoch_done": self._epoch_done,
             "reader": self._reader.state(),
             "generators": self._reader.generators(),
+            "found_workers": self._reader.found_workers,
             "rng": random_state() if self._trainer._rng else None,
             "epoch_rng": self._epoch_rng,
             "epoch_generators": self._epoch_generators,
@@ -803,7 +838,7 @@ class _Run:
         assert repository is not None
         trainer = self._trainer
         epoch, step = self._position
-        args = self._arguments()
+        args = self._before_failure or self._arguments()
         repository.position = (epoch, step)
         self._warn_of_other_tables()
         begun = time.perf_counter()
