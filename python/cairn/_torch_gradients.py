@@ -44,7 +44,14 @@ class Gradients(_tree.Stateful):
         return [(uncompiled_name(name), p) for name, p in self._module.named_parameters()]
 
     def state_dict(self) -> Dict[str, Any]:
-        """The gradients by the names of their parameters; those that have none are left out."""
+        """The gradients by the names of their parameters; those that have none are left out.
+
+        >>> import torch, cairn.torch
+        >>> model = torch.nn.Linear(1, 1)
+        >>> model.bias.grad = torch.ones(1)
+        >>> cairn.torch.Gradients(model).state_dict()
+        {'bias': tensor([1.])}
+        """
         return {
             name: _parts(parameter.grad) if parameter.grad.is_sparse else parameter.grad
             for name, parameter in self._named()
@@ -53,7 +60,14 @@ class Gradients(_tree.Stateful):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Puts gradients back; parameters without one in the state have none then. Mismatch, and
-        nothing changed, for those of another module."""
+        nothing changed, for those of another module.
+
+        >>> import torch, cairn.torch
+        >>> model = torch.nn.Linear(1, 1)
+        >>> cairn.torch.Gradients(model).load_state_dict({"bias": torch.ones(1)})
+        >>> model.weight.grad, model.bias.grad
+        (None, tensor([1.]))
+        """
         found = {n: _whole(g) if isinstance(g, Mapping) else g for n, g in state.items()}
         self._check({name: tuple(gradient.shape) for name, gradient in found.items()})
         for name, parameter in self._named():

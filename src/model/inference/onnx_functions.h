@@ -20,8 +20,8 @@ namespace cairn {
 /// become larger than any can be; the model is then half done.
 Status InlineFunctions(onnx::ModelProto* model);
 
-/// What an operator calls, should it be a function of the model's own, and what a function is called
-/// as: equal for a call and its function. Functions of one name differ by their overload.
+/// What an operator calls, should it be a function of the model's own, and what a function is
+/// called as: equal for a call and its function. Functions of one name differ by their overload.
 std::string CalledAs(const onnx::NodeProto& node);
 std::string CalledAs(const onnx::FunctionProto& function);
 
