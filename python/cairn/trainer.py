@@ -52,6 +52,7 @@ log = logging.getLogger("cairn")
 
 _STALL_SHARE = 0.05  # of the training time; more is worth a warning …
 _WARN_AFTER = 1.0  # … when so many seconds were measured
+_INT64 = 1 << 63  # a manifest's numbers have 64 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -898,6 +899,6 @@ def _metrics(value: Any) -> Optional[Dict[str, Any]]:
     for name, item in value.items():
         with contextlib.suppress(Invalid):
             number = json_values(item, str(name))
-            if isinstance(number, (int, float)):
+            if isinstance(number, float) or (isinstance(number, int) and -_INT64 <= number < _INT64):
                 kept[str(name)] = number
     return kept

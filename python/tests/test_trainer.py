@@ -374,6 +374,14 @@ def test_told_to_end_it_saves_the_step_it_is_at(directory, number, code):
     assert saved_positions(directory)[-1] == (0, last)
 
 
+@pytest.mark.parametrize("odd", [2**80, -(2**63) - 1, "text", b"raw", [1.0], torch.ones(2)], ids=repr)
+def test_what_is_no_number_of_a_manifest_does_not_end_the_training(directory, odd):
+    trainer, _ = make(directory, step=lambda model, batch: {"loss": 0.5, "odd": odd})
+    assert trainer.train(1, [1.0, 2.0]).steps == 2
+    with cairn.CheckpointManager(directory, read_only=True) as m:
+        assert m.latest().metrics == {"loss": 0.5}
+
+
 FORKING_READER = """
     import multiprocessing
 
