@@ -71,6 +71,10 @@ class EpochReader:
         count = getattr(self._current, "num_workers", 0)
         return isinstance(count, int) and count > 0
 
+    def put_back(self, generators: Mapping[str, Any]) -> None:
+        """The loader's own generators to where they were: generators()["now"]."""
+        put_states(self._generators(), generators)
+
     def _generators(self) -> Dict[str, Any]:
         """Those of a DataLoader, which keeps no position of its own."""
         return {} if self._seekable() is not None else loader_generators(self._current)

@@ -27,7 +27,7 @@ from . import _native, _tree
 from ._arguments import PathLike, json_values, whole
 from ._epoch_reader import EpochReader
 from ._generators import generators_in, put_states, states_of
-from ._random import random_state, set_random_state
+from ._random import host_states, put_host_states, random_state, set_random_state
 from ._stop_signals import StopSignals
 from ._tables_within import refuse_lost_tables, with_tables_within
 from ._wording import a_type
@@ -575,7 +575,7 @@ class _Run:
         self._epoch_done = False  # all steps of the position's epoch
         self._metrics: Any = None  # of the step done last
         self._handle: Optional[SaveHandle] = None
-        self._before_failure: Optional[Dict[str, Any]] = None  # arguments, when reading failed
+        self._position_before: Any = None  # the reader's, when reading failed
 
     def train(self, num_epochs: int) -> TrainSummary:
         resumed = self._restore()
@@ -760,17 +760,21 @@ class _Run:
         may_fail = self._repository is not None and not self._together
         if not may_fail or not self._reader.has_workers() or self._position[1] < 0:
             return next(batches, _NO_MORE)
-        generators = self._generators()
-        before = (self._arguments(), states_of(generators))
+        generators, loaders = self._generators(), self._reader.generators()
+        states, position, drawn = host_states(), self._reader.state(), states_of(generators)
         try:
             return next(batches, _NO_MORE)
         except Exception as error:
             if self._signals.received is None:
                 raise
             log.warning("after the signal to end, the reader failed, and is read no more: %s", error)
-            self._before_failure = before[0]
-            put_states(generators, before[1])
-            return _ENDED
+        if self._trainer._rng:
+            put_host_states(states)
+        if loaders is not None:
+            self._reader.put_back(loaders["now"])
+        put_states(generators, drawn)
+        self._position_before = position
+        return _ENDED
 
     def _end_step(self) -> None:
         """What others have to know before the step counts."""
@@ -785,7 +789,7 @@ class _Run:
             "step": step,
             "global_step": self._trainer.global_step,
             "epoch_done": self._epoch_done,
-            "reader": self._reader.state(),
+            "reader": self._position_before or self._reader.state(),
             "generators": self._reader.generators(),
             "found_workers": self._reader.found_workers,
             "rng": random_state() if self._trainer._rng else None,
@@ -839,7 +843,7 @@ class _Run:
         assert repository is not None
         trainer = self._trainer
         epoch, step = self._position
-        args = self._before_failure or self._arguments()
+        args = self._arguments()
         repository.position = (epoch, step)
         self._warn_of_other_tables()
         begun = time.perf_counter()
