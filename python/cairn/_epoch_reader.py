@@ -71,6 +71,10 @@ class EpochReader:
         count = getattr(self._current, "num_workers", 0)
         return isinstance(count, int) and count > 0
 
+    def draws(self) -> bool:
+        """Whether reading on may change random states of this process."""
+        return not getattr(self._current, "draws_nothing", False)
+
     def put_back(self, generators: Mapping[str, Any]) -> None:
         """The loader's own generators to where they were: generators()["now"]."""
         put_states(self._generators(), generators)

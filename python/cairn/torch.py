@@ -459,6 +459,8 @@ class Loader:
         self._next = 0  # batch of the epoch
         self._complete = False  # its last batch was given, to somebody who did not ask for more
 
+    draws_nothing = True  # while it reads with workers, from any random state of this process
+
     @property
     def num_workers(self) -> int:
         """How many processes read.

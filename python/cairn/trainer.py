@@ -760,21 +760,32 @@ class _Run:
         may_fail = self._repository is not None and not self._together
         if not may_fail or not self._reader.has_workers() or self._position[1] < 0:
             return next(batches, _NO_MORE)
-        generators, loaders = self._generators(), self._reader.generators()
-        states, position, drawn = host_states(), self._reader.state(), states_of(generators)
+        put_back = self._random_states() if self._reader.draws() else None
+        position = self._reader.state()
         try:
             return next(batches, _NO_MORE)
         except Exception as error:
             if self._signals.received is None:
                 raise
             log.warning("after the signal to end, the reader failed, and is read no more: %s", error)
-        if self._trainer._rng:
-            put_host_states(states)
-        if loaders is not None:
-            self._reader.put_back(loaders["now"])
-        put_states(generators, drawn)
+        if put_back is not None:
+            put_back()
         self._position_before = position
         return _ENDED
+
+    def _random_states(self) -> Callable[[], None]:
+        """What puts all random states that are saved back to where they are now, in this process."""
+        generators, loaders = self._generators(), self._reader.generators()
+        states, drawn = host_states(), states_of(generators)
+
+        def put_back() -> None:
+            if self._trainer._rng:
+                put_host_states(states)
+            if loaders is not None:
+                self._reader.put_back(loaders["now"])
+            put_states(generators, drawn)
+
+        return put_back
 
     def _end_step(self) -> None:
         """What others have to know before the step counts."""

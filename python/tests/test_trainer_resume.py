@@ -341,6 +341,11 @@ ALL_PROCESSES = """
                 i = i[0]
             return float(i) + torch.rand(1).item()
 
+    class Marked(Examples):
+        def __getitem__(self, i):
+            order = cairn.torch.Loader(range(24), 2)._order(0)
+            return super().__getitem__(i if order.index(i) < 12 else (i,))
+
     class Sampler(RandomSampler):
         def __iter__(self):
             for number, i in enumerate(super().__iter__()):
@@ -348,7 +353,10 @@ ALL_PROCESSES = """
                 yield i if number < 12 else (i,)
 
     torch.manual_seed(1)
-    loader = DataLoader(Examples(), 2, sampler=Sampler(range(24)), num_workers=2)
+    if sys.argv[2] == "cairn":
+        loader = cairn.torch.Loader(Marked(), 2, num_workers=2)
+    else:
+        loader = DataLoader(Examples(), 2, sampler=Sampler(range(24)), num_workers=2)
     model = {"w": np.zeros(1)}
 
     def step(model, batch):
@@ -366,11 +374,12 @@ ALL_PROCESSES = """
 """
 
 
-def test_a_signal_that_ends_the_workers_too_is_no_failure(tmp_path):
-    steps, undisturbed = children.run(ALL_PROCESSES, tmp_path / "undisturbed", "").split()
-    status, _, errors = children.Child(ALL_PROCESSES, tmp_path / "ended", "", "blocks").end()
+@pytest.mark.parametrize("loader", ["torch", "cairn"])
+def test_a_signal_that_ends_the_workers_too_is_no_failure(tmp_path, loader):
+    steps, undisturbed = children.run(ALL_PROCESSES, tmp_path / "undisturbed", loader).split()
+    status, _, errors = children.Child(ALL_PROCESSES, tmp_path / "ended", loader, "blocks").end()
     assert status == -signal.SIGTERM and "the reader failed" in errors, errors
-    rest, resumed = children.run(ALL_PROCESSES, tmp_path / "ended", "").split()
+    rest, resumed = children.run(ALL_PROCESSES, tmp_path / "ended", loader).split()
     assert (int(steps), int(rest), resumed) == (12, 6, undisturbed)
 
 
