@@ -98,7 +98,8 @@ class Gradients(_tree.Stateful):
         if not isinstance(gradients, dict):
             raise Mismatch(f"restore {stored.where}: there are no gradients")
         shapes = {n: g["shape"] if isinstance(g, dict) else g[1] for n, g in gradients.items()}
-        self._check({name: tuple(shape) for name, shape in shapes.items()})
+        pairs = {name for name, p in self._named() if p.is_complex()}  # stored as pairs of numbers
+        self._check({n: tuple(s[:-1] if n in pairs else s) for n, s in shapes.items()})
         return None
 
     def cairn_load(self, state: Any) -> None:

@@ -512,6 +512,7 @@ class Wrapping(torch.nn.Module):
     def __init__(self, size):
         super().__init__()
         self.layer = torch.nn.Linear(size, 1)
+        self.phase = torch.nn.Parameter(torch.randn(2, dtype=torch.complex64))
         self.register_state_dict_post_hook(
             lambda module, state, prefix, meta: state.update({k: v.clone() for k, v in state.items()})
         )
@@ -522,6 +523,7 @@ def test_shapes_of_a_module_whose_state_is_a_copy_are_compared_first(tmp_path):
     into = Wrapping(2)
     restored(tmp_path / "same", saved, into)
     assert torch.equal(into.layer.weight, saved.layer.weight)
+    assert torch.equal(into.phase, saved.phase)
     array = np.zeros(2)
     with cairn.CheckpointManager(tmp_path / "other") as m:
         m.save(1, {"array": np.ones(2), "model": saved}, blocking=True)

@@ -271,9 +271,10 @@ class Gathering(torch.nn.Module):
         self.dense = torch.nn.Linear(3, 1)
         self.rows = torch.nn.Embedding(5, 3, sparse=True)
         self.unused = torch.nn.Parameter(torch.ones(2))
+        self.phase = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
 
     def forward(self, ids):
-        return self.dense(self.rows(ids)).square().mean()
+        return self.dense(self.rows(ids) * self.phase.real).square().mean()
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -283,13 +284,14 @@ def test_gradients_come_back_as_they_were(directory, lazy):
     model(torch.tensor([1, 2, 1])).backward()
     model(torch.tensor([4])).backward()
     dense, rows = model.dense.weight.grad.clone(), model.rows.weight.grad.to_dense()
+    phase = model.phase.grad.clone()
     with cairn.CheckpointManager(directory) as m:
         handle = m.save(1, state, lazy=lazy)
         model(torch.tensor([3])).backward()  # no step of an optimizer, which would wait
         handle.wait()
         model.unused.grad = torch.ones(2)
         m.restore(state)
-    assert torch.equal(model.dense.weight.grad, dense)
+    assert torch.equal(model.dense.weight.grad, dense) and torch.equal(model.phase.grad, phase)
     assert model.rows.weight.grad.is_sparse and torch.equal(model.rows.weight.grad.to_dense(), rows)
     assert model.unused.grad is None
 
