@@ -77,6 +77,11 @@ def is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_lazy(tensor: Any) -> bool:
+    """True for what a lazy module of torch has not made yet: it has neither shape nor memory."""
+    return bool(torch_or_none().nn.parameter.is_lazy(tensor))
+
+
 def is_array(value: Any) -> bool:
     """True for what is stored as a tensor."""
     if isinstance(value, np.ndarray):
@@ -206,6 +211,11 @@ def _torch_dtype_name(dtype: Any) -> str:
 
 def _torch_source(value: Any, name: str) -> Source:
     torch = torch_or_none()
+    if is_lazy(value):
+        raise Invalid(
+            f"{name} is not made yet (a lazy module makes it in its first forward pass); run a batch "
+            "through the module first"
+        )
     if value.is_nested:
         raise Invalid(f"{name}: nested tensors cannot be stored; store what they were made of")
     if value.layout != torch.strided:

@@ -33,6 +33,8 @@ class EpochReader:
         self._current: Any = None
         self._at_end = False  # of an epoch that ended before this process began
         self._epoch_generators: Dict[str, Any] = {}  # their states when the epoch began
+        # Of a DataLoader that keeps its workers: whether the epoch found them there when it began.
+        self.found_workers: Optional[bool] = None
 
     def check(self, num_epochs: int) -> None:
         """Invalid for a reader that is used up after the first epoch."""
@@ -64,6 +66,19 @@ class EpochReader:
         seekable = self._seekable()
         return None if seekable is None else seekable.state()
 
+    def has_workers(self) -> bool:
+        """Whether other processes read: they may be ended by somebody else."""
+        count = getattr(self._current, "num_workers", 0)
+        return isinstance(count, int) and count > 0
+
+    def draws(self) -> bool:
+        """Whether reading on may change random states of this process."""
+        return not getattr(self._current, "draws_nothing", False)
+
+    def put_back(self, generators: Mapping[str, Any]) -> None:
+        """The loader's own generators to where they were: generators()["now"]."""
+        put_states(self._generators(), generators)
+
     def _generators(self) -> Dict[str, Any]:
         """Those of a DataLoader, which keeps no position of its own."""
         return {} if self._seekable() is not None else loader_generators(self._current)
@@ -92,7 +107,29 @@ class EpochReader:
         if callable(getattr(current, "set_epoch", None)):
             current.set_epoch(epoch)
         self._epoch_generators = states_of(self._generators())
+        self.found_workers = _has_workers(current)
         return iter(current)
+
+    def put_workers(self, epoch: int, found: Optional[bool]) -> None:
+        """To be called before random states are put back, for an epoch that began before, with its
+        `found_workers`. A DataLoader with persistent_workers draws their seed when it starts them:
+        an epoch that finds them there draws its order alone, and one that does not draws both."""
+        if found is None:
+            return
+        loader = self.open(epoch)
+        if found:
+            _start_workers(loader)
+        elif _has_workers(loader):  # of a train() before, in this process
+            loader._iterator = None
+
+    def put_workers_for_next(self, epoch: int, found: Optional[bool]) -> None:
+        """The same when all of the epoch is done: the next one finds them there, unless it gets a
+        loader of its own."""
+        if found is None:
+            return
+        loader = self.open(epoch)
+        if not self._calls or self.open(epoch) is loader:
+            _start_workers(loader)
 
     def end(self, epoch: int, state: Any, generators: Optional[Mapping[str, Any]] = None) -> None:
         """To where it was when all batches of an epoch were read; the next one begins from there."""
@@ -120,6 +157,7 @@ class EpochReader:
     ) -> Iterator[Any]:
         """The batches of an epoch after the first `done`."""
         current = self.open(epoch)
+        self.found_workers = _has_workers(current)
         seekable = self._seekable()
         if seekable is not None and state is not None:
             seekable.load_state(state)
@@ -147,6 +185,24 @@ class EpochReader:
             time.perf_counter() - begun,
         )
         return batches
+
+
+def _has_workers(loader: Any) -> Optional[bool]:
+    """Whether those of a DataLoader that keeps them are there; None where nobody keeps workers."""
+    if not getattr(loader, "persistent_workers", False) or not hasattr(loader, "_iterator"):
+        return None
+    return loader._iterator is not None
+
+
+def _start_workers(loader: Any) -> None:
+    if _has_workers(loader) is not False:
+        return
+    iter(loader)
+    log.warning(
+        "the loader keeps its workers (persistent_workers), and with them random states that nobody "
+        "can save: what the dataset draws in them is not what it would have been. The order of the "
+        "data is. cairn.torch.Loader resumes exactly in both"
+    )
 
 
 def _takes_argument(reader: Callable[..., Any]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Seq
 import numpy as np
 
 from . import _arrays
+from ._torch_names import uncompiled_names
 from ._wording import a_type
 from .errors import Error, Invalid
 from .scope import Scope, Variable, default_scope
@@ -82,13 +83,13 @@ class TorchProgram(Program):
 
     def entries(self, loading: bool) -> List[Entry]:
         stored = self._module.state_dict(keep_vars=True)
-        parameters = dict(self._module.named_parameters())
+        parameters = uncompiled_names(dict(self._module.named_parameters()))
         out = []
         for name, tensor in parameters.items():
             out.append(Entry(_variable(name, "parameter", tensor, tensor.requires_grad), tensor))
-        for name, tensor in self._module.named_buffers():
-            if name in stored:  # others are not part of the state
-                out.append(Entry(_variable(name, "persistable", tensor), tensor))
+        buffers = {n: t for n, t in self._module.named_buffers() if n in stored}  # others are no state
+        for name, tensor in uncompiled_names(buffers).items():
+            out.append(Entry(_variable(name, "persistable", tensor), tensor))
         if self._optimizer is not None:
             out.extend(self._slots({id(p): n for n, p in parameters.items()}, loading))
         return out
@@ -96,6 +97,13 @@ class TorchProgram(Program):
     def check_whole(self, what: str) -> None:
         from ._torch_embedding import module_tables
 
+        extra = [name for name in self._module.state_dict() if name.endswith("_extra_state")]
+        if extra and what != "save_params":
+            raise Invalid(
+                f"{what}: {extra[0]!r} of the module (get_extra_state) is no variable and would be left "
+                "out; save the module with a CheckpointManager, which has it, or choose the variables "
+                "by vars or predicate"
+            )
         tables = module_tables(self._module)
         if tables:
             raise Invalid(

@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 import threading
-from typing import Any, Dict, Optional
+from typing import Any, Optional
+
+from ._signal_handlers import SignalHandlers
 
 __all__ = ["StopSignals"]
 
@@ -17,25 +19,26 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: Optional[int] = None
-        self._before: Dict[int, Any] = {}
+        self._handlers = SignalHandlers(self._handle)
+        self._pid = os.getpid()
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup asks for
-                    self._before[number] = signal.signal(number, self._handle)
+            both = (signal.SIGTERM, signal.SIGINT)
+            # Ignored, as nohup asks for, they stay so.
+            self._handlers.install(n for n in both if signal.getsignal(n) != signal.SIG_IGN)
         return self
 
     def _handle(self, number: int, frame: Any) -> None:
         if number == signal.SIGINT:
             if self.received is not None:
                 raise KeyboardInterrupt
-            print("cairn: saving after this step; Ctrl-C again ends at once", file=sys.stderr)
+            if os.getpid() == self._pid:
+                print("cairn: saving after this step; Ctrl-C again ends at once", file=sys.stderr)
         self.received = number
 
     def __exit__(self, *_: Any) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.remove()
 
     def deliver(self) -> None:
         """What the signal would have done without us; with the handlers put back."""

@@ -148,10 +148,13 @@ def copied(
         address, strides = value.__array_interface__["data"][0], value.strides
         identity = (address, strides, value.shape, value.dtype.str)
         return made.setdefault(identity, (value, value.copy()))[1]
-    if _arrays.is_torch(value) and (not value.numel() or value.data_ptr() not in keep):
+    if _arrays.is_torch(value):
+        if _arrays.is_lazy(value) or (value.numel() and value.data_ptr() in keep):
+            return value  # a lazy one is refused by name, later
         if value.layout != _arrays.torch_or_none().strided:
             return value.detach().clone()
-        identity = (value.data_ptr(), value.stride(), tuple(value.shape), str(value.dtype))
+        signs = (value.is_conj(), value.is_neg())
+        identity = (value.data_ptr(), value.stride(), tuple(value.shape), str(value.dtype), signs)
         return made.setdefault(identity, (value, value.detach().clone()))[1]
     return value
 

@@ -16,6 +16,7 @@ from . import _arrays, _location, _native, _program
 from ._arguments import PathLike, name_set, names_by_name, text_argument
 from ._program import Predicate
 from ._restore import CheckpointInfo
+from ._torch_names import uncompiled_name
 from ._wording import a_type
 from .errors import Invalid, Mismatch
 from .inference import (
@@ -361,6 +362,25 @@ def _load(
     made.check_loadable()
     chosen = _program.select(made.entries(loading=True), role, *asked)
     path = _location.text_of(dirname)
+    try:
+        return _fill_matching(path, made, chosen, stored, options)
+    except Mismatch as error:
+        # Of a module that torch.compile wrapped when others saved it.
+        compiled = {n: uncompiled_name(n) for n in error.unexpected if uncompiled_name(n) != n}
+        if not compiled or not isinstance(made, _program.TorchProgram):
+            raise
+        renamed = {**compiled, **names_by_name(options.rename, "rename")}
+        again = dataclasses.replace(options, rename=renamed)
+        return _fill_matching(path, made, chosen, stored, again)
+
+
+def _fill_matching(
+    path: str,
+    made: _program.Program,
+    chosen: List[_program.Entry],
+    stored: str,
+    options: _Options,
+) -> LoadedVars:
     try:
         return _fill(path, made, chosen, stored, options)
     except Mismatch as error:

@@ -11,38 +11,68 @@ import torch
 
 from . import _tree
 from ._arguments import whole
+from ._arrays import is_lazy
 from ._random import RandomStates
 from ._torch_embedding import Embedding, EmbeddingBag, module_tables
+from ._torch_gradients import Gradients
+from ._torch_names import uncompiled_name, uncompiled_names
 from ._wording import a_type, with_article
 from .errors import Invalid, Mismatch
 from .table import EmbeddingTable
 
-__all__ = ["Capture", "Embedding", "EmbeddingBag", "Loader", "capture"]
+__all__ = ["Capture", "Embedding", "EmbeddingBag", "Gradients", "Loader", "capture"]
 
 
 class _Module(_tree.Stateful):
-    """A module: its parameters and buffers are filled in place."""
+    """A module: its parameters and buffers are filled in place. Compiled or not, their names are
+    those of the module that was written."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
 
     def cairn_save(self) -> Any:
-        return _plain_dict(self._module.state_dict())
+        return uncompiled_names(_plain_dict(self._module.state_dict()))
 
     def cairn_save_lazily(self) -> Any:
         # Parameters change in an optimizer's step. Buffers change whenever somebody runs the module
         # (batch normalisation), and no hook sees all the ways to do that; they are small.
-        parameters = frozenset(p.data_ptr() for p in self._module.parameters())
-        return _tree.copied(self.cairn_save(), keep=parameters)
+        made = [p for p in self._module.parameters() if not is_lazy(p)]
+        return _tree.copied(self.cairn_save(), keep=frozenset(p.data_ptr() for p in made))
 
     def cairn_template(self, stored: _tree.Stored) -> Any:
-        live = _plain_dict(self._module.state_dict())
-        return live if self._is_live(live) else None
+        live = self.cairn_save()
+        if not self._is_live(live):
+            self._compare_shapes(live, stored)
+            return None
+        if _tree.is_leaf(stored.root) or isinstance(stored.root, list):
+            return live
+        # Saves from before have the names that torch.compile gives.
+        names = [key for key, _ in _tree.children(stored.root) if isinstance(key, str)]
+        stored_as = {uncompiled_name(name): name for name in names}
+        return {stored_as.get(name, name): value for name, value in live.items()}
+
+    def _compare_shapes(self, live: Mapping[str, Any], stored: _tree.Stored) -> None:
+        """What load_state_dict would refuse when other parts of the state are filled already."""
+        skeleton = stored.skeleton()  # type: ignore[attr-defined]
+        if not isinstance(skeleton, dict):
+            return
+        lines = []
+        for name, value in skeleton.items():
+            mine = live.get(uncompiled_name(name) if isinstance(name, str) else name)
+            if not isinstance(mine, torch.Tensor) or is_lazy(mine) or not isinstance(value, tuple):
+                continue
+            shape = value[1][:-1] if mine.is_complex() else value[1]  # stored as pairs of numbers
+            if shape != tuple(mine.shape):
+                lines.append(f"{name}: stored {list(shape)}, wanted {list(mine.shape)}")
+        if lines:
+            raise Mismatch(f"restore {stored.where}: {'; '.join(lines)}", mismatched=lines)
 
     def _is_live(self, state: Mapping[str, Any]) -> bool:
-        """False when state_dict gives copies (hooks, wrapped modules)."""
-        memory = {t.data_ptr() for t in self._module.parameters()}
-        memory |= {t.data_ptr() for t in self._module.buffers()}
+        """False when state_dict gives copies (hooks, wrapped modules), or what is not made yet."""
+        tensors = [*self._module.parameters(), *self._module.buffers()]
+        if any(is_lazy(t) for t in tensors):
+            return False
+        memory = {t.data_ptr() for t in tensors}
         return all(
             not isinstance(value, torch.Tensor) or value.numel() == 0 or value.data_ptr() in memory
             for value in state.values()
@@ -52,7 +82,16 @@ class _Module(_tree.Stateful):
         # Tensors are in place already; modules with a state beside them (get_extra_state) take it.
         live = self._module.state_dict()
         if not self._is_live(live) or any(not isinstance(v, torch.Tensor) for v in live.values()):
-            self._module.load_state_dict(state)
+            self.load(state)
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """By load_state_dict, under the names that this module has."""
+        own = {uncompiled_name(name): name for name in self._module.state_dict()}
+        renamed = {}
+        for name, value in state.items():
+            plain = uncompiled_name(name) if isinstance(name, str) else name
+            renamed[own.get(plain, name)] = value
+        self._module.load_state_dict(renamed)
 
     def cairn_tables(self) -> List[EmbeddingTable]:
         return module_tables(self._module)
@@ -276,7 +315,7 @@ class Capture(_tree.Stateful):
             raise Mismatch(f"capture: the state has no {', '.join(missing)}", missing=missing)
         for name, part in self._parts.items():
             if isinstance(part, _Module):
-                part._module.load_state_dict(state[name])
+                part.load(state[name])
             else:
                 part.cairn_load(state[name])
 
@@ -421,6 +460,18 @@ class Loader:
         self.epoch = 0
         self._next = 0  # batch of the epoch
         self._complete = False  # its last batch was given, to somebody who did not ask for more
+
+    draws_nothing = True  # while it reads with workers, from any random state of this process
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes read.
+
+        >>> import torch, cairn.torch
+        >>> cairn.torch.Loader(torch.arange(6), num_workers=2).num_workers
+        2
+        """
+        return int(self._options.get("num_workers", 0))
 
     def _order(self, epoch: int) -> List[int]:
         count = len(self._dataset)

@@ -27,7 +27,7 @@ from . import _native, _tree
 from ._arguments import PathLike, json_values, whole
 from ._epoch_reader import EpochReader
 from ._generators import generators_in, put_states, states_of
-from ._random import random_state, set_random_state
+from ._random import host_states, put_host_states, random_state, set_random_state
 from ._stop_signals import StopSignals
 from ._tables_within import refuse_lost_tables, with_tables_within
 from ._wording import a_type
@@ -52,6 +52,7 @@ log = logging.getLogger("cairn")
 
 _STALL_SHARE = 0.05  # of the training time; more is worth a warning …
 _WARN_AFTER = 1.0  # … when so many seconds were measured
+_INT64 = 1 << 63  # a manifest's numbers have 64 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -531,6 +532,9 @@ def _ignore(event: Any) -> None:
     pass
 
 
+_NO_MORE = object()  # batches in this epoch
+_ENDED = object()  # by a signal, while a batch was awaited
+
 # Global step, epoch and step done last, whether all steps of that epoch are.
 _Progress = Tuple[int, int, int, bool]
 
@@ -571,6 +575,7 @@ class _Run:
         self._epoch_done = False  # all steps of the position's epoch
         self._metrics: Any = None  # of the step done last
         self._handle: Optional[SaveHandle] = None
+        self._position_before: Any = None  # the reader's, when reading failed
 
     def train(self, num_epochs: int) -> TrainSummary:
         resumed = self._restore()
@@ -579,7 +584,11 @@ class _Run:
             epoch = int(resumed["epoch"])
             if resumed.get("epoch_done"):
                 if epoch + 1 < num_epochs:
+                    generators = self._generators()
+                    saved = states_of(generators)
+                    self._reader.put_workers_for_next(epoch, resumed.get("found_workers"))
                     self._reader.end(epoch, resumed.get("reader"), resumed.get("generators"))
+                    put_states(generators, saved)
                 if self._trainer._rng and resumed.get("rng") is not None:
                     set_random_state(resumed["rng"])
                 epoch, resumed = epoch + 1, None
@@ -666,6 +675,8 @@ class _Run:
         saved = states_of(generators)
         self._epoch_rng = resumed.get("epoch_rng")
         self._epoch_generators = resumed.get("epoch_generators") or {}
+        self._reader.put_workers(epoch, resumed.get("found_workers"))
+        put_states(generators, saved)
         if self._has_handler:
             before = self._fingerprint()
         if rng and self._epoch_rng is not None:
@@ -715,7 +726,12 @@ class _Run:
         step = first
         self._epoch_done = False
         last = time.perf_counter()
-        for batch in batches:
+        while True:
+            batch = self._next(batches)
+            if batch is _NO_MORE:
+                break
+            if batch is _ENDED:
+                return False
             self._handler(BeginStepEvent(epoch, step))
             metrics = self._trainer._step(self._trainer._model, batch)
             self._steps += 1
@@ -737,6 +753,40 @@ class _Run:
         self._epoch_done = True
         return True
 
+    def _next(self, batches: Iterator[Any]) -> Any:
+        """The next batch, or why there is none. A signal to all processes of a job ends the workers of
+        a loader too, and reading fails: this training ends then with the step before, as it was before
+        it read on."""
+        may_fail = self._repository is not None and not self._together
+        if not may_fail or not self._reader.has_workers() or self._position[1] < 0:
+            return next(batches, _NO_MORE)
+        put_back = self._random_states() if self._reader.draws() else None
+        position = self._reader.state()
+        try:
+            return next(batches, _NO_MORE)
+        except Exception as error:
+            if self._signals.received is None:
+                raise
+            log.warning("after the signal to end, the reader failed, and is read no more: %s", error)
+        if put_back is not None:
+            put_back()
+        self._position_before = position
+        return _ENDED
+
+    def _random_states(self) -> Callable[[], None]:
+        """What puts all random states that are saved back to where they are now, in this process."""
+        generators, loaders = self._generators(), self._reader.generators()
+        states, drawn = host_states(), states_of(generators)
+
+        def put_back() -> None:
+            if self._trainer._rng:
+                put_host_states(states)
+            if loaders is not None:
+                self._reader.put_back(loaders["now"])
+            put_states(generators, drawn)
+
+        return put_back
+
     def _end_step(self) -> None:
         """What others have to know before the step counts."""
 
@@ -750,8 +800,9 @@ class _Run:
             "step": step,
             "global_step": self._trainer.global_step,
             "epoch_done": self._epoch_done,
-            "reader": self._reader.state(),
+            "reader": self._position_before or self._reader.state(),
             "generators": self._reader.generators(),
+            "found_workers": self._reader.found_workers,
             "rng": random_state() if self._trainer._rng else None,
             "epoch_rng": self._epoch_rng,
             "epoch_generators": self._epoch_generators,
@@ -863,6 +914,6 @@ def _metrics(value: Any) -> Optional[Dict[str, Any]]:
     for name, item in value.items():
         with contextlib.suppress(Invalid):
             number = json_values(item, str(name))
-            if isinstance(number, (int, float)):
+            if isinstance(number, float) or (isinstance(number, int) and -_INT64 <= number < _INT64):
                 kept[str(name)] = number
     return kept

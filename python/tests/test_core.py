@@ -294,6 +294,32 @@ def test_a_score_that_is_no_name_is_refused(storage):
         core.init(storage=storage, keep_best=1, score=3)
 
 
+def test_processes_that_are_forked_below_a_context_end_by_sigterm(tmp_path):
+    # Otherwise nobody ends them: multiprocessing waits for them for ever when the program ends.
+    out = run(
+        """
+        import multiprocessing
+
+        def endless(begun):
+            begun.set()
+            while True:
+                time.sleep(1)
+
+        fork = multiprocessing.get_context("fork")
+        with cairn.core.init(storage=sys.argv[1]) as ctx:
+            begun = fork.Event()
+            process = fork.Process(target=endless, args=(begun,), daemon=True)
+            process.start()
+            begun.wait()
+            process.terminate()
+            process.join(20)
+            print(process.exitcode, ctx.preempt.should_preempt())
+        """,
+        tmp_path,
+    )
+    assert out.split() == [str(-signal.SIGTERM), "False"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_signals_set_a_flag_and_nothing_else(storage, number):
     before = signal.getsignal(number)

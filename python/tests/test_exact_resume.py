@@ -35,37 +35,17 @@ class Accumulating:
             self.optimizer, max_lr=0.05, total_steps=100
         )
         self.data = torch.randn(40, 6, generator=torch.Generator().manual_seed(3))
-        self.grads = Gradients(self.model)
-        self.batches = 0
+        self.progress = {"batches": 0}
 
     def step(self, model, batch):
         loss = ((model(batch) - batch.sum(1, keepdim=True)) ** 2).mean()
         (loss / 2).backward()
-        self.grads.count += 1
-        if self.grads.count % 2 == 0:
+        self.progress["batches"] += 1
+        if self.progress["batches"] % 2 == 0:
             self.optimizer.step()
             self.optimizer.zero_grad()
         self.schedule.step()
         return {"loss": loss.item(), "lr": self.schedule.get_last_lr()[0]}
-
-
-class Gradients:
-    """Gradients between two optimizer steps are a part of the state."""
-
-    def __init__(self, model):
-        self._model = model
-        self.count = 0
-
-    def state_dict(self):
-        return {
-            "count": self.count,
-            "grads": {n: p.grad for n, p in self._model.named_parameters() if p.grad is not None},
-        }
-
-    def load_state_dict(self, state):
-        self.count = state["count"]
-        for name, parameter in self._model.named_parameters():
-            parameter.grad = state["grads"].get(name)
 
 
 def make_torch(directory):
@@ -76,7 +56,11 @@ def make_torch(directory):
         training.step,
         optimizer=training.optimizer,
         checkpoint_config=cairn.CheckpointConfig(directory, step_interval=3),
-        state={"schedule": training.schedule, "gradients": training.grads},
+        state={
+            "schedule": training.schedule,
+            "progress": training.progress,
+            "gradients": cairn.torch.Gradients(training.model),
+        },
     )
     return trainer, 3, loader
 

@@ -458,6 +458,22 @@ def of_functions():
     return with_nodes(nodes, functions=functions)
 
 
+def of_overloads():
+    """y = (x + x) * (x + x) * w, by two functions of one name."""
+    from onnx import helper
+
+    opsets = [helper.make_opsetid("", 17)]
+    functions, nodes = [], []
+    for which, (operator, given, made) in {"sum": ("Add", "x", "a"), "": ("Mul", "a", "b")}.items():
+        body = [helper.make_node(operator, ["u", "u"], ["v"])]
+        function = helper.make_function("own", "Own", ["u"], ["v"], body, opsets, overload=which)
+        functions.append(function)
+        nodes.append(helper.make_node("Own", [given], [made], domain="own", overload=which))
+    model = with_nodes([*nodes, helper.make_node("Mul", ["b", "w"], ["y"])], functions=functions)
+    model.ir_version = 10  # the first that has overloads
+    return model
+
+
 def of_a_branch():
     """y = x * w, or x + the branch's own weight."""
     from onnx import TensorProto, helper
@@ -498,12 +514,13 @@ def of_a_loop():
     "model, feeds",
     [
         (of_functions, {}),
+        (of_overloads, {}),
         (of_a_branch, {"c": np.array(True)}),
         (of_a_branch, {"c": np.array(False)}),
         (of_a_loop, {"n": np.array(4)}),
         (of_a_loop, {"n": np.array(0)}),
     ],
-    ids=["functions", "then", "else", "loop", "no_turn"],
+    ids=["functions", "overloads", "then", "else", "loop", "no_turn"],
 )
 def test_functions_branches_and_loops_run_as_in_onnxruntime(directory, rng, model, feeds):
     model = model()
@@ -524,6 +541,70 @@ def test_functions_branches_and_loops_run_as_in_onnxruntime(directory, rng, mode
     io.save_inference_model(directory, list(feeds), ["y"], model)
     program.reload()
     close(program.run(feeds), by_onnxruntime(model.SerializeToString(), feeds))
+
+
+def test_a_weight_without_elements_and_one_without_dimensions(directory):
+    from onnx import helper, numpy_helper
+
+    nodes = [
+        helper.make_node("Concat", ["x", "none"], ["c"], axis=0),
+        helper.make_node("Mul", ["c", "one"], ["y"]),
+    ]
+    model = with_nodes(nodes)
+    weights = {"none": np.zeros((0, 3), np.float32), "one": np.float32(4)}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()
+    )
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    saved = io.save_inference_model(directory, ["x"], ["y"], model)
+    expected = [np.full((2, 3), 4, np.float32)]
+    close(by_onnxruntime(saved.path, feeds), expected)
+    program, _, _ = io.load_inference_model(directory)
+    close(program.run(feeds), expected)
+
+
+def joined(kind, weight):
+    """y = x, then the weight."""
+    from onnx import helper, numpy_helper
+
+    value = helper.make_tensor_value_info
+    model = with_nodes(
+        [helper.make_node("Concat", ["x", "known"], ["y"], axis=0)],
+        inputs=[value("x", kind, ["n"])],
+        outputs=[value("y", kind, ["m"])],
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array([weight]), "known"))
+    return model
+
+
+@pytest.mark.parametrize(
+    "dtype, fits, beyond",
+    [
+        (np.int64, 2**31 - 1, 2**31),
+        (np.int64, -(2**31), -(2**53) - 1),
+        (np.uint64, 2**31 - 1, 2**63),
+        (np.uint32, 2**31 - 1, 2**31),
+        (np.float64, 3e38, -4e38),
+    ],
+)
+def test_numbers_that_openvino_would_take_for_others_are_refused(directory, dtype, fits, beyond):
+    from onnx import helper
+
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    io.save_inference_model(directory, ["x"], ["y"], joined(kind, dtype(1)))
+    program, _, _ = io.load_inference_model(directory)
+    (found,) = program.run({"x": np.array([fits], dtype)})
+    np.testing.assert_allclose(found, np.array([fits, 1], dtype), rtol=1e-6)
+    with pytest.raises(cairn.Invalid, match='feed "x" has .*32 bits'):
+        program.run({"x": np.array([1, beyond], dtype)})
+
+
+def test_a_weight_that_openvino_would_take_for_another_is_refused(directory):
+    from onnx import TensorProto
+
+    io.save_inference_model(directory, ["x"], ["y"], joined(TensorProto.INT64, np.int64(2**40)))
+    with pytest.raises(cairn.Error, match="whole number 1099511627776 in known.*32 bits"):
+        io.load_inference_model(directory)
 
 
 def test_a_function_that_calls_itself_is_refused(directory):

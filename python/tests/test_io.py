@@ -530,3 +530,49 @@ def test_arguments_of_a_wrong_kind_are_invalid(directory, arguments):
     assert not os.path.exists(directory + "2")
     with pytest.raises(cairn.Invalid, match="names"):
         io.read(directory, names=[1])
+
+
+class Counted(torch.nn.Module):
+    """Has a state beside its tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.calls = 0
+
+    def get_extra_state(self):
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+def test_a_state_beside_the_tensors_is_not_left_out_in_silence(directory):
+    model = Counted()
+    for save in (io.save_persistables, io.save_vars):
+        with pytest.raises(cairn.Invalid, match="'_extra_state' .* CheckpointManager"):
+            save(directory, model)
+    assert io.save_params(directory, model).names == ["layer.bias", "layer.weight"]
+    assert io.save_vars(directory, model, predicate=lambda var: True).names
+
+
+def test_a_compiled_module_has_the_names_of_the_one_that_was_written(directory, tmp_path):
+    def made(compiled):
+        model = torch.nn.BatchNorm1d(2)
+        optimizer = torch.optim.Adam(model.parameters())
+        return (torch.compile(model, backend="eager") if compiled else model), optimizer
+
+    model, optimizer = made(True)
+    model(torch.ones(3, 2)).sum().backward()
+    optimizer.step()
+    saved = io.save_persistables(directory, model, optimizer=optimizer)
+    assert not any("_orig_mod" in name for name in saved.names)
+    torch.save(model.state_dict(), tmp_path / "compiled.pt")  # as others name them
+    for compiled in (False, True):
+        fresh, slots = made(compiled)
+        io.load_persistables(directory, fresh, optimizer=slots)
+        assert torch.equal(fresh.weight, model.weight)
+        assert slots.state[fresh.weight]["step"] == 1
+        fresh, _ = made(compiled)
+        io.load_persistables(tmp_path / "compiled.pt", fresh)
+        assert torch.equal(fresh.weight, model.weight)

@@ -455,3 +455,78 @@ def test_an_array_whose_elements_are_one_in_memory_is_refused(saved):
         with pytest.raises(cairn.Invalid, match="w: .*share"):
             manager.restore({"n": first, "w": target})
     assert first.tolist() == [7.0], "nothing was changed"
+
+
+# Modules ----------
+
+
+def restored(directory, saved, into):
+    with cairn.CheckpointManager(directory) as m:
+        m.save(1, {"model": saved}, blocking=True)
+        return m.restore({"model": into})
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("now", [False, True])
+def test_a_module_may_be_compiled_or_not(directory, before, now):
+    def made(compiled):
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+        if not compiled:
+            return model
+        model[1] = torch.compile(model[1], backend="eager")
+        return torch.compile(model, backend="eager")
+
+    saved, into = made(before), made(now)
+    restored(directory, saved, into)
+    pairs = list(zip(into.parameters(), saved.parameters()))
+    assert len(pairs) == 4 and all(torch.equal(a, b) for a, b in pairs)
+    with cairn.CheckpointManager(directory, read_only=True) as m:
+        state = m.restore().state["model"]
+    assert sorted(state) == ["0.bias", "0.weight", "1.bias", "1.weight"]
+
+
+def test_names_that_torch_compile_gave_are_known(directory):
+    saved, into = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    with cairn.CheckpointManager(directory) as m:
+        names = {f"_orig_mod.{name}": value for name, value in saved.state_dict().items()}
+        m.save(1, {"model": names}, blocking=True)
+        m.restore({"model": into})
+    assert torch.equal(into.weight, saved.weight)
+
+
+def test_a_lazy_module_is_refused_by_name_until_it_is_made(directory):
+    model = torch.nn.Sequential(torch.nn.LazyLinear(1))
+    with cairn.CheckpointManager(directory) as m:
+        for lazy in (False, True):
+            with pytest.raises(cairn.Invalid, match="model/0.weight is not made yet"):
+                m.save(1, {"model": model}, lazy=lazy)
+    made = torch.nn.Sequential(torch.nn.LazyLinear(1))
+    made(torch.ones(1, 3))
+    restored(directory, made, model)
+    assert torch.equal(model[0].weight, made[0].weight)
+
+
+class Wrapping(torch.nn.Module):
+    """Its state_dict gives copies."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.layer = torch.nn.Linear(size, 1)
+        self.phase = torch.nn.Parameter(torch.randn(2, dtype=torch.complex64))
+        self.register_state_dict_post_hook(
+            lambda module, state, prefix, meta: state.update({k: v.clone() for k, v in state.items()})
+        )
+
+
+def test_shapes_of_a_module_whose_state_is_a_copy_are_compared_first(tmp_path):
+    saved = Wrapping(2)
+    into = Wrapping(2)
+    restored(tmp_path / "same", saved, into)
+    assert torch.equal(into.layer.weight, saved.layer.weight)
+    assert torch.equal(into.phase, saved.phase)
+    array = np.zeros(2)
+    with cairn.CheckpointManager(tmp_path / "other") as m:
+        m.save(1, {"array": np.ones(2), "model": saved}, blocking=True)
+        with pytest.raises(cairn.Mismatch, match=r"layer.weight: stored \[1, 2\], wanted \[1, 3\]"):
+            m.restore({"array": array, "model": Wrapping(3)})
+    assert array.tolist() == [0, 0]

@@ -260,3 +260,50 @@ def test_what_is_no_optimizers_state_is_a_mismatch_or_skipped(directory, stored,
         skipped = manager.restore({"opt": optimizer, "weight": weight}, strict=False).skipped
         assert [name for name, why in skipped] == ["opt"] and shown in skipped[0][1]
         assert weight.all() and optimizer.param_groups[0]["lr"] == 0.1
+
+
+# Gradients that are gathered over several batches ----------
+
+
+class Gathering(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense = torch.nn.Linear(3, 1)
+        self.rows = torch.nn.Embedding(5, 3, sparse=True)
+        self.unused = torch.nn.Parameter(torch.ones(2))
+        self.phase = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, ids):
+        return self.dense(self.rows(ids) * self.phase.real).square().mean()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_gradients_come_back_as_they_were(directory, lazy):
+    model = Gathering()
+    state = {"train": cairn.torch.capture(model, gradients=cairn.torch.Gradients(model))}
+    model(torch.tensor([1, 2, 1])).backward()
+    model(torch.tensor([4])).backward()
+    dense, rows = model.dense.weight.grad.clone(), model.rows.weight.grad.to_dense()
+    phase = model.phase.grad.clone()
+    with cairn.CheckpointManager(directory) as m:
+        handle = m.save(1, state, lazy=lazy)
+        model(torch.tensor([3])).backward()  # no step of an optimizer, which would wait
+        handle.wait()
+        model.unused.grad = torch.ones(2)
+        m.restore(state)
+    assert torch.equal(model.dense.weight.grad, dense) and torch.equal(model.phase.grad, phase)
+    assert model.rows.weight.grad.is_sparse and torch.equal(model.rows.weight.grad.to_dense(), rows)
+    assert model.unused.grad is None
+
+
+def test_gradients_of_another_module_are_refused_and_nothing_is_changed(directory):
+    model, other = torch.nn.Linear(3, 1), torch.nn.Linear(4, 1)
+    model(torch.ones(1, 3)).sum().backward()
+    with cairn.CheckpointManager(directory) as m:
+        m.save(1, {"epoch": 7, "gradients": cairn.torch.Gradients(model)}, blocking=True)
+        state = {"epoch": 0, "gradients": cairn.torch.Gradients(other)}
+        with pytest.raises(cairn.Mismatch, match=r"weight: stored \[1, 3\], wanted \[1, 4\]"):
+            m.restore(state)
+    assert state["epoch"] == 0 and other.weight.grad is None
+    with pytest.raises(cairn.Invalid, match="not of a dict"):
+        cairn.torch.Gradients({})

@@ -1,5 +1,6 @@
 """Trainer: when it saves, what it restores, what it refuses."""
 
+import gc
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -373,6 +375,45 @@ def test_told_to_end_it_saves_the_step_it_is_at(directory, number, code):
     assert saved_positions(directory)[-1] == (0, last)
 
 
+@pytest.mark.parametrize("odd", [2**80, -(2**63) - 1, "text", b"raw", [1.0], torch.ones(2)], ids=repr)
+def test_what_is_no_number_of_a_manifest_does_not_end_the_training(directory, odd):
+    trainer, _ = make(directory, step=lambda model, batch: {"loss": 0.5, "odd": odd})
+    assert trainer.train(1, [1.0, 2.0]).steps == 2
+    with cairn.CheckpointManager(directory, read_only=True) as m:
+        assert m.latest().metrics == {"loss": 0.5}
+
+
+FORKING_READER = """
+    import multiprocessing
+
+    def feed(queue):
+        while True:
+            queue.put(1.0)
+
+    def reader():
+        fork = multiprocessing.get_context("fork")
+        queue = fork.Queue(1)
+        feeder = fork.Process(target=feed, args=(queue,), daemon=True)
+        feeder.start()
+        yield queue.get()
+        os.kill(feeder.pid, signal.SIGINT)  # as a terminal does to all of its processes
+        for _ in range(4):
+            yield queue.get()
+        feeder.terminate()
+        feeder.join(20)
+        print(feeder.exitcode)
+
+    config = cairn.CheckpointConfig(sys.argv[1])
+    print(cairn.Trainer({}, lambda model, batch: None, checkpoint_config=config).train(1, reader).steps)
+"""
+
+
+def test_processes_that_a_reader_forks_let_ctrl_c_pass_and_end_by_sigterm(directory):
+    # Otherwise nobody ends them: multiprocessing waits for them for ever when the program ends.
+    out = children.run(FORKING_READER, directory)
+    assert out.split() == [str(-signal.SIGTERM), "5"]
+
+
 def test_stop_ends_one_call_of_train_and_the_next_goes_on(directory):
     model = {"w": np.zeros(1)}
     config = cairn.CheckpointConfig(directory)
@@ -547,6 +588,7 @@ def test_an_epoch_without_a_batch_is_an_error(directory):
 
 
 def test_a_table_that_is_in_no_checkpoint_is_warned_of_once(directory, caplog):
+    gc.collect()  # tables of the tests before, which would be warned of too
     table = cairn.EmbeddingTable("forgotten", 2, optimizer=cairn.optimizers.SGD(1.0))
     trainer, _ = make(directory, step=lambda model, batch: float(table.lookup([batch]).sum()))
     with caplog.at_level(logging.WARNING, logger="cairn"):

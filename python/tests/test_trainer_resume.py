@@ -1,7 +1,11 @@
 """Trainer: what handlers change, loaders draw and states grow by is exact after a resume."""
 
+import contextlib
+import logging
 import random
+import signal
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -239,11 +243,24 @@ def with_workers(generator):
     return DataLoader(Noise(), batch_size=2, shuffle=True, generator=generator, num_workers=1)
 
 
+def with_staying_workers(generator):
+    options = {"num_workers": 1, "persistent_workers": True}
+    return DataLoader(torch.arange(8), 2, shuffle=True, generator=generator, **options)
+
+
+def always(loader):
+    return lambda: loader
+
+
 LOADERS = {
     "generator": lambda g: shuffled(g),
     "sampler": by_sampler,
     "batch sampler": by_batch_sampler,
     "workers": with_workers,
+    "workers that stay": with_staying_workers,
+    "workers that stay, by the global state": lambda g: with_staying_workers(None),
+    "workers that stay, by a callable": lambda g: always(with_staying_workers(g)),
+    "workers that stay for one epoch": lambda g: lambda: with_staying_workers(g),
     "one for each epoch": lambda g: lambda: shuffled(g),
     "seeded for each epoch": lambda g: lambda epoch: shuffled(torch.Generator().manual_seed(epoch)),
 }
@@ -270,6 +287,100 @@ def test_a_loader_with_a_generator_of_its_own_gives_the_same_data(tmp_path, make
     resumed_as_undisturbed(run, tmp_path, [2, 5, 7, 12])
     run(tmp_path / "more", None, epochs=1)  # an epoch that was saved whole
     assert run(tmp_path / "more", None) == run(tmp_path / "undisturbed", None)
+
+
+@pytest.mark.parametrize("stops", [[2], [4], [6], [4, 2]])
+def test_workers_that_stay_from_one_call_of_train_to_the_next_change_nothing(tmp_path, stops):
+    def train(directory, loader, seen, stop):
+        def step(model, batch):
+            seen.append(batch.tolist())
+            if len(seen) == stop:
+                trainer.stop()
+
+        trainer = make(directory, {"w": np.zeros(1)}, step)
+        trainer.train(2, loader)
+
+    def run(directory, stops):
+        torch.manual_seed(0)
+        loader, seen = with_staying_workers(None), []
+        for stop in stops:
+            train(directory, loader, seen, len(seen) + stop)
+        train(directory, loader, seen, None)
+        return seen
+
+    assert run(tmp_path / "stopped", stops) == run(tmp_path / "undisturbed", [])
+
+
+def test_a_resume_with_workers_that_stay_says_what_is_not_exact(directory, caplog):
+    def run(kill):
+        trainer = make(directory, {"w": np.zeros(1)}, lambda m, b: None)
+        with contextlib.suppress(Killed):
+            trainer.train(2, with_staying_workers(None), killed_at(kill))
+        return [r.getMessage() for r in caplog.records if "persistent_workers" in r.getMessage()]
+
+    with caplog.at_level(logging.WARNING, logger="cairn"):
+        assert run(2) == []
+        assert run(5) == [], "in the first epoch they are started as the first time"
+        assert len(run(None)) == 1
+
+
+ALL_PROCESSES = """
+    import torch, cairn.torch
+    from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+    BLOCKS = len(sys.argv) > 3
+
+    class Examples(Dataset):
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, i):
+            if type(i) is tuple:  # from the 7th batch on
+                if BLOCKS:
+                    time.sleep(3600)
+                i = i[0]
+            return float(i) + torch.rand(1).item()
+
+    class Marked(Examples):
+        def __getitem__(self, i):
+            order = cairn.torch.Loader(range(24), 2)._order(0)
+            return super().__getitem__(i if order.index(i) < 12 else (i,))
+
+    class Sampler(RandomSampler):
+        def __iter__(self):
+            for number, i in enumerate(super().__iter__()):
+                torch.rand(1)  # a sampler may draw whenever it is asked
+                yield i if number < 12 else (i,)
+
+    torch.manual_seed(1)
+    if sys.argv[2] == "cairn":
+        loader = cairn.torch.Loader(Marked(), 2, num_workers=2)
+    else:
+        loader = DataLoader(Examples(), 2, sampler=Sampler(range(24)), num_workers=2)
+    model = {"w": np.zeros(1)}
+
+    def step(model, batch):
+        model["w"] = model["w"] * 0.9 + float(batch.sum()) + torch.rand(1).item()
+
+    def handler(event):
+        if isinstance(event, cairn.EndStepEvent) and event.step == 5 and BLOCKS:
+            # When the training waits for a batch that does not come.
+            threading.Timer(0.3, os.killpg, (0, signal.SIGTERM)).start()
+
+    os.setpgid(0, 0)
+    config = cairn.CheckpointConfig(sys.argv[1], step_interval=100)
+    summary = cairn.Trainer(model, step, checkpoint_config=config).train(1, loader, handler)
+    print(summary.steps, float(model["w"][0]).hex())
+"""
+
+
+@pytest.mark.parametrize("loader", ["torch", "cairn"])
+def test_a_signal_that_ends_the_workers_too_is_no_failure(tmp_path, loader):
+    steps, undisturbed = children.run(ALL_PROCESSES, tmp_path / "undisturbed", loader).split()
+    status, _, errors = children.Child(ALL_PROCESSES, tmp_path / "ended", loader, "blocks").end()
+    assert status == -signal.SIGTERM and "the reader failed" in errors, errors
+    rest, resumed = children.run(ALL_PROCESSES, tmp_path / "ended", loader).split()
+    assert (int(steps), int(rest), resumed) == (12, 6, undisturbed)
 
 
 @pytest.mark.parametrize("kind", [np.random.default_rng, random.Random])

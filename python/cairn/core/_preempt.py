@@ -6,8 +6,9 @@ import enum
 import logging
 import signal
 import threading
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
+from .._signal_handlers import SignalHandlers
 from ..errors import Invalid
 from ._distributed import DistributedContext
 
@@ -41,19 +42,16 @@ class SignalFlag:
 
     def __init__(self) -> None:
         self.raised = False
-        self._before: Dict[int, Any] = {}
+        self._handlers = SignalHandlers(self._on_signal)
 
     def install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             log.warning("core.init outside of the main thread: SIGTERM and Ctrl-C are not watched")
             return
-        for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._on_signal)
+        self._handlers.install(_SIGNALS)
 
     def remove(self) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, signal.SIG_DFL if before is None else before)
-        self._before.clear()
+        self._handlers.remove()
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if number == signal.SIGINT and self.raised:

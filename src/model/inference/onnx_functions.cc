@@ -23,25 +23,40 @@ constexpr std::size_t kMaxNodes = 1u << 18;  // functions that call each other m
 
 using Names = std::unordered_map<std::string, std::string>;
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
-using Function = std::pair<std::string, std::string>;  // domain, name
 
 std::string DomainOf(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 
-/// Values of attributes that calls may leave out, which this libonnx may not know.
+/// The values of a field that is newer than this libonnx.
+template <typename Message>
+std::vector<std::string> Unknown(const Message& message, int number) {
+  std::vector<std::string> values;
+  const auto& unknown = message.GetReflection()->GetUnknownFields(message);
+  for (int i = 0; i < unknown.field_count(); ++i) {
+    const auto& field = unknown.field(i);
+    if (field.number() == number &&
+        field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) {
+      values.push_back(field.length_delimited());
+    }
+  }
+  return values;
+}
+
+/// Values of attributes that calls may leave out.
 std::vector<onnx::AttributeProto> DefaultsOf(const onnx::FunctionProto& function) {
   constexpr int kAttributeProto = 11;
   std::vector<onnx::AttributeProto> defaults;
-  const auto& unknown = function.GetReflection()->GetUnknownFields(function);
-  for (int i = 0; i < unknown.field_count(); ++i) {
-    const auto& field = unknown.field(i);
-    if (field.number() != kAttributeProto ||
-        field.type() != google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) {
-      continue;
-    }
+  for (const std::string& bytes : Unknown(function, kAttributeProto)) {
     onnx::AttributeProto attribute;
-    if (attribute.ParseFromString(field.length_delimited())) defaults.push_back(attribute);
+    if (attribute.ParseFromString(bytes)) defaults.push_back(attribute);
   }
   return defaults;
+}
+
+template <typename Message>
+std::string Name(const Message& message, const std::string& name, int overload) {
+  const std::vector<std::string> values = Unknown(message, overload);
+  // The last one counts, as Protocol Buffers have it.
+  return DomainOf(message.domain()) + "\n" + name + "\n" + (values.empty() ? "" : values.back());
 }
 
 template <typename Attributes>
@@ -135,7 +150,7 @@ class Inliner {
         const auto version = versions.find(DomainOf(opset.domain()));
         fits &= version == versions.end() || version->second == opset.version();
       }
-      if (fits) functions_.emplace(Function(function.domain(), function.name()), &function);
+      if (fits) functions_.emplace(CalledAs(function), &function);
     }
     while (HasNames(model->graph(), start_ + "#")) start_ += "_";
   }
@@ -155,7 +170,7 @@ class Inliner {
       if (attribute.has_g()) RETURN_IF_ERROR(InlineIn(attribute.mutable_g(), depth));
       for (auto& inner : *attribute.mutable_graphs()) RETURN_IF_ERROR(InlineIn(&inner, depth));
     }
-    const auto called = functions_.find(Function(node.domain(), node.op_type()));
+    const auto called = functions_.find(CalledAs(node));
     if (called != functions_.end()) return Expand(node, *called->second, depth, out);
     if (++nodes_ > kMaxNodes) {
       return InvalidArgumentError(
@@ -199,13 +214,23 @@ class Inliner {
   }
 
   onnx::ModelProto* const model_;
-  std::map<Function, const onnx::FunctionProto*> functions_;  // that can be put in their place
-  std::string start_ = "inlined";                             // of new names
+  std::map<std::string, const onnx::FunctionProto*> functions_;  // that can be put in their place
+  std::string start_ = "inlined";                                // of new names
   std::size_t calls_ = 0;
   std::size_t nodes_ = 0;
 };
 
 }  // namespace
+
+std::string CalledAs(const onnx::NodeProto& node) {
+  constexpr int kOverload = 8;
+  return Name(node, node.op_type(), kOverload);
+}
+
+std::string CalledAs(const onnx::FunctionProto& function) {
+  constexpr int kOverload = 13;
+  return Name(function, function.name(), kOverload);
+}
 
 bool HasNames(const onnx::GraphProto& graph, const std::string& start) {
   const auto begins = [&](const auto& names) {

@@ -5,8 +5,10 @@
 #include <cairn/status.h>
 
 namespace onnx {
+class FunctionProto;
 class GraphProto;
 class ModelProto;
+class NodeProto;
 }  // namespace onnx
 
 namespace cairn {
@@ -17,6 +19,11 @@ namespace cairn {
 /// functions themselves are left there. InvalidArgument: one calls itself, or the graph would
 /// become larger than any can be; the model is then half done.
 Status InlineFunctions(onnx::ModelProto* model);
+
+/// What an operator calls, should it be a function of the model's own, and what a function is
+/// called as: equal for a call and its function. Functions of one name differ by their overload.
+std::string CalledAs(const onnx::NodeProto& node);
+std::string CalledAs(const onnx::FunctionProto& function);
 
 /// Whether a name of the graph, or of one inside of it, begins so.
 bool HasNames(const onnx::GraphProto& graph, const std::string& start);

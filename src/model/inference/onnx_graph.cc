@@ -87,17 +87,12 @@ void ForEachInside(const onnx::NodeProto& node,
   }
 }
 
-/// Of an operator, and of the function of the model's own that it may be a call of.
-std::string CalledAs(const std::string& domain, const std::string& name) {
-  return domain + "\n" + name;
-}
-
 bool GoesIntoFile(const onnx::TensorProto& tensor) {
   if (!FromOnnx(tensor.data_type())) return false;
-  if (IsFloat(tensor.data_type())) return true;
   std::uint64_t elements = 1;
   for (const std::int64_t dim : tensor.dims()) elements *= static_cast<std::uint64_t>(dim);
-  return elements > kFewElements;
+  // onnxruntime finds no place in a file for a tensor without elements.
+  return elements > (IsFloat(tensor.data_type()) ? 0 : kFewElements);
 }
 
 /// The tensors that a node reads when it predicts, those that graphs inside of it (If, Loop, Scan)
@@ -237,7 +232,7 @@ class Graph final : public OnnxGraph {
       }
     }
     for (const auto& function : model_.functions()) {
-      functions_.emplace(CalledAs(function.domain(), function.name()), &function);
+      functions_.emplace(CalledAs(function), &function);
     }
     for (const auto& tensor : graph.initializer()) initializers_.insert(tensor.name());
     for (const auto& tensor : graph.sparse_initializer()) {
@@ -330,7 +325,7 @@ class Graph final : public OnnxGraph {
     Status status;
     std::vector<const onnx::FunctionProto*> called;
     ForEachInside(node, [&](const onnx::NodeProto& inner) {
-      const auto function = functions_.find(CalledAs(inner.domain(), inner.op_type()));
+      const auto function = functions_.find(CalledAs(inner));
       if (function != functions_.end() && called_.insert(function->first).second) {
         called.push_back(function->second);
       }
@@ -401,7 +396,7 @@ class Graph final : public OnnxGraph {
            [&](const onnx::TensorAnnotation& one, int) { return needed(one.tensor_name()); });
     functions_.clear();  // they point into what is cut now
     KeepIf(model_.mutable_functions(), [&](const onnx::FunctionProto& function, int) {
-      return called_.contains(CalledAs(function.domain(), function.name()));
+      return called_.contains(CalledAs(function));
     });
     model_.clear_training_info();
   }

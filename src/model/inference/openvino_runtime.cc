@@ -1,7 +1,10 @@
 // The plugin: the one file that includes OpenVINO's headers. OpenVINO throws; nothing leaves here.
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <new>
@@ -99,6 +102,64 @@ bool HasScan(const ov::Model& model) {
   return false;
 }
 
+/// The first element that `is_beyond`, as text.
+template <typename T, typename Fn>
+std::optional<std::string> FirstOf(const void* data, std::size_t count, const Fn& is_beyond) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, static_cast<const char*>(data) + i * sizeof(T), sizeof(T));
+    if (is_beyond(value)) return std::to_string(value);
+  }
+  return std::nullopt;
+}
+
+/// The CPU plugin computes whole numbers in 32 bits and others in float32. What does not fit there
+/// it takes for another number, and says nothing.
+std::optional<std::string> FirstBeyond(DType dtype, const void* data, std::size_t count) {
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int32_t>::min();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto above = [](auto value) { return value > kMost; };
+  switch (dtype) {
+    case DType::kI64:
+      return FirstOf<std::int64_t>(data, count,
+                                   [](std::int64_t v) { return v < kLeast || v > kMost; });
+    case DType::kU64:
+      return FirstOf<std::uint64_t>(
+          data, count, [](std::uint64_t v) { return v > static_cast<std::uint64_t>(kMost); });
+    case DType::kU32:
+      return FirstOf<std::uint32_t>(data, count, above);
+    case DType::kF64:
+      return FirstOf<double>(data, count, [](double v) {
+        return std::isfinite(v) && std::fabs(v) > std::numeric_limits<float>::max();
+      });
+    default:
+      return std::nullopt;
+  }
+}
+
+/// The name of a constant whose whole numbers do not fit, with the first of these; here or in a
+/// branch or loop.
+std::optional<std::string> ConstantBeyond(const ov::Model& model) {
+  for (const auto& node : model.get_ops()) {
+    if (const auto outer = ov::as_type_ptr<ov::op::util::MultiSubGraphOp>(node)) {
+      for (std::size_t i = 0; i < outer->get_internal_subgraphs_size(); ++i) {
+        if (auto inner = ConstantBeyond(*outer->get_function(i))) return inner;
+      }
+    }
+    const auto constant = ov::as_type_ptr<ov::op::v0::Constant>(node);
+    if (!constant || constant->get_element_type() != ov::element::i64) continue;
+    // The largest there are stand for "up to the end", and still do in 32 bits.
+    constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max() - 1;
+    const auto beyond = FirstOf<std::int64_t>(
+        constant->get_data_ptr(), ov::shape_size(constant->get_shape()), [](std::int64_t v) {
+          return (v > std::numeric_limits<std::int32_t>::max() && v < kEnd) ||
+                 (v < std::numeric_limits<std::int32_t>::min() && v > -kEnd);
+        });
+    if (beyond) return *beyond + " in " + constant->get_friendly_name();
+  }
+  return std::nullopt;
+}
+
 /// A compiled model and the requests that run it: as many as run at once.
 class OpenVinoRuntime final : public Runtime {
  public:
@@ -130,6 +191,12 @@ class OpenVinoRuntime final : public Runtime {
         const auto element = ToElement(feed->dtype);
         if (!port || !element) {
           return InternalError("the runtime has no input " + signature->name);
+        }
+        const std::size_t count = ov::shape_size(ov::Shape(feed->shape.begin(), feed->shape.end()));
+        if (const auto beyond = FirstBeyond(feed->dtype, feed->data, count)) {
+          return InvalidArgumentError("the feed \"" + signature->name + "\" has " + *beyond +
+                                      ", and OpenVINO computes in 32 bits: it would take it for "
+                                      "another number; run model.onnx with onnxruntime");
         }
         // The runtime only reads inputs; its interface does not say so.
         request->set_tensor(*port,
@@ -181,6 +248,10 @@ class OpenVinoRuntime final : public Runtime {
         constant->set_friendly_name(found->second->get_friendly_name());
         constant->output(0).set_names(found->second->output(0).get_names());
         ov::replace_node(found->second, constant);
+      }
+      if (const auto beyond = ConstantBeyond(*model)) {
+        return InvalidArgumentError("the whole number " + *beyond +
+                                    " does not fit in 32 bits, in which OpenVINO computes");
       }
       return std::unique_ptr<Runtime>(std::make_unique<OpenVinoRuntime>(model, options_));
     } catch (const std::exception& error) {
@@ -250,6 +321,12 @@ extern "C" __attribute__((visibility("default"))) bool cairn_runtime_v1(
       *error =
           "it has the operator Scan, which OpenVINO computes wrongly; write it as a Loop, or run "
           "model.onnx with onnxruntime";
+      return false;
+    }
+    if (const auto beyond = cairn::ConstantBeyond(*model)) {
+      *error = "it has the whole number " + *beyond +
+               ", and OpenVINO computes in 32 bits: it would take it for another number; run "
+               "model.onnx with onnxruntime";
       return false;
     }
     *out = std::make_unique<cairn::OpenVinoRuntime>(model, options);
