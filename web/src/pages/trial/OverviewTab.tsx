@@ -101,7 +101,7 @@ function RunLine({ run }: { run: Run }): ReactNode {
   return (
     <>
       {runLabel(run)}
-      <span className="faint"> · {formatTime(run.started)}{run.ended ? `, ${formatDuration(run.ended - run.started)}` : ""}{run.host ? ` on ${run.host}` : ""}</span>
+      <span className="faint"> · <span className="nowrap">{formatTime(run.started)}</span>{run.ended ? `, ${formatDuration(run.ended - run.started)}` : ""}{run.host ? ` on ${run.host}` : ""}</span>
       {run.message && <div className="faint">{run.message}</div>}
     </>
   );
