@@ -391,6 +391,20 @@ TEST_F(MasterCommandsTest, ASearchGoesOnThroughPagesInWhichNothingWasFound) {
   }
 }
 
+TEST_F(MasterCommandsTest, LinesOfALogAreAsATerminalWouldLeaveThem) {
+  On("GET /api/v1/trials/12", 200, kTrial);
+  On("GET /api/v1/trials/12/logs", 200,
+     R"({"lines": [{"id": 1, "text": "\rstep 1\rstep 2\r\u001b[Kstep 3"},
+                   {"id": 2, "text": "\u001b[1;31mred\u001b[0m and \u001b]0;title\u0007"},
+                   {"id": 3, "text": "of Windows\r"}, {"id": 4, "text": "cut \u001b[3"}],
+         "more": false, "next": 4, "previous": 1})");
+  const Finished finished = Cairn({"t", "logs", "12"});
+  EXPECT_EQ(finished.out, "step 3\nred and \\x1b]0;title\\x07\nof Windows\ncut \\x1b[3\n")
+      << finished.err;
+  // Programs get them as they were written.
+  EXPECT_THAT(Cairn({"t", "logs", "12", "--json"}).out, HasSubstr(R"(\rstep 1\rstep 2\r)"));
+}
+
 TEST_F(MasterCommandsTest, WhatGoesOnIsFollowedFromThereOn) {
   std::string done = kRunning;
   done.replace(done.find("RUNNING"), 7, "COMPLETED");
