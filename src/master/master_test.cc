@@ -402,6 +402,11 @@ TEST_F(MasterTest, ASecondMasterIsRefused) {
   ASSERT_FALSE(third.ok());
   EXPECT_THAT(third.status().ToString(),
               HasSubstr("listens on " + taken + ": end it, or choose another port with --listen"));
+  std::ofstream(temp_.path() + "/file") << "not a directory";
+  const auto fourth = Master::Start(
+      {.data_directory = temp_.path() + "/file", .listen = "127.0.0.1:0", .weak_hashes = true});
+  ASSERT_FALSE(fourth.ok());
+  EXPECT_THAT(fourth.status().ToString(), HasSubstr("/file: it is not a directory"));
 }
 
 TEST_F(MasterTest, RunsSurviveTheMasterAndAreFoundAgain) {
