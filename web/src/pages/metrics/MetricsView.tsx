@@ -195,7 +195,7 @@ function RunList({ runs, data }: { runs: Run[]; data: TrialSeries[] }): ReactNod
     <section aria-label="Runs" className="run-legend">
       {bands.map((band) => (
         <span key={band.run} className={`run-entry ${band.kind}`}>
-          steps {band.from} to {band.to}: {band.label}
+          {band.to > band.from && `steps ${band.from} to ${band.to}: `}{band.label}
         </span>
       ))}
     </section>
