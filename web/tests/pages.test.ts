@@ -66,7 +66,7 @@ describe("experiments", () => {
     await page.getByLabel("Also archived").check();
     await expect.poll(() => stage.master.requests.at(-1)!.url).toContain("archived=true");
     await page.locator("tr[aria-rowindex='5000'][data-key]").waitFor();
-    expect(await page.locator("tbody tr.waiting").count()).toBe(0);
+    await expect.poll(() => page.locator("tbody tr.waiting").count()).toBe(0);
     await page.getByLabel("Search by id").fill("lr search");
     await page.getByText("1 found").waitFor();
     expect(page.url()).toContain("search=lr+search");

@@ -1,5 +1,5 @@
 // What the page shows when there is nothing to show, or nothing to be had: what happened, and what to do next.
-import type { Page } from "playwright-core";
+import type { Page, Request } from "playwright-core";
 import { describe, expect, it } from "vitest";
 import { go, seriousViolations } from "./browser";
 import { PLACES } from "./places";
@@ -131,6 +131,9 @@ describe("a page that nobody touches", () => {
     const { page } = await stage.look();
     await page.clock.install();
     const asked = (): number => stage.master.requests.filter((one) => !one.url.startsWith("/api/v1/events")).length;
+    const unanswered = new Set<Request>();
+    page.on("request", (one) => { if (!/\/events|follow=/.test(one.url())) unanswered.add(one); });
+    for (const kind of ["requestfinished", "requestfailed"] as const) page.on(kind as "requestfinished", (one) => { unanswered.delete(one); });
     for (const [name, hash, text] of PLACES) {
       await page.goto(`${stage.master.url}/${hash}`);
       await page.reload();
@@ -139,7 +142,7 @@ describe("a page that nobody touches", () => {
       // The first greeting of the stream makes it read once more, whenever that comes: until nothing is asked for in a while.
       let before = -1;
       await expect.poll(async () => {
-        const same = before === asked();
+        const same = before === asked() && unanswered.size === 0;
         before = asked();
         await page.clock.runFor(2000);
         return same;
