@@ -558,6 +558,45 @@ TEST_F(MasterCommandsTest, DownloadAppearsWholeOrNotAtAll) {
   }
 }
 
+TEST_F(MasterCommandsTest, ADirectoryToDownloadIntoMayEndWithASlash) {
+  const std::string source = directory_ / "source";
+  fs::create_directories(source);
+  std::ofstream(source + "/weights") << "1 2 3";
+  const std::string archive = directory_ / "source.tar";
+  ASSERT_EQ(std::system(("tar cf " + archive + " -C " + source + " weights").c_str()), 0);
+  std::ifstream in(archive, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  On("GET /api/v1/experiments/7/checkpoints", 200,
+     R"({"checkpoints": [{"id": "abc", "steps_completed": 40, "bytes": 9}], "total": 1})");
+  On("GET /api/v1/checkpoints/abc/download",
+     [bytes](const TestHttpRequest&) { return Answer(200, bytes); });
+  const std::string out = directory_ / "model";
+  fs::create_directories(out + ".partial/mine");  // not the download's
+  const Finished finished = Cairn({"e", "download", "7", "-o", out + "/"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_TRUE(fs::exists(out + ".partial/mine"));
+  std::string text;
+  std::getline(std::ifstream(out + "/weights"), text);
+  EXPECT_EQ(text, "1 2 3");
+  EXPECT_THAT(Cairn({"e", "download", "7", "-o", out + "/"}).err, HasSubstr("is there already"));
+}
+
+TEST_F(MasterCommandsTest, CodeThatIsPackedTightlyComesBack) {
+  const std::string source = directory_ / "source";
+  fs::create_directories(source);
+  std::ofstream(source + "/train.py") << std::string(100'000, '#');
+  const std::string archive = directory_ / "source.tar.gz";
+  ASSERT_EQ(std::system(("tar czf " + archive + " -C " + source + " train.py").c_str()), 0);
+  std::ifstream in(archive, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  On("GET /api/v1/experiments/7/code",
+     [bytes](const TestHttpRequest&) { return Answer(200, bytes); });
+  const std::string out = directory_ / "code";
+  const Finished finished = Cairn({"e", "download", "7", "--code", "-o", out});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(fs::file_size(out + "/train.py"), 100'000u);
+}
+
 TEST_F(MasterCommandsTest, WatchLooksAgainUntilInterrupted) {
   auto looks = std::make_shared<std::atomic<int>>(0);
   On("GET /api/v1/trials", [looks](const TestHttpRequest&) {
