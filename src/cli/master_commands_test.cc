@@ -482,6 +482,10 @@ TEST_F(MasterCommandsTest, PolicyIsLaidOverTheOneThatIsThere) {
             R"("score":"loss"})");
   EXPECT_THAT(Cairn({"e", "set-policy", "7", "--keep-last", "few"}).err, HasSubstr("keep_last"));
   EXPECT_THAT(Cairn({"e", "set-policy", "7"}).out, HasSubstr("keep_best        2"));
+  On("GET /api/v1/experiments/7/policy", 200,
+     R"({"max_age_seconds": 1209600.0, "max_bytes": 53687091200})");
+  EXPECT_EQ(Cairn({"e", "set-policy", "7"}).out,
+            "max_age_seconds  1209600\nmax_bytes        50.0 GiB\n");
 }
 
 TEST_F(MasterCommandsTest, DeletingAsksFirst) {

@@ -69,8 +69,8 @@ void NewBytes::Want(std::span<const Wanted> wanted) {
     Place& place = places_[one.repository];
     if (!place.asked && !place.busy) place.since = now;
     place.asked = true;  // once more where one looks now: it may have come since that began
-    // Not for what is put off, and not for storage that has let others wait already.
-    if (place.due <= now && now - place.since < options_.moment) {
+    // Not for what is put off for long, and not for storage that has let others wait already.
+    if (place.due < now + options_.moment && now - place.since < options_.moment) {
       awaited.try_emplace(one.repository, place.looks);
     }
   }

@@ -31,7 +31,7 @@ struct NewBytesOptions {
   std::chrono::nanoseconds moment = std::chrono::seconds(1);
   /// Between two looks at the same repository, at least; one that took long is left alone for ten
   /// times as long.
-  std::chrono::nanoseconds pause = std::chrono::seconds(1);
+  std::chrono::nanoseconds pause = std::chrono::milliseconds(200);
 };
 
 /// How many bytes of a checkpoint no earlier one of its repository has: what it cost to keep. Files

@@ -23,7 +23,8 @@ class NewBytesTest : public ::testing::Test {
   void Start(std::chrono::nanoseconds moment, std::chrono::nanoseconds pause) {
     new_bytes_ = std::make_unique<NewBytes>(NewBytesOptions{
         .read = [this](const std::string& repository) -> Result<Found> {
-          ++reads_[repository];
+          const int reads = ++reads_[repository];
+          if (repository == "growing" && reads > 1) return Found{{"a", 10}, {"new", 1}};
           if (repository == "slow") return slow_.get_future().get();
           return Found{{"a", 10}, {"b", 3}};
         },
@@ -66,8 +67,16 @@ TEST_F(NewBytesTest, OfStorageThatDoesNotAnswerHoldNobodyUpAndAreToldOf) {
   EXPECT_EQ(new_bytes_->Of("c"), 5u);
 }
 
+TEST_F(NewBytesTest, OfACheckpointThatCameSinceTheLastLookAreWaitedFor) {
+  Start(hours(1), milliseconds(50));
+  Want("1", "growing", "a");
+  EXPECT_EQ(new_bytes_->Of("a"), 10u);
+  Want("1", "growing", "new");
+  EXPECT_EQ(new_bytes_->Of("new"), 1u);
+}
+
 TEST_F(NewBytesTest, OfACheckpointThatIsGoneAreNotKnownAndAskedForNoMoreThanNowAndThen) {
-  Start(hours(1), hours(1));
+  Start(hours(1), hours(2));
   Want("1", "quick", "gone");
   EXPECT_EQ(new_bytes_->Of("gone"), std::nullopt);
   for (int i = 0; i < 10; ++i) Want("1", "quick", "gone");
