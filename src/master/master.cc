@@ -85,6 +85,10 @@ bool IsLoopback(std::string_view listen) {
 
 Status MasterOptions::Validate() const {
   if (data_directory.empty()) return InvalidArgumentError("master: name a data directory");
+  if (listen.find(':') == std::string::npos) {
+    return InvalidArgumentError(fmt::format(
+        "a master listens at host:port, such as 127.0.0.1:8080: \"{}\" has no port", listen));
+  }
   if (slots < 0 || slots > 100'000) return InvalidArgumentError("master: slots: 0 to 100000");
   if (clock == nullptr || ids == nullptr) return InvalidArgumentError("master: clock, ids");
   if (!tls_ca.empty() && tls.empty()) {

@@ -389,6 +389,9 @@ TEST_F(MasterTest, ListensElsewhereOnlyWithAPassword) {
   const auto refused = Master::Start(options);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.status().ToString(), HasSubstr("no user has a password"));
+  const auto nowhere = Master::Start({.data_directory = data_, .listen = "nonsense"});
+  ASSERT_FALSE(nowhere.ok());
+  EXPECT_THAT(nowhere.status().ToString(), HasSubstr("\"nonsense\" has no port"));
 }
 
 TEST_F(MasterTest, ASecondMasterIsRefused) {
