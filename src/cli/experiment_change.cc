@@ -92,6 +92,8 @@ class NewFile {
   const std::optional<Status>& error() const { return error_; }
   std::uint64_t bytes() const { return bytes_; }
   int descriptor() const { return file_; }
+  /// Where it is until it is published; nobody else has that name.
+  const std::string& temporary() const { return temporary_; }
 
   Status Publish() {
     if (fsync(file_) != 0 || rename(temporary_.c_str(), path_.c_str()) != 0) {
@@ -125,24 +127,34 @@ Result<NewFile> Fetch(MasterClient* master, const std::string& path,
   return file;
 }
 
-/// Unpacks what was fetched into a directory that is not there yet.
-Status Unpack(const NewFile& file, const std::string& directory) {
+/// Unpacks what was fetched, code or a checkpoint, into a directory that is not there yet.
+Status Unpack(const NewFile& file, const std::string& directory, bool code) {
 #ifdef CAIRN_WITH_MASTER
   if (file.bytes() == 0) return CorruptionError("the archive that came is empty");
   void* const bytes = mmap(nullptr, file.bytes(), PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
   if (bytes == MAP_FAILED) return Errno("cannot read what was downloaded");
   master::CodeLimits limits;
   limits.archive_bytes = file.bytes();
-  limits.bytes = file.bytes() * 2;  // not compressed: what is more is no checkpoint
-  limits.entries = 10'000'000;
-  limits.path_bytes = 4096;
-  Status status = master::ExtractCode(
-      std::string_view(static_cast<const char*>(bytes), file.bytes()), directory, limits);
+  if (!code) {
+    limits.bytes = file.bytes() * 2;  // not compressed: what is more is no checkpoint
+    limits.entries = 10'000'000;
+    limits.path_bytes = 4096;
+  }
+  // Under a name of its own: what stands beside it may be anybody's.
+  const std::string unpacked = file.temporary() + "-unpacked";
+  const Status status = master::ExtractCode(
+      std::string_view(static_cast<const char*>(bytes), file.bytes()), unpacked, limits);
   munmap(bytes, file.bytes());
-  return status;
+  RETURN_IF_ERROR(status);
+  if (rename(unpacked.c_str(), directory.c_str()) == 0) return Status::Ok();
+  const Status failed = Errno("cannot write " + directory);
+  std::error_code error;
+  fs::remove_all(unpacked, error);
+  return failed;
 #else
   (void)file;
   (void)directory;
+  (void)code;
   return UnimplementedError(
       "this build of Cairn cannot unpack archives: name a file, --output x.tar");
 #endif
@@ -274,8 +286,10 @@ Result<Output> DeleteExperiments(const DeleteOptions& options, Console* console)
   return output;
 }
 
-Result<Output> Download(const DownloadOptions& options, bool trial, Console* console) {
-  const std::string format = FormatOf(options.out);
+Result<Output> Download(const DownloadOptions& asked, bool trial, Console* console) {
+  DownloadOptions options = asked;
+  while (options.out.size() > 1 && options.out.ends_with('/')) options.out.pop_back();
+  const std::string format = options.out == asked.out ? FormatOf(options.out) : "";
   if (options.out.empty() || fs::exists(options.out)) {
     return AlreadyExistsError(fmt::format(
         "\"{}\" is there already: name a new directory, or a file .tar, .tar.gz or .zip",
@@ -311,7 +325,7 @@ Result<Output> Download(const DownloadOptions& options, bool trial, Console* con
     }
   }
   ASSIGN_OR_RETURN(NewFile file, Fetch(master.get(), path, query, options.out, expected, console));
-  RETURN_IF_ERROR(format.empty() ? Unpack(file, options.out) : file.Publish());
+  RETURN_IF_ERROR(format.empty() ? Unpack(file, options.out, options.code) : file.Publish());
   output.text = Printable(fmt::format("{} is in {}{}", what, options.out, beside)) + "\n";
   return output;
 }

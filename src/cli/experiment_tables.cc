@@ -255,7 +255,10 @@ std::string PolicyText(const Value& policy) {
   if (const Value::Object* rules = policy.if_object()) {
     for (const auto& [name, rule] : *rules) {
       if (rule.is_null() || rule == Value("")) continue;
-      text += fmt::format("{:<17}{}\n", name, Printable(NumberText(&rule)));
+      std::string shown = NumberText(&rule);
+      if (name == "max_bytes") shown = HumanBytes(static_cast<std::uint64_t>(rule.AsDouble()));
+      if (name == "max_age_seconds") shown = fmt::format("{:.0f}", rule.AsDouble());
+      text += fmt::format("{:<17}{}\n", name, Printable(shown));
     }
   }
   return text.empty() ? "all checkpoints stay\n" : text;

@@ -27,6 +27,25 @@ MasterClient::Query QueryOf(const LogSelection& selection) {
   return query;
 }
 
+/// A line as a terminal would leave it: without what colours it, and of a progress bar that was
+/// written over itself the last state.
+std::string LeftOnATerminal(std::string_view line) {
+  std::string text;
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    if (line.substr(at).starts_with("\x1b[")) {
+      const std::size_t end = line.find_first_not_of("0123456789;:<=>? !\"#$%&'()*+,-./", at + 2);
+      if (end != std::string_view::npos && line[end] >= '@' && line[end] <= '~') {
+        at = end;
+        continue;
+      }
+    }
+    text += line[at];
+  }
+  while (text.ends_with('\r')) text.pop_back();
+  const std::size_t begin = text.rfind('\r');
+  return begin == std::string::npos ? text : text.substr(begin + 1);
+}
+
 /// Writes lines; for one trial.
 class LinePrinter {
  public:
@@ -43,7 +62,7 @@ class LinePrinter {
       text += UtcTime(static_cast<std::int64_t>(NumberIn(line, "time") * 1e9)) + "  ";
     }
     if (ranks_) text += fmt::format("[rank={}] ", IntIn(line, "rank"));
-    text += Printable(TextIn(line, "text")) + "\n";
+    text += Printable(LeftOnATerminal(TextIn(line, "text"))) + "\n";
     std::fputs(text.c_str(), stdout);
   }
 

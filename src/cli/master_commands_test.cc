@@ -391,6 +391,20 @@ TEST_F(MasterCommandsTest, ASearchGoesOnThroughPagesInWhichNothingWasFound) {
   }
 }
 
+TEST_F(MasterCommandsTest, LinesOfALogAreAsATerminalWouldLeaveThem) {
+  On("GET /api/v1/trials/12", 200, kTrial);
+  On("GET /api/v1/trials/12/logs", 200,
+     R"({"lines": [{"id": 1, "text": "\rstep 1\rstep 2\r\u001b[Kstep 3"},
+                   {"id": 2, "text": "\u001b[1;31mred\u001b[0m and \u001b]0;title\u0007"},
+                   {"id": 3, "text": "of Windows\r"}, {"id": 4, "text": "cut \u001b[3"}],
+         "more": false, "next": 4, "previous": 1})");
+  const Finished finished = Cairn({"t", "logs", "12"});
+  EXPECT_EQ(finished.out, "step 3\nred and \\x1b]0;title\\x07\nof Windows\ncut \\x1b[3\n")
+      << finished.err;
+  // Programs get them as they were written.
+  EXPECT_THAT(Cairn({"t", "logs", "12", "--json"}).out, HasSubstr(R"(\rstep 1\rstep 2\r)"));
+}
+
 TEST_F(MasterCommandsTest, WhatGoesOnIsFollowedFromThereOn) {
   std::string done = kRunning;
   done.replace(done.find("RUNNING"), 7, "COMPLETED");
@@ -468,6 +482,10 @@ TEST_F(MasterCommandsTest, PolicyIsLaidOverTheOneThatIsThere) {
             R"("score":"loss"})");
   EXPECT_THAT(Cairn({"e", "set-policy", "7", "--keep-last", "few"}).err, HasSubstr("keep_last"));
   EXPECT_THAT(Cairn({"e", "set-policy", "7"}).out, HasSubstr("keep_best        2"));
+  On("GET /api/v1/experiments/7/policy", 200,
+     R"({"max_age_seconds": 1209600.0, "max_bytes": 53687091200})");
+  EXPECT_EQ(Cairn({"e", "set-policy", "7"}).out,
+            "max_age_seconds  1209600\nmax_bytes        50.0 GiB\n");
 }
 
 TEST_F(MasterCommandsTest, DeletingAsksFirst) {
@@ -542,6 +560,45 @@ TEST_F(MasterCommandsTest, DownloadAppearsWholeOrNotAtAll) {
   for (const auto& entry : fs::directory_iterator(directory_.path())) {
     EXPECT_THAT(entry.path().string(), Not(HasSubstr("cut")));
   }
+}
+
+TEST_F(MasterCommandsTest, ADirectoryToDownloadIntoMayEndWithASlash) {
+  const std::string source = directory_ / "source";
+  fs::create_directories(source);
+  std::ofstream(source + "/weights") << "1 2 3";
+  const std::string archive = directory_ / "source.tar";
+  ASSERT_EQ(std::system(("tar cf " + archive + " -C " + source + " weights").c_str()), 0);
+  std::ifstream in(archive, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  On("GET /api/v1/experiments/7/checkpoints", 200,
+     R"({"checkpoints": [{"id": "abc", "steps_completed": 40, "bytes": 9}], "total": 1})");
+  On("GET /api/v1/checkpoints/abc/download",
+     [bytes](const TestHttpRequest&) { return Answer(200, bytes); });
+  const std::string out = directory_ / "model";
+  fs::create_directories(out + ".partial/mine");  // not the download's
+  const Finished finished = Cairn({"e", "download", "7", "-o", out + "/"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_TRUE(fs::exists(out + ".partial/mine"));
+  std::string text;
+  std::getline(std::ifstream(out + "/weights"), text);
+  EXPECT_EQ(text, "1 2 3");
+  EXPECT_THAT(Cairn({"e", "download", "7", "-o", out + "/"}).err, HasSubstr("is there already"));
+}
+
+TEST_F(MasterCommandsTest, CodeThatIsPackedTightlyComesBack) {
+  const std::string source = directory_ / "source";
+  fs::create_directories(source);
+  std::ofstream(source + "/train.py") << std::string(100'000, '#');
+  const std::string archive = directory_ / "source.tar.gz";
+  ASSERT_EQ(std::system(("tar czf " + archive + " -C " + source + " train.py").c_str()), 0);
+  std::ifstream in(archive, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  On("GET /api/v1/experiments/7/code",
+     [bytes](const TestHttpRequest&) { return Answer(200, bytes); });
+  const std::string out = directory_ / "code";
+  const Finished finished = Cairn({"e", "download", "7", "--code", "-o", out});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(fs::file_size(out + "/train.py"), 100'000u);
 }
 
 TEST_F(MasterCommandsTest, WatchLooksAgainUntilInterrupted) {

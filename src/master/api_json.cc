@@ -6,7 +6,9 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "format/json.h"
@@ -305,8 +307,7 @@ Value ToJson(const ApiParts& parts, const CheckpointRow& row) {
           fmt::format("{}/{}", view->repository, record.path.substr(record.path.rfind('/') + 1));
     }
     if (record.state == CheckpointState::kCompleted) {
-      const auto fresh = parts.new_bytes->Of(view->repository, record.id);
-      if (fresh) out["new_bytes"] = *fresh;
+      if (const auto fresh = parts.new_bytes->Of(record.id)) out["new_bytes"] = *fresh;
     }
     const std::string& score = view->record.config.retention.score;
     if (const Value* found = score.empty() ? nullptr : record.metrics.Find(score)) {
@@ -314,6 +315,16 @@ Value ToJson(const ApiParts& parts, const CheckpointRow& row) {
     }
   }
   return out;
+}
+
+void LookUpNewBytes(const ApiParts& parts, std::span<const CheckpointRow> rows) {
+  std::vector<NewBytes::Wanted> wanted;
+  for (const CheckpointRow& row : rows) {
+    if (row.record.state != CheckpointState::kCompleted) continue;
+    const auto view = parts.engine->Summary(row.trial);
+    if (view.ok()) wanted.push_back({row.trial, view->repository, row.record.id});
+  }
+  parts.new_bytes->Want(wanted);
 }
 
 Result<ApiAnswer> ExperimentAnswer(const ApiParts& parts, std::int64_t id, int status) {
@@ -396,6 +407,7 @@ Result<ApiAnswer> CheckpointPage(const ApiParts& parts, const ApiCall& call,
   } else {
     ASSIGN_OR_RETURN(page, parts.catalog->trials().Checkpoints(query));
   }
+  LookUpNewBytes(parts, page.items);
   Value::List items;
   for (const CheckpointRow& row : page.items) items.push_back(ToJson(parts, row));
   return ApiAnswer{.body = Value::Object{{"checkpoints", std::move(items)},

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <cairn/status.h>
 #include <cairn/value.h>
@@ -20,7 +21,9 @@ Value ToJson(const Token& token, const std::string& user);
 Value ToJson(const ApiParts& parts, const Experiment& experiment, bool whole);
 Value ToJson(const ApiParts& parts, const TrialRow& trial);
 Value ToJson(const RunRow& run);
+/// `new_bytes` as far as it is known: LookUpNewBytes before.
 Value ToJson(const ApiParts& parts, const CheckpointRow& checkpoint);
+void LookUpNewBytes(const ApiParts& parts, std::span<const CheckpointRow> rows);
 Value ToJson(const RetentionPolicy& policy);
 /// Unknown members are refused. `searcher` gives the score where none is named.
 Result<RetentionPolicy> PolicyFromBody(const ApiCall& call, const SearcherConfig& searcher);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include <cairn/checkpoint_manager.h>
@@ -62,6 +63,7 @@ Result<std::string> PlaceOf(const ApiParts& parts, const CheckpointRow& row) {
 
 Result<ApiAnswer> Get(const ApiParts& parts, const std::string& id) {
   ASSIGN_OR_RETURN(const CheckpointRow row, Find(parts, id));
+  LookUpNewBytes(parts, std::span(&row, 1));
   return ApiAnswer{.body = ToJson(parts, row)};
 }
 

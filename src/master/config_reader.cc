@@ -144,7 +144,9 @@ void ConfigReader::Int(std::string_view key, std::int64_t* out, std::int64_t lea
   const ConfigNode* node = Take(key);
   if (node == nullptr) return;
   const auto* number = node->scalar.if_int64();
-  if (!node->scalar.is_int()) {
+  // One that is too large for an integer was read as another number.
+  const bool large = node->scalar.is_number() && std::abs(node->scalar.AsDouble()) >= 0x1p63;
+  if (!node->scalar.is_int() && !large) {
     return Fail(*node, key, fmt::format("must be a whole number, not {}", KindOf(*node)));
   }
   if (number == nullptr || *number < least || *number > most) {

@@ -74,6 +74,20 @@ void EventFeed::OnTrial(const std::string& trial) {
   changed_.NotifyAll();
 }
 
+void EventFeed::OnCheckpoint(const std::string& trial, const std::string& checkpoint) {
+  MutexLock hold(&mu_);
+  if (queue_.size() >= kMostQueued) return;
+  queue_.push_back([this, trial, checkpoint] {
+    Send({Item{.kind = "checkpoint",
+               .experiment = options_.experiment_of(trial),
+               .trial = trial,
+               .seq = last_,
+               .time = options_.clock->WallNanos(),
+               .body = {{"id", checkpoint}, {"state", "COMPLETED"}}}});
+  });
+  changed_.NotifyAll();
+}
+
 void EventFeed::Publish(std::string kind, Value::Object body) {
   MutexLock hold(&mu_);
   if (queue_.size() >= kMostQueued) return;

@@ -61,6 +61,8 @@ class EventFeed {
   void OnExperiment(std::int64_t experiment, Value::Object what);
   /// The state of a trial may look different although no event says so: it got its slots.
   void OnTrial(const std::string& trial);
+  /// More is known of a completed checkpoint than was.
+  void OnCheckpoint(const std::string& trial, const std::string& checkpoint);
   /// Of the kinds that are no events of the engine's: service, verification.
   void Publish(std::string kind, Value::Object body);
 

@@ -112,7 +112,7 @@ void ReadStorage(const ConfigNode& node, std::string* out, ConfigReader* above) 
     if (node.scalar.is_string()) {
       *out = *node.scalar.if_string();
     } else {
-      above->Fail(node, "checkpoint_storage", "must be a directory or URL");
+      return above->Fail(node, "checkpoint_storage", "must be a directory or URL");
     }
   } else {
     ConfigReader reader(node, "checkpoint_storage");
@@ -323,7 +323,8 @@ void ReadEntrypoint(const ConfigNode* node, ExperimentConfig* out, ConfigReader*
       const auto* text = item.scalar.if_string();
       out->entrypoint.push_back(text != nullptr ? *text : EncodeJson(item.scalar));
     }
-  } else if (const auto* text = node->scalar.if_string(); text != nullptr && !text->empty()) {
+  } else if (const auto* text = node->scalar.if_string(); text != nullptr) {
+    if (text->empty()) return;  // as good as missing, which is told elsewhere
     out->entrypoint = CommandOf(*text);
   }
   if (out->entrypoint.empty() || out->entrypoint.front().empty()) {

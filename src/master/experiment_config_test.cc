@@ -216,6 +216,12 @@ TEST(ExperimentConfigTest, OneMistakeIsToldOnce) {
               AllOf(HasSubstr("checkpoint_storage.type must be"), Not(HasSubstr("\n"))));
   EXPECT_EQ(Complaint("entrypoint: b\nsearcher: {name: random, max_trials: few}"),
             "line 2: searcher.max_trials must be a whole number, not a text");
+  EXPECT_EQ(Complaint("entrypoint: ''"),
+            "entrypoint is missing: the command that trains, for example \"python3 train.py\"");
+  EXPECT_EQ(Complaint("entrypoint: b\ncheckpoint_storage: 7"),
+            "line 2: checkpoint_storage must be a directory or URL");
+  EXPECT_EQ(Complaint("entrypoint: b\nmax_restarts: 99999999999999999999"),
+            "line 2: max_restarts must be from 0 to 1000000");
 }
 
 TEST(ExperimentConfigTest, MoreMistakesThanAnybodyReadsAreCounted) {

@@ -99,11 +99,16 @@ bool LogFollowers::Serve(Follower* to) {
     }
     auto page = options_.logs->Read(to->query);
     if (!page.ok()) {
-      LogWarning(fmt::format("log of trial {}: {}", to->query.trial, page.status().ToString()));
-      to->busy = true;
+      if (!std::exchange(to->failing, true)) {
+        LogWarning(fmt::format("log of trial {}: {}; trying again", to->query.trial,
+                               page.status().ToString()));
+      }
+      to->busy = false;  // the next look is soon enough
       return !page.status().Is(Code::kNotFound);
     }
-    const bool more = !to->query.tail && page->more;
+    to->failing = false;
+    // After the last ones comes what was written while they were looked for.
+    const bool more = to->query.tail || page->more;
     if (to->query.tail) {
       if (!Gather(to, *std::move(page))) {
         to->busy = true;  // others have their turn
@@ -134,15 +139,14 @@ bool LogFollowers::Serve(Follower* to) {
 void LogFollowers::Run(const std::stop_token& stop) {
   std::vector<Follower> followers;
   Clock::Duration told = options_.clock->Now();
-  Clock::Duration judged = told;
+  Clock::Duration ticked = told;
   bool busy = false;
   while (!stop.stop_requested()) {
     std::set<std::string> touched;
-    bool tick = false;
     {
       MutexLock hold(&mu_);
       if (arrived_.empty() && touched_.empty() && !stopping_) {
-        tick = !changed_.WaitFor(
+        changed_.WaitFor(
             &mu_, busy ? std::chrono::nanoseconds(kBusyTick) : std::chrono::nanoseconds(kTick));
       }
       if (stopping_) break;
@@ -150,14 +154,15 @@ void LogFollowers::Run(const std::stop_token& stop) {
       for (Follower& one : arrived_) followers.push_back(std::move(one));
       arrived_.clear();
     }
-    const bool judge = options_.clock->Now() - judged >= kTick;
-    if (judge) judged = options_.clock->Now();
+    // By the clock, not by a wait that nobody cut short: a trial that writes all the time does.
+    const bool tick = options_.clock->Now() - ticked >= kTick;
+    if (tick) ticked = options_.clock->Now();
     const bool comment = options_.clock->Now() - told >= std::chrono::seconds(15);
     if (comment) told = options_.clock->Now();
     busy = false;
     const std::size_t before = followers.size();
     std::erase_if(followers, [&](Follower& one) {
-      if (judge && !one.allowed()) {
+      if (tick && !one.allowed()) {
         one.stream.End();
         return true;
       }

@@ -51,7 +51,8 @@ class LogFollowers {
     // While query.tail: those of the last lines that were found, and where new ones begin.
     std::vector<LogLine> last;
     std::uint64_t next_id = 0;
-    bool busy = true;  // there may be more to send
+    bool busy = true;      // there may be more to send
+    bool failing = false;  // the log could not be read; said once
     std::function<bool()> allowed;
   };
   void Run(const std::stop_token& stop);

@@ -62,8 +62,11 @@ constexpr char kFiles[] = "files";
 Status MakeDirectory(const std::string& path, mode_t mode) {
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
-  if (mkdir(path.c_str(), mode) == 0 || errno == EEXIST) return Status::Ok();
-  return UnavailableError(fmt::format("{}: {}", path, std::strerror(errno)));
+  if (mkdir(path.c_str(), mode) == 0) return Status::Ok();
+  const int failed = errno;
+  if (failed == EEXIST && fs::is_directory(path, error)) return Status::Ok();
+  return UnavailableError(fmt::format(
+      "{}: {}", path, failed == EEXIST ? "it is not a directory" : std::strerror(failed)));
 }
 
 std::string_view AccessName(Access access) {
@@ -82,6 +85,10 @@ bool IsLoopback(std::string_view listen) {
 
 Status MasterOptions::Validate() const {
   if (data_directory.empty()) return InvalidArgumentError("master: name a data directory");
+  if (listen.find(':') == std::string::npos) {
+    return InvalidArgumentError(fmt::format(
+        "a master listens at host:port, such as 127.0.0.1:8080: \"{}\" has no port", listen));
+  }
   if (slots < 0 || slots > 100'000) return InvalidArgumentError("master: slots: 0 to 100000");
   if (clock == nullptr || ids == nullptr) return InvalidArgumentError("master: clock, ids");
   if (!tls_ca.empty() && tls.empty()) {
@@ -105,8 +112,7 @@ class Master::Impl {
   explicit Impl(Options options)
       : options_(std::move(options)),
         limit_(500, 2000, options_.clock),
-        services_(options_.clock),
-        new_bytes_(options_.clock) {}
+        services_(options_.clock) {}
   ~Impl() { Stop(); }
 
   Status Start();
@@ -181,7 +187,7 @@ class Master::Impl {
   std::unique_ptr<EventFeed> feed_;
   std::unique_ptr<WebhookSender> webhooks_;
   std::unique_ptr<Verifications> verifications_;
-  mutable NewBytes new_bytes_;  // remembers what it has computed
+  std::unique_ptr<NewBytes> new_bytes_;
   std::unique_ptr<TaskThreads> threads_;
   std::unique_ptr<TaskThreads> downloads_;
   std::optional<HttpRoutes> known_;  // to tell 405 from 404 beside the page's files
@@ -224,6 +230,7 @@ Status Master::Impl::Prepare() {
   }
   RETURN_IF_ERROR(MakeDirectory(options_.data_directory, 0700));
   auto lock = LockFile(Path("lock"), options_.clock, kLockPatience);
+  if (!lock.ok() && !lock.status().Is(Code::kUnavailable)) return lock.status();
   if (!lock.ok()) {
     return UnavailableError(
         fmt::format("another master lives on {}: end it first, or name another --data-dir",
@@ -363,6 +370,11 @@ Status Master::Impl::StartEngine() {
         (*body.if_object())["id"] = checkpoint;
         feed_->Publish("verification", std::move(*body.if_object()));
       });
+  new_bytes_ = std::make_unique<NewBytes>(NewBytesOptions{
+      .clock = options_.clock, .on_found = [this](const std::string& trial, const std::string& id) {
+        feed_->OnCheckpoint(trial, id);
+      }});
+  new_bytes_->Start();
   threads_ = std::make_unique<TaskThreads>(kApiThreads, kMostWaiting);
   downloads_ = std::make_unique<TaskThreads>(4, 100);
   ASSIGN_OR_RETURN(const std::uint64_t last, catalog_->LastEvent());
@@ -384,7 +396,7 @@ ApiParts Master::Impl::Parts() const {
           .webhooks = webhooks_.get(),
           .services = const_cast<Services*>(&services_),
           .verifications = verifications_.get(),
-          .new_bytes = &new_bytes_,
+          .new_bytes = new_bytes_.get(),
           .threads = threads_.get(),
           .downloads = downloads_.get(),
           .clock = options_.clock,
@@ -576,6 +588,7 @@ void Master::Impl::Stop() {
   if (runs_server_) runs_server_->Stop();
   if (threads_) threads_->Stop();
   if (downloads_) downloads_->Stop();
+  if (new_bytes_) new_bytes_->Stop();
   if (engine_) engine_->Drain();
   if (experiments_) experiments_->Stop();
   if (collector_) collector_->Stop();

@@ -389,6 +389,9 @@ TEST_F(MasterTest, ListensElsewhereOnlyWithAPassword) {
   const auto refused = Master::Start(options);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.status().ToString(), HasSubstr("no user has a password"));
+  const auto nowhere = Master::Start({.data_directory = data_, .listen = "nonsense"});
+  ASSERT_FALSE(nowhere.ok());
+  EXPECT_THAT(nowhere.status().ToString(), HasSubstr("\"nonsense\" has no port"));
 }
 
 TEST_F(MasterTest, ASecondMasterIsRefused) {
@@ -402,6 +405,11 @@ TEST_F(MasterTest, ASecondMasterIsRefused) {
   ASSERT_FALSE(third.ok());
   EXPECT_THAT(third.status().ToString(),
               HasSubstr("listens on " + taken + ": end it, or choose another port with --listen"));
+  std::ofstream(temp_.path() + "/file") << "not a directory";
+  const auto fourth = Master::Start(
+      {.data_directory = temp_.path() + "/file", .listen = "127.0.0.1:0", .weak_hashes = true});
+  ASSERT_FALSE(fourth.ok());
+  EXPECT_THAT(fourth.status().ToString(), HasSubstr("/file: it is not a directory"));
 }
 
 TEST_F(MasterTest, RunsSurviveTheMasterAndAreFoundAgain) {

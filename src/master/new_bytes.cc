@@ -1,6 +1,6 @@
 #include "master/new_bytes.h"
 
-#include <chrono>
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -12,10 +12,13 @@
 namespace cairn::master {
 namespace {
 
-constexpr auto kPause = std::chrono::seconds(5);
+constexpr int kThreads = 2;
 constexpr std::size_t kMostKnown = 500'000;
+constexpr std::size_t kMostPlaces = 100'000;
 
-Result<std::map<std::string, std::uint64_t>> Look(const std::string& repository) {
+}  // namespace
+
+Result<std::map<std::string, std::uint64_t>> ReadNewBytes(const std::string& repository) {
   ASSIGN_OR_RETURN(const auto store, OpenStore(repository, {.create = false, .storage = {}}));
   ASSIGN_OR_RETURN(const RepositoryView view, RepositoryReader(store.get()).Read());
   std::map<std::string, std::uint64_t> found;
@@ -32,26 +35,125 @@ Result<std::map<std::string, std::uint64_t>> Look(const std::string& repository)
   return found;
 }
 
-}  // namespace
+NewBytes::~NewBytes() { Stop(); }
 
-std::optional<std::uint64_t> NewBytes::Of(const std::string& repository, const std::string& id) {
+void NewBytes::Start() {
+  for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+void NewBytes::Stop() {
   {
     MutexLock hold(&mu_);
-    if (const auto known = known_.find(id); known != known_.end()) return known->second;
-    const Clock::Duration now = clock_->Now();
-    const auto looked = looked_.find(repository);
-    if (looked != looked_.end() && now - looked->second < kPause) return std::nullopt;
-    if (known_.size() > kMostKnown) known_.clear();
-    if (looked_.size() > kMostKnown) looked_.clear();
-    looked_[repository] = now;
+    stopping_ = true;
+    changed_.NotifyAll();
   }
-  auto found = Look(repository);
-  if (!found.ok()) return std::nullopt;
+  threads_.clear();
+}
+
+std::optional<std::uint64_t> NewBytes::Of(const std::string& id) const {
   MutexLock hold(&mu_);
-  // What was known stays: what an earlier one had and was removed since is not paid for again.
-  known_.insert(found->begin(), found->end());
   const auto known = known_.find(id);
   return known == known_.end() ? std::nullopt : std::optional(known->second);
+}
+
+void NewBytes::Want(std::span<const Wanted> wanted) {
+  std::map<std::string, std::uint64_t> awaited;  // looks that had ended, by repository
+  MutexLock hold(&mu_);
+  const Clock::Duration now = options_.clock->Now();
+  if (known_.size() > kMostKnown) known_.clear();
+  if (places_.size() > kMostPlaces) {
+    std::erase_if(places_, [](const auto& one) { return !one.second.asked && !one.second.busy; });
+  }
+  for (const Wanted& one : wanted) {
+    if (stopping_ || known_.contains(one.id)) continue;
+    Place& place = places_[one.repository];
+    if (!place.asked && !place.busy) place.since = now;
+    place.asked = true;  // once more where one looks now: it may have come since that began
+    // Not for what is put off for long, and not for storage that has let others wait already.
+    if (place.due < now + options_.moment && now - place.since < options_.moment) {
+      awaited.try_emplace(one.repository, place.looks);
+    }
+  }
+  changed_.NotifyAll();
+  const auto pending = [&]() REQUIRES(mu_) {
+    return !stopping_ && std::ranges::any_of(awaited, [&](const auto& one) REQUIRES(mu_) {
+      return places_[one.first].looks == one.second;
+    });
+  };
+  for (Clock::Duration left = options_.moment; pending() && left > Clock::Duration::zero();
+       left = now + options_.moment - options_.clock->Now()) {
+    changed_.WaitFor(&mu_, left);
+  }
+  for (const Wanted& one : wanted) {
+    if (known_.contains(one.id)) continue;
+    Place& place = places_[one.repository];
+    if (place.asked || place.busy) place.left[one.id] = one.trial;
+  }
+}
+
+NewBytes::Place* NewBytes::Next(std::string* repository, std::optional<Clock::Duration>* when) {
+  const Clock::Duration now = options_.clock->Now();
+  Place* found = nullptr;
+  for (auto& [name, place] : places_) {
+    if (!place.asked || place.busy) continue;
+    if (place.due > now) {
+      *when = when->has_value() ? std::min(**when, place.due) : place.due;
+    } else if (found == nullptr || place.since < found->since) {
+      found = &place;
+      *repository = name;
+    }
+  }
+  return found;
+}
+
+void NewBytes::Run() {
+  for (;;) {
+    std::string repository;
+    Place* place = nullptr;
+    {
+      MutexLock hold(&mu_);
+      if (stopping_) return;
+      std::optional<Clock::Duration> when;
+      place = Next(&repository, &when);
+      if (place == nullptr && when) {
+        changed_.WaitFor(&mu_, *when - options_.clock->Now());
+        continue;
+      }
+      if (place == nullptr) {
+        changed_.Wait(&mu_);
+        continue;
+      }
+      place->asked = false;
+      place->busy = true;  // so that it stays where it is
+      place->since = options_.clock->Now();
+    }
+    Look(repository, place);
+  }
+}
+
+void NewBytes::Look(const std::string& repository, Place* place) {
+  const Clock::Duration began = options_.clock->Now();
+  const auto found = options_.read(repository);
+  std::map<std::string, std::string> told;  // by trial: one that was found
+  {
+    MutexLock hold(&mu_);
+    const Clock::Duration now = options_.clock->Now();
+    // What was known stays: what an earlier one had and was removed since is not paid for again.
+    if (found.ok()) known_.insert(found->begin(), found->end());
+    std::erase_if(place->left, [&](const auto& one) REQUIRES(mu_) {
+      if (!known_.contains(one.first)) return false;
+      told[one.second] = one.first;
+      return true;
+    });
+    if (place->left.empty()) place->asked = false;
+    if (!place->asked) place->left.clear();  // it has no such checkpoint
+    place->busy = false;
+    place->due = now + std::max<Clock::Duration>(options_.pause, 10 * (now - began));
+    ++place->looks;
+    changed_.NotifyAll();
+  }
+  if (!options_.on_found) return;
+  for (const auto& [trial, id] : told) options_.on_found(trial, id);
 }
 
 }  // namespace cairn::master

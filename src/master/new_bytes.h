@@ -1,32 +1,88 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <thread>
+#include <vector>
+
+#include <cairn/status.h>
 
 #include "base/clock.h"
 #include "base/thread_annotations.h"
 
 namespace cairn::master {
 
+/// Bytes of each checkpoint of a repository that no earlier one has.
+Result<std::map<std::string, std::uint64_t>> ReadNewBytes(const std::string& repository);
+
+struct NewBytesOptions {
+  Clock* clock = Clock::System();
+  std::function<Result<std::map<std::string, std::uint64_t>>(const std::string& repository)> read =
+      ReadNewBytes;
+  /// What somebody asked for and did not get at once is known now; on any thread, once for each
+  /// trial.
+  std::function<void(const std::string& trial, const std::string& checkpoint)> on_found;
+  /// How long an answer waits for the storage, all of its checkpoints together.
+  std::chrono::nanoseconds moment = std::chrono::seconds(1);
+  /// Between two looks at the same repository, at least; one that took long is left alone for ten
+  /// times as long.
+  std::chrono::nanoseconds pause = std::chrono::milliseconds(200);
+};
+
 /// How many bytes of a checkpoint no earlier one of its repository has: what it cost to keep. Files
 /// are compared by their checksums, which is how saves find out what they can share. A committed
-/// checkpoint does not change, so that what was found once is known until the master ends. May be
-/// called from any thread; one that asks for something new waits for the storage.
+/// checkpoint does not change, so that what was found once is known until the master ends. Two
+/// threads read the storage: one that is slow or away holds nobody up for more than a moment. May
+/// be called from any thread.
 class NewBytes {
  public:
-  explicit NewBytes(Clock* clock) : clock_(clock) {}
+  using Options = NewBytesOptions;
+  struct Wanted {
+    std::string trial;
+    std::string repository;
+    std::string id;
+  };
 
-  /// Nothing where nobody knows: the repository cannot be read, or has no such checkpoint. One that
-  /// was not found is looked for again after some seconds at the earliest.
-  std::optional<std::uint64_t> Of(const std::string& repository, const std::string& id);
+  explicit NewBytes(Options options) : options_(std::move(options)) {}
+  ~NewBytes();
+  NewBytes(const NewBytes&) = delete;
+  NewBytes& operator=(const NewBytes&) = delete;
+
+  void Start();
+  void Stop();
+
+  /// Has those looked up that are not known, and waits a moment for that.
+  void Want(std::span<const Wanted> wanted);
+  /// Nothing where nobody knows, or not yet. Quick.
+  std::optional<std::uint64_t> Of(const std::string& id) const;
 
  private:
-  Clock* const clock_;
-  Mutex mu_;
-  std::map<std::string, std::uint64_t> known_ GUARDED_BY(mu_);     // by checkpoint
-  std::map<std::string, Clock::Duration> looked_ GUARDED_BY(mu_);  // by repository: when
+  struct Place {
+    bool asked = false;                       // to be looked at, from `due` on
+    Clock::Duration due{};                    // not before
+    bool busy = false;                        // is being looked at
+    Clock::Duration since{};                  // since when it is asked for, or busy
+    std::uint64_t looks = 0;                  // that ended
+    std::map<std::string, std::string> left;  // by checkpoint, its trial: who asked went without
+  };
+
+  void Run();
+  /// One that may be looked at now; otherwise when the next one may.
+  Place* Next(std::string* repository, std::optional<Clock::Duration>* when) REQUIRES(mu_);
+  void Look(const std::string& repository, Place* place);
+
+  const Options options_;
+  mutable Mutex mu_;
+  CondVar changed_;
+  bool stopping_ GUARDED_BY(mu_) = false;
+  std::map<std::string, std::uint64_t> known_ GUARDED_BY(mu_);  // by checkpoint
+  std::map<std::string, Place> places_ GUARDED_BY(mu_);         // by repository
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace cairn::master

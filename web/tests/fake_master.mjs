@@ -8,6 +8,7 @@ const TYPES = { ".html": "text/html; charset=utf-8", ".js": "text/javascript", "
 // As src/master/web_files.cc has it, without the pictures in addresses that it also allows.
 export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 const NOW = Math.floor(Date.now() / 1000);
+const DELAY_MS = Number(process.env.CAIRN_WEB_DELAY_MS ?? 0);
 const RANKS = { viewer: 0, user: 1, admin: 2 };
 const MARKUP = `<img src=x onerror="window.hacked=1"><b>bold</b>`;
 
@@ -250,6 +251,8 @@ export class FakeMaster {
     const body = chunks.length > 0 ? JSON.parse(Buffer.concat(chunks).toString()) : {};
     const path = url.pathname.replace("/api/v1/", "").split("/").map(decodeURIComponent);
     this.requests.push({ method: request.method, url: request.url, body });
+    // Answers that come late and in any order, to find pages and tests that count on another: CAIRN_WEB_DELAY_MS=500.
+    if (DELAY_MS > 0) await new Promise((resolve) => { setTimeout(resolve, Math.random() * DELAY_MS); });
     const answer = (status, value) => {
       response.writeHead(status, { "Content-Type": "application/json", "Cache-Control": "no-store" });
       response.end(JSON.stringify(value));

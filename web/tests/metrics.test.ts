@@ -12,7 +12,7 @@ describe("metrics", () => {
     await chart.getByRole("group", { name: /to 60 at step 60/ }).waitFor();
     await page.getByText("killed by signal 9").first().waitFor();
     for (const group of ["training", "validation"]) await page.getByRole("figure", { name: "loss" }).getByText(group, { exact: true }).waitFor();
-    expect(await chart.getByRole("link").count()).toBe(6);
+    await expect.poll(() => chart.getByRole("link").count()).toBe(6);
     expect(await page.getByRole("region", { name: "Marks" }).locator("span").allTextContents()).toEqual(["checkpoint", "pinned checkpoint"]);
     stage.master.report("1", 70, { x: 70 });
     await chart.getByRole("group", { name: /to 70 at step 70/ }).waitFor();
@@ -45,10 +45,11 @@ describe("metrics", () => {
     const { page } = await look("admin", "#/experiments/1/metrics");
     const chart = page.getByRole("figure", { name: "x" });
     const over = chart.locator(".u-over");
-    await over.waitFor();
-    const box = (await over.boundingBox())!;
     const marks = chart.getByRole("link");
-    expect(await marks.count()).toBe(6);
+    await expect.poll(() => marks.count()).toBe(6);
+    // The list of the runs is the last to come; with it the page is as high, and the chart as wide, as it will be.
+    await page.getByRole("region", { name: "Runs" }).waitFor();
+    const box = (await over.boundingBox())!;
     await page.mouse.move(box.x + box.width * 0.55, box.y + box.height * 0.9);
     await page.mouse.down();
     await page.mouse.move(box.x + box.width * 0.95, box.y + box.height * 0.9, { steps: 4 });

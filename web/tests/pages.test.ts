@@ -55,8 +55,18 @@ describe("experiments", () => {
       if (share === 0 || share === 1) await page.locator(`tr[data-key="${id}"]`).waitFor();
       expect(await page.locator("tr").count()).toBeLessThanOrEqual(100);
     }
+    // Another order begins at its beginning, with rows.
     await page.getByRole("button", { name: "Name" }).click();
     await page.locator("th[aria-sort=ascending]").waitFor();
+    await page.locator("tbody tr[data-key]").first().waitFor();
+    expect(await box.evaluate((element) => element.scrollTop)).toBe(0);
+    // So do the rows in view when the list is another one, wherever one stands.
+    await box.evaluate((element) => { element.scrollTop = element.scrollHeight / 2; });
+    await page.locator("tr[aria-rowindex='5000'][data-key]").waitFor();
+    await page.getByLabel("Also archived").check();
+    await expect.poll(() => stage.master.requests.at(-1)!.url).toContain("archived=true");
+    await page.locator("tr[aria-rowindex='5000'][data-key]").waitFor();
+    await expect.poll(() => page.locator("tbody tr.waiting").count()).toBe(0);
     await page.getByLabel("Search by id").fill("lr search");
     await page.getByText("1 found").waitFor();
     expect(page.url()).toContain("search=lr+search");
@@ -100,6 +110,18 @@ describe("experiments", () => {
     await page.getByRole("button", { name: "Archive 5" }).waitFor();
     await page.getByLabel("Select all that match").click();
     await page.getByRole("button", { name: "Archive 5" }).waitFor({ state: "detached" });
+  });
+
+  it("that were selected are not taken for those that match now", async () => {
+    const { page } = await look();
+    await page.getByLabel("State").selectOption("COMPLETED");
+    await page.getByText("5 found").waitFor();
+    await page.getByLabel("Select all that match").click();
+    await page.getByText("5 selected").waitFor();
+    await page.getByLabel("State").selectOption("PAUSED");
+    await page.locator("tbody").getByText("PAUSED").first().waitFor();
+    await page.locator("tbody").getByText("COMPLETED").first().waitFor({ state: "detached" });
+    expect(await page.getByLabel("Select all that match").isChecked()).toBe(false);
   });
 
   it("change while one looks", async () => {
@@ -302,6 +324,24 @@ describe("checkpoints", () => {
     await page.getByText("The rules are set.").waitFor();
     expect(stage.master.requests.find((one) => one.method === "PUT")!.body).toEqual({ keep_last: 2 });
   });
+
+  it("are not kept by rules whose effect was shown for others, however late that comes", async () => {
+    const { page } = await look("admin", "#/experiments/1/checkpoints");
+    let answer = (): void => {};
+    const later = new Promise<void>((resolve) => { answer = resolve; });
+    await page.route("**/policy/preview", async (route) => { await later; await route.continue(); });
+    await page.getByLabel("The last n").fill("1");
+    await page.getByRole("button", { name: "Preview" }).click();
+    await page.getByLabel("The last n").fill("2");
+    const [response] = await Promise.all([page.waitForResponse("**/policy/preview"), answer()]);
+    await response.finished();
+    await page.evaluate(() => new Promise((resolve) => { setTimeout(resolve); }));
+    await page.getByText("Look at the preview first.").waitFor();
+    expect(await page.getByText(/would go/).count()).toBe(0);
+    expect(await page.getByRole("button", { name: "Set these rules" }).isDisabled()).toBe(true);
+    await page.getByRole("button", { name: "Preview" }).click();
+    await page.getByText(/2 would go and free .*; 4 stay/).waitFor();
+  });
 });
 
 describe("an experiment with many trials", () => {
@@ -417,15 +457,18 @@ describe("logs", () => {
 
 describe("what comes from outside", () => {
   it("is shown as text wherever it stands", async () => {
-    const it = await look("admin", "#/experiments");
-    for (const hash of ["#/experiments", "#/experiments/3", "#/experiments/3/metrics", "#/experiments/3/checkpoints", "#/experiments/3/logs", "#/experiments/3/config", "#/experiments/3/code", "#/storage",
-      `#/checkpoints/${[...stage.master.checkpoints.values()].find((one) => one.trial === "300")!.id}/metadata`, "#/compare?trials=300,1"]) {
-      await go(it.page, hash);
-      await it.page.locator("main h1, main h2, main .log-line, main pre").first().waitFor();
-      if (hash.endsWith("logs")) await it.page.getByText('onerror="window.hacked=1"').first().waitFor();
-      expect(await it.page.locator("main img, main b, main script").count(), hash).toBe(0);
+    const { page } = await look("admin", "#/experiments");
+    const checkpoint = [...stage.master.checkpoints.values()].find((one) => one.trial === "300")!.id;
+    // Each with something that is there when the page is.
+    for (const [hash, there] of [["#/experiments", "tbody tr[data-key]"], ["#/experiments/3", "h2#facts"], ["#/experiments/3/metrics", "figure.chart"], ["#/experiments/3/checkpoints", "tbody tr[data-key]"],
+      ["#/experiments/3/logs", ".log-line"], ["#/experiments/3/config", "h2#written + pre"], ["#/experiments/3/code", "pre:has-text('import cairn')"], ["#/storage", "meter"],
+      [`#/checkpoints/${checkpoint}/metadata`, "section[aria-label=Metadata]"], ["#/compare?trials=300,1", "figure.chart"]] as const) {
+      await go(page, hash);
+      await page.locator("main").locator(there).first().waitFor();
+      await page.locator("main").getByText("window.hacked").first().waitFor();
+      expect(await page.locator("main img, main b, main script").count(), hash).toBe(0);
     }
-    expect(await it.page.evaluate(() => (window as unknown as { hacked?: number }).hacked)).toBeUndefined();
+    expect(await page.evaluate(() => (window as unknown as { hacked?: number }).hacked)).toBeUndefined();
   });
 });
 

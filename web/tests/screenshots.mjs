@@ -18,6 +18,8 @@ master.addTrial("241", "24100", { state: "ERROR", progress: 0, steps: 0, hparams
 Object.assign(master.trials.get("24100"), { message: "rank 0 ended with code 2", restarts: 6, run_id: 6, status: "", ended: master.trials.get("24100").started + 1200, duration: 1200 });
 master.runs.set("24100", [{ ...master.runs.get("1")[0], run_id: 6, outcome: "failed", exit_signal: null, exit_code: 2, message: "rank 0 ended with code 2" }]);
 
+master.addContinued("242", "1");
+
 const checkpoint = [...master.checkpoints.keys()][3];
 const other = [...master.checkpoints.keys()][5];
 const chart = (page) => page.locator(".u-over").first().waitFor();
@@ -42,7 +44,7 @@ const PAGES = [
   ["logs", "#/experiments/1/logs?line=7", "60 steps, x = 60", { dark: true }],
   ["config", "#/experiments/1/config", "As it was written"],
   ["code", "#/experiments/1/code", "import cairn"],
-  ["continue", "#/experiments/3", "Runs", { first: async (page) => {
+  ["continue", "#/experiments/5", "Runs", { first: async (page) => {
     await page.getByRole("button", { name: "Continue…" }).click();
     await page.getByText("New trial with these weights, from batch 0").click();
   } }],
@@ -59,7 +61,7 @@ const PAGES = [
   ["files", `#/checkpoints/${checkpoint}/files`, "manifest.json"],
   ["tensors", `#/checkpoints/${checkpoint}/tensors`, "layers/0/weight"],
   ["metadata", `#/checkpoints/${checkpoint}/metadata`, "made by the tutorial"],
-  ["lineage", `#/checkpoints/${checkpoint}/lineage`, "trial 77", { dark: true }],
+  ["lineage", `#/checkpoints/${checkpoint}/lineage`, "trial 242", { dark: true }],
   ["diff", `#/checkpoints/${checkpoint}/compare/${other}`, "Only in the first"],
   ["storage", "#/storage", "Free on the disk", { whole: true, first: async (page) => {
     await page.getByRole("button", { name: "Rules of experiment" }).first().click();

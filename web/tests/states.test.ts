@@ -1,5 +1,5 @@
 // What the page shows when there is nothing to show, or nothing to be had: what happened, and what to do next.
-import type { Page } from "playwright-core";
+import type { Page, Request } from "playwright-core";
 import { describe, expect, it } from "vitest";
 import { go, seriousViolations } from "./browser";
 import { PLACES } from "./places";
@@ -131,17 +131,23 @@ describe("a page that nobody touches", () => {
     const { page } = await stage.look();
     await page.clock.install();
     const asked = (): number => stage.master.requests.filter((one) => !one.url.startsWith("/api/v1/events")).length;
+    const unanswered = new Set<Request>();
+    page.on("request", (one) => { if (!/\/events|follow=/.test(one.url())) unanswered.add(one); });
+    for (const kind of ["requestfinished", "requestfailed"] as const) page.on(kind as "requestfinished", (one) => { unanswered.delete(one); });
     for (const [name, hash, text] of PLACES) {
       await page.goto(`${stage.master.url}/${hash}`);
       await page.reload();
       await page.getByText(text).first().waitFor();
-      await page.clock.runFor(5000); // the first greeting of the stream makes it read once more
+      await page.getByText("live", { exact: true }).first().waitFor();
+      // The first greeting of the stream makes it read once more, whenever that comes: until nothing is asked for in a while.
       let before = -1;
-      await expect.poll(() => {
-        const same = before === asked();
+      await expect.poll(async () => {
+        const same = before === asked() && unanswered.size === 0;
         before = asked();
+        await page.clock.runFor(2000);
         return same;
       }, { interval: 300 }).toBe(true);
+      before = asked();
       await page.clock.runFor(30_000);
       expect(asked(), name).toBe(before);
     }

@@ -60,10 +60,20 @@ export function VirtualTable<T>(props: VirtualTableProps<T>): ReactNode {
     };
   }, []);
 
+  // Whoever asks for another order wants to see what is first in it.
+  const order = props.sort ? `${props.sort.key} ${props.sort.order}` : "";
+  const before = useRef(order);
+  useLayoutEffect(() => {
+    if (before.current === order) return;
+    before.current = order;
+    if (box.current) box.current.scrollTop = 0;
+  }, [order]);
+
   const { first, end } = visibleWindow(view.scroll, view.height, ROW, count);
   useLayoutEffect(() => onWindow?.(first, end), [first, end, onWindow]);
 
   const body: ReactNode[] = [];
+  let others = false;
   for (let index = first; index < end; index++) {
     const row = props.row(index);
     if (row === undefined) {
@@ -79,6 +89,7 @@ export function VirtualTable<T>(props: VirtualTableProps<T>): ReactNode {
     }
     const key = props.rowKey(row);
     const selected = props.selected?.has(key) ?? false;
+    others ||= !selected;
     body.push(
       <tr key={key} aria-rowindex={index + 2} aria-selected={props.selected ? selected : undefined} data-key={key}>
         {props.selected && (
@@ -101,6 +112,8 @@ export function VirtualTable<T>(props: VirtualTableProps<T>): ReactNode {
   }
 
   const width = columns.length + (props.selected ? 1 : 0);
+  // As many as there are may be others, which were selected before the list changed.
+  const all = (props.selected?.size ?? 0) >= count && !others;
   return (
     <div className="table-box" ref={box} tabIndex={0} role="region" aria-label={props.label} style={{ maxHeight: props.rowsHigh ? (props.rowsHigh + 1) * ROW : undefined }}>
       <table aria-rowcount={count + 1} aria-label={props.label}>
@@ -112,8 +125,8 @@ export function VirtualTable<T>(props: VirtualTableProps<T>): ReactNode {
                   <input
                     type="checkbox"
                     aria-label="Select all that match"
-                    checked={props.selected.size >= count}
-                    ref={(box) => { if (box) box.indeterminate = props.selected!.size > 0 && props.selected!.size < count; }}
+                    checked={all}
+                    ref={(box) => { if (box) box.indeterminate = props.selected!.size > 0 && !all; }}
                     onChange={(event) => props.onSelectAll!(event.target.checked)}
                   />
                 ) : <span className="hidden">Selected</span>}

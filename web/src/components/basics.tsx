@@ -31,6 +31,11 @@ async function copyText(element: HTMLElement, text: string): Promise<boolean> {
   }
 }
 
+/** A long path is broken after its slashes: half a number is another number. */
+export function PathText({ path }: { path: string }): ReactNode {
+  return <code>{path.split("/").map((part, index) => <Fragment key={index}>{index > 0 && <>/<wbr /></>}{part}</Fragment>)}</code>;
+}
+
 const COPIED_MS = 2000;
 
 /** A command that can be copied. A long one is broken between its words: "--" alone at the end of a line is no flag. */

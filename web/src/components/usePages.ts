@@ -46,7 +46,6 @@ export function usePages<T>(
     let asked: "" | "missing" | "all" = "";
     let failed = false;
     let last = 0;
-    wanted.current = [0];
 
     const run = async (all: boolean): Promise<void> => {
       busy = true;

@@ -63,7 +63,9 @@ export function condense(lineage: Lineage, current: string): { nodes: LineageNod
 }
 
 export const COLUMN = 108;
-export const LANE = 76;
+export const LANE = 84;
+/** Above the first lane: room for its name, and under that for the bows of increments. */
+const TOP = 46;
 
 export function placeLineage(lineage: { nodes: LineageNode[]; edges: (LineageEdge & { left?: number })[] }): Placed {
   const nodes = new Map(lineage.nodes.map((node) => [node.id, node]));
@@ -92,7 +94,7 @@ export function placeLineage(lineage: { nodes: LineageNode[]; edges: (LineageEdg
   const placed = ordered.map((node) => ({
     ...node,
     x: 24 + column.get(node.id)! * COLUMN,
-    y: 34 + lane.get(node.trial)! * LANE,
+    y: TOP + lane.get(node.trial)! * LANE,
   }));
   const at = new Map(placed.map((node) => [node.id, node]));
   return {
@@ -102,8 +104,8 @@ export function placeLineage(lineage: { nodes: LineageNode[]; edges: (LineageEdg
       const to = at.get(edge.to)!;
       return { left: 0, ...edge, x1: from.x, y1: from.y, x2: to.x, y2: to.y };
     }),
-    lanes: [...lane].map(([trial, index]) => ({ trial, y: 34 + index * LANE })),
+    lanes: [...lane].map(([trial, index]) => ({ trial, y: TOP + index * LANE })),
     width: 24 + (Math.max(0, ...column.values()) + 1) * COLUMN,
-    height: 34 + lane.size * LANE,
+    height: TOP + (lane.size - 1) * LANE + 38,
   };
 }

@@ -101,6 +101,10 @@ describe("logs", () => {
   it("lose the codes of terminals, not the text", () => {
     expect(plainText("\u001b[1;31mred\u001b[0m <b>x</b>")).toBe("red <b>x</b>");
   });
+  it("of a progress bar are its last state", () => {
+    expect(plainText("\rstep 1\rstep 2\r\u001b[Kstep 3")).toBe("step 3");
+    expect(plainText("of Windows\r")).toBe("of Windows");
+  });
 });
 
 describe("what may be done", () => {

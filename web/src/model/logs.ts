@@ -20,7 +20,9 @@ export function mergeLines(have: LogLine[], more: LogLine[], keep: "newest" | "o
 }
 
 // What terminals colour by: the page shows the text alone.
-const ANSI = /\u001b\[[0-9;?]*[ -/]*[@-~]/g;
+const ANSI = /\u001b\[[0-?]*[ -/]*[@-~]/g;
+/** A line as a terminal would leave it: of a progress bar that was written over itself the last state. */
 export function plainText(text: string): string {
-  return text.includes("\u001b") ? text.replace(ANSI, "") : text;
+  const plain = text.includes("\u001b") ? text.replace(ANSI, "") : text;
+  return plain.includes("\r") ? plain.replace(/\r+$/, "").replace(/^.*\r/s, "") : plain;
 }

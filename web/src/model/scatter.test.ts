@@ -22,6 +22,8 @@ describe("a scatter plot", () => {
     const near = [{ id: "1", x: 1.5, y: 1 }, { id: "2", x: 9, y: 1 }];
     expect(placePoints(near, { ...size, log: true }).xTicks.map((tick) => tick.label)).toEqual(["2", "5"]);
     expect(placePoints(near, size).yTicks.map((tick) => tick.label)).toEqual(["1"]);
+    const layers = [{ id: "1", x: 2, y: 1 }, { id: "2", x: 4, y: 1 }];
+    expect(placePoints(layers, size).xTicks.map((tick) => tick.label)).toEqual(["2", "3", "4"]);
   });
   it("counts what has no place", () => {
     expect(placePoints([{ id: "1", x: 1, y: NaN }, { id: "2", x: null, y: 1 }, { id: "3", x: 0, y: 1 }], { ...size, log: true })).toMatchObject({ points: [], left: 3 });

@@ -43,7 +43,8 @@ export function placePoints(rows: { id: string; x: Json; y: number }[], size: { 
     const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
     const at = (x: number): number => LEFT + (x1 > x0 ? ((x - x0) / (x1 - x0)) * wide : wide / 2);
     placeX = (x) => at(scale(x as number));
-    xTicks = (size.log ? logTicks : ticks)(x0, x1).map((x) => ({ at: at(x), label: formatNumber(size.log ? 10 ** x : x) }));
+    const whole = xs.every(Number.isInteger) && !size.log;
+    xTicks = (size.log ? logTicks(x0, x1) : ticks(x0, x1, whole)).map((x) => ({ at: at(x), label: formatNumber(size.log ? 10 ** x : x) }));
   } else {
     const values = [...new Set(usable.map((row) => formatJson(row.x)))].sort();
     const at = (value: string): number => LEFT + ((values.indexOf(value) + 0.5) / values.length) * wide;
@@ -58,12 +59,12 @@ export function placePoints(rows: { id: string; x: Json; y: number }[], size: { 
   };
 }
 
-/** Round numbers between the two, about five: a reader counts by them. */
-function ticks(from: number, to: number): number[] {
+/** Round numbers between the two, about five: a reader counts by them. `whole`: there is nothing between 2 and 3. */
+function ticks(from: number, to: number, whole = false): number[] {
   if (!(to > from)) return [from];
   const rough = (to - from) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const by = power * ([1, 2, 5].find((one) => one * power >= rough) ?? 10);
+  const by = Math.max(whole ? 1 : 0, power * ([1, 2, 5].find((one) => one * power >= rough) ?? 10));
   const first = Math.ceil(from / by);
   return Array.from({ length: Math.floor(to / by) - first + 1 }, (_, n) => (first + n) * by);
 }

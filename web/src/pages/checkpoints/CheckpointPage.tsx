@@ -1,7 +1,7 @@
 import { useEffect, useState, type ReactNode } from "react";
 import { api } from "../../api/client";
 import type { Checkpoint, Experiment, FileEntry, Tensor, Trial, Verification } from "../../api/types";
-import { Command, Empty, Facts, Failure, StateBadge, Tabs, Waiting } from "../../components/basics";
+import { Command, Empty, Facts, Failure, PathText, StateBadge, Tabs, Waiting } from "../../components/basics";
 import { useResource, useRoute, useSettled, useTitle } from "../../components/hooks";
 import { useMay } from "../../components/session";
 import { attempt } from "../../components/Toasts";
@@ -94,8 +94,8 @@ function Overview({ checkpoint: one }: { checkpoint: Checkpoint }): ReactNode {
           ["Run", one.run_id],
           ["Ranks", one.ranks ?? "–"],
           ["Generation, sequence", `${one.generation ?? "–"}, ${one.sequence ?? "–"}`],
-          ...(one.path ? [["Directory", <code key="d">{one.path}</code>] as [string, ReactNode]] : []),
-          ["Repository", <code key="r">{one.repository ?? "–"}</code>],
+          ...(one.path ? [["Directory", <PathText key="d" path={one.path} />] as [string, ReactNode]] : []),
+          ["Repository", <PathText key="r" path={one.repository ?? "–"} />],
           ...(one.reason ? [["Reason", one.reason] as [string, ReactNode]] : []),
         ]} />
       </section>

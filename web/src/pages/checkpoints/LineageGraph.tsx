@@ -31,7 +31,7 @@ export function LineageGraph({ lineage, current }: { lineage: Lineage; current: 
       <div className="lineage" ref={box} tabIndex={0} role="region" aria-label="Lineage graph">
         <svg width={placed.width + 90} height={placed.height} role="group" aria-label="Lineage">
           {placed.lanes.map((lane) => (
-            <text key={lane.trial} x={4} y={lane.y - 18} className="lane">trial {lane.trial}</text>
+            <text key={lane.trial} x={4} y={lane.y - 32} className="lane">trial {lane.trial}</text>
           ))}
           {placed.edges.map((edge) => (
             <path
@@ -54,6 +54,7 @@ export function LineageGraph({ lineage, current }: { lineage: Lineage; current: 
         </svg>
       </div>
       <p className="lineage-key">
+        <span><svg width={24} height={24} aria-hidden="true"><circle cx={12} cy={12} r={9} className="node completed current" /></svg> this checkpoint</span>
         {(Object.keys(WORDS) as LineageEdge["kind"][]).map((kind) => (
           <span key={kind}><svg width={30} height={10} aria-hidden="true"><path className={`edge ${kind}`} d="M 0 5 L 30 5" /></svg> {WORDS[kind]}</span>
         ))}

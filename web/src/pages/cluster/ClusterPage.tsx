@@ -1,7 +1,7 @@
 import type { ReactNode } from "react";
 import { api } from "../../api/client";
 import type { ClusterEntry, JsonObject, Service } from "../../api/types";
-import { Empty, Facts, Failure, StateBadge, Waiting } from "../../components/basics";
+import { Empty, Facts, Failure, PathText, StateBadge, Waiting } from "../../components/basics";
 import { useNow, useResource, useTitle } from "../../components/hooks";
 import { formatAge, formatDuration, formatFact, numberedName } from "../../model/format";
 import { link } from "../../model/route";
@@ -87,7 +87,7 @@ function Services({ services, now, first }: { services: Service[]; now: number; 
           <Facts facts={[
             ...ordered(service.facts, first).map(([name, value]): [string, ReactNode] => formatFact(name, value)),
             ["Host", service.host ?? "–"],
-            ["Repository", <code key="r">{service.repository ?? "–"}</code>],
+            ["Repository", <PathText key="r" path={service.repository ?? "–"} />],
             ["Last heard of", formatAge(service.time, now)],
           ]} />
         </article>

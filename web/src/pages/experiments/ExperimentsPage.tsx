@@ -91,7 +91,9 @@ export function ExperimentsPage(): ReactNode {
   );
 
   const cols = useMemo(() => columns(now), [now]);
+  const choices = useRef(0);
   const select = useCallback((row: Experiment, on: boolean) => {
+    choices.current++;
     setSelected((before) => {
       const next = new Map(before);
       if (on) next.set(row.id, row);
@@ -111,9 +113,12 @@ export function ExperimentsPage(): ReactNode {
             : allowedForTrials(row.trial_states).includes(bulk));
 
   const selectAll = async (on: boolean): Promise<void> => {
+    const choice = ++choices.current;
     if (!on) return setSelected(new Map());
     await attempt(null, async () => {
       const page = await api.experiments({ ...filters, offset: 0, limit: MOST_SELECTED });
+      // Whoever has chosen something else since keeps that.
+      if (choice !== choices.current) return;
       setSelected(new Map(page.experiments.map((row) => [row.id, row])));
       if (page.total > page.experiments.length) say(`The first ${formatCount(page.experiments.length)} of ${formatCount(page.total)} are selected.`);
     });

@@ -34,9 +34,10 @@ interface LogState {
 const BEGIN: LogState = { lines: [], older: false, previous: 0, next: 0, searching: false, following: false, ended: false, error: undefined, ready: false };
 
 /** Lines of the trial that pass the filters; with `line`, those around it first. */
-function useLog(trial: Trial, filters: Query, line: number | null, follow: boolean): [LogState, () => void] {
+function useLog(trial: Trial, filters: Query, line: number | null, follow: boolean): [LogState, () => void, () => void] {
   const [state, setState] = useState<LogState>(BEGIN);
-  const key = JSON.stringify([trial.id, filters, line]);
+  const [attempts, setAttempts] = useState(0);
+  const key = JSON.stringify([trial.id, filters, line, attempts]);
   const current = useRef(state);
   current.current = state;
   // A trial that begins another run writes again, and its stream has to be opened again.
@@ -131,7 +132,7 @@ function useLog(trial: Trial, filters: Query, line: number | null, follow: boole
       .catch((caught: unknown) => setState((before) => ({ ...before, error: toError(caught), searching: false })))
       .finally(() => { busy.current = false; });
   }, [key]);
-  return [state, readOlder];
+  return [state, readOlder, () => setAttempts((before) => before + 1)];
 }
 
 function toError(caught: unknown): ApiError {
@@ -147,7 +148,7 @@ export function LogsTab({ trial, base }: { trial: Trial; base: (string | number)
   const search = useSettled(text, 250);
   const filters: Query = { level: (level || undefined) as Level | undefined, rank: rank === "" ? undefined : Number(rank), search: search || undefined };
   const [atEnd, setAtEnd] = useState(line === null);
-  const [state, readOlder] = useLog(trial, filters, line, true);
+  const [state, readOlder, again] = useLog(trial, filters, line, true);
   const ranks = Array.from({ length: Math.min(1024, Math.max(1, trial.world_size ?? 1)) }, (_, i): [string, string] => [String(i), `rank ${i}`]);
   const stayAtEnd = (on: boolean): void => {
     setAtEnd(on);
@@ -166,7 +167,7 @@ export function LogsTab({ trial, base }: { trial: Trial; base: (string | number)
           {state.error && state.lines.length > 0 ? "connection lost, trying again" : state.searching ? "searching older lines" : state.following ? "live" : state.ended ? "all lines are here" : ""}
         </span>
       </div>
-      {state.error && state.lines.length === 0 ? <Failure error={state.error} />
+      {state.error && state.lines.length === 0 ? <Failure error={state.error} retry={again} />
         : state.ready && state.lines.length === 0
           ? (filtered
             ? <Empty title="No line passes the filters."><button type="button" onClick={() => { setText(""); setLevel(""); setRank(""); }}>Show all lines</button></Empty>

@@ -45,7 +45,7 @@ export function MetricsView({ trials, single, name, only }: Props): ReactNode {
   const wanted = names.filter((one) => one.toLowerCase().includes(filter.trim().toLowerCase()));
   const failed = metrics.data.find((one) => one.error && one.series.size === 0);
 
-  if (failed?.error) return <Failure error={failed.error} />;
+  if (failed?.error) return <Failure error={failed.error} retry={metrics.reload} />;
   if (names.length === 0) {
     if (metrics.loading) return <Waiting />;
     return (
@@ -195,7 +195,7 @@ function RunList({ runs, data }: { runs: Run[]; data: TrialSeries[] }): ReactNod
     <section aria-label="Runs" className="run-legend">
       {bands.map((band) => (
         <span key={band.run} className={`run-entry ${band.kind}`}>
-          steps {band.from} to {band.to}: {band.label}
+          {band.to > band.from && `steps ${band.from} to ${band.to}: `}{band.label}
         </span>
       ))}
     </section>

@@ -15,10 +15,11 @@ export interface TrialSeries {
 /** More often than this nobody sees a difference. */
 const SHOW_MS = 250;
 
-export function useMetrics(trials: string[], points: number): { data: TrialSeries[]; version: number; loading: boolean } {
+export function useMetrics(trials: string[], points: number): { data: TrialSeries[]; version: number; loading: boolean; reload: () => void } {
   const key = `${trials.join(",")} ${points}`;
   const [shown, setShown] = useState({ key, version: 0, loading: true });
   const store = useRef(new Map<string, TrialSeries>());
+  const readAll = useRef<() => void>(() => {});
 
   useEffect(() => {
     const abort = new AbortController();
@@ -62,7 +63,8 @@ export function useMetrics(trials: string[], points: number): { data: TrialSerie
       showNow();
       if (again.delete(trial) || lost) setTimeout(() => { if (!abort.signal.aborted) void read(trial); }, SHOW_MS);
     };
-    for (const trial of trials) void read(trial);
+    readAll.current = () => trials.forEach((trial) => void read(trial));
+    readAll.current();
 
     const unlisten = live.listen({
       onEvent: (event) => {
@@ -82,7 +84,7 @@ export function useMetrics(trials: string[], points: number): { data: TrialSerie
         if (addReports(have.series, [report])) show();
         else void read(event.trial);
       },
-      onReset: () => trials.forEach((trial) => void read(trial)),
+      onReset: () => readAll.current(),
       onOpen: () => {
         for (const [trial, one] of map) if (one.error) void read(trial);
       },
@@ -99,6 +101,7 @@ export function useMetrics(trials: string[], points: number): { data: TrialSerie
     data: fresh ? trials.map((trial) => store.current.get(trial)).filter((one) => one !== undefined) : [],
     version: shown.version,
     loading: !fresh || shown.loading,
+    reload: () => readAll.current(),
   };
 }
 

@@ -1,5 +1,5 @@
 // Which checkpoints stay: the rules of an experiment as a form, with what they would remove before they are set.
-import { useEffect, useState, type ReactNode } from "react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
 import { api } from "../../api/client";
 import type { Experiment, PolicyPreview } from "../../api/types";
 import { Choice, Failure, Field } from "../../components/basics";
@@ -29,6 +29,8 @@ export function PolicyPanel({ experiment, onShown }: { experiment: Pick<Experime
   }, [there]);
   // A preview of other rules than those in the form would mislead.
   useEffect(() => setPreview(null), [form]);
+  const current = useRef(form);
+  current.current = form;
   if (policy.error && !policy.data) return <Failure error={policy.error} retry={policy.reload} />;
   if (!shown) return null;
   const result = fromForm(shown);
@@ -38,7 +40,8 @@ export function PolicyPanel({ experiment, onShown }: { experiment: Pick<Experime
     if (!result.ok) return;
     setProblem(null);
     try {
-      setPreview(await api.previewPolicy(experiment.id, result.policy));
+      const found = await api.previewPolicy(experiment.id, result.policy);
+      if (current.current === form) setPreview(found);
     } catch (caught) {
       setProblem(describe(caught));
     }

@@ -91,7 +91,7 @@ export function ContinueDialog({ trial, experiment, from, onClose }: Props): Rea
           rows={3}
           value={text}
           spellCheck={false}
-          placeholder={"hyperparameters.lr = 0.01\nmax_restarts = 3"}
+          placeholder={"for example:\nhyperparameters.lr = 0.01"}
           aria-describedby={`${id}-config-note`}
           onChange={(event) => setText(event.target.value)}
         />

@@ -1,7 +1,7 @@
 import type { ReactNode } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Json, JsonObject, Run, Trial } from "../../api/types";
-import { Command, Empty, Facts, Failure, Waiting } from "../../components/basics";
+import { Command, Empty, Facts, Failure, PathText, Waiting } from "../../components/basics";
 import { useNow, useResource } from "../../components/hooks";
 import { useMay } from "../../components/session";
 import { runLabel } from "../../model/bands";
@@ -37,7 +37,7 @@ export function OverviewTab({ experiment, trial }: { experiment: Experiment; tri
             ["Latest checkpoint", latest ? <a href={link(["checkpoints", latest.id])}>step {latest.steps_completed}</a> : "none yet"],
             ["Checkpoints", `${formatCount(trial.checkpoints)}, ${formatBytes(trial.checkpoint_bytes)}`],
             ["Best", trial.best ? `${trial.best.metric} ${formatNumber(trial.best.value)}` : "–"],
-            ["Repository", <code key="r">{trial.repository ?? experiment.storage ?? "–"}</code>],
+            ["Repository", <PathText key="r" path={trial.repository ?? experiment.storage ?? "–"} />],
             ...(trial.detached ? [["Detached", trial.external_id ?? "yes"] as [string, ReactNode]] : []),
           ]}
         />
@@ -101,7 +101,7 @@ function RunLine({ run }: { run: Run }): ReactNode {
   return (
     <>
       {runLabel(run)}
-      <span className="faint"> · {formatTime(run.started)}{run.ended ? `, ${formatDuration(run.ended - run.started)}` : ""}{run.host ? ` on ${run.host}` : ""}</span>
+      <span className="faint"> · <span className="nowrap">{formatTime(run.started)}</span>{run.ended ? `, ${formatDuration(run.ended - run.started)}` : ""}{run.host ? ` on ${run.host}` : ""}</span>
       {run.message && <div className="faint">{run.message}</div>}
     </>
   );
