@@ -77,10 +77,10 @@ Status CheckTarget(std::string_view path, std::string_view target, const CodeLim
   if (target.starts_with('/')) return refuse("it leads out of the directory");
   auto depth = std::ranges::count(path, '/');
   bool climbing = true;
-  while (!target.empty()) {
-    const std::size_t slash = target.find('/');
-    const std::string_view part = target.substr(0, slash);
-    target = slash == std::string_view::npos ? std::string_view() : target.substr(slash + 1);
+  for (std::string_view rest = target; !rest.empty();) {
+    const std::size_t slash = rest.find('/');
+    const std::string_view part = rest.substr(0, slash);
+    rest = slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
     if (part.empty() || part == ".") continue;
     if (part != "..") {
       climbing = false;
@@ -161,8 +161,12 @@ Status Collect(const fs::path& directory, const std::string& prefix, const Ignor
       found.bytes = entry.file_size(error);
       out->push_back(found);
     } else if (status.type() == fs::file_type::symlink) {
-      RETURN_IF_ERROR(CheckTarget(path, fs::read_symlink(entry.path(), error).string(), limits)
-                          .WithContext("name it in .cairnignore to leave it out"));
+      const Status inside =
+          CheckTarget(path, fs::read_symlink(entry.path(), error).string(), limits);
+      if (!inside.ok()) {
+        return InvalidArgumentError(
+            fmt::format("{}: name it in .cairnignore to leave it out", inside.message()));
+      }
       out->push_back(found);
     } else {
       return InvalidArgumentError(fmt::format(

@@ -167,6 +167,11 @@ TEST_F(CodeArchiveTest, OnlyFilesDirectoriesAndLinksAreTaken) {
   fs::remove(in_ + "/pipe");
   fs::create_symlink("/etc/passwd", in_ + "/link");
   EXPECT_THAT(PackCode(in_).status().ToString(), HasSubstr("leads out"));
+  fs::remove(in_ + "/link");
+  fs::create_symlink("../../../etc", in_ + "/link");
+  EXPECT_THAT(PackCode(in_).status().ToString(),
+              HasSubstr("\"link\" is a link to \"../../../etc\": it leads out of the directory: "
+                        "name it in .cairnignore"));
   EXPECT_THAT(PackCode(temp_.path() + "/none").status().ToString(), HasSubstr("not a directory"));
 }
 

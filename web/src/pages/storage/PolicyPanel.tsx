@@ -89,7 +89,7 @@ function Preview({ preview }: { preview: PolicyPreview }): ReactNode {
       <p>
         {preview.removals.length === 0
           ? `Nothing would go; ${preview.kept} stay.`
-          : `${preview.removals.length} would go and free ${formatBytes(preview.bytes)}; ${preview.kept} stay.`}
+          : `${preview.removals.length} would go and free up to ${formatBytes(preview.bytes)}; ${preview.kept} stay. What they share with those that stay is not freed.`}
       </p>
       {preview.removals.length > 0 && (
         <ul className="short-list">

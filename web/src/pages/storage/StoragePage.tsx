@@ -57,6 +57,7 @@ export function StoragePage(): ReactNode {
         ["Checkpoints", formatCount(data.checkpoints)],
         ["Free on the disk", formatBytes(data.free_bytes)],
       ]} />
+      <p className="hint">A file that several checkpoints share is counted with each of them.</p>
       <VirtualTable<StorageUse>
         label="Bytes of checkpoints by experiment"
         columns={columns}
