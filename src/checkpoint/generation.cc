@@ -107,6 +107,7 @@ Status Generation::AdoptJob() {
   RepositoryReader reader(store, env_.rules);
   auto record = reader.ReadRecord();
   if (!record.ok() && record.status().Is(Code::kNotFound)) {
+    RETURN_IF_ERROR(reader.RefuseCheckpoint());
     RepositoryRecord fresh;
     fresh.job = options_.job.empty() ? env_.ids->NewUuid() : options_.job;
     env_.Step("open: cairn.json");

@@ -340,7 +340,10 @@ Result<RepositoryRecord> RepositoryReader::ReadRecord(ReadFor purpose) {
                "; the job id was taken from " + from);
     return rebuilt;
   }
-  if (bytes.status().Is(Code::kNotFound)) RETURN_IF_ERROR(RefuseCheckpoint());
+  if (bytes.status().Is(Code::kNotFound)) {
+    const Status checkpoint = RefuseCheckpoint();
+    if (!checkpoint.ok()) return NotFoundError(std::string(checkpoint.message()));
+  }
   if (!bytes.ok()) return record;
   return record.status().WithContext("\"" + store_->Describe() + "\": cairn.json");
 }

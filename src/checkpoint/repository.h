@@ -76,12 +76,11 @@ class RepositoryReader {
   explicit RepositoryReader(Store* store, const ProtocolRules& rules = {})
       : store_(store), rules_(rules) {}
 
-  /// NotFound when the directory is no repository (no cairn.json and no fence), or what
-  /// RefuseCheckpoint says. One that is lost, damaged or (for readers) cannot be read is put
-  /// together from the other records.
+  /// NotFound when the directory is no repository (no cairn.json and no fence). One that is lost,
+  /// damaged or (for readers) cannot be read is put together from the other records.
   Result<RepositoryRecord> ReadRecord(ReadFor purpose = ReadFor::kReading);
-  /// For a directory without cairn.json. InvalidArgument when it is that of a checkpoint: whoever
-  /// took it for a repository would find nothing there, and begin anew.
+  /// For who makes a repository where there is none. InvalidArgument when it is the directory of a
+  /// checkpoint: whoever took it for a repository would find nothing there, and begin anew.
   Status RefuseCheckpoint();
   /// One consistent pass: when a new seal appears meanwhile, or a commit beside a removal, it is
   /// read again. Whatever was acknowledged before and is not removed is in it, or something newer.
