@@ -206,6 +206,11 @@ void Holdings::Adopt(const JobFile& job, const Restored& restored) {
     if (i < job.sequences.size() && job.sequences[i] > 0) {
       trainer.sequence = job.sequences[i];
       trainer.step_sequence = trainer.sequence;
+      // What was pushed asynchronously after the last step is in the tables: whoever does that step
+      // again is told that it is. Of another number of servers each had other changes.
+      if (!sync_ && i < job.step_sequences.size() && job.servers == options_.servers) {
+        trainer.step_sequence = std::min(job.step_sequences[i], trainer.sequence);
+      }
     }
     // Another number of trainers divides the work anew: then nobody is done with it.
     trainer.left = job.left.size() == trainers_.size() && job.left[i];

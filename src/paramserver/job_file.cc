@@ -27,6 +27,11 @@ std::string Encode(const JobFile& job) {
                       {"sequences", std::move(sequences)},
                       {"tables", std::move(tables)},
                       {"dense", std::move(dense)}};
+  if (!job.step_sequences.empty() && job.step_sequences != job.sequences) {
+    Value::List ended;
+    for (const std::uint64_t each : job.step_sequences) ended.emplace_back(each);
+    value["step_sequences"] = std::move(ended);
+  }
   if (std::find(job.left.begin(), job.left.end(), true) != job.left.end()) {
     Value::List left;
     for (const bool each : job.left) left.emplace_back(each);
@@ -47,6 +52,8 @@ Result<JobFile> DecodeJobFile(const std::string& text) {
   const MemberReader reader(*value.if_object());
   JobFile job;
   RETURN_IF_ERROR(reader.Int("step", &job.step));
+  if (const Value* servers = value.Find("servers"))
+    job.servers = static_cast<int>(servers->AsInt());
   const auto each = [&](const char* name, const auto& add) -> Status {
     const Value::List* list = nullptr;
     RETURN_IF_ERROR(reader.OptionalList(name, &list));
@@ -60,6 +67,10 @@ Result<JobFile> DecodeJobFile(const std::string& text) {
   }));
   RETURN_IF_ERROR(each("sequences", [&](const Value& item) {
     job.sequences.push_back(static_cast<std::uint64_t>(item.AsInt()));
+    return Status::Ok();
+  }));
+  RETURN_IF_ERROR(each("step_sequences", [&](const Value& item) {
+    job.step_sequences.push_back(static_cast<std::uint64_t>(item.AsInt()));
     return Status::Ok();
   }));
   RETURN_IF_ERROR(each("left", [&](const Value& item) {

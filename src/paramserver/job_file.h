@@ -25,9 +25,12 @@ struct JobFile {
   std::int64_t step = 0;
   std::vector<std::int64_t> trainer_steps;
   std::vector<std::uint64_t> sequences;  // of the trainers' last changes, to this server
-  std::vector<bool> left;                // which trainers were done; empty: nobody was
-  std::string log_name;                  // "": there was none
-  std::uint64_t log_next = 0;            // the first record after the cut
+  /// Those of them that the trainers' last steps ended with; empty: all of them. In async mode a
+  /// step may have been begun by a process that was lost.
+  std::vector<std::uint64_t> step_sequences;
+  std::vector<bool> left;      // which trainers were done; empty: nobody was
+  std::string log_name;        // "": there was none
+  std::uint64_t log_next = 0;  // the first record after the cut
   /// Of an increment: how old its full checkpoint was, in steps and in milliseconds of training.
   std::uint64_t full_age_steps = 0;
   std::uint64_t full_age_ms = 0;

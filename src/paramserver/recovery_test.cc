@@ -320,6 +320,42 @@ TEST_F(RecoveryTest, NoAsyncPushIsLostOrDoubled) {
   EXPECT_EQ(client->rollbacks(), 0u);
 }
 
+TEST_F(RecoveryTest, ACheckpointInTheMiddleOfAnAsyncStepKnowsWhatItHas) {
+  mode_ = Mode::kAsync;
+  trainers_ = 1;
+  for (const Recovery recovery : {Recovery::kExact, Recovery::kLog}) {
+    SCOPED_TRACE(static_cast<int>(recovery));
+    recovery_ = recovery;
+    StartServers(2);
+    {
+      auto client = Connect(0).value();
+      Counts counts;
+      ASSERT_TRUE(counts.Declare(client.get()).ok());
+      ASSERT_TRUE(counts.Push().ok());
+      ASSERT_TRUE(client->RequestSave(true).ok());
+      ASSERT_TRUE(client->EndStep("").ok());
+      ASSERT_TRUE(counts.Push().ok());  // of the next step, in which the process is lost
+    }
+    (void)Connect(0).value();  // carries the marker before it does that step again, and is lost too
+    AwaitSaves();
+    ASSERT_EQ(StatusOf(0).Find("saved_step")->AsInt(), 1);
+    servers_.clear();
+    StartServers(2);
+    auto client = Connect(0).value();
+    EXPECT_EQ(client->step(), 1);
+    Counts counts;
+    ASSERT_TRUE(counts.Declare(client.get()).ok());
+    for (int step = 1; step < 4; ++step) {
+      ASSERT_TRUE(counts.Push().ok());
+      ASSERT_TRUE(client->EndStep("").ok());
+      EXPECT_EQ(counts.Count(), step + 1) << "each once";
+    }
+    client = nullptr;
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+}
+
 TEST_F(RecoveryTest, ALogThatIsGoneIsAnErrorAndNotSilence) {
   recovery_ = Recovery::kLog;
   trainers_ = 1;

@@ -200,6 +200,9 @@ void Holdings::TakeLeaving(std::uint32_t trainer) {
   Trainer& self = trainers_[trainer];
   self.left = true;
   self.arrived = false;
+  // It is done with whatever it changed after its last step: who comes in its place does not do
+  // that again, and what that pushes is new.
+  self.step_sequence = self.sequence;
   ReleaseBarriers();
   if (sync_) {
     // What it pushed after its last step is of a step that it never ended.

@@ -22,6 +22,7 @@ std::string Holdings::EncodeJob(const SessionSchedule::Age& since_full) const {
   for (const Trainer& trainer : trainers_) {
     job.trainer_steps.push_back(trainer.step);
     job.sequences.push_back(trainer.sequence);
+    job.step_sequences.push_back(trainer.step_sequence);
     job.left.push_back(trainer.left);
   }
   for (const TableEntry& entry : tables_) job.tables.push_back(entry.spec);

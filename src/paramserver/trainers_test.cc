@@ -396,6 +396,36 @@ TEST_F(TrainersTest, WhoComesBackAfterARestoreHasItsState) {
   }
 }
 
+TEST_F(TrainersTest, WhatIsPushedAfterComingBackIsNewAlsoWhenMoreWasPushedBefore) {
+  trainers_ = 1;
+  for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    mode_ = mode;
+    StartServers(2);
+    const auto push = [&](bool after_the_step) {
+      auto client = Connect(0).value();
+      Counts counts;
+      ASSERT_TRUE(counts.Declare(client.get()).ok());
+      ASSERT_TRUE(counts.Push().ok());
+      ASSERT_TRUE(client->EndStep("").ok());
+      if (after_the_step) {
+        ASSERT_TRUE(counts.Push().ok());
+      }
+      ASSERT_TRUE(client->Close().ok());
+    };
+    push(true);
+    push(false);
+    auto look = Connect(0).value();
+    Counts counts;
+    ASSERT_TRUE(counts.Declare(look.get()).ok());
+    EXPECT_EQ(counts.Count(), mode == Mode::kSync ? 2 : 3)
+        << "sync: what is of no step was never applied";
+    look = nullptr;
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+}
+
 TEST_F(TrainersTest, AProcessThatEndedHasLeftServersThatNeverSawItToo) {
   // A server that was lost does not know who was there before; who knows tells it.
   StartServers(1);
