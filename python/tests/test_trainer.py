@@ -1,6 +1,5 @@
 """Trainer: when it saves, what it restores, what it refuses."""
 
-import gc
 import json
 import logging
 import os
@@ -588,7 +587,6 @@ def test_an_epoch_without_a_batch_is_an_error(directory):
 
 
 def test_a_table_that_is_in_no_checkpoint_is_warned_of_once(directory, caplog):
-    gc.collect()  # tables of the tests before, which would be warned of too
     table = cairn.EmbeddingTable("forgotten", 2, optimizer=cairn.optimizers.SGD(1.0))
     trainer, _ = make(directory, step=lambda model, batch: float(table.lookup([batch]).sum()))
     with caplog.at_level(logging.WARNING, logger="cairn"):
