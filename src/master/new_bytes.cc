@@ -145,8 +145,9 @@ void NewBytes::Look(const std::string& repository, Place* place) {
       told[one.second] = one.first;
       return true;
     });
-    if (place->left.empty()) place->asked = false;
-    if (!place->asked) place->left.clear();  // it has no such checkpoint
+    // Otherwise it has no such checkpoint. Who asked since this look began, and may still wait for
+    // its end, has another one.
+    if (!place->asked) place->left.clear();
     place->busy = false;
     place->due = now + std::max<Clock::Duration>(options_.pause, 10 * (now - began));
     ++place->looks;

@@ -7,8 +7,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
+
+#include "base/clock.h"
+#include "base/thread_annotations.h"
 
 namespace cairn::master {
 namespace {
@@ -17,15 +21,31 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using Found = std::map<std::string, std::uint64_t>;
 
+/// Tells when a thread that asked to be told of looks at it for the first time.
+class TellingClock final : public Clock {
+ public:
+  Duration Now() override {
+    if (watched) std::exchange(watched, nullptr)->set_value();
+    return Clock::System()->Now();
+  }
+  std::int64_t WallNanos() override { return Clock::System()->WallNanos(); }
+  void Sleep(Duration duration) override { Clock::System()->Sleep(duration); }
+
+  static thread_local std::promise<void>* watched;
+};
+thread_local std::promise<void>* TellingClock::watched = nullptr;
+
 /// Storage that answers when the test lets it.
 class NewBytesTest : public ::testing::Test {
  protected:
   void Start(std::chrono::nanoseconds moment, std::chrono::nanoseconds pause) {
     new_bytes_ = std::make_unique<NewBytes>(NewBytesOptions{
+        .clock = &clock_,
         .read = [this](const std::string& repository) -> Result<Found> {
-          const int reads = ++reads_[repository];
+          const int reads = Read(repository);
           if (repository == "growing" && reads > 1) return Found{{"a", 10}, {"new", 1}};
-          if (repository == "slow") return slow_.get_future().get();
+          if (repository == "late" && reads > 1) return Found{{"new", 1}};
+          if (repository == "slow" || repository == "late") return slow_.get_future().get();
           return Found{{"a", 10}, {"b", 3}};
         },
         .on_found = [this](const std::string& trial,
@@ -39,7 +59,19 @@ class NewBytesTest : public ::testing::Test {
     new_bytes_->Want(std::span(&wanted, 1));
   }
 
-  std::map<std::string, int> reads_;
+  /// How often that was read, this time included.
+  int Read(const std::string& repository) {
+    MutexLock hold(&mu_);
+    return ++reads_[repository];
+  }
+  int Reads(const std::string& repository) {
+    MutexLock hold(&mu_);
+    return reads_[repository];
+  }
+
+  Mutex mu_;
+  std::map<std::string, int> reads_ GUARDED_BY(mu_);
+  TellingClock clock_;
   std::promise<Result<Found>> slow_;
   std::promise<std::string> told_;
   std::unique_ptr<NewBytes> new_bytes_;  // its threads end first
@@ -52,7 +84,7 @@ TEST_F(NewBytesTest, AreThereWithTheFirstAnswerAndReadOnce) {
   EXPECT_EQ(new_bytes_->Of("a"), 10u);
   EXPECT_EQ(new_bytes_->Of("b"), 3u);
   Want("1", "quick", "b");
-  EXPECT_EQ(reads_["quick"], 1);
+  EXPECT_EQ(Reads("quick"), 1);
 }
 
 TEST_F(NewBytesTest, OfStorageThatDoesNotAnswerHoldNobodyUpAndAreToldOf) {
@@ -75,12 +107,34 @@ TEST_F(NewBytesTest, OfACheckpointThatCameSinceTheLastLookAreWaitedFor) {
   EXPECT_EQ(new_bytes_->Of("new"), 1u);
 }
 
+TEST_F(NewBytesTest, OfACheckpointThatCameDuringALookAreLookedForOnceMore) {
+  Start(hours(1), milliseconds(1));
+  auto first = std::async(std::launch::async, [&] { Want("1", "late", "a"); });
+  while (Reads("late") == 0) std::this_thread::yield();
+  std::promise<void> asking;
+  auto second = std::async(std::launch::async, [&] {
+    TellingClock::watched = &asking;
+    Want("1", "late", "new");
+  });
+  // It has the lock since then, and leaves it when it waits: the first look ends after that.
+  asking.get_future().get();
+  auto told = told_.get_future();
+  slow_.set_value(Found{{"a", 10}});
+  first.get();
+  second.get();
+  while (Reads("late") < 2) std::this_thread::yield();
+  if (!new_bytes_->Of("new")) {
+    EXPECT_EQ(told.get(), "1 new");
+  }
+  EXPECT_EQ(new_bytes_->Of("new"), 1u);
+}
+
 TEST_F(NewBytesTest, OfACheckpointThatIsGoneAreNotKnownAndAskedForNoMoreThanNowAndThen) {
   Start(hours(1), hours(2));
   Want("1", "quick", "gone");
   EXPECT_EQ(new_bytes_->Of("gone"), std::nullopt);
   for (int i = 0; i < 10; ++i) Want("1", "quick", "gone");
-  EXPECT_EQ(reads_["quick"], 1);
+  EXPECT_EQ(Reads("quick"), 1);
 }
 
 }  // namespace
