@@ -80,17 +80,18 @@ class Table:
 
 
 def plot(table, path):
+    """Draws it; whether there is a picture now."""
     try:
         import matplotlib
 
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        print("no matplotlib: no plot", file=sys.stderr)
-        return
+        print("no matplotlib: no plot (scripts/setup bench installs it)", file=sys.stderr)
+        return False
     rows = [row for row in table.rows if row["target"]][::-1]
     if not rows:
-        return
+        return False
     figure, axes = pyplot.subplots(figsize=(10, 0.4 * len(rows) + 1.5))
     for y, row in enumerate(rows):
         # As a share of the target, turned so that more is better.
@@ -117,3 +118,4 @@ def plot(table, path):
     axes.set_xlabel("measured as a share of the target (right of 1: reached; cut off at 3)")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
+    return True

@@ -158,8 +158,8 @@ def show(table, runner, options, facts, out):
         "facts": runner.facts,
     }
     (out / "bench.json").write_text(json.dumps(record, indent=1) + "\n")
-    plot(table, out / "bench.png")
-    print(f"written: {out / 'bench.json'}, {out / 'bench.png'}")
+    drawn = plot(table, out / "bench.png")
+    print(f"written: {out / 'bench.json'}" + (f", {out / 'bench.png'}" if drawn else ""))
 
 
 if __name__ == "__main__":
