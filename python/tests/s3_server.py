@@ -9,6 +9,8 @@ import time
 import urllib.error
 import urllib.request
 
+import boto3
+
 ACCESS_KEY, SECRET_KEY = "test", "testsecret"
 
 
@@ -51,6 +53,15 @@ class Server:
                 self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
                 return
         raise AssertionError(f"the S3 server does not start: see {self.folder.parent}/server.log")
+
+    def make_bucket(self, name):
+        boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            region_name="us-east-1",
+        ).create_bucket(Bucket=name)
 
     def _command(self, tls, options):
         address = f"127.0.0.1:{self.port}"

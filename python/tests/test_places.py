@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 
-import boto3
 import hdfs_server
 import numpy as np
 import pytest
@@ -30,13 +29,7 @@ BUCKET = "places"
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory):
     server = s3_server.Server(tmp_path_factory.mktemp("s3"))
-    boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=s3_server.ACCESS_KEY,
-        aws_secret_access_key=s3_server.SECRET_KEY,
-        region_name="us-east-1",
-    ).create_bucket(Bucket=BUCKET)
+    server.make_bucket(BUCKET)
     yield server
     server.stop()
 

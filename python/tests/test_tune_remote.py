@@ -3,7 +3,6 @@
 import os
 import signal
 
-import boto3
 import hdfs_server
 import pytest
 import s3_server
@@ -24,13 +23,7 @@ from cairn import tune
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory):
     server = s3_server.Server(tmp_path_factory.mktemp("s3"))
-    boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=s3_server.ACCESS_KEY,
-        aws_secret_access_key=s3_server.SECRET_KEY,
-        region_name="us-east-1",
-    ).create_bucket(Bucket="tuned")
+    server.make_bucket("tuned")
     yield server
     server.stop()
 

@@ -23,6 +23,17 @@ class TrainersTest : public JobTest {
     incremental_steps_.reset();
   }
   std::int64_t Cuts(int server) { return StatusOf(server).Find("cut")->AsInt(); }
+  /// Trainer 1, which had left, back in the middle of the end of a step: the other trainer ends it
+  /// at server 0 only when trainer 1 is there again.
+  std::unique_ptr<Client> BackBeforeTheEndOf(std::int64_t step, RawTrainer* lead) {
+    std::jthread end([this, step, lead] {
+      while (*StatusOf(0).Find("trainers")->if_list()->at(1).Find("left") == Value(true)) {
+        std::this_thread::yield();
+      }
+      EXPECT_TRUE(lead->EndStep(step, {}).ok());
+    });
+    return Connect(1).value();
+  }
 };
 
 TEST_F(TrainersTest, AProcessThatWasReplacedIsRefusedWhileItLives) {
@@ -322,14 +333,7 @@ TEST_F(TrainersTest, WhoComesBackJoinsTheStepThatTheJobIsAt) {
     }
     // In the middle of the end of a step: it has ended at one server and not at the other.
     ASSERT_TRUE(second.EndStep(4, {}).ok());
-    std::jthread end([&] {
-      while (*StatusOf(0).Find("trainers")->if_list()->at(1).Find("left") == Value(true)) {
-        std::this_thread::yield();
-      }
-      EXPECT_TRUE(lead.EndStep(4, {}).ok());
-    });
-    auto back = Connect(1).value();
-    end.join();
+    auto back = BackBeforeTheEndOf(4, &lead);
     EXPECT_EQ(back->step(), 5);
     Counts counts;
     ASSERT_TRUE(counts.Declare(back.get()).ok());
@@ -376,14 +380,7 @@ TEST_F(TrainersTest, WhoComesBackAfterARestoreHasItsState) {
     auto second = Raw(0, 1, "again");
     // In the middle of the end of a step, which the other server has seen and the lead has not.
     ASSERT_TRUE(second.EndStep(2, {}).ok());
-    std::jthread end([&] {
-      while (*StatusOf(0).Find("trainers")->if_list()->at(1).Find("left") == Value(true)) {
-        std::this_thread::yield();
-      }
-      EXPECT_TRUE(lead.EndStep(2, {}).ok());
-    });
-    auto back = Connect(1).value();
-    end.join();
+    auto back = BackBeforeTheEndOf(2, &lead);
     EXPECT_EQ(back->step(), 3);
     EXPECT_EQ(back->state(), "position");
     ASSERT_TRUE(back->Close().ok());
