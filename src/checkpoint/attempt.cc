@@ -76,7 +76,7 @@ Status Attempt::PublishPart(const AttemptRecord& attempt, PartRecord part) {
   return PublishForTheLiving(env_, names::Part(attempt.directory, part.participant), Encode(part));
 }
 
-Status Attempt::AbandonedBy(const AttemptRecord& attempt) {
+Status Attempt::CheckAbandoned(const AttemptRecord& attempt) {
   auto record = ReadIfThere<AbandonedRecord>(env_.store.get(),
                                              names::Path(attempt.directory, names::kAbandoned));
   if (!record.ok()) return record.status();
@@ -113,7 +113,7 @@ Result<std::vector<PartRecord>> Attempt::WaitParts(const AttemptRecord& attempt,
       }
     }
     if (missing->empty()) return true;
-    RETURN_IF_ERROR(AbandonedBy(attempt));
+    RETURN_IF_ERROR(CheckAbandoned(attempt));
     RETURN_IF_ERROR(generation_->AdmitRestarted(restore_id));
     RETURN_IF_ERROR(generation_->CheckOvertaken());
     return false;
@@ -162,7 +162,7 @@ Result<Manifest> Attempt::WaitManifest(const AttemptRecord& attempt) {
           return true;
         }
         if (!bytes.status().Is(Code::kNotFound)) return bytes.status();
-        RETURN_IF_ERROR(AbandonedBy(attempt));
+        RETURN_IF_ERROR(CheckAbandoned(attempt));
         RETURN_IF_ERROR(generation_->CheckOvertaken());
         // One that could not even say that it gives up, on a full disk, says so by going on. Seen
         // before the manifest is looked for a last time.

@@ -43,11 +43,12 @@ class Attempt {
   /// The others: the committed manifest. DeadlineExceeded: the outcome is unknown, also when the
   /// committer went on without a word.
   Result<Manifest> WaitManifest(const AttemptRecord& attempt);
+  /// Unavailable, with who was missing, when somebody gave the attempt up.
+  Status CheckAbandoned(const AttemptRecord& attempt);
   /// Gives the attempt up: everybody who waits for it is told who was missing.
   Status Abandon(const AttemptRecord& attempt, const std::vector<std::string>& missing);
 
  private:
-  Status AbandonedBy(const AttemptRecord& attempt);
   /// Whether the committer, which makes one save after the other, is at a later one.
   Result<bool> HasNext(const AttemptRecord& attempt);
   Status PassedOver(const AttemptRecord& attempt) const;

@@ -488,13 +488,16 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
       AnnounceSkipped(task).IgnoreError("the others give up at their own deadline");
     }
     if (!generation_->CheckOwn().ok()) return manifest;
-    attempt.Abandon(record, missing).IgnoreError("the others give up at their own deadline");
+    const Status said = attempt.Abandon(record, missing);
     // All of its data goes at once; the record that says why stays until the next opening.
     for (const std::string_view sub : {names::kModel, names::kTables, names::kFiles}) {
       DeleteDataBelow(names::Path(record.directory, sub));
     }
     for (const std::string& participant : options_.participants) {
       DeleteDataBelow(names::Path(record.directory, participant));
+    }
+    if (!said.ok()) {  // a disk that was full has room for it now
+      attempt.Abandon(record, missing).IgnoreError("the others give up at their own deadline");
     }
     return manifest;
   }
@@ -534,6 +537,9 @@ Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* aren
   Status wrote = CheckAgreed(task, record);
   if (wrote.ok()) wrote = Write(task, arena, record.directory, &written);
   if (!wrote.ok()) {
+    // A committer that gave up deletes what is there, also from under our hands: what it said is
+    // why.
+    if (wrote.Is(Code::kNotFound)) RETURN_IF_ERROR(attempt.CheckAbandoned(record));
     // Tell the others at once that nothing will come from here. The committer then deletes what is
     // there. We do not: a process that replaced us goes by the same names, its part may be
     // committed, and on object stores it shows only at the end whose bytes a name has.

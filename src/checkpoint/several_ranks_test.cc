@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <initializer_list>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread_annotations.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/test_job_store.h"
 #include "storage/forwarding_store.h"
@@ -145,6 +147,78 @@ TEST_P(SeveralRanks, ACommitterThatCannotEvenSayThatItGaveUpKeepsNobodyWaiting) 
   EXPECT_NE(first.message().find("rank_0 went on to another save"), std::string_view::npos)
       << first.ToString();
   EXPECT_TRUE(second.ok()) << second.ToString();
+}
+
+/// Where rank_1's files are deleted while it writes them: rank_0 cannot write any, gives up and
+/// cleans up, and only then does rank_1 go on.
+class DeletedUnderWay {
+ public:
+  /// The store as that rank sees it.
+  std::shared_ptr<Store> SeenBy(int rank, std::shared_ptr<Store> inner) {
+    return std::make_shared<View>(this, rank, std::move(inner));
+  }
+
+ private:
+  class View final : public ForwardingStore {
+   public:
+    View(DeletedUnderWay* ground, int rank, std::shared_ptr<Store> inner)
+        : ForwardingStore(inner.get()), ground_(ground), rank_(rank), inner_(std::move(inner)) {}
+    Status CreateVolatile(const std::string& name, std::string_view bytes,
+                          AfterCrash crash) override {
+      Status created = ForwardingStore::CreateVolatile(name, bytes, crash);
+      if (rank_ == 0 && name.ends_with("abandoned.json")) {
+        MutexLock lock(&ground_->mu_);
+        ground_->given_up_ = true;
+        ground_->changed_.NotifyAll();
+      }
+      return created;
+    }
+    Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode) override {
+      if (rank_ == 0) return ResourceExhaustedError("the disk is full");
+      MutexLock lock(&ground_->mu_);
+      while (!ground_->given_up_) ground_->changed_.Wait(&ground_->mu_);
+      return NotFoundError("open rank_1-00001.safetensors: No such file or directory");
+    }
+
+   private:
+    DeletedUnderWay* const ground_;
+    const int rank_;
+    const std::shared_ptr<Store> inner_;  // shared: as the environment holds it
+  };
+
+  Mutex mu_;
+  CondVar changed_;
+  bool given_up_ GUARDED_BY(mu_) = false;
+};
+
+TEST_P(SeveralRanks, OneWhoseFilesWereDeletedUnderWayIsToldWhoGaveUp) {
+  DeletedUnderWay ground;
+  std::array<Status, 2> saved;
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        Environment env = Env();
+        env.store = ground.SeenBy(rank, env.store);
+        auto manager = OpenManager({.rank = rank, .world_size = 2}, env).value();
+        const std::vector<int> numbers(10, rank);
+        saved[static_cast<std::size_t>(rank)] =
+            manager
+                ->Save({.step = 1,
+                        .tensors = {{.name = "w" + std::to_string(rank),
+                                     .dtype = DType::kI32,
+                                     .shape = {10},
+                                     .data = numbers.data()}}})
+                .value()
+                .Wait()
+                .status();
+      });
+    }
+  }
+  EXPECT_EQ(saved[0].code(), Code::kResourceExhausted) << saved[0].ToString();
+  EXPECT_EQ(saved[1].code(), Code::kUnavailable) << saved[1].ToString();
+  EXPECT_NE(saved[1].message().find("nothing came from rank_0"), std::string_view::npos)
+      << saved[1].ToString();
 }
 
 TEST_P(SeveralRanks, AMissingRankIsNamed) {
