@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -22,6 +23,22 @@ TEST(StreamCopyTest, CopiesEverySizeFromAndToEveryAlignmentAndNothingElse) {
               << bytes << " bytes to " << to_skew << " from " << from_skew << ", byte " << i;
         }
       }
+    }
+  }
+}
+
+TEST(StreamCopyTest, CopiesSeveralPagesAtOnceAndWhatIsLeftOfThem) {
+  constexpr std::size_t kStretch = 4 * 4096;
+  std::vector<std::byte> from(3 * kStretch + 1000);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * i / 251 + i);
+  for (const std::size_t bytes : {kStretch - 1, kStretch, kStretch + 64, 2 * kStretch + 65,
+                                  3 * kStretch - 1, 3 * kStretch + 777}) {
+    for (const std::size_t skew : {0, 1, 63, 64, 100}) {
+      std::vector<std::byte> to(from.size() + 200, std::byte{0xee});
+      std::vector<std::byte> expected = to;
+      std::copy_n(from.begin(), bytes, expected.begin() + static_cast<std::ptrdiff_t>(skew));
+      StreamCopy(to.data() + skew, from.data(), bytes);
+      ASSERT_TRUE(to == expected) << bytes << " bytes to " << skew;
     }
   }
 }
