@@ -15,8 +15,6 @@
 #include "base/status_macros.h"
 #include "base/worker_pool.h"
 #include "checkpoint/arena.h"
-#include "checkpoint/chain.h"
-#include "checkpoint/checkpoint_path.h"
 #include "checkpoint/committer.h"
 #include "checkpoint/coverage.h"
 #include "checkpoint/generation.h"
@@ -24,7 +22,7 @@
 #include "checkpoint/plan_cache.h"
 #include "checkpoint/removal.h"
 #include "checkpoint/repository.h"
-#include "checkpoint/restore_point.h"
+#include "checkpoint/restorer.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/save_task.h"
 #include "checkpoint/save_turn.h"
@@ -34,10 +32,6 @@
 
 namespace cairn {
 namespace {
-
-// How often a restore starts over because what it read was removed under it. Each time a newer
-// checkpoint was committed meanwhile.
-constexpr int kMaxRestoreRounds = 16;
 
 Status ValidateOptions(const ManagerOptions& options) {
   RETURN_IF_ERROR(ValidateRetention(options.retention));
@@ -64,33 +58,6 @@ Status ValidateValues(const SaveRequest& request) {
     RETURN_IF_ERROR(ValidateJsonValue(*value, kMaxJsonDepth - 2).WithContext(name));
   }
   return Status::Ok();
-}
-
-std::string StepsOf(const RepositoryView& view) {
-  std::string steps;
-  int shown = 0;
-  for (auto it = view.checkpoints.rbegin(); it != view.checkpoints.rend() && shown < 10; ++it) {
-    if (!it->counts) continue;
-    steps += (steps.empty() ? "" : ", ") + std::to_string(it->manifest->step);
-    ++shown;
-  }
-  return steps.empty() ? "none" : steps;
-}
-
-/// `job`: whose checkpoints are not foreign; "": all are.
-Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string& participant,
-                                const std::string& job) {
-  ASSIGN_OR_RETURN(const Place place, PlaceOfCheckpoint(request.path));
-  const std::string where = place.where + (place.where.ends_with('/') ? "" : "/") + place.name;
-  ASSIGN_OR_RETURN(const Environment other, EnvironmentAt(place.where, {.create = false}));
-  const std::string& directory = place.name;
-  const auto manifest = other.store->Stat(names::Path(directory, names::kManifest));
-  if (manifest.status().Is(Code::kNotFound)) {
-    return NotFoundError("\"" + where + "\" is not a checkpoint (it has no manifest.json)");
-  }
-  auto restored = RestoreDirectory(other.store.get(), directory, request, participant, job);
-  if (!restored.ok()) return restored.status().WithContext("restore \"" + where + "\"");
-  return restored;
 }
 
 class Manager final : public CheckpointManager, public SaveTurns {
@@ -153,18 +120,6 @@ class Manager final : public CheckpointManager, public SaveTurns {
   void NoteRemovals(const Status& status) REQUIRES(mu_);
   void Background(std::stop_token stop) EXCLUDES(mu_);
   void RunTask(SaveTask* task);
-  Result<std::optional<Restored>> RestoreByPath(const RestoreRequest& request);
-  /// `removed`: a checkpoint of the view was removed while we read it; look again.
-  Result<std::optional<Restored>> RestoreLatest(const RepositoryView& view,
-                                                const RestoreRequest& request, bool* removed);
-  /// Several participants restore the same: what the start record names or, once they saved
-  /// together, the latest. Null: nothing was ever committed. Corruption: none is whole.
-  Result<const Checkpoint*> ChosenTogether(const RepositoryView& view) EXCLUDES(mu_);
-  /// Tells the next opening that it should look closely, and the caller what to do.
-  Status ReportDamage(const Checkpoint& checkpoint, const Status& damage);
-  /// With what it builds on.
-  Result<Restored> RestoreOne(const ChainIndex& index, const Checkpoint& checkpoint,
-                              const RestoreRequest& request);
   Status Note(const std::string& id, NoteKind kind, Value values);
   /// For lists: what is missing there is told once.
   Result<RepositoryView> ReadForList() EXCLUDES(mu_);
@@ -548,156 +503,23 @@ Result<std::optional<CheckpointInfo>> Manager::Latest() {
   return std::optional(MakeInfo(*env_.store, *latest));
 }
 
-Result<Restored> Manager::RestoreOne(const ChainIndex& index, const Checkpoint& checkpoint,
-                                     const RestoreRequest& request) {
-  auto chain = index.Resolve(checkpoint);
-  if (!chain.ok()) return CorruptionError("it " + std::string(chain.status().message()));
-  ASSIGN_OR_RETURN(Restored restored, RestorePoint(env_.store.get(), *chain, request, Self()));
-  if (committer_ != nullptr) committer_->GoOnFrom(*checkpoint.manifest);
-  return restored;
-}
-
-Result<std::optional<Restored>> Manager::RestoreByPath(const RestoreRequest& request) {
-  ASSIGN_OR_RETURN(Restored restored, LoadCheckpoint(request, Self(), job_));
-  if (committer_ != nullptr) committer_->LeaveBranch();
-  return std::optional(std::move(restored));
-}
-
-Result<std::optional<Restored>> Manager::RestoreLatest(const RepositoryView& view,
-                                                       const RestoreRequest& request,
-                                                       bool* removed) {
-  const ChainIndex index(view.checkpoints);
-  std::vector<std::string> fallbacks;
-  std::vector<std::string> news;  // of these, what the opening has not warned of
-  bool any = !view.damaged.empty();
-  for (const DamagedCheckpoint& damaged : view.damaged) {
-    fallbacks.push_back(damaged.directory + ": " + std::string(damaged.status.message()));
-    const bool told = generation_ != nullptr && generation_->damaged().contains(damaged.directory);
-    if (!told) news.push_back(fallbacks.back());
-  }
-  for (auto it = view.checkpoints.rbegin(); it != view.checkpoints.rend(); ++it) {
-    if (!it->counts) continue;
-    any = true;
-    auto restored = RestoreOne(index, *it, request);
-    if (restored.ok()) {
-      for (const std::string& one : news) LogWarning("passed over " + one);
-      restored->fallbacks = std::move(fallbacks);
-      return std::optional(*std::move(restored));
-    }
-    const Status& status = restored.status();
-    if (!status.Is(Code::kCorruption) && !status.Is(Code::kNotFound)) {
-      return status.WithContext("restore step " + std::to_string(it->manifest->step));
-    }
-    // A removal takes the manifest before the files: then there is a newer one, no damage.
-    const auto still = reader_.ReadManifest(it->directory);
-    *removed = *removed || still.status().Is(Code::kNotFound) ||
-               (still.ok() && still->id != it->manifest->id);
-    if (*removed) return status;
-    if (committer_ != nullptr) committer_->Distrust(it->manifest->id);
-    fallbacks.push_back(it->directory + " (step " + std::to_string(it->manifest->step) +
-                        "): " + std::string(status.message()));
-    news.push_back(fallbacks.back());
-  }
-  if (!any) return std::optional<Restored>();
-  std::string all;
-  for (const std::string& fallback : fallbacks) all += "\n  " + fallback;
-  return CorruptionError("\"" + env_.store->Describe() +
-                         "\" has checkpoints, but none is whole:" + all);
-}
-
-Result<const Checkpoint*> Manager::ChosenTogether(const RepositoryView& view) {
-  const std::string& id = generation_->restore_id();
-  {
-    // Nobody commits the next save before all have taken part in it, so all see the same one.
-    MutexLock lock(&mu_);
-    if (saved_) return view.Latest();
-  }
-  if (!id.empty()) {
-    const Checkpoint* chosen = view.Find(id);
-    if (chosen != nullptr && !chosen->removed) return chosen;
-    return NotFoundError("\"" + env_.store->Describe() + "\" has no checkpoint with id " + id +
-                         " any more, which all participants were to restore");
-  }
-  std::string passed_over;
-  for (const DamagedCheckpoint& damaged : view.damaged) {
-    passed_over += "\n  " + damaged.directory + ": " + std::string(damaged.status.message());
-  }
-  for (const Checkpoint& checkpoint : view.checkpoints) {
-    if (!checkpoint.counts) continue;
-    passed_over += "\n  " + checkpoint.directory + " (step " +
-                   std::to_string(checkpoint.manifest->step) + "): missing or damaged files";
-  }
-  if (passed_over.empty()) return nullptr;
-  return CorruptionError("\"" + env_.store->Describe() +
-                         "\" has checkpoints, but none is whole (`cairn checkpoint verify` tells "
-                         "more):" +
-                         passed_over);
-}
-
-Status Manager::ReportDamage(const Checkpoint& checkpoint, const Status& damage) {
-  const Value::Object values = {{"participant", Self()}, {"reason", std::string(damage.message())}};
-  const Status noted = AppendNote(env_, checkpoint.directory, checkpoint.manifest->id,
-                                  {.kind = NoteKind::kDamaged, .values = values})
-                           .status();
-  std::string message(damage.message());
-  message += noted.ok() ? "; start all participants again: they will go back to an older one"
-                        : "; this could not be noted (" + std::string(noted.message()) +
-                              "): remove it with `cairn checkpoint rm`, then start again";
-  return Status(damage.code(), std::move(message), damage.reason());
-}
-
 Result<std::optional<Restored>> Manager::Restore(RestoreRequest request) {
   RETURN_IF_ERROR(CheckUsable(false));
+  bool saved = false;
   {
     MutexLock lock(&mu_);
     WaitIdle();
     RETURN_IF_ERROR(TakeSaveFailure());
+    saved = saved_;
   }
-  if (!request.path.empty()) return RestoreByPath(request);
-  ASSIGN_OR_RETURN(RepositoryView view, reader_.Read());
-  // What an owner restores, it goes on from: not from an older one because of an error that passes.
-  const bool latest = !request.step && request.id.empty();
-  if (latest && generation_ != nullptr) RETURN_IF_ERROR(view.CheckAllRead());
-  if (Collective() && generation_ != nullptr && latest) {
-    ASSIGN_OR_RETURN(const Checkpoint* chosen, ChosenTogether(view));
-    if (chosen == nullptr) return std::optional<Restored>();
-    auto restored = RestoreOne(ChainIndex(view.checkpoints), *chosen, request);
-    if (restored.ok()) return std::optional(*std::move(restored));
-    const bool damaged =
-        restored.status().Is(Code::kCorruption) || restored.status().Is(Code::kNotFound);
-    return (damaged ? ReportDamage(*chosen, restored.status()) : restored.status())
-        .WithContext("restore step " + std::to_string(chosen->manifest->step));
-  }
-  if (latest) {
-    for (int round = 1;; ++round) {
-      bool removed = false;
-      auto restored = RestoreLatest(view, request, &removed);
-      if (!removed || round == kMaxRestoreRounds) return restored;
-      ASSIGN_OR_RETURN(view, reader_.Read());
-      if (generation_ != nullptr) RETURN_IF_ERROR(view.CheckAllRead());
-    }
-  }
-  const Checkpoint* wanted = nullptr;
-  for (const Checkpoint& checkpoint : view.checkpoints) {
-    if (!request.id.empty()) {
-      if (checkpoint.manifest->id == request.id && !checkpoint.removed) wanted = &checkpoint;
-    } else if (checkpoint.counts && checkpoint.manifest->step == *request.step) {
-      wanted = &checkpoint;  // the newest of that step
-    }
-  }
-  if (wanted == nullptr) {
-    RETURN_IF_ERROR(view.CheckAllRead());  // that may be the one
-    const std::string what =
-        request.id.empty() ? "of step " + std::to_string(*request.step) : "with id " + request.id;
-    return NotFoundError("\"" + env_.store->Describe() + "\" has no checkpoint " + what +
-                         " (steps there: " + StepsOf(view) + ")");
-  }
-  auto restored = RestoreOne(ChainIndex(view.checkpoints), *wanted, request);
-  if (!restored.ok()) {
-    return JudgeRestoreFailure(&reader_, *wanted, restored.status())
-        .WithContext("restore step " + std::to_string(wanted->manifest->step));
-  }
-  return std::optional(*std::move(restored));
+  Restorer restorer({.env = &env_,
+                     .reader = &reader_,
+                     .generation = generation_.get(),
+                     .committer = committer_.get(),
+                     .participant = Self(),
+                     .job = job_,
+                     .together = Collective() && generation_ != nullptr});
+  return restorer.Restore(request, saved);
 }
 
 Status Manager::Note(const std::string& id, NoteKind kind, Value values) {
@@ -755,10 +577,6 @@ Result<std::unique_ptr<CheckpointManager>> OpenManager(ManagerOptions options, E
   auto manager = std::make_unique<Manager>(std::move(options), std::move(env), limits);
   RETURN_IF_ERROR(manager->Start());
   return std::unique_ptr<CheckpointManager>(std::move(manager));
-}
-
-Result<Restored> LoadCheckpoint(const RestoreRequest& request, const std::string& participant) {
-  return LoadCheckpoint(request, participant, "");
 }
 
 Result<std::unique_ptr<CheckpointManager>> CheckpointManager::Open(ManagerOptions options) {

@@ -1,5 +1,6 @@
 // What users ask of the engine, and how it remembers. The part that runs talk to is
-// trial_engine_runs.cc; what it does with processes and repositories is trial_engine_tasks.cc.
+// trial_engine_runs.cc; what it does with processes is trial_engine_tasks.cc, and with repositories
+// trial_engine_storage.cc.
 #include "trial/trial_engine.h"
 
 #include <fmt/format.h>

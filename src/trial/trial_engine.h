@@ -316,6 +316,9 @@ class TrialEngine {
   Result<std::vector<std::string>> RemoveNow(const std::string& trial,
                                              const std::vector<std::string>& ids,
                                              const std::string& reason) EXCLUDES(mu_);
+  /// Removes from the repository and records what is gone, which it returns.
+  Result<std::vector<std::string>> Remove(const std::string& trial, const std::string& repository,
+                                          const std::vector<Removal>& removals) EXCLUDES(mu_);
   /// Retain for all whose rules look at the clock or at other trials.
   void RetainAll() EXCLUDES(mu_);
   void PostRetainAll() EXCLUDES(mu_);

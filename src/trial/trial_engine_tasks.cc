@@ -1,6 +1,6 @@
-// What the engine does with processes and repositories. All of it follows from durable events: a
-// task looks at the folded state, does the next thing and records the outcome as an event. Killed
-// anywhere, the same tasks are found again in the state (Start).
+// What the engine does with processes; with repositories: trial_engine_storage.cc. All of it
+// follows from durable events: a task looks at the folded state, does the next thing and records
+// the outcome as an event. Killed anywhere, the same tasks are found again in the state (Start).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,20 +21,11 @@ constexpr auto kStorageReminder = std::chrono::minutes(1);
 constexpr auto kLauncherRetry = std::chrono::seconds(1);
 constexpr int kMissedHeartbeats = 6;
 
-/// So many characters of a job tell it from the others of a storage, for people.
-constexpr std::size_t kShortJob = 8;
-
 /// The launcher's durable handle of a run. Of trials with a job it says whose: a launcher may still
 /// know runs of a lost record, in which other trials had the same numbers.
 std::string LaunchId(const TrialRecord& trial, std::uint64_t run) {
   if (trial.job.empty()) return fmt::format("{}.{}", trial.id, run);
-  return fmt::format("{}.{}.{}", trial.id, trial.job.substr(0, kShortJob), run);
-}
-
-bool HasCheckpoints(const TrialRecord& trial) {
-  return std::ranges::any_of(trial.checkpoints, [](const CheckpointRecord& known) {
-    return known.state == CheckpointState::kCompleted;
-  });
+  return fmt::format("{}.{}.{}", trial.id, trial.ShortJob(), run);
 }
 
 Value HowItEnded(const LaunchExit& exit) {
@@ -164,98 +155,6 @@ std::vector<std::string> TrialEngine::TakeQueued() {
   return starting;
 }
 
-Result<std::string> TrialEngine::OwnerOf(const std::string& repository, const std::string& claim) {
-  if (!claim.empty()) {
-    auto claimed = options_.repositories->Claim(repository, claim);
-    // A place that cannot be written is the run's to complain of: its user sees that.
-    if (claimed.ok()) return claimed;
-  }
-  auto job = options_.repositories->Job(repository);
-  if (job.status().Is(Code::kNotFound)) return std::string();
-  return job;
-}
-
-Status TrialEngine::ChooseRepository(const std::string& trial) {
-  if (!options_.shared_storage) return Status::Ok();
-  TrialRecord at;  // with what is chosen
-  bool claim = false;
-  bool known = false;
-  {
-    MutexLock hold(&mu_);
-    const TrialRecord* record = Find(trial);
-    at = record->WithoutReports();
-    known = HasCheckpoints(*record);
-    // Only where runs write to what we see, and never on an empty mount point.
-    claim = !known && !record->config.detached && record->config.launcher.empty();
-  }
-  const TrialRecord before = at;
-  if (at.job.empty()) {
-    // Recorded before trials had jobs: what is where it ran is its own.
-    if (at.core.run > 0 || known) {
-      ASSIGN_OR_RETURN(at.job, OwnerOf(Locate(RepositoryOf(at)), ""));
-    }
-    if (at.job.empty()) at.job = options_.ids->NewUuid();
-  }
-  const std::string numbers = fmt::format("{}/{}", at.config.experiment, at.id);
-  const std::string first = at.directory;
-  // The later ones follow from the job: killed before the choice is written down, it is the same
-  // again.
-  for (const std::string& directory :
-       {first, fmt::format("{}-{}/{}", at.config.experiment, at.job.substr(0, kShortJob), at.id),
-        fmt::format("{}-{}/{}", at.config.experiment, at.job, at.id)}) {
-    at.directory = directory;
-    const std::string repository = Locate(RepositoryOf(at));
-    ASSIGN_OR_RETURN(const std::string owner, OwnerOf(repository, claim ? at.job : ""));
-    if (owner.empty() || owner == at.job) {
-      std::uint64_t run = 0;
-      if (!owner.empty()) {
-        ASSIGN_OR_RETURN(run, options_.repositories->NewestRun(repository));
-      }
-      MutexLock hold(&mu_);
-      if (at.job == before.job && at.directory == before.directory && run <= before.core.run) {
-        return Status::Ok();
-      }
-      if (at.directory != before.directory) {
-        LogWarning(fmt::format("trial {}: {} is taken by another job; its checkpoints go to {}",
-                               trial, first.empty() ? numbers : first, repository));
-      }
-      return Emit(trial, 0, EventKind::kRepositoryChosen,
-                  Value::Object{{"job", at.job}, {"directory", at.directory}, {"run", run}});
-    }
-    if (known) {
-      return FailedPreconditionError(fmt::format(
-          "{} belongs to another job ({}), and the trial has checkpoints there of its own ({}): "
-          "put its storage back where it was, or delete its checkpoints",
-          repository, owner, at.job));
-    }
-  }
-  return FailedPreconditionError(
-      fmt::format("no free directory for the trial's checkpoints under {}: {} and others belong to "
-                  "other jobs",
-                  Locate(at.config.storage), numbers));
-}
-
-Status TrialEngine::LearnRuns(const std::string& trial) {
-  if (!options_.shared_storage) return Status::Ok();
-  TrialRecord at;
-  {
-    MutexLock hold(&mu_);
-    at = Find(trial)->WithoutReports();
-  }
-  const std::string repository = Locate(RepositoryOf(at));
-  ASSIGN_OR_RETURN(const std::uint64_t run, options_.repositories->NewestRun(repository));
-  if (run <= at.core.run) return Status::Ok();
-  ASSIGN_OR_RETURN(const std::string owner, OwnerOf(repository, ""));
-  if (!at.job.empty() && owner != at.job) return Status::Ok();  // whoever writes there is refused
-  {
-    MutexLock hold(&mu_);
-    RETURN_IF_ERROR(Emit(trial, 0, EventKind::kRepositoryChosen,
-                         Value::Object{{"job", owner}, {"directory", at.directory}, {"run", run}}));
-  }
-  // An engine that lost its log to another one learns that here, and touches nothing.
-  return WaitDurable();
-}
-
 Value TrialEngine::LocatedValue(const std::optional<StartPoint>& point) const {
   if (!point) return ToValue(point);
   StartPoint located = *point;
@@ -272,180 +171,6 @@ Value TrialEngine::RunBody(const TrialRecord& trial, const std::string& token) c
                                        : own ? "resume"
                                              : "continue"},
                        {"from", ToValue(from)}};
-}
-
-Status TrialEngine::RegisterFound(const std::string& trial) {
-  std::string repository;
-  std::string job;
-  {
-    MutexLock hold(&mu_);
-    const TrialRecord* record = Find(trial);
-    repository = Locate(RepositoryOf(*record));
-    job = record->job;
-  }
-  if (!job.empty()) {
-    ASSIGN_OR_RETURN(const std::string owner, OwnerOf(repository, ""));
-    if (!owner.empty() && owner != job) {
-      return FailedPreconditionError(fmt::format(
-          "{} belongs to another job ({}), not to the trial's ({})", repository, owner, job));
-    }
-  }
-  auto listed = options_.repositories->List(repository);
-  const bool missing = listed.status().Is(Code::kNotFound);
-  if (!missing) RETURN_IF_ERROR(listed.status());
-  const std::vector<FoundCheckpoint> found =
-      missing ? std::vector<FoundCheckpoint>() : *std::move(listed);
-  MutexLock hold(&mu_);
-  const TrialRecord* record = Find(trial);
-  // A disk that is not mounted is no reason to begin afresh. Retention never takes the latest.
-  if (missing && HasCheckpoints(*record)) {
-    return UnavailableError(repository +
-                            " is gone, and the trial has checkpoints there: is it mounted? Put it "
-                            "back, or delete the checkpoints");
-  }
-  std::set<std::string> there;
-  for (const FoundCheckpoint& one : found) {
-    there.insert(one.id);
-    const CheckpointRecord* known = record->Find(one.id);
-    if (!one.damage.empty()) {
-      if (known == nullptr || known->state != CheckpointState::kCompleted) continue;
-      LogWarning(fmt::format("trial {}: checkpoint {} is damaged and is passed over: {}", trial,
-                             one.id, one.damage));
-      RETURN_IF_ERROR(Emit(
-          trial, record->core.run, EventKind::kCheckpointAbandoned,
-          Value::Object{{"id", one.id}, {"reason", "damaged: " + one.damage}, {"damaged", true}}));
-      continue;
-    }
-    if (known != nullptr && known->state == CheckpointState::kCompleted) continue;
-    const Status registered =
-        Emit(trial, record->core.run, EventKind::kCheckpointCompleted, CompletedBody(one));
-    if (!registered.ok()) LogWarning(registered.ToString());
-    if (one.pinned) {
-      Emit(trial, 0, EventKind::kCheckpointPinned, Value::Object{{"id", one.id}, {"pinned", true}})
-          .IgnoreError("it was registered just now, or the line before says why not");
-    }
-  }
-  std::vector<std::string> gone;
-  for (const CheckpointRecord& known : record->checkpoints) {
-    if (known.state == CheckpointState::kCompleted && !there.contains(known.id)) {
-      gone.push_back(known.id);
-    }
-  }
-  for (const std::string& id : gone) {
-    RETURN_IF_ERROR(Emit(trial, record->core.run, EventKind::kCheckpointDeleted,
-                         Value::Object{{"id", id}, {"reason", "not in the repository any more"}}));
-  }
-  return Status::Ok();
-}
-
-void TrialEngine::Retain(const std::string& trial) {
-  std::string repository;
-  RepositoryAccess::Owner owner;
-  std::vector<Removal> removals;
-  {
-    MutexLock hold(&mu_);
-    const TrialRecord* record = Find(trial);
-    if (record == nullptr || record->core.live) return;  // a living run does it
-    repository = Locate(RepositoryOf(*record));
-    removals = records_.Removals(trial, record->config.retention, options_.clock->WallNanos());
-  }
-  if (removals.empty()) return;
-  if (const Status learned = LearnRuns(trial); !learned.ok()) {
-    LogWarning(fmt::format("retention of trial {}: {}", trial, learned.ToString()));
-    return;
-  }
-  {
-    MutexLock hold(&mu_);
-    owner = {.job = Find(trial)->job, .run = Find(trial)->core.run};
-  }
-  std::vector<std::string> ids;
-  for (const Removal& removal : removals) ids.push_back(removal.id);
-  const auto gone = options_.repositories->Remove(repository, owner, ids);
-  if (!gone.ok()) {
-    LogWarning(fmt::format("retention of trial {}: {}", trial, gone.status().ToString()));
-    return;
-  }
-  MutexLock hold(&mu_);
-  for (const Removal& removal : removals) {
-    if (std::ranges::find(*gone, removal.id) == gone->end()) continue;
-    Emit(trial, owner.run, EventKind::kCheckpointDeleted,
-         Value::Object{{"id", removal.id}, {"reason", removal.reason}})
-        .IgnoreError("the record may say so already");
-  }
-}
-
-Result<std::vector<std::string>> TrialEngine::RemoveNow(const std::string& trial,
-                                                        const std::vector<std::string>& ids,
-                                                        const std::string& reason) {
-  std::string repository;
-  RepositoryAccess::Owner owner;
-  {
-    MutexLock hold(&mu_);
-    const TrialRecord* record = Find(trial);
-    if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
-    if (record->core.live) {
-      return FailedPreconditionError(
-          fmt::format("trial {} is {}: only its run may remove from its repository; pause it first",
-                      trial, TrialStateName(record->core.state)));
-    }
-    for (const std::string& id : ids) {
-      const std::vector<std::string> others = records_.BeginWith(id);
-      if (others.empty()) continue;
-      return FailedPreconditionError(
-          fmt::format("trial {} begins with checkpoint {}", others.front(), id));
-    }
-    repository = Locate(RepositoryOf(*record));
-  }
-  RETURN_IF_ERROR(LearnRuns(trial));
-  {
-    MutexLock hold(&mu_);
-    owner = {.job = Find(trial)->job, .run = Find(trial)->core.run};
-  }
-  ASSIGN_OR_RETURN(const std::vector<std::string> gone,
-                   options_.repositories->Remove(repository, owner, ids));
-  MutexLock hold(&mu_);
-  for (const std::string& id : gone) {
-    Emit(trial, owner.run, EventKind::kCheckpointDeleted,
-         Value::Object{{"id", id}, {"reason", reason}})
-        .IgnoreError("the record may say so already");
-  }
-  return gone;
-}
-
-void TrialEngine::RetainAll() {
-  std::vector<std::string> idle;  // with something to remove: there may be thousands without
-  const std::int64_t now = options_.clock->WallNanos();
-  {
-    MutexLock hold(&mu_);
-    retaining_ = false;
-    for (const auto& [id, trial] : records_.trials()) {
-      const RetentionPolicy& policy = trial.config.retention;
-      if (!policy.max_age && !policy.looks_at_others()) continue;
-      if (!trial.core.live) {
-        if (!records_.Removals(id, policy, now).empty()) idle.push_back(id);
-      } else if (RemovableOf(trial) != removable_[id]) {
-        Changed(id);
-      }
-    }
-  }
-  for (const std::string& id : idle) {
-    PostStorage(id, [this, id] { Retain(id); });
-  }
-}
-
-void TrialEngine::PostRetainAll() {
-  {
-    MutexLock hold(&mu_);
-    if (!retains_by_others_ || std::exchange(retaining_, true)) return;
-  }
-  Post([this] { RetainAll(); });
-}
-
-void TrialEngine::ArmRetention() {
-  At(options_.clock->Now() + options_.retention_interval, [this] {
-    PostRetainAll();
-    ArmRetention();
-  });
 }
 
 void TrialEngine::PrepareRun(const std::string& trial) {

@@ -76,6 +76,8 @@ struct TrialRecord {
   /// Whose its repository is: the job that the repository records. "": not known; a record from
   /// before, or one of an engine whose storage is its own.
   std::string job;
+  /// So much of it tells it from the others of a storage, for people.
+  std::string_view ShortJob() const { return std::string_view(job).substr(0, 8); }
   /// Where its repository is, under its storage. "": <experiment>/<trial>.
   std::string directory;
 

@@ -159,8 +159,6 @@ class Tuner {
     bool pausing = false;        // told to save and go
     bool told = false;           // said why it fails
   };
-  class Log;
-  class Repositories;
 
   explicit Tuner(OpenOptions options);
 
@@ -224,8 +222,8 @@ class Tuner {
   TunerOptions options_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<JournalEventLog> journal_;
-  std::unique_ptr<Log> log_;
-  std::unique_ptr<Repositories> repositories_;
+  std::unique_ptr<EventLog> log_;                   // the journal, read and folded already
+  std::unique_ptr<RepositoryAccess> repositories_;  // of the trials, by recorded names
   std::unique_ptr<TrialEngine> engine_;
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<Launcher> launcher_;
