@@ -3,9 +3,8 @@
 //   incremental_session DIR [STEPS] [KILL_AT]
 //
 // An embedding of 30 x 4 numbers in 4 partitions, ids i % 10, Adagrad with a rate of 0.1 and
-// accumulators that begin with
-// 1. Started again after it was killed (KILL_AT lets it kill itself before that step) it goes on
-// and ends with the values of an undisturbed run.
+// accumulators that begin with 1. Started again after it was killed (KILL_AT lets it kill itself
+// before that step) it goes on and ends with the values of an undisturbed run, which it prints.
 
 #include <signal.h>
 #include <unistd.h>
@@ -61,6 +60,16 @@ struct Model {
     return parts[part]->ApplyGradients(ids, std::array<float, kDim>{2, 2, 2, 2});
   }
 
+  /// The first number of a row.
+  cairn::Result<float> Value(int row) {
+    const auto [part, inside] = Place(row);
+    const std::array<std::int64_t, 1> ids = {inside};
+    std::array<float, kDim> weights{};
+    const cairn::Status status = parts[part]->Lookup(ids, weights);
+    if (!status.ok()) return status;
+    return weights[0];
+  }
+
   std::vector<std::unique_ptr<cairn::Table>> parts;
   float loss = 0;
 };
@@ -106,5 +115,15 @@ int main(int argc, char** argv) {
   }
   std::printf("step %lld loss %.6f\n", static_cast<long long>((*session)->global_step()),
               model.loss);
+  std::printf("values");
+  for (int row = 0; row < 10; ++row) {
+    const auto value = model.Value(row);
+    if (!value.ok()) {
+      std::fprintf(stderr, "%s\n", value.status().ToString().c_str());
+      return 1;
+    }
+    std::printf(" %.6f", *value);
+  }
+  std::printf("\n");
   return 0;
 }

@@ -39,6 +39,10 @@ class TensorSource {
   /// Fills `into` with the tensor's bytes from `offset`. Called from one background thread, each
   /// byte once, in order.
   virtual Status Fill(std::uint64_t offset, std::span<std::byte> into) = 0;
+  /// The save has failed: nothing more is read. Called by the thread that fills, before the handle
+  /// tells, so that whatever the source holds back for the save (memory, waiting threads) is let go
+  /// although nobody may ask the handle for long.
+  virtual void Abandoned() {}
 };
 
 /// Where a piece stands in a distributed array: the rectangle of the tensor's own shape at

@@ -10,12 +10,20 @@
 /// How a row of a table changes with a gradient.
 namespace cairn {
 
+/// How a slot is stored in increments with 8 bits a number (CutRequest::quantize).
+enum class SlotRounding : std::uint8_t {
+  kNearest,
+  kNeverToZero,  // steps are divided by it: one by 0 would be huge, not a little wrong
+  kNone,         // as it is: the weights are computed anew from it
+};
+
 /// A further array that an optimizer keeps with each row. Slots are float32 whatever the type of
 /// the weights: an accumulator of 8 significant bits stops growing.
 struct SlotSpec {
   std::string name;         // "accumulator": the tensor `<table>/slot/accumulator`
   std::uint32_t width = 0;  // elements in a row
   float initial = 0;        // of every element when a row is made
+  SlotRounding rounding = SlotRounding::kNearest;
 };
 
 /// A rule of updates. Immutable: tables and threads share one. All that it remembers of a row

@@ -1,13 +1,16 @@
 """MonitoredTrainingSession, Estimator and the switches that must agree."""
 
 import pathlib
+import random
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy as np
 import pytest
+from children import command_line
 
 import cairn
 from cairn.train import (
@@ -385,6 +388,32 @@ def test_the_example_survives_kills(tmp_path, how):
     over = run(tmp_path / "c", -1)
     assert over.returncode == 0, over.stderr
     assert over.stdout.splitlines()[-1] == expected
+
+
+@pytest.mark.parametrize("language", ["python", "cpp"])
+def test_the_example_survives_kills_at_random_moments(tmp_path, language):
+    def command(directory):
+        if language == "cpp":
+            return [pathlib.Path(command_line()).with_name("incremental_session"), str(directory), "60"]
+        times = ["--sleep", "0.01", "--full-secs", "0.1", "--increment-secs", "0.03"]
+        return [sys.executable, str(EXAMPLE), "--dir", str(directory), "--steps", "60", *times]
+
+    begun = time.monotonic()
+    whole = subprocess.run(command(tmp_path / "whole"), capture_output=True, text=True, check=True)
+    took = time.monotonic() - begun
+    expected = whole.stdout.splitlines()[-1]
+    assert expected.startswith("values 0.656270 ")
+    moments = random.Random(20)
+    for _ in range(4):
+        with subprocess.Popen(command(tmp_path / "c"), stdout=subprocess.DEVNULL) as child:
+            try:
+                child.wait(moments.uniform(0, took))
+            except subprocess.TimeoutExpired:
+                child.kill()
+        assert child.returncode in (0, -9)
+    last = subprocess.run(command(tmp_path / "c"), capture_output=True, text=True, check=False)
+    assert last.returncode == 0, last.stderr
+    assert last.stdout.splitlines()[-1] == expected
 
 
 def test_a_worker_waits_for_the_chiefs_first_checkpoint(tmp_path, caplog):

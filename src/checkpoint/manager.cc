@@ -435,6 +435,9 @@ void Manager::RunTask(SaveTask* task) {
   }
   auto info = committer_->Commit(*task, task->plan.arena_bytes == 0 ? nullptr : arena_.data());
   if (!info.ok()) {
+    for (const Tensor& tensor : task->request.tensors) {
+      if (tensor.source != nullptr) tensor.source->Abandoned();
+    }
     task->state->Finish(
         info.status().WithContext("save of step " + std::to_string(task->request.step)));
     return;

@@ -9,7 +9,9 @@ namespace cairn {
 /// magnitude over 127 (docs/format/tables.md). Not finite elements: the scale is NaN or infinite,
 /// and so is what comes back.
 float RowScale(std::span<const float> row);
-void QuantizeRow(std::span<const float> row, float scale, std::int8_t* out);
+/// `keep_small`: an element below the smallest number there is becomes that one, not 0.
+void QuantizeRow(std::span<const float> row, float scale, std::int8_t* out,
+                 bool keep_small = false);
 void DequantizeRow(const std::int8_t* stored, float scale, std::span<float> row);
 
 }  // namespace cairn

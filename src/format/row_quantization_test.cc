@@ -30,6 +30,15 @@ TEST(Quantize, KeepsZerosAndExtremes) {
   EXPECT_EQ(back, (std::vector<float>{127, -127, 1}));
 }
 
+TEST(Quantize, SmallNumbersBecomeTheSmallestThereIsWhereAskedFor) {
+  const std::vector<float> row = {127, 0.001F, 0, -0.001F, 0.6F};
+  std::vector<std::int8_t> stored(row.size());
+  QuantizeRow(row, RowScale(row), stored.data(), /*keep_small=*/true);
+  EXPECT_EQ(stored, (std::vector<std::int8_t>{127, 1, 0, -1, 1}));
+  QuantizeRow(row, RowScale(row), stored.data());
+  EXPECT_EQ(stored, (std::vector<std::int8_t>{127, 0, 0, 0, 1}));
+}
+
 TEST(Quantize, ARowThatIsNotFiniteStaysSo) {
   for (const float bad : {NAN, std::numeric_limits<float>::infinity()}) {
     for (const float x : RoundTrip({1, bad, 2})) EXPECT_FALSE(std::isfinite(x));

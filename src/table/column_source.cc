@@ -290,7 +290,10 @@ void ColumnSource::WriteQuantized(const std::byte* stored, std::byte* out) {
     return;
   }
   auto* integers = reinterpret_cast<std::int8_t*>(out);
-  QuantizeRow(floats_, scale, integers);
+  const bool keep_small =
+      spec_->payload > 0 &&
+      table_->layout().slots()[spec_->payload - 1].rounding == SlotRounding::kNeverToZero;
+  QuantizeRow(floats_, scale, integers, keep_small);
   for (std::size_t i = 0; i < floats_.size(); ++i) {
     const double error = std::fabs(static_cast<double>(floats_[i]) -
                                    static_cast<double>(integers[i]) * static_cast<double>(scale));

@@ -64,6 +64,7 @@ class ColumnSource final : public CheapSource {
                CutProgress* progress, TableCut::Error* error);
 
   Status Fill(std::uint64_t offset, std::span<std::byte> into) override;
+  void Abandoned() override { table_->EndCopies(); }
 
  private:
   /// Whole rows into `out`, as many as one lock gives; returns how many.

@@ -38,6 +38,9 @@ class JoinedPieces::Source final : public TensorSource {
     }
     return into.empty() ? Status::Ok() : InternalError("read behind the end of joined pieces");
   }
+  void Abandoned() override {
+    for (const Part& part : parts_) part.source->Abandoned();
+  }
 
  private:
   struct Part {

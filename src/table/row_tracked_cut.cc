@@ -43,6 +43,11 @@ class TrackedRowsSource final : public TensorSource {
     }
     return Status::Ok();
   }
+  void Abandoned() override {
+    for (std::uint32_t stripe = 0; stripe < RowTrackedImpl::kStripes; ++stripe) {
+      arrays_->EndCopy(stripe);
+    }
+  }
 
  private:
   Result<std::size_t> Produce(std::span<std::byte> out) {

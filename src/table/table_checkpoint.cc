@@ -462,6 +462,8 @@ Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request
   TableFiller filler(tables_, arrays_, options);
   const bool any = !tables_.empty() || !arrays_.empty();
   if (any) request.tables = &filler;
+  // What a damaged checkpoint brought half-way could not be told from the rows that are to stay.
+  if (any && options.merge) request.atomic = true;
   MismatchReport* const report = request.mismatch;
   auto outcome = manager_->Restore(std::move(request));
   const MismatchReport& tables = filler.mismatch();
@@ -488,7 +490,8 @@ Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request
   parent_ = restored->info.id;
   settled_ = SettledCounts();
   base_ = restored->info.kind == "full" ? restored->info.id : restored->info.base;
-  if (options.merge) {
+  // No increment can stand on it: merged rows, or a whole table, are not in it.
+  if (options.merge || !tables.missing.empty() || !filler.passed_over().empty()) {
     parent_.clear();
     base_.clear();
   }

@@ -22,6 +22,7 @@
 
 #include "checkpoint/manager.h"
 #include "checkpoint/save_turn.h"
+#include "checkpoint/test_checkpoint.h"
 #include "checkpoint/transfer.h"
 #include "storage/memory/memory_store.h"
 #include "storage/sim/faulty_store.h"
@@ -204,6 +205,133 @@ TEST_F(TableCheckpointTest, StoredRowsAreMergedByChoice) {
   checkpoints.Wait();
   EXPECT_TRUE(checkpoints.CanIncrement());
   ASSERT_TRUE(manager->Close().ok());
+}
+
+TEST_F(TableCheckpointTest, ADamagedCheckpointTakesNoRowsFromAMerge) {
+  std::string newest;
+  {
+    auto manager = OpenManager();
+    TableCheckpoints checkpoints(manager.get(), {table_.get()});
+    std::vector<std::int64_t> ids(2000);
+    std::iota(ids.begin(), ids.end(), 0);
+    Update(table_.get(), ids);
+    Saved(&checkpoints, 1, SaveKind::kFull);
+    newest = Saved(&checkpoints, 2, SaveKind::kFull).path;
+    ASSERT_TRUE(manager->Close().ok());
+  }
+  const std::string file =
+      newest.substr(newest.rfind('/') + 1) + "/__lookup_table__/rank_0.safetensors";
+  FlipBit(store_.get(), file, store_->Stat(file)->bytes - 1);
+  auto other = SmallTable();
+  Update(other.get(), {-7});
+  Rows expected = RowsOf(table_.get());
+  expected[-7] = RowsOf(other.get()).at(-7);
+  auto manager = OpenManager();
+  TableCheckpoints checkpoints(manager.get(), {other.get()});
+  const auto restored = checkpoints.Restore({}, {.merge = true});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ((*restored)->step, 1);
+  EXPECT_EQ(RowsOf(other.get()), expected);
+  ASSERT_TRUE(manager->Close().ok());
+}
+
+TEST_F(TableCheckpointTest, TrapRestoreErrorsAreRaised) {
+  const auto file_of = [](const CheckpointInfo& info) {
+    return info.path.substr(info.path.rfind('/') + 1) + "/__lookup_table__/rank_0.safetensors";
+  };
+  for (const bool base : {true, false}) {
+    store_ = NewStore();
+    table_ = SmallTable();
+    auto manager = OpenManager();
+    TableCheckpoints checkpoints(manager.get(), {table_.get()});
+    Update(table_.get(), {1, 2, 3});
+    const std::string full = file_of(Saved(&checkpoints, 1, SaveKind::kFull));
+    Update(table_.get(), {2});
+    const std::string increment = file_of(Saved(&checkpoints, 2, SaveKind::kCumulative));
+    checkpoints.Wait();
+    const std::string& damaged = base ? full : increment;
+    FlipBit(store_.get(), damaged, store_->Stat(damaged)->bytes - 1);
+    const auto restored = checkpoints.Restore({.step = 2});
+    EXPECT_TRUE(restored.status().Is(Code::kCorruption)) << restored.status().ToString();
+    // Without a step there may be an older one; where there is none, nobody starts from nothing.
+    const auto latest = checkpoints.Restore({});
+    if (base) {
+      EXPECT_TRUE(latest.status().Is(Code::kCorruption)) << latest.status().ToString();
+    } else {
+      ASSERT_TRUE(latest.ok()) << latest.status().ToString();
+      EXPECT_EQ((*latest)->step, 1);
+      EXPECT_EQ((*latest)->fallbacks.size(), 1u);
+    }
+    ASSERT_TRUE(manager->Close().ok());
+  }
+}
+
+TEST_F(TableCheckpointTest, NoIncrementStandsOnACheckpointWithoutTheTable) {
+  TableOptions more = SmallOptions();
+  more.name = "more";
+  more.gate = table_->options().gate;
+  auto second = SmallTable(more);
+  auto manager = OpenManager();
+  {
+    TableCheckpoints one(manager.get(), {table_.get()});
+    Update(table_.get(), {1});
+    Saved(&one, 1, SaveKind::kFull);
+  }
+  TableCheckpoints both(manager.get(), {table_.get(), second.get()});
+  Update(second.get(), {2});
+  Saved(&both, 2, SaveKind::kFull);
+  const auto restored = both.Restore({.step = 1}, {.strict = false});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_FALSE(both.CanIncrement()) << "\"more\" is not in step 1";
+  const auto refused = both.Save({.step = 3, .kind = SaveKind::kCumulative});
+  EXPECT_TRUE(refused.status().Is(Code::kFailedPrecondition)) << refused.status().ToString();
+  Saved(&both, 4, SaveKind::kFull);
+  both.Wait();
+  EXPECT_TRUE(both.CanIncrement());
+  ASSERT_TRUE(manager->Close().ok());
+}
+
+TEST_F(TableCheckpointTest, AFailedSaveStopsNoUpdatesThoughNobodyAsksForItsOutcome) {
+  auto faulty = std::make_shared<FaultyStore>(store_.get());
+  const std::shared_ptr<Store> sound = std::exchange(store_, faulty);
+  TableOptions options = SmallOptions();
+  options.side_buffer_bytes = 256;  // a few rows
+  table_ = SmallTable(options);
+  std::vector<float> array(400 * 4);
+  auto tracked =
+      RowTracked::Make({.name = "array",
+                        .rows = 400,
+                        .arrays = {{.name = "weights", .width = 4, .data = array.data()}},
+                        .gate = options.gate,
+                        .side_buffer_bytes = 64})
+          .value();
+  std::vector<std::int64_t> ids(400);
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto update = [&] {
+    for (const std::int64_t id : ids) {
+      Update(table_.get(), {id});
+      const CutGate::Batch batch(options.gate.get());
+      EXPECT_TRUE(tracked->Touch(std::vector<std::int64_t>{id}).ok());
+    }
+  };
+  update();
+  auto manager = OpenManager();
+  TableCheckpoints checkpoints(manager.get(), {table_.get()}, {tracked.get()}, {});
+  Saved(&checkpoints, 1, SaveKind::kFull);
+  for (const SaveKind kind : {SaveKind::kFull, SaveKind::kCumulative}) {
+    checkpoints.Wait();
+    update();
+    faulty->Arm(
+        {.status = UnavailableError("away"), .trigger = {.kind = StoreOp::Kind::kOpenObject}});
+    const auto failed = checkpoints.Save({.step = 2, .kind = kind});
+    ASSERT_TRUE(failed.ok()) << failed.status().ToString();
+    update();  // of more rows than can be kept aside
+    EXPECT_FALSE(failed->Wait().ok());
+    faulty->Disarm();
+    EXPECT_EQ(Saved(&checkpoints, 3, SaveKind::kCumulative).tables.at(0).rows, 400u);
+  }
+  checkpoints.Wait();
+  EXPECT_TRUE(manager->Close().ok());
 }
 
 TEST_F(TableCheckpointTest, RowsOfAFailedIncrementAreInTheNext) {
@@ -570,6 +698,54 @@ TEST_F(TableCheckpointTest, QuantizedIncrementsAndPackedKeysComeBackCloseEnough)
     for (std::size_t i = 0; i < row.weights.size(); ++i) {
       EXPECT_NEAR(found.at(key).weights[i], row.weights[i], bound + 1e-6);
     }
+  }
+}
+
+TEST_F(TableCheckpointTest, TrainingGoesOnGentlyAfterAQuantizedIncrement) {
+  // One element of each row has had gradients fifty times as large as the others: what steps
+  // are divided by is then near 0 beside its neighbour, and must not come back as 0.
+  for (const auto& optimizer :
+       {MakeAdam({.learning_rate = 0.01F}).value(), MakeAdamW({.learning_rate = 0.01F}).value(),
+        MakeAdagrad({.learning_rate = 0.01F}).value(),
+        MakeFtrl({.learning_rate = 0.01F}).value()}) {
+    store_ = NewStore();
+    TableOptions options = SmallOptions();
+    options.optimizer = optimizer;
+    table_ = SmallTable(options);
+    const std::vector<std::int64_t> ids = {1, 2};
+    const std::vector<float> uneven = {30, 0.6F, -0.6F, 0.9F, 1, -40, 0.8F, 0.7F};
+    const auto train = [&](Table* table, int steps) {
+      for (int i = 0; i < steps; ++i) ASSERT_TRUE(table->ApplyGradients(ids, uneven).ok());
+    };
+    auto manager = OpenManager();
+    TableCheckpoints checkpoints(manager.get(), {table_.get()}, {.quantize = true});
+    train(table_.get(), 20);
+    Saved(&checkpoints, 1, SaveKind::kFull);
+    train(table_.get(), 1);
+    Saved(&checkpoints, 2, SaveKind::kCumulative);
+    ASSERT_TRUE(manager->Close().ok());
+
+    auto restored = SmallTable(options);
+    auto reader = OpenManager(/*read_only=*/true);
+    TableCheckpoints from(reader.get(), {restored.get()});
+    ASSERT_TRUE(from.Restore({}).ok());
+    const auto step = [&](Table* table) {
+      const Rows before = RowsOf(table);
+      const std::vector<float> nothing(uneven.size());
+      EXPECT_TRUE(table->ApplyGradients(ids, nothing).ok());
+      train(table, 1);
+      double furthest = 0;
+      for (const auto& [key, row] : RowsOf(table)) {
+        for (std::size_t i = 0; i < row.weights.size(); ++i) {
+          furthest = std::max(
+              furthest, std::abs(static_cast<double>(row.weights[i]) - before.at(key).weights[i]));
+        }
+      }
+      return furthest;
+    };
+    const double undisturbed = step(table_.get());
+    EXPECT_LE(step(restored.get()), 2 * undisturbed + 0.02) << optimizer->name();
+    ASSERT_TRUE(reader->Close().ok());
   }
 }
 

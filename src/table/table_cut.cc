@@ -89,7 +89,7 @@ void TableCutImpl::PlanColumns() {
   for (std::size_t i = 0; i < table_->slots().size(); ++i) {
     const SlotSpec& slot = table_->slots()[i];
     // A scale would cost as much as a single element does.
-    const bool small = quantize && slot.width > 1;
+    const bool small = quantize && slot.width > 1 && slot.rounding != SlotRounding::kNone;
     AddColumns("slot/" + slot.name, small ? ColumnKind::kQuantized : ColumnKind::kPayload, i + 1);
   }
   add("keys", StoreKind::kRows, ColumnKind::kKey, summary_.rows);

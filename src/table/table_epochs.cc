@@ -104,6 +104,17 @@ CutScope TableImpl::FlipEpoch(CutKind kind, std::uint64_t once, CutCounts* count
   return scope;
 }
 
+void TableImpl::EndCopies() {
+  for (std::uint32_t s = 0; s < kTableShards; ++s) {
+    Shard* shard = FindShard(s);
+    if (shard == nullptr) continue;
+    const MutexLock lock(LockOf(s));
+    for (RowStore* store : {&shard->rows, shard->pending.get(), shard->deleted.get()}) {
+      if (store != nullptr) store->EndCopy();
+    }
+  }
+}
+
 void TableImpl::EndCut(const CutScope& scope, bool committed) {
   DurableEpochs durable = durable_.Get();
   if (committed) durable.parent = scope.epoch;

@@ -96,6 +96,9 @@ class TableImpl final : public Table {
   /// `once`: the first shards, with at most so many rows of the cut together, are read once.
   CutScope FlipEpoch(CutKind kind, std::uint64_t once, CutCounts* counts);
   void EndCut(const CutScope& scope, bool committed) EXCLUDES(cut_mu_);
+  /// Nothing is read any more from the cut, which has still to end: its rows are no longer kept
+  /// aside, and who waits for room there goes on.
+  void EndCopies();
 
   // For the loader, which has the table to itself. Rows of a full belong to the epoch `base`, what
   // increments changed to the one after it; so the next increment stands on the same base.

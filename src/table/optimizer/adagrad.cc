@@ -19,7 +19,10 @@ class Adagrad final : public Optimizer {
   std::string name() const override { return "adagrad"; }
   float learning_rate() const override { return options_.learning_rate; }
   std::vector<SlotSpec> Slots(std::uint32_t dim) const override {
-    return {{.name = "accumulator", .width = dim, .initial = options_.initial_accumulator_value}};
+    return {{.name = "accumulator",
+             .width = dim,
+             .initial = options_.initial_accumulator_value,
+             .rounding = SlotRounding::kNeverToZero}};
   }
 
   // a ← a + g²;  w ← w − η g / (√a + ε)

@@ -12,7 +12,7 @@ namespace cairn::table {
 
 inline std::vector<SlotSpec> AdamSlots(std::uint32_t dim) {
   return {{.name = "m", .width = dim, .initial = 0},
-          {.name = "v", .width = dim, .initial = 0},
+          {.name = "v", .width = dim, .initial = 0, .rounding = SlotRounding::kNeverToZero},
           {.name = "updates", .width = 1, .initial = 0}};
 }
 

@@ -19,8 +19,11 @@ class Ftrl final : public Optimizer {
   std::string name() const override { return "ftrl"; }
   float learning_rate() const override { return options_.learning_rate; }
   std::vector<SlotSpec> Slots(std::uint32_t dim) const override {
-    return {{.name = "accumulator", .width = dim, .initial = options_.initial_accumulator_value},
-            {.name = "linear", .width = dim, .initial = 0}};
+    return {{.name = "accumulator",
+             .width = dim,
+             .initial = options_.initial_accumulator_value,
+             .rounding = SlotRounding::kNone},
+            {.name = "linear", .width = dim, .initial = 0, .rounding = SlotRounding::kNone}};
   }
 
   // n' ← n + g²;  σ = (n'^−p − n^−p) / η;  z ← z + g − σ w;  n ← n'
