@@ -208,11 +208,14 @@ TEST_F(TableCheckpointTest, StoredRowsAreMergedByChoice) {
 }
 
 TEST_F(TableCheckpointTest, ADamagedCheckpointTakesNoRowsFromAMerge) {
+  // Rows whose weights take several chunks, so that some are read before the damage is met.
+  const TableOptions options = SmallOptions(64);
+  table_ = SmallTable(options);
   std::string newest;
   {
     auto manager = OpenManager();
     TableCheckpoints checkpoints(manager.get(), {table_.get()});
-    std::vector<std::int64_t> ids(2000);
+    std::vector<std::int64_t> ids(40'000);
     std::iota(ids.begin(), ids.end(), 0);
     Update(table_.get(), ids);
     Saved(&checkpoints, 1, SaveKind::kFull);
@@ -221,8 +224,8 @@ TEST_F(TableCheckpointTest, ADamagedCheckpointTakesNoRowsFromAMerge) {
   }
   const std::string file =
       newest.substr(newest.rfind('/') + 1) + "/__lookup_table__/rank_0.safetensors";
-  FlipBit(store_.get(), file, store_->Stat(file)->bytes - 1);
-  auto other = SmallTable();
+  FlipBit(store_.get(), file, 9u << 20);
+  auto other = SmallTable(options);
   Update(other.get(), {-7});
   Rows expected = RowsOf(table_.get());
   expected[-7] = RowsOf(other.get()).at(-7);
@@ -231,7 +234,7 @@ TEST_F(TableCheckpointTest, ADamagedCheckpointTakesNoRowsFromAMerge) {
   const auto restored = checkpoints.Restore({}, {.merge = true});
   ASSERT_TRUE(restored.ok()) << restored.status().ToString();
   EXPECT_EQ((*restored)->step, 1);
-  EXPECT_EQ(RowsOf(other.get()), expected);
+  EXPECT_TRUE(RowsOf(other.get()) == expected) << "other rows than those of both";
   ASSERT_TRUE(manager->Close().ok());
 }
 
