@@ -52,6 +52,7 @@ struct SessionOptions {
   /// then Open fails with DeadlineExceeded.
   bool is_chief = true;
   double max_wait_secs = 7200;
+  bool takeover = false;            // of the chief: as in ManagerOptions
   std::vector<Table*> tables;       // borrowed
   std::vector<RowTracked*> arrays;  // dense, with row increments; borrowed
   std::vector<SessionVariable> variables;

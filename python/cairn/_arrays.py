@@ -35,7 +35,8 @@ _STORED: Dict[str, str] = {
     "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }
-_BY_STORED = {stored: name for name, stored in _STORED.items()}
+# C64 is in files of other writers; we store complex numbers as pairs, which every reader knows.
+_BY_STORED = {**{stored: name for name, stored in _STORED.items()}, "C64": "complex64"}
 _ML_DTYPES = frozenset(name for name in _STORED if name.startswith(("bfloat", "float8")))
 # Stored as pairs of floats.
 _COMPLEX: Dict[str, str] = {"complex32": "F16", "complex64": "F32", "complex128": "F64"}

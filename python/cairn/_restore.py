@@ -229,8 +229,12 @@ class _FlatPlan:
         if not _arrays.is_array(array):
             return
         target = _arrays.target(array, path)
-        whole = shard.global_shape if shard else None
-        offset = shard.offset if shard else None
+        if target.meaning == "complex64":  # also fits pairs of floats
+            target = target._replace(stored="C64", shape=target.shape[:-1])
+        whole = offset = None
+        if shard is not None:
+            tail = target.shape[len(shard.offset) :]
+            whole, offset = shard.global_shape + tail, shard.offset + (0,) * len(tail)
         self.into.append(
             (
                 path or "value",

@@ -394,6 +394,8 @@ class MonitoredTrainingSession:
             `state` (values and arrays) as it is at the end of each step. When a process of the job
             is lost and all go back, run() goes back too: it calls its step function with an
             earlier step, and the state of then.
+        takeover: do not wait for a living process that trains here and cannot be stopped: fence it
+            out, so that it can save nothing more.
         on_saved: called with a SaveRecord after every save, as CheckpointManager does; with
             ``lambda record: model.notify()`` a :class:`cairn.serving.Model` beside it looks at once.
 
@@ -428,6 +430,7 @@ class MonitoredTrainingSession:
         *,
         pservers: Any = None,
         max_wait_secs: float = 7200,
+        takeover: bool = False,
         on_saved: Optional[SavedCallback] = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -473,6 +476,7 @@ class MonitoredTrainingSession:
         self.restored: Optional[Restored] = None
         self._clock = clock
         self._on_saved = on_saved
+        self._takeover = bool(takeover)
         self._stop = False
         self._manager: Optional[CheckpointManager] = None
         self._handle: Optional[SaveHandle] = None
@@ -547,6 +551,7 @@ class MonitoredTrainingSession:
                 keep_last=None if saver.max_to_keep is None else 1,
                 keep_fulls=saver.max_to_keep,
                 read_only=not self.is_chief,
+                takeover=self._takeover and self.is_chief,
                 on_saved=self._on_saved,
             )
         except NotFound:

@@ -28,6 +28,7 @@ from ._arguments import PathLike, json_values, whole
 from ._epoch_reader import EpochReader
 from ._generators import generators_in, put_states, states_of
 from ._random import host_states, put_host_states, random_state, set_random_state
+from ._save_cost import cost_warning
 from ._stop_signals import StopSignals
 from ._tables_within import refuse_lost_tables, with_tables_within
 from ._wording import a_type
@@ -50,8 +51,6 @@ __all__ = [
 
 log = logging.getLogger("cairn")
 
-_STALL_SHARE = 0.05  # of the training time; more is worth a warning …
-_WARN_AFTER = 1.0  # … when so many seconds were measured
 _INT64 = 1 << 63  # a manifest's numbers have 64 bits
 
 
@@ -242,6 +241,8 @@ class Trainer:
         rng: save and restore the global random states of Python, NumPy and torch.
         job: see CheckpointManager.
         private: each trainer has a directory of its own (see `cairn checkpoint merge`).
+        takeover: do not wait for a living process that trains here and cannot be stopped: fence it
+            out, so that it can save nothing more.
         callbacks: called with a SaveRecord after every save; see CheckpointManager.add_callback.
         progress: see CheckpointManager.
         tables: EmbeddingTables and RowTracked arrays whose rows belong to each checkpoint. Of
@@ -279,6 +280,7 @@ class Trainer:
         rng: bool = True,
         job: Optional[str] = None,
         private: bool = False,
+        takeover: bool = False,
         join_deadline: float = 30,
         deadline: float = 600,
         callbacks: Iterable[SavedCallback] = (),
@@ -323,6 +325,7 @@ class Trainer:
         self._options = {
             "job": job,
             "private": private,
+            "takeover": takeover,
             "join_deadline": join_deadline,
             "deadline": deadline,
             "progress": progress,
@@ -562,6 +565,7 @@ class _Run:
         # those that waited for a save, or for a compiler, do not.
         self._paces: Deque[float] = collections.deque(maxlen=8)
         self._steps = 0
+        self._longest = 0  # epoch that ended, in steps; 0: none did
         self._saves = 0
         self._stall = 0.0
         self._warned = False
@@ -749,6 +753,7 @@ class _Run:
             if self._may_stop():
                 return False
             step += 1
+        self._longest = max(self._longest, step)
         self._handler(EndEpochEvent(epoch))
         self._epoch_done = True
         return True
@@ -883,25 +888,14 @@ class _Run:
             )
 
     def _warn_when_slow(self) -> None:
-        spent = time.perf_counter() - self._begun
         config = self._trainer._config
-        if self._warned or config is None or self._saves < 3 or spent < _WARN_AFTER:
+        if self._warned or config is None:
             return
-        share = self._stall / spent
-        if share <= _STALL_SHARE:
-            return
-        self._warned = True
-        per_save = self._stall / self._saves
-        per_step = max(spent - self._stall, 1e-9) / max(self._steps, 1)
-        right = int(per_save / (_STALL_SHARE * per_step)) + 1
-        log.warning(
-            "saving takes %.0f %% of the training time (%.3f s each); step_interval=%d would take "
-            "under %.0f %%",
-            100 * share,
-            per_save,
-            max(right, config.step_interval + 1),
-            100 * _STALL_SHARE,
-        )
+        spent = time.perf_counter() - self._begun
+        warning = cost_warning(config, self._saves, self._stall, spent, self._steps, self._longest)
+        if warning is not None:
+            self._warned = True
+            log.warning("%s", warning)
 
 
 def _metrics(value: Any) -> Optional[Dict[str, Any]]:

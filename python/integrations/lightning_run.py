@@ -82,3 +82,23 @@ def train_with_plugin(directory, checkpoints, out, kill_at):
     run = trainer(plugins=[io], callbacks=[own, CairnCallback(every_n_steps=1000)])
     run.fit(model, loader(), ckpt_path=io.latest())
     torch.save(model.state_dict(), out)
+
+
+def train_together(directory, out, kill_at, rank, port):
+    """One of two processes, each with dropout of its own, whose gradients are averaged."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), NODE_RANK="0", GLOO_SOCKET_IFNAME="lo")
+    quiet()
+    pl.seed_everything(1 + rank, verbose=False)
+    model = Model(kill_at)
+    callback = CairnCallback(directory, every_n_steps=3)
+    run = trainer(
+        callbacks=[callback],
+        enable_checkpointing=False,
+        strategy="ddp",
+        devices=2,
+        use_distributed_sampler=False,
+    )
+    run.fit(model, loader(), ckpt_path=callback.latest())
+    if rank == 0:
+        torch.save(model.state_dict(), out)

@@ -1,6 +1,8 @@
 """PyTorch Lightning on a repository: killed, resumed, equal to an undisturbed run."""
 
+import concurrent.futures
 import json
+import socket
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -54,6 +56,26 @@ def test_a_resume_goes_on_from_the_newest_save(tmp_path, straight):
     # A kill at a step before that is never reached again.
     assert not run_in_process(lightning_run.train, tmp_path / "run", out, 9, 5)
     assert equal(straight, out)
+
+
+def test_each_of_several_processes_goes_on_with_its_own_random_numbers(tmp_path):
+    def run(directory, out, kill_at):
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            port = held.getsockname()[1]
+        with concurrent.futures.ThreadPoolExecutor() as both:
+            killed = both.map(
+                lambda rank: run_in_process(
+                    lightning_run.train_together, directory, out, kill_at, rank, port
+                ),
+                range(2),
+            )
+            return set(killed)
+
+    assert run(tmp_path / "whole", tmp_path / "straight.pt", None) == {False}
+    assert run(tmp_path / "run", tmp_path / "resumed.pt", 8) == {True}
+    assert run(tmp_path / "run", tmp_path / "resumed.pt", None) == {False}
+    assert equal(tmp_path / "straight.pt", tmp_path / "resumed.pt")
 
 
 def test_model_checkpoint_saves_and_removes_through_the_plugin(tmp_path, straight):

@@ -12,6 +12,7 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
+from children import command_line
 
 import cairn
 from cairn.__main__ import main
@@ -145,6 +146,29 @@ def test_safetensors_files_and_folders_without_an_index(tmp_path):
     safetensors.numpy.save_file({"a": np.arange(2)}, tmp_path / "c.safetensors")
     with pytest.raises(cairn.Invalid, match="two files hold"):
         read(tmp_path)
+
+
+def test_complex_numbers_of_other_writers_are_read(tmp_path):
+    stored = np.array([[1 + 2j, 3 - 4j, 0], [5j, 6, -1 - 1j]], np.complex64)
+    safetensors.torch.save_file({"z": torch.from_numpy(stored)}, tmp_path / "model.safetensors")
+    loaded = cairn.load(tmp_path / "model.safetensors")
+    assert loaded["z"].dtype == np.complex64
+    np.testing.assert_array_equal(loaded["z"], stored)
+    done = subprocess.run(
+        [command_line(), "checkpoint", "import", tmp_path, tmp_path / "repository", "--step", "3"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with cairn.CheckpointManager(tmp_path / "repository", read_only=True) as m:
+        np.testing.assert_array_equal(m.restore().state["z"], stored)
+        for target in (np.zeros((2, 3), np.complex64), torch.zeros((2, 3), dtype=torch.complex64)):
+            m.restore({"z": target})
+            np.testing.assert_array_equal(np.asarray(target), stored)
+        rows = np.zeros((1, 3), np.complex64)
+        m.restore({"z": cairn.Shard(rows, (2, 3), (1, 0))})
+        np.testing.assert_array_equal(rows, stored[1:])
+        with pytest.raises(cairn.Mismatch, match=r"stored C64 \[2,3\], wanted F32 \[2,3\]"):
+            m.restore({"z": np.zeros((2, 3), np.float32)})
 
 
 def test_a_repository_becomes_safetensors(state, tmp_path):

@@ -14,6 +14,7 @@ import torch
 from children import command_line
 
 PAGES = [
+    "checkpoint_manager.md",
     "coming_from.md",
     "core_api.md",
     "distributed_checkpoint.md",

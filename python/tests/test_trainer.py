@@ -15,6 +15,7 @@ import torch
 
 import cairn
 import cairn.torch
+from cairn._save_cost import cost_warning
 
 
 @pytest.fixture
@@ -322,7 +323,7 @@ def test_another_jobs_directory_is_refused(directory):
 
 
 def test_saving_much_is_warned_of_once(directory, caplog, monkeypatch):
-    monkeypatch.setattr("cairn.trainer._WARN_AFTER", 0.0)
+    monkeypatch.setattr("cairn._save_cost.LEAST_SECONDS", 0.0)
     model = {"w": np.zeros(20_000_000)}
     config = cairn.CheckpointConfig(directory, step_interval=1)
     trainer = cairn.Trainer(
@@ -332,6 +333,57 @@ def test_saving_much_is_warned_of_once(directory, caplog, monkeypatch):
         trainer.train(1, list(range(25)))
     warnings = [r.getMessage() for r in caplog.records if "of the training time" in r.getMessage()]
     assert len(warnings) == 1 and "step_interval=" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "epoch_steps", "advice"),
+    [
+        # 0.1 s of stall after 1.9 s of training, which is 4 steps: a twentieth.
+        ({"step_interval": 2}, 0, "step_interval=4 would"),
+        ({"step_interval": 2, "save_seconds": 1}, 0, "save_seconds=2 and step_interval=4 would"),
+        # Step 0 of each epoch is saved whatever the step_interval.
+        ({"step_interval": 2}, 3, "epoch_interval=2 and step_interval=3 would"),
+        ({"step_interval": 10}, 1, "epoch_interval=4 would"),
+        ({"step_interval": 10, "epoch_interval": 4, "save_seconds": 1}, 1, "save_seconds=2 would"),
+    ],
+)
+def test_the_interval_that_is_advised_is_one_that_helps(directory, options, epoch_steps, advice):
+    config = cairn.CheckpointConfig(directory, **options)
+    warning = cost_warning(
+        config, saves=3, stall_seconds=0.3, seconds=3.3, steps=6, epoch_steps=epoch_steps
+    )
+    assert advice in warning
+    assert cost_warning(config, 3, 0.1, 3.3, 6, epoch_steps) is None
+
+
+HANGS = """
+    def step(model, batch):
+        model["w"] += batch
+        if batch == 2:
+            print("hangs")
+            sys.stdin.readline()
+
+    config = cairn.CheckpointConfig(sys.argv[1], step_interval=1)
+    try:
+        cairn.Trainer({"w": np.zeros(2)}, step, checkpoint_config=config).train(1, [1, 2, 3])
+    except cairn.Error as error:
+        print(type(error).__name__)
+"""
+
+
+def test_a_training_is_taken_over_from_a_process_that_hangs(directory):
+    other = children.Child(HANGS, directory)
+    other.expect("hangs")
+    with pytest.raises(cairn.Unavailable, match="open with takeover"):
+        make(directory, {"w": np.zeros(2)})[0].train(1, [1, 2, 3])
+    config = cairn.CheckpointConfig(directory, step_interval=1)
+    model = {"w": np.zeros(2)}
+    trainer = cairn.Trainer(model, lambda m, b: m.__setitem__("w", m["w"] + b),
+                            checkpoint_config=config, takeover=True)  # fmt: skip
+    trainer.train(1, [1, 2, 3])
+    assert model["w"].tolist() == [6.0, 6.0]
+    other.tell()
+    assert other.end()[1] == "Fenced\n"
 
 
 SCRIPT = """

@@ -327,7 +327,21 @@ class Restoration {
     return Status::Ok();
   }
 
-  void AddTransfer(const MutableTensor& target, const StoredTensor& stored) {
+  /// Complex numbers may be stored as pairs of floats (docs/format/state.md): the same bytes.
+  const MutableTensor& AsStored(const MutableTensor& target, const StoredTensor& stored) {
+    if (target.dtype != DType::kC64 || stored.dtype != DType::kF32) return target;
+    MutableTensor& pairs = as_pairs_.emplace_back(target);
+    pairs.dtype = DType::kF32;
+    pairs.shape.push_back(2);
+    if (pairs.shard) {
+      pairs.shard->global_shape.push_back(2);
+      pairs.shard->offset.push_back(0);
+    }
+    return pairs;
+  }
+
+  void AddTransfer(const MutableTensor& given, const StoredTensor& stored) {
+    const MutableTensor& target = AsStored(given, stored);
     const std::vector<std::uint64_t>& global = GlobalShape(target);
     if (stored.dtype != target.dtype || stored.shape != global) {
       mismatch_.mismatched.push_back(fmt::format("{}: stored {}, wanted {}", target.name,
@@ -508,6 +522,7 @@ class Restoration {
   const std::vector<OpenCheckpoint*> chain_;
   OpenCheckpoint* const checkpoint_;  // the last of the chain: dense variables are whole in it
   RestoreRequest request_;
+  std::deque<MutableTensor> as_pairs_;  // targets of it; stay where they are
   const std::string& participant_;
   const Progress& progress_;
   std::optional<TableRestore> tables_;

@@ -702,5 +702,30 @@ TEST(Reshard, AnyNumberOfWritersToAnyNumberOfReaders) {
   }
 }
 
+TEST(Restore, ComplexTargetsAreFilledFromPairsOfFloats) {
+  auto store = NewTestStore();
+  const std::string bytes = RandomBytes(32, 9);
+  TestCheckpoint checkpoint;
+  checkpoint.Tensor(kFile1, "pairs", DType::kF32, {4, 2}, bytes)
+      .Tensor(kFile2, "complex", DType::kC64, {4}, bytes);
+  checkpoint.Write(store.get());
+  Target pairs("pairs", DType::kC64, {4});
+  Target complex("complex", DType::kC64, {4});
+  const auto restored =
+      Restore(store.get(), checkpoint, {.into = {pairs.tensor(), complex.tensor()}});
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ(pairs.bytes(), bytes);
+  EXPECT_EQ(complex.bytes(), bytes);
+  Target piece("pairs", DType::kC64, {2});
+  MutableTensor part = piece.tensor();
+  part.shard = ShardSpec{.global_shape = {4}, .offset = {1}};
+  ASSERT_TRUE(Restore(store.get(), checkpoint, {.into = {part}, .strict = false}).ok());
+  EXPECT_EQ(piece.bytes(), bytes.substr(8, 16));
+  Target floats("complex", DType::kF32, {4, 2});
+  const auto refused =
+      Restore(store.get(), checkpoint, {.into = {floats.tensor()}, .skip = {"pairs"}});
+  EXPECT_THAT(refused.status().ToString(), HasSubstr("stored C64 [4], wanted F32 [4,2]"));
+}
+
 }  // namespace
 }  // namespace cairn

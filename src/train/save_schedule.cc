@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
 
 namespace cairn {
 namespace {
@@ -53,6 +55,9 @@ void SaveSchedule::Start(Clock::Duration now) {
 }
 
 bool SaveSchedule::Due(std::int64_t epoch, std::int64_t step, Clock::Duration now) {
+  if (steps_ > 0 && epoch != epoch_) epoch_steps_ = std::max(epoch_steps_, last_step_ + 1);
+  epoch_ = epoch;
+  last_step_ = step;
   ++steps_;
   if (epoch % config_.epoch_interval == 0 && step % config_.step_interval == 0) return true;
   return config_.save_seconds && Seconds(now - last_save_) >= *config_.save_seconds;
@@ -80,8 +85,19 @@ std::optional<std::string> SaveSchedule::CostWarning(Clock::Duration now) {
   }
   const double one_step = (elapsed - stall_seconds_) / static_cast<double>(steps_);
   const double interval = one_step > 0 ? std::ceil(seconds_between / one_step) : 0;
-  if (interval > static_cast<double>(config_.step_interval)) {
-    remedy += fmt::format("{}step_interval={:.0f}", remedy.empty() ? "" : " and ", interval);
+  const auto longer = [&](std::string_view name, double than, double value) {
+    if (value <= than) return;
+    remedy += fmt::format("{}{}={:.0f}", remedy.empty() ? "" : " and ", name, value);
+  };
+  const auto epoch_steps = static_cast<double>(epoch_steps_);
+  const auto step_interval = static_cast<double>(config_.step_interval);
+  if (epoch_steps_ > 0 && interval > epoch_steps) {
+    // Step 0 of an epoch is always saved: what is longer than an epoch is counted in epochs.
+    longer("epoch_interval", static_cast<double>(config_.epoch_interval),
+           std::ceil(interval / epoch_steps));
+    longer("step_interval", step_interval, epoch_steps);
+  } else {
+    longer("step_interval", step_interval, interval);
   }
   return fmt::format(
       "saving held the training up for {:.2f} s of {:.2f} s ({:.1f} %, {} saves); {} would keep it "

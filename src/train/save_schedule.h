@@ -36,6 +36,9 @@ class SaveSchedule {
   Clock::Duration started_{};
   Clock::Duration last_save_{};
   std::int64_t steps_ = 0;
+  std::int64_t epoch_ = 0;        // the last step's …
+  std::int64_t last_step_ = 0;    // … and its number there
+  std::int64_t epoch_steps_ = 0;  // of the longest epoch that ended; 0: none did
   std::int64_t saves_ = 0;
   double stall_seconds_ = 0;
   bool warned_ = false;

@@ -61,5 +61,22 @@ TEST(SaveScheduleTest, TheIntervalThatIsAdvisedCostsLessThanAllowed) {
   EXPECT_FALSE(schedule.CostWarning(now + seconds(1)).has_value()) << "said twice";
 }
 
+TEST(SaveScheduleTest, WhatIsLongerThanAnEpochIsAdvisedInEpochs) {
+  // Steps of 0.5 s, epochs of 3, step 0 of each saved: no step_interval changes that.
+  SaveSchedule schedule({.step_interval = 2});
+  schedule.Start(seconds(0));
+  milliseconds now(0);
+  std::optional<std::string> warning;
+  for (int step = 0; step < 30 && !warning; ++step) {
+    now += milliseconds(500);
+    if (!schedule.Due(step / 3, step % 3, now)) continue;
+    now += milliseconds(100);
+    schedule.Saved(now, 0.1);
+    if (step >= 3) warning = schedule.CostWarning(now);
+  }
+  ASSERT_TRUE(warning.has_value());
+  EXPECT_THAT(*warning, testing::HasSubstr("; epoch_interval=2 and step_interval=3 would"));
+}
+
 }  // namespace
 }  // namespace cairn

@@ -177,6 +177,7 @@ class SessionImpl final : public TrainingSession {
   Status OpenManager() {
     ManagerOptions options{.directory = options_.checkpoint_dir};
     options.read_only = !options_.is_chief;
+    options.takeover = options_.takeover && options_.is_chief;
     options.retention.keep_last =
         options_.max_to_keep ? std::optional<std::uint64_t>(1) : std::optional<std::uint64_t>();
     options.retention.keep_fulls = options_.max_to_keep;

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import shutil
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 try:
     import torch
@@ -26,6 +26,7 @@ from .._arguments import PathLike
 from .._random import random_state
 from ..errors import Error, Invalid, NotFound
 from ..manager import CheckpointManager
+from ._ranks import gather
 
 __all__ = ["CairnCallback", "latest"]
 
@@ -128,7 +129,7 @@ class CairnCallback(transformers.TrainerCallback):
         if state.global_step == self._saved_step:
             return
         self._saved_step = state.global_step
-        random_states = _gather(random_state())
+        random_states = gather(random_state())
         if self._manager is None:
             return
         scaler = getattr(optimizer, "scaler", None)
@@ -144,16 +145,6 @@ class CairnCallback(transformers.TrainerCallback):
             },
             metadata={"huggingface": {"transformers": transformers.__version__}},
         )
-
-
-def _gather(value: Any) -> List[Any]:
-    """The value of every process; on all of them."""
-    dist = torch.distributed
-    if not (dist.is_available() and dist.is_initialized()):
-        return [value]
-    values: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _trainer_state(state: Any, control: Any) -> str:

@@ -27,6 +27,7 @@ from ..errors import Invalid, NotFound
 from ..manager import CheckpointManager, SaveHandle
 from ..observe import SaveRecord
 from ..torch import Loader as _Loader
+from ._ranks import gather
 
 __all__ = ["CairnCallback", "CairnCheckpointIO", "Loader"]
 
@@ -379,10 +380,11 @@ class CairnCallback(pl.Callback):
             manager.wait()
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
-        checkpoint[_RNG] = random_state()
+        # Lightning has every process make the checkpoint, and rank 0 write it.
+        checkpoint[_RNG] = gather(random_state())
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
-        self._rng = checkpoint.get(_RNG)
+        self._rng = _own_state(checkpoint.get(_RNG), trainer.global_rank, trainer.world_size)
         self._saved_step = int(checkpoint.get("global_step", -1))
 
     def _save(self, trainer: Any) -> None:
@@ -391,3 +393,19 @@ class CairnCallback(pl.Callback):
         self._saved_step = trainer.global_step
         io = trainer.strategy.checkpoint_io
         trainer.save_checkpoint(os.path.join(io.directory, f"step={trainer.global_step}"))
+
+
+def _own_state(stored: Any, rank: int, world_size: int) -> Any:
+    """The random states of this process, where there were as many of them as there are now."""
+    if not isinstance(stored, list):  # rank 0's, of checkpoints from before
+        stored = [] if stored is None else [stored]
+    if len(stored) == world_size:
+        return stored[rank]
+    if stored:
+        log.warning(
+            "the checkpoint has the random states of %d process(es), and there are %d now: they go "
+            "on with their own, unlike those of an undisturbed run",
+            len(stored),
+            world_size,
+        )
+    return None
