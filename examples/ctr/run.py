@@ -10,6 +10,7 @@ With --trainer the C++ variant (examples/cpp/ctr_servers.cc) trains instead of t
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -31,10 +32,14 @@ def find_cairn():
 
 
 def descendants(pid):
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            yield child
-            yield from descendants(child)
+    """The processes below one; those that end meanwhile are left out."""
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                children = pathlib.Path(f"/proc/{pid}/task/{task}/children").read_text()
+                for child in children.split():
+                    yield child
+                    yield from descendants(child)
 
 
 def server_process(supervisor, index):

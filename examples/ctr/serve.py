@@ -4,8 +4,9 @@
 
 Two trainers and two parameter servers train with an increment every second; `cairn serve` follows their repository; a client asks all
 the time. After a third of the time the whole training is killed (kill -9) and the same command started again, after two thirds
-the server. Prints for each second which step is served, how fresh new versions are (from the commit of a step to the first answer of it),
-how long requests take beside an update and otherwise, and the AUC of the served predictions on clicks that nobody trained on.
+the server; it ends when new versions were served since. Prints for each second which step is served, how fresh new versions are (from
+the commit of a step to the first answer of it), how long requests take beside an update and otherwise, and the AUC of the served
+predictions on clicks that nobody trained on.
 
 Every answer names its version. One batch is asked again and again, and two answers of one version must be equal to the bit, across all
 losses: an answer made of two versions would differ. Needs the extra `predict` (OpenVINO) and onnx.
@@ -32,6 +33,7 @@ from train import auc, clicks
 HERE = pathlib.Path(__file__).parent
 ASKED = 32  # impressions in the batch that is asked again and again
 HELD_OUT = 4000  # impressions that nobody trained on
+NEW_VERSIONS = 3  # that are waited for after the training was killed
 PATIENCE_SECONDS = 60
 
 
@@ -181,6 +183,15 @@ def run(directory, seconds):
     watch, client = Watch(repository), Client(port)
     kills = {seconds // 3: "training", 2 * seconds // 3: "server"}
 
+    def ask():
+        """Asks once; what is seen goes on record. The version, or None while nobody answers."""
+        at, began = time.perf_counter(), time.time()
+        answer = client.infer(asked)
+        if answer is None:
+            return None
+        watch.saw(began, time.perf_counter() - at, *answer)
+        return answer[0]
+
     def served_auc():
         pieces = [wait_for_answer(client, body, training, server)[1] for body in evaluated]
         return float(auc(labels, np.concatenate(pieces)))
@@ -192,16 +203,12 @@ def run(directory, seconds):
         version, _ = wait_for_answer(client, asked, training, server)
         print(f"{'second':>6} {'step':>7} {'versions':>9} {'fresh ms':>9} {'p50 ms':>7} {'p99 ms':>7} {'AUC':>6}")
         aucs = [served_auc()]
-        begun = time.monotonic()
+        begun, served_at_kill = time.monotonic(), version
         for second in range(seconds):
             first, fresh = len(watch.requests), len(watch.freshness)
             while time.monotonic() < begun + second + 1:
-                at, began = time.perf_counter(), time.time()
-                answer = client.infer(asked)
-                if answer is None:
-                    continue
-                version = answer[0]
-                watch.saw(began, time.perf_counter() - at, *answer)
+                if (answered := ask()) is not None:
+                    version = answered
             aucs.append(served_auc())
             took = [seconds for _, seconds in watch.requests[first:]]
             newest = watch.freshness[fresh:]
@@ -213,10 +220,21 @@ def run(directory, seconds):
             if killed := kills.get(second):
                 print(f"       the {killed} is killed, and started again", flush=True)
                 victim = training if killed == "training" else server
+                if victim is training:
+                    served_at_kill = version
                 victim.kill()
                 victim.start()
                 if killed == "server":
                     wait_for_answer(client, asked, server)
+        # What was started again takes its time, on a machine that has other things to do.
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while sum(seen > served_at_kill for seen in watch.first_seen) < NEW_VERSIONS:
+            training.check()
+            server.check()
+            if time.monotonic() > deadline:
+                sys.exit(f"the training that was started again is not served: see {directory}")
+            ask()
+        aucs.append(served_auc())
     finally:
         ends = [threading.Thread(target=process.end) for process in (training, server)]
         for end in ends:

@@ -135,7 +135,7 @@ def serve(directory, seconds):
             )
             for second in range(seconds):
                 times = []
-                while time.monotonic() < begun + second + 1:
+                while not times or time.monotonic() < begun + second + 1:
                     at = time.perf_counter()
                     model.predict(ask)
                     times.append(time.perf_counter() - at)

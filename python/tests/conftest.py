@@ -85,3 +85,22 @@ def round_trip(directory):
 @pytest.fixture
 def rng():
     return np.random.default_rng(20240607)
+
+
+@pytest.fixture
+def gated_bucket(tmp_path, monkeypatch):
+    """A real S3 server behind a gate: (the gate, a client that goes past it). s3://copies is empty."""
+    import boto3
+    import s3_server
+    from gate import Gate
+
+    server = s3_server.Server(tmp_path)
+    gate = Gate(server.port)
+    for variable, value in server.environment().items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
+    client = boto3.client("s3", endpoint_url=server.url)
+    client.create_bucket(Bucket="copies")
+    yield gate, client
+    gate.close()
+    server.stop()

@@ -251,16 +251,25 @@ def running_master(directory, **options):
 
 
 @contextlib.contextmanager
-def postgresql(directory):
-    """A PostgreSQL 15 of our own, on a socket in `directory`: gives its URL and functions to stop and start it."""
-    directory = pathlib.Path(directory)
+def directory_for_others():
+    """One that PostgreSQL's user may use. It is not among pytest's: each session that starts closes those to others again."""
+    with tempfile.TemporaryDirectory(prefix="cairn-") as directory:
+        directory = pathlib.Path(directory)
+        directory.chmod(0o777)
+        yield directory
+
+
+@contextlib.contextmanager
+def postgresql():
+    """A PostgreSQL 15 of our own: gives its URL and functions to stop and start it."""
+    with directory_for_others() as directory, _postgresql_in(directory) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _postgresql_in(directory):
     programs = pathlib.Path("/usr/lib/postgresql/15/bin")
     assert programs.exists(), "PostgreSQL 15 is not installed: scripts/setup test"
-    directory.mkdir(parents=True, exist_ok=True)
-    directory.chmod(0o777)
-    for parent in directory.parents:  # pytest's directories are for their owner only
-        if parent != pathlib.Path(tempfile.gettempdir()) and parent.is_relative_to(tempfile.gettempdir()):
-            parent.chmod(0o755)
     as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
 
     def run(*words):

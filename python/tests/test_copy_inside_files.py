@@ -15,9 +15,7 @@ import urllib.request
 import hdfs_server
 import numpy as np
 import pytest
-import s3_server
 from children import command_line
-from gate import Gate
 
 import cairn
 
@@ -39,23 +37,6 @@ def source(tmp_path_factory):
     with cairn.CheckpointManager(directory) as m:
         m.save(7, {"w": np.arange(10)}, files=str(folder / "mine"), blocking=True)
     return directory
-
-
-@pytest.fixture
-def bucket(tmp_path, monkeypatch):
-    """A real S3 server behind a gate; boto3 goes past it."""
-    import boto3
-
-    server = s3_server.Server(tmp_path)
-    gate = Gate(server.port)
-    for variable, value in server.environment().items():
-        monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
-    client = boto3.client("s3", endpoint_url=server.url)
-    client.create_bucket(Bucket="copies")
-    yield gate, client
-    gate.close()
-    server.stop()
 
 
 def command(source, target):
@@ -117,8 +98,8 @@ def arrived(client):
     return count
 
 
-def test_into_a_bucket(source, bucket):
-    gate, client = bucket
+def test_into_a_bucket(source, gated_bucket):
+    gate, client = gated_bucket
     target = "s3://copies/run"
     kill_when(gate, HELD, lambda: arrived(client) * PART >= LEAST, source, target)
     there = arrived(client) * PART
@@ -132,8 +113,8 @@ def test_into_a_bucket(source, bucket):
     check(source, target)
 
 
-def test_into_a_bucket_with_kill_after_kill(source, bucket):
-    gate, client = bucket
+def test_into_a_bucket_with_kill_after_kill(source, gated_bucket):
+    gate, client = gated_bucket
     target = "s3://copies/run"
     there, sent = 0, gate.up
     kills = 2
@@ -153,8 +134,8 @@ def test_into_a_bucket_with_kill_after_kill(source, bucket):
     check(source, target)
 
 
-def test_an_upload_that_no_copy_goes_on_with_is_swept(source, bucket):
-    gate, client = bucket
+def test_an_upload_that_no_copy_goes_on_with_is_swept(source, gated_bucket):
+    gate, client = gated_bucket
     target = "s3://copies/run"
     kill_when(gate, HELD, lambda: arrived(client) > 0, source, target)
     assert len(uploads(client)) == 1
@@ -163,8 +144,8 @@ def test_an_upload_that_no_copy_goes_on_with_is_swept(source, bucket):
     assert uploads(client) == []
 
 
-def test_from_a_bucket_to_a_disk(source, bucket, tmp_path):
-    gate, _ = bucket
+def test_from_a_bucket_to_a_disk(source, gated_bucket, tmp_path):
+    gate, _ = gated_bucket
     subprocess.run(command(source, "s3://copies/run"), check=True, capture_output=True, timeout=300)
     target = tmp_path / "copy"
     gate.hold("down", 20 * PART)

@@ -1,4 +1,6 @@
-"""SIGKILL of `cairn checkpoint copy`: started again it goes on with what is missing, and the copy is whole."""
+"""SIGKILL of `cairn checkpoint copy`: started again it goes on with what is missing, and the copy is whole.
+
+A gate in front of a bucket, which is copied to or from, holds the copy up where the kill is to hit it."""
 
 import json
 import os
@@ -9,10 +11,10 @@ import time
 import numpy as np
 import pytest
 from children import command_line
-from gate import Gate
-from s3_server import Server
 
 import cairn
+
+CHECKPOINT = 4_000_000  # bytes, and a little more
 
 
 @pytest.fixture(scope="module")
@@ -45,63 +47,75 @@ def steps_at(where):
         return []
 
 
-def copy_with_kills(source, target, kills):
-    """Kills the copy at moments spread over its time; returns how often it was struck in the middle."""
-    command = [command_line(), "checkpoint", "copy", source, target, "--all", "--json"]
+def copying(source, target, *flags):
+    return [command_line(), "checkpoint", "copy", source, target, "--json", *flags]
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def start_held(gate, way, size, command):
+    """A copy that comes to so many bytes, and no further."""
+    gate.hold(way, size)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    gate.wait_until_held(child)
+    return child
+
+
+def kill(gate, child):
+    child.kill()
+    assert child.wait() == -9, "it was quicker than the kill: nothing was tested"
+    child.communicate()
+    gate.open()
+
+
+def copy_with_kills(gate, way, source, target, kills):
+    """Kills the copy at moments spread over its time; returns what it came to."""
+    command = copying(source, target, "--all")
     r = random.Random(5)
     there = []
-    struck = 0
+    # Each kill is behind a whole checkpoint at least, and all of them are before the last.
+    least, most = CHECKPOINT * 5 // 4, CHECKPOINT * 9 // 4
+    assert kills * most < 10 * CHECKPOINT
     for _ in range(kills):
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        # Until the next checkpoint is there, then a random moment later: the kill's, not a
-        # synchronisation.
-        deadline = time.monotonic() + 60
-        while child.poll() is None and len(steps_at(target)) <= len(there):
-            assert time.monotonic() < deadline
-        time.sleep(r.random() * 0.05)
-        child.kill()
-        struck += child.wait() == -9
-        child.communicate()
+        kill(gate, start_held(gate, way, r.randrange(least, most), command))
         now = steps_at(target)
         assert now[: len(there)] == there, "what was there stays"
         there = now
         assert cairn.verify(target).ok
-    return struck, there, command
+    return there, command
 
 
-def check_copy(source, target, struck, there, command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    report = json.loads(done.stdout)
+def check_copy(source, target, there, command):
+    report = run(command)
     assert len(report["already_there"]) == len(there), "only what is missing is copied"
     assert len(report["copied"]) == 10 - len(there)
-    assert struck > 0 and there, "no kill hit the middle of the copy: nothing was tested"
+    assert there, "no checkpoint was there before a kill: nothing was tested"
     assert steps_at(target) == list(range(10))
     assert cairn.verify(target, deep=True).ok
     assert cairn.diff(source, target).same
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert json.loads(again.stdout)["copied"] == []
+    assert run(command)["copied"] == []
 
 
-def test_a_local_copy_goes_on(source, tmp_path):
+def test_a_copy_to_a_disk_goes_on(source, gated_bucket, tmp_path):
+    gate, _ = gated_bucket
+    there = "s3://copies/source"
+    run(copying(source, there, "--all"))
     target = str(tmp_path / "copy")
-    check_copy(source, target, *copy_with_kills(source, target, kills=4))
+    check_copy(source, target, *copy_with_kills(gate, "down", there, target, kills=4))
 
 
-def test_a_copy_to_a_bucket_goes_on(source, tmp_path, monkeypatch):
-    import boto3
-
-    server = Server(tmp_path)
-    try:
-        for variable, value in server.environment().items():
-            monkeypatch.setenv(variable, value)
-        boto3.client("s3").create_bucket(Bucket="copies")
-        target = "s3://copies/run"
-        check_copy(source, target, *copy_with_kills(source, target, kills=4))
-    finally:
-        server.stop()
+def test_a_copy_to_a_bucket_goes_on(source, gated_bucket):
+    gate, _ = gated_bucket
+    target = "s3://copies/run"
+    check_copy(source, target, *copy_with_kills(gate, "up", source, target, kills=4))
 
 
 FILES, FILE_BYTES = 24, 4 << 20
+HELD = FILES * 2 // 3 * FILE_BYTES  # so many bytes pass before the kill; eight files may be in flight
 
 
 @pytest.fixture(scope="module")
@@ -117,20 +131,18 @@ def large(tmp_path_factory):
     return directory
 
 
-def kill_in_the_middle(command, arrived):
+def kill_in_the_middle(gate, way, command, arrived):
     """Kills the copy when some of its files are at the target, but not all."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = start_held(gate, way, HELD, command)
     deadline = time.monotonic() + 120
-    while child.poll() is None and arrived() < FILES // 3:
-        assert time.monotonic() < deadline
-    child.kill()
-    assert child.wait() == -9, "it was quicker than the kill: nothing was tested"
-    child.communicate()
+    while arrived() < FILES // 3:
+        assert time.monotonic() < deadline and child.poll() is None
+    assert arrived() < FILES
+    kill(gate, child)
 
 
 def go_on(command, source, target):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    report = json.loads(done.stdout)
+    report = run(command)
     assert [info["step"] for info in report["copied"]] == [7]
     assert report["bytes_resumed"] >= (FILES // 3 - 2) * FILE_BYTES
     assert (
@@ -144,39 +156,33 @@ def go_on(command, source, target):
     return report
 
 
-def test_one_large_checkpoint_goes_on_with_its_files(large, tmp_path):
+def test_one_large_checkpoint_goes_on_with_its_files(large, gated_bucket, tmp_path):
+    gate, _ = gated_bucket
+    source = "s3://copies/source"
+    run(copying(large, source))
     target = tmp_path / "copy"
-    command = [command_line(), "checkpoint", "copy", large, str(target), "--json"]
-    kill_in_the_middle(command, lambda: len(list(target.glob("checkpoint_*/files/*.bin"))))
+    command = copying(source, str(target))
+    kill_in_the_middle(
+        gate, "down", command, lambda: len(list(target.glob("checkpoint_*/files/*.bin")))
+    )
     assert steps_at(str(target)) == [], "half a copy does not count"
     go_on(command, large, str(target))
     assert len(list(target.glob("checkpoint_*"))) == 1, "what the first left was swept"
 
 
-def test_one_large_checkpoint_goes_on_in_a_bucket(large, tmp_path, monkeypatch):
-    import boto3
+def test_one_large_checkpoint_goes_on_in_a_bucket(large, gated_bucket):
+    gate, client = gated_bucket
+    target = "s3://copies/run"
+    command = copying(large, target)
 
-    server = Server(tmp_path)
-    gate = Gate(server.port)
-    try:
-        for variable, value in server.environment().items():
-            monkeypatch.setenv(variable, value)
-        client = boto3.client("s3")
-        client.create_bucket(Bucket="copies")
-        target = "s3://copies/run"
-        command = [command_line(), "checkpoint", "copy", large, target, "--json"]
+    def arrived():
+        keys = client.list_objects_v2(Bucket="copies").get("Contents", [])
+        return sum(key["Key"].endswith(".bin") for key in keys)
 
-        def arrived():
-            keys = client.list_objects_v2(Bucket="copies").get("Contents", [])
-            return sum(key["Key"].endswith(".bin") for key in keys)
-
-        kill_in_the_middle(command, arrived)
-        assert steps_at(target) == [], "half a copy does not count"
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
-        report = go_on(command, large, target)
-        # Requests, those of the checks included, come on top.
-        assert report["bytes"] <= gate.up < report["bytes"] + (1 << 20), "only the rest"
-        assert report["bytes"] < FILES * FILE_BYTES - report["bytes_resumed"] + (1 << 20)
-    finally:
-        gate.close()
-        server.stop()
+    kill_in_the_middle(gate, "up", command, arrived)
+    assert steps_at(target) == [], "half a copy does not count"
+    before = gate.up
+    report = go_on(command, large, target)
+    # Requests, those of the checks included, come on top.
+    assert report["bytes"] <= gate.up - before < report["bytes"] + (1 << 20), "only the rest"
+    assert report["bytes"] < FILES * FILE_BYTES - report["bytes_resumed"] + (1 << 20)

@@ -59,7 +59,7 @@ def test_3_hpsearch_without_a_master_is_one_trial(tmp_path):
 @pytest.mark.parametrize("kind", ["python", "cpp"])
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_2_checkpoints_goes_on_after_a_stop_and_after_a_kill(tmp_path, kind, how):
-    process = start(checkpoints_command(kind, "0.05"), tmp_path)
+    process = start(checkpoints_command(kind, "0.1"), tmp_path)
     lines = [process.stdout.readline() for _ in range(3)]
     assert lines == [f"{n} steps, x = {n}\n" for n in (10, 20, 30)]
     process.send_signal(how)
@@ -154,7 +154,7 @@ def test_4_distributed_in_cpp_by_the_variables_of_other_launchers(tmp_path, kind
 
 @pytest.mark.parametrize("kinds", MIXTURES[1:])
 def test_4_distributed_stops_all_ranks_when_rank_0_is_told(tmp_path, kinds):
-    chief, worker = ranks(tmp_path, "0.01", kinds)
+    chief, worker = ranks(tmp_path, "0.1", kinds)
     assert chief.stdout.readline() == "10 steps, x = 30 of 2 ranks\n"
     chief.send_signal(signal.SIGTERM)
     out, _ = end(chief)

@@ -160,9 +160,9 @@ def test_torch_that_refuses_forks_is_told_from_a_training_that_fails():
 TWO = Path(__file__).with_name("two_trainers.py")
 
 
-def start(directory, record, trainer):
+def start(directory, record, trainer, *steps):
     return subprocess.Popen(
-        [sys.executable, str(TWO), str(directory), str(record), str(trainer)],
+        [sys.executable, str(TWO), str(directory), str(record), str(trainer), *steps],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -207,7 +207,8 @@ def test_two_trainers_killed_again_and_again(tmp_path):
     choose = random.Random(5)
     kills = 0
     while kills < 10:
-        children = [start(tmp_path / "killed", records[i], i) for i in range(2)]
+        # Eight steps at the most: ten times as many are not all, however late the kills come.
+        children = [start(tmp_path / "killed", records[i], i, "8") for i in range(2)]
         alive = wait_for_lines(records[0], lines_of(records[0]) + choose.randint(1, 6), children)
         time.sleep(choose.uniform(0, 0.02))  # anywhere in a step or a save
         victims = [children[choose.randrange(2)]] if choose.random() < 0.5 else children

@@ -122,7 +122,7 @@ def test_schemathesis_finds_nothing(master, tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=280,
+        timeout=540,
     )
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
     master.get("/healthz")

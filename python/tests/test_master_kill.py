@@ -96,7 +96,7 @@ def round_of(master, seed):
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_fault_script(tmp_path, database):
     with contextlib.ExitStack() as stack:
-        url = stack.enter_context(postgresql(tmp_path / "postgresql")).url if database == "postgresql" else None
+        url = stack.enter_context(postgresql()).url if database == "postgresql" else None
         master = stack.enter_context(running_master(tmp_path, database=url, slots=EXPERIMENTS))
         if "CAIRN_TORTURE_SECONDS" in os.environ:
             torture(master, database)

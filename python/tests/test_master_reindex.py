@@ -39,7 +39,7 @@ def test_a_backup_beside_a_living_master_brings_everything_back(tmp_path):
 
 
 def test_a_backup_of_postgresql_is_its_own_tools_business(tmp_path):
-    with postgresql(tmp_path / "postgresql") as server, running_master(tmp_path, database=server.url) as master:
+    with postgresql() as server, running_master(tmp_path, database=server.url) as master:
         refused = master.cli("master", "backup", "--data-dir", tmp_path / "data", "--db", server.url, tmp_path / "b.db", check=False)
         assert refused.returncode == 1 and "pg_dump" in refused.stderr
 

@@ -60,9 +60,9 @@ def test_a_master_that_refuses_changes_nothing(tmp_path):
         try:
             served = Server(tmp_path / "served", "--master", f"http://127.0.0.1:{master.port}")
             assert served.ask("/ready")[0] == 200
+            served.wait(lambda: "was not told" in served.log())
             served.process.send_signal(signal.SIGINT)
             assert served.process.wait(60) == 0
         finally:
             del os.environ["CAIRN_MASTER_TOKEN"]
         assert master.get("/api/v1/cluster")["services"] == []
-        assert "was not told" in served.log()

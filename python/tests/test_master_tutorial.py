@@ -33,7 +33,7 @@ def master(request, tmp_path_factory):
     with contextlib.ExitStack() as stack:
         database = None
         if request.param == "postgresql":
-            database = stack.enter_context(postgresql(directory / "postgresql")).url
+            database = stack.enter_context(postgresql()).url
         yield stack.enter_context(running_master(directory, database=database))
 
 

@@ -110,12 +110,15 @@ def test_close_returns_after_the_callbacks(directory):
     assert [r.step for r in seen] == [5]
 
 
-def test_skipped_saves_are_told_as_cancelled(directory):
+def test_skipped_saves_are_told_as_cancelled(gated_bucket):
+    gate, _ = gated_bucket
     records = []
-    with cairn.CheckpointManager(directory, on_busy="skip", on_saved=records.append) as m:
-        big = {"w": np.ones(20_000_000)}
+    with cairn.CheckpointManager("s3://copies/run", on_busy="skip", on_saved=records.append) as m:
+        big = {"w": np.ones(1 << 20)}
+        gate.hold("up", big["w"].nbytes // 2)  # so far does the first one get
         m.save(1, big)
         m.save(2, big)
+        gate.release()
         m.wait()
     assert [r.step for r in records] == [1, 2]
     assert records[0].ok and isinstance(records[1].error, cairn.Cancelled)

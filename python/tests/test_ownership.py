@@ -129,14 +129,17 @@ def test_an_error_inside_the_block_is_the_one_that_is_shown(directory):
 # Busy ----------
 
 
-def test_a_save_is_skipped_while_one_is_in_flight(directory):
-    w = np.ones(32 << 20)
-    with cairn.CheckpointManager(directory, on_busy="skip") as m:
+def test_a_save_is_skipped_while_one_is_in_flight(gated_bucket):
+    gate, _ = gated_bucket
+    w = np.ones(1 << 20)
+    with cairn.CheckpointManager("s3://copies/run", on_busy="skip") as m:
+        gate.hold("up", w.nbytes // 2)  # so far does the first one get
         first = m.save(1, {"w": w}, lazy=True)
         second = m.save(2, {"x": 2})
         with pytest.raises(cairn.Cancelled):
             second.wait()
-        assert second.done()
+        assert second.done() and not first.done()
+        gate.release()
         assert first.wait().step == 1
         m.wait()
         assert m.save(3, {"x": 3}).wait().step == 3

@@ -1,5 +1,6 @@
 """`cairn ps run`: whole jobs as processes, supervised."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -94,7 +95,9 @@ class Job:
 
     def server(self, index):
         for child in self.children():
-            words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            words = []
+            with contextlib.suppress(OSError):  # it has ended
+                words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
             if b"pserver" in words and words[words.index(b"--index") + 1] == str(index).encode():
                 return child
         raise AssertionError("no such server")
@@ -116,10 +119,13 @@ def undisturbed(tmp_path, steps):
 
 
 def descendants(pid):
+    """The processes below one; those that end meanwhile, as trainers and threads do, are left out."""
     found = []
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += [int(child), *descendants(child)]
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                for child in pathlib.Path(f"/proc/{pid}/task/{task}/children").read_text().split():
+                    found += [int(child), *descendants(child)]
     return found
 
 

@@ -38,19 +38,23 @@ class Server:
             env=environment,
             cwd=cwd,
         )
-        deadline = time.monotonic() + 60
-        self.url = ""
-        while not self.url:
-            assert time.monotonic() < deadline and self.process.poll() is None, self.log()
-            words = [
-                w for line in self.log().splitlines() for w in line.split() if "/v2/models/" in w
-            ]
-            self.url = words[-1] if words else ""
-            time.sleep(0.02)
+        self.wait(self.urls)
+        self.url = self.urls()[-1]
 
     def log(self):
         self._log.seek(0)
         return self._log.read()
+
+    def urls(self):
+        """Those that it has said."""
+        return [w for line in self.log().splitlines() for w in line.split() if "/v2/models/" in w]
+
+    def wait(self, happened):
+        """Looks until something of it is so."""
+        deadline = time.monotonic() + 60
+        while not happened():
+            assert time.monotonic() < deadline and self.process.poll() is None, self.log()
+            time.sleep(0.01)
 
     def ask(self, path, body=None, token="secret", scheme="Bearer"):
         headers = {"Authorization": f"{scheme} {token}"}
@@ -162,12 +166,10 @@ def test_an_update_out_of_the_probes_range_is_not_served(tmp_path):
             job.run(2)  # scores 2, then 8
             wait_for(server, 2)
             job.run(1)  # 18
-            deadline = time.monotonic() + 60
-            while "is not between 0 and 10" not in server.log():
-                assert time.monotonic() < deadline, server.log()
-                time.sleep(0.01)
+            server.wait(lambda: "is not between 0 and 10" in server.log())
             assert server.infer()[1]["model_version"] == "2", "the one before stays"
-            assert b"cairn_serving_refused_total 1" in server.get("/metrics")
+            # It is counted after it is said.
+            server.wait(lambda: b"cairn_serving_refused_total 1" in server.get("/metrics"))
             job.w[:] = 0
             job.session.run(lambda step: None)  # in its range again
             assert wait_for(server, 4)["outputs"][0]["data"] == [0.0] * DIM
@@ -336,7 +338,7 @@ def test_rows_are_looked_up_by_grpc(tmp_path):
             job.run(1)
             wait_for(server, 1)
             line = next(line for line in server.log().splitlines() if "by gRPC at" in line)
-            client = cairn.serving.LookupClient(line.split()[-1], token="secret")
+            client = cairn.serving.LookupClient(line.split()[-1], token="secret", timeout=60)
             np.testing.assert_array_equal(
                 client.lookup("users", [[2, 77]]), [[[1.0] * DIM, [0.5] * DIM]]
             )
@@ -362,11 +364,11 @@ def test_rows_are_looked_up_by_grpc(tmp_path):
             with pytest.raises(cairn.NoSpace, match="at most 41943040; .*--max-request"):
                 client.lookup("users", np.zeros(6_000_000, np.int64))
             modest = cairn.serving.LookupClient(
-                line.split()[-1], token="secret", max_answer_bytes=4096
+                line.split()[-1], token="secret", timeout=60, max_answer_bytes=4096
             )
             with pytest.raises(cairn.NoSpace, match="4096 bytes that are taken here"):
                 modest.lookup("users", np.zeros(400, np.int64))
-            stranger = cairn.serving.LookupClient(line.split()[-1], token="wrong")
+            stranger = cairn.serving.LookupClient(line.split()[-1], token="wrong", timeout=60)
             with pytest.raises(cairn.Error, match="token"):
                 stranger.lookup("users", [1])
             job.run(1)

@@ -12,8 +12,9 @@ from cairn import tune
 from cairn.tune.master_reporter import reporter_for
 
 
-def start(master, program, directory, pace):
-    env = {**master.environment(PACE=pace), "CAIRN_TOKEN": master.token()}
+def start(master, program, directory, gate):
+    """A tuner whose trials wait after four iterations until the gate is there."""
+    env = {**master.environment(GATE=str(gate)), "CAIRN_TOKEN": master.token()}
     return subprocess.Popen([sys.executable, program, str(directory), "train"], env=env)
 
 
@@ -31,18 +32,20 @@ def shown(master):
 def test_trials_are_shown_by_a_master_that_was_away_and_a_tuner_that_was_killed(tmp_path):
     program = tmp_path / "tuned_program.py"
     program.write_text(PROGRAM)
+    gate = tmp_path / "gate"
     with running_master(tmp_path / "master") as master:
-        tuner = start(master, str(program), tmp_path / "store", "0.1")
+        tuner = start(master, str(program), tmp_path / "store", gate)
         master.wait("/api/v1/trials", lambda answer: answer["total"] >= 2)
         below = children_of(tuner.pid)
         tuner.send_signal(signal.SIGKILL)
         tuner.wait()
         assert_gone(below)
 
-        tuner = start(master, str(program), tmp_path / "store", "0.1")
+        tuner = start(master, str(program), tmp_path / "store", gate)
         trial = master.get("/api/v1/trials")["trials"][0]["id"]
         master.wait(f"/api/v1/trials/{trial}", lambda answer: answer["run_id"] >= 2)
         master.kill()
+        gate.touch()  # it has something to tell while the master is away
         master.start()
         assert tuner.wait(120) == 0
         assert shown(master) == expected()

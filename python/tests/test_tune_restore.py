@@ -516,7 +516,7 @@ def test_ctrl_c_saves_and_what_was_interrupted_goes_on(program, tmp_path):
     directory = tmp_path / "store"
     gate = tmp_path / "gate"
     process = start(program, directory, "class", gate=gate)
-    wait_for(lambda: _checkpoints(directory / "e") >= 1)
+    wait_for(lambda: _checkpoints(directory / "e") == 2)  # one of each trial that runs
     below = children_of(process.pid)
     process.send_signal(signal.SIGINT)
     while "trials save and pause" not in (line := process.stdout.readline()):

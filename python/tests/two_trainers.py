@@ -1,6 +1,9 @@
-"""One of two trainers on a shared directory: two_trainers.py DIRECTORY RECORD TRAINER."""
+"""One of two trainers on a shared directory: two_trainers.py DIRECTORY RECORD TRAINER [STEPS].
+
+With STEPS it makes so many of its 100 steps and waits for its end."""
 
 import random
+import signal
 import sys
 
 import numpy as np
@@ -10,6 +13,8 @@ import cairn
 
 def main():
     directory, record, trainer_id = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    held_after = int(sys.argv[4]) if len(sys.argv) > 4 else sys.maxsize
+    made = 0
     random.seed(trainer_id)
     np.random.seed(trainer_id)
     # Both trainers compute the same model (the gradients of both, from one stream); each draws
@@ -36,12 +41,16 @@ def main():
     with open(record, "a") as out:
 
         def handler(event):
+            nonlocal made
             if isinstance(event, cairn.EndStepEvent):
                 m = event.metrics
                 out.write(f"{event.epoch}/{event.step} {m['loss']!r} {m['own']!r}\n")
                 out.flush()
+                made += 1
+                while made == held_after:
+                    signal.pause()
 
-        trainer.train(3, lambda epoch: [float(epoch + i) for i in range(20)], handler)
+        trainer.train(5, lambda epoch: [float(epoch + i) for i in range(20)], handler)
 
 
 if __name__ == "__main__":

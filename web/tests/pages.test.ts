@@ -16,7 +16,7 @@ describe("every page", () => {
       // Only the colours differ.
       expect(await seriousViolations(it.page, dark ? ["color-contrast"] : []), name).toEqual([]);
     }
-  }, 60_000);
+  }, 240_000);
 
   it("of a user who is not logged in is the login, which has no serious violation", async () => {
     const { page } = await look(null);
