@@ -151,7 +151,7 @@ Status RunServingLookup(const Options& options) {
          std::thread updater([&] {
            // As the follower does it.
            serving::Pace::StandBehind();
-           serving::Pace pace(Clock::System(), 0.5, std::chrono::milliseconds(20));
+           serving::Pace pace({.share = 0.5, .burst = std::chrono::milliseconds(20)});
            for (; !stop; ++updates) {
              if (!rows.Delta().ok()) return;
              pace.Pause();
