@@ -56,10 +56,14 @@ Status RunLoadVars(const Options& options);
 Status RunPrune(const Options& options);
 /// Runs of an inference model against OpenVINO called directly. Variant: rows of a batch.
 Status RunPredict(const Options& options);
-/// Lookups of a served table beside updates and without.
+/// Lookups of a served model that follows a job, against one that takes no updates beside the job.
 Status RunServingLookup(const Options& options);
-/// Updates of a served table against inserts into a table, and their memory.
+/// Predictions likewise.
+Status RunServingPredictAsked(const Options& options);
+/// Updates of a served table against inserts into a table.
 Status RunServingApply(const Options& options);
+/// Peak resident memory of an update of a served model that is asked meanwhile.
+Status RunServingMemory(const Options& options);
 /// From the acknowledgement of an increment to its being served.
 Status RunServingFreshness(const Options& options);
 /// Predictions of a served model against OpenVINO with the embeddings at hand.

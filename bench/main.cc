@@ -68,7 +68,9 @@ int main(int argc, char** argv) {
       {"prune", cairn::bench::RunPrune},
       {"predict", cairn::bench::RunPredict},
       {"serving_lookup", cairn::bench::RunServingLookup},
+      {"serving_predict_asked", cairn::bench::RunServingPredictAsked},
       {"serving_apply", cairn::bench::RunServingApply},
+      {"serving_memory", cairn::bench::RunServingMemory},
       {"serving_freshness", cairn::bench::RunServingFreshness},
       {"serving_predict", cairn::bench::RunServingPredict},
 #endif

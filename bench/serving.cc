@@ -1,13 +1,19 @@
-// Serving that follows training: lookups beside updates, the rate and the memory of updates, how
-// soon a commit is served, and predictions against OpenVINO called directly. Built where libonnx
-// and OpenVINO are.
+// Serving that follows training: a job that commits increments and a model that follows it, asked
+// all the time: how soon a commit is served, how long lookups and predictions take beside updates,
+// what an update takes of memory; besides the rate of updates of a table, and predictions against
+// OpenVINO called directly. Built where libonnx and OpenVINO are.
 
 #include <cairn/serving.h>
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <openvino/openvino.hpp>
 #include <random>
@@ -19,9 +25,9 @@
 
 #include "base/status_macros.h"
 #include "bench/benchmarks.h"
+#include "bench/machine.h"
 #include "bench/onnx_models.h"
 #include "bench/table_workload.h"
-#include "serving/pace.h"
 #include "serving/versions.h"
 
 #ifndef CAIRN_PLUGIN
@@ -55,13 +61,6 @@ class ServedRows {
       for (std::size_t i = 0; i < n; ++i) keys_[i] = KeyAt(first + i);
       RETURN_IF_ERROR(Put(n));
     }
-    return Commit();
-  }
-
-  Status Delta() {
-    RETURN_IF_ERROR(versions_.Begin(/*replace=*/false));
-    Draw();
-    RETURN_IF_ERROR(Put(kDelta));
     return Commit();
   }
 
@@ -111,64 +110,7 @@ double Quantile(std::vector<double>* values, double q) {
   return (*values)[at];
 }
 
-/// The p99 of requests of 64 ids.
-double LookupP99(const ServedRows& rows, serving::Versions* versions, std::uint64_t seed) {
-  constexpr int kRequests = 50'000;
-  std::mt19937_64 random(seed);
-  std::vector<std::int64_t> ids(kIds);
-  std::vector<float> out(kIds * kTableDim);
-  std::vector<double> times;
-  times.reserve(kRequests);
-  for (int i = 0; i < kRequests; ++i) {
-    for (std::int64_t& id : ids) id = KeyAt(random() % rows.rows());
-    const double began = Now();
-    const serving::Versions::Snapshot snapshot = versions->Acquire();
-    snapshot.Lookup(0, ids, out.data());
-    times.push_back(Now() - began);
-  }
-  return Quantile(&times, 0.99);
-}
-
 }  // namespace
-
-Status RunServingLookup(const Options& options) {
-  ServedRows rows(ServedRowsOf(options));
-  RETURN_IF_ERROR(rows.Fill());
-  std::uint64_t seed = 1;
-  const std::vector<Contender> contenders = {
-      {"still", kIds,
-       [&](Stopwatch* watch) {
-         watch->Start();
-         const double p99 = LookupP99(rows, rows.versions(), ++seed);
-         watch->Stop();
-         watch->SetSeconds(p99);
-         return Status::Ok();
-       }},
-      {"updating", kIds,
-       [&](Stopwatch* watch) -> Status {
-         std::atomic<bool> stop{false};
-         std::uint64_t updates = 0;
-         std::thread updater([&] {
-           // As the follower does it.
-           serving::Pace::StandBehind();
-           serving::Pace pace(Clock::System(), 0.5, std::chrono::milliseconds(20));
-           for (; !stop; ++updates) {
-             if (!rows.Delta().ok()) return;
-             pace.Pause();
-           }
-         });
-         watch->Start();
-         const double p99 = LookupP99(rows, rows.versions(), ++seed);
-         watch->Stop();
-         stop = true;
-         updater.join();
-         watch->SetSeconds(p99);
-         watch->Note("updates", static_cast<double>(updates));
-         return Status::Ok();
-       }},
-  };
-  return RunRounds(options, "serving_lookup", [] { return Status::Ok(); }, contenders);
-}
 
 Status RunServingApply(const Options& options) {
   constexpr std::size_t kDeltas = 20;
@@ -208,19 +150,7 @@ Status RunServingApply(const Options& options) {
          return Status::Ok();
        }},
   };
-  RETURN_IF_ERROR(RunRounds(options, "serving_apply", [] { return Status::Ok(); }, contenders));
-  // Of keys and weights alone, without what a checkpoint has besides.
-  const double delta = kDelta * (sizeof(std::int64_t) + kTableDim * sizeof(float));
-  for (int i = 0; i < 4; ++i) RETURN_IF_ERROR(rows.Delta());
-  rows.versions()->Collect();
-  const std::uint64_t before = rows.versions()->bytes_in_use();
-  RETURN_IF_ERROR(rows.versions()->Begin(/*replace=*/false));
-  rows.Draw();
-  RETURN_IF_ERROR(rows.Put(kDelta));
-  const std::uint64_t during = rows.versions()->bytes_in_use();
-  RETURN_IF_ERROR(rows.Commit());
-  PrintFact("serving_memory", "delta", static_cast<double>(during - before) / delta);
-  return Status::Ok();
+  return RunRounds(options, "serving_apply", [] { return Status::Ok(); }, contenders);
 }
 
 namespace {
@@ -240,7 +170,8 @@ class Followed {
     for (std::size_t i = 0; i < std::size_t{dim} * dim; ++i) {
       made->weight_.push_back(static_cast<float>(i * 37 % 101) / 1000 - 0.05F);
     }
-    ASSIGN_OR_RETURN(made->manager_, CheckpointManager::Open({.directory = directory + "/run"}));
+    made->repository_ = directory + "/run";
+    ASSIGN_OR_RETURN(made->manager_, CheckpointManager::Open({.directory = made->repository_}));
     made->checkpoints_ =
         std::make_unique<TableCheckpoints>(made->manager_.get(), std::vector{made->table_.get()});
     std::vector<std::int64_t> keys;
@@ -255,26 +186,40 @@ class Followed {
     request.tables = {{"x", serving::ExportTable::Of(*made->table_)}};
     request.increments = true;
     ASSIGN_OR_RETURN(const serving::Exported exported, serving::Export(request));
+    made->export_ = exported.path;
     made->model_path_ = exported.model.model_path;
-    serving::ModelOptions options;
-    options.export_dir = exported.path;
-    options.repository = directory + "/run";
-    options.inference.plugin = CAIRN_PLUGIN;
-    options.on_update = [to = made.get()](const serving::UpdateEvent& event) {
-      const std::lock_guard lock(to->mutex_);
-      to->seen_ = event.step;
-      to->seen_at_ = Now();
-      to->changed_.notify_all();
-    };
-    ASSIGN_OR_RETURN(made->model_, serving::Model::Open(std::move(options)));
     return made;
   }
 
-  void Change(std::mt19937_64* random) {
+  /// Another model in the place of the one before. `follow`: it takes what the job commits.
+  Status Serve(bool follow) {
+    model_ = nullptr;
+    serving::ModelOptions options;
+    options.export_dir = export_;
+    options.repository = repository_;
+    options.inference.plugin = CAIRN_PLUGIN;
+    options.follow = follow;
+    options.on_update = [this](const serving::UpdateEvent& event) {
+      if (event.kind != serving::UpdateEvent::Kind::kApplied) return;
+      const std::lock_guard lock(mutex_);
+      seen_ = event.step;
+      seen_at_ = Now();
+      changed_.notify_all();
+    };
+    ASSIGN_OR_RETURN(model_, serving::Model::Open(std::move(options)));
+    return Status::Ok();
+  }
+
+  /// Random rows, and the weight of the graph, which is compiled anew.
+  Status Change(std::mt19937_64* random) {
     std::vector<std::int64_t> keys(kDelta);
     for (std::int64_t& key : keys) key = KeyAt((*random)() % rows_);
-    weight_[0] += 1;  // the graph is compiled anew
-    (void)table_->Assign(keys, std::vector<float>(kDelta * dim_, static_cast<float>(step_))).ok();
+    return Change(keys);
+  }
+  Status Change(const std::vector<std::int64_t>& keys) {
+    weight_[0] += 1;
+    return table_->Assign(keys,
+                          std::vector<float>(keys.size() * dim_, static_cast<float>(step_ % 1000)));
   }
 
   /// Commits; `committed`: when that was acknowledged.
@@ -285,8 +230,9 @@ class Followed {
     request.tensors = {
         {.name = "w1", .dtype = DType::kF32, .shape = {dim_, dim_}, .data = weight_.data()}};
     ASSIGN_OR_RETURN(const SaveHandle handle, checkpoints_->Save(std::move(request)));
-    RETURN_IF_ERROR(handle.Wait().status());
+    ASSIGN_OR_RETURN(const CheckpointInfo info, handle.Wait());
     if (committed != nullptr) *committed = Now();
+    saved_bytes_ = info.bytes;
     return Status::Ok();
   }
 
@@ -294,13 +240,16 @@ class Followed {
   Result<double> Served() {
     std::unique_lock lock(mutex_);
     const bool there =
-        changed_.wait_for(lock, std::chrono::seconds(30), [this] { return seen_ == step_; });
+        changed_.wait_for(lock, std::chrono::seconds(60), [this] { return seen_ == step_; });
     if (!there) return DeadlineExceededError("the last save was not served");
     return seen_at_;
   }
 
   serving::Model* model() { return model_.get(); }
   const std::string& model_path() const { return model_path_; }
+  std::uint64_t saved_bytes() const { return saved_bytes_; }  // by the last save
+  std::uint64_t rows() const { return rows_; }
+  std::uint32_t dim() const { return dim_; }
 
  private:
   std::unique_ptr<Table> table_;
@@ -309,7 +258,10 @@ class Followed {
   std::uint64_t rows_ = 0;
   std::uint32_t dim_ = 0;
   std::int64_t step_ = 0;
+  std::uint64_t saved_bytes_ = 0;
   std::vector<float> weight_;
+  std::string repository_;
+  std::string export_;
   std::string model_path_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -318,31 +270,186 @@ class Followed {
   std::unique_ptr<serving::Model> model_;
 };
 
-}  // namespace
+/// Asks a served model, one request after the other.
+class Asker {
+ public:
+  Asker(Followed* followed, std::uint64_t seed)
+      : followed_(followed), random_(seed), ids_(kIds), rows_(kIds * followed->dim()) {}
 
-Status RunServingFreshness(const Options& options) {
-  constexpr int kIncrements = 120;
+  Status Lookup() {
+    Draw();
+    return followed_->model()->Lookup("bench", ids_, rows_);
+  }
+  Status Predict() {
+    Draw();
+    return followed_->model()->Predict({{"x", {DType::kI64, {kIds}, ids_.data()}}}).status();
+  }
+
+ private:
+  void Draw() {
+    for (std::int64_t& id : ids_) id = KeyAt(random_() % followed_->rows());
+  }
+  Followed* const followed_;
+  std::mt19937_64 random_;
+  std::vector<std::int64_t> ids_;
+  std::vector<float> rows_;
+};
+
+/// Lookups and predictions beside something else, a few hundred a second, until it is gone.
+class AskedBeside {
+ public:
+  explicit AskedBeside(Followed* followed) {
+    thread_ = std::jthread([this, followed](const std::stop_token& stop) {
+      Asker asker(followed, 11);
+      while (!stop.stop_requested()) {
+        failures_ += asker.Lookup().ok() ? 0 : 1;
+        failures_ += asker.Predict().ok() ? 0 : 1;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    });
+  }
+  int failures() const { return failures_; }
+
+ private:
+  std::atomic<int> failures_{0};
+  std::jthread thread_;
+};
+
+/// A job that commits an increment of 10,000 rows and another weight four times a second, with a
+/// new full one now and then, until it is gone.
+class TrainingBeside {
+ public:
+  explicit TrainingBeside(Followed* followed) {
+    thread_ = std::jthread([this, followed](const std::stop_token& stop) {
+      std::mt19937_64 random(9);
+      for (int i = 1; !stop.stop_requested() && outcome_.ok(); ++i) {
+        const double next = Now() + 0.25;
+        outcome_ = followed->Change(&random);
+        if (outcome_.ok()) {
+          outcome_ = followed->Save(i % 20 == 0 ? SaveKind::kFull : SaveKind::kConsecutive);
+        }
+        while (Now() < next && !stop.stop_requested()) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+      }
+    });
+  }
+  Status End() {
+    thread_.request_stop();
+    thread_.join();
+    return outcome_;
+  }
+
+ private:
+  Status outcome_;
+  std::jthread thread_;
+};
+
+/// The p99 of requests while the job trains and commits, of a model that takes nothing of it and of
+/// one that follows.
+Status RunAsked(const Options& options, const std::string& what, Status (Asker::*ask)()) {
+  constexpr double kSeconds = 4;
   ASSIGN_OR_RETURN(const std::string directory, FreshDirectory(options, "serving"));
   const std::uint64_t rows = std::min<std::uint64_t>(ServedRowsOf(options), 1'000'000);
   ASSIGN_OR_RETURN(auto followed, Followed::Open(directory, rows, kTableDim));
-  std::mt19937_64 random(3);
-  std::vector<double> times;
-  double next = Now();
-  for (int i = 0; i < kIncrements; ++i) {
-    followed->Change(&random);
-    // A new base now and then keeps cumulative increments from growing, as a session does it.
-    const bool full = i % 20 == 19;
-    double committed = 0;
-    RETURN_IF_ERROR(followed->Save(full ? SaveKind::kFull : SaveKind::kConsecutive, &committed));
-    ASSIGN_OR_RETURN(const double served, followed->Served());
-    if (!full) times.push_back(std::max(0.0, served - committed));
-    next += 0.25;
-    if (next > Now())
-      Clock::System()->Sleep(
-          std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * (next - Now()))));
+  std::uint64_t seed = 1;
+  const auto contender = [&](bool follow) {
+    return [&, follow](Stopwatch* watch) -> Status {
+      RETURN_IF_ERROR(followed->Serve(follow));
+      const std::uint64_t before = followed->model()->stats().updates;
+      TrainingBeside training(followed.get());
+      Asker asker(followed.get(), ++seed);
+      std::vector<double> times;
+      watch->Start();
+      for (const double end = Now() + kSeconds; Now() < end;) {
+        const double began = Now();
+        RETURN_IF_ERROR((asker.*ask)());
+        times.push_back(Now() - began);
+      }
+      watch->Stop();
+      watch->SetSeconds(Quantile(&times, 0.99));
+      watch->Note("requests", static_cast<double>(times.size()));
+      watch->Note("updates", static_cast<double>(followed->model()->stats().updates - before));
+      return training.End();
+    };
+  };
+  const std::vector<Contender> contenders = {{"still", kIds, contender(false)},
+                                             {"updating", kIds, contender(true)}};
+  RETURN_IF_ERROR(RunRounds(options, what, [] { return Status::Ok(); }, contenders));
+  followed = nullptr;
+  RemoveDirectory(directory);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status RunServingLookup(const Options& options) {
+  return RunAsked(options, "serving_lookup", &Asker::Lookup);
+}
+
+Status RunServingPredictAsked(const Options& options) {
+  return RunAsked(options, "serving_predict_asked", &Asker::Predict);
+}
+
+Status RunServingMemory(const Options& options) {
+  ASSIGN_OR_RETURN(const std::string directory, FreshDirectory(options, "serving"));
+  const std::uint64_t rows = std::min<std::uint64_t>(ServedRowsOf(options), 2'000'000);
+  ASSIGN_OR_RETURN(auto followed, Followed::Open(directory, rows, kTableDim));
+  RETURN_IF_ERROR(followed->Serve(/*follow=*/false));
+  // Half of all rows, and the usual increment. Of a model that has just read a full one: nothing is
+  // free yet that they could take.
+  for (const auto& [name, changed] :
+       {std::pair<std::string, std::uint64_t>("half", rows / 2), {"small", kDelta}}) {
+    std::vector<std::int64_t> keys;
+    for (std::uint64_t i = 0; i < changed; ++i) keys.push_back(KeyAt(i));
+    RETURN_IF_ERROR(followed->Change(keys));
+    RETURN_IF_ERROR(followed->Save(SaveKind::kConsecutive));
+    const AskedBeside asked(followed.get());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until it has what asking needs
+    malloc_trim(0);
+    RETURN_IF_ERROR(ResetPeakMemory());
+    const std::uint64_t before = ResidentMemory();
+    RETURN_IF_ERROR(followed->model()->Update());
+    const auto above = static_cast<double>(PeakMemory() - before);
+    if (asked.failures() > 0) return InternalError("requests failed beside the update");
+    const double weights =
+        static_cast<double>(changed * (sizeof(std::int64_t) + kTableDim * sizeof(float)));
+    PrintFact("serving_memory", name, above / static_cast<double>(followed->saved_bytes()));
+    PrintFact("serving_memory", name + "_weights", above / weights);
+    PrintFact("serving_memory", name + "_above", above);
   }
-  PrintFact("serving_freshness", "p50", Quantile(&times, 0.5));
-  PrintFact("serving_freshness", "p99", Quantile(&times, 0.99));
+  followed = nullptr;
+  RemoveDirectory(directory);
+  return Status::Ok();
+}
+
+Status RunServingFreshness(const Options& options) {
+  constexpr int kCommits = 80;
+  ASSIGN_OR_RETURN(const std::string directory, FreshDirectory(options, "serving"));
+  const std::uint64_t rows = std::min<std::uint64_t>(ServedRowsOf(options), 1'000'000);
+  ASSIGN_OR_RETURN(auto followed, Followed::Open(directory, rows, kTableDim));
+  RETURN_IF_ERROR(followed->Serve(/*follow=*/true));
+  std::mt19937_64 random(3);
+  std::vector<double> increments;
+  std::vector<double> fulls;
+  {
+    const AskedBeside asked(followed.get());
+    for (int i = 0; i < kCommits; ++i) {
+      const double next = Now() + 1;
+      RETURN_IF_ERROR(followed->Change(&random));
+      // A new base now and then, as a session does it.
+      const bool full = i % 20 == 19;
+      double committed = 0;
+      RETURN_IF_ERROR(followed->Save(full ? SaveKind::kFull : SaveKind::kConsecutive, &committed));
+      ASSIGN_OR_RETURN(const double served, followed->Served());
+      (full ? fulls : increments).push_back(std::max(0.0, served - committed));
+      std::this_thread::sleep_for(std::chrono::duration<double>(next - Now()));
+    }
+    if (asked.failures() > 0) return InternalError("requests failed beside updates");
+  }
+  PrintFact("serving_freshness", "p50", Quantile(&increments, 0.5));
+  PrintFact("serving_freshness", "p99", Quantile(&increments, 0.99));
+  PrintFact("serving_freshness", "full", Quantile(&fulls, 1));
   followed = nullptr;
   RemoveDirectory(directory);
   return Status::Ok();
@@ -352,6 +459,7 @@ Status RunServingPredict(const Options& options) {
   constexpr int kRuns = 500;
   ASSIGN_OR_RETURN(const std::string directory, FreshDirectory(options, "serving"));
   ASSIGN_OR_RETURN(auto followed, Followed::Open(directory, 100'000, kWidth));
+  RETURN_IF_ERROR(followed->Serve(/*follow=*/true));
   ov::Core core;
   ov::CompiledModel compiled = core.compile_model(
       followed->model_path(), "CPU", ov::hint::inference_precision(ov::element::f32),

@@ -10,7 +10,7 @@ def serving(runner, table):
     runner.run("serving_lookup")
     case = Case(runner, "serving_lookup")
     table.add(
-        "serving: p99 of 64 ids during updates / without",
+        "serving: p99 of 64 ids during updates / without",  # a model that follows / that does not
         case.ratios("updating", "still", seconds),
         at_most=1.3,
         detail=f"{1e6 * statistics.median(case.values('updating', seconds)):.1f} us",
@@ -25,10 +25,18 @@ def serving(runner, table):
         detail=f"{statistics.median(case.values('apply', rate)) / 1e6:.2f} million rows/s",
         conditions=case.conditions(),
     )
+    # Resident memory: rows, lists, what is read through, and the graph that is compiled.
+    runner.run("serving_memory")
     table.add(
-        "serving: memory of an update / its keys and weights",
-        [runner.fact("serving_memory", "delta")],
+        "serving: memory of an update of half the rows / its bytes",
+        [runner.fact("serving_memory", "half")],
         at_most=1.5,
+        detail=f"{runner.fact('serving_memory', 'half_weights'):.2f} x its keys and weights alone",
+    )
+    table.add(
+        "serving: memory of an update of 10,000 rows",
+        [runner.fact("serving_memory", "small_above") / 2**20],
+        unit=" MiB",
     )
     runner.run("serving_freshness")
     for name, most in (("p50", 50), ("p99", 300)):
@@ -38,6 +46,19 @@ def serving(runner, table):
             at_most=most,
             unit=" ms",
         )
+    table.add(
+        "serving: commit to visible, new full of 1 million rows",
+        [1000 * runner.fact("serving_freshness", "full")],
+        unit=" ms",
+    )
+    runner.run("serving_predict_asked")
+    case = Case(runner, "serving_predict_asked")
+    table.add(
+        "serving: p99 of predicting 64 during updates / without",
+        case.ratios("updating", "still", seconds),
+        detail=f"{1e6 * statistics.median(case.values('updating', seconds)):.0f} us",
+        conditions=case.conditions(),
+    )
     runner.run("serving_predict")
     case = Case(runner, "serving_predict")
     table.add(

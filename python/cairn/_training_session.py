@@ -458,7 +458,10 @@ class MonitoredTrainingSession:
             if tables:
                 raise Invalid("tables: with pservers they are the client's: client.table(…)")
             if on_saved is not None:
-                raise Invalid("on_saved: with pservers the servers save, and tell nobody here")
+                raise Invalid(
+                    "on_saved: with pservers the servers save, and tell nobody here; cairn ps run "
+                    "--notify URL tells a cairn serve"
+                )
             self._servers = ServerSession(pservers, self._directory)
             self._directory, tables = None, ()
         # Of later ones nothing was restored: with tables=None, run refuses them.

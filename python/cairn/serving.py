@@ -74,7 +74,7 @@ class Update:
         kind: "applied"; "refused" (damaged, not fitting, or a guard), "passed over" (of another
             job, of an abandoned branch, of a broken chain, an increment that is not wanted),
             "abandoned": the version before stays, or an older one takes its place; "unreachable":
-            the repository (no id), or a file of the checkpoint, cannot be read for now.
+            the repository (no id) cannot be read, or the checkpoint cannot be taken, for now.
         id, step: of the checkpoint.
         full: applied, and all rows were read.
         rows: that were read; `changed` of them were not as before.

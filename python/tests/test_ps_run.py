@@ -1,6 +1,7 @@
 """`cairn ps run`: whole jobs as processes, supervised."""
 
 import contextlib
+import http.server
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -410,3 +412,31 @@ def test_an_interval_that_is_none_is_wrong_usage(tmp_path, flag, value):
 def test_help_tells_the_defaults():
     shown = subprocess.run([CAIRN, "ps", "run", "--help"], capture_output=True, text=True).stdout
     assert "=sync" in shown and "=exact" in shown and "=600" in shown
+
+
+@pytest.mark.parametrize("answer", [202, 401])
+def test_who_serves_is_told_of_commits_and_need_not_care(tmp_path, answer):
+    told = []
+
+    class Served(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            there = {path.parent.name for path in (tmp_path / "repository").glob("*/manifest.json")}
+            told.append((self.path, self.headers["Authorization"], there))
+            self.send_response(answer)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Served) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{served.server_port}/v2/models/m/notify"
+        flags = ("--full-steps", "20", "--incremental-steps", "5", "--notify", url)
+        code, out, err = Job(tmp_path, 30, *flags, CAIRN_TOKEN="secret").end()
+        served.shutdown()
+    assert code == 0, out + err
+    assert {request[:2] for request in told} == {("/v2/models/m/notify", "Bearer secret")}
+    latest = cairn.CheckpointManager(tmp_path / "repository", read_only=True).latest()
+    assert pathlib.Path(latest.path).name in told[-1][2], "also the last one was told of"
+    assert (out + err).count("was not told of a checkpoint") == (answer != 202)

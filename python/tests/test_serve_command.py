@@ -1,9 +1,11 @@
 """`cairn serve`: a process that is asked over HTTP, killed, and started again."""
 
+import http.client
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -146,6 +148,57 @@ def test_a_server_follows_is_killed_and_follows_again(tmp_path):
             if server.process.poll() is None:
                 server.end()
         assert server.process.returncode == 0
+
+
+def test_every_prediction_is_of_one_version_while_the_server_is_killed(tmp_path):
+    """Rows of both tables and the weight of step n are n, so that its score is 2 n²."""
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.export(tmp_path / "export")
+        job.run(1)
+        running = [Server(tmp_path)]
+        answers, strange, stop = [], [], threading.Event()
+
+        def ask():
+            while not stop.is_set():
+                try:
+                    status, answer = running[-1].infer()
+                except (OSError, http.client.HTTPException):
+                    time.sleep(0.01)  # killed just now
+                    continue
+                if status != 200:
+                    strange.append((status, answer))
+                    return
+                answers.append((int(answer["model_version"]), answer["outputs"][0]["data"]))
+
+        askers = [threading.Thread(target=ask) for _ in range(2)]
+        for asker in askers:
+            asker.start()
+        try:
+            for life in range(4):
+                deadline, first = time.monotonic() + 60, len(answers)
+                while len({version for version, _ in answers[first:]}) < 6:
+                    assert not strange and time.monotonic() < deadline, (life, strange)
+                    job.run(1)  # under its predictions
+                if life == 3:
+                    break
+                running[-1].process.kill()
+                running[-1].process.wait(timeout=30)
+                (tmp_path / "serve.log").unlink()
+                running.append(Server(tmp_path))
+        finally:
+            stop.set()
+            for asker in askers:
+                asker.join()
+            if running[-1].process.poll() is None:
+                running[-1].end()
+    assert not strange
+    def score(step):
+        return float(np.float32(2 * step) * np.float32(step))
+
+    mixed = [each for each in answers if each[1] != [score(each[0])] * DIM]
+    assert not mixed, mixed[:5]
+    assert len(answers) >= 24
 
 
 def test_an_update_out_of_the_probes_range_is_not_served(tmp_path):

@@ -374,6 +374,10 @@ void AddJobOptions(CLI::App* app, PserverOptions* options) {
       ->capture_default_str();
   app->add_option("--load", server->load,
                   "An earlier job's checkpoint that a job without any begins with");
+  app->add_option("--notify", options->notify,
+                  "POSTed to after each commit, so that who serves looks at once (token: "
+                  "CAIRN_TOKEN): http://host:port/v2/models/<name>/notify of a `cairn serve`")
+      ->type_name("URL");
 }
 
 void AddPsRun(CLI::App* root, Commands* commands) {

@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/status_macros.h"
 #include "base/variables.h"
+#include "cli/ps_save_notifier.h"
 #include "cli/service_reporter.h"
 #include "format/json.h"
 #include "launch/local_launcher.h"
@@ -137,6 +138,25 @@ Value::Object FactsOf(const ps::Server& server) {
   return facts;
 }
 
+/// Of the server that commits; null for others, and where nobody wants to be told.
+Result<std::unique_ptr<PsSaveNotifier>> StartNotifier(const PserverOptions& options,
+                                                      const ps::Server& server) {
+  if (options.server.index != 0) return std::unique_ptr<PsSaveNotifier>();
+  const Variables variables = ProcessVariables();
+  PsSaveNotifierOptions notifier;
+  notifier.url =
+      !options.notify.empty() ? options.notify : variables("CAIRN_PS_NOTIFY").value_or("");
+  notifier.token = variables("CAIRN_TOKEN").value_or("");
+  notifier.ca = options.server.security.ca;
+  notifier.saves = [&server]() -> std::optional<std::int64_t> {
+    const auto status = DecodeJson(server.StatusText());
+    const Value* saves = status.ok() ? status->Find("saves") : nullptr;
+    if (saves == nullptr) return std::nullopt;
+    return saves->AsInt();
+  };
+  return PsSaveNotifier::Start(std::move(notifier));
+}
+
 }  // namespace
 
 Result<Output> Pserver(const PserverOptions& options, Console* console) {
@@ -160,9 +180,12 @@ Result<Output> Pserver(const PserverOptions& options, Console* console) {
                                            .repository = server_options.directory,
                                            .facts = [&] { return FactsOf(*server); }},
                                           console));
+  ASSIGN_OR_RETURN(auto notifier, StartNotifier(options, *server));
   auto ended = std::async(std::launch::async, [&] { return server->Wait(); });
   while (ended.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
-    if (Console::interrupted()) server->Stop();
+    if (!Console::interrupted()) continue;
+    notifier = nullptr;  // tells of the last save, which a stopped server knows no more
+    server->Stop();
   }
   const Status end = ended.get();
   Output output;
@@ -192,6 +215,9 @@ Result<Output> PsRun(const PsRunOptions& options, Console* console) {
   if (error) return UnavailableError("cannot find this program: " + error.message());
   if (!options.server.master.empty()) {
     setenv("CAIRN_PS_MASTER", options.server.master.c_str(), 1);  // no other thread lives yet
+  }
+  if (!options.server.notify.empty()) {
+    setenv("CAIRN_PS_NOTIFY", options.server.notify.c_str(), 1);
   }
   console->CatchInterrupts();
   ASSIGN_OR_RETURN(const ps::JobReport report, ps::RunJob(job));

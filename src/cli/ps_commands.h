@@ -19,6 +19,9 @@ struct PserverOptions {
   std::string log_level = "written";
   std::string token_file;
   std::string master;  // that is told how the server does; "": CAIRN_PS_MASTER, or none
+  /// What is POSTed to after each commit, by the server that commits (token: CAIRN_TOKEN); "":
+  /// CAIRN_PS_NOTIFY, or none.
+  std::string notify;
   double full_secs = 600;
   double incremental_secs = 0;
   std::int64_t full_steps = 0;

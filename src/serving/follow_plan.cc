@@ -96,7 +96,10 @@ FollowPlan Judge(const RepositoryView& view, FollowState* state) {
       pass_over("it belongs to the job " + manifest.job);
       continue;
     }
-    if (candidate.removed || state->refused.contains(manifest.id)) continue;
+    if (candidate.removed || state->refused.contains(manifest.id) ||
+        state->aside.contains(manifest.id)) {
+      continue;
+    }
     if (!candidate.counts) {
       pass_over("it does not count: its writer had been overtaken");
       continue;

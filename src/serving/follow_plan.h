@@ -25,6 +25,7 @@ struct FollowState {
   std::optional<Tip> tip;
   bool increments = true;                      // false: full ones only
   std::set<std::string> refused;               // ids that are not tried again
+  std::set<std::string> aside;                 // ids that are not tried for now
   std::map<std::string, std::string> parents;  // of all checkpoints that were ever seen
 };
 

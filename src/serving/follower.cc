@@ -1,36 +1,29 @@
 #include "serving/follower.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "checkpoint/restore_point.h"
 #include "checkpoint/table_restore.h"
-#include "serving/pace.h"
 #include "serving/update_sink.h"
 #include "storage/open_store.h"
 
 namespace cairn::serving {
 namespace {
 
-constexpr int kVanishings = 5;  // a checkpoint that was not whole so often is refused
 constexpr std::uint64_t kBlockBytes = 1u << 20;
 constexpr std::chrono::milliseconds kBurst{20};
 constexpr std::size_t kRemembered = 10'000;  // reports that are not repeated
 
-/// True for what a checkpoint is: trying again would find the same.
-bool IsForGood(const Status& status) {
-  switch (status.code()) {
-    case Code::kCorruption:
-    case Code::kInvalidArgument:
-    case Code::kFailedPrecondition:
-    case Code::kUnimplemented:
-    case Code::kInternal:
-      return true;
-    default:
-      return false;
+/// What an exception that came out of an update is to those who are told.
+Status StatusOf(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return ResourceExhaustedError("there is no memory for an update");
   }
+  return InternalError(error.what());
 }
 
 }  // namespace
@@ -61,7 +54,8 @@ Follower::Follower(FollowerOptions options, Versions* versions, DenseLoader* den
       dense_(dense),
       report_(std::move(report)),
       watch_(std::move(watch)),
-      job_(options_.job) {
+      job_(options_.job),
+      setbacks_(options_.clock, options_.poll) {
   state_.increments = options_.increments;
 }
 
@@ -81,18 +75,49 @@ void Follower::Start() {
 void Follower::Run(const std::stop_token& stop) {
   Pace::StandBehind();
   while (!stop.stop_requested()) {
-    Look().IgnoreError("reported; the version that is there stays");
+    LookInTurn().IgnoreError("reported; the version that is there stays");
     if (stop.stop_requested()) break;
-    watch_->Wait(options_.poll);
+    watch_->Wait(setbacks_.UntilNext(options_.poll));
   }
 }
 
 // ---------------------------------------------------------------- one look
 
+Status Follower::Look() { return LookWith(Effort::kAll); }
+Status Follower::LookInTurn() { return LookWith(Effort::kDue); }
+
+Status Follower::LookWith(Effort effort) {
+  static const Status no_memory = ResourceExhaustedError("there is no memory to look with");
+  const auto used = [this] {
+    const auto own = options_.cpu_time ? options_.cpu_time() : Pace::ThreadTime();
+    return own + (dense_ == nullptr ? std::chrono::nanoseconds(0) : dense_->elsewhere());
+  };
+  try {
+    Pace pace({.clock = options_.clock,
+               .share = options_.cpu_share,
+               .burst = kBurst,
+               .used = used,
+               .stopped = [this] { return stopping_.load(); }});
+    try {
+      Status looked = LookOnce(effort, &pace);
+      if (effort == Effort::kDue) pace.Pause();
+      return looked;
+    } catch (const std::exception& error) {
+      Status failed = StatusOf(error);
+      Unreachable(failed, "");
+      return state_.tip ? Status::Ok() : failed;
+    }
+  } catch (const std::exception&) {
+    return no_memory;  // not even to say so
+  }
+}
+
 Result<RepositoryView> Follower::ReadRepository() {
   if (store_ == nullptr) {
-    ASSIGN_OR_RETURN(
-        store_, OpenStore(options_.repository, {.create = false, .storage = options_.storage}));
+    ASSIGN_OR_RETURN(store_, options_.open
+                                 ? options_.open()
+                                 : OpenStore(options_.repository,
+                                             {.create = false, .storage = options_.storage}));
   }
   RepositoryReader reader(store_.get());
   auto view = reader.Read();
@@ -108,7 +133,7 @@ Status Follower::CheckJob(const RepositoryView& view) {
                                 job_ + " is being followed");
 }
 
-Status Follower::Look() {
+Status Follower::LookOnce(Effort effort, Pace* pace) {
   watch_->Arm();
   auto view = ReadRepository();
   Status readable = view.ok() ? CheckJob(*view) : view.status();
@@ -117,19 +142,16 @@ Status Follower::Look() {
     versions_->Collect();
     return state_.tip ? Status::Ok() : readable;
   }
+  SetAside(*view, effort);
   {
     const MutexLock lock(&mu_);
-    stats_.reachable = true;
+    stats_.reachable = !setbacks_.HoldsTold();
   }
   // It is reachable: the next failure is news.
   if (reported_.erase({UpdateReport::Kind::kUnreachable, ""}) > 0 && state_.tip) {
     LogInfo("the repository can be read again");
   }
-  for (const DamagedCheckpoint& damaged : view->damaged) {
-    ReportOnce({.kind = UpdateReport::Kind::kRefused,
-                .id = damaged.directory,
-                .message = std::string(damaged.status.message())});
-  }
+  NoteDamaged(*view, effort);
   NoteNewest(*view);
   Status outcome;
   while (!stopping_) {
@@ -143,13 +165,45 @@ Status Follower::Look() {
                   .message = "it counts no longer: its writer had been overtaken"});
     }
     if (plan.kind == FollowPlan::Kind::kNothing) break;
-    outcome = Apply(*view, plan);
-    if (outcome.ok()) break;
-    if (!state_.refused.contains(plan.target()->manifest->id)) break;  // later, perhaps
+    const Status applied = Apply(*view, plan, effort, pace);
+    if (applied.ok()) {
+      outcome = applied;
+      break;
+    }
+    if (outcome.ok()) outcome = applied;  // the newest one's is what people want to know
+    const std::string& id = plan.target()->manifest->id;
+    if (!state_.refused.contains(id) && !state_.aside.contains(id)) break;  // later, perhaps
   }
   versions_->Collect();
   if (state_.tip) return Status::Ok();
   return outcome.ok() ? NotFoundError("there is no checkpoint yet") : outcome;
+}
+
+void Follower::SetAside(const RepositoryView& view, Effort effort) {
+  std::set<std::string> there;
+  for (const Checkpoint& checkpoint : view.checkpoints) there.insert(checkpoint.manifest->id);
+  setbacks_.KeepOnly(there);
+  state_.aside = effort == Effort::kAll ? std::set<std::string>() : setbacks_.NotDue();
+}
+
+/// Checkpoints whose manifest or notes could not be read. Each look reads them anew; whether it
+/// will stay so is known when it still is after a while.
+void Follower::NoteDamaged(const RepositoryView& view, Effort effort) {
+  constexpr std::chrono::seconds kWhile{1};
+  const Clock::Duration now = options_.clock->Now();
+  std::map<std::string, Clock::Duration> since;
+  for (const DamagedCheckpoint& damaged : view.damaged) {
+    const auto before = damaged_since_.find(damaged.directory);
+    const Clock::Duration began = before == damaged_since_.end() ? now : before->second;
+    since.emplace(damaged.directory, began);
+    if (effort == Effort::kDue && now - began < std::min<Clock::Duration>(kWhile, options_.poll)) {
+      continue;
+    }
+    ReportOnce({.kind = UpdateReport::Kind::kRefused,
+                .id = damaged.directory,
+                .message = std::string(damaged.status.message())});
+  }
+  damaged_since_ = std::move(since);
 }
 
 void Follower::NoteNewest(const RepositoryView& view) {
@@ -159,40 +213,59 @@ void Follower::NoteNewest(const RepositoryView& view) {
   stats_.newest_committed = latest == nullptr ? 0 : latest->manifest->time;
 }
 
-Status Follower::Apply(const RepositoryView& view, const FollowPlan& plan) {
+Status Follower::Apply(const RepositoryView& view, const FollowPlan& plan, Effort effort,
+                       Pace* pace) {
   const Checkpoint& target = *plan.target();
   UpdateReport report;
   report.id = target.manifest->id;
   report.step = target.manifest->step;
   report.full = plan.kind == FollowPlan::Kind::kReplace;
+  FollowState::Tip tip = TipOf(target);
   const Clock::Duration began = options_.clock->Now();
-  Status done = Update(plan, &report);
-  if (done.ok()) {
-    report.seconds = std::chrono::duration<double>(options_.clock->Now() - began).count();
-    state_.tip = TipOf(target);
-    if (plan.tip_abandoned) Forget(view);
-    vanished_.clear();
-    {
-      const MutexLock lock(&mu_);
-      ++stats_.applied;
-      stats_.rows += report.rows;
-      stats_.last_seconds = report.seconds;
-      stats_.seconds += report.seconds;
-    }
-    if (report_) report_(report);
+  bool guard = false;
+  Status done = Update(plan, pace, &report, &guard);
+  if (effort == Effort::kAll && done.Is(Code::kCorruption)) {
+    setbacks_.Note(report.id, done, guard);
+    done = Update(plan, pace, &report, &guard);
+  }
+  if (!done.ok()) {
+    done = done.WithContext(target.directory);
+    Failed(done, guard, std::move(report));
     return done;
   }
-  done = done.WithContext(target.directory);
-  const bool vanished = done.Is(Code::kNotFound) && ++vanished_[report.id] >= kVanishings;
-  if (IsForGood(done) || vanished) {
+  report.seconds = std::chrono::duration<double>(options_.clock->Now() - began).count();
+  Applied(view, plan, std::move(tip), report);
+  if (effort == Effort::kDue) pace->Pause();
+  return done;
+}
+
+void Follower::Applied(const RepositoryView& view, const FollowPlan& plan, FollowState::Tip tip,
+                       const UpdateReport& report) {
+  state_.tip = std::move(tip);
+  setbacks_.Forget(report.id);
+  if (plan.tip_abandoned) Forget(view);
+  {
+    const MutexLock lock(&mu_);
+    stats_.reachable = !setbacks_.HoldsTold();
+    ++stats_.applied;
+    stats_.rows += report.rows;
+    stats_.last_seconds = report.seconds;
+    stats_.seconds += report.seconds;
+  }
+  if (report_) report_(report);
+}
+
+void Follower::Failed(const Status& failure, bool guard, UpdateReport report) {
+  const Setback setback = setbacks_.Note(report.id, failure, guard);
+  if (setback.refused) {
     state_.refused.insert(report.id);
     report.kind = UpdateReport::Kind::kRefused;
-    report.message = std::string(done.message());
-    ReportOnce(report);
-  } else if (!done.Is(Code::kCancelled) && !done.Is(Code::kNotFound)) {
-    Unreachable(done, report.id);
+    report.message = std::string(failure.message());
+    ReportOnce(std::move(report));
+    return;
   }
-  return done;
+  if (setback.aside) state_.aside.insert(report.id);
+  if (setback.told) Unreachable(failure, report.id);
 }
 
 /// Versions of a branch that was given up are nothing to go back to.
@@ -209,46 +282,67 @@ void Follower::Forget(const RepositoryView& view) {
 
 // ---------------------------------------------------------------- one update
 
-Status Follower::Update(const FollowPlan& plan, UpdateReport* report) {
-  ASSIGN_OR_RETURN(const OpenRestorePoint files, OpenRestorePoint::Open(store_.get(), plan.steps));
-  Pace pace(options_.clock, options_.cpu_share, kBurst);
-  const bool replaces = plan.kind == FollowPlan::Kind::kReplace;
-  RETURN_IF_ERROR(versions_->Begin(replaces));
-  const auto prepare = [&]() -> Status {
-    UpdateSink sink(versions_, replaces,
-                    {.finite = options_.finite, .pause = [&] { pace.Pause(); }});
-    TableRestore rows(store_.get(), files.chain(), &sink,
-                      {.progress = {},
-                       .cancelled = [this] { return stopping_.load(); },
-                       .block_bytes = kBlockBytes});
-    RETURN_IF_ERROR(rows.Start());
-    RETURN_IF_ERROR(rows.Read());
-    RETURN_IF_ERROR(sink.Finish());
-    report->rows = sink.rows();
-    std::shared_ptr<const Dense> dense;
-    if (dense_ != nullptr) {
-      ASSIGN_OR_RETURN(dense, dense_->Load(store_.get(), files.tip(), newest_dense_));
+Status Follower::Update(const FollowPlan& plan, Pace* pace, UpdateReport* report, bool* guard) {
+  Status done;
+  bool begun = false;
+  try {
+    ASSIGN_OR_RETURN(const OpenRestorePoint files,
+                     OpenRestorePoint::Open(store_.get(), plan.steps));
+    RETURN_IF_ERROR(versions_->Begin(report->full));
+    begun = true;
+    auto dense = Prepare(plan, files, pace, report, guard);
+    if (dense.ok()) {
+      versions_->Commit();
+      newest_dense_ = *std::move(dense);
+      return Status::Ok();
     }
-    const Manifest& manifest = *plan.target()->manifest;
-    VersionFacts facts;
-    facts.id = manifest.id;
-    facts.step = manifest.step;
-    facts.generation = manifest.CommitGeneration();
-    facts.sequence = manifest.sequence;
-    facts.committed = manifest.time;
-    ASSIGN_OR_RETURN(const Versions::Snapshot snapshot, versions_->Prepare(facts, dense));
-    for (const auto& table : versions_->tables()) report->changed += table->changed();
-    if (dense_ != nullptr) RETURN_IF_ERROR(dense_->Probe(snapshot));
-    newest_dense_ = std::move(dense);
-    return Status::Ok();
-  };
-  const Status prepared = prepare();
-  if (!prepared.ok()) {
-    versions_->Abort();
-    return prepared;
+    done = dense.status();
+  } catch (const std::exception& error) {
+    if (begun) versions_->Abort();
+    return StatusOf(error);
   }
-  versions_->Commit();
-  return Status::Ok();
+  versions_->Abort();
+  return done;
+}
+
+Result<std::shared_ptr<const Dense>> Follower::Prepare(const FollowPlan& plan,
+                                                       const OpenRestorePoint& files, Pace* pace,
+                                                       UpdateReport* report, bool* guard) {
+  const auto pause = [pace] { pace->Pause(); };
+  UpdateSink sink(versions_, report->full, {.finite = options_.finite, .pause = pause});
+  TableRestore rows(store_.get(), files.chain(), &sink,
+                    {.progress = {},
+                     .cancelled = [this] { return stopping_.load(); },
+                     .block_bytes = kBlockBytes});
+  RETURN_IF_ERROR(rows.Start());
+  RETURN_IF_ERROR(rows.Read());
+  if (const Status finite = sink.Finish(); !finite.ok()) {
+    *guard = true;
+    return finite;
+  }
+  report->rows = sink.rows();
+  std::shared_ptr<const Dense> dense;
+  if (dense_ != nullptr) {
+    ASSIGN_OR_RETURN(dense, dense_->Load(store_.get(), files.tip(), newest_dense_));
+  }
+  if (report->full) pause();
+  const Manifest& manifest = *plan.target()->manifest;
+  VersionFacts facts;
+  facts.id = manifest.id;
+  facts.step = manifest.step;
+  facts.generation = manifest.CommitGeneration();
+  facts.sequence = manifest.sequence;
+  facts.committed = manifest.time;
+  ASSIGN_OR_RETURN(const Versions::Snapshot snapshot, versions_->Prepare(facts, dense));
+  report->changed = 0;
+  for (const auto& table : versions_->tables()) report->changed += table->changed();
+  if (report->full) pause();
+  if (dense_ != nullptr) {
+    const Status checked = dense_->Check(snapshot);
+    *guard = checked.Is(Code::kFailedPrecondition);
+    RETURN_IF_ERROR(checked);
+  }
+  return dense;
 }
 
 // ---------------------------------------------------------------- telling

@@ -20,8 +20,11 @@
 #include "base/thread_annotations.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/repository.h"
+#include "checkpoint/restore_point.h"
 #include "serving/directory_watch.h"
 #include "serving/follow_plan.h"
+#include "serving/pace.h"
+#include "serving/setbacks.h"
 #include "serving/versions.h"
 #include "storage/store.h"
 
@@ -33,12 +36,15 @@ class DenseLoader {
  public:
   virtual ~DenseLoader() = default;
   /// From the variables of an open checkpoint. `before`: the newest version's, or null; it may be
-  /// given again when the variables are equal. FailedPrecondition for variables that are refused.
+  /// given again when the variables are equal. MismatchError for variables that do not fit; any
+  /// other failure may pass.
   virtual Result<std::shared_ptr<const Dense>> Load(Store* store, OpenCheckpoint* checkpoint,
                                                     const std::shared_ptr<const Dense>& before) = 0;
-  /// The last guard before a version is shown: the probe set. FailedPrecondition says what is not
-  /// as expected.
-  virtual Status Probe(const Versions::Snapshot& /*snapshot*/) { return Status::Ok(); }
+  /// The guards of the dense part and of both together, before a version is shown.
+  /// FailedPrecondition says what is not as expected; with another failure they could not look.
+  virtual Status Check(const Versions::Snapshot& /*snapshot*/) { return Status::Ok(); }
+  /// Processor time that it has used so far on other threads than the caller's.
+  virtual std::chrono::nanoseconds elsewhere() const { return {}; }
 };
 
 struct FollowerOptions {
@@ -50,6 +56,10 @@ struct FollowerOptions {
   bool finite = true;      // refuse updates with NaN or infinite weights
   double cpu_share = 0.5;  // of a core, for updates that take more than a few milliseconds
   Clock* clock = Clock::System();
+  /// Of the follower's thread, so far; empty: as the system has it.
+  std::function<std::chrono::nanoseconds()> cpu_time;
+  /// Opens the repository's store; empty: what `repository` names.
+  std::function<Result<std::unique_ptr<Store>>()> open;
 };
 
 /// What happened to one checkpoint, or to the repository (id "").
@@ -84,8 +94,11 @@ struct FollowerStats {
 ///      load the dense part, let the guards look at both together.
 ///   4. Commit: one switch. Any failure before: the update is aborted and nobody has seen it.
 ///   5. What was refused for what it is (damaged, not fitting, a guard) is reported once and not
-///      tried again; what failed for the moment (unreachable, gone while being read) is tried again
-///      with the next look. Then the next newest is chosen.
+///      tried again; what failed in any other way is reported once and tried again, ever more
+///      rarely (setbacks.h). Then, or meanwhile, the next newest is chosen.
+/// The work of a look is kept within its share of a core (pace.h): rows block by block, the rest of
+/// an increment after it is shown, so that the pause does not make it late. An exception (memory,
+/// mostly) is one more failure that may pass.
 class Follower {
  public:
   /// `versions` and `dense` (may be null) are borrowed. `report` is called on the follower's
@@ -96,10 +109,13 @@ class Follower {
   /// Ends the thread; an update under way is given up.
   ~Follower();
 
-  /// One look, on the caller's thread: before Start, or without it. OK also when there is nothing
-  /// new; otherwise why there is no version at all.
+  /// One look, on the caller's thread: before Start, or without it. Tries everything now, also what
+  /// failed before, and reads what seems damaged a second time at once. OK also when there is
+  /// nothing new; otherwise why there is no version at all.
   Status Look();
-  /// Looks again and again on a thread of its own.
+  /// The same as one of many: what failed waits for its turn.
+  Status LookInTurn();
+  /// Looks in turn again and again on a thread of its own.
   void Start();
   /// There is something new, says a writer beside it. Any thread.
   void Notify() { watch_->Wake(); }
@@ -109,11 +125,25 @@ class Follower {
   Follower(FollowerOptions options, Versions* versions, DenseLoader* dense,
            std::function<void(const UpdateReport&)> report, std::unique_ptr<DirectoryWatch> watch);
 
+  enum class Effort { kAll, kDue };
+
   void Run(const std::stop_token& stop);
+  Status LookWith(Effort effort);
+  Status LookOnce(Effort effort, Pace* pace);
   Result<RepositoryView> ReadRepository();
   Status CheckJob(const RepositoryView& view);
-  Status Apply(const RepositoryView& view, const FollowPlan& plan);
-  Status Update(const FollowPlan& plan, UpdateReport* report);
+  void NoteDamaged(const RepositoryView& view, Effort effort);
+  /// Of what is in the view and not due yet nothing is tried.
+  void SetAside(const RepositoryView& view, Effort effort);
+  Status Apply(const RepositoryView& view, const FollowPlan& plan, Effort effort, Pace* pace);
+  void Applied(const RepositoryView& view, const FollowPlan& plan, FollowState::Tip tip,
+               const UpdateReport& report);
+  void Failed(const Status& failure, bool guard, UpdateReport report);
+  /// `guard`: the failure is the answer of one.
+  Status Update(const FollowPlan& plan, Pace* pace, UpdateReport* report, bool* guard);
+  Result<std::shared_ptr<const Dense>> Prepare(const FollowPlan& plan,
+                                               const OpenRestorePoint& files, Pace* pace,
+                                               UpdateReport* report, bool* guard);
   void Forget(const RepositoryView& view);
   void ReportOnce(UpdateReport report);
   /// The repository, or (with an id) what is needed of one checkpoint, cannot be read for now.
@@ -132,7 +162,8 @@ class Follower {
   FollowState state_;
   std::shared_ptr<const Dense> newest_dense_;  // shared with the newest version
   std::set<std::pair<UpdateReport::Kind, std::string>> reported_;
-  std::map<std::string, int> vanished_;  // how often a checkpoint was gone while it was read
+  Setbacks setbacks_;
+  std::map<std::string, Clock::Duration> damaged_since_;  // directories whose manifest is
 
   mutable Mutex mu_;
   FollowerStats stats_ GUARDED_BY(mu_);

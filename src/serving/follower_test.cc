@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -13,12 +12,9 @@
 
 #include "base/log.h"
 #include "checkpoint/names.h"
-#include "checkpoint/restore.h"
 #include "format/records.h"
-#include "serving/test_versions.h"
-#include "serving/test_writer.h"
+#include "serving/test_follower.h"
 #include "storage/local/posix_fs.h"
-#include "storage/local/temp_directory.h"
 #include "storage/open_store.h"
 #include "storage/sim/faulty_fs.h"
 
@@ -27,100 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-using Kind = UpdateReport::Kind;
-
-constexpr std::uint32_t kDim = 4;
-
-/// Keeps the dense number of a version, and refuses what a test says.
-class NumberLoader final : public DenseLoader {
- public:
-  struct Number final : Dense {
-    float value = 0;
-  };
-  Result<std::shared_ptr<const Dense>> Load(Store* store, OpenCheckpoint* checkpoint,
-                                            const std::shared_ptr<const Dense>&) override {
-    if (!trouble.ok()) return trouble;
-    auto number = std::make_shared<Number>();
-    RestoreRequest request;
-    request.into = {{.name = "w", .dtype = DType::kF32, .shape = {1}, .data = &number->value}};
-    const auto restored = RestoreCheckpoint(store, checkpoint, request, "rank_0", {});
-    if (!restored.ok()) return restored.status();
-    return std::shared_ptr<const Dense>(number);
-  }
-  Status Probe(const Versions::Snapshot& snapshot) override {
-    if (Of(snapshot) != refused) return Status::Ok();
-    return FailedPreconditionError("the probe is out of its range");
-  }
-  static float Of(const Versions::Snapshot& snapshot) {
-    return static_cast<const Number*>(snapshot.dense())->value;
-  }
-  float refused = -1;
-  Status trouble;  // what reading gives
-};
-
-class FollowerTest : public ::testing::Test {
- protected:
-  void Follow(FollowerOptions options = {}) {
-    options.repository = path_;
-    follower_ = Follower::Open(options, &versions_, &dense_, [this](const UpdateReport& report) {
-                  const std::lock_guard lock(mutex_);
-                  reports_.push_back(report);
-                  changed_.notify_all();
-                }).value();
-  }
-  /// What is served, with its step as -2; empty: nothing is.
-  RowMap Served() {
-    const Versions::Snapshot snapshot = versions_.Acquire();
-    if (!snapshot) return {};
-    RowMap rows = ReadAll(snapshot, 0, 50, kDim);
-    rows[-2] = static_cast<float>(snapshot.facts().step);
-    EXPECT_EQ(NumberLoader::Of(snapshot), rows[-2]) << "dense and rows are of one checkpoint";
-    return rows;
-  }
-  RowMap Look() {
-    const Status looked = follower_->Look();
-    EXPECT_TRUE(looked.ok()) << looked.ToString();
-    return Served();
-  }
-  int Count(Kind kind) {
-    const std::lock_guard lock(mutex_);
-    int count = 0;
-    for (const UpdateReport& report : reports_) count += report.kind == kind;
-    return count;
-  }
-  UpdateReport Last() {
-    const std::lock_guard lock(mutex_);
-    return reports_.back();
-  }
-  bool WaitForStep(std::int64_t step) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(20), [&] {
-      return !reports_.empty() && reports_.back().kind == Kind::kApplied &&
-             reports_.back().step == step;
-    });
-  }
-  static void Flip(const std::string& file) {
-    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-    stream.seekg(-1, std::ios::end);
-    const char byte = static_cast<char>(stream.get() ^ 1);
-    stream.seekp(-1, std::ios::end);
-    stream.put(byte);
-  }
-  static std::string RowsOf(const CheckpointInfo& info) {
-    return info.path + "/__lookup_table__/rank_0.safetensors";
-  }
-
-  TempDirectory directory_;
-  const std::string path_ = directory_ / "run";
-  Versions versions_{{{.name = "t", .dim = kDim, .dtype = DType::kF32, .default_value = -1}},
-                     {.keep = 3}};
-  NumberLoader dense_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<UpdateReport> reports_;
-  std::unique_ptr<Follower> follower_;
-};
-
 class FollowsEveryKind : public FollowerTest, public ::testing::WithParamInterface<int> {
  protected:
   TestWriter::Options Options() const {

@@ -5,31 +5,42 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace cairn::serving {
 namespace {
 
-std::chrono::nanoseconds ThreadTime() {
+constexpr std::chrono::milliseconds kSlice{50};  // of a sleep, between looks whether it shall end
+
+Pace::Options WithTime(Pace::Options options) {
+  if (!options.used) options.used = Pace::ThreadTime;
+  return options;
+}
+
+}  // namespace
+
+std::chrono::nanoseconds Pace::ThreadTime() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
-}  // namespace
-
-Pace::Pace(Clock* clock, double share, std::chrono::nanoseconds burst)
-    : clock_(clock),
-      share_(share),
-      burst_(burst),
-      began_(clock->Now()),
-      used_before_(ThreadTime()) {}
+Pace::Pace(Options options)
+    : options_(WithTime(std::move(options))),
+      began_(options_.clock->Now()),
+      used_before_(options_.used()) {}
 
 void Pace::Pause() {
-  if (share_ >= 1) return;
-  const auto used = static_cast<double>((ThreadTime() - used_before_).count());
-  const auto passed = static_cast<double>((clock_->Now() - began_).count());
-  const double over = used - static_cast<double>(burst_.count()) - share_ * passed;
-  if (over <= 0) return;
-  clock_->Sleep(std::chrono::nanoseconds(static_cast<std::int64_t>(over / share_)));
+  if (options_.share >= 1) return;
+  const std::chrono::nanoseconds used = options_.used() - used_before_ - options_.burst;
+  const auto allowed_at = static_cast<double>(used.count()) / options_.share;
+  const Clock::Duration until =
+      began_ + std::chrono::nanoseconds(static_cast<std::int64_t>(allowed_at));
+  for (Clock::Duration now = options_.clock->Now(); now < until; now = options_.clock->Now()) {
+    if (options_.stopped && options_.stopped()) return;
+    options_.clock->Sleep(std::min<Clock::Duration>(kSlice, until - now));
+  }
 }
 
 void Pace::StandBehind() {

@@ -1,7 +1,6 @@
 #include "serving/pace.h"
 
 #include <gtest/gtest.h>
-#include <time.h>
 
 #include <cstdint>
 
@@ -19,19 +18,14 @@ class StillClock final : public Clock {
 
 /// Uses the processor for so long, by the thread's own clock.
 void Work(std::chrono::milliseconds time) {
-  const auto used = [] {
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-  };
-  const auto end = used() + time;
-  while (used() < end) {
+  const auto end = Pace::ThreadTime() + time;
+  while (Pace::ThreadTime() < end) {
   }
 }
 
 TEST(PaceTest, SleepsUntilTheShareIsKept) {
   StillClock clock;
-  Pace pace(&clock, 0.25, std::chrono::milliseconds(0));
+  Pace pace({.clock = &clock, .share = 0.25});
   Work(std::chrono::milliseconds(20));
   pace.Pause();
   // 20 ms of work are a quarter of 80 ms.
@@ -43,12 +37,38 @@ TEST(PaceTest, SleepsUntilTheShareIsKept) {
 
 TEST(PaceTest, ShortWorkAndAWholeCoreAreNeverHeldUp) {
   StillClock clock;
-  Pace burst(&clock, 0.25, std::chrono::seconds(60));
-  Pace whole(&clock, 1, std::chrono::milliseconds(0));
+  Pace burst({.clock = &clock, .share = 0.25, .burst = std::chrono::seconds(60)});
+  Pace whole({.clock = &clock, .share = 1});
   Work(std::chrono::milliseconds(5));
   burst.Pause();
   whole.Pause();
   EXPECT_EQ(clock.slept, Clock::Duration(0));
+}
+
+TEST(PaceTest, WorkOnOtherThreadsCountsAsItIsTold) {
+  StillClock clock;
+  std::chrono::nanoseconds used = std::chrono::seconds(7);  // before it began
+  Pace pace({.clock = &clock, .share = 0.5, .burst = std::chrono::milliseconds(20), .used = [&] {
+               return used;
+             }});
+  used += std::chrono::milliseconds(20);
+  pace.Pause();
+  EXPECT_EQ(clock.slept, Clock::Duration(0));
+  used += std::chrono::milliseconds(100);
+  pace.Pause();
+  EXPECT_EQ(clock.slept, std::chrono::milliseconds(200));
+}
+
+TEST(PaceTest, ASleepEndsWhenItIsStopped) {
+  StillClock clock;
+  std::chrono::nanoseconds used{0};
+  Pace pace({.clock = &clock,
+             .share = 0.01,
+             .used = [&] { return used; },
+             .stopped = [&] { return clock.slept >= std::chrono::milliseconds(100); }});
+  used = std::chrono::seconds(60);
+  pace.Pause();
+  EXPECT_EQ(clock.slept, std::chrono::milliseconds(100)) << "and not 6000 seconds";
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -158,8 +160,7 @@ void VersionedTable::PutRow(std::int64_t key, std::uint64_t hash, const std::byt
     try {
       index_.Insert(hash, record, &retiring_.arrays);
     } catch (const std::bad_alloc&) {
-      record->older.store(free_, std::memory_order_relaxed);
-      free_ = record;
+      Release(record);
       records_.fetch_sub(1, std::memory_order_relaxed);
       throw;
     }
@@ -230,23 +231,34 @@ Status VersionedTable::Finish() {
 }
 
 void VersionedTable::Abort() {
-  for (const std::int64_t key : touched_) {
-    const std::uint64_t hash = IndexHash(key);
-    Record* record = index_.Find(key, hash);
+  // Perhaps there is no memory: the records are noted in the place of their keys.
+  static_assert(sizeof(Record*) == sizeof(std::int64_t));
+  for (std::int64_t& place : touched_) {
+    const std::uint64_t hash = IndexHash(place);
+    Record* record = index_.Find(place, hash);
     Record* older = record->older.load(std::memory_order_relaxed);
     if (older != nullptr) {
-      index_.Replace(hash, key, older);
+      index_.Replace(hash, place, older);
     } else {
-      index_.Remove(hash, key);
+      index_.Remove(hash, place);
     }
-    retiring_.records.push_back(record);
+    place = std::bit_cast<std::int64_t>(record);
+  }
+  if (!touched_.empty()) {
+    const ReadEpochs::Tag tag = epochs_->Retire();
+    while (epochs_->Passed() < tag) std::this_thread::yield();
+    for (const std::int64_t place : touched_) Release(std::bit_cast<Record*>(place));
+    records_.fetch_sub(touched_.size(), std::memory_order_relaxed);
   }
   touched_ = {};
   rows_ = rows_before_;
   version_ = before_;
   CountLists();
-  Retire();
-  Reclaim();
+}
+
+void VersionedTable::Release(Record* record) {
+  record->older.store(free_, std::memory_order_relaxed);
+  free_ = record;
 }
 
 void VersionedTable::CountLists() {
@@ -257,13 +269,16 @@ void VersionedTable::CountLists() {
 
 // ---------------------------------------------------------------- what nobody needs any more
 
+void VersionedTable::NoteUpdate() {
+  if (touched_.empty()) return;
+  Update& update = updates_.emplace_back();
+  update.version = version_;
+  update.before = before_;
+  update.keys = std::exchange(touched_, {});
+}
+
 void VersionedTable::Collect(std::span<const Version> alive) {
-  if (!touched_.empty()) {
-    Update& update = updates_.emplace_back();
-    update.version = version_;
-    update.before = before_;
-    update.keys = std::exchange(touched_, {});
-  }
+  NoteUpdate();
   std::erase_if(updates_, [&](Update& update) {
     std::optional<Version> older;  // the newest alive version before this update
     const auto it = std::lower_bound(alive.begin(), alive.end(), update.version);
@@ -289,27 +304,36 @@ void VersionedTable::CollectKey(std::int64_t key, std::span<const Version> alive
   const std::uint64_t hash = IndexHash(key);
   Record* newest = index_.Find(key, hash);
   if (newest == nullptr) return;
-  Record* kept = newest;
-  Version before = newest->version();
-  for (Record* record = newest->older.load(std::memory_order_relaxed); record != nullptr;) {
-    Record* next = record->older.load(std::memory_order_relaxed);
-    if (AnyAlive(alive, record->version(), before)) {
-      if (kept->older.load(std::memory_order_relaxed) != record) {
-        kept->older.store(record, std::memory_order_release);
+  std::vector<Record*>& retiring = retiring_.records;
+  std::size_t unlinked = retiring.size();  // those before it can be found no more
+  try {
+    Record* kept = newest;
+    Version before = newest->version();
+    for (Record* record = newest->older.load(std::memory_order_relaxed); record != nullptr;) {
+      Record* next = record->older.load(std::memory_order_relaxed);
+      if (AnyAlive(alive, record->version(), before)) {
+        if (kept->older.load(std::memory_order_relaxed) != record) {
+          kept->older.store(record, std::memory_order_release);
+          unlinked = retiring.size();
+        }
+        kept = record;
+      } else {
+        retiring.push_back(record);  // whoever stands on it still finds its way on
       }
-      kept = record;
-    } else {
-      retiring_.records.push_back(record);  // whoever stands on it still finds its way on
+      before = record->version();
+      record = next;
     }
-    before = record->version();
-    record = next;
-  }
-  if (kept->older.load(std::memory_order_relaxed) != nullptr) {
-    kept->older.store(nullptr, std::memory_order_release);
-  }
-  if (kept == newest && newest->deleted()) {
-    index_.Remove(hash, key);
-    retiring_.records.push_back(newest);
+    if (kept->older.load(std::memory_order_relaxed) != nullptr) {
+      kept->older.store(nullptr, std::memory_order_release);
+      unlinked = retiring.size();
+    }
+    if (kept == newest && newest->deleted()) {
+      retiring.push_back(newest);
+      index_.Remove(hash, key);
+    }
+  } catch (const std::bad_alloc&) {
+    retiring.resize(unlinked);
+    throw;
   }
 }
 
@@ -323,8 +347,8 @@ void VersionedTable::MergeUpdates() {
       ++i;
       continue;
     }
-    to.version = from.version;
     to.keys.insert(to.keys.end(), from.keys.begin(), from.keys.end());
+    to.version = from.version;
     if (to.keys.size() > 2 * to.unique) {
       std::sort(to.keys.begin(), to.keys.end());
       to.keys.erase(std::unique(to.keys.begin(), to.keys.end()), to.keys.end());
@@ -345,10 +369,7 @@ void VersionedTable::Retire() {
 void VersionedTable::Reclaim() {
   const ReadEpochs::Tag passed = epochs_->Passed();
   while (!retired_.empty() && retired_.front().tag <= passed) {
-    for (Record* record : retired_.front().records) {
-      record->older.store(free_, std::memory_order_relaxed);
-      free_ = record;
-    }
+    for (Record* record : retired_.front().records) Release(record);
     records_.fetch_sub(retired_.front().records.size(), std::memory_order_relaxed);
     for (RowIndex::Array* array : retired_.front().arrays) RowIndex::Free(array);
     retired_.pop_front();

@@ -52,6 +52,9 @@ class VersionedTable {
   /// the row was not there. Returns how many were. The caller keeps the version alive (Collect).
   std::size_t Lookup(Version version, std::span<const std::int64_t> ids, float* out) const;
 
+  /// Remembers what the last update changed, until Collect has seen to it. Before Begin: a Collect
+  /// that had no memory may have left it. Throws std::bad_alloc with nothing changed.
+  void NoteUpdate();
   /// Begins the update that makes `version`, which is greater than any before. `replace`: rows that
   /// are not put are gone afterwards.
   void Begin(Version version, bool replace);
@@ -64,11 +67,13 @@ class VersionedTable {
   /// The update is whole; its version may be read. Of a replacement the rows that did not come go;
   /// ResourceExhausted as with Put.
   Status Finish();
-  /// All is as before Begin. Also after Finish, before anybody was told of the version.
+  /// All is as before Begin. Also after Finish, before anybody was told of the version. Asks for no
+  /// memory; waits for lookups that are under way.
   void Abort();
 
   /// Frees the records that no version in `alive` sees (ascending; the newest finished one is among
-  /// them, and no version comes back once it was left out), as soon as no reader is under way.
+  /// them, and no version comes back once it was left out), as soon as no reader is under way. When
+  /// it throws (std::bad_alloc) some are left for the next time.
   void Collect(std::span<const Version> alive);
 
   std::uint64_t rows() const { return rows_; }               // of the newest update
@@ -108,6 +113,7 @@ class VersionedTable {
   void CollectKey(std::int64_t key, std::span<const Version> alive);
   void MergeUpdates();
   void CountLists();
+  void Release(Record* record);
   void Retire();
   void Reclaim();
 

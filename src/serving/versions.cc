@@ -36,6 +36,7 @@ Versions::Snapshot Versions::Acquire() const {
 
 Status Versions::Begin(bool replace) {
   if (last_ == kMaxVersion) return ResourceExhaustedError("no numbers for versions are left");
+  for (const auto& table : tables_) table->NoteUpdate();
   ++last_;
   for (const auto& table : tables_) table->Begin(last_, replace);
   return Status::Ok();
@@ -47,14 +48,16 @@ Result<Versions::Snapshot> Versions::Prepare(VersionFacts facts,
   prepared_ = std::make_unique<Node>();
   prepared_->number = last_;
   prepared_->facts = std::move(facts);
+  prepared_->facts.rows = 0;
   prepared_->dense = std::move(dense);
-  for (const auto& table : tables_) prepared_->rows += table->rows();
+  for (const auto& table : tables_) prepared_->facts.rows += table->rows();
   prepared_->snapshots.fetch_add(1, std::memory_order_relaxed);
   return Snapshot(this, prepared_.get());
 }
 
 void Versions::Commit() {
   const MutexLock lock(&mu_);
+  retired_.reserve(retired_.size() + kept_.size() + 1);  // for Trim, which must not fail
   kept_.push_back(std::move(prepared_));
   if (!held_) Show(kept_.back().get());
   Trim();

@@ -31,6 +31,7 @@ struct VersionFacts {
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;
   std::int64_t committed = 0;  // when, in nanoseconds since 1970, as the writer's clock had it
+  std::uint64_t rows = 0;      // of all tables; Prepare counts them
 };
 
 /// The versions of a model: tables and dense part together. Readers take a Snapshot of the visible
@@ -55,7 +56,6 @@ class Versions {
     Version number = 0;
     VersionFacts facts;
     std::shared_ptr<const Dense> dense;  // shared: versions whose variables are equal have one
-    std::uint64_t rows = 0;
     std::atomic<std::uint64_t> snapshots{0};
     ReadEpochs::Tag retired = 0;
   };
@@ -79,7 +79,7 @@ class Versions {
     explicit operator bool() const { return node_ != nullptr; }
     const VersionFacts& facts() const { return node_->facts; }
     Version number() const { return node_->number; }
-    std::uint64_t rows() const { return node_->rows; }  // of all tables
+    std::uint64_t rows() const { return node_->facts.rows; }  // of all tables
     const Dense* dense() const { return node_->dense.get(); }
     /// As VersionedTable::Lookup. `table`: see Versions::Find.
     std::size_t Lookup(std::size_t table, std::span<const std::int64_t> ids, float* out) const {
@@ -109,9 +109,10 @@ class Versions {
   /// The tables are as they should be: a snapshot of them for the guards, while nobody else sees
   /// them. ResourceExhausted: abort. The snapshot must be gone before Commit or Abort.
   Result<Snapshot> Prepare(VersionFacts facts, std::shared_ptr<const Dense> dense);
-  /// Makes the prepared version the newest, and visible unless another one is held.
+  /// Makes the prepared version the newest, and visible unless another one is held. Strong: when it
+  /// throws (std::bad_alloc), nobody has seen the version, and the update can be aborted.
   void Commit() EXCLUDES(mu_);
-  /// Everything is as before Begin.
+  /// Everything is as before Begin. Asks for no memory: it may be why.
   void Abort();
   /// Frees what no version needs. To be called now and then, also without updates: snapshots that
   /// ended meanwhile held memory.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -180,29 +181,11 @@ class OpenVinoRuntime final : public Runtime {
     }
   }
 
-  Result<std::vector<OwnedTensor>> Run(
-      const std::vector<std::pair<const TensorSignature*, const FeedTensor*>>& inputs,
-      const std::vector<TensorSignature>& outputs) override {
+  Result<std::vector<OwnedTensor>> Run(const Inputs& inputs,
+                                       const std::vector<TensorSignature>& outputs) override {
     try {
       Borrowed request(this);
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const auto& [signature, feed] = inputs[i];
-        const auto port = Port(inputs_, compiled_.inputs(), signature->name, i, inputs.size());
-        const auto element = ToElement(feed->dtype);
-        if (!port || !element) {
-          return InternalError("the runtime has no input " + signature->name);
-        }
-        const std::size_t count = ov::shape_size(ov::Shape(feed->shape.begin(), feed->shape.end()));
-        if (const auto beyond = FirstBeyond(feed->dtype, feed->data, count)) {
-          return InvalidArgumentError("the feed \"" + signature->name + "\" has " + *beyond +
-                                      ", and OpenVINO computes in 32 bits: it would take it for "
-                                      "another number; run model.onnx with onnxruntime");
-        }
-        // The runtime only reads inputs; its interface does not say so.
-        request->set_tensor(*port,
-                            ov::Tensor(*element, ov::Shape(feed->shape.begin(), feed->shape.end()),
-                                       const_cast<void*>(feed->data)));
-      }
+      if (Status set = SetInputs(inputs, &*request); !set.ok()) return set;
       request->infer();
       std::vector<OwnedTensor> out;
       for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -222,7 +205,24 @@ class OpenVinoRuntime final : public Runtime {
       return InvalidArgumentError("the graph cannot be run with " + ShapesOf(inputs) +
                                   ": do their sizes belong together? OpenVINO: " + error.what());
     } catch (const std::exception& error) {
-      return InternalError(std::string("OpenVINO: ") + error.what());
+      return StatusOf(error);
+    }
+  }
+
+  Status Warm(const Inputs& inputs, std::size_t at_once) override {
+    try {
+      // All are held before the first is given back, or there would be one. What a first run makes
+      // (kernels for these shapes) is the model's: one is enough.
+      std::deque<Borrowed> requests;
+      for (std::size_t i = 0; i < std::max<std::size_t>(at_once, 1); ++i) {
+        requests.emplace_back(this);
+      }
+      ov::InferRequest* const first = &*requests.front();
+      if (Status set = SetInputs(inputs, first); !set.ok()) return set;
+      first->infer();
+      return Status::Ok();
+    } catch (const std::exception& error) {
+      return StatusOf(error);
     }
   }
 
@@ -255,12 +255,37 @@ class OpenVinoRuntime final : public Runtime {
       }
       return std::unique_ptr<Runtime>(std::make_unique<OpenVinoRuntime>(model, options_));
     } catch (const std::exception& error) {
-      return InternalError(std::string("OpenVINO: ") + error.what());
+      return StatusOf(error);
     }
   }
 
  private:
   using Ports = std::map<std::string, ov::Output<const ov::Node>>;
+
+  static Status StatusOf(const std::exception& error) {
+    if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+      return ResourceExhaustedError("OpenVINO has no memory");
+    }
+    return InternalError(std::string("OpenVINO: ") + error.what());
+  }
+
+  Status SetInputs(const Inputs& inputs, ov::InferRequest* request) const {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto& [signature, feed] = inputs[i];
+      const auto port = Port(inputs_, compiled_.inputs(), signature->name, i, inputs.size());
+      const auto element = ToElement(feed->dtype);
+      if (!port || !element) return InternalError("the runtime has no input " + signature->name);
+      const ov::Shape shape(feed->shape.begin(), feed->shape.end());
+      if (const auto beyond = FirstBeyond(feed->dtype, feed->data, ov::shape_size(shape))) {
+        return InvalidArgumentError("the feed \"" + signature->name + "\" has " + *beyond +
+                                    ", and OpenVINO computes in 32 bits: it would take it for "
+                                    "another number; run model.onnx with onnxruntime");
+      }
+      // The runtime only reads inputs; its interface does not say so.
+      request->set_tensor(*port, ov::Tensor(*element, shape, const_cast<void*>(feed->data)));
+    }
+    return Status::Ok();
+  }
 
   /// By its name or, where OpenVINO has dropped that with an operator that does nothing (a dropout
   /// that predicts), by its place: the graph has inputs and outputs in the signature's order.
@@ -294,6 +319,7 @@ class OpenVinoRuntime final : public Runtime {
     Borrowed(const Borrowed&) = delete;
     Borrowed& operator=(const Borrowed&) = delete;
     ov::InferRequest* operator->() { return &request_; }
+    ov::InferRequest& operator*() { return request_; }
 
    private:
     OpenVinoRuntime* const runtime_;
@@ -312,7 +338,7 @@ class OpenVinoRuntime final : public Runtime {
 }  // namespace
 }  // namespace cairn
 
-extern "C" __attribute__((visibility("default"))) bool cairn_runtime_v1(
+extern "C" __attribute__((visibility("default"))) bool cairn_runtime_v2(
     const std::string& model_path, const cairn::InferenceOptions& options,
     std::unique_ptr<cairn::Runtime>* out, std::string* error) {
   try {

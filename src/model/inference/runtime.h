@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,12 +24,17 @@ class Runtime {
     std::uint64_t bytes = 0;
   };
 
+  using Inputs = std::vector<std::pair<const TensorSignature*, const FeedTensor*>>;
+
   virtual ~Runtime() = default;
 
   /// The outputs in the order of `outputs`. May be called from many threads.
-  virtual Result<std::vector<OwnedTensor>> Run(
-      const std::vector<std::pair<const TensorSignature*, const FeedTensor*>>& inputs,
-      const std::vector<TensorSignature>& outputs) = 0;
+  virtual Result<std::vector<OwnedTensor>> Run(const Inputs& inputs,
+                                               const std::vector<TensorSignature>& outputs) = 0;
+
+  /// Makes ready for so many calls of Run at once with inputs of these shapes, so that the first
+  /// ones take no longer than later ones. May be called from many threads.
+  virtual Status Warm(const Inputs& inputs, std::size_t at_once) = 0;
 
   /// A runtime of the same graph with other weights, compiled anew from the graph in memory.
   /// Unimplemented when a weight is not found in the graph as it was read.
@@ -36,7 +42,7 @@ class Runtime {
 };
 
 /// The one symbol of the plugin. The version changes with the interface.
-inline constexpr const char* kRuntimeSymbol = "cairn_runtime_v1";
+inline constexpr const char* kRuntimeSymbol = "cairn_runtime_v2";
 using OpenRuntimeFn = bool (*)(const std::string& model_path, const InferenceOptions& options,
                                std::unique_ptr<Runtime>* out, std::string* error);
 

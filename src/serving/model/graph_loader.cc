@@ -8,12 +8,14 @@
 #include <new>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/restore.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 #include "serving/finite.h"
+#include "serving/pace.h"
 
 namespace cairn::serving {
 
@@ -71,7 +73,54 @@ Result<std::vector<OwnedTensor>> GraphRunner::Run(
     inputs.emplace_back(&graph_.inputs[i], &rows[i]);
   }
   if (feeds.size() != inputs.size()) return UnknownFeed(served_, feeds);
-  return static_cast<const Graph*>(snapshot.dense())->runtime()->Run(inputs, graph_.outputs);
+  asked_.Begin(inputs);
+  auto outputs =
+      static_cast<const Graph*>(snapshot.dense())->runtime()->Run(inputs, graph_.outputs);
+  asked_.End();
+  return outputs;
+}
+
+void GraphRunner::Asked::Begin(const Runtime::Inputs& inputs) {
+  {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock()) {  // else another one's shapes do as well
+      shapes_.resize(inputs.size());
+      for (std::size_t i = 0; i < inputs.size(); ++i) shapes_[i] = inputs[i].second->shape;
+    }
+  }
+  const std::size_t running = running_.fetch_add(1, std::memory_order_relaxed) + 1;
+  std::size_t most = most_.load(std::memory_order_relaxed);
+  while (running > most && !most_.compare_exchange_weak(most, running)) {
+  }
+}
+
+std::pair<std::size_t, std::vector<std::vector<std::uint64_t>>> GraphRunner::Asked::Take() {
+  const std::size_t most = most_.exchange(running_.load(std::memory_order_relaxed));
+  const std::lock_guard lock(mutex_);
+  return {most, shapes_};
+}
+
+Status GraphRunner::Warm(Runtime* runtime) const {
+  constexpr std::size_t kMostAtOnce = 32;  // each holds memory of its own
+  auto [most, shapes] = asked_.Take();
+  std::vector<FeedTensor> feeds(graph_.inputs.size());
+  std::vector<std::vector<std::byte>> zeros(feeds.size());
+  Runtime::Inputs inputs;
+  for (std::size_t i = 0; i < feeds.size(); ++i) {
+    feeds[i].dtype = graph_.inputs[i].dtype;
+    if (shapes.empty()) {
+      for (const std::int64_t size : graph_.inputs[i].shape) {
+        feeds[i].shape.push_back(size < 0 ? 1 : static_cast<std::uint64_t>(size));
+      }
+    } else {
+      feeds[i].shape = shapes[i];
+    }
+    ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes(feeds[i].dtype, feeds[i].shape));
+    zeros[i].resize(std::max<std::uint64_t>(bytes, 1));
+    feeds[i].data = zeros[i].data();
+    inputs.emplace_back(&graph_.inputs[i], &feeds[i]);
+  }
+  return runtime->Warm(inputs, std::clamp<std::size_t>(most, 1, kMostAtOnce));
 }
 
 // ---------------------------------------------------------------- loading
@@ -150,12 +199,6 @@ Result<std::shared_ptr<const Dense>> GraphLoader::Load(Store* store, OpenCheckpo
     weights.push_back(std::move(fresh));
   }
   RETURN_IF_ERROR(ReadRuns(store, *checkpoint, runs, {}));
-  for (const Runtime::Weight& weight : weights) {
-    if (finite_ && !AllFinite(weight.dtype, weight.data.get(), weight.bytes)) {
-      return FailedPreconditionError("the variable " + QuoteForMessage(weight.name) +
-                                     " has NaN or infinite elements");
-    }
-  }
   {
     const MutexLock lock(&mu_);
     if (!fixed.empty() && fixed != fixed_) {
@@ -174,15 +217,43 @@ Result<std::shared_ptr<const Dense>> GraphLoader::Load(Store* store, OpenCheckpo
       return before;  // only rows changed
     }
   }
-  if (weights.empty()) {
-    return std::shared_ptr<const Dense>(std::make_shared<Graph>(runtime_, std::move(weights)));
-  }
-  ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, runtime_->WithWeights(weights));
+  ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, Compile(weights));
   return std::shared_ptr<const Dense>(
       std::make_shared<Graph>(std::move(runtime), std::move(weights)));
 }
 
-Status GraphLoader::Probe(const Versions::Snapshot& snapshot) {
+Result<std::shared_ptr<Runtime>> GraphLoader::Compile(const std::vector<Runtime::Weight>& weights) {
+  Clock* const clock = Clock::System();
+  const Clock::Duration began = clock->Now();
+  const std::chrono::nanoseconds used = Pace::ThreadTime();
+  // OpenVINO compiles on threads of its own, and has no way to tell what they used. While this one
+  // waits for them they do about as much as one that works.
+  const auto count = [&] {
+    const std::chrono::nanoseconds mine = Pace::ThreadTime() - used;
+    elsewhere_ += std::max(std::chrono::nanoseconds(0), clock->Now() - began - mine);
+  };
+  std::shared_ptr<Runtime> runtime = runtime_;
+  if (!weights.empty()) {
+    auto fresh = runtime_->WithWeights(weights);
+    if (!fresh.ok()) {
+      count();
+      const Status& why = fresh.status();
+      const bool unfit = why.Is(Code::kUnimplemented) || why.Is(Code::kInvalidArgument);
+      return unfit ? MismatchError(std::string(why.message())) : why;
+    }
+    runtime = *std::move(fresh);
+  }
+  runner_->Warm(runtime.get()).IgnoreError("then the first who ask wait for it");
+  count();
+  return runtime;
+}
+
+Status GraphLoader::Check(const Versions::Snapshot& snapshot) {
+  for (const Runtime::Weight& weight : static_cast<const Graph*>(snapshot.dense())->weights()) {
+    if (!finite_ || AllFinite(weight.dtype, weight.data.get(), weight.bytes)) continue;
+    return FailedPreconditionError("the variable " + QuoteForMessage(weight.name) +
+                                   " has NaN or infinite elements");
+  }
   for (const serving::Probe& probe : probes_) {
     std::map<std::string, FeedTensor> feeds;
     for (const auto& [name, feed] : probe.feeds) {

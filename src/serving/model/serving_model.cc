@@ -16,12 +16,12 @@
 namespace cairn::serving {
 namespace {
 
-VersionInfo InfoOf(const VersionFacts& facts, std::uint64_t rows) {
+VersionInfo InfoOf(const VersionFacts& facts) {
   VersionInfo info;
   info.step = facts.step;
   info.id = facts.id;
   info.committed_nanos = facts.committed;
-  info.rows = rows;
+  info.rows = facts.rows;
   return info;
 }
 
@@ -137,7 +137,7 @@ class ModelImpl final : public Model {
     }
     ASSIGN_OR_RETURN(
         follower_, Follower::Open(std::move(follow), &versions_, loader_.get(), std::move(report)));
-    const Status looked = follower_->Look();
+    const Status looked = options.follow ? follower_->LookInTurn() : follower_->Look();
     if (!looked.ok() && options.require_version) return looked;
     follows_ = options.follow;
     if (follows_) follower_->Start();
@@ -148,7 +148,7 @@ class ModelImpl final : public Model {
    public:
     ViewImpl(const ModelImpl* model, serving::Versions::Snapshot snapshot)
         : model_(model), snapshot_(std::move(snapshot)) {}
-    VersionInfo version() const override { return InfoOf(snapshot_.facts(), snapshot_.rows()); }
+    VersionInfo version() const override { return InfoOf(snapshot_.facts()); }
     Status Lookup(std::string_view table, std::span<const std::int64_t> ids,
                   std::span<float> out) const override {
       return model_->LookupAt(snapshot_, table, ids, out);
@@ -187,7 +187,7 @@ class ModelImpl final : public Model {
 
   Result<VersionInfo> Version() const override {
     ASSIGN_OR_RETURN(const serving::Versions::Snapshot snapshot, Acquire());
-    return InfoOf(snapshot.facts(), snapshot.rows());
+    return InfoOf(snapshot.facts());
   }
 
   const ModelSignature& signature() const override { return runner_.signature(); }
@@ -207,7 +207,7 @@ class ModelImpl final : public Model {
   bool held() const override { return versions_.held(); }
   std::vector<VersionInfo> Versions() const override {
     std::vector<VersionInfo> out;
-    for (const VersionFacts& facts : versions_.kept()) out.push_back(InfoOf(facts, 0));
+    for (const VersionFacts& facts : versions_.kept()) out.push_back(InfoOf(facts));
     return out;
   }
 

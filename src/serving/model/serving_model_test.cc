@@ -85,7 +85,13 @@ TEST_F(ServingModelTest, ServesTablesAndDenseVariablesOfTheNewestCheckpoint) {
   const auto old = view->Predict({{"rows", {DType::kI64, {1}, &id}}}).value();
   EXPECT_EQ(*reinterpret_cast<const float*>(old[0].data.get()), 6);
 
-  ASSERT_TRUE(model_->Rollback().ok());
+  writer_.Set({8, 9}, 4).Increment(4);
+  ASSERT_TRUE(model_->Update().ok());
+  std::vector<std::uint64_t> rows_of_versions;
+  for (const VersionInfo& info : model_->Versions()) rows_of_versions.push_back(info.rows);
+  EXPECT_THAT(rows_of_versions, ElementsAre(2, 2, 4));
+
+  ASSERT_TRUE(model_->Rollback(2).ok());
   EXPECT_EQ(Predict({1}), (std::vector<float>{6, 6, 6, 6}));
   writer_.Set({1}, 5).Increment(5);
   ASSERT_TRUE(model_->Update().ok());
