@@ -375,8 +375,9 @@ TEST_F(S3Engine, NothingIsAcknowledgedUnderAPrefixThatWasDeleted) {
 }
 
 TEST_F(S3Engine, WritersTakeTurnsWhileAReaderReads) {
-  remote::TakeTurnsWhileAReaderReads(
-      [&](ManagerOptions options) { return Open(std::move(options)); });
+  remote::TakeTurnsWhileAReaderReads(url_, 5, [&]() -> Result<std::shared_ptr<Store>> {
+    return std::shared_ptr<Store>(server_->Open(url_));
+  });
   EXPECT_THAT(*server_->Open(url_)->ListUnfinished(""), IsEmpty());
 }
 
