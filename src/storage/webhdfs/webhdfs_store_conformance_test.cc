@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "net/http_client.h"
 #include "storage/conformance.h"
@@ -109,6 +113,38 @@ TEST(HdfsStore, FilesHaveTheReplicationAndTheBlocksThatWereAskedFor) {
     EXPECT_THAT(status, AllOf(HasSubstr("\"replication\":2"), HasSubstr("\"blockSize\":1048576")))
         << name;
   }
+}
+
+TEST(HdfsStore, LargeFilesHaveBlocksOfTheSizeThatWasAskedFor) {
+  constexpr std::uint64_t kBlock = 20u << 20;
+  const std::string url = Server().FreshUrl();
+  WebHdfsStore::Options options{.url = url};
+  options.storage.hdfs_block_bytes = kBlock;
+  auto store = WebHdfsStore::Open(std::move(options));
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  const std::string large(2 * kBlock + 10, 'x');
+  auto session = (*store)->NewWriteSession(WriteMode::kAuto);
+  const auto object = (*session)->Open("large", {.bytes = large.size()});
+  ASSERT_TRUE(object.ok());
+  const std::size_t part = (*session)->PartsOf(large.size()).part_bytes;
+  const auto bytes = std::as_bytes(std::span(large));
+  for (std::size_t at = 0; at < large.size(); at += part) {
+    const auto piece = bytes.subspan(at, std::min(part, large.size() - at));
+    ASSERT_TRUE((*session)->Append(*object, piece, false, at).ok());
+  }
+  ASSERT_TRUE((*session)->Close(*object).ok());
+  ASSERT_TRUE((*session)->Drain().ok());
+  const std::string path = url.substr(url.find('/', url.find("//") + 2));
+  const std::string blocks =
+      Fetch("http://127.0.0.1:" + std::to_string(Server().http_port()) + "/webhdfs/v1" + path +
+            "/large?op=GETFILEBLOCKLOCATIONS&user.name=someone");
+  std::vector<std::uint64_t> lengths;
+  constexpr std::string_view kName = "\"length\":";
+  for (std::size_t at = blocks.find(kName); at != std::string::npos; at = blocks.find(kName, at)) {
+    at += kName.size();
+    lengths.push_back(std::strtoull(blocks.c_str() + at, nullptr, 10));
+  }
+  EXPECT_THAT(lengths, ::testing::ElementsAre(kBlock, kBlock, 10u)) << blocks;
 }
 
 TEST(HdfsStore, WhatWasAcknowledgedSurvivesAPowerCutOfTheServer) {
