@@ -18,6 +18,7 @@ class TestHdfsServer {
  public:
   struct Options {
     bool permissions = false;  // keep users apart
+    bool tokens = false;       // check delegation tokens, as a cluster with Kerberos does
   };
 
   /// The one that all tests of a program share, started when first asked for.
@@ -27,6 +28,8 @@ class TestHdfsServer {
   TestHdfsServer(const TestHdfsServer&) = delete;
   TestHdfsServer& operator=(const TestHdfsServer&) = delete;
 
+  /// With Options::tokens: one of the user ann's.
+  const std::string& token() const { return token_; }
   std::uint16_t http_port() const { return http_port_; }
   std::uint16_t rpc_port() const { return rpc_port_; }
   std::uint16_t data_port() const { return data_port_; }
@@ -43,7 +46,8 @@ class TestHdfsServer {
   void Kill(int signal);
 
   TempDirectory directory_;
-  bool permissions_ = false;
+  Options options_;
+  std::string token_;
   std::uint16_t http_port_ = 0;
   std::uint16_t rpc_port_ = 0;
   std::uint16_t data_port_ = 0;
