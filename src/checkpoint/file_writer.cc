@@ -121,6 +121,7 @@ class Writer {
   WriteProgress* const progress_;
   WrittenFiles* const out_;
   std::unique_ptr<WriteSession> session_;
+  bool counts_arrived_ = false;  // the session counts what was written
   std::unordered_map<const PlannedFile*, std::uint32_t> opened_;  // ahead
   std::vector<std::size_t> free_buffers_;
   bool unreadable_ = false;         // the source of a copied file failed
@@ -132,6 +133,7 @@ Status Writer::Run() {
   AllowOpenFiles(input_.plan->files.size());
   ASSIGN_OR_RETURN(session_, store_->NewWriteSession(input_.mode));
   session_->LeaveUnfinished(input_.leave_unfinished);
+  counts_arrived_ = session_->CountArrived(&progress_->written);
   Status status = WriteAll();
   if (!WasCutShort(status)) session_->LeaveUnfinished(false);
   session_.reset();
@@ -342,7 +344,7 @@ Status Writer::WriteFromArena(const PlannedFile& file, std::uint32_t object,
     // On its way first, hashed meanwhile.
     RETURN_IF_ERROR(session_->Append(object, part, true, kArenaPart));
     if (hasher != nullptr) hasher->Update(part);
-    progress_->written += part.size();
+    if (!counts_arrived_) progress_->written += part.size();
   }
   return Status::Ok();
 }
@@ -423,7 +425,7 @@ Result<FileHash> Writer::WriteStreamed(const PlannedFile& file, std::uint32_t ob
       hash = hasher->Finish();
       RETURN_IF_ERROR(CheckExpected(file, hash));
     }
-    progress_->written += part.size();
+    if (!counts_arrived_) progress_->written += part.size();
     const bool may_keep = input_.resume && left != Left::kBad;
     ASSIGN_OR_RETURN(const bool kept,
                      may_keep ? session_->KeepLeft(object, part) : Result<bool>(false));

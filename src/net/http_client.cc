@@ -294,6 +294,7 @@ class HttpClient::Loop {
       }
     }
     ++call->attempt;
+    call->admitted = false;  // another attempt sends the body again
     call->request = *std::move(request);
     call->response = {};
     call->failure.reset();
@@ -334,6 +335,9 @@ class HttpClient::Loop {
     const HttpRequest& request = call->request;
     SetUrl(easy, request.url);
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    if (!options_.proxies || request.url.starts_with(kUnixScheme)) {
+      curl_easy_setopt(easy, CURLOPT_PROXY, "");
+    }
     curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // a signature covers the path as it was sent
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);

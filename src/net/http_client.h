@@ -24,6 +24,9 @@ struct HttpClientOptions {
   std::chrono::nanoseconds stall_timeout = std::chrono::seconds(60);
   /// PEM file of the authorities that server certificates are checked against; "": the system's.
   std::string ca_bundle;
+  /// Go through the proxies that the environment names (http_proxy, https_proxy, no_proxy), as
+  /// libcurl does. False: never, for servers beside this process.
+  bool proxies = true;
   /// Bound of all request bodies together, in bytes per second; 0: none. Kept on average over a few
   /// bodies.
   std::uint64_t send_bytes_per_second = 0;

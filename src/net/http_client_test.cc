@@ -479,6 +479,48 @@ TEST(HttpClient, KeepsToItsRateOfUploads) {
   EXPECT_GE(Clock::System()->Now() - begin, milliseconds(490));
 }
 
+TEST(HttpClient, BodiesThatAreSentAgainCountForTheRate) {
+  std::atomic<int> requests = 0;
+  TestHttpServer server([&](const TestHttpRequest&) { return Answer(++requests < 3 ? 503 : 200); });
+  HttpClientOptions options = Quick();
+  options.send_bytes_per_second = 4 << 20;
+  auto client = Open(options);
+  const std::string body(256 << 10, 'x');
+  HttpCall call;
+  std::vector<nanoseconds> begun;  // attempts
+  call.prepare = [&](int attempt) -> Result<HttpRequest> {
+    begun.resize(static_cast<std::size_t>(attempt));
+    begun.back() = Clock::System()->Now();  // asked again when its time has come
+    return HttpRequest{.method = "PUT", .url = server.url() + "/", .body = AsBytes(body)};
+  };
+  const auto response = client->Fetch(std::move(call));
+  ASSERT_TRUE(response.ok()) << response.status().ToString();
+  ASSERT_EQ(begun.size(), 3u);
+  EXPECT_GE(begun[2] - begun[0], milliseconds(124)) << "two bodies of 1/16 s each before it";
+}
+
+/// Sets a variable of the environment for a test.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const std::string& value) : name_(name) {
+    setenv(name, value.c_str(), 1);
+  }
+  ~ScopedVariable() { unsetenv(name_); }
+
+ private:
+  const char* const name_;
+};
+
+TEST(HttpClient, ProxiesAreLeftOutWhereToldSo) {
+  TestHttpServer proxy([](const TestHttpRequest&) { return Answer(200, "proxy"); });
+  TestHttpServer server([](const TestHttpRequest&) { return Answer(200, "server"); });
+  const ScopedVariable variable("http_proxy", proxy.url());
+  EXPECT_EQ(Open()->Fetch({.url = server.url() + "/"})->body, "proxy");
+  HttpClientOptions options = Quick();
+  options.proxies = false;
+  EXPECT_EQ(Open(options)->Fetch({.url = server.url() + "/"})->body, "server");
+}
+
 TEST(HttpClient, RefusesBadOptions) {
   EXPECT_FALSE(HttpClient::Open({.connections = 0}).ok());
   EXPECT_FALSE(HttpClient::Open({.stall_timeout = seconds(0)}).ok());

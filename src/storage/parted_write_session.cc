@@ -12,19 +12,19 @@ namespace {
 
 // Grown parts are whole chunks of manifests, which is what a resumed copy compares.
 constexpr std::uint64_t kGrowth = 4u << 20;
-// What parts that had to grow may take in memory. Two are sent at a time even if they take more.
-constexpr std::uint64_t kGrownInFlight = 512u << 20;
+// What large parts may take in memory. Two are sent at a time even if they take more.
+constexpr std::uint64_t kLargeInFlight = 512u << 20;
 
 std::uint64_t DivideUp(std::uint64_t a, std::uint64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 }  // namespace
 
 ObjectParts PartedWriteSession::PartsOf(std::uint64_t bytes) const {
-  if (DivideUp(bytes, limits_.part_bytes) <= limits_.parts) {
-    return {.part_bytes = limits_.part_bytes};
+  std::uint64_t part = limits_.part_bytes;
+  if (DivideUp(bytes, part) > limits_.parts) {
+    part = DivideUp(DivideUp(bytes, limits_.parts), kGrowth) * kGrowth;
   }
-  const std::uint64_t part = DivideUp(DivideUp(bytes, limits_.parts), kGrowth) * kGrowth;
-  const auto at_once = std::clamp<std::uint64_t>(kGrownInFlight / part, 2, 8);
+  const auto at_once = std::clamp<std::uint64_t>(kLargeInFlight / part, 2, 8);
   return {.part_bytes = part, .buffers = static_cast<int>(at_once)};
 }
 
@@ -139,12 +139,19 @@ Result<bool> PartedWriteSession::TryKeepLeft(Transfer due) {
   Object& object = objects_[due.object];
   object.appended += due.bytes.size();
   ++object.arrived;
+  if (arrived_bytes_ != nullptr) *arrived_bytes_ += due.bytes.size();
   return true;
 }
 
 void PartedWriteSession::LeaveUnfinished(bool leave) {
   MutexLock lock(&mu_);
   leave_ = leave;
+}
+
+bool PartedWriteSession::CountArrived(std::atomic<std::uint64_t>* bytes) {
+  MutexLock lock(&mu_);
+  arrived_bytes_ = bytes;
+  return true;
 }
 
 bool PartedWriteSession::LeavesUnfinished() const {
@@ -206,6 +213,7 @@ Status PartedWriteSession::Drain() {
 
 bool PartedWriteSession::PartArrived(const Transfer& transfer) {
   --borrowed_;
+  if (arrived_bytes_ != nullptr) *arrived_bytes_ += transfer.bytes.size();
   tags_.push_back(transfer.tag);
   changed_.NotifyAll();
   Object& object = objects_[transfer.object];

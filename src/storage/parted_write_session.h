@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,6 +37,7 @@ class PartedWriteSession : public WriteSession {
   Result<bool> ReadLeft(std::uint32_t object, std::span<std::byte> into) final;
   Result<bool> KeepLeft(std::uint32_t object, std::span<const std::byte> part) final;
   void LeaveUnfinished(bool leave) final;
+  bool CountArrived(std::atomic<std::uint64_t>* bytes) final;
 
  protected:
   struct Limits {
@@ -114,6 +116,7 @@ class PartedWriteSession : public WriteSession {
 
   const Limits limits_;
   bool leave_ GUARDED_BY(mu_) = false;
+  std::atomic<std::uint64_t>* arrived_bytes_ GUARDED_BY(mu_) = nullptr;
   std::size_t unfinished_ GUARDED_BY(mu_) = 0;      // closed and not done
   int borrowed_ GUARDED_BY(mu_) = 0;                // parts
   std::deque<std::uint64_t> tags_ GUARDED_BY(mu_);  // to be given back by WaitPart

@@ -121,6 +121,9 @@ class WriteSession {
   /// other than Unavailable and DeadlineExceeded condemned the session. Otherwise it is given up,
   /// or the caller deletes it.
   virtual void LeaveUnfinished(bool /*leave*/) {}
+  /// From now on adds to `bytes` what the store has of each part, when it has it, on any thread
+  /// until the session's end. False: it does not, and the caller counts what it hands over.
+  virtual bool CountArrived(std::atomic<std::uint64_t>* /*bytes*/) { return false; }
 
   // What Drain may wait for at once, instead of the caller for one after the other:
 

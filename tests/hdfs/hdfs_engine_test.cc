@@ -19,17 +19,11 @@ TEST(HdfsEngine, WritersTakeTurnsWhileAReaderReads) {
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const std::string url = (*server)->FreshUrl();
   const auto open_store = [&] { return WebHdfsStore::Open({.url = url}); };
-  TakeTurnsWhileAReaderReads(
-      [&](ManagerOptions options) -> Result<std::unique_ptr<CheckpointManager>> {
-        auto store = open_store();
-        if (!store.ok()) return store.status();
-        Environment env;
-        env.store = *std::move(store);
-        env.host = "test";
-        env.pid = 1;
-        options.directory = url;
-        return OpenManager(std::move(options), std::move(env));
-      });
+  TakeTurnsWhileAReaderReads(url, 3, [&]() -> Result<std::shared_ptr<Store>> {
+    auto store = open_store();
+    if (!store.ok()) return store.status();
+    return std::shared_ptr<Store>(*std::move(store));
+  });
   EXPECT_THAT(*(*open_store())->ListUnfinished(""), ::testing::IsEmpty());
 }
 

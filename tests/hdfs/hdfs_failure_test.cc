@@ -22,8 +22,8 @@ class HdfsFailures : public FailingRequests {
     FailingRequests::SetUp();
   }
 
-  Result<std::unique_ptr<CheckpointManager>> Open(const std::string& url, std::uint16_t proxy,
-                                                  int attempts) override {
+  Result<std::shared_ptr<Store>> OpenStore(const std::string& url, std::uint16_t proxy,
+                                           int attempts) override {
     WebHdfsStoreOptions options;
     options.url = url;
     if (proxy != 0) {
@@ -33,11 +33,7 @@ class HdfsFailures : public FailingRequests {
     options.environment.retry.max_attempts = attempts;
     auto store = WebHdfsStore::Open(std::move(options));
     if (!store.ok()) return store.status();
-    Environment env;
-    env.store = *std::move(store);
-    env.host = "test";
-    env.pid = 1;
-    return OpenManager(Options(url), std::move(env));
+    return std::shared_ptr<Store>(*std::move(store));
   }
 
   /// The NameNode says where the DataNode is: the client is sent to the proxy instead.

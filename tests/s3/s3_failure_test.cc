@@ -6,9 +6,13 @@
 
 #include <atomic>
 #include <latch>
+#include <mutex>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "base/manual_clock.h"
+#include "storage/s3/test_s3_objects.h"
 #include "tests/remote/failing_requests.h"
 #include "tests/s3/s3_job.h"
 
@@ -24,11 +28,13 @@ class S3Failures : public remote::FailingRequests {
     FailingRequests::SetUp();
   }
 
-  Result<std::unique_ptr<CheckpointManager>> Open(const std::string& url, std::uint16_t proxy,
-                                                  int attempts) override {
+  Result<std::shared_ptr<Store>> OpenStore(const std::string& url, std::uint16_t proxy,
+                                           int attempts) override {
     S3StoreOptions options = server_->Options(url, proxy);
     options.environment.retry.max_attempts = attempts;
-    return OpenManager(Options(url), EnvironmentOn(std::move(options)));
+    auto store = S3Store::Open(std::move(options));
+    if (!store.ok()) return store.status();
+    return std::shared_ptr<Store>(*std::move(store));
   }
   TestHttpReply Forward(const TestHttpRequest& request, std::uint16_t /*proxy*/) override {
     return ForwardTo(server_->port(), request);
@@ -46,6 +52,49 @@ class S3Failures : public remote::FailingRequests {
 TEST_F(S3Failures, JobDoesNotNoticeARequestThatFailsOnce) { FailEachRequestOnce(7); }
 
 TEST_F(S3Failures, NothingAcknowledgedIsLostWhenTheMachineEndsAtARequest) { EndAtEachRequest(5); }
+
+TEST_F(S3Failures, JobDoesNotNoticeErrorsInsideOfSuccesses) {
+  // Large enough for an upload in parts at every save; each end of one fails once, every other time
+  // after it was done.
+  const std::string url = FreshUrl();
+  std::mutex mu;
+  std::set<std::string> failed;  // by target
+  TestHttpServer proxy([&](const TestHttpRequest& request) {
+    if (!SaysSuccessBeforeItKnows(request)) return ForwardTo(server_->port(), request);
+    bool first = false;
+    bool done = false;
+    {
+      const std::lock_guard lock(mu);
+      first = failed.insert(request.target).second;
+      done = failed.size() % 2 == 0;
+    }
+    if (!first || done) {
+      TestHttpReply reply = ForwardTo(server_->port(), request);
+      if (!first) return reply;
+    }
+    return Answer(200, kLateError);
+  });
+  auto manager = Open(url, proxy.port(), 6);
+  ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+  std::vector<std::uint64_t> large(1'500'000);  // 12 MB: three parts
+  constexpr std::int64_t kSaves = 4;
+  for (std::int64_t step = 1; step <= kSaves; ++step) {
+    kill::JobState::Fill(&large, static_cast<std::uint64_t>(step));
+    SaveRequest request{.step = step};
+    request.tensors = {
+        {.name = "large", .dtype = DType::kU64, .shape = {large.size()}, .data = large.data()}};
+    auto handle = (*manager)->Save(std::move(request));
+    ASSERT_TRUE(handle.ok()) << handle.status().ToString();
+    const auto saved = handle->Wait();
+    ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+  }
+  ASSERT_TRUE((*manager)->Close().ok());
+  EXPECT_EQ(failed.size(), static_cast<std::size_t>(kSaves));
+  const auto contents = remote::VerifyAll(server_->Open(url).get());
+  ASSERT_TRUE(contents.ok()) << contents.status().ToString();
+  EXPECT_EQ(contents->steps, (std::vector<std::int64_t>{kSaves - 1, kSaves}));
+  CheckLeftovers(url);
+}
 
 TEST_F(S3Failures, ManifestThatArrivesAfterItWasGivenUpIsWholeOrDoesNotCount) {
   const std::string url = "s3://" + server_->NewBucket() + "/a";

@@ -1,15 +1,15 @@
-// Saves a state of several parts to a bucket until it is killed: s3_writer URL BLACKBOARD. Exit
-// codes: 0 never, 3 an error.
+// Saves a state of several parts, and one that does not change, to a bucket until it is killed:
+// s3_writer URL BLACKBOARD. Exit codes: 0 never, 3 an error.
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <vector>
 
 #include "checkpoint/manager.h"
 #include "tests/kill/job_state.h"
+#include "tests/s3/large_state.h"
 
 int main(int argc, char** argv) {
   using cairn::kill::Blackboard;
@@ -29,20 +29,14 @@ int main(int argc, char** argv) {
   options.retention.keep_last = 2;
   auto manager = cairn::OpenManager(options, *env);
   if (!manager.ok()) return fail(manager.status());
-  std::vector<std::uint64_t> state(3'000'000);  // 24 MB
-  cairn::MutableTensor target{
-      .name = "state", .dtype = cairn::DType::kU64, .shape = {state.size()}, .data = state.data()};
-  auto restored = (*manager)->Restore({.into = {target}});
+  cairn::s3::LargeState state;
+  auto restored = (*manager)->Restore({.into = state.Targets()});
   if (!restored.ok()) return fail(restored.status());
   std::int64_t step = restored->has_value() ? (*restored)->step + 1 : 0;
   board->resumed = step - 1;
   for (;; ++step) {
-    cairn::kill::JobState::Fill(&state, static_cast<std::uint64_t>(step));
-    cairn::Tensor view{.name = "state",
-                       .dtype = cairn::DType::kU64,
-                       .shape = {state.size()},
-                       .data = state.data()};
-    auto handle = (*manager)->Save({.step = step, .tensors = {view}});
+    state.Compute(step);
+    auto handle = (*manager)->Save({.step = step, .tensors = state.Views()});
     if (!handle.ok()) return fail(handle.status());
     auto info = handle->Wait();
     if (!info.ok()) return fail(info.status());

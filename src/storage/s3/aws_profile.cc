@@ -49,6 +49,7 @@ std::string AwsProfile::Get(const std::string& setting) const {
 Result<Sections> ParseAwsFile(std::string_view text) {
   Sections sections;
   std::map<std::string, std::string>* section = nullptr;
+  std::string above;  // the setting whose own follow, indented
   int number = 0;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -63,13 +64,23 @@ Result<Sections> ParseAwsFile(std::string_view text) {
       const std::size_t close = line.find(']');
       if (close == line.npos) return bad;
       section = &sections[std::string(Trim(line.substr(1, close - 1)))];
+      above.clear();
       continue;
     }
-    // Nested settings (s3 =, then indented lines) are of no use here.
-    if (raw.front() == ' ' || raw.front() == '\t') continue;
     const std::size_t equals = line.find('=');
+    if (raw.front() == ' ' || raw.front() == '\t') {
+      // Settings of a setting ("s3 =", then indented lines); what else is indented goes on with the
+      // value before it, which is of no use here.
+      if (equals == line.npos || equals == 0 || section == nullptr || above.empty()) continue;
+      (*section)[above + "." + std::string(Trim(line.substr(0, equals)))] =
+          Trim(line.substr(equals + 1));
+      continue;
+    }
     if (equals == line.npos || equals == 0 || section == nullptr) return bad;
-    (*section)[std::string(Trim(line.substr(0, equals)))] = Trim(line.substr(equals + 1));
+    const std::string name(Trim(line.substr(0, equals)));
+    const std::string_view value = Trim(line.substr(equals + 1));
+    (*section)[name] = value;
+    above = value.empty() ? name : "";
   }
   return sections;
 }
@@ -94,6 +105,14 @@ Result<AwsProfile> ReadAwsProfile(const Variables& variables) {
   if (profile.name == "default") add(from_config, "default");
   add(from_config, "profile " + profile.name);
   add(from_keys, profile.name);
+  // Endpoints of single services may stand in a section of their own.
+  const std::string services = profile.Get("services");
+  if (const auto found = from_config.find("services " + services);
+      !services.empty() && found != from_config.end()) {
+    const auto endpoint = found->second.find("s3.endpoint_url");
+    if (endpoint != found->second.end())
+      profile.settings["services.s3.endpoint_url"] = endpoint->second;
+  }
   if (!profile.found && variables("AWS_PROFILE")) {
     return InvalidArgumentError("AWS_PROFILE is \"" + profile.name +
                                 "\", but there is no such profile in " + profile.files);

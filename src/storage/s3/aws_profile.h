@@ -14,6 +14,8 @@ namespace cairn {
 /// ~/.aws/config (AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name others).
 struct AwsProfile {
   std::string name;
+  /// Those of a setting as "s3.addressing_style"; the endpoint of the section that `services` names
+  /// as "services.s3.endpoint_url".
   std::map<std::string, std::string> settings;
   std::string files;   // that were looked at, for messages
   bool found = false;  // a section of that name is in one of them
@@ -25,7 +27,7 @@ struct AwsProfile {
 /// that cannot be read or understood is InvalidArgument, and names the line.
 Result<AwsProfile> ReadAwsProfile(const Variables& variables);
 
-/// The sections of such a file: name → settings.
+/// The sections of such a file: name → settings, with "above.name" for indented ones.
 Result<std::map<std::string, std::map<std::string, std::string>>> ParseAwsFile(
     std::string_view text);
 

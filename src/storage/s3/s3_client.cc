@@ -106,12 +106,17 @@ bool S3Client::FollowServerClock(const HttpResponse& response) {
   return true;
 }
 
+bool S3Client::IsLate(const Attempts& attempts, const Result<HttpResponse>& outcome) {
+  return attempts.request.late_errors && outcome.ok() && outcome->Succeeded() &&
+         DecodeS3Error(outcome->body).ok();
+}
+
 bool S3Client::Retry(Attempts* attempts, const Result<HttpResponse>& outcome) {
   if (IsTransient(outcome)) {
     attempts->uncertain = true;
     return true;
   }
-  if (!outcome.ok() || outcome->Succeeded()) return false;
+  if (!outcome.ok() || (outcome->Succeeded() && !IsLate(*attempts, outcome))) return false;
   const S3Error error = ErrorOfAnswer(*outcome);
   if (outcome->status == 403 && !attempts->reset && FollowServerClock(*outcome)) {
     attempts->reset = true;
@@ -141,6 +146,7 @@ HttpClient::CallId S3Client::Start(S3Request request, std::function<void(S3Outco
     return Retry(attempts.get(), outcome);
   };
   call.done = [attempts, done = std::move(done)](Result<HttpResponse> response) {
+    if (IsLate(*attempts, response)) response->status = 500;
     done({.response = std::move(response), .uncertain = attempts->uncertain});
   };
   return http_->Start(std::move(call));

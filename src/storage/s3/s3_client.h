@@ -46,6 +46,9 @@ struct S3Request {
   int max_attempts = 0;  // instead of the policy's, when positive
   /// What the server has to read and write before it answers: it is given more time in silence.
   std::uint64_t work_bytes = 0;
+  /// The server says 200 before it knows, to keep the connection: an <Error> in the body of a
+  /// success is its answer (ends of uploads, and copies). The outcome then has status 500.
+  bool late_errors = false;
 };
 
 struct S3Outcome {
@@ -95,6 +98,8 @@ class S3Client {
 
   Result<HttpRequest> Prepare(Attempts* attempts);
   bool Retry(Attempts* attempts, const Result<HttpResponse>& outcome);
+  /// A success whose body is an error.
+  static bool IsLate(const Attempts& attempts, const Result<HttpResponse>& outcome);
   /// True when the server's clock is far from the one that was signed with, and is now followed.
   bool FollowServerClock(const HttpResponse& response);
   std::int64_t SigningTime() const { return environment_.clock->WallNanos() + skew_nanos_.load(); }

@@ -130,15 +130,18 @@ Result<S3Config> MakeS3Config(const std::string& url, const StorageOptions& opti
   config.region = first({"AWS_REGION", "AWS_DEFAULT_REGION"}, "region");
   if (config.region.empty()) config.region = "us-east-1";
   config.ca_bundle = first({"AWS_CA_BUNDLE"}, "ca_bundle");
-  std::string endpoint = first({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "endpoint_url");
+  std::string endpoint =
+      first({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "services.s3.endpoint_url");
+  if (endpoint.empty()) endpoint = profile.Get("endpoint_url");
   if (endpoint.empty()) {
     const bool china = config.region.starts_with("cn-");
     endpoint = "https://s3." + config.region + (china ? ".amazonaws.com.cn" : ".amazonaws.com");
   }
-  const std::string addressing = variables("CAIRN_S3_ADDRESSING").value_or("auto");
-  if (addressing != "auto" && addressing != "path" && addressing != "virtual") {
-    return InvalidArgumentError("CAIRN_S3_ADDRESSING is \"" + addressing.substr(0, 40) +
-                                "\", must be auto, path or virtual");
+  const std::string addressing = first({"CAIRN_S3_ADDRESSING"}, "s3.addressing_style");
+  if (!addressing.empty() && addressing != "auto" && addressing != "path" &&
+      addressing != "virtual") {
+    return InvalidArgumentError("CAIRN_S3_ADDRESSING, or addressing_style of the profile, is \"" +
+                                addressing.substr(0, 40) + "\", must be auto, path or virtual");
   }
   RETURN_IF_ERROR(ChooseHost(endpoint, addressing, &config));
   RETURN_IF_ERROR(ApplyOptions(options, variables, &config));

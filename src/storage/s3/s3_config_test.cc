@@ -100,6 +100,35 @@ TEST(S3Config, ProfileGivesWhatVariablesDoNot) {
   EXPECT_THAT(status.ToString(), HasSubstr("nobody"));
 }
 
+TEST(S3Config, NestedSettingsOfAProfileAreRead) {
+  const TempDirectory dir;
+  Write(
+      dir / "config",
+      "[profile lab]\ns3 =\n  max_concurrent_requests = 20\n\taddressing_style = path\nregion = r\n"
+      "services = here\nendpoint_url = https://general.example.org\n"
+      "[services here]\ndynamodb =\n  endpoint_url = https://other.example.org\ns3 = \n"
+      "  endpoint_url = https://s3.example.org\n"
+      "[profile bad]\ns3 =\n  addressing_style = dns\n"
+      "[profile general]\nservices = nowhere\nendpoint_url = https://general.example.org\n");
+  std::map<std::string, std::string> variables = {{"AWS_CONFIG_FILE", dir / "config"},
+                                                  {"AWS_PROFILE", "lab"}};
+  const auto config = Make("s3://bbb", variables);
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->base_path, "/bbb");
+  EXPECT_EQ(config->host, "s3.example.org");
+  EXPECT_EQ(config->region, "r");
+  variables["CAIRN_S3_ADDRESSING"] = "virtual";
+  EXPECT_EQ(Make("s3://bbb", variables)->host, "bbb.s3.example.org") << "ours goes first";
+  variables.erase("CAIRN_S3_ADDRESSING");
+  variables["AWS_ENDPOINT_URL"] = "https://mine.example.org";
+  EXPECT_EQ(Make("s3://bbb", variables)->host, "mine.example.org") << "variables go first";
+  variables.erase("AWS_ENDPOINT_URL");
+  variables["AWS_PROFILE"] = "general";
+  EXPECT_EQ(Make("s3://bbb", variables)->host, "bbb.general.example.org");
+  variables["AWS_PROFILE"] = "bad";
+  EXPECT_TRUE(Make("s3://bbb", variables).status().Is(Code::kInvalidArgument));
+}
+
 TEST(S3Config, DamagedProfileFileNamesFileAndLine) {
   const TempDirectory dir;
   Write(dir / "config", "[default]\nregion = a\nnonsense\n");

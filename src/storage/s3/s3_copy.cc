@@ -29,20 +29,19 @@ HttpHeader CopySource(S3Client* client, const S3Copy& copy) {
   return {"x-amz-copy-source", PercentEncode(client->config().bucket + "/" + copy.from, true)};
 }
 
-/// The ETag of what was copied. S3 says 200 before it knows: the body has the last word.
-Result<std::string> Copied(S3Client* client, const S3Copy& copy,
-                           const Result<S3Completed>& outcome) {
-  if (!outcome.ok()) return outcome.status().WithContext("copy " + copy.from);
-  if (outcome->error.code.empty()) return outcome->etag;
-  return StatusOfS3Error(client->config(), "copy to", copy.to, 500, outcome->error);
+/// The ETag of what was copied.
+Result<std::string> Copied(const S3Copy& copy, Result<std::string> etag) {
+  if (!etag.ok()) return etag.status().WithContext("copy " + copy.from);
+  return etag;
 }
 
 Status CopyAtOnce(S3Client* client, const S3Copy& copy) {
   S3Request request{.what = "copy to", .method = "PUT", .key = copy.to};
   request.headers.push_back(CopySource(client, copy));
   request.work_bytes = copy.bytes;
+  request.late_errors = true;
   ASSIGN_OR_RETURN(const HttpResponse response, client->Expect(std::move(request)));
-  return Copied(client, copy, DecodeCopied(response.body)).status();
+  return Copied(copy, DecodeCopied(response.body)).status();
 }
 
 Result<std::string> CopyPart(S3Client* client, const S3Copy& copy, const std::string& upload,
@@ -53,6 +52,7 @@ Result<std::string> CopyPart(S3Client* client, const S3Copy& copy, const std::st
   request.headers.push_back(
       {"x-amz-copy-source-range", fmt::format("bytes={}-{}", begin, end - 1)});
   request.work_bytes = end - begin;
+  request.late_errors = true;
   if (!copy.etag.empty()) request.headers.push_back({"x-amz-copy-source-if-match", copy.etag});
   const auto response = client->Expect(std::move(request));
   // Another object than at the first look: what was to be copied is not there any more.
@@ -63,7 +63,7 @@ Result<std::string> CopyPart(S3Client* client, const S3Copy& copy, const std::st
   if (response->body.empty()) {  // it took the request for the upload of a part without bytes
     return UnimplementedError("copy a part to \"" + copy.to + "\": the server does not know how");
   }
-  return Copied(client, copy, DecodeCopiedPart(response->body));
+  return Copied(copy, DecodeCopiedPart(response->body));
 }
 
 std::uint64_t PartBytes(const S3Copy& copy) {
@@ -124,9 +124,10 @@ Status EndUpload(S3Client* client, const S3Copy& copy, const std::string& upload
   request.headers.push_back({"Content-Type", "application/xml"});
   request.body = std::as_bytes(std::span(body));
   request.work_bytes = copy.bytes;
+  request.late_errors = true;
   const S3Outcome outcome = client->Fetch(std::move(request));
   const Status status = client->StatusOf("end the copy to", copy.to, outcome.response);
-  if (status.ok()) return Copied(client, copy, DecodeCompleted(outcome.response->body)).status();
+  if (status.ok()) return Copied(copy, DecodeCompleted(outcome.response->body)).status();
   // An upload that is gone, or a name that is taken, may be the doing of an earlier attempt.
   const bool mine = status.Is(Code::kAlreadyExists) || IsUploadGone(outcome.response);
   return mine && outcome.uncertain && IsThere(client, copy) ? Status::Ok() : status;

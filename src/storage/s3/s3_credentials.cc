@@ -1,5 +1,7 @@
 #include "storage/s3/s3_credentials.h"
 
+#include <fmt/format.h>
+
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -37,6 +39,31 @@ Result<std::string> ContainerUrl(const Variables& variables) {
         "\": keys are fetched over https, or from this machine and the container's own host only");
   }
   return *full;
+}
+
+/// What AWS's own tools would take keys from that this does not know; "": nothing is set up.
+std::string UnsupportedSource(const AwsProfile& profile, const Variables& variables) {
+  struct Source {
+    const char* setting;
+    const char* what;
+  };
+  static constexpr Source kSources[] = {
+      {"role_arn", "assumes a role"},
+      {"sso_session", "takes them from single sign-on"},
+      {"sso_start_url", "takes them from single sign-on"},
+      {"login_session", "takes them from a login"},
+      {"web_identity_token_file", "takes them for a web identity"},
+      {"credential_process", "takes them from a program"},
+  };
+  for (const Source& source : kSources) {
+    if (profile.Get(source.setting).empty()) continue;
+    return fmt::format("the profile \"{}\" of {} {} ({})", profile.name, profile.files, source.what,
+                       source.setting);
+  }
+  if (variables("AWS_WEB_IDENTITY_TOKEN_FILE")) {
+    return "AWS_WEB_IDENTITY_TOKEN_FILE asks for those of a web identity";
+  }
+  return "";
 }
 
 Result<std::string> ContainerToken(const Variables& variables) {
@@ -148,6 +175,14 @@ Result<S3Credentials> S3CredentialSource::Look() {
   }
   ASSIGN_OR_RETURN(const std::string container, ContainerUrl(variables_));
   if (!container.empty()) return FromContainer(container);
+  if (const std::string wanted = UnsupportedSource(profile, variables_); !wanted.empty()) {
+    return PermissionDeniedError(
+        "no S3 keys: " + wanted +
+        ", which is not supported here; export keys, for example with `eval \"$(aws configure "
+        "export-credentials --profile " +
+        profile.name +
+        " --format env)\"`, or put them into the profile, and renew them before they expire");
+  }
   return PermissionDeniedError(
       "no S3 keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the profile \"" +
       profile.name + "\" aws_access_key_id and aws_secret_access_key in " + profile.files +
@@ -159,6 +194,7 @@ Result<S3Credentials> S3CredentialSource::FromContainer(const std::string& url) 
     // A client of its own: keys may be asked for on the thread of the store's client.
     HttpClientOptions options;
     options.connections = 1;
+    options.proxies = false;  // the endpoint is beside this process, and proxies are not
     options.connect_timeout = std::chrono::seconds(2);
     options.stall_timeout = std::chrono::seconds(5);
     options.retry = {.max_attempts = 3,

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
+#include <utility>
 
 #include "net/test_http_server.h"
 #include "storage/local/temp_directory.h"
@@ -116,6 +118,54 @@ TEST(S3Credentials, ContainersTokenMayBeInAFile) {
                 ->Get()
                 ->access_key,
             "from file");
+}
+
+TEST(S3Credentials, ContainersKeysAreNotFetchedThroughAProxy) {
+  std::atomic<int> seen = 0;
+  TestHttpServer proxy([&](const TestHttpRequest&) {
+    ++seen;
+    return Answer(502);
+  });
+  TestHttpServer server([&](const TestHttpRequest&) {
+    return Answer(200, "{\"AccessKeyId\":\"direct\",\"SecretAccessKey\":\"s\"}");
+  });
+  for (const char* name : {"http_proxy", "all_proxy"}) setenv(name, proxy.url().c_str(), 1);
+  const auto keys = Source({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url()}})->Get();
+  for (const char* name : {"http_proxy", "all_proxy"}) unsetenv(name);
+  ASSERT_TRUE(keys.ok()) << keys.status().ToString();
+  EXPECT_EQ(keys->access_key, "direct");
+  EXPECT_EQ(seen, 0) << "no token goes to a proxy";
+}
+
+TEST(S3Credentials, SourcesThatAreNotKnownAreNamed) {
+  const TempDirectory dir;
+  std::ofstream(dir / "config")
+      << "[profile role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = base\n"
+         "[profile sso]\nsso_session = corp\n[profile both]\nrole_arn = arn:aws:iam::1:role/x\n"
+         "[profile process]\ncredential_process = /bin/keys\n[profile plain]\nregion = r\n";
+  std::ofstream(dir / "credentials")
+      << "[base]\naws_access_key_id = b\naws_secret_access_key = s\n"
+         "[both]\naws_access_key_id = k\naws_secret_access_key = s\n";
+  const auto get = [&](const std::string& profile, const std::string& variable = "X") {
+    return Source({{"AWS_CONFIG_FILE", dir / "config"},
+                   {"AWS_SHARED_CREDENTIALS_FILE", dir / "credentials"},
+                   {"AWS_PROFILE", profile},
+                   {variable, "/some/file"}})
+        ->Get();
+  };
+  for (const auto& [profile, says] :
+       {std::pair{"role", "role_arn"}, {"sso", "sso_session"}, {"process", "credential_process"}}) {
+    const Status status = get(profile).status();
+    EXPECT_TRUE(status.Is(Code::kPermissionDenied)) << status.ToString();
+    EXPECT_THAT(status.ToString(), HasSubstr("the profile \"" + std::string(profile) + "\""));
+    EXPECT_THAT(status.ToString(), HasSubstr(says));
+    EXPECT_THAT(status.ToString(),
+                HasSubstr("export-credentials --profile " + std::string(profile)));
+  }
+  EXPECT_EQ(get("both")->access_key, "k") << "keys that are there are used";
+  EXPECT_THAT(get("plain").status().ToString(), HasSubstr("set AWS_ACCESS_KEY_ID"));
+  EXPECT_THAT(get("plain", "AWS_WEB_IDENTITY_TOKEN_FILE").status().ToString(),
+              HasSubstr("AWS_WEB_IDENTITY_TOKEN_FILE asks"));
 }
 
 TEST(S3Credentials, KeysAreNotFetchedFromStrangersInTheClear) {

@@ -12,6 +12,8 @@ namespace {
 
 std::string CodeOfStatus(int status) {
   switch (status) {
+    case 200:  // an error that came after it, without saying which
+      return "InternalError";
     case 400:
       return "BadRequest";
     case 403:

@@ -85,35 +85,23 @@ Result<std::string> DecodeCreatedUpload(std::string_view body) {
 
 namespace {
 
-/// An answer that may be an error although its status was a success.
-Result<S3Completed> DecodeOutcome(std::string_view body, std::string_view expected) {
-  ASSIGN_OR_RETURN(const XmlElement root, ParseXml(body));
-  S3Completed completed;
-  if (root.name == "Error") {
-    completed.error = ErrorOf(root);
-    if (completed.error.code.empty()) completed.error.code = "InternalError";
-    return completed;
-  }
-  if (root.name != expected) {
-    return CorruptionError("an S3 reply is <" + root.name.substr(0, 40) + ">, not <" +
-                           std::string(expected) + ">");
-  }
-  completed.etag = root.Text("ETag");
-  return completed;
+Result<std::string> DecodeEtag(std::string_view body, std::string_view root_name) {
+  ASSIGN_OR_RETURN(const XmlElement root, ParseAs(body, root_name));
+  return std::string(root.Text("ETag"));
 }
 
 }  // namespace
 
-Result<S3Completed> DecodeCompleted(std::string_view body) {
-  return DecodeOutcome(body, "CompleteMultipartUploadResult");
+Result<std::string> DecodeCompleted(std::string_view body) {
+  return DecodeEtag(body, "CompleteMultipartUploadResult");
 }
 
-Result<S3Completed> DecodeCopied(std::string_view body) {
-  return DecodeOutcome(body, "CopyObjectResult");
+Result<std::string> DecodeCopied(std::string_view body) {
+  return DecodeEtag(body, "CopyObjectResult");
 }
 
-Result<S3Completed> DecodeCopiedPart(std::string_view body) {
-  return DecodeOutcome(body, "CopyPartResult");
+Result<std::string> DecodeCopiedPart(std::string_view body) {
+  return DecodeEtag(body, "CopyPartResult");
 }
 
 Result<S3UploadPage> DecodeUploadPage(std::string_view body) {

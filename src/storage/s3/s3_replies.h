@@ -36,17 +36,12 @@ Result<S3ListPage> DecodeListPage(std::string_view body);
 /// CreateMultipartUpload: the upload's id.
 Result<std::string> DecodeCreatedUpload(std::string_view body);
 
-/// CompleteMultipartUpload, which may say 200 and then fail: the object's ETag. An <Error> in the
-/// body is given in `error`.
-struct S3Completed {
-  std::string etag;
-  S3Error error;  // code "" when it succeeded
-};
-Result<S3Completed> DecodeCompleted(std::string_view body);
+/// CompleteMultipartUpload: the object's ETag.
+Result<std::string> DecodeCompleted(std::string_view body);
 
 /// The same of CopyObject, and of UploadPartCopy.
-Result<S3Completed> DecodeCopied(std::string_view body);
-Result<S3Completed> DecodeCopiedPart(std::string_view body);
+Result<std::string> DecodeCopied(std::string_view body);
+Result<std::string> DecodeCopiedPart(std::string_view body);
 
 /// One page of ListMultipartUploads.
 struct S3UploadPage {

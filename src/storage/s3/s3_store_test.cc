@@ -267,13 +267,28 @@ TEST_F(S3StoreTest, SessionDoesNotTakeAStrangersObjectForItsOwn) {
 // ---------------------------------------------------------------- failures on the way
 
 /// What a proxy does to one request.
-enum class Fault { kDrop, kLoseAnswer, kCutAnswer, kInternalError, kSlowDown, kStall };
+enum class Fault {
+  kDrop,
+  kLoseAnswer,
+  kCutAnswer,
+  kInternalError,
+  kSlowDown,
+  kStall,
+  kLateError,      // 200, with an error in the body; nothing was done
+  kLateErrorDone,  // the same, although all was done
+};
 
-constexpr Fault kFaults[] = {Fault::kDrop,          Fault::kLoseAnswer, Fault::kCutAnswer,
-                             Fault::kInternalError, Fault::kSlowDown,   Fault::kStall};
+constexpr Fault kFaults[] = {Fault::kDrop,          Fault::kLoseAnswer,   Fault::kCutAnswer,
+                             Fault::kInternalError, Fault::kSlowDown,     Fault::kStall,
+                             Fault::kLateError,     Fault::kLateErrorDone};
 
 class S3StoreFaultTest : public S3StoreTest, public ::testing::WithParamInterface<Fault> {
  protected:
+  /// Only ends of uploads and copies say 200 before they know.
+  bool MayMeet(const TestHttpRequest& request) const {
+    if (GetParam() != Fault::kLateError && GetParam() != Fault::kLateErrorDone) return true;
+    return SaysSuccessBeforeItKnows(request);
+  }
   TestHttpReply Misbehave(const TestHttpRequest& request, std::latch* end_of_stall) {
     switch (GetParam()) {
       case Fault::kDrop:
@@ -296,6 +311,11 @@ class S3StoreFaultTest : public S3StoreTest, public ::testing::WithParamInterfac
         clock_.Advance(std::chrono::seconds(1));
         end_of_stall->wait();
         return {.close = true};
+      case Fault::kLateErrorDone:
+        Forward(request);
+        [[fallthrough]];
+      case Fault::kLateError:
+        return Answer(200, kLateError);
     }
     return {};
   }
@@ -306,8 +326,8 @@ class S3StoreFaultTest : public S3StoreTest, public ::testing::WithParamInterfac
 };
 
 std::string FaultName(const ::testing::TestParamInfo<Fault>& info) {
-  static constexpr const char* kNames[] = {"Drop",          "LoseAnswer", "CutAnswer",
-                                           "InternalError", "SlowDown",   "Stall"};
+  static constexpr const char* kNames[] = {"Drop",     "LoseAnswer", "CutAnswer", "InternalError",
+                                           "SlowDown", "Stall",      "LateError", "LateErrorDone"};
   return kNames[static_cast<int>(info.param)];
 }
 
@@ -322,7 +342,8 @@ TEST_P(S3StoreFaultTest, EveryRequestMayFailOnce) {
     std::latch end_of_stall(1);
     const auto proxy = Proxy([&](const TestHttpRequest& request) {
       if (request.target.ends_with(kProbe)) return Forward(request);
-      return ++requests == failing ? Misbehave(request, &end_of_stall) : Forward(request);
+      const bool fails = MayMeet(request) && ++requests == failing;
+      return fails ? Misbehave(request, &end_of_stall) : Forward(request);
     });
     S3StoreOptions options = server_->Options(url_ + "/" + std::to_string(failing), proxy->port());
     if (GetParam() == Fault::kStall) {
@@ -361,6 +382,36 @@ TEST_P(S3StoreFaultTest, EveryRequestMayFailOnce) {
     opened->reset();
     end_of_stall.count_down();
     if (HasFailure() || requests < failing) break;
+  }
+}
+
+TEST_F(S3StoreTest, AnErrorInsideASuccessIsToldByItsCode) {
+  ASSERT_TRUE(WriteObject(store_.get(), "old", Pattern(6u << 20, 5)).ok());
+  struct Case {
+    const char* code;
+    Code expected;
+    bool repeated;
+  };
+  for (const Case& c :
+       {Case{"InternalError", Code::kUnavailable, true}, Case{"", Code::kUnavailable, true},
+        Case{"AccessDenied", Code::kPermissionDenied, false},
+        Case{"PreconditionFailed", Code::kAlreadyExists, false}}) {
+    std::atomic<int> requests = 0;
+    const auto proxy = Proxy([&](const TestHttpRequest& request) {
+      if (!SaysSuccessBeforeItKnows(request)) return Forward(request);
+      ++requests;
+      return Answer(200, "<Error><Code>" + std::string(c.code) + "</Code></Error>");
+    });
+    const auto store = server_->Open(url_, proxy->port());
+    const Status written = WriteObject(store.get(), "new", Pattern(6u << 20, 6));
+    EXPECT_EQ(written.code(), c.expected) << written.ToString();
+    EXPECT_EQ(requests > 1, c.repeated) << c.code;
+    requests = 0;
+    const Status copied = store->Adopt("old", "copy");
+    EXPECT_EQ(copied.code(), c.expected) << copied.ToString();
+    EXPECT_EQ(requests > 1, c.repeated) << c.code;
+    EXPECT_TRUE(store_->Stat("new").status().Is(Code::kNotFound));
+    EXPECT_THAT(*store_->ListUnfinished(""), IsEmpty());
   }
 }
 

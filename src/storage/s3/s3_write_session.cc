@@ -190,6 +190,7 @@ void S3WriteSession::StartComplete(std::uint32_t id) {
   request.headers.push_back({"Content-Type", "application/xml"});
   request.body = std::as_bytes(std::span(*body));
   request.work_bytes = objects_[id].bytes;
+  request.late_errors = true;
   StartCall(std::move(request),
             [this, id, body](S3Outcome& outcome) REQUIRES(mu_) { Completed(id, outcome); });
 }
@@ -247,14 +248,9 @@ void S3WriteSession::Completed(std::uint32_t id, S3Outcome& outcome) {
   Upload& upload = uploads_[id];
   Status status = client_->StatusOf("end the upload of", upload.key, outcome.response);
   if (status.ok()) {
-    // S3 says 200 before it knows: the body has the last word.
-    auto completed = DecodeCompleted(outcome.response->body);
-    if (!completed.ok()) {
-      status = completed.status().WithContext("end the upload of " + upload.key);
-    } else if (!completed->error.code.empty()) {
-      status = StatusOfS3Error(client_->config(), "end the upload of", upload.key, 500,
-                               completed->error);
-    }
+    status = DecodeCompleted(outcome.response->body)
+                 .status()
+                 .WithContext("end the upload of " + upload.key);
   }
   if (status.ok()) return ObjectDone(id);
   // An upload that is gone, or a name that is taken, may be the doing of an earlier attempt.

@@ -7,11 +7,22 @@
 #include <string>
 #include <string_view>
 
+#include "net/test_http_server.h"
 #include "storage/store.h"
 
 // Objects that the tests of the store on S3 write, in one go or in two.
 
 namespace cairn {
+
+/// Ends of multipart uploads and copies made by the server, which S3 may answer with 200 and then
+/// with an error in the body.
+inline bool SaysSuccessBeforeItKnows(const TestHttpRequest& request) {
+  const bool ends =
+      request.method == "POST" && request.target.find("uploadId=") != std::string::npos;
+  return ends || !request.Header("x-amz-copy-source").empty();
+}
+inline constexpr std::string_view kLateError =
+    "<?xml version=\"1.0\"?>\n\n<Error><Code>InternalError</Code></Error>";
 
 inline constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};  // of Get
 

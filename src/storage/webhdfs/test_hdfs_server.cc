@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "base/status_macros.h"
@@ -45,7 +46,7 @@ Result<TestHdfsServer*> TestHdfsServer::Shared() {
 
 Result<std::unique_ptr<TestHdfsServer>> TestHdfsServer::Start(const Options& options) {
   std::unique_ptr<TestHdfsServer> server(new TestHdfsServer);
-  server->permissions_ = options.permissions;
+  server->options_ = options;
   RETURN_IF_ERROR(server->Launch());
   return server;
 }
@@ -66,7 +67,8 @@ Status TestHdfsServer::Launch() {
     dup2(out, 1);
     dup2(out, 2);
     execl(program.c_str(), program.c_str(), run.c_str(), ports[0].c_str(), ports[1].c_str(),
-          ports[2].c_str(), permissions_ ? "true" : "false", nullptr);
+          ports[2].c_str(), options_.permissions ? "true" : "false",
+          options_.tokens ? "true" : "false", nullptr);
     _exit(127);
   }
   const auto begun = std::chrono::steady_clock::now();
@@ -80,6 +82,12 @@ Status TestHdfsServer::Launch() {
       return DeadlineExceededError("HDFS did not start:\n" + Contents(log));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it tells by a line in a file
+  }
+  const std::string said = Contents(log);
+  constexpr std::string_view kToken = "TOKEN ";
+  if (const std::size_t at = said.find(kToken); at != std::string::npos) {
+    const std::size_t begin = at + kToken.size();
+    token_ = said.substr(begin, said.find('\n', begin) - begin);
   }
   return Status::Ok();
 }

@@ -19,6 +19,7 @@ class TestHdfsServer {
  public:
   struct Options {
     bool permissions = false;  // keep users apart
+    bool tokens = false;       // check delegation tokens, as a cluster with Kerberos does
   };
 
   /// The one that all tests of a program share, started when first asked for.
@@ -28,6 +29,8 @@ class TestHdfsServer {
   TestHdfsServer(const TestHdfsServer&) = delete;
   TestHdfsServer& operator=(const TestHdfsServer&) = delete;
 
+  /// With Options::tokens: one of the user ann's.
+  const std::string& token() const { return token_; }
   std::uint16_t http_port() const { return http_port_.number(); }
   std::uint16_t rpc_port() const { return rpc_port_.number(); }
   std::uint16_t data_port() const { return data_port_.number(); }
@@ -44,7 +47,8 @@ class TestHdfsServer {
   void Kill(int signal);
 
   TempDirectory directory_;
-  bool permissions_ = false;
+  Options options_;
+  std::string token_;
   const HeldPort http_port_;
   const HeldPort rpc_port_;
   const HeldPort data_port_;

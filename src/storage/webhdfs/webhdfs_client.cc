@@ -279,6 +279,12 @@ Status WebHdfsClient::Concat(const std::string& path, const std::vector<std::str
   for (const std::string& source : sources) list += (list.empty() ? "" : ",") + source;
   const Answer answer = Ask("POST", path, "CONCAT", {{"sources", list}});
   Status status = StatusOf("join the parts of", path, answer.response);
+  if (status.message().find("encryption zone") != std::string_view::npos) {
+    return FailedPreconditionError(
+        std::string(status.message()) +
+        "; HDFS joins no files in an encryption zone, so a file must be one part there: set "
+        "CAIRN_HDFS_PART_SIZE to more than the largest file has (such as 1G), or save elsewhere");
+  }
   if (status.ok() || !answer.uncertain || sources.empty()) return status;
   const auto source = Stat(sources.front());
   if (source.status().Is(Code::kNotFound)) return Status::Ok();

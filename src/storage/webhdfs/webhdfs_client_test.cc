@@ -177,6 +177,17 @@ TEST_F(WebHdfsClientTest, ARenameThatLostTheRaceIsNotTakenForItsOwn) {
   EXPECT_TRUE(client->Rename("/from", "/to", false).Is(Code::kAlreadyExists));
 }
 
+TEST_F(WebHdfsClientTest, FilesOfSeveralPartsInAnEncryptionZoneHaveARemedy) {
+  auto client = Client([&](const TestHttpRequest&) {
+    return Answer(400, Exception("HadoopIllegalArgumentException",
+                                 "concat can not be called for files in an encryption zone."));
+  });
+  const Status status = client->Concat("/p0", {"/p1"});
+  EXPECT_TRUE(status.Is(Code::kFailedPrecondition)) << status.ToString();
+  EXPECT_THAT(status.ToString(),
+              AllOf(HasSubstr("encryption zone"), HasSubstr("CAIRN_HDFS_PART_SIZE")));
+}
+
 TEST_F(WebHdfsClientTest, AShortReadIsCorruption) {
   auto client = Client([&](const TestHttpRequest& request) {
     if (request.target.find("/data") != std::string::npos) return Answer(200, "1234");
@@ -208,6 +219,23 @@ TEST(WebHdfsConfig, TakesSettingsFromUrlEnvironmentAndOptions) {
   EXPECT_EQ(config->block_bytes, 64u << 20);
   EXPECT_EQ(config->PathOf("x:y%"), "/a b/x%3Ay%25");
   EXPECT_EQ(NameOfComponent("x%3Ay%25"), "x:y%");
+}
+
+TEST(WebHdfsConfig, PartsAreOfTheSizeOfBlocks) {
+  const auto part = [](const std::string& block, const std::string& part,
+                       std::uint64_t option = 0) {
+    std::map<std::string, std::string> settings;
+    if (!block.empty()) settings["CAIRN_HDFS_BLOCK_SIZE"] = block;
+    if (!part.empty()) settings["CAIRN_HDFS_PART_SIZE"] = part;
+    return MakeWebHdfsConfig("hdfs://nn/a", {.part_bytes = option}, Settings(settings))->part_bytes;
+  };
+  EXPECT_EQ(part("", ""), 16u << 20);
+  EXPECT_EQ(part("128M", ""), 128u << 20);
+  EXPECT_EQ(part("5M", ""), 15u << 20) << "whole blocks";
+  EXPECT_EQ(part("1G", ""), 256u << 20) << "bounded memory";
+  EXPECT_EQ(part("1G", "1G"), 1u << 30) << "unless it is said";
+  EXPECT_EQ(part("1G", "1G", 8u << 20), 8u << 20);
+  EXPECT_EQ(part("1000000", ""), 16u << 20);
 }
 
 TEST(WebHdfsConfig, RefusesWhatItCannotMean) {

@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::string_view kDefaultPort = "9870";
 constexpr std::uint64_t kMaxReplication = 512;  // HDFS's own limit
+// Of those that follow the size of blocks: two of them are in memory at least.
+constexpr std::uint64_t kLargestPart = 256u << 20;
 
 std::string ProcessUser() {
   char buffer[4096];
@@ -32,6 +34,16 @@ Result<std::uint64_t> Bytes(const Variables& variables, const char* name) {
   auto bytes = ParseByteCount(*text);
   if (!bytes.ok()) return bytes.status().WithContext(name);
   return bytes;
+}
+
+/// A part is a file until it is joined to the others, so none of its blocks has bytes of the next
+/// one: as large as the blocks that are wanted, or several whole ones.
+std::size_t PartBytes(const WebHdfsConfig& config) {
+  const std::uint64_t block = config.block_bytes;
+  if (block == 0 || block % 4096 != 0) return config.part_bytes;
+  if (block <= config.part_bytes) return config.part_bytes / block * block;
+  const std::uint64_t pieces = (block + kLargestPart - 1) / kLargestPart;
+  return block % (pieces * 4096) == 0 ? block / pieces : kLargestPart;
 }
 
 bool IsOn(const std::optional<std::string>& value) {
@@ -115,9 +127,12 @@ Result<WebHdfsConfig> MakeWebHdfsConfig(const std::string& url, const StorageOpt
     config.upload_bytes_per_second = options.upload_bytes_per_second;
   }
   if (options.connections > 0) config.connections = options.connections;
+  ASSIGN_OR_RETURN(const std::uint64_t part_bytes, Bytes(variables, "CAIRN_HDFS_PART_SIZE"));
+  config.part_bytes = PartBytes(config);
+  if (part_bytes > 0) config.part_bytes = part_bytes;
   if (options.part_bytes > 0) config.part_bytes = options.part_bytes;
   if (config.part_bytes % 4096 != 0) {
-    return InvalidArgumentError("part_bytes must be a multiple of 4 KiB");
+    return InvalidArgumentError("part_bytes (CAIRN_HDFS_PART_SIZE) must be a multiple of 4 KiB");
   }
   return config;
 }

@@ -3,13 +3,25 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "net/http_client.h"
+#include "net/test_certificates.h"
+#include "net/test_http_server.h"
+#include "net/test_tls_front.h"
 #include "storage/conformance.h"
+#include "storage/local/temp_directory.h"
 #include "storage/open_store.h"
 #include "storage/webhdfs/test_hdfs_server.h"
 #include "storage/webhdfs/webhdfs_store.h"
@@ -111,6 +123,38 @@ TEST(HdfsStore, FilesHaveTheReplicationAndTheBlocksThatWereAskedFor) {
   }
 }
 
+TEST(HdfsStore, LargeFilesHaveBlocksOfTheSizeThatWasAskedFor) {
+  constexpr std::uint64_t kBlock = 20u << 20;
+  const std::string url = Server().FreshUrl();
+  WebHdfsStore::Options options{.url = url};
+  options.storage.hdfs_block_bytes = kBlock;
+  auto store = WebHdfsStore::Open(std::move(options));
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  const std::string large(2 * kBlock + 10, 'x');
+  auto session = (*store)->NewWriteSession(WriteMode::kAuto);
+  const auto object = (*session)->Open("large", {.bytes = large.size()});
+  ASSERT_TRUE(object.ok());
+  const std::size_t part = (*session)->PartsOf(large.size()).part_bytes;
+  const auto bytes = std::as_bytes(std::span(large));
+  for (std::size_t at = 0; at < large.size(); at += part) {
+    const auto piece = bytes.subspan(at, std::min(part, large.size() - at));
+    ASSERT_TRUE((*session)->Append(*object, piece, false, at).ok());
+  }
+  ASSERT_TRUE((*session)->Close(*object).ok());
+  ASSERT_TRUE((*session)->Drain().ok());
+  const std::string path = url.substr(url.find('/', url.find("//") + 2));
+  const std::string blocks =
+      Fetch("http://127.0.0.1:" + std::to_string(Server().http_port()) + "/webhdfs/v1" + path +
+            "/large?op=GETFILEBLOCKLOCATIONS&user.name=someone");
+  std::vector<std::uint64_t> lengths;
+  constexpr std::string_view kName = "\"length\":";
+  for (std::size_t at = blocks.find(kName); at != std::string::npos; at = blocks.find(kName, at)) {
+    at += kName.size();
+    lengths.push_back(std::strtoull(blocks.c_str() + at, nullptr, 10));
+  }
+  EXPECT_THAT(lengths, ::testing::ElementsAre(kBlock, kBlock, 10u)) << blocks;
+}
+
 TEST(HdfsStore, WhatWasAcknowledgedSurvivesAPowerCutOfTheServer) {
   auto server = TestHdfsServer::Start({});
   ASSERT_TRUE(server.ok()) << server.status().ToString();
@@ -191,6 +235,110 @@ TEST(HdfsStore, ErrorsTellWhatIsWrong) {
   const auto unreachable = Open(gone);
   EXPECT_TRUE(unreachable.status().Is(Code::kUnavailable)) << unreachable.status().ToString();
   EXPECT_THAT(std::string(unreachable.status().message()), HasSubstr(gone));
+}
+
+/// A file of three parts, there and back: every kind of request to either node.
+void WriteAndRead(Store* store) {
+  const std::string large(150'000, 'x');
+  ASSERT_TRUE(store->Create("record", "1").ok());
+  auto session = store->NewWriteSession(WriteMode::kAuto);
+  const auto object = (*session)->Open("large", {.bytes = large.size()});
+  ASSERT_TRUE(object.ok()) << object.status().ToString();
+  const auto bytes = std::as_bytes(std::span(large));
+  const std::size_t part = (*session)->part_bytes();
+  for (std::size_t at = 0; at < large.size(); at += part) {
+    const auto piece = bytes.subspan(at, std::min(part, large.size() - at));
+    const Status appended = (*session)->Append(*object, piece, false, at);
+    ASSERT_TRUE(appended.ok()) << appended.ToString();
+  }
+  ASSERT_TRUE((*session)->Close(*object).ok());
+  const Status drained = (*session)->Drain();
+  ASSERT_TRUE(drained.ok()) << drained.ToString();
+  EXPECT_EQ(*store->Get("large", 1 << 20), large);
+  EXPECT_EQ(store->List("")->objects.size(), 2u);
+  EXPECT_TRUE(store->Delete("record").ok());
+}
+
+Result<std::unique_ptr<Store>> OpenWith(const std::string& url,
+                                        std::map<std::string, std::string> settings) {
+  WebHdfsStore::Options options{.url = url};
+  options.storage.part_bytes = 64u << 10;
+  options.environment.retry.max_attempts = 2;
+  options.environment.variables =
+      [settings = std::move(settings)](const std::string& name) -> std::optional<std::string> {
+    const auto found = settings.find(name);
+    if (found == settings.end()) return std::nullopt;
+    return found->second;
+  };
+  auto store = WebHdfsStore::Open(std::move(options));
+  if (!store.ok()) return store.status();
+  return std::unique_ptr<Store>(*std::move(store));
+}
+
+TEST(HdfsStore, ADelegationTokenSaysWhoWeAre) {
+  auto server = TestHdfsServer::Start({.permissions = true, .tokens = true});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  ASSERT_FALSE((*server)->token().empty());
+  const std::string api =
+      "http://127.0.0.1:" + std::to_string((*server)->http_port()) + "/webhdfs/v1";
+  // The superuser, who is this process's user, lets everyone write.
+  const std::string super = MakeWebHdfsConfig("hdfs://x/", {}, [](const std::string&) {
+                              return std::optional<std::string>();
+                            })->user;
+  auto client = HttpClient::Open({});
+  const auto opened = (*client)->Fetch(HttpRequest{
+      .method = "PUT", .url = api + "/?op=SETPERMISSION&permission=777&user.name=" + super});
+  ASSERT_TRUE(opened.ok() && opened->Succeeded());
+
+  const std::string url = (*server)->Url("of-ann");
+  const auto store =
+      OpenWith(url, {{"CAIRN_HDFS_TOKEN", (*server)->token()}, {"CAIRN_HDFS_USER", "mallory"}});
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  WriteAndRead(store->get());
+  EXPECT_THAT(Fetch(api + "/of-ann/large?op=GETFILESTATUS&user.name=someone"),
+              HasSubstr("\"owner\":\"ann\""));
+
+  std::string forged = (*server)->token();
+  char& inside = forged[forged.size() / 2];  // of what only the NameNode can make
+  inside = inside == 'A' ? 'B' : 'A';
+  const Status refused = OpenWith(url, {{"CAIRN_HDFS_TOKEN", forged}}).status();
+  EXPECT_TRUE(refused.Is(Code::kPermissionDenied)) << refused.ToString();
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("CAIRN_HDFS_TOKEN"));
+}
+
+TEST(HdfsStore, SpeaksTlsToBothNodes) {
+  TempDirectory directory;
+  const TestCertificates certificates(directory / "tls");
+  ASSERT_TRUE(certificates.ok());
+  const TestTlsFront data(Server().data_port(), certificates.certificate(), certificates.key());
+  std::atomic<int> redirected = 0;
+  // The DataNode that the NameNode names is behind TLS, too.
+  const TestHttpServer names([&](const TestHttpRequest& request) {
+    TestHttpReply reply = ForwardTo(Server().http_port(), request);
+    const std::string plain =
+        "{\"Location\":\"http://127.0.0.1:" + std::to_string(Server().data_port()) + "/";
+    const std::size_t at = reply.bytes.find(plain);
+    if (at == std::string::npos) return reply;
+    ++redirected;
+    std::string body = reply.bytes.substr(at, reply.bytes.rfind('}') + 1 - at);
+    body.replace(0, plain.size(),
+                 "{\"Location\":\"https://127.0.0.1:" + std::to_string(data.port()) + "/");
+    return Answer(200, body);
+  });
+  const TestTlsFront front(names.port(), certificates.certificate(), certificates.key());
+  const std::string fresh = Server().FreshUrl();
+  const std::string url =
+      "hdfs://127.0.0.1:" + std::to_string(front.port()) + fresh.substr(fresh.rfind('/'));
+  const auto store = OpenWith(url, {{"CAIRN_HDFS_USER", "ann"},
+                                    {"CAIRN_HDFS_TLS", "1"},
+                                    {"CAIRN_HDFS_CA_BUNDLE", certificates.ca()}});
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  WriteAndRead(store->get());
+  EXPECT_GT(redirected, 0);
+
+  const Status unknown = OpenWith(url, {{"CAIRN_HDFS_TLS", "1"}}).status();
+  EXPECT_TRUE(unknown.Is(Code::kFailedPrecondition)) << unknown.ToString();
+  EXPECT_FALSE(OpenWith(url, {}).ok()) << "plain HTTP to a port with TLS";
 }
 
 TEST(HdfsStore, WhatAKilledWriterLeavesIsFoundAndGivenUp) {
