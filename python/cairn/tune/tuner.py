@@ -454,10 +454,11 @@ class Tuner:
             log = PolicyLog(directory)
             log.start(native.take_log())  # of what is on record
             interrupted = self._loop(native, lambda: log.append(native.take_log()))
+            log.finish()
             trials = native.trials(True)
             for callback in self._callbacks:
                 if isinstance(callback, LogBook):
-                    callback.mend(native.results)
+                    callback.mend()
             self._call("on_experiment_end", trials=self._everyone())
         finally:
             native.close()
@@ -520,6 +521,9 @@ class Tuner:
     def _meet(self, native: Any) -> None:
         """The trials that are there when it begins, with all that they reported."""
         self._trials, self._listed = {}, []
+        for callback in self._callbacks:
+            if isinstance(callback, LogBook):
+                callback.reports = native.results
         known = []
         for item in native.trials(False):
             trial = self._trial(str(item["trial"]))
