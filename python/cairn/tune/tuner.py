@@ -16,7 +16,7 @@ import time
 import uuid
 import warnings
 from functools import cached_property
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
@@ -137,6 +137,7 @@ class Tuner:
         self._callbacks: List[Any] = []
         self._trials: Dict[str, Trial] = {}
         self._listed: List[Trial] = []
+        self._restoring: Set[str] = set()  # trials whose next start is from a checkpoint
         self._told = 0
         check_trainable(trainable, self._run)
         self._given = self._make_policy(None)  # says what is wrong with it, here and now
@@ -360,7 +361,8 @@ class Tuner:
             "tune_config": {
                 name: getattr(self._tune, name)
                 for name in ("metric", "mode", "num_samples", "max_concurrent_trials", "time_budget_s")
-            },
+            }
+            | ({"chdir_to_trial_dir": True} if self._tune.chdir_to_trial_dir else {}),
             "run_config": {
                 "stop": _NOT_RECORDED if stop is None and self._run.stop is not None else stop,
                 "failure_config": dataclasses.asdict(failures),
@@ -385,6 +387,7 @@ class Tuner:
             "checkpoint_at_end": bool(checkpoints.checkpoint_at_end),
             "saves": saves_on_demand(self._trainable),
             "resources": resources_of(self._trainable),
+            "chdir": bool(self._tune.chdir_to_trial_dir),
             "log_files": _output.file_names(self._run.log_to_file),
         }
 
@@ -395,6 +398,10 @@ class Tuner:
             raise ValueError(
                 f"log_to_file appends to files, which there are none of in {directory}: leave it out, or "
                 "keep the experiment in a directory"
+            )
+        if self._tune.chdir_to_trial_dir and _location.is_remote(directory):
+            raise ValueError(
+                f"chdir_to_trial_dir: trials in {directory} have no directory on this machine; leave it out"
             )
         fresh = _safe(name_of(self._trainable))[:50]
         if not self.can_restore(directory):
@@ -494,6 +501,7 @@ class Tuner:
         with _Interrupts() as interrupts:
             deadline: Optional[float] = None
             while True:
+                self._call("on_step_begin", iteration=self._told, trials=self._everyone())
                 finished, news = native.step(0.2)
                 for item in news:
                     self._tell(item)
@@ -521,6 +529,7 @@ class Tuner:
     def _meet(self, native: Any) -> None:
         """The trials that are there when it begins, with all that they reported."""
         self._trials, self._listed = {}, []
+        self._restoring = set()
         for callback in self._callbacks:
             if isinstance(callback, LogBook):
                 callback.reports = native.results
@@ -555,17 +564,25 @@ class Tuner:
         self._told += 1
         common = {"iteration": self._told, "trials": self._everyone(), "trial": trial}
         if what == "run":
-            self._call("on_trial_rewind", trial=trial, training_iteration=int(item["iteration"]))
+            iteration = int(item["iteration"])
+            if iteration > 0:
+                self._restoring.add(trial.trial_id)
+            self._call("on_trial_rewind", trial=trial, training_iteration=iteration)
         elif what == "exploit":
             trial.config = dict(item["config"])
+            self._restoring.add(trial.trial_id)
         elif what == "started":
             trial.status = Trial.RUNNING
             self._call("on_trial_start", **common)
+            if trial.trial_id in self._restoring:
+                self._restoring.discard(trial.trial_id)
+                self._call("on_trial_restore", **common)
         elif what == "result":
             trial.last_result = fill_result(item["result"], trial.trial_id, trial.config)
             self._call("on_trial_result", result=trial.last_result, **common)
         elif what == "checkpoint":
             self._call("on_checkpoint", checkpoint=item["checkpoint"], **common)
+            self._call("on_trial_save", **common)
         elif what == "failure":
             trial.error = str(item["error"])
         elif what == "paused":
