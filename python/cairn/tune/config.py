@@ -287,7 +287,8 @@ class TuneConfig:
     Attributes:
         metric, mode: what is best: a metric, which every result must then have, and "min" or "max".
         num_samples: how often the space is sampled (grids are run so often).
-        max_concurrent_trials: at a time; None: as many as there are CPUs.
+        max_concurrent_trials: at a time; None: as many as there are CPUs, or 16 in Slurm and Ray. What
+            with_resources asks for bounds it too.
         time_budget_s: seconds after which all trials are ended.
         search_alg, scheduler: as tune.search and tune.schedulers have them.
         reuse_actors: taken and not needed: each run is a fork, which costs milliseconds. reset_config is not

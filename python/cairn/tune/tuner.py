@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
+import math
 import os
 import pickle
 import re
@@ -22,6 +23,7 @@ from .. import _location, _native
 from ..errors import Corruption, NotFound
 from . import _output, search_space, stoppers
 from ._changes import changed_keys
+from ._gpus import places, visible_gpus
 from ._observers import observers
 from .config import CLUSTERS, CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from .logger import LogBook, PolicyLog
@@ -36,6 +38,7 @@ from .trial import Trial
 __all__ = ["TuneError", "Tuner"]
 
 _INTERRUPT_SECONDS = 30.0
+_CLUSTER_TRIALS = 16  # jobs at a time, which wait in the cluster's own queue where they find no room
 _NOT_RECORDED = "a function"
 
 
@@ -339,11 +342,31 @@ class Tuner:
     # Running.
 
     def _concurrency(self) -> int:
-        if self._tune.max_concurrent_trials:
-            return self._tune.max_concurrent_trials
-        cpus = len(os.sched_getaffinity(0))
-        each = max(resources_of(self._trainable).get("CPU", 1.0), 0.01)
-        return max(1, int(cpus / each))
+        """How many trials run at a time: as many as the user allows and as find room."""
+        given = self._tune.max_concurrent_trials or None
+        if self._on_cluster:
+            return given or _CLUSTER_TRIALS
+        bounds = [] if given is None else [given]
+        wanted = resources_of(self._trainable)
+        if given is None or "CPU" in wanted:
+            each = max(wanted.get("CPU", 1.0), 0.01)
+            bounds.append(max(1, int(len(os.sched_getaffinity(0)) / each)))
+        if wanted.get("GPU", 0.0) > 0:
+            gpus = visible_gpus()
+            if places(len(gpus), wanted["GPU"]) == 0:
+                raise ValueError(
+                    f"each trial wants {wanted['GPU']:g} GPUs (tune.with_resources), and this machine has "
+                    f"{len(gpus)}: ask for fewer, or name those that are there in CUDA_VISIBLE_DEVICES"
+                )
+            bounds.append(places(len(gpus), wanted["GPU"]))
+        return min(bounds)
+
+    def _gpus(self) -> Optional[Dict[str, Any]]:
+        """What the zygote hands out; None where trials did not say, and see what there is."""
+        each = resources_of(self._trainable).get("GPU")
+        if each is None or self._on_cluster:
+            return None
+        return {"names": visible_gpus() if each > 0 else [], "each": each}
 
     def _describe(self, prefix: str, policy: SearchPolicy) -> Dict[str, Any]:
         failures = self._run.failure_config
@@ -387,6 +410,7 @@ class Tuner:
             "checkpoint_at_end": bool(checkpoints.checkpoint_at_end),
             "saves": saves_on_demand(self._trainable),
             "resources": resources_of(self._trainable),
+            "gpus": self._gpus(),
             "chdir": bool(self._tune.chdir_to_trial_dir),
             "log_files": _output.file_names(self._run.log_to_file),
         }
@@ -407,6 +431,7 @@ class Tuner:
         if not self.can_restore(directory):
             _check_empty(directory, fresh)
         # What can be wrong with what was given shows before anything is made.
+        at_a_time = self._concurrency()
         payload = self._payload()
         cluster = self._cluster() if self._on_cluster else None
         check_master(self._run.master)
@@ -445,7 +470,7 @@ class Tuner:
                 {
                     "description": {**self._describe(prefix, policy), "id": id},
                     "trial_prefix": prefix,
-                    "max_concurrent": self._concurrency(),
+                    "max_concurrent": at_a_time,
                     "max_failures": (1 << 60) if failures.max_failures < 0 else failures.max_failures,
                     "fail_fast": bool(failures.fail_fast),
                     "retention": checkpoints.retention(),
@@ -695,7 +720,10 @@ class Tuner:
             "worker": _worker_command(),
             "directory": os.fspath(where),
             "host": self._run.host or socket.gethostname(),
-            "resources": {str(k): _word(v) for k, v in (self._run.resources or {}).items()},
+            "resources": {
+                **_asked_for(str(self._run.launcher), resources_of(self._trainable)),
+                **{str(k): _word(v) for k, v in (self._run.resources or {}).items()},
+            },
         }
 
     def _payload(self) -> bytes:
@@ -803,6 +831,25 @@ def _recorded_space(value: Any, where: str) -> Any:
     if isinstance(value, list):
         return [_recorded_space(v, where) for v in value]
     return value
+
+
+def _asked_for(launcher: str, wanted: Mapping[str, float]) -> Dict[str, str]:
+    """What tune.with_resources says, in the words of the launcher."""
+    cpus, gpus = wanted.get("CPU"), wanted.get("GPU", 0.0)
+    asked: Dict[str, str] = {}
+    if launcher == "ray":
+        if cpus is not None:
+            asked["num_cpus"] = f"{cpus:g}"
+        if gpus > 0:
+            asked["num_gpus"] = f"{gpus:g}"
+        return asked
+    if cpus is not None:
+        asked["cpus_per_task"] = str(max(1, math.ceil(cpus)))
+    if gpus > 0:
+        if gpus < 1:
+            raise ValueError(f"each trial wants {gpus:g} of a GPU, and Slurm gives whole ones: ask for 1")
+        asked["gres"] = f"gpu:{gpus:g}"
+    return asked
 
 
 def _word(value: Any) -> str:
