@@ -98,7 +98,7 @@ def plot(table, path):
         share = lambda value, row=row: (
             value / row["at_least"]
             if row["at_least"] is not None
-            else row["at_most"] / max(value, 1e-9)
+            else (row["at_most"] + 1e-9) / max(value, 1e-9)
         )
         ends = sorted((share(row["least"]), share(row["most"])))
         middle = share(row["measured"])

@@ -31,11 +31,12 @@ struct VariableView {
   Role role = Role::kParameter;
   DType dtype = DType::kF32;
   std::vector<std::uint64_t> shape;
-  void* data = nullptr;  // only read by a save
+  void* data = nullptr;    // only read by a save
+  bool read_only = false;  // a load refuses it
 };
 
 /// A scope's variables that `wanted` is true for (all when it is empty), by name. Borrows the
-/// scope's memory.
+/// scope's memory. Those of a frozen scope are read-only, but for temporaries.
 using VariablePredicate = std::function<bool(const Variable&)>;
 std::vector<VariableView> SelectVars(const Scope& scope, const VariablePredicate& wanted = {});
 
@@ -127,7 +128,7 @@ struct LoadedVars {
 /// foreign file. Names, shapes and dtypes of all variables are compared, and every checksum is
 /// verified, before any memory changes: a failure leaves all variables as they were
 /// (FailedPrecondition with options.mismatch filled, or Corruption). Neither the order of the
-/// variables nor that of the file matters.
+/// variables nor that of the file matters. FailedPrecondition: one of them is read-only.
 Result<LoadedVars> LoadVars(const std::string& path, std::span<const VariableView> variables,
                             const LoadVarsOptions& options = {});
 /// Into a scope, whose variables then count as loaded (see Scope::Initialize). The roles decide

@@ -65,7 +65,7 @@ struct VariableOptions {
   const void* data = nullptr;                      // first values, copied; else zeros
   std::optional<VariableInitializer> initializer;  // run by Initialize
   bool trainable = true;                           // for the optimizer; parameters only
-  double learning_rate_factor = 1;                 // likewise
+  double learning_rate_factor = 1;                 // likewise; finite
 };
 
 /// What a scope knows of a variable.
@@ -78,8 +78,11 @@ struct Variable {
   std::optional<VariableInitializer> initializer;
   bool trainable = true;
   double learning_rate_factor = 1;
-  bool loaded = false;              // its values came out of a file
-  std::shared_ptr<std::byte> data;  // shared: views that bindings handed out outlive the variable
+  bool loaded = false;  // its values came out of a file
+  bool frozen = false;  // of a clone for testing: nobody may write it by this scope
+  /// For reading; Scope::MutableBytes is for writing. Shared: views that bindings handed out
+  /// outlive the variable.
+  std::shared_ptr<const std::byte> data;
 };
 
 struct InitializeOptions {

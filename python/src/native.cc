@@ -16,6 +16,7 @@
 #include "src/state_encoder.h"
 #include "src/state_matcher.h"
 #include "src/steps.h"
+#include "src/store_files.h"
 #include "src/table.h"
 #include "src/trainer.h"
 #include "src/trial.h"
@@ -84,6 +85,7 @@ NB_MODULE(_native, module) {
   DefineManager(module);
   DefineScope(module);
   DefineSteps(module);
+  DefineStoreFiles(module);
   DefineTrainer(module);
   DefineTrial(module);
   DefineTuneSearch(module);

@@ -107,15 +107,16 @@ class PyScope {
   /// The variable's bytes, which live as long as the array; read-only where it may not be changed.
   nb::object Memory(const std::string& name) const {
     Variable variable = ValueOrRaise(scope_->Find(name));
-    const bool writable = !scope_->frozen() || variable.role == Role::kTemporary;
+    const bool writable = !variable.frozen;
     const std::size_t shape[] = {static_cast<std::size_t>(variable.bytes)};
-    auto owner = std::make_unique<std::shared_ptr<std::byte>>(std::move(variable.data));
-    void* const data = owner->get();
-    const nb::capsule capsule(owner.release(), [](void* p) noexcept {
-      delete static_cast<std::shared_ptr<std::byte>*>(p);
-    });
+    using Held = std::shared_ptr<const std::byte>;
+    auto owner = std::make_unique<Held>(std::move(variable.data));
+    const std::byte* const data = owner->get();
+    const nb::capsule capsule(owner.release(),
+                              [](void* p) noexcept { delete static_cast<Held*>(p); });
     if (writable) {
-      return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(data, 1, shape, capsule));
+      return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(
+          const_cast<std::byte*>(data), 1, shape, capsule));
     }
     return nb::cast(
         nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(data, 1, shape, capsule));

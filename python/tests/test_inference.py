@@ -585,6 +585,7 @@ def joined(kind, weight):
         (np.uint64, 2**31 - 1, 2**63),
         (np.uint32, 2**31 - 1, 2**31),
         (np.float64, 3e38, -4e38),
+        (np.float64, np.nan, np.inf),  # which it takes for the largest float there is
     ],
 )
 def test_numbers_that_openvino_would_take_for_others_are_refused(directory, dtype, fits, beyond):
@@ -599,12 +600,58 @@ def test_numbers_that_openvino_would_take_for_others_are_refused(directory, dtyp
         program.run({"x": np.array([1, beyond], dtype)})
 
 
-def test_a_weight_that_openvino_would_take_for_another_is_refused(directory):
-    from onnx import TensorProto
+@pytest.mark.parametrize(
+    "weight, text",
+    [
+        (np.int64(2**40), "1099511627776"),
+        (np.uint64(2**63), "9223372036854775808"),
+        (np.uint64(2**64 - 1), "18446744073709551615"),
+        (np.uint32(2**31), "2147483648"),
+        (np.uint32(2**32 - 1), "4294967295"),
+        (np.float64(-4e38), r"-4e\+38"),
+        (np.finfo(np.float64).max, r"1.79769e\+308"),
+        (np.float64(-np.inf), "-inf"),
+    ],
+)
+def test_a_weight_that_openvino_would_take_for_another_is_refused(directory, weight, text):
+    from onnx import helper
 
-    io.save_inference_model(directory, ["x"], ["y"], joined(TensorProto.INT64, np.int64(2**40)))
-    with pytest.raises(cairn.Error, match="whole number 1099511627776 in known.*32 bits"):
+    kind = helper.np_dtype_to_tensor_dtype(weight.dtype)
+    io.save_inference_model(directory, ["x"], ["y"], joined(kind, weight))
+    with pytest.raises(cairn.Error, match=f"the number {text} in known.*32 bits"):
         io.load_inference_model(directory)
+
+
+@pytest.mark.parametrize(
+    "weight", [np.float64(3e38), np.float64(np.nan), np.uint32(2**31 - 1), np.uint64(2**31 - 1)]
+)
+def test_a_weight_that_fits_is_taken(directory, weight):
+    from onnx import helper
+
+    kind = helper.np_dtype_to_tensor_dtype(weight.dtype)
+    io.save_inference_model(directory, ["x"], ["y"], joined(kind, weight))
+    program, _, _ = io.load_inference_model(directory)
+    (found,) = program.run({"x": np.array([1], weight.dtype)})
+    np.testing.assert_allclose(found, np.array([1, weight], weight.dtype), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "values", [np.array([-2.5, 3e38]), np.array([1, 2**31 - 1], np.uint64), np.array([7], np.uint32)]
+)
+def test_a_clip_without_bounds_has_none_that_do_not_fit(directory, values):
+    from onnx import helper
+
+    kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+    value = helper.make_tensor_value_info
+    model = with_nodes(
+        [helper.make_node("Clip", ["x"], ["y"])],
+        inputs=[value("x", kind, ["n"])],
+        outputs=[value("y", kind, ["n"])],
+    )
+    io.save_inference_model(directory, ["x"], ["y"], model)
+    program, _, _ = io.load_inference_model(directory)
+    (found,) = program.run({"x": values})
+    np.testing.assert_allclose(found, values, rtol=1e-6)
 
 
 def test_a_function_that_calls_itself_is_refused(directory):

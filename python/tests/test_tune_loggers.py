@@ -10,6 +10,7 @@ import resource
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+import cairn
 from cairn.tune import logger, progress
 from cairn.tune.logger import (
     CSVLoggerCallback,
@@ -199,6 +200,7 @@ def test_a_full_disk_holds_up_nobody_and_the_files_are_made_anew(tmp_path, capsy
     trials = [trial_in(tmp_path, "t_00000", lr=1), trial_in(tmp_path, "t_00001", lr=2)]
     book = LogBook(str(tmp_path))
     reports = [report(i, text="x" * 50) for i in range(1, 101)]
+    book.reports = lambda id: reports
     for trial in trials:
         book.on_trial_start(1, trials, trial)
     with files_of_at_most(3000):
@@ -210,10 +212,10 @@ def test_a_full_disk_holds_up_nobody_and_the_files_are_made_anew(tmp_path, capsy
         trials[0].status, trials[1].status, trials[1].error = Trial.TERMINATED, Trial.ERROR, "long " * 1000
         book.on_trial_complete(1, trials, trials[0])
         book.on_trial_error(1, trials, trials[1])
-        book.mend(lambda id: reports)
+        book.mend()
     said = capsys.readouterr().err
     assert said.count("cannot be written") == 1 and "t_00000, t_00001 are not complete" in said
-    book.mend(lambda id: reports)  # there is room now
+    book.mend()  # there is room now
     book.on_experiment_end(trials)
     assert capsys.readouterr().err == ""
     for trial in trials:
@@ -225,15 +227,132 @@ def test_a_full_disk_holds_up_nobody_and_the_files_are_made_anew(tmp_path, capsy
     assert not (tmp_path / LogBook.COMPLETE).exists()
 
 
-def test_nothing_is_written_beside_trials_in_a_bucket(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    trial = Trial("t", {}, "s3://bucket/experiment/t")
+class Bucket:
+    """As the store of an experiment, in memory; away when told so."""
+
+    def __init__(self):
+        self.files = {}
+        self.away = False
+        self.puts = 0
+
+    def put(self, name, data):
+        if self.away:
+            raise cairn.errors.Unavailable("the bucket is away")
+        self.puts += 1
+        self.files[name] = data
+
+    def get(self, name):
+        return self.files.get(name)
+
+    def delete(self, name):
+        self.files.pop(name, None)
+
+    def iterations(self, trial):
+        lines = self.files[f"{trial}/result.json"].decode().splitlines()
+        rows = csv.DictReader(io.StringIO(self.files[f"{trial}/progress.csv"].decode()))
+        found = [json.loads(line)["training_iteration"] for line in lines]
+        assert [int(row["training_iteration"]) for row in rows] == found
+        return found
+
+
+def in_a_bucket(bucket, records):
     book = LogBook("s3://bucket/experiment")
-    book.on_restore([(trial, [report(1)])])
+    book._stored = bucket
+    book.reports = lambda id: records[id]
+    return book
+
+
+def remote_trial(name, status=Trial.RUNNING):
+    trial = Trial(name, {"lr": 0.5}, f"s3://bucket/experiment/{name}")
+    trial.status = status
+    return trial
+
+
+def test_files_of_trials_in_a_bucket_are_stored_whole_when_these_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bucket, records = Bucket(), {"t": []}
+    book = in_a_bucket(bucket, records)
+    trial = remote_trial("t")
+    book.on_restore([])
     book.on_trial_start(1, [trial], trial)
-    tell(book, trial, report(2), report(2))
+    assert json.loads(bucket.files["t/params.json"]) == {"lr": 0.5}
+    records["t"] = [report(1), report(2, late=7)]
+    tell(book, trial, report(1), report(2), report(2, late=7))
+    assert set(bucket.files) == {"t/params.json"}
+    trial.status, trial.error = Trial.ERROR, "Traceback …"
+    book.on_trial_error(1, [trial], trial)
+    assert bucket.iterations("t") == [1, 2]
+    assert bucket.files["t/error.txt"].decode() == "Traceback …\n"
+    assert "t/events.out.tfevents.cairn" in bucket.files
+    book.mend()
+    book.on_experiment_end([trial])
+    assert bucket.files[LogBook.COMPLETE] == b"t\n"
+    assert list(tmp_path.iterdir()) == [], "nothing is kept beside"
+
+
+def test_after_a_kill_a_bucket_gets_what_it_lacks_from_the_record():
+    bucket, records = Bucket(), {"a": [report(1)], "b": [report(1), report(2)], "c": [report(1)], "d": []}
+    bucket.files[LogBook.COMPLETE] = b"a\nc\n"
+    bucket.files["c/error.txt"] = b"of before"
+    a, b = remote_trial("a", Trial.TERMINATED), remote_trial("b", Trial.TERMINATED)
+    c, d = remote_trial("c", Trial.ERROR), remote_trial("d", Trial.PENDING)
+    book = in_a_bucket(bucket, records)
+    book.on_restore([(one, records[one.trial_id]) for one in (a, b, c, d)])
+    assert bucket.iterations("b") == [1, 2]
+    assert "a/result.json" not in bucket.files, "it is complete already"
+    # c is resumed: until it ends, nobody may take what lies there for all.
+    book.on_trial_rewind(c, 1)
+    c.status = Trial.RUNNING
+    book.on_trial_start(1, [a, b, c, d], c)
+    assert bucket.files[LogBook.COMPLETE] == b"a\nb\n"
+    records["c"] = [report(1), report(2)]
+    tell(book, c, report(2))
+    c.status = Trial.TERMINATED
+    book.on_trial_complete(1, [a, b, c, d], c)
+    assert bucket.iterations("c") == [1, 2] and "c/error.txt" not in bucket.files
+    book.mend()
+    assert bucket.files[LogBook.COMPLETE] == b"a\nb\nc\n"
+    assert not [name for name in bucket.files if name.startswith("d/")], "it never ran"
+
+
+def test_trials_that_pause_have_files_in_a_bucket_too():
+    bucket, records = Bucket(), {"t": [report(1), report(2), report(3)]}
+    book = in_a_bucket(bucket, records)
+    trial = remote_trial("t")
+    book.on_trial_start(1, [trial], trial)
+    tell(book, trial, *records["t"])
+    trial.status = Trial.PAUSED
+    book.mend()
+    assert bucket.iterations("t") == [1, 2, 3] and LogBook.COMPLETE not in bucket.files
+
+
+def test_a_bucket_that_is_away_gets_the_files_at_the_end_or_is_told_of(capsys):
+    bucket, records = Bucket(), {"t": [report(1)]}
+    book = in_a_bucket(bucket, records)
+    trial = remote_trial("t")
+    bucket.away = True
+    book.on_trial_start(1, [trial], trial)
+    tell(book, trial, report(1))
+    trial.status = Trial.TERMINATED
     book.on_trial_complete(1, [trial], trial)
-    assert list(tmp_path.iterdir()) == []
+    book.mend()
+    said = capsys.readouterr().err
+    assert said.count("cannot be written (the bucket is away)") == 1 and "files of t are not complete" in said
+    bucket.away = False
+    book.mend()
+    assert bucket.iterations("t") == [1] and bucket.files[LogBook.COMPLETE] == b"t\n"
+
+
+def test_the_list_of_complete_files_is_not_stored_for_every_trial():
+    bucket, records = Bucket(), {f"t{i}": [] for i in range(100)}
+    book = in_a_bucket(bucket, records)
+    for name in records:
+        trial = remote_trial(name, Trial.TERMINATED)
+        book.on_trial_start(1, [trial], trial)
+        book.on_trial_complete(1, [trial], trial)
+    assert len(bucket.files[LogBook.COMPLETE].split()) == 64
+    book.mend()
+    assert len(bucket.files[LogBook.COMPLETE].split()) == 100
 
 
 def test_the_log_of_copies(tmp_path):

@@ -151,8 +151,6 @@ def test_home_is_known_wherever_an_experiment_is_named(tmp_path, monkeypatch):
     assert len(tune.Tuner.restore("~/results/e", f).fit()) == 1
     assert len(tune.Tuner.extend("~/results/e", f, num_samples=2).fit()) == 2
     assert tune.Result.from_path("~/results/e/f_00000").metrics["a"] == 1
-    with pytest.raises(ValueError, match="s3://bucket/e/f_00000 is on a bucket"):
-        tune.Result.from_path("s3://bucket/e/f_00000")
 
 
 def test_resources_are_a_dict_and_stay_with_the_trainable(tmp_path):
@@ -244,3 +242,58 @@ def test_validate_finds_leftovers(tmp_path, monkeypatch):
 def test_validate_refuses_functions():
     with pytest.raises(ValueError):
         validate_save_restore(lambda config: None)
+
+
+def test_a_sync_config_says_where_an_experiment_is(tmp_path):
+    where = str(tmp_path / "uploads")
+    run = air.RunConfig(
+        name="e", local_dir=str(tmp_path / "local"), verbose=0, sync_config=tune.SyncConfig(upload_dir=where)
+    )
+    [result] = tune.Tuner(lambda config: {"a": 1}, run_config=run).fit()
+    assert result.path.startswith(where) and not (tmp_path / "local").exists()
+    assert tune.RunConfig(storage_path=where, sync_config=tune.SyncConfig(sync_period=60)).directory == where
+    with pytest.raises(ValueError, match="two names of one thing"):
+        tune.RunConfig(storage_path=where, sync_config=tune.SyncConfig(upload_dir=where))
+    with pytest.raises(ValueError, match="syncer must be 'auto' or None"):
+        tune.SyncConfig(syncer=object())
+    with pytest.raises(ValueError, match="sync_config must be a SyncConfig"):
+        tune.RunConfig(sync_config={"upload_dir": where})
+
+
+@pytest.mark.parametrize("name", ["trial_name_creator", "trial_dirname_creator"])
+def test_names_of_trials_are_not_made_by_others(name):
+    with pytest.raises(ValueError, match=f"{name}: trials and their directories are called"):
+        tune.TuneConfig(**{name: lambda trial: "mine"})
+    assert getattr(tune.TuneConfig(**{name: None}), name) is None
+
+
+@pytest.mark.parametrize("chdir", [None, False, True])
+def test_a_trial_works_in_its_directory_if_that_is_asked_for(tmp_path, monkeypatch, chdir):
+    (tmp_path / "beside.py").write_text("answer = 42\n")
+    (tmp_path / "data").write_text("data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+
+    def f(config):
+        import beside
+
+        open("made", "w").close()
+        base = os.environ.get("TUNE_ORIG_WORKING_DIR", "")
+        data = open(os.path.join(base, "data")).read()
+        tune.report({"cwd": os.getcwd(), "answer": beside.answer, "data": data})
+
+    run = tune.RunConfig(storage_path="runs", name="e", verbose=0)
+    tuner = tune.Tuner(f, tune_config=tune.TuneConfig(chdir_to_trial_dir=chdir), run_config=run)
+    [result] = tuner.fit()
+    assert result.error is None, result.error
+    where = result.path if chdir else str(tmp_path)
+    assert result.metrics["cwd"] == where and os.path.exists(f"{where}/made")
+    assert (result.metrics["answer"], result.metrics["data"]) == (42, "data")
+    assert bool(tune.Tuner.restore("runs/e", f)._tune.chdir_to_trial_dir) == bool(chdir)
+
+
+def test_a_trial_in_a_bucket_has_no_directory_to_work_in():
+    run = tune.RunConfig(storage_path="s3://bucket/e", verbose=0)
+    config = tune.TuneConfig(chdir_to_trial_dir=True)
+    with pytest.raises(ValueError, match="chdir_to_trial_dir: trials in s3://bucket/e"):
+        tune.Tuner(lambda config: None, tune_config=config, run_config=run).fit()

@@ -1,5 +1,8 @@
 """Experiments on a bucket and on HDFS: killed, started again, restored; the record is there and nowhere else."""
 
+import csv
+import io
+import json
 import os
 import signal
 
@@ -18,6 +21,7 @@ from tuned_program import (
 
 import cairn
 from cairn import tune
+from cairn.tune.logger import PolicyLog
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +98,64 @@ def test_killed_and_restored_the_results_are_those_of_an_undisturbed_run(
     }
     assert found == expected()
     assert results[0].checkpoint.to_dict()["i"] == 12
+    for result in results:
+        stored = tune.Result.from_path(result.path)
+        assert [m["training_iteration"] for m in stored.results] == list(range(1, 13))
+        assert stored.config == result.config and stored.checkpoint.to_dict()["i"] == 12
     assert not os.path.exists(tmp_path / "e"), "nothing was kept beside"
+
+
+@pytest.mark.parametrize("storage", ["s3", "hdfs"], indirect=True)
+def test_files_that_other_tools_read_are_there_too(storage, tmp_path):
+    broken = tmp_path / "broken"
+    broken.touch()
+
+    def train(config):
+        tune.report({"loss": config["x"] * 0.5})
+        if config["x"] == 1 and os.path.exists(broken):
+            raise RuntimeError("the reason")
+        tune.report({"loss": config["x"] * 0.25, "late": 1})
+
+    where = f"{storage}/logged"
+    run = tune.RunConfig(storage_path=where, name="e", verbose=0)
+    tune.Tuner(train, param_space={"x": tune.grid_search([1, 2])}, run_config=run).fit()
+    files = cairn._native.StoreFiles.open(f"{where}/e")
+
+    def text(name):
+        return (files.get(name) or b"").decode()
+
+    first, second = "train_00000", "train_00001"
+    assert [json.loads(line)["loss"] for line in text(f"{first}/result.json").splitlines()] == [0.5]
+    assert text(f"{first}/error.txt").rstrip().endswith("RuntimeError: the reason")
+    assert files.get(f"{second}/error.txt") is None
+    assert json.loads(text(f"{second}/params.json")) == {"x": 2}
+    rows = list(csv.DictReader(io.StringIO(text(f"{second}/progress.csv"))))
+    assert [(row["loss"], row["late"]) for row in rows] == [("1.0", ""), ("0.5", "1")]
+    assert len(files.get(f"{second}/events.out.tfevents.cairn")) > 100
+    assert str(tune.Result.from_path(f"{where}/e/{first}").error).rstrip().endswith("the reason")
+
+    broken.unlink()
+    results = tune.Tuner.restore(f"{where}/e", train, restart_errored=True).fit()
+    assert results.num_errors == 0
+    again = tune.Result.from_path(f"{where}/e/{first}")
+    assert again.error is None and [m["loss"] for m in again.results] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("storage", ["s3", "hdfs"], indirect=True)
+def test_the_log_of_copies_is_there_too(storage):
+    where = f"{storage}/copies"
+    log = PolicyLog(where)
+    log.start([{"trial": "a", "donor": "b"}])
+    log.append([{"trial": "c", "donor": "b"}])
+    log.finish()
+    found = cairn._native.StoreFiles.open(where).get("pbt_global.txt").decode().splitlines()
+    assert [json.loads(line)["trial"] for line in found] == ["a", "c"]
+
+
+@pytest.mark.parametrize("storage", ["s3", "hdfs"], indirect=True)
+def test_a_trial_that_is_not_there_has_no_result(storage):
+    with pytest.raises(ValueError, match="neither result.json nor checkpoints"):
+        tune.Result.from_path(f"{storage}/nothing/e/train_00000")
 
 
 @pytest.mark.parametrize("storage", ["s3", "hdfs"], indirect=True)

@@ -8,11 +8,11 @@ import tempfile
 import time
 
 import pytest
-from tune_kills import note_kill
+from tune_kills import note_kill, wait_for_a_step
 from tuned_program import KILLS, assert_gone, children_of, reports, wait_for
 
 from cairn import tune
-from cairn.tune.schedulers import PopulationBasedTraining
+from cairn.tune.schedulers import MedianStoppingRule, PopulationBasedTraining
 from cairn.tune.search import ConcurrencyLimiter, OptunaSearch
 from cairn.tune.stoppers import TimeoutStopper
 
@@ -20,7 +20,7 @@ PROGRAM = '''
 import json, os, sys, time
 from cairn import tune
 from cairn.tune.result import read_reports
-from cairn.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from cairn.tune.schedulers import ASHAScheduler, MedianStoppingRule, PopulationBasedTraining
 from cairn.tune.search import OptunaSearch
 
 class Climb(tune.Trainable):
@@ -50,6 +50,10 @@ def make(directory, which):
     elif which == "promote":
         how = tune.TuneConfig(**of, max_concurrent_trials=1, scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3, type="promotion"))
         space = {"lr": tune.grid_search([0.3, 0.1, 0.9, 0.2, 0.7, 0.5])}
+    elif which == "median":
+        how = tune.TuneConfig(**of, max_concurrent_trials=1, scheduler=MedianStoppingRule(
+            time_attr="training_iteration", grace_period=2, min_samples_required=3))
+        space = {"lr": tune.grid_search([0.5, 0.2, 0.8, 0.1, 0.25, 0.9])}
     elif which == "optuna":
         how = tune.TuneConfig(**of, num_samples=6, max_concurrent_trials=1, search_alg=OptunaSearch(seed=3))
         space = {"lr": tune.uniform(0.0, 1.0)}
@@ -124,6 +128,35 @@ def test_promoting_asha_pauses_and_goes_on_at_the_next_iteration(tmp_path):
     assert sorted(len(reports(r)) for r in results) == [1, 1, 1, 1, 3, 3]
 
 
+def test_the_median_rule_stops_what_is_worse_than_the_median_of_the_means(tmp_path):
+    results = named()["make"](tmp_path, "median").fit()
+    reached = {r.config["lr"]: len(reports(r)) for r in results}
+    # One at a time, in order; x is lr times the iteration. The first three are too few to compare with. From
+    # iteration 2 on, where its best is 2 lr, the others' means are 2 lr: the median of 1, 0.4, 1.6 is 1.
+    #   0.1: 0.2 < 1, at the first comparison. 0.25: of 1, 0.4, 1.6 and 0.2 the median is 0.7, and 0.5 is less.
+    #   0.9: 1.8 is more than any mean, and so it stays.
+    assert reached == {0.5: 9, 0.2: 9, 0.8: 9, 0.1: 2, 0.25: 2, 0.9: 9}
+    assert not results.errors
+
+
+def test_the_median_rule_with_several_trials_at_a_time_stops_no_good_one(tmp_path):
+    def train(config):
+        for _ in range(20):
+            tune.report({"loss": config["x"]})
+
+    rule = MedianStoppingRule(time_attr="training_iteration", grace_period=2, min_samples_required=2)
+    results = tune.Tuner(
+        train,
+        param_space={"x": tune.grid_search([4, 1, 3, 2, 9, 8])},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", max_concurrent_trials=3, scheduler=rule),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    reached = {r.config["x"]: len(reports(r)) for r in results}
+    # Whoever comes when: the best is worse than no median, and the last two are worse than all others' means.
+    assert reached[1] == 20 and max(reached[9], reached[8]) < 20
+    assert not results.errors
+
+
 def test_pbt_clones_the_better_ones(tmp_path):
     results = named()["make"](tmp_path, "pbt").fit()
     assert [len(reports(r)) for r in results] == [9] * 4
@@ -178,7 +211,7 @@ def test_pbt_clones_by_link(tmp_path):
 
 
 
-@pytest.mark.parametrize("which", ["asha", "promote", "pbt", "optuna"])
+@pytest.mark.parametrize("which", ["asha", "promote", "median", "pbt", "optuna"])
 def test_killed_and_started_again_the_decisions_are_the_same(program, tmp_path, which):
     import random
 
@@ -187,12 +220,12 @@ def test_killed_and_started_again_the_decisions_are_the_same(program, tmp_path, 
     for _ in range(min(KILLS, 8)):
         process = start(program, tmp_path / "rough", which, pace="0.03")
         wait_for(lambda p=process: len(children_of(p.pid)) >= 2 or p.poll() is not None)
-        time.sleep(generator.uniform(0, 0.6))
+        wait_for_a_step(generator, tmp_path / "rough" / which, 0.6)
         below = children_of(process.pid)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert_gone(below)
-        note_kill(which, tmp_path / "rough" / "e")
+        note_kill(which, tmp_path / "rough" / which)
     rough = outcome(start(program, tmp_path / "rough", which))
     assert rough == calm
 
@@ -284,8 +317,22 @@ def test_callbacks_see_everything_in_order(tmp_path):
         def setup(self, **info):
             self.seen.append("setup")
 
+        def on_step_begin(self, iteration, trials):
+            self.waits = True
+
+        def on_step_end(self, iteration, trials):
+            assert self.waits, "a step ends that did not begin"
+            self.waits = False
+
         def on_trial_start(self, iteration, trials, trial):
+            assert self.waits, "told between two steps"
             self.seen.append("start")
+
+        def on_trial_restore(self, iteration, trials, trial):
+            self.seen.append("restore")
+
+        def on_trial_save(self, iteration, trials, trial):
+            self.seen.append("save")
 
         def on_trial_result(self, iteration, trials, trial, result):
             self.seen.append(("result", result["training_iteration"], result["config"]))
@@ -314,10 +361,43 @@ def test_callbacks_see_everything_in_order(tmp_path):
         "start",
         ("result", 1, {"x": 1}),
         "checkpoint",
+        "save",
         ("result", 2, {"x": 1}),
         "complete",
         ("end", 1),
     ]
+
+
+def test_callbacks_are_told_that_a_trial_goes_on_from_a_checkpoint(tmp_path):
+    class Recorder(tune.logger.LoggerCallback):
+        def __init__(self):
+            self.seen = []
+
+        def log_trial_start(self, trial):
+            self.seen.append("start")
+
+        def log_trial_restore(self, trial):
+            self.seen.append("restore")
+
+        def log_trial_save(self, trial):
+            self.seen.append("save")
+
+    def f(config):
+        if tune.get_checkpoint() is None:
+            tune.report({"a": 1}, checkpoint=tune.Checkpoint.from_dict({}))
+            raise RuntimeError("once")
+        tune.report({"a": 2})
+
+    recorder = Recorder()
+    run = tune.RunConfig(
+        storage_path=tmp_path,
+        verbose=0,
+        callbacks=[recorder],
+        failure_config=tune.FailureConfig(max_failures=1),
+    )
+    [result] = tune.Tuner(f, run_config=run).fit()
+    assert result.error is None
+    assert recorder.seen == ["start", "save", "start", "restore"]
 
 
 def test_resources_bound_how_many_run_at_a_time(tmp_path):

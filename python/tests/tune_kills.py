@@ -1,9 +1,47 @@
-"""Counts the kills of tuners for `make torture SUITE=tune`: who was killed, and what was on record last."""
+"""Aims and counts the kills of tuners for `make torture SUITE=tune`: who was killed, and what was on record last."""
 
 import os
 import re
+import time
 
 LOG = "CAIRN_TUNE_KILL_LOG"  # names a file: a line for each kill
+AIMS = "CAIRN_TUNE_AIMS"  # the steps to aim at, with spaces between; all of them when it is not said
+AIM_SECONDS = 1.0
+
+# What can be the last that is on record: each is a moment after which the next life has to go on in a way of its own.
+# Others (a suggestion, a choice) are written in one piece with what follows from them, most of the time.
+STEPS = (
+    "opened",
+    "run_started",
+    "run_ready",
+    "report",
+    "checkpoint_completed",
+    "checkpoint_pinned",
+    "pause_requested",
+    "preempt_acknowledged",
+    "run_exited",
+    "activated",
+    "paused",
+    "end",
+)
+
+
+def wait_for_a_step(generator, experiment, seconds):
+    """Waits before a kill: for a time at random or, where kills are counted, every other time for a step at random,
+    since most of the time nothing happens. A kill may strike a little later than it was aimed."""
+    if LOG not in os.environ or generator.random() < 0.5:
+        time.sleep(generator.uniform(0.0, seconds))
+        return
+    aim = generator.choice(os.environ.get(AIMS, "").split() or STEPS)
+    until = time.monotonic() + AIM_SECONDS
+    while last_event(experiment / "events") != aim and time.monotonic() < until:
+        pass
+
+
+def never_hit(counts):
+    """The steps that no kill of these struck after; keys as note_kill writes them."""
+    hit = {kind.rpartition(" after ")[2] for kind in counts}
+    return [step for step in STEPS if step not in hit]
 
 
 def note_kill(target, experiment):

@@ -27,6 +27,9 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kNotAParameter = "not a parameter";
+constexpr std::string_view kFrozen =
+    "a frozen scope (a clone for testing) cannot be loaded into; load into the scope that it was "
+    "cloned from";
 
 /// What is wrong with the request whatever is stored.
 Status CheckRequest(std::span<const VariableView> variables, const LoadVarsOptions& options) {
@@ -37,6 +40,10 @@ Status CheckRequest(std::span<const VariableView> variables, const LoadVarsOptio
   }
   std::set<std::string_view> names;
   for (const VariableView& variable : variables) {
+    if (variable.read_only) {
+      return FailedPreconditionError("variable " + QuoteForMessage(variable.name) + ": " +
+                                     std::string(kFrozen));
+    }
     const auto bytes = TensorBytes(variable.dtype, variable.shape);
     if (!bytes.ok()) {
       return bytes.status().WithContext("variable " + QuoteForMessage(variable.name));
@@ -280,9 +287,7 @@ Result<LoadedVars> LoadVars(const std::string& path, std::span<const VariableVie
 Result<LoadedVars> LoadVars(const std::string& path, Scope* scope, const VariablePredicate& wanted,
                             const LoadVarsOptions& options) {
   if (scope->frozen()) {
-    return FailedPreconditionError(
-        "a frozen scope (a clone for testing) cannot be loaded into; load into the scope that it "
-        "was cloned from");
+    return FailedPreconditionError(std::string(kFrozen));
   }
   // The variables' memory lives as long as these copies.
   const std::vector<Variable> held = scope->Vars();

@@ -248,6 +248,13 @@ TEST_F(SaveLoadTest, AFrozenScopeIsNotLoadedInto) {
   ASSERT_TRUE(SaveParams(path_, scope_).ok());
   const std::unique_ptr<Scope> frozen = other_.Clone(true).value();
   EXPECT_EQ(LoadParams(path_, frozen.get()).status().code(), Code::kFailedPrecondition);
+  const auto before = Memory(other_);
+  const auto parameters = [](const Variable& v) { return v.role == Role::kParameter; };
+  const Status views = LoadVars(path_, SelectVars(*frozen, parameters)).status();
+  EXPECT_EQ(views.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(std::string(views.message()), HasSubstr("frozen"));
+  EXPECT_EQ(Memory(other_), before) << "what it was cloned from is as it was";
+  EXPECT_TRUE(LoadVars(path_, SelectVars(other_, parameters)).ok());
   EXPECT_TRUE(SaveParams(directory_ / "from_frozen", *frozen).ok()) << "saving one is fine";
 }
 

@@ -234,8 +234,9 @@ std::vector<VariableView> ViewsOf(std::span<const Variable> variables,
   std::vector<VariableView> views;
   for (const Variable& variable : variables) {
     if (wanted && !wanted(variable)) continue;
-    views.push_back(
-        {variable.name, variable.role, variable.dtype, variable.shape, variable.data.get()});
+    // Whoever loads looks at read_only.
+    views.push_back({variable.name, variable.role, variable.dtype, variable.shape,
+                     const_cast<std::byte*>(variable.data.get()), variable.frozen});
   }
   return views;
 }

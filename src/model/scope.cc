@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -24,6 +25,11 @@ std::shared_ptr<std::byte> AllocateVariable(std::uint64_t bytes) {
   if (memory == nullptr) return nullptr;
   std::memset(memory, 0, bytes);
   return {static_cast<std::byte*>(memory), [](std::byte* p) { ::operator delete(p, kAlign); }};
+}
+
+/// The memory is a scope's own, and it writes what it may: others get it for reading.
+std::span<std::byte> Writable(const Variable& variable) {
+  return {const_cast<std::byte*>(variable.data.get()), variable.bytes};
 }
 
 }  // namespace
@@ -77,6 +83,10 @@ Status Scope::Declare(std::string name, Role role, DType dtype, std::vector<std:
   }
   auto bytes = TensorBytes(dtype, shape);
   if (!bytes.ok()) return bytes.status().WithContext(what);
+  if (!std::isfinite(options.learning_rate_factor)) {
+    return InvalidArgumentError(fmt::format("{}: learning_rate_factor must be finite, not {}", what,
+                                            options.learning_rate_factor));
+  }
   if (options.initializer) {
     const Status valid = ValidateInitializer(*options.initializer, dtype);
     if (!valid.ok()) return valid.WithContext(what);
@@ -95,12 +105,12 @@ Status Scope::Declare(std::string name, Role role, DType dtype, std::vector<std:
   if (variable.data == nullptr) {
     return ResourceExhaustedError(fmt::format("{}: no memory for {} bytes", what, *bytes));
   }
-  if (options.data != nullptr) std::memcpy(variable.data.get(), options.data, *bytes);
   variable.name = name;
   variable.role = role;
   variable.dtype = dtype;
   variable.shape = std::move(shape);
   variable.bytes = *bytes;
+  if (options.data != nullptr) std::memcpy(Writable(variable).data(), options.data, *bytes);
   variable.initializer = options.initializer;
   variable.trainable = role == Role::kParameter && options.trainable;
   variable.learning_rate_factor = options.learning_rate_factor;
@@ -164,12 +174,12 @@ Result<std::span<std::byte>> Scope::MutableBytes(std::string_view name) {
   const std::lock_guard lock(mutex_);
   const Variable* found = nullptr;
   RETURN_IF_ERROR(FindLocked(name, &found));
-  if (frozen_ && found->role != Role::kTemporary) {
+  if (found->frozen) {
     return FailedPreconditionError(
         fmt::format("the {} {} may not be changed: the scope is frozen (a clone for testing)",
                     RoleName(found->role), QuoteForMessage(name)));
   }
-  return std::span<std::byte>(found->data.get(), found->bytes);
+  return Writable(*found);
 }
 
 Status Scope::CheckType(std::string_view name, std::span<const DType> dtypes,
@@ -204,8 +214,8 @@ Status Scope::Initialize(std::uint64_t seed, const InitializeOptions& options) {
   }
   for (auto& [name, variable] : variables_) {
     if (!variable.initializer) continue;
-    const Status filled = FillInitial(*variable.initializer, seed, name, variable.dtype,
-                                      {variable.data.get(), variable.bytes});
+    const Status filled =
+        FillInitial(*variable.initializer, seed, name, variable.dtype, Writable(variable));
     if (!filled.ok()) return filled.WithContext("variable " + QuoteForMessage(name));
     variable.loaded = false;
   }
@@ -232,13 +242,14 @@ Result<std::unique_ptr<Scope>> Scope::Clone(bool for_test) const {
   for (const auto& [name, variable] : variables_) {
     if (variable.role == Role::kTemporary) continue;
     Variable copy = variable;
+    copy.frozen = for_test;
     if (!for_test) {
       copy.data = AllocateVariable(copy.bytes);
       if (copy.data == nullptr) {
         return ResourceExhaustedError(
             fmt::format("clone: no memory for the {} bytes of {}", copy.bytes, name));
       }
-      std::memcpy(copy.data.get(), variable.data.get(), copy.bytes);
+      std::memcpy(Writable(copy).data(), variable.data.get(), copy.bytes);
     }
     clone->variables_.emplace(name, std::move(copy));
   }

@@ -187,6 +187,9 @@ TEST(ScopeTest, ACloneForTestingSeesTheParametersAndCannotChangeThem) {
   EXPECT_EQ(test->Values<const float>("w").value()[0], 2);
   EXPECT_EQ(test->Values<float>("w").status().code(), Code::kFailedPrecondition);
   EXPECT_EQ(test->MutableBytes("w").status().code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(test->Find("w")->frozen);
+  EXPECT_FALSE(scope.Find("w")->frozen);
+  static_assert(std::is_const_v<decltype(Variable::data)::element_type>);
   EXPECT_EQ(test->Initialize(1).code(), Code::kFailedPrecondition);
   EXPECT_EQ(test->Parameter("v", DType::kF32, {1}).code(), Code::kFailedPrecondition);
   EXPECT_EQ(test->Clear().code(), Code::kFailedPrecondition);
@@ -207,8 +210,27 @@ TEST(ScopeTest, MemoryOutlivesTheVariableForThoseWhoHoldIt) {
   Scope scope;
   ASSERT_TRUE(scope.Temporary("hidden", DType::kF32, {1}).ok());
   const Variable held = scope.Find("hidden").value();
+  const std::span<std::byte> bytes = scope.MutableBytes("hidden").value();
   scope.EndIteration();
-  std::memset(held.data.get(), 1, held.bytes);
+  std::memset(bytes.data(), 1, bytes.size());
+  EXPECT_EQ(held.data.get()[held.bytes - 1], std::byte{1});
+}
+
+TEST(ScopeTest, AFactorOfTheLearningRateIsKeptAndMustBeANumber) {
+  Scope scope;
+  ASSERT_TRUE(scope.Parameter("w", DType::kF32, {1}).ok());
+  ASSERT_TRUE(scope.Parameter("slow", DType::kF32, {1}, {.learning_rate_factor = 0.1}).ok());
+  EXPECT_EQ(scope.Find("w")->learning_rate_factor, 1);
+  EXPECT_EQ(scope.Find("slow")->learning_rate_factor, 0.1);
+  for (const bool for_test : {false, true}) {
+    EXPECT_EQ(scope.Clone(for_test).value()->Find("slow")->learning_rate_factor, 0.1);
+  }
+  for (const double factor : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    const Status refused = scope.Parameter("v", DType::kF32, {1}, {.learning_rate_factor = factor});
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("\"v\": learning_rate_factor"));
+  }
+  EXPECT_FALSE(scope.Contains("v"));
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ inline void BuildProgram(Scope* scope, const std::string& prefix = "fc/") {
 /// Gives every byte of every variable a value of its own.
 inline void FillProgram(Scope* scope, int start) {
   for (const Variable& variable : scope->Vars()) {
-    for (std::uint64_t i = 0; i < variable.bytes; ++i) {
-      variable.data.get()[i] = static_cast<std::byte>(start++ * 37);
+    for (std::byte& byte : scope->MutableBytes(variable.name).value()) {
+      byte = static_cast<std::byte>(start++ * 37);
     }
   }
 }

@@ -67,6 +67,41 @@ TEST(RetentionPolicy, TheBestStayInEveryOrderOfArrival) {
   } while (std::ranges::next_permutation(scores).found);
 }
 
+/// As a trial does it: the rules are asked after each save, and what they let go is gone.
+Set KeptOneByOne(const RetentionPolicy& policy, const std::vector<int>& scores) {
+  std::vector<RetainedCheckpoint> there;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    if (!there.empty()) there.back().latest = false;
+    there.push_back(Make(static_cast<int>(i) + 1, scores[i]));
+    there.back().latest = true;
+    for (const Removal& removal : ChooseRemovals(policy, there, there, 0)) {
+      std::erase_if(there, [&](const RetainedCheckpoint& one) { return one.id == removal.id; });
+    }
+    EXPECT_LE(there.size(), 5u) << "the four best, and the latest";
+  }
+  Set kept;
+  for (const RetainedCheckpoint& one : there) kept.insert(static_cast<int>(one.steps));
+  return kept;
+}
+
+TEST(RetentionPolicy, OfEightTheFourBestStayInAllOrdersOfArrival) {
+  for (const bool maximize : {false, true}) {
+    const RetentionPolicy policy{.keep_best = 4, .score = "m/loss", .maximize = maximize};
+    std::vector<int> scores = {1, 2, 3, 4, 5, 6, 7, 8};
+    int orders = 0;
+    do {
+      Set wanted;
+      for (int i = 0; i < 8; ++i) {
+        const bool good = maximize ? scores[i] > 4 : scores[i] <= 4;
+        if (good || i == 7) wanted.insert(i + 1);
+      }
+      ASSERT_EQ(KeptOneByOne(policy, scores), wanted) << ::testing::PrintToString(scores);
+      ++orders;
+    } while (std::ranges::next_permutation(scores).found);
+    EXPECT_EQ(orders, 40320);
+  }
+}
+
 TEST(RetentionPolicy, NanAndMissingRankBelowEveryNumberInBothOrders) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const bool maximize : {true, false}) {

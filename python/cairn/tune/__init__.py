@@ -15,7 +15,7 @@ from __future__ import annotations
 from . import logger, result, schedulers, search, session, stoppers, utils
 from .callback import Callback
 from .checkpoint import Checkpoint
-from .config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from .config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig, TuneConfig
 from .progress import CLIReporter, JupyterNotebookReporter, ProgressReporter
 from .result import Result, TrialError
 from .result_grid import ResultGrid
@@ -62,6 +62,7 @@ __all__ = [
     "ResultGrid",
     "RunConfig",
     "Stopper",
+    "SyncConfig",
     "Trainable",
     "Trial",
     "TrialError",

@@ -23,14 +23,20 @@ class Callback:
     ...         print("before anything else")
     ...     def on_restore(self, known):
     ...         print(len(known), "trials were there")
+    ...     def on_step_begin(self, iteration, trials, **info):
+    ...         pass                              # several times a second, as on_step_end
     ...     def on_trial_start(self, iteration, trials, trial, **info):
     ...         print(trial, "starts")
+    ...     def on_trial_restore(self, iteration, trials, trial, **info):
+    ...         print(trial, "starts from a checkpoint")
     ...     def on_trial_rewind(self, trial, training_iteration):
     ...         print(trial, "goes on after iteration", training_iteration)
     ...     def on_trial_result(self, iteration, trials, trial, result, **info):
     ...         print(trial, "reports", result["loss"])
     ...     def on_checkpoint(self, iteration, trials, trial, checkpoint, **info):
     ...         print(trial, "saved a checkpoint")
+    ...     def on_trial_save(self, iteration, trials, trial, **info):
+    ...         pass                              # the same moment, without the checkpoint
     ...     def on_trial_complete(self, iteration, trials, trial, **info):
     ...         print(trial, "ends")
     ...     def on_trial_error(self, iteration, trials, trial, **info):
@@ -65,10 +71,18 @@ class Callback:
     def on_restore(self, known: Sequence[tuple[Trial, Sequence[dict[str, Any]]]]) -> None:
         """Before the first start of a process: the trials that are on record with what they reported."""
 
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """What happens next is waited for."""
+
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """A process of the trial is at work."""
+
+    def on_trial_restore(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """After on_trial_start: it begins from a checkpoint, its own or another trial's."""
 
     def on_trial_rewind(self, trial: Trial, training_iteration: int) -> None:
         """The trial goes on after this iteration: what it reported later is void."""
@@ -82,6 +96,11 @@ class Callback:
         self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Any, **info: Any
     ) -> None:
         """A checkpoint is committed."""
+
+    def on_trial_save(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """After on_checkpoint, for programs that know it by this name."""
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any

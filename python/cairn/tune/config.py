@@ -14,7 +14,7 @@ from . import _output
 
 CLUSTERS = ("slurm", "ray")  # launchers whose runs are jobs elsewhere
 
-__all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"]
+__all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "SyncConfig", "TuneConfig"]
 
 
 def _whole(value: Any, name: str) -> None:
@@ -137,6 +137,38 @@ class FailureConfig:
 
 
 @dataclass
+class SyncConfig:
+    """For programs that have one. Nothing is synced here: experiments are written where they are kept, and
+    what a report returned from is there.
+
+    Attributes:
+        upload_dir: where the experiment's directory is, as RunConfig.storage_path.
+        syncer: "auto" or None; one of your own would have nothing to do, and is refused.
+        sync_period, sync_timeout, sync_on_checkpoint, sync_artifacts, sync_artifacts_on_checkpoint: taken and
+            not needed.
+
+    >>> from cairn import tune
+    >>> tune.RunConfig(sync_config=tune.SyncConfig(upload_dir="s3://bucket/runs")).directory
+    's3://bucket/runs'
+    """
+
+    upload_dir: Optional[Union[str, "os.PathLike[str]"]] = None
+    syncer: Any = "auto"
+    sync_period: float = 300
+    sync_timeout: float = 1800
+    sync_on_checkpoint: bool = True
+    sync_artifacts: bool = False
+    sync_artifacts_on_checkpoint: bool = True
+
+    def __post_init__(self) -> None:
+        if self.syncer not in (None, "auto"):
+            raise ValueError(
+                f"syncer must be 'auto' or None, not {self.syncer!r}: nothing is synced, experiments are "
+                "written to RunConfig(storage_path=…) directly"
+            )
+
+
+@dataclass
 class RunConfig:
     """How an experiment is run.
 
@@ -163,6 +195,7 @@ class RunConfig:
         launch_dir: where the records of jobs are, shared by the nodes; "launches" in the experiment's
             directory when None.
         host: the name or address by which nodes reach this machine; its own name when None.
+        sync_config: for programs that have a SyncConfig: its upload_dir is the storage_path.
 
     >>> import os
     >>> from cairn import tune
@@ -201,8 +234,15 @@ class RunConfig:
     launch_dir: Optional[Union[str, "os.PathLike[str]"]] = None
     host: Optional[str] = None
     master: Optional[str] = None
+    sync_config: Optional[SyncConfig] = None
 
     def __post_init__(self) -> None:
+        if self.sync_config is not None and not isinstance(self.sync_config, SyncConfig):
+            raise ValueError(f"sync_config must be a SyncConfig, not {self.sync_config!r}")
+        if self.storage_path is not None and self._upload_dir is not None:
+            raise ValueError(
+                "storage_path and the upload_dir of sync_config are two names of one thing: give one"
+            )
         if self.launcher not in (None, "local", *CLUSTERS):
             raise ValueError(f"launcher must be 'local', 'slurm' or 'ray', not {self.launcher!r}")
         if self.launcher not in CLUSTERS and self.resources:
@@ -229,9 +269,14 @@ class RunConfig:
                 raise ValueError(f"{attribute} must be {with_article(kind.__name__)}, not {value!r}")
 
     @property
+    def _upload_dir(self) -> Any:
+        return None if self.sync_config is None else self.sync_config.upload_dir
+
+    @property
     def directory(self) -> str:
         """Where experiments are."""
-        where = self.storage_path if self.storage_path is not None else self.local_dir
+        where = self.storage_path if self._upload_dir is None else self._upload_dir
+        where = self.local_dir if where is None else where
         return _location.of_user(os.path.join("~", "cairn_results") if where is None else where)
 
 
@@ -242,12 +287,18 @@ class TuneConfig:
     Attributes:
         metric, mode: what is best: a metric, which every result must then have, and "min" or "max".
         num_samples: how often the space is sampled (grids are run so often).
-        max_concurrent_trials: at a time; None: as many as there are CPUs.
+        max_concurrent_trials: at a time; None: as many as there are CPUs, or 16 in Slurm and Ray. What
+            with_resources asks for bounds it too.
         time_budget_s: seconds after which all trials are ended.
         search_alg, scheduler: as tune.search and tune.schedulers have them.
-        reuse_actors: taken and not needed: each run is a fork, which costs milliseconds.
+        reuse_actors: taken and not needed: each run is a fork, which costs milliseconds. reset_config is not
+            called.
         seed: of the search, when search_alg is None, and of a PBT that has none: with it everything that
             the tuner draws is the same again.
+        chdir_to_trial_dir: trials work in their own directories; otherwise in the one that fit() was called
+            in.
+        trial_name_creator, trial_dirname_creator: refused: trials are called after the trainable and their
+            number, by which a restart knows them again.
 
     >>> from cairn import tune
     >>> def train(config):
@@ -271,8 +322,17 @@ class TuneConfig:
     scheduler: Any = None
     reuse_actors: Optional[bool] = None
     seed: Optional[int] = None
+    chdir_to_trial_dir: Optional[bool] = None
+    trial_name_creator: Any = None
+    trial_dirname_creator: Any = None
 
     def __post_init__(self) -> None:
+        for name in ("trial_name_creator", "trial_dirname_creator"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}: trials and their directories are called <trainable>_<number>, by which a "
+                    "restart knows them again; leave it out, and report what shall tell them apart"
+                )
         if self.mode is not None and self.mode not in ("min", "max"):
             raise ValueError(f"mode must be 'min' or 'max', not {self.mode!r}")
         if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Optional, Union
 
+from .. import _native
 from .._location import is_remote, of_user
 from ..manager import CheckpointManager
 from ._flat import flatten
@@ -99,23 +100,19 @@ class Result:
     def from_path(cls, path: Union[str, "os.PathLike[str]"]) -> "Result":
         """Of a trial's directory, wherever it was moved to: its logs and its checkpoints."""
         path = of_user(path)
-        if is_remote(path):
-            raise ValueError(
-                f"{path} is on a bucket, where no logs are: Tuner.restore(experiment, trainable).fit() has its results"
-            )
-        if not os.path.isdir(path):
+        if not is_remote(path) and not os.path.isdir(path):
             raise ValueError(f"{path} is not the directory of a trial: it does not exist")
-        names = set(os.listdir(path))
-        if not names & {"result.json", "params.json", "cairn.json"}:
+        text = _texts_of(path)
+        params, reports, error = map(text, ("params.json", "result.json", "error.txt"))
+        if params is None and reports is None and not _has_checkpoints(path):
             raise ValueError(
                 f"{path} is not the directory of a trial: it has neither result.json nor checkpoints"
             )
-        error = _text(os.path.join(path, "error.txt"))
         return cls(
             os.path.basename(path),
             path,
-            json.loads(_text(os.path.join(path, "params.json")) or "{}"),
-            read_reports(os.path.join(path, "result.json")),
+            json.loads(params or "{}"),
+            _parse_reports(reports or "", f"{path}/result.json"),
             error,
             "ERROR" if error else "TERMINATED",
         )
@@ -146,7 +143,7 @@ class Result:
                 except ValueError:  # somebody removed it
                     continue
             return found
-        if not os.path.exists(os.path.join(self.path, "cairn.json")):
+        if not _has_checkpoints(self.path):
             return []
         with CheckpointManager(self.path, read_only=True) as reader:
             return [(Checkpoint._of(info), dict(info.metrics or {})) for info in reader.list()]
@@ -199,7 +196,11 @@ def is_better(a: Any, b: Any, mode: str) -> bool:
 
 def read_reports(path: str) -> list[dict[str, Any]]:
     """The lines of a result.json. One that a killed tuner left half-written at the end is passed over."""
-    lines = (_text(path) or "").splitlines()
+    return _parse_reports(_text(path) or "", path)
+
+
+def _parse_reports(text: str, path: str) -> list[dict[str, Any]]:
+    lines = text.splitlines()
     reports = []
     for number, line in enumerate(lines):
         try:
@@ -208,6 +209,26 @@ def read_reports(path: str) -> list[dict[str, Any]]:
             if number + 1 < len(lines):
                 raise ValueError(f"{path}: line {number + 1} is not JSON") from None
     return reports
+
+
+def _texts_of(directory: str) -> Callable[[str], Optional[str]]:
+    """The files there by name, wherever it is; None for one that is not there."""
+    if not is_remote(directory):
+        return lambda name: _text(os.path.join(directory, name))
+    store = _native.StoreFiles.open(directory)
+
+    def text(name: str) -> Optional[str]:
+        found = store.get(name)
+        return None if found is None else found.decode()
+
+    return text
+
+
+def _has_checkpoints(directory: str) -> bool:
+    name = "cairn.json"
+    if is_remote(directory):
+        return _native.StoreFiles.open(directory).get(name) is not None
+    return os.path.exists(os.path.join(directory, name))
 
 
 def _text(path: str) -> Optional[str]:

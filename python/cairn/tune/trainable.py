@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import tempfile
 import time
@@ -264,7 +265,9 @@ def with_parameters(trainable: Union[Callable[..., Any], type], **parameters: An
 
 
 def with_resources(trainable: Any, resources: Any) -> Any:
-    """Says what each trial takes: {"cpu": 2} lets half as many run at a time.
+    """Says what each trial takes: {"cpu": 2} lets half as many run at a time, {"gpu": 1} gives each a GPU of
+    its own (CUDA_VISIBLE_DEVICES says which), {"gpu": 0.5} one that two trials share, {"gpu": 0} none. In
+    Slurm and Ray each job is asked for with that, where RunConfig(resources=…) does not say it.
 
     >>> from cairn import tune
     >>> def train(config):
@@ -278,8 +281,11 @@ def with_resources(trainable: Any, resources: Any) -> Any:
             f"resources must be a dict such as {{'cpu': 2}}, the same for all trials, not {resources!r}"
         )
     amounts = {str(name).upper(): float(amount) for name, amount in resources.items()}
-    if any(amount < 0 for amount in amounts.values()):
-        raise ValueError(f"resources must not be negative: {amounts}")
+    if not all(0 <= amount < math.inf for amount in amounts.values()):
+        raise ValueError(f"resources must be numbers and not negative: {amounts}")
+    gpus = amounts.get("GPU", 0.0)
+    if gpus > 1 and gpus != int(gpus):
+        raise ValueError(f"of more than one GPU whole ones are given: {gpus:g} cannot be")
     if is_class_trainable(trainable):
         made: Any = type(name_of(trainable), (trainable,), {"_cairn_name": name_of(trainable)})
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
+import math
 import os
 import pickle
 import re
@@ -16,12 +17,13 @@ import time
 import uuid
 import warnings
 from functools import cached_property
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
 from . import _output, search_space, stoppers
 from ._changes import changed_keys
+from ._gpus import places, visible_gpus
 from ._observers import observers
 from .config import CLUSTERS, CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from .logger import LogBook, PolicyLog
@@ -36,6 +38,7 @@ from .trial import Trial
 __all__ = ["TuneError", "Tuner"]
 
 _INTERRUPT_SECONDS = 30.0
+_CLUSTER_TRIALS = 16  # jobs at a time, which wait in the cluster's own queue where they find no room
 _NOT_RECORDED = "a function"
 
 
@@ -137,6 +140,7 @@ class Tuner:
         self._callbacks: List[Any] = []
         self._trials: Dict[str, Trial] = {}
         self._listed: List[Trial] = []
+        self._restoring: Set[str] = set()  # trials whose next start is from a checkpoint
         self._told = 0
         check_trainable(trainable, self._run)
         self._given = self._make_policy(None)  # says what is wrong with it, here and now
@@ -338,11 +342,31 @@ class Tuner:
     # Running.
 
     def _concurrency(self) -> int:
-        if self._tune.max_concurrent_trials:
-            return self._tune.max_concurrent_trials
-        cpus = len(os.sched_getaffinity(0))
-        each = max(resources_of(self._trainable).get("CPU", 1.0), 0.01)
-        return max(1, int(cpus / each))
+        """How many trials run at a time: as many as the user allows and as find room."""
+        given = self._tune.max_concurrent_trials or None
+        if self._on_cluster:
+            return given or _CLUSTER_TRIALS
+        bounds = [] if given is None else [given]
+        wanted = resources_of(self._trainable)
+        if given is None or "CPU" in wanted:
+            each = max(wanted.get("CPU", 1.0), 0.01)
+            bounds.append(max(1, int(len(os.sched_getaffinity(0)) / each)))
+        if wanted.get("GPU", 0.0) > 0:
+            gpus = visible_gpus()
+            if places(len(gpus), wanted["GPU"]) == 0:
+                raise ValueError(
+                    f"each trial wants {wanted['GPU']:g} GPUs (tune.with_resources), and this machine has "
+                    f"{len(gpus)}: ask for fewer, or name those that are there in CUDA_VISIBLE_DEVICES"
+                )
+            bounds.append(places(len(gpus), wanted["GPU"]))
+        return min(bounds)
+
+    def _gpus(self) -> Optional[Dict[str, Any]]:
+        """What the zygote hands out; None where trials did not say, and see what there is."""
+        each = resources_of(self._trainable).get("GPU")
+        if each is None or self._on_cluster:
+            return None
+        return {"names": visible_gpus() if each > 0 else [], "each": each}
 
     def _describe(self, prefix: str, policy: SearchPolicy) -> Dict[str, Any]:
         failures = self._run.failure_config
@@ -360,7 +384,8 @@ class Tuner:
             "tune_config": {
                 name: getattr(self._tune, name)
                 for name in ("metric", "mode", "num_samples", "max_concurrent_trials", "time_budget_s")
-            },
+            }
+            | ({"chdir_to_trial_dir": True} if self._tune.chdir_to_trial_dir else {}),
             "run_config": {
                 "stop": _NOT_RECORDED if stop is None and self._run.stop is not None else stop,
                 "failure_config": dataclasses.asdict(failures),
@@ -385,6 +410,8 @@ class Tuner:
             "checkpoint_at_end": bool(checkpoints.checkpoint_at_end),
             "saves": saves_on_demand(self._trainable),
             "resources": resources_of(self._trainable),
+            "gpus": self._gpus(),
+            "chdir": bool(self._tune.chdir_to_trial_dir),
             "log_files": _output.file_names(self._run.log_to_file),
         }
 
@@ -396,10 +423,15 @@ class Tuner:
                 f"log_to_file appends to files, which there are none of in {directory}: leave it out, or "
                 "keep the experiment in a directory"
             )
+        if self._tune.chdir_to_trial_dir and _location.is_remote(directory):
+            raise ValueError(
+                f"chdir_to_trial_dir: trials in {directory} have no directory on this machine; leave it out"
+            )
         fresh = _safe(name_of(self._trainable))[:50]
         if not self.can_restore(directory):
             _check_empty(directory, fresh)
         # What can be wrong with what was given shows before anything is made.
+        at_a_time = self._concurrency()
         payload = self._payload()
         cluster = self._cluster() if self._on_cluster else None
         check_master(self._run.master)
@@ -438,7 +470,7 @@ class Tuner:
                 {
                     "description": {**self._describe(prefix, policy), "id": id},
                     "trial_prefix": prefix,
-                    "max_concurrent": self._concurrency(),
+                    "max_concurrent": at_a_time,
                     "max_failures": (1 << 60) if failures.max_failures < 0 else failures.max_failures,
                     "fail_fast": bool(failures.fail_fast),
                     "retention": checkpoints.retention(),
@@ -454,10 +486,11 @@ class Tuner:
             log = PolicyLog(directory)
             log.start(native.take_log())  # of what is on record
             interrupted = self._loop(native, lambda: log.append(native.take_log()))
+            log.finish()
             trials = native.trials(True)
             for callback in self._callbacks:
                 if isinstance(callback, LogBook):
-                    callback.mend(native.results)
+                    callback.mend()
             self._call("on_experiment_end", trials=self._everyone())
         finally:
             native.close()
@@ -493,6 +526,7 @@ class Tuner:
         with _Interrupts() as interrupts:
             deadline: Optional[float] = None
             while True:
+                self._call("on_step_begin", iteration=self._told, trials=self._everyone())
                 finished, news = native.step(0.2)
                 for item in news:
                     self._tell(item)
@@ -520,6 +554,10 @@ class Tuner:
     def _meet(self, native: Any) -> None:
         """The trials that are there when it begins, with all that they reported."""
         self._trials, self._listed = {}, []
+        self._restoring = set()
+        for callback in self._callbacks:
+            if isinstance(callback, LogBook):
+                callback.reports = native.results
         known = []
         for item in native.trials(False):
             trial = self._trial(str(item["trial"]))
@@ -551,17 +589,25 @@ class Tuner:
         self._told += 1
         common = {"iteration": self._told, "trials": self._everyone(), "trial": trial}
         if what == "run":
-            self._call("on_trial_rewind", trial=trial, training_iteration=int(item["iteration"]))
+            iteration = int(item["iteration"])
+            if iteration > 0:
+                self._restoring.add(trial.trial_id)
+            self._call("on_trial_rewind", trial=trial, training_iteration=iteration)
         elif what == "exploit":
             trial.config = dict(item["config"])
+            self._restoring.add(trial.trial_id)
         elif what == "started":
             trial.status = Trial.RUNNING
             self._call("on_trial_start", **common)
+            if trial.trial_id in self._restoring:
+                self._restoring.discard(trial.trial_id)
+                self._call("on_trial_restore", **common)
         elif what == "result":
             trial.last_result = fill_result(item["result"], trial.trial_id, trial.config)
             self._call("on_trial_result", result=trial.last_result, **common)
         elif what == "checkpoint":
             self._call("on_checkpoint", checkpoint=item["checkpoint"], **common)
+            self._call("on_trial_save", **common)
         elif what == "failure":
             trial.error = str(item["error"])
         elif what == "paused":
@@ -674,7 +720,10 @@ class Tuner:
             "worker": _worker_command(),
             "directory": os.fspath(where),
             "host": self._run.host or socket.gethostname(),
-            "resources": {str(k): _word(v) for k, v in (self._run.resources or {}).items()},
+            "resources": {
+                **_asked_for(str(self._run.launcher), resources_of(self._trainable)),
+                **{str(k): _word(v) for k, v in (self._run.resources or {}).items()},
+            },
         }
 
     def _payload(self) -> bytes:
@@ -782,6 +831,25 @@ def _recorded_space(value: Any, where: str) -> Any:
     if isinstance(value, list):
         return [_recorded_space(v, where) for v in value]
     return value
+
+
+def _asked_for(launcher: str, wanted: Mapping[str, float]) -> Dict[str, str]:
+    """What tune.with_resources says, in the words of the launcher."""
+    cpus, gpus = wanted.get("CPU"), wanted.get("GPU", 0.0)
+    asked: Dict[str, str] = {}
+    if launcher == "ray":
+        if cpus is not None:
+            asked["num_cpus"] = f"{cpus:g}"
+        if gpus > 0:
+            asked["num_gpus"] = f"{gpus:g}"
+        return asked
+    if cpus is not None:
+        asked["cpus_per_task"] = str(max(1, math.ceil(cpus)))
+    if gpus > 0:
+        if gpus < 1:
+            raise ValueError(f"each trial wants {gpus:g} of a GPU, and Slurm gives whole ones: ask for 1")
+        asked["gres"] = f"gpu:{gpus:g}"
+    return asked
 
 
 def _word(value: Any) -> str:

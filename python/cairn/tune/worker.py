@@ -53,6 +53,8 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
     try:
         if settings["log_files"] is not None:
             _output.send_to_files(session.directory, settings["log_files"])
+        if settings["chdir"]:
+            _work_in(session.directory)
         if session.stop:
             pass
         elif is_class_trainable(trainable):
@@ -87,6 +89,15 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
         except Exception as after:  # the first error is the one that counts
             print(f"cairn.tune: {after}", file=sys.stderr, flush=True)
         return 1
+
+
+def _work_in(directory: str) -> None:
+    """Changes to the trial's directory; what the program imports is found as before."""
+    before = os.getcwd()
+    sys.path[:] = [os.path.join(before, one) for one in sys.path]
+    os.environ["TUNE_ORIG_WORKING_DIR"] = before  # as programs know it
+    os.makedirs(directory, exist_ok=True)
+    os.chdir(directory)
 
 
 def _run_function(trainable: Any, session: Session, begun: Mapping[str, Any]) -> None:

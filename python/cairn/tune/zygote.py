@@ -20,6 +20,7 @@ import traceback
 from typing import Any, Dict, List, Optional
 
 from .. import _native
+from ._gpus import VISIBLE, GpuPlaces
 
 _CONTROL = 3
 _OWNER = 4
@@ -37,6 +38,7 @@ class Zygote:
         signal.set_wakeup_fd(woken_write, warn_on_full_buffer=False)
         self._trainable: Any = None
         self._settings: Dict[str, Any] = {}
+        self._gpus: Optional[GpuPlaces] = None
         self._url = ""
 
     def main(self) -> int:
@@ -86,6 +88,8 @@ class Zygote:
         sys.path[:] = given["path"]
         sys.argv = given["argv"]
         self._settings = given["settings"]
+        if self._settings["gpus"] is not None:
+            self._gpus = GpuPlaces(self._settings["gpus"]["names"], self._settings["gpus"]["each"])
         self._trainable = pickle.loads(given["trainable"])
         from . import worker  # noqa: F401  (imported before the forks)
 
@@ -127,6 +131,8 @@ class Zygote:
 
     def _start(self, id: str, env: Dict[str, str]) -> None:
         self._url = env.get("CAIRN_TRIAL_URL", "")
+        if self._gpus is not None:
+            env = {**env, VISIBLE: self._gpus.take(id)}
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -171,6 +177,8 @@ class Zygote:
             id: Optional[str] = self._ids.pop(pid, None)
             if id is None:
                 continue  # something that the trainable's modules started
+            if self._gpus is not None:
+                self._gpus.give_back(id)
             try:
                 os.killpg(pid, signal.SIGKILL)  # what it started and left behind
             except OSError:

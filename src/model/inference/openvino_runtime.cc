@@ -10,17 +10,30 @@
 #include <mutex>
 #include <new>
 #include <openvino/op/constant.hpp>
+#include <openvino/op/maximum.hpp>
+#include <openvino/op/minimum.hpp>
 #include <openvino/op/tensor_iterator.hpp>
 #include <openvino/op/util/multi_subgraph_base.hpp>
 #include <openvino/openvino.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "model/inference/runtime.h"
 
 namespace cairn {
 namespace {
+
+/// The types whose numbers the runtime may take for others.
+std::optional<DType> WideType(const ov::element::Type& element) {
+  if (element == ov::element::i64) return DType::kI64;
+  if (element == ov::element::u64) return DType::kU64;
+  if (element == ov::element::u32) return DType::kU32;
+  if (element == ov::element::f64) return DType::kF64;
+  return std::nullopt;
+}
 
 std::optional<ov::element::Type> ToElement(DType dtype) {
   switch (dtype) {
@@ -109,7 +122,11 @@ std::optional<std::string> FirstOf(const void* data, std::size_t count, const Fn
   for (std::size_t i = 0; i < count; ++i) {
     T value;
     std::memcpy(&value, static_cast<const char*>(data) + i * sizeof(T), sizeof(T));
-    if (is_beyond(value)) return std::to_string(value);
+    if (!is_beyond(value)) continue;
+    if constexpr (std::is_integral_v<T>) return std::to_string(value);
+    std::ostringstream text;
+    text << value;
+    return text.str();
   }
   return std::nullopt;
 }
@@ -130,16 +147,62 @@ std::optional<std::string> FirstBeyond(DType dtype, const void* data, std::size_
     case DType::kU32:
       return FirstOf<std::uint32_t>(data, count, above);
     case DType::kF64:
-      return FirstOf<double>(data, count, [](double v) {
-        return std::isfinite(v) && std::fabs(v) > std::numeric_limits<float>::max();
-      });
+      // Also an infinity: it becomes the largest float there is.
+      return FirstOf<double>(
+          data, count, [](double v) { return std::fabs(v) > std::numeric_limits<float>::max(); });
     default:
       return std::nullopt;
   }
 }
 
-/// The name of a constant whose whole numbers do not fit, with the first of these; here or in a
-/// branch or loop.
+template <typename T>
+bool AreLimits(const void* data, std::size_t count) {
+  using Limits = std::numeric_limits<T>;
+  return !FirstOf<T>(data, count, [](T v) { return v > Limits::lowest() && v < Limits::max(); });
+}
+
+/// Limits of the type as bounds, which a Clip without bounds gets: a number that fits is within
+/// them, whatever they become.
+bool BoundsNothing(const ov::op::v0::Constant& constant, DType dtype, const void* data,
+                   std::size_t count) {
+  const auto users = constant.output(0).get_target_inputs();
+  const auto compares = [](const auto& user) {
+    return ov::is_type<ov::op::v1::Minimum>(user.get_node()) ||
+           ov::is_type<ov::op::v1::Maximum>(user.get_node());
+  };
+  if (users.empty() || !std::all_of(users.begin(), users.end(), compares)) return false;
+  switch (dtype) {
+    case DType::kU64:
+      return AreLimits<std::uint64_t>(data, count);
+    case DType::kU32:
+      return AreLimits<std::uint32_t>(data, count);
+    case DType::kF64:
+      return AreLimits<double>(data, count);
+    default:
+      return false;
+  }
+}
+
+/// The first number of a constant that does not fit.
+std::optional<std::string> ConstantBeyond(const ov::op::v0::Constant& constant) {
+  const auto dtype = WideType(constant.get_element_type());
+  if (!dtype) return std::nullopt;
+  const void* const data = constant.get_data_ptr();
+  const std::size_t count = ov::shape_size(constant.get_shape());
+  if (*dtype != DType::kI64) {
+    if (BoundsNothing(constant, *dtype, data, count)) return std::nullopt;
+    return FirstBeyond(*dtype, data, count);
+  }
+  // The largest there are stand for "up to the end", and still do in 32 bits.
+  constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max() - 1;
+  return FirstOf<std::int64_t>(data, count, [](std::int64_t v) {
+    return (v > std::numeric_limits<std::int32_t>::max() && v < kEnd) ||
+           (v < std::numeric_limits<std::int32_t>::min() && v > -kEnd);
+  });
+}
+
+/// The name of a constant whose numbers do not fit, with the first of these; here or in a branch or
+/// loop.
 std::optional<std::string> ConstantBeyond(const ov::Model& model) {
   for (const auto& node : model.get_ops()) {
     if (const auto outer = ov::as_type_ptr<ov::op::util::MultiSubGraphOp>(node)) {
@@ -148,15 +211,10 @@ std::optional<std::string> ConstantBeyond(const ov::Model& model) {
       }
     }
     const auto constant = ov::as_type_ptr<ov::op::v0::Constant>(node);
-    if (!constant || constant->get_element_type() != ov::element::i64) continue;
-    // The largest there are stand for "up to the end", and still do in 32 bits.
-    constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max() - 1;
-    const auto beyond = FirstOf<std::int64_t>(
-        constant->get_data_ptr(), ov::shape_size(constant->get_shape()), [](std::int64_t v) {
-          return (v > std::numeric_limits<std::int32_t>::max() && v < kEnd) ||
-                 (v < std::numeric_limits<std::int32_t>::min() && v > -kEnd);
-        });
-    if (beyond) return *beyond + " in " + constant->get_friendly_name();
+    if (!constant) continue;
+    if (const auto beyond = ConstantBeyond(*constant)) {
+      return *beyond + " in " + constant->get_friendly_name();
+    }
   }
   return std::nullopt;
 }
@@ -250,7 +308,7 @@ class OpenVinoRuntime final : public Runtime {
         ov::replace_node(found->second, constant);
       }
       if (const auto beyond = ConstantBeyond(*model)) {
-        return InvalidArgumentError("the whole number " + *beyond +
+        return InvalidArgumentError("the number " + *beyond +
                                     " does not fit in 32 bits, in which OpenVINO computes");
       }
       return std::unique_ptr<Runtime>(std::make_unique<OpenVinoRuntime>(model, options_));
@@ -350,7 +408,7 @@ extern "C" __attribute__((visibility("default"))) bool cairn_runtime_v2(
       return false;
     }
     if (const auto beyond = cairn::ConstantBeyond(*model)) {
-      *error = "it has the whole number " + *beyond +
+      *error = "it has the number " + *beyond +
                ", and OpenVINO computes in 32 bits: it would take it for another number; run "
                "model.onnx with onnxruntime";
       return false;
