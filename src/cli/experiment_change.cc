@@ -45,7 +45,9 @@ bool StartedByHand(const Value& one) {
 std::string Follows(const Value& one, const std::string& id, bool trial) {
   const std::string state = TextIn(one, "state");
   const std::string e = trial ? "t" : "e";
-  if (state == "PAUSING") return fmt::format(" (it saves and exits; `cairn {} wait {}`)", e, id);
+  if (state == "PAUSING") {
+    return fmt::format(" (it saves and exits; `cairn {} wait {} --or-paused`)", e, id);
+  }
   if (state == "PAUSED" && StartedByHand(one)) {
     return " (it was started by hand: start its command again, and it goes on)";
   }

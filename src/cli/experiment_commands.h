@@ -114,8 +114,12 @@ struct WaitOptions {
   MasterOptions master;
   std::string id;
   double timeout = 0;  // seconds; 0: for ever
+  bool or_paused = false;
 };
-/// Until it is paused or has ended; exit code 1 when it ended with ERROR or CANCELED.
+/// What `wait --or-paused` exits with when it is paused: it has neither succeeded nor failed.
+inline constexpr int kStillPaused = 3;
+/// Until it has ended; exit code 1 when it ended with ERROR or CANCELED. With or_paused also until
+/// it is paused.
 Result<Output> Wait(const WaitOptions& options, bool trial, Console* console);
 
 struct PolicyOptions {

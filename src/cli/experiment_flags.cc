@@ -135,13 +135,16 @@ void AddShared(CLI::App* group, bool trial, Commands* commands) {
   }
   {
     auto options = std::make_shared<WaitOptions>();
-    CLI::App* app = Leaf(group, "wait",
-                         "Wait until it is paused or has ended; exit code 1 for ERROR and CANCELED",
-                         e + "wait 7 && echo done\n" + e + "wait 7 --timeout 3600");
+    CLI::App* app = Leaf(
+        group, "wait",
+        "Wait until it has ended, also through a pause; exit code 0 for COMPLETED "
+        "alone, 1 for ERROR and CANCELED",
+        e + "wait 7 && echo done\n" + e + "wait 7 --timeout 3600\n" + e + "wait 7 --or-paused");
     app->add_option("ID", options->id, what)->required();
     app->add_option("--timeout", options->timeout, "At most so long")
         ->check(CLI::PositiveNumber)
         ->type_name("SECONDS");
+    app->add_flag("--or-paused", options->or_paused, "Until it is paused, too: exit code 3 then");
     AddMasterOptions(app, &options->master);
     commands->Add(app,
                   [options, trial](Console* console) { return Wait(*options, trial, console); });
