@@ -126,7 +126,8 @@ struct PolicyOptions {
   MasterOptions master;
   std::string id;
   // Empty: as it is. "none" takes the rule away.
-  std::string keep_last, keep_best, experiment_best, keep_every, score, order, max_age, max_bytes;
+  std::string keep_last, keep_best, experiment_best, keep_every, score, order;
+  std::string max_age, max_bytes, experiment_bytes;
   bool preview = false;
 };
 Result<Output> SetPolicy(const PolicyOptions& options, Console* console);

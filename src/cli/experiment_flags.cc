@@ -280,6 +280,8 @@ void AddKeeping(CLI::App* group, Commands* commands) {
     app->add_option("--max-age", options->max_age, "12h, 14d")->type_name("TIME|none");
     app->add_option("--max-bytes", options->max_bytes, "Of each trial: 500MB, 50GiB")
         ->type_name("BYTES|none");
+    app->add_option("--experiment-bytes", options->experiment_bytes, "Of all trials together")
+        ->type_name("BYTES|none");
     app->add_flag("--preview", options->preview, "Only tell what would go");
     AddMasterOptions(app, &options->master);
     commands->Add(app, [options](Console* console) { return SetPolicy(*options, console); });

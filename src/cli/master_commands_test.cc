@@ -508,6 +508,10 @@ TEST_F(MasterCommandsTest, PolicyIsLaidOverTheOneThatIsThere) {
   EXPECT_EQ(EncodeJson(LastBody()),
             R"({"keep_last":1,"max_age_seconds":172800.0,"max_bytes":1610612736,"order":"min",)"
             R"("score":"loss"})");
+  for (const char* const size : {"2kB", "2KB", "2000"}) {
+    Cairn({"e", "set-policy", "7", "--experiment-bytes", size, "--preview"});
+    EXPECT_EQ(*LastBody().Find("experiment_bytes"), Value(2000)) << size;
+  }
   EXPECT_THAT(Cairn({"e", "set-policy", "7", "--keep-last", "few"}).err, HasSubstr("keep_last"));
   EXPECT_THAT(Cairn({"e", "set-policy", "7"}).out, HasSubstr("keep_best        2"));
   On("GET /api/v1/experiments/7/policy", 200,

@@ -454,9 +454,13 @@ Result<RetentionPolicy> ParseRetention(const ConfigNode& node, const SearcherCon
   double age = -1;
   reader.Seconds("max_age", &age);
   if (age >= 0) policy.max_age = Millis(age);
-  std::uint64_t bytes = ~std::uint64_t{0};
-  reader.Bytes("max_bytes", &bytes);
-  if (bytes != ~std::uint64_t{0}) policy.max_bytes = bytes;
+  const auto bytes = [&](std::string_view key, std::optional<std::uint64_t>* out) {
+    std::uint64_t number = ~std::uint64_t{0};
+    reader.Bytes(key, &number);
+    if (number != ~std::uint64_t{0}) *out = number;
+  };
+  bytes("max_bytes", &policy.max_bytes);
+  bytes("experiment_bytes", &policy.experiment_bytes);
   RETURN_IF_ERROR(reader.Finish());
   RETURN_IF_ERROR(policy.Validate());
   return policy;

@@ -577,7 +577,8 @@ std::vector<Removal> TrialRecords::Removals(std::string_view id, const Retention
                        .awaits_score = record.awaits_score,
                        .latest = &record == newest,
                        .needed = record.id == of.chosen ||
-                                 (of.core.live && record.id == start && &record == newest)});
+                                 (of.core.live && record.id == start && &record == newest) ||
+                                 !BeginWith(record.id).empty()});
     }
     std::ranges::stable_sort(items, {}, [&](const RetainedCheckpoint& item) {
       const CheckpointRecord* record = of.Find(item.id);
@@ -585,10 +586,8 @@ std::vector<Removal> TrialRecords::Removals(std::string_view id, const Retention
     });
     return items;
   };
-  std::vector<RetainedCheckpoint> own = retained(*trial);
+  const std::vector<RetainedCheckpoint> own = retained(*trial);
   if (own.empty()) return {};
-  // A trial that continues from one of these needs it until it has one of its own.
-  for (RetainedCheckpoint& item : own) item.needed |= !BeginWith(item.id).empty();
   // Most trials of a large experiment have nothing but their latest: the others are not gathered
   // for each of them.
   if (std::ranges::all_of(own, [&](const auto& item) { return Stays(policy, item); })) return {};

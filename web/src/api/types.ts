@@ -63,6 +63,7 @@ export interface Policy {
   order?: "min" | "max";
   max_age_seconds?: number | null;
   max_bytes?: number | null;
+  experiment_bytes?: number | null;
 }
 
 export interface Experiment {
