@@ -325,6 +325,8 @@ export interface PolicyPreview {
 
 export interface Removal {
   removed: string[];
+  /** Of trials that run: each removes its own, with its next checkpoint. */
+  left_to_run: string[];
   kept: { id: string; reason: string }[];
   bytes: number;
 }
