@@ -330,6 +330,7 @@ Status Master::Impl::StartEngine() {
                          .ids = options_.ids,
                          .on_change = [this](std::int64_t id, Value::Object what) {
                            feed_->OnExperiment(id, std::move(what));
+                           webhooks_->Wake();
                          }});
   collector_ = std::make_unique<LogCollector>(LogCollectorOptions{
       .logs = &catalog_->logs(),
