@@ -22,6 +22,8 @@ TEST_F(TrialEngineTest, ARunIsStartedWithItsEnvironmentAndCompletes) {
   Open();
   TrialConfig config = Config();
   config.hparams = Value::Object{{"lr", 0.5}};
+  config.limits = {
+      .address_space_bytes = 1 << 30, .open_files = 99, .nice = 3, .wall_time = seconds(90)};
   const std::string id = engine_->Create(config).value();
   EXPECT_EQ(id, "1");
   const LaunchSpec spec = launcher_.WaitFor("1.1");
@@ -30,6 +32,13 @@ TEST_F(TrialEngineTest, ARunIsStartedWithItsEnvironmentAndCompletes) {
   EXPECT_EQ(spec.env.at("CAIRN_RUN_ID"), "1");
   EXPECT_EQ(spec.env.at("CAIRN_LATEST_CHECKPOINT"), "");
   EXPECT_EQ(spec.env.at("CAIRN_RESUME_MODE"), "fresh");
+  const TrialConfig recorded = TrialConfigFromValue(ToValue(config)).value();
+  for (const LaunchLimits& limits : {spec.limits, recorded.limits}) {
+    EXPECT_EQ(limits.address_space_bytes, 1u << 30);
+    EXPECT_EQ(limits.open_files, 99u);
+    EXPECT_EQ(limits.nice, 3);
+    EXPECT_EQ(limits.wall_time, seconds(90));
+  }
   EXPECT_TRUE(engine_->Authenticate({"1", 1}, spec.env.at("CAIRN_RUN_TOKEN")).ok());
   EXPECT_TRUE(engine_->Authenticate({"1", 1}, "wrong").Is(Code::kPermissionDenied));
   EXPECT_TRUE(engine_->Authenticate({"1", 2}, "x").Is(Code::kNotFound));
