@@ -224,6 +224,11 @@ describe("a trial", () => {
     await page.getByRole("link", { name: "Checkpoints" }).click();
     await page.getByRole("button", { name: "Pin step 30", exact: true }).waitFor();
     expect(await page.getByRole("button", { name: /^Continue from/ }).count()).toBe(0);
+    // Nothing it writes comes to the master, which promises none of it.
+    stage.master.logs.set("1", []);
+    await page.getByRole("link", { name: "Logs" }).click();
+    await page.getByText("Its lines are where it was started.").waitFor();
+    expect(await page.getByText("Lines appear here").count()).toBe(0);
   });
 
   it("asks nothing any more when one has gone elsewhere", async () => {
