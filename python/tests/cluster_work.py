@@ -44,7 +44,8 @@ class Tutorial:
         self.master.wait(f"/api/v1/trials/{trial}/metrics", lambda answer: len(answer["metrics"]) >= count)
 
     def ended(self, experiment, state="COMPLETED"):
-        assert self.master.cli("e", "wait", experiment, check=False).stdout.split() == [experiment, state]
+        waited = self.master.cli("e", "wait", experiment, "--or-paused", check=False)
+        assert waited.stdout.split() == [experiment, state]
 
     def completed(self, experiment, trial):
         self.ended(experiment)

@@ -1,14 +1,24 @@
 """kill -9 of the master, of trials, of both, by a seeded script: what was acknowledged stays, and every trial ends where it should.
 
-One round on each database; `make torture SUITE=master_kill` goes on for CAIRN_TORTURE_SECONDS with seeds that were not tried yet.
+Each kill of the master is aimed at one step of the trial protocol: what the engine wrote down last (docs/format/events.md). Which step it
+hit is read from the database that it left, and counted.
+
+One round on each database; `make torture SUITE=master_kill` goes on for CAIRN_TORTURE_SECONDS with seeds that were not tried yet, and wants
+every step to have been hit.
 """
 
 import contextlib
+import http.client
 import json
 import os
 import pathlib
 import random
+import shutil
 import signal
+import sqlite3
+import subprocess
+import tempfile
+import threading
 import time
 
 import pytest
@@ -17,6 +27,30 @@ from master_process import EXAMPLES, Refused, postgresql, running_master
 WHOLE = [(step, step) for step in range(10, 101, 10)]
 EXPERIMENTS = 3
 STRIKES = 5
+PAUSES = ("pause_requested", "preempt_acknowledged", "activated")
+RESTARTS = ("run_exited", "run_started", "run_ready")
+STEPS = ("checkpoint_started", "checkpoint_completed", "report", *RESTARTS, *PAUSES)
+AIM_SECONDS = 2
+# Fewer kills than so many for each step may miss one by chance.
+ENOUGH_KILLS = 20 * len(STEPS)
+NEWEST = "SELECT kind FROM (SELECT seq, kind FROM events UNION ALL SELECT seq, 'report' FROM reports) AS all_events ORDER BY seq DESC LIMIT 1"
+
+
+def newest_step(master):
+    """The kind of the last event in the database."""
+    if master.database:
+        words = ["psql", "-At", "-c", NEWEST, master.database]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    path = master.directory / "data" / "cairn.db"
+    if master.process.poll() is None:
+        with contextlib.closing(sqlite3.connect(path, timeout=30)) as database:
+            return database.execute(NEWEST).fetchone()[0]
+    # Of a killed one only a copy is opened: SQLite would tidy up what the next master has to find.
+    with tempfile.TemporaryDirectory() as directory:
+        for file in path.parent.glob("cairn.db*"):
+            shutil.copy(file, directory)
+        with contextlib.closing(sqlite3.connect(os.path.join(directory, path.name))) as database:
+            return database.execute(NEWEST).fetchone()[0]
 
 
 class Script:
@@ -27,6 +61,9 @@ class Script:
         self.random = random.Random(seed)
         self.seen = {}  # trial: reports that an answer has shown
         self.counts = {}
+
+    def count(self, what):
+        self.counts[what] = self.counts.get(what, 0) + 1
 
     def look(self):
         for trial in self.master.wait("/api/v1/trials?limit=1000", lambda page: True)["trials"]:
@@ -47,19 +84,47 @@ class Script:
                 except ProcessLookupError:
                     continue
         if kind in ("master", "both"):
-            self.master.kill()
-            time.sleep(self.random.uniform(0, 0.3))
-            self.master.start()
+            self.kill_master(self.random.choice(STEPS), self.random.choice(experiments))
         if kind == "pause":
-            experiment = self.random.choice(experiments)
-            for action in ("pause", "activate"):
-                try:
-                    self.master.post(f"/api/v1/experiments/{experiment}/{action}")
-                except Refused as refused:
-                    assert refused.status in (409, 412), refused
-                    break
-                time.sleep(self.random.uniform(0, 0.2))
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+            self.pause(self.random.choice(experiments), self.random.uniform(0, 0.2))
+        self.count(kind)
+
+    def pause(self, experiment, seconds):
+        for action in ("pause", "activate"):
+            try:
+                self.master.post(f"/api/v1/experiments/{experiment}/{action}")
+            except Refused as refused:
+                assert refused.status in (409, 412), refused
+                return
+            time.sleep(seconds)
+
+    def kill_master(self, aim, experiment):
+        """When it has written that step down, or after a while."""
+        away = self.random.uniform(0, 0.3)
+        between = self.random.uniform(0, 0.02 if aim == "activated" else 0.2)
+
+        def ask():
+            with contextlib.suppress(OSError, http.client.HTTPException):  # it is killed meanwhile
+                self.pause(experiment, between)
+
+        if aim in RESTARTS:
+            for pid in self.master.processes(self.trial(experiment)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        asking = threading.Thread(target=ask)
+        if aim in PAUSES:
+            asking.start()
+        deadline = time.monotonic() + AIM_SECONDS
+        while newest_step(self.master) != aim and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self.master.kill()
+        hit = newest_step(self.master)
+        print(f"the master was killed after {hit} (aimed at {aim})", flush=True)
+        self.count(f"killed after {hit}")
+        if aim in PAUSES:
+            asking.join()
+        time.sleep(away)
+        self.master.start()
 
     def trial(self, experiment):
         return self.master.trial_of(experiment)["id"]
@@ -114,3 +179,7 @@ def torture(master, database):
         for kind, count in round_of(master, seed).items():
             counts[f"{database} {kind}"] = counts.get(f"{database} {kind}", 0) + count
         path.write_text(json.dumps(counts))
+    hits = {step: counts.get(f"{database} killed after {step}", 0) for step in STEPS}
+    print(f"steps of the protocol at which the master was killed ({database}): {hits}", flush=True)
+    if sum(hits.values()) >= ENOUGH_KILLS:
+        assert all(hits.values()), "a step that no kill hit proves nothing"

@@ -9,7 +9,7 @@ import socket
 import threading
 
 import pytest
-from master_process import EXAMPLES, running_master
+from master_process import EXAMPLES, Refused, running_master
 
 
 class Listener:
@@ -17,6 +17,7 @@ class Listener:
 
     def __init__(self, refuses=True):
         self.told = queue.Queue()
+        self.paths = queue.Queue()  # the same, with where it was sent
         self.refused = [] if refuses else [None]
         outer = self
 
@@ -31,6 +32,7 @@ class Listener:
                 self.end_headers()
                 if good:
                     outer.told.put((self.headers["X-Cairn-Signature"], body))
+                    outer.paths.put((self.path, self.headers["X-Cairn-Signature"], body))
 
             def log_message(self, *_):
                 pass
@@ -53,7 +55,7 @@ def listener():
 
 def test_an_end_is_told_with_a_signature_and_again_after_a_refusal(tmp_path, listener):
     with running_master(tmp_path) as master:
-        hook = master.post("/api/v1/webhooks", {"url": listener.url, "states": ["COMPLETED"]})
+        hook = master.post("/api/v1/webhooks", {"url": listener.url, "states": ["COMPLETED"], "events": ["state"]})
         assert "secret" not in master.get(f"/api/v1/webhooks/{hook['id']}")
         create = ["e", "create", EXAMPLES / "0_start.yaml", EXAMPLES]
         experiment = str(master.cli_json(*create)["id"])
@@ -77,7 +79,7 @@ def test_each_change_of_state_is_told_whatever_became_of_the_trial_since(tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as silent, running_master(tmp_path) as master:
         states = ["QUEUED", "RUNNING", "PAUSED", "COMPLETED"]
         master.post("/api/v1/webhooks", {"url": f"http://127.0.0.1:{silent.getsockname()[1]}/", "states": states})
-        master.post("/api/v1/webhooks", {"url": listener.url, "states": states})
+        master.post("/api/v1/webhooks", {"url": listener.url, "states": states, "events": ["state"]})
         create = ["e", "create", EXAMPLES / "2_checkpoints.yaml", EXAMPLES, "--config", "entrypoint=python3 2_checkpoints.py 0.001"]
         trials = []
         for _ in range(3):
@@ -95,4 +97,34 @@ def test_each_change_of_state_is_told_whatever_became_of_the_trial_since(tmp_pat
         for body in changes.values():
             told.setdefault(body["trial"], []).append(body["state"])
         assert told == {trial: ["QUEUED", "RUNNING", "COMPLETED"] * 2 for trial in trials}
+    listener.close()
+
+
+def test_the_end_of_a_search_is_told_once_besides_those_of_its_trials(tmp_path):
+    listener = Listener(refuses=False)
+    with running_master(tmp_path) as master:
+        create = ["e", "create", EXAMPLES / "3_hpsearch.yaml", EXAMPLES, "--config", "entrypoint=/bin/true"]
+        hooks = {}
+        for name, events in (("both", {}), ("experiments", {"events": ["experiment"]})):
+            hook = master.post("/api/v1/webhooks", {"url": f"{listener.url}/{name}", "states": ["COMPLETED", "ERROR"], **events})
+            hooks[name] = hook["id"]
+        assert master.get(f"/api/v1/webhooks/{hooks['both']}")["events"] == ["state", "experiment"]
+        experiment = master.cli_json(*create)["id"]
+        trials = master.wait_state(experiment, "COMPLETED")["trials"]
+        # Killed before they were told, or after: all are, and one that comes again has the same id.
+        master.kill()
+        master.start()
+        said = {"both": {}, "experiments": {}}
+        while len(said["both"]) < trials + 1 or not said["experiments"]:
+            path, _, body = listener.paths.get(timeout=60)
+            one = json.loads(body)
+            said[path.rsplit("/", 1)[1]][one["id"]] = one
+        (told,) = said["experiments"].values()
+        assert (told["event"], told["experiment"], told["state"], told["trials"]) == ("experiment", experiment, "COMPLETED", trials)
+        assert "trial" not in told
+        assert [id for id, one in said["both"].items() if one["event"] == "experiment"] == [told["id"]]
+        done = master.wait(f"/api/v1/webhooks/{hooks['experiments']}", lambda answer: answer["pending"] == 0)
+        assert [one["event"] for one in done["deliveries"]] == ["experiment"]
+        with pytest.raises(Refused, match="events"):
+            master.post("/api/v1/webhooks", {"url": listener.url, "events": ["trial"]})
     listener.close()

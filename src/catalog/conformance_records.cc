@@ -565,6 +565,28 @@ TEST_P(CatalogConformance, UsersAndTokens) {
   EXPECT_TRUE(accounts.FindToken("r", 5).ok());
 }
 
+TEST_P(CatalogConformance, WhatIsToldOfAnExperimentIsQueuedWithItsChangeOrNotAtAll) {
+  Reopen();
+  CatalogWebhooks& webhooks = catalog().webhooks();
+  const std::int64_t hook = webhooks.Create({.url = "http://x", .secret = "s"}).value();
+  const std::int64_t id = catalog().experiments().Create({.uuid = "u", .state = "QUEUED"}).value();
+  ExperimentChange change;
+  change.state = "COMPLETED";
+  change.deliveries = {{.webhook = hook, .key = "experiment.1.5.COMPLETED", .payload = "done"}};
+  EXPECT_TRUE(catalog().experiments().Update(id + 1, change).Is(Code::kNotFound));
+  EXPECT_THAT(webhooks.Due(1).value(), IsEmpty());
+  ExperimentChange refused = change;
+  refused.deliveries.front().webhook = hook + 1;
+  EXPECT_FALSE(catalog().experiments().Update(id, refused).ok());
+  EXPECT_EQ(catalog().experiments().Get(id)->state, "QUEUED");
+  ASSERT_TRUE(catalog().experiments().Update(id, change).ok());
+  EXPECT_EQ(catalog().experiments().Get(id)->state, "COMPLETED");
+  const auto due = webhooks.Due(1).value();
+  ASSERT_THAT(due, SizeIs(1));
+  EXPECT_EQ(due[0].payload, "done");
+  EXPECT_GT(due[0].created, 0);
+}
+
 TEST_P(CatalogConformance, WebhooksAreToldOnceEachWhateverIsRepeated) {
   Reopen();
   CatalogWebhooks& webhooks = catalog().webhooks();

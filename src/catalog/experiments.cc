@@ -383,7 +383,7 @@ Status CatalogExperiments::Update(std::int64_t id, const ExperimentChange& chang
       RETURN_IF_ERROR(connection.Run("UPDATE experiment_texts SET searcher_state = ? WHERE id = ?",
                                      {Blob{*change.searcher_state}, id}));
     }
-    return Status::Ok();
+    return InsertDeliveries(change.deliveries, db_->clock()->WallNanos(), &connection);
   });
 }
 

@@ -10,6 +10,7 @@
 #include <cairn/value.h>
 
 #include "catalog/page.h"
+#include "catalog/webhooks.h"
 
 namespace cairn {
 
@@ -88,6 +89,8 @@ struct ExperimentChange {
   std::optional<std::string> config_text;
   std::optional<Value> config;
   std::optional<std::string> searcher_state;
+  /// What webhooks are told of it: queued with the change, or neither is there.
+  std::vector<Delivery> deliveries;
 };
 
 enum class ExperimentSort : std::uint8_t {

@@ -118,16 +118,21 @@ Status CatalogWebhooks::Delete(std::int64_t id) {
   });
 }
 
+Status InsertDeliveries(std::span<const Delivery> deliveries, std::int64_t now,
+                        Connection* connection) {
+  for (const Delivery& delivery : deliveries) {
+    RETURN_IF_ERROR(connection->Run(
+        "INSERT INTO deliveries (webhook, key, payload, created, state, attempts, next_attempt, "
+        "message) VALUES (?, ?, ?, ?, 'pending', 0, ?, '') ON CONFLICT (webhook, key) DO NOTHING",
+        {delivery.webhook, delivery.key, delivery.payload,
+         delivery.created != 0 ? delivery.created : now, delivery.next_attempt}));
+  }
+  return Status::Ok();
+}
+
 Status CatalogWebhooks::Enqueue(std::span<const Delivery> deliveries, std::uint64_t seq) {
   return db_->Write([&](Connection& connection) -> Status {
-    for (const Delivery& delivery : deliveries) {
-      RETURN_IF_ERROR(connection.Run(
-          "INSERT INTO deliveries (webhook, key, payload, created, state, attempts, next_attempt, "
-          "message) VALUES (?, ?, ?, ?, 'pending', 0, ?, '') ON CONFLICT (webhook, key) DO NOTHING",
-          {delivery.webhook, delivery.key, delivery.payload,
-           delivery.created != 0 ? delivery.created : db_->clock()->WallNanos(),
-           delivery.next_attempt}));
-    }
+    RETURN_IF_ERROR(InsertDeliveries(deliveries, db_->clock()->WallNanos(), &connection));
     return connection.Run(
         "INSERT INTO settings (name, value) VALUES ('webhook cursor', ?) ON CONFLICT (name) DO "
         "UPDATE SET value = excluded.value",

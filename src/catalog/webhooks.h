@@ -15,6 +15,7 @@
 namespace cairn {
 
 class CatalogDatabase;
+class Connection;
 
 struct Webhook {
   std::int64_t id = 0;
@@ -41,6 +42,10 @@ struct Delivery {
   std::int64_t next_attempt = 0;  // nanoseconds since 1970
   std::string message;            // how the last attempt ended
 };
+
+/// Queues deliveries in the transaction of something else; `now` for those that say no time.
+Status InsertDeliveries(std::span<const Delivery> deliveries, std::int64_t now,
+                        Connection* connection);
 
 /// Webhooks and the queue of what they shall be told. May be called from any thread.
 class CatalogWebhooks {

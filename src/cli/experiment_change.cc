@@ -45,7 +45,9 @@ bool StartedByHand(const Value& one) {
 std::string Follows(const Value& one, const std::string& id, bool trial) {
   const std::string state = TextIn(one, "state");
   const std::string e = trial ? "t" : "e";
-  if (state == "PAUSING") return fmt::format(" (it saves and exits; `cairn {} wait {}`)", e, id);
+  if (state == "PAUSING") {
+    return fmt::format(" (it saves and exits; `cairn {} wait {} --or-paused`)", e, id);
+  }
   if (state == "PAUSED" && StartedByHand(one)) {
     return " (it was started by hand: start its command again, and it goes on)";
   }
@@ -199,6 +201,7 @@ std::optional<double> WithUnit(const std::string& text,
 const std::vector<std::pair<std::string, double>> kTimes = {
     {"s", 1}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}, {"w", 604800}};
 const std::vector<std::pair<std::string, double>> kSizes = {{"B", 1},
+                                                            {"kB", 1e3},
                                                             {"KB", 1e3},
                                                             {"MB", 1e6},
                                                             {"GB", 1e9},
@@ -347,6 +350,7 @@ Result<Output> SetPolicy(const PolicyOptions& options, Console* console) {
   RETURN_IF_ERROR(SetRule(&policy, "keep_every", options.keep_every, {}, true));
   RETURN_IF_ERROR(SetRule(&policy, "max_age_seconds", options.max_age, kTimes, false));
   RETURN_IF_ERROR(SetRule(&policy, "max_bytes", options.max_bytes, kSizes, true));
+  RETURN_IF_ERROR(SetRule(&policy, "experiment_bytes", options.experiment_bytes, kSizes, true));
   if (!options.score.empty()) policy["score"] = options.score;
   if (!options.order.empty()) policy["order"] = options.order;
   Output output;

@@ -114,15 +114,20 @@ struct WaitOptions {
   MasterOptions master;
   std::string id;
   double timeout = 0;  // seconds; 0: for ever
+  bool or_paused = false;
 };
-/// Until it is paused or has ended; exit code 1 when it ended with ERROR or CANCELED.
+/// What `wait --or-paused` exits with when it is paused: it has neither succeeded nor failed.
+inline constexpr int kStillPaused = 3;
+/// Until it has ended; exit code 1 when it ended with ERROR or CANCELED. With or_paused also until
+/// it is paused.
 Result<Output> Wait(const WaitOptions& options, bool trial, Console* console);
 
 struct PolicyOptions {
   MasterOptions master;
   std::string id;
   // Empty: as it is. "none" takes the rule away.
-  std::string keep_last, keep_best, experiment_best, keep_every, score, order, max_age, max_bytes;
+  std::string keep_last, keep_best, experiment_best, keep_every, score, order;
+  std::string max_age, max_bytes, experiment_bytes;
   bool preview = false;
 };
 Result<Output> SetPolicy(const PolicyOptions& options, Console* console);

@@ -135,13 +135,16 @@ void AddShared(CLI::App* group, bool trial, Commands* commands) {
   }
   {
     auto options = std::make_shared<WaitOptions>();
-    CLI::App* app = Leaf(group, "wait",
-                         "Wait until it is paused or has ended; exit code 1 for ERROR and CANCELED",
-                         e + "wait 7 && echo done\n" + e + "wait 7 --timeout 3600");
+    CLI::App* app = Leaf(
+        group, "wait",
+        "Wait until it has ended, also through a pause; exit code 0 for COMPLETED "
+        "alone, 1 for ERROR and CANCELED",
+        e + "wait 7 && echo done\n" + e + "wait 7 --timeout 3600\n" + e + "wait 7 --or-paused");
     app->add_option("ID", options->id, what)->required();
     app->add_option("--timeout", options->timeout, "At most so long")
         ->check(CLI::PositiveNumber)
         ->type_name("SECONDS");
+    app->add_flag("--or-paused", options->or_paused, "Until it is paused, too: exit code 3 then");
     AddMasterOptions(app, &options->master);
     commands->Add(app,
                   [options, trial](Console* console) { return Wait(*options, trial, console); });
@@ -153,9 +156,11 @@ void AddCheckpointActions(CLI::App* group, bool trial, Commands* commands) {
   const std::string e = trial ? "  cairn t " : "  cairn e ";
   {
     auto options = std::make_shared<RemoveCheckpointsOptions>();
-    CLI::App* app = Leaf(group, "rm", "Remove checkpoints by name or id",
-                         e + "rm 7 'checkpoint_00001?'\n" + e + "rm 7 '*' --dry-run\n" +
-                             "Pinned ones, the latest and what another builds on stay.");
+    CLI::App* app =
+        Leaf(group, "rm", "Remove checkpoints by name or id",
+             e + "rm 7 'checkpoint_00001?'\n" + e + "rm 7 '*' --dry-run\n" +
+                 "Pinned ones, the latest and what another builds on stay; a trial that "
+                 "runs removes its own\nwith its next checkpoint.");
     app->add_option("ID", options->id, trial ? "The trial" : "The experiment")->required();
     app->add_option("GLOB", options->globs, "Over ids and names of directories: *, ?, [a-z]")
         ->required()
@@ -276,6 +281,8 @@ void AddKeeping(CLI::App* group, Commands* commands) {
         ->check(CLI::IsMember({"min", "max"}));
     app->add_option("--max-age", options->max_age, "12h, 14d")->type_name("TIME|none");
     app->add_option("--max-bytes", options->max_bytes, "Of each trial: 500MB, 50GiB")
+        ->type_name("BYTES|none");
+    app->add_option("--experiment-bytes", options->experiment_bytes, "Of all trials together")
         ->type_name("BYTES|none");
     app->add_flag("--preview", options->preview, "Only tell what would go");
     AddMasterOptions(app, &options->master);

@@ -256,19 +256,27 @@ Result<Output> Wait(const WaitOptions& options, bool trial, Console* console) {
   const std::string path = trial ? TrialPath(options.id) : ExperimentPath(options.id);
   const Clock::Duration begun = console->clock()->Now();
   bool answered = false;
+  bool paused = false;  // and said so
   while (!Console::interrupted()) {
     auto one = master->Get(path);
     // A master that answered once is waited for; one that never did is a mistake.
     if (!one.ok() && (!answered || !one.status().Is(Code::kUnavailable))) return one.status();
     answered = true;
     const std::string state = one.ok() ? TextIn(*one, "state") : "";
-    if (state == "PAUSED" || HasEnded(state)) {
+    if (HasEnded(state) || (state == "PAUSED" && options.or_paused)) {
       Output output;
       output.text = fmt::format("{} {}\n", options.id, state);
       output.json = *std::move(one);
-      output.exit_code = state == "ERROR" || state == "CANCELED" ? 1 : 0;
+      output.exit_code = state == "PAUSED" ? kStillPaused : state == "COMPLETED" ? 0 : 1;
       return output;
     }
+    if (state == "PAUSED" && !std::exchange(paused, true)) {
+      console->Note(
+          fmt::format("{0} {1} is paused; waiting until it goes on and ends (`cairn {2} activate "
+                      "{1}`; --or-paused waits no longer)",
+                      trial ? "trial" : "experiment", options.id, trial ? "t" : "e"));
+    }
+    if (one.ok() && state != "PAUSED") paused = false;
     const double waited = std::chrono::duration<double>(console->clock()->Now() - begun).count();
     if (options.timeout > 0 && waited >= options.timeout) {
       return DeadlineExceededError(

@@ -256,7 +256,7 @@ std::string PolicyText(const Value& policy) {
     for (const auto& [name, rule] : *rules) {
       if (rule.is_null() || rule == Value("")) continue;
       std::string shown = NumberText(&rule);
-      if (name == "max_bytes") shown = HumanBytes(static_cast<std::uint64_t>(rule.AsDouble()));
+      if (name.ends_with("_bytes")) shown = HumanBytes(static_cast<std::uint64_t>(rule.AsDouble()));
       if (name == "max_age_seconds") shown = fmt::format("{:.0f}", rule.AsDouble());
       text += fmt::format("{:<17}{}\n", name, Printable(shown));
     }

@@ -25,7 +25,8 @@ Result<Output> RemoveMasterCheckpoints(const RemoveCheckpointsOptions& options, 
   const std::string path = "/api/v1/checkpoints/rm";
   Output output;
   ASSIGN_OR_RETURN(output.json, master->Send("POST", path, Value(body)));
-  const std::size_t count = ListIn(output.json, "removed").size();
+  const std::size_t count =
+      ListIn(output.json, "removed").size() + ListIn(output.json, "left_to_run").size();
   const auto bytes = static_cast<std::uint64_t>(IntIn(output.json, "bytes"));
   bool sure = !options.dry_run && count > 0;
   if (sure && !options.yes) {
@@ -43,6 +44,11 @@ Result<Output> RemoveMasterCheckpoints(const RemoveCheckpointsOptions& options, 
     if (id.if_string() == nullptr) continue;
     output.text +=
         fmt::format("{} {}\n", sure ? "removed" : "would remove", Printable(*id.if_string()));
+  }
+  for (const Value& id : ListIn(output.json, "left_to_run")) {
+    if (id.if_string() == nullptr) continue;
+    output.text += fmt::format("{} {}: its trial runs, and removes it with its next checkpoint\n",
+                               sure ? "asked for" : "would ask for", Printable(*id.if_string()));
   }
   for (const Value& one : ListIn(output.json, "kept")) {
     output.text += fmt::format("kept {}: {}\n", Printable(TextIn(one, "id")),

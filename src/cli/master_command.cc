@@ -70,6 +70,7 @@ Result<Output> RunMaster(const MasterCommandOptions& options, Console* console) 
   start.web_directory = options.web.empty() ? PageOf(options.data_directory) : options.web;
   start.slots = options.slots;
   start.takeover = options.takeover;
+  start.requests_per_second = options.requests_per_second;
   start.log_retention.max_age =
       std::chrono::nanoseconds(static_cast<std::int64_t>(options.log_days * 86400e9));
   start.log_retention.max_bytes = options.log_bytes;

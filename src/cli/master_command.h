@@ -24,8 +24,9 @@ struct MasterCommandOptions {
   std::string web;             // "": web/ in the data directory
   int slots = 0;               // 0: one for each core
   bool takeover = false;
-  double log_days = 0;          // 0: for ever
-  std::uint64_t log_bytes = 0;  // of all trials together; 0: no bound
+  double requests_per_second = 500;  // of each user; 0: no bound
+  double log_days = 0;               // 0: for ever
+  std::uint64_t log_bytes = 0;       // of all trials together; 0: no bound
 };
 
 /// `cairn master`: serves until it is interrupted; what trains goes on.

@@ -430,14 +430,42 @@ TEST_F(MasterCommandsTest, FailedTrainingIsAFailureOfWhoFollowsIt) {
   failed.replace(failed.find("RUNNING"), 7, "ERROR");
   On("GET /api/v1/experiments/7", 200, failed);
   EXPECT_EQ(Cairn({"e", "wait", "7"}).code, 1);
-  std::string paused = kRunning;
-  paused.replace(paused.find("RUNNING"), 7, "PAUSED");
-  On("GET /api/v1/experiments/7", 200, paused);
-  EXPECT_EQ(Cairn({"e", "wait", "7"}).code, 0);
   On("GET /api/v1/experiments/7", 200, kRunning);
   const Finished late = Cairn({"e", "wait", "7", "--timeout", "0.2"});
   EXPECT_EQ(late.code, 1);
   EXPECT_THAT(late.err, HasSubstr("still RUNNING"));
+}
+
+TEST_F(MasterCommandsTest, WhoWaitsForTheEndWaitsThroughAPause) {
+  const auto in = [](const char* state) {
+    return std::string(kRunning).replace(std::string(kRunning).find("RUNNING"), 7, state);
+  };
+  // Paused, for two looks, and somebody lets it go on: the second pause is told as the first was.
+  auto looks = std::make_shared<std::atomic<int>>(0);
+  On("GET /api/v1/experiments/7", [=](const TestHttpRequest&) {
+    constexpr const char* kStates[] = {"PAUSED", "PAUSED", "RUNNING", "PAUSED"};
+    const int look = (*looks)++;
+    return JsonAnswer(200, in(look < 4 ? kStates[look] : "COMPLETED"));
+  });
+  const Finished whole = Cairn({"e", "wait", "7"});
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_EQ(whole.out, "7 COMPLETED\n");
+  const std::string note = "experiment 7 is paused; waiting until it goes on";
+  const std::size_t first = whole.err.find(note);
+  ASSERT_NE(first, std::string::npos) << whole.err;
+  const std::size_t second = whole.err.find(note, first + 1);
+  ASSERT_NE(second, std::string::npos) << whole.err;
+  EXPECT_EQ(whole.err.find(note, second + 1), std::string::npos) << whole.err;
+  EXPECT_THAT(whole.err, HasSubstr("cairn e activate 7"));
+
+  On("GET /api/v1/experiments/7", 200, in("PAUSED"));
+  const Finished late = Cairn({"e", "wait", "7", "--timeout", "0.2"});
+  EXPECT_EQ(late.code, 1);
+  EXPECT_THAT(late.err, HasSubstr("still PAUSED"));
+  // Asked for, it is neither a success nor a failure.
+  const Finished paused = Cairn({"e", "wait", "7", "--or-paused"});
+  EXPECT_EQ(paused.code, 3) << paused.err;
+  EXPECT_EQ(paused.out, "7 PAUSED\n");
 }
 
 TEST_F(MasterCommandsTest, InterruptDetachesAndTellsHowToComeBack) {
@@ -480,6 +508,10 @@ TEST_F(MasterCommandsTest, PolicyIsLaidOverTheOneThatIsThere) {
   EXPECT_EQ(EncodeJson(LastBody()),
             R"({"keep_last":1,"max_age_seconds":172800.0,"max_bytes":1610612736,"order":"min",)"
             R"("score":"loss"})");
+  for (const char* const size : {"2kB", "2KB", "2000"}) {
+    Cairn({"e", "set-policy", "7", "--experiment-bytes", size, "--preview"});
+    EXPECT_EQ(*LastBody().Find("experiment_bytes"), Value(2000)) << size;
+  }
   EXPECT_THAT(Cairn({"e", "set-policy", "7", "--keep-last", "few"}).err, HasSubstr("keep_last"));
   EXPECT_THAT(Cairn({"e", "set-policy", "7"}).out, HasSubstr("keep_best        2"));
   On("GET /api/v1/experiments/7/policy", 200,

@@ -82,6 +82,11 @@ void AddMasterCommand(CLI::App* root, Commands* commands) {
   app->add_option("--log-bytes", options->log_bytes, "Of all logs together; 0: no bound")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("BYTES");
+  app->add_option("--requests-per-second", options->requests_per_second,
+                  "That each user may ask, four times as many at once; 0: no bound")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str()
+      ->type_name("N");
   app->add_flag("--takeover", options->takeover,
                 "Fence a master out that still holds the database");
   commands->Add(app, [options](Console* console) { return RunMaster(*options, console); });

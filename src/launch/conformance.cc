@@ -372,7 +372,9 @@ TEST_P(LauncherConformance, TimeIsOver) {
   spec.limits.wall_time = std::chrono::milliseconds(300);
   spec.grace = std::chrono::milliseconds(100);
   Submit(spec);
-  EXPECT_EQ(End("a").exit->kind, ExitKind::kTimeLimit);
+  const LaunchInfo ended = End("a");
+  EXPECT_EQ(ended.exit->kind, ExitKind::kTimeLimit);
+  EXPECT_THAT(ended.exit->message, HasSubstr("its time was over"));
   EXPECT_EQ(Living(), 0u);
 }
 

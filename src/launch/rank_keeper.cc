@@ -47,6 +47,8 @@ constexpr Nanos kPulse = std::chrono::seconds(1);
 constexpr Nanos kOwnerPatience = std::chrono::seconds(5);
 /// After the end of a stop's grace: shims of other nodes that have not ended by then are killed.
 constexpr Nanos kNodePatience = std::chrono::seconds(5);
+/// How a launch ended that reached its wall time.
+constexpr std::string_view kOverTime = "its time was over";
 /// A starter finds out meanwhile whether a node that it lost is gone.
 constexpr Nanos kStarterPatience = std::chrono::seconds(45);
 
@@ -296,6 +298,7 @@ class Keeper {
       exit_.code = WEXITSTATUS(status);
       exit_.message = fmt::format("rank {} ended with code {}", rank, exit_.code);
     }
+    if (over_time_) exit_.message = fmt::format("{}; {}", kOverTime, exit_.message);
     if (AnyLives()) BeginStop(Nanos(launch_.grace));
   }
 
@@ -411,6 +414,7 @@ class Keeper {
     if (launch_.limits.wall_time.count() > 0 && !over_time_ && Runs() && now >= TimeIsOver()) {
       over_time_ = true;
       exit_.kind = ExitKind::kTimeLimit;
+      exit_.message = kOverTime;
       log_.Add(-1, true, "WARNING stopped: its time is over", false);
       BeginStop(Nanos(launch_.grace));
     }

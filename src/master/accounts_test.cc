@@ -102,6 +102,15 @@ TEST(RateLimitTest, ABurstThenSoManyASecondForEachCaller) {
   EXPECT_FALSE(limit.Admit("ada")) << "what was not used is not saved up";
 }
 
+TEST(RateLimitTest, WithoutALimitAllAreAdmitted) {
+  ManualClock clock;
+  RateLimit limit(0, 0, &clock);
+  for (int i = 0; i < 100'000; ++i) ASSERT_TRUE(limit.Admit("ada"));
+  RateLimit little(0.1, 0.4, &clock);
+  EXPECT_TRUE(little.Admit("ada")) << "a burst that holds no request would hold none ever";
+  EXPECT_FALSE(little.Admit("ada"));
+}
+
 TEST(RateLimitTest, ManyCallersAreForgottenOnlyWhenTheyMayAskAsMuchAsNewOnes) {
   ManualClock clock;
   RateLimit limit(10, 20, &clock);

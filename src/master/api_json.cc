@@ -94,6 +94,7 @@ Value ToJson(const RetentionPolicy& policy) {
       {"experiment_best", number(policy.experiment_best)},
       {"keep_every", number(policy.keep_every)},
       {"max_bytes", number(policy.max_bytes)},
+      {"experiment_bytes", number(policy.experiment_bytes)},
       {"max_age_seconds",
        policy.max_age ? Value(static_cast<double>(policy.max_age->count()) / 1e3) : Value()},
       {"score", policy.score},

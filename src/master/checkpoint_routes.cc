@@ -110,7 +110,6 @@ std::string WhyKept(const ApiParts& parts, const TrialView& view, const Checkpoi
     return fmt::format("experiment {} begins with it",
                        parts.experiments->ExperimentOfTrial(other->second));
   }
-  if (view.record.core.live) return "its trial runs: only the run may remove it; pause it first";
   return "";
 }
 
@@ -218,26 +217,35 @@ Result<ApiAnswer> Remove(const ApiParts& parts, const ApiCall& call) {
   ASSIGN_OR_RETURN(RemovalPlan planned, Plan(parts, wanted));
   for (auto& one : plan.kept) planned.kept.push_back(std::move(one));
   Value::List removed;
+  Value::List later;
   std::uint64_t bytes = 0;
   for (const auto& [of, rows] : planned.by_trial) {
     std::vector<std::string> going;
     for (const CheckpointRow& row : rows) going.push_back(row.record.id);
-    if (!dry_run) {
-      auto gone = parts.engine->RemoveCheckpoints(of, going, "removed by " + call.who.name);
-      if (!gone.ok()) {
+    TrialEngine::Removed done;
+    if (dry_run) {
+      ASSIGN_OR_RETURN(const TrialView view, parts.engine->Summary(of));
+      (view.record.core.live ? done.left_to_run : done.gone) = going;
+    } else {
+      auto did = parts.engine->RemoveCheckpoints(of, going, "removed by " + call.who.name);
+      if (!did.ok()) {
         for (const std::string& id : going) {
-          planned.kept.emplace_back(id, std::string(gone.status().message()));
+          planned.kept.emplace_back(id, std::string(did.status().message()));
         }
         continue;
       }
-      going = *std::move(gone);
+      done = *std::move(did);
     }
     for (const CheckpointRow& row : rows) {
-      if (std::ranges::find(going, row.record.id) == going.end()) {
-        planned.kept.emplace_back(row.record.id, "the repository did not let it go");
+      const std::string& id = row.record.id;
+      if (std::ranges::find(done.gone, id) != done.gone.end()) {
+        removed.emplace_back(id);
+      } else if (std::ranges::find(done.left_to_run, id) != done.left_to_run.end()) {
+        later.emplace_back(id);
+      } else {
+        planned.kept.emplace_back(id, "the repository did not let it go");
         continue;
       }
-      removed.emplace_back(row.record.id);
       bytes += row.record.bytes;
     }
   }
@@ -246,6 +254,7 @@ Result<ApiAnswer> Remove(const ApiParts& parts, const ApiCall& call) {
     kept.emplace_back(Value::Object{{"id", id}, {"reason", reason}});
   }
   return ApiAnswer{.body = Value::Object{{"removed", std::move(removed)},
+                                         {"left_to_run", std::move(later)},
                                          {"kept", std::move(kept)},
                                          {"bytes", bytes}}};
 }
@@ -255,9 +264,11 @@ Result<ApiAnswer> Delete(const ApiParts& parts, const ApiCall& call) {
   if (row.record.state == CheckpointState::kDeleted) return ApiAnswer{};
   ASSIGN_OR_RETURN(const RemovalPlan plan, Plan(parts, {row}));
   if (!plan.kept.empty()) return FailedPreconditionError(plan.kept.front().second);
-  ASSIGN_OR_RETURN(const auto gone, parts.engine->RemoveCheckpoints(row.trial, {row.record.id},
-                                                                    "removed by " + call.who.name));
-  if (gone.empty()) return FailedPreconditionError("the repository did not let it go");
+  ASSIGN_OR_RETURN(
+      const TrialEngine::Removed done,
+      parts.engine->RemoveCheckpoints(row.trial, {row.record.id}, "removed by " + call.who.name));
+  if (!done.left_to_run.empty()) return ApiAnswer{.status = 202};
+  if (done.gone.empty()) return FailedPreconditionError("the repository did not let it go");
   return ApiAnswer{};
 }
 

@@ -157,10 +157,12 @@ Result<ApiAnswer> ReportService(const ApiParts& parts, const ApiCall& call) {
 
 Value HookJson(const Webhook& webhook) {
   const Value* states = webhook.triggers.Find("states");
+  const Value* events = webhook.triggers.Find("events");
   const Value* experiment = webhook.triggers.Find("experiment");
   return Value::Object{{"id", std::to_string(webhook.id)},
                        {"url", webhook.url},
                        {"states", states == nullptr ? Value(Value::List{}) : *states},
+                       {"events", events == nullptr ? Value(Value::List{kTrialEvent}) : *events},
                        {"experiment", experiment == nullptr ? Value() : *experiment},
                        {"created", static_cast<double>(webhook.created) / 1e9}};
 }
@@ -168,10 +170,12 @@ Value HookJson(const Webhook& webhook) {
 Result<ApiAnswer> CreateHook(const ApiParts& parts, const ApiCall& call) {
   std::string url;
   std::vector<std::string> states = {"COMPLETED", "CANCELED", "ERROR"};
+  std::vector<std::string> events = {std::string(kTrialEvent), std::string(kExperimentEvent)};
   std::string experiment;
   BodyReader body(call);
   body->Text("url", &url);
   body->Texts("states", &states);
+  body->Texts("events", &events);
   body->Text("experiment", &experiment);
   RETURN_IF_ERROR(body->Finish());
   if ((!url.starts_with("http://") && !url.starts_with("https://")) || url.size() > 2048) {
@@ -184,7 +188,15 @@ Result<ApiAnswer> CreateHook(const ApiParts& parts, const ApiCall& call) {
           fmt::format("states: there is no state {}", QuoteForMessage(state)));
     }
   }
-  Value::Object triggers{{"states", Value::List(states.begin(), states.end())}};
+  const auto known = [](const std::string& event) {
+    return event == kTrialEvent || event == kExperimentEvent;
+  };
+  if (events.empty() || events.size() > 16 || !std::ranges::all_of(events, known)) {
+    return InvalidArgumentError(
+        fmt::format("events: \"{}\" (of trials), \"{}\" or both", kTrialEvent, kExperimentEvent));
+  }
+  Value::Object triggers{{"states", Value::List(states.begin(), states.end())},
+                         {"events", Value::List(events.begin(), events.end())}};
   if (!experiment.empty()) {
     RETURN_IF_ERROR(ExperimentId(experiment).status());
     triggers["experiment"] = experiment;
@@ -219,7 +231,7 @@ Result<ApiAnswer> GetHook(const ApiParts& parts, const ApiCall& call) {
   for (const Delivery& one : page.items) {
     pending += one.state == DeliveryState::kPending ? 1 : 0;
     deliveries.emplace_back(Value::Object{{"id", one.key},
-                                          {"event", "state"},
+                                          {"event", EventOfDelivery(one.key)},
                                           {"time", static_cast<double>(one.created) / 1e9},
                                           {"attempts", one.attempts},
                                           {"delivered", one.state == DeliveryState::kDelivered},

@@ -61,6 +61,7 @@ constexpr Unit kTimes[] = {{"ms", 1e-3}, {"s", 1},    {"m", 60},
                            {"min", 60},  {"h", 3600}, {"d", 86400}};
 constexpr Unit kSizes[] = {{"B", 1},
                            {"kB", 1e3},
+                           {"KB", 1e3},
                            {"MB", 1e6},
                            {"GB", 1e9},
                            {"TB", 1e12},

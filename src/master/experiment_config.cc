@@ -205,6 +205,26 @@ void ReadSlurm(std::map<std::string, std::string>* out, ConfigReader* reader) {
   }
 }
 
+/// What each process of a trial may take, and how long a run may take in all.
+void ReadLimits(const ConfigNode& node, LaunchLimits* out, ConfigReader* above) {
+  ConfigReader reader(node, "resources.limits");
+  std::int64_t files = 0;
+  std::int64_t nice = 0;
+  double wall_time = -1;
+  std::uint64_t memory = ~std::uint64_t{0};
+  reader.Bytes("memory", &memory);
+  if (memory < (1u << 20)) reader.Fail("memory", "must be at least 1MiB: less holds no program");
+  if (memory != ~std::uint64_t{0}) out->address_space_bytes = memory;
+  reader.Int("open_files", &files, 16, std::int64_t{1} << 30);
+  reader.Int("nice", &nice, 0, 19);
+  reader.Seconds("wall_time", &wall_time);
+  if (wall_time == 0) reader.Fail("wall_time", "must be above 0");
+  out->open_files = static_cast<std::uint64_t>(files);
+  out->nice = static_cast<int>(nice);
+  if (wall_time > 0) out->wall_time = Millis(wall_time);
+  above->Fail(reader.Finish());
+}
+
 void ReadResources(const ConfigNode& node, ExperimentConfig* out, ConfigReader* above) {
   ConfigReader reader(node, "resources");
   std::int64_t slots = 1;
@@ -215,6 +235,9 @@ void ReadResources(const ConfigNode& node, ExperimentConfig* out, ConfigReader* 
     reader.Fail("slots", "and slots_per_trial are the same thing: name one");
   }
   reader.Int("priority", &priority, -1000, 1000);
+  if (const ConfigNode* limits = reader.Take("limits"); limits != nullptr) {
+    ReadLimits(*limits, &out->limits, &reader);
+  }
   std::string launcher = "local";
   reader.Text("launcher", &launcher);
   if (launcher == kSlurmLauncher) {
@@ -454,9 +477,13 @@ Result<RetentionPolicy> ParseRetention(const ConfigNode& node, const SearcherCon
   double age = -1;
   reader.Seconds("max_age", &age);
   if (age >= 0) policy.max_age = Millis(age);
-  std::uint64_t bytes = ~std::uint64_t{0};
-  reader.Bytes("max_bytes", &bytes);
-  if (bytes != ~std::uint64_t{0}) policy.max_bytes = bytes;
+  const auto bytes = [&](std::string_view key, std::optional<std::uint64_t>* out) {
+    std::uint64_t number = ~std::uint64_t{0};
+    reader.Bytes(key, &number);
+    if (number != ~std::uint64_t{0}) *out = number;
+  };
+  bytes("max_bytes", &policy.max_bytes);
+  bytes("experiment_bytes", &policy.experiment_bytes);
   RETURN_IF_ERROR(reader.Finish());
   RETURN_IF_ERROR(policy.Validate());
   return policy;
@@ -485,6 +512,7 @@ TrialConfig ExperimentConfig::TrialOf(const std::string& experiment, std::uint64
   trial.priority = priority;
   trial.launcher = launcher;
   trial.resources = resources;
+  trial.limits = limits;
   trial.max_restarts = max_restarts;
   trial.preemption_timeout = Millis(preemption_timeout);
   trial.kill_grace = Millis(kill_grace);

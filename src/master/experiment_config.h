@@ -56,6 +56,7 @@ struct ExperimentConfig {
   int priority = 0;
   std::string launcher;                          // kSlurmLauncher, kRayLauncher; "": this machine
   std::map<std::string, std::string> resources;  // what its launcher is asked for
+  LaunchLimits limits;                           // of its processes
   std::map<std::string, std::string> environment;
   /// Its one trial is a process that joins by itself: there is nothing to start. Written by the
   /// master for such processes, never by people.

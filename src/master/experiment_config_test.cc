@@ -37,8 +37,11 @@ hyperparameters:
 searcher: {name: single, metric: loss, smaller_is_better: false}
 max_restarts: 2
 checkpoint_storage: s3://bucket/prefix
-checkpoint_policy: {keep_last: 2, keep_best: 3, max_age: 7d, max_bytes: 20GiB}
-resources: {slots_per_trial: 2, priority: 5}
+checkpoint_policy: {keep_last: 2, keep_best: 3, max_age: 7d, max_bytes: 20GiB, experiment_bytes: 1.5kB}
+resources:
+  slots_per_trial: 2
+  priority: 5
+  limits: {memory: 8GiB, open_files: 4096, nice: 10, wall_time: 2h}
 environment:
   variables: {OMP_NUM_THREADS: 1, NAME: x}
 preemption_timeout: 10m
@@ -55,6 +58,7 @@ preemption_timeout: 10m
   EXPECT_TRUE(config->retention.maximize);
   EXPECT_EQ(config->retention.max_age, std::chrono::hours(7 * 24));
   EXPECT_EQ(config->retention.max_bytes, std::uint64_t{20} << 30);
+  EXPECT_EQ(config->retention.experiment_bytes, 1500u);
   EXPECT_EQ(config->environment.at("OMP_NUM_THREADS"), "1");
   const TrialConfig trial = config->TrialOf("7", 0, "/default");
   EXPECT_EQ(trial.storage, "s3://bucket/prefix");
@@ -64,6 +68,10 @@ preemption_timeout: 10m
   EXPECT_EQ(config->TrialOf("8", 0, "/default").env.at("CAIRN_TRIAL_SEED"), seed);
   EXPECT_NE(config->TrialOf("7", 1, "/default").env.at("CAIRN_TRIAL_SEED"), seed);
   EXPECT_EQ(trial.world_size, 2);
+  EXPECT_EQ(trial.limits.address_space_bytes, std::uint64_t{8} << 30);
+  EXPECT_EQ(trial.limits.open_files, 4096u);
+  EXPECT_EQ(trial.limits.nice, 10);
+  EXPECT_EQ(trial.limits.wall_time, std::chrono::hours(2));
   EXPECT_EQ(trial.preemption_timeout, std::chrono::minutes(10));
   EXPECT_TRUE(trial.Validate().ok());
   // The source is enough to get the same again.
@@ -203,6 +211,13 @@ TEST(ExperimentConfigTest, AllMistakesAreToldAtOnceInTheOrderOfTheFile) {
             "line 1: searcher.max_trials is missing: how many trials to try\n"
             "line 2: resources.slots must be from 0 to 4096\n"
             "entrypoint is missing: the command that trains, for example \"python3 train.py\"");
+  EXPECT_EQ(Complaint("entrypoint: b\nresources:\n  limits: {memry: 1GiB, nice: -5, wall_time: 0,\n"
+                      "    open_files: many, memory: 1kB}"),
+            "line 3: resources.limits.nice must be from 0 to 19\n"
+            "line 3: resources.limits.wall_time must be above 0\n"
+            "line 3: \"memry\" in resources.limits is not known; did you mean \"memory\"?\n"
+            "line 4: resources.limits.memory must be at least 1MiB: less holds no program\n"
+            "line 4: resources.limits.open_files must be a whole number, not a text");
 }
 
 TEST(ExperimentConfigTest, OneMistakeIsToldOnce) {

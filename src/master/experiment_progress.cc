@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "format/json.h"
 #include "master/experiments.h"
+#include "master/webhook_sender.h"
 #include "trial/trial_state.h"
 
 // The half of Experiments that runs behind its callers: what the searcher says, which trials are
@@ -201,7 +202,10 @@ Status Experiments::Advance(std::int64_t experiment) {
   change.progress = progress;
   if (state != record.state) {
     change.state = state;
-    change.ended = IsEndedState(state) ? options_.clock->WallNanos() : 0;
+    const std::int64_t now = options_.clock->WallNanos();
+    change.ended = IsEndedState(state) ? now : 0;
+    ASSIGN_OR_RETURN(const std::vector<Webhook> webhooks, options_.catalog->webhooks().List());
+    change.deliveries = ExperimentDeliveries(webhooks, record, state, now);
   }
   change.message = message;
   RETURN_IF_ERROR(options_.catalog->experiments().Update(experiment, change));

@@ -492,6 +492,7 @@ Status Experiments::SetPolicy(std::int64_t experiment, const RetentionPolicy& po
   put("experiment_best", policy.experiment_best);
   put("keep_every", policy.keep_every);
   put("max_bytes", policy.max_bytes);
+  put("experiment_bytes", policy.experiment_bytes);
   if (policy.max_age) rules["max_age"] = static_cast<double>(policy.max_age->count()) / 1e3;
   if (!policy.score.empty()) rules["score"] = policy.score;
   rules["order"] = policy.maximize ? "max" : "min";

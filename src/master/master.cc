@@ -90,6 +90,9 @@ Status MasterOptions::Validate() const {
         "a master listens at host:port, such as 127.0.0.1:8080: \"{}\" has no port", listen));
   }
   if (slots < 0 || slots > 100'000) return InvalidArgumentError("master: slots: 0 to 100000");
+  if (!(requests_per_second >= 0)) {
+    return InvalidArgumentError("master: requests_per_second must not be negative");
+  }
   if (clock == nullptr || ids == nullptr) return InvalidArgumentError("master: clock, ids");
   if (!tls_ca.empty() && tls.empty()) {
     return InvalidArgumentError("master: an authority (tls_ca) without a certificate");
@@ -111,7 +114,7 @@ class Master::Impl {
  public:
   explicit Impl(Options options)
       : options_(std::move(options)),
-        limit_(500, 2000, options_.clock),
+        limit_(options_.requests_per_second, 4 * options_.requests_per_second, options_.clock),
         services_(options_.clock) {}
   ~Impl() { Stop(); }
 
@@ -330,6 +333,7 @@ Status Master::Impl::StartEngine() {
                          .ids = options_.ids,
                          .on_change = [this](std::int64_t id, Value::Object what) {
                            feed_->OnExperiment(id, std::move(what));
+                           webhooks_->Wake();
                          }});
   collector_ = std::make_unique<LogCollector>(LogCollectorOptions{
       .logs = &catalog_->logs(),

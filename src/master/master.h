@@ -46,6 +46,8 @@ struct MasterOptions {
   bool takeover = false;      // do not wait for a living master on the same database
   /// How often processes that joined by hand say that they live. Six missed ones: lost.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(10);
+  /// That a user, or an address without one, may ask, with bursts of four times that; 0: no bound.
+  double requests_per_second = 500;
   /// Of logs in the catalog; zero fields: no bound.
   LogRetention log_retention;
   std::string version;

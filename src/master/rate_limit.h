@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -14,8 +15,9 @@ namespace cairn::master {
 /// forgotten. May be called from any thread.
 class RateLimit {
  public:
+  /// With a burst of 0 there is no limit, otherwise it is at least 1.
   RateLimit(double per_second, double burst, Clock* clock)
-      : per_second_(per_second), burst_(burst), clock_(clock) {}
+      : per_second_(per_second), burst_(burst > 0 ? std::max(burst, 1.0) : 0), clock_(clock) {}
   /// False: too many.
   bool Admit(std::string_view caller);
 

@@ -23,20 +23,28 @@ constexpr std::size_t kEventsAtOnce = 1000;
 /// while.
 constexpr int kConnections = 64;
 
-/// The states that a webhook wants to hear of, and of which experiment.
+constexpr std::string_view kExperimentKey = "experiment.";
+
+/// The states that a webhook wants to hear of, of what, and of which experiment.
 struct Wish {
   std::vector<std::string> states;
+  /// One that was made before experiments were told of says nothing, and hears of trials.
+  std::vector<std::string> events = {std::string(kTrialEvent)};
   std::string experiment;  // "": all
 };
 
 Wish WishOf(const Webhook& webhook) {
   Wish wish;
-  const Value* states = webhook.triggers.Find("states");
-  if (states != nullptr && states->if_list() != nullptr) {
-    for (const Value& state : *states->if_list()) {
-      if (state.if_string() != nullptr) wish.states.push_back(*state.if_string());
+  const auto read = [&](std::string_view key, std::vector<std::string>* out) {
+    const Value* words = webhook.triggers.Find(key);
+    if (words == nullptr || words->if_list() == nullptr) return;
+    out->clear();
+    for (const Value& word : *words->if_list()) {
+      if (word.if_string() != nullptr) out->push_back(*word.if_string());
     }
-  }
+  };
+  read("states", &wish.states);
+  read("events", &wish.events);
   const Value* experiment = webhook.triggers.Find("experiment");
   if (experiment != nullptr && experiment->if_string() != nullptr) {
     wish.experiment = *experiment->if_string();
@@ -44,7 +52,45 @@ Wish WishOf(const Webhook& webhook) {
   return wish;
 }
 
+bool Wants(const Webhook& webhook, std::string_view event, std::string_view state,
+           std::int64_t time) {
+  if (!webhook.active || webhook.created > time) return false;
+  const Wish wish = WishOf(webhook);
+  return std::ranges::find(wish.events, event) != wish.events.end() &&
+         std::ranges::find(wish.states, state) != wish.states.end();
+}
+
 }  // namespace
+
+std::string_view EventOfDelivery(std::string_view key) {
+  return key.starts_with(kExperimentKey) ? kExperimentEvent : kTrialEvent;
+}
+
+std::vector<Delivery> ExperimentDeliveries(const std::vector<Webhook>& webhooks,
+                                           const Experiment& experiment, const std::string& state,
+                                           std::int64_t now) {
+  std::vector<Delivery> deliveries;
+  const std::string id = std::to_string(experiment.id);
+  // An experiment comes to a state again and again, but not in the same moment.
+  const std::string key = fmt::format("{}{}.{}.{}", kExperimentKey, id, now, state);
+  for (const Webhook& webhook : webhooks) {
+    const std::string of = WishOf(webhook).experiment;
+    if (!Wants(webhook, kExperimentEvent, state, now) || (!of.empty() && of != id)) continue;
+    deliveries.push_back(
+        {.webhook = webhook.id,
+         .key = key,
+         .payload = EncodeJson(Value::Object{{"id", key},
+                                             {"event", kExperimentEvent},
+                                             {"time", static_cast<double>(now) / 1e9},
+                                             {"experiment", id},
+                                             {"name", experiment.name},
+                                             {"trials", experiment.trials},
+                                             {"state", state}}),
+         .created = now,
+         .next_attempt = now});
+  }
+  return deliveries;
+}
 
 std::string WebhookSignature(std::string_view secret, std::int64_t seconds, std::string_view body) {
   const std::string text = fmt::format("{}.{}", seconds, body);
@@ -90,7 +136,7 @@ void WebhookSender::Stop() {
 
 void WebhookSender::Wake() {
   MutexLock hold(&mu_);
-  queue_awake_ = true;
+  queue_awake_ = send_awake_ = true;
   changed_.NotifyAll();
 }
 
@@ -103,9 +149,7 @@ Status WebhookSender::QueueEvent(const Event& event, const std::vector<Webhook>&
   }
   const std::string& state = *after->if_string();
   const auto wanted = [&](const Webhook& webhook) {
-    if (!webhook.active || webhook.created > event.time) return false;
-    const Wish wish = WishOf(webhook);
-    return std::ranges::find(wish.states, state) != wish.states.end();
+    return Wants(webhook, kTrialEvent, state, event.time);
   };
   if (std::ranges::none_of(webhooks, wanted)) return Status::Ok();
   const auto row = options_.catalog->trials().Get(event.trial);
@@ -126,7 +170,7 @@ Status WebhookSender::QueueEvent(const Event& event, const std::vector<Webhook>&
         {.webhook = webhook.id,
          .key = key,
          .payload = EncodeJson(Value::Object{{"id", key},
-                                             {"event", "state"},
+                                             {"event", kTrialEvent},
                                              {"time", static_cast<double>(event.time) / 1e9},
                                              {"experiment", row->experiment},
                                              {"trial", event.trial},

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -33,10 +34,11 @@ struct WebhookSenderOptions {
   std::chrono::nanoseconds interval = std::chrono::seconds(1);
 };
 
-/// Tells URLs what became of trials. Deliveries are queued in the catalog from the engine's events,
-/// each looked at once, and tried again with growing pauses: they survive the master, and may come
-/// twice, with the same id. One at a time is on its way to each URL, whatever the others do. May be
-/// called from any thread.
+/// Tells URLs what became of trials and experiments. Deliveries are queued in the catalog, of
+/// trials from the engine's events, each looked at once, of experiments with the change itself
+/// (ExperimentDeliveries), and tried again with growing pauses: they survive the master, and may
+/// come twice, with the same id. One at a time is on its way to each URL, whatever the others do.
+/// May be called from any thread.
 class WebhookSender {
  public:
   using Options = WebhookSenderOptions;
@@ -47,7 +49,7 @@ class WebhookSender {
 
   void Start();
   void Stop();
-  /// There are events that nobody looked at. Quick.
+  /// There are events that nobody looked at, or deliveries that others queued. Quick.
   void Wake();
   /// Sends one now, once: how it was answered.
   Result<std::string> Test(const Webhook& webhook);
@@ -85,6 +87,17 @@ class WebhookSender {
   std::jthread queue_;
   std::jthread send_;
 };
+
+/// What a webhook can be told of: the word in `events` of its triggers and in what it is told.
+inline constexpr std::string_view kTrialEvent = "state";
+inline constexpr std::string_view kExperimentEvent = "experiment";
+/// Which of the two a delivery with this key is.
+std::string_view EventOfDelivery(std::string_view key);
+/// What the webhooks that want to hear of it are told when the experiment comes to `state`: for
+/// ExperimentChange::deliveries.
+std::vector<Delivery> ExperimentDeliveries(const std::vector<Webhook>& webhooks,
+                                           const Experiment& experiment, const std::string& state,
+                                           std::int64_t now);
 
 /// What goes into X-Cairn-Signature: "t=TIME,sha256=HMAC" over "TIME.BODY".
 std::string WebhookSignature(std::string_view secret, std::int64_t seconds, std::string_view body);

@@ -99,6 +99,7 @@ Value FullValue(const CheckpointRecord& record) {
   (*value.if_object())["awaits_score"] = record.awaits_score;
   (*value.if_object())["order"] = record.order;
   if (!record.base.empty()) (*value.if_object())["base"] = record.base;
+  if (!record.unwanted.empty()) (*value.if_object())["unwanted"] = record.unwanted;
   return value;
 }
 
@@ -120,6 +121,7 @@ Status ReadCheckpoint(const Value& value, CheckpointRecord* record) {
   RETURN_IF_ERROR(members.OptionalText("base", &record->base));
   RETURN_IF_ERROR(members.OptionalBool("pinned", &record->pinned));
   RETURN_IF_ERROR(members.OptionalBool("awaits_score", &record->awaits_score));
+  RETURN_IF_ERROR(members.OptionalText("unwanted", &record->unwanted));
   RETURN_IF_ERROR(members.Uint("run_id", &record->run));
   RETURN_IF_ERROR(members.Int("time", &record->time));
   RETURN_IF_ERROR(members.Uint("order", &record->order));

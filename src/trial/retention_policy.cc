@@ -48,6 +48,80 @@ std::string Beyond(const RetentionPolicy& policy) {
   return "beyond " + rules;
 }
 
+using Kept = std::vector<const RetainedCheckpoint*>;
+
+/// The ids that go of `kept` (oldest first) so that the others are within the budget: the best only
+/// when nothing else is left to go.
+std::set<std::string_view> Shed(const RetentionPolicy& policy, const Kept& kept,
+                                const std::set<std::string>& best, std::uint64_t budget) {
+  std::uint64_t bytes = 0;
+  for (const auto* item : kept) bytes += item->bytes;
+  std::set<std::string_view> gone;
+  for (const bool also_best : {false, true}) {
+    for (const auto* item : kept) {
+      if (bytes <= budget || best.contains(item->id) != also_best || Stays(policy, *item)) continue;
+      bytes -= item->bytes;
+      gone.insert(item->id);
+    }
+  }
+  return gone;
+}
+
+Removal Over(const RetainedCheckpoint& item, std::uint64_t budget) {
+  return {item.trial, item.id, fmt::format("over {} bytes in all", budget)};
+}
+
+/// What one trial keeps by the rules that need no other one, but for the best of all.
+struct Chosen {
+  Kept kept;
+  std::vector<Removal> removals;
+  std::set<std::string> best;
+};
+
+Chosen ChooseAlone(const RetentionPolicy& policy, std::span<const RetainedCheckpoint> trial,
+                   const std::set<std::string>& best_of_all, std::int64_t now) {
+  Chosen chosen;
+  if (policy.keep_best) chosen.best = BestOf(policy, trial, *policy.keep_best);
+  for (const RetainedCheckpoint& item : trial) {
+    if (best_of_all.contains(item.id)) chosen.best.insert(item.id);
+  }
+  const bool keeps_all =
+      !policy.keep_last && !policy.keep_best && !policy.experiment_best && !policy.keep_every;
+  const std::string beyond = Beyond(policy);
+  for (std::size_t i = 0; i < trial.size(); ++i) {
+    const RetainedCheckpoint& item = trial[i];
+    const bool stays = Stays(policy, item);
+    const std::size_t newer = trial.size() - 1 - i;
+    const bool wanted =
+        keeps_all || newer < policy.keep_last.value_or(0) || chosen.best.contains(item.id) ||
+        (policy.keep_every && item.steps % static_cast<std::int64_t>(*policy.keep_every) == 0);
+    // In milliseconds: an age without end has more nanoseconds than can be counted.
+    const std::chrono::nanoseconds age(now - item.time);
+    const bool old =
+        policy.max_age && std::chrono::floor<std::chrono::milliseconds>(age) > *policy.max_age;
+    if (!stays && !item.unwanted.empty()) {
+      chosen.removals.push_back({item.trial, item.id, item.unwanted});
+    } else if (!stays && !wanted) {
+      chosen.removals.push_back({item.trial, item.id, beyond});
+    } else if (!stays && old) {
+      chosen.removals.push_back(
+          {item.trial, item.id, fmt::format("older than {} s", policy.max_age->count() / 1000.0)});
+    } else {
+      chosen.kept.push_back(&item);
+    }
+  }
+  if (policy.max_bytes) {
+    const std::set<std::string_view> gone =
+        Shed(policy, chosen.kept, chosen.best, *policy.max_bytes);
+    std::erase_if(chosen.kept, [&](const auto* item) {
+      if (!gone.contains(item->id)) return false;
+      chosen.removals.push_back(Over(*item, *policy.max_bytes));
+      return true;
+    });
+  }
+  return chosen;
+}
+
 void Put(std::string_view key, const std::optional<std::uint64_t>& number, Value::Object* out) {
   (*out)[std::string(key)] = number ? Value(*number) : Value();
 }
@@ -120,69 +194,33 @@ std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
                                     std::span<const RetainedCheckpoint> trial,
                                     std::span<const RetainedCheckpoint> experiment,
                                     std::int64_t now) {
-  const std::set<std::string> best =
-      policy.keep_best ? BestOf(policy, trial, *policy.keep_best) : std::set<std::string>();
   const std::set<std::string> best_of_all =
       policy.experiment_best ? BestOf(policy, experiment, *policy.experiment_best)
                              : std::set<std::string>();
-  const bool keeps_all =
-      !policy.keep_last && !policy.keep_best && !policy.experiment_best && !policy.keep_every;
-  const std::string beyond = Beyond(policy);
-  std::vector<Removal> removals;
-  std::vector<const RetainedCheckpoint*> kept;
-  for (std::size_t i = 0; i < trial.size(); ++i) {
-    const RetainedCheckpoint& item = trial[i];
-    const bool stays = Stays(policy, item);
-    const std::size_t newer = trial.size() - 1 - i;
-    const bool wanted =
-        keeps_all || newer < policy.keep_last.value_or(0) || best.contains(item.id) ||
-        best_of_all.contains(item.id) ||
-        (policy.keep_every && item.steps % static_cast<std::int64_t>(*policy.keep_every) == 0);
-    // In milliseconds: an age without end has more nanoseconds than can be counted.
-    const std::chrono::nanoseconds age(now - item.time);
-    const bool old =
-        policy.max_age && std::chrono::floor<std::chrono::milliseconds>(age) > *policy.max_age;
-    if (!stays && !wanted) {
-      removals.push_back({item.trial, item.id, beyond});
-    } else if (!stays && old) {
-      removals.push_back(
-          {item.trial, item.id, fmt::format("older than {} s", policy.max_age->count() / 1000.0)});
-    } else {
-      kept.push_back(&item);
-    }
+  Chosen own = ChooseAlone(policy, trial, best_of_all, now);
+  if (!policy.experiment_bytes || trial.empty()) return std::move(own.removals);
+  // Every trial comes to the same list, of what the others let go of anyway nothing, and takes its
+  // own from it.
+  Kept all = own.kept;
+  std::set<std::string> best = std::move(own.best);
+  for (auto at = experiment.begin(); at != experiment.end();) {
+    const auto end = std::find_if(at, experiment.end(),
+                                  [&](const auto& item) { return item.trial != at->trial; });
+    const std::span<const RetainedCheckpoint> other(at, end);
+    at = end;
+    if (other.front().trial == trial.front().trial) continue;
+    Chosen theirs = ChooseAlone(policy, other, best_of_all, now);
+    all.insert(all.end(), theirs.kept.begin(), theirs.kept.end());
+    best.merge(theirs.best);
   }
-  const auto shed = [&](std::vector<const RetainedCheckpoint*> items, std::uint64_t budget) {
-    std::uint64_t bytes = 0;
-    for (const auto* item : items) bytes += item->bytes;
-    std::set<std::string> gone;
-    // Twice over what is kept: the best go only when nothing else is left to go.
-    for (const bool also_best : {false, true}) {
-      for (const auto* item : items) {
-        const bool is_best = best.contains(item->id) || best_of_all.contains(item->id);
-        if (bytes <= budget || is_best != also_best || Stays(policy, *item)) continue;
-        bytes -= item->bytes;
-        gone.insert(item->id);
-      }
-    }
-    std::erase_if(kept, [&](const auto* item) {
-      if (!gone.contains(item->id)) return false;
-      removals.push_back({item->trial, item->id, fmt::format("over {} bytes in all", budget)});
-      return true;
-    });
-  };
-  if (policy.max_bytes) shed(kept, *policy.max_bytes);
-  if (policy.experiment_bytes) {
-    // Every trial comes to the same list, and takes its own from it.
-    std::vector<const RetainedCheckpoint*> all = kept;
-    for (const RetainedCheckpoint& item : experiment) {
-      if (trial.empty() || item.trial != trial.front().trial) all.push_back(&item);
-    }
-    std::ranges::stable_sort(all, {}, [](const auto* item) {
-      return std::tuple(item->time, std::string_view(item->trial), item->steps);
-    });
-    shed(std::move(all), *policy.experiment_bytes);
+  std::ranges::stable_sort(all, {}, [](const auto* item) {
+    return std::tuple(item->time, std::string_view(item->trial), item->steps);
+  });
+  const std::set<std::string_view> gone = Shed(policy, all, best, *policy.experiment_bytes);
+  for (const RetainedCheckpoint* item : own.kept) {
+    if (gone.contains(item->id)) own.removals.push_back(Over(*item, *policy.experiment_bytes));
   }
-  return removals;
+  return std::move(own.removals);
 }
 
 }  // namespace cairn

@@ -13,7 +13,8 @@
 namespace cairn {
 
 /// Which checkpoints of a trial stay. The keep_… rules add up: what any of them keeps stays, and
-/// without any of them all do. Then max_age and max_bytes take away from what was kept. The latest,
+/// without any of them all do. Then max_age, max_bytes and experiment_bytes take away from what was
+/// kept; each checkpoint counts with all of its files, shared with another one or not. The latest,
 /// pinned ones and those that wait for their score stay whatever the rules say.
 struct RetentionPolicy {
   std::optional<std::uint64_t> keep_last;
@@ -25,7 +26,7 @@ struct RetentionPolicy {
   std::optional<std::chrono::milliseconds> max_age;
   /// Of the trial's checkpoints together: the oldest that are not among the best go first.
   std::optional<std::uint64_t> max_bytes;
-  /// Of the checkpoints of all trials of the experiment together, in the same way.
+  /// Of what the other rules leave of all trials of the experiment together, in the same way.
   std::optional<std::uint64_t> experiment_bytes;
 
   /// Whether the rules look at other trials.
@@ -49,6 +50,7 @@ struct RetainedCheckpoint {
   Value metrics = Value::Object{};
   bool pinned = false;
   bool awaits_score = false;
+  std::string unwanted;  // why a user wants it gone; "": nobody does
   bool latest = false;
   bool needed = false;  // another one builds on it, or a trial is about to start from it
 };
@@ -64,9 +66,9 @@ struct Removal {
 };
 
 /// What the policy of one trial lets go of that trial's checkpoints (oldest first), given those of
-/// the whole experiment (for experiment_best and experiment_bytes). `now` in nanoseconds since
-/// 1970. NaN and missing scores rank below every number in both orders; of equal ones the later
-/// wins. A pure function.
+/// the whole experiment (for experiment_best and experiment_bytes), one trial's after the other's,
+/// which have the same policy. `now` in nanoseconds since 1970. NaN and missing scores rank below
+/// every number in both orders; of equal ones the later wins. A pure function.
 std::vector<Removal> ChooseRemovals(const RetentionPolicy& policy,
                                     std::span<const RetainedCheckpoint> trial,
                                     std::span<const RetainedCheckpoint> experiment,

@@ -165,6 +165,29 @@ TEST(RetentionPolicy, ABudgetOfTheExperimentTakesTheOldestOfAllTrials) {
             (Set{3, 5}));
 }
 
+TEST(RetentionPolicy, ABudgetOfTheExperimentCountsWhatEachTrialKeeps) {
+  // The other one runs, and has not removed yet what is beyond its last two.
+  const std::vector<RetainedCheckpoint> own{Make(1), Make(2)};
+  std::vector<RetainedCheckpoint> others;
+  for (int i = 3; i <= 8; ++i) others.push_back(Make(i, {}, "u"));
+  others.back().latest = true;
+  EXPECT_EQ(Kept({.keep_last = 2, .experiment_bytes = 400}, own, 0, others), (Set{1, 2}));
+  EXPECT_EQ(Kept({.keep_last = 2, .experiment_bytes = 399}, own, 0, others), (Set{2}));
+  // Nor what is too old, or over the bytes of its own.
+  EXPECT_EQ(Kept({.max_bytes = 200, .experiment_bytes = 400}, own, 0, others), (Set{1, 2}));
+}
+
+TEST(RetentionPolicy, TheBestOfEachTrialAreTheLastToGoForTheExperiment) {
+  // Looked at from either trial it is the same one that goes: the older of the two best.
+  std::vector<RetainedCheckpoint> first{Make(1, 9), Make(3, 1)};
+  std::vector<RetainedCheckpoint> second{Make(2, 9, "u"), Make(4, 1, "u")};
+  first.back().latest = second.back().latest = true;
+  const RetentionPolicy policy{
+      .keep_last = 2, .keep_best = 1, .score = "m/loss", .experiment_bytes = 300};
+  EXPECT_EQ(Kept(policy, first, 0, second), (Set{3}));
+  EXPECT_EQ(Kept(policy, second, 0, first), (Set{2, 4}));
+}
+
 TEST(RetentionPolicy, WhyACheckpointGoesIsSaidByItsRules) {
   std::vector<RetainedCheckpoint> items = {Make(1, 5), Make(2, 1), Make(3, 3)};
   items.back().latest = true;

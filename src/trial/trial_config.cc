@@ -37,6 +37,27 @@ Status ReadSmall(const MemberReader& members, std::string_view key, int* out) {
   return Status::Ok();
 }
 
+Value ToValue(const LaunchLimits& limits) {
+  Value::Object out;
+  if (limits.address_space_bytes > 0) out["address_space_bytes"] = limits.address_space_bytes;
+  if (limits.open_files > 0) out["open_files"] = limits.open_files;
+  if (limits.nice != 0) out["nice"] = limits.nice;
+  const auto wall_time = std::chrono::ceil<std::chrono::milliseconds>(limits.wall_time);
+  if (wall_time.count() != 0) out["wall_time_ms"] = wall_time.count();
+  return out;
+}
+
+Status ReadLimits(const Value& value, LaunchLimits* out) {
+  const MemberReader members(*value.if_object());
+  std::chrono::milliseconds wall_time{0};
+  RETURN_IF_ERROR(members.OptionalUint("address_space_bytes", &out->address_space_bytes));
+  RETURN_IF_ERROR(members.OptionalUint("open_files", &out->open_files));
+  RETURN_IF_ERROR(ReadSmall(members, "nice", &out->nice));
+  RETURN_IF_ERROR(ReadMillis(members, "wall_time_ms", &wall_time));
+  out->wall_time = wall_time;
+  return Status::Ok();
+}
+
 /// Neither a path nor a URL begins with it.
 constexpr std::string_view kDataDirectory = "{data}/";
 
@@ -73,6 +94,7 @@ Status TrialConfig::Validate() const {
   if (preemption_timeout.count() < 0 || kill_grace.count() < 0) {
     return InvalidArgumentError("preemption_timeout and kill_grace must not be negative");
   }
+  if (limits.wall_time.count() < 0) return InvalidArgumentError("wall_time must not be negative");
   return retention.Validate();
 }
 
@@ -99,6 +121,9 @@ Value ToValue(const TrialConfig& config) {
                     {"outlive_engine", config.outlive_engine}};
   if (!config.launcher.empty()) out["launcher"] = config.launcher;
   if (!resources.empty()) out["resources"] = std::move(resources);
+  if (Value limits = ToValue(config.limits); !limits.if_object()->empty()) {
+    out["limits"] = std::move(limits);
+  }
   return out;
 }
 
@@ -127,6 +152,9 @@ Result<TrialConfig> TrialConfigFromValue(const Value& value) {
   Value resources = Value::Object{};
   RETURN_IF_ERROR(members.OptionalText("launcher", &config.launcher));
   RETURN_IF_ERROR(members.OptionalObject("resources", &resources));
+  Value limits = Value::Object{};
+  RETURN_IF_ERROR(members.OptionalObject("limits", &limits));
+  RETURN_IF_ERROR(ReadLimits(limits, &config.limits));
   ASSIGN_OR_RETURN(config.retention, RetentionPolicyFromValue(retention));
   for (const auto& [name, text] : *env.if_object()) {
     if (!text.is_string()) return InvalidArgumentError(fmt::format("env \"{}\": not a text", name));

@@ -11,6 +11,7 @@
 #include <cairn/status.h>
 #include <cairn/value.h>
 
+#include "launch/launcher.h"
 #include "trial/retention_policy.h"
 
 namespace cairn {
@@ -33,6 +34,9 @@ struct TrialConfig {
   /// Which launcher starts its runs ("": the engine's first), and what it asks for there.
   std::string launcher;
   std::map<std::string, std::string> resources;
+  /// Of each process of a run, but for the wall time, which is the run's; recorded are those for
+  /// memory, open files, niceness and time.
+  LaunchLimits limits;
   std::uint64_t max_restarts = 5;
   /// From the request to pause or cancel until SIGTERM.
   std::chrono::milliseconds preemption_timeout = std::chrono::seconds(600);

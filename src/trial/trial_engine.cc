@@ -427,12 +427,11 @@ Result<std::vector<Removal>> TrialEngine::PreviewRetention(const std::string& tr
   return records_.Removals(trial, policy, options_.clock->WallNanos());
 }
 
-Result<std::vector<std::string>> TrialEngine::RemoveCheckpoints(const std::string& trial,
-                                                                const std::vector<std::string>& ids,
-                                                                const std::string& reason) {
-  using Gone = Result<std::vector<std::string>>;
+Result<TrialEngine::Removed> TrialEngine::RemoveCheckpoints(const std::string& trial,
+                                                            const std::vector<std::string>& ids,
+                                                            const std::string& reason) {
   // As a task of the trial: no run of it is begun meanwhile.
-  const auto promise = std::make_shared<std::promise<Gone>>();
+  const auto promise = std::make_shared<std::promise<Result<Removed>>>();
   auto future = promise->get_future();
   {
     MutexLock hold(&mu_);
@@ -447,9 +446,9 @@ Result<std::vector<std::string>> TrialEngine::RemoveCheckpoints(const std::strin
     MutexLock hold(&mu_);
     if (stopping_) return CancelledError("the trial engine stops");
   }
-  ASSIGN_OR_RETURN(std::vector<std::string> gone, future.get());
+  ASSIGN_OR_RETURN(Removed removed, future.get());
   RETURN_IF_ERROR(WaitDurable());
-  return gone;
+  return removed;
 }
 
 std::multimap<std::string, std::string> TrialEngine::BegunWith(const std::string& trial) {

@@ -179,12 +179,17 @@ class TrialEngine {
   /// What such rules would remove now; nothing is done.
   Result<std::vector<Removal>> PreviewRetention(const std::string& trial,
                                                 const RetentionPolicy& policy);
-  /// Takes checkpoints out of the repository, whatever the rules say, and returns those that are
-  /// gone. FailedPrecondition while a run lives: the repository is the run's; and for one that
-  /// another trial is to begin with.
-  Result<std::vector<std::string>> RemoveCheckpoints(const std::string& trial,
-                                                     const std::vector<std::string>& ids,
-                                                     const std::string& reason);
+  /// Ids of checkpoints.
+  struct Removed {
+    std::vector<std::string> gone;
+    /// Of a trial with a living run, to which the repository belongs: it removes them with its next
+    /// checkpoint, or the engine after its end.
+    std::vector<std::string> left_to_run;
+  };
+  /// Takes checkpoints out of the repository, whatever the rules say; durable when it returns.
+  /// FailedPrecondition for one that another trial is to begin with, or that is pinned.
+  Result<Removed> RemoveCheckpoints(const std::string& trial, const std::vector<std::string>& ids,
+                                    const std::string& reason);
   /// Of the trial's checkpoints those that others are to begin with (TrialRecords::BeginWith), and
   /// which trials these are.
   std::multimap<std::string, std::string> BegunWith(const std::string& trial);
@@ -313,9 +318,10 @@ class TrialEngine {
   void Enforce(const std::string& trial) EXCLUDES(mu_);
   void Reattach(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
   void Retain(const std::string& trial) EXCLUDES(mu_);
-  Result<std::vector<std::string>> RemoveNow(const std::string& trial,
-                                             const std::vector<std::string>& ids,
-                                             const std::string& reason) EXCLUDES(mu_);
+  Result<Removed> RemoveNow(const std::string& trial, const std::vector<std::string>& ids,
+                            const std::string& reason) EXCLUDES(mu_);
+  Result<Removed> LeaveToRun(const std::string& trial, const std::vector<std::string>& ids,
+                             const std::string& reason) REQUIRES(mu_);
   /// Removes from the repository and records what is gone, which it returns.
   Result<std::vector<std::string>> Remove(const std::string& trial, const std::string& repository,
                                           const std::vector<Removal>& removals) EXCLUDES(mu_);

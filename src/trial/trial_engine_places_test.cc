@@ -111,7 +111,7 @@ TEST_F(TrialEnginePlaces, RunsOfALostRecordHaveNumbersThatAreNotGivenAgain) {
   // After the backup it went on twice.
   repositories_.SetRun("/s/e/1", 3);
   Restart();
-  EXPECT_EQ(engine_->RemoveCheckpoints(id, {"c1"}, "a user").value().size(), 1u);
+  EXPECT_EQ(engine_->RemoveCheckpoints(id, {"c1"}, "a user").value().gone.size(), 1u);
   EXPECT_EQ(engine_->Get(id).value().record.core.run, 3u);
   repositories_.SetRun("/s/e/1", 5);
   ASSERT_TRUE(engine_->Activate(id).ok());

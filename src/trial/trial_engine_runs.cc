@@ -321,7 +321,9 @@ void TrialEngine::CheckpointDeleted(const RunKey& key, const std::string& id, Do
       status = NotFoundError(fmt::format("trial {} has no checkpoint {}", key.trial, id));
     } else if (status.ok() && known->state != CheckpointState::kDeleted) {
       status = Emit(key.trial, key.run, EventKind::kCheckpointDeleted,
-                    Value::Object{{"id", known->id}, {"reason", "removed by its run"}});
+                    Value::Object{{"id", known->id},
+                                  {"reason", known->unwanted.empty() ? "removed by its run"
+                                                                     : known->unwanted}});
     }
   }
   if (!status.ok()) return Refuse(status, done);

@@ -217,31 +217,48 @@ Result<std::vector<std::string>> TrialEngine::Remove(const std::string& trial,
   return gone;
 }
 
-Result<std::vector<std::string>> TrialEngine::RemoveNow(const std::string& trial,
-                                                        const std::vector<std::string>& ids,
-                                                        const std::string& reason) {
+Result<TrialEngine::Removed> TrialEngine::RemoveNow(const std::string& trial,
+                                                    const std::vector<std::string>& ids,
+                                                    const std::string& reason) {
   std::string repository;
   {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
     if (record == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
-    if (record->core.live) {
-      return FailedPreconditionError(
-          fmt::format("trial {} is {}: only its run may remove from its repository; pause it first",
-                      trial, TrialStateName(record->core.state)));
-    }
     for (const std::string& id : ids) {
       const std::vector<std::string> others = records_.BeginWith(id);
-      if (others.empty()) continue;
-      return FailedPreconditionError(
-          fmt::format("trial {} begins with checkpoint {}", others.front(), id));
+      if (!others.empty()) {
+        return FailedPreconditionError(
+            fmt::format("trial {} begins with checkpoint {}", others.front(), id));
+      }
+      const CheckpointRecord* known = record->Find(id);
+      if (known != nullptr && known->pinned) {
+        return FailedPreconditionError(fmt::format("checkpoint {} is pinned", id));
+      }
     }
+    if (record->core.live) return LeaveToRun(trial, ids, reason);
     repository = Locate(RepositoryOf(*record));
   }
   std::vector<Removal> removals;
   for (const std::string& id : ids)
     removals.push_back({.trial = trial, .id = id, .reason = reason});
-  return Remove(trial, repository, removals);
+  ASSIGN_OR_RETURN(std::vector<std::string> gone, Remove(trial, repository, removals));
+  return Removed{.gone = std::move(gone), .left_to_run = {}};
+}
+
+Result<TrialEngine::Removed> TrialEngine::LeaveToRun(const std::string& trial,
+                                                     const std::vector<std::string>& ids,
+                                                     const std::string& reason) {
+  Removed removed;
+  for (const std::string& id : ids) {
+    const CheckpointRecord* known = Find(trial)->Find(id);
+    if (known == nullptr || known->state != CheckpointState::kCompleted) continue;
+    RETURN_IF_ERROR(
+        Emit(trial, 0, EventKind::kCheckpointPinned,
+             Value::Object{{"id", known->id}, {"pinned", false}, {"unwanted", reason}}));
+    removed.left_to_run.push_back(id);
+  }
+  return removed;
 }
 
 void TrialEngine::RetainAll() {

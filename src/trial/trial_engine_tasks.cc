@@ -292,6 +292,7 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
     spec.priority = config.priority;
     spec.launcher = config.launcher;
     spec.resources = config.resources;
+    spec.limits = config.limits;
     spec.grace = config.kill_grace;
     spec.outlive_owner = config.outlive_engine;
   }

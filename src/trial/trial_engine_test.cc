@@ -22,6 +22,8 @@ TEST_F(TrialEngineTest, ARunIsStartedWithItsEnvironmentAndCompletes) {
   Open();
   TrialConfig config = Config();
   config.hparams = Value::Object{{"lr", 0.5}};
+  config.limits = {
+      .address_space_bytes = 1 << 30, .open_files = 99, .nice = 3, .wall_time = seconds(90)};
   const std::string id = engine_->Create(config).value();
   EXPECT_EQ(id, "1");
   const LaunchSpec spec = launcher_.WaitFor("1.1");
@@ -30,6 +32,13 @@ TEST_F(TrialEngineTest, ARunIsStartedWithItsEnvironmentAndCompletes) {
   EXPECT_EQ(spec.env.at("CAIRN_RUN_ID"), "1");
   EXPECT_EQ(spec.env.at("CAIRN_LATEST_CHECKPOINT"), "");
   EXPECT_EQ(spec.env.at("CAIRN_RESUME_MODE"), "fresh");
+  const TrialConfig recorded = TrialConfigFromValue(ToValue(config)).value();
+  for (const LaunchLimits& limits : {spec.limits, recorded.limits}) {
+    EXPECT_EQ(limits.address_space_bytes, 1u << 30);
+    EXPECT_EQ(limits.open_files, 99u);
+    EXPECT_EQ(limits.nice, 3);
+    EXPECT_EQ(limits.wall_time, seconds(90));
+  }
   EXPECT_TRUE(engine_->Authenticate({"1", 1}, spec.env.at("CAIRN_RUN_TOKEN")).ok());
   EXPECT_TRUE(engine_->Authenticate({"1", 1}, "wrong").Is(Code::kPermissionDenied));
   EXPECT_TRUE(engine_->Authenticate({"1", 2}, "x").Is(Code::kNotFound));
@@ -354,6 +363,45 @@ TEST_F(TrialEngineTest, RetentionIsTheLivingRunsAndAfterwardsTheEngines) {
   engine_->WaitForRest("1", seconds(20)).value();
   repositories_.WaitForRemoved(1);
   EXPECT_EQ(repositories_.removed().front(), "c2");
+}
+
+TEST_F(TrialEngineTest, WhatAUserRemovesFromALivingRunIsLeftToTheRun) {
+  Open();
+  engine_->Create(Config()).value();  // by its rules all stay
+  launcher_.WaitFor("1.1");
+  const RunKey key{"1", 1};
+  for (const int step : {1, 2, 3, 4, 5}) Save(key, "c" + std::to_string(step), step);
+  const auto told = [&] {
+    return *Call([&](auto done) { engine_->Heartbeat(key, done); }).Find("remove");
+  };
+  const TrialEngine::Removed removed =
+      engine_->RemoveCheckpoints("1", {"c1", "c2", "c3"}, "removed by ada").value();
+  EXPECT_TRUE(removed.gone.empty());
+  EXPECT_EQ(removed.left_to_run, (std::vector<std::string>{"c1", "c2", "c3"}));
+  EXPECT_EQ(told(), Value(Value::List{"c1", "c2", "c3"}));
+  // Pinned, it stays after all, and is not removed while it is.
+  ASSERT_TRUE(engine_->Pin("1", "c2", true).ok());
+  EXPECT_EQ(told(), Value(Value::List{"c1", "c3"}));
+  EXPECT_TRUE(engine_->RemoveCheckpoints("1", {"c2"}, "x").status().Is(Code::kFailedPrecondition));
+  ASSERT_TRUE(engine_->Pin("1", "c2", false).ok());
+  EXPECT_EQ(told(), Value(Value::List{"c1", "c3"}));
+  Call([&](auto done) { engine_->CheckpointDeleted(key, "c1", done); });
+  EXPECT_EQ(engine_->Get("1").value().record.Find("c1")->reason, "removed by ada");
+  // What was taken over survives the engine, also as a summary; what the run did not get to is
+  // removed after its end.
+  Restart();
+  const std::vector<Removal> left{{"1", "c3", "removed by ada"}};
+  EXPECT_EQ(engine_->PreviewRetention("1", {}).value(), left);
+  ASSERT_TRUE(engine_->Compact().ok());
+  Restart();
+  EXPECT_EQ(engine_->PreviewRetention("1", {}).value(), left);
+  Save(key, "c6", 6);
+  EXPECT_EQ(told(), Value(Value::List{"c3"}));
+  EXPECT_TRUE(repositories_.removed().empty());
+  launcher_.End("1.1", {.code = 0});
+  engine_->WaitForRest("1", seconds(20)).value();
+  repositories_.WaitForRemoved(1);
+  EXPECT_EQ(repositories_.removed(), std::vector<std::string>{"c3"});
 }
 
 TEST_F(TrialEngineTest, AValidationScoresItsCheckpoint) {

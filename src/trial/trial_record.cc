@@ -493,6 +493,7 @@ Status TrialRecords::ApplyCheckpoint(TrialRecord* trial, const Event& event) {
       if (known != nullptr) {
         record.ranks = known->ranks;
         record.pinned = known->pinned;
+        record.unwanted = known->unwanted;
         record.registration = known->registration;
         // Validations since it was begun; some of them may not be among the reports any more.
         if (known->state == CheckpointState::kActive) Merge(known->metrics, &record.metrics);
@@ -518,6 +519,8 @@ Status TrialRecords::ApplyCheckpoint(TrialRecord* trial, const Event& event) {
                                          record.registration));
       }
       if (event.kind == EventKind::kCheckpointPinned) {
+        known->unwanted.clear();  // whoever pins it thought better of it
+        RETURN_IF_ERROR(members.OptionalText("unwanted", &known->unwanted));
         return members.OptionalBool("pinned", &known->pinned);
       }
       const bool deleted = event.kind == EventKind::kCheckpointDeleted;
@@ -575,9 +578,12 @@ std::vector<Removal> TrialRecords::Removals(std::string_view id, const Retention
                        .metrics = record.metrics,
                        .pinned = record.pinned,
                        .awaits_score = record.awaits_score,
+                       .unwanted = record.unwanted,
                        .latest = &record == newest,
+                       // A trial that continues from it needs it until it has one of its own.
                        .needed = record.id == of.chosen ||
-                                 (of.core.live && record.id == start && &record == newest)});
+                                 (of.core.live && record.id == start && &record == newest) ||
+                                 !BeginWith(record.id).empty()});
     }
     std::ranges::stable_sort(items, {}, [&](const RetainedCheckpoint& item) {
       const CheckpointRecord* record = of.Find(item.id);
@@ -585,10 +591,8 @@ std::vector<Removal> TrialRecords::Removals(std::string_view id, const Retention
     });
     return items;
   };
-  std::vector<RetainedCheckpoint> own = retained(*trial);
+  const std::vector<RetainedCheckpoint> own = retained(*trial);
   if (own.empty()) return {};
-  // A trial that continues from one of these needs it until it has one of its own.
-  for (RetainedCheckpoint& item : own) item.needed |= !BeginWith(item.id).empty();
   // Most trials of a large experiment have nothing but their latest: the others are not gathered
   // for each of them.
   if (std::ranges::all_of(own, [&](const auto& item) { return Stays(policy, item); })) return {};

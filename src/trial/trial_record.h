@@ -36,6 +36,8 @@ struct CheckpointRecord {
   std::string base;  // of an increment: the full one that it builds on
   bool pinned = false;
   bool awaits_score = false;
+  /// Why it goes whatever the rules say: a user wants it gone, while a run lives that has to do it.
+  std::string unwanted;
   std::uint64_t run = 0;
   std::int64_t time = 0;
   std::uint64_t order = 0;  // seq of the event that completed it

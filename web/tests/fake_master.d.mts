@@ -22,6 +22,7 @@ export class FakeMaster {
   users: { username: string; role: string; active: boolean }[];
   tokens: { id: string; name: string }[];
   services: JsonObject[];
+  logs: Map<string, JsonObject[]>;
   requests: { method: string; url: string; body: JsonObject }[];
   streams: Set<unknown>;
   listen(port?: number): Promise<FakeMaster>;
@@ -32,4 +33,6 @@ export class FakeMaster {
   log(trial: string, text: string, more?: JsonObject): void;
   addCheckpoint(trial: string, step: number, more?: Partial<Checkpoint>): Checkpoint;
   finishVerification(id: string, state?: string): void;
+  /** As a run does with its next checkpoint. */
+  removeUnwanted(): void;
 }

@@ -519,25 +519,38 @@ export class FakeMaster {
     this.emit("verification", one.experiment, one.trial, { id });
   }
 
+  gone(one) {
+    Object.assign(one, { state: "DELETED", reason: "removed by admin" });
+    this.latest(one.trial);
+    this.emit("checkpoint", one.experiment, one.trial, { id: one.id, state: "DELETED" });
+  }
+
+  /** As a run does with its next checkpoint. */
+  removeUnwanted() {
+    for (const one of this.checkpoints.values()) if (one.unwanted && one.state !== "DELETED") this.gone(one);
+  }
+
   remove({ ids, dry_run }) {
     const removed = [];
+    const left_to_run = [];
     const kept = [];
     let bytes = 0;
     for (const id of ids) {
       const one = this.checkpoints.get(id);
       if (one.pinned) kept.push({ id, reason: "it is pinned" });
-      else if (one.latest && !["COMPLETED", "CANCELED", "ERROR"].includes(this.trials.get(one.trial).state)) kept.push({ id, reason: "it is the latest of a trial that may go on" });
-      else {
+      else if (one.latest && !["COMPLETED", "CANCELED", "ERROR"].includes(this.trials.get(one.trial).state)) kept.push({ id, reason: "its trial goes on from it" });
+      else if (["STARTING", "RUNNING", "PAUSING", "STOPPING"].includes(this.trials.get(one.trial).state)) {
+        // The run's to remove, with its next checkpoint.
+        left_to_run.push(id);
+        bytes += one.new_bytes;
+        if (!dry_run) one.unwanted = true;
+      } else {
         removed.push(id);
         bytes += one.new_bytes;
-        if (!dry_run) {
-          Object.assign(one, { state: "DELETED", reason: "removed by admin" });
-          this.latest(one.trial);
-          this.emit("checkpoint", one.experiment, one.trial, { id, state: "DELETED" });
-        }
+        if (!dry_run) this.gone(one);
       }
     }
-    return { removed, kept, bytes };
+    return { removed, left_to_run, kept, bytes };
   }
 
   cluster() {

@@ -224,6 +224,11 @@ describe("a trial", () => {
     await page.getByRole("link", { name: "Checkpoints" }).click();
     await page.getByRole("button", { name: "Pin step 30", exact: true }).waitFor();
     expect(await page.getByRole("button", { name: /^Continue from/ }).count()).toBe(0);
+    // Nothing it writes comes to the master, which promises none of it.
+    stage.master.logs.set("1", []);
+    await page.getByRole("link", { name: "Logs" }).click();
+    await page.getByText("Its lines are where it was started.").waitFor();
+    expect(await page.getByText("Lines appear here").count()).toBe(0);
   });
 
   it("asks nothing any more when one has gone elsewhere", async () => {
@@ -274,7 +279,7 @@ describe("checkpoints", () => {
     await page.getByLabel("Select step 40").check();
     await page.getByLabel("Select step 60").check();
     await page.getByRole("button", { name: "Delete 2…" }).click();
-    await page.getByText("it is the latest of a trial that may go on").waitFor();
+    await page.getByText("its trial goes on from it").waitFor();
     await page.getByRole("button", { name: "Cancel" }).click();
     await page.getByRole("button", { name: "Compare the two" }).click();
     await page.getByText("layers/19/weight").waitFor();
@@ -283,7 +288,24 @@ describe("checkpoints", () => {
     await page.getByText("rows: 1,713 changed, 120 added, 7 removed").waitFor();
     await page.goBack();
     await page.getByRole("button", { name: "Delete step 10", exact: true }).click();
+    // It runs, and nobody else may remove from its repository.
+    await page.getByText("The trial runs: it removes it itself, with its next checkpoint or when it ends.").waitFor();
     await page.getByRole("button", { name: "Delete 1", exact: true }).click();
+    await page.getByText("1 will be removed by the running trial, with its next checkpoint.").waitFor();
+    await page.getByRole("link", { name: "10", exact: true }).waitFor();
+    stage.master.removeUnwanted();
+    await page.getByRole("link", { name: "10", exact: true }).waitFor({ state: "detached" });
+  });
+
+  it("of a trial that has ended are deleted at once", async () => {
+    const { page } = await look("admin", "#/experiments/1/checkpoints");
+    await page.getByRole("button", { name: "Delete step 10", exact: true }).waitFor();
+    stage.master.setState("1", "COMPLETED", {});
+    await page.getByRole("button", { name: "Delete step 10", exact: true }).click();
+    await page.getByText("It is removed with").waitFor();
+    expect(await page.getByText("The trial runs").count()).toBe(0);
+    await page.getByRole("button", { name: "Delete 1", exact: true }).click();
+    await page.getByText(/^1 removed, .* freed/).waitFor();
     await page.getByRole("link", { name: "10", exact: true }).waitFor({ state: "detached" });
   });
 

@@ -63,6 +63,7 @@ export interface Policy {
   order?: "min" | "max";
   max_age_seconds?: number | null;
   max_bytes?: number | null;
+  experiment_bytes?: number | null;
 }
 
 export interface Experiment {
@@ -324,6 +325,8 @@ export interface PolicyPreview {
 
 export interface Removal {
   removed: string[];
+  /** Of trials that run: each removes its own, with its next checkpoint. */
+  left_to_run: string[];
   kept: { id: string; reason: string }[];
   bytes: number;
 }

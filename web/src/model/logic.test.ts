@@ -130,13 +130,17 @@ describe("what may be done", () => {
 describe("policies", () => {
   const empty = toForm({});
   it("go to a form and back", () => {
-    const policy = { keep_last: 3, keep_best: 0, score: "loss", order: "min" as const, max_age_seconds: 86400, max_bytes: 2 ** 31 };
+    const policy = { keep_last: 3, keep_best: 1, score: "loss", order: "min" as const, max_age_seconds: 86400, max_bytes: 2 ** 31, experiment_bytes: 2 ** 33 };
     expect(fromForm(toForm(policy))).toEqual({ ok: true, policy });
     expect(fromForm(empty)).toEqual({ ok: true, policy: {} });
   });
   it("name the field that is wrong", () => {
     expect(fromForm({ ...empty, keep_last: "-1" })).toMatchObject({ ok: false, field: "keep_last" });
-    expect(fromForm({ ...empty, keep_every: "0" })).toMatchObject({ ok: false, field: "keep_every" });
+    // The master takes none of them: who wants nothing kept by a rule leaves it out.
+    for (const field of ["keep_last", "keep_best", "experiment_best", "keep_every"] as const) {
+      expect(fromForm({ ...empty, [field]: "0" })).toMatchObject({ ok: false, field });
+    }
+    expect(fromForm({ ...empty, experiment_gib: "-1" })).toMatchObject({ ok: false, field: "experiment_gib" });
     expect(fromForm({ ...empty, max_gib: "much" })).toMatchObject({ ok: false, field: "max_gib" });
   });
 });

@@ -10,13 +10,14 @@ export interface PolicyForm {
   order: "" | "min" | "max";
   max_age_days: string;
   max_gib: string;
+  experiment_gib: string;
 }
 
 const text = (value: number | null | undefined): string => (value === null || value === undefined ? "" : String(value));
 
 export function toForm(policy: Policy): PolicyForm {
   const days = policy.max_age_seconds;
-  const bytes = policy.max_bytes;
+  const gib = (bytes: number | null | undefined): string => (bytes === null || bytes === undefined ? "" : String(bytes / 2 ** 30));
   return {
     keep_last: text(policy.keep_last),
     keep_best: text(policy.keep_best),
@@ -25,7 +26,8 @@ export function toForm(policy: Policy): PolicyForm {
     score: policy.score ?? "",
     order: policy.order ?? "",
     max_age_days: days === null || days === undefined ? "" : String(days / 86400),
-    max_gib: bytes === null || bytes === undefined ? "" : String(bytes / 2 ** 30),
+    max_gib: gib(policy.max_bytes),
+    experiment_gib: gib(policy.experiment_bytes),
   };
 }
 
@@ -36,9 +38,8 @@ export function fromForm(form: PolicyForm): FormResult {
   for (const field of ["keep_last", "keep_best", "experiment_best", "keep_every"] as const) {
     const value = form[field].trim();
     if (value === "") continue;
-    const least = field === "keep_every" ? 1 : 0;
-    if (!/^\d+$/.test(value) || Number(value) < least) {
-      return { ok: false, field, message: `A whole number, at least ${least}; empty for no such rule` };
+    if (!/^\d+$/.test(value) || Number(value) < 1) {
+      return { ok: false, field, message: "A whole number, at least 1; empty for no such rule" };
     }
     policy[field] = Number(value);
   }
@@ -49,10 +50,11 @@ export function fromForm(form: PolicyForm): FormResult {
     if (!(Number(days) >= 0)) return { ok: false, field: "max_age_days", message: "A number of days; empty for no limit" };
     policy.max_age_seconds = Number(days) * 86400;
   }
-  const gib = form.max_gib.trim();
-  if (gib !== "") {
-    if (!(Number(gib) >= 0)) return { ok: false, field: "max_gib", message: "A number of GiB; empty for no limit" };
-    policy.max_bytes = Math.round(Number(gib) * 2 ** 30);
+  for (const [field, rule] of [["max_gib", "max_bytes"], ["experiment_gib", "experiment_bytes"]] as const) {
+    const gib = form[field].trim();
+    if (gib === "") continue;
+    if (!(Number(gib) >= 0)) return { ok: false, field, message: "A number of GiB; empty for no limit" };
+    policy[rule] = Math.round(Number(gib) * 2 ** 30);
   }
   return { ok: true, policy };
 }

@@ -171,7 +171,9 @@ export function LogsTab({ trial, base }: { trial: Trial; base: (string | number)
         : state.ready && state.lines.length === 0
           ? (filtered
             ? <Empty title="No line passes the filters."><button type="button" onClick={() => { setText(""); setLevel(""); setRank(""); }}>Show all lines</button></Empty>
-            : <Empty title="Nothing was written yet." command={`cairn trial logs ${trial.id} -f`}>Lines appear here as they are written. The same in a terminal:</Empty>)
+            : trial.detached
+              ? <Empty title="Its lines are where it was started.">Somebody started it by hand, so that what it writes goes to that terminal or file: the master has only what it reports.</Empty>
+              : <Empty title="Nothing was written yet." command={`cairn trial logs ${trial.id} -f`}>Lines appear here as they are written. The same in a terminal:</Empty>)
           : <LogLines lines={state.lines} marked={line} atEnd={atEnd} setAtEnd={setAtEnd} readOlder={readOlder} base={base} />}
     </>
   );

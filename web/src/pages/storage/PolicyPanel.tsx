@@ -57,7 +57,7 @@ export function PolicyPanel({ experiment, onShown }: { experiment: Pick<Experime
   return (
     <section className="panel policy" aria-labelledby={`policy-${experiment.id}`}>
       <h2 id={`policy-${experiment.id}`}>Which checkpoints stay</h2>
-      <p className="hint">What any of the first four rules keeps stays, and without any of them all do; then age and size take away. The latest and pinned ones always stay.</p>
+      <p className="hint">What any of the first four rules keeps stays, and without any of them all do; then age and size take away, where files that checkpoints share count for each of them. The latest and pinned ones always stay.</p>
       <form onSubmit={(event) => { event.preventDefault(); void look(); }}>
         <fieldset className="form-grid">
           <legend className="hidden">Rules</legend>
@@ -69,6 +69,7 @@ export function PolicyPanel({ experiment, onShown }: { experiment: Pick<Experime
           <Choice label="Best is" value={shown.order} options={[["", "as the searcher has it"], ["min", "the least"], ["max", "the greatest"]]} onChange={(value) => setForm({ ...shown, order: value })} />
           <Field label="Not older than, days" value={shown.max_age_days} onChange={put("max_age_days")} {...note("max_age_days")} />
           <Field label="At most, GiB of each trial" value={shown.max_gib} onChange={put("max_gib")} {...note("max_gib")} />
+          <Field label="At most, GiB of all trials" value={shown.experiment_gib} onChange={put("experiment_gib")} {...note("experiment_gib")} />
         </fieldset>
         <div className="toolbar">
           <button type="submit" disabled={!result.ok}>Preview</button>
