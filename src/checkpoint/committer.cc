@@ -571,6 +571,15 @@ Status Committer::Decline(const SaveTask& task) {
   return attempt.Abandon(*record, {self()});
 }
 
+Result<std::optional<bool>> Committer::IsSkipped(std::uint64_t number) const {
+  const Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
+  ASSIGN_OR_RETURN(const auto record, attempt.Announced(number));
+  if (!record) return std::optional<bool>();
+  // Another writer's word is not for us: whoever takes part finds out what has happened.
+  const bool ours = record->fence.empty() || record->fence == generation_->fence_uuid();
+  return std::optional(ours && record->skipped);
+}
+
 Status Committer::AnnounceSkipped(const SaveTask& task) {
   AttemptRecord record;
   record.number = task.number;
