@@ -7,6 +7,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -54,6 +55,11 @@ SaveKind ToKind(const std::string& kind) {
   if (kind == "consecutive") return SaveKind::kConsecutive;
   Raise(InvalidArgumentError("kind = \"" + kind +
                              "\": there are \"full\", \"cumulative\" and \"consecutive\""));
+}
+
+DiskWrites ToDiskWrites(const std::string& how) {
+  if (how == "direct") return DiskWrites::kDirect;
+  return how == "buffered" ? DiskWrites::kBuffered : DiskWrites::kAuto;
 }
 
 /// A save under way.
@@ -339,6 +345,10 @@ std::unique_ptr<Manager> Open(const nb::dict& given) {
   options.storage.upload_bytes_per_second =
       Optional<std::uint64_t>(given, "upload_limit").value_or(0);
   options.storage.single_writer = nb::cast<bool>(given["single_writer"]);
+  options.disk_writes = ToDiskWrites(nb::cast<std::string>(given["disk_writes"]));
+  if (const auto bytes = Optional<std::uint64_t>(given, "pool_bytes")) options.pool_bytes = *bytes;
+  options.copy_threads = static_cast<int>(std::min<std::uint64_t>(
+      Optional<std::uint64_t>(given, "copy_threads").value_or(0), 1u << 30));
   // Shared: the manager keeps its options for life.
   const auto interrupts = std::make_shared<Interrupts>();
   options.cancelled = [interrupts] {

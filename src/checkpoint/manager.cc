@@ -33,6 +33,7 @@
 namespace cairn {
 namespace {
 
+constexpr int kMostCopyThreads = 1024;
 constexpr std::chrono::hours kLong{1};
 // Between looks for the word of the rank that decides.
 constexpr std::chrono::milliseconds kFirstLook{1};
@@ -48,6 +49,11 @@ Status ValidateOptions(const ManagerOptions& options) {
   if (options.participant.empty() || !ValidateObjectName(options.participant).ok() ||
       options.participant.find('/') != options.participant.npos) {
     return InvalidArgumentError("participant must be a plain name like \"rank\" or \"trainer\"");
+  }
+  if (options.copy_threads < 0 || options.copy_threads > kMostCopyThreads) {
+    return InvalidArgumentError("copy_threads must be between 0 (as many as there are cores) and " +
+                                std::to_string(kMostCopyThreads) + ", not " +
+                                std::to_string(options.copy_threads));
   }
   return Status::Ok();
 }

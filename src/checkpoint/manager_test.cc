@@ -12,6 +12,7 @@
 #include <fstream>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include <cairn/transfer.h>
 
@@ -236,6 +237,47 @@ TEST_P(ManagerTest, LazySavesCopyBehindTheCallerUntilTheGuard) {
   Model other;
   ASSERT_TRUE(manager->Restore({.into = other.Targets()}).ok());
   EXPECT_EQ(other, saved);
+}
+
+/// Remembers how files were asked to be written.
+class WriteModes final : public ForwardingStore {
+ public:
+  explicit WriteModes(std::shared_ptr<Store> inner)
+      : ForwardingStore(inner.get()), inner_(std::move(inner)) {}
+  Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override {
+    modes.insert(mode);
+    return ForwardingStore::NewWriteSession(mode);
+  }
+  std::set<WriteMode> modes;  // while nothing is in flight
+
+ private:
+  const std::shared_ptr<Store> inner_;  // shared: as the environment holds it
+};
+
+TEST_P(ManagerTest, AnOptionFixesHowFilesAreWritten) {
+  const std::pair<DiskWrites, WriteMode> pairs[] = {{DiskWrites::kAuto, WriteMode::kAuto},
+                                                    {DiskWrites::kDirect, WriteMode::kDirect},
+                                                    {DiskWrites::kBuffered, WriteMode::kBuffered}};
+  for (const auto& [option, mode] : pairs) {
+    Environment env = Env();
+    const auto store = std::make_shared<WriteModes>(env.store);
+    env.store = store;
+    ManagerOptions options;
+    options.disk_writes = option;
+    auto manager = OpenManager(options, env).value();
+    Model model;
+    SaveModel(manager.get(), model, 1);
+    ASSERT_TRUE(manager->Close().ok());
+    EXPECT_EQ(store->modes, std::set<WriteMode>{mode});
+  }
+}
+
+TEST_P(ManagerTest, NumbersOfCopyThreadsThatCannotBeAreRefused) {
+  for (const int threads : {-1, 1025}) {
+    const Status refused = OpenManager({.copy_threads = threads}, Env()).status();
+    EXPECT_TRUE(refused.Is(Code::kInvalidArgument)) << refused.ToString();
+  }
+  EXPECT_TRUE(OpenManager({.copy_threads = 3}, Env()).ok());
 }
 
 TEST_P(ManagerTest, LowMemorySavesAreTheSame) {
