@@ -370,6 +370,7 @@ class CheckpointManager:
         with self._lock:
             if not self._skips:
                 self._settle()
+            self._native.await_turn()
             encoded = _tree.encode(state, self._layout(), bool(lazy))
             every = with_tables_within(tables, state)
             native = self._native.save(
@@ -641,6 +642,7 @@ class CheckpointManager:
             if self._closed:
                 return
             self._settle()
+            self._native.await_idle()
             self._closed = True
             _open_managers.discard(self)
             self._native.close()
