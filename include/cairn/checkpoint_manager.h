@@ -291,8 +291,8 @@ struct ManagerOptions {
   bool read_only = false;
   bool private_parts = false;  // each rank has a directory of its own; `cairn checkpoint merge`
   bool takeover = false;       // do not wait for a living writer's lock: fence it out
-  DiskWrites disk_writes = DiskWrites::kAuto;
-  int copy_threads = 0;                          // 0: all cores
+  DiskWrites disk_writes = DiskWrites::kAuto;    // O_DIRECT or fsync; kAuto measures as it begins
+  int copy_threads = 0;                          // 0: all cores; at most 1024
   std::uint64_t pool_bytes = ~std::uint64_t{0};  // of removed files kept for overwriting; 0: none
   /// Asked now and then while Open waits for other ranks; true ends it with Cancelled.
   std::function<bool()> cancelled;

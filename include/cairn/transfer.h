@@ -132,9 +132,9 @@ inline constexpr char kEmptyDirectory[] = ".cairn-empty-directory";
 /// The names of the user's own files in a checkpoint (its directory or URL).
 Result<std::vector<std::string>> UserFilesOf(const std::string& checkpoint);
 /// Fetches one of them to a local path, compared with its checksum. A failure may leave a part of
-/// it there.
+/// it there. `progress` is told how many bytes of it were read.
 Status FetchUserFile(const std::string& checkpoint, const std::string& name,
-                     const std::string& path);
+                     const std::string& path, const Progress& progress = {});
 
 enum class FetchHow : std::uint8_t {
   kCopy,
@@ -146,9 +146,10 @@ enum class FetchHow : std::uint8_t {
 };
 /// Brings files of a checkpoint into a directory, which is made, compared with their checksums on
 /// the way. Of an empty directory that is kept, the directory is made. A failure may leave some of
-/// them there.
+/// them there. `progress` is told how many bytes of them all were read; nothing more is written
+/// when it has ended the work.
 Status FetchUserFiles(const std::string& checkpoint, const std::vector<std::string>& names,
-                      const std::string& directory, FetchHow how);
+                      const std::string& directory, FetchHow how, const Progress& progress = {});
 
 struct GarbageReport {
   struct Item {

@@ -136,6 +136,15 @@ def positive(value: Any, what: str) -> Optional[int]:
     return number
 
 
+def not_negative(value: Any, what: str) -> Optional[int]:
+    if value is None:
+        return None
+    number = whole(value, what)
+    if number < 0:
+        raise Invalid(f"{what} must not be negative, and is {number}; None sets no limit")
+    return number
+
+
 def seconds(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
         raise Invalid(f"{what} must be a positive number of seconds, not {value!r}")

@@ -16,6 +16,7 @@ from ._arguments import (
     choice,
     name_set,
     names_by_name,
+    not_negative,
     positive,
     rank_number,
     seconds,
@@ -170,6 +171,12 @@ class CheckpointManager:
         upload_limit: bytes per second of all uploads to a bucket; None: CAIRN_UPLOAD_LIMIT, or none.
         single_writer: write to a server without create-only puts: you promise that one process at a
             time, at most, ever writes here.
+        disk_writes: how files get to a local disk: past the kernel's cache ("direct", where the file
+            system knows it) or through it, with fsync ("buffered"). Which is faster depends on the
+            machine: "auto" finds out while it writes its first blocks.
+        pool_bytes: of files of removed checkpoints, how many are kept to be written over, which is
+            faster than writing new ones. None: as many as one checkpoint has; 0: none.
+        copy_threads: that copy the state when it is saved. None: as many as there are cores.
         on_saved: called with a SaveRecord after every save; see add_callback.
         progress: show background saves as one line on stderr. None: when it is a terminal.
 
@@ -213,6 +220,9 @@ class CheckpointManager:
         participant: str = "rank",
         run: int = 0,
         keep_fulls: Optional[int] = None,
+        disk_writes: str = "auto",
+        pool_bytes: Optional[int] = None,
+        copy_threads: Optional[int] = None,
         on_saved: Optional[SavedCallback] = None,
         progress: Optional[bool] = None,
     ) -> None:
@@ -264,6 +274,9 @@ class CheckpointManager:
                 "takeover": bool(takeover),
                 "upload_limit": positive(upload_limit, "upload_limit"),
                 "single_writer": bool(single_writer),
+                "disk_writes": choice(disk_writes, "disk_writes", ("auto", "direct", "buffered")),
+                "pool_bytes": not_negative(pool_bytes, "pool_bytes"),
+                "copy_threads": positive(copy_threads, "copy_threads"),
             }
         )
         self._closed = False
@@ -357,6 +370,7 @@ class CheckpointManager:
         with self._lock:
             if not self._skips:
                 self._settle()
+            self._native.await_turn()
             encoded = _tree.encode(state, self._layout(), bool(lazy))
             every = with_tables_within(tables, state)
             native = self._native.save(
@@ -628,6 +642,7 @@ class CheckpointManager:
             if self._closed:
                 return
             self._settle()
+            self._native.await_idle()
             self._closed = True
             _open_managers.discard(self)
             self._native.close()

@@ -7,6 +7,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -18,6 +20,7 @@
 #include <cairn/transfer.h>
 
 #include "checkpoint/damage.h"
+#include "checkpoint/save_turn.h"
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/gil.h"
@@ -43,17 +46,17 @@ auto Unlocked(Fn fn) {
   return fn();
 }
 
-template <typename Fn>
-void Do(Fn fn) {
-  RaiseIfError(Unlocked(std::move(fn)));
-}
-
 SaveKind ToKind(const std::string& kind) {
   if (kind == "full") return SaveKind::kFull;
   if (kind == "cumulative") return SaveKind::kCumulative;
   if (kind == "consecutive") return SaveKind::kConsecutive;
   Raise(InvalidArgumentError("kind = \"" + kind +
                              "\": there are \"full\", \"cumulative\" and \"consecutive\""));
+}
+
+DiskWrites ToDiskWrites(const std::string& how) {
+  if (how == "direct") return DiskWrites::kDirect;
+  return how == "buffered" ? DiskWrites::kBuffered : DiskWrites::kAuto;
 }
 
 /// A save under way.
@@ -162,7 +165,23 @@ nb::object Load(const std::string& path, const nb::callable& prepare, bool atomi
 
 class Manager {
  public:
-  explicit Manager(std::shared_ptr<CheckpointManager> manager) : manager_(std::move(manager)) {}
+  explicit Manager(std::shared_ptr<CheckpointManager> manager)
+      : manager_(std::move(manager)), turns_(dynamic_cast<SaveTurns*>(manager_.get())) {}
+
+  /// Until a save neither waits for the one before nor for what comes behind that.
+  void AwaitTurn() {
+    FinishLeft();
+    if (turns_ == nullptr) return;
+    WaitInterruptibly(
+        [&](std::chrono::nanoseconds patience) { return turns_->TurnWithin(patience); });
+  }
+  /// Until nothing is written or removed any more.
+  void AwaitIdle() {
+    FinishLeft();
+    if (turns_ == nullptr) return;
+    WaitInterruptibly(
+        [&](std::chrono::nanoseconds patience) { return turns_->IdleWithin(patience); });
+  }
 
   std::unique_ptr<Handle> Save(std::int64_t step, StateEncoder& tensors, nb::handle counters,
                                nb::handle metrics, nb::handle metadata, nb::handle lineage,
@@ -204,6 +223,7 @@ class Manager {
   nb::object Restore(nb::callable prepare, std::optional<std::int64_t> step, const std::string& id,
                      const std::string& path, bool atomic, const nb::list& tables, bool strict,
                      bool merge) {
+    AwaitIdle();
     UseTables(tables, {});
     RestoreRequest request;
     request.step = step;
@@ -232,39 +252,50 @@ class Manager {
 
   nb::object List() {
     nb::list out;
-    for (const CheckpointInfo& info : ValueOrRaise(Unlocked([&] { return manager_->List(); }))) {
+    for (const CheckpointInfo& info :
+         ValueOrRaise(CallAside([manager = manager_] { return manager->List(); }))) {
       out.append(FromInfo(info));
     }
     return out;
   }
   nb::object Latest() {
-    const auto info = ValueOrRaise(Unlocked([&] { return manager_->Latest(); }));
+    const auto info = ValueOrRaise(CallAside([manager = manager_] { return manager->Latest(); }));
     return info ? FromInfo(*info) : nb::none();
   }
   void Wait() {
-    Do([&] {
+    AwaitIdle();
+    RaiseIfError(Unlocked([&] {
       if (tables_) tables_->Wait();
       return manager_->WaitAll();
-    });
+    }));
   }
   void Pin(const std::string& id) {
-    Do([&] { return manager_->Pin(id); });
+    RaiseIfError(
+        CallAside([manager = manager_, id] { return manager->Pin(id); }, {.what = "a pin"}));
   }
   void Unpin(const std::string& id) {
-    Do([&] { return manager_->Unpin(id); });
+    RaiseIfError(
+        CallAside([manager = manager_, id] { return manager->Unpin(id); }, {.what = "an unpin"}));
   }
   void Delete(const std::string& id) {
-    Do([&] { return manager_->Delete(id); });
+    AwaitIdle();
+    RaiseIfError(CallAside([manager = manager_, id] { return manager->Delete(id); },
+                           {.what = "a deletion", .left = &left_}));
   }
   void AddMetrics(const std::string& id, nb::handle metrics) {
     Value value = ToValue(metrics, "metrics");
-    Do([&] { return manager_->AddMetrics(id, std::move(value)); });
+    AwaitIdle();
+    RaiseIfError(CallAside([manager = manager_, id,
+                            value = std::move(value)] { return manager->AddMetrics(id, value); },
+                           {.what = "a late metric", .left = &left_}));
   }
   void Close() {
-    Do([&] {
+    AwaitIdle();
+    Unlocked([&] {
       if (tables_) tables_->Wait();
-      return manager_->Close();
     });
+    RaiseIfError(CallAside([manager = manager_] { return manager->Close(); },
+                           {.what = "a close", .left = &left_}));
   }
   /// As Handle::Abandon.
   void Abandon() {
@@ -275,6 +306,12 @@ class Manager {
   std::uint64_t generation() const { return manager_->generation(); }
 
  private:
+  /// A call that was left goes on, and keeps what the next one would need.
+  void FinishLeft() {
+    if (left_ == nullptr) return;
+    left_->Wait();
+    left_.reset();
+  }
   /// Saves and restores are of these tables and tracked arrays from now on. Increments go on only
   /// with the same ones.
   void UseTables(const nb::list& tables, TableCheckpoints::Options options) {
@@ -300,11 +337,26 @@ class Manager {
 
   // Shared: the interpreter may end, and drop this object, in the middle of another thread's call.
   std::shared_ptr<CheckpointManager> manager_;
-  nb::list keep_tables_;  // own what the next ones borrow
+  SaveTurns* const turns_;       // the manager's; null: it has none
+  std::shared_ptr<Aside> left_;  // shared with its thread
+  nb::list keep_tables_;         // own what the next ones borrow
   std::vector<Table*> wanted_tables_;
   std::vector<RowTracked*> wanted_arrays_;
   std::unique_ptr<TableCheckpoints> tables_;
 };
+
+/// Runs a download aside. One that was left writes nothing any more: its directory may be another's
+/// by then.
+template <typename Fn>
+void Fetch(Fn fetch) {
+  const auto cancelled = std::make_shared<std::atomic<bool>>(false);  // shared with the thread
+  RaiseIfError(CallAside(
+      [cancelled, fetch = std::move(fetch)] {
+        return fetch(
+            Progress([cancelled](std::uint64_t, std::uint64_t) { return !cancelled->load(); }));
+      },
+      {.cancelled = cancelled}));
+}
 
 template <typename T>
 std::optional<T> Optional(const nb::dict& options, const char* name) {
@@ -339,19 +391,15 @@ std::unique_ptr<Manager> Open(const nb::dict& given) {
   options.storage.upload_bytes_per_second =
       Optional<std::uint64_t>(given, "upload_limit").value_or(0);
   options.storage.single_writer = nb::cast<bool>(given["single_writer"]);
-  // Shared: the manager keeps its options for life.
-  const auto interrupts = std::make_shared<Interrupts>();
-  options.cancelled = [interrupts] {
-    interrupts->Poll();
-    return interrupts->interrupted();
-  };
-  std::optional<Result<std::unique_ptr<CheckpointManager>>> manager;
-  {
-    const WithoutGil released;
-    manager.emplace(OpenWatched(std::move(options)));
-  }
-  interrupts->Rethrow();
-  return std::make_unique<Manager>(ValueOrRaise(*std::move(manager)));
+  options.disk_writes = ToDiskWrites(nb::cast<std::string>(given["disk_writes"]));
+  if (const auto bytes = Optional<std::uint64_t>(given, "pool_bytes")) options.pool_bytes = *bytes;
+  options.copy_threads = static_cast<int>(std::min<std::uint64_t>(
+      Optional<std::uint64_t>(given, "copy_threads").value_or(0), 1u << 30));
+  // Shared with the thread, and with the manager, which keeps its options for life.
+  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+  options.cancelled = [cancelled] { return cancelled->load(); };
+  return std::make_unique<Manager>(ValueOrRaise(CallAside(
+      [options] { return OpenWatched(options); }, {.what = "an opening", .cancelled = cancelled})));
 }
 
 }  // namespace
@@ -377,6 +425,8 @@ void DefineManager(nb::module_& module) {
       .def("restore", &Manager::Restore, nb::kw_only(), nb::arg("prepare"), nb::arg("step").none(),
            nb::arg("id"), nb::arg("path"), nb::arg("atomic"), nb::arg("tables") = nb::list(),
            nb::arg("strict") = true, nb::arg("merge") = false)
+      .def("await_turn", &Manager::AwaitTurn)
+      .def("await_idle", &Manager::AwaitIdle)
       .def("settle", &Manager::Settle)
       .def("can_increment", &Manager::CanIncrement)
       .def("quantization_error", &Manager::QuantizationError)
@@ -393,27 +443,32 @@ void DefineManager(nb::module_& module) {
       .def_prop_ro("generation", &Manager::generation);
   module.def("note_damaged",
              [](const std::string& repository, const std::string& id, const std::string& reason) {
-               RaiseIfError(Unlocked([&] { return NoteDamaged(repository, id, reason); }));
+               RaiseIfError(CallAside([=] { return NoteDamaged(repository, id, reason); },
+                                      {.what = "a note"}));
              });
   module.def("newest_whole", [](const std::string& repository) -> nb::object {
-    const auto info = ValueOrRaise(Unlocked([&] { return NewestWhole(repository); }));
+    const auto info = ValueOrRaise(CallAside([=] { return NewestWhole(repository); }));
     return info ? nb::cast(info->id) : nb::none();
   });
   module.def("user_files", [](const std::string& checkpoint) {
-    return ValueOrRaise(Unlocked([&] { return UserFilesOf(checkpoint); }));
+    return ValueOrRaise(CallAside([=] { return UserFilesOf(checkpoint); }));
   });
   module.def("fetch_user_file",
              [](const std::string& checkpoint, const std::string& name, const std::string& path) {
-               RaiseIfError(Unlocked([&] { return FetchUserFile(checkpoint, name, path); }));
+               Fetch([=](const Progress& progress) {
+                 return FetchUserFile(checkpoint, name, path, progress);
+               });
              });
-  module.def(
-      "fetch_user_files", [](const std::string& checkpoint, const std::vector<std::string>& names,
-                             const std::string& directory, const std::string& how) {
-        const FetchHow kind = how == "link"    ? FetchHow::kLink
-                              : how == "check" ? FetchHow::kCheck
-                                               : FetchHow::kCopy;
-        RaiseIfError(Unlocked([&] { return FetchUserFiles(checkpoint, names, directory, kind); }));
-      });
+  module.def("fetch_user_files",
+             [](const std::string& checkpoint, const std::vector<std::string>& names,
+                const std::string& directory, const std::string& how) {
+               const FetchHow kind = how == "link"    ? FetchHow::kLink
+                                     : how == "check" ? FetchHow::kCheck
+                                                      : FetchHow::kCopy;
+               Fetch([=](const Progress& progress) {
+                 return FetchUserFiles(checkpoint, names, directory, kind, progress);
+               });
+             });
   module.def("load", &Load, nb::kw_only(), nb::arg("path"), nb::arg("prepare"), nb::arg("atomic"));
 }
 

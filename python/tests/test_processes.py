@@ -102,6 +102,43 @@ os._exit(0)
     slow.end()
 
 
+def test_ctrl_c_ends_a_save_that_waits_for_the_word_of_rank_0(directory):
+    skipping = SLOW_PAIR.replace("deadline=120", 'deadline=120, on_busy="skip"')
+    waiting = Child(
+        skipping
+        + """
+handle = m.save(1, {"x": 1})
+try:
+    print("saving")
+    m.save(2, {"x": 2})
+except KeyboardInterrupt:
+    print("interrupted")
+print(handle.wait().step)
+m.close()
+""",
+        directory,
+        1,
+    )
+    slow = Child(
+        skipping
+        + """
+print("joined")
+input()
+m.save(1, {"x": 1}, blocking=True)
+m.close()
+""",
+        directory,
+        0,
+    )
+    slow.expect("joined")
+    waiting.expect("saving")
+    waiting.interrupt()
+    waiting.expect("interrupted")
+    slow.tell()
+    waiting.expect("1")
+    assert waiting.end()[0] == 0 and slow.end()[0] == 0
+
+
 def test_ctrl_c_in_a_blocking_save_loses_nothing(directory):
     waiting = Child(
         SLOW_PAIR

@@ -40,13 +40,18 @@ Status Attempt::Announce(const AttemptRecord& record) {
                              Encode(announced));
 }
 
+Result<std::optional<AttemptRecord>> Attempt::Announced(std::uint64_t number) const {
+  RETURN_IF_ERROR(env_.store->Refresh(names::AttemptsOf(generation_->number())));
+  return ReadIfThere<AttemptRecord>(env_.store.get(),
+                                    names::Attempt(generation_->number(), number));
+}
+
 Result<AttemptRecord> Attempt::WaitAnnounced(std::uint64_t number, std::int64_t step) {
   env_.Step("save: wait for the announcement");
   const std::string name = names::Attempt(generation_->number(), number);
   std::optional<AttemptRecord> record;
   ASSIGN_OR_RETURN(const bool there, PollUntil(env_.clock, deadline_, [&]() -> Result<bool> {
-                     RETURN_IF_ERROR(env_.store->Refresh(names::AttemptsOf(generation_->number())));
-                     ASSIGN_OR_RETURN(record, ReadIfThere<AttemptRecord>(env_.store.get(), name));
+                     ASSIGN_OR_RETURN(record, Announced(number));
                      if (record) return true;
                      RETURN_IF_ERROR(generation_->CheckOvertaken());
                      return false;
@@ -135,10 +140,13 @@ Result<std::vector<PartRecord>> Attempt::WaitParts(const AttemptRecord& attempt,
 }
 
 Result<bool> Attempt::HasNext(const AttemptRecord& attempt) {
-  ASSIGN_OR_RETURN(const auto next, ReadIfThere<AttemptRecord>(
-                                        env_.store.get(),
-                                        names::Attempt(generation_->number(), attempt.number + 1)));
-  return next && !next->skipped;  // a save that is skipped is announced beside the one under way
+  skipped_ = std::max(skipped_, attempt.number);
+  for (;; ++skipped_) {
+    ASSIGN_OR_RETURN(const auto next, Announced(skipped_ + 1));
+    if (!next) return false;
+    if (!next->skipped) return true;
+    // A save that is skipped is announced beside the one under way.
+  }
 }
 
 Status Attempt::PassedOver(const AttemptRecord& attempt) const {

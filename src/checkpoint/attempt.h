@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Attempt {
 
   /// Committer: publishes attempts/<n>.json.
   Status Announce(const AttemptRecord& record);
+  /// What was announced under that number, if anything yet; one look. May be called beside others.
+  Result<std::optional<AttemptRecord>> Announced(std::uint64_t number) const;
   /// The others: waits for attempts/<n>.json. Aborted when overtaken meanwhile, DeadlineExceeded
   /// when the committer never announced it, FailedPrecondition when its step is another one.
   Result<AttemptRecord> WaitAnnounced(std::uint64_t number, std::int64_t step);
@@ -61,6 +64,7 @@ class Attempt {
   const std::size_t self_;
   const Clock::Duration patience_;
   const Clock::Duration deadline_;
+  std::uint64_t skipped_ = 0;  // HasNext's: up to there all later ones were skipped
 };
 
 }  // namespace cairn

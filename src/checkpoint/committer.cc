@@ -100,6 +100,7 @@ Result<std::unique_ptr<Committer>> Committer::Open(const Environment& env, Gener
 Result<std::uint64_t> Committer::LastDecidedAttempt() {
   if (!generation_->readmitted()) return std::uint64_t{0};
   Store* store = env_.store.get();
+  RETURN_IF_ERROR(store->Refresh(names::AttemptsOf(generation_->number())));
   for (std::uint64_t number = 1;; ++number) {
     auto bytes = store->Get(names::Attempt(generation_->number(), number), kMaxRecordBytes);
     if (bytes.status().Is(Code::kNotFound)) return number - 1;
@@ -107,6 +108,7 @@ Result<std::uint64_t> Committer::LastDecidedAttempt() {
     ASSIGN_OR_RETURN(const AttemptRecord attempt, Decode<AttemptRecord>(*bytes));
     if (attempt.skipped) continue;
     bool decided = false;
+    RETURN_IF_ERROR(store->Refresh(attempt.directory));
     for (const std::string_view outcome : {names::kManifest, names::kAbandoned}) {
       const auto stat = store->Stat(names::Path(attempt.directory, outcome));
       if (!stat.ok() && !stat.status().Is(Code::kNotFound)) return stat.status();
@@ -582,6 +584,15 @@ Status Committer::Decline(const SaveTask& task) {
   const auto record = attempt.WaitAnnounced(task.number, task.request.step);
   if (!record.ok() || record->skipped) return Status::Ok();  // nobody waits for this participant
   return attempt.Abandon(*record, {self()});
+}
+
+Result<std::optional<bool>> Committer::IsSkipped(std::uint64_t number) const {
+  const Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
+  ASSIGN_OR_RETURN(const auto record, attempt.Announced(number));
+  if (!record) return std::optional<bool>();
+  // Another writer's word is not for us: whoever takes part finds out what has happened.
+  const bool ours = record->fence.empty() || record->fence == generation_->fence_uuid();
+  return std::optional(ours && record->skipped);
 }
 
 Status Committer::AnnounceSkipped(const SaveTask& task) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,8 +47,12 @@ class Committer {
   /// Writes this participant's files and takes part in the commit; returns when the checkpoint is
   /// durable and may be acknowledged. `arena` holds the snapshot (null: everything is streamed).
   Result<CheckpointInfo> Commit(const SaveTask& task, const std::byte* arena);
-  /// With several participants: this one has nothing for the attempt, and tells the others.
+  /// With several participants: this one has nothing for the attempt, and tells the others. The one
+  /// that commits may call it beside Commit.
   Status Decline(const SaveTask& task);
+  /// The others: whether the one that commits has said that it skips the attempt, or that it makes
+  /// it; nothing while it has said neither. One look, which may be made beside Commit.
+  Result<std::optional<bool>> IsSkipped(std::uint64_t number) const;
 
   /// Goes on when one of them cannot be removed; the error is then that one's.
   Status ApplyRetention();

@@ -33,6 +33,12 @@
 namespace cairn {
 namespace {
 
+constexpr int kMostCopyThreads = 1024;
+constexpr std::chrono::hours kLong{1};
+// Between looks for the word of the rank that decides.
+constexpr std::chrono::milliseconds kFirstLook{1};
+constexpr std::chrono::milliseconds kLastLook{50};
+
 Status ValidateOptions(const ManagerOptions& options) {
   RETURN_IF_ERROR(ValidateRetention(options.retention));
   if (options.world_size < 1) return InvalidArgumentError("world_size must be at least 1");
@@ -43,6 +49,11 @@ Status ValidateOptions(const ManagerOptions& options) {
   if (options.participant.empty() || !ValidateObjectName(options.participant).ok() ||
       options.participant.find('/') != options.participant.npos) {
     return InvalidArgumentError("participant must be a plain name like \"rank\" or \"trainer\"");
+  }
+  if (options.copy_threads < 0 || options.copy_threads > kMostCopyThreads) {
+    return InvalidArgumentError("copy_threads must be between 0 (as many as there are cores) and " +
+                                std::to_string(kMostCopyThreads) + ", not " +
+                                std::to_string(options.copy_threads));
   }
   return Status::Ok();
 }
@@ -87,6 +98,8 @@ class Manager final : public CheckpointManager, public SaveTurns {
 
   Result<SaveHandle> Save(SaveRequest request) override EXCLUDES(mu_);
   Result<std::optional<SaveHandle>> AwaitTurn(std::int64_t step) override EXCLUDES(mu_);
+  bool TurnWithin(std::chrono::nanoseconds patience) override EXCLUDES(mu_);
+  bool IdleWithin(std::chrono::nanoseconds patience) override EXCLUDES(mu_);
   void AddStall(std::chrono::nanoseconds stall) override { prepared_ = stall; }
   Result<std::optional<Restored>> Restore(RestoreRequest request) override;
   Result<std::vector<CheckpointInfo>> List() override;
@@ -107,8 +120,21 @@ class Manager final : public CheckpointManager, public SaveTurns {
   Status CheckSpace(const SavePlan& plan);
   SaveHandle Skip(std::int64_t step);
   /// With several ranks: an attempt has this rank's save neither now nor later. The others count
-  /// attempts, so it takes its number, and the background thread tells them.
+  /// attempts, so it takes its number, and a background thread tells them.
   void Decline(std::int64_t step) REQUIRES(mu_);
+  /// What is to become of the next save.
+  enum class Turn : std::uint8_t {
+    kOurs,     // nothing is in flight
+    kSkipped,  // by this rank, or by the one that decides
+    kUnknown,  // not within that time
+  };
+  Turn WaitForTurn(std::chrono::nanoseconds patience) EXCLUDES(mu_);
+  bool Committing() const { return !Collective() || options_.rank == 0; }
+  /// Whether saves are declined while another is in flight, and others wait for that word.
+  bool HasTeller() const {
+    return Collective() && Committing() && options_.on_busy == OnBusy::kSkip;
+  }
+  bool Idle() const REQUIRES(mu_) { return task_ == nullptr && skips_.empty(); }
   Result<SavePlan> Plan(const SaveRequest& request, bool streamed);
   void WaitIdle() REQUIRES(mu_);
   /// Of the last save, once.
@@ -119,6 +145,9 @@ class Manager final : public CheckpointManager, public SaveTurns {
   /// so it is logged, and told to who waits.
   void NoteRemovals(const Status& status) REQUIRES(mu_);
   void Background(std::stop_token stop) EXCLUDES(mu_);
+  void TellSkips(std::stop_token stop) EXCLUDES(mu_);
+  /// Of the first of `skips_`.
+  void TellSkip(const SaveTask& skip) EXCLUDES(mu_);
   void RunTask(SaveTask* task);
   Status Note(const std::string& id, NoteKind kind, Value values);
   /// For lists: what is missing there is told once.
@@ -150,6 +179,7 @@ class Manager final : public CheckpointManager, public SaveTurns {
   bool closed_ GUARDED_BY(mu_) = false;
   std::set<std::string> told_unread_ GUARDED_BY(mu_);  // directories
 
+  std::jthread teller_;  // of skipped saves, beside the one in flight (HasTeller)
   std::jthread thread_;  // last: joined first
 };
 
@@ -209,6 +239,9 @@ Status Manager::Start() {
   ASSIGN_OR_RETURN(last_number_, committer_->LastDecidedAttempt());
   pool_ = std::make_unique<WorkerPool>(options_.copy_threads);
   thread_ = std::jthread([this](std::stop_token stop) { Background(std::move(stop)); });
+  if (HasTeller()) {
+    teller_ = std::jthread([this](std::stop_token stop) { TellSkips(std::move(stop)); });
+  }
   return Status::Ok();
 }
 
@@ -237,7 +270,7 @@ Status Manager::CheckSpace(const SavePlan& plan) {
   const std::uint64_t beside = (1u << 20) + plan.files.size() * (8u << 10);
   std::uint64_t freed = 0;
   Status removed;
-  if (needed + beside > room && (!Collective() || options_.rank == 0)) {
+  if (needed + beside > room && Committing()) {
     // Whoever keeps fewer than before gets their room now, not after a save that does not fit.
     const std::uint64_t kept = committer_->kept_bytes();
     removed = committer_->ApplyRetention();
@@ -254,7 +287,7 @@ Status Manager::CheckSpace(const SavePlan& plan) {
 }
 
 void Manager::WaitIdle() {
-  while (task_ != nullptr || !skips_.empty()) changed_.Wait(&mu_);
+  while (!Idle()) changed_.Wait(&mu_);
 }
 
 Status Manager::TakeSaveFailure() {
@@ -311,15 +344,62 @@ Result<SavePlan> Manager::Plan(const SaveRequest& request, bool streamed) {
 
 Result<std::optional<SaveHandle>> Manager::AwaitTurn(std::int64_t step) {
   RETURN_IF_ERROR(CheckUsable(true));
-  const bool committing = !Collective() || options_.rank == 0;
+  Turn turn = Turn::kUnknown;
+  while (turn == Turn::kUnknown) turn = WaitForTurn(kLong);
   MutexLock lock(&mu_);
   if (closed_) return FailedPreconditionError("this CheckpointManager is closed");
-  if (task_ != nullptr && options_.on_busy == OnBusy::kSkip && committing) {
+  if (turn == Turn::kOurs) return std::optional<SaveHandle>();
+  if (Committing()) {
     Decline(step);
-    return std::optional(Skip(step));
+  } else {
+    ++last_number_;  // which was told to be skipped
   }
-  WaitIdle();
-  return std::optional<SaveHandle>();
+  return std::optional(Skip(step));
+}
+
+Manager::Turn Manager::WaitForTurn(std::chrono::nanoseconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  const bool skips = options_.on_busy == OnBusy::kSkip;
+  // Whoever decides may be done with the save before, or it may not: only its word tells. What it
+  // has said stays said, and then this rank's own save before is all that is waited for, as when
+  // its word cannot be read.
+  bool undecided = skips && !Committing();
+  std::chrono::nanoseconds pause = kFirstLook;
+  for (;;) {
+    {
+      MutexLock lock(&mu_);
+      if (closed_ || Idle()) return Turn::kOurs;
+      if (skips && Committing() && task_ != nullptr) return Turn::kSkipped;
+    }
+    if (undecided) {
+      const auto skipped = committer_->IsSkipped(last_number_ + 1);
+      if (skipped.ok() && *skipped && **skipped) return Turn::kSkipped;
+      undecided = skipped.ok() && !*skipped;
+    }
+    MutexLock lock(&mu_);
+    if (closed_ || Idle()) return Turn::kOurs;
+    const auto left = end - std::chrono::steady_clock::now();
+    if (left <= left.zero()) return Turn::kUnknown;
+    changed_.WaitFor(&mu_, undecided ? std::min(left, pause) : left);
+    pause = std::min<std::chrono::nanoseconds>(pause * 2, kLastLook);
+  }
+}
+
+bool Manager::TurnWithin(std::chrono::nanoseconds patience) {
+  if (!CheckUsable(true).ok()) return true;  // as AwaitTurn will say
+  return WaitForTurn(patience) != Turn::kUnknown;
+}
+
+bool Manager::IdleWithin(std::chrono::nanoseconds patience) {
+  if (!CheckUsable(false).ok()) return true;
+  const auto end = std::chrono::steady_clock::now() + patience;
+  MutexLock lock(&mu_);
+  while (!Idle()) {
+    const auto left = end - std::chrono::steady_clock::now();
+    if (left <= left.zero()) return false;
+    changed_.WaitFor(&mu_, left);
+  }
+  return true;
 }
 
 Result<SaveHandle> Manager::Save(SaveRequest request) {
@@ -391,40 +471,62 @@ void Manager::Background(std::stop_token stop) {
   });
   for (;;) {
     SaveTask* task = nullptr;
-    std::unique_ptr<SaveTask> skip;
+    SaveTask* skip = nullptr;
     {
       MutexLock lock(&mu_);
-      while (task_ == nullptr && skips_.empty() && !stop.stop_requested()) changed_.Wait(&mu_);
+      const auto to_tell = [this]() REQUIRES(mu_) { return !skips_.empty() && !HasTeller(); };
+      while (task_ == nullptr && !to_tell() && !stop.stop_requested()) changed_.Wait(&mu_);
       if (task_ != nullptr) {
         task = task_.get();
-      } else if (!skips_.empty()) {
-        skip = std::move(skips_.front());
+      } else if (to_tell()) {
+        skip = skips_.front().get();
       } else {
         return;
       }
     }
-    Status failure;
     if (skip != nullptr) {
-      failure = committer_->Decline(*skip);
-    } else {
-      RunTask(task);
-      plans_.Return(std::move(task->plan), std::move(task->request.tensors));
-      env_.Step("retention");
-      failure = committer_->ApplyRetention();
+      TellSkip(*skip);
+      continue;
     }
+    RunTask(task);
+    plans_.Return(std::move(task->plan), std::move(task->request.tensors));
+    env_.Step("retention");
+    const Status removed = committer_->ApplyRetention();
     env_.Step("idle");
     {
       MutexLock lock(&mu_);
-      if (skip != nullptr) {
-        if (!failure.ok()) decline_failure_ = failure;
-        skips_.pop_front();
-      } else {
-        NoteRemovals(failure);
-        task_.reset();
-      }
+      NoteRemovals(removed);
+      task_.reset();
     }
     changed_.NotifyAll();
   }
+}
+
+void Manager::TellSkips(std::stop_token stop) {
+  std::stop_callback wake(stop, [this] {
+    MutexLock lock(&mu_);
+    changed_.NotifyAll();
+  });
+  for (;;) {
+    SaveTask* skip = nullptr;
+    {
+      MutexLock lock(&mu_);
+      while (skips_.empty() && !stop.stop_requested()) changed_.Wait(&mu_);
+      if (skips_.empty()) return;
+      skip = skips_.front().get();
+    }
+    TellSkip(*skip);
+  }
+}
+
+void Manager::TellSkip(const SaveTask& skip) {
+  const Status told = committer_->Decline(skip);
+  {
+    MutexLock lock(&mu_);
+    if (!told.ok()) decline_failure_ = told;
+    skips_.pop_front();
+  }
+  changed_.NotifyAll();
 }
 
 void Manager::RunTask(SaveTask* task) {
@@ -467,9 +569,10 @@ Status Manager::Close() {
     closed_ = true;
     failure = TakeFailure();
   }
-  if (thread_.joinable()) {
-    thread_.request_stop();
-    thread_.join();
+  for (std::jthread* thread : {&thread_, &teller_}) {
+    if (!thread->joinable()) continue;
+    thread->request_stop();
+    thread->join();
   }
   if (generation_ != nullptr) generation_->Release();
   return failure;

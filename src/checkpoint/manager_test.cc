@@ -6,12 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <numeric>
+#include <set>
+#include <thread>
 
 #include <cairn/transfer.h>
 
@@ -223,19 +227,84 @@ TEST_P(ManagerTest, MismatchesAreListedBeforeMemoryIsTouched) {
   EXPECT_EQ(other, before);
 }
 
+/// Whether that thread of this process waits for something.
+bool IsAsleep(pid_t thread) {
+  std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+  return text.substr(text.rfind(')') + 1).starts_with(" S");
+}
+
 TEST_P(ManagerTest, LazySavesCopyBehindTheCallerUntilTheGuard) {
-  auto manager = Open();
+  std::atomic<bool> guarding{false};
+  std::atomic<bool> guarded{false};
+  std::atomic<bool> guarded_before_the_copy{false};
+  const pid_t caller = gettid();
+  // The copy is held back until the caller waits in its guard, or is past it.
+  Environment env = Env();
+  env.on_step = [&](std::string_view step) {
+    if (step != "save: snapshot" || gettid() == caller) return;
+    while (!guarding || (!guarded && !IsAsleep(caller))) std::this_thread::yield();
+    guarded_before_the_copy = guarded.load();
+  };
+  auto manager = OpenManager({}, env).value();
   Model model;
   model.Train(1);
   const Model saved = model;
   auto handle = manager->Save({.step = 1, .tensors = model.Views(), .lazy = true});
   ASSERT_TRUE(handle.ok());
-  ASSERT_TRUE(handle->Guard().ok());
+  EXPECT_FALSE(handle->GuardFor(std::chrono::nanoseconds(0)));
+  guarding = true;
+  const Status guard = handle->Guard();
+  guarded = true;
+  ASSERT_TRUE(guard.ok());
   model.Train(2);
+  EXPECT_TRUE(handle->GuardFor(std::chrono::nanoseconds(0)));
   ASSERT_TRUE(handle->Wait().ok());
+  EXPECT_FALSE(guarded_before_the_copy);
   Model other;
   ASSERT_TRUE(manager->Restore({.into = other.Targets()}).ok());
   EXPECT_EQ(other, saved);
+}
+
+/// Remembers how files were asked to be written.
+class WriteModes final : public ForwardingStore {
+ public:
+  explicit WriteModes(std::shared_ptr<Store> inner)
+      : ForwardingStore(inner.get()), inner_(std::move(inner)) {}
+  Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override {
+    modes.insert(mode);
+    return ForwardingStore::NewWriteSession(mode);
+  }
+  std::set<WriteMode> modes;  // while nothing is in flight
+
+ private:
+  const std::shared_ptr<Store> inner_;  // shared: as the environment holds it
+};
+
+TEST_P(ManagerTest, AnOptionFixesHowFilesAreWritten) {
+  const std::pair<DiskWrites, WriteMode> pairs[] = {{DiskWrites::kAuto, WriteMode::kAuto},
+                                                    {DiskWrites::kDirect, WriteMode::kDirect},
+                                                    {DiskWrites::kBuffered, WriteMode::kBuffered}};
+  for (const auto& [option, mode] : pairs) {
+    Environment env = Env();
+    const auto store = std::make_shared<WriteModes>(env.store);
+    env.store = store;
+    ManagerOptions options;
+    options.disk_writes = option;
+    auto manager = OpenManager(options, env).value();
+    Model model;
+    SaveModel(manager.get(), model, 1);
+    ASSERT_TRUE(manager->Close().ok());
+    EXPECT_EQ(store->modes, std::set<WriteMode>{mode});
+  }
+}
+
+TEST_P(ManagerTest, NumbersOfCopyThreadsThatCannotBeAreRefused) {
+  for (const int threads : {-1, 1025}) {
+    const Status refused = OpenManager({.copy_threads = threads}, Env()).status();
+    EXPECT_TRUE(refused.Is(Code::kInvalidArgument)) << refused.ToString();
+  }
+  EXPECT_TRUE(OpenManager({.copy_threads = 3}, Env()).ok());
 }
 
 TEST_P(ManagerTest, LowMemorySavesAreTheSame) {

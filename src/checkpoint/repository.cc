@@ -422,10 +422,13 @@ Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& d
 Result<bool> RepositoryReader::HasMoved(const Listing& root,
                                         const std::vector<std::string>& unfinished) {
   for (const std::string& directory : unfinished) {
+    // This machine may have looked in while the save was under way, and remember that.
+    if (names::IsCheckpointDirectory(directory)) RETURN_IF_ERROR(store_->Refresh(directory));
     const auto stat = store_->Stat(names::Path(directory, names::kManifest));
     if (stat.ok()) return true;
     if (!stat.status().Is(Code::kNotFound)) return stat.status();
   }
+  RETURN_IF_ERROR(store_->Refresh(""));
   ASSIGN_OR_RETURN(const Listing now, store_->List(""));
   return now.prefixes != root.prefixes;
 }
@@ -437,6 +440,12 @@ RepositoryReader::Found RepositoryReader::Look(const std::string& directory, Rea
   const bool lenient = purpose == ReadFor::kReading;
   const bool notes_first = LooksLikeCheckpoint(directory) && rules_.notes_before_manifest;
   if (notes_first) {
+    if (purpose == ReadFor::kOwning && names::IsCheckpointDirectory(directory)) {
+      if (Status seen = store_->Refresh(names::Path(directory, "notes")); !seen.ok()) {
+        found.notes = std::move(seen);
+        return found;
+      }
+    }
     found.notes = ReadNotes(directory, lenient);
     if (!found.notes.ok()) return found;
   }
@@ -478,6 +487,7 @@ Result<RepositoryView> RepositoryReader::Read(ReadFor purpose) {
     RepositoryView view;
     ASSIGN_OR_RETURN(view.record, ReadRecord(purpose));
     ASSIGN_OR_RETURN(GenerationRecords records, ReadGenerations(store_, purpose));
+    RETURN_IF_ERROR(store_->Refresh(""));
     ASSIGN_OR_RETURN(const Listing root, store_->List(""));
     std::vector<std::string> directories;
     for (const std::string& directory : root.prefixes) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <future>
 #include <initializer_list>
 #include <memory>
 #include <set>
@@ -335,6 +336,193 @@ TEST_F(SeveralRanksOnDisk, OneWhoseFilesWereDeletedWithoutAWordSaysWhoGaveUp) {
   }
 }
 
+/// A door that whoever reaches a certain step of the protocol waits at.
+class Door {
+ public:
+  explicit Door(std::string step) : step_(std::move(step)) {}
+  std::function<void(std::string_view)> OnStep() {
+    return [this](std::string_view step) {
+      if (step != step_) return;
+      MutexLock lock(&mu_);
+      waiting_ = true;
+      changed_.NotifyAll();
+      while (!open_) changed_.Wait(&mu_);
+    };
+  }
+  void AwaitSomebody() {
+    MutexLock lock(&mu_);
+    while (!waiting_) changed_.Wait(&mu_);
+  }
+  void Open() {
+    MutexLock lock(&mu_);
+    open_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  const std::string step_;
+  Mutex mu_;
+  CondVar changed_;
+  bool waiting_ GUARDED_BY(mu_) = false;
+  bool open_ GUARDED_BY(mu_) = false;
+};
+
+/// Two ranks that skip saves while one is in flight, held up at doors of their own.
+class SkippingRanks : public SeveralRanks {
+ protected:
+  /// `store`: what rank 0 (1) sees instead of the common one; null: that.
+  void Open(std::string_view door_0, std::string_view door_1,
+            std::array<std::shared_ptr<Store>, 2> stores = {}) {
+    std::vector<std::jthread> opening;
+    const std::array<std::string_view, 2> steps = {door_0, door_1};
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      doors_[rank] = std::make_unique<Door>(std::string(steps[rank]));
+      opening.emplace_back([this, rank, store = stores[rank]] {
+        Environment env = Env();
+        if (store != nullptr) env.store = store;
+        env.on_step = doors_[rank]->OnStep();
+        ranks_[rank] =
+            OpenManager({.rank = static_cast<int>(rank), .world_size = 2, .on_busy = OnBusy::kSkip},
+                        env)
+                .value();
+      });
+    }
+  }
+  ~SkippingRanks() override {
+    for (const auto& door : doors_) {
+      if (door != nullptr) door->Open();
+    }
+  }
+  SaveHandle Save(std::size_t rank, std::int64_t step) {
+    auto handle = ranks_[rank]->Save({.step = step,
+                                      .tensors = {{.name = "own",
+                                                   .dtype = DType::kF32,
+                                                   .shape = {1},
+                                                   .data = &value_,
+                                                   .group = TensorGroup::kState}}});
+    EXPECT_TRUE(handle.ok()) << handle.status().ToString();
+    return handle.ok() ? *handle : SaveHandle();
+  }
+  std::future<SaveHandle> SaveAside(std::size_t rank, std::int64_t step) {
+    return std::async(std::launch::async, [this, rank, step] { return Save(rank, step); });
+  }
+  /// That it returned although the save before it is held up. One that hangs fails, and is let go.
+  void ExpectSkipped(std::future<SaveHandle> save) {
+    if (save.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
+      ADD_FAILURE() << "it waits for the save in flight";
+      for (const auto& door : doors_) door->Open();
+    }
+    const Status skipped = save.get().Wait().status();
+    EXPECT_TRUE(skipped.Is(Code::kCancelled)) << skipped.ToString();
+  }
+  static void ExpectSaved(const SaveHandle& handle) {
+    const auto info = handle.Wait();
+    EXPECT_TRUE(info.ok()) << info.status().ToString();
+  }
+
+  const float value_ = 1;
+  std::array<std::unique_ptr<Door>, 2> doors_;
+  std::array<std::unique_ptr<CheckpointManager>, 2> ranks_;
+};
+
+TEST_P(SkippingRanks, NobodyWaitsForASaveThatIsHeldUp) {
+  Open("save: manifest", "");
+  const std::array<SaveHandle, 2> first = {Save(0, 1), Save(1, 1)};
+  doors_[0]->AwaitSomebody();
+  ExpectSkipped(SaveAside(0, 2));
+  ExpectSkipped(SaveAside(1, 2));
+  // Who comes first waits for the word of rank 0, not for the save.
+  std::future<SaveHandle> early = SaveAside(1, 3);
+  ExpectSkipped(SaveAside(0, 3));
+  ExpectSkipped(std::move(early));
+  EXPECT_FALSE(first[0].Done());
+  EXPECT_FALSE(first[1].Done());
+  doors_[0]->Open();
+  for (const SaveHandle& handle : first) ExpectSaved(handle);
+  for (const auto& rank : ranks_) EXPECT_TRUE(rank->WaitAll().ok());
+  const std::array<SaveHandle, 2> last = {Save(0, 4), Save(1, 4)};
+  for (const SaveHandle& handle : last) ExpectSaved(handle);
+  for (const auto& rank : ranks_) {
+    EXPECT_EQ(Steps(rank.get()), (std::vector<std::int64_t>{1, 4}));
+    EXPECT_TRUE(rank->Close().ok());
+  }
+}
+
+TEST_P(SkippingRanks, TheSlowerOneTakesPartInWhatRankZeroBegins) {
+  Open("", "save: fence");  // it has seen the manifest
+  const std::array<SaveHandle, 2> first = {Save(0, 1), Save(1, 1)};
+  doors_[1]->AwaitSomebody();
+  ExpectSaved(first[0]);
+  EXPECT_TRUE(ranks_[0]->WaitAll().ok());
+  const SaveHandle second = Save(0, 2);
+  std::future<SaveHandle> slow = SaveAside(1, 2);
+  EXPECT_FALSE(first[1].Done());
+  doors_[1]->Open();
+  ExpectSaved(first[1]);
+  ExpectSaved(slow.get());
+  ExpectSaved(second);
+  for (const auto& rank : ranks_) EXPECT_TRUE(rank->Close().ok());
+}
+
+/// Rank 0's announcements cannot be read, for a while.
+class Unheard final : public ForwardingStore {
+ public:
+  explicit Unheard(std::shared_ptr<Store> inner)
+      : ForwardingStore(inner.get()), inner_(std::move(inner)) {}
+  std::atomic<bool> broken{false};
+  Result<std::string> Get(const std::string& name, std::uint64_t limit) override {
+    if (broken && name.find("/attempts/") != name.npos) {
+      broken = false;
+      return UnavailableError("the server does not answer");
+    }
+    return ForwardingStore::Get(name, limit);
+  }
+
+ private:
+  const std::shared_ptr<Store> inner_;  // shared: as the environment holds it
+};
+
+TEST_P(SkippingRanks, OneThatCouldNotReadTheWordOfRankZeroIsToldLater) {
+  const auto unheard = std::make_shared<Unheard>(Env().store);
+  Open("save: manifest", "save: wait for the manifest", {nullptr, unheard});
+  const std::array<SaveHandle, 2> first = {Save(0, 1), Save(1, 1)};
+  doors_[0]->AwaitSomebody();
+  doors_[1]->AwaitSomebody();
+  unheard->broken = true;
+  std::future<SaveHandle> second = SaveAside(1, 2);
+  while (unheard->broken) std::this_thread::yield();
+  ExpectSkipped(SaveAside(0, 2));
+  for (const auto& door : doors_) door->Open();
+  ExpectSkipped(std::move(second));
+  for (const SaveHandle& handle : first) ExpectSaved(handle);
+  for (const auto& rank : ranks_) EXPECT_TRUE(rank->WaitAll().ok());
+  const std::array<SaveHandle, 2> third = {Save(0, 3), Save(1, 3)};
+  for (const SaveHandle& handle : third) ExpectSaved(handle);
+  for (const auto& rank : ranks_) EXPECT_TRUE(rank->Close().ok());
+}
+
+TEST_P(SkippingRanks, OneThatWaitsForASaveThatWasGivenUpWithoutAWordLooksPastSkippedOnes) {
+  const auto disk = std::make_shared<NoRoom>(Env().store);
+  Open("save: part", "", {disk, nullptr});
+  const std::array<SaveHandle, 2> first = {Save(0, 1), Save(1, 1)};
+  doors_[0]->AwaitSomebody();
+  ExpectSkipped(SaveAside(0, 2));
+  ExpectSkipped(SaveAside(1, 2));
+  disk->full = true;
+  doors_[0]->Open();
+  EXPECT_EQ(first[0].Wait().status().code(), Code::kResourceExhausted);
+  disk->full = false;
+  EXPECT_TRUE(ranks_[0]->WaitAll().ok());
+  const SaveHandle third = Save(0, 3);
+  const Status lost = first[1].Wait().status();
+  EXPECT_NE(lost.message().find("rank_0 went on to another save"), std::string_view::npos)
+      << lost.ToString();
+  EXPECT_TRUE(ranks_[1]->WaitAll().ok());
+  ExpectSaved(Save(1, 3));
+  ExpectSaved(third);
+  for (const auto& rank : ranks_) EXPECT_TRUE(rank->Close().ok());
+}
+
 TEST_P(SeveralRanks, AMissingRankIsNamed) {
   ManagerOptions options;
   options.world_size = 2;
@@ -548,6 +736,11 @@ TEST_P(TwoRanks, RestoreTheLatestOfTheirOwnSaves) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, TwoRanks, testing::Values(false, true),
+                         [](const testing::TestParamInfo<bool>& which) {
+                           return which.param ? "Objects" : "Links";
+                         });
+
+INSTANTIATE_TEST_SUITE_P(Stores, SkippingRanks, testing::Values(false, true),
                          [](const testing::TestParamInfo<bool>& which) {
                            return which.param ? "Objects" : "Links";
                          });

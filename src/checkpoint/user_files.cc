@@ -48,8 +48,9 @@ bool Clone(const std::string& from, const std::string& to) {
 /// The user's files of one checkpoint, opened once for all that is asked of it.
 class UserFiles {
  public:
-  static Result<std::unique_ptr<UserFiles>> Open(const std::string& checkpoint) {
-    auto files = std::unique_ptr<UserFiles>(new UserFiles(checkpoint));
+  static Result<std::unique_ptr<UserFiles>> Open(const std::string& checkpoint,
+                                                 const Progress& progress) {
+    auto files = std::unique_ptr<UserFiles>(new UserFiles(checkpoint, progress));
     ASSIGN_OR_RETURN(files->placed_, ReadCheckpointAt(checkpoint));
     const PlacedCheckpoint& placed = *files->placed_;
     ASSIGN_OR_RETURN(files->open_,
@@ -73,11 +74,20 @@ class UserFiles {
     });
   }
 
+  /// Before they are fetched: so many bytes they are, as far as they are there.
+  void Expect(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      const auto at = index_.find(name);
+      if (at != index_.end()) total_ += open_->files()[at->second].entry->hash.bytes;
+    }
+  }
+
   Status Fetch(const std::string& name, const std::string& path, FetchHow how) {
     const auto at = index_.find(name);
     if (at == index_.end()) {
       return NotFoundError("\"" + checkpoint_ + "\" has no file \"" + name + "\"");
     }
+    RETURN_IF_ERROR(GoOn(0));
     const std::uint64_t bytes = open_->files()[at->second].entry->hash.bytes;
     const std::string here = checkpoint_ + "/" + FilesPrefix() + name;
     std::error_code error;
@@ -96,13 +106,22 @@ class UserFiles {
   }
 
  private:
-  explicit UserFiles(std::string checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  UserFiles(std::string checkpoint, Progress progress)
+      : checkpoint_(std::move(checkpoint)), progress_(std::move(progress)) {}
+
+  /// Cancelled when nobody wants the files any more. `read`: bytes, since it was last asked.
+  Status GoOn(std::uint64_t read) {
+    done_ += read;
+    if (progress_(done_, total_)) return Status::Ok();
+    return CancelledError("fetching the files of \"" + checkpoint_ + "\" was cancelled");
+  }
 
   Status Read(std::size_t index, std::uint64_t size, std::ofstream* out) {
     piece_.resize(kPiece);
     for (std::uint64_t at = 0; at < size; at += kPiece) {
       const std::span<std::byte> part(piece_.data(), std::min<std::uint64_t>(kPiece, size - at));
       RETURN_IF_ERROR(bytes_->Read(index, at, part));  // compares checksums on the way
+      RETURN_IF_ERROR(GoOn(part.size()));
       if (out == nullptr) continue;
       out->write(reinterpret_cast<const char*>(part.data()),
                  static_cast<std::streamsize>(part.size()));
@@ -111,6 +130,9 @@ class UserFiles {
   }
 
   const std::string checkpoint_;
+  const Progress progress_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
   std::optional<PlacedCheckpoint> placed_;
   std::unique_ptr<OpenCheckpoint> open_;
   std::map<std::string, std::size_t> index_;
@@ -133,20 +155,22 @@ Result<std::vector<std::string>> UserFilesOf(const std::string& checkpoint) {
 }
 
 Status FetchUserFile(const std::string& checkpoint, const std::string& name,
-                     const std::string& path) {
-  ASSIGN_OR_RETURN(const auto files, UserFiles::Open(checkpoint));
+                     const std::string& path, const Progress& progress) {
+  ASSIGN_OR_RETURN(const auto files, UserFiles::Open(checkpoint, progress));
+  files->Expect({name});
   return files->Fetch(name, path, FetchHow::kCopy);
 }
 
 Status FetchUserFiles(const std::string& checkpoint, const std::vector<std::string>& wanted,
-                      const std::string& where, FetchHow how) {
+                      const std::string& where, FetchHow how, const Progress& progress) {
   if (IsRemote(where)) {
     return InvalidArgumentError("\"" + where +
                                 "\" is not on this machine: the files are brought to a local "
                                 "directory");
   }
   ASSIGN_OR_RETURN(const std::string directory, LocalPath(where));
-  ASSIGN_OR_RETURN(const auto files, UserFiles::Open(checkpoint));
+  ASSIGN_OR_RETURN(const auto files, UserFiles::Open(checkpoint, progress));
+  files->Expect(wanted);
   std::error_code error;
   if (how != FetchHow::kCheck) fs::create_directories(directory, error);
   std::vector<std::string> names = wanted;

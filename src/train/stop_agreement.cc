@@ -31,7 +31,7 @@ Status StopAgreement::Choose(std::int64_t global_step, double seconds_per_step) 
 
 Status StopAgreement::Look() {
   const std::string name = names::LastStep(generation_);
-  RETURN_IF_ERROR(env_.store->Refresh(names::AttemptsOf(generation_)));
+  RETURN_IF_ERROR(env_.store->Refresh(name.substr(0, name.rfind('/'))));
   auto bytes = env_.store->Get(name, kMaxBytes);
   if (bytes.status().Is(Code::kNotFound)) return Status::Ok();
   if (!bytes.ok()) return bytes.status();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/names.h"
+#include "storage/sim/name_cache_store.h"
 #include "train/test_training.h"
 
 namespace cairn {
@@ -36,6 +37,20 @@ TEST_F(StopAgreementTest, AllEndAfterTheStepThatTrainer0ChoseASecondAhead) {
   }
   EXPECT_TRUE(chooser.LastStep(104, 0.25).value());
   EXPECT_TRUE(follower.LastStep(104, 0.25).value());
+}
+
+TEST_F(StopAgreementTest, ATrainerOnAnotherMachineFollowsThoughItLookedTooEarly) {
+  StopAgreement chooser = Make(true);
+  const std::shared_ptr<Store> server = env_.store;
+  env_.store = std::make_shared<NameCacheStore>(server.get());
+  StopAgreement follower = Make(false);
+  // Both names on the way to the record were missing once: the directory, then the record in it.
+  EXPECT_FALSE(follower.LastStep(98, 60).value());
+  ASSERT_TRUE(server->Put(names::Attempt(3, 1), "{}").ok());
+  EXPECT_FALSE(follower.LastStep(99, 60).value());
+  EXPECT_FALSE(chooser.LastStep(100, 60).value());
+  EXPECT_FALSE(follower.LastStep(100, 60).value());
+  EXPECT_TRUE(follower.LastStep(101, 60).value());
 }
 
 TEST_F(StopAgreementTest, SlowStepsAreOneAheadAndAMissingTimeToo) {

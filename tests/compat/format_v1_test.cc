@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,14 +15,18 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/checksum.h"
 #include "format/manifest.h"
 #include "format/records.h"
 #include "format/safetensors.h"
+#include "storage/memory/memory_store.h"
+#include "train/stop_agreement.h"
 
 namespace cairn {
 namespace {
@@ -243,6 +248,25 @@ Golden IndexGolden(std::string path) {
           "index.md"};
 }
 
+/// After which step trainers end: what trainer 0 writes, and where the others end who read it.
+Golden LastStepGolden(std::string path) {
+  const auto agreement = [](std::shared_ptr<Store> store, bool chooses) {
+    Environment env;
+    env.store = std::move(store);
+    return StopAgreement(env, /*generation=*/7, chooses, std::chrono::seconds(30));
+  };
+  const std::shared_ptr<Store> store = MemoryStore::Open({.object_store = false}).value();
+  EXPECT_FALSE(agreement(store, true).LastStep(/*global_step=*/99, /*seconds_per_step=*/1).value());
+  return {path, *store->Get(path, 4096),
+          [path, agreement](const std::string& bytes) {
+            const std::shared_ptr<Store> other = MemoryStore::Open({.object_store = false}).value();
+            ASSERT_TRUE(other->Put(path, bytes).ok());
+            EXPECT_FALSE(*agreement(other, false).LastStep(99, 1));
+            EXPECT_TRUE(*agreement(other, false).LastStep(100, 1));
+          },
+          "records.md"};
+}
+
 std::vector<Golden> AllGolden() {
   return {
       RecordFile("cairn.json", RepositoryRecord{.version = 1, .job = kJob}),
@@ -280,6 +304,7 @@ std::vector<Golden> AllGolden() {
                                .base = kId40,
                                .chain = "consecutive",
                                .participants = {"rank_0"}}),
+      LastStepGolden("generations/000007/last_step.json"),
       RecordFile("checkpoint_000040/parts/rank_0.json", Part0()),
       RecordFile("checkpoint_000040/parts/rank_1.json", Part1()),
       DataGolden("checkpoint_000040/__model__/rank_0-00001.safetensors", Rank0Data()),

@@ -579,9 +579,15 @@ Status LocalStore::Refresh(const std::string& prefix) {
   const Status made =
       options_.fs->Open(probe, {.write = true, .create = true, .exclusive = true}).status();
   if (made.ok()) return options_.fs->Unlink(probe);
-  // Nothing there to see, or a reader without the right to write: then the cache's own time rules.
-  if (made.Is(Code::kNotFound) || made.Is(Code::kPermissionDenied) ||
-      made.Is(Code::kResourceExhausted)) {
+  if (made.Is(Code::kNotFound) && !prefix.empty()) {
+    // The directory itself may be another machine's news. Asked for by its name afterwards, it is
+    // looked for anew; what is in it this machine cannot have asked for before.
+    return Refresh(std::string(ParentOf(prefix)));
+  }
+  // Nothing there to see (a file in its place), or a reader without the right to write: then the
+  // cache's own time rules.
+  if (made.Is(Code::kNotFound) || made.Is(Code::kInvalidArgument) ||
+      made.Is(Code::kPermissionDenied) || made.Is(Code::kResourceExhausted)) {
     return Status::Ok();
   }
   return made;

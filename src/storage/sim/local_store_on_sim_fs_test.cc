@@ -47,6 +47,40 @@ StoreFactory Factory(std::string name, SimFs::Options disk, LocalStore::Options 
       }};
 }
 
+/// Where probe files were made, by directory below the store's root.
+std::vector<std::string> ProbedBy(const std::string& prefix, bool network) {
+  Ground ground({.network = network});
+  auto store = LocalStore::Open({.root = "/disk/store", .fs = &ground.fs, .ids = &ground.ids});
+  EXPECT_TRUE(store.ok()) << store.status().ToString();
+  EXPECT_TRUE((*store)->Put("there/x", "1").ok());
+  std::vector<std::string> made;
+  ground.fs.SetHook([&](const SimOp& op) {
+    if (op.kind == SimOp::Kind::kCreate) made.push_back(op.path.substr(0, op.path.rfind('/')));
+  });
+  EXPECT_TRUE((*store)->Refresh(prefix).ok());
+  ground.fs.SetHook(nullptr);
+  EXPECT_EQ(ground.fs.List("/disk/store")->size(), 1u) << "a probe was left behind";
+  return made;
+}
+
+TEST(LocalStoreOnANetwork, RefreshChangesTheDirectoryOrWhatWouldHoldIt) {
+  using testing::ElementsAre;
+  EXPECT_THAT(ProbedBy("", true), ElementsAre("/disk/store"));
+  EXPECT_THAT(ProbedBy("there", true), ElementsAre("/disk/store/there"));
+  EXPECT_THAT(ProbedBy("there/not", true),
+              ElementsAre("/disk/store/there/not", "/disk/store/there"));
+  EXPECT_THAT(ProbedBy("not/at/all", true),
+              ElementsAre("/disk/store/not/at/all", "/disk/store/not/at", "/disk/store/not",
+                          "/disk/store"));
+  EXPECT_THAT(ProbedBy("there/x/y", true), ElementsAre("/disk/store/there/x/y"))
+      << "a file stands in its place";
+}
+
+TEST(LocalStoreOnANetwork, RefreshCostsNothingOnADiskOfThisMachine) {
+  EXPECT_THAT(ProbedBy("", false), testing::IsEmpty());
+  EXPECT_THAT(ProbedBy("not/at/all", false), testing::IsEmpty());
+}
+
 INSTANTIATE_TEST_SUITE_P(LocalOnSim, StoreConformance,
                          ::testing::Values(Factory("direct", {.queue_seed = 7},
                                                    {.write_mode = WriteMode::kDirect,
