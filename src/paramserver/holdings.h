@@ -108,13 +108,17 @@ class Holdings {
     std::optional<SessionSchedule> schedule;
   };
 
+  /// Where the update log goes; tests put a store of their own in the place of OpenStore.
+  using OpenLogStore = std::function<Result<std::shared_ptr<Store>>(const std::string& where)>;
+
   /// Meets the other servers through the repository, then restores what all of them chose, or goes
   /// on with what `*kept` has, which is empty then. `opened` is called between the two. Cancelled
   /// or DeadlineExceeded when the clock was left.
   static Result<std::unique_ptr<Holdings>> Open(const ServerOptions& options,
                                                 std::shared_ptr<LeavingClock> clock,
                                                 std::unique_ptr<Kept>* kept,
-                                                const std::function<void()>& opened);
+                                                const std::function<void()>& opened,
+                                                const OpenLogStore& open_log_store = {});
   /// After Leave, when no call is under way. Gives up the save in flight.
   ~Holdings();
   Holdings(const Holdings&) = delete;
@@ -183,7 +187,8 @@ class Holdings {
   void Adopt(const JobFile& job, const Restored& restored) REQUIRES(mu_);
   void Adopt(Kept* kept) EXCLUDES(mu_);
   /// Continues the log that the checkpoint names, or begins one, and replays what is in it.
-  Status OpenLog(const JobFile& job, const std::string& checkpoint) EXCLUDES(mu_);
+  Status OpenLog(const JobFile& job, const std::string& checkpoint,
+                 const OpenLogStore& open_log_store) EXCLUDES(mu_);
   /// Logs in the repository that earlier generations left. Called before anybody could begin a
   /// newer one: what is listed later might be that of a generation that has overtaken this one.
   Status FindOldLogs() EXCLUDES(mu_);
@@ -208,6 +213,10 @@ class Holdings {
     return !sync_ || (kind != Kind::kPush && kind != Kind::kDensePush);
   }
   Result<DenseEntry*> FindDense(std::uint32_t id) REQUIRES(mu_);
+  /// For a change that is under way: also while the generation is being left. Who leaves waits for
+  /// it, and it is in the log.
+  Result<Table*> TableOfChange(std::uint32_t id) REQUIRES(mu_);
+  Result<DenseEntry*> DenseOfChange(std::uint32_t id) REQUIRES(mu_);
   Status CheckKeys(const Table& table, std::span<const std::int64_t> keys) const;
   /// Into the log, where there is one. Unavailable: this server is broken then.
   Status Log(const LogRecord& record) EXCLUDES(mu_);

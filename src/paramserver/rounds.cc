@@ -33,6 +33,7 @@ void Holdings::Break(Status why) {
 }
 
 void Holdings::Leave() {
+  clock_->Leave();  // who holds the lock may wait for a save that waits for a server that is dead
   MutexLock lock(&mu_);
   leaving_ = true;
   changed_.NotifyAll();
@@ -327,7 +328,7 @@ void Holdings::FinishRound() {
     if (trainer.carried.number > marker.number) marker = trainer.carried;
   }
   for (const TableEntry& entry : tables_) entry.table->set_step(step_);
-  if (!replaying_) {
+  if (!replaying_ && !leaving_) {  // what was announced is asked for again after this generation
     // A process that ends a step in place of one that was lost, or comes back, carries what the
     // lead announced when that step had ended there: it is for the next one.
     if (marker.number > last_cut_ && marker.step <= step_) Cut(marker);
@@ -423,7 +424,8 @@ Result<EndStepReply> Holdings::EndStep(const Peer& peer, const Request& request)
       MutexLock lock(&mu_);
       if (--ends_under_way_ == 0) ends_taken_.NotifyAll();
       RETURN_IF_ERROR(logged);
-      RETURN_IF_ERROR(CheckLiving());
+      // What is in the log is taken, also when the generation is being left by now.
+      RETURN_IF_ERROR(broken_);
       fresh ? TakeEnd(peer.trainer, end, sequence) : TakeState(peer.trainer, end);
     }
   }
