@@ -341,6 +341,21 @@ Result<std::string> Holdings::MakeChange(std::uint32_t trainer, Kind kind, std::
     ASSIGN_OR_RETURN(const std::uint64_t erased, table->Erase(keys));
     return EncodeNumber(erased);
   }
+  if (kind == Kind::kEvict) {
+    ASSIGN_OR_RETURN(const std::uint64_t number, DecodeNumber(body));
+    const auto step = static_cast<std::int64_t>(number);
+    if (step < 0) return InvalidArgumentError(fmt::format("there is no step {}", step));
+    // Without a rule it is refused at once, also in sync mode.
+    if (!sync_ || !table->options().eviction) {
+      ASSIGN_OR_RETURN(const EvictReport evicted, table->Evict(step));
+      MutexLock lock(&mu_);
+      evicted_ += evicted.rows;
+      return Encode(std::optional(evicted));
+    }
+    MutexLock lock(&mu_);
+    trainers_[trainer].evictions.push_back({sequence, id, step});
+    return std::string();
+  }
   if (kind == Kind::kAssign || !sync_) {
     ASSIGN_OR_RETURN(const RowsView rows, ViewRows(body, table->options().dim));
     RETURN_IF_ERROR(kind == Kind::kAssign ? table->Assign(rows.keys, rows.values)
@@ -368,6 +383,7 @@ Result<std::string> Holdings::Change(const Peer& peer, const Request& request) {
       },
       &repeated));
   if (repeated && head.kind == Kind::kErase) return EncodeNumber(0);
+  if (repeated && head.kind == Kind::kEvict && !sync_) return Encode(std::optional(EvictReport()));
   return answer;
 }
 

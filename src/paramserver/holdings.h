@@ -68,6 +68,11 @@ class Holdings {
     std::uint32_t id = 0;
     std::vector<float> gradient;
   };
+  struct PendingEviction {
+    std::uint64_t sequence = 0;
+    std::uint32_t table = 0;
+    std::int64_t step = 0;
+  };
   struct Trainer {
     std::string incarnation;  // "": none came yet
     std::string former;       // before the job went on after its end: may come back, or be replaced
@@ -81,8 +86,9 @@ class Holdings {
     std::uint64_t barrier = 0;
     bool at_barrier = false;  // waits there, and not all have come
     std::optional<std::string> state;
-    std::vector<PendingRows> rows;    // sync: of the step under way
-    std::vector<PendingDense> dense;  // likewise
+    std::vector<PendingRows> rows;           // sync: of the step under way
+    std::vector<PendingDense> dense;         // likewise
+    std::vector<PendingEviction> evictions;  // likewise
     /// Held for the whole of a change: the same change may come again over a new connection while
     /// it is still being made. Taken before mu_.
     std::unique_ptr<Mutex> changing = std::make_unique<Mutex>();
@@ -145,7 +151,7 @@ class Holdings {
   /// Weights of the keys. With a sequence in the head it counts keys for admission, once.
   Status Pull(const Peer& peer, const Request& request, Table* table,
               std::span<const std::int64_t> keys, std::span<float> out) EXCLUDES(mu_);
-  /// kPush, kAssign, kErase, kDensePush: once for each sequence. The answer's body.
+  /// kPush, kAssign, kErase, kEvict, kDensePush: once for each sequence. The answer's body.
   Result<std::string> Change(const Peer& peer, const Request& request) EXCLUDES(mu_);
   Result<ExportedRows> Export(std::uint32_t table, std::uint32_t shard) EXCLUDES(mu_);
   /// Shows the values, which do not change meanwhile.
@@ -208,9 +214,9 @@ class Holdings {
   std::int64_t GlobalStep() const REQUIRES(mu_);
 
   // changes.cc: what trainers change, live and replayed.
-  /// In sync mode gradients count when their step ends, and not before.
+  /// In sync mode gradients and evictions count when their step ends, and not before.
   bool CountsAtOnce(Kind kind) const {
-    return !sync_ || (kind != Kind::kPush && kind != Kind::kDensePush);
+    return !sync_ || (kind != Kind::kPush && kind != Kind::kDensePush && kind != Kind::kEvict);
   }
   Result<DenseEntry*> FindDense(std::uint32_t id) REQUIRES(mu_);
   /// For a change that is under way: also while the generation is being left. Who leaves waits for
@@ -253,6 +259,11 @@ class Holdings {
   bool RoundComplete() const REQUIRES(mu_);
   void FinishRound() REQUIRES(mu_);
   Status ApplyRound() REQUIRES(mu_);
+  /// What was asked for in the step: once for each table, however many trainers asked, at the
+  /// greatest of their steps. So it makes no difference which of them did, or came first.
+  Status EvictAfterRound() REQUIRES(mu_);
+  /// What a trainer pushed of the step under way.
+  static void ForgetPending(Trainer* trainer);
   /// Whether the request ends a step that this server has not seen ended.
   Result<bool> EndsNewStep(std::uint32_t trainer, const EndStepRequest& request) REQUIRES(mu_);
   /// Whether it tells the end of the trainer's last step once more, with another state.
@@ -315,6 +326,7 @@ class Holdings {
   std::uint64_t pushes_ GUARDED_BY(mu_) = 0;
   std::uint64_t repeated_ GUARDED_BY(mu_) = 0;  // pushes that came again and were not applied
   std::uint64_t replayed_ GUARDED_BY(mu_) = 0;  // records
+  std::uint64_t evicted_ GUARDED_BY(mu_) = 0;   // rows
   std::uint64_t lost_ GUARDED_BY(mu_) = 0;      // recovery partial: changes that were acknowledged
   double restore_seconds_ GUARDED_BY(mu_) = 0;
 };

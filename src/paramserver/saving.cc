@@ -202,6 +202,8 @@ std::string Holdings::Metrics() {
   add("pushes_total", "counter", "Changes applied.", static_cast<double>(pushes_));
   add("repeated_pushes_total", "counter", "Changes that came again and were not applied.",
       static_cast<double>(repeated_));
+  add("evicted_rows_total", "counter", "Rows that evictions removed.",
+      static_cast<double>(evicted_));
   add("lost_changes_total", "counter",
       "Acknowledged changes that went with a lost server (recovery partial).",
       static_cast<double>(lost_));
