@@ -64,6 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   RoundTrip(body, DecodeEndStepReply);
   RoundTrip(body, DecodeMarker);
   RoundTrip(body, DecodeExportedRows);
+  RoundTrip(body, DecodeEvicted);
   if (const auto number = DecodeNumber(body); number.ok()) {
     Require(EncodeNumber(*number) == AsText(body), "a number survives");
   }

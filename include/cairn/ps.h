@@ -95,6 +95,10 @@ struct ServerOptions {
   std::string load;
   Security security;
   std::uint64_t max_message_bytes = std::uint64_t{256} << 20;
+  /// Where HTTP answers /metrics (Prometheus) and /healthz: "port" or "host:port", without a host
+  /// on this machine alone; port 0: any free one; "": nowhere. Plain HTTP; with a token /metrics
+  /// wants it as `Authorization: Bearer`.
+  std::string metrics;
 
   Status Validate() const;
 };
@@ -108,6 +112,8 @@ class Server {
   virtual ~Server() = default;
 
   virtual int port() const = 0;
+  /// Of ServerOptions::metrics; 0: nowhere.
+  virtual int metrics_port() const = 0;
   /// Returns when the server was stopped, or cannot go on: what is wrong.
   virtual Status Wait() = 0;
   /// Stops serving. What was not saved is lost.
@@ -144,8 +150,8 @@ struct TableSpec {
   InitializerSpec initializer;
   std::uint64_t seed = 0;
   std::optional<std::uint32_t> admission;     // see AdmissionOptions::min_count
-  std::optional<std::int64_t> steps_to_live;  // see EvictionOptions
-  std::optional<double> min_l2_norm;
+  std::optional<std::int64_t> steps_to_live;  // see EvictionOptions and RemoteTable::Evict
+  std::optional<double> min_l2_norm;          // likewise
   friend bool operator==(const TableSpec&, const TableSpec&) = default;
 };
 
@@ -200,6 +206,12 @@ class RemoteTable {
   /// At once, also in sync mode: for one trainer, between steps.
   virtual Status Assign(std::span<const std::int64_t> ids, std::span<const float> values) = 0;
   virtual Result<std::uint64_t> Erase(std::span<const std::int64_t> ids) = 0;
+  /// Removes what `steps_to_live` and `min_l2_norm` say, at `step`, on all servers; without either
+  /// FailedPrecondition. How much went, where that is known. Async: at once. Sync: when the step
+  /// ends, after the gradients of all trainers, and nothing is told. One trainer asks for it, or
+  /// all: a table is swept once, at the greatest step that any of them named. Of an answer that was
+  /// lost and asked for again the rows are not counted.
+  virtual Result<std::optional<EvictReport>> Evict(std::int64_t step) = 0;
   virtual Result<std::uint64_t> Size() = 0;
   virtual Result<TableContent> Content() = 0;
 };

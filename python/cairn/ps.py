@@ -28,7 +28,7 @@ from ._wording import a_type
 from .errors import Error, Invalid, Unavailable
 from .initializers import Initializer
 from .optimizers import Optimizer
-from .table import _DTYPES, CounterFilter, RowsById, _admission, _Eviction
+from .table import _DTYPES, CounterFilter, Evicted, RowsById, _admission, _Eviction, _eviction
 
 try:
     from . import _ps
@@ -93,6 +93,34 @@ class Table(RowsById):
             )
             for i, key in enumerate(ids)
         }
+
+    def evict(self, step: int) -> Optional[Evicted]:
+        """Removes what the eviction rules say, at `step`, on all servers.
+
+        In async mode at once. In sync mode when the step ends, after the gradients of all
+        trainers: one trainer asks for it, or all do; a table is swept once, at the greatest step
+        that any of them named, so that it makes no difference who came first.
+
+        Returns:
+            What was removed; None in sync mode, where that is not known yet. Of an answer that
+            was lost on its way and asked for again the rows are not counted.
+
+        >>> import cairn, cairn.ps
+        >>> with cairn.ps.Server("runs/a") as server, cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
+        ...     users = client.table("users", 2, optimizer=cairn.optimizers.SGD(0.5),
+        ...                          eviction=cairn.GlobalStepEvict(steps_to_live=1))
+        ...     for step in range(3):
+        ...         users.apply_gradients([step], [[1.0, 1.0]])
+        ...         users.evict(step)
+        ...         client.end_step()
+        ...     print(sorted(users.rows()))
+        [1, 2]
+        """
+        number = whole(step, f"table {self.name!r}: step")
+        if number < 0:
+            raise Invalid(f"table {self.name!r}: step must not be negative: {number}")
+        evicted = self._native.evict(number)
+        return None if evicted is None else Evicted(*evicted)
 
     def __repr__(self) -> str:
         return f"ps.Table({self.name!r}, dim={self.dim})"
@@ -244,9 +272,8 @@ class Client:
         seed: int = 0,
     ) -> Table:
         """A table of the job: made by whoever comes first, the same for all trainers."""
-        if eviction is not None:
-            raise Invalid(f"table {name!r}: eviction: servers do not evict rows; leave it out")
         table = Table(name, dim, optimizer, initializer, dtype)
+        steps, norm = _eviction(name, eviction)
         table._native = self._native.table(
             {
                 "name": name,
@@ -256,8 +283,8 @@ class Client:
                 "initializer": table.initializer._described(),
                 "seed": whole(seed, f"table {name!r}: seed") % (1 << 64),
                 "admission": _admission(name, admission),
-                "steps_to_live": None,
-                "min_l2_norm": None,
+                "steps_to_live": steps,
+                "min_l2_norm": norm,
             }
         )
         self._names.append(name)

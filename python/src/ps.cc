@@ -226,6 +226,13 @@ class Table {
   std::uint64_t Erase(const Ids& ids) {
     return Get<std::uint64_t>([&] { return table_->Erase(Span(ids)); });
   }
+  /// (rows, pending); None: not known yet.
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> Evict(std::int64_t step) {
+    using Told = std::optional<EvictReport>;
+    const Told evicted = Get<Told>([&] { return table_->Evict(step); });
+    if (!evicted) return std::nullopt;
+    return std::pair(evicted->rows, evicted->pending);
+  }
   std::uint64_t Size() {
     return Get<std::uint64_t>([&] { return table_->Size(); });
   }
@@ -382,6 +389,7 @@ NB_MODULE(_ps, module) {
       .def("apply_gradients", &Table::ApplyGradients)
       .def("assign", &Table::Assign)
       .def("erase", &Table::Erase)
+      .def("evict", &Table::Evict)
       .def("size", &Table::Size)
       .def("export", &Table::Export);
   nb::class_<Dense>(module, "Dense").def("pull", &Dense::Pull).def("push", &Dense::Push);

@@ -60,6 +60,44 @@ def test_a_table_behaves_as_a_local_one(client):
     assert remote.rows()[1][2] == 2  # updates
 
 
+def test_a_table_evicts_as_a_local_one(client):
+    rules = [cairn.GlobalStepEvict(steps_to_live=2), cairn.L2WeightEvict(0.01)]
+    remote = client.table("users", 4, optimizer=ADAGRAD, seed=7, eviction=rules)
+    local = cairn.EmbeddingTable("users", 4, optimizer=ADAGRAD, seed=7, eviction=rules)
+    for step in range(9):
+        ids = np.arange(step * 3, step * 3 + 8)
+        grads = np.linspace(-1, 1, 32).reshape(8, 4) + step
+        local.step = step
+        for table in (remote, local):
+            table.apply_gradients(ids, grads)
+        remote.assign([100 + step], np.zeros((1, 4)))
+        local.assign([100 + step], np.zeros((1, 4)))
+        assert remote.evict(step) is None  # it counts when the step ends
+        client.end_step()
+        local.evict(step)
+    rows = {key: row["weights"].tobytes() for key, row in local.rows().items()}
+    assert {key: row[0] for key, row in remote.rows().items()} == rows
+    assert min(rows) == 18 and max(rows) < 100
+
+
+def test_async_evictions_say_what_went(directory):
+    servers = start(directory, mode="async")
+    client = connect(directory)
+    table = client.table(
+        "users", 4, optimizer=ADAGRAD, admission=2, eviction=cairn.GlobalStepEvict(1)
+    )
+    table.assign([1, 2, 3], np.ones((3, 4)))
+    table.lookup([10, 11])  # counted, and not admitted yet
+    for _ in range(3):
+        client.end_step()
+    assert table.evict(3) == (3, 2)  # rows, and counts of ids
+    assert table.evict(3) == (0, 0)
+    assert table.size() == 0
+    client.close()
+    for server in servers:
+        server.stop()
+
+
 def test_dense_variables_are_whole_again(client):
     values = np.arange(30000, dtype=np.float32).reshape(5000, 6)
     dense = client.dense("w", values, optimizer=cairn.optimizers.SGD(0.5))
@@ -280,13 +318,12 @@ def test_what_does_not_fit_is_refused(directory, client):
         cairn.ps.Server(directory, num_servers=2, certificate="c.pem", key="k.pem")
     with pytest.raises(cairn.Invalid, match="address"):
         cairn.ps.Server(directory, num_servers=2, listen="0.0.0.0:0")
-    with pytest.raises(cairn.Invalid, match="do not evict"):
-        client.table(
-            "x",
-            4,
-            optimizer=cairn.optimizers.SGD(0.1),
-            eviction=cairn.GlobalStepEvict(10),
-        )
+    with pytest.raises(cairn.Error, match="eviction"):
+        table.evict(3)
+    with pytest.raises(cairn.Invalid, match="step"):
+        table.evict(-1)
+    with pytest.raises(cairn.Invalid, match="eviction"):
+        client.table("x", 4, optimizer=cairn.optimizers.SGD(0.1), eviction=10)
     with pytest.raises(cairn.Invalid):
         cairn.ps.Client()
     for name, wrong in [

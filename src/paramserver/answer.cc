@@ -56,6 +56,7 @@ Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer,
     case Kind::kPush:
     case Kind::kAssign:
     case Kind::kErase:
+    case Kind::kEvict:
     case Kind::kDensePush:
       return holdings->Change(*peer, request);
     case Kind::kDenseExport: {

@@ -73,7 +73,9 @@ Status Holdings::Replayed(const LogRecord& record) {
       case Kind::kDeclareTable: {
         ASSIGN_OR_RETURN(const Value value, DecodeJson(AsText(record.body)));
         ASSIGN_OR_RETURN(const TableSpec spec, TableSpecFrom(value));
-        MakeDeclaredTable(spec).status().IgnoreError("refused then as now");
+        // Logged twice by a server that left its generation between log and table.
+        ASSIGN_OR_RETURN(const auto known, DeclaredTable(spec));
+        if (!known) MakeDeclaredTable(spec).status().IgnoreError("refused then as now");
         return Status::Ok();
       }
       case Kind::kDeclareDense: {
@@ -81,7 +83,8 @@ Status Holdings::Replayed(const LogRecord& record) {
         ASSIGN_OR_RETURN(const Value value, DecodeJson(body.description));
         ASSIGN_OR_RETURN(const DenseSpec spec, DenseSpecFrom(value));
         ASSIGN_OR_RETURN(const std::vector<float> values, DecodeFloats(body.values));
-        MakeDeclaredDense(spec, values).status().IgnoreError("refused then as now");
+        ASSIGN_OR_RETURN(const auto known, DeclaredDense(spec));
+        if (!known) MakeDeclaredDense(spec, values).status().IgnoreError("refused then as now");
         return Status::Ok();
       }
       default:
@@ -134,18 +137,28 @@ Result<std::uint32_t> Holdings::DeclareTable(const Peer& peer, const Request& re
   ASSIGN_OR_RETURN(const Value value, DecodeJson(AsText(request.body)));
   ASSIGN_OR_RETURN(const TableSpec spec, TableSpecFrom(value));
   RETURN_IF_ERROR(MakeTableOptions(spec).status());
-  MutexLock declare(&declaring_);
+  Mutex* changing = nullptr;
   {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckLiving());
     ASSIGN_OR_RETURN(const auto known, DeclaredTable(spec));
     if (known) return *known;
     RETURN_IF_ERROR(CheckTrainer(peer));
+    changing = trainers_[peer.trainer].changing.get();
+  }
+  MutexLock one(changing);
+  MutexLock declare(&declaring_);
+  {
+    MutexLock lock(&mu_);
+    RETURN_IF_ERROR(CheckTrainer(peer));
+    ASSIGN_OR_RETURN(const auto known, DeclaredTable(spec));
+    if (known) return *known;
   }
   RETURN_IF_ERROR(
       Log({.kind = Kind::kDeclareTable, .trainer = peer.trainer, .body = request.body}));
+  // What is in the log is made, also when the generation is being left by now: a replay makes it.
   MutexLock lock(&mu_);
-  RETURN_IF_ERROR(CheckTrainer(peer));
+  RETURN_IF_ERROR(broken_);
   return MakeDeclaredTable(spec);
 }
 
@@ -176,13 +189,22 @@ Result<std::uint32_t> Holdings::DeclareDense(const Peer& peer, const Request& re
   ASSIGN_OR_RETURN(const Value value, DecodeJson(body.description));
   ASSIGN_OR_RETURN(const DenseSpec spec, DenseSpecFrom(value));
   ASSIGN_OR_RETURN(const std::vector<float> values, DecodeFloats(body.values));
-  MutexLock declare(&declaring_);
+  Mutex* changing = nullptr;
   {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckLiving());
     ASSIGN_OR_RETURN(const auto known, DeclaredDense(spec));
     if (known) return *known;
     RETURN_IF_ERROR(CheckTrainer(peer));
+    changing = trainers_[peer.trainer].changing.get();
+  }
+  MutexLock one(changing);
+  MutexLock declare(&declaring_);
+  {
+    MutexLock lock(&mu_);
+    RETURN_IF_ERROR(CheckTrainer(peer));
+    ASSIGN_OR_RETURN(const auto known, DeclaredDense(spec));
+    if (known) return *known;
   }
   // Before anything is allocated: a shape is easily said.
   ASSIGN_OR_RETURN(const DenseShape shape, RowsOf(spec.shape));
@@ -196,19 +218,24 @@ Result<std::uint32_t> Holdings::DeclareDense(const Peer& peer, const Request& re
   RETURN_IF_ERROR(
       Log({.kind = Kind::kDeclareDense, .trainer = peer.trainer, .body = request.body}));
   MutexLock lock(&mu_);
-  RETURN_IF_ERROR(CheckTrainer(peer));
+  RETURN_IF_ERROR(broken_);
   return MakeDeclaredDense(spec, values);
 }
 
 // ---------------------------------------------------------------- changes
 
-Result<Table*> Holdings::FindTable(std::uint32_t id) {
-  MutexLock lock(&mu_);
-  RETURN_IF_ERROR(CheckLiving());
+Result<Table*> Holdings::TableOfChange(std::uint32_t id) {
+  RETURN_IF_ERROR(broken_);
   if (id >= tables_.size()) {
     return NotFoundError("there is no table " + std::to_string(id) + ": declare it first");
   }
   return tables_[id].table.get();
+}
+
+Result<Table*> Holdings::FindTable(std::uint32_t id) {
+  MutexLock lock(&mu_);
+  RETURN_IF_ERROR(CheckLiving());
+  return TableOfChange(id);
 }
 
 Result<Table*> Holdings::FindTable(const Peer& peer, std::uint32_t id) {
@@ -219,12 +246,17 @@ Result<Table*> Holdings::FindTable(const Peer& peer, std::uint32_t id) {
   return FindTable(id);
 }
 
-Result<Holdings::DenseEntry*> Holdings::FindDense(std::uint32_t id) {
-  RETURN_IF_ERROR(CheckLiving());
+Result<Holdings::DenseEntry*> Holdings::DenseOfChange(std::uint32_t id) {
+  RETURN_IF_ERROR(broken_);
   if (id >= dense_.size()) {
     return NotFoundError("there is no dense variable " + std::to_string(id) + ": declare it first");
   }
   return &dense_[id];
+}
+
+Result<Holdings::DenseEntry*> Holdings::FindDense(std::uint32_t id) {
+  RETURN_IF_ERROR(CheckLiving());
+  return DenseOfChange(id);
 }
 
 Status Holdings::CheckKeys(const Table& table, std::span<const std::int64_t> keys) const {
@@ -270,7 +302,8 @@ Status Holdings::Once(const Peer& peer, const Request& request,
                        .sequence = head.sequence,
                        .body = request.body}));
   // A change that is refused takes its number too: what was sent after it is still to count. Nobody
-  // takes this trainer's place while `changing` is held.
+  // takes this trainer's place while `changing` is held. From here on only what would refuse it
+  // again may refuse it: the next generation has the number, be it kept or replayed.
   const Status done = change();
   MutexLock lock(&mu_);
   trainers_[peer.trainer].sequence = head.sequence;
@@ -283,7 +316,7 @@ Result<std::string> Holdings::MakeChange(std::uint32_t trainer, Kind kind, std::
   if (kind == Kind::kDensePush) {
     ASSIGN_OR_RETURN(std::vector<float> gradient, DecodeFloats(body));
     MutexLock lock(&mu_);
-    ASSIGN_OR_RETURN(DenseEntry * entry, FindDense(id));
+    ASSIGN_OR_RETURN(DenseEntry * entry, DenseOfChange(id));
     if (!sync_) {
       RETURN_IF_ERROR(entry->variable->Apply(gradient));
       return std::string();
@@ -297,12 +330,31 @@ Result<std::string> Holdings::MakeChange(std::uint32_t trainer, Kind kind, std::
     trainers_[trainer].dense.push_back({sequence, id, std::move(gradient)});
     return std::string();
   }
-  ASSIGN_OR_RETURN(Table * table, FindTable(id));
+  Table* table = nullptr;
+  {
+    MutexLock lock(&mu_);
+    ASSIGN_OR_RETURN(table, TableOfChange(id));
+  }
   if (kind == Kind::kErase) {
     std::vector<std::int64_t> copy;
     ASSIGN_OR_RETURN(const auto keys, ViewKeys(body, &copy));
     ASSIGN_OR_RETURN(const std::uint64_t erased, table->Erase(keys));
     return EncodeNumber(erased);
+  }
+  if (kind == Kind::kEvict) {
+    ASSIGN_OR_RETURN(const std::uint64_t number, DecodeNumber(body));
+    const auto step = static_cast<std::int64_t>(number);
+    if (step < 0) return InvalidArgumentError(fmt::format("there is no step {}", step));
+    // Without a rule it is refused at once, also in sync mode.
+    if (!sync_ || !table->options().eviction) {
+      ASSIGN_OR_RETURN(const EvictReport evicted, table->Evict(step));
+      MutexLock lock(&mu_);
+      evicted_ += evicted.rows;
+      return Encode(std::optional(evicted));
+    }
+    MutexLock lock(&mu_);
+    trainers_[trainer].evictions.push_back({sequence, id, step});
+    return std::string();
   }
   if (kind == Kind::kAssign || !sync_) {
     ASSIGN_OR_RETURN(const RowsView rows, ViewRows(body, table->options().dim));
@@ -331,6 +383,7 @@ Result<std::string> Holdings::Change(const Peer& peer, const Request& request) {
       },
       &repeated));
   if (repeated && head.kind == Kind::kErase) return EncodeNumber(0);
+  if (repeated && head.kind == Kind::kEvict && !sync_) return Encode(std::optional(EvictReport()));
   return answer;
 }
 

@@ -61,7 +61,8 @@ Holdings::~Holdings() {
 Result<std::unique_ptr<Holdings>> Holdings::Open(const ServerOptions& options,
                                                  std::shared_ptr<LeavingClock> clock,
                                                  std::unique_ptr<Kept>* kept,
-                                                 const std::function<void()>& opened) {
+                                                 const std::function<void()>& opened,
+                                                 const OpenLogStore& open_log_store) {
   auto holdings = std::unique_ptr<Holdings>(new Holdings(options, std::move(clock)));
   RETURN_IF_ERROR(holdings->OpenManager(opened));
   // Markers of an earlier generation are below every number of this one.
@@ -83,7 +84,9 @@ Result<std::unique_ptr<Holdings>> Holdings::Open(const ServerOptions& options,
   JobFile job;
   std::string checkpoint;
   RETURN_IF_ERROR(holdings->Restore(&job, &checkpoint));
-  if (options.recovery == Recovery::kLog) RETURN_IF_ERROR(holdings->OpenLog(job, checkpoint));
+  if (options.recovery == Recovery::kLog) {
+    RETURN_IF_ERROR(holdings->OpenLog(job, checkpoint, open_log_store));
+  }
   return holdings;
 }
 
@@ -334,13 +337,19 @@ Status Holdings::Load(const std::string& given) {
   return Status::Ok();  // the parameters; steps and data positions are the new job's own
 }
 
-Status Holdings::OpenLog(const JobFile& job, const std::string& checkpoint) {
+Status Holdings::OpenLog(const JobFile& job, const std::string& checkpoint,
+                         const OpenLogStore& open_log_store) {
   const Clock::Duration begun = clock_->Now();
   const bool apart = !options_.log_directory.empty();
-  OpenStoreOptions open;
-  open.create = true;
-  ASSIGN_OR_RETURN(std::shared_ptr<Store> store,
-                   OpenStore(apart ? options_.log_directory : options_.directory, open));
+  const std::string& where = apart ? options_.log_directory : options_.directory;
+  std::shared_ptr<Store> store;
+  if (open_log_store) {
+    ASSIGN_OR_RETURN(store, open_log_store(where));
+  } else {
+    OpenStoreOptions open;
+    open.create = true;
+    ASSIGN_OR_RETURN(store, OpenStore(where, open));
+  }
   // A log goes on from checkpoint to checkpoint as long as the job has the same parts. Another
   // number of servers or trainers begins a new one at the checkpoint, to which all went back.
   const std::string parts =

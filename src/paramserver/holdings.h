@@ -68,6 +68,11 @@ class Holdings {
     std::uint32_t id = 0;
     std::vector<float> gradient;
   };
+  struct PendingEviction {
+    std::uint64_t sequence = 0;
+    std::uint32_t table = 0;
+    std::int64_t step = 0;
+  };
   struct Trainer {
     std::string incarnation;  // "": none came yet
     std::string former;       // before the job went on after its end: may come back, or be replaced
@@ -81,8 +86,9 @@ class Holdings {
     std::uint64_t barrier = 0;
     bool at_barrier = false;  // waits there, and not all have come
     std::optional<std::string> state;
-    std::vector<PendingRows> rows;    // sync: of the step under way
-    std::vector<PendingDense> dense;  // likewise
+    std::vector<PendingRows> rows;           // sync: of the step under way
+    std::vector<PendingDense> dense;         // likewise
+    std::vector<PendingEviction> evictions;  // likewise
     /// Held for the whole of a change: the same change may come again over a new connection while
     /// it is still being made. Taken before mu_.
     std::unique_ptr<Mutex> changing = std::make_unique<Mutex>();
@@ -108,13 +114,17 @@ class Holdings {
     std::optional<SessionSchedule> schedule;
   };
 
+  /// Where the update log goes; tests put a store of their own in the place of OpenStore.
+  using OpenLogStore = std::function<Result<std::shared_ptr<Store>>(const std::string& where)>;
+
   /// Meets the other servers through the repository, then restores what all of them chose, or goes
   /// on with what `*kept` has, which is empty then. `opened` is called between the two. Cancelled
   /// or DeadlineExceeded when the clock was left.
   static Result<std::unique_ptr<Holdings>> Open(const ServerOptions& options,
                                                 std::shared_ptr<LeavingClock> clock,
                                                 std::unique_ptr<Kept>* kept,
-                                                const std::function<void()>& opened);
+                                                const std::function<void()>& opened,
+                                                const OpenLogStore& open_log_store = {});
   /// After Leave, when no call is under way. Gives up the save in flight.
   ~Holdings();
   Holdings(const Holdings&) = delete;
@@ -141,7 +151,7 @@ class Holdings {
   /// Weights of the keys. With a sequence in the head it counts keys for admission, once.
   Status Pull(const Peer& peer, const Request& request, Table* table,
               std::span<const std::int64_t> keys, std::span<float> out) EXCLUDES(mu_);
-  /// kPush, kAssign, kErase, kDensePush: once for each sequence. The answer's body.
+  /// kPush, kAssign, kErase, kEvict, kDensePush: once for each sequence. The answer's body.
   Result<std::string> Change(const Peer& peer, const Request& request) EXCLUDES(mu_);
   Result<ExportedRows> Export(std::uint32_t table, std::uint32_t shard) EXCLUDES(mu_);
   /// Shows the values, which do not change meanwhile.
@@ -183,7 +193,8 @@ class Holdings {
   void Adopt(const JobFile& job, const Restored& restored) REQUIRES(mu_);
   void Adopt(Kept* kept) EXCLUDES(mu_);
   /// Continues the log that the checkpoint names, or begins one, and replays what is in it.
-  Status OpenLog(const JobFile& job, const std::string& checkpoint) EXCLUDES(mu_);
+  Status OpenLog(const JobFile& job, const std::string& checkpoint,
+                 const OpenLogStore& open_log_store) EXCLUDES(mu_);
   /// Logs in the repository that earlier generations left. Called before anybody could begin a
   /// newer one: what is listed later might be that of a generation that has overtaken this one.
   Status FindOldLogs() EXCLUDES(mu_);
@@ -197,17 +208,23 @@ class Holdings {
   void Cut(const Marker& marker) REQUIRES(mu_);
   void Settle() REQUIRES(mu_);
   void Decide() REQUIRES(mu_);
+  /// Increments have outgrown their base, as far as this server's share of the rows tells.
+  bool WantsNewBase() const REQUIRES(mu_);
   /// Changes that no checkpoint of this server has.
   std::uint64_t Unsaved() const REQUIRES(mu_) { return changes_ - changes_saved_; }
   /// Steps of all trainers together; sync: of the job.
   std::int64_t GlobalStep() const REQUIRES(mu_);
 
   // changes.cc: what trainers change, live and replayed.
-  /// In sync mode gradients count when their step ends, and not before.
+  /// In sync mode gradients and evictions count when their step ends, and not before.
   bool CountsAtOnce(Kind kind) const {
-    return !sync_ || (kind != Kind::kPush && kind != Kind::kDensePush);
+    return !sync_ || (kind != Kind::kPush && kind != Kind::kDensePush && kind != Kind::kEvict);
   }
   Result<DenseEntry*> FindDense(std::uint32_t id) REQUIRES(mu_);
+  /// For a change that is under way: also while the generation is being left. Who leaves waits for
+  /// it, and it is in the log.
+  Result<Table*> TableOfChange(std::uint32_t id) REQUIRES(mu_);
+  Result<DenseEntry*> DenseOfChange(std::uint32_t id) REQUIRES(mu_);
   Status CheckKeys(const Table& table, std::span<const std::int64_t> keys) const;
   /// Into the log, where there is one. Unavailable: this server is broken then.
   Status Log(const LogRecord& record) EXCLUDES(mu_);
@@ -244,6 +261,11 @@ class Holdings {
   bool RoundComplete() const REQUIRES(mu_);
   void FinishRound() REQUIRES(mu_);
   Status ApplyRound() REQUIRES(mu_);
+  /// What was asked for in the step: once for each table, however many trainers asked, at the
+  /// greatest of their steps. So it makes no difference which of them did, or came first.
+  Status EvictAfterRound() REQUIRES(mu_);
+  /// What a trainer pushed of the step under way.
+  static void ForgetPending(Trainer* trainer);
   /// Whether the request ends a step that this server has not seen ended.
   Result<bool> EndsNewStep(std::uint32_t trainer, const EndStepRequest& request) REQUIRES(mu_);
   /// Whether it tells the end of the trainer's last step once more, with another state.
@@ -306,6 +328,7 @@ class Holdings {
   std::uint64_t pushes_ GUARDED_BY(mu_) = 0;
   std::uint64_t repeated_ GUARDED_BY(mu_) = 0;  // pushes that came again and were not applied
   std::uint64_t replayed_ GUARDED_BY(mu_) = 0;  // records
+  std::uint64_t evicted_ GUARDED_BY(mu_) = 0;   // rows
   std::uint64_t lost_ GUARDED_BY(mu_) = 0;      // recovery partial: changes that were acknowledged
   double restore_seconds_ GUARDED_BY(mu_) = 0;
 };

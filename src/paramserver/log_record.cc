@@ -16,6 +16,7 @@ bool Known(std::uint8_t kind) {
     case Kind::kPush:
     case Kind::kAssign:
     case Kind::kErase:
+    case Kind::kEvict:
     case Kind::kDensePush:
     case Kind::kEndStep:
     case Kind::kLeave:

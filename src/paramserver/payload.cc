@@ -487,6 +487,25 @@ Result<ExportedRows> DecodeExportedRows(std::span<const std::byte> body) {
   return rows;
 }
 
+std::string Encode(const std::optional<EvictReport>& evicted) {
+  Writer writer;
+  if (evicted) {
+    writer.Put(evicted->rows);
+    writer.Put(evicted->pending);
+  }
+  return writer.Take();
+}
+
+Result<std::optional<EvictReport>> DecodeEvicted(std::span<const std::byte> body) {
+  if (body.empty()) return std::optional<EvictReport>();
+  EvictReport evicted;
+  Reader reader(body);
+  RETURN_IF_ERROR(reader.Get(&evicted.rows));
+  RETURN_IF_ERROR(reader.Get(&evicted.pending));
+  RETURN_IF_ERROR(reader.End());
+  return std::optional(evicted);
+}
+
 std::string EncodeNumber(std::uint64_t number) {
   Writer out;
   out.Put(number);

@@ -19,7 +19,7 @@
 /// what is there before memory is taken for it. Anything malformed is Corruption.
 namespace cairn::ps {
 
-inline constexpr std::uint8_t kProtocolVersion = 2;
+inline constexpr std::uint8_t kProtocolVersion = 3;
 inline constexpr std::size_t kHeadBytes = 24;
 
 enum class Kind : std::uint8_t {
@@ -43,8 +43,9 @@ enum class Kind : std::uint8_t {
   kTableSize = 18,
   kExport = 19,
   kDenseExport = 20,
+  kEvict = 21,
 };
-inline constexpr std::uint8_t kLastKind = 20;
+inline constexpr std::uint8_t kLastKind = 21;
 
 /// Flags of a request.
 inline constexpr std::uint16_t kCreateRows = 1;  // kPull: missing rows are made
@@ -201,6 +202,10 @@ struct ExportedRows {
 };
 std::string Encode(const ExportedRows& rows);
 Result<ExportedRows> DecodeExportedRows(std::span<const std::byte> body);
+
+/// The answer to kEvict: nothing in sync mode, where the rows go when the step ends.
+std::string Encode(const std::optional<EvictReport>& evicted);
+Result<std::optional<EvictReport>> DecodeEvicted(std::span<const std::byte> body);
 
 std::string EncodeNumber(std::uint64_t number);
 Result<std::uint64_t> DecodeNumber(std::span<const std::byte> body);

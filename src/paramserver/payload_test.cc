@@ -55,6 +55,12 @@ TEST(Payload, BodiesComeBack) {
   const EndStepReply ended{8, {2, 9, true}};
   EXPECT_EQ(DecodeEndStepReply(Bytes(Encode(ended))).value(), ended);
   EXPECT_EQ(DecodeNumber(Bytes(EncodeNumber(77))).value(), 77u);
+  const auto evicted = DecodeEvicted(Bytes(Encode(std::optional(EvictReport{5, 6})))).value();
+  ASSERT_TRUE(evicted.has_value());
+  EXPECT_EQ(evicted->rows, 5u);
+  EXPECT_EQ(evicted->pending, 6u);
+  EXPECT_EQ(DecodeEvicted({}).value().has_value(), false);
+  EXPECT_EQ(DecodeEvicted(Bytes(EncodeNumber(5))).status().code(), Code::kCorruption);
 }
 
 TEST(JobFile, TellsHowOldItsFullCheckpointIs) {
@@ -134,9 +140,12 @@ std::string Golden(const std::string& name) {
 }
 
 TEST(Payload, TheOtherSidesOldVersionIsNamed) {
-  const Status refused = DecodeRequest(Bytes(Golden("push_1.bin"))).status();
-  EXPECT_EQ(refused.code(), Code::kUnimplemented);
-  EXPECT_NE(refused.message().find("version 1"), refused.message().npos) << refused.ToString();
+  for (const std::string version : {"1", "2"}) {
+    const Status refused = DecodeRequest(Bytes(Golden("push_" + version + ".bin"))).status();
+    EXPECT_EQ(refused.code(), Code::kUnimplemented);
+    EXPECT_NE(refused.message().find("version " + version), refused.message().npos)
+        << refused.ToString();
+  }
 }
 
 // The bytes of a record of the update log, for ever.
@@ -153,6 +162,18 @@ TEST(LogRecord, AGoldenOneIsUnderstood) {
   EXPECT_EQ(Encode(*record), golden);
 }
 
+TEST(LogRecord, AGoldenEvictionIsUnderstood) {
+  const std::string golden = Golden("log_evict_1.bin");
+  const auto record = DecodeLogRecord(Bytes(golden));
+  ASSERT_TRUE(record.ok()) << record.status().ToString();
+  EXPECT_EQ(record->kind, Kind::kEvict);
+  EXPECT_EQ(record->trainer, 1u);
+  EXPECT_EQ(record->id, 2u);
+  EXPECT_EQ(record->sequence, 42u);
+  EXPECT_EQ(DecodeNumber(record->body).value(), 1000u);
+  EXPECT_EQ(Encode(*record), golden);
+}
+
 TEST(LogRecord, OthersAreRefused) {
   std::string bytes = Golden("log_push_1.bin");
   EXPECT_EQ(DecodeLogRecord(Bytes(bytes.substr(0, kLogHeadBytes - 1))).status().code(),
@@ -163,9 +184,9 @@ TEST(LogRecord, OthersAreRefused) {
   EXPECT_EQ(DecodeLogRecord(Bytes(bytes)).status().code(), Code::kUnimplemented);
 }
 
-// The bytes of version 2.
+// The bytes of version 3.
 TEST(Payload, AGoldenPushIsUnderstood) {
-  const std::string golden = Golden("push_2.bin");
+  const std::string golden = Golden("push_3.bin");
   ASSERT_FALSE(golden.empty());
   const auto request = DecodeRequest(Bytes(golden));
   ASSERT_TRUE(request.ok()) << request.status().ToString();
@@ -176,6 +197,16 @@ TEST(Payload, AGoldenPushIsUnderstood) {
   ASSERT_TRUE(rows.ok()) << rows.status().ToString();
   EXPECT_EQ(rows->keys, (std::vector<std::int64_t>{-1, 1'000'000'007}));
   EXPECT_EQ(rows->values, (std::vector<float>{0.5F, -2, 3, 1024}));
+}
+
+TEST(Payload, AGoldenEvictionIsUnderstood) {
+  const auto golden = Golden("evict_3.bin");
+  const auto request = DecodeRequest(Bytes(golden));
+  ASSERT_TRUE(request.ok()) << request.status().ToString();
+  EXPECT_EQ(
+      request->head,
+      (RequestHead{.kind = Kind::kEvict, .flags = 0, .id = 2, .generation = 7, .sequence = 42}));
+  EXPECT_EQ(DecodeNumber(request->body).value(), 1000u);
 }
 
 TEST(Placement, EveryShardHasTheServerWhoseRangeItIsIn) {

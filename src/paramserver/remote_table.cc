@@ -124,6 +124,27 @@ Result<std::uint64_t> RemoteTableImpl::Erase(std::span<const std::int64_t> ids) 
   return erased;
 }
 
+Result<std::optional<EvictReport>> RemoteTableImpl::Evict(std::int64_t step) {
+  if (client_->trainer() < 0) return FailedPreconditionError("this client only looks");
+  const std::string at = EncodeNumber(static_cast<std::uint64_t>(step));
+  EvictReport all;
+  bool told = true;
+  RETURN_IF_ERROR(client_->Exchange(
+      {.kind = Kind::kEvict}, true,
+      [&](int i, RequestHead head) {
+        head.id = ids_[static_cast<std::size_t>(i)];
+        return std::optional(NewRequest(head, at));
+      },
+      [&](int, std::span<const std::byte> body) -> Status {
+        ASSIGN_OR_RETURN(const auto evicted, DecodeEvicted(body));
+        told = told && evicted.has_value();
+        all.rows += evicted.value_or(EvictReport()).rows;
+        all.pending += evicted.value_or(EvictReport()).pending;
+        return Status::Ok();
+      }));
+  return told ? std::optional(all) : std::nullopt;
+}
+
 Result<std::uint64_t> RemoteTableImpl::Size() {
   std::uint64_t rows = 0;
   RETURN_IF_ERROR(client_->Exchange(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ class RemoteTableImpl final : public RemoteTable {
     return SendRows(Kind::kAssign, ids, values);
   }
   Result<std::uint64_t> Erase(std::span<const std::int64_t> ids) override;
+  Result<std::optional<EvictReport>> Evict(std::int64_t step) override;
   Result<std::uint64_t> Size() override;
   Result<TableContent> Content() override;
 

@@ -33,6 +33,7 @@ void Holdings::Break(Status why) {
 }
 
 void Holdings::Leave() {
+  clock_->Leave();  // who holds the lock may wait for a save that waits for a server that is dead
   MutexLock lock(&mu_);
   leaving_ = true;
   changed_.NotifyAll();
@@ -107,9 +108,8 @@ void Holdings::JumpTo(std::int64_t step) {
   LogWarning(fmt::format("ps_{}: goes on with step {} instead of {}", options_.index, step, step_));
   step_ = step;
   for (Trainer& trainer : trainers_) {
-    lost_ += trainer.rows.size() + trainer.dense.size();
-    trainer.rows.clear();
-    trainer.dense.clear();
+    lost_ += trainer.rows.size() + trainer.dense.size() + trainer.evictions.size();
+    ForgetPending(&trainer);
     trainer.arrived = false;
     if (!trainer.left) trainer.step = step;
   }
@@ -206,8 +206,7 @@ void Holdings::TakeLeaving(std::uint32_t trainer) {
   ReleaseBarriers();
   if (sync_) {
     // What it pushed after its last step is of a step that it never ended.
-    self.rows.clear();
-    self.dense.clear();
+    ForgetPending(&self);
     if (RoundComplete()) FinishRound();
   } else if (!replaying_) {
     CutWhenAllMarked();
@@ -307,7 +306,28 @@ Status Holdings::ApplyRound() {
     }
     if (!sum.empty()) RETURN_IF_ERROR(dense_[id].variable->Apply(sum));
   }
+  return EvictAfterRound();
+}
+
+Status Holdings::EvictAfterRound() {
+  for (std::uint32_t id = 0; id < tables_.size(); ++id) {
+    std::optional<std::int64_t> step;
+    for (const Trainer& trainer : trainers_) {
+      for (const PendingEviction& pending : trainer.evictions) {
+        if (pending.table == id) step = std::max(step.value_or(pending.step), pending.step);
+      }
+    }
+    if (!step) continue;
+    ASSIGN_OR_RETURN(const EvictReport evicted, tables_[id].table->Evict(*step));
+    evicted_ += evicted.rows;
+  }
   return Status::Ok();
+}
+
+void Holdings::ForgetPending(Trainer* trainer) {
+  trainer->rows.clear();
+  trainer->dense.clear();
+  trainer->evictions.clear();
 }
 
 void Holdings::FinishRound() {
@@ -319,15 +339,14 @@ void Holdings::FinishRound() {
   ++step_;
   Marker marker;
   for (Trainer& trainer : trainers_) {
-    trainer.rows.clear();
-    trainer.dense.clear();
+    ForgetPending(&trainer);
     if (trainer.left) continue;
     trainer.arrived = false;
     trainer.step = step_;
     if (trainer.carried.number > marker.number) marker = trainer.carried;
   }
   for (const TableEntry& entry : tables_) entry.table->set_step(step_);
-  if (!replaying_) {
+  if (!replaying_ && !leaving_) {  // what was announced is asked for again after this generation
     // A process that ends a step in place of one that was lost, or comes back, carries what the
     // lead announced when that step had ended there: it is for the next one.
     if (marker.number > last_cut_ && marker.step <= step_) Cut(marker);
@@ -385,6 +404,8 @@ void Holdings::TakeEnd(std::uint32_t trainer, const EndStepRequest& request,
   // A process that was lost may have pushed more in this step than the one in its place.
   std::erase_if(self.rows, [&](const PendingRows& each) { return each.sequence > sequence; });
   std::erase_if(self.dense, [&](const PendingDense& each) { return each.sequence > sequence; });
+  std::erase_if(self.evictions,
+                [&](const PendingEviction& each) { return each.sequence > sequence; });
   self.arrived = true;
   self.carried = request.cut;
   if (RoundComplete()) FinishRound();
@@ -423,7 +444,8 @@ Result<EndStepReply> Holdings::EndStep(const Peer& peer, const Request& request)
       MutexLock lock(&mu_);
       if (--ends_under_way_ == 0) ends_taken_.NotifyAll();
       RETURN_IF_ERROR(logged);
-      RETURN_IF_ERROR(CheckLiving());
+      // What is in the log is taken, also when the generation is being left by now.
+      RETURN_IF_ERROR(broken_);
       fresh ? TakeEnd(peer.trainer, end, sequence) : TakeState(peer.trainer, end);
     }
   }

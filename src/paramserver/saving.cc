@@ -63,10 +63,20 @@ void Holdings::Decide() {
   const auto due = schedule_->Check(clock_->Now(), label);
   if (due == SessionSchedule::Due::kNothing && !save_asked_) return;
   const bool full = due == SessionSchedule::Due::kFull || full_asked_ || tables_.empty() ||
-                    !checkpoints_->CanIncrement();
+                    !checkpoints_->CanIncrement() || WantsNewBase();
   save_asked_ = false;
   full_asked_ = false;
   next_ = {last_cut_ + 1, label, full};
+}
+
+bool Holdings::WantsNewBase() const {
+  std::uint64_t rows = 0;
+  std::uint64_t changed = 0;
+  for (const TableEntry& entry : tables_) {
+    rows += entry.table->size();
+    changed += entry.table->ChangedRows(CutKind::kCumulative);
+  }
+  return OutgrewBase(rows, changed);
 }
 
 std::int64_t Holdings::GlobalStep() const {
@@ -202,6 +212,8 @@ std::string Holdings::Metrics() {
   add("pushes_total", "counter", "Changes applied.", static_cast<double>(pushes_));
   add("repeated_pushes_total", "counter", "Changes that came again and were not applied.",
       static_cast<double>(repeated_));
+  add("evicted_rows_total", "counter", "Rows that evictions removed.",
+      static_cast<double>(evicted_));
   add("lost_changes_total", "counter",
       "Acknowledged changes that went with a lost server (recovery partial).",
       static_cast<double>(lost_));
