@@ -569,8 +569,10 @@ Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* aren
 }
 
 bool Committer::WasDeletedUnderWay(const WrittenFiles& written) const {
-  // An object has its name only when all of its bytes are there: until then nobody deletes it.
-  if (!env_.store->traits().directories) return false;
+  // An object has its name only when all of its bytes are there: until then nobody deletes it. What
+  // knows directories or links is a file system, where the name comes first.
+  const StoreTraits traits = env_.store->traits();
+  if (!traits.directories && !traits.hard_links) return false;
   const bool gone = std::any_of(
       written.created.begin(), written.created.end(),
       [&](const std::string& name) { return env_.store->Stat(name).status().Is(Code::kNotFound); });

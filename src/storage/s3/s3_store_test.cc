@@ -307,7 +307,7 @@ class S3StoreFaultTest : public S3StoreTest, public ::testing::WithParamInterfac
         return Answer(503, "<Error><Code>SlowDown</Code></Error>", {{"Retry-After", "0"}});
       case Fault::kStall:
         // Its end shows that the client has seen the last byte of this request move.
-        EXPECT_TRUE(silent_->Stat(kProbe).status().Is(Code::kNotFound));
+        EXPECT_TRUE(silent_.load()->Stat(kProbe).status().Is(Code::kNotFound));
         clock_.Advance(std::chrono::seconds(1));
         end_of_stall->wait();
         return {.close = true};
