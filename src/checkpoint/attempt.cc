@@ -81,8 +81,12 @@ Status Attempt::CheckAbandoned(const AttemptRecord& attempt) {
                                              names::Path(attempt.directory, names::kAbandoned));
   if (!record.ok()) return record.status();
   if (!*record || (*record)->attempt != attempt.attempt) return Status::Ok();
+  return GivenUp(attempt, (*record)->missing);
+}
+
+Status Attempt::GivenUp(const AttemptRecord& attempt, const std::vector<std::string>& missing) {
   return UnavailableError("the save of step " + std::to_string(attempt.step) +
-                          " was given up: nothing came from " + Listed((*record)->missing));
+                          " was given up: nothing came from " + Listed(missing));
 }
 
 Result<std::vector<PartRecord>> Attempt::WaitParts(const AttemptRecord& attempt,

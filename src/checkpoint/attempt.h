@@ -45,6 +45,8 @@ class Attempt {
   Result<Manifest> WaitManifest(const AttemptRecord& attempt);
   /// Unavailable, with who was missing, when somebody gave the attempt up.
   Status CheckAbandoned(const AttemptRecord& attempt);
+  /// What CheckAbandoned says of a record that names these.
+  static Status GivenUp(const AttemptRecord& attempt, const std::vector<std::string>& missing);
   /// Gives the attempt up: everybody who waits for it is told who was missing.
   Status Abandon(const AttemptRecord& attempt, const std::vector<std::string>& missing);
 

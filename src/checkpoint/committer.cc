@@ -538,8 +538,13 @@ Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* aren
   if (wrote.ok()) wrote = Write(task, arena, record.directory, &written);
   if (!wrote.ok()) {
     // A committer that gave up deletes what is there, also from under our hands: what it said is
-    // why.
+    // why. One whose disk is full may delete and not be able to say it, so we do.
     if (wrote.Is(Code::kNotFound)) RETURN_IF_ERROR(attempt.CheckAbandoned(record));
+    if (wrote.Is(Code::kNotFound) && WasDeletedUnderWay(written)) {
+      attempt.Abandon(record, {options_.participants[0]})
+          .IgnoreError("they give up at the deadline");
+      return Attempt::GivenUp(record, {options_.participants[0]});
+    }
     // Tell the others at once that nothing will come from here. The committer then deletes what is
     // there. We do not: a process that replaced us goes by the same names, its part may be
     // committed, and on object stores it shows only at the end whose bytes a name has.
@@ -559,6 +564,18 @@ Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* aren
   RETURN_IF_ERROR(env_.store->SyncDirectory(record.directory, "seen manifest"));
   Learn(std::move(written.history));
   return manifest;
+}
+
+bool Committer::WasDeletedUnderWay(const WrittenFiles& written) const {
+  // An object has its name only when all of its bytes are there: until then nobody deletes it. What
+  // knows directories or links is a file system, where the name comes first.
+  const StoreTraits traits = env_.store->traits();
+  if (!traits.directories && !traits.hard_links) return false;
+  const bool gone = std::any_of(
+      written.created.begin(), written.created.end(),
+      [&](const std::string& name) { return env_.store->Stat(name).status().Is(Code::kNotFound); });
+  // Besides the committer a newer writer sweeps, and somebody may take the whole directory away.
+  return gone && generation_->CheckFence().ok();
 }
 
 Status Committer::Decline(const SaveTask& task) {

@@ -109,6 +109,9 @@ class Committer {
   void TakeBack(const Checkpoint& checkpoint);
   void CleanUp(const std::string& directory, const std::vector<std::string>& created);
   void DeleteDataBelow(const std::string& prefix);
+  /// A participant's: whether files that it was writing are gone, and nobody but the committer, in
+  /// cleaning up, can have deleted them.
+  bool WasDeletedUnderWay(const WrittenFiles& written) const;
   void Learn(SaveHistory written);
   void Remember(Checkpoint checkpoint);
   /// The files that checkpoints other than `except` refer to in other directories.

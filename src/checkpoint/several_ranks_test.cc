@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "base/thread_annotations.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/test_job_store.h"
@@ -191,6 +192,19 @@ class DeletedUnderWay {
   bool given_up_ GUARDED_BY(mu_) = false;
 };
 
+Status SaveOwnTensor(CheckpointManager* manager, int rank) {
+  const std::vector<int> numbers(10, rank);
+  return manager
+      ->Save({.step = 1,
+              .tensors = {{.name = "w" + std::to_string(rank),
+                           .dtype = DType::kI32,
+                           .shape = {10},
+                           .data = numbers.data()}}})
+      .value()
+      .Wait()
+      .status();
+}
+
 TEST_P(SeveralRanks, OneWhoseFilesWereDeletedUnderWayIsToldWhoGaveUp) {
   DeletedUnderWay ground;
   std::array<Status, 2> saved;
@@ -201,17 +215,7 @@ TEST_P(SeveralRanks, OneWhoseFilesWereDeletedUnderWayIsToldWhoGaveUp) {
         Environment env = Env();
         env.store = ground.SeenBy(rank, env.store);
         auto manager = OpenManager({.rank = rank, .world_size = 2}, env).value();
-        const std::vector<int> numbers(10, rank);
-        saved[static_cast<std::size_t>(rank)] =
-            manager
-                ->Save({.step = 1,
-                        .tensors = {{.name = "w" + std::to_string(rank),
-                                     .dtype = DType::kI32,
-                                     .shape = {10},
-                                     .data = numbers.data()}}})
-                .value()
-                .Wait()
-                .status();
+        saved[static_cast<std::size_t>(rank)] = SaveOwnTensor(manager.get(), rank);
       });
     }
   }
@@ -219,6 +223,116 @@ TEST_P(SeveralRanks, OneWhoseFilesWereDeletedUnderWayIsToldWhoGaveUp) {
   EXPECT_EQ(saved[1].code(), Code::kUnavailable) << saved[1].ToString();
   EXPECT_NE(saved[1].message().find("nothing came from rank_0"), std::string_view::npos)
       << saved[1].ToString();
+}
+
+/// The disk of rank_0 is full: it can neither write files nor say so, but delete. Rank_1 has made a
+/// file and goes on with it only when rank_0 has cleaned up.
+class DeletedWithoutAWord {
+ public:
+  /// The store as that rank sees it.
+  std::shared_ptr<Store> SeenBy(int rank, std::shared_ptr<Store> inner) {
+    return std::make_shared<View>(this, rank, std::move(inner));
+  }
+  enum class Stage { kBegun, kFileMade, kCleanedUp };
+  void Reach(Stage stage) {
+    MutexLock lock(&mu_);
+    stage_ = stage;
+    changed_.NotifyAll();
+  }
+
+ private:
+  void Await(Stage stage) {
+    MutexLock lock(&mu_);
+    while (stage_ != stage) changed_.Wait(&mu_);
+  }
+
+  /// Makes a file and then opens it a second time, past the page cache.
+  class Session final : public WriteSession {
+   public:
+    Session(DeletedWithoutAWord* ground, Store* store, std::unique_ptr<WriteSession> inner)
+        : ground_(ground), store_(store), inner_(std::move(inner)) {}
+    std::size_t part_bytes() const override { return inner_->part_bytes(); }
+    Result<std::uint32_t> Open(const std::string& name, const NewObject& object) override {
+      ASSIGN_OR_RETURN(const std::uint32_t opened, inner_->Open(name, object));
+      ground_->Reach(Stage::kFileMade);
+      ground_->Await(Stage::kCleanedUp);
+      RETURN_IF_ERROR(store_->Stat(name).status().WithContext("open " + name));
+      return opened;
+    }
+    Status Append(std::uint32_t object, std::span<const std::byte> part, bool padded,
+                  std::uint64_t tag) override {
+      return inner_->Append(object, part, padded, tag);
+    }
+    Status Close(std::uint32_t object) override { return inner_->Close(object); }
+    Result<std::uint64_t> WaitPart() override { return inner_->WaitPart(); }
+    Status Drain() override { return inner_->Drain(); }
+
+   private:
+    DeletedWithoutAWord* const ground_;
+    Store* const store_;
+    const std::unique_ptr<WriteSession> inner_;
+  };
+
+  class View final : public ForwardingStore {
+   public:
+    View(DeletedWithoutAWord* ground, int rank, std::shared_ptr<Store> inner)
+        : ForwardingStore(inner.get()), ground_(ground), rank_(rank), inner_(std::move(inner)) {}
+    Status CreateVolatile(const std::string& name, std::string_view bytes,
+                          AfterCrash crash) override {
+      if (rank_ == 0 && name.ends_with("abandoned.json")) return ResourceExhaustedError("full");
+      return ForwardingStore::CreateVolatile(name, bytes, crash);
+    }
+    Result<std::unique_ptr<WriteSession>> NewWriteSession(WriteMode mode) override {
+      if (rank_ == 0) {
+        ground_->Await(Stage::kFileMade);
+        return ResourceExhaustedError("full");
+      }
+      ASSIGN_OR_RETURN(std::unique_ptr<WriteSession> session,
+                       ForwardingStore::NewWriteSession(mode));
+      if (rank_ == 1) {
+        session = std::make_unique<Session>(ground_, inner(), std::move(session));
+      }
+      return session;
+    }
+
+   private:
+    DeletedWithoutAWord* const ground_;
+    const int rank_;
+    const std::shared_ptr<Store> inner_;  // shared: as the environment holds it
+  };
+
+  Mutex mu_;
+  CondVar changed_;
+  Stage stage_ GUARDED_BY(mu_) = Stage::kBegun;
+};
+
+/// Only a file system has a file's name before all of its bytes are there.
+class SeveralRanksOnDisk : public testing::Test, protected TestJobStore {
+ protected:
+  SeveralRanksOnDisk() : TestJobStore(/*object_store=*/false) {}
+};
+
+TEST_F(SeveralRanksOnDisk, OneWhoseFilesWereDeletedWithoutAWordSaysWhoGaveUp) {
+  DeletedWithoutAWord ground;
+  std::array<Status, 3> saved;
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.emplace_back([&, rank] {
+        Environment env = Env();
+        env.store = ground.SeenBy(rank, env.store);
+        auto manager = OpenManager({.rank = rank, .world_size = 3}, env).value();
+        saved[static_cast<std::size_t>(rank)] = SaveOwnTensor(manager.get(), rank);
+        if (rank == 0) ground.Reach(DeletedWithoutAWord::Stage::kCleanedUp);
+      });
+    }
+  }
+  EXPECT_EQ(saved[0].code(), Code::kResourceExhausted) << saved[0].ToString();
+  for (const Status& status : {saved[1], saved[2]}) {
+    EXPECT_EQ(status.code(), Code::kUnavailable) << status.ToString();
+    EXPECT_NE(status.message().find("nothing came from rank_0"), std::string_view::npos)
+        << status.ToString();
+  }
 }
 
 TEST_P(SeveralRanks, AMissingRankIsNamed) {
