@@ -162,9 +162,13 @@ TEST_P(LauncherOwnerConformance, AnIdIsStartedOnceUntilItIsForgotten) {
   ASSERT_TRUE(launcher().Forget("a").ok());
   EXPECT_TRUE(launcher().Forget("a").ok());
   EXPECT_EQ(launcher().Get("a").status().code(), Code::kNotFound);
-  Submit(Script("a", "echo again"));
+  const std::string leave = testing::TempDir() + "/forget-" + std::to_string(getpid());
+  std::filesystem::remove(leave);
+  Submit(Script("a", "echo again; while [ ! -e '" + leave + "' ]; do sleep 0.05; done"));
   EXPECT_EQ(launcher().Forget("a").code(), Code::kFailedPrecondition);
+  std::ofstream(leave).close();
   End("a");
+  std::filesystem::remove(leave);
   EXPECT_THAT(Texts("a"), ElementsAre("again"));
 }
 

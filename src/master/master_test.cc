@@ -103,6 +103,15 @@ class MasterTest : public ::testing::Test {
     }
   }
 
+  /// Waits until the trial's log has that in it.
+  void AwaitLog(const std::string& trial, const std::string& text) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (Get("/api/v1/trials/" + trial + "/logs").text.find(text) == std::string::npos) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until) << "no \"" << text << "\"";
+      Clock::System()->Sleep(std::chrono::milliseconds(20));
+    }
+  }
+
   TempDirectory temp_;
   const std::string data_ = temp_.path() + "/data";
   std::chrono::milliseconds heartbeat_ = std::chrono::seconds(10);
@@ -416,13 +425,14 @@ TEST_F(MasterTest, RunsSurviveTheMasterAndAreFoundAgain) {
   const std::string go = temp_.path() + "/go";
   const std::string id = Create("entrypoint: [sh, -c, 'echo begun; while [ ! -e " + go +
                                 " ]; do sleep 0.05; done; echo over']\n");
-  Await(id, "STARTING");
+  const std::string trial = Await(id, "STARTING").Text("trial");
+  AwaitLog(trial, "begun");  // a master that ends before it has launched it would launch it later
   const std::string waiting = Create("entrypoint: 'true'\nresources: {slots: 2}\n");
   master_.reset();
   StartMaster();
   EXPECT_EQ(Get("/api/v1/experiments/" + id).Text("state"), "STARTING");
   std::ofstream(go) << "";
-  const std::string trial = Await(id, "COMPLETED").Text("trial");
+  Await(id, "COMPLETED");
   Await(waiting, "COMPLETED");
   const Answer runs = Get("/api/v1/trials/" + trial + "/runs");
   EXPECT_EQ(runs.body.Find("runs")->if_list()->size(), 1u) << "it was not started again";

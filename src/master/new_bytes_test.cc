@@ -38,20 +38,26 @@ thread_local std::promise<void>* TellingClock::watched = nullptr;
 /// Storage that answers when the test lets it.
 class NewBytesTest : public ::testing::Test {
  protected:
-  void Start(std::chrono::nanoseconds moment, std::chrono::nanoseconds pause) {
-    new_bytes_ = std::make_unique<NewBytes>(NewBytesOptions{
-        .clock = &clock_,
-        .read = [this](const std::string& repository) -> Result<Found> {
-          const int reads = Read(repository);
-          if (repository == "growing" && reads > 1) return Found{{"a", 10}, {"new", 1}};
-          if (repository == "late" && reads > 1) return Found{{"new", 1}};
-          if (repository == "slow" || repository == "late") return slow_.get_future().get();
-          return Found{{"a", 10}, {"b", 3}};
-        },
-        .on_found = [this](const std::string& trial,
-                           const std::string& id) { told_.set_value(trial + " " + id); },
-        .moment = moment,
-        .pause = pause});
+  /// The first word to `listener` is told; a trial that had to wait on a slow machine gets one too.
+  void Start(std::chrono::nanoseconds moment, std::chrono::nanoseconds pause,
+             const std::string& listener = "") {
+    new_bytes_ = std::make_unique<NewBytes>(
+        NewBytesOptions{.clock = &clock_,
+                        .read = [this](const std::string& repository) -> Result<Found> {
+                          const int reads = Read(repository);
+                          if (repository == "growing" && reads > 1)
+                            return Found{{"a", 10}, {"new", 1}};
+                          if (repository == "late" && reads > 1) return Found{{"new", 1}};
+                          if (repository == "slow" || repository == "late")
+                            return slow_.get_future().get();
+                          return Found{{"a", 10}, {"b", 3}};
+                        },
+                        .on_found =
+                            [this, listener](const std::string& trial, const std::string& id) {
+                              if (trial == listener) told_.set_value(trial + " " + id);
+                            },
+                        .moment = moment,
+                        .pause = pause});
     new_bytes_->Start();
   }
   void Want(const std::string& trial, const std::string& repository, const std::string& id) {
@@ -88,7 +94,7 @@ TEST_F(NewBytesTest, AreThereWithTheFirstAnswerAndReadOnce) {
 }
 
 TEST_F(NewBytesTest, OfStorageThatDoesNotAnswerHoldNobodyUpAndAreToldOf) {
-  Start(milliseconds(20), milliseconds(1));
+  Start(milliseconds(20), milliseconds(1), "7");
   Want("7", "slow", "c");
   EXPECT_EQ(new_bytes_->Of("c"), std::nullopt);
   // Others do not wait for it.
@@ -108,7 +114,7 @@ TEST_F(NewBytesTest, OfACheckpointThatCameSinceTheLastLookAreWaitedFor) {
 }
 
 TEST_F(NewBytesTest, OfACheckpointThatCameDuringALookAreLookedForOnceMore) {
-  Start(hours(1), milliseconds(1));
+  Start(hours(1), milliseconds(1), "1");
   auto first = std::async(std::launch::async, [&] { Want("1", "late", "a"); });
   while (Reads("late") == 0) std::this_thread::yield();
   std::promise<void> asking;

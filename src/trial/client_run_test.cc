@@ -46,11 +46,11 @@ class ClientTest : public ::testing::Test {
   }
 
   TestHttpReply ServePoll(const TestHttpRequest& request) {
-    ++polls_;
     {
       MutexLock lock(&mu_);
       poll_targets_.push_back(request.target);
     }
+    ++polls_;  // who waits for it reads the targets
     const int version = version_;
     if (request.target.find("seen=" + std::to_string(version)) != std::string::npos) {
       while (version_ == version && !released_) {
