@@ -1,25 +1,19 @@
 """A NameNode and a DataNode in a process of their own, for tests."""
 
 import pathlib
-import socket
 import subprocess
 import time
 
+from held_port import HeldPort
+
 PROGRAM = pathlib.Path(__file__).parents[2] / ".cache/services/bin/one-node-hdfs"
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 class Server:
     def __init__(self, directory):
         assert PROGRAM.exists(), "there is no HDFS to test with: run scripts/service hdfs"
-        self.rpc, self.http, data = free_ports(3)
+        self._ports = [HeldPort() for _ in range(3)]
+        self.rpc, self.http, data = (port.number for port in self._ports)
         self._log = directory / "log"
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
@@ -39,3 +33,5 @@ class Server:
     def stop(self):
         self._process.kill()
         self._process.wait()
+        for port in self._ports:
+            port.close()

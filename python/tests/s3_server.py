@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 
 import boto3
+from held_port import HeldPort
 
 ACCESS_KEY, SECRET_KEY = "test", "testsecret"
 
@@ -31,28 +32,19 @@ def program():
     return str(found)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Server:
     """Runs until stop(). `tls`: a certificate and its key, PEM files; `options`: versitygw's own."""
 
     def __init__(self, folder, tls=None, options=()):
         self.folder = pathlib.Path(folder) / "buckets"
         self.folder.mkdir(parents=True)
-        self.url = None
-        for _ in range(5):  # the port may be taken meanwhile
-            self.port = free_port()
-            command, environment = self._command(tls, list(options))
-            with open(self.folder.parent / "server.log", "ab") as log:
-                self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-            if self._answers():
-                self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
-                return
-        raise AssertionError(f"the S3 server does not start: see {self.folder.parent}/server.log")
+        self._ports = [HeldPort(), HeldPort()]  # MinIO wants a second one
+        self.port = self._ports[0].number
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        command, environment = self._command(tls, list(options))
+        with open(self.folder.parent / "server.log", "ab") as log:
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        assert self._answers(), f"the S3 server does not start: see {self.folder.parent}/server.log"
 
     def make_bucket(self, name):
         boto3.client(
@@ -76,7 +68,7 @@ class Server:
         if tls:
             shutil.copy(tls[0], certificates / "public.crt")
             shutil.copy(tls[1], certificates / "private.key")
-        console = f"127.0.0.1:{free_port()}"
+        console = f"127.0.0.1:{self._ports[1].number}"
         return (
             [program(), "server", "--quiet", "--certs-dir", str(certificates), "--address", address,
              "--console-address", console, str(self.folder)],
@@ -85,7 +77,7 @@ class Server:
         )  # fmt: skip
 
     def _answers(self):
-        for _ in range(3000):
+        for _ in range(12000):
             if self._process.poll() is not None:
                 return False
             if self._is_ready():
@@ -121,3 +113,5 @@ class Server:
     def stop(self):
         self._process.kill()
         self._process.wait()
+        for port in self._ports:
+            port.close()

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 
@@ -11,18 +10,13 @@ import numpy as np
 import pytest
 from certificates import make_certificates
 from children import command_line
+from held_port import HeldPort
 
 import cairn
 import cairn.ps
 
 STEPS = 24
 TOKEN = "secret"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Servers:
@@ -36,13 +30,13 @@ class Servers:
         self._common += ["--full-steps", "10", "--incremental-steps", "3", "--token-file", str(tmp_path / "token")]
         self._common += ["--tls-cert", str(certificates / "server.crt"), "--tls-key", str(certificates / "server.key")]
         self._common += ["--tls-ca", str(certificates / "ca.crt")]
-        self.ports = [free_port(), free_port()]
+        self.ports = [HeldPort(), HeldPort()]
         self.processes = {}
         for index in range(2):
             self.start(index)
 
     def start(self, index):
-        command = [command_line(), "pserver", "--index", str(index), "--listen", f"127.0.0.1:{self.ports[index]}"]
+        command = [command_line(), "pserver", "--index", str(index), "--listen", f"127.0.0.1:{self.ports[index].number}"]
         self.processes[index] = subprocess.Popen([*command, *self._common], stderr=self._log)
 
     def kill(self, index):
@@ -54,6 +48,8 @@ class Servers:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             process.wait()
+        for port in self.ports:
+            port.close()
         self._log.close()
 
 

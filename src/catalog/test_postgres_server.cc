@@ -1,14 +1,11 @@
 #include "catalog/test_postgres_server.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grp.h>
-#include <netinet/in.h>
 #include <pwd.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,16 +23,6 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(60);
 const std::string kPrograms = "/usr/lib/postgresql/15/bin/";
-
-std::uint16_t FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-  socklen_t size = sizeof address;
-  bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 std::string Contents(const std::string& path) {
   std::ifstream file(path);
@@ -86,7 +73,6 @@ Status TestPostgresServer::Initialize() {
   if (access(initdb.c_str(), X_OK) != 0) {
     return NotFoundError("there is no PostgreSQL 15 to test with: scripts/setup test installs it");
   }
-  port_ = FreePort();
   if (const passwd* user = geteuid() == 0 ? getpwnam("postgres") : nullptr; user != nullptr) {
     if (chown(directory_.path().c_str(), user->pw_uid, user->pw_gid) != 0) {
       return InternalError("chown " + directory_.path());
@@ -104,7 +90,7 @@ Status TestPostgresServer::Initialize() {
 Status TestPostgresServer::Launch() {
   const std::string log = directory_ / "log";
   pid_ = Spawn({kPrograms + "postgres", "-D", directory_ / "data", "-k", directory_.path(), "-p",
-                std::to_string(port_), "-c", "listen_addresses=127.0.0.1", "-c",
+                std::to_string(port_.number()), "-c", "listen_addresses=127.0.0.1", "-c",
                 "shared_buffers=32MB", "-c", "max_connections=60"},
                log);
   const auto begun = std::chrono::steady_clock::now();
@@ -141,7 +127,7 @@ void TestPostgresServer::Kill() {
 TestPostgresServer::~TestPostgresServer() { Kill(); }
 
 std::string TestPostgresServer::Url(const std::string& database) const {
-  return fmt::format("postgresql://postgres@127.0.0.1:{}/{}", port_, database);
+  return fmt::format("postgresql://postgres@127.0.0.1:{}/{}", port_.number(), database);
 }
 
 Result<std::string> TestPostgresServer::FreshDatabase() {

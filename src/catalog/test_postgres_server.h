@@ -2,12 +2,12 @@
 
 #include <sys/types.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
 #include <cairn/status.h>
 
+#include "net/held_port.h"
 #include "storage/local/temp_directory.h"
 
 namespace cairn {
@@ -39,7 +39,7 @@ class TestPostgresServer {
   Status Initialize();
 
   TempDirectory directory_;
-  std::uint16_t port_ = 0;
+  const HeldPort port_;
   pid_t pid_ = -1;
   int databases_ = 0;
 };

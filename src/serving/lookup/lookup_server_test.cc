@@ -12,6 +12,7 @@
 #include <cairn/serving_client.h>
 
 #include "base/status_macros.h"
+#include "net/held_port.h"
 #include "net/test_certificates.h"
 #include "rpc/client_stream.h"
 #include "rpc/stream_server.h"
@@ -263,13 +264,14 @@ TEST_F(LookupServerTest, ClientsOverTheLimitAreTurnedAway) {
 }
 
 TEST_F(LookupServerTest, AClientFindsAServerThatWasStartedAgain) {
-  Start();
+  const HeldPort port;
+  LookupServerOptions same;
+  same.listen = "127.0.0.1:" + std::to_string(port.number());
+  Start(same);
   model_.step_ = 1;
   // So long a call waits for the server that is gone, and as long may one take that succeeds.
   const auto client = LookupClient::Connect({.address = Address(), .timeout = seconds(5)}).value();
   ASSERT_TRUE(Ask(client.get(), "a", {1}).ok());
-  LookupServerOptions same;
-  same.listen = Address();
   server_ = nullptr;
   EXPECT_TRUE(Ask(client.get(), "a", {1}).status().Is(Code::kUnavailable));
   Start(same);

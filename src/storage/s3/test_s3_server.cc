@@ -21,6 +21,8 @@
 namespace cairn {
 namespace {
 
+constexpr auto kPatience = std::chrono::seconds(120);
+
 bool WantsMinio() {
   const char* named = std::getenv("CAIRN_S3_SERVER");
   return named != nullptr && std::string_view(named) == "minio";
@@ -42,16 +44,6 @@ sockaddr_in Loopback(std::uint16_t port) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port);
   return address;
-}
-
-std::uint16_t FreePort() {
-  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = Loopback(0);
-  socklen_t length = sizeof address;
-  bind(probe, reinterpret_cast<sockaddr*>(&address), length);
-  getsockname(probe, reinterpret_cast<sockaddr*>(&address), &length);
-  close(probe);
-  return ntohs(address.sin_port);
 }
 
 /// The beginning of the answer to a GET of `path`, or of nothing but a connection for "": nullopt
@@ -102,8 +94,8 @@ TestS3Server* TestS3Server::Get() {
 TestS3Server::TestS3Server() : minio_(WantsMinio()) {}
 
 bool TestS3Server::IsReady() const {
-  if (!minio_) return Ask(port_, "").has_value();
-  const auto answer = Ask(port_, "/minio/health/ready");
+  if (!minio_) return Ask(port(), "").has_value();
+  const auto answer = Ask(port(), "/minio/health/ready");
   return answer && answer->find(" 200 ") != answer->npos;
 }
 
@@ -115,8 +107,8 @@ void TestS3Server::Run(const std::string& program) const {
   const int log = open((directory_ + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   dup2(log, 1);
   dup2(log, 2);
-  const std::string where = "127.0.0.1:" + std::to_string(port_);
-  const std::string console = "127.0.0.1:" + std::to_string(console_port_);
+  const std::string where = "127.0.0.1:" + std::to_string(port());
+  const std::string console = "127.0.0.1:" + std::to_string(console_port_.number());
   if (minio_) {
     execl(program.c_str(), program.c_str(), "server", "--quiet", "--address", where.c_str(),
           "--console-address", console.c_str(), directory_.c_str(), nullptr);
@@ -133,18 +125,17 @@ bool TestS3Server::Start() {
   std::string pattern = ::testing::TempDir() + "/cairn-s3-XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) return false;
   directory_ = pattern;
-  for (int attempt = 0; attempt < 5; ++attempt) {  // the port may be taken meanwhile
-    port_ = FreePort();
-    console_port_ = FreePort();
-    process_ = fork();
-    if (process_ == 0) Run(program);
-    for (int i = 0; i < 3000; ++i) {
-      if (IsReady()) return true;
-      if (waitpid(process_, nullptr, WNOHANG) == process_) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  process_ = fork();
+  if (process_ == 0) Run(program);
+  const auto begun = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begun < kPatience) {
+    if (IsReady()) return true;
+    if (waitpid(process_, nullptr, WNOHANG) == process_) {
+      process_ = -1;
+      return false;
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it does not tell
   }
-  process_ = -1;
   return false;
 }
 
@@ -172,13 +163,14 @@ void TestS3Server::DeleteBucket(const std::string& bucket) {
 }
 
 std::map<std::string, std::string> TestS3Server::Variables(std::uint16_t port) const {
-  return {{"AWS_ACCESS_KEY_ID", kAccessKey},
-          {"AWS_SECRET_ACCESS_KEY", kSecretKey},
-          {"AWS_REGION", "us-east-1"},
-          {"AWS_ENDPOINT_URL", "http://127.0.0.1:" + std::to_string(port == 0 ? port_ : port)},
-          // Nothing of the machine's own files.
-          {"AWS_CONFIG_FILE", directory_ + "/no-config"},
-          {"AWS_SHARED_CREDENTIALS_FILE", directory_ + "/no-credentials"}};
+  return {
+      {"AWS_ACCESS_KEY_ID", kAccessKey},
+      {"AWS_SECRET_ACCESS_KEY", kSecretKey},
+      {"AWS_REGION", "us-east-1"},
+      {"AWS_ENDPOINT_URL", "http://127.0.0.1:" + std::to_string(port == 0 ? port_.number() : port)},
+      // Nothing of the machine's own files.
+      {"AWS_CONFIG_FILE", directory_ + "/no-config"},
+      {"AWS_SHARED_CREDENTIALS_FILE", directory_ + "/no-credentials"}};
 }
 
 S3StoreOptions TestS3Server::Options(const std::string& url, std::uint16_t port) const {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "net/held_port.h"
 #include "storage/s3/s3_store.h"
 
 namespace cairn {
@@ -24,8 +25,8 @@ class TestS3Server {
   static TestS3Server* Get();
   ~TestS3Server();
 
-  std::uint16_t port() const { return port_; }
-  std::string endpoint() const { return "http://127.0.0.1:" + std::to_string(port_); }
+  std::uint16_t port() const { return port_.number(); }
+  std::string endpoint() const { return "http://127.0.0.1:" + std::to_string(port()); }
   /// Where the server keeps its buckets, for tests that go behind its back.
   const std::string& directory() const { return directory_; }
 
@@ -49,8 +50,8 @@ class TestS3Server {
 
   const bool minio_;
   std::string directory_;
-  std::uint16_t port_ = 0;
-  std::uint16_t console_port_ = 0;  // MinIO wants one
+  const HeldPort port_;
+  const HeldPort console_port_;  // MinIO wants one
   pid_t process_ = -1;
   std::atomic<int> buckets_{0};
 };

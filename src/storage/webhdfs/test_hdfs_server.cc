@@ -1,11 +1,8 @@
 #include "storage/webhdfs/test_hdfs_server.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,7 +13,6 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
-#include <vector>
 
 #include "base/status_macros.h"
 
@@ -29,23 +25,6 @@ constexpr auto kPatience = std::chrono::seconds(120);
 std::string Program() {
   const char* const named = std::getenv("CAIRN_ONE_NODE_HDFS");
   return named != nullptr ? named : ".cache/services/bin/one-node-hdfs";
-}
-
-/// Ports that are free now. All are held until the last is known, so that they differ.
-std::vector<std::uint16_t> FreePorts(int count) {
-  std::vector<int> sockets;
-  std::vector<std::uint16_t> ports;
-  for (int i = 0; i < count; ++i) {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-    socklen_t size = sizeof address;
-    bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-    sockets.push_back(fd);
-    ports.push_back(ntohs(address.sin_port));
-  }
-  for (const int fd : sockets) close(fd);
-  return ports;
 }
 
 std::string Contents(const std::string& path) {
@@ -67,10 +46,6 @@ Result<TestHdfsServer*> TestHdfsServer::Shared() {
 Result<std::unique_ptr<TestHdfsServer>> TestHdfsServer::Start(const Options& options) {
   std::unique_ptr<TestHdfsServer> server(new TestHdfsServer);
   server->permissions_ = options.permissions;
-  const std::vector<std::uint16_t> ports = FreePorts(3);
-  server->rpc_port_ = ports[0];
-  server->http_port_ = ports[1];
-  server->data_port_ = ports[2];
   RETURN_IF_ERROR(server->Launch());
   return server;
 }
@@ -82,8 +57,8 @@ Status TestHdfsServer::Launch() {
   }
   const std::string log = directory_ / "log";
   const std::string run = directory_ / "run";
-  const std::array<std::string, 3> ports = {std::to_string(rpc_port_), std::to_string(http_port_),
-                                            std::to_string(data_port_)};
+  const std::array<std::string, 3> ports = {std::to_string(rpc_port()), std::to_string(http_port()),
+                                            std::to_string(data_port())};
   pid_ = fork();
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -125,7 +100,7 @@ Status TestHdfsServer::KillAndRestart() {
 }
 
 std::string TestHdfsServer::Url(const std::string& path) const {
-  return "hdfs://127.0.0.1:" + std::to_string(http_port_) + "/" + path;
+  return "hdfs://127.0.0.1:" + std::to_string(http_port()) + "/" + path;
 }
 
 std::string TestHdfsServer::FreshUrl() { return Url("t" + std::to_string(urls_++)); }

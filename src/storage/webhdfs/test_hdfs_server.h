@@ -8,6 +8,7 @@
 
 #include <cairn/status.h>
 
+#include "net/held_port.h"
 #include "storage/local/temp_directory.h"
 
 namespace cairn {
@@ -27,9 +28,9 @@ class TestHdfsServer {
   TestHdfsServer(const TestHdfsServer&) = delete;
   TestHdfsServer& operator=(const TestHdfsServer&) = delete;
 
-  std::uint16_t http_port() const { return http_port_; }
-  std::uint16_t rpc_port() const { return rpc_port_; }
-  std::uint16_t data_port() const { return data_port_; }
+  std::uint16_t http_port() const { return http_port_.number(); }
+  std::uint16_t rpc_port() const { return rpc_port_.number(); }
+  std::uint16_t data_port() const { return data_port_.number(); }
   /// hdfs://127.0.0.1:port/<path>
   std::string Url(const std::string& path) const;
   /// A URL that no other call has given.
@@ -44,9 +45,9 @@ class TestHdfsServer {
 
   TempDirectory directory_;
   bool permissions_ = false;
-  std::uint16_t http_port_ = 0;
-  std::uint16_t rpc_port_ = 0;
-  std::uint16_t data_port_ = 0;
+  const HeldPort http_port_;
+  const HeldPort rpc_port_;
+  const HeldPort data_port_;
   pid_t pid_ = -1;
   int urls_ = 0;
 };
