@@ -19,7 +19,7 @@
 #
 #   cairn_test(<name> SRCS x_test.cc ... [DEPS ...] [LABELS unit|integration|crash|e2e] [TIMEOUT seconds]
 #              [ARGS ...] [NEEDS target ...] [WRAPPER program] [SERIAL] [NO_GTEST_MAIN])
-#       One GoogleTest program = one ctest test, named <name>. Label unit and 60 s unless told. Runs with the
+#       One GoogleTest program = one ctest test, named <name>. Label unit and 300 s unless told: syncs of a busy disk take long. Runs with the
 #       repository's root as working directory (golden files are opened as tests/compat/...). NEEDS names programs that
 #       must be built beside it; they lie in the same bin/ directory, which is in the environment as CAIRN_BIN_DIR.
 #       WRAPPER: a program that runs the test, which it is given as arguments. SERIAL: nothing else runs meanwhile. NO_GTEST_MAIN: the sources bring their own main. No-op when CAIRN_TESTS is off.
@@ -141,7 +141,7 @@ function(cairn_test name)
     set(A_LABELS unit)
   endif()
   if(NOT A_TIMEOUT)
-    set(A_TIMEOUT 60)
+    set(A_TIMEOUT 300)
   endif()
   # Sanitizers slow code down several times; a time limit is there to end a hang, not to measure.
   math(EXPR A_TIMEOUT "${A_TIMEOUT} * ${CAIRN_TEST_TIMEOUT_FACTOR}")
