@@ -16,6 +16,7 @@
 #include <cairn/transfer.h>
 
 #include "base/log.h"
+#include "base/settable_clock.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/names.h"
 #include "checkpoint/repository.h"
@@ -51,11 +52,14 @@ class ReplacedDirectory : public testing::TestWithParam<World> {
   /// All have named the same job, as trainings started by a script do: that alone tells nobody
   /// apart. `takeover`: what is deleted with the directory is the lock too, which the memory store
   /// and the registry inside this process do not know.
-  std::unique_ptr<CheckpointManager> Open(
-      ManagerOptions options = {}, std::function<void(std::string_view)> on_step = nullptr) const {
+  std::unique_ptr<CheckpointManager> Open(ManagerOptions options = {},
+                                          std::function<void(std::string_view)> on_step = nullptr,
+                                          Clock* clock = Clock::System()) const {
     options.job = "training";
     options.takeover = true;
-    auto manager = OpenManager(std::move(options), Env(std::move(on_step)));
+    Environment env = Env(std::move(on_step));
+    env.clock = clock;
+    auto manager = OpenManager(std::move(options), std::move(env));
     EXPECT_TRUE(manager.ok()) << manager.status().ToString();
     return manager.ok() ? *std::move(manager) : nullptr;
   }
@@ -325,17 +329,16 @@ class ReplacedRanks : public ReplacedDirectory {
  protected:
   using Ranks = std::vector<std::unique_ptr<CheckpointManager>>;
 
-  Ranks OpenRanks(std::chrono::nanoseconds deadline = std::chrono::minutes(5)) {
+  Ranks OpenRanks(Clock* clock = Clock::System()) {
     Ranks ranks(2);
     {
       std::vector<std::jthread> openers;
       for (int rank = 0; rank < 2; ++rank) {
-        openers.emplace_back([this, rank, deadline, &ranks] {
+        openers.emplace_back([this, rank, clock, &ranks] {
           ManagerOptions options = Keep(9);
           options.rank = rank;
           options.world_size = 2;
-          options.deadline = deadline;
-          ranks[static_cast<std::size_t>(rank)] = Open(std::move(options));
+          ranks[static_cast<std::size_t>(rank)] = Open(std::move(options), nullptr, clock);
         });
       }
     }
@@ -362,7 +365,7 @@ class ReplacedRanks : public ReplacedDirectory {
 };
 
 TEST_P(ReplacedRanks, OldRanksTakeNoPartInWhatTheNewOnesDo) {
-  const Ranks old = OpenRanks(std::chrono::milliseconds(300));
+  const Ranks old = OpenRanks();
   for (const Status& saved : SaveAll(old, 10, kOld)) ASSERT_TRUE(saved.ok()) << saved.ToString();
   DeleteEverything();
   const Ranks now = OpenRanks();
@@ -379,7 +382,8 @@ TEST_P(ReplacedRanks, OldRanksTakeNoPartInWhatTheNewOnesDo) {
 
 TEST_P(ReplacedRanks, NewRanksAreNotAdmittedByTheOldCommitter) {
   // The old committer waits for the part of its rank 1, and looks for ranks that were restarted.
-  const Ranks old = OpenRanks(std::chrono::seconds(2));
+  SettableClock clock;
+  const Ranks old = OpenRanks(&clock);
   for (const Status& saved : SaveAll(old, 10, kOld)) ASSERT_TRUE(saved.ok()) << saved.ToString();
   Status lost;
   std::jthread waiting([&] {
@@ -401,6 +405,7 @@ TEST_P(ReplacedRanks, NewRanksAreNotAdmittedByTheOldCommitter) {
   DeleteEverything();
   const Ranks now = OpenRanks();
   for (const Status& saved : SaveAll(now, 20, kNew)) EXPECT_TRUE(saved.ok()) << saved.ToString();
+  clock.Advance(std::chrono::hours(1));  // its deadline, where it has not seen the new fence
   waiting.join();
   EXPECT_FALSE(lost.ok());
   for (const Status& saved : SaveAll(now, 30, kNew)) EXPECT_TRUE(saved.ok()) << saved.ToString();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/settable_clock.h"
 #include "base/thread_annotations.h"
 #include "launch/launcher.h"
 #include "trial/event_log.h"
@@ -18,19 +19,6 @@
 #include "trial/trial_engine.h"
 
 namespace cairn {
-
-/// The machine's clock, which a test sets forward: an engine that waits looks at it at least once a
-/// second.
-class SettableClock final : public Clock {
- public:
-  Duration Now() override { return System()->Now() + Duration(ahead_); }
-  std::int64_t WallNanos() override { return System()->WallNanos() + ahead_; }
-  void Sleep(Duration duration) override { System()->Sleep(duration); }
-  void Advance(Duration by) { ahead_ += by.count(); }
-
- private:
-  std::atomic<std::int64_t> ahead_ = 0;
-};
 
 /// A launcher whose processes are entries of a map: a test says when they end. Lives on while
 /// engines come and go, as real processes do.

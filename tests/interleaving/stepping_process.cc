@@ -1,6 +1,7 @@
 // A trainer that does what it is told on its standard input, a line at a time, and answers each
 // line with one: the other half of stopped_process_test. `--stop-at STEP` or `stop STEP` makes it
-// stop itself (SIGSTOP) when the engine's next protocol step of that name begins.
+// stop itself (SIGSTOP) when the engine's next protocol step of that name begins. SIGUSR1 sets its
+// clock forward by an hour.
 //
 //   stop STEP            → ok
 //   save STEP VALUE      → saved STEP ID              (acknowledged, and retention is done)
@@ -21,11 +22,14 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/settable_clock.h"
 #include "checkpoint/manager.h"
 
 namespace {
 
 using namespace cairn;
+
+SettableClock the_clock;
 
 void Answer(const std::string& line) { std::cout << line << std::endl; }
 void AnswerError(const Status& status) {
@@ -138,6 +142,11 @@ int main(int argc, char** argv) {
     AnswerError(env.status());
     return 1;
   }
+  env->clock = &the_clock;
+  struct sigaction forward{};
+  forward.sa_handler = [](int) { the_clock.Advance(std::chrono::hours(1)); };  // lock-free
+  forward.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &forward, nullptr);
   // Written while nothing is in flight, so that the engine's threads see it.
   std::string stop_at = settings->stop_at;
   env->on_step = [&stop_at](std::string_view step) {

@@ -70,6 +70,7 @@ struct Blackboard {
   std::int64_t acknowledged;  // the newest acknowledged step, -1 before the first
   std::int64_t resumed;       // the step that it resumed from, -1 for a fresh start
   char step[kNameBytes];      // the protocol step under way
+  bool bereft;                // the test's word: another rank has died, do not wait long for it
 
   void SetStep(std::string_view name) {
     char text[kNameBytes] = {};

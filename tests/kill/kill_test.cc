@@ -107,6 +107,7 @@ TEST(KillTest, TwoRanksLoseNothingWhenOneOrBothAreKilled) {
     pid_t pids[2];
     for (int rank = 0; rank < 2; ++rank) {
       boards[rank]->SetStep("start");
+      boards[rank]->bereft = false;
       pids[rank] =
           StartProcess("kill_writer", {directory, boards[rank].path().string(),
                                        std::to_string(seed), rank == victim ? target : "-",
@@ -116,6 +117,7 @@ TEST(KillTest, TwoRanksLoseNothingWhenOneOrBothAreKilled) {
     int exit_code = 0;
     ASSERT_TRUE(WaitKilled(pids[victim], &exit_code)) << exit_code << " aimed at " << target;
     ++hits[boards[victim]->step];
+    boards[1 - victim]->bereft = true;
     // The other one gives up by itself within the deadline (a code, not a hang), or is killed too.
     if (random() % 2 == 0) ::kill(pids[1 - victim], SIGKILL);
     if (!WaitKilled(pids[1 - victim], &exit_code)) {

@@ -35,14 +35,16 @@ int main(int argc, char** argv) {
 
   auto env = cairn::EnvironmentAt(directory, {.create = true});
   if (!env.ok()) return Fail(env.status());
+  cairn::kill::BereftClock clock(board);
+  env->clock = &clock;
   env->on_step = [&](std::string_view name) { strike.Begin(name); };
   cairn::ManagerOptions options;
   options.retention.keep_last = 2;
   options.retention.keep_every = 50;
   options.rank = rank;
   options.world_size = ranks;
-  options.deadline = std::chrono::seconds(2);
-  options.join_deadline = std::chrono::seconds(5);
+  options.deadline = std::chrono::minutes(5);
+  options.join_deadline = std::chrono::minutes(5);
   auto manager = cairn::OpenManager(options, *env);
   if (!manager.ok()) return Fail(manager.status());
 

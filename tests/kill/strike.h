@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "base/clock.h"
 #include "tests/kill/job_state.h"
 
 /// What programs that kill themselves share.
@@ -55,6 +58,25 @@ class Strike {
   const std::string step_;
   std::atomic<long> count_;
   const long delay_us_;
+};
+
+/// The machine's time until the test says that another rank has died. From then on a minute passes
+/// with each sleep, so that whoever waits for it comes to its deadline, whenever it began to wait.
+class BereftClock final : public Clock {
+ public:
+  explicit BereftClock(const Blackboard* board) : board_(board) {}
+  Duration Now() override { return System()->Now() + Duration(ahead_); }
+  std::int64_t WallNanos() override { return System()->WallNanos(); }
+  void Sleep(Duration duration) override {
+    System()->Sleep(duration);
+    if (static_cast<const volatile Blackboard*>(board_)->bereft) {
+      ahead_ += Duration(std::chrono::minutes(1)).count();
+    }
+  }
+
+ private:
+  const Blackboard* const board_;
+  std::atomic<std::int64_t> ahead_{0};
 };
 
 }  // namespace cairn::kill

@@ -21,7 +21,7 @@
 #include <thread>
 
 #include "checkpoint/manager.h"
-#include "tests/kill/job_state.h"
+#include "tests/kill/strike.h"
 #include "tests/train/job_model.h"
 #include "train/trainer.h"
 
@@ -111,8 +111,10 @@ Result<Environment> MakeEnvironment(const Arguments& arguments, kill::Blackboard
 int Run(const Arguments& arguments, kill::Blackboard* board) {
   std::atomic<long> kill_count = arguments.kill_count;
   if (arguments.kill_step == "*") std::thread(KillSelfAfter, arguments.kill_delay_us).detach();
+  kill::BereftClock clock(board);
   auto env = MakeEnvironment(arguments, board, &kill_count);
   if (!env.ok()) return Fail(env.status());
+  env->clock = &clock;
 
   const auto id = static_cast<std::uint64_t>(arguments.trainer_id);
   Model model(id);
@@ -121,8 +123,8 @@ int Run(const Arguments& arguments, kill::Blackboard* board) {
   options.checkpoint_config = {{.checkpoint_dir = arguments.directory,
                                 .max_num_checkpoints = 2,
                                 .step_interval = 3,
-                                .deadline = std::chrono::seconds(10),
-                                .join_deadline = std::chrono::seconds(5)}};
+                                .deadline = std::chrono::minutes(5),
+                                .join_deadline = std::chrono::minutes(5)}};
   options.trainer_id = arguments.trainer_id;
   options.num_trainers = arguments.num_trainers;
   auto opened = OpenTrainer(options, *env);

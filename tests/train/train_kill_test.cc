@@ -59,6 +59,7 @@ class Job {
       kill::MappedBoard& board = *boards_[static_cast<std::size_t>(id)];
       board->SetStep("start");
       board->resumed = -1;
+      board->bereft = false;
       std::vector<std::string> args = {(root_ / "repository").string(),
                                        board.path().string(),
                                        Losses(id).string(),
@@ -219,6 +220,7 @@ class Killer {
                 random_() % 2 == 0);
     int exit_code = 0;
     const bool killed = kill::WaitKilled(job_->pid(target.trainer), &exit_code);
+    if (killed && trainers_ == 2) job_->board(1 - target.trainer)->bereft = true;
     // Now and then the other one is left to find out that it is alone, which takes a deadline.
     if (killed && trainers_ == 2 && kills_ % kLeftAloneEvery != 0) {
       ::kill(job_->pid(1 - target.trainer), SIGKILL);
