@@ -26,4 +26,16 @@ class ManualClock final : public Clock {
   Duration now_ GUARDED_BY(mu_) = Duration(1);
 };
 
+/// As ManualClock, but for the time of day, which is the machine's: servers look at it.
+class HeldClock final : public Clock {
+ public:
+  Duration Now() override { return held_.Now(); }
+  std::int64_t WallNanos() override { return System()->WallNanos(); }
+  void Sleep(Duration duration) override { held_.Advance(duration); }
+  void Advance(Duration duration) { held_.Advance(duration); }
+
+ private:
+  ManualClock held_;
+};
+
 }  // namespace cairn

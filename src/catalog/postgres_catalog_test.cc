@@ -33,7 +33,7 @@ TEST(PostgresCatalog, AServerThatWasGoneIsFoundAgainAndNothingIsLost) {
   auto server = TestPostgresServer::Start();
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const std::string url = (*server)->FreshDatabase().value();
-  auto catalog = Catalog::Open({.url = url, .timeout = std::chrono::seconds(3)}).value();
+  auto catalog = Catalog::Open({.url = url, .timeout = std::chrono::seconds(60)}).value();
   EventMaker maker(9);
   std::vector<Event> all;
   const auto append = [&](const std::vector<Event>& events) {

@@ -286,13 +286,23 @@ TEST(HttpClient, PlainServerBehindHttpsIsAnErrorThatDoesNotHang) {
 TEST(HttpClient, SilentServerIsGivenUpAndTriedAgain) {
   std::latch release(1);
   std::atomic<int> requests = 0;
-  TestHttpServer server([&](const TestHttpRequest&) {
-    if (++requests == 1) release.wait();
+  ManualClock clock;
+  std::unique_ptr<HttpClient> client;
+  TestHttpServer server([&](const TestHttpRequest& request) {
+    if (request.target == "/other") return Answer(200);
+    if (++requests == 1) {
+      // Its end shows that the client has seen the last byte of this request move.
+      EXPECT_TRUE(client->Fetch({.url = server.url() + "/other"}).ok());
+      clock.Advance(milliseconds(200));
+      release.wait();
+    }
     return Answer(200, "awake");
   });
   HttpClientOptions options = Quick();
+  options.clock = &clock;
+  options.random = [] { return 0.0; };  // no wait before another attempt
   options.stall_timeout = milliseconds(100);
-  auto client = Open(options);
+  client = Open(options);
   const auto response = client->Fetch({.url = server.url() + "/"});
   release.count_down();
   ASSERT_TRUE(response.ok()) << response.status().ToString();

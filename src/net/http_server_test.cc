@@ -417,7 +417,7 @@ TEST(HttpServer, NonsenseIsHungUpOnAndOthersAreServed) {
 
 TEST(HttpServer, SlowClientsAreHungUpOnWhileOthersAreServed) {
   auto server =
-      HttpServer::Start({.threads = 1, .client_timeout = milliseconds(300)}, Routes()).value();
+      HttpServer::Start({.threads = 1, .client_timeout = milliseconds(2000)}, Routes()).value();
   RawClient slow(server->port());
   slow.Send("GET /echo/a/ru");
   RawClient client(server->port());

@@ -183,7 +183,7 @@ TEST_F(HttpTls, PlainRequestsAreHungUpOn) {
 
 TEST_F(HttpTls, ClientsThatNeverShakeHandsAreHungUpOn) {
   HttpServerOptions options = Options();
-  options.client_timeout = milliseconds(300);
+  options.client_timeout = milliseconds(2000);
   options.max_connections = 2;
   Start(options);
   const int first = Connect();

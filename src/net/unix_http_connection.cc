@@ -95,13 +95,13 @@ Status UnixHttpConnection::Connect() {
 }
 
 Status UnixHttpConnection::WaitFor(short events) {
-  const auto until = std::chrono::steady_clock::now() + options_.stall_timeout;
+  const auto until = options_.clock->Now() + options_.stall_timeout;
   for (;;) {
     pollfd polled{.fd = fd_, .events = events, .revents = 0};
     const int ready = poll(&polled, 1, static_cast<int>(kLook.count()));
     if (ready > 0) return Status::Ok();
     if (options_.cancelled && options_.cancelled()) return CancelledError("the call was ended");
-    if (std::chrono::steady_clock::now() >= until) {
+    if (options_.clock->Now() >= until) {
       return DeadlineExceededError(fmt::format("{} does not answer", options_.path));
     }
   }

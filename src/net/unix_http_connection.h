@@ -7,6 +7,7 @@
 
 #include <cairn/status.h>
 
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "net/http.h"
 
@@ -29,6 +30,7 @@ class UnixHttpConnection {
     /// Asked every 50 ms while it waits; true ends the call with Cancelled. May be empty.
     std::function<bool()> cancelled;
     std::size_t max_body_bytes = 64u << 20;
+    Clock* clock = Clock::System();  // looked at as often; borrowed
   };
   explicit UnixHttpConnection(Options options);
   ~UnixHttpConnection();

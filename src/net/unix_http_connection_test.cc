@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "base/manual_clock.h"
 #include "net/http_server.h"
 
 namespace cairn {
@@ -90,8 +91,17 @@ TEST_F(UnixHttpConnectionTest, EndsWhenItIsToldToOrNobodyAnswers) {
   std::atomic<bool> end = false;
   UnixHttpConnection told({.path = path(), .cancelled = [&] { return end.exchange(true); }});
   EXPECT_TRUE(told.Fetch({.url = "/never"}).status().Is(Code::kCancelled));
-  UnixHttpConnection patient({.path = path(), .stall_timeout = std::chrono::milliseconds(120)});
-  EXPECT_TRUE(patient.Fetch({.url = "/never"}).status().Is(Code::kDeadlineExceeded));
+  ManualClock clock;
+  UnixHttpConnection patient({.path = path(), .clock = &clock});
+  {
+    // Again and again: nobody tells when it begins to wait.
+    const std::jthread time([&](const std::stop_token& stop) {
+      for (; !stop.stop_requested(); std::this_thread::yield()) {
+        clock.Advance(std::chrono::minutes(2));
+      }
+    });
+    EXPECT_TRUE(patient.Fetch({.url = "/never"}).status().Is(Code::kDeadlineExceeded));
+  }
   EXPECT_TRUE(patient.Fetch(Post("x")).ok()) << "the next call has a connection of its own";
   kept_.clear();
 }

@@ -340,7 +340,7 @@ TEST_F(JobTest, RefusesWhatDoesNotFitAndLives) {
   wrong.directory = directory_;
   wrong.num_servers = 2;
   wrong.trainers = 3;
-  wrong.reconnect_timeout = std::chrono::seconds(1);
+  wrong.reconnect_timeout = std::chrono::seconds(30);
   EXPECT_EQ(Client::Connect(wrong).status().code(), Code::kFailedPrecondition);
   wrong.trainers = 1;
   wrong.num_servers = 1;

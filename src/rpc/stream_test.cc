@@ -136,7 +136,7 @@ TEST_P(Streams, EndWithTheirLifetime) {
     }
   });
   ConnectOptions to = To();
-  to.lifetime = std::chrono::milliseconds(200);
+  to.lifetime = std::chrono::seconds(2);
   auto stream = ClientStream::Open(to);
   ASSERT_TRUE(stream.ok());
   ASSERT_TRUE((*stream)->Send(MessageOf("x")).ok());

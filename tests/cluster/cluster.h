@@ -125,7 +125,7 @@ struct Fault {
 struct JobOptions {
   int servers = 2;
   int trainers = 2;
-  std::int64_t steps = 30;  // faults come long before: who has ended is not started again
+  std::int64_t steps = 30;  // faults come before the last ones: who has ended is not started again
   std::string mode = "sync";
   std::string recovery = "exact";
   std::string transport = "socket";  // of the trainers
@@ -211,6 +211,8 @@ class Cluster {
   std::string Output(int trainer) const {
     return directory_ + "/learned_" + std::to_string(trainer);
   }
+  /// There when all faults have come.
+  std::string Struck() const { return directory_ + "/struck"; }
   std::string Log(const Role& role) const {
     return directory_ + (role.server ? "/server_" : "/trainer_") + std::to_string(role.index) +
            ".log";
@@ -262,10 +264,11 @@ class Cluster {
         {"CAIRN_NUM_TRAINERS", std::to_string(options_.trainers)},
         {"CAIRN_PS_TRANSPORT", options_.transport}};
     if (proxies_.empty()) env["CAIRN_CHECKPOINT_DIR"] = repository();
-    processes_.try_emplace(role,
-                           std::vector<std::string>{BinDir() + "/cluster_trainer", Output(i),
-                                                    std::to_string(options_.steps)},
-                           env, Log(role));
+    std::vector<std::string> command{BinDir() + "/cluster_trainer", Output(i),
+                                     std::to_string(options_.steps)};
+    // However late this process comes to strike, the job is not over.
+    if (i == 0) command.insert(command.end(), {std::to_string(options_.steps - 4), Struck()});
+    processes_.try_emplace(role, command, env, Log(role));
   }
   /// Where the server registered; 0: nowhere yet.
   int PortOf(int server) const {
@@ -343,6 +346,10 @@ class Cluster {
       due_.erase(due_.begin() + static_cast<std::ptrdiff_t>(i));
     }
     for (const Due& due : now) Strike(due);
+    if (!struck_ && options_.faults.empty() && due_.empty()) {
+      std::ofstream(Struck()).close();
+      struck_ = true;
+    }
     return true;
   }
   void Strike(const Due& due) {
@@ -390,6 +397,7 @@ class Cluster {
   std::map<Role, Process> processes_;
   std::vector<Due> due_;
   std::set<Role> full_;  // whose disks are full
+  bool struck_ = false;  // all faults have come
   JobResult result_;
 };
 

@@ -1,12 +1,17 @@
 // One trainer of tests/cluster: trains the test model, tells each step on standard output, and
 // writes what was learned at the end. "back": it was about to leave, and the job went back.
 //
-//   cluster_trainer OUTPUT STEPS        with the environment of `cairn ps run`
+//   cluster_trainer OUTPUT STEPS [HOLD FILE]      with the environment of `cairn ps run`
+//
+// It does not begin step HOLD before there is the FILE.
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include <cairn/ps.h>
 
@@ -22,7 +27,8 @@ void Tell(const std::string& line) {
   std::fflush(stdout);
 }
 
-Status Run(const std::string& output, std::int64_t steps) {
+Status Run(const std::string& output, std::int64_t steps, std::int64_t hold,
+           const std::string& word) {
   ASSIGN_OR_RETURN(ClientOptions options, ClientOptions::FromEnvironment());
   options.reconnect_timeout = std::chrono::seconds(60);
   ASSIGN_OR_RETURN(const auto client, Client::Connect(options));
@@ -30,8 +36,12 @@ Status Run(const std::string& output, std::int64_t steps) {
   RETURN_IF_ERROR(model.Declare(client.get()));
   Tell("begin " + std::to_string(client->step()));
   for (;;) {
-    RETURN_IF_ERROR(
-        model.TrainTo(steps, [](std::int64_t step) { Tell("step " + std::to_string(step)); }));
+    RETURN_IF_ERROR(model.TrainTo(steps, [&](std::int64_t step) {
+      Tell("step " + std::to_string(step));
+      while (step == hold && !std::filesystem::exists(word)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }));
     // The job may still go back: only what is seen after all have ended counts.
     Status met = client->Barrier();
     Result<std::map<std::string, std::vector<float>>> learned =
@@ -65,8 +75,9 @@ Status Run(const std::string& output, std::int64_t steps) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  const Status status = Run(argv[1], std::atoll(argv[2]));
+  if (argc != 3 && argc != 5) return 2;
+  const Status status = argc == 3 ? Run(argv[1], std::atoll(argv[2]), -1, "")
+                                  : Run(argv[1], std::atoll(argv[2]), std::atoll(argv[3]), argv[4]);
   if (status.ok()) return 0;
   std::fprintf(stderr, "cluster_trainer: %s\n", status.ToString().c_str());
   return 1;

@@ -8,6 +8,7 @@
 #include <latch>
 #include <string>
 
+#include "base/manual_clock.h"
 #include "tests/remote/failing_requests.h"
 #include "tests/s3/s3_job.h"
 
@@ -51,9 +52,14 @@ TEST_F(S3Failures, ManifestThatArrivesAfterItWasGivenUpIsWholeOrDoesNotCount) {
   std::atomic<bool> hold = false;
   std::latch release(1);
   std::latch arrived(1);
+  HeldClock clock;
+  Environment env;
   auto proxy = std::make_unique<TestHttpServer>([&](const TestHttpRequest& request) {
     const bool manifest = request.method == "PUT" && request.target.ends_with("/manifest.json");
     if (!manifest || !hold) return ForwardTo(server_->port(), request);
+    // Its end shows that the client has seen the last byte of this request move.
+    EXPECT_TRUE(env.store->Stat("nothing").status().Is(Code::kNotFound));
+    clock.Advance(std::chrono::seconds(1));
     release.wait();
     TestHttpReply reply = ForwardTo(server_->port(), request);
     arrived.count_down();
@@ -61,8 +67,10 @@ TEST_F(S3Failures, ManifestThatArrivesAfterItWasGivenUpIsWholeOrDoesNotCount) {
   });
   S3StoreOptions options = server_->Options(url, proxy->port());
   options.environment.retry.max_attempts = 1;
+  options.environment.clock = &clock;
   options.environment.stall_timeout = std::chrono::milliseconds(300);
-  auto manager = OpenManager({.directory = url}, EnvironmentOn(options));
+  env = EnvironmentOn(options);
+  auto manager = OpenManager({.directory = url}, env);
   ASSERT_TRUE(manager.ok()) << manager.status().ToString();
   ASSERT_TRUE(SaveStep(manager->get(), 1).ok());
   hold = true;

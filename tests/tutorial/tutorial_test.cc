@@ -152,7 +152,7 @@ class TutorialTest : public ::testing::TestWithParam<Variant> {
     engine.log = log_.get();
     engine.launcher = launcher_.get();
     engine.repositories = repositories_.get();
-    engine.heartbeat = 200ms;
+    engine.heartbeat = 5s;
     engine.join_token = "join us";
     engine.join_storage = (directory_ / "storage").string();
     auto opened = TrialEngine::Open(std::move(engine));

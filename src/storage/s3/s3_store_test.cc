@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/manual_clock.h"
 #include "net/test_http_server.h"
 #include "storage/s3/test_s3_objects.h"
 #include "storage/s3/test_s3_server.h"
@@ -290,11 +291,18 @@ class S3StoreFaultTest : public S3StoreTest, public ::testing::WithParamInterfac
       case Fault::kSlowDown:
         return Answer(503, "<Error><Code>SlowDown</Code></Error>", {{"Retry-After", "0"}});
       case Fault::kStall:
+        // Its end shows that the client has seen the last byte of this request move.
+        EXPECT_TRUE(silent_.load()->Stat(kProbe).status().Is(Code::kNotFound));
+        clock_.Advance(std::chrono::seconds(1));
         end_of_stall->wait();
         return {.close = true};
     }
     return {};
   }
+
+  static constexpr const char* kProbe = "probe";
+  HeldClock clock_;                         // of a store whose server falls silent
+  std::atomic<S3Store*> silent_ = nullptr;  // it
 };
 
 std::string FaultName(const ::testing::TestParamInfo<Fault>& info) {
@@ -313,15 +321,20 @@ TEST_P(S3StoreFaultTest, EveryRequestMayFailOnce) {
     std::atomic<int> requests = 0;
     std::latch end_of_stall(1);
     const auto proxy = Proxy([&](const TestHttpRequest& request) {
+      if (request.target.ends_with(kProbe)) return Forward(request);
       return ++requests == failing ? Misbehave(request, &end_of_stall) : Forward(request);
     });
     S3StoreOptions options = server_->Options(url_ + "/" + std::to_string(failing), proxy->port());
-    options.environment.stall_timeout =
-        GetParam() == Fault::kStall ? std::chrono::milliseconds(300) : std::chrono::seconds(60);
+    if (GetParam() == Fault::kStall) {
+      options.environment.clock = &clock_;
+      options.environment.random = [] { return 0.0; };  // no wait before another attempt
+      options.environment.stall_timeout = std::chrono::milliseconds(300);
+    }
     options.most_copied_at_once = 5u << 20;
     auto opened = S3Store::Open(options);
     ASSERT_TRUE(opened.ok());
     S3Store* store = opened->get();
+    silent_ = store;
     SCOPED_TRACE("request " + std::to_string(failing));
     EXPECT_TRUE(store->Put("a", "1").ok());
     const Status created = store->Create("b", "2");
