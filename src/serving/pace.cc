@@ -13,6 +13,12 @@ namespace {
 
 constexpr std::chrono::milliseconds kSlice{50};  // of a sleep, between looks whether it shall end
 
+std::chrono::nanoseconds TimeOf(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
 Pace::Options WithTime(Pace::Options options) {
   if (!options.used) options.used = Pace::ThreadTime;
   return options;
@@ -20,11 +26,8 @@ Pace::Options WithTime(Pace::Options options) {
 
 }  // namespace
 
-std::chrono::nanoseconds Pace::ThreadTime() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
+std::chrono::nanoseconds Pace::ThreadTime() { return TimeOf(CLOCK_THREAD_CPUTIME_ID); }
+std::chrono::nanoseconds Pace::ProcessTime() { return TimeOf(CLOCK_PROCESS_CPUTIME_ID); }
 
 Pace::Pace(Options options)
     : options_(WithTime(std::move(options))),

@@ -23,8 +23,9 @@ class Pace {
   explicit Pace(Options options);
   void Pause();
 
-  /// Processor time of the calling thread.
+  /// Processor time of the calling thread, and of all threads of the process.
   static std::chrono::nanoseconds ThreadTime();
+  static std::chrono::nanoseconds ProcessTime();
   /// Lets the calling thread, and threads that it starts, stand behind others (nice 5).
   static void StandBehind();
 

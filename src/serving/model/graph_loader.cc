@@ -226,11 +226,14 @@ Result<std::shared_ptr<Runtime>> GraphLoader::Compile(const std::vector<Runtime:
   Clock* const clock = Clock::System();
   const Clock::Duration began = clock->Now();
   const std::chrono::nanoseconds used = Pace::ThreadTime();
-  // OpenVINO compiles on threads of its own, and has no way to tell what they used. While this one
-  // waits for them they do about as much as one that works.
+  const std::chrono::nanoseconds used_by_all = Pace::ProcessTime();
+  // OpenVINO compiles on threads of its own, and has no way to tell what they used: about as much
+  // as one that works all the while this one waits, and no more than all threads did.
   const auto count = [&] {
     const std::chrono::nanoseconds mine = Pace::ThreadTime() - used;
-    elsewhere_ += std::max(std::chrono::nanoseconds(0), clock->Now() - began - mine);
+    const std::chrono::nanoseconds most =
+        std::min(clock->Now() - began, Pace::ProcessTime() - used_by_all);
+    elsewhere_ += std::max(std::chrono::nanoseconds(0), most - mine);
   };
   std::shared_ptr<Runtime> runtime = runtime_;
   if (!weights.empty()) {
