@@ -13,8 +13,8 @@ struct StorageOptions {
   /// Requests under way at once; 0: 16. More help over long distances, and cost memory: as many
   /// parts of uploads may be in flight, up to eight.
   int connections = 0;
-  /// Size of the parts of uploads, a multiple of 4 KiB from 5 MiB on; 0: 8 MiB. Files that would
-  /// have more than 10,000 parts get larger ones.
+  /// Size of the parts of uploads, a multiple of 4 KiB; 0: 8 MiB on S3 (where 5 are the least), and
+  /// see docs/guides/hdfs.md. Files that would have more than 10,000 parts get larger ones.
   std::uint64_t part_bytes = 0;
   /// Write although the server has no create-only puts: the caller promises that only one process
   /// ever writes to the repository, also after a restart elsewhere. Or CAIRN_SINGLE_WRITER=1.
