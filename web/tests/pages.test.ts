@@ -44,6 +44,27 @@ describe("every page", () => {
 });
 
 describe("experiments", () => {
+  it("that come into view while another order is being read are read too", async () => {
+    await stage.use({ experiments: 1_000 });
+    const { page } = await look();
+    await page.getByText("1,000 in all").waitFor();
+    const box = page.getByRole("region", { name: "Experiments" });
+    // Both ends of the old order have been read.
+    for (const [share, id] of [[1, "1"], [0, "1000"], [1, "1"]] as const) {
+      await box.evaluate((element, to) => { element.scrollTop = element.scrollHeight * to; }, share);
+      await page.locator(`tr[data-key="${id}"]`).waitFor();
+    }
+    let answer!: () => void;
+    const later = new Promise<void>((resolve) => { answer = resolve; });
+    await page.route(/sort=name.*offset=900/, async (route) => { await later; await route.continue(); });
+    await page.getByRole("button", { name: "Name" }).click();
+    // At the beginning of the new order, of which nothing is there: the answer is about its end.
+    await page.locator('tbody tr[aria-rowindex="2"]').waitFor();
+    answer();
+    await page.locator("th[aria-sort=ascending]").waitFor();
+    await page.locator('tbody tr[data-key="3"][aria-rowindex="2"]').waitFor();
+  });
+
   it("of which there are ten thousand have at most 100 rows in the page, wherever one scrolls", async () => {
     await stage.use({ experiments: 10_000 });
     const { page } = await look();

@@ -69,6 +69,8 @@ export function usePages<T>(
       }
       busy = false;
       if (asked) plan(asked === "all");
+      // What came into view meanwhile may have been among the rows of the list before.
+      else if (!failed && wanted.current.some((page) => !fresh.has(page))) plan(false);
     };
     const plan = (all: boolean): void => {
       if (abort.signal.aborted) return;
