@@ -19,7 +19,7 @@ TEST(HdfsEngine, WritersTakeTurnsWhileAReaderReads) {
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const std::string url = (*server)->FreshUrl();
   const auto open_store = [&] { return WebHdfsStore::Open({.url = url}); };
-  TakeTurnsWhileAReaderReads(url, 3, [&]() -> Result<std::shared_ptr<Store>> {
+  TakeTurnsWhileAReaderReads(url, 2, [&]() -> Result<std::shared_ptr<Store>> {
     auto store = open_store();
     if (!store.ok()) return store.status();
     return std::shared_ptr<Store>(*std::move(store));
