@@ -1,7 +1,10 @@
 #include "src/waiting.h"
 
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "base/thread_annotations.h"
@@ -13,6 +16,18 @@ namespace cairn::python {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{20};
+
+std::atomic<int> asides_running{0};
+std::atomic<pid_t> asides_of{0};  // a fork has none of the threads
+
+/// A call that was left may still run when the process ends. What it uses must not be destroyed
+/// under it, and to wait for it is what Ctrl-C was to spare: then the process ends without its last
+/// rites, as it may at any moment. Python has ended in order by then.
+void EndBeforeAsides(int status, void*) {
+  if (asides_running == 0 || asides_of != getpid()) return;
+  std::fflush(nullptr);
+  _exit(status);
+}
 
 }  // namespace
 
@@ -68,14 +83,29 @@ struct Aside::State {
 
 std::shared_ptr<Aside> Aside::Begin(std::function<void()> call) {
   auto state = std::make_shared<State>();  // shared with the thread
+  if (asides_of.exchange(getpid()) != getpid()) asides_running = 0;
+  ++asides_running;
   std::thread([state, call = std::move(call)]() mutable {
     call();
     call = nullptr;  // what it holds may be the last of it, and is gone when the call is over
-    MutexLock lock(&state->mu);
-    state->over = true;
-    state->changed.NotifyAll();
+    {
+      MutexLock lock(&state->mu);
+      state->over = true;
+      state->changed.NotifyAll();
+    }
+    --asides_running;
   }).detach();
   return std::shared_ptr<Aside>(new Aside(std::move(state)));
+}
+
+void Aside::Wait() {
+  try {
+    WaitInterruptibly([this](std::chrono::nanoseconds patience) { return EndsWithin(patience); });
+  } catch (const nb::python_error&) {
+    // Now: what the call uses was made before, and is destroyed after this was called.
+    on_exit(&EndBeforeAsides, nullptr);
+    throw;
+  }
 }
 
 bool Aside::EndsWithin(std::chrono::nanoseconds patience) {

@@ -56,9 +56,7 @@ class Aside {
   /// False: not within that time.
   bool EndsWithin(std::chrono::nanoseconds patience);
   /// Raises KeyboardInterrupt: the call goes on.
-  void Wait() {
-    WaitInterruptibly([this](std::chrono::nanoseconds patience) { return EndsWithin(patience); });
-  }
+  void Wait();
 
  private:
   struct State;
