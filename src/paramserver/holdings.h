@@ -208,6 +208,8 @@ class Holdings {
   void Cut(const Marker& marker) REQUIRES(mu_);
   void Settle() REQUIRES(mu_);
   void Decide() REQUIRES(mu_);
+  /// Increments have outgrown their base, as far as this server's share of the rows tells.
+  bool WantsNewBase() const REQUIRES(mu_);
   /// Changes that no checkpoint of this server has.
   std::uint64_t Unsaved() const REQUIRES(mu_) { return changes_ - changes_saved_; }
   /// Steps of all trainers together; sync: of the job.

@@ -10,6 +10,8 @@
 #include <sstream>
 #include <thread>
 
+#include <cairn/checkpoint_manager.h>
+
 #include "base/log.h"
 #include "paramserver/dropping_proxy.h"
 #include "paramserver/job_fixture.h"
@@ -659,6 +661,34 @@ TEST_F(JobTest, AWrongTokenIsRefused) {
     const auto connected = Client::Connect(client);
     EXPECT_TRUE(connected.ok()) << connected.status().ToString();
   }
+}
+
+TEST_F(JobTest, IncrementsThatOutgrowTheirBaseMakeANewOne) {
+  trainers_ = 1;
+  full_steps_.reset();
+  incremental_steps_ = 1;
+  StartServers(1);
+  auto client = Connect(0).value();
+  RemoteTable* const table = client->Table({.name = "t", .dim = 1}).value();
+  constexpr std::int64_t kRows = 120'000;
+  std::map<std::string, std::string> kinds;  // by id
+  const auto change = [&](std::int64_t from, std::int64_t to) {
+    std::vector<std::int64_t> ids;
+    for (std::int64_t id = from; id < to; ++id) ids.push_back(id);
+    ASSERT_TRUE(table->Assign(ids, std::vector<float>(ids.size(), 1)).ok());
+    ASSERT_TRUE(client->EndStep("").ok());
+    AwaitSaves();
+    auto manager = CheckpointManager::Open({.directory = directory_, .read_only = true}).value();
+    if (const auto latest = manager->Latest().value()) kinds[latest->id] = latest->kind;
+  };
+  change(0, kRows);
+  for (int sixth = 0; sixth < 12; ++sixth) {
+    change(sixth % 6 * kRows / 6, (sixth % 6 + 1) * kRows / 6);
+  }
+  const auto fulls =
+      std::ranges::count_if(kinds, [](const auto& each) { return each.second == "full"; });
+  EXPECT_GE(fulls, 2) << testing::PrintToString(kinds);
+  EXPECT_LT(fulls, static_cast<std::ptrdiff_t>(kinds.size())) << testing::PrintToString(kinds);
 }
 
 }  // namespace

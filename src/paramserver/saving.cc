@@ -63,10 +63,20 @@ void Holdings::Decide() {
   const auto due = schedule_->Check(clock_->Now(), label);
   if (due == SessionSchedule::Due::kNothing && !save_asked_) return;
   const bool full = due == SessionSchedule::Due::kFull || full_asked_ || tables_.empty() ||
-                    !checkpoints_->CanIncrement();
+                    !checkpoints_->CanIncrement() || WantsNewBase();
   save_asked_ = false;
   full_asked_ = false;
   next_ = {last_cut_ + 1, label, full};
+}
+
+bool Holdings::WantsNewBase() const {
+  std::uint64_t rows = 0;
+  std::uint64_t changed = 0;
+  for (const TableEntry& entry : tables_) {
+    rows += entry.table->size();
+    changed += entry.table->ChangedRows(CutKind::kCumulative);
+  }
+  return OutgrewBase(rows, changed);
 }
 
 std::int64_t Holdings::GlobalStep() const {

@@ -17,8 +17,6 @@
 namespace cairn {
 namespace {
 
-// An increment that would hold most of a large table is no saving.
-constexpr std::uint64_t kLargeRows = 100'000;
 constexpr int kLongestChain = 100;
 // How often a worker looks whether the chief has saved.
 constexpr std::chrono::milliseconds kLook{200};
@@ -228,7 +226,7 @@ class SessionImpl final : public TrainingSession {
       rows += array->options().rows;
       changed += array->ChangedRows(cut);
     }
-    return rows >= kLargeRows && changed > rows / 2;
+    return OutgrewBase(rows, changed);
   }
 
   void Stamp() {

@@ -7,6 +7,12 @@
 
 namespace cairn {
 
+bool OutgrewBase(std::uint64_t rows, std::uint64_t changed) {
+  // An increment that would hold most of a large table is no saving.
+  constexpr std::uint64_t kLargeRows = 100'000;
+  return rows >= kLargeRows && changed > rows / 2;
+}
+
 Result<SessionSchedule::Interval> SessionSchedule::MakeInterval(std::optional<double> secs,
                                                                 std::optional<std::int64_t> steps,
                                                                 const char* name) {

@@ -9,6 +9,10 @@
 
 namespace cairn {
 
+/// Whether increments have outgrown their base: of many rows most have changed since. The next
+/// checkpoint is a full one then.
+bool OutgrewBase(std::uint64_t rows, std::uint64_t changed);
+
 /// When a session saves a full checkpoint or an increment. Time is passed in; nothing is reset
 /// unless something was saved. A copy from before a save that turns out to have failed takes its
 /// place again.
