@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <string_view>
@@ -17,19 +18,18 @@ constexpr std::uint64_t kSegmentBytes = std::uint64_t{64} << 20;
 // synced is kept in memory too.
 constexpr std::uint64_t kMaxUnsynced = std::uint64_t{64} << 20;
 
-/// Differs after each start of the machine; "" where it cannot be told.
+constexpr char kRemedy[] = "; start once with --recovery exact: all go back to the last checkpoint";
+
+}  // namespace
+
 std::string BootId() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
   return id;
 }
 
-constexpr char kRemedy[] = "; start once with --recovery exact: all go back to the last checkpoint";
-
-}  // namespace
-
 Result<std::unique_ptr<UpdateLog>> UpdateLog::Open(std::shared_ptr<Store> store, std::string prefix,
-                                                   LogLevel level) {
+                                                   LogLevel level, std::string boot) {
   JournalOptions options;
   options.store = store.get();
   options.prefix = std::move(prefix);
@@ -37,12 +37,12 @@ Result<std::unique_ptr<UpdateLog>> UpdateLog::Open(std::shared_ptr<Store> store,
   options.max_unsynced_bytes = kMaxUnsynced;
   options.sync_beside = level == LogLevel::kWritten;
   ASSIGN_OR_RETURN(auto journal, Journal::Open(std::move(options)));
-  return std::unique_ptr<UpdateLog>(new UpdateLog(std::move(store), std::move(journal), level));
+  return std::unique_ptr<UpdateLog>(
+      new UpdateLog(std::move(store), std::move(journal), level, std::move(boot)));
 }
 
 Status UpdateLog::Replay(std::uint64_t from, const std::function<Status(const LogRecord&)>& visit) {
-  const std::string boot = BootId();
-  std::string opened = boot + " synced";  // where the records so far were written
+  std::string opened = boot_ + " synced";  // where the records so far were written
   std::uint64_t expected = from;
   if (next() < from) {
     return FailedPreconditionError(
@@ -66,7 +66,7 @@ Status UpdateLog::Replay(std::uint64_t from, const std::function<Status(const Lo
     return FailedPreconditionError(
         fmt::format("records {} … {} of the update log are gone{}", expected, next() - 1, kRemedy));
   }
-  if (opened != boot + " synced" && opened != boot + " written") {
+  if (opened != boot_ + " synced" && opened != boot_ + " written") {
     if (!opened.ends_with(" synced")) {
       return FailedPreconditionError(
           std::string("the update log was written (not synced) before this machine was started: "
@@ -74,25 +74,32 @@ Status UpdateLog::Replay(std::uint64_t from, const std::function<Status(const Lo
           kRemedy + ", and use --log-level synced where machines may go down");
     }
   }
-  return AppendPlace();
+  // Durable at any level: a log whose end the machine took with it has to be known by it.
+  ASSIGN_OR_RETURN(place_, AppendPlace(Durability::kSynced));
+  return Status::Ok();
 }
 
-Status UpdateLog::AppendPlace() {
-  const std::string now = BootId() + (level_ == LogLevel::kSynced ? " synced" : " written");
-  return Append({.kind = Kind::kStatus, .body = std::as_bytes(std::span(now.data(), now.size()))});
+Result<std::uint64_t> UpdateLog::AppendPlace(Durability durability) {
+  const std::string now = boot_ + (level_ == LogLevel::kSynced ? " synced" : " written");
+  return journal_->Append(
+      Encode({.kind = Kind::kStatus, .body = std::as_bytes(std::span(now.data(), now.size()))}),
+      durability);
 }
 
 Status UpdateLog::Trim(std::uint64_t index) {
-  RETURN_IF_ERROR(AppendPlace());  // the one before may be among what goes
-  return journal_->DropBefore(index);
+  // One that is durable stays. Nobody waits for the disk for that: the next time it will be.
+  if (next_place_ == 0) {
+    ASSIGN_OR_RETURN(next_place_, AppendPlace(durability()));
+  }
+  if (journal_->durable_index() >= next_place_) place_ = std::exchange(next_place_, 0);
+  return journal_->DropBefore(std::min(index, place_));
 }
 
 Status UpdateLog::Append(const LogRecord& record) {
-  const Durability level = level_ == LogLevel::kSynced ? Durability::kSynced : Durability::kWritten;
   const auto head = EncodeHead(record);
   const std::array<std::string_view, 2> pieces{std::string_view(head.data(), head.size()),
                                                AsText(record.body)};
-  return journal_->AppendJoined(pieces, level).status();
+  return journal_->AppendJoined(pieces, durability()).status();
 }
 
 }  // namespace cairn::ps

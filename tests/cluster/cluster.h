@@ -128,6 +128,7 @@ struct JobOptions {
   std::int64_t steps = 30;  // faults come long before: who has ended is not started again
   std::string mode = "sync";
   std::string recovery = "exact";
+  std::string log_level = "written";
   std::string transport = "socket";  // of the trainers
   int full_steps = 10;
   int incremental_steps = 3;
@@ -238,6 +239,8 @@ class Cluster {
                                                     options_.mode,
                                                     "--recovery",
                                                     options_.recovery,
+                                                    "--log-level",
+                                                    options_.log_level,
                                                     "--full-secs",
                                                     "0",
                                                     "--full-steps",
