@@ -95,6 +95,10 @@ struct ServerOptions {
   std::string load;
   Security security;
   std::uint64_t max_message_bytes = std::uint64_t{256} << 20;
+  /// Where HTTP answers /metrics (Prometheus) and /healthz: "port" or "host:port", without a host
+  /// on this machine alone; port 0: any free one; "": nowhere. Plain HTTP; with a token /metrics
+  /// wants it as `Authorization: Bearer`.
+  std::string metrics;
 
   Status Validate() const;
 };
@@ -108,6 +112,8 @@ class Server {
   virtual ~Server() = default;
 
   virtual int port() const = 0;
+  /// Of ServerOptions::metrics; 0: nowhere.
+  virtual int metrics_port() const = 0;
   /// Returns when the server was stopped, or cannot go on: what is wrong.
   virtual Status Wait() = 0;
   /// Stops serving. What was not saved is lost.

@@ -3,10 +3,12 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+import urllib.request
 
 import pytest
 
@@ -152,6 +154,27 @@ def test_a_job_ends_with_a_checkpoint_of_its_last_step(tmp_path):
     # The same command again has nothing left to do.
     code, out, err = Job(tmp_path, 12).end()
     assert code == 0 and "[trainer_0] begin 12" in out, out + err
+
+
+def test_prometheus_scrapes_the_servers_of_a_job(tmp_path):
+    job = Job(tmp_path, 6, "--full-steps", "5", "--metrics", "0", WAITS_AT="4")
+    ports = {}
+    for line in job.process.stderr:
+        if found := re.match(r"\[(ps_\d)\] metrics are at port (\d+)", line):
+            ports[found[1]] = found[2]
+        if len(ports) == 2:
+            break
+    assert sorted(ports) == ["ps_0", "ps_1"]
+    job.until("step", 3)
+    for port in ports.values():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            page = answer.read().decode()
+        assert "\ncairn_ps_up 1\n" in page and "\ncairn_ps_step 4\n" in page
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
+            assert json.load(answer) == {"serving": True}
+    job.go_on()
+    code, out, err = job.end()
+    assert code == 0, out + err
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):

@@ -376,6 +376,15 @@ void AddJobOptions(CLI::App* app, PserverOptions* options) {
                   "An earlier job's checkpoint that a job without any begins with");
 }
 
+void AddMetrics(CLI::App* app, std::string* metrics, const char* several) {
+  app->add_option(
+         "--metrics", *metrics,
+         std::string("Where HTTP answers /metrics (Prometheus) and /healthz, without a host "
+                     "on this machine alone") +
+             several)
+      ->type_name("[HOST:]PORT");
+}
+
 void AddPsRun(CLI::App* root, Commands* commands) {
   CLI::App* group = root->add_subcommand("ps", "Jobs with parameter servers");
   group->require_subcommand(1);
@@ -392,6 +401,7 @@ void AddPsRun(CLI::App* root, Commands* commands) {
   app->add_option("--dir", options->server.server.directory, "The job's repository: a path or URL")
       ->required();
   AddJobOptions(app, &options->server);
+  AddMetrics(app, &options->server.server.metrics, "; server i at PORT + i");
   app->add_option("--token-file", options->server.token_file,
                   "A file with the token that all must have");
   app->add_option("--max-restarts", options->max_restarts,
@@ -434,6 +444,7 @@ void AddPserver(CLI::App* root, Commands* commands) {
       ->type_name("N")
       ->capture_default_str();
   AddJobOptions(app, options.get());
+  AddMetrics(app, &server->metrics, "");
   app->add_option("--token-file", options->token_file, "A file with the token that all must have");
   app->add_option("--tls-cert", server->security.certificate, "PEM file of its certificate");
   app->add_option("--tls-key", server->security.key, "PEM file of its key");

@@ -149,6 +149,9 @@ Result<Output> Pserver(const PserverOptions& options, Console* console) {
   ASSIGN_OR_RETURN(const auto server, ps::Server::Start(server_options));
   console->Note("ps_" + std::to_string(server_options.index) + " listens on port " +
                 std::to_string(server->port()));
+  if (server->metrics_port() != 0) {
+    console->Note("metrics are at port " + std::to_string(server->metrics_port()));
+  }
   // A job's own servers are told by `ps run` through the environment.
   const std::string master =
       !options.master.empty() ? options.master : ProcessVariables()("CAIRN_PS_MASTER").value_or("");

@@ -15,9 +15,11 @@
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
 #include "format/json.h"
+#include "net/http_server.h"
 #include "paramserver/answer.h"
 #include "paramserver/holdings.h"
 #include "paramserver/leaving_clock.h"
+#include "paramserver/metrics_page.h"
 #include "paramserver/observer.h"
 #include "paramserver/registry.h"
 #include "rpc/stream_server.h"
@@ -64,6 +66,7 @@ class ServerImpl final : public Server {
   Status Open();
 
   int port() const override { return streams_->port(); }
+  int metrics_port() const override { return page_ == nullptr ? 0 : page_->port(); }
   Status Wait() override EXCLUDES(mu_);
   void Stop() override EXCLUDES(mu_);
   bool serving() const override EXCLUDES(mu_) {
@@ -112,6 +115,7 @@ class ServerImpl final : public Server {
 
   std::jthread life_;
   std::jthread look_;
+  std::unique_ptr<HttpServer> page_;  // last: it asks the rest until it is gone
 };
 
 Status ServerImpl::Open() {
@@ -129,6 +133,10 @@ Status ServerImpl::Open() {
   ASSIGN_OR_RETURN(streams_, rpc::StreamServer::Start(
                                  listen, [this](rpc::ServerStream* stream) { Serve(stream); }));
   streams_->SetServing(false);  // alive, and not ready
+  if (!options_.metrics.empty()) {
+    ASSIGN_OR_RETURN(const std::string metrics, MetricsAddress(options_.metrics));
+    ASSIGN_OR_RETURN(page_, StartMetricsPage(metrics, options_.security.token, this));
+  }
   std::string address = options_.address;
   if (address.empty()) {
     address = options_.listen.substr(0, options_.listen.rfind(':')) + ":" +
@@ -472,6 +480,7 @@ Status ServerOptions::Validate() const {
       return InvalidArgumentError(fmt::format("{} must be at least 1, not {}", name, *steps));
     }
   }
+  if (!metrics.empty()) RETURN_IF_ERROR(MetricsAddress(metrics).status());
   const std::size_t colon = listen.rfind(':');
   int port = -1;
   if (colon != listen.npos) {

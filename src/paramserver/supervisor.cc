@@ -171,6 +171,14 @@ class Job {
     return Status::Ok();
   }
 
+  /// Each server at a port of its own, behind the one that was given. It was looked at before.
+  std::string MetricsOf(int index) const {
+    const std::string& given = options_.server.metrics;
+    const std::size_t host = given.rfind(':') + 1;  // 0: there is none
+    const int port = std::stoi(given.substr(host));
+    return given.substr(0, host) + std::to_string(port == 0 ? 0 : port + index);
+  }
+
   std::vector<std::string> ServerCommand(int index) const {
     const ServerOptions& server = options_.server;
     std::vector<std::string> argv = {options_.program,
@@ -197,6 +205,7 @@ class Job {
                                      std::to_string(server.incremental_steps.value_or(0))};
     if (options_.remote) argv.insert(argv.end(), {"--address", "auto"});
     if (!server.load.empty()) argv.insert(argv.end(), {"--load", server.load});
+    if (!server.metrics.empty()) argv.insert(argv.end(), {"--metrics", MetricsOf(index)});
     if (server.recovery != Recovery::kExact) {
       argv.insert(argv.end(),
                   {"--recovery", server.recovery == Recovery::kLog ? "log" : "partial"});
