@@ -94,6 +94,8 @@ std::shared_ptr<Aside> Aside::Begin(std::function<void()> call) {
       state->changed.NotifyAll();
     }
     --asides_running;
+    // Nobody can wait for it: a call that Ctrl-C left may hang for as long as a server does. All
+    // that it uses it holds itself, and EndBeforeAsides looks after the end of the process.
   }).detach();
   return std::shared_ptr<Aside>(new Aside(std::move(state)));
 }

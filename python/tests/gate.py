@@ -56,16 +56,17 @@ class Gate:
             for args in ((client, server, "up"), (server, client, "down")):
                 threading.Thread(target=self._pump, args=args, daemon=True).start()
 
-    def _pass(self, way, size):
+    def _pass(self, way, data):
+        """Returns when the data may go on."""
         with self._changed:
             self._changed.wait_for(lambda: getattr(self, way) < self._holds.get(way, float("inf")))
-            setattr(self, way, getattr(self, way) + size)
+            setattr(self, way, getattr(self, way) + len(data))
             self._changed.notify_all()
 
     def _pump(self, source, sink, way):
         try:
             while data := source.recv(1 << 16):
-                self._pass(way, len(data))
+                self._pass(way, data)
                 sink.sendall(data)
         except OSError:
             pass
