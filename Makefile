@@ -88,7 +88,7 @@ torture: ## the long random suites: make torture [SUITE=name] [TIME=30m]; fuzz t
 	@scripts/build fuzz
 	@scripts/torture $(if $(SUITE),--suite $(SUITE)) $(if $(TIME),--time $(TIME))
 
-sanitize: ## unit and crash suites under the address, undefined-behaviour and thread sanitizers
+sanitize: ## unit, crash and remote suites under the address, undefined-behaviour and thread sanitizers
 	@scripts/setup build test
 	@scripts/sanitize
 

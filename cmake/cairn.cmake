@@ -17,12 +17,13 @@
 #   cairn_executable(<name> SRCS ... [DEPS ...] [OUTPUT file-name] [INSTALL])
 #       A program in <build>/bin. INSTALL puts it into the installation's bin/.
 #
-#   cairn_test(<name> SRCS x_test.cc ... [DEPS ...] [LABELS unit|integration|crash|e2e] [TIMEOUT seconds]
+#   cairn_test(<name> SRCS x_test.cc ... [DEPS ...] [LABELS unit|integration|crash|e2e|remote] [TIMEOUT seconds]
 #              [ARGS ...] [NEEDS target ...] [WRAPPER program] [SERIAL] [NO_GTEST_MAIN])
 #       One GoogleTest program = one ctest test, named <name>. Label unit and 300 s unless told: syncs of a busy disk take long. Runs with the
 #       repository's root as working directory (golden files are opened as tests/compat/...). NEEDS names programs that
 #       must be built beside it; they lie in the same bin/ directory, which is in the environment as CAIRN_BIN_DIR.
 #       WRAPPER: a program that runs the test, which it is given as arguments. SERIAL: nothing else runs meanwhile. NO_GTEST_MAIN: the sources bring their own main. No-op when CAIRN_TESTS is off.
+#       remote: the engine on real stores of other machines, an integration that the sanitizers see too.
 #       `ninja tests_<label>` builds all tests of a label.
 #
 #   cairn_fuzz(<name> SRCS x_fuzz.cc [DEPS ...])
@@ -126,7 +127,7 @@ endfunction()
 
 # `ninja tests_<label>` exists for every label, also while no test has it.
 function(_cairn_test_groups)
-  foreach(label unit integration crash e2e slurm ray)
+  foreach(label unit integration crash e2e remote slurm ray)
     add_custom_target(tests_${label})
   endforeach()
 endfunction()
