@@ -287,7 +287,7 @@ struct ManagerOptions {
   OnBusy on_busy = OnBusy::kWait;  // a save while one is in flight waits for it, or is skipped
   std::chrono::nanoseconds deadline = std::chrono::seconds(600);  // for all ranks' parts
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(30);
-  bool low_memory = false;  // no arena: stream through 64 MiB; Save returns when it is written
+  bool low_memory = false;  // no arena: stream through 96 MiB; Save returns when it is written
   bool read_only = false;
   bool private_parts = false;  // each rank has a directory of its own; `cairn checkpoint merge`
   bool takeover = false;       // do not wait for a living writer's lock: fence it out

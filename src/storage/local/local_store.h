@@ -45,7 +45,7 @@ struct LocalStoreOptions {
   ReadMode read_mode = ReadMode::kAuto;
   /// Size of a write session's parts, a multiple of 4 KiB. Larger parts cost memory (queue_depth of
   /// them are in flight), smaller ones throughput.
-  std::size_t part_bytes = 8u << 20;
+  std::size_t part_bytes = 4u << 20;
   /// Parts in flight in a write session. Enough that the disk has work while the thread that hands
   /// them over waits for a processor; they are the caller's memory, or copies of odd parts.
   int queue_depth = 16;

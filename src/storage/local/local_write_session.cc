@@ -37,6 +37,13 @@ LocalWriteSession::~LocalWriteSession() {
 
 std::size_t LocalWriteSession::part_bytes() const { return store_->options_.part_bytes; }
 
+ObjectParts LocalWriteSession::PartsOf(std::uint64_t /*bytes*/) const {
+  // What is on its way, and some that are filled meanwhile: parts that were sent together end
+  // together, and the disk shall not wait for the next.
+  const int depth = store_->options_.queue_depth;
+  return {.part_bytes = part_bytes(), .buffers = depth + depth / 2};
+}
+
 Status LocalWriteSession::Condemn(Status status) {
   if (!condemned_.ok()) return condemned_;
   condemned_ = std::move(status);

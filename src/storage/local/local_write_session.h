@@ -51,6 +51,7 @@ class LocalWriteSession final : public WriteSession {
   LocalWriteSession& operator=(const LocalWriteSession&) = delete;
 
   std::size_t part_bytes() const override;
+  ObjectParts PartsOf(std::uint64_t bytes) const override;
   Result<std::uint32_t> Open(const std::string& name, const NewObject& object) override;
   Status Append(std::uint32_t object, std::span<const std::byte> part, bool padded,
                 std::uint64_t tag) override;
