@@ -1,11 +1,13 @@
 """docs/openapi.yaml: whole in itself, and kept by a live master."""
 
+import copy
 import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import uuid
 
 import pytest
 import yaml
@@ -105,25 +107,55 @@ def test_figures_are_what_prometheus_reads(master):
     assert checked.returncode == 0, checked.stdout.decode() + checked.stderr.decode()
 
 
-def test_schemathesis_finds_nothing(master, tmp_path):
+def sent_by_schemathesis(contract, master, token, directory, *options):
     """What the contract allows, and what it does not, sent to the live master."""
     program = pathlib.Path(sys.executable).parent / "schemathesis"
     finished = subprocess.run(
         [
-            *(program, "run", ROOT / "docs" / "openapi.yaml", "--url", f"http://127.0.0.1:{master.port}"),
-            *("--header", f"Authorization: Bearer {master.token()}"),
+            *(program, "run", contract, "--url", f"http://127.0.0.1:{master.port}"),
+            *("--header", f"Authorization: Bearer {token}"),
             *("--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"),
             *("--phases", "examples,fuzzing", "--max-examples", os.environ.get("CAIRN_SCHEMATHESIS_EXAMPLES", "4")),
-            *("--seed", "11", "--generation-database", "none", "--request-timeout", "20", "--workers", "2"),
-            # An endless stream, the session's end, routes for tokens that a run has, and an archive, which it cannot make.
-            *("--exclude-operation-id", "followEvents", "--exclude-operation-id", "logout", "--exclude-path-regex", "^/(trial/|api/v1/code$)"),
-            "--no-color",
+            *("--seed", "11", "--generation-database", "none", "--request-timeout", "20", "--workers", "2", "--no-color"),
+            *options,
         ],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
+        cwd=directory,
         timeout=540,
     )
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
     master.get("/healthz")
     json.dumps(master.get("/api/v1/auth/whoami"))
+
+
+def test_schemathesis_finds_nothing(master, tmp_path):
+    # Without an endless stream, the session's end, routes for tokens that a run has, and an archive, which it cannot make.
+    without = "--exclude-operation-id", "followEvents", "--exclude-operation-id", "logout"
+    regex = "--exclude-path-regex", "^/(trial/|api/v1/code$)"
+    sent_by_schemathesis(ROOT / "docs" / "openapi.yaml", master, master.token(), tmp_path, *without, *regex)
+
+
+def test_schemathesis_finds_nothing_with_the_token_of_a_run(master, tmp_path):
+    """The routes of the trial protocol, as the living run of a detached trial asks them."""
+    run = master.post("/trial/v1/join", {"external_id": "odd", "storage": str(tmp_path / "storage")})
+    contract = copy.deepcopy(CONTRACT)
+    contract["paths"] = {path: item for path, item in contract["paths"].items() if path.startswith("/trial/v1/trials/")}
+    assert len(contract["paths"]) >= 15
+    base = f"/trial/v1/trials/{run['trial_id']}/runs/{run['run_id']}"
+    registered = str(uuid.UUID(int=7))
+    master.ask("POST", f"{base}/checkpoints", {"registration": registered, "steps_completed": 1, "ranks": 1}, token=run["token"])
+    # Only this run's token is known; what the paths name beside it is there, or nowhere.
+    for name, values in (("trial", [run["trial_id"]]), ("run", [run["run_id"]]), ("checkpoint", [registered, "nowhere"])):
+        contract["components"]["parameters"][name]["schema"] = {"enum": values}
+    path = tmp_path / "runs.yaml"
+    path.write_text(yaml.safe_dump(contract))
+    # The long poll waits, as it should, and what ends the run comes last.
+    without = "--exclude-operation-id", "runPreemption", "--exclude-operation-id", "runExit"
+    sent_by_schemathesis(path, master, run["token"], tmp_path, *without)
+    # The run has lived through all of it, and its sender counts on.
+    described = master.ask("GET", base, token=run["token"])
+    following = described["next_sequence"]
+    report = {"sequence": following, "group": "training", "steps_completed": 1, "metrics": {"x": 1}}
+    assert master.ask("POST", f"{base}/reports", report, token=run["token"]) == {"sequence": following, "duplicate": False}
+    assert master.ask("POST", f"{base}/exit", {"code": 0}, token=run["token"])["state"] == "COMPLETED"

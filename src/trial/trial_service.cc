@@ -86,12 +86,19 @@ Result<Value> BodyWithout(const ServerRequest& request, Nuls nuls) {
   return body;
 }
 
-double NumberIn(const ServerRequest& request, std::string_view name, double fallback) {
+/// A number of the query that is not negative; `fallback` when it is not there.
+template <typename Number>
+Result<Number> NumberIn(const ServerRequest& request, std::string_view name, Number fallback) {
   const std::string_view text = request.Query(name);
-  double number = fallback;
+  if (text.empty()) return fallback;
+  Number number = fallback;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() && number >= 0 ? number
-                                                                                 : fallback;
+  // Also what is no number at all.
+  if (error == std::errc() && end == text.data() + text.size() && number >= Number{0}) {
+    return number;
+  }
+  return InvalidArgumentError(
+      fmt::format("{}: \"{}\" is not a number from 0 up", name, text.substr(0, 64)));
 }
 
 /// Who the path speaks of. NotFound for a run that is no number.
@@ -110,14 +117,6 @@ HttpCheck Check(std::function<Status(const ServerRequest&)> check) {
     const Status known = check(request);
     return known.ok() ? std::nullopt : std::optional(ResponseOf(known));
   };
-}
-
-/// A version that somebody has seen; 0 for what is none.
-std::uint64_t SeenIn(const ServerRequest& request) {
-  const std::string_view text = request.Query("seen");
-  std::uint64_t seen = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seen);
-  return error == std::errc() && end == text.data() + text.size() ? seen : 0;
 }
 
 HttpRoute RunRoute(TrialEngine* engine, std::string_view method, std::string_view path, Call call,
@@ -240,8 +239,13 @@ std::vector<HttpRoute> TrialRoutes(TrialEngine* engine) {
       });
   add("GET", "/preemption",
       [engine](const RunKey& key, const ServerRequest& request, const Value&, Done done) {
-        const double seconds = std::min(NumberIn(request, "timeout", kUsualPoll), kLongestPoll);
-        engine->WaitPreemption(key, SeenIn(request),
+        const Result<double> timeout = NumberIn(request, "timeout", kUsualPoll);
+        if (!timeout.ok()) return done(timeout.status());
+        // Left out: 0, which no version is.
+        const Result<std::uint64_t> seen = NumberIn(request, "seen", std::uint64_t{0});
+        if (!seen.ok()) return done(seen.status());
+        const double seconds = std::min(*timeout, kLongestPoll);
+        engine->WaitPreemption(key, *seen,
                                std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)),
                                std::move(done));
       });
