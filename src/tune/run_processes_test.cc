@@ -483,6 +483,53 @@ TEST_F(TuneProcesses, AMovedExperimentGoesOnWhereItIs) {
   EXPECT_FALSE(fs::exists(root_ / "before"));
 }
 
+TEST_F(TuneProcesses, APausedClassGoesOnAtTheNextIteration) {
+  const Object asha{{"name", "asha"},    {"metric", "sum"},       {"mode", "max"},  {"max_t", 9},
+                    {"grace_period", 1}, {"reduction_factor", 3}, {"promote", true}};
+  const Outcome outcome =
+      RunToEnd(In("e", {{"kind", "class"},
+                        {"space", Object{{"x", Grid({1, 2, 3, 4})}, {"iterations", 9}}},
+                        {"metric", "sum"},
+                        {"scheduler", asha},
+                        {"max_concurrent", 1}}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  bool promoted = false;
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(outcome.status(i), "TERMINATED") << TextOf(outcome.trial(i), "error");
+    const std::vector<Value> results = outcome.results(i);
+    EXPECT_EQ(outcome.iterations(i), UpTo(static_cast<std::int64_t>(results.size())));
+    if (results.size() < 2) continue;
+    promoted = true;
+    EXPECT_EQ(IntOf(results[1], "in_this_run"), 1);
+  }
+  EXPECT_TRUE(promoted);
+}
+
+TEST_F(TuneProcesses, APopulationCopiesAndTellsOfIt) {
+  const Object pbt{{"name", "pbt"},
+                   {"metric", "sum"},
+                   {"mode", "max"},
+                   {"time_attr", "training_iteration"},
+                   {"perturbation_interval", 2},
+                   {"synch", true},
+                   {"hyperparam_mutations", Object{{"x", List{1, 2, 3, 4}}}},
+                   {"seed", 1}};
+  const Outcome outcome = RunToEnd(In("e", {{"kind", "class"},
+                                            {"space", Object{{"x", Grid({1, 2, 3, 4})}}},
+                                            {"metric", "sum"},
+                                            {"stop", Bounds(7)},
+                                            {"scheduler", pbt},
+                                            {"max_concurrent", 1}}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(outcome.status(i), "TERMINATED") << TextOf(outcome.trial(i), "error");
+    EXPECT_EQ(outcome.iterations(i), UpTo(7));
+    const std::string trial = TextOf(outcome.trial(i), "trial");
+    EXPECT_EQ(Numbers(LinesOf(ResultsOf("e", trial)), "training_iteration"), UpTo(7));
+  }
+  EXPECT_THAT(TextIn(root_ / "e" / "pbt_global.txt"), HasSubstr("trial_0000"));
+}
+
 // --- checkpoints, files and output ---
 
 TEST_F(TuneProcesses, AClassIsAskedForItsCheckpoints) {
