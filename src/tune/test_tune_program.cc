@@ -170,7 +170,13 @@ Options OptionsFrom(const Value& given) {
                   .restart_errored = BoolOf(given, "restart_errored"),
                   .extend = BoolOf(given, "extend"),
                   .log_to_file = BoolOf(given, "log_to_file"),
-                  .chdir_to_trial_dir = BoolOf(given, "chdir_to_trial_dir")};
+                  .chdir_to_trial_dir = BoolOf(given, "chdir_to_trial_dir"),
+                  .launcher = TextOf(given, "launcher"),
+                  .host = TextOf(given, "host")};
+  const Value resources = Any(given, "resources", Value::Object{});
+  for (const auto& [name, value] : *resources.if_object()) {
+    options.resources[name] = TextOf(resources, name);
+  }
   if (const std::string name = TextOf(given, "trainable"); !name.empty()) options.trainable = name;
   return options;
 }
