@@ -1,88 +1,77 @@
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include <cairn/tune.h>
 
+#include "base/log.h"
 #include "base/status_macros.h"
-#include "format/json.h"
 #include "launch/local_launcher.h"
 #include "launch/ray_launcher.h"
 #include "launch/rendezvous.h"
 #include "launch/slurm_launcher.h"
 #include "storage/open_store.h"
+#include "tune/run_options.h"
 #include "tune/run_worker.h"
+#include "tune/score.h"
 #include "tune/search_policy.h"
+#include "tune/stop_requests.h"
+#include "tune/trial_files.h"
 #include "tune/tuner.h"
 #include "tune/value_members.h"
+#include "tune/worker_launcher.h"
 
 namespace cairn::tune {
 namespace {
 
-constexpr auto kStep = std::chrono::milliseconds(500);
-/// Populations are compared as a whole.
-constexpr std::size_t kAhead = 200;
+constexpr auto kStep = std::chrono::milliseconds(200);
+/// So long trials have to save and pause after a signal.
+constexpr auto kPausePatience = std::chrono::seconds(30);
 
-Result<std::unique_ptr<TunePolicy>> MakePolicy(const Options& options) {
-  SearchPolicyParts parts;
-  VariantOptions variants{.num_samples = options.num_samples, .seed = options.seed};
-  ASSIGN_OR_RETURN(variants.space, SearchSpace::Parse(options.space));
-  ASSIGN_OR_RETURN(parts.searcher, MakeVariantSearcher(std::move(variants)));
-  if (!options.scheduler.is_null()) {
-    ASSIGN_OR_RETURN(parts.scheduler, MakeScheduler(options.scheduler));
-    if (TextOf(options.scheduler, "name") == "pbt") parts.pending_ahead = kAhead;
+/// A directory of this life alone, for workers that end with it; removed with what is in it.
+class LaunchesOfThisLife {
+ public:
+  LaunchesOfThisLife() = default;
+  ~LaunchesOfThisLife() {
+    std::error_code error;
+    if (!path_.empty()) std::filesystem::remove_all(path_, error);
   }
-  if (!options.stop.is_null()) {
-    ASSIGN_OR_RETURN(parts.stopper, MakeStopper(options.stop, Clock::System()));
+  LaunchesOfThisLife(const LaunchesOfThisLife&) = delete;
+  LaunchesOfThisLife& operator=(const LaunchesOfThisLife&) = delete;
+
+  Status Make() {
+    std::error_code error;
+    std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    if (error) parent = "/tmp";
+    std::string made = (parent / "cairn-tune-launches-XXXXXX").string();
+    if (mkdtemp(made.data()) == nullptr) {
+      return UnavailableError("no directory can be made in " + parent.string());
+    }
+    path_ = made;
+    return Status::Ok();
   }
-  parts.metric = options.metric;
-  return MakeSearchPolicy(std::move(parts));
-}
+  const std::string& path() const { return path_; }
 
-Value Describe(const Options& options) {
-  return Value::Object{{"format", 1},
-                       {"space", options.space},
-                       {"seed", options.seed},
-                       {"metric", options.metric},
-                       {"scheduler", options.scheduler}};
-}
+ private:
+  std::string path_;
+};
 
-/// What was decided so far follows from these.
-Status CheckSame(const std::string& directory, const Value& given, const Value& recorded) {
-  if (recorded.is_null()) return Status::Ok();
-  for (const auto& [name, said] :
-       {std::pair("space", "search space"), std::pair("seed", "seed"),
-        std::pair("metric", "metric"), std::pair("scheduler", "scheduler")}) {
-    const Value* before = recorded.Find(name);  // older ones say less
-    if (before == nullptr || *before == *given.Find(name)) continue;
-    return InvalidArgumentError(fmt::format(
-        "{} holds an experiment with another {} ({} instead of {}): go on with that, or "
-        "name another directory",
-        directory, said, EncodeJson(*given.Find(name)), EncodeJson(*before)));
-  }
-  return Status::Ok();
-}
+using OpenLauncher = std::function<Result<std::unique_ptr<Launcher>>(LaunchListener listener)>;
 
-/// Says who starts workers. Gives a directory that is to be removed afterwards; "": none.
-Result<std::string> ChooseLauncher(const Options& options, const std::string& directory,
-                                   TunerOptions* settings) {
+/// Who starts workers.
+Result<OpenLauncher> ChooseLauncher(const Options& options, const std::string& directory,
+                                    LaunchesOfThisLife* own, TunerOptions* settings) {
   if (options.launcher.empty()) {
-    // Of this life alone: workers end with it.
-    std::string made =
-        (std::filesystem::temp_directory_path() / "cairn-tune-launches-XXXXXX").string();
-    if (mkdtemp(made.data()) == nullptr) return UnavailableError("no temporary directory");
-    const auto slots = static_cast<int>(options.max_concurrent);
-    settings->open_launcher = [made, slots](LaunchListener listener) {
+    RETURN_IF_ERROR(own->Make());
+    const auto slots = static_cast<int>(settings->max_concurrent);
+    return OpenLauncher([made = own->path(), slots](LaunchListener listener) {
       return OpenLocalLauncher(
           {.directory = made, .slots = slots, .listener = std::move(listener)});
-    };
-    return made;
-  }
-  if (options.launcher != "slurm" && options.launcher != "ray") {
-    return InvalidArgumentError("tune: launcher is \"slurm\", \"ray\" or nothing, not \"" +
-                                options.launcher + "\"");
+    });
   }
   std::string launches = options.launch_directory;
   if (launches.empty()) {
@@ -99,17 +88,33 @@ Result<std::string> ChooseLauncher(const Options& options, const std::string& di
   if (options.launcher == "ray") {
     RayLauncherOptions ray = {.directory = launches};
     TakeRayOptions(&settings->resources, &ray);
-    settings->open_launcher = [ray](LaunchListener listener) {
+    return OpenLauncher([ray](LaunchListener listener) {
       RayLauncherOptions with = ray;
       with.listener = std::move(listener);
       return OpenRayLauncher(std::move(with));
-    };
-    return std::string();
+    });
   }
-  settings->open_launcher = [launches](LaunchListener listener) {
+  return OpenLauncher([launches](LaunchListener listener) {
     return OpenSlurmLauncher({.directory = launches, .listener = std::move(listener)});
-  };
-  return std::string();
+  });
+}
+
+/// This program, with the arguments that it was given.
+std::vector<std::string> OwnCommand() {
+  std::error_code error;
+  std::vector<std::string> command = {
+      std::filesystem::read_symlink("/proc/self/exe", error).string()};
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string argument;
+  std::getline(file, argument, '\0');  // the name that it was called by
+  while (std::getline(file, argument, '\0')) command.push_back(argument);
+  return command;
+}
+
+std::string Absolute(const std::string& directory) {
+  if (IsUrl(directory)) return directory;
+  std::error_code error;
+  return std::filesystem::absolute(directory, error).string();
 }
 
 std::vector<TrialResult> ResultsOf(const Value& trials) {
@@ -127,50 +132,122 @@ std::vector<TrialResult> ResultsOf(const Value& trials) {
   return results;
 }
 
-}  // namespace
+/// What is told of an experiment while it runs.
+struct Observers {
+  TrialFiles* files;
+  TunePolicy* policy;
+  WorkerLauncher* workers;  // whose output is to be seen here; null: none's
+  const std::function<void(const Value& news)>& on_news;
 
-Result<std::vector<TrialResult>> Run(Options options, const TrainFunction& train) {
-  if (IsWorker()) ::_exit(RunWorker(train));
-  if (options.directory.empty()) return InvalidArgumentError("tune: name a directory");
-  ASSIGN_OR_RETURN(const std::unique_ptr<TunePolicy> policy, MakePolicy(options));
+  void Tell(const TuneNews& news) const {
+    files->Tell(news);
+    if (!news.empty()) files->TellPolicy(policy->TakeLog());
+    if (workers != nullptr) workers->Relay();
+    if (!on_news) return;
+    for (const Value& item : news) on_news(item);
+  }
+};
+
+/// Until all is done, or a signal ends it: Cancelled.
+Status Loop(Tuner* tuner, const StopRequests& requests, const Observers& observers) {
+  std::optional<Clock::Duration> asked;
+  for (;;) {
+    TuneNews news;
+    ASSIGN_OR_RETURN(const bool finished, tuner->Step(kStep, &news));
+    observers.Tell(news);
+    const std::uint32_t count = requests.count();
+    if (finished && count == 0) return Status::Ok();
+    if (finished) return CancelledError("a signal ended it: the same call goes on with its trials");
+    if (count > 0 && !asked) {
+      LogWarning("tune: trials save and pause; another signal ends them at once");
+      asked = Clock::System()->Now();
+      tuner->Interrupt();
+    }
+    if (asked && (count > 1 || Clock::System()->Now() - *asked > kPausePatience)) {
+      return CancelledError(
+          "signals ended it at once: the same call goes on with its trials from their checkpoints");
+    }
+  }
+}
+
+Result<std::vector<TrialResult>> RunTuner(const Options& options) {
+  const StopRequests requests(options.handle_signals);
+  TunerOptions settings = SettingsOf(options);
+  RETURN_IF_ERROR(settings.retention.Validate());
+  ASSIGN_OR_RETURN(const std::unique_ptr<TunePolicy> policy,
+                   MakeSearchPolicy(settings.policy_origin, Clock::System()));
+  settings.policy = policy.get();
+  // Outlives the tuner, whose workers have their records there.
+  LaunchesOfThisLife own;
+  const std::string directory = Absolute(options.directory);
+  ASSIGN_OR_RETURN(const OpenLauncher open, ChooseLauncher(options, directory, &own, &settings));
+  ASSIGN_OR_RETURN(const bool there, Tuner::Exists(options.directory));
+  if (!there) RETURN_IF_ERROR(CheckEmpty(options));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tuner> tuner,
                    Tuner::Open({.directory = options.directory}));
-  const Value description = Describe(options);
-  RETURN_IF_ERROR(CheckSame(options.directory, description, tuner->description()));
-  std::error_code error;
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
-  std::error_code absolute_error;
-  const std::string directory =
-      options.directory.find("://") == std::string::npos
-          ? std::filesystem::absolute(options.directory, absolute_error).string()
-          : options.directory;
-  TunerOptions settings;
-  settings.policy = policy.get();
-  settings.argv = {program};
-  settings.env = {{kWorkerVariable, directory}};
-  if (!options.score.empty()) settings.env[kScoreVariable] = options.score;
-  settings.description = description;
-  settings.max_concurrent = options.max_concurrent;
-  settings.max_failures = options.max_failures;
-  settings.resume_errored = options.resume_errored;
-  settings.retention.score = options.score;
-  settings.retention.maximize = options.maximize;
-  (options.score.empty() ? settings.retention.keep_last : settings.retention.keep_best) =
-      options.num_to_keep;
-  ASSIGN_OR_RETURN(const std::string temporary, ChooseLauncher(options, directory, &settings));
+  if (tuner->description().is_null()) RETURN_IF_ERROR(CheckEmpty(options));
+  RETURN_IF_ERROR(CheckSame(options, tuner->description()));
+  const Value known = tuner->Trials(false);
+  ASSIGN_OR_RETURN(Extension extension, Extends(options, tuner->description(), known));
+  settings.extend_ended = extension.extends;
+  settings.extend_except = std::move(extension.except);
+
+  WorkerLauncher* workers = nullptr;
+  settings.open_launcher = [&](LaunchListener listener) -> Result<std::unique_ptr<Launcher>> {
+    ASSIGN_OR_RETURN(std::unique_ptr<Launcher> beneath, open(std::move(listener)));
+    auto made = std::make_unique<WorkerLauncher>(std::move(beneath), OwnCommand(),
+                                                 WorkerEnvironment(options, directory));
+    workers = made.get();
+    return std::unique_ptr<Launcher>(std::move(made));
+  };
+  TrialFiles files(options.directory, [&](const std::string& trial) {
+    const Value results = tuner->Results(trial);
+    return results.is_list() ? *results.if_list() : Value::List();
+  });
+  files.Meet(known);
   Status status = tuner->Start(std::move(settings));
-  bool finished = false;
-  while (status.ok() && !finished) {
-    TuneNews news;
-    Result<bool> step = tuner->Step(kStep, &news);
-    status = step.status();
-    if (step.ok()) finished = *step;
+  if (status.ok()) {
+    files.MeetPolicy(policy->TakeLog());
+    WorkerLauncher* const heard = options.launcher.empty() ? workers : nullptr;
+    status = Loop(tuner.get(), requests, {&files, policy.get(), heard, options.on_news});
+    files.Finish();
   }
   Result<std::vector<TrialResult>> results = status;
   if (status.ok()) results = ResultsOf(tuner->Trials(true));
   tuner->Stop();
-  if (!temporary.empty()) std::filesystem::remove_all(temporary, error);
   return results;
+}
+
+}  // namespace
+
+Result<std::vector<TrialResult>> Run(Options options, const TrainFunction& train) {
+  if (IsWorker()) ::_exit(RunWorker(train));
+  RETURN_IF_ERROR(Validate(options, false));
+  return RunTuner(options);
+}
+
+Result<std::vector<TrialResult>> Run(Options options, const MakeTrainable& make) {
+  if (IsWorker()) ::_exit(RunWorker(make));
+  RETURN_IF_ERROR(Validate(options, true));
+  return RunTuner(options);
+}
+
+Result<bool> CanRestore(const std::string& directory) { return Tuner::Exists(directory); }
+
+const TrialResult* BestOf(const std::vector<TrialResult>& results, const std::string& metric,
+                          bool maximize) {
+  const TrialResult* best = nullptr;
+  Value best_score;
+  for (const TrialResult& result : results) {
+    if (result.results.empty()) continue;
+    const auto score = MetricOf(result.results.back(), metric);
+    if (!score.ok() || !score->is_number() || IsNan(*score)) continue;
+    const int order = best == nullptr ? 1 : CompareNumbers(*score, best_score);
+    if (best != nullptr && (maximize ? order <= 0 : order >= 0)) continue;
+    best = &result;
+    best_score = *score;
+  }
+  return best;
 }
 
 }  // namespace cairn::tune

@@ -3,13 +3,16 @@
 
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 
 #include <cairn/tune.h>
 
 #include "base/status_macros.h"
+#include "tune/run_worker.h"
+#include "tune/value_members.h"
 
-// Workers are this program started again, which come to the first Run there is: one function trains
-// for all tests, and the config says for which.
+// Workers are this program started again: one function trains for all tests, and the config says
+// for which.
 
 namespace cairn::tune {
 namespace {
@@ -29,6 +32,12 @@ Status TrainScored(Trial& trial) {
 
 Status Train(Trial& trial) {
   if (trial.config().Find("scored") != nullptr) return TrainScored(trial);
+  if (const Value* loss = trial.config().Find("loss")) {
+    if (loss->is_string()) throw std::runtime_error("thrown");
+    return trial.Report(Value::Object{{"loss", *loss}, {"done", true}}).Is(Code::kCancelled)
+               ? Status::Ok()
+               : InternalError("it was not done");
+  }
   const Trial::Save save = WriteX;
   RETURN_IF_ERROR(trial.Report(Value::Object{{"loss", 1}}));
   for (const Value& refused :
@@ -120,5 +129,79 @@ TEST(TuneRun, AUrlStagesNothingInTheWorkingDirectory) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(TuneRun, PointsComeFirstAndNewsAreTold) {
+  const std::string directory = testing::TempDir() + "cairn_tune_news_" + std::to_string(getpid());
+  std::vector<std::string> told;
+  const Value space =
+      Value::Object{{"loss", Value::Object{{"__domain__", "uniform"}, {"lower", 1}, {"upper", 2}}}};
+  const auto results = tune::Run({.directory = directory,
+                                  .space = space,
+                                  .num_samples = 3,
+                                  .points_to_evaluate = {Value::Object{{"loss", 0.5}}},
+                                  .max_concurrent = 1,
+                                  .on_news =
+                                      [&](const Value& news) {
+                                        if (TextOf(news, "trial") == "trial_00000")
+                                          told.push_back(TextOf(news, "what"));
+                                      }},
+                                 Train);
+  ASSERT_TRUE(results.ok()) << results.status().ToString();
+  ASSERT_EQ(results->size(), 3u);
+  for (const TrialResult& result : *results) EXPECT_EQ(result.status, "TERMINATED") << result.error;
+  EXPECT_EQ(told, (std::vector<std::string>{"added", "run", "started", "result", "ended"}));
+  const TrialResult* best = BestOf(*results, "loss", false);
+  ASSERT_NE(best, nullptr);
+  EXPECT_EQ(best->trial, "trial_00000");
+  EXPECT_NE(BestOf(*results, "loss", true)->trial, "trial_00000");
+  EXPECT_EQ(BestOf(*results, "other", true), nullptr);
+  const auto there = CanRestore(directory);
+  EXPECT_TRUE(there.ok() && *there);
+  const auto nothing = CanRestore(directory + "_not");
+  EXPECT_TRUE(nothing.ok() && !*nothing);
+  std::filesystem::remove_all(directory);
+}
+
+TEST(TuneRun, WhatATrialThrowsIsItsError) {
+  const std::string directory = testing::TempDir() + "cairn_tune_throw_" + std::to_string(getpid());
+  const auto results = tune::Run(
+      {.directory = directory, .space = Value::Object{{"loss", "text"}}, .max_concurrent = 0},
+      Train);
+  ASSERT_TRUE(results.ok()) << results.status().ToString();
+  EXPECT_EQ(results->front().status, "ERROR");
+  EXPECT_NE(results->front().error.find("thrown"), std::string::npos) << results->front().error;
+  std::filesystem::remove_all(directory);
+}
+
+TEST(TuneRun, WhatCannotBeMeantIsRefusedBeforeAnythingIsMade) {
+  const std::string directory = testing::TempDir() + "cairn_tune_wrong_" + std::to_string(getpid());
+  const auto refused = [&](Options options) {
+    options.directory = directory;
+    const Status status = tune::Run(std::move(options), Train).status();
+    EXPECT_TRUE(status.Is(Code::kInvalidArgument)) << status.ToString();
+    EXPECT_FALSE(std::filesystem::exists(directory));
+  };
+  refused({.num_samples = 0});
+  refused({.stop = Value::Object{{"name", "no such stopper"}}});
+  refused({.time_budget = std::chrono::seconds(-1)});
+  refused({.max_failures = -2});
+  refused({.max_failures = 1, .fail_fast = true});
+  refused({.checkpoint_at_end = true});
+  refused({.experiment_num_to_keep = 2});
+  refused({.resume_errored = true, .restart_errored = true});
+  refused({.launcher = "condor"});
+  refused({.resources = {{"partition", "gpu"}}});
+}
+
+/// Does not return in a worker.
+void WorkIfAsked() {
+  if (IsWorker()) tune::Run({}, Train).status().IgnoreError("workers exit in it");
+}
+
 }  // namespace
 }  // namespace cairn::tune
+
+int main(int argc, char** argv) {
+  cairn::tune::WorkIfAsked();
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

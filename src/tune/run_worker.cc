@@ -4,15 +4,20 @@
 #include "tune/run_worker.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
-#include <map>
+#include <iostream>
 #include <tuple>
 #include <utility>
 
@@ -26,6 +31,7 @@
 #include "storage/open_store.h"
 #include "trial/client_run.h"
 #include "trial/core_files.h"
+#include "tune/value_members.h"
 
 namespace cairn::tune {
 namespace {
@@ -38,22 +44,14 @@ std::string Env(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-std::string TextOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  const std::string* text = value == nullptr ? nullptr : value->if_string();
-  return text == nullptr ? "" : *text;
-}
-
-std::int64_t IntOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  return value == nullptr ? 0 : value->AsInt();
-}
-
-bool BoolOf(const Value& object, std::string_view key) {
-  const Value* value = object.Find(key);
-  const bool* truth = value == nullptr ? nullptr : value->if_bool();
-  return truth != nullptr && *truth;
-}
+/// Where a trial's output goes that is kept in its directory.
+constexpr char kStdoutName[] = "stdout";
+constexpr char kStderrName[] = "stderr";
+/// The tuner is asked no more often whether the trial is to end.
+constexpr auto kAskAgain = std::chrono::milliseconds(500);
+/// By the tuner, whatever a report has under these names.
+constexpr std::array<const char*, 4> kFilledLater = {"trial_id", "config", "date",
+                                                     "experiment_tag"};
 
 /// The address of this machine that others would see; loopback's without a network.
 std::string OwnAddress() {
@@ -98,6 +96,9 @@ class Worker final : public Trial {
                                                .run = run_,
                                                .attempts = attempts,
                                                .describe = false}));
+    if (const std::string text = Env(kSettingsVariable); !text.empty()) {
+      ASSIGN_OR_RETURN(settings_, DecodeJson(text));
+    }
     ASSIGN_OR_RETURN(const Value begun,
                      client_->Call("/tune/begin", Value::Object{{"pid", std::int64_t{getpid()}}}));
     id_ = TextOf(begun, "trial_id");
@@ -108,6 +109,7 @@ class Worker final : public Trial {
     ASSIGN_OR_RETURN(staging_, StagingOf(directory_, id_));
     std::error_code error;
     fs::remove_all(staging_, error);  // of runs that were killed
+    RETURN_IF_ERROR(Settle());
     if (const Value* wanted = begun.Find("checkpoint"); wanted != nullptr && wanted->is_object()) {
       RETURN_IF_ERROR(Restore(*wanted, IntOf(begun, "reported")));
     }
@@ -116,58 +118,140 @@ class Worker final : public Trial {
 
   const std::string& id() const override { return id_; }
   const Value& config() const override { return config_; }
+  const std::string& directory() const override { return directory_; }
   const std::optional<std::string>& checkpoint() const override { return checkpoint_; }
   std::int64_t iteration() const override { return iteration_; }
   bool ended() const { return stop_ || pause_; }
+  const Value& settings() const { return settings_; }
 
   Status Report(Value metrics, const Save& save) override {
+    return Report(std::move(metrics), save, nullptr);
+  }
+  /// `on_demand` saves where the answer asks for a checkpoint and none was made with the report.
+  Status Report(Value metrics, const Save& save, const Save& on_demand) {
     if (!metrics.is_object()) return InvalidArgumentError("metrics must be an object");
     if (ended()) return CancelledError("the trial is to end");
+    RETURN_IF_ERROR(ValidateJsonValue(metrics, kMaxJsonDepth / 2));
     RETURN_IF_ERROR(CheckScore(metrics));
-    const auto before = std::tuple(iteration_, total_, last_);
-    ++iteration_;
-    Value::Object result = *metrics.if_object();
-    result["training_iteration"] = iteration_;
-    const double now = std::chrono::duration<double>(clock_->Now()).count();
-    result["time_this_iter_s"] = now - last_;
-    total_ += now - last_;
-    result["time_total_s"] = total_;
-    result["timestamp"] = clock_->WallNanos() / 1'000'000'000;
-    for (const auto& [key, value] : here_) result[key] = value;
-    last_ = now;
+    const auto before = std::tuple(iteration_, total_, last_, saved_at_);
+    Value::Object result = NextResult(*metrics.if_object());
+    const bool done = result.contains("done");
     Result<Value> kept = Value();
     if (save) kept = Keep(save, result);
     if (!kept.ok()) {
-      std::tie(iteration_, total_, last_) = before;
+      std::tie(iteration_, total_, last_, saved_at_) = before;
       return kept.status();
     }
     const std::string id = TextOf(*kept, "id");
-    const Status told = Send(std::move(result), *std::move(kept));
-    if (!told.Is(Code::kInvalidArgument)) return told;
-    // Refused: it was never made, and the next one has its numbers.
-    std::tie(iteration_, total_, last_) = before;
-    --sequence_;
-    if (!id.empty()) manager_->Delete(id).IgnoreError("the engine finds it after the run");
-    return told;
+    const Status told = Send(result, *std::move(kept));
+    if (told.Is(Code::kInvalidArgument)) {
+      // Refused: it was never made, and the next one has its numbers.
+      std::tie(iteration_, total_, last_, saved_at_) = before;
+      --sequence_;
+      if (!id.empty()) manager_->Delete(id).IgnoreError("the engine finds it after the run");
+      return told;
+    }
+    if (!told.ok() && !told.Is(Code::kCancelled)) return told;
+    if (done && !pause_) stop_ = true;
+    const bool at_end = stop_ && BoolOf(settings_, "checkpoint_at_end");
+    if (on_demand && saved_at_ != iteration_ && (pause_ || at_end || wanted_)) {
+      RETURN_IF_ERROR(KeepAfterwards(on_demand, result));
+    }
+    if (saved_at_ == iteration_) wanted_ = false;
+    return ended() ? CancelledError("the tuner ends the trial here") : Status::Ok();
+  }
+
+  bool ShouldCheckpoint(std::int64_t every) const override {
+    return wanted_ || (every > 0 && (iteration_ + 1) % every == 0);
+  }
+
+  bool ShouldEnd() override {
+    const Clock::Duration now = clock_->Now();
+    if (ended() || (asked_ && now - *asked_ < kAskAgain)) return ended();
+    asked_ = now;
+    const auto answer = client_->Call("/tune/asked", Value::Object{});
+    if (!answer.ok()) return false;  // the next report fails, and says why
+    stop_ = BoolOf(*answer, "stop");
+    pause_ = !stop_ && BoolOf(*answer, "pause");
+    return ended();
   }
 
   /// When the function returned.
   Status End(const Status& trained) {
     std::error_code error;
-    if (manager_ != nullptr) RETURN_IF_ERROR(manager_->Close());
+    Status closed;
+    if (manager_ != nullptr) closed = manager_->Close();
     fs::remove_all(staging_, error);
-    if (!trained.ok() && !(trained.Is(Code::kCancelled) && ended())) {
-      RETURN_IF_ERROR(
-          client_->Call("/tune/failed", Value::Object{{"error", trained.ToString()}}).status());
-      return trained;
-    }
+    const Status& failed =
+        !trained.ok() && !(trained.Is(Code::kCancelled) && ended()) ? trained : closed;
+    if (!failed.ok()) return Fail(failed);
     return pause_ ? client_->AcknowledgePreemption() : Status::Ok();
   }
 
+  /// Tells the tuner why this process is about to exit with 1; gives that back.
+  Status Fail(const Status& why) {
+    if (client_ == nullptr) return why;
+    client_->Call("/tune/failed", Value::Object{{"error", why.ToString()}})
+        .status()
+        .IgnoreError("the exit tells that it failed");
+    return why;
+  }
+
  private:
+  /// Where the process works, and where its output goes.
+  Status Settle() {
+    const bool keeps = BoolOf(settings_, "log_to_file");
+    const bool moves = BoolOf(settings_, "chdir_to_trial_dir");
+    if (!keeps && !moves) return Status::Ok();
+    ASSIGN_OR_RETURN(const std::string path, LocalPath(directory_));
+    std::error_code error;
+    fs::create_directories(path, error);
+    for (const auto& [descriptor, name] :
+         {std::pair(STDOUT_FILENO, kStdoutName), std::pair(STDERR_FILENO, kStderrName)}) {
+      if (!keeps) break;
+      const std::string file = fmt::format("{}/{}", path, name);
+      const int opened = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+      if (opened < 0) return UnavailableError(file + ": cannot be written");
+      dup2(opened, descriptor);
+      close(opened);
+    }
+    if (moves && chdir(path.c_str()) != 0) return UnavailableError(path + ": no such directory");
+    return Status::Ok();
+  }
+
+  /// A report with the keys that a worker fills in; counts it.
+  Value::Object NextResult(Value::Object result) {
+    result.erase("should_checkpoint");
+    for (const char* key : kFilledLater) result.erase(key);
+    const auto done = result.find("done");
+    if (done != result.end() && done->second != Value(true)) result.erase(done);
+    const double now = std::chrono::duration<double>(clock_->Now()).count();
+    ++iteration_;
+    total_ += now - last_;
+    result["training_iteration"] = iteration_;
+    result["time_this_iter_s"] = now - last_;
+    result["time_total_s"] = total_;
+    result["timestamp"] = clock_->WallNanos() / 1'000'000'000;
+    result["iterations_since_restore"] = iteration_ - restored_iteration_;
+    result["time_since_restore"] = total_ - restored_total_;
+    for (const auto& [key, value] : here_) result[key] = value;
+    last_ = now;
+    return result;
+  }
+
+  /// A checkpoint that the answer to its report asked for.
+  Status KeepAfterwards(const Save& save, const Value::Object& result) {
+    ASSIGN_OR_RETURN(Value kept, Keep(save, result));
+    Value::Object body{{"checkpoint", std::move(kept)}};
+    if (!removed_.empty()) body["removed"] = std::exchange(removed_, {});
+    ASSIGN_OR_RETURN(const Value answer, client_->Call("/tune/saved", std::move(body)));
+    RemoveAsTold(answer);
+    return Status::Ok();
+  }
+
   /// By which checkpoints are kept: it is compared.
-  static Status CheckScore(const Value& metrics) {
-    const std::string name = Env(kScoreVariable);
+  Status CheckScore(const Value& metrics) const {
+    const std::string name = TextOf(settings_, "score");
     const Value* score = name.empty() ? nullptr : metrics.Find(name);
     if (score == nullptr || score->is_number() || score->is_bool()) return Status::Ok();
     return InvalidArgumentError(fmt::format("score {} is {}: a score must be a number",
@@ -183,7 +267,10 @@ class Worker final : public Trial {
                        CheckpointManager::Open({.directory = from, .read_only = true}));
       ASSIGN_OR_RETURN(infos, reader->List());
     }
-    while (!infos.empty() && infos.back().id != TextOf(wanted, "id")) infos.pop_back();
+    std::erase_if(infos, [](const CheckpointInfo& info) { return info.foreign; });
+    // Where the wanted one was deleted, the newest that is there.
+    const auto found = std::ranges::find(infos, TextOf(wanted, "id"), &CheckpointInfo::id);
+    if (found != infos.end()) infos.erase(found + 1, infos.end());
     // The newest that can be read whole.
     for (; !infos.empty(); infos.pop_back()) {
       const CheckpointInfo& info = infos.back();
@@ -199,12 +286,17 @@ class Worker final : public Trial {
       checkpoint_ = at;
       iteration_ = info.step;
       const Value* about = info.metadata.Find("tune");
-      if (about == nullptr || !own) return Status::Ok();
+      restored_iteration_ = iteration_;
+      if (about == nullptr) return Status::Ok();
       if (const Value* total = about->Find("time_total_s")) total_ = total->AsDouble();
+      restored_total_ = total_;
+      if (!own) return Status::Ok();
+      saved_at_ = iteration_;
       const Value* result = about->Find("result");
       if (iteration_ > reported && result != nullptr && result->is_object()) {
         const Status told = Send(*result->if_object(), Describe(info));
-        return told.Is(Code::kCancelled) ? Status::Ok() : told;
+        if (!told.ok() && !told.Is(Code::kCancelled)) return told;
+        if (BoolOf(*result, "done") && !pause_) stop_ = true;
       }
       return Status::Ok();
     }
@@ -252,6 +344,7 @@ class Worker final : public Trial {
     ASSIGN_OR_RETURN(const CheckpointInfo info, handle.Wait());
     std::error_code error;
     fs::remove_all(staging, error);
+    saved_at_ = iteration_;
     return Describe(info);
   }
 
@@ -270,18 +363,23 @@ class Worker final : public Trial {
     if (!checkpoint.is_null()) body["checkpoint"] = std::move(checkpoint);
     if (!removed_.empty()) body["removed"] = std::exchange(removed_, {});
     ASSIGN_OR_RETURN(const Value answer, client_->Call("/tune/result", std::move(body)));
-    if (const Value* remove = answer.Find("remove"); remove != nullptr && remove->is_list()) {
-      for (const Value& id : *remove->if_list()) {
-        if (manager_ == nullptr || !id.is_string()) continue;
-        // One that is not gone is removed by the engine after the run.
-        const Status gone = manager_->Delete(*id.if_string());
-        if (gone.ok() || gone.Is(Code::kNotFound)) removed_.push_back(id);
-      }
-    }
+    RemoveAsTold(answer);
     const std::string decision = TextOf(answer, "decision");
     stop_ = decision == "stop";
     pause_ = decision == "pause";
+    wanted_ = BoolOf(answer, "checkpoint");
     return ended() ? CancelledError("the tuner ends the trial here") : Status::Ok();
+  }
+
+  void RemoveAsTold(const Value& answer) {
+    const Value* remove = answer.Find("remove");
+    if (remove == nullptr || !remove->is_list()) return;
+    for (const Value& id : *remove->if_list()) {
+      if (manager_ == nullptr || !id.is_string()) continue;
+      // One that is not gone is removed by the engine after the run.
+      const Status gone = manager_->Delete(*id.if_string());
+      if (gone.ok() || gone.Is(Code::kNotFound)) removed_.push_back(id);
+    }
   }
 
   Clock* const clock_ = Clock::System();
@@ -293,27 +391,90 @@ class Worker final : public Trial {
   fs::path staging_;
   Value config_ = Value::Object{};
   std::optional<std::string> checkpoint_;
+  Value settings_ = Value::Object{};
   std::int64_t iteration_ = 0;
+  std::int64_t saved_at_ = 0;  // the iteration of the newest checkpoint of its own
+  std::int64_t restored_iteration_ = 0;
   std::uint64_t sequence_ = 0;
   const Value::Object here_ = MadeHere();
   double total_ = 0;
+  double restored_total_ = 0;
   double last_ = std::chrono::duration<double>(clock_->Now()).count();
+  std::optional<Clock::Duration> asked_;  // whether it is to end
   bool stop_ = false;
   bool pause_ = false;
+  bool wanted_ = false;  // the scheduler asks for a checkpoint
   Value::List removed_;
 };
 
+/// The steps of one object, until the trial ends or one of them fails.
+Status TakeSteps(Trainable* trainable, Worker* worker) {
+  const std::int64_t every = IntOf(worker->settings(), "checkpoint_frequency");
+  const Trial::Save save = [&](const std::string& at) { return trainable->Save(at); };
+  while (!worker->ended()) {
+    ASSIGN_OR_RETURN(Value result, trainable->Step());
+    const bool periodic = every > 0 && (worker->iteration() + 1) % every == 0;
+    const bool now = periodic || BoolOf(result, "should_checkpoint");
+    RETURN_IF_ERROR(worker->Report(std::move(result), now ? save : Trial::Save(), save));
+  }
+  return Status::Ok();
+}
+
+Status TrainObject(const MakeTrainable& make, Worker* worker) {
+  const std::unique_ptr<Trainable> trainable = make();
+  if (trainable == nullptr) return InvalidArgumentError("no trainable was made");
+  RETURN_IF_ERROR(trainable->Setup(*worker));
+  Status status;
+  if (worker->checkpoint()) status = trainable->Load(*worker->checkpoint());
+  if (status.ok()) status = TakeSteps(trainable.get(), worker);
+  trainable->Cleanup();
+  return status;
+}
+
+/// What the user's code throws is a failure as any other.
+Status Guarded(const std::function<Status(Worker* worker)>& train, Worker* worker) {
+  try {
+    return train(worker);
+  } catch (const std::exception& error) {
+    return InternalError(error.what());
+  }
+}
+
+int RunTrial(const std::function<Status(Worker* worker)>& train) {
+  Worker worker;
+  Status status = worker.Begin();
+  if (!status.ok()) {
+    status = worker.Fail(status);
+  } else {
+    status = worker.End(worker.ended() ? Status::Ok() : Guarded(train, &worker));
+  }
+  if (!status.ok()) LogError("trial " + worker.id() + ": " + status.ToString());
+  // What was printed and is still in buffers: this process ends without destroying them.
+  std::cout.flush();
+  std::fflush(nullptr);
+  return status.ok() ? 0 : 1;
+}
+
 }  // namespace
+
+std::map<std::string, std::string> WorkerEnvironment(const Options& options,
+                                                     const std::string& directory) {
+  const Value settings = Value::Object{{"score", options.score},
+                                       {"checkpoint_frequency", options.checkpoint_frequency},
+                                       {"checkpoint_at_end", options.checkpoint_at_end},
+                                       {"log_to_file", options.log_to_file},
+                                       {"chdir_to_trial_dir", options.chdir_to_trial_dir}};
+  return {{kWorkerVariable, directory}, {kSettingsVariable, EncodeJson(settings)}};
+}
 
 bool IsWorker() { return !Env(kWorkerVariable).empty() && !Env("CAIRN_RUN_TOKEN").empty(); }
 
 int RunWorker(const TrainFunction& train) {
-  Worker worker;
-  Status status = worker.Begin();
-  if (status.ok()) status = worker.End(worker.ended() ? Status::Ok() : train(worker));
-  if (status.ok()) return 0;
-  LogError("trial " + worker.id() + ": " + status.ToString());
-  return 1;
+  return RunTrial([&](Worker* worker) { return train(*worker); });
+}
+
+int RunWorker(const MakeTrainable& make) {
+  return RunTrial([&](Worker* worker) { return TrainObject(make, worker); });
 }
 
 }  // namespace cairn::tune
