@@ -33,9 +33,9 @@ class StreamedSave : public testing::TestWithParam<Place> {
       options.queue_depth = 2;
       store_ = LocalStore::Open(options).value();
     } else {
-      store_ = MemoryStore::Open(
-                   {.object_store = GetParam() == Place::kBucket, .part_bytes = kPart})
-                   .value();
+      store_ =
+          MemoryStore::Open({.object_store = GetParam() == Place::kBucket, .part_bytes = kPart})
+              .value();
     }
     // Odd sizes: parts begin and end inside of tensors, and hold several of them.
     const std::size_t sizes[] = {300'001, 4096, 1, 0, 99'999, 17, 250'000};

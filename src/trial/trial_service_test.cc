@@ -165,8 +165,8 @@ TEST_F(TrialServiceTest, WhoMayNotAndWhatMakesNoSenseIsToldSo) {
   for (const char* timeout : {"-1", "nan", "soon", "1x"}) {
     const Reply odd = Send("GET", run + "/preemption?timeout=" + timeout);
     EXPECT_EQ(odd.status, 400) << timeout;
-    EXPECT_EQ(*odd.body.Find("message"), Value("timeout: \"" + std::string(timeout) +
-                                               "\" is not a number from 0 up"));
+    EXPECT_EQ(*odd.body.Find("message"),
+              Value("timeout: \"" + std::string(timeout) + "\" is not a number from 0 up"));
   }
   EXPECT_EQ(Send("POST", run + "/logs", "{}").status, 400);
   EXPECT_EQ(

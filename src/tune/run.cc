@@ -1,6 +1,4 @@
 #include <fmt/format.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -15,6 +13,7 @@
 #include "launch/rendezvous.h"
 #include "launch/slurm_launcher.h"
 #include "storage/open_store.h"
+#include "tune/launches_of_this_life.h"
 #include "tune/run_options.h"
 #include "tune/run_worker.h"
 #include "tune/score.h"
@@ -31,34 +30,6 @@ namespace {
 constexpr auto kStep = std::chrono::milliseconds(200);
 /// So long trials have to save and pause after a signal.
 constexpr auto kPausePatience = std::chrono::seconds(30);
-
-/// A directory of this life alone, for workers that end with it; removed with what is in it.
-class LaunchesOfThisLife {
- public:
-  LaunchesOfThisLife() = default;
-  ~LaunchesOfThisLife() {
-    std::error_code error;
-    if (!path_.empty()) std::filesystem::remove_all(path_, error);
-  }
-  LaunchesOfThisLife(const LaunchesOfThisLife&) = delete;
-  LaunchesOfThisLife& operator=(const LaunchesOfThisLife&) = delete;
-
-  Status Make() {
-    std::error_code error;
-    std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-    if (error) parent = "/tmp";
-    std::string made = (parent / "cairn-tune-launches-XXXXXX").string();
-    if (mkdtemp(made.data()) == nullptr) {
-      return UnavailableError("no directory can be made in " + parent.string());
-    }
-    path_ = made;
-    return Status::Ok();
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 using OpenLauncher = std::function<Result<std::unique_ptr<Launcher>>(LaunchListener listener)>;
 

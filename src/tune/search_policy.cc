@@ -8,6 +8,7 @@
 #include "format/json.h"
 #include "tune/description_reader.h"
 #include "tune/score.h"
+#include "tune/value_members.h"
 
 namespace cairn::tune {
 namespace {
@@ -55,13 +56,17 @@ class SearchPolicy final : public TunePolicy {
     }
     // A report that anybody refuses counts for nobody.
     RETURN_IF_ERROR(parts_.scheduler->Check(result));
+    // A trial that says so has ended, whatever the scheduler would do with one that goes on: it
+    // hears of the end.
+    bool stop = BoolOf(result, "done");
     if (parts_.stopper != nullptr) {
       RETURN_IF_ERROR(parts_.stopper->Check(result));
-      ASSIGN_OR_RETURN(const bool stop, parts_.stopper->ShouldStop(trial, result));
-      if (stop) {
-        RETURN_IF_ERROR(parts_.searcher->OnResult(trial, result));
-        return Decision{.action = TrialAction::kStop};
-      }
+      ASSIGN_OR_RETURN(const bool enough, parts_.stopper->ShouldStop(trial, result));
+      stop = stop || enough;
+    }
+    if (stop) {
+      RETURN_IF_ERROR(parts_.searcher->OnResult(trial, result));
+      return Decision{.action = TrialAction::kStop};
     }
     ASSIGN_OR_RETURN(const Decision decision, parts_.scheduler->OnResult(trial, result));
     RETURN_IF_ERROR(parts_.searcher->OnResult(trial, result));

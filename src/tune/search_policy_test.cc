@@ -52,6 +52,24 @@ TEST(SearchPolicyTest, AsksItsParts) {
   EXPECT_FALSE(policy->StopAll());
 }
 
+TEST(SearchPolicyTest, WhoSaysThatItIsDoneIsNotPaused) {
+  SearchPolicyParts parts = Parts(R"({"x": {"grid_search": [1, 2]}})");
+  parts.scheduler =
+      MakeScheduler(Json(R"({"name": "asha", "metric": "loss", "mode": "min", "max_t": 8,
+                                           "reduction_factor": 2, "promote": true})"))
+          .value();
+  auto policy = MakeSearchPolicy(std::move(parts)).value();
+  ASSERT_TRUE(policy->Suggest("a").ok());
+  ASSERT_TRUE(policy->Suggest("b").ok());
+  EXPECT_EQ(policy->OnResult("a", Report(1, 1))->action, TrialAction::kPause);
+  const Value done = Json(R"({"loss": 2, "training_iteration": 1, "done": true})");
+  EXPECT_EQ(policy->OnResult("b", done)->action, TrialAction::kStop);
+  ASSERT_TRUE(policy->OnEnd("b", done, false).ok());
+  // Its last result counts: of two, the better one goes on.
+  const std::vector<std::string> paused = {"a"};
+  EXPECT_EQ(policy->Choose({{}, paused, false})->trial, "a");
+}
+
 TEST(SearchPolicyTest, WhatCannotBeIsRefused) {
   EXPECT_TRUE(MakeSearchPolicy({}).status().Is(Code::kInvalidArgument));
   auto policy = MakeSearchPolicy(Parts(R"({"x": {"__domain__": "sample_from", "id": 0}})")).value();
