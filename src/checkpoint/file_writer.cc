@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <deque>
 #include <optional>
 #include <unordered_map>
 
@@ -15,7 +14,6 @@
 #include "base/status_macros.h"
 #include "checkpoint/cheap_source.h"
 #include "checkpoint/content_hasher.h"
-#include "checkpoint/fill_ahead.h"
 #include "checkpoint/names.h"
 
 namespace cairn {
@@ -89,8 +87,6 @@ class Writer {
   Result<bool> Share(const PlannedFile& file, const ShareableFiles::File& previous);
   /// `hasher`: null when the hashes are known already.
   Status WriteFromArena(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher);
-  /// A file of tensors in memory, by two threads: one copies, this one hashes and sends.
-  Status WriteAhead(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher);
   /// The hash of what was written, unless `hasher` is null.
   Result<FileHash> WriteStreamed(const PlannedFile& file, std::uint32_t object,
                                  ContentHasher* hasher);
@@ -103,16 +99,11 @@ class Writer {
                         std::span<std::byte> part);
   Status FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
                       std::span<std::byte> into);
-  /// Afterwards the ring's buffers have the size of the object's parts.
-  Status FitRing(const ObjectParts& parts);
-  std::optional<std::size_t> TakeFreeBuffer();
-  /// The same, after a wait when there is none.
-  Result<std::size_t> FreeBuffer();
+  /// Of the ring, whose buffers have the size of the object's parts then.
+  Result<std::size_t> FreeBuffer(const ObjectParts& parts);
   Status WaitForBuffer();
   std::string TakeFromPool(std::uint64_t bytes);
   bool Rereadable(const PlannedFile& file) const;
-  /// Whether a streamed file is of memory alone, which any thread may copy, and has parts enough.
-  bool MayBeAhead(const PlannedFile& file) const;
   /// A call of a source may cost more than a copy.
   bool SmallPieces(const PlannedFile& file) const;
   /// Calls fn(span) for the bytes of a rereadable file, in order.
@@ -135,7 +126,6 @@ class Writer {
   std::vector<std::size_t> free_buffers_;
   bool unreadable_ = false;         // the source of a copied file failed
   std::size_t streamed_parts_ = 0;  // buffers of the ring handed out for the first time
-  FillAhead ahead_;                 // last: what it fills is gone after it
 };
 
 Status Writer::Run() {
@@ -222,13 +212,11 @@ Status Writer::WriteOne(const PlannedFile& file) {
   const bool learn = Rereadable(file);
   ContentHasher hasher(file, /*tensors=*/learn);
   ManifestFile entry;
-  ContentHasher* const unknown = known ? nullptr : &hasher;
-  if (!file.streamed || MayBeAhead(file)) {
-    RETURN_IF_ERROR(file.streamed ? WriteAhead(file, handle, unknown)
-                                  : WriteFromArena(file, handle, unknown));
-    if (!known) entry.hash = hasher.Finish();
+  if (file.streamed) {
+    ASSIGN_OR_RETURN(entry.hash, WriteStreamed(file, handle, known ? nullptr : &hasher));
   } else {
-    ASSIGN_OR_RETURN(entry.hash, WriteStreamed(file, handle, unknown));
+    RETURN_IF_ERROR(WriteFromArena(file, handle, known ? nullptr : &hasher));
+    if (!known) entry.hash = hasher.Finish();
   }
   RETURN_IF_ERROR(session_->Close(handle));
   entry.path = file.path;
@@ -245,11 +233,6 @@ bool Writer::Rereadable(const PlannedFile& file) const {
   return std::none_of(file.tensors.begin(), file.tensors.end(), [&](const PlannedTensor& tensor) {
     return input_.request->tensors[tensor.index].source != nullptr;
   });
-}
-
-bool Writer::MayBeAhead(const PlannedFile& file) const {
-  return Rereadable(file) && input_.expected == nullptr && !input_.resume &&
-         file.bytes > session_->PartsOf(file.bytes).part_bytes;
 }
 
 bool Writer::SmallPieces(const PlannedFile& file) const {
@@ -372,75 +355,19 @@ Status Writer::WaitForBuffer() {
   return Status::Ok();
 }
 
-Status Writer::FitRing(const ObjectParts& parts) {
+Result<std::size_t> Writer::FreeBuffer(const ObjectParts& parts) {
   const auto count = static_cast<std::size_t>(parts.buffers);
-  if (ring_->buffer_bytes() == parts.part_bytes && ring_->count() == count) return Status::Ok();
-  while (free_buffers_.size() < streamed_parts_) RETURN_IF_ERROR(WaitForBuffer());
-  free_buffers_.clear();
-  streamed_parts_ = 0;
-  return ring_->Reserve(parts.part_bytes, count);
-}
-
-std::optional<std::size_t> Writer::TakeFreeBuffer() {
-  if (free_buffers_.empty()) {
-    if (streamed_parts_ == ring_->count()) return std::nullopt;
-    return streamed_parts_++;
+  if (ring_->buffer_bytes() != parts.part_bytes || ring_->count() != count) {
+    while (free_buffers_.size() < streamed_parts_) RETURN_IF_ERROR(WaitForBuffer());
+    free_buffers_.clear();
+    streamed_parts_ = 0;
+    RETURN_IF_ERROR(ring_->Reserve(parts.part_bytes, count));
   }
+  if (free_buffers_.empty() && streamed_parts_ < ring_->count()) return streamed_parts_++;
+  while (free_buffers_.empty()) RETURN_IF_ERROR(WaitForBuffer());
   const std::size_t buffer = free_buffers_.back();
   free_buffers_.pop_back();
   return buffer;
-}
-
-Result<std::size_t> Writer::FreeBuffer() {
-  while (true) {
-    if (const auto buffer = TakeFreeBuffer()) return *buffer;
-    RETURN_IF_ERROR(WaitForBuffer());
-  }
-}
-
-Status Writer::WriteAhead(const PlannedFile& file, std::uint32_t object, ContentHasher* hasher) {
-  const ObjectParts parts = session_->PartsOf(file.bytes);
-  RETURN_IF_ERROR(FitRing(parts));
-  // Parts that are sent together end together. If all buffers were with the disk, it would have
-  // nothing to do until the first of them is filled again.
-  const std::size_t sent_at_once = ring_->count() - ring_->count() / 3;
-  struct Part {
-    std::size_t buffer = 0;
-    std::span<std::byte> bytes;
-  };
-  std::deque<Part> begun;  // to fill, oldest first
-  std::uint64_t filled = 0;
-  std::uint64_t sent = 0;
-  while (sent < file.bytes) {
-    if (input_.cancelled && input_.cancelled()) return CancelledError("the save was cancelled");
-    while (filled < file.bytes) {
-      const std::optional<std::size_t> buffer = TakeFreeBuffer();
-      if (!buffer) break;
-      const std::span<std::byte> bytes(
-          ring_->buffer(*buffer), std::min<std::uint64_t>(parts.part_bytes, file.bytes - filled));
-      ahead_.Add([this, &file, bytes, offset = filled] {
-        return FillStreamed(file, nullptr, offset, bytes);
-      });
-      begun.push_back({*buffer, bytes});
-      filled += bytes.size();
-    }
-    if (begun.empty()) {
-      RETURN_IF_ERROR(WaitForBuffer());
-      continue;
-    }
-    RETURN_IF_ERROR(ahead_.Next());
-    const Part part = begun.front();
-    begun.pop_front();
-    // On its way first, hashed meanwhile.
-    RETURN_IF_ERROR(session_->Append(object, part.bytes, true, part.buffer));
-    if (hasher != nullptr) hasher->Update(part.bytes);
-    if (!counts_arrived_) progress_->written += part.bytes.size();
-    sent += part.bytes.size();
-    while (streamed_parts_ - free_buffers_.size() - begun.size() > sent_at_once) {
-      RETURN_IF_ERROR(WaitForBuffer());
-    }
-  }
-  return Status::Ok();
 }
 
 const std::optional<FileHash>* Writer::Expected(const PlannedFile& file) const {
@@ -481,10 +408,9 @@ Result<FileHash> Writer::WriteStreamed(const PlannedFile& file, std::uint32_t ob
   const ObjectParts parts = session_->PartsOf(file.bytes);
   const std::uint64_t step = parts.part_bytes;
   const std::uint64_t fill = SmallPieces(file) ? kFillPiece : session_->part_bytes();
-  RETURN_IF_ERROR(FitRing(parts));
   for (std::uint64_t offset = 0; offset < file.bytes; offset += step) {
     if (input_.cancelled && input_.cancelled()) return CancelledError("the save was cancelled");
-    ASSIGN_OR_RETURN(const std::size_t buffer, FreeBuffer());
+    ASSIGN_OR_RETURN(const std::size_t buffer, FreeBuffer(parts));
     const std::span<std::byte> part(ring_->buffer(buffer),
                                     std::min<std::uint64_t>(step, file.bytes - offset));
     ASSIGN_OR_RETURN(const Left left, ReadLeft(file, object, offset, part));

@@ -1,5 +1,4 @@
-// Saves that stream memory through the ring of buffers: files of many more parts than the ring has,
-// filled by one thread and sent by another.
+// Saves that stream memory through the ring of buffers: files of many more parts than the ring has.
 
 #include <gtest/gtest.h>
 
