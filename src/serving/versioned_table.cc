@@ -95,7 +95,7 @@ Record* VersionedTable::Allocate() {
   } else {
     if (chunk_records_ == 0) {
       const std::size_t records = std::max<std::size_t>(1, kChunkBytes / stride_);
-      chunk_ = slab_.Allocate(records * stride_);
+      chunk_ = (replace_ ? slab_ : patches_).Allocate(records * stride_);
       if (chunk_ == nullptr) throw std::bad_alloc();
       chunk_records_ = records;
     }
@@ -381,6 +381,8 @@ std::uint64_t VersionedTable::bytes_in_use() const {
          list_bytes_.load(std::memory_order_relaxed);
 }
 
-std::uint64_t VersionedTable::bytes_reserved() const { return slab_.bytes() + index_.bytes(); }
+std::uint64_t VersionedTable::bytes_reserved() const {
+  return slab_.bytes() + patches_.bytes() + index_.bytes();
+}
 
 }  // namespace cairn::serving
