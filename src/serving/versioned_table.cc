@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kBatch = 32;  // rows whose memory is asked for together
 constexpr std::size_t kChunkBytes = 64u << 10;
+constexpr std::size_t kRetireTogether = 16'384;
 
 bool AnyAlive(std::span<const Version> alive, Version from, Version before) {
   const auto it = std::lower_bound(alive.begin(), alive.end(), from);
@@ -290,6 +291,11 @@ void VersionedTable::Collect(std::span<const Version> alive) {
     for (std::size_t i = 0; i < update.keys.size(); ++i) {
       PrefetchAhead(update.keys, i);
       CollectKey(update.keys[i], alive);
+      // Whoever could find them is mostly gone by now: the list need not grow with the update.
+      if (retiring_.records.size() >= kRetireTogether) {
+        Retire();
+        Reclaim();
+      }
     }
     update.needed_by = older;
     return !older.has_value();
