@@ -210,14 +210,14 @@ class Followed {
     return Status::Ok();
   }
 
-  /// Random rows, and the weight of the graph, which is compiled anew.
+  /// Random rows, and a weight of the graph, which is compiled anew.
   Status Change(std::mt19937_64* random) {
     std::vector<std::int64_t> keys(kDelta);
     for (std::int64_t& key : keys) key = KeyAt((*random)() % rows_);
     return Change(keys);
   }
-  Status Change(const std::vector<std::int64_t>& keys) {
-    weight_[0] += 1;
+  Status Change(const std::vector<std::int64_t>& keys, bool graph = true) {
+    if (graph) weight_[0] += 1;
     return table_->Assign(keys,
                           std::vector<float>(keys.size() * dim_, static_cast<float>(step_ % 1000)));
   }
@@ -396,17 +396,28 @@ Status RunServingMemory(const Options& options) {
   const std::uint64_t rows = std::min<std::uint64_t>(ServedRowsOf(options), 2'000'000);
   ASSIGN_OR_RETURN(auto followed, Followed::Open(directory, rows, kTableDim));
   RETURN_IF_ERROR(followed->Serve(/*follow=*/false));
-  // Half of all rows, and the usual increment. Of a model that has just read a full one: nothing is
-  // free yet that they could take.
-  for (const auto& [name, changed] :
-       {std::pair<std::string, std::uint64_t>("half", rows / 2), {"small", kDelta}}) {
+  // The usual increment without and with another weight of the graph, and half of all rows, of a
+  // model that has just read a full one: nothing is free yet that they could take. Then the usual
+  // one of a server that goes on: what older versions leave is there to be used again.
+  struct Case {
+    std::string name;  // "": until it has taken a few
+    std::uint64_t changed;
+    bool graph;
+    bool fresh;
+  };
+  std::vector<Case> cases = {
+      {"rows", kDelta, false, true}, {"small", kDelta, true, true}, {"half", rows / 2, true, true}};
+  for (int i = 0; i < 4; ++i) cases.push_back({"", kDelta, true, false});
+  for (int i = 0; i < 5; ++i) cases.push_back({"steady", kDelta, true, false});
+  std::vector<double> steady;
+  for (const auto& [name, changed, graph, fresh] : cases) {
     std::vector<std::int64_t> keys;
     for (std::uint64_t i = 0; i < changed; ++i) keys.push_back(KeyAt(i));
-    RETURN_IF_ERROR(followed->Change(keys));
+    RETURN_IF_ERROR(followed->Change(keys, graph));
     RETURN_IF_ERROR(followed->Save(SaveKind::kConsecutive));
     const AskedBeside asked(followed.get());
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until it has what asking needs
-    malloc_trim(0);
+    if (fresh) malloc_trim(0);
     RETURN_IF_ERROR(ResetPeakMemory());
     const std::uint64_t before = ResidentMemory();
     RETURN_IF_ERROR(followed->model()->Update());
@@ -414,10 +425,14 @@ Status RunServingMemory(const Options& options) {
     if (asked.failures() > 0) return InternalError("requests failed beside the update");
     const double weights =
         static_cast<double>(changed * (sizeof(std::int64_t) + kTableDim * sizeof(float)));
-    PrintFact("serving_memory", name, above / static_cast<double>(followed->saved_bytes()));
+    const double ratio = above / static_cast<double>(followed->saved_bytes());
+    if (name == "steady") steady.push_back(ratio);
+    if (!fresh) continue;
+    PrintFact("serving_memory", name, ratio);
     PrintFact("serving_memory", name + "_weights", above / weights);
     PrintFact("serving_memory", name + "_above", above);
   }
+  PrintFact("serving_memory", "steady", Quantile(&steady, 0.5));
   followed = nullptr;
   RemoveDirectory(directory);
   return Status::Ok();

@@ -25,8 +25,8 @@ constexpr std::uint64_t kMaxIndexBytes = 1u << 30;
 constexpr std::size_t kMaxHeaderScans = 4;
 // First chunks that are kept: 96 MiB at most.
 constexpr std::size_t kMaxFirstChunks = 24;
-// A shorter one is read again sooner than a buffer is made for it.
-constexpr std::size_t kWorthKeeping = 1u << 20;
+// A shorter one is read again sooner than there is another buffer in the place of its own.
+constexpr std::size_t kWorthKeeping = 64u << 10;
 // So many that they may be what there are too few descriptors for.
 constexpr std::size_t kManyFiles = 100;
 
@@ -186,23 +186,61 @@ Result<IndexHits> ScanIndex(std::string_view text,
 
 }  // namespace
 
-OpenCheckpoint::OpenCheckpoint()
-    : buffers_(std::make_unique<ChunkBuffers>()),
-      first_buffers_(std::make_unique<ChunkBuffers>()) {}
+OpenCheckpoint::OpenCheckpoint() : buffers_(std::make_unique<ChunkBuffers>()) {}
 
 void OpenCheckpoint::KeepFirstChunk(std::size_t file, std::span<const std::byte> chunk) {
-  const std::size_t number = first_chunks_.size();
-  if (chunk.size() < kWorthKeeping || number >= kMaxFirstChunks) return;
-  if (first_chunks_.contains(file)) return;
-  if (!first_buffers_->Reserve(number + 1).ok()) return;  // then it is read again
-  const std::span<std::byte> buffer = (*first_buffers_)[number];
-  std::copy(chunk.begin(), chunk.end(), buffer.begin());
-  first_chunks_.emplace(file, buffer.first(chunk.size()));
+  if (chunk.size() < kWorthKeeping || first_chunks_.size() >= kMaxFirstChunks) return;
+  const auto [it, fresh] = first_chunks_.try_emplace(file);
+  if (!fresh) return;
+  it->second.pages = buffers_->Take(chunk.data());
+  it->second.bytes = chunk.size();
+  if (it->second.pages.bytes().empty()) first_chunks_.erase(it);  // then it is read again
 }
 
 std::span<const std::byte> OpenCheckpoint::FirstChunk(std::size_t file) const {
   const auto it = first_chunks_.find(file);
-  return it == first_chunks_.end() ? std::span<const std::byte>() : it->second;
+  if (it == first_chunks_.end() || !it->second.whole) return {};
+  return it->second.pages.bytes().first(it->second.bytes);
+}
+
+bool OpenCheckpoint::Compared(std::size_t file, std::uint64_t begin, std::uint64_t bytes) const {
+  const auto it = first_chunks_.find(file);
+  return it != first_chunks_.end() && begin <= it->second.bytes &&
+         bytes <= it->second.bytes - begin;
+}
+
+std::span<const std::byte> OpenCheckpoint::Kept(std::size_t file, std::uint64_t begin,
+                                                std::uint64_t bytes) const {
+  if (!Compared(file, begin, bytes)) return {};
+  const KeptChunk& chunk = first_chunks_.find(file)->second;
+  const auto holds = [&](const NumberRange& stretch) {
+    return stretch.begin <= begin && begin + bytes <= stretch.end;
+  };
+  if (!chunk.whole && std::none_of(chunk.stretches.begin(), chunk.stretches.end(), holds)) {
+    return {};
+  }
+  return chunk.pages.bytes().subspan(begin, bytes);
+}
+
+void OpenCheckpoint::KeepOnly(std::size_t file, std::vector<NumberRange> wanted) {
+  const auto it = first_chunks_.find(file);
+  if (it == first_chunks_.end() || files_[file].entry->hash.chunks.size() != 1) return;
+  KeptChunk& chunk = it->second;
+  std::sort(wanted.begin(), wanted.end(),
+            [](const NumberRange& a, const NumberRange& b) { return a.begin < b.begin; });
+  std::uint64_t kept_to = 0;
+  for (const NumberRange& stretch : wanted) {
+    if (stretch.begin > kept_to) chunk.pages.Drop(kept_to, stretch.begin);
+    kept_to = std::max(kept_to, stretch.end);
+  }
+  chunk.pages.Drop(kept_to, chunk.pages.bytes().size());
+  chunk.whole = false;
+  chunk.stretches = std::move(wanted);
+}
+
+void OpenCheckpoint::ReleaseMemory() {
+  first_chunks_.clear();
+  *buffers_ = ChunkBuffers();
 }
 
 Result<std::unique_ptr<OpenCheckpoint>> OpenCheckpoint::Open(

@@ -87,6 +87,17 @@ class OpenCheckpoint {
   /// kept; else nothing.
   std::span<const std::byte> FirstChunk(std::size_t file) const;
 
+  // For readers with little memory:
+
+  /// These bytes of a file, where they are in the first chunk that was kept; else nothing.
+  std::span<const std::byte> Kept(std::size_t file, std::uint64_t begin, std::uint64_t bytes) const;
+  /// They are in that chunk, so they were compared; whether they are still there is another matter.
+  bool Compared(std::size_t file, std::uint64_t begin, std::uint64_t bytes) const;
+  /// Of a file of a single chunk nothing else is needed from now on: the memory of the rest goes.
+  void KeepOnly(std::size_t file, std::vector<NumberRange> wanted);
+  /// Nothing is kept, buffers neither: the next reads begin anew. Not while one is under way.
+  void ReleaseMemory();
+
  private:
   OpenCheckpoint();
 
@@ -98,7 +109,15 @@ class OpenCheckpoint {
   Status ReadHeaders(const std::vector<std::size_t>& files,
                      const std::function<Status(std::size_t, std::string_view)>& decode);
 
-  /// A restore would read it again, and a checkpoint of many files has many of them.
+  struct KeptChunk {
+    MappedPages pages;
+    std::uint64_t bytes = 0;
+    bool whole = true;  // else only:
+    std::vector<NumberRange> stretches;
+  };
+
+  /// A restore would read it again, and a checkpoint of many files has many of them. Takes the
+  /// buffer that it is in.
   void KeepFirstChunk(std::size_t file, std::span<const std::byte> chunk);
 
   Store* store_ = nullptr;
@@ -107,8 +126,7 @@ class OpenCheckpoint {
   std::vector<OpenFile> files_;
   std::map<std::string, std::size_t, std::less<>> by_path_;
   std::unique_ptr<ChunkBuffers> buffers_;
-  std::unique_ptr<ChunkBuffers> first_buffers_;
-  std::map<std::size_t, std::span<const std::byte>> first_chunks_;  // by file; in first_buffers_
+  std::map<std::size_t, KeptChunk> first_chunks_;  // by file
 };
 
 }  // namespace cairn

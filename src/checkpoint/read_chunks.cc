@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -20,9 +21,6 @@ namespace {
 
 using Delivery = ReadChunksOptions::Delivery;
 
-// Sixteen chunks of 4 MiB in flight keep a disk busy while others are hashed and copied, also when
-// the threads that do that have to wait for a processor.
-constexpr std::size_t kDepth = 16;
 constexpr std::uint64_t kReadAlign = 4096;
 // A second thread is not worth its start for less than this.
 constexpr std::size_t kManyChunks = 8;
@@ -96,9 +94,10 @@ class ChunkPipeline {
       if (index >= work_.requests.size()) return Status::Ok();
       const ChunkRequest& request = work_.requests[index];
       const std::uint64_t length = work_.Length(request);
-      const std::span<std::byte> buffer = (*work_.checkpoint.buffers())[first_buffer_ + i];
-      slot = {.used = true, .request = index, .bytes = buffer.first(length)};
       const std::uint64_t asked = (length + kReadAlign - 1) / kReadAlign * kReadAlign;
+      ASSIGN_OR_RETURN(const std::span<std::byte> buffer,
+                       work_.checkpoint.buffers()->Get(first_buffer_ + i, asked));
+      slot = {.used = true, .request = index, .bytes = buffer.first(length)};
       const Status status = queue_->Submit(work_.checkpoint.files()[request.file].reader.get(),
                                            request.chunk * kChunkBytes, buffer.first(asked), i);
       if (!status.ok()) return status.WithContext(work_.Where(request));
@@ -176,18 +175,24 @@ Status ReadChunks(Store* store, const OpenCheckpoint& checkpoint,
   if (requests.empty()) return Status::Ok();
   Work work{.checkpoint = checkpoint, .requests = requests, .options = options, .sink = sink};
   for (const ChunkRequest& request : requests) work.total += work.Length(request);
-  const std::size_t depth = std::min(requests.size(), kDepth);
-  RETURN_IF_ERROR(checkpoint.buffers()->Reserve(depth));
+  const std::size_t depth = std::min(requests.size(), options.at_once);
+  checkpoint.buffers()->Reserve(depth);
 
-  if (options.delivery != Delivery::kConcurrent || requests.size() < kManyChunks) {
+  if (options.delivery != Delivery::kConcurrent || requests.size() < kManyChunks || depth < 2) {
     return ChunkPipeline(&work, 0, depth).Run(store, /*report=*/true);
   }
   // Two cores hash and copy faster than any disk we know reads.
+  Status no_memory = ResourceExhaustedError("no memory to read with");
   Status status_beside;
   std::jthread beside;
   try {
     beside = std::jthread([&] {
-      status_beside = ChunkPipeline(&work, depth / 2, depth - depth / 2).Run(store, false);
+      try {
+        status_beside = ChunkPipeline(&work, depth / 2, depth - depth / 2).Run(store, false);
+      } catch (const std::bad_alloc&) {  // nobody above could catch it
+        work.failed = true;
+        status_beside = std::move(no_memory);
+      }
     });
   } catch (const std::system_error&) {
     // No thread to be had: this one takes all requests.

@@ -32,6 +32,9 @@ struct ReadChunksOptions {
     kConcurrent,    // on several threads at once; hashing is spread over them too
   };
   Delivery delivery = Delivery::kAsTheyArrive;
+  /// Chunks in memory. Sixteen of 4 MiB in flight keep a disk busy while others are hashed and
+  /// copied, also when the threads that do that have to wait for a processor.
+  std::size_t at_once = 16;
   /// Called on the calling thread with the bytes handed over so far and all that were asked for.
   Progress progress = {};
 };

@@ -122,6 +122,7 @@ Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const 
     const std::span<const Share> chunk_shares(&shares[first_share[index]],
                                               first_share[index + 1] - first_share[index]);
     for (const Share& share : chunk_shares) {
+      if (runs[share.run].to == nullptr) continue;
       ForEachStretch(runs[share.run], begin, begin + bytes.size(),
                      [&](std::uint64_t from, std::uint64_t count, std::byte* to) {
                        Copy(to, bytes.data() + (from - begin), count);
@@ -136,9 +137,11 @@ Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const 
     }
     return outcome;
   };
-  return ReadChunks(
-      store, checkpoint, requests,
-      {.delivery = ReadChunksOptions::Delivery::kConcurrent, .progress = options.progress}, copy);
+  return ReadChunks(store, checkpoint, requests,
+                    {.delivery = ReadChunksOptions::Delivery::kConcurrent,
+                     .at_once = options.at_once,
+                     .progress = options.progress},
+                    copy);
 }
 
 }  // namespace cairn

@@ -22,7 +22,7 @@ struct ByteRun {
   std::size_t file = 0;
   std::uint64_t file_offset = 0;
   std::uint64_t bytes = 0;
-  std::byte* to = nullptr;
+  std::byte* to = nullptr;  // null: compared, and copied nowhere
   std::uint64_t count = 1;
   std::uint64_t file_stride = 0;
   std::uint64_t to_stride = 0;
@@ -34,6 +34,7 @@ struct ReadRunsOptions {
   Progress progress = {};                // counts bytes of chunks
   std::function<bool()> cancelled = {};  // asked from any thread; true: Cancelled
   std::vector<bool>* touched = nullptr;  // has true for the owners whose memory was written to
+  std::size_t at_once = 16;              // chunks in memory, see ReadChunksOptions
 };
 
 /// Reads the chunks of the checkpoint's files that hold the runs, compares each chunk with the

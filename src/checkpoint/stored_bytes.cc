@@ -25,7 +25,7 @@ std::uint64_t ChunksOf(const OpenFile& file) { return file.entry->hash.chunks.si
 
 Status StoredBytes::Prepare() {
   if (queue_ != nullptr) return Status::Ok();
-  RETURN_IF_ERROR(buffers_.Reserve(chunks_));
+  buffers_.Reserve(chunks_);
   ASSIGN_OR_RETURN(queue_, store_->NewReadQueue(static_cast<int>(chunks_)));
   slots_.resize(chunks_);
   return Status::Ok();
@@ -55,8 +55,9 @@ Result<StoredBytes::Slot*> StoredBytes::Start(std::size_t file, std::uint64_t ch
   *oldest = Slot{.file = file, .chunk = chunk, .used = reads_};
   oldest->bytes = ChunkLength(open.entry->hash.bytes, chunk);
   const std::uint64_t asked = (oldest->bytes + kReadAlign - 1) / kReadAlign * kReadAlign;
+  ASSIGN_OR_RETURN(const std::span<std::byte> buffer, buffers_.Get(index, asked));
   RETURN_IF_ERROR(
-      queue_->Submit(open.reader.get(), chunk * kChunkBytes, buffers_[index].first(asked), index));
+      queue_->Submit(open.reader.get(), chunk * kChunkBytes, buffer.first(asked), index));
   oldest->state = Slot::State::kInFlight;
   return oldest;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <new>
 #include <span>
 #include <utility>
@@ -131,11 +132,32 @@ Status TableRestore::Verify() { return Pass(/*verify_only=*/true); }
 
 Status TableRestore::Read() { return Pass(/*verify_only=*/false); }
 
+/// Of files that are in memory, with their headers, the rest is not needed any more.
+void TableRestore::KeepOnlyWanted() {
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<NumberRange>> wanted;
+  for (const StoredTable& table : tables_) {
+    std::vector<NumberRange>& of_file = wanted[{table.part.position, table.file}];
+    if (table.part.wanted.empty()) continue;
+    for (std::size_t c = 0; c < table.part.columns.size(); ++c) {
+      const TableColumn& column = table.part.columns[c];
+      if (!Wants(column)) continue;
+      of_file.push_back({table.begin[c], table.begin[c] + column.entry_bytes * table.entries[c]});
+    }
+  }
+  for (auto& [where, of_file] : wanted)
+    chain_[where.first]->KeepOnly(where.second, std::move(of_file));
+}
+
 Status TableRestore::Pass(bool verify_only) {
   done_ = 0;
-  for (const StoredTable& table : tables_) {
-    if (table.part.wanted.empty()) continue;
-    RETURN_IF_ERROR(PassTable(table, verify_only));
+  const bool lean = options_.lean && !verify_only;
+  if (lean) KeepOnlyWanted();
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    const StoredTable& table = tables_[i];
+    if (!table.part.wanted.empty()) RETURN_IF_ERROR(PassTable(table, verify_only));
+    const bool last =
+        i + 1 == tables_.size() || tables_[i + 1].part.position != table.part.position;
+    if (lean && last) chain_[table.part.position]->ReleaseMemory();
   }
   return Status::Ok();
 }
@@ -162,6 +184,20 @@ Status TableRestore::PassTable(const StoredTable& table, bool verify_only) {
   return verify_only ? Status::Ok() : sink_->End(table.part);
 }
 
+bool TableRestore::IsAtHand(const StoredTable& table, std::size_t column, std::uint64_t first,
+                            std::uint64_t count, bool verify_only,
+                            std::span<const std::byte>* bytes) const {
+  if (!options_.lean || verify_only) return false;
+  const OpenCheckpoint& checkpoint = *chain_[table.part.position];
+  const std::uint64_t size = table.part.columns[column].entry_bytes;
+  const std::uint64_t begin = table.begin[column] + first * size;
+  if (!Wants(table.part.columns[column])) {
+    return checkpoint.Compared(table.file, begin, count * size);
+  }
+  *bytes = checkpoint.Kept(table.file, begin, count * size);
+  return !bytes->empty();
+}
+
 Status TableRestore::PassColumns(const StoredTable& table, const std::vector<std::size_t>& members,
                                  const std::vector<Entries>& wanted, bool verify_only) {
   if (members.empty()) return Status::Ok();
@@ -182,15 +218,22 @@ Status TableRestore::PassColumns(const StoredTable& table, const std::vector<std
       }
       const std::uint64_t count = std::min(step, entries.end - first);
       std::vector<ByteRun> runs;
+      std::vector<std::size_t> moved;  // windows
       for (std::size_t i = 0; i < members.size(); ++i) {
-        const std::uint64_t size = columns[members[i]].entry_bytes;
-        RETURN_IF_ERROR(windows[i].Move(first * size, (first + count) * size, verify_only, &runs));
+        const std::size_t column = members[i];
+        if (IsAtHand(table, column, first, count, verify_only, &bytes[column])) continue;
+        const std::uint64_t size = columns[column].entry_bytes;
+        const bool compare_only = verify_only || !Wants(columns[column]);
+        RETURN_IF_ERROR(windows[i].Move(first * size, (first + count) * size, compare_only, &runs));
+        if (!compare_only) moved.push_back(i);
       }
       RETURN_IF_ERROR(ReadRuns(store_, *chain_[table.part.position], runs,
-                               {.verify_only = verify_only, .cancelled = options_.cancelled})
+                               {.verify_only = verify_only,
+                                .cancelled = options_.cancelled,
+                                .at_once = options_.lean ? 1u : ReadRunsOptions().at_once})
                           .WithContext("table " + table.part.table));
       if (!verify_only) {
-        for (std::size_t i = 0; i < members.size(); ++i) {
+        for (const std::size_t i : moved) {
           bytes[members[i]] = windows[i].First(count * columns[members[i]].entry_bytes);
         }
         RETURN_IF_ERROR(sink_->Block(table.part, {.group = columns[members.front()].group,

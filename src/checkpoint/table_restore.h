@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include <cairn/checkpoint_manager.h>
@@ -26,6 +27,13 @@ class TableRestore {
     Progress progress;                // of rows alone
     std::function<bool()> cancelled;  // asked between blocks
     std::uint64_t block_bytes = 16u << 20;
+    /// The columns that are handed out; empty: all. The others are compared with their checksums
+    /// like them, and are empty in the blocks.
+    std::function<bool(const TableColumn&)> wants;
+    /// Little memory: what a header was read from is handed out where it is, so that columns need
+    /// not be aligned for their numbers, other chunks are read one at a time, and of each
+    /// checkpoint nothing stays in memory when its rows were handed out.
+    bool lean = false;
   };
 
   /// `chain`: a full checkpoint, then increments. All borrowed.
@@ -48,6 +56,8 @@ class TableRestore {
   };
   class Window;
 
+  bool Wants(const TableColumn& column) const { return !options_.wants || options_.wants(column); }
+  void KeepOnlyWanted();
   Status CheckWanted(const TablePart& part) const;
   std::vector<Entries> WantedRows(const TablePart& part) const;
   Status Pass(bool verify_only);
@@ -55,6 +65,9 @@ class TableRestore {
   /// Columns that are handed out together, by their numbers.
   Status PassColumns(const StoredTable& table, const std::vector<std::size_t>& members,
                      const std::vector<Entries>& wanted, bool verify_only);
+  /// Entries [first, first + count) of a column are at hand, or need not be.
+  bool IsAtHand(const StoredTable& table, std::size_t column, std::uint64_t first,
+                std::uint64_t count, bool verify_only, std::span<const std::byte>* bytes) const;
 
   Store* const store_;
   const std::vector<OpenCheckpoint*> chain_;

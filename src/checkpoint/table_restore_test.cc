@@ -101,6 +101,98 @@ TEST_F(TableRestoreTest, EveryChunkIsReadOnceHoweverManyBlocksItIsIn) {
   EXPECT_EQ(sink.rows_given, static_cast<std::uint64_t>(kRows));
 }
 
+TestTable TableOf(std::int64_t rows, std::uint64_t content) {
+  TestTable table;
+  for (std::int64_t key = 0; key < rows; ++key) table.rows[key * 7 - rows] = content;
+  return table;
+}
+
+TEST_F(TableRestoreTest, ALeanRestoreGivesTheSameRowsInOneReadOfWhatIsSmall) {
+  // Less than is worth keeping, one chunk, and several.
+  std::int64_t step = 0;
+  for (const std::int64_t rows : {100, 40'000, 260'000}) {
+    SCOPED_TRACE(rows);
+    TestTable table = TableOf(rows, 5);
+    table.pending[1] = 3;
+    const auto open = OpenOne(Save(++step, table.All(), SaveKind::kFull));
+    TestTableSink sink;
+    TableRestore restore(store_.get(), {open.get()}, &sink,
+                         {.block_bytes = 1u << 18, .lean = true});
+    ASSERT_TRUE(restore.Start().ok());
+    std::uint64_t reads = 0;
+    store_->SetHook([&](const StoreOp& op) { reads += op.kind == StoreOp::Kind::kRead ? 1 : 0; });
+    const Status read = restore.Read();
+    store_->SetHook(nullptr);
+    ASSERT_TRUE(read.ok()) << read.ToString();
+    EXPECT_EQ(sink.broken, "");
+    EXPECT_EQ(sink.tables["t"], table);
+    if (rows == 40'000) {
+      EXPECT_EQ(reads, 0u) << "all came with the header";
+    }
+    const std::ptrdiff_t file = open->FindFile("__lookup_table__/rank_0.safetensors");
+    ASSERT_GE(file, 0);
+    EXPECT_TRUE(open->FirstChunk(static_cast<std::size_t>(file)).empty()) << "nothing stays";
+    TestTableSink again;
+    TableRestore once_more(store_.get(), {open.get()}, &again, {});
+    ASSERT_TRUE(once_more.Start().ok());
+    ASSERT_TRUE(once_more.Read().ok()) << "and nothing is missing";
+    EXPECT_EQ(again.tables["t"], table);
+  }
+}
+
+/// Takes keys and values, and looks that there is nothing else.
+class KeysAndValues final : public TableSink {
+ public:
+  static bool Wants(const TableColumn& column) {
+    return column.name == "keys" || column.name == "values";
+  }
+  Status Start(std::vector<TablePart>*) override { return Status::Ok(); }
+  Status Block(const TablePart& part, const TableBlock& block) override {
+    for (std::size_t i = 0; i < part.columns.size(); ++i) {
+      const bool given = part.columns[i].group == block.group && Wants(part.columns[i]);
+      const std::uint64_t expected = given ? block.count * part.columns[i].entry_bytes : 0;
+      EXPECT_EQ(block.columns[i].size(), expected) << part.columns[i].name;
+      bytes += block.columns[i].size();
+    }
+    return Status::Ok();
+  }
+  std::uint64_t bytes = 0;
+};
+
+TEST_F(TableRestoreTest, ColumnsThatNobodyWantsAreComparedAndNotHandedOut) {
+  std::int64_t step = 0;
+  for (const std::int64_t rows : {100, 40'000, 260'000}) {
+    for (const bool lean : {false, true}) {
+      SCOPED_TRACE(std::to_string(rows) + (lean ? ", lean" : ""));
+      // Of equal bytes there would be no second file.
+      const std::uint64_t content = lean ? 6 : 5;
+      const CheckpointInfo info = Save(++step, TableOf(rows, content).All(), SaveKind::kFull);
+      const auto read = [&](std::uint64_t* bytes) -> Status {
+        const auto open = OpenOne(info);
+        KeysAndValues sink;
+        TableRestore restore(
+            store_.get(), {open.get()}, &sink,
+            {.block_bytes = 1u << 18, .wants = KeysAndValues::Wants, .lean = lean});
+        if (Status start = restore.Start(); !start.ok()) return start;
+        const Status status = restore.Read();
+        *bytes = sink.bytes;
+        return status;
+      };
+      std::uint64_t bytes = 0;
+      const Status status = read(&bytes);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      EXPECT_EQ(bytes, static_cast<std::uint64_t>(rows) * (8 + 8 * TestTable::kDim));
+      const std::string file = TableFile(info);
+      const std::uint64_t file_bytes = store_->Stat(file)->bytes;
+      for (std::uint64_t tenth = 1; tenth < 10; ++tenth) {
+        FlipBit(store_.get(), file, file_bytes * tenth / 10);
+        EXPECT_TRUE(read(&bytes).Is(Code::kCorruption)) << "a flip at " << tenth << " tenths";
+        FlipBit(store_.get(), file, file_bytes * tenth / 10);
+      }
+    }
+  }
+}
+
 TEST_F(TableRestoreTest, DamageInTheMiddleMakesTheSinkStartOverWithAnOlderOne) {
   const TestTable old = LargeTable(5);
   const CheckpointInfo first = Save(1, old.All(), SaveKind::kFull);

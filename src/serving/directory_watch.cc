@@ -1,5 +1,6 @@
 #include "serving/directory_watch.h"
 
+#include <dirent.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -75,10 +77,15 @@ bool DirectoryWatch::AddNearest() {
 void DirectoryWatch::Arm() {
   if (events_ < 0) return;
   if (!Add(path_) && !AddNearest()) return;
-  std::error_code unknown;
-  for (fs::directory_iterator it(path_, unknown), end; !unknown && it != end;
-       it.increment(unknown)) {
-    if (it->is_directory(unknown)) Add(it->path().string());
+  // Not std::filesystem: its iterator ends the process when there is no memory.
+  const std::unique_ptr<DIR, void (*)(DIR*)> directory(opendir(path_.c_str()),
+                                                       [](DIR* open) { closedir(open); });
+  while (const dirent* entry = directory == nullptr ? nullptr : readdir(directory.get())) {
+    const std::string_view name = entry->d_name;
+    // What is no directory is refused a watch.
+    const bool may_be =
+        entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN || entry->d_type == DT_LNK;
+    if (may_be && name != "." && name != "..") Add(path_ + "/" + entry->d_name);
   }
 }
 
@@ -145,7 +152,11 @@ void DirectoryWatch::Wait(std::chrono::nanoseconds timeout) {
       (void)!read(wake_, &count, sizeof(count));
       return;
     }
-    if (ReadEvents()) return;
+    try {
+      if (ReadEvents()) return;
+    } catch (const std::bad_alloc&) {
+      return;  // what was told is lost: there may be something new
+    }
   }
 }
 

@@ -313,7 +313,9 @@ Result<std::shared_ptr<const Dense>> Follower::Prepare(const FollowPlan& plan,
   TableRestore rows(store_.get(), files.chain(), &sink,
                     {.progress = {},
                      .cancelled = [this] { return stopping_.load(); },
-                     .block_bytes = kBlockBytes});
+                     .block_bytes = kBlockBytes,
+                     .wants = UpdateSink::Wants,
+                     .lean = true});
   RETURN_IF_ERROR(rows.Start());
   RETURN_IF_ERROR(rows.Read());
   if (const Status finite = sink.Finish(); !finite.ok()) {

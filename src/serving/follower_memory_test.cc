@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <new>
 #include <utility>
 
@@ -75,6 +77,50 @@ TEST_F(FollowerTest, AnyAllocationOfAnUpdateMayFail) {
   EXPECT_GT(failed, 10);
   EXPECT_EQ(Count(Kind::kRefused), 0);
   SetLogSink(nullptr);
+}
+
+/// Also one that is made before a file is opened: while directories are listed and records read.
+TEST_F(FollowerTest, AnyAllocationOfALookMayFail) {
+  SetLogSink([](LogLevel, std::string_view) {});
+  TestWriter writer(path_, {.keep_last = 1});
+  writer.Set({1, 2}, 1).Full(1);
+  ManualClock clock;
+  Follow({.clock = &clock});
+  ASSERT_EQ(LookInTurn().at(-2), 1);
+  constexpr std::int64_t kStride = 7;
+  std::int64_t step = 1;
+  for (std::int64_t n = 0;; n += kStride) {
+    ++step;
+    writer.Set({1, 3}, static_cast<float>(step)).Full(step);
+    const RowMap before = Served();
+    allocations_left = n;
+    follower_->LookInTurn().IgnoreError("what is served tells");
+    const bool reached = allocations_left < 0;
+    allocations_left = -1;
+    const RowMap during = Served();
+    ASSERT_TRUE(during == before || during.at(-2) == static_cast<float>(step)) << n;
+    clock.Advance(std::chrono::seconds(30));
+    ASSERT_EQ(LookInTurn().at(-2), static_cast<float>(step)) << n;
+    if (!reached) break;
+  }
+  EXPECT_GT(step, 20);
+  EXPECT_EQ(Count(Kind::kRefused), 0);
+  SetLogSink(nullptr);
+}
+
+/// What a watch cannot note for want of memory it tells as something that may be new.
+TEST_F(FollowerTest, AWatchThatHasNoMemoryWakes) {
+  std::filesystem::create_directory(path_);
+  const auto watch = DirectoryWatch::Open(path_).value();
+  for (std::int64_t n = 0; n < 8; ++n) {
+    watch->Arm();
+    const std::string made = path_ + "/checkpoint_of_a_long_name_" + std::to_string(n);
+    std::filesystem::create_directory(made);
+    std::ofstream(made + "/manifest.json") << "{}";
+    allocations_left = n;
+    watch->Wait(std::chrono::hours(1));
+    allocations_left = -1;
+  }
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ class NumberLoader final : public DenseLoader {
 class FollowerTest : public ::testing::Test {
  protected:
   void Follow(FollowerOptions options = {}) {
-    options.repository = path_;
+    if (options.repository.empty()) options.repository = path_;
     follower_ = Follower::Open(options, &versions_, &dense_, [this](const UpdateReport& report) {
                   const std::lock_guard lock(mutex_);
                   reports_.push_back(report);

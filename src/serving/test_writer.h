@@ -38,6 +38,7 @@ class TestWriter {
     std::optional<std::uint64_t> keep_last;
     Fs* fs = nullptr;  // the disk that it writes to; borrowed. Null: the machine's
     Clock* clock = Clock::System();
+    std::shared_ptr<Store> store;  // what it writes to; null: what `directory` names
   };
   explicit TestWriter(const std::string& directory) : TestWriter(directory, Options{}) {}
   TestWriter(const std::string& directory, Options options) : options_(options) {
@@ -52,7 +53,14 @@ class TestWriter {
     manager.directory = directory;
     manager.takeover = options.takeover;
     manager.retention.keep_last = options.keep_last;
-    Environment env = EnvironmentAt(directory, {.create = true}).value();
+    Environment env;
+    if (options.store == nullptr) {
+      env = EnvironmentAt(directory, {.create = true}).value();
+    } else {
+      env.store = options.store;
+      env.host = "test";
+      env.pid = 1;
+    }
     if (options.fs != nullptr) {
       env.store = LocalStore::Open({.root = directory, .fs = options.fs}).value();
     }

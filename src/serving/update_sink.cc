@@ -16,6 +16,12 @@
 namespace cairn::serving {
 namespace {
 
+constexpr std::string_view kKeys = "keys";
+constexpr std::string_view kPackedKeys = "keys_zstd";
+constexpr std::string_view kValues = "values";
+constexpr std::string_view kScales = "values_scale";  // of quantized ones
+constexpr std::string_view kDeleted = "deleted";
+
 const TableColumn* FindColumn(const TablePart& part, std::string_view name) {
   for (const TableColumn& column : part.columns) {
     if (column.name == name) return &column;
@@ -40,12 +46,26 @@ void CopyNumbers(std::span<const std::byte> bytes, std::vector<T>* out) {
 
 }  // namespace
 
+bool UpdateSink::Wants(const TableColumn& column) {
+  switch (column.group) {
+    case TableGroup::kPacked:
+      return column.name == kPackedKeys;
+    case TableGroup::kDeleted:
+      return column.name == kDeleted;
+    case TableGroup::kRows:
+      return column.name == kKeys || column.name == kValues || column.name == kScales;
+    case TableGroup::kPending:
+      break;
+  }
+  return false;
+}
+
 Status UpdateSink::Fits(const TablePart& part, const VersionedTable& table) const {
   const ServedTable& wanted = table.options();
-  const TableColumn* values = FindColumn(part, "values");
+  const TableColumn* values = FindColumn(part, kValues);
   if (part.rows == 0) return Status::Ok();
   if (values == nullptr) return MismatchError("table \"" + wanted.name + "\": has no values");
-  const bool quantized = values->dtype == DType::kI8 && FindColumn(part, "values_scale") != nullptr;
+  const bool quantized = values->dtype == DType::kI8 && FindColumn(part, kScales) != nullptr;
   if ((values->dtype == wanted.dtype || quantized) &&
       values->entry_shape == std::vector<std::uint64_t>{wanted.dim}) {
     return Status::Ok();
@@ -94,12 +114,12 @@ Status UpdateSink::Block(const TablePart& part, const TableBlock& block) {
     case TableGroup::kPending:
       break;
     case TableGroup::kPacked: {
-      const std::span<const std::byte> bytes = BytesOf(part, block, "keys_zstd");
+      const std::span<const std::byte> bytes = BytesOf(part, block, kPackedKeys);
       packed_keys_.insert(packed_keys_.end(), bytes.begin(), bytes.end());
       break;
     }
     case TableGroup::kDeleted:
-      CopyNumbers(BytesOf(part, block, "deleted"), &keys_);
+      CopyNumbers(BytesOf(part, block, kDeleted), &keys_);
       RETURN_IF_ERROR(versions_->tables()[index]->Delete(keys_));
       deleted_ += keys_.size();
       if (!not_finite_.empty()) {
@@ -118,7 +138,7 @@ Status UpdateSink::PutRows(const TablePart& part, const TableBlock& block, std::
   VersionedTable* table = versions_->tables()[index].get();
   const ServedTable& wanted = table->options();
   if (packed_keys_.empty()) {
-    CopyNumbers(BytesOf(part, block, "keys"), &keys_);
+    CopyNumbers(BytesOf(part, block, kKeys), &keys_);
   } else {
     if (unpacked_keys_.empty()) {
       ASSIGN_OR_RETURN(unpacked_keys_, DecodeTableKeys(packed_keys_, part.rows));
@@ -129,10 +149,10 @@ Status UpdateSink::PutRows(const TablePart& part, const TableBlock& block, std::
     const auto first = unpacked_keys_.begin() + static_cast<std::ptrdiff_t>(block.first);
     keys_.assign(first, first + static_cast<std::ptrdiff_t>(block.count));
   }
-  std::span<const std::byte> values = BytesOf(part, block, "values");
-  if (FindColumn(part, "values")->dtype == DType::kI8) {
+  std::span<const std::byte> values = BytesOf(part, block, kValues);
+  if (FindColumn(part, kValues)->dtype == DType::kI8) {
     std::vector<float> scales;
-    CopyNumbers(BytesOf(part, block, "values_scale"), &scales);
+    CopyNumbers(BytesOf(part, block, kScales), &scales);
     std::vector<float> row(wanted.dim);
     const table::RowLayout layout(wanted.dim, wanted.dtype, {});
     values_.resize(keys_.size() * table->row_bytes());

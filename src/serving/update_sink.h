@@ -27,6 +27,9 @@ class UpdateSink final : public TableSink {
   UpdateSink(Versions* versions, bool replaces, Options options)
       : versions_(versions), replaces_(replaces), options_(std::move(options)) {}
 
+  /// It takes something from this column; of others it needs no bytes.
+  static bool Wants(const TableColumn& column);
+
   /// MismatchError names a table that is missing or has other rows than the model wants.
   Status Start(std::vector<TablePart>* parts) override;
   Status Begin(const TablePart& part) override;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kBatch = 32;  // rows whose memory is asked for together
 constexpr std::size_t kChunkBytes = 64u << 10;
+constexpr std::size_t kRetireTogether = 16'384;
 
 bool AnyAlive(std::span<const Version> alive, Version from, Version before) {
   const auto it = std::lower_bound(alive.begin(), alive.end(), from);
@@ -95,7 +96,7 @@ Record* VersionedTable::Allocate() {
   } else {
     if (chunk_records_ == 0) {
       const std::size_t records = std::max<std::size_t>(1, kChunkBytes / stride_);
-      chunk_ = slab_.Allocate(records * stride_);
+      chunk_ = (replace_ ? slab_ : patches_).Allocate(records * stride_);
       if (chunk_ == nullptr) throw std::bad_alloc();
       chunk_records_ = records;
     }
@@ -290,6 +291,11 @@ void VersionedTable::Collect(std::span<const Version> alive) {
     for (std::size_t i = 0; i < update.keys.size(); ++i) {
       PrefetchAhead(update.keys, i);
       CollectKey(update.keys[i], alive);
+      // Whoever could find them is mostly gone by now: the list need not grow with the update.
+      if (retiring_.records.size() >= kRetireTogether) {
+        Retire();
+        Reclaim();
+      }
     }
     update.needed_by = older;
     return !older.has_value();
@@ -381,6 +387,8 @@ std::uint64_t VersionedTable::bytes_in_use() const {
          list_bytes_.load(std::memory_order_relaxed);
 }
 
-std::uint64_t VersionedTable::bytes_reserved() const { return slab_.bytes() + index_.bytes(); }
+std::uint64_t VersionedTable::bytes_reserved() const {
+  return slab_.bytes() + patches_.bytes() + index_.bytes();
+}
 
 }  // namespace cairn::serving

@@ -125,6 +125,9 @@ class VersionedTable {
 
   RowIndex index_;
   table::Slab slab_;
+  // What increments add, until others are free: a few megabytes, of which huge pages would waste
+  // more than they hold.
+  table::Slab patches_;
   std::byte* chunk_ = nullptr;  // records that were never used
   std::size_t chunk_records_ = 0;
   Record* free_ = nullptr;                 // linked by `older`

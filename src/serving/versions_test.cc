@@ -266,6 +266,38 @@ TEST(VersionsTest, ReadersNeverSeeTwoVersionsAtOnce) {
   EXPECT_EQ(wrong, 0);
 }
 
+/// More rows than are given up together, beside somebody who reads them.
+TEST(VersionsTest, LargeUpdatesLeaveNothingBehind) {
+  constexpr std::int64_t kRows = 50'000;
+  Versions versions(OneTable(), {.keep = 1});
+  const auto patch = [&](int step) {
+    RowMap rows;
+    for (std::int64_t key = 0; key < kRows; ++key) rows[key] = static_cast<float>(step);
+    Patch(&versions, rows, step);
+  };
+  for (int step = 1; step <= 4; ++step) patch(step);
+  const std::uint64_t bytes = versions.bytes_in_use();
+  {
+    const std::jthread reader([&](const std::stop_token& stop) {
+      std::vector<std::int64_t> ids(100);
+      std::vector<float> out(ids.size() * kDim);
+      for (std::int64_t first = 0; !stop.stop_requested(); first = (first + 997) % kRows) {
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+          ids[i] = (first + 499 * static_cast<std::int64_t>(i)) % kRows;
+        }
+        const Versions::Snapshot snapshot = versions.Acquire();
+        snapshot.Lookup(0, ids, out.data());
+        const auto expected = static_cast<float>(snapshot.facts().step);
+        for (const float value : out) ASSERT_EQ(value, expected);
+      }
+    });
+    for (int step = 5; step <= 10; ++step) patch(step);
+  }
+  versions.Collect();  // what he held
+  versions.Collect();
+  EXPECT_LE(versions.bytes_in_use(), bytes);
+}
+
 TEST(VersionsTest, ManyReadersAtOnceHaveRoom) {
   Versions versions(OneTable(), {.keep = 0});
   Patch(&versions, {{1, 1}}, 1);

@@ -342,8 +342,11 @@ class PosixFsImpl final : public Fs {
   }
 
   Result<std::vector<FsEntry>> List(const std::string& path) override {
-    DIR* dir = opendir(path.c_str());
-    if (dir == nullptr) return ErrnoStatus(errno, "list", path);
+    // Closed also when there is no memory for a name.
+    const std::unique_ptr<DIR, void (*)(DIR*)> listed(opendir(path.c_str()),
+                                                      [](DIR* open) { closedir(open); });
+    if (listed == nullptr) return ErrnoStatus(errno, "list", path);
+    DIR* const dir = listed.get();
     std::vector<FsEntry> entries;
     int error = 0;
     while (true) {
@@ -366,7 +369,6 @@ class PosixFsImpl final : public Fs {
       }
       entries.push_back(std::move(found));
     }
-    closedir(dir);
     if (error != 0) return ErrnoStatus(error, "list", path);
     std::sort(entries.begin(), entries.end(),
               [](const FsEntry& a, const FsEntry& b) { return a.name < b.name; });

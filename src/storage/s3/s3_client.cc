@@ -111,11 +111,17 @@ bool S3Client::IsLate(const Attempts& attempts, const Result<HttpResponse>& outc
          DecodeS3Error(outcome->body).ok();
 }
 
+bool S3Client::IsShort(const Attempts& attempts, const Result<HttpResponse>& outcome) {
+  return outcome.ok() && outcome->Succeeded() &&
+         outcome->into_bytes != attempts.request.into.size();
+}
+
 bool S3Client::Retry(Attempts* attempts, const Result<HttpResponse>& outcome) {
   if (IsTransient(outcome)) {
     attempts->uncertain = true;
     return true;
   }
+  if (IsShort(*attempts, outcome)) return true;
   if (!outcome.ok() || (outcome->Succeeded() && !IsLate(*attempts, outcome))) return false;
   const S3Error error = ErrorOfAnswer(*outcome);
   if (outcome->status == 403 && !attempts->reset && FollowServerClock(*outcome)) {

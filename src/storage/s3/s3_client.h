@@ -41,7 +41,7 @@ struct S3Request {
   std::span<const std::byte> body;  // borrowed
   /// Bulk data is not hashed for the signature: its checksum, which is in the headers, is signed.
   bool sign_body = true;
-  std::span<std::byte> into;  // borrowed
+  std::span<std::byte> into;  // borrowed; the answer has exactly so many bytes
   std::uint64_t max_body_bytes = 64u << 20;
   int max_attempts = 0;  // instead of the policy's, when positive
   /// What the server has to read and write before it answers: it is given more time in silence.
@@ -98,6 +98,8 @@ class S3Client {
 
   Result<HttpRequest> Prepare(Attempts* attempts);
   bool Retry(Attempts* attempts, const Result<HttpResponse>& outcome);
+  /// A success with fewer bytes than there is room for.
+  static bool IsShort(const Attempts& attempts, const Result<HttpResponse>& outcome);
   /// A success whose body is an error.
   static bool IsLate(const Attempts& attempts, const Result<HttpResponse>& outcome);
   /// True when the server's clock is far from the one that was signed with, and is now followed.

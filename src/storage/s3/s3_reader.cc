@@ -28,11 +28,11 @@ Status S3Reader::Judge(std::uint64_t offset, std::size_t bytes,
   const std::string expected = fmt::format("bytes {}-", offset);
   if (!whole &&
       (response->status != 206 || !response->Header("content-range").starts_with(expected))) {
-    return CorruptionError("read \"" + name_ + "\": the server gave another range than asked for");
+    return UnavailableError("read \"" + name_ + "\": the server gave another range than asked for");
   }
   if (response->into_bytes != bytes) {
-    return CorruptionError(fmt::format("read \"{}\": short read: {} of {} bytes at {}", name_,
-                                       response->into_bytes, bytes, offset));
+    return UnavailableError(fmt::format("read \"{}\": short read: {} of {} bytes at {}", name_,
+                                        response->into_bytes, bytes, offset));
   }
   return Status::Ok();
 }

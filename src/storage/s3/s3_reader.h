@@ -34,7 +34,8 @@ class S3Reader final : public ObjectReader {
 
   /// The request for a range that lies inside of the object.
   S3Request RangeRequest(std::uint64_t offset, std::span<std::byte> into) const;
-  /// What its answer means.
+  /// What its answer means. One that is too short, or of another range, is no damage: the object
+  /// of this ETag has those bytes, so somebody on the way cut them off, and another try may help.
   Status Judge(std::uint64_t offset, std::size_t bytes, const Result<HttpResponse>& response) const;
 
  private:

@@ -461,6 +461,39 @@ TEST_F(S3StoreTest, DamageOnTheWayBackIsCorruption) {
   EXPECT_TRUE(got.status().Is(Code::kCorruption)) << got.status().ToString();
 }
 
+TEST_F(S3StoreTest, AnAnswerThatIsTooShortIsTriedAgainAndIsNoDamage) {
+  std::atomic<int> halved = 0;  // answers to come
+  const auto proxy = Proxy([&](const TestHttpRequest& request) {
+    const TestHttpReply reply = Forward(request);
+    const bool half = !request.Header("range").empty() && halved-- > 0;
+    return half ? Halved(request, reply) : reply;
+  });
+  const std::string bytes = Pattern(5000, 1);
+  ASSERT_TRUE(store_->Put("rows", bytes).ok());
+  const auto store = server_->Open(url_, proxy->port());
+  const auto reader = store->OpenReader("rows");
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  const auto queue = *store->NewReadQueue(2);
+  std::string into(3000, '\0');
+  const auto read = [&](bool queued) -> Status {
+    const auto span = std::as_writable_bytes(std::span(into));
+    if (!queued) return (*reader)->Read(1000, span);
+    if (Status status = queue->Submit(reader->get(), 1000, span, 1); !status.ok()) return status;
+    return queue->Wait()->status;
+  };
+  for (const bool queued : {false, true}) {
+    into.assign(into.size(), '\0');
+    halved = 1;
+    Status status = read(queued);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    EXPECT_TRUE(into == bytes.substr(1000, 3000));
+    halved = 100;
+    status = read(queued);
+    EXPECT_TRUE(status.Is(Code::kUnavailable)) << status.ToString();
+    EXPECT_THAT(status.ToString(), HasSubstr("short read: 1500 of 3000 bytes at 1000"));
+  }
+}
+
 // ---------------------------------------------------------------- unfinished uploads
 
 TEST_F(S3StoreTest, UploadsOfAKilledWriterAreFoundAndGivenUp) {

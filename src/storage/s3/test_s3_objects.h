@@ -24,6 +24,14 @@ inline bool SaysSuccessBeforeItKnows(const TestHttpRequest& request) {
 inline constexpr std::string_view kLateError =
     "<?xml version=\"1.0\"?>\n\n<Error><Code>InternalError</Code></Error>";
 
+/// The answer to a read of a range with half of its bytes. Its head says no other than that this is
+/// all, so only who knows how many there are notices.
+inline TestHttpReply Halved(const TestHttpRequest& request, const TestHttpReply& reply) {
+  const std::string body = reply.bytes.substr(reply.bytes.find("\r\n\r\n") + 4);
+  const std::string range(request.Header("range").substr(std::string_view("bytes=").size()));
+  return Answer(206, body.substr(0, body.size() / 2), {{"Content-Range", "bytes " + range + "/*"}});
+}
+
 inline constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};  // of Get
 
 inline std::string Pattern(std::size_t bytes, std::uint64_t seed) {

@@ -184,9 +184,15 @@ Result<HttpResponse> WebHdfsClient::AtDataNode(
                       .retry = {},
                       .done = {},
                       .max_attempts = 1});
-    const Status status = StatusOf(what, path, response);
+    Status status = StatusOf(what, path, response);
+    const bool cut = status.ok() && response->into_bytes != request.into.size();
+    if (cut) {
+      status =
+          UnavailableError(fmt::format("{} \"{}\" on {}: short read: {} of {} bytes", what, path,
+                                       config_.where, response->into_bytes, request.into.size()));
+    }
     if (status.ok()) return response;
-    if (attempt >= retry.max_attempts || !worth_another_try(response)) return status;
+    if (attempt >= retry.max_attempts || !(cut || worth_another_try(response))) return status;
     environment_.clock->Sleep(
         retry.Wait(attempt, Jitter(environment_.random), std::chrono::nanoseconds(0)));
   }
@@ -220,13 +226,14 @@ Status WebHdfsClient::Read(const std::string& path, std::uint64_t offset,
   const Query query{{"offset", std::to_string(offset)}, {"length", std::to_string(into.size())}};
   HttpRequest request{.method = "GET"};
   request.into = into;
-  ASSIGN_OR_RETURN(const HttpResponse response,
-                   AtDataNode("read", path, "OPEN", query, std::move(request), WorthAnotherTry));
-  if (response.into_bytes != into.size()) {
-    return CorruptionError(fmt::format("read \"{}\" on {}: short read: {} of {} bytes at {}", path,
-                                       config_.where, response.into_bytes, into.size(), offset));
-  }
-  return Status::Ok();
+  const Status read =
+      AtDataNode("read", path, "OPEN", query, std::move(request), WorthAnotherTry).status();
+  if (!read.Is(Code::kUnavailable)) return read;
+  // The answers may end too soon, or the file: that does not pass.
+  const auto file = Stat(path);
+  if (!file.ok() || (offset <= file->bytes && into.size() <= file->bytes - offset)) return read;
+  return CorruptionError(fmt::format("read \"{}\" on {}: short read: {} bytes at {}, it has {}",
+                                     path, config_.where, into.size(), offset, file->bytes));
 }
 
 Result<HdfsFileStatus> WebHdfsClient::Stat(const std::string& path) {

@@ -52,7 +52,8 @@ class WebHdfsClient {
   /// has no way to have them synced. Sent once: after an error any number of them may be there,
   /// unless it is Unavailable and says that another is writing the file.
   Status Append(const std::string& path, std::span<const std::byte> bytes);
-  /// Fills `into` from `offset` of the file; Corruption when the file ends before.
+  /// Fills `into` from `offset` of the file; Corruption when the file ends before, Unavailable when
+  /// only the answers do.
   Status Read(const std::string& path, std::uint64_t offset, std::span<std::byte> into);
 
   Result<HdfsFileStatus> Stat(const std::string& path);

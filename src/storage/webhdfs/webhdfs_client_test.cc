@@ -188,13 +188,34 @@ TEST_F(WebHdfsClientTest, FilesOfSeveralPartsInAnEncryptionZoneHaveARemedy) {
               AllOf(HasSubstr("encryption zone"), HasSubstr("CAIRN_HDFS_PART_SIZE")));
 }
 
-TEST_F(WebHdfsClientTest, AShortReadIsCorruption) {
+TEST_F(WebHdfsClientTest, AShortAnswerPassesAndAShortFileDoesNot) {
+  std::atomic<int> short_answers = 0;  // to come
+  std::atomic<int> file_bytes = 10;
   auto client = Client([&](const TestHttpRequest& request) {
-    if (request.target.find("/data") != std::string::npos) return Answer(200, "1234");
+    const auto has = [&](const char* what) {
+      return request.target.find(what) != std::string::npos;
+    };
+    if (has("/data")) return Answer(200, short_answers-- > 0 ? "1234" : "1234567890");
+    if (has("GETFILESTATUS")) {
+      return Answer(200, R"({"FileStatus":{"fileId":1,"modificationTime":1,"pathSuffix":"",)"
+                         R"("type":"FILE","length":)" +
+                             std::to_string(file_bytes) + "}}");
+    }
     return Answer(200, R"({"Location":")" + server_->url() + R"(/data"})");
   });
   std::string into(10, '\0');
-  EXPECT_TRUE(client->Read("/f", 0, std::as_writable_bytes(std::span(into))).Is(Code::kCorruption));
+  const auto read = [&] { return client->Read("/f", 0, std::as_writable_bytes(std::span(into))); };
+  short_answers = 1;
+  EXPECT_TRUE(read().ok()) << "it was tried again";
+  EXPECT_EQ(into, "1234567890");
+  short_answers = 100;
+  Status status = read();
+  EXPECT_TRUE(status.Is(Code::kUnavailable)) << status.ToString();
+  EXPECT_THAT(status.ToString(), HasSubstr("short read: 4 of 10 bytes"));
+  file_bytes = 4;
+  status = read();
+  EXPECT_TRUE(status.Is(Code::kCorruption)) << status.ToString();
+  EXPECT_THAT(status.ToString(), HasSubstr("it has 4"));
 }
 
 TEST_F(WebHdfsClientTest, NonsenseIsRefused) {
