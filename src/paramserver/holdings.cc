@@ -198,8 +198,12 @@ std::vector<Table*> Holdings::TablePointers() const {
 }
 
 void Holdings::RenewCheckpoints() {
-  checkpoints_ = nullptr;  // waits for the save in flight
-  checkpoints_ = std::make_unique<TableCheckpoints>(manager_.get(), TablePointers());
+  if (checkpoints_ != nullptr) {
+    checkpoints_->Wait();
+    Settle();  // it knows how that save went
+  }
+  checkpoints_ = std::make_unique<TableCheckpoints>(
+      manager_.get(), TablePointers(), TableCheckpoints::Options{.quantize = options_.quantize});
 }
 
 void Holdings::Adopt(const JobFile& job, const Restored& restored) {

@@ -344,6 +344,7 @@ class Holdings {
   std::uint64_t evicted_ GUARDED_BY(mu_) = 0;   // rows
   std::uint64_t lost_ GUARDED_BY(mu_) = 0;      // recovery partial: changes that were acknowledged
   double restore_seconds_ GUARDED_BY(mu_) = 0;
+  TableCut::Error quantization_error_ GUARDED_BY(mu_);  // of the last increment that is over
 };
 
 }  // namespace cairn::ps

@@ -140,6 +140,7 @@ class JobTest : public testing::Test {
     options.full_secs.reset();
     options.full_steps = full_steps_;
     options.incremental_steps = incremental_steps_;
+    options.quantize = quantize_;
     options.load = load_;
     options.recovery = recovery_;
     return options;
@@ -222,6 +223,7 @@ class JobTest : public testing::Test {
   Recovery recovery_ = Recovery::kExact;
   std::optional<std::int64_t> full_steps_ = 10;
   std::optional<std::int64_t> incremental_steps_ = 3;
+  bool quantize_ = false;
   bool paced_ =
       false;  // no step begins while a checkpoint is written: each that is due comes about
   std::vector<std::unique_ptr<Server>> servers_;
