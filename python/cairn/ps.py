@@ -389,7 +389,14 @@ class Client:
 
     @property
     def quantizes(self) -> bool:
-        """Whether the servers store increments with 8 bits a number (`--quantize`)."""
+        """Whether the servers store increments with 8 bits a number (`--quantize`).
+
+        >>> import cairn, cairn.ps
+        >>> with cairn.ps.Server("runs/a", incremental_steps=5, quantize=True) as server:
+        ...     with cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
+        ...         client.quantizes
+        True
+        """
         return bool(json.loads(self._native.status(0)).get("quantize"))
 
     def quantization_error(self) -> Tuple[float, float]:
