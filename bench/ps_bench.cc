@@ -372,7 +372,10 @@ int Increment(int rounds) {
   Value::List list;
   for (int round = 0; round < rounds; ++round) {
     std::vector<double> before, during;
-    for (int i = 0; i < 150; ++i) before.push_back(batch());
+    for (int i = 0; i < 150; ++i) {
+      before.push_back(batch());
+      (void)Saving(client.get());  // asked as often as while it saves
+    }
     save(false);
     while (Saving(client.get())) during.push_back(batch());
     if (during.size() < 5) continue;  // too short to tell

@@ -88,6 +88,11 @@ struct ServerOptions {
   std::optional<double> incremental_secs;
   std::optional<std::int64_t> full_steps;
   std::optional<std::int64_t> incremental_steps;
+  /// Rows of increments with 8 bits a number, about a quarter of the bytes: see CutRequest. A job
+  /// that goes back to such an increment goes on with rows that are off by what
+  /// Client::QuantizationError told, no longer bit-equal; full checkpoints are always exact. The
+  /// same for all servers of a job.
+  bool quantize = false;
   std::optional<std::uint64_t> max_to_keep = 3;  // full checkpoints; nullopt: all
   /// The checkpoint of an earlier job (its directory or URL; of a directory of checkpoints the
   /// latest) that a job without any checkpoint of
@@ -274,6 +279,9 @@ class Client {
   /// Ends what another thread waits for.
   virtual void Cancel() = 0;
 
+  /// Of the last increment that is over, where its rows were quantized (ServerOptions::quantize):
+  /// the greatest error on any server.
+  virtual Result<TableCut::Error> QuantizationError() = 0;
   virtual Result<std::string> StatusOf(int server) = 0;
   virtual Result<std::string> MetricsOf(int server) = 0;
 };

@@ -34,6 +34,11 @@ class ServerSession:
 
     def begin(self, session: "MonitoredTrainingSession") -> None:
         """The servers' position becomes the session's."""
+        if session._scaffold.saver.quantize and not self.client.quantizes:
+            raise Invalid(
+                "Saver(quantize=True): with pservers the servers save, and these store increments as "
+                "they are; start them with --quantize, or cairn.ps.Server(quantize=True)"
+            )
         self._first = to_plain(session.state, "state")
         self._begun = self.client.step
         self._take_position(session)

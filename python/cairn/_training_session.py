@@ -73,7 +73,8 @@ class Saver:
         chain: "cumulative" increments hold what changed since the full one, "consecutive" what
             changed since the save before.
         quantize: rows of increments with 8 bits a number; how far they are off is told by
-            :meth:`MonitoredTrainingSession.quantization_error`.
+            :meth:`MonitoredTrainingSession.quantization_error`. With pservers they must be started
+            with it too.
         compress_keys: the tables' keys as zstd.
 
     >>> import cairn
@@ -753,7 +754,8 @@ class MonitoredTrainingSession:
 
     def quantization_error(self) -> Tuple[float, float]:
         """Of the last save, if it was an increment with 8 bits a number (Saver.quantize): the greatest
-        error of a number, and the greatest in parts of its row's largest. Waits for that save.
+        error of a number, and the greatest in parts of its row's largest. Waits for that save. With
+        pservers: of the last increment that is over, the greatest on any of them.
 
         >>> import cairn
         >>> users = cairn.EmbeddingTable("users", 4, optimizer=cairn.optimizers.SGD())
@@ -768,8 +770,10 @@ class MonitoredTrainingSession:
         (True, True)
         """
         self._check_open()
+        if self._servers is not None:
+            return self._servers.client.quantization_error()
         if self._manager is None:
-            raise Invalid("this session saves nothing here: it has no checkpoint_dir, or pservers")
+            raise Invalid("this session saves nothing: it has no checkpoint_dir")
         self._manager._settle()
         self._manager._native.settle()
         return self._manager.quantization_error()

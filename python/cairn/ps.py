@@ -387,6 +387,34 @@ class Client:
         """Whether the servers save increments."""
         return bool(json.loads(self._native.status(0)).get("increments"))
 
+    @property
+    def quantizes(self) -> bool:
+        """Whether the servers store increments with 8 bits a number (`--quantize`).
+
+        >>> import cairn, cairn.ps
+        >>> with cairn.ps.Server("runs/a", incremental_steps=5, quantize=True) as server:
+        ...     with cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
+        ...         client.quantizes
+        True
+        """
+        return bool(json.loads(self._native.status(0)).get("quantize"))
+
+    def quantization_error(self) -> Tuple[float, float]:
+        """Of the last increment that is over, where the servers quantize: the greatest error of a
+        number on any of them, and the greatest in parts of its row's largest.
+
+        >>> import cairn, cairn.ps
+        >>> with cairn.ps.Server("runs/a", incremental_steps=5, quantize=True) as server:
+        ...     with cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
+        ...         client.quantization_error()                    # no increment yet
+        (0.0, 0.0)
+        """
+        errors = [one["quantization_error"] for one in self.status() if "quantization_error" in one]
+        return (
+            max((float(one["max_abs"]) for one in errors), default=0.0),
+            max((float(one["max_relative"]) for one in errors), default=0.0),
+        )
+
     def metrics(self, server: int = 0) -> str:
         """A server's metrics in Prometheus's text format."""
         return self._native.metrics(server)
@@ -411,6 +439,9 @@ class Server:
         incremental_secs: seconds between increments.
         full_steps: steps between full checkpoints.
         incremental_steps: steps between increments.
+        quantize: rows of increments with 8 bits a number; how far they are off is told by
+            :meth:`Client.quantization_error`. A job that goes back to such an increment is no longer
+            bit-equal; full ones are always exact.
         max_to_keep: full checkpoints that stay; None: all.
         load: an earlier job's checkpoint that a job without any begins with.
         certificate, key: PEM files: then with TLS.
@@ -445,6 +476,7 @@ class Server:
         incremental_secs: Optional[float] = None,
         full_steps: Optional[int] = None,
         incremental_steps: Optional[int] = None,
+        quantize: bool = False,
         max_to_keep: Optional[int] = 3,
         load: Optional[Union[str, "os.PathLike[str]"]] = None,
         token: str = "",
@@ -475,6 +507,7 @@ class Server:
                 "incremental_secs": _every(incremental_secs, "incremental_secs"),
                 "full_steps": positive(full_steps, "full_steps"),
                 "incremental_steps": positive(incremental_steps, "incremental_steps"),
+                "quantize": bool(quantize),
                 "max_to_keep": positive(max_to_keep, "max_to_keep"),
                 "load": "" if load is None else _location.text_of(load),
                 "token": text_argument(token, "token"),

@@ -336,6 +336,7 @@ std::unique_ptr<ps::Server> StartServer(const nb::dict& settings) {
   options.incremental_secs = nb::cast<std::optional<double>>(settings["incremental_secs"]);
   options.full_steps = nb::cast<std::optional<std::int64_t>>(settings["full_steps"]);
   options.incremental_steps = nb::cast<std::optional<std::int64_t>>(settings["incremental_steps"]);
+  options.quantize = nb::cast<bool>(settings["quantize"]);
   options.max_to_keep = nb::cast<std::optional<std::uint64_t>>(settings["max_to_keep"]);
   options.load = nb::cast<std::string>(settings["load"]);
   options.security.token = nb::cast<std::string>(settings["token"]);

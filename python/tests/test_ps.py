@@ -408,6 +408,62 @@ def test_servers_tell_about_themselves(client, servers):
     assert servers[0].status()["generation"] == 1
 
 
+def trained_to_an_increment(directory, session, table):
+    """Runs steps until the newest checkpoint is an increment of the last one."""
+
+    def step(_):
+        ids = np.arange(50)
+        table.apply_gradients(ids, np.sin(table.lookup(ids) + ids[:, None]))
+
+    while True:
+        session.run(step)
+        while any(status["saving"] for status in session.client.status()):
+            pass
+        with cairn.CheckpointManager(directory, read_only=True) as m:
+            latest = m.latest()
+        if latest is not None and (latest.kind, latest.step) == ("increment", session.global_step):
+            return
+
+
+def test_increments_of_8_bits_come_back_close_enough(directory):
+    saver = cairn.train.Saver(incremental_save_restore=True, quantize=True)
+    scaffold = cairn.train.Scaffold(saver, incremental_save_restore=True)
+    settings = {"full_steps": None, "incremental_steps": 1, "quantize": True}
+    servers = start(directory, **settings)
+    client = connect(directory)
+    table = client.table("t", 16, optimizer=ADAGRAD)
+    assert client.quantizes
+    with cairn.train.MonitoredTrainingSession(
+        pservers=client, scaffold=scaffold, save_incremental_checkpoint_secs=60
+    ) as session:
+        trained_to_an_increment(directory, session, table)
+        absolute, relative = session.quantization_error()
+    assert 0 < absolute and 0 < relative < 0.01
+    assert (absolute, relative) == client.quantization_error()
+    assert "cairn_ps_quantization_error_ratio 0" in client.metrics(1)
+    learned = dict(table.items())
+    for server in servers:
+        server.stop()
+    servers = start(directory, **settings)
+    restored = dict(connect(directory).table("t", 16, optimizer=ADAGRAD).items())
+    for server in servers:
+        server.stop()
+    assert sorted(restored) == sorted(learned)
+    off = [np.abs(restored[key] - learned[key]).max() for key in learned]
+    assert 0 < max(off) <= absolute * 1.0001
+
+
+def test_a_session_that_counts_on_8_bits_refuses_servers_that_store_all(client):
+    saver = cairn.train.Saver(incremental_save_restore=True, quantize=True)
+    scaffold = cairn.train.Scaffold(saver, incremental_save_restore=True)
+    assert not client.quantizes and client.quantization_error() == (0.0, 0.0)
+    session = cairn.train.MonitoredTrainingSession(
+        pservers=client, scaffold=scaffold, save_incremental_checkpoint_secs=60
+    )
+    with pytest.raises(cairn.Invalid, match="start them with --quantize"), session:
+        pass
+
+
 def test_a_torch_embedding_trains_on_the_servers(client):
     torch = pytest.importorskip("torch")
     import cairn.torch

@@ -324,6 +324,23 @@ def test_what_is_done_beside_steps_is_saved_when_the_job_ends(tmp_path, what, mo
         assert begin in done.stdout, done.stdout
 
 
+def test_a_job_quantizes_its_increments_when_told_to(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import cairn.ps\n"
+        "client = cairn.ps.Client()\n"
+        "print('quantize', [server['quantize'] for server in client.status()])\n"
+        "client.close()\n"
+    )
+    environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(cairn.__file__).parents[1]))
+    for flags, told in (([], "[False, False]"), (["--quantize"], "[True, True]")):
+        command = [CAIRN, "ps", "run", "--servers", "2", "--dir", str(tmp_path / f"r{len(flags)}")]
+        command += [*flags, "--", sys.executable, str(script)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"quantize {told}" in done.stdout, done.stdout
+
+
 def test_a_trainer_that_ends_without_a_word_has_left(tmp_path):
     # Trainer 1 ends three steps earlier: trainer 0 must not wait for it.
     job = Job(tmp_path, 12, SILENT="1", EARLIER="3")

@@ -372,6 +372,9 @@ void AddJobOptions(CLI::App* app, PserverOptions* options) {
                   "Between increments; 0: not by steps")
       ->check(NotNegative())
       ->capture_default_str();
+  app->add_flag("--quantize", server->quantize,
+                "Rows of increments with 8 bits a number; a job that goes back to one is no longer "
+                "bit-equal");
   app->add_option("--load", server->load,
                   "An earlier job's checkpoint that a job without any begins with");
   app->add_option("--notify", options->notify,

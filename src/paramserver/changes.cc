@@ -25,6 +25,7 @@ Status TakenName(const std::string& name, const char* what) {
 // ---------------------------------------------------------------- the log
 
 Status Holdings::Log(const LogRecord& record) {
+  if (seams_.taken) seams_.taken();
   if (log_ == nullptr) return Status::Ok();
   if (record.body.size() + kLogHeadBytes > kMaxFramePayload) {
     return InvalidArgumentError(
@@ -137,29 +138,9 @@ Result<std::uint32_t> Holdings::DeclareTable(const Peer& peer, const Request& re
   ASSIGN_OR_RETURN(const Value value, DecodeJson(AsText(request.body)));
   ASSIGN_OR_RETURN(const TableSpec spec, TableSpecFrom(value));
   RETURN_IF_ERROR(MakeTableOptions(spec).status());
-  Mutex* changing = nullptr;
-  {
-    MutexLock lock(&mu_);
-    RETURN_IF_ERROR(CheckLiving());
-    ASSIGN_OR_RETURN(const auto known, DeclaredTable(spec));
-    if (known) return *known;
-    RETURN_IF_ERROR(CheckTrainer(peer));
-    changing = trainers_[peer.trainer].changing.get();
-  }
-  MutexLock one(changing);
-  MutexLock declare(&declaring_);
-  {
-    MutexLock lock(&mu_);
-    RETURN_IF_ERROR(CheckTrainer(peer));
-    ASSIGN_OR_RETURN(const auto known, DeclaredTable(spec));
-    if (known) return *known;
-  }
-  RETURN_IF_ERROR(
-      Log({.kind = Kind::kDeclareTable, .trainer = peer.trainer, .body = request.body}));
-  // What is in the log is made, also when the generation is being left by now: a replay makes it.
-  MutexLock lock(&mu_);
-  RETURN_IF_ERROR(broken_);
-  return MakeDeclaredTable(spec);
+  return DeclareOnce(
+      peer, request, [&]() REQUIRES(mu_) { return DeclaredTable(spec); },
+      [] { return Status::Ok(); }, [&]() REQUIRES(mu_) { return MakeDeclaredTable(spec); });
 }
 
 Result<std::optional<std::uint32_t>> Holdings::DeclaredDense(const DenseSpec& spec) const {
@@ -189,12 +170,33 @@ Result<std::uint32_t> Holdings::DeclareDense(const Peer& peer, const Request& re
   ASSIGN_OR_RETURN(const Value value, DecodeJson(body.description));
   ASSIGN_OR_RETURN(const DenseSpec spec, DenseSpecFrom(value));
   ASSIGN_OR_RETURN(const std::vector<float> values, DecodeFloats(body.values));
+  // Before anything is allocated: a shape is easily said.
+  const auto check = [&]() -> Status {
+    ASSIGN_OR_RETURN(const DenseShape shape, RowsOf(spec.shape));
+    const std::uint64_t rows = RowsIn(BlocksOf(spec.name, shape, options_.index, options_.servers));
+    if (values.size() == rows * shape.width &&
+        (shape.width == 0 || values.size() / shape.width == rows)) {
+      return Status::Ok();
+    }
+    return InvalidArgumentError(fmt::format(
+        "dense variable \"{}\": this server has {} rows of {} elements of it, and {} elements came",
+        spec.name, rows, shape.width, values.size()));
+  };
+  return DeclareOnce(
+      peer, request, [&]() REQUIRES(mu_) { return DeclaredDense(spec); }, check,
+      [&]() REQUIRES(mu_) { return MakeDeclaredDense(spec, values); });
+}
+
+Result<std::uint32_t> Holdings::DeclareOnce(
+    const Peer& peer, const Request& request,
+    const std::function<Result<std::optional<std::uint32_t>>()>& known,
+    const std::function<Status()>& check, const std::function<Result<std::uint32_t>()>& make) {
   Mutex* changing = nullptr;
   {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckLiving());
-    ASSIGN_OR_RETURN(const auto known, DeclaredDense(spec));
-    if (known) return *known;
+    ASSIGN_OR_RETURN(const auto id, known());
+    if (id) return *id;
     RETURN_IF_ERROR(CheckTrainer(peer));
     changing = trainers_[peer.trainer].changing.get();
   }
@@ -203,23 +205,15 @@ Result<std::uint32_t> Holdings::DeclareDense(const Peer& peer, const Request& re
   {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckTrainer(peer));
-    ASSIGN_OR_RETURN(const auto known, DeclaredDense(spec));
-    if (known) return *known;
+    ASSIGN_OR_RETURN(const auto id, known());
+    if (id) return *id;
   }
-  // Before anything is allocated: a shape is easily said.
-  ASSIGN_OR_RETURN(const DenseShape shape, RowsOf(spec.shape));
-  const std::uint64_t rows = RowsIn(BlocksOf(spec.name, shape, options_.index, options_.servers));
-  if (values.size() != rows * shape.width ||
-      (shape.width > 0 && values.size() / shape.width != rows)) {
-    return InvalidArgumentError(fmt::format(
-        "dense variable \"{}\": this server has {} rows of {} elements of it, and {} elements came",
-        spec.name, rows, shape.width, values.size()));
-  }
-  RETURN_IF_ERROR(
-      Log({.kind = Kind::kDeclareDense, .trainer = peer.trainer, .body = request.body}));
+  RETURN_IF_ERROR(check());
+  RETURN_IF_ERROR(Log({.kind = request.head.kind, .trainer = peer.trainer, .body = request.body}));
+  // What is in the log is made, also when the generation is being left by now: a replay makes it.
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(broken_);
-  return MakeDeclaredDense(spec, values);
+  return make();
 }
 
 // ---------------------------------------------------------------- changes

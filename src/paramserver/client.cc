@@ -5,6 +5,7 @@
 #include <charconv>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
 #include "base/variables.h"
+#include "format/json.h"
 #include "paramserver/declaration.h"
 #include "paramserver/links.h"
 #include "paramserver/payload.h"
@@ -66,6 +68,7 @@ class ClientImpl final : public Client, public Exchanger {
   Result<std::string> SavePersistables(const std::string& directory) override;
   Status Close() override;
   void Cancel() override { links_.Cancel(); }
+  Result<TableCut::Error> QuantizationError() override;
   Result<std::string> StatusOf(int server) override { return TextOf(server, Kind::kStatus); }
   Result<std::string> MetricsOf(int server) override { return TextOf(server, Kind::kMetrics); }
 
@@ -317,6 +320,26 @@ Result<std::string> ClientImpl::TextOf(int server, Kind kind) {
         return Status::Ok();
       }));
   return text;
+}
+
+Result<TableCut::Error> ClientImpl::QuantizationError() {
+  TableCut::Error greatest;
+  for (int i = 0; i < servers(); ++i) {
+    ASSIGN_OR_RETURN(const std::string text, StatusOf(i));
+    ASSIGN_OR_RETURN(const Value status, DecodeJson(text));
+    const Value* const error = status.Find("quantization_error");
+    if (error == nullptr) continue;
+    const auto take = [&](const char* name, double* into) {
+      const Value* const here = error->Find(name);
+      if (here == nullptr) return;
+      // What is not finite is told as a word.
+      constexpr double kInfinity = std::numeric_limits<double>::infinity();
+      *into = std::max(*into, here->is_number() ? here->AsDouble() : kInfinity);
+    };
+    take("max_abs", &greatest.max_abs);
+    take("max_relative", &greatest.max_relative);
+  }
+  return greatest;
 }
 
 Result<RemoteTable*> ClientImpl::Table(TableSpec spec) {

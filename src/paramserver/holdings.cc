@@ -43,9 +43,10 @@ Status OpenGivingWay(ManagerOptions options, Environment env,
 
 }  // namespace
 
-Holdings::Holdings(const ServerOptions& options, std::shared_ptr<LeavingClock> clock)
+Holdings::Holdings(const ServerOptions& options, std::shared_ptr<LeavingClock> clock, Seams seams)
     : options_(options),
       clock_(std::move(clock)),
+      seams_(std::move(seams)),
       sync_(options.mode == Mode::kSync),
       lead_(options.index == 0),
       exact_(options.recovery == Recovery::kExact),
@@ -61,9 +62,9 @@ Holdings::~Holdings() {
 Result<std::unique_ptr<Holdings>> Holdings::Open(const ServerOptions& options,
                                                  std::shared_ptr<LeavingClock> clock,
                                                  std::unique_ptr<Kept>* kept,
-                                                 const std::function<void()>& opened,
-                                                 const OpenLogStore& open_log_store) {
-  auto holdings = std::unique_ptr<Holdings>(new Holdings(options, std::move(clock)));
+                                                 const std::function<void()>& opened, Seams seams) {
+  auto holdings =
+      std::unique_ptr<Holdings>(new Holdings(options, std::move(clock), std::move(seams)));
   RETURN_IF_ERROR(holdings->OpenManager(opened));
   // Markers of an earlier generation are below every number of this one.
   constexpr int kCutsOfAGeneration = 32;
@@ -85,7 +86,7 @@ Result<std::unique_ptr<Holdings>> Holdings::Open(const ServerOptions& options,
   std::string checkpoint;
   RETURN_IF_ERROR(holdings->Restore(&job, &checkpoint));
   if (options.recovery == Recovery::kLog) {
-    RETURN_IF_ERROR(holdings->OpenLog(job, checkpoint, open_log_store));
+    RETURN_IF_ERROR(holdings->OpenLog(job, checkpoint));
   }
   return holdings;
 }
@@ -197,8 +198,12 @@ std::vector<Table*> Holdings::TablePointers() const {
 }
 
 void Holdings::RenewCheckpoints() {
-  checkpoints_ = nullptr;  // waits for the save in flight
-  checkpoints_ = std::make_unique<TableCheckpoints>(manager_.get(), TablePointers());
+  if (checkpoints_ != nullptr) {
+    checkpoints_->Wait();
+    Settle();  // it knows how that save went
+  }
+  checkpoints_ = std::make_unique<TableCheckpoints>(
+      manager_.get(), TablePointers(), TableCheckpoints::Options{.quantize = options_.quantize});
 }
 
 void Holdings::Adopt(const JobFile& job, const Restored& restored) {
@@ -337,14 +342,13 @@ Status Holdings::Load(const std::string& given) {
   return Status::Ok();  // the parameters; steps and data positions are the new job's own
 }
 
-Status Holdings::OpenLog(const JobFile& job, const std::string& checkpoint,
-                         const OpenLogStore& open_log_store) {
+Status Holdings::OpenLog(const JobFile& job, const std::string& checkpoint) {
   const Clock::Duration begun = clock_->Now();
   const bool apart = !options_.log_directory.empty();
   const std::string& where = apart ? options_.log_directory : options_.directory;
   std::shared_ptr<Store> store;
-  if (open_log_store) {
-    ASSIGN_OR_RETURN(store, open_log_store(where));
+  if (seams_.open_log_store) {
+    ASSIGN_OR_RETURN(store, seams_.open_log_store(where));
   } else {
     OpenStoreOptions open;
     open.create = true;

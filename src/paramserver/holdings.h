@@ -114,8 +114,14 @@ class Holdings {
     std::optional<SessionSchedule> schedule;
   };
 
-  /// Where the update log goes; tests put a store of their own in the place of OpenStore.
-  using OpenLogStore = std::function<Result<std::shared_ptr<Store>>(const std::string& where)>;
+  /// What tests put in.
+  struct Seams {
+    /// Where the update log goes, in the place of OpenStore.
+    std::function<Result<std::shared_ptr<Store>>(const std::string& where)> open_log_store;
+    /// Called when a change, declaration or end of a step was found to be new, before it goes into
+    /// the log, where there is one, and is made.
+    std::function<void()> taken;
+  };
 
   /// Meets the other servers through the repository, then restores what all of them chose, or goes
   /// on with what `*kept` has, which is empty then. `opened` is called between the two. Cancelled
@@ -124,7 +130,7 @@ class Holdings {
                                                 std::shared_ptr<LeavingClock> clock,
                                                 std::unique_ptr<Kept>* kept,
                                                 const std::function<void()>& opened,
-                                                const OpenLogStore& open_log_store = {});
+                                                Seams seams = {});
   /// After Leave, when no call is under way. Gives up the save in flight.
   ~Holdings();
   Holdings(const Holdings&) = delete;
@@ -183,7 +189,7 @@ class Holdings {
   bool is_broken() const { return is_broken_; }
 
  private:
-  Holdings(const ServerOptions& options, std::shared_ptr<LeavingClock> clock);
+  Holdings(const ServerOptions& options, std::shared_ptr<LeavingClock> clock, Seams seams);
 
   // holdings.cc: opening and restoring.
   Status OpenManager(const std::function<void()>& opened);
@@ -193,8 +199,7 @@ class Holdings {
   void Adopt(const JobFile& job, const Restored& restored) REQUIRES(mu_);
   void Adopt(Kept* kept) EXCLUDES(mu_);
   /// Continues the log that the checkpoint names, or begins one, and replays what is in it.
-  Status OpenLog(const JobFile& job, const std::string& checkpoint,
-                 const OpenLogStore& open_log_store) EXCLUDES(mu_);
+  Status OpenLog(const JobFile& job, const std::string& checkpoint) EXCLUDES(mu_);
   /// Logs in the repository that earlier generations left. Called before anybody could begin a
   /// newer one: what is listed later might be that of a generation that has overtaken this one.
   Status FindOldLogs() EXCLUDES(mu_);
@@ -240,6 +245,13 @@ class Holdings {
   Result<std::string> MakeChange(std::uint32_t trainer, Kind kind, std::uint32_t id,
                                  std::uint64_t sequence, std::span<const std::byte> body)
       EXCLUDES(mu_);
+  /// The id of what is declared: with the lock held, `known` looks for it and `make` makes it. What
+  /// is new passes `check` and goes into the log first; one declaration at a time.
+  Result<std::uint32_t> DeclareOnce(
+      const Peer& peer, const Request& request,
+      const std::function<Result<std::optional<std::uint32_t>>()>& known,
+      const std::function<Status()>& check, const std::function<Result<std::uint32_t>()>& make)
+      EXCLUDES(mu_);
   Result<std::uint32_t> MakeDeclaredTable(const TableSpec& spec) REQUIRES(mu_);
   Result<std::uint32_t> MakeDeclaredDense(const DenseSpec& spec, std::span<const float> values)
       REQUIRES(mu_);
@@ -280,6 +292,7 @@ class Holdings {
 
   const ServerOptions options_;
   const std::shared_ptr<LeavingClock> clock_;  // shared with the server, which leaves it
+  const Seams seams_;
   const bool sync_;
   const bool lead_;
   const bool exact_;
@@ -331,6 +344,7 @@ class Holdings {
   std::uint64_t evicted_ GUARDED_BY(mu_) = 0;   // rows
   std::uint64_t lost_ GUARDED_BY(mu_) = 0;      // recovery partial: changes that were acknowledged
   double restore_seconds_ GUARDED_BY(mu_) = 0;
+  TableCut::Error quantization_error_ GUARDED_BY(mu_);  // of the last increment that is over
 };
 
 }  // namespace cairn::ps

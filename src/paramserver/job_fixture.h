@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +17,7 @@
 
 #include "format/json.h"
 #include "paramserver/payload.h"
+#include "paramserver/placement.h"
 #include "paramserver/test_job.h"
 #include "rpc/client_stream.h"
 
@@ -93,15 +95,25 @@ class Counts {
   }
   /// Of all keys, when it is the same for all; otherwise −1.
   std::int64_t Count() {
-    std::vector<float> rows(ids_.size() * 2);
-    if (!table_->Lookup(ids_, rows).ok()) return -2;
-    for (const float weight : rows) {
-      if (weight != rows[0]) return -1;
-    }
-    return static_cast<std::int64_t>(-rows[0]);
+    return CountIf([](std::int64_t) { return true; });
+  }
+  /// The same of the keys that a server has.
+  std::int64_t CountAt(int server, int servers) {
+    return CountIf(
+        [=](std::int64_t key) { return ServerOfShard(TableShardOf(key), servers) == server; });
   }
 
  private:
+  std::int64_t CountIf(const std::function<bool(std::int64_t)>& counts) {
+    std::vector<float> rows(ids_.size() * 2);
+    if (!table_->Lookup(ids_, rows).ok()) return -2;
+    std::set<float> weights;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (counts(ids_[i / 2])) weights.insert(rows[i]);
+    }
+    return weights.size() == 1 ? static_cast<std::int64_t>(-*weights.begin()) : -1;
+  }
+
   RemoteTable* table_ = nullptr;
   std::vector<std::int64_t> ids_;
 };
@@ -128,6 +140,7 @@ class JobTest : public testing::Test {
     options.full_secs.reset();
     options.full_steps = full_steps_;
     options.incremental_steps = incremental_steps_;
+    options.quantize = quantize_;
     options.load = load_;
     options.recovery = recovery_;
     return options;
@@ -210,6 +223,7 @@ class JobTest : public testing::Test {
   Recovery recovery_ = Recovery::kExact;
   std::optional<std::int64_t> full_steps_ = 10;
   std::optional<std::int64_t> incremental_steps_ = 3;
+  bool quantize_ = false;
   bool paced_ =
       false;  // no step begins while a checkpoint is written: each that is due comes about
   std::vector<std::unique_ptr<Server>> servers_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -104,6 +105,7 @@ TEST_F(JobTest, GoesOnWithAnotherNumberOfServers) {
   std::filesystem::remove_all(directory_);
   StartServers(3);
   (void)Train(15);
+  AwaitSaves();  // however slow the disk is, there is something to go on with
   servers_.clear();
   StartServers(1);
   EXPECT_TRUE(Train(20) == undisturbed);
@@ -661,6 +663,77 @@ TEST_F(JobTest, AWrongTokenIsRefused) {
     const auto connected = Client::Connect(client);
     EXPECT_TRUE(connected.ok()) << connected.status().ToString();
   }
+}
+
+TEST_F(JobTest, QuantizedIncrementsComeBackCloseEnoughAndTheirErrorIsTold) {
+  trainers_ = 1;
+  full_steps_.reset();
+  incremental_steps_ = 1;
+  const auto latest = [&] {
+    auto manager = CheckpointManager::Open({.directory = directory_, .read_only = true}).value();
+    return manager->Latest().value();
+  };
+  std::map<bool, std::uint64_t> bytes;  // of the increment, quantized or not
+  for (const bool quantize : {false, true}) {
+    SCOPED_TRACE(quantize);
+    quantize_ = quantize;
+    StartServers(2);
+    auto client = Connect(0).value();
+    TestModel model;
+    ASSERT_TRUE(model.Declare(client.get()).ok());
+    EXPECT_EQ(client->QuantizationError().value().max_abs, 0) << "no increment yet";
+    // Until an increment has all that there is.
+    const auto increment = [&] {
+      const auto info = latest();
+      return info && info->kind == "increment" && info->step == client->step();
+    };
+    while (client->step() < 4 || (!increment() && client->step() < 20)) {
+      ASSERT_TRUE(model.TrainTo(client->step() + 1).ok());
+      AwaitSaves();
+    }
+    ASSERT_TRUE(increment());
+    const std::int64_t step = client->step();
+    const Learned learned = model.Learned().value();
+    const TableCut::Error error = client->QuantizationError().value();
+    const std::string metrics = client->MetricsOf(1).value();
+    EXPECT_EQ(metrics.find("\ncairn_ps_quantization_error ") != metrics.npos, quantize) << metrics;
+    EXPECT_EQ(error.max_abs > 0, quantize);
+    EXPECT_LT(error.max_relative, 0.01);
+    for (const char* server : {"ps_0", "ps_1"}) {
+      bytes[quantize] += std::filesystem::file_size(latest()->path + "/__lookup_table__/" + server +
+                                                    ".safetensors");
+    }
+    client = nullptr;
+    servers_.clear();
+    StartServers(2);
+    client = Connect(0).value();
+    EXPECT_EQ(client->step(), step);
+    TestModel restored;
+    ASSERT_TRUE(restored.Declare(client.get()).ok());
+    const Learned back = restored.Learned().value();
+    ASSERT_EQ(back.size(), learned.size());
+    for (const auto& [name, row] : learned) {
+      const auto found = back.find(name);
+      ASSERT_NE(found, back.end()) << name;
+      ASSERT_EQ(found->second.size(), row.size()) << name;
+      const bool table = name.find('/') != name.npos;  // the others are dense variables
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        // Frequency and version are the last two.
+        const double off = table && i + 2 < row.size() ? error.max_abs : 0;
+        EXPECT_LE(std::abs(static_cast<double>(found->second[i]) - static_cast<double>(row[i])),
+                  off * 1.0001)
+            << name << " " << i;
+      }
+    }
+    EXPECT_EQ(back == learned, !quantize);
+    // And it goes on.
+    const Status trained = restored.TrainTo(step + 3);
+    EXPECT_TRUE(trained.ok()) << trained.ToString();
+    client = nullptr;
+    servers_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+  EXPECT_LT(bytes[true], bytes[false]);
 }
 
 TEST_F(JobTest, IncrementsThatOutgrowTheirBaseMakeANewOne) {

@@ -508,6 +508,56 @@ TEST_F(RecoveryTest, PartialLosesWhatTheServerHadAndSaysHowMuch) {
   }
 }
 
+TEST_F(RecoveryTest, PartialLosesNoPushButThoseThatItCounts) {
+  recovery_ = Recovery::kPartial;
+  mode_ = Mode::kAsync;
+  trainers_ = 1;
+  full_steps_.reset();  // but for one: what a server loses is all since then
+  incremental_steps_.reset();
+  for (const int victim : {0, 1}) {
+    SCOPED_TRACE(victim);
+    StartServers(2);
+    auto client = Connect(0).value();
+    Counts counts;
+    ASSERT_TRUE(counts.Declare(client.get()).ok());
+    ASSERT_TRUE(client->RequestSave(true).ok());
+    std::atomic<std::int64_t> pushes = 0;
+    std::atomic<bool> enough = false;
+    // All the while: the other server leaves its generation in the middle of pushes.
+    std::jthread training([&] {
+      while (!enough) {
+        const Status pushed = counts.Push();
+        ASSERT_TRUE(pushed.ok()) << pushed.ToString();
+        ++pushes;
+        const Status ended = client->EndStep("");
+        ASSERT_TRUE(ended.ok()) << ended.ToString();
+      }
+    });
+    const auto goes_on = [&](std::int64_t more) {
+      const std::int64_t last = pushes + more;
+      while (pushes < last && !HasFailure()) std::this_thread::yield();
+    };
+    while (StatusOf(0).Find("saves")->AsInt() == 0 && !HasFailure()) std::this_thread::yield();
+    for (int losses = 0; losses < 4; ++losses) {
+      goes_on(10);
+      Lose(victim);
+      StartServer(victim, 2);
+    }
+    goes_on(10);
+    enough = true;
+    training.join();
+    ASSERT_FALSE(HasFailure());
+    const std::int64_t lost = StatusOf(victim).Find("lost_changes")->AsInt();
+    EXPECT_GE(lost, 40);
+    EXPECT_EQ(StatusOf(1 - victim).Find("lost_changes")->AsInt(), 0);
+    EXPECT_EQ(counts.CountAt(1 - victim, 2), pushes) << "each once";
+    EXPECT_EQ(counts.CountAt(victim, 2), pushes - lost) << "all others once";
+    EXPECT_EQ(client->rollbacks(), 0u);
+    client = nullptr;
+    Clear();
+  }
+}
+
 TEST_F(RecoveryTest, PartialSurvivesServerAndTrainerAtOnce) {
   recovery_ = Recovery::kPartial;
   trainers_ = 1;

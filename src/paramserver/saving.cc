@@ -35,12 +35,14 @@ std::string Holdings::EncodeJob(const SessionSchedule::Age& since_full) const {
 }
 
 void Holdings::Settle() {
+  const bool over = in_flight_ && in_flight_->Done();
   checkpoints_->Settle();
-  if (!in_flight_ || !in_flight_->Done()) return;
+  if (!over) return;
   const auto outcome = in_flight_->Wait();
   in_flight_.reset();
   if (outcome.ok()) {
     ++saves_;
+    if (outcome->kind != "full") quantization_error_ = checkpoints_->quantization_error();
     saved_step_ = outcome->step;
     changes_saved_ = changes_at_cut_;
     if (log_ == nullptr) return;
@@ -194,6 +196,10 @@ Value Holdings::Describe() {
                       {"replayed_records", replayed_},
                       {"lost_changes", lost_},
                       {"unsaved_changes", Unsaved()}};
+  if (options_.quantize) {
+    value["quantization_error"] = Value::Object{{"max_abs", quantization_error_.max_abs},
+                                                {"max_relative", quantization_error_.max_relative}};
+  }
   if (saved_step_) value["saved_step"] = *saved_step_;
   if (restored_step_) value["restored_step"] = *restored_step_;
   return value;
@@ -226,6 +232,13 @@ std::string Holdings::Metrics() {
   add("unsaved_changes", "gauge", "Changes that no checkpoint has yet.",
       static_cast<double>(Unsaved()));
   add("restore_seconds", "gauge", "Time that the last restore took.", restore_seconds_);
+  if (options_.quantize) {
+    add("quantization_error", "gauge", "Greatest error of a number in the last increment.",
+        quantization_error_.max_abs);
+    add("quantization_error_ratio", "gauge",
+        "Greatest error in the last increment, in parts of the row's largest number.",
+        quantization_error_.max_relative);
+  }
   text +=
       "# HELP cairn_ps_table_rows Rows of a table on this server.\n"
       "# TYPE cairn_ps_table_rows gauge\n";

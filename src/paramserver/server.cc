@@ -434,6 +434,7 @@ std::string ServerImpl::StatusText() const {
   MutexLock lock(&mu_);
   members["server"] = options_.index;
   members["servers"] = options_.servers;
+  members["quantize"] = options_.quantize;
   members["process"] = process_;
   members["generation"] = holdings == nullptr ? 0 : holdings->generation();
   members["generations"] = generations_;

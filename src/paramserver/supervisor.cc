@@ -203,6 +203,7 @@ class Job {
                                      std::to_string(server.full_steps.value_or(0)),
                                      "--incremental-steps",
                                      std::to_string(server.incremental_steps.value_or(0))};
+    if (server.quantize) argv.push_back("--quantize");
     if (options_.remote) argv.insert(argv.end(), {"--address", "auto"});
     if (!server.load.empty()) argv.insert(argv.end(), {"--load", server.load});
     if (!server.metrics.empty()) argv.insert(argv.end(), {"--metrics", MetricsOf(index)});

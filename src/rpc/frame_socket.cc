@@ -28,6 +28,11 @@ constexpr std::chrono::milliseconds kLinger{1000};
 // A core that went to sleep takes tens of microseconds to wake, more than a small answer needs. So
 // where the last wait was short, the next one looks for as long before it sleeps.
 constexpr std::chrono::microseconds kSoon{100};
+// A core that did not come back for so long is wanted by somebody who works: who only gave it away
+// waits for the end of that one's turn, however early the answer comes, where a sleeper is woken.
+// Then this socket does not look for a while.
+constexpr std::chrono::microseconds kCrowded{30};
+constexpr std::chrono::milliseconds kWhileCrowded{5};
 
 }  // namespace
 
@@ -206,7 +211,8 @@ Status FrameSocket::TakeNext() {
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> since;  // of the wait
   for (;;) {
-    const bool looking = !since || (lively_ && Clock::now() < *since + kSoon);
+    const Clock::time_point now = Clock::now();
+    const bool looking = !since || (lively_ && now < *since + kSoon && now >= crowded_until_);
     if (!looking && deadline_) RETURN_IF_ERROR(Await(POLLIN).status());
     const ssize_t n =
         recv(fd_, buffer_->bytes.get() + end_, buffer_->size - end_, looking ? MSG_DONTWAIT : 0);
@@ -218,9 +224,12 @@ Status FrameSocket::TakeNext() {
     if (n == 0) return Gone();
     if (errno != EINTR && errno != EAGAIN) return Failed("receive", errno);
     if (!since) {
-      since = Clock::now();
+      since = now;
     } else if (looking) {
       sched_yield();  // the other side may want this very core
+      if (const auto back = Clock::now(); back > now + kCrowded) {
+        crowded_until_ = back + kWhileCrowded;
+      }
     }
   }
 }

@@ -95,6 +95,7 @@ class FrameSocket {
   std::size_t begin_ GUARDED_BY(receiving_) = 0;  // of what nobody took yet …
   std::size_t end_ GUARDED_BY(receiving_) = 0;    // … and its end
   bool lively_ GUARDED_BY(receiving_) = false;    // what was waited for last came soon
+  Time crowded_until_ GUARDED_BY(receiving_);     // others want the core
 };
 
 }  // namespace cairn::rpc

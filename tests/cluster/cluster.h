@@ -5,10 +5,12 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -106,6 +108,50 @@ class Process {
   std::string rest_;
 };
 
+/// A process of this machine that somebody else started, as long as it is there: another one that
+/// gets its number is never meant.
+class FoundProcess {
+ public:
+  explicit FoundProcess(pid_t pid)
+      : pid_(pid), pidfd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
+  ~FoundProcess() {
+    if (pidfd_ >= 0) close(pidfd_);
+  }
+  FoundProcess(const FoundProcess&) = delete;
+  FoundProcess& operator=(const FoundProcess&) = delete;
+
+  /// Empty: it is gone, or another user's.
+  std::vector<std::string> Words() const { return Entries("cmdline"); }
+  std::vector<std::string> Environment() const { return Entries("environ"); }
+  void Signal(int signal) const { syscall(SYS_pidfd_send_signal, pidfd_, signal, nullptr, 0); }
+  void LimitFiles(bool limited) const {
+    rlimit limit{limited ? 1 : RLIM_INFINITY, RLIM_INFINITY};
+    prlimit(pid_, RLIMIT_FSIZE, &limit, nullptr);
+  }
+
+  static std::vector<std::unique_ptr<FoundProcess>> All() {
+    std::vector<std::unique_ptr<FoundProcess>> all;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+      const std::string name = entry.path().filename().string();
+      if (name.find_first_not_of("0123456789") != name.npos) continue;
+      all.push_back(std::make_unique<FoundProcess>(std::stoi(name)));
+    }
+    return all;
+  }
+
+ private:
+  std::vector<std::string> Entries(const std::string& file) const {
+    std::ifstream in("/proc/" + std::to_string(pid_) + "/" + file);
+    std::vector<std::string> entries;
+    for (std::string entry; std::getline(in, entry, '\0');) entries.push_back(entry);
+    return entries;
+  }
+
+  const pid_t pid_;
+  const int pidfd_;
+};
+
 /// As a signal: the process cannot make a file longer for 300 ms, as on a disk that is full.
 inline constexpr int kDiskFull = 1000;
 
@@ -114,11 +160,14 @@ struct Fault {
   std::int64_t step = 0;  // -1: when the job is started
   bool server = true;     // or a trainer
   int index = 0;
-  int signal = SIGKILL;  // SIGSTOP: continued 300 ms later
-  int delay_ms = 0;      // after that
+  bool supervisor = false;  // it, and neither
+  int signal = SIGKILL;     // SIGSTOP: continued 300 ms later
+  int delay_ms = 0;         // after that
   friend std::ostream& operator<<(std::ostream& out, const Fault& fault) {
-    return out << (fault.server ? "server " : "trainer ") << fault.index << " signal "
-               << fault.signal << " at step " << fault.step << " +" << fault.delay_ms << " ms";
+    out << (fault.supervisor ? "supervisor" : fault.server ? "server " : "trainer ");
+    if (!fault.supervisor) out << fault.index;
+    return out << " signal " << fault.signal << " at step " << fault.step << " +" << fault.delay_ms
+               << " ms";
   }
 };
 
@@ -132,6 +181,9 @@ struct JobOptions {
   std::string transport = "socket";  // of the trainers
   int full_steps = 10;
   int incremental_steps = 3;
+  /// `cairn ps run` has the processes, and starts again what dies; the test starts that again. No
+  /// slow disk, and no connections that are cut off.
+  bool supervised = false;
   /// Servers that nobody uses any more are let finish a first checkpoint before they are ended.
   bool until_saved = false;
   /// Of that server (-1: of none) each operation on the disk takes up to so much longer.
@@ -152,13 +204,20 @@ struct JobResult {
   int steps_begun = 0;  // by trainer 0, repeated ones too
 };
 
-/// Runs a job to its end, starting again whatever dies.
+/// Runs a job to its end, starting again whatever dies. Of a supervised one nothing is left then,
+/// and no server or trainer of a supervisor that was killed meets one of the next.
 class Cluster {
  public:
   Cluster(std::string directory, JobOptions options)
       : directory_(std::move(directory)), options_(std::move(options)) {
     std::filesystem::create_directories(directory_);
   }
+
+  ~Cluster() {
+    if (lines_ >= 0) close(lines_);
+  }
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
 
   std::string repository() const { return directory_ + "/repository"; }
 
@@ -168,8 +227,12 @@ class Cluster {
       proxies_.push_back(std::make_unique<DroppingProxy>(
           [this, i] { return PortOf(i); }, options_.drop_after, static_cast<std::uint64_t>(i)));
     }
-    for (int i = 0; i < options_.servers; ++i) StartServer(i);
-    for (int i = 0; i < options_.trainers; ++i) StartTrainer(i);
+    if (options_.supervised) {
+      OpenLines();
+      StartSupervisor();
+    }
+    for (int i = 0; i < options_.servers && !options_.supervised; ++i) StartServer(i);
+    for (int i = 0; i < options_.trainers && !options_.supervised; ++i) StartTrainer(i);
     Begun(-1);
     while (!Finished()) {
       if (Now() > deadline) {
@@ -185,7 +248,14 @@ class Cluster {
       }
       poll(nullptr, 0, 5);
     }
-    std::ifstream in(Output(0));
+    for (std::string left; options_.supervised && !(left = Left(life_ + 1, false)).empty();) {
+      if (Now() > deadline) {
+        result_.problem = "was left when the job was over: " + left;
+        return result_;
+      }
+      poll(nullptr, 0, 5);
+    }
+    std::ifstream in(Output() + "0");
     std::stringstream text;
     text << in.rdbuf();
     result_.learned = text.str();
@@ -201,22 +271,107 @@ class Cluster {
   struct Role {
     bool server = true;
     int index = 0;
+    bool supervisor = false;
     auto operator<=>(const Role&) const = default;
   };
+  static Role Supervisor() { return {.server = false, .index = 0, .supervisor = true}; }
   struct Due {
     Clock::time_point time;
     Role role;
     int signal = SIGKILL;
   };
 
-  std::string Output(int trainer) const {
-    return directory_ + "/learned_" + std::to_string(trainer);
-  }
+  /// And the trainer's number.
+  std::string Output() const { return directory_ + "/learned_"; }
   /// There when all faults have come.
   std::string Struck() const { return directory_ + "/struck"; }
-  std::string Log(const Role& role) const {
-    return directory_ + (role.server ? "/server_" : "/trainer_") + std::to_string(role.index) +
-           ".log";
+  std::string NameOf(const Role& role) const {
+    if (role.supervisor) return "supervisor";
+    return (role.server ? "server_" : "trainer_") + std::to_string(role.index);
+  }
+  std::string Log(const Role& role) const { return directory_ + "/" + NameOf(role) + ".log"; }
+  std::vector<std::string> JobFlags() const {
+    return {"--dir",
+            repository(),
+            "--servers",
+            std::to_string(options_.servers),
+            "--trainers",
+            std::to_string(options_.trainers),
+            "--mode",
+            options_.mode,
+            "--recovery",
+            options_.recovery,
+            "--log-level",
+            options_.log_level,
+            "--full-secs",
+            "0",
+            "--full-steps",
+            std::to_string(options_.full_steps),
+            "--incremental-steps",
+            std::to_string(options_.incremental_steps)};
+  }
+  /// However late this process comes to strike, the job is not over.
+  std::vector<std::string> TrainerCommand() const {
+    return {BinDir() + "/cluster_trainer", Output(), std::to_string(options_.steps),
+            std::to_string(options_.steps - 4), Struck()};
+  }
+  /// Trainers tell their steps through a pipe: a supervisor passes their output on when it comes to
+  /// it.
+  void OpenLines() {
+    const std::string name = directory_ + "/lines";
+    if (mkfifo(name.c_str(), 0600) != 0) std::abort();
+    lines_ = open(name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  }
+  void StartSupervisor() {
+    processes_.erase(Supervisor());
+    ++life_;
+    std::vector<std::string> command{BinDir() + "/cairn", "ps", "run"};
+    const std::vector<std::string> flags = JobFlags();
+    command.insert(command.end(), flags.begin(), flags.end());
+    command.push_back("--");
+    const std::vector<std::string> trainer = TrainerCommand();
+    command.insert(command.end(), trainer.begin(), trainer.end());
+    processes_.try_emplace(
+        Supervisor(), command,
+        std::map<std::string, std::string>{{"CAIRN_LOG", "info"},
+                                           {"CAIRN_PS_TRANSPORT", options_.transport},
+                                           {"CAIRN_TEST_LINES", directory_ + "/lines"},
+                                           {"CAIRN_TEST_JOB", directory_},
+                                           {"CAIRN_TEST_LIFE", std::to_string(life_)}},
+        Log(Supervisor()));
+  }
+  static bool Has(const std::vector<std::string>& entries, const std::string& entry) {
+    return std::find(entries.begin(), entries.end(), entry) != entries.end();
+  }
+  /// Who has the role; the newest life's.
+  bool Is(const FoundProcess& process, const Role& role) const {
+    const std::vector<std::string> words = process.Words();
+    if (words.size() < 2) return false;
+    if (role.server ? words[1] != "pserver" : words[1] != Output()) return false;
+    const std::vector<std::string> environment = process.Environment();
+    if (!Has(environment, "CAIRN_TEST_JOB=" + directory_)) return false;
+    if (!Has(environment, "CAIRN_TEST_LIFE=" + std::to_string(life_))) return false;
+    const std::string index = std::to_string(role.index);
+    if (!role.server) return Has(environment, "CAIRN_TRAINER_ID=" + index);
+    const auto flag = std::find(words.begin(), words.end(), "--index");
+    return flag != words.end() && flag + 1 != words.end() && flag[1] == index;
+  }
+  /// A process of a life before that one; "": none is there. `working`: a server or trainer, and
+  /// nobody who is just done with keeping one.
+  std::string Left(int life, bool working) const {
+    for (const auto& process : FoundProcess::All()) {
+      const std::vector<std::string> environment = process->Environment();
+      if (!Has(environment, "CAIRN_TEST_JOB=" + directory_)) continue;
+      const std::vector<std::string> words = process->Words();
+      if (words.size() < 2 || (working && words[1] != "pserver" && words[1] != Output())) continue;
+      for (int each = 1; each < life; ++each) {
+        if (!Has(environment, "CAIRN_TEST_LIFE=" + std::to_string(each))) continue;
+        std::string text = "life " + std::to_string(each) + ":";
+        for (const std::string& word : words) text += " " + word;
+        return text;
+      }
+    }
+    return "";
   }
   void StartServer(int i) {
     const Role role{true, i};
@@ -226,30 +381,10 @@ class Cluster {
       env["LD_PRELOAD"] = BinDir() + "/libslow_disk.so";
       env["CAIRN_TEST_SLOW_DISK_MS"] = std::to_string(options_.slow_ms);
     }
-    processes_.try_emplace(role,
-                           std::vector<std::string>{BinDir() + "/cairn",
-                                                    "pserver",
-                                                    "--dir",
-                                                    repository(),
-                                                    "--index",
-                                                    std::to_string(i),
-                                                    "--servers",
-                                                    std::to_string(options_.servers),
-                                                    "--trainers",
-                                                    std::to_string(options_.trainers),
-                                                    "--mode",
-                                                    options_.mode,
-                                                    "--recovery",
-                                                    options_.recovery,
-                                                    "--log-level",
-                                                    options_.log_level,
-                                                    "--full-secs",
-                                                    "0",
-                                                    "--full-steps",
-                                                    std::to_string(options_.full_steps),
-                                                    "--incremental-steps",
-                                                    std::to_string(options_.incremental_steps)},
-                           env, Log(role));
+    std::vector<std::string> command{BinDir() + "/cairn", "pserver", "--index", std::to_string(i)};
+    const std::vector<std::string> flags = JobFlags();
+    command.insert(command.end(), flags.begin(), flags.end());
+    processes_.try_emplace(role, command, env, Log(role));
   }
   void StartTrainer(int i) {
     const Role role{false, i};
@@ -267,11 +402,7 @@ class Cluster {
         {"CAIRN_NUM_TRAINERS", std::to_string(options_.trainers)},
         {"CAIRN_PS_TRANSPORT", options_.transport}};
     if (proxies_.empty()) env["CAIRN_CHECKPOINT_DIR"] = repository();
-    std::vector<std::string> command{BinDir() + "/cluster_trainer", Output(i),
-                                     std::to_string(options_.steps)};
-    // However late this process comes to strike, the job is not over.
-    if (i == 0) command.insert(command.end(), {std::to_string(options_.steps - 4), Struck()});
-    processes_.try_emplace(role, command, env, Log(role));
+    processes_.try_emplace(role, TrainerCommand(), env, Log(role));
   }
   /// Where the server registered; 0: nowhere yet.
   int PortOf(int server) const {
@@ -296,9 +427,33 @@ class Cluster {
     }
     return true;
   }
+  /// Takes the lines that trainers told through the pipe. False: one of them should not have been.
+  bool TakeLines() {
+    char buffer[4096];
+    for (ssize_t n; (n = read(lines_, buffer, sizeof buffer)) > 0;) {
+      told_.append(buffer, static_cast<std::size_t>(n));
+    }
+    for (std::size_t end; (end = told_.find('\n')) != told_.npos; told_.erase(0, end + 1)) {
+      std::istringstream line(told_.substr(0, end));
+      int life = 0;
+      Role role{.server = false};
+      std::string word;
+      line >> life >> role.index >> std::ws;
+      std::getline(line, word);
+      // Whoever came before this life must be gone by now.
+      if (word.starts_with("begin ") && life == life_) {
+        if (const std::string left = Left(life_, true); !left.empty()) {
+          result_.problem = "still runs beside life " + std::to_string(life_) + ": " + left;
+          return false;
+        }
+      }
+      Saw(role, word);
+    }
+    return true;
+  }
   void Saw(const Role& role, const std::string& line) {
     if (line.starts_with("rollbacks ")) result_.rollbacks += std::stoull(line.substr(10));
-    if (line == "back") CallBack();
+    if (line == "back" && !options_.supervised) CallBack();
     if (role != Role{false, 0} || !line.starts_with("step ")) return;
     ++result_.steps_begun;
     Begun(std::stoll(line.substr(5)));
@@ -315,7 +470,7 @@ class Cluster {
       const Fault fault = options_.faults.front();
       options_.faults.erase(options_.faults.begin());
       due_.push_back({Now() + std::chrono::milliseconds(fault.delay_ms),
-                      {fault.server, fault.index},
+                      fault.supervisor ? Supervisor() : Role{fault.server, fault.index},
                       fault.signal});
     }
   }
@@ -328,10 +483,12 @@ class Cluster {
       fds.push_back({process.closed() ? -1 : process.out(), POLLIN, 0});
       roles.push_back(role);
     }
+    fds.push_back({lines_, POLLIN, 0});
     auto until = deadline;
     for (const Due& due : due_) until = std::min(until, due.time);
     const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(until - Now()).count();
     poll(fds.data(), fds.size(), static_cast<int>(std::max<std::int64_t>(0, wait)));
+    if (options_.supervised && !TakeLines()) return false;
     for (std::size_t i = 0; i < roles.size(); ++i) {
       auto it = processes_.find(roles[i]);
       if (fds[2 * i + 1].revents != 0) {
@@ -356,10 +513,20 @@ class Cluster {
     return true;
   }
   void Strike(const Due& due) {
-    const auto it = processes_.find(due.role);
-    if (it == processes_.end()) return;  // it is done
+    if (const auto it = processes_.find(due.role); it != processes_.end()) {
+      Strike(due, it->second);
+      return;
+    }
+    if (!options_.supervised) return;  // it is done
+    for (const auto& process : FoundProcess::All()) {
+      if (Is(*process, due.role)) return Strike(due, *process);
+    }
+    // It is being started: it has what was in store for it behind it.
+  }
+  template <typename Victim>
+  void Strike(const Due& due, const Victim& victim) {
     if (due.signal == kDiskFull || due.signal == kDiskFull + 1) {
-      it->second.LimitFiles(due.signal == kDiskFull);
+      victim.LimitFiles(due.signal == kDiskFull);
       full_.erase(due.role);
       if (due.signal == kDiskFull) {
         full_.insert(due.role);
@@ -367,7 +534,7 @@ class Cluster {
       }
       return;
     }
-    it->second.Signal(due.signal);
+    victim.Signal(due.signal);
     if (due.signal == SIGKILL) ++result_.kills;
     if (due.signal == SIGSTOP) {
       due_.push_back({Now() + std::chrono::milliseconds(300), due.role, SIGCONT});
@@ -378,6 +545,7 @@ class Cluster {
       for (const std::string& line : process->Lines()) Saw(role, line);
     }
     const int status = process->Reap();
+    if (role.supervisor && !TakeLines()) return false;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !role.server) {
       processes_.erase(role);
       return true;
@@ -385,19 +553,25 @@ class Cluster {
     // One that cannot even register ends, and is started again, as by `cairn ps run`.
     const bool no_room = role.server && full_.contains(role) && WIFEXITED(status);
     if (!no_room && (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)) {
-      result_.problem = std::string(role.server ? "server " : "trainer ") +
-                        std::to_string(role.index) + " ended with status " +
-                        std::to_string(status) + "; see " + Log(role);
+      result_.problem =
+          NameOf(role) + " ended with status " + std::to_string(status) + "; see " + Log(role);
       return false;
     }
-    role.server ? StartServer(role.index) : StartTrainer(role.index);
+    if (role.supervisor) {
+      StartSupervisor();
+    } else {
+      role.server ? StartServer(role.index) : StartTrainer(role.index);
+    }
     return true;
   }
 
   const std::string directory_;
   JobOptions options_;
   std::vector<std::unique_ptr<DroppingProxy>> proxies_;  // by server
-  std::map<Role, Process> processes_;
+  std::map<Role, Process> processes_;                    // of a supervised job: the supervisor
+  int life_ = 0;                                         // of the supervisor
+  int lines_ = -1;                                       // the pipe of supervised trainers …
+  std::string told_;                                     // … and the beginning of a line in it
   std::vector<Due> due_;
   std::set<Role> full_;  // whose disks are full
   bool struck_ = false;  // all faults have come

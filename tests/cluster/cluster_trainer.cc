@@ -1,9 +1,11 @@
 // One trainer of tests/cluster: trains the test model, tells each step on standard output, and
-// writes what was learned at the end. "back": it was about to leave, and the job went back.
+// writes what was learned at the end, to OUTPUT and its number. "back": it was about to leave, and
+// the job went back.
 //
-//   cluster_trainer OUTPUT STEPS [HOLD FILE]      with the environment of `cairn ps run`
+//   cluster_trainer OUTPUT STEPS HOLD FILE      with the environment of `cairn ps run`
 //
-// It does not begin step HOLD before there is the FILE.
+// Trainer 0 does not begin step HOLD before there is the FILE. With CAIRN_TEST_LINES it tells its
+// steps there, each line with CAIRN_TEST_LIFE and the trainer's number before it.
 
 #include <chrono>
 #include <cstdio>
@@ -23,8 +25,18 @@ using namespace cairn;
 using namespace cairn::ps;
 
 void Tell(const std::string& line) {
-  std::fputs((line + "\n").c_str(), stdout);
-  std::fflush(stdout);
+  static std::FILE* const pipe = [] {
+    const char* name = std::getenv("CAIRN_TEST_LINES");
+    return name == nullptr ? nullptr : std::fopen(name, "a");
+  }();
+  std::string text = line + "\n";
+  if (pipe != nullptr) {
+    text = std::string(std::getenv("CAIRN_TEST_LIFE")) + " " + std::getenv("CAIRN_TRAINER_ID") +
+           " " + text;
+  }
+  std::FILE* const out = pipe != nullptr ? pipe : stdout;
+  std::fputs(text.c_str(), out);
+  std::fflush(out);  // one write: the lines of several trainers do not mix
 }
 
 Status Run(const std::string& output, std::int64_t steps, std::int64_t hold,
@@ -38,7 +50,7 @@ Status Run(const std::string& output, std::int64_t steps, std::int64_t hold,
   for (;;) {
     RETURN_IF_ERROR(model.TrainTo(steps, [&](std::int64_t step) {
       Tell("step " + std::to_string(step));
-      while (step == hold && !std::filesystem::exists(word)) {
+      while (step == hold && client->trainer() == 0 && !std::filesystem::exists(word)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }));
@@ -50,7 +62,7 @@ Status Run(const std::string& output, std::int64_t steps, std::int64_t hold,
     if (met.Is(Code::kAborted) || learned.status().Is(Code::kAborted)) continue;
     RETURN_IF_ERROR(met);
     if (!learned.ok()) return learned.status();
-    std::ofstream out(output);
+    std::ofstream out(output + std::to_string(client->trainer()));
     for (const auto& [name, numbers] : *learned) {
       out << name;
       for (const float number : numbers) {
@@ -75,9 +87,8 @@ Status Run(const std::string& output, std::int64_t steps, std::int64_t hold,
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 && argc != 5) return 2;
-  const Status status = argc == 3 ? Run(argv[1], std::atoll(argv[2]), -1, "")
-                                  : Run(argv[1], std::atoll(argv[2]), std::atoll(argv[3]), argv[4]);
+  if (argc != 5) return 2;
+  const Status status = Run(argv[1], std::atoll(argv[2]), std::atoll(argv[3]), argv[4]);
   if (status.ok()) return 0;
   std::fprintf(stderr, "cluster_trainer: %s\n", status.ToString().c_str());
   return 1;
