@@ -13,9 +13,9 @@ from .. import _native
 from ..errors import Fenced
 from . import _output
 from . import session as sessions
+from ._worker_session import Session, TrialStopped
 from .checkpoint import Checkpoint
 from .result_keys import DEFAULT_METRIC, DONE, TIME_TOTAL_S, TRAINING_ITERATION
-from .session import Session, TrialStopped
 from .trainable import (
     argument_of,
     checkpoint_of,
