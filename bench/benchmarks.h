@@ -34,6 +34,10 @@ Status RunUnchanged(const Options& options);
 /// A computation on all cores while a save is written.
 Status RunMatmul(const Options& options);
 
+/// Saves and restores what it is told to on standard input, for bench/peers/run.py, which has it
+/// beside the same engine in Python. Variant: the number of tensors.
+Status RunContender(const Options& options);
+
 /// Updates of a sparse table of about `bytes`: against a plain map and on two threads. Variant
 /// "tracking": alone, to be compared with the same program compiled without tracking.
 Status RunTableUpdates(const Options& options);

@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
       {"names", cairn::bench::RunNames},
       {"unchanged", cairn::bench::RunUnchanged},
       {"matmul", cairn::bench::RunMatmul},
+      {"contender", cairn::bench::RunContender},
       {"table_updates", cairn::bench::RunTableUpdates},
       {"table_memory", cairn::bench::RunTableMemory},
       {"table_stall", cairn::bench::RunTableStall},

@@ -3,6 +3,9 @@
 
     bench/peers/run.py [--only cairn,torch.save] [--rounds 5] [--size 2GiB] [--quick]
 
+Beside them, in rounds of their own, the engine from Python and from C++: what Python adds. Both are of
+one build (build/dev has the native module of the package and cairn_bench).
+
 Each contender runs in a process of its own; durable means fsync of every file and directory, for
 all; loads are cold (caches dropped, which needs root) into memory that is touched. Prints a table;
 writes peers.json and peers.png into bench/out/; with --write also docs/benchmarks.md.
@@ -39,6 +42,8 @@ NAMES = (
     "numpy.save",
 )
 ASYNC = ("cairn", "torch DCP", "orbax")
+ENGINE = "cairn C++"  # without Python
+MOST_OTHERS = 0.5  # cores that others may use in a round that counts
 SMALL_COUNT, SMALL_BYTES = 10_000, 4096
 
 
@@ -52,8 +57,13 @@ class Worker:
             "JAX_PLATFORMS": "cpu",
             "GLOG_minloglevel": "3",
         }
+        command = [sys.executable, HERE / "worker.py", name, count, nbytes, seed]
+        if name == ENGINE:
+            program = ROOT / "build" / "dev" / "bin" / "cairn_bench"
+            command = [program, "contender", "--directory", "."]
+            command += ["--bytes", count * nbytes, "--variant", count]
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py"), name, str(count), str(nbytes), str(seed)],
+            list(map(str, command)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -96,6 +106,11 @@ def cpu_of_all():
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_of(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def path_of(directory, name, what):
     return str(directory / f"{name.replace(' ', '-')}-{what}")
 
@@ -114,10 +129,11 @@ def started(names):
     return versions
 
 
-def in_turn(names, rounds, count, nbytes, label):
-    """Round robin. Each turn has a process of its own: all states at once do not fit into memory."""
+def in_turn(names, rounds, count, nbytes, label, turning=False):
+    """Round robin. Each turn has a process of its own: all states at once do not fit into memory.
+    Turning, every second round goes backwards: nobody always comes after the same neighbour."""
     for number in range(rounds):
-        for name in names:
+        for name in list(names)[:: -1 if turning and number % 2 else 1]:
             print(f"  {label} round {number + 1}: {name}", file=sys.stderr, flush=True)
             worker = Worker(name, count, nbytes)
             yield name, worker
@@ -169,6 +185,55 @@ def measure_async(names, directory, rounds, count, nbytes):
             memcpy.append(checked(name, "memcpy", worker.do(do="memcpy"))["seconds"])
         contenders.remove(path)
     return found, memcpy
+
+
+def measure_engine(directory, rounds, count, nbytes, label, repeats=3):
+    """The engine from Python and from C++, in turns:
+    {name: {"save": [...], "blocked": [...], "load": [...]}}, a median of each turn; and in "others" the
+    cores that were taken by others meanwhile."""
+    names = ("cairn", ENGINE)
+    found = {name: {"save": [], "blocked": [], "load": [], "others": []} for name in names}
+    total = count * nbytes
+    for name, worker in in_turn(names, rounds, count, nbytes, label, turning=True):
+        path = path_of(directory, name, label)
+        save = {"do": "save", "path": path, "touch": total}
+        for _ in range(3):  # until there are removed files to write over
+            checked(name, "save", worker.do(**save))
+        turn = {"save": [], "blocked": [], "load": []}
+        pid, begun = worker.process.pid, time.perf_counter()
+        others = cpu_of_all() - cpu_of(pid) - time.process_time()
+        for _ in range(repeats):
+            os.sync()
+            reply = worker.do(do="async", path=path, touch=total)
+            turn["blocked"].append(checked(name, "async save", reply)["blocked"])
+            os.sync()
+            saved = checked(name, "save", worker.do(**save))
+            turn["save"].append(saved["seconds"])
+            drop_caches()
+            loaded = checked(name, "load", worker.do(do="load", path=path, touch=total))
+            turn["load"].append(loaded["seconds"])
+            if loaded["digest"] != saved["digest"]:
+                raise SystemExit(f"{name} loaded other bytes than it saved")
+        others = cpu_of_all() - cpu_of(pid) - time.process_time() - others
+        found[name]["others"].append(others / (time.perf_counter() - begun))
+        for what, seconds in turn.items():
+            found[name][what].append(statistics.median(seconds))
+        contenders.remove(path)
+    return found
+
+
+def python_part(directory, rounds, count, nbytes):
+    """What the engine does of one state, from Python and from C++; {} where one of them does not start."""
+    if len(started(("cairn", ENGINE))) < 2:
+        return {}
+    return {
+        f"{count} x {nbytes >> 20} MiB": measure_engine(
+            directory, rounds, count, nbytes, "python big"
+        ),
+        f"{SMALL_COUNT:,} x 4 KiB": measure_engine(
+            directory, rounds, SMALL_COUNT, SMALL_BYTES, "python small"
+        ),
+    }
 
 
 def try_load(name, count, nbytes, path):
@@ -265,8 +330,59 @@ def async_table(result):
     return rows
 
 
+PYTHON_PARTS = (("save", "durable save"), ("blocked", "blocked"), ("load", "cold load"))
+
+
+def python_table(result):
+    rows = ["| | | Python ms | C++ ms | Python / C++ |", "|---|---|---|---|---|"]
+    for state, found in result.get("python", {}).items():
+        for what, shown in PYTHON_PARTS:
+            both = in_quiet_rounds(found, what)
+            python, engine = (1e3 * statistics.median(times) for times in zip(*both))
+            ratio = statistics.median(a / b for a, b in both)
+            rows.append(f"| {state} | {shown} | {python:.1f} | {engine:.1f} | {ratio:.2f} |")
+    return rows if len(rows) > 2 else []
+
+
+def in_quiet_rounds(found, what):
+    """[(Python's time, the engine's), ...] of the rounds that nobody disturbed; of all, if there are none."""
+    rounds = list(zip(found["cairn"][what], found[ENGINE][what]))
+    others = zip(found["cairn"]["others"], found[ENGINE]["others"])
+    return [r for r, o in zip(rounds, others) if max(o) <= MOST_OTHERS] or rounds
+
+
+def python_remarks(result):
+    """How many rounds counted."""
+    remarks = []
+    for state, found in result.get("python", {}).items():
+        others = list(zip(found["cairn"]["others"], found[ENGINE]["others"]))
+        quiet = sum(max(o) <= MOST_OTHERS for o in others)
+        counted = f"{quiet} of {len(others)} rounds count" if quiet else "every round was disturbed"
+        remarks.append(
+            f"Python beside C++, {state}: {counted}; others used up to {max(map(max, others)):.1f} cores"
+        )
+    return remarks
+
+
+def python_targets(result):
+    """Python adds at most 5 %."""
+    return [
+        (
+            f"{state} {shown}: C++ / Python",
+            0.95,
+            statistics.median(b / a for a, b in in_quiet_rounds(found, what)),
+        )
+        for state, found in result.get("python", {}).items()
+        for what, shown in PYTHON_PARTS
+    ]
+
+
 def targets(result):
     """(what, target, measured): ratios within this run."""
+    return peer_targets(result) + python_targets(result)
+
+
+def peer_targets(result):
     big, small = result["big"], result["small"]
     peers = [n for n in big if n != "cairn"]
     middle = {n: {k: statistics.median(v) for k, v in big[n].items()} for n in big}
@@ -362,7 +478,9 @@ def main():
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--quick", action="store_true", help="256 MiB, 2 rounds, 1 try")
     parser.add_argument(
-        "--again", choices=["async"], help="measures this part anew, beside the last run's others"
+        "--again",
+        choices=["async", "python"],
+        help="measures this part anew, beside the last run's others",
     )
     parser.add_argument("--directory", default=None, help="on the disk to measure")
     options = parser.parse_args()
@@ -383,19 +501,23 @@ def main():
         each = total // count
         if options.again:
             result = json.loads((out / "peers.json").read_text())
-            running = [n for n in ASYNC if n in result["big"]]
             if result["bytes"] != total:
                 raise SystemExit("the last run had another --size; run all parts")
-            result["async"], result["memcpy"] = measure_async(
-                running, directory, rounds, count, each
-            )
-            result["load"] = load
+            if options.again == "async":
+                running = [n for n in ASYNC if n in result["big"]]
+                result["async"], result["memcpy"] = measure_async(
+                    running, directory, rounds, count, each
+                )
+                result["load"] = load
+            else:
+                result["python"] = python_part(directory, rounds, count, each)
         else:
             versions = started(names)
             big = measure(versions, directory, rounds, count, each, "big")
             small = measure(versions, directory, rounds, SMALL_COUNT, SMALL_BYTES, "small")
             running = [n for n in ASYNC if n in big]
             asynchronous, memcpy = measure_async(running, directory, rounds, count, each)
+            python = python_part(directory, rounds, count, each) if "cairn" in big else {}
             result = {
                 "names": names,
                 "versions": versions,
@@ -406,6 +528,7 @@ def main():
                 "small": small,
                 "async": asynchronous,
                 "memcpy": memcpy,
+                "python": python,
                 "kept": {n: killed_while_overwriting(n, directory, tries) for n in big},
                 "flips": {n: flipped_byte(n, directory) for n in big},
                 "cpu_all": (cpu_of_all() - cpu) / (time.perf_counter() - wall),
@@ -415,7 +538,8 @@ def main():
             }
     (out / "peers.json").write_text(json.dumps(result, indent=1))
     plot(result, out / "peers.png")
-    text = "\n".join(table(result)) + "\n\n" + "\n".join(async_table(result)) + "\n"
+    tables = (table(result), async_table(result), python_table(result))
+    text = "\n\n".join("\n".join(rows) for rows in tables if rows) + "\n"
     verdicts = [
         f"{what:45} >= {target:<5} {measured:8.2f}  {'pass' if measured >= target else 'MISS'}"
         for what, target, measured in targets(result)
@@ -424,6 +548,7 @@ def main():
         f"{total >> 20} MiB as {count} tensors, {rounds} rounds, medians; {result['cores']} cores, "
         f"Linux {result['kernel']}, load before {result['load']:.1f}"
     )
+    verdicts += python_remarks(result)
     print(text + "\n" + "\n".join(verdicts) + "\n" + setting)
     if options.write:
         write_page(text, verdicts, setting, out)
@@ -439,7 +564,9 @@ def write_page(tables, verdicts, setting, out):
         "Written by `make bench-peers ARGS=--write`. Same state, same disk, interleaved rounds; durable\n"
         "means that every file and directory was synced, for all; loads are cold, into memory that is\n"
         "touched, and Cairn's compare every checksum. The state changes between Cairn's saves, so that\n"
-        "nothing is linked. What killed and flipped mean is in [bench/peers/run.py](../bench/peers/run.py).\n\n"
+        "nothing is linked. What killed and flipped mean is in [bench/peers/run.py](../bench/peers/run.py).\n"
+        "The last table is the engine alone, called from Python and from C++ in turns, of one build: what\n"
+        "Python adds.\n\n"
         f"{setting}. Every round: [benchmarks.json](benchmarks.json).\n\n"
         f"{tables}\n![rates](benchmarks.png)\n\n## Targets\n\n```\n"
         + "\n".join(verdicts)

@@ -21,7 +21,9 @@ from typing import (
 from ._arguments import PathLike, positive
 from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
-from ._training_session import MonitoredTrainingSession, Scaffold, SessionRunHook, TrainCall
+from ._session_hooks import Scaffold, SessionRunHook
+from ._train_call import TrainCall
+from ._training_session import MonitoredTrainingSession
 from ._wording import a_type
 from .errors import Invalid
 from .row_tracked import RowTracked

@@ -384,18 +384,7 @@ class Plan:
         if self._is_filled_already(target, tensor["name"], (whole, offset), name):
             return None
         group = tensor.get("group", "model")
-        self.into.append(
-            (
-                tensor["name"],
-                target.stored,
-                target.shape,
-                target.address,
-                whole,
-                offset,
-                False,
-                group,
-            )
-        )
+        self.into.append(_tree.to_fill(tensor["name"], target, whole, offset, group))
         self._keep.append(target.keep)
         if target.finish is not None:
             self._finish.append(target.finish)

@@ -235,18 +235,7 @@ class _FlatPlan:
         if shard is not None:
             tail = target.shape[len(shard.offset) :]
             whole, offset = shard.global_shape + tail, shard.offset + (0,) * len(tail)
-        self.into.append(
-            (
-                path or "value",
-                target.stored,
-                target.shape,
-                target.address,
-                whole,
-                offset,
-                False,
-                "model",
-            )
-        )
+        self.into.append(_tree.to_fill(path or "value", target, whole, offset))
         self._keep.append(target.keep)
         if target.finish is not None:
             self._finish.append(target.finish)

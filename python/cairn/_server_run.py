@@ -10,15 +10,17 @@ import numpy as np
 from ._epoch_reader import EpochReader
 from ._random import random_state, set_random_state
 from ._stop_signals import StopSignals
+from ._train_events import TrainSummary
+from ._training_run import TrainingRun
 from ._wording import a_type
 from .errors import Invalid
 from .ps import RolledBack
-from .trainer import Trainer, TrainSummary, _Run
+from .trainer import Trainer
 
 __all__ = ["ServerRun", "from_plain", "is_tensor", "to_plain"]
 
 
-class ServerRun(_Run):
+class ServerRun(TrainingRun):
     """One call of train. The servers save; each step's end carries this trainer's position."""
 
     def __init__(

@@ -1,18 +1,19 @@
-"""The training session and its hooks: when it saves, and where it goes on. Behind cairn.train."""
+"""The training session: when it saves, and where it goes on. Behind cairn.train."""
 
 from __future__ import annotations
 
 import logging
-import math
-import numbers
 import os
 import sys
 import time
 import weakref
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
-from ._arguments import PathLike, positive, whole
+from ._arguments import PathLike
+from ._save_schedule import Schedule, seconds_between, steps_between
+from ._session_hooks import Scaffold, SessionRunHook, agreed, directory_of, hooks_of
 from ._tables_within import refuse_lost_tables, with_tables_within
+from ._train_call import TrainCall
 from ._wording import a_type
 from .errors import Invalid, NotFound, Timeout
 from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
@@ -21,16 +22,7 @@ from .row_tracked import RowTracked
 from .table import EmbeddingTable, stamp
 from .table import tables as all_tables
 
-__all__ = [
-    "CheckpointSaverHook",
-    "MonitoredTrainingSession",
-    "Saver",
-    "Scaffold",
-    "SessionRunHook",
-    "StopAtStepHook",
-    "TrainCall",
-    "open_sessions",
-]
+__all__ = ["MonitoredTrainingSession", "open_sessions"]
 
 # An increment that would hold most of a large table is no saving: a full one takes its place.
 _LARGE_ROWS = 100_000
@@ -43,334 +35,6 @@ log = logging.getLogger("cairn")
 
 # The sessions that are open, the innermost last.
 open_sessions: List["MonitoredTrainingSession"] = []
-
-
-def _interval(value: Any, name: str) -> Optional[float]:
-    """None and 0 switch it off; everything but a positive number is refused."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # NumPy's are too
-        raise Invalid(f"{name} must be a number or None, not {value!r}")
-    if math.isnan(value) or value < 0:
-        raise Invalid(f"{name} must not be negative, it is {value!r}; None or 0 switches it off")
-    return float(value) if value > 0 else None
-
-
-def _steps(value: Any, name: str) -> Optional[int]:
-    interval = _interval(value, name)
-    if interval is not None and not interval.is_integer():
-        raise Invalid(f"{name} must be a whole number of steps, not {value!r}")
-    return None if interval is None else int(interval)
-
-
-class Saver:
-    """How checkpoints are kept.
-
-    Args:
-        sharded: each process writes its own rows; they always do.
-        incremental_save_restore: increments are saved, and restored with the full ones below them.
-        max_to_keep: full checkpoints that stay, with the newest increment; None keeps all.
-        chain: "cumulative" increments hold what changed since the full one, "consecutive" what
-            changed since the save before.
-        quantize: rows of increments with 8 bits a number; how far they are off is told by
-            :meth:`MonitoredTrainingSession.quantization_error`. With pservers they must be started
-            with it too.
-        compress_keys: the tables' keys as zstd.
-
-    >>> import cairn
-    >>> cairn.train.Saver(incremental_save_restore=True).max_to_keep
-    5
-    """
-
-    def __init__(
-        self,
-        sharded: bool = True,
-        incremental_save_restore: bool = False,
-        max_to_keep: Optional[int] = 5,
-        *,
-        chain: str = "cumulative",
-        quantize: bool = False,
-        compress_keys: bool = False,
-    ) -> None:
-        if chain not in ("cumulative", "consecutive"):
-            raise Invalid(f"chain must be 'cumulative' or 'consecutive', not {chain!r}")
-        self.sharded = bool(sharded)
-        self.incremental_save_restore = bool(incremental_save_restore)
-        self.max_to_keep = positive(max_to_keep, "max_to_keep")
-        self.chain = chain
-        self.quantize = bool(quantize)
-        self.compress_keys = bool(compress_keys)
-
-
-class Scaffold:
-    """Puts a saver into a session. Both must say the same of increments.
-
-    >>> import cairn
-    >>> saver = cairn.train.Saver(incremental_save_restore=True)
-    >>> scaffold = cairn.train.Scaffold(saver=saver, incremental_save_restore=True)
-    """
-
-    def __init__(
-        self, saver: Optional[Saver] = None, incremental_save_restore: bool = False
-    ) -> None:
-        if saver is not None and not isinstance(saver, Saver):
-            raise Invalid(f"saver must be a cairn.train.Saver, not {type(saver).__name__}")
-        self.incremental_save_restore = bool(incremental_save_restore)
-        self.saver = saver or Saver(incremental_save_restore=self.incremental_save_restore)
-        if self.saver.incremental_save_restore != self.incremental_save_restore:
-            raise Invalid(
-                "incremental_save_restore: the Scaffold says "
-                f"{self.incremental_save_restore}, its Saver {self.saver.incremental_save_restore}; "
-                "set both"
-            )
-
-
-class SessionRunHook:
-    """Called around the steps of a session; subclasses override what they need.
-
-    >>> import cairn
-    >>> class Told(cairn.train.SessionRunHook):
-    ...     def begin(self):
-    ...         print("begin")
-    ...     def after_create_session(self, session):
-    ...         print("restored step", session.global_step)
-    ...     def before_run(self, session):
-    ...         print("before step", session.global_step)
-    ...     def after_run(self, session, result):
-    ...         print("after it:", result)
-    ...     def end(self, session):
-    ...         print("end")
-    >>> with cairn.train.MonitoredTrainingSession("runs/a", tables=[], hooks=[Told()]) as session:
-    ...     loss = session.run(lambda step: 0.5)
-    begin
-    restored step 0
-    before step 0
-    after it: 0.5
-    end
-    """
-
-    def begin(self) -> None:
-        """Before the session restores."""
-
-    def after_create_session(self, session: "MonitoredTrainingSession") -> None:
-        """The session has restored."""
-
-    def before_run(self, session: "MonitoredTrainingSession") -> None:
-        """Before each step."""
-
-    def after_run(self, session: "MonitoredTrainingSession", result: Any) -> None:
-        """After each step was counted, before what is due is saved."""
-
-    def end(self, session: "MonitoredTrainingSession") -> None:
-        """At the end of a session without an error, before the last save."""
-
-
-class StopAtStepHook(SessionRunHook):
-    """Asks the session to stop when it has done so many steps in all.
-
-    >>> import cairn
-    >>> hook = cairn.train.StopAtStepHook(last_step=3)
-    >>> with cairn.train.MonitoredTrainingSession("runs/a", tables=[], hooks=[hook]) as session:
-    ...     while not session.should_stop():
-    ...         session.run(lambda step: None)
-    >>> session.global_step
-    3
-    """
-
-    def __init__(self, last_step: int) -> None:
-        self._last = whole(last_step, "last_step")
-
-    def after_create_session(self, session: "MonitoredTrainingSession") -> None:
-        if session.global_step >= self._last:
-            session.request_stop()
-
-    def after_run(self, session: "MonitoredTrainingSession", result: Any) -> None:
-        if session.global_step >= self._last:
-            session.request_stop()
-
-
-class CheckpointSaverHook(SessionRunHook):
-    """Says when to save, where a session's own arguments do not.
-
-    Args:
-        checkpoint_dir: as the session's.
-        save_secs, save_steps: between full checkpoints; either suffices.
-        saver, scaffold: one of them may be given.
-        incremental_save_secs, incremental_save_steps: between increments; None or 0: none.
-
-    One interval at least must be given: it takes the place of the session's.
-
-    >>> import cairn
-    >>> users = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())
-    >>> hook = cairn.train.CheckpointSaverHook("runs/a", save_steps=4, incremental_save_steps=1)
-    >>> with cairn.train.MonitoredTrainingSession(tables=[users], hooks=[hook]) as session:
-    ...     for _ in range(5):
-    ...         rows = session.run(lambda step: users.lookup([step]))
-    >>> with cairn.CheckpointManager("runs/a", read_only=True) as m:
-    ...     [(info.step, info.kind) for info in m.list()]
-    [(0, 'full'), (4, 'full'), (5, 'increment')]
-    """
-
-    def __init__(
-        self,
-        checkpoint_dir: PathLike,
-        save_secs: Optional[float] = None,
-        save_steps: Optional[int] = None,
-        saver: Optional[Saver] = None,
-        scaffold: Optional[Scaffold] = None,
-        incremental_save_secs: Optional[float] = None,
-        incremental_save_steps: Optional[int] = None,
-    ) -> None:
-        if saver is not None and scaffold is not None:
-            raise Invalid("CheckpointSaverHook: give saver or scaffold, not both")
-        if saver is not None and not isinstance(saver, Saver):
-            raise Invalid(f"saver must be a cairn.train.Saver, not {a_type(saver)}")
-        if scaffold is not None and not isinstance(scaffold, Scaffold):
-            raise Invalid(f"scaffold must be a cairn.train.Scaffold, not {a_type(scaffold)}")
-        self.checkpoint_dir = _directory(checkpoint_dir)
-        self.schedule = _Schedule(
-            _interval(save_secs, "save_secs"),
-            _steps(save_steps, "save_steps"),
-            _interval(incremental_save_secs, "incremental_save_secs"),
-            _steps(incremental_save_steps, "incremental_save_steps"),
-        )
-        if not self.schedule.saves:
-            raise Invalid(
-                "CheckpointSaverHook: without save_secs, save_steps or an interval of increments "
-                "it would save nothing"
-            )
-        if saver is not None:
-            scaffold = Scaffold(saver, saver.incremental_save_restore)
-        self.scaffold = scaffold
-
-
-class _Schedule:
-    """When a full checkpoint or an increment is due. Time is passed in; nothing is reset unless
-    something was saved."""
-
-    def __init__(
-        self,
-        full_secs: Optional[float],
-        full_steps: Optional[int],
-        increment_secs: Optional[float],
-        increment_steps: Optional[int],
-    ) -> None:
-        self.full = (full_secs, full_steps)
-        self.increment = (increment_secs, increment_steps)
-        self._last_full = (0.0, 0)
-        self._last_any = (0.0, 0)
-
-    @property
-    def increments(self) -> bool:
-        return self.increment != (None, None)
-
-    @property
-    def saves(self) -> bool:
-        return self.full != (None, None) or self.increments
-
-    def start(
-        self, now: float, step: int, full_step: Optional[int] = None, full_age: float = 0.0
-    ) -> None:
-        """A session begins here, saved or restored; the full checkpoint that it stands on is of
-        `full_step`, and so many seconds of training old."""
-        self._last_any = (now, step)
-        self._last_full = (now - full_age, step if full_step is None else full_step)
-
-    def full_age(self, now: float) -> float:
-        """Seconds of training since the last full checkpoint."""
-        return now - self._last_full[0]
-
-    @property
-    def moments(self) -> Tuple[Tuple[float, int], Tuple[float, int]]:
-        """Of the last saves. They are put back when a save turns out to have failed."""
-        return self._last_full, self._last_any
-
-    @moments.setter
-    def moments(self, moments: Tuple[Tuple[float, int], Tuple[float, int]]) -> None:
-        self._last_full, self._last_any = moments
-
-    def due(self, now: float, step: int) -> Optional[str]:
-        """ "full", "increment" or None. Both: the full one."""
-        if _passed(self.full, self._last_full, now, step):
-            return "full"
-        return "increment" if _passed(self.increment, self._last_any, now, step) else None
-
-    def saved(self, kind: str, now: float, step: int) -> None:
-        self._last_any = (now, step)
-        if kind == "full":
-            self._last_full = (now, step)
-
-
-def _passed(
-    interval: Tuple[Optional[float], Optional[int]],
-    last: Tuple[float, int],
-    now: float,
-    step: int,
-) -> bool:
-    secs, steps = interval
-    by_time = secs is not None and now - last[0] >= secs
-    by_step = steps is not None and step - last[1] >= steps
-    return step > last[1] and (by_time or by_step)
-
-
-def _directory(given: Any) -> PathLike:
-    if not isinstance(given, (str, os.PathLike)):
-        raise Invalid(f"checkpoint_dir must be a path, not {given!r}")
-    return given
-
-
-def _hooks(given: Any) -> List[SessionRunHook]:
-    if not isinstance(given, Iterable):
-        raise Invalid(f"hooks must be a list of SessionRunHooks, not {a_type(given)}")
-    hooks = list(given)
-    for hook in hooks:
-        if not isinstance(hook, SessionRunHook):
-            raise Invalid(f"hooks: {a_type(hook)} is no cairn.train.SessionRunHook")
-    return hooks
-
-
-class TrainCall:
-    """One call of Estimator.train: from where to where, and which of it is done. A session keeps in
-    its checkpoints where a call began that is not done: whoever makes the same call again, in another
-    process, goes on with the batch after the last that counts."""
-
-    def __init__(self, steps: Optional[int], max_steps: Optional[int]) -> None:
-        self._steps = steps
-        self._max_steps = max_steps
-        self._stored: Optional[int] = None
-        self._idle = False
-        self._done = False
-        self.began = 0
-        self.end: Optional[int] = max_steps
-
-    def begin(self, stored: Optional[int], step: int) -> None:
-        """A session begins at `step`; `stored`: where the call that its checkpoint is of began."""
-        self._stored = stored
-        # It has nothing to do: a call before the one that is not done.
-        self._idle = self._max_steps is not None and step >= self._max_steps
-        self.began = step if stored is None else stored
-        if self._steps is not None:
-            if step - self.began >= self._steps:
-                self.began = step  # another call than the stored one
-            self.end = self.began + self._steps
-
-    def go_back(self, step: int) -> None:
-        """The job is at `step` again. Before this call: as if it began there."""
-        self.began = min(self.began, step)
-        self._done = False
-
-    def finish(self) -> None:
-        """There is no more data, or somebody asked to stop."""
-        self._done = True
-
-    def is_over(self, step: int) -> bool:
-        return self.end is not None and step >= self.end
-
-    def unfinished(self, step: int) -> Optional[int]:
-        """What a checkpoint of `step` says; None: no call is under way."""
-        if self._idle:
-            return self._stored
-        return None if self._done or self.is_over(step) else self.began
 
 
 class MonitoredTrainingSession:
@@ -435,23 +99,23 @@ class MonitoredTrainingSession:
         on_saved: Optional[SavedCallback] = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        own = _Schedule(
-            _interval(save_checkpoint_secs, "save_checkpoint_secs"),
-            _steps(save_checkpoint_steps, "save_checkpoint_steps"),
-            _interval(save_incremental_checkpoint_secs, "save_incremental_checkpoint_secs"),
-            _steps(save_incremental_checkpoint_steps, "save_incremental_checkpoint_steps"),
+        own = Schedule(
+            seconds_between(save_checkpoint_secs, "save_checkpoint_secs"),
+            steps_between(save_checkpoint_steps, "save_checkpoint_steps"),
+            seconds_between(save_incremental_checkpoint_secs, "save_incremental_checkpoint_secs"),
+            steps_between(save_incremental_checkpoint_steps, "save_incremental_checkpoint_steps"),
         )
         if scaffold is not None and not isinstance(scaffold, Scaffold):
             raise Invalid(f"scaffold must be a cairn.train.Scaffold, not {scaffold!r}")
-        self.hooks = _hooks(hooks)
-        self._directory, self._schedule, self._scaffold = _agreed(
-            None if checkpoint_dir is None else _directory(checkpoint_dir),
+        self.hooks = hooks_of(hooks)
+        self._directory, self._schedule, self._scaffold = agreed(
+            None if checkpoint_dir is None else directory_of(checkpoint_dir),
             own,
             scaffold,
             self.hooks,
         )
         self.is_chief = bool(is_chief)
-        self._max_wait_secs = _interval(max_wait_secs, "max_wait_secs") or 0.0
+        self._max_wait_secs = seconds_between(max_wait_secs, "max_wait_secs") or 0.0
         self._servers: Any = None
         if pservers is not None:
             from ._server_session import ServerSession  # wants gRPC
@@ -843,54 +507,3 @@ class MonitoredTrainingSession:
         rows = sum(table.size() for table in self.tables)
         changed = sum(table._native.changed_rows(chain) for table in self.tables)
         return rows >= _LARGE_ROWS and changed > _MOST * rows
-
-
-def _agreed(
-    directory: Optional[PathLike],
-    own: _Schedule,
-    scaffold: Optional[Scaffold],
-    hooks: Sequence[SessionRunHook],
-) -> Tuple[Optional[PathLike], _Schedule, Scaffold]:
-    """The directory, the intervals and the scaffold, wherever they were given. What disagrees is
-    refused: increments that somebody counts on must not be missing in silence."""
-    savers = [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
-    if len(savers) > 1:
-        raise Invalid("hooks: more than one CheckpointSaverHook")
-    schedule = own
-    if savers:
-        hook = savers[0]
-        if directory is None:
-            directory = hook.checkpoint_dir
-        elif str(directory) != str(hook.checkpoint_dir):
-            raise Invalid(
-                f"checkpoint_dir: the session has {str(directory)!r}, its CheckpointSaverHook "
-                f"{str(hook.checkpoint_dir)!r}"
-            )
-        if own.increments and hook.schedule.increment != own.increment:
-            raise Invalid(
-                "increments: the session and its CheckpointSaverHook give different intervals; "
-                "set one of them"
-            )
-        schedule = hook.schedule
-        if hook.scaffold is not None and scaffold is not None and hook.scaffold is not scaffold:
-            if hook.scaffold.incremental_save_restore != scaffold.incremental_save_restore:
-                raise Invalid(
-                    "incremental_save_restore: the session's scaffold says "
-                    f"{scaffold.incremental_save_restore}, its CheckpointSaverHook's "
-                    f"{hook.scaffold.incremental_save_restore}; set both"
-                )
-        scaffold = scaffold or hook.scaffold
-    if scaffold is None:
-        scaffold = Scaffold(incremental_save_restore=schedule.increments)
-    if scaffold.incremental_save_restore and not schedule.increments:
-        raise Invalid(
-            "incremental_save_restore is set and no interval: set "
-            "save_incremental_checkpoint_secs (or incremental_save_secs of the "
-            "CheckpointSaverHook), or leave the switch off"
-        )
-    if schedule.increments and not scaffold.incremental_save_restore:
-        raise Invalid(
-            "increments are asked for, and the scaffold's incremental_save_restore is off: set it "
-            "in Scaffold and Saver"
-        )
-    return directory, schedule, scaffold

@@ -45,6 +45,17 @@ Described = Tuple[
 ]
 
 
+def to_fill(
+    name: str,
+    target: _arrays.Target,
+    whole: Optional[Tuple[int, ...]],
+    offset: Optional[Tuple[int, ...]],
+    group: str = "model",
+) -> Described:
+    """Memory that a restore fills with the tensor of that name, or with the piece of it at `offset`."""
+    return name, target.stored, target.shape, target.address, whole, offset, False, group
+
+
 class Stateful:
     """An object with a state of its own that may stand in a state: cairn.torch.Capture and what
     wraps modules and optimizers. Subclasses say how it is taken, compared and put back."""

@@ -10,15 +10,14 @@ from ._arguments import PathLike
 from ._estimator import Estimator, EstimatorSpec, ModeKeys
 from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
-from ._training_session import (
+from ._session_hooks import (
     CheckpointSaverHook,
-    MonitoredTrainingSession,
     Saver,
     Scaffold,
     SessionRunHook,
     StopAtStepHook,
-    open_sessions,
 )
+from ._training_session import MonitoredTrainingSession, open_sessions
 from ._wording import a_type
 from .errors import Invalid
 from .manager import CheckpointManager

@@ -14,19 +14,23 @@ import cairn
 from cairn.integrations.huggingface import CairnCallback, latest
 
 
+def differences(saved, other):
+    """Names of weights that are not equal, bit for bit."""
+    a = torch.load(saved)
+    b = other if isinstance(other, dict) else torch.load(other)
+    assert a.keys() == b.keys()
+    return [name for name in a if not torch.equal(a[name], b[name])]
+
+
 def test_killed_and_resumed_it_ends_with_the_weights_of_an_undisturbed_run(tmp_path):
     straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
     assert not run_in_process(huggingface_run.train, tmp_path / "a", straight, None)
     for kill_at in (5, 13):  # in the middle of the first and of the last epoch
         assert run_in_process(huggingface_run.train, tmp_path / "b", resumed, kill_at)
     assert not run_in_process(huggingface_run.train, tmp_path / "b", resumed, None)
-    a, b = torch.load(straight), torch.load(resumed)
-    assert a.keys() == b.keys()
-    different = [name for name in a if not torch.equal(a[name], b[name])]
-    assert not different
+    assert not differences(straight, resumed)
     assert cairn.verify(tmp_path / "b").ok
-    start = huggingface_run.model().state_dict()
-    assert not torch.equal(a["transformer.wte.weight"], start["transformer.wte.weight"])
+    assert "transformer.wte.weight" in differences(straight, huggingface_run.model().state_dict())
 
 
 def test_save_events_of_the_trainer_are_saved(tmp_path):
@@ -77,6 +81,42 @@ def test_before_the_first_save_there_is_nothing_to_go_on_from(tmp_path):
     with cairn.CheckpointManager(tmp_path / "empty"):
         pass
     assert latest(tmp_path / "empty") is None
+
+
+def torchrun(directory, out, *kill):
+    """Trains with DDP in two processes; gives torchrun's exit status and where each start so far began."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--local-addr=127.0.0.1", "--nproc-per-node=2", huggingface_run.__file__]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, *map(str, (directory, out, *kill))], env=environment)
+    try:
+        status = process.wait(300)
+    finally:
+        process.terminate()  # were it to hang: it ends its processes
+        process.wait(60)
+    return status, [int(line) for line in Path(f"{out}.starts").read_text().split()]
+
+
+def test_ddp_killed_and_resumed_ends_with_the_weights_of_an_undisturbed_run(tmp_path):
+    straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
+    assert torchrun(tmp_path / "a", straight) == (0, [0])
+    with cairn.CheckpointManager(tmp_path / "a", read_only=True) as m:
+        state = m.restore().state
+    assert not differences(straight, dict(state["model"]))
+    first, second = (rng["torch"] for rng in state["rng"])
+    assert not torch.equal(first, second), "each process has random numbers of its own"
+
+    directory = tmp_path / "b"
+    for step, rank, starts in ((5, 1, [0]), (13, 0, [0, 4])):
+        status, began = torchrun(directory, resumed, step, rank)
+        assert status != 0 and began == starts and not resumed.exists()
+    with cairn.CheckpointManager(directory, read_only=True) as m:
+        newest = m.latest()
+    assert newest.step == 12
+    next(Path(newest.path).rglob("*.safetensors")).unlink()  # both pass it over
+    assert torchrun(directory, resumed) == (0, [0, 4, 8])
+    assert not differences(straight, resumed)
+    assert cairn.verify(directory).ok
 
 
 # Rank 1 comes first, and looks for the files as soon as it is told; rank 0 only when it has done so.

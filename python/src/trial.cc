@@ -13,6 +13,7 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/gil.h"
+#include "src/option.h"
 #include "src/waiting.h"
 #include "trial/client_run.h"
 
@@ -20,12 +21,6 @@ namespace nb = nanobind;
 
 namespace cairn::python {
 namespace {
-
-template <typename T>
-T Option(const nb::dict& given, const char* name, T fallback) {
-  if (!given.contains(name) || given[name].is_none()) return fallback;
-  return nb::cast<T>(given[name]);
-}
 
 /// Of the call that this thread is in.
 thread_local Interrupts* interrupts_of_call = nullptr;

@@ -21,6 +21,7 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/gil.h"
+#include "src/option.h"
 #include "tune/pool_launcher.h"
 #include "tune/search_policy.h"
 #include "tune/tuner.h"
@@ -29,12 +30,6 @@ namespace nb = nanobind;
 
 namespace cairn::python {
 namespace {
-
-template <typename T>
-T Option(const nb::dict& given, const char* name, T fallback) {
-  if (!given.contains(name) || given[name].is_none()) return fallback;
-  return nb::cast<T>(given[name]);
-}
 
 /// Calls without the GIL.
 template <typename Fn>

@@ -107,6 +107,25 @@ def load(directory, mesh, keep_own=False):
     check(older, mesh, 10, own=keep_own)
 
 
+def carry_on(directory, mesh, step, then):
+    """Loads what another number of ranks saved, and saves the next with this one."""
+    found = blank(mesh)
+    own = f"only_{dist.get_rank()}"
+    del found[own]
+    reader = CairnReader(directory)
+    dcp.load(found, storage_reader=reader)
+    assert reader.info.step == step
+    check(found, mesh, step, own=False)
+    for tensor in found["model"].values():  # what is saved next comes from what was loaded
+        (tensor.to_local() if isinstance(tensor, DTensor) else tensor).add_(then - step)
+    found["list"][0].add_(then - step)
+    found["list"][1]["x"].add_(then - step)
+    wanted = state(mesh, then)
+    found.update({key: wanted[key] for key in ("lr", "names", own)})
+    with CairnWriter(directory, keep_last=None) as writer:
+        dcp.save(found, storage_writer=writer, checkpoint_id=str(then))
+
+
 def load_own(directory, mesh):
     load(directory, mesh, keep_own=True)
 
@@ -124,7 +143,7 @@ def asynchronous(directory, mesh):
 
 def _fsdp(mesh):
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 4))
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)
     return model, torch.optim.Adam(model.parameters(), lr=0.01)
@@ -147,7 +166,8 @@ def fsdp_save(directory, mesh):
         dcp.save({"model": weights, "optimizer": moments}, storage_writer=writer, checkpoint_id="3")
 
 
-def fsdp_resume(directory, mesh):
+def _fsdp_loaded(directory, mesh):
+    """A model and its optimizer that had other values before they were loaded."""
     model, optimizer = _fsdp(mesh)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -158,11 +178,62 @@ def fsdp_resume(directory, mesh):
     set_state_dict(
         model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
     )
+    return model, optimizer
+
+
+def fsdp_resume(directory, mesh):
+    model, optimizer = _fsdp_loaded(directory, mesh)
     _train(model, optimizer, 2, first=3)
     straight, straight_optimizer = _fsdp(mesh)
     _train(straight, straight_optimizer, 5)
     for a, b in zip(model.parameters(), straight.parameters()):
         assert torch.allclose(a.full_tensor(), b.full_tensor(), rtol=1e-6, atol=1e-7)
+
+
+def _whole_fsdp(model, optimizer):
+    """{name: whole tensor} of weights and moments, on all ranks."""
+    weights, moments = get_state_dict(model, optimizer)
+    named = dict(weights)
+    for parameter, slots in moments["state"].items():
+        named.update({f"{parameter} {slot}": tensor for slot, tensor in slots.items()})
+    return {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in named.items()}
+
+
+def _fsdp_write(directory, model, optimizer, step):
+    weights, moments = get_state_dict(model, optimizer)
+    with CairnWriter(directory, keep_last=None) as writer:
+        state = {"model": weights, "optimizer": moments}
+        dcp.save(state, storage_writer=writer, checkpoint_id=str(step))
+    whole = _whole_fsdp(model, optimizer)
+    if dist.get_rank() == 0:
+        torch.save(whole, f"{directory}-{step}.pt")
+
+
+def fsdp_begin(directory, mesh):
+    """The first of a chain of trainings, each by another number of ranks."""
+    model, optimizer = _fsdp(mesh)
+    _train(model, optimizer, 3)
+    _fsdp_write(directory, model, optimizer, 3)
+
+
+def fsdp_carry_on(directory, mesh, step):
+    """The next of them: what it loads is what the one before had, to the bit."""
+    model, optimizer = _fsdp_loaded(directory, mesh)
+    had, found = torch.load(f"{directory}-{step}.pt"), _whole_fsdp(model, optimizer)
+    assert had.keys() == found.keys() and len(had) == 16, list(had)  # 4 parameters, 3 slots of each
+    for name, tensor in had.items():
+        assert torch.equal(tensor, found[name]), name
+    if mesh.size() == 3:
+        empty = [n for n, p in model.named_parameters() if p.to_local().numel() == 0]
+        assert empty == (["2.weight", "2.bias"] if dist.get_rank() == 2 else [])
+    _train(model, optimizer, 2, first=step)
+    _fsdp_write(directory, model, optimizer, step + 2)
+    straight = _fsdp(mesh)
+    _train(*straight, step + 2)
+    ended = _whole_fsdp(model, optimizer)
+    for name, tensor in _whole_fsdp(*straight).items():
+        # Means over another number of ranks are rounded otherwise.
+        assert torch.allclose(ended[name], tensor, rtol=1e-5, atol=1e-6), name
 
 
 def killed(directory, mesh, rank, step):

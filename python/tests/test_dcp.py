@@ -47,8 +47,8 @@ def start(task, world, directory, tmp_path, *arguments):
     return processes
 
 
-def run(task, world, directory, tmp_path):
-    processes = start(task, world, directory, tmp_path)
+def run(task, world, directory, tmp_path, *arguments):
+    processes = start(task, world, directory, tmp_path, *arguments)
     try:
         for process in processes:
             process.join(timeout=120)
@@ -72,6 +72,21 @@ def test_two_ranks_load_what_they_saved(saved_by_two, tmp_path):
 def test_three_ranks_and_one_load_what_two_saved(saved_by_two, tmp_path):
     run("load", 3, saved_by_two, tmp_path)
     run("load", 1, saved_by_two, tmp_path)
+
+
+def test_two_ranks_three_one_and_two_carry_one_state_on(tmp_path):
+    """Each loads what the one before saved, changes it, and saves it in its own pieces."""
+    directory = tmp_path / "checkpoints"
+    run("save", 2, directory, tmp_path)
+    for world, step, then in ((3, 20, 30), (1, 30, 40), (2, 40, 50)):
+        run("carry_on", world, directory, tmp_path, step, then)
+        files = (directory / f"checkpoint_{then:06}" / "__model__").glob("*.safetensors")
+        assert {f.name.split("-")[0] for f in files} == {f"rank_{r}" for r in range(world)}
+    assert cairn.verify(directory).ok
+    rows = torch.arange(21, dtype=torch.float32).reshape(7, 3) * 0.5
+    for step in (10, 20, 30, 40, 50):  # each of them is still whole
+        path = directory / f"checkpoint_{step:06}"
+        assert torch.equal(cairn.load(path)["model"]["rows"], rows + step)
 
 
 def test_arrays_of_two_ranks_are_ordinary_arrays(saved_by_two):
@@ -107,6 +122,13 @@ def test_fsdp_goes_on_with_as_many_ranks_and_with_one(tmp_path):
     run("fsdp_save", 2, tmp_path / "checkpoints", tmp_path)
     run("fsdp_resume", 2, tmp_path / "checkpoints", tmp_path)
     run("fsdp_resume", 1, tmp_path / "checkpoints", tmp_path)
+
+
+def test_fsdp_goes_on_with_three_ranks_and_then_with_one(tmp_path):
+    directory = tmp_path / "checkpoints"
+    run("fsdp_begin", 2, directory, tmp_path)
+    run("fsdp_carry_on", 3, directory, tmp_path, 3)
+    run("fsdp_carry_on", 1, directory, tmp_path, 5)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import cairn
-from cairn.tune import logger, progress
+from cairn.tune import _trial_files, progress
 from cairn.tune.logger import (
     CSVLoggerCallback,
     JsonLoggerCallback,
@@ -168,7 +168,7 @@ def test_errors_are_written_and_taken_back(tmp_path):
 
 
 def test_more_trials_than_files_can_be_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(logger, "_OPEN_FILES", 3)
+    monkeypatch.setattr(_trial_files, "_OPEN_FILES", 3)
     trials = [trial_in(tmp_path, f"t{i}") for i in range(10)]
     loggers = [JsonLoggerCallback(), CSVLoggerCallback(), TBXLoggerCallback()]
     book = LogBook(str(tmp_path), loggers)
@@ -196,7 +196,7 @@ def files_of_at_most(size):
 
 @pytest.mark.parametrize("in_between", [0, 1, 50])
 def test_a_full_disk_holds_up_nobody_and_the_files_are_made_anew(tmp_path, capsys, monkeypatch, in_between):
-    monkeypatch.setattr(logger, "_OPEN_FILES", 1)  # some are closed in between
+    monkeypatch.setattr(_trial_files, "_OPEN_FILES", 1)  # some are closed in between
     trials = [trial_in(tmp_path, "t_00000", lr=1), trial_in(tmp_path, "t_00001", lr=2)]
     book = LogBook(str(tmp_path))
     reports = [report(i, text="x" * 50) for i in range(1, 101)]

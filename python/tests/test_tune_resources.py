@@ -6,8 +6,8 @@ import time
 import pytest
 
 from cairn import tune
-from cairn.tune import tuner as tuners
 from cairn.tune._gpus import GpuPlaces, visible_gpus
+from cairn.tune._worker_starts import asked_for, cluster_jobs
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,13 @@ def test_amounts_that_cannot_be(amount):
 
 
 def test_clusters_are_asked_for_what_a_trial_takes():
-    asked = tuners._asked_for
-    assert asked("ray", {"CPU": 2.0, "GPU": 0.5}) == {"num_cpus": "2", "num_gpus": "0.5"}
-    assert asked("slurm", {"CPU": 1.5, "GPU": 2.0}) == {"cpus_per_task": "2", "gres": "gpu:2"}
-    assert asked("slurm", {}) == asked("ray", {}) == {}
+    assert asked_for("ray", {"CPU": 2.0, "GPU": 0.5}) == {"num_cpus": "2", "num_gpus": "0.5"}
+    assert asked_for("slurm", {"CPU": 1.5, "GPU": 2.0}) == {"cpus_per_task": "2", "gres": "gpu:2"}
+    assert asked_for("slurm", {}) == asked_for("ray", {}) == {}
     with pytest.raises(ValueError, match="Slurm gives whole ones"):
-        asked("slurm", {"GPU": 0.5})
+        asked_for("slurm", {"GPU": 0.5})
     run = tune.RunConfig(launcher="slurm", resources={"gres": "gpu:a100:1"}, name="e", storage_path="/runs")
-    cluster = tune.Tuner(tune.with_resources(f, {"cpu": 2, "gpu": 1}), run_config=run)._cluster()
+    cluster = cluster_jobs(run, "/runs/e", tune.with_resources(f, {"cpu": 2, "gpu": 1}))
     assert cluster["resources"] == {"cpus_per_task": "2", "gres": "gpu:a100:1"}
 
 

@@ -1,6 +1,6 @@
-// A worker in C++: what python/cairn/tune/session.py and worker.py are for Python. The order is the
-// same: a checkpoint is committed, then reported with its result; a result whose report got lost
-// with the tuner is made up for from the manifest.
+// A worker in C++: what python/cairn/tune/_worker_session.py and worker.py are for Python. The
+// order is the same: a checkpoint is committed, then reported with its result; a result whose
+// report got lost with the tuner is made up for from the manifest.
 #include "tune/run_worker.h"
 
 #include <arpa/inet.h>

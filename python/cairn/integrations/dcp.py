@@ -526,18 +526,8 @@ class _Reading:
         start = item.storage_index.offset or (0,) * len(wanted.shape)
         offset = tuple(a + b for a, b in zip(start, item.storage_offsets)) + (0,) * len(tail)
         whole = tuple(int(d) for d in leaf["shape"])
-        self.into.append(
-            (
-                str(leaf["name"]),
-                target.stored,
-                target.shape,
-                target.address,
-                whole,
-                offset,
-                False,
-                str(leaf.get("group", "model")),
-            )
-        )
+        group = str(leaf.get("group", "model"))
+        self.into.append(_tree.to_fill(str(leaf["name"]), target, whole, offset, group))
         self._keep.append(target.keep)
 
         def finish() -> None:

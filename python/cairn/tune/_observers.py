@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from .callback import Callback
-from .logger import (
+from ._log_book import LogBook
+from ._result_files import (
     CSVLoggerCallback,
     JsonLoggerCallback,
-    LogBook,
     LoggerCallback,
     TBXLoggerCallback,
 )
+from .callback import Callback
 from .progress import ProgressReporter, default_reporter
 
 

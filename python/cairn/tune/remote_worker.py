@@ -11,22 +11,13 @@ import os
 import pickle
 import sys
 
-from .. import _native
 from . import worker
 
 
 def main() -> None:
     """Never returns."""
     env = dict(os.environ)
-    client = _native.TrialClient.open(
-        {
-            "url": env["CAIRN_TRIAL_URL"],
-            "token": env["CAIRN_RUN_TOKEN"],
-            "trial": env["CAIRN_TRIAL_ID"],
-            "run": int(env["CAIRN_RUN_ID"]),
-            "describe": False,
-        }
-    )
+    client = worker.open_client(env)
     given = pickle.loads(base64.b64decode(client.call("/tune/payload", {})["payload"]))
     client.close()
     sys.path[:] = given["path"]

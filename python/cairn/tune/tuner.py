@@ -5,41 +5,40 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
-import math
 import os
-import pickle
 import re
-import signal
-import socket
-import sys
-import threading
 import time
 import uuid
-import warnings
-from functools import cached_property
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
-from . import _output, search_space, stoppers
-from ._changes import changed_keys
+from . import _output, stoppers
+from ._audience import Audience
+from ._experiment_record import (
+    NOT_RECORDED,
+    describe,
+    recorded_run,
+    recorded_space,
+    refuse_another,
+    warn_of_changes,
+)
 from ._gpus import places, visible_gpus
+from ._interrupts import Interrupts
 from ._observers import observers
+from ._policy_log import PolicyLog
+from ._worker_starts import cluster_jobs, payload, zygote_command
 from .config import CLUSTERS, CheckpointConfig, FailureConfig, RunConfig, TuneConfig
-from .logger import LogBook, PolicyLog
 from .master_reporter import check_master, reporter_for
 from .result_grid import ResultGrid
-from .result_keys import fill_result
 from .search_policy import SearchPolicy
 from .session import HURRY
 from .trainable import is_class_trainable, name_of, resources_of, saves_on_demand
-from .trial import Trial
 
 __all__ = ["TuneError", "Tuner"]
 
 _INTERRUPT_SECONDS = 30.0
 _CLUSTER_TRIALS = 16  # jobs at a time, which wait in the cluster's own queue where they find no room
-_NOT_RECORDED = "a function"
 
 
 class TuneError(RuntimeError):
@@ -56,17 +55,6 @@ class TuneError(RuntimeError):
     ...     print(str(error).splitlines()[-1])
     RuntimeError: the reason
     """
-
-
-def flat_keys(space: Mapping[str, Any], prefix: str = "") -> List[str]:
-    """The keys of a search space, nested ones with "/"."""
-    keys: List[str] = []
-    for key, value in space.items():
-        if isinstance(value, Mapping) and "grid_search" not in value and "__domain__" not in value:
-            keys += flat_keys(value, f"{prefix}{key}/") or [f"{prefix}{key}"]
-        else:
-            keys.append(f"{prefix}{key}")
-    return sorted(keys)
 
 
 def check_trainable(trainable: Any, run_config: RunConfig) -> None:
@@ -137,11 +125,7 @@ class Tuner:
         self._new_scheduler = False  # what is given counts before what is on record
         self._must_exist = False
         self._results: Any = None
-        self._callbacks: List[Any] = []
-        self._trials: Dict[str, Trial] = {}
-        self._listed: List[Trial] = []
-        self._restoring: Set[str] = set()  # trials whose next start is from a checkpoint
-        self._told = 0
+        self._audience = Audience()
         check_trainable(trainable, self._run)
         self._given = self._make_policy(None)  # says what is wrong with it, here and now
 
@@ -272,32 +256,12 @@ class Tuner:
         new_stop: Any = None,
         new_scheduler: bool = False,
     ) -> "Tuner":
-        recorded = dict(known.get("run_config") or {})
         if run_config is None:
-            stop = recorded.get("stop")
-            if new_stop is not None:
-                stop = None
-            elif stop == _NOT_RECORDED:
-                raise ValueError(
-                    "the experiment's stop is a function of yours, which is not on record: give it again, "
-                    "as run_config=RunConfig(stop=…) to restore, as stop=… to extend"
-                )
-            run_config = RunConfig(
-                stop=new_stop if stop is None else stoppers.from_description(stop),
-                failure_config=FailureConfig(**recorded.get("failure_config", {})),
-                checkpoint_config=CheckpointConfig(**recorded.get("checkpoint_config", {})),
-                verbose=int(recorded.get("verbose", 1)),
-                log_to_file=recorded.get("log_to_file", False),
-                launcher=recorded.get("launcher"),
-                resources=recorded.get("resources"),
-                launch_dir=recorded.get("launch_dir"),
-                host=recorded.get("host"),
-                master=recorded.get("master"),
-            )
+            run_config = recorded_run(known, new_stop)
         if tune_config is None:
             tune_config = TuneConfig(**(known.get("tune_config") or {}))
         if param_space is None:
-            param_space = _recorded_space(known.get("space") or {}, "param_space")
+            param_space = recorded_space(known.get("space") or {}, "param_space")
         parent, _, name = where.rpartition("/")
         tuner = cls(
             trainable,
@@ -307,7 +271,7 @@ class Tuner:
         )
         tuner._parent, tuner._name, tuner._must_exist = parent, name, True
         tuner._new_scheduler = new_scheduler and tuner._tune.scheduler is not None
-        tuner._check_same(known)
+        tuner._refuse_another(known)
         return tuner
 
     @property
@@ -368,38 +332,6 @@ class Tuner:
             return None
         return {"names": visible_gpus() if each > 0 else [], "each": each}
 
-    def _describe(self, prefix: str, policy: SearchPolicy) -> Dict[str, Any]:
-        failures = self._run.failure_config
-        checkpoints = self._run.checkpoint_config
-        assert failures is not None and checkpoints is not None
-        stop = None if self._run.stop is None else stoppers.as_stopper(self._run.stop).describe()
-        return {
-            "format": 1,
-            "trainable": name_of(self._trainable),
-            "kind": _kind_of(self._trainable),
-            "keys": flat_keys(self._space),
-            "prefix": prefix,
-            "space": search_space.describe(self._space)[0],
-            "policy": policy.describe(),
-            "tune_config": {
-                name: getattr(self._tune, name)
-                for name in ("metric", "mode", "num_samples", "max_concurrent_trials", "time_budget_s")
-            }
-            | ({"chdir_to_trial_dir": True} if self._tune.chdir_to_trial_dir else {}),
-            "run_config": {
-                "stop": _NOT_RECORDED if stop is None and self._run.stop is not None else stop,
-                "failure_config": dataclasses.asdict(failures),
-                "checkpoint_config": dataclasses.asdict(checkpoints),
-                "verbose": self._run.verbose,
-                "log_to_file": self._run.log_to_file,
-                "launcher": self._run.launcher,
-                "resources": {k: _word(v) for k, v in (self._run.resources or {}).items()} or None,
-                "launch_dir": None if self._run.launch_dir is None else os.fspath(self._run.launch_dir),
-                "host": self._run.host,
-                "master": self._run.master,
-            },
-        }
-
     def _settings(self) -> Dict[str, Any]:
         checkpoints = self._run.checkpoint_config
         assert checkpoints is not None
@@ -432,8 +364,8 @@ class Tuner:
             _check_empty(directory, fresh)
         # What can be wrong with what was given shows before anything is made.
         at_a_time = self._concurrency()
-        payload = self._payload()
-        cluster = self._cluster() if self._on_cluster else None
+        handed = payload(self._trainable, self._settings())
+        cluster = cluster_jobs(self._run, directory, self._trainable) if self._on_cluster else None
         check_master(self._run.master)
         native = _native.Tuner.open(directory, not self._must_exist)
         try:
@@ -442,8 +374,8 @@ class Tuner:
                 _check_empty(directory, fresh)
             else:
                 self._follow(known)
-                self._check_same(known)
-                self._warn_of_changes(known)
+                self._refuse_another(known)
+                warn_of_changes(known, directory, self._space)
             # The same in every experiment: what is drawn for a trial depends on its name.
             prefix = str(known["prefix"]) if known else fresh
             failures = self._run.failure_config
@@ -451,7 +383,7 @@ class Tuner:
             assert failures is not None and checkpoints is not None
             policy = self._make_policy(known)
             id = str((known or {}).get("id") or uuid.uuid4().hex)
-            self._callbacks = observers(
+            self._audience.callbacks = observers(
                 self._run.callbacks,
                 directory,
                 self._run.verbose,
@@ -461,37 +393,37 @@ class Tuner:
             )
             reporter = reporter_for(self._run.master, str(self._name), id, directory)
             if reporter is not None:
-                self._callbacks.append(reporter)
-            self._meet(native)
+                self._audience.callbacks.append(reporter)
+            self._audience.meet(native, directory, self._run.stop, self._tune.num_samples)
             if self._extends and self._stop_is_new(known):
                 self._flags["extend_ended"] = True
                 self._flags["extend_except"] = self._already_stopped()
+            description = describe(
+                self._trainable, self._space, policy, self._tune, self._run, prefix
+            )
             native.start(
                 {
-                    "description": {**self._describe(prefix, policy), "id": id},
+                    "description": {**description, "id": id},
                     "trial_prefix": prefix,
                     "max_concurrent": at_a_time,
                     "max_failures": (1 << 60) if failures.max_failures < 0 else failures.max_failures,
                     "fail_fast": bool(failures.fail_fast),
                     "retention": checkpoints.retention(),
-                    "zygote": _zygote_command(),
+                    "zygote": zygote_command(),
                     **({} if cluster is None else {"cluster": cluster}),
                     "stop_signal": HURRY,
                     **self._flags,
                 },
                 policy,
-                payload if cluster is None else base64.b64encode(payload),
+                handed if cluster is None else base64.b64encode(handed),
             )
-            del payload  # it may be large, and the launcher has it
+            del handed  # it may be large, and the launcher has it
             log = PolicyLog(directory)
             log.start(native.take_log())  # of what is on record
             interrupted = self._loop(native, lambda: log.append(native.take_log()))
             log.finish()
             trials = native.trials(True)
-            for callback in self._callbacks:
-                if isinstance(callback, LogBook):
-                    callback.mend()
-            self._call("on_experiment_end", trials=self._everyone())
+            self._audience.end()
         finally:
             native.close()
         self._results = self._make_results(trials)
@@ -506,7 +438,7 @@ class Tuner:
     def _stop_is_new(self, known: Mapping[str, Any]) -> bool:
         """Whether trials can have ended by other bounds than these. What is not on record may be new."""
         recorded = (known.get("run_config") or {}).get("stop")
-        return recorded == _NOT_RECORDED or recorded != stoppers.as_stopper(self._run.stop).describe()
+        return recorded == NOT_RECORDED or recorded != stoppers.as_stopper(self._run.stop).describe()
 
     def _already_stopped(self) -> List[str]:
         """The trials that are where the bounds would stop them, where that can be told by a result."""
@@ -517,22 +449,23 @@ class Tuner:
         stop = stoppers.as_stopper(self._run.stop)
         return [
             trial.trial_id
-            for trial in self._trials.values()
+            for trial in self._audience.trials.values()
             if trial.last_result and stop(trial.trial_id, trial.last_result)
         ]
 
     def _loop(self, native: Any, after_news: Callable[[], None]) -> bool:
         """Until all is done; True when Ctrl-C ended it."""
-        with _Interrupts() as interrupts:
+        audience = self._audience
+        with Interrupts() as interrupts:
             deadline: Optional[float] = None
             while True:
-                self._call("on_step_begin", iteration=self._told, trials=self._everyone())
+                audience.call("on_step_begin", iteration=audience.told, trials=audience.everyone())
                 finished, news = native.step(0.2)
                 for item in news:
-                    self._tell(item)
+                    audience.tell(item)
                 if news:
                     after_news()
-                self._call("on_step_end", iteration=self._told, trials=self._everyone())
+                audience.call("on_step_end", iteration=audience.told, trials=audience.everyone())
                 if finished:
                     return interrupts.count > 0
                 if interrupts.count > 0 and deadline is None:
@@ -543,84 +476,10 @@ class Tuner:
                 ):
                     return True
 
-    # What callbacks are told.
-
-    def _call(self, method: str, *arguments: Any, **named: Any) -> None:
-        for callback in self._callbacks:
-            function = getattr(callback, method, None)
-            if function is not None:
-                function(*arguments, **named)
-
-    def _meet(self, native: Any) -> None:
-        """The trials that are there when it begins, with all that they reported."""
-        self._trials, self._listed = {}, []
-        self._restoring = set()
-        for callback in self._callbacks:
-            if isinstance(callback, LogBook):
-                callback.reports = native.results
-        known = []
-        for item in native.trials(False):
-            trial = self._trial(str(item["trial"]))
-            trial.config = dict(item["config"])
-            trial.status = str(item["status"])
-            trial.error = item["error"] or None
-            trial.last_result = dict(item["last_result"] or {})
-            known.append((trial, _Reports(native, trial.trial_id)))
-        self._call("setup", stop=self._run.stop, num_samples=self._tune.num_samples)
-        self._call("on_restore", known)
-
-    def _trial(self, id: str) -> Trial:
-        if id not in self._trials:
-            self._trials[id] = Trial(id, {}, f"{self.directory}/{id}")
-        return self._trials[id]
-
-    def _everyone(self) -> List[Trial]:
-        """All trials; one list for many news, there may be thousands."""
-        if len(self._listed) != len(self._trials):
-            self._listed = list(self._trials.values())
-        return self._listed
-
-    def _tell(self, item: Dict[str, Any]) -> None:
-        trial = self._trial(str(item["trial"]))
-        what = item["what"]
-        if what == "added":
-            trial.config = dict(item["config"])
-            return
-        self._told += 1
-        common = {"iteration": self._told, "trials": self._everyone(), "trial": trial}
-        if what == "run":
-            iteration = int(item["iteration"])
-            if iteration > 0:
-                self._restoring.add(trial.trial_id)
-            self._call("on_trial_rewind", trial=trial, training_iteration=iteration)
-        elif what == "exploit":
-            trial.config = dict(item["config"])
-            self._restoring.add(trial.trial_id)
-        elif what == "started":
-            trial.status = Trial.RUNNING
-            self._call("on_trial_start", **common)
-            if trial.trial_id in self._restoring:
-                self._restoring.discard(trial.trial_id)
-                self._call("on_trial_restore", **common)
-        elif what == "result":
-            trial.last_result = fill_result(item["result"], trial.trial_id, trial.config)
-            self._call("on_trial_result", result=trial.last_result, **common)
-        elif what == "checkpoint":
-            self._call("on_checkpoint", checkpoint=item["checkpoint"], **common)
-            self._call("on_trial_save", **common)
-        elif what == "failure":
-            trial.error = str(item["error"])
-        elif what == "paused":
-            trial.status = Trial.PAUSED
-        elif what == "ended":
-            trial.status = Trial.ERROR if item.get("failed") else Trial.TERMINATED
-            failed = trial.status == Trial.ERROR
-            self._call("on_trial_error" if failed else "on_trial_complete", **common)
-
     def _follow(self, known: Mapping[str, Any]) -> None:
         """Takes from the record what was not given."""
         if not self._has_space:
-            self._space = _recorded_space(known.get("space") or {}, "param_space")
+            self._space = recorded_space(known.get("space") or {}, "param_space")
         recorded = known.get("run_config") or {}
         given = self._run._given
         parts = (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig))
@@ -629,58 +488,16 @@ class Tuner:
             self._run = dataclasses.replace(self._run, **missing)
             self._run._given = given
 
-    def _check_same(self, known: Mapping[str, Any]) -> None:
-        name = name_of(self._trainable)
-        if known["trainable"] != name:
-            raise ValueError(
-                f"the experiment in {self.directory} was made with the trainable "
-                f"{known['trainable']!r}, not {name!r}"
-            )
-        kind = _kind_of(self._trainable)
-        if known.get("kind", kind) != kind:
-            raise ValueError(
-                f"the experiment in {self.directory} was made with a {known['kind']} that is called {name!r}, "
-                f"and this is a {kind}: give the experiment another name"
-            )
-        failures = (known.get("run_config") or {}).get("failure_config") or {}
-        allowed = self._run.failure_config.max_failures
-        if "failure_config" in self._run._given and failures.get("max_failures", allowed) != allowed:
-            raise ValueError(
-                f"failure_config has max_failures={allowed}, and the experiment in {self.directory} was made "
-                f"with {failures['max_failures']}, which its trials began with: leave failure_config out to go on "
-                "with that, or give the experiment another name"
-            )
-        launcher = (known.get("run_config") or {}).get("launcher")
-        if (launcher if launcher in CLUSTERS else None) != (self._run.launcher if self._on_cluster else None):
-            raise ValueError(
-                f"the experiment in {self.directory} was begun with launcher={launcher!r}: go on with that"
-            )
-        keys = flat_keys(self._space)
-        if list(known["keys"]) != keys:
-            raise ValueError(
-                f"the experiment in {self.directory} has the hyperparameters {list(known['keys'])}, "
-                f"and param_space has {keys}: they must be the same; leave param_space out to go on with what is "
-                "on record"
-            )
-        for what, change in self._given.changes(known.get("policy") or {}).items():
-            if what == "scheduler" and self._new_scheduler:
-                continue
-            raise ValueError(
-                f"{what} is another one than the experiment in {self.directory} was made with ({change}): what "
-                f"was decided so far follows from that; leave {what} out to go on with it, or give the "
-                "experiment another name"
-            )
-
-    def _warn_of_changes(self, known: Mapping[str, Any]) -> None:
-        """The trials that are there stay what they are: whoever edited the program has to know."""
-        changed = changed_keys(search_space.describe(self._space)[0], known.get("space") or {})
-        if changed:
-            warnings.warn(
-                f"param_space has other values of {', '.join(map(repr, changed))} than the experiment in "
-                f"{self.directory} was made with: its trials keep what they have, and only trials that are "
-                "still to come are drawn from it; give another name to begin anew",
-                stacklevel=3,
-            )
+    def _refuse_another(self, known: Mapping[str, Any]) -> None:
+        refuse_another(
+            known,
+            self.directory,
+            self._trainable,
+            self._space,
+            self._given,
+            self._run,
+            self._new_scheduler,
+        )
 
     def _make_policy(self, known: Optional[Mapping[str, Any]]) -> SearchPolicy:
         """What is on record counts before what is given: it goes on where it was."""
@@ -705,99 +522,9 @@ class Tuner:
     def _on_cluster(self) -> bool:
         return self._run.launcher in CLUSTERS
 
-    def _cluster(self) -> Dict[str, Any]:
-        """How workers are started as jobs of Slurm or Ray, and find this process."""
-        where = self._run.launch_dir
-        if where is None:
-            if _location.is_remote(self.directory):
-                raise ValueError(
-                    "launch_dir must name a directory that the nodes share: the experiment is in "
-                    f"{self.directory}"
-                )
-            where = os.path.join(_location.absolute(self.directory), "launches")
-        return {
-            "launcher": self._run.launcher,
-            "worker": _worker_command(),
-            "directory": os.fspath(where),
-            "host": self._run.host or socket.gethostname(),
-            "resources": {
-                **_asked_for(str(self._run.launcher), resources_of(self._trainable)),
-                **{str(k): _word(v) for k, v in (self._run.resources or {}).items()},
-            },
-        }
-
-    def _payload(self) -> bytes:
-        try:
-            import cloudpickle
-        except ImportError:
-            raise ImportError(
-                "cairn.tune hands trainables to its workers with cloudpickle: pip install cloudpickle"
-            ) from None
-
-        try:
-            trainable = cloudpickle.dumps(self._trainable)
-        except Exception as error:  # whatever an object's own way to be pickled raises
-            raise TypeError(
-                f"{name_of(self._trainable)!r} cannot be handed to workers, because of something that it "
-                f"refers to ({type(error).__name__}: {error}): make that inside of the trainable"
-            ) from error
-        return pickle.dumps(
-            {
-                "path": list(sys.path),
-                "argv": list(sys.argv),
-                "settings": self._settings(),
-                "trainable": trainable,
-            }
-        )
-
     def _make_results(self, trials: List[Dict[str, Any]]) -> ResultGrid:
         where = _location.absolute(self.directory)
         return ResultGrid.from_trials(trials, where, self._tune.metric, self._tune.mode)
-
-
-class _Reports(Sequence[Dict[str, Any]]):
-    """The reports of a trial, fetched when they are looked at: of thousands few are."""
-
-    def __init__(self, native: Any, trial: str) -> None:
-        self._native = native
-        self._trial = trial
-
-    @cached_property
-    def _all(self) -> List[Dict[str, Any]]:
-        return self._native.results(self._trial)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._all[index]
-
-
-class _Interrupts:
-    """Counts Ctrl-C instead of raising it in the middle of something."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._before: Any = None
-        self._main = threading.current_thread() is threading.main_thread()
-
-    def __enter__(self) -> "_Interrupts":
-        if self._main:
-            self._before = signal.signal(signal.SIGINT, self._on_signal)
-        return self
-
-    def _on_signal(self, *_: Any) -> None:
-        self.count += 1
-        if self.count == 1:
-            print("cairn.tune: trials save and pause; once more ends them at once", file=sys.stderr)
-
-    def __exit__(self, *_: Any) -> None:
-        if self._main:
-            signal.signal(signal.SIGINT, self._before)
-
-
-def _kind_of(trainable: Any) -> str:
-    return "class" if is_class_trainable(trainable) else "function"
 
 
 def _safe(name: str) -> str:
@@ -814,61 +541,3 @@ def _check_empty(directory: str, prefix: str) -> None:
             f"{directory} has directories of trials ({', '.join(sorted(left)[:3])}…) and no record of "
             "the experiment they belong to: give the experiment another name, or put \"events\" back"
         )
-
-
-def _recorded_space(value: Any, where: str) -> Any:
-    """The search space that search_space.describe told of."""
-    if isinstance(value, Mapping):
-        if "__domain__" in value:
-            options = {k: _recorded_space(v, where) for k, v in value.items() if k != "__domain__"}
-            if value["__domain__"] == "sample_from":
-                raise ValueError(
-                    f"{where} is a sample_from function of yours, which is not on record: give "
-                    "param_space again"
-                )
-            return search_space.Domain(value["__domain__"], **options)
-        return {k: _recorded_space(v, f"{where}[{k!r}]") for k, v in value.items()}
-    if isinstance(value, list):
-        return [_recorded_space(v, where) for v in value]
-    return value
-
-
-def _asked_for(launcher: str, wanted: Mapping[str, float]) -> Dict[str, str]:
-    """What tune.with_resources says, in the words of the launcher."""
-    cpus, gpus = wanted.get("CPU"), wanted.get("GPU", 0.0)
-    asked: Dict[str, str] = {}
-    if launcher == "ray":
-        if cpus is not None:
-            asked["num_cpus"] = f"{cpus:g}"
-        if gpus > 0:
-            asked["num_gpus"] = f"{gpus:g}"
-        return asked
-    if cpus is not None:
-        asked["cpus_per_task"] = str(max(1, math.ceil(cpus)))
-    if gpus > 0:
-        if gpus < 1:
-            raise ValueError(f"each trial wants {gpus:g} of a GPU, and Slurm gives whole ones: ask for 1")
-        asked["gres"] = f"gpu:{gpus:g}"
-    return asked
-
-
-def _word(value: Any) -> str:
-    """A resource as sbatch takes it; a list is one word a line, a dict one name=value."""
-    if isinstance(value, dict):
-        value = [f"{name}={amount}" for name, amount in value.items()]
-    return "\n".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _worker_command() -> List[str]:
-    return _python("from cairn.tune.remote_worker import main; main()")
-
-
-def _zygote_command() -> List[str]:
-    return _python("from cairn.tune.zygote import main; main()")
-
-
-def _python(command: str) -> List[str]:
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # Without the working directory, whose files may be called as Python's own: the tuner's path follows.
-    code = f"import sys; sys.path[:] = [{package!r}, *filter(None, sys.path)]; {command}"
-    return [sys.executable, "-c", code]

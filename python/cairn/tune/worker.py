@@ -13,9 +13,9 @@ from .. import _native
 from ..errors import Fenced
 from . import _output
 from . import session as sessions
+from ._worker_session import Session, TrialStopped
 from .checkpoint import Checkpoint
 from .result_keys import DEFAULT_METRIC, DONE, TIME_TOTAL_S, TRAINING_ITERATION
-from .session import Session, TrialStopped
 from .trainable import (
     argument_of,
     checkpoint_of,
@@ -26,16 +26,15 @@ from .trainable import (
 
 _LONGEST_ERROR = 200_000
 
-
 # Calls of a tuner before it is given up. One whose workers outlive it is started again: two minutes.
 _ATTEMPTS = 5
 _ATTEMPTS_FROM_AFAR = 80
 
 
-def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> int:
-    """Runs the trial to its end, a pause or a failure; returns the exit code."""
+def open_client(env: Mapping[str, str]) -> Any:
+    """The connection to the tuner, by which the run is told what to do and reports."""
     near = env["CAIRN_TRIAL_URL"].startswith("unix:")
-    client = _native.TrialClient.open(
+    return _native.TrialClient.open(
         {
             "url": env["CAIRN_TRIAL_URL"],
             "token": env["CAIRN_RUN_TOKEN"],
@@ -45,6 +44,11 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
             "attempts": _ATTEMPTS if near else _ATTEMPTS_FROM_AFAR,
         }
     )
+
+
+def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> int:
+    """Runs the trial to its end, a pause or a failure; returns the exit code."""
+    client = open_client(env)
     number = int(env["CAIRN_RUN_ID"])
     sessions.listen_for_hurry()
     begun = client.call("/tune/begin", {"pid": os.getpid()})

@@ -1,0 +1,127 @@
+"""What callbacks are told of an experiment while it runs, and the trials as they know them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Dict, List, Sequence, Set
+
+from ._log_book import LogBook
+from .result_keys import fill_result
+from .trial import Trial
+
+
+class Audience:
+    """All callbacks of an experiment; they are told one after the other, in the tuner's thread.
+
+    Attributes:
+        callbacks: to be set before anything is told.
+        trials: by their ids.
+        told: how many news there were.
+    """
+
+    def __init__(self) -> None:
+        self.callbacks: List[Any] = []
+        self.trials: Dict[str, Trial] = {}
+        self.told = 0
+        self._directory = ""
+        self._listed: List[Trial] = []
+        self._restoring: Set[str] = set()  # trials whose next start is from a checkpoint
+
+    def call(self, method: str, *arguments: Any, **named: Any) -> None:
+        for callback in self.callbacks:
+            function = getattr(callback, method, None)
+            if function is not None:
+                function(*arguments, **named)
+
+    def meet(self, native: Any, directory: str, stop: Any, num_samples: int) -> None:
+        """The trials that are there when it begins, with all that they reported."""
+        self._directory = directory
+        self.trials, self._listed = {}, []
+        self._restoring = set()
+        for callback in self.callbacks:
+            if isinstance(callback, LogBook):
+                callback.reports = native.results
+        known = []
+        for item in native.trials(False):
+            trial = self._trial(str(item["trial"]))
+            trial.config = dict(item["config"])
+            trial.status = str(item["status"])
+            trial.error = item["error"] or None
+            trial.last_result = dict(item["last_result"] or {})
+            known.append((trial, _Reports(native, trial.trial_id)))
+        self.call("setup", stop=stop, num_samples=num_samples)
+        self.call("on_restore", known)
+
+    def _trial(self, id: str) -> Trial:
+        if id not in self.trials:
+            self.trials[id] = Trial(id, {}, f"{self._directory}/{id}")
+        return self.trials[id]
+
+    def everyone(self) -> List[Trial]:
+        """All trials; one list for many news, there may be thousands."""
+        if len(self._listed) != len(self.trials):
+            self._listed = list(self.trials.values())
+        return self._listed
+
+    def tell(self, item: Dict[str, Any]) -> None:
+        """One of the tuner's news."""
+        trial = self._trial(str(item["trial"]))
+        what = item["what"]
+        if what == "added":
+            trial.config = dict(item["config"])
+            return
+        self.told += 1
+        common = {"iteration": self.told, "trials": self.everyone(), "trial": trial}
+        if what == "run":
+            iteration = int(item["iteration"])
+            if iteration > 0:
+                self._restoring.add(trial.trial_id)
+            self.call("on_trial_rewind", trial=trial, training_iteration=iteration)
+        elif what == "exploit":
+            trial.config = dict(item["config"])
+            self._restoring.add(trial.trial_id)
+        elif what == "started":
+            trial.status = Trial.RUNNING
+            self.call("on_trial_start", **common)
+            if trial.trial_id in self._restoring:
+                self._restoring.discard(trial.trial_id)
+                self.call("on_trial_restore", **common)
+        elif what == "result":
+            trial.last_result = fill_result(item["result"], trial.trial_id, trial.config)
+            self.call("on_trial_result", result=trial.last_result, **common)
+        elif what == "checkpoint":
+            self.call("on_checkpoint", checkpoint=item["checkpoint"], **common)
+            self.call("on_trial_save", **common)
+        elif what == "failure":
+            trial.error = str(item["error"])
+        elif what == "paused":
+            trial.status = Trial.PAUSED
+        elif what == "ended":
+            trial.status = Trial.ERROR if item.get("failed") else Trial.TERMINATED
+            failed = trial.status == Trial.ERROR
+            self.call("on_trial_error" if failed else "on_trial_complete", **common)
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        for callback in self.callbacks:
+            if isinstance(callback, LogBook):
+                callback.mend()
+        self.call("on_experiment_end", trials=self.everyone())
+
+
+class _Reports(Sequence[Dict[str, Any]]):
+    """The reports of a trial, fetched when they are looked at: of thousands few are."""
+
+    def __init__(self, native: Any, trial: str) -> None:
+        self._native = native
+        self._trial = trial
+
+    @cached_property
+    def _all(self) -> List[Dict[str, Any]]:
+        return self._native.results(self._trial)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all[index]
