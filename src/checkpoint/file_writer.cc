@@ -161,7 +161,10 @@ Status Writer::WriteAll() {
 Status Writer::Claim() {
   env_.Step("save: claim");
   const std::string name = names::Path(input_.directory, names::kMarker);
-  if (store_->traits().directories) {
+  // A server's session sends what it is given beside each other: were it given the marker too, data
+  // could arrive without it, and nobody would know later whose that is.
+  const bool disk = store_->traits().directories && store_->traits().parallel_requests == 1;
+  if (disk) {
     // Exclusive, but never synced, hence not closed: it only has to keep others out of the
     // directory and to tell a later sweep whose garbage this is; empty or torn it does so too.
     auto object = session_->Open(name, {.bytes = input_.marker.size(), .reuse = ""});

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 
 #include "storage/webhdfs/test_hdfs_server.h"
 #include "storage/webhdfs/webhdfs_store.h"
@@ -59,6 +63,41 @@ TEST_F(HdfsFailures, JobDoesNotNoticeARequestThatFailsOnce) { FailEachRequestOnc
 
 TEST_F(HdfsFailures, NothingAcknowledgedIsLostWhenTheMachineEndsAtARequest) {
   EndAtEachRequest(71);
+}
+
+/// The mark that says whose a directory is was sent beside the data. When its writer ended between
+/// the two, what arrived of the data stayed for ever: no sweep takes what may be a user's.
+TEST_F(HdfsFailures, NoDataIsSentBeforeItsDirectoryIsClaimed) {
+  std::mutex mu;
+  std::condition_variable changed;
+  bool data = false;
+  int marks = 0;
+  std::atomic<std::uint16_t> port = 0;
+  TestHttpServer proxy([&](const TestHttpRequest& request) -> TestHttpReply {
+    const auto has = [&](std::string_view part) {
+      return request.target.find(part) != std::string::npos;
+    };
+    std::unique_lock lock(mu);
+    if (has(".safetensors") && request.method == "PUT") {
+      data = true;
+      changed.notify_all();
+    }
+    if (has(".cairn-attempt") && request.method == "PUT") {
+      // Long enough for whoever does not wait for the answer.
+      ++marks;
+      changed.wait_for(lock, std::chrono::seconds(2), [&] { return data; });
+      return {.close = true};
+    }
+    lock.unlock();
+    return Forward(request, port);
+  });
+  port = proxy.port();
+  std::atomic<std::int64_t> acknowledged = -1;
+  const Status status = RunJob(FreshUrl(), proxy.port(), 1, &acknowledged);
+  EXPECT_FALSE(status.ok());
+  const std::lock_guard lock(mu);
+  EXPECT_GE(marks, 1) << "the mark has another name now";
+  EXPECT_FALSE(data);
 }
 
 }  // namespace
