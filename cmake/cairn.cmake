@@ -35,7 +35,7 @@
 #       (how long) and CAIRN_TORTURE_STATE (a JSON file of its own: recorded seeds and accumulated counts).
 #
 #   cairn_benchmark(<name> SRCS ... [DEPS ...])
-#       A program in <build>/bin; links nothing by itself (add cairn_dep::benchmark when it is a Google Benchmark).
+#       A program in <build>/bin; links nothing by itself.
 #
 # A folder is built when its CMakeLists.txt exists and, for src/, its name is in src/LAYERS.
 include_guard(GLOBAL)

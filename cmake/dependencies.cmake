@@ -178,8 +178,3 @@ macro(cairn_find_dependency_gtest)
   _cairn_dep(gtest_main GTest::gtest_main)
   _cairn_dep(gmock GTest::gmock)
 endmacro()
-
-macro(cairn_find_dependency_benchmark)
-  find_package(benchmark REQUIRED QUIET)
-  _cairn_dep(benchmark benchmark::benchmark)
-endmacro()
