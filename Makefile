@@ -2,7 +2,7 @@
 # and runs. The work is done by scripts/; this file only names it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-integrations bench bench-catalog bench-ps bench-ray bench-s3 bench-slurm bench-tune bench-web bench-peers torture sanitize format lint clean
+.PHONY: help demo test test-integrations bench bench-catalog bench-ps bench-ray bench-s3 bench-slurm bench-tune bench-web bench-peers torture sanitize fresh format lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ torture: ## the long random suites: make torture [SUITE=name] [TIME=30m]; fuzz t
 sanitize: ## unit, crash and remote suites under the address, undefined-behaviour and thread sanitizers
 	@scripts/setup build test
 	@scripts/sanitize
+
+fresh: ## make demo (or FRESH='test') in a Debian 12 with git and make and nothing else: does the set-up name all it needs?
+	@scripts/fresh $(FRESH)
 
 format: ## format our C++ files in place
 	@scripts/setup lint
