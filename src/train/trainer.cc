@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <deque>
 #include <set>
@@ -11,11 +12,11 @@
 #include <cairn/table_checkpoint.h>
 
 #include "base/log.h"
+#include "base/signal_watch.h"
 #include "base/status_macros.h"
 #include "checkpoint/manager.h"
 #include "format/safetensors.h"
 #include "train/save_schedule.h"
-#include "train/sigterm.h"
 #include "train/stop_agreement.h"
 #include "train/train_checkpoints.h"
 #include "train/trainer_state.h"
@@ -107,7 +108,7 @@ class TrainerImpl final : public Trainer {
     std::int64_t num_epochs = 0;
     internal::BatchSource* source = nullptr;
     EventHandler handler;
-    std::optional<SigtermWatch> sigterm;
+    std::optional<SignalWatch> sigterm;
     std::optional<StopAgreement> agreement;  // with several trainers, after SIGTERM
     Clock::Duration begun{};
     // Of the last steps. The quickest tells how far the other trainers may be when a signal comes:
@@ -492,7 +493,9 @@ Result<TrainResult> TrainerImpl::TrainOn(std::int64_t num_epochs, internal::Batc
   run.source = source;
   run.handler = std::move(event_handler);
   run.begun = env_.clock->Now();
-  if (checkpoints_ != nullptr && options_.checkpoint_config->handle_sigterm) run.sigterm.emplace();
+  if (checkpoints_ != nullptr && options_.checkpoint_config->handle_sigterm) {
+    run.sigterm.emplace(SignalWatchOptions{.signals = {SIGTERM}});
+  }
   if (schedule_) schedule_->Start(run.begun);
 
   auto outcome = RunEpochs(&run);

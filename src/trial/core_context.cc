@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -10,6 +11,7 @@
 
 #include "base/ids.h"
 #include "base/log.h"
+#include "base/signal_watch.h"
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
 #include "checkpoint/damage.h"
@@ -19,7 +21,6 @@
 #include "trial/core_files.h"
 #include "trial/core_repository.h"
 #include "trial/core_run.h"
-#include "trial/core_signals.h"
 #include "trial/refuse_nuls.h"
 #include "trial/report_limits.h"
 
@@ -29,6 +30,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kExitTerminated = 143;  // 128 + SIGTERM, as a shell says it
+
+/// A second Ctrl-C ends the process.
+SignalWatchOptions StopSignals() {
+  return {.signals = {SIGTERM, SIGUSR1, SIGINT}, .sigint_ends_after = 1};
+}
 
 /// The metadata's steps, or why it is refused.
 Result<std::int64_t> StepsOf(const Value& metadata) {
@@ -71,7 +77,7 @@ class ContextImpl final : public Context {
   ~ContextImpl() override { Close(1).IgnoreError("whoever wants to know closes it"); }
 
   Status Open(InitOptions options) {
-    if (options.watch_signals) signals_ = std::make_unique<StopSignals>();
+    if (options.watch_signals) signals_ = std::make_unique<SignalWatch>(StopSignals());
     preempt_mode_ = options.preempt_mode;
     ranks_ = options.distributed;
     if (ranks_ == nullptr) {
@@ -569,7 +575,7 @@ class ContextImpl final : public Context {
   bool asked_ = false;  // by the engine, not by a signal alone
   bool acknowledged_ = false;
   Status unasked_;  // why a question whether to stop could not be asked
-  std::unique_ptr<StopSignals> signals_;
+  std::unique_ptr<SignalWatch> signals_;
   std::unique_ptr<DistributedContext> own_ranks_;
   DistributedContext* ranks_ = nullptr;
   std::unique_ptr<RunClient> client_;

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <fstream>
@@ -7,6 +8,7 @@
 #include <cairn/tune.h>
 
 #include "base/log.h"
+#include "base/signal_watch.h"
 #include "base/status_macros.h"
 #include "launch/local_launcher.h"
 #include "launch/ray_launcher.h"
@@ -18,7 +20,6 @@
 #include "tune/run_worker.h"
 #include "tune/score.h"
 #include "tune/search_policy.h"
-#include "tune/stop_requests.h"
 #include "tune/trial_files.h"
 #include "tune/tuner.h"
 #include "tune/value_members.h"
@@ -119,8 +120,14 @@ struct Observers {
   }
 };
 
+/// The first has all trials pause, a second ends them, and a third Ctrl-C ends this process.
+SignalWatchOptions StopRequests(const Options& options) {
+  if (!options.handle_signals) return {};
+  return {.signals = {SIGINT, SIGTERM}, .leave_ignored = true, .sigint_ends_after = 2};
+}
+
 /// Until all is done, or a signal ends it: Cancelled.
-Status Loop(Tuner* tuner, const StopRequests& requests, const Observers& observers) {
+Status Loop(Tuner* tuner, const SignalWatch& requests, const Observers& observers) {
   std::optional<Clock::Duration> asked;
   for (;;) {
     TuneNews news;
@@ -142,7 +149,7 @@ Status Loop(Tuner* tuner, const StopRequests& requests, const Observers& observe
 }
 
 Result<std::vector<TrialResult>> RunTuner(const Options& options) {
-  const StopRequests requests(options.handle_signals);
+  const SignalWatch requests(StopRequests(options));
   TunerOptions settings = SettingsOf(options);
   RETURN_IF_ERROR(settings.retention.Validate());
   ASSIGN_OR_RETURN(const std::unique_ptr<TunePolicy> policy,
