@@ -11,7 +11,7 @@ import pytest
 from cluster_work import PYTHON, ServerJob, server_training, servers_survive
 from master_process import ROOT
 from slurm_cluster import running_slurm
-from test_ps_run import CAIRN
+from test_ps_run import CAIRN, undisturbed
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,31 @@ def test_a_job_goes_on_when_a_job_of_it_is_cancelled_and_when_it_is_killed_itsel
         slurm.run("scancel", job_of(environment))
 
     servers_survive(slurm, "slurm", tmp_path, [], cancel, SLURM_CONF=str(slurm.conf))
+
+
+def test_a_job_whose_time_is_over_comes_back_and_learns_the_same(slurm, tmp_path):
+    """A limit of one minute for each server and trainer, all of which stand still until the first is taken back."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    expected = undisturbed(tmp_path / "a", 40)
+    command, output = server_training(tmp_path / "b", 40)
+    flags = ["--full-steps", "20", "--incremental-steps", "5", "--max-restarts", "1"]
+    flags += ["--resource", "time=1", "--resource", "warning=10"]
+    job = ServerJob("slurm", tmp_path / "b", command, *flags, WAITS_AT="18", SLURM_CONF=str(slurm.conf))
+    try:
+        job.until_step(17)
+        before = set(slurm.jobs())
+        assert len(before) == 4
+        job.until(lambda line: "] lost: " in line)
+        pathlib.Path(f"{output}.go").touch()
+        job.until_step(30)
+        assert set(slurm.jobs()) - before, "on in other jobs"
+        assert job.end() == 0, job.said
+    finally:
+        if job.process.poll() is None:
+            job.process.kill()
+    assert json.loads(output.read_text()) == expected
+    slurm.until("no job is left", lambda: not slurm.jobs())
 
 
 def test_what_slurm_refuses_ends_the_job_with_its_words(slurm, tmp_path):
