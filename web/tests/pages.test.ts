@@ -177,7 +177,12 @@ describe("a trial", () => {
   it("is paused with a countdown and the step it will resume from, and goes on", async () => {
     const { page } = await look("admin", "#/experiments/1");
     await page.getByRole("button", { name: "Pause" }).click();
-    await page.getByText(/at most \d+ s more; without another checkpoint it will resume from step 60/).waitFor();
+    const note = page.getByText(/at most \d+ s more; without another checkpoint it will resume from step 60/);
+    await note.waitFor();
+    const left = async (): Promise<number> => Number(/at most (\d+) s/.exec((await note.textContent())!)![1]);
+    const first = await left();
+    expect(first).toBeLessThanOrEqual(30);
+    await expect.poll(left).toBeLessThan(first);
     stage.master.setState("1", "PAUSED", { preemption_deadline: null });
     await page.getByText("Activate goes on from step 60").waitFor();
     await page.getByRole("button", { name: "Activate" }).click();
