@@ -89,6 +89,17 @@ describe("metrics", () => {
     expect(page.url()).not.toContain("nonsense");
   });
 
+  it("of experiments that were selected are compared, each with its name: by its trial, or the best one of a search", async () => {
+    const { page } = await look();
+    for (const id of ["1", "2"]) await page.getByLabel(`Select experiment ${id}`, { exact: true }).check();
+    await page.getByRole("button", { name: "Compare 2", exact: true }).click();
+    await page.getByRole("heading", { name: "Compare 2 trials" }).waitFor();
+    const best = stage.master.experiments.get("2")!.best!.trial;
+    await page.getByRole("row", { name: /^trial 1 1 core-api-stage-2 RUNNING/ }).waitFor();
+    await page.getByRole("row", { name: new RegExp(`^trial ${best} 2 lr search COMPLETED`) }).waitFor();
+    await page.getByRole("figure", { name: "loss" }).locator(".legend").getByText(`trial ${best} training`).waitFor();
+  });
+
   it("of ten trials are compared, and of no more", async () => {
     const ids = Array.from({ length: 10 }, (_, n) => String(200 + n));
     const { page } = await look("admin", `#/compare?trials=${ids.slice(0, 9).join(",")}`);
