@@ -1,6 +1,6 @@
 // Every page against a master of made-up data.
 import { describe, expect, it } from "vitest";
-import { go, seriousViolations, typeLogin } from "./browser";
+import { go, violations, typeLogin } from "./browser";
 import { PLACES } from "./places";
 import { Stage } from "./stage";
 
@@ -8,20 +8,20 @@ const stage = new Stage();
 const look = stage.look.bind(stage);
 
 describe("every page", () => {
-  it.each([false, true])("shows what it should and has no serious violation (dark: %s)", async (dark) => {
+  it.each([false, true])("shows what it should and breaks no rule of axe (dark: %s)", async (dark) => {
     const it = await look("admin", "", dark);
     for (const [name, hash, text] of PLACES) {
       await go(it.page, hash);
       await it.page.getByText(text).first().waitFor().catch(() => { throw new Error(`${name}: no "${text}"`); });
       // Only the colours differ.
-      expect(await seriousViolations(it.page, dark ? ["color-contrast"] : []), name).toEqual([]);
+      expect(await violations(it.page, dark ? ["color-contrast"] : []), name).toEqual([]);
     }
   }, 240_000);
 
-  it("of a user who is not logged in is the login, which has no serious violation", async () => {
+  it("of a user who is not logged in is the login, which breaks no rule of axe", async () => {
     const { page } = await look(null);
     await page.getByRole("button", { name: "Log in" }).waitFor();
-    expect(await seriousViolations(page)).toEqual([]);
+    expect(await violations(page)).toEqual([]);
     await page.getByLabel("User", { exact: true }).fill("admin");
     await page.getByLabel("Password", { exact: true }).fill("wrong");
     await page.getByRole("button", { name: "Log in" }).click();
@@ -217,7 +217,7 @@ describe("a trial", () => {
     await page.getByText("step 67").waitFor();
     await page.getByRole("button", { name: "Kill" }).click();
     await page.getByText("Steps 61 to 67 are in no checkpoint").waitFor();
-    expect(await seriousViolations(page)).toEqual([]);
+    expect(await violations(page)).toEqual([]);
     await page.keyboard.press("Escape");
     await page.getByRole("dialog").waitFor({ state: "detached" });
     expect(stage.master.trials.get("1")!.state).toBe("RUNNING");
@@ -234,7 +234,7 @@ describe("a trial", () => {
     expect(await page.getByRole("button", { name: "Continue…" }).count()).toBe(0);
     await page.getByText("5 of 5").waitFor();
     expect(await page.getByRole("link", { name: "see its log" }).getAttribute("href")).toBe("#/experiments/1/logs");
-    expect(await seriousViolations(page)).toEqual([]);
+    expect(await violations(page)).toEqual([]);
     await page.getByRole("button", { name: "Start again" }).click();
     await page.getByRole("status", { name: "State" }).getByText("RUNNING").waitFor();
     expect(stage.master.requests.find((one) => one.url.endsWith("/continue"))!.body).toMatchObject({ new: false });
@@ -288,7 +288,7 @@ describe("a trial", () => {
     await dialog.getByLabel("Config overrides").fill("nonsense");
     await dialog.getByText("Line 1").waitFor();
     await dialog.getByLabel("Config overrides").fill("hyperparameters.lr = 0.5");
-    expect(await seriousViolations(page)).toEqual([]);
+    expect(await violations(page)).toEqual([]);
     await dialog.getByRole("button", { name: "Start a new trial" }).click();
     await page.getByText("began with the weights of").waitFor();
     const sent = stage.master.requests.find((one) => one.url.endsWith("/continue"))!;

@@ -43,7 +43,7 @@ function useRoom(): [RefObject<HTMLElement | null>, { width: number; height: num
     const measure = (): void => {
       const { paddingLeft, paddingRight } = getComputedStyle(element);
       const width = Math.max(240, Math.floor(element.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight)));
-      const height = Math.round(Math.min(Math.max(260, window.innerHeight - 350), Math.max(260, width * 0.6)));
+      const height = Math.round(Math.min(Math.max(260, window.innerHeight - 390), Math.max(260, width * 0.6)));
       setRoom((before) => (before.width === width && before.height === height ? before : { width, height }));
     };
     measure();

@@ -129,7 +129,7 @@ export function ExperimentsPage(): ReactNode {
   };
 
   const filtered = asked !== "" || state !== "" || owner !== "";
-  if (pages.error && pages.total === undefined) return <Failure error={pages.error} retry={pages.reload} />;
+  if (pages.error && pages.total === undefined) return <Failure page error={pages.error} retry={pages.reload} />;
 
   const bulks: [Bulk, string][] = [
     ["pause", "Pause"], ["activate", "Activate"], ["cancel", "Stop"], ["kill", "Kill"],
