@@ -496,10 +496,42 @@ describe("logs", () => {
     for (let n = 0; n < 5000; n++) stage.master.log("1", `line ${n}`);
     const { page } = await look("admin", "#/experiments/1/logs");
     await page.getByText("line 4999").waitFor();
-    expect(await page.locator(".log-line").count()).toBeLessThanOrEqual(100);
-    await page.getByRole("region", { name: "Log" }).evaluate((element) => { element.scrollTop = 0; });
-    // Older ones are read as one scrolls up.
-    await expect.poll(() => stage.master.requests.filter((one) => one.url.includes("before=")).length).toBeGreaterThan(0);
+    const few = async (): Promise<void> => expect(await page.locator(".log-line").count()).toBeLessThanOrEqual(100);
+    await few();
+    // Older ones are read as one scrolls up, to the very first; each where it belongs.
+    const box = page.getByRole("region", { name: "Log" });
+    await expect.poll(async () => {
+      await box.evaluate((element) => { element.scrollTop = 0; });
+      await few();
+      return page.locator('.log-line[data-line="1"]').count();
+    }).toBe(1);
+    await page.locator('.log-line[data-line="1"]').getByText("10 steps, x = 10").waitFor();
+    const places = await page.locator(".log-line").evaluateAll((lines) => lines.map((line) => [Number((line as HTMLElement).dataset["line"]), Math.round(line.getBoundingClientRect().top)]));
+    places.slice(1).forEach(([line, top], i) => expect([line! - places[i]![0]!, top! - places[i]![1]!]).toEqual([1, 20]));
+    // Who reads there is not taken to the end by what is written meanwhile.
+    stage.master.log("1", "much later");
+    await page.waitForTimeout(300);
+    expect(await box.evaluate((element) => element.scrollTop)).toBeLessThan(200);
+    await page.getByLabel("Stay at the end").check();
+    await page.getByText("much later").waitFor();
+    await few();
+  });
+
+  it("of which one line was sent as a link begin there, marked and in view, whatever was written before and after it", async () => {
+    for (let n = 0; n < 5000; n++) stage.master.log("1", `line ${n}`);
+    const { page } = await look("admin", "#/experiments/1/logs?line=1500");
+    const marked = page.locator(".log-line.marked");
+    await marked.waitFor();
+    expect(await marked.getAttribute("data-line")).toBe("1500");
+    const inView = () => marked.evaluate((line) => {
+      const { top, bottom } = line.getBoundingClientRect();
+      const box = line.closest(".log")!.getBoundingClientRect();
+      return top >= box.top && bottom <= box.bottom;
+    });
+    expect(await inView()).toBe(true);
+    stage.master.log("1", "written now");
+    await page.waitForTimeout(300);
+    expect(await inView()).toBe(true);
   });
 });
 
@@ -540,6 +572,26 @@ describe("the connection", () => {
 });
 
 describe("a viewer", () => {
+  it("is refused nothing, whatever is pressed", async () => {
+    const { page } = await look("viewer");
+    const refused: string[] = [];
+    page.on("response", (one) => { if (one.status() === 403) refused.push(`${one.request().method()} ${one.url()}`); });
+    let pressed = 0;
+    for (const [, hash, text] of PLACES.filter(([name]) => name !== "users" && name !== "account")) {
+      await go(page, hash);
+      await page.getByText(text).first().waitFor();
+      const buttons = page.locator("main button:visible:enabled");
+      for (let n = 0; n < Math.min(25, await buttons.count()); n++) {
+        await buttons.nth(n).click();
+        pressed++;
+        expect(await page.getByRole("dialog").count(), hash).toBe(0);
+        if (!page.url().includes(hash)) await go(page, hash);
+      }
+    }
+    expect(refused).toEqual([]);
+    expect(pressed).toBeGreaterThan(80);
+  }, 120_000);
+
   it("sees no button that would be refused", async () => {
     const it = await look("viewer");
     const { page } = it;
