@@ -89,6 +89,19 @@ describe("metrics", () => {
     expect(page.url()).not.toContain("nonsense");
   });
 
+  it("have as much room for the numbers of their axis as these need", async () => {
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    await page.getByRole("figure", { name: "x" }).waitFor();
+    stage.master.report("1", 70, { stamp: 1_795_005_102.25 });
+    stage.master.report("1", 80, { stamp: 1_795_005_103.25 });
+    const chart = page.getByRole("figure", { name: "stamp" });
+    await chart.getByRole("group", { name: /at step 80/ }).waitFor();
+    const left = (figure: typeof chart) => figure.locator(".u-over").evaluate((over) => over.getBoundingClientRect().left - over.closest(".uplot")!.getBoundingClientRect().left);
+    // "1,795,005,102.5" of 12 points is about 95 wide; with few digits all have the same.
+    expect(await left(chart)).toBeGreaterThan(100);
+    expect(await left(page.getByRole("figure", { name: "x" }))).toBe(await left(page.getByRole("figure", { name: "loss" })));
+  });
+
   it("of experiments that were selected are compared, each with its name: by its trial, or the best one of a search", async () => {
     const { page } = await look();
     for (const id of ["1", "2"]) await page.getByLabel(`Select experiment ${id}`, { exact: true }).check();

@@ -93,7 +93,7 @@ function Scatter({ experiment, trials, name, metric, log, best }: ScatterProps):
         ))}
         <text x={width - 12} y={height - 2} textAnchor="end" className="axis-name">{name}</text>
         <text x={64} y={9} className="axis-name">{metric}</text>
-        {placed.points.map((point) => {
+        {[...placed.points].sort((a, b) => Number(a.id === best) - Number(b.id === best)).map((point) => {
           const text = `Trial ${point.id}: ${name} ${point.xLabel}, ${metric} ${formatNumber(point.y)}`;
           return (
             <a key={point.id} href={link(["trials", point.id])} aria-label={text}>
