@@ -21,7 +21,10 @@ SLOT = "_accumulator"
 
 
 def read_day(data, day):
-    table = np.loadtxt(os.path.join(data, f"day_{day}.txt"), dtype=np.int64)
+    path = os.path.join(data, f"day_{day}.txt")
+    if not os.path.exists(path):
+        raise SystemExit(f"{path} is not there; make it with examples/data/make_ctr_days.py")
+    table = np.loadtxt(path, dtype=np.int64)
     return table[:, 1:] + np.arange(FIELDS) * IDS, table[:, 0].astype(np.float32)
 
 
@@ -127,13 +130,21 @@ def main(data, models):
         os.path.join(models, "day_1"), wider.scope, skip=["head/w", "head/w" + SLOT]
     )
     wider.train(data, [2])
-    print(f"changed head, left out by name: {len(loaded.names)} variables, AUC {wider.auc(data, 3):.4f}")
+    cold = fresh(head_width=3).train(data, [2])
+    print(
+        f"changed head, left out by name: {len(loaded.names)} of {len(saved.names)} variables loaded; AUC "
+        f"{wider.auc(data, 3):.4f}, without them {cold.auc(data, 3):.4f}"
+    )
 
     # Another optimizer has no use for the slots: the parameters alone, on purpose.
     plain = fresh(optimizer="sgd")
     io.load_params(os.path.join(models, "day_1"), plain.scope)
     plain.train(data, [2])
-    print(f"another optimizer, parameters alone: AUC {plain.auc(data, 3):.4f}")
+    cold = fresh(optimizer="sgd").train(data, [2])
+    print(
+        f"another optimizer, parameters alone: AUC {plain.auc(data, 3):.4f}, without them "
+        f"{cold.auc(data, 3):.4f}"
+    )
 
 
 if __name__ == "__main__":

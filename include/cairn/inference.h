@@ -43,6 +43,9 @@ struct SaveInferenceRequest {
   std::string model_path;  // … or the file of one, also beside which external data is: path or URL
   std::vector<std::string> feed_names;    // the inputs; inner tensors may be named too
   std::vector<std::string> target_names;  // the outputs
+  /// Weights that are no parameters: recorded as persistables, as the statistics of batch
+  /// normalisation are, so that LoadParams passes them over. Unknown names do not matter.
+  std::vector<std::string> persistables;
   TransferControl control;
 };
 

@@ -27,6 +27,8 @@
 ///   session->Close();
 namespace cairn {
 
+class Scope;
+
 /// A dense variable of a session: contiguous memory that is saved whole with each checkpoint.
 struct SessionVariable {
   std::string name;
@@ -56,6 +58,10 @@ struct SessionOptions {
   std::vector<Table*> tables;       // borrowed
   std::vector<RowTracked*> arrays;  // dense, with row increments; borrowed
   std::vector<SessionVariable> variables;
+  /// Variables by role (scope.h), besides `variables`: its persistables are saved and restored
+  /// likewise, and count as loaded then; its temporaries are destroyed after each step. Declare all
+  /// before Open; borrowed.
+  Scope* scope = nullptr;
   /// A trainer's own small state (generators, data position), as named texts. Asked for at each
   /// save, given back when a checkpoint was restored.
   std::function<std::map<std::string, std::string>()> save_state;

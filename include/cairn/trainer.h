@@ -34,6 +34,7 @@
 namespace cairn {
 
 class RowTracked;
+class Scope;
 class Table;
 
 /// When to save, where to, and what to keep.
@@ -60,6 +61,10 @@ struct TrainerOptions {
   /// trainer. Trainer 0 saves them; pieces of distributed arrays (`shard`) and variables of the
   /// group kState are saved by each trainer.
   std::vector<MutableTensor> model;
+  /// Variables by role (scope.h), besides `model`: its persistables are saved and filled likewise,
+  /// and count as loaded after a resume; its temporaries are destroyed after each step and its
+  /// events. Declare all before Open; borrowed.
+  Scope* scope = nullptr;
   /// Sparse tables (table.h) and dense arrays that are tracked by row (row_tracked.h): their rows
   /// belong to each checkpoint and are filled by Open; borrowed. Each trainer saves those that it
   /// has: of several trainers each has its own shards of a table, its own piece of an array. The

@@ -12,6 +12,7 @@ def save(
     model_path: str,
     feed_names: Sequence[str],
     target_names: Sequence[str],
+    persistables: Sequence[str],
 ) -> dict[str, Any]: ...
 
 class Model:

@@ -53,6 +53,10 @@ class Program:
         """Groups of variables that do not exist yet and need not: a save may lack all of one."""
         return ()
 
+    def made_when_stored(self, names: Sequence[str]) -> List[Entry]:
+        """Variables among these that do not exist here and are made where a save has them."""
+        return []
+
 
 class ScopeProgram(Program):
     def __init__(self, scope: Scope) -> None:
@@ -86,6 +90,11 @@ class TorchProgram(Program):
         parameters = uncompiled_names(dict(self._module.named_parameters()))
         out = []
         for name, tensor in parameters.items():
+            if hasattr(tensor, "materialize"):  # torch.nn.Lazy…
+                raise Invalid(
+                    f"{name!r} has no shape yet (a lazy module): call the module once before, with a "
+                    "batch"
+                )
             out.append(Entry(_variable(name, "parameter", tensor, tensor.requires_grad), tensor))
         buffers = {n: t for n, t in self._module.named_buffers() if n in stored}  # others are no state
         for name, tensor in uncompiled_names(buffers).items():
@@ -114,6 +123,15 @@ class TorchProgram(Program):
 
     def made_by_loading(self) -> Sequence[FrozenSet[str]]:
         return self._fresh
+
+    def made_when_stored(self, names: Sequence[str]) -> List[Entry]:
+        # A scheduler makes it: after the load perhaps, or never again.
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        key = "initial_lr"
+        made = [(f"optimizer/group_{number}/{key}", group) for number, group in enumerate(groups)]
+        return [
+            _rate(name, group, key) for name, group in made if name in names and key not in group
+        ]
 
     def _slots(self, names: Dict[int, str], loading: bool) -> Iterable[Entry]:
         self._fresh = []
@@ -182,7 +200,7 @@ def _setting(name: str, holder: Dict[str, Any], key: str) -> Entry:
 def _rate(name: str, holder: Dict[str, Any], key: str) -> Entry:
     """A learning rate: a tensor, or a float whatever number it was given as. A scheduler makes a
     float of the int that training began with, and the next run begins with the int again."""
-    value = holder[key]
+    value = holder.get(key, 0.0)
     if _arrays.is_torch(value):
         return _setting(name, holder, key)
     if not isinstance(value, (numbers.Real, np.bool_)):
@@ -252,10 +270,10 @@ def as_program(program: Any, optimizer: Any) -> Program:
     torch = _arrays.torch_or_none()
     if torch is not None and isinstance(program, torch.nn.Module):
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-            raise Invalid(f"optimizer: a {type(optimizer).__name__} is no torch optimizer")
+            raise Invalid(f"optimizer: {a_type(optimizer)} is no torch optimizer")
         return TorchProgram(program, optimizer)
     raise Invalid(
-        f"program: a {type(program).__name__} is none; a cairn.Scope, a torch.nn.Module and None "
+        f"program: {a_type(program)} is none; a cairn.Scope, a torch.nn.Module and None "
         "(the default scope) are"
     )
 

@@ -43,7 +43,7 @@ class ServerRun(TrainingRun):
             except RolledBack:
                 # A process of the job was lost. Where the servers went back to is where this trainer
                 # goes on: client.step and client.state are of there.
-                continue
+                self._end_iteration()
 
     def _restore(self) -> Optional[Dict[str, Any]]:
         trainer = self._trainer

@@ -10,6 +10,7 @@ from . import ps
 from ._arguments import PathLike
 from ._server_run import from_plain, is_tensor, to_plain
 from .errors import Invalid, Mismatch
+from .scope import end_iteration_of
 
 if TYPE_CHECKING:
     from ._training_session import MonitoredTrainingSession
@@ -73,11 +74,13 @@ class ServerSession:
                 self.client.end_step(self._position(session, session.global_step + 1))
             except ps.RolledBack:
                 # A process was lost, and all went back: this session too, with another step.
+                end_iteration_of(session.state)
                 self._take_position(session)
                 continue
             session.global_step = self.client.step
             for hook in session.hooks:
                 hook.after_run(session, result)
+            end_iteration_of(session.state)
             return result
 
     def finish_call(self, session: "MonitoredTrainingSession") -> bool:

@@ -37,6 +37,7 @@ from ._train_events import (
 from ._trainer_checkpoints import OwnArguments, Refused, TrainersRepository, other_training
 from .errors import Invalid, Mismatch
 from .manager import SaveHandle
+from .scope import end_iteration_of
 from .table import stamp
 from .table import tables as all_tables
 
@@ -261,6 +262,7 @@ class TrainingRun:
             self._metrics = metrics
             self._end_step()
             self._handler(EndStepEvent(epoch, step, metrics))
+            self._end_iteration()
             if self._is_due(epoch, step):
                 self._save(metrics)
             now = time.perf_counter()
@@ -310,6 +312,11 @@ class TrainingRun:
 
     def _end_step(self) -> None:
         """What others have to know before the step counts."""
+
+    def _end_iteration(self) -> None:
+        """The temporaries of scopes are gone with the step."""
+        end_iteration_of(self._trainer._model)
+        end_iteration_of(self._trainer._common.get("state"))
 
     def _arguments(self) -> Dict[str, Any]:
         """All that this trainer needs to go on after the last step."""

@@ -19,6 +19,7 @@ from .errors import Invalid, NotFound, Timeout
 from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from .observe import SavedCallback
 from .row_tracked import RowTracked
+from .scope import end_iteration_of
 from .table import EmbeddingTable, stamp
 from .table import tables as all_tables
 
@@ -53,7 +54,8 @@ class MonitoredTrainingSession:
         tables: None: every table made in this process (cairn.tables()). RowTracked arrays may be
             among them, and get row increments too.
         state: dense variables and values of your own: nested, as for CheckpointManager; filled on
-            entry, saved whole with each checkpoint. Objects with state_dict too.
+            entry, saved whole with each checkpoint. Objects with state_dict too. The temporaries of
+            a Scope are destroyed after each step.
         pservers: addresses of parameter servers, or a :class:`cairn.ps.Client`: tables and dense
             variables are on them (``client.table(…)``), and they save when they were told to, with
             `state` (values and arrays) as it is at the end of each step. When a process of the job
@@ -314,6 +316,7 @@ class MonitoredTrainingSession:
         self._stamp()
         for hook in self.hooks:
             hook.after_run(self, result)
+        end_iteration_of(self.state)
         if self._manager is not None and self.is_chief:
             self._look_at_save()
             due = self._schedule.due(self._clock(), self.global_step)

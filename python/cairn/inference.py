@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io as _io
+import logging
 import os
 import tempfile
+import warnings
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -146,6 +148,7 @@ def save_inference_model(
             model_path=path,
             feed_names=[str(n) for n in feed_names],
             target_names=[str(n) for n in target_names],
+            persistables=_buffers(program),
         )
     return SavedInferenceModel(
         path=found["model_path"],
@@ -158,6 +161,14 @@ def save_inference_model(
         left_out=found["left_out"],
         info=CheckpointInfo(**found["info"]),
     )
+
+
+def _buffers(program: Any) -> List[str]:
+    """The names of a torch module's weights that are not learned."""
+    torch = _arrays.torch_or_none()
+    if torch is None or not isinstance(program, torch.nn.Module):
+        return []
+    return [name for name, _ in program.named_buffers()]
 
 
 def graph_of(
@@ -220,22 +231,38 @@ def _export(
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        # Not optimised: constants would be folded into weights that are then no longer the module's.
-        return torch.onnx.export(
-            module,
-            tuple(example_inputs),
-            input_names=list(feed_names),
-            output_names=list(target_names),
-            dynamic_shapes=tuple(shapes) if any(shapes) else None,
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-        )
+        with _quiet_exporter():
+            # Not optimised: constants would be folded into weights that are then no longer the module's.
+            return torch.onnx.export(
+                module,
+                tuple(example_inputs),
+                input_names=list(feed_names),
+                output_names=list(target_names),
+                dynamic_shapes=tuple(shapes) if any(shapes) else None,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+            )
     except Exception as error:
         raise Invalid(f"torch cannot export the module to ONNX: {error}") from error
     finally:
         for part, training in modes:
             part.training = training
+
+
+@contextlib.contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """What torch says at every export is of no use to whoever saves a model: that torchvision is not
+    installed, and that the same name was given to axes of the same size."""
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registry.level
+    registry.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="# The axis name: .* will not be used")
+            yield
+    finally:
+        registry.setLevel(level)
 
 
 def _serialized(exported: Any, module: Any, scratch: contextlib.ExitStack) -> Tuple[bytes, str]:
@@ -249,6 +276,47 @@ def _serialized(exported: Any, module: Any, scratch: contextlib.ExitStack) -> Tu
     path = os.path.join(folder, "model.onnx")
     exported.save(path, external_data=True)
     return b"", path
+
+
+def _from_plain(value: Any, name: str, dtype: Optional[str]) -> np.ndarray:
+    """Numbers in lists have no dtype of their own: they become what the model wants, where that holds
+    them."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise Invalid(f"the feed {name!r} is no array: {error}") from None
+    wanted = None if dtype is None or not hasattr(np, dtype) else np.dtype(dtype)
+    if wanted is None or array.dtype == wanted or array.dtype.kind not in "iuf":
+        return array
+    if wanted.kind == "f" or (wanted.kind in "iu" and array.dtype.kind in "iu"):
+        taken = array.astype(wanted)
+        if wanted.kind == "f" or (taken == array).all():
+            return taken
+    return array
+
+
+def described_feeds(
+    feeds: Mapping[str, Any], dtypes: Mapping[str, str]
+) -> Tuple[List[Tuple[Any, ...]], List[Any]]:
+    """What the native module takes, and what must live until it has. `dtypes`: of feeds that are given
+    without one, as plain numbers."""
+    if not isinstance(feeds, Mapping):
+        raise Invalid(f"feeds must be a dict of arrays by name, not {a_type(feeds)}")
+    described: List[Tuple[Any, ...]] = []
+    keep = []
+    for given, value in feeds.items():
+        name = str(given)
+        if not _arrays.is_array(value):
+            value = _from_plain(value, name, dtypes.get(name))
+        source = _arrays.source(value, name)
+        meaning = _arrays.meaning(source.note)
+        if meaning is not None:  # its bytes would pass for other numbers
+            raise Invalid(f"the feed {name!r} is of {meaning}, which no model takes")
+        described.append(
+            (name, source.stored, source.shape, source.address, None, None, False, "model")
+        )
+        keep.append(source.keep)
+    return described, keep
 
 
 class InferenceProgram:
@@ -274,6 +342,7 @@ class InferenceProgram:
         self._dirname = dirname
         self.feeds = _signatures(native.inputs)
         self.targets = _signatures(native.outputs)
+        self._dtypes = {feed.name: feed.dtype for feed in self.feeds}
 
     @property
     def info(self) -> CheckpointInfo:
@@ -286,28 +355,17 @@ class InferenceProgram:
         return int(self._native.graph_reads)
 
     def run(self, feed: Mapping[str, Any]) -> List[np.ndarray]:
-        """The targets for these feeds, in the order of the targets.
+        """The targets for these feeds, in the order of the targets. Feeds are arrays of the dtypes of
+        :attr:`feeds`, or plain numbers and lists of them, which have none of their own.
 
         Raises:
             Invalid: a feed is missing, not known, or of a wrong dtype or shape; it is named.
         """
-        if not isinstance(feed, Mapping):
-            raise Invalid(f"feed: {{name: array}} is wanted, not {a_type(feed)}")
-        described, keep = [], []
-        for name, value in feed.items():
-            if not _arrays.is_array(value):
-                value = np.asarray(value)
-            source = _arrays.source(value, str(name))
-            meaning = _arrays.meaning(source.note)
-            if meaning is not None:  # its bytes would pass for other numbers
-                raise Invalid(f"feed: {str(name)!r} is of {meaning}, which no model takes")
-            described.append(
-                (str(name), source.stored, source.shape, source.address, None, None, False, "model")
-            )
-            keep.append(source.keep)
+        described, keep = described_feeds(feed, self._dtypes)
         out = []
         for _, name, stored, shape, data in self._native.run(described):
             out.append(_arrays.make("numpy", stored, tuple(shape), data, {}, name))
+        del keep
         return out
 
     def reload(self, dirname: Optional[PathLike] = None) -> None:

@@ -384,6 +384,10 @@ def _fill_matching(
     try:
         return _fill(path, made, chosen, stored, options)
     except Mismatch as error:
+        there = {entry.name for entry in chosen}
+        more = [e for e in made.made_when_stored(error.unexpected) if e.name not in there]
+        if more:
+            return _fill_matching(path, made, chosen + more, stored, options)
         # Slots are made by the first step that has a gradient for their parameter. What had none
         # before the save has no slots there, and needs none here.
         missing = set(error.missing)

@@ -129,7 +129,10 @@ class Scope(_tree.Stateful):
         if not math.isfinite(factor):
             raise Invalid(f"{name!r}: learning_rate_factor must be finite, not {factor!r}")
         if not _arrays.is_array(array):
-            array = np.asarray(array)
+            try:
+                array = np.asarray(array)
+            except ValueError as error:
+                raise Invalid(f"{name!r}: {a_type(array)} is no array: {error}") from None
         source = _arrays.source(array, name)
         self._native.declare(
             view=(name, role, source.stored, source.shape, source.address),
@@ -302,6 +305,14 @@ def _attribute(given: Any, names: Tuple[str, ...], variable: str) -> float:
     if not names:
         return 0.0
     raise Invalid(f"{variable!r}: the initializer {given!r} has no {names[0]}")
+
+
+def end_iteration_of(value: Any) -> None:
+    """A step is over: destroys the temporaries of the value, if it is a scope, or of the scopes that
+    stand in it, if it is a dict."""
+    for item in value.values() if isinstance(value, dict) else (value,):
+        if isinstance(item, Scope):
+            item.end_iteration()
 
 
 _DEFAULT: List[Scope] = []

@@ -12,7 +12,7 @@ from . import _arrays, _location
 from ._arguments import PathLike, positive, rank_number, real, seconds, text_argument, whole
 from ._wording import a_type
 from .errors import Invalid, Unavailable
-from .inference import Signature, _native_module, _plugin, _signatures
+from .inference import Signature, _native_module, _plugin, _signatures, described_feeds
 
 __all__ = ["LookupClient", "Model", "Probe", "Update", "Version", "View"]
 
@@ -105,22 +105,6 @@ class Update:
     message: str
 
 
-def _described(feeds: Mapping[str, Any]) -> Tuple[List[Tuple[Any, ...]], List[Any]]:
-    if not isinstance(feeds, Mapping):
-        raise Invalid(f"feeds must be a dict of arrays by name, not {a_type(feeds)}")
-    described: List[Tuple[Any, ...]] = []
-    keep = []
-    for name, value in feeds.items():
-        if not _arrays.is_array(value):
-            value = _array(value, f"the feed {str(name)!r}")
-        source = _arrays.source(value, str(name))
-        described.append(
-            (str(name), source.stored, source.shape, source.address, None, None, False, "model")
-        )
-        keep.append(source.keep)
-    return described, keep
-
-
 def _outputs(found: Any) -> Dict[str, np.ndarray]:
     return {
         name: _arrays.make("numpy", stored, tuple(shape), data, {}, name)
@@ -167,9 +151,10 @@ class View:
     (40, 2.0, -2.0)
     """
 
-    def __init__(self, native: Any, dims: Mapping[str, int]) -> None:
+    def __init__(self, native: Any, dims: Mapping[str, int], dtypes: Mapping[str, str]) -> None:
         self._native = native
         self._dims = dims
+        self._dtypes = dtypes
 
     def version(self) -> Version:
         """(step, id) of the checkpoint that it is of."""
@@ -182,7 +167,7 @@ class View:
 
     def predict(self, feeds: Mapping[str, Any]) -> Dict[str, np.ndarray]:
         """As :meth:`Model.predict`."""
-        described, keep = _described(feeds)
+        described, keep = described_feeds(feeds, self._dtypes)
         found = self._native.predict(described)
         del keep
         return _outputs(found)
@@ -263,7 +248,7 @@ class Model:
         for probe in probes:
             if not isinstance(probe, Probe):
                 raise Invalid(f"probes: a cairn.serving.Probe is wanted, not {a_type(probe)}")
-            described, memory = _described(probe.feeds)
+            described, memory = described_feeds(probe.feeds, {})
             keep.append(memory)
             guards.append(
                 (
@@ -292,6 +277,7 @@ class Model:
         self._dims = self._native.tables
         self.inputs: List[Signature] = _signatures(self._native.inputs)
         self.outputs: List[Signature] = _signatures(self._native.outputs)
+        self._dtypes = {feed.name: feed.dtype for feed in self.inputs}
 
     @property
     def tables(self) -> Dict[str, int]:
@@ -305,7 +291,7 @@ class Model:
 
     def view(self) -> View:
         """The version that is visible now, for several calls."""
-        return View(self._native.view(), self._dims)
+        return View(self._native.view(), self._dims, self._dtypes)
 
     def lookup(self, table: str, ids: Any) -> np.ndarray:
         """The rows of `ids`, float32; the default for ids that have none."""
@@ -317,7 +303,7 @@ class Model:
         Raises:
             Invalid: a feed is missing, not known, or of a wrong dtype or shape; it is named.
         """
-        described, keep = _described(feeds)
+        described, keep = described_feeds(feeds, self._dtypes)
         found = self._native.predict(described)
         del keep
         return _outputs(found)

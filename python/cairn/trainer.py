@@ -91,7 +91,8 @@ class Trainer:
     in the data, so that weights and losses are those of an undisturbed run, bit for bit.
 
     Args:
-        model: a dict of arrays, a Scope, or anything with state_dict and load_state_dict.
+        model: a dict of arrays, a Scope, or anything with state_dict and load_state_dict. The
+            temporaries of a Scope are destroyed after each step and its events.
         step: called as ``step(model, batch)``; returns a dict of metrics, a number or None.
         optimizer: with state_dict and load_state_dict.
         checkpoint_config: a CheckpointConfig; None saves nothing.

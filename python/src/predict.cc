@@ -29,13 +29,15 @@ namespace {
 
 nb::object Save(const std::string& directory, const nb::bytes& model, const std::string& model_path,
                 const std::vector<std::string>& feed_names,
-                const std::vector<std::string>& target_names) {
+                const std::vector<std::string>& target_names,
+                const std::vector<std::string>& persistables) {
   SaveInferenceRequest request;
   request.directory = directory;
   request.model.assign(model.c_str(), model.size());
   request.model_path = model_path;
   request.feed_names = feed_names;
   request.target_names = target_names;
+  request.persistables = persistables;
   Interrupts interrupts;
   request.control.progress = [&](std::uint64_t, std::uint64_t) { interrupts.Poll(); };
   request.control.cancelled = [&] { return interrupts.interrupted(); };
@@ -121,7 +123,8 @@ NB_MODULE(_predict, module) {
   using namespace cairn::python;  // NOLINT: the module's own names
   nb::set_leak_warnings(false);
   module.def("save", &Save, nb::kw_only(), nb::arg("directory"), nb::arg("model"),
-             nb::arg("model_path"), nb::arg("feed_names"), nb::arg("target_names"));
+             nb::arg("model_path"), nb::arg("feed_names"), nb::arg("target_names"),
+             nb::arg("persistables"));
   nb::class_<PyModel>(module, "Model")
       .def_static("load", &PyModel::Load, nb::arg("directory"), nb::arg("plugin"),
                   nb::arg("threads"))

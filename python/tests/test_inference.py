@@ -275,6 +275,36 @@ def test_a_torch_module_is_exported_and_not_changed(exported, rng):
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_parameters_of_a_module_come_out_of_its_inference_model(exported):
+    """Statistics and other buffers are no parameters, and are passed over."""
+    module, directory, saved, _ = exported
+    assert "tower.1.running_mean" in saved.weights
+    other = Click()
+    loaded = io.load_params(directory, other)
+    assert len(loaded.names) == len(list(other.parameters()))
+    assert ("tower.1.running_mean", "not a parameter") in loaded.skipped
+    assert torch.equal(other.tower[0].weight, module.tower[0].weight)
+
+
+def test_an_export_says_nothing_of_what_is_of_no_use(exported, directory, caplog, recwarn):
+    module, _, _, options = exported
+    io.save_inference_model(directory, ["ids", "dense"], ["p"], module, **options)
+    assert not [r for r in caplog.records if "torchvision" in r.getMessage()]
+    assert not [w for w in recwarn if "axis name" in str(w.message)]
+
+
+def test_plain_numbers_have_the_dtype_that_the_model_wants(exported):
+    _, directory, _, _ = exported
+    program, _, _ = io.load_inference_model(directory)
+    feed = {"ids": [[1, 2, 3]], "dense": [[0.5, 1, 2, 3]]}
+    arrays = {"ids": np.array([[1, 2, 3]]), "dense": np.array([[0.5, 1, 2, 3]], np.float32)}
+    close(program.run(feed), program.run(arrays))
+    with pytest.raises(cairn.Invalid, match=r'"ids" is F64 \[1,3\]'):
+        program.run({**feed, "ids": [[1, 2, 3.5]]})
+    with pytest.raises(cairn.Invalid, match="'dense' is no array"):
+        program.run({**feed, "dense": [[1], [1, 2]]})
+
+
 def test_a_module_too_large_for_one_message_is_exported_through_files(
     exported, directory, monkeypatch
 ):

@@ -1,9 +1,11 @@
 """cairn.io: saving and loading variables by role."""
 
 import os
+import shutil
 import threading
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -305,6 +307,32 @@ def test_a_learning_rate_that_began_as_an_int_goes_on_as_a_float(directory):
     assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["initial_lr"]) == (0.5, 1.0)
 
 
+@pytest.mark.parametrize("scheduler_first", [True, False])
+def test_what_a_scheduler_notes_is_loaded_before_and_after_it_is_made(directory, scheduler_first):
+    def made():
+        model = network()
+        return model, torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+
+    model, optimizer = made()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    scheduler.step()
+    io.save_persistables(directory, model, optimizer=optimizer)
+    fresh, again = made()
+    if scheduler_first:
+        torch.optim.lr_scheduler.StepLR(again, 1, 0.1)
+    io.load_persistables(directory, fresh, optimizer=again)
+    assert again.param_groups[0]["lr"] == pytest.approx(0.05)
+    assert again.param_groups[0]["initial_lr"] == 0.5
+
+
+def test_a_lazy_module_says_what_to_do(directory):
+    with pytest.raises(cairn.Invalid, match="'weight' has no shape yet.*call the module once"):
+        io.save_params(directory, torch.nn.LazyLinear(2))
+
+
 def test_a_save_that_has_the_learning_rate_as_an_int_is_loaded(directory):
     """As saves were before learning rates were always floats."""
     scope = cairn.Scope()
@@ -489,6 +517,92 @@ def test_a_pickle_with_code_is_refused(tmp_path):
     torch.save({"w": Evil()}, tmp_path / "evil.pt")
     with pytest.raises(cairn.Invalid, match="posix.system"):
         io.read(tmp_path / "evil.pt")
+
+
+def test_files_that_name_the_same_bytes_over_and_over_are_refused(tmp_path):
+    """A few MB would become gigabytes. What is named a few times (tied weights) is read."""
+    import pickle
+
+    square = np.asfortranarray(np.ones((1000, 1000), np.float32))  # copied: it stands column by column
+
+    def files(times):
+        names = [f"layer.{i}.w" for i in range(times)]
+        (tmp_path / "a.pdparams").write_bytes(pickle.dumps(dict.fromkeys(names, square), 4))
+        plain, turned = torch.ones(1000, 1000), torch.ones(1000, 1000).t()
+        torch.save(dict.fromkeys(names, plain), tmp_path / "plain.pt")
+        torch.save(dict.fromkeys(names, turned), tmp_path / "turned.pt")
+        (tmp_path / "w.bin").write_bytes(b"\1" * 4_000_000)
+        model = onnx.ModelProto(ir_version=8)
+        for name in names:
+            tensor = model.graph.initializer.add(name=name, dims=[1000, 1000], data_type=1)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value="w.bin")
+        (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+        return [tmp_path / name for name in ("a.pdparams", "plain.pt", "turned.pt", "m.onnx")]
+
+    for path in files(3):
+        assert len(io.read(path)) == 3
+    for path in files(60):
+        with pytest.raises(cairn.Corruption, match="over and over"):
+            io.read(path)
+
+
+def test_names_that_would_take_more_memory_than_the_file_are_refused(tmp_path):
+    import pickle
+
+    tree = {"x" * 60_000: {str(i): 1 for i in range(5000)}}  # 300 MB of names
+    (tmp_path / "a.pdparams").write_bytes(pickle.dumps(tree, 4))
+    with pytest.raises(cairn.Corruption, match="over and over"):
+        io.read(tmp_path / "a.pdparams")
+
+
+def test_a_pickle_that_nests_without_end_is_read_or_refused_but_ends_nothing(tmp_path):
+    deep = 400_000
+    nested = b"cbuiltins\nbytearray\nq\x00" + b"h\x00" * (deep - 1) + b"C\x04\0\0\x80?" + b"\x85R" * deep
+    dtype = b"cnumpy\ndtype\n(X\x02\0\0\0f4\x89\x88tR"
+    array = b"cnumpy.core.numeric\n_frombuffer\n(" + nested + dtype + b"K\x01\x85X\x01\0\0\0CtR"
+    (tmp_path / "deep.pdparams").write_bytes(b"\x80\x04}X\x01\0\0\0w" + array + b"s.")
+    assert io.read(tmp_path / "deep.pdparams")["w"].tolist() == [1]
+    (tmp_path / "lists.pdparams").write_bytes(
+        b"\x80\x04}X\x01\0\0\0w" + b"]" * deep + b"a" * (deep - 1) + b"s."
+    )
+    with pytest.raises(cairn.Corruption, match="deeper"):
+        io.read(tmp_path / "lists.pdparams")
+
+
+def test_a_name_behind_a_prefix_is_told(directory, tmp_path):
+    scope = program()
+    with cairn.CheckpointManager(directory) as manager:
+        manager.save(1, {"model": scope}, blocking=True)
+    torch.save({"net": {"fc/w": torch.ones(3, 4), "fc/b": torch.ones(4)}}, tmp_path / "m.pt")
+    for path, prefix in ((directory, "model/"), (tmp_path / "m.pt", "net/")):
+        with pytest.raises(cairn.Mismatch, match=f"{prefix}fc/b is stored.*rename"):
+            io.load_params(path, scope)
+        io.load_params(path, scope, rename={prefix + n: n for n in ("fc/w", "fc/b")})
+
+
+def test_arrays_and_numbers_of_numpy_in_a_torch_file_are_read(tmp_path):
+    state = {"w": torch.ones(2), "best": np.float64(0.5), "order": np.arange(6).reshape(2, 3).T}
+    torch.save(state, tmp_path / "a.pt")
+    found = io.read(tmp_path / "a.pt")
+    assert found["best"] == 0.5 and found["order"].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+@pytest.mark.parametrize(
+    "state, says",
+    [(torch.ones(2), "without a name"), ({("a", 1): torch.ones(2)}, "cannot be a name")],
+)
+def test_what_has_no_name_is_no_damage(tmp_path, state, says):
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(cairn.Invalid, match=says):
+        io.read(tmp_path / "a.pt")
+
+
+def test_paddles_program_beside_its_variables_is_passed_over(tmp_path):
+    folder = tmp_path / "vars"
+    shutil.copytree(os.path.join(GOLDEN, "paddle_3.3/vars"), folder)
+    (folder / "__model__").write_bytes(b"\x0a\x05hello")
+    assert same(io.read(folder), expected("paddle_3.3/expected_static.safetensors"))
 
 
 def test_plain_safetensors_are_loaded(tmp_path):

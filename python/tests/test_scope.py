@@ -147,6 +147,47 @@ def test_a_manager_and_a_trainer_take_a_scope(directory):
     assert scope["fc/b"].tolist() == [3.5] * 4
 
 
+def test_lists_that_are_no_array_are_invalid():
+    with pytest.raises(cairn.Invalid, match="'w': a list is no array"):
+        cairn.Scope().parameter("w", [[1], [2, 3]])
+
+
+def scope_with_a_temporary():
+    scope = cairn.Scope()
+    scope.parameter("w", np.zeros(2))
+
+    def step(*_):
+        scope["w"] += scope.temporary("error", np.ones(2))
+        return float(scope["error"].sum())
+
+    return scope, step
+
+
+@pytest.mark.parametrize("place", ["model", "state"])
+def test_a_trainer_ends_each_iteration_after_its_events(place):
+    scope, step = scope_with_a_temporary()
+    seen = []
+
+    def handler(event):
+        if isinstance(event, cairn.EndStepEvent):
+            seen.append("error" in scope)
+
+    given = {"model": scope} if place == "model" else {"model": {}, "state": {"net": scope}}
+    cairn.Trainer(step=step, **given).train(2, [1, 2], handler)
+    assert seen == [True] * 4 and list(scope) == ["w"]
+    assert scope["w"].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("state", [lambda scope: scope, lambda scope: {"net": scope}])
+def test_a_session_ends_each_iteration(directory, state):
+    scope, step = scope_with_a_temporary()
+    with cairn.train.MonitoredTrainingSession(directory, state=state(scope), tables=[]) as session:
+        for _ in range(3):
+            session.run(step)
+            assert list(scope) == ["w"]
+    assert scope["w"].tolist() == [3, 3]
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -277,6 +277,10 @@ def test_what_does_not_fit_is_named(tmp_path):
             for wrong in ([1], None, "user"):
                 with pytest.raises(cairn.Invalid, match="dict of arrays by name"):
                     model.predict(wrong)
+            whole = {"user": [1], "item": [2], "x": [[0.5] * model.inputs[2].shape[1]]}
+            assert np.isfinite(model.predict(whole)["score"]).all()
+            with pytest.raises(cairn.Invalid, match="'user' is of datetime64"):
+                model.predict({**whole, "user": np.zeros(1, "datetime64[D]")})
             for wrong in (-1, 1.5, "1", True, None):
                 with pytest.raises(cairn.Invalid, match="^n "):
                     model.rollback(wrong)

@@ -55,6 +55,20 @@ def test_trials_are_shown_by_a_master_that_was_away_and_a_tuner_that_was_killed(
             master.wait_state(experiment["id"], "COMPLETED")
 
 
+def test_what_a_script_reports_has_curves_and_not_what_the_tuner_adds(tmp_path, monkeypatch):
+    def f(config):
+        tune.report({"loss": 0.5, "nested": {"top1": 1}})
+
+    with running_master(tmp_path / "master") as master:
+        monkeypatch.setenv("CAIRN_TOKEN", master.token())
+        run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, master=master.url)
+        tune.Tuner(f, run_config=run).fit()
+        [trial] = master.get("/api/v1/trials")["trials"]
+        [report] = master.get(f"/api/v1/trials/{trial['id']}/metrics")["metrics"]
+        assert report["steps_completed"] == 1
+        assert set(report["values"]) == {"loss", "nested", "time_this_iter_s", "time_total_s"}
+
+
 def test_a_master_that_is_not_there_changes_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("CAIRN_TOKEN", "a token")
     monkeypatch.setattr("cairn.tune.master_reporter._PATIENCE", 0.5)

@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/names.h"
 #include "checkpoint/repository.h"
+#include "checkpoint/stored_elsewhere.h"
 #include "checkpoint/table_restore.h"
 #include "format/safetensors.h"
 
@@ -392,6 +393,7 @@ class Restoration {
       }
       return Status::Ok();
     }
+    const std::string elsewhere = StoredElsewhere(mismatch_.missing, mismatch_.unexpected);
     if (request_.partial) {
       for (std::string& name : mismatch_.unexpected) {
         out_.skipped.emplace_back(std::move(name), "not asked for");
@@ -404,6 +406,7 @@ class Restoration {
       parts.push_back(fmt::format("{} {}: {}", list.size(), what, JoinNames(list)));
     };
     add(mismatch_.missing, "not in the checkpoint");
+    if (!parts.empty()) parts.back() += elsewhere;
     add(mismatch_.unexpected, "stored but not asked for");
     add(mismatch_.mismatched, "of another type or shape");
     if (parts.empty()) return Status::Ok();

@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 
+#include "checkpoint/stored_elsewhere.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 
@@ -121,6 +122,7 @@ class Matching {
     for (const std::string& name : left_alone_) {
       skipped->emplace_back(name, "left alone, as asked for");
     }
+    const std::string elsewhere = StoredElsewhere(mismatch_.missing, mismatch_.unexpected);
     // No file of another program records roles: only a load of everything can say what is too much.
     if (!options_.strict || options_.stored != StoredVars::kAll) {
       for (const std::string& name : mismatch_.unexpected) {
@@ -133,7 +135,7 @@ class Matching {
       return Loaded();
     }
     const std::string message = "the variables do not match" +
-                                Listed(mismatch_.missing, "not in the file") +
+                                Listed(mismatch_.missing, "not in the file") + elsewhere +
                                 Listed(mismatch_.unexpected, "stored but not asked for") +
                                 Listed(mismatch_.mismatched, "of another type or shape") +
                                 ". Nothing was changed; rename, skip or strict=false load the rest";

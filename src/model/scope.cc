@@ -95,7 +95,7 @@ Status Scope::Declare(std::string name, Role role, DType dtype, std::vector<std:
     const std::lock_guard lock(mutex_);
     if (const auto it = variables_.find(name); it != variables_.end()) {
       return AlreadyExistsError(
-          fmt::format("{} is declared already, as a {}; Clear() the scope to "
+          fmt::format("{} is declared already, as a {}; clear the scope to "
                       "build another program in it",
                       what, RoleName(it->second.role)));
     }

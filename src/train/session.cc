@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <cairn/table_checkpoint.h>
 
@@ -12,6 +15,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/manager.h"
+#include "train/scope_variables.h"
 #include "train/session_schedule.h"
 
 namespace cairn {
@@ -33,8 +37,9 @@ std::chrono::nanoseconds Seconds(double seconds) {
 
 class SessionImpl final : public TrainingSession {
  public:
-  SessionImpl(SessionOptions options, SessionSchedule schedule)
-      : options_(std::move(options)), schedule_(schedule) {
+  /// `options.variables` has the scope's too.
+  SessionImpl(SessionOptions options, ScopeVariables scope, SessionSchedule schedule)
+      : options_(std::move(options)), scope_(std::move(scope)), schedule_(schedule) {
     if (!options_.now) {
       options_.now = [] { return Clock::System()->Now(); };
     }
@@ -54,6 +59,7 @@ class SessionImpl final : public TrainingSession {
   Status Run(const std::function<Status(std::int64_t)>& step) override {
     if (closed_) return FailedPreconditionError("this session is closed");
     RETURN_IF_ERROR(step(step_));
+    scope_.EndIteration();
     ++step_;
     Stamp();
     if (!Saves()) return Status::Ok();
@@ -190,6 +196,7 @@ class SessionImpl final : public TrainingSession {
     }
     ASSIGN_OR_RETURN(restored_, checkpoints_->Restore(std::move(request)));
     if (!restored_) return Status::Ok();
+    scope_.MarkLoaded(restored_->skipped);
     step_ = saved_step_ = restored_->step;
     RETURN_IF_ERROR(StandOn(restored_->info));
     if (options_.restore_state) RETURN_IF_ERROR(options_.restore_state(restored_->state_files));
@@ -235,6 +242,7 @@ class SessionImpl final : public TrainingSession {
   }
 
   SessionOptions options_;
+  ScopeVariables scope_;
   SessionSchedule schedule_;
   std::unique_ptr<CheckpointManager> manager_;
   std::unique_ptr<TableCheckpoints> checkpoints_;  // after the manager, which it uses to its end
@@ -256,6 +264,15 @@ class SessionImpl final : public TrainingSession {
   bool closed_ = false;
 };
 
+/// With those of the scope.
+std::vector<SessionVariable> AllVariables(std::vector<SessionVariable> variables,
+                                          const ScopeVariables& scope) {
+  for (const MutableTensor& tensor : scope.tensors()) {
+    variables.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.data});
+  }
+  return variables;
+}
+
 }  // namespace
 
 Status SessionOptions::Validate() const {
@@ -267,15 +284,24 @@ Status SessionOptions::Validate() const {
     return InvalidArgumentError("max_to_keep is 0; at least one checkpoint must stay");
   }
   RETURN_IF_ERROR(CheckTables(tables, arrays));
+  ASSIGN_OR_RETURN(const ScopeVariables held, ScopeVariables::Of(scope));
+  const std::vector<SessionVariable> all = AllVariables(variables, held);
   std::vector<std::string_view> dense;
-  for (const SessionVariable& variable : variables) dense.push_back(variable.name);
+  std::set<std::string_view> names;
+  for (const SessionVariable& variable : all) {
+    dense.push_back(variable.name);
+    if (names.insert(variable.name).second) continue;
+    return InvalidArgumentError("two variables are called \"" + variable.name + "\"");
+  }
   return CheckDenseNames(dense, tables, arrays);
 }
 
 Result<std::unique_ptr<TrainingSession>> TrainingSession::Open(SessionOptions options) {
   RETURN_IF_ERROR(options.Validate());
   ASSIGN_OR_RETURN(const SessionSchedule schedule, SessionSchedule::Make(options));
-  auto session = std::make_unique<SessionImpl>(std::move(options), schedule);
+  ASSIGN_OR_RETURN(ScopeVariables scope, ScopeVariables::Of(options.scope));
+  options.variables = AllVariables(std::move(options.variables), scope);
+  auto session = std::make_unique<SessionImpl>(std::move(options), std::move(scope), schedule);
   RETURN_IF_ERROR(session->Start());
   return std::unique_ptr<TrainingSession>(std::move(session));
 }

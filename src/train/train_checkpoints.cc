@@ -88,6 +88,7 @@ Result<std::optional<TrainCheckpoints::Resumed>> TrainCheckpoints::Restore() {
   }
   Resumed resumed;
   resumed.info = restored->info;
+  resumed.skipped = std::move(restored->skipped);
   auto state = DecodeTrainerState(restored->state_files);
   if (!state.ok()) return state.status().WithContext("resume from \"" + resumed.info.path + "\"");
   resumed.state = *std::move(state);

@@ -2,6 +2,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <cairn/table_checkpoint.h>
@@ -27,6 +29,7 @@ class TrainCheckpoints {
   struct Resumed {
     TrainerState state;
     CheckpointInfo info;
+    std::vector<std::pair<std::string, std::string>> skipped;  // (variable, reason)
   };
   /// Fills the variables and tables from the newest checkpoint; nullopt when there is none.
   Result<std::optional<Resumed>> Restore();

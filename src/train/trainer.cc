@@ -17,6 +17,7 @@
 #include "checkpoint/manager.h"
 #include "format/safetensors.h"
 #include "train/save_schedule.h"
+#include "train/scope_variables.h"
 #include "train/stop_agreement.h"
 #include "train/train_checkpoints.h"
 #include "train/trainer_state.h"
@@ -57,16 +58,24 @@ Status ValidateModel(const std::vector<MutableTensor>& model) {
   return Status::Ok();
 }
 
+std::vector<MutableTensor> AllVariables(std::vector<MutableTensor> model,
+                                        const ScopeVariables& scope) {
+  model.insert(model.end(), scope.tensors().begin(), scope.tensors().end());
+  return model;
+}
+
 Status ValidateOptions(const TrainerOptions& options) {
   if (options.num_trainers < 1) return InvalidArgumentError("num_trainers must be at least 1");
   if (options.trainer_id < 0 || options.trainer_id >= options.num_trainers) {
     return InvalidArgumentError(fmt::format("trainer_id {} is not one of num_trainers {}",
                                             options.trainer_id, options.num_trainers));
   }
-  RETURN_IF_ERROR(ValidateModel(options.model));
   RETURN_IF_ERROR(CheckTables(options.tables, options.arrays));
+  ASSIGN_OR_RETURN(const ScopeVariables scope, ScopeVariables::Of(options.scope));
+  const std::vector<MutableTensor> model = AllVariables(options.model, scope);
+  RETURN_IF_ERROR(ValidateModel(model));
   std::vector<std::string_view> dense;
-  for (const MutableTensor& variable : options.model) dense.push_back(variable.name);
+  for (const MutableTensor& variable : model) dense.push_back(variable.name);
   RETURN_IF_ERROR(CheckDenseNames(dense, options.tables, options.arrays));
   if (!options.checkpoint_config) return Status::Ok();
   return ValidateCheckpointConfig(*options.checkpoint_config, options.num_trainers);
@@ -80,8 +89,9 @@ struct RegisteredState {
 
 class TrainerImpl final : public Trainer {
  public:
-  TrainerImpl(TrainerOptions options, Environment env)
-      : options_(std::move(options)), env_(std::move(env)) {}
+  /// `options.model` has the scope's variables too.
+  TrainerImpl(TrainerOptions options, ScopeVariables scope, Environment env)
+      : options_(std::move(options)), env_(std::move(env)), scope_(std::move(scope)) {}
 
   Status Start();
 
@@ -152,6 +162,7 @@ class TrainerImpl final : public Trainer {
 
   const TrainerOptions options_;
   const Environment env_;
+  ScopeVariables scope_;
   std::unique_ptr<TrainCheckpoints> checkpoints_;  // null: none wanted
   std::optional<SaveSchedule> schedule_;
   std::map<std::string, RegisteredState> registered_;
@@ -178,6 +189,7 @@ Status TrainerImpl::Start() {
     return Status::Ok();
   }
   resumed_ = std::move(resumed->info);
+  scope_.MarkLoaded(resumed->skipped);
   return Adopt(std::move(resumed->state)).WithContext("resume from \"" + resumed_->path + "\"");
 }
 
@@ -390,6 +402,7 @@ Result<std::optional<TrainOutcome>> TrainerImpl::RunSteps(Run* run) {
     ++run->result.steps_run;
     Stamp();
     if (run->handler) run->handler(EndStepEvent{epoch, step, run->metrics});
+    scope_.EndIteration();
     RETURN_IF_ERROR(SaveWhenDue(run));
     run->step_times.push_back(env_.clock->Now() - run->last_step);
     run->last_step += run->step_times.back();
@@ -539,7 +552,10 @@ std::string_view TrainOutcomeName(TrainOutcome outcome) {
 
 Result<std::unique_ptr<Trainer>> OpenTrainer(TrainerOptions options, Environment env) {
   RETURN_IF_ERROR(ValidateOptions(options));
-  auto trainer = std::make_unique<TrainerImpl>(std::move(options), std::move(env));
+  ASSIGN_OR_RETURN(ScopeVariables scope, ScopeVariables::Of(options.scope));
+  options.model = AllVariables(std::move(options.model), scope);
+  auto trainer =
+      std::make_unique<TrainerImpl>(std::move(options), std::move(scope), std::move(env));
   RETURN_IF_ERROR(trainer->Start());
   return std::unique_ptr<Trainer>(std::move(trainer));
 }

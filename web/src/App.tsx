@@ -159,5 +159,5 @@ function Place({ path, admin }: { path: string[]; admin: boolean }): ReactNode {
       if (admin) return <UsersPage />;
       break;
   }
-  return <Empty title="There is no such page."><a href={link(["experiments"])}>To the experiments</a></Empty>;
+  return <Empty page title="There is no such page."><a href={link(["experiments"])}>To the experiments</a></Empty>;
 }

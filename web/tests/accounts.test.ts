@@ -1,6 +1,6 @@
 // Users, their passwords and tokens.
 import { describe, expect, it } from "vitest";
-import { seriousViolations } from "./browser";
+import { violations } from "./browser";
 import { Stage } from "./stage";
 
 const stage = new Stage();
@@ -13,7 +13,7 @@ describe("a token", () => {
     expect(await page.getByRole("button", { name: "Make it" }).isDisabled()).toBe(true);
     await page.getByLabel("What it is for").fill("nightly");
     await page.getByLabel("Works for").selectOption("a day");
-    expect(await seriousViolations(page)).toEqual([]);
+    expect(await violations(page)).toEqual([]);
     await page.getByRole("button", { name: "Make it" }).click();
     await page.getByText(`export CAIRN_TOKEN=${SECRET}`).waitFor();
     expect(stage.master.requests.find((one) => one.method === "POST" && one.url === "/api/v1/tokens")!.body).toEqual({ name: "nightly", expires_seconds: 86400 });

@@ -44,16 +44,16 @@ export async function typeLogin(page: Page, user: string): Promise<void> {
   await page.getByRole("heading", { name: "Experiments" }).waitFor();
 }
 
-/** Violations that axe calls serious or critical, as readable lines. `rules`: only these, where the rest is known already. */
-export async function seriousViolations(page: Page, rules: string[] = []): Promise<string[]> {
+/** Violations that axe calls moderate or worse, as readable lines. `rules`: only these, where the rest is known already. */
+export async function violations(page: Page, rules: string[] = []): Promise<string[]> {
   // Under the page's own policy a script tag would be refused; evaluate is not.
   if (!(await page.evaluate(() => "axe" in window))) await page.evaluate(axeSource);
   return page.evaluate(async (only) => {
     interface Violation { id: string; impact: string; help: string; nodes: { target: unknown; failureSummary: string }[] }
     const { axe } = window as unknown as { axe: { run: (options: object) => Promise<{ violations: Violation[] }> } };
-    const { violations } = await axe.run(only.length > 0 ? { runOnly: only } : {});
-    return violations
-      .filter((one) => one.impact === "serious" || one.impact === "critical")
+    const result = await axe.run(only.length > 0 ? { runOnly: only } : {});
+    return result.violations
+      .filter((one) => one.impact !== "minor")
       .map((one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => `${JSON.stringify(node.target)} ${node.failureSummary}`).join(" | ")}`);
   }, rules);
 }

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import type { Experiment, Trial } from "../src/api/types";
-import { go, seriousViolations, visit, type Visit } from "./browser";
+import { go, violations, visit, type Visit } from "./browser";
 import { launch } from "./chromium.mjs";
 import { EXAMPLES, HELD, RealMaster } from "./real_master";
 
@@ -139,7 +139,7 @@ describe("with a real master", () => {
     await page.getByText("GOOD").waitFor();
     await page.getByRole("link", { name: "Lineage" }).click();
     await page.getByText(`trial ${child}`, { exact: true }).waitFor();
-    expect(await seriousViolations(page)).toEqual([]);
+    expect(await violations(page)).toEqual([]);
     expect(seen.problems).toEqual([]);
   }, 240_000);
 
@@ -229,7 +229,7 @@ describe("with a real master", () => {
       await page.getByText(text).first().waitFor();
       expect(await page.locator("main img").count(), hash).toBe(0);
       if (hash !== "#/account") expect(await page.getByRole("button", { name: /^(Pause|Activate|Stop|Kill|Continue|Delete|Pin step|Unpin|Edit|Verify|Set these rules)/i }).count(), hash).toBe(0);
-      expect(await seriousViolations(page), hash).toEqual([]);
+      expect(await violations(page), hash).toEqual([]);
     }
     expect(await page.evaluate(() => (window as unknown as { hacked?: number }).hacked)).toBeUndefined();
     // An address that somebody wrote as a path leads to the same.

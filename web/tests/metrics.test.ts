@@ -89,6 +89,30 @@ describe("metrics", () => {
     expect(page.url()).not.toContain("nonsense");
   });
 
+  it("have as much room for the numbers of their axis as these need", async () => {
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    await page.getByRole("figure", { name: "x" }).waitFor();
+    stage.master.report("1", 70, { stamp: 1_795_005_102.25 });
+    stage.master.report("1", 80, { stamp: 1_795_005_103.25 });
+    const chart = page.getByRole("figure", { name: "stamp" });
+    await chart.getByRole("group", { name: /at step 80/ }).waitFor();
+    const left = (figure: typeof chart) => figure.locator(".u-over").evaluate((over) => over.getBoundingClientRect().left - over.closest(".uplot")!.getBoundingClientRect().left);
+    // "1,795,005,102.5" of 12 points is about 95 wide; with few digits all have the same.
+    expect(await left(chart)).toBeGreaterThan(100);
+    expect(await left(page.getByRole("figure", { name: "x" }))).toBe(await left(page.getByRole("figure", { name: "loss" })));
+  });
+
+  it("of experiments that were selected are compared, each with its name: by its trial, or the best one of a search", async () => {
+    const { page } = await look();
+    for (const id of ["1", "2"]) await page.getByLabel(`Select experiment ${id}`, { exact: true }).check();
+    await page.getByRole("button", { name: "Compare 2", exact: true }).click();
+    await page.getByRole("heading", { name: "Compare 2 trials" }).waitFor();
+    const best = stage.master.experiments.get("2")!.best!.trial;
+    await page.getByRole("row", { name: /^trial 1 1 core-api-stage-2 RUNNING/ }).waitFor();
+    await page.getByRole("row", { name: new RegExp(`^trial ${best} 2 lr search COMPLETED`) }).waitFor();
+    await page.getByRole("figure", { name: "loss" }).locator(".legend").getByText(`trial ${best} training`).waitFor();
+  });
+
   it("of ten trials are compared, and of no more", async () => {
     const ids = Array.from({ length: 10 }, (_, n) => String(200 + n));
     const { page } = await look("admin", `#/compare?trials=${ids.slice(0, 9).join(",")}`);

@@ -32,6 +32,45 @@ async function tabTo(page: Page, name: string | RegExp, most = 60): Promise<numb
   throw new Error(`Tab does not come to ${String(name)}`);
 }
 
+/** What has the focus and what it stands in, as one word; "" when nothing has. */
+function kindOfFocus(page: Page): Promise<string> {
+  return page.evaluate(() => {
+    const element = document.activeElement;
+    if (!element || element === document.body) return "";
+    const name = (one: Element | null): string => `${one?.tagName.toLowerCase()}.${one?.getAttribute("class") ?? ""}`;
+    return `${name(element)} in ${name(element.parentElement)}`;
+  });
+}
+
+/** How much of a line of two points around what has the focus is in the picture of the page: what a box cuts off is not. */
+async function shareOfOutline(page: Page): Promise<number> {
+  const box = await page.evaluate(() => {
+    const { x, y, width, height } = document.activeElement!.getBoundingClientRect();
+    return { x, y, width, height };
+  });
+  const clip = { x: Math.max(0, box.x - 6), y: Math.max(0, box.y - 6), width: box.width + 12, height: box.height + 12 };
+  const seen = await page.screenshot({ clip });
+  await page.evaluate(() => {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync("*:focus-visible { outline: none !important } .mark:focus-visible { background: var(--panel) !important } a:focus-visible circle { stroke: none !important }");
+    document.adoptedStyleSheets = [sheet];
+  });
+  const without = await page.screenshot({ clip });
+  const changed = await page.evaluate(async (pictures) => {
+    document.adoptedStyleSheets = [];
+    const [a, b] = await Promise.all(pictures.map(async (picture) => {
+      const bitmap = await createImageBitmap(new Blob([Uint8Array.from(atob(picture), (one) => one.charCodeAt(0))], { type: "image/png" }));
+      const drawing = new OffscreenCanvas(bitmap.width, bitmap.height).getContext("2d")!;
+      drawing.drawImage(bitmap, 0, 0);
+      return drawing.getImageData(0, 0, bitmap.width, bitmap.height).data;
+    }));
+    let count = 0;
+    for (let at = 0; at < a!.length; at += 4) if (Math.abs(a![at]! - b![at]!) + Math.abs(a![at + 1]! - b![at + 1]!) + Math.abs(a![at + 2]! - b![at + 2]!) > 60) count++;
+    return count;
+  }, [seen.toString("base64"), without.toString("base64")]);
+  return changed / (4 * (box.width + box.height));
+}
+
 describe("a narrow window", () => {
   it.each([390, 800])("of %i points has no page that must be scrolled sideways", async (width) => {
     const page = await look("admin");
@@ -44,6 +83,27 @@ describe("a narrow window", () => {
         .map((element) => `${element.tagName}.${element.className}`));
       expect(beyond, hash).toEqual([]);
       expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), hash).toBeLessThanOrEqual(0);
+    }
+  });
+
+  it.each([[390, 2], [800, 2], [900, 1]])("of %i points has the frame in %i rows at most, and the places of it in one", async (width, rows) => {
+    const page = await look("admin");
+    await page.setViewportSize({ width, height: 800 });
+    await page.getByText("12 in all").waitFor();
+    const tops = await page.getByRole("navigation", { name: "Pages" }).getByRole("link").evaluateAll((links) => links.map((link) => link.getBoundingClientRect().top));
+    expect(new Set(tops).size).toBe(1);
+    expect((await page.locator("header.frame").boundingBox())!.height).toBeLessThanOrEqual(rows * 50);
+  });
+
+  it.each([390, 1600])("of %i points has no text in a drawing that is too small or too large to read", async (width) => {
+    const page = await look("admin");
+    await page.setViewportSize({ width, height: 1000 });
+    for (const hash of ["#/experiments/2/scatter", `#/checkpoints/${[...stage.master.checkpoints.keys()][2]!}/lineage`]) {
+      await go(page, hash);
+      await page.locator("main svg text").first().waitFor();
+      const heights = await page.locator("main svg text").evaluateAll((texts) => texts.map((text) => Math.round(text.getBoundingClientRect().height)));
+      expect(Math.min(...heights), hash).toBeGreaterThanOrEqual(13);
+      expect(Math.max(...heights), hash).toBeLessThanOrEqual(18);
     }
   });
 });
@@ -60,6 +120,29 @@ describe("a window of 1280 points", () => {
 });
 
 describe("with the keyboard alone", () => {
+  it("one sees where one is: around each kind of control a line is drawn, of which nothing is cut off that matters", async () => {
+    const page = await look("admin");
+    await page.setViewportSize({ width: 1280, height: 1000 });
+    const kinds = new Set<string>();
+    const unseen: string[] = [];
+    for (const [, hash, text] of PLACES) {
+      await page.goto(`${stage.master.url}/${hash}`);
+      await page.reload();
+      await page.getByText(text).first().waitFor();
+      for (let n = 0; n < 60; n++) {
+        await page.keyboard.press("Tab");
+        const kind = await kindOfFocus(page);
+        if (kind === "") break;
+        if (kinds.has(kind)) continue;
+        kinds.add(kind);
+        const share = await shareOfOutline(page);
+        if (share < 0.5) unseen.push(`${hash}: ${kind}: ${Math.round(share * 100)} %`);
+      }
+    }
+    expect(unseen).toEqual([]);
+    expect(kinds.size).toBeGreaterThan(25);
+  }, 240_000);
+
   it("one logs in, finds an experiment, pauses it, and leaves a question", async () => {
     const page = await look(null);
     await page.getByRole("button", { name: "Log in" }).waitFor();

@@ -1,7 +1,7 @@
 // What the page shows when there is nothing to show, or nothing to be had: what happened, and what to do next.
 import type { Page, Request } from "playwright-core";
 import { describe, expect, it } from "vitest";
-import { go, seriousViolations } from "./browser";
+import { go, violations } from "./browser";
 import { PLACES } from "./places";
 import { Stage } from "./stage";
 
@@ -53,7 +53,7 @@ describe("nothing there", () => {
       await go(page, hash);
       for (const title of titles) await page.getByText(title).waitFor();
       expect(await copyAll(page), hash).toEqual(commands);
-      expect(await seriousViolations(page), hash).toEqual([]);
+      expect(await violations(page), hash).toEqual([]);
     }
   });
 
@@ -107,7 +107,7 @@ describe("what cannot be read", () => {
     const alert = page.getByRole("alert");
     await alert.getByText("The master does not answer.").waitFor();
     expect(await alert.locator("code").textContent()).toBe("cairn master --data-dir DIR");
-    expect(await seriousViolations(page)).toEqual([]);
+    expect(await violations(page)).toEqual([]);
     await stage.master.listen(port);
     await page.getByText("Free on the disk").waitFor();
     await alert.waitFor({ state: "detached" });

@@ -19,6 +19,12 @@ __all__ = ["MasterReporter", "reporter_for"]
 
 # The file of the ends that were told.
 _TOLD = "master_told"
+# What the tuner adds for itself: a curve of process ids beside that of the loss helps nobody. The
+# iteration is the step of each report.
+_NOT_SHOWN = {
+    "config", "date", "done", "experiment_tag", "hostname", "iterations_since_restore", "node_ip", "pid",
+    "time_since_restore", "timestamp", "training_iteration", "trial_id",
+}  # fmt: skip
 # How long the end of an experiment waits for a master that does not answer.
 _PATIENCE = 10.0
 _RETRY = 5.0
@@ -140,7 +146,7 @@ class MasterReporter(Callback):
         return shown
 
     def _add(self, shown: _Shown, result: Mapping[str, Any]) -> None:
-        values = {k: v for k, v in result.items() if k not in ("config", "trial_id")}
+        values = {k: v for k, v in result.items() if k not in _NOT_SHOWN}
         shown.reports.append((int(result.get(TRAINING_ITERATION, len(shown.reports) + 1)), values))
 
     def _ended(self, trial: Trial) -> None:

@@ -14,6 +14,7 @@
 #include "checkpoint/import_place.h"
 #include "format/json.h"
 #include "format/safetensors.h"
+#include "model/foreign/copy_limit.h"
 #include "model/foreign/onnx_initializers.h"
 #include "model/foreign/paddle_pickle.h"
 #include "model/foreign/paddle_tensor.h"
@@ -174,6 +175,8 @@ Status ForeignFile::OpenDirectory(const ForeignSource& source, ImportPlace* plac
   }
   for (const std::string& name : names) {
     if (safetensors && (!is_safetensors(name) || name.find('/') != name.npos)) continue;
+    if (name == "__model__" || name.ends_with(".pdmodel"))
+      continue;  // Paddle's program beside them
     RETURN_IF_ERROR(OpenFile(source, name, place->PathOf(name)));
   }
   if (!tensors_.empty()) return Status::Ok();
@@ -183,8 +186,11 @@ Status ForeignFile::OpenDirectory(const ForeignSource& source, ImportPlace* plac
 Result<std::vector<OwnedTensor>> ReadForeign(const ForeignSource& source) {
   ASSIGN_OR_RETURN(const ForeignFile file, ForeignFile::Open(source));
   std::vector<OwnedTensor> tensors;
+  std::uint64_t left = MostCopiedBytes(file.file_bytes());
   for (const ForeignTensor& tensor : file.tensors()) {
     const std::span<const std::byte> bytes = tensor.Bytes();
+    if (bytes.size() > left) return RepeatedOverAndOver().WithContext("\"" + source.path + "\"");
+    left -= bytes.size();
     constexpr std::align_val_t kAlign{64};
     void* memory = ::operator new(std::max<std::size_t>(bytes.size(), 1), kAlign, std::nothrow);
     if (memory == nullptr) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +24,8 @@ class ForeignFile {
   ForeignFile& operator=(ForeignFile&&) = default;
 
   const std::vector<ForeignTensor>& tensors() const { return tensors_; }
+  /// Of the files that were read.
+  std::uint64_t file_bytes() const { return files_->bytes(); }
 
  private:
   ForeignFile() = default;

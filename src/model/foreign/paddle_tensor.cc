@@ -171,10 +171,12 @@ Result<std::vector<ForeignTensor>> DecodePaddleTensors(std::span<const std::byte
                                                        const std::vector<std::string>& names) {
   ASSIGN_OR_RETURN(std::vector<ForeignTensor> tensors, DecodePaddleTensors(file));
   if (tensors.size() != names.size()) {
+    const std::string given =
+        names.size() > 1 ? fmt::format(", and {} names were given", names.size()) : std::string();
     return InvalidArgumentError(fmt::format(
-        "the file holds {} tensors without names, and {} names were given; give the names of all "
-        "of them, in the order of the file (Paddle writes them sorted by name)",
-        tensors.size(), names.size()));
+        "the file holds {} tensors without names{}; give the names of all of them (names=…), in "
+        "the order of the file (Paddle writes them sorted by name)",
+        tensors.size(), given));
   }
   std::set<std::string_view> seen;
   for (std::size_t i = 0; i < names.size(); ++i) {

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "format/json.h"
 #include "format/safetensors.h"
+#include "model/foreign/copy_limit.h"
 
 namespace cairn {
 namespace {
@@ -35,7 +36,8 @@ Status Repeats() {
 /// One walk.
 class Collector {
  public:
-  explicit Collector(const PickledLeaf& leaf) : leaf_(leaf) {}
+  Collector(const PickledLeaf& leaf, std::uint64_t file_bytes)
+      : leaf_(leaf), copies_left_(MostCopiedBytes(file_bytes)) {}
 
   Status Walk(const PickleValue& value, const std::string& name, int depth) {
     using Kind = PickleValue::Kind;
@@ -84,7 +86,10 @@ class Collector {
       } else if (key.kind == PickleValue::Kind::kInt) {
         text = std::to_string(key.integer);
       } else {
-        return CorruptionError("below " + QuoteForMessage(name) + ": a key is no text");
+        return InvalidArgumentError(
+            (name.empty() ? std::string() : "below " + QuoteForMessage(name) + ": ") +
+            "a key of a dict is neither a text nor a number, and cannot be a name; save it with "
+            "others");
       }
       RETURN_IF_ERROR(Walk(*value.items[i + 1], Below(name, text), depth + 1));
     }
@@ -92,15 +97,23 @@ class Collector {
   }
 
   Status Add(const std::string& name, ForeignTensor tensor) {
-    tensor.name = name;
-    if (name.empty() || !seen_.insert(name).second) {
-      return CorruptionError("the tensor " + QuoteForMessage(name) + " is there twice, or unnamed");
+    if (name.empty()) {
+      return InvalidArgumentError(
+          "it holds a tensor without a name; save it in a dict, {name: tensor}");
     }
+    tensor.name = name;
+    if (!seen_.insert(name).second) {
+      return CorruptionError("the tensor " + QuoteForMessage(name) + " is there twice");
+    }
+    const std::uint64_t copied = name.size() + tensor.own.size();
+    if (copied > copies_left_) return RepeatedOverAndOver();
+    copies_left_ -= copied;
     tensors_.push_back(std::move(tensor));
     return Status::Ok();
   }
 
   const PickledLeaf& leaf_;
+  std::uint64_t copies_left_;
   std::size_t visits_ = 0;
   std::set<std::string> seen_;
   std::vector<ForeignTensor> tensors_;
@@ -108,9 +121,9 @@ class Collector {
 
 }  // namespace
 
-Result<std::vector<ForeignTensor>> CollectPickled(const PickleValue& root,
-                                                  const PickledLeaf& leaf) {
-  Collector collector(leaf);
+Result<std::vector<ForeignTensor>> CollectPickled(const PickleValue& root, const PickledLeaf& leaf,
+                                                  std::uint64_t file_bytes) {
+  Collector collector(leaf, file_bytes);
   RETURN_IF_ERROR(collector.Walk(root, "", 0));
   return collector.Take();
 }

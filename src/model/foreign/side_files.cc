@@ -43,4 +43,10 @@ Result<std::span<const std::byte>> PlacedFiles::Read(const std::string& name) {
   return std::span<const std::byte>(files_.emplace(name, std::move(bytes)).first->second);
 }
 
+std::uint64_t PlacedFiles::bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& [name, bytes] : files_) sum += bytes.size();
+  return sum;
+}
+
 }  // namespace cairn

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -25,6 +26,8 @@ class PlacedFiles final : public SideFiles {
   Result<std::span<const std::byte>> Open(const std::string& name) override;
   /// The same, with errors that do not repeat the name.
   Result<std::span<const std::byte>> Read(const std::string& name);
+  /// Of all that were read.
+  std::uint64_t bytes() const;
 
  private:
   const std::unique_ptr<ImportPlace> place_;

@@ -9,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "model/foreign/numpy_pickle.h"
 #include "model/foreign/pickled_tree.h"
 #include "model/foreign/zip_crc32.h"
 #include "model/foreign/zip_directory.h"
@@ -68,7 +69,7 @@ const std::map<std::string_view, DType>& Types() {
 }
 
 bool Allowed(std::string_view global) {
-  return Types().contains(global) ||
+  return Types().contains(global) || IsNumpyConstructor(global) ||
          std::find(kConstructors.begin(), kConstructors.end(), global) != kConstructors.end();
 }
 
@@ -89,7 +90,7 @@ class TorchTensors {
       }
       return Leaf(*arguments[0], tensor);
     }
-    if (!callee.starts_with("torch._utils._rebuild_tensor")) return false;
+    if (!callee.starts_with("torch._utils._rebuild_tensor")) return ReadNumpyArray(value, tensor);
     if (arguments.size() < 4) return CorruptionError("a tensor is not described");
     RETURN_IF_ERROR(ReadTensor(value, tensor));
     return true;
@@ -155,7 +156,7 @@ Status Verify(const ZipEntries& files) {
   return Status::Ok();
 }
 
-Result<std::vector<ForeignTensor>> Decode(const ZipEntries& files) {
+Result<std::vector<ForeignTensor>> Decode(const ZipEntries& files, std::uint64_t file_bytes) {
   for (const auto& [name, entry] : files) {
     if (!name.ends_with(kPickle)) continue;
     const std::string prefix = name.substr(0, name.size() - kPickle.size());
@@ -166,10 +167,12 @@ Result<std::vector<ForeignTensor>> Decode(const ZipEntries& files) {
     }
     ASSIGN_OR_RETURN(const Pickle pickle, DecodePickle(entry.content, Allowed));
     const TorchTensors tensors(files, prefix);
-    return CollectPickled(pickle.root(),
-                          [&](const PickleValue& value, ForeignTensor* tensor) -> Result<bool> {
-                            return tensors.Leaf(value, tensor);
-                          });
+    return CollectPickled(
+        pickle.root(),
+        [&](const PickleValue& value, ForeignTensor* tensor) -> Result<bool> {
+          return tensors.Leaf(value, tensor);
+        },
+        file_bytes);
   }
   return InvalidArgumentError(
       "the zip archive has no data.pkl, so torch.save did not write it (a TorchScript archive, or "
@@ -181,12 +184,12 @@ Result<std::vector<ForeignTensor>> Decode(const ZipEntries& files) {
 Result<std::vector<ForeignTensor>> DecodeTorchZip(std::span<const std::byte> bytes) {
   ASSIGN_OR_RETURN(const ZipEntries files, DecodeZipDirectory(bytes));
   RETURN_IF_ERROR(Verify(files));
-  return Decode(files);
+  return Decode(files, bytes.size());
 }
 
 Result<std::vector<ForeignTensor>> DecodeTorchZipUnverified(std::span<const std::byte> bytes) {
   ASSIGN_OR_RETURN(const ZipEntries files, DecodeZipDirectory(bytes));
-  return Decode(files);
+  return Decode(files, bytes.size());
 }
 
 }  // namespace cairn

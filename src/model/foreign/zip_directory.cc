@@ -117,7 +117,8 @@ class ZipReader {
         ReadExtra(text + name_bytes, extra_bytes, size, packed, offset, &wide_size, &wide_offset));
     if (method != 0 || (flags & 1) != 0) {
       return UnimplementedError("the entry " + QuoteForMessage(*name) +
-                                " of the zip archive is compressed or encrypted");
+                                " of the zip archive is compressed or encrypted, which torch.save "
+                                "does not do (TorchScript does: save the state_dict)");
     }
     *at = text + name_bytes + extra_bytes + comment_bytes;
     return ReadContent(wide_offset, wide_size, &entry->content);

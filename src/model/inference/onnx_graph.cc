@@ -180,6 +180,16 @@ class Graph final : public OnnxGraph {
   }
   std::uint64_t pruned_nodes() const override { return pruned_nodes_; }
   const std::vector<std::string>& left_out() const override { return left_out_; }
+  std::set<std::string> statistics() const override {
+    std::set<std::string> names;
+    for (const auto& node : model_.graph().node()) {
+      ForEachInside(node, [&](const onnx::NodeProto& inner) {
+        if (inner.op_type() != "BatchNormalization") return;
+        for (int i = 3; i < std::min(inner.input_size(), 5); ++i) names.insert(inner.input(i));
+      });
+    }
+    return names;
+  }
 
   Result<std::vector<ForeignTensor>> Weights(SideFiles* files) override {
     // The reader of initializers understands every coding; it gets the ones that are wanted.

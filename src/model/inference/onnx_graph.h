@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -35,6 +36,8 @@ class OnnxGraph {
   virtual std::uint64_t pruned_nodes() const = 0;
   /// Weights that Prune dropped.
   virtual const std::vector<std::string>& left_out() const = 0;
+  /// Weights that are statistics: the means and variances of batch normalisation.
+  virtual std::set<std::string> statistics() const = 0;
 
   /// The weights that go into a file of their own, by name. Small integer constants (shapes, axes)
   /// and types that safetensors does not have stay in the graph.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,9 +87,12 @@ Result<SavedInferenceModel> Save(const SaveInferenceRequest& request, const More
   report.nodes = graph->nodes();
   report.pruned_nodes = graph->pruned_nodes();
   report.left_out = graph->left_out();
+  std::set<std::string> persistables = graph->statistics();
+  persistables.insert(request.persistables.begin(), request.persistables.end());
   VariableRoles roles;
   for (const ForeignTensor& weight : weights) {
-    roles.emplace(weight.name, Role::kParameter);
+    roles.emplace(weight.name,
+                  persistables.contains(weight.name) ? Role::kPersistable : Role::kParameter);
     report.weights.push_back(weight.name);
     report.bytes += weight.Bytes().size();
   }

@@ -1,11 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cairn/inference.h>
@@ -82,6 +84,31 @@ TEST(SaveInferenceTest, ParametersAreLoadedOutOfAnInferenceModel) {
   Scope scope;
   ASSERT_TRUE(scope.Parameter("fc1.w", DType::kF32, {5, 8}).ok());
   EXPECT_TRUE(LoadVars(directory / "model", &scope, {}, {.stored = StoredVars::kAsked}).ok());
+  EXPECT_THAT(LoadParams(directory / "model", &scope).status().ToString(), HasSubstr("fc2.w"));
+}
+
+TEST(SaveInferenceTest, StatisticsOfBatchNormalisationAreNoParameters) {
+  TempDirectory directory;
+  SaveInferenceRequest request = Request(directory);
+  request.persistables = {"fc2.b", "nobody's"};
+  const SavedInferenceModel saved = SaveInferenceModel(request).value();
+  const std::vector<OwnedTensor> stored =
+      ReadForeign({.path = saved.info.path + "/__model__"}).value();
+  const auto declare = [&](Scope* scope, const std::vector<std::string>& persistables) {
+    for (const OwnedTensor& tensor : stored) {
+      const bool parameter =
+          std::find(persistables.begin(), persistables.end(), tensor.name) == persistables.end();
+      const auto role = parameter ? &Scope::Parameter : &Scope::Persistable;
+      ASSERT_TRUE((scope->*role)(tensor.name, tensor.dtype, tensor.shape, VariableOptions{}).ok());
+    }
+  };
+  Scope scope;
+  declare(&scope, {"bn.mean", "bn.var", "fc2.b"});
+  const auto loaded = LoadParams(directory / "model", &scope);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(loaded->names.size(), 5u);
+  EXPECT_THAT(loaded->skipped, Contains(std::pair("bn.mean", "not a parameter")));
+  EXPECT_TRUE(LoadPersistables(directory / "model", &scope).ok());
 }
 
 TEST(SaveInferenceTest, AnInnerTensorCanBeAFeed) {

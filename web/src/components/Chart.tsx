@@ -4,7 +4,7 @@ import { useEffect, useId, useLayoutEffect, useRef, type KeyboardEvent, type Rea
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Band } from "../model/bands";
-import { formatCount, formatNumber, formatTicks, formatTime } from "../model/format";
+import { formatMarks, formatNumber, formatTicks, formatTime } from "../model/format";
 import { thin, valueAt } from "../model/series";
 import { useTheme } from "./theme";
 import type { Range, View } from "./view";
@@ -183,7 +183,7 @@ class Drawing {
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time, auto: false }, y: log ? { distr: 3 } : { range: (_u, min, max) => padded(min, max) } },
-      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : { ...axis, incrs: WHOLE_STEPS, size: 30, label: "steps", labelSize: 20, labelGap: 0, labelFont: axis.font! }, { ...axis, size: 64, values: (_u, ticks) => ticks.map((tick) => (tick === null ? "" : Math.abs(tick) >= 10_000 && Number.isInteger(tick) ? formatCount(tick) : formatNumber(tick))) }],
+      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : { ...axis, incrs: WHOLE_STEPS, size: 30, label: "steps", labelSize: 20, labelGap: 0, labelFont: axis.font! }, { ...axis, size: roomFor, values: (_u, ticks) => (log ? ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) : formatMarks(ticks)) }],
       series: [
         {},
         ...lines.map((line): uPlot.Series => {
@@ -366,6 +366,16 @@ class Drawing {
       this.draw();
     }
   }
+}
+
+/** Of the y axis: the same for all charts, so that they line up, but for those with longer numbers. */
+function roomFor(plot: uPlot, texts: string[] | null): number {
+  if (!texts || texts.length === 0) return 64;
+  plot.ctx.save();
+  plot.ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+  const widest = Math.max(...texts.map((text) => plot.ctx.measureText(text).width)) / devicePixelRatio;
+  plot.ctx.restore();
+  return Math.max(64, Math.ceil(widest) + 22);
 }
 
 /** Room above and below; a flat curve lies in the middle. */

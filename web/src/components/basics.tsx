@@ -61,18 +61,21 @@ export function Command({ text: plain }: { text: string }): ReactNode {
   );
 }
 
-export function Empty({ title, children, command }: { title: string; children?: ReactNode; command?: string }): ReactNode {
+/** `page`: it is all there is, so that its title is that of the page. */
+export function Empty({ title, children, command, page = false }: { title: string; children?: ReactNode; command?: string; page?: boolean }): ReactNode {
+  const Title = page ? "h1" : "p";
   return (
     <div className="empty">
-      <p className="empty-title">{title}</p>
+      <Title className="empty-title">{title}</Title>
       {children && <p>{children}</p>}
       {command && <Command text={command} />}
     </div>
   );
 }
 
-/** What went wrong with reading, what to do about it. */
-export function Failure({ error, retry }: { error: ApiError; retry?: () => void }): ReactNode {
+/** What went wrong with reading, what to do about it. `page`: all of the page could not be read, so that its title says so. */
+export function Failure({ error, retry, page = false }: { error: ApiError; retry?: () => void; page?: boolean }): ReactNode {
+  const Title = page ? "h1" : "p";
   const hint =
     error.status === 0
       ? { text: "The page goes on by itself when it is back. To start it:", command: "cairn master --data-dir DIR" }
@@ -83,7 +86,7 @@ export function Failure({ error, retry }: { error: ApiError; retry?: () => void 
           : null;
   return (
     <div className="empty" role="alert">
-      <p className="empty-title">{error.message}</p>
+      <Title className="empty-title">{error.message}</Title>
       {hint && <p>{hint.text}</p>}
       {hint && <Command text={hint.command} />}
       {retry && <p><button type="button" onClick={retry}>Try again</button></p>}

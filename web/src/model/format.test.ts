@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { allNumbers, experimentTitle, formatAge, formatBytes, formatCount, formatDuration, formatFact, formatJson, formatMinute, formatNumber, formatPercent, formatShape, formatTicks, numberedName, toNumber } from "./format";
+import { allNumbers, experimentTitle, formatAge, formatBytes, formatCount, formatDuration, formatFact, formatJson, formatMarks, formatMinute, formatNumber, formatPercent, formatShape, formatTicks, numberedName, toNumber } from "./format";
 
 describe("numbers for people", () => {
   it.each([[0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [10 * 2 ** 20, "10.0 MiB"], [2 ** 30 - 1, "1.00 GiB"], [null, "–"]] as const)(
@@ -42,6 +42,17 @@ describe("numbers for people", () => {
     expect(formatTicks([at, at + 86400])).toEqual(["2026-11-16", "2026-11-17"]);
     expect(formatMinute(at)).toBe("2026-11-16 23:59");
   });
+  it.each([
+    [[1795005102, 1795005102.5, 1795005103], ["1,795,005,102", "1,795,005,102.5", "1,795,005,103"]],
+    [[0, 0.25, 0.5, null], ["0", "0.25", "0.5", ""]],
+    [[0.00999, 0.01, 0.01001], ["0.00999", "0.01", "0.01001"]],
+    [[0, 2.5, 5], ["0", "2.5", "5"]],
+    [[-20_000, 0, 20_000], ["-20,000", "0", "20,000"]],
+    [[0, 2e6, 4e6], ["0", "2e+6", "4e+6"]],
+    [[1e-5, 1.5e-5, 2e-5], ["1e-5", "1.5e-5", "2e-5"]],
+    [[0.001, 0.01, 0.1, 1, 10, 100], ["0.001", "0.01", "0.1", "1", "10", "100"]],
+    [[7], ["7"]],
+  ])("marks an axis %j with what tells neighbours apart", (marks, texts) => expect(formatMarks(marks)).toEqual(texts));
   it("sets a column flush right when all of it are numbers", () => {
     expect(allNumbers([1, 0.5, undefined])).toBe(true);
     expect(allNumbers([1, "adam"])).toBe(false);

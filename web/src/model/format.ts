@@ -100,6 +100,26 @@ export function formatNumber(value: NumberOrText | undefined): string {
   return Number(value.toPrecision(4)).toString();
 }
 
+/** Marks of an axis: as many digits as tell neighbours apart, whatever their size; 1,000 has a comma from 10,000 on. */
+export function formatMarks(marks: (number | null)[]): string[] {
+  const known = marks.filter((mark) => mark !== null);
+  const most = Math.max(0, ...known.map(Math.abs));
+  const gaps = known.slice(1).map((mark, i) => Math.abs(mark - known[i]!)).filter((gap) => gap > 0);
+  const gap = Math.min(most || 1, ...gaps);
+  const digits = Math.ceil(Math.log10(most / gap) - 1e-9) + 1; // of the greatest, to tell it from its neighbour
+  const exponent = most > 0 && (most >= 1e6 || most < 1e-3) && digits <= 5;
+  // One more than the size of the gap has: 2.5 is a gap, too.
+  const decimals = Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(gap) + 1e-9)));
+  return marks.map((mark) => {
+    if (mark === null) return "";
+    if (mark === 0) return "0";
+    if (exponent) return mark.toExponential(digits).replace(/\.?0+e/, "e");
+    const [whole, part] = Math.abs(mark).toFixed(decimals).split(".") as [string, string?];
+    const fraction = (part ?? "").replace(/0+$/, "");
+    return `${mark < 0 ? "-" : ""}${Number(whole) >= 10_000 ? formatCount(Number(whole)) : whole}${fraction === "" ? "" : `.${fraction}`}`;
+  });
+}
+
 /** What JSON cannot hold is a string there. Anything that is no number is NaN. */
 export function toNumber(value: Json | undefined): number {
   if (typeof value === "number") return value;

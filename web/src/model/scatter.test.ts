@@ -13,6 +13,19 @@ describe("a scatter plot", () => {
     expect(points[0]!.px).toBe(points[2]!.px);
     expect(xTicks.map((tick) => tick.label)).toEqual(["adam", "sgd"]);
   });
+  it.each([320, 800])("of %i points has no labels that run into each other", (width) => {
+    const letter = 7;
+    const apart = (rows: { id: string; x: string | number; y: number }[]): void => {
+      const { xTicks } = placePoints(rows, { ...size, width });
+      expect(xTicks.length).toBeGreaterThan(1);
+      xTicks.slice(1).forEach((tick, i) => {
+        const before = xTicks[i]!;
+        expect(tick.at - before.at, `${before.label} ${tick.label}`).toBeGreaterThanOrEqual(((tick.label.length + before.label.length) / 2) * letter);
+      });
+    };
+    for (const count of [2, 5, 30]) apart(Array.from({ length: count }, (_, n) => ({ id: String(n), x: `a schedule called ${n}`, y: n })));
+    apart(Array.from({ length: 9 }, (_, n) => ({ id: String(n), x: 0.00001 * (n + 1), y: n })));
+  });
   it("has round numbers on its axes", () => {
     const rows = [{ id: "1", x: 0.00014, y: 0.0937 }, { id: "2", x: 0.0895, y: 0.8625 }];
     const plain = placePoints(rows, size);

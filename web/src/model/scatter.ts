@@ -25,6 +25,9 @@ const LEFT = 76;
 const RIGHT = 24;
 const TOP = 20;
 const BOTTOM = 48;
+/** Of a letter, and of the shortest label that says something, in points. */
+const LETTER = 7;
+const LEAST_LABEL = 42;
 
 export function placePoints(rows: { id: string; x: Json; y: number }[], size: { width: number; height: number; log: boolean }): Scatter {
   const numeric = rows.every((row) => typeof row.x === "number" || row.x === null);
@@ -45,11 +48,15 @@ export function placePoints(rows: { id: string; x: Json; y: number }[], size: { 
     placeX = (x) => at(scale(x as number));
     const whole = xs.every(Number.isInteger) && !size.log;
     xTicks = (size.log ? logTicks(x0, x1) : ticks(x0, x1, whole)).map((x) => ({ at: at(x), label: formatNumber(size.log ? 10 ** x : x) }));
+    xTicks = withRoom(xTicks);
   } else {
     const values = [...new Set(usable.map((row) => formatJson(row.x)))].sort();
     const at = (value: string): number => LEFT + ((values.indexOf(value) + 0.5) / values.length) * wide;
     placeX = (x) => at(formatJson(x));
-    xTicks = values.slice(0, 20).map((value) => ({ at: at(value), label: value.length > 14 ? `${value.slice(0, 13)}…` : value }));
+    // As many of them as have room beside each other, each cut to what is left for it.
+    const every = Math.ceil((values.length * LEAST_LABEL) / wide);
+    const letters = Math.min(14, Math.floor((wide / values.length) * every / LETTER) - 1);
+    xTicks = values.filter((_, index) => index % every === 0).map((value) => ({ at: at(value), label: value.length > letters ? `${value.slice(0, letters - 1)}…` : value }));
   }
   return {
     points: usable.map((row) => ({ id: row.id, y: row.y, px: placeX(row.x), py: placeY(row.y), xLabel: formatJson(row.x) })),
@@ -57,6 +64,15 @@ export function placePoints(rows: { id: string; x: Json; y: number }[], size: { 
     yTicks: usable.length === 0 ? [] : ticks(y0, y1).map((y) => ({ at: placeY(y), label: formatNumber(y) })),
     left: rows.length - usable.length,
   };
+}
+
+/** All of them, or every second, third, …: as many as do not run into each other. */
+function withRoom(marks: Tick[]): Tick[] {
+  for (let every = 1; every < marks.length; every++) {
+    const some = marks.filter((_, index) => index % every === 0);
+    if (some.slice(1).every((mark, i) => mark.at - some[i]!.at >= ((mark.label.length + some[i]!.label.length) / 2 + 1) * LETTER)) return some;
+  }
+  return marks.slice(0, 1);
 }
 
 /** Round numbers between the two, about five: a reader counts by them. `whole`: there is nothing between 2 and 3. */

@@ -33,7 +33,7 @@ export function AccountPage(): ReactNode {
           {tokens.error && !tokens.data ? <Failure error={tokens.error} retry={tokens.reload} /> : !tokens.data ? <Waiting />
             : tokens.data.tokens.length === 0 ? <Empty title="No tokens." command="cairn token create NAME">Make one here, or in a terminal that is logged in:</Empty>
               : (
-                <div className="table-box plain" tabIndex={0} role="region" aria-label="Tokens">
+                <div className="table-box plain" tabIndex={0} role="region" aria-label="Tokens of yours">
                   <table>
                     <thead><tr><th scope="col">Name</th><th scope="col">Made</th><th scope="col">Last used</th><th scope="col">Ends</th><th scope="col"><span className="hidden">Delete</span></th></tr></thead>
                     <tbody>

@@ -19,7 +19,7 @@ export function UsersPage(): ReactNode {
   const [role, setRole] = useState<Role>("user");
   const [name, setName] = useState("");
   const [password, setPassword] = useState("");
-  if (users.error && !users.data) return <Failure error={users.error} retry={users.reload} />;
+  if (users.error && !users.data) return <Failure page error={users.error} retry={users.reload} />;
   if (!users.data) return <Waiting />;
   const { users: list } = users.data;
   const patch = (user: User, change: { role?: Role; active?: boolean }): void => {

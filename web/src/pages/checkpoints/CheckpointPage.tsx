@@ -21,7 +21,7 @@ export function CheckpointPage({ id }: { id: string }): ReactNode {
   const checkpoint = useResource(`checkpoint ${id}`, (signal) => api.checkpoint(id, signal),
     (event) => event.kind === "checkpoint" && event.body?.["id"] === id);
   useTitle(checkpoint.data ? `Checkpoint of step ${checkpoint.data.steps_completed}` : "Checkpoint");
-  if (checkpoint.error && !checkpoint.data) return <Failure error={checkpoint.error} retry={checkpoint.reload} />;
+  if (checkpoint.error && !checkpoint.data) return <Failure page error={checkpoint.error} retry={checkpoint.reload} />;
   if (!checkpoint.data) return <Waiting />;
   const one = checkpoint.data;
   const whole = one.state === "COMPLETED";

@@ -30,7 +30,7 @@ export function DiffPage({ a, b }: { a: string; b: string }): ReactNode {
   const [sort, setSort] = useState<{ key: string; order: Order }>({ key: "max_difference", order: "desc" });
   const both = useResource(`diff ends ${a} ${b}`, (signal) => Promise.all([api.checkpoint(a, signal), api.checkpoint(b, signal)]));
   const diff = useResource(`diff ${a} ${b}`, (signal) => api.diff(a, b, signal));
-  if (both.error && !both.data) return <Failure error={both.error} retry={both.reload} />;
+  if (both.error && !both.data) return <Failure page error={both.error} retry={both.reload} />;
   if (!both.data) return <Waiting />;
   const [left, right] = both.data;
   const rows = sortBy(diff.data?.tensors ?? [], (row) => row[sort.key as "name" | "max_difference"], sort.order);

@@ -12,7 +12,7 @@ export function ClusterPage(): ReactNode {
   useTitle("Cluster");
   const now = useNow(1000);
   const cluster = useResource("cluster", (signal) => api.cluster(signal), (event) => ["trial", "run", "service", "experiment"].includes(event.kind));
-  if (cluster.error && !cluster.data) return <Failure error={cluster.error} retry={cluster.reload} />;
+  if (cluster.error && !cluster.data) return <Failure page error={cluster.error} retry={cluster.reload} />;
   if (!cluster.data) return <Waiting />;
   const { slots, used_slots: used, running, queue, services } = cluster.data;
   const servers = services.filter((one) => one.kind === "paramserver");
@@ -30,14 +30,14 @@ export function ClusterPage(): ReactNode {
         </section>
         <section className="panel" aria-labelledby="queue">
           <h2 id="queue">Queue</h2>
-          {queue.length === 0 ? <p className="faint">Nothing waits.</p> : <Entries label="Queue" entries={queue} now={now} word="Waits for" />}
+          {queue.length === 0 ? <p className="faint">Nothing waits.</p> : <Entries label="Trials that wait" entries={queue} now={now} word="Waits for" />}
         </section>
       </div>
       <section aria-labelledby="running">
         <h2 id="running">Running</h2>
         {running.length === 0
           ? <Empty title="Nothing runs." command="cairn experiment create CONFIG DIR -f">Trials appear here as they start.</Empty>
-          : <Entries label="Running" entries={running} now={now} word="Runs for" />}
+          : <Entries label="Trials that run" entries={running} now={now} word="Runs for" />}
       </section>
       <section aria-labelledby="servers">
         <h2 id="servers">Parameter servers</h2>

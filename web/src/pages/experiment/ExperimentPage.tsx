@@ -21,7 +21,7 @@ import { TrialsTab } from "./TrialsTab";
 export function ExperimentPage({ id, tab }: { id: string; tab: string }): ReactNode {
   const experiment = useResource(`experiment ${id}`, (signal) => api.experiment(id, signal),
     (event) => event.experiment === id && ["experiment", "trial", "progress", "checkpoint"].includes(event.kind));
-  if (experiment.error && !experiment.data) return <Failure error={experiment.error} retry={experiment.reload} />;
+  if (experiment.error && !experiment.data) return <Failure page error={experiment.error} retry={experiment.reload} />;
   if (!experiment.data) return <Waiting />;
   if (experiment.data.trial) return <OnlyTrial experiment={experiment.data} trialId={experiment.data.trial} tab={tab} />;
   return <ManyTrials experiment={experiment.data} tab={tab} onChange={experiment.set} />;

@@ -1,4 +1,4 @@
-import { useState, type ReactNode } from "react";
+import { useLayoutEffect, useRef, useState, type ReactNode, type RefObject } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { Choice, Empty, Failure, Waiting } from "../../components/basics";
@@ -33,8 +33,30 @@ export function ScatterTab({ experiment }: { experiment: Experiment }): ReactNod
   );
 }
 
-const WIDTH = 820;
-const HEIGHT = 400;
+/** As wide as there is room, and not higher than the window: a drawing that is scaled has texts that nobody can read. */
+function useRoom(): [RefObject<HTMLElement | null>, { width: number; height: number }] {
+  const box = useRef<HTMLElement>(null);
+  const [room, setRoom] = useState({ width: 820, height: 400 });
+  useLayoutEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const measure = (): void => {
+      const { paddingLeft, paddingRight } = getComputedStyle(element);
+      const width = Math.max(240, Math.floor(element.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight)));
+      const height = Math.round(Math.min(Math.max(260, window.innerHeight - 390), Math.max(260, width * 0.6)));
+      setRoom((before) => (before.width === width && before.height === height ? before : { width, height }));
+    };
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    window.addEventListener("resize", measure);
+    return () => {
+      observer.disconnect();
+      window.removeEventListener("resize", measure);
+    };
+  }, []);
+  return [box, room];
+}
 
 interface ScatterProps {
   experiment: string;
@@ -46,30 +68,32 @@ interface ScatterProps {
 }
 
 function Scatter({ experiment, trials, name, metric, log, best }: ScatterProps): ReactNode {
+  const [box, { width, height }] = useRoom();
   const placed = placePoints(
     trials.map((trial) => ({ id: trial.id, x: trial.hparams[name] ?? null, y: toNumber(trial.best?.value ?? null) })),
-    { width: WIDTH, height: HEIGHT, log },
+    { width, height, log },
   );
-  if (placed.points.length === 0) return <Empty title={`No trial has both ${name} and ${metric} yet.`} command={`cairn trial ls -e ${experiment}`}>A point appears with the first report of the metric. What the trials are doing:</Empty>;
   return (
-    <figure className="panel">
+    <figure className="panel" ref={box}>
       <figcaption>{metric} by {name}</figcaption>
-      <svg className="scatter" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label={`${metric} by ${name}, ${placed.points.length} trials`}>
+      {placed.points.length === 0 ? (
+        <Empty title={`No trial has both ${name} and ${metric} yet.`} command={`cairn trial ls -e ${experiment}`}>A point appears with the first report of the metric. What the trials are doing:</Empty>
+      ) : <svg className="scatter" width={width} height={height} role="group" aria-label={`${metric} by ${name}, ${placed.points.length} trials`}>
         {placed.yTicks.map((tick) => (
           <g key={`y${tick.at}`}>
-            <line x1={64} x2={WIDTH - 12} y1={tick.at} y2={tick.at} />
+            <line x1={64} x2={width - 12} y1={tick.at} y2={tick.at} />
             <text x={58} y={tick.at + 4} textAnchor="end">{tick.label}</text>
           </g>
         ))}
         {placed.xTicks.map((tick) => (
           <g key={`x${tick.at}`}>
-            <line x1={tick.at} x2={tick.at} y1={12} y2={HEIGHT - 36} />
-            <text x={tick.at} y={HEIGHT - 20} textAnchor="middle">{tick.label}</text>
+            <line x1={tick.at} x2={tick.at} y1={12} y2={height - 36} />
+            <text x={tick.at} y={height - 20} textAnchor="middle">{tick.label}</text>
           </g>
         ))}
-        <text x={WIDTH - 12} y={HEIGHT - 2} textAnchor="end" className="axis-name">{name}</text>
+        <text x={width - 12} y={height - 2} textAnchor="end" className="axis-name">{name}</text>
         <text x={64} y={9} className="axis-name">{metric}</text>
-        {placed.points.map((point) => {
+        {[...placed.points].sort((a, b) => Number(a.id === best) - Number(b.id === best)).map((point) => {
           const text = `Trial ${point.id}: ${name} ${point.xLabel}, ${metric} ${formatNumber(point.y)}`;
           return (
             <a key={point.id} href={link(["trials", point.id])} aria-label={text}>
@@ -77,8 +101,8 @@ function Scatter({ experiment, trials, name, metric, log, best }: ScatterProps):
             </a>
           );
         })}
-      </svg>
-      {placed.left > 0 && <p className="hint">{placed.left} trials have no finite value yet{log ? " or a hyperparameter that has no logarithm" : ""}.</p>}
+      </svg>}
+      {placed.left > 0 && placed.points.length > 0 && <p className="hint">{placed.left} trials have no finite value yet{log ? " or a hyperparameter that has no logarithm" : ""}.</p>}
     </figure>
   );
 }

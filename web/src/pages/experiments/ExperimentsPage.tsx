@@ -12,6 +12,7 @@ import { formatBytes, formatCount, formatDuration, formatMinute, formatNumber, f
 import { link } from "../../model/route";
 import type { Order } from "../../model/sorting";
 import { ACTION_LABELS, allowedForTrials, hasEnded, isLive, STATES } from "../../model/states";
+import { MOST_COMPARED } from "../metrics/ComparePage";
 
 function columns(now: number): Column<Experiment>[] {
   return [
@@ -112,6 +113,9 @@ export function ExperimentsPage(): ReactNode {
           : bulk === "unarchive" ? row.archived
             : allowedForTrials(row.trial_states).includes(bulk));
 
+  // An experiment is compared by its trial, a search by its best one.
+  const comparable = chosen.map((row) => row.trial ?? row.best?.trial).filter((trial) => trial !== undefined && trial !== null);
+
   const selectAll = async (on: boolean): Promise<void> => {
     const choice = ++choices.current;
     if (!on) return setSelected(new Map());
@@ -125,7 +129,7 @@ export function ExperimentsPage(): ReactNode {
   };
 
   const filtered = asked !== "" || state !== "" || owner !== "";
-  if (pages.error && pages.total === undefined) return <Failure error={pages.error} retry={pages.reload} />;
+  if (pages.error && pages.total === undefined) return <Failure page error={pages.error} retry={pages.reload} />;
 
   const bulks: [Bulk, string][] = [
     ["pause", "Pause"], ["activate", "Activate"], ["cancel", "Stop"], ["kill", "Kill"],
@@ -166,6 +170,9 @@ export function ExperimentsPage(): ReactNode {
           {bulks.filter(([bulk]) => able(bulk).length > 0).map(([bulk, title]) => (
             <button key={bulk} type="button" onClick={() => setAsking(bulk)}>{`${title} ${able(bulk).length}`}</button>
           ))}
+          {comparable.length >= 2 && comparable.length <= MOST_COMPARED && (
+            <button type="button" onClick={() => navigate(link(["compare"], { trials: comparable.join(",") }))}>{`Compare ${comparable.length}`}</button>
+          )}
           <button type="button" onClick={() => setSelected(new Map())}>Select none</button>
         </div>
       )}

@@ -3,7 +3,7 @@ import { api, ApiError } from "../../api/client";
 import type { Trial } from "../../api/types";
 import { Empty, Failure, StateBadge, Waiting } from "../../components/basics";
 import { navigate, useResource, useRoute, useTitle } from "../../components/hooks";
-import { allNumbers, formatJson, formatNumber } from "../../model/format";
+import { allNumbers, formatJson, formatNumber, numberedName } from "../../model/format";
 import { link } from "../../model/route";
 import { MetricsView } from "./MetricsView";
 
@@ -16,6 +16,13 @@ export function ComparePage(): ReactNode {
   const ids = [...new Set((query.get("trials") ?? "").split(",").filter(Boolean))].slice(0, MOST_COMPARED);
   const trials = useResource(`compare ${ids.join(",")}`, (signal) => Promise.all(ids.map((id) => found(id, signal))),
     (event) => ids.includes(event.trial) && (event.kind === "trial" || event.kind === "progress"));
+  // Which experiment each is of: trials of several have nothing else to tell them apart.
+  const homes = [...new Set(trials.data?.map((one) => one.trial?.experiment).filter((id) => id !== undefined))];
+  const names = useResource(`compare names ${homes.join(",")}`, (signal) => Promise.all(homes.map((id) => api.experiment(id, signal))));
+  const nameOf = (id: string): string => {
+    const home = names.data?.find((one) => one.id === id);
+    return home ? numberedName(home) : id;
+  };
   const add = (
     <form className="toolbar" onSubmit={(event) => {
       event.preventDefault();
@@ -30,13 +37,12 @@ export function ComparePage(): ReactNode {
     </form>
   );
   if (ids.length === 0) {
-    return <><h1>Compare</h1>{add}<Empty title="Nothing to compare yet." command="cairn trial ls">Add trials by their ids, or select them in the table of an experiment.</Empty></>;
+    return <><h1>Compare</h1>{add}<Empty title="Nothing to compare yet." command="cairn trial ls">Add trials by their ids, or select experiments or trials in their tables.</Empty></>;
   }
   if (trials.error && !trials.data) return <><h1>Compare</h1>{add}<Failure error={trials.error} retry={trials.reload} /></>;
   if (!trials.data) return <Waiting />;
   const there = trials.data.map((one) => one.trial).filter((trial) => trial !== null);
-  const names = [...new Set(there.flatMap((trial) => Object.keys(trial.hparams)))].sort();
-  const differ = names.filter((name) => new Set(there.map((trial) => JSON.stringify(trial.hparams[name]))).size > 1);
+  const differ = [...new Set(there.flatMap((trial) => Object.keys(trial.hparams)))].sort().filter((name) => new Set(there.map((trial) => JSON.stringify(trial.hparams[name]))).size > 1);
   const align = (name: string): string | undefined => (allNumbers(there.map((trial) => trial.hparams[name])) ? "numeric" : undefined);
   return (
     <>
@@ -45,20 +51,21 @@ export function ComparePage(): ReactNode {
       <div className="table-box plain" tabIndex={0} role="region" aria-label="Compared trials">
         <table>
           <thead>
-            <tr><th scope="col">Trial</th><th scope="col">State</th><th scope="col" className="numeric">Steps</th><th scope="col" className="numeric">Best</th>
+            <tr><th scope="col">Trial</th><th scope="col">Experiment</th><th scope="col">State</th><th scope="col" className="numeric">Steps</th><th scope="col" className="numeric">Best</th>
               {differ.map((name) => <th key={name} scope="col" className={align(name)}>{name}</th>)}<th scope="col"><span className="hidden">Remove</span></th></tr>
           </thead>
           <tbody>
             {trials.data.filter((one) => one.trial === null).map(({ id, problem }) => (
               <tr key={id}>
                 <td>trial {id}</td>
-                <td colSpan={3 + differ.length} className="problem">{problem}</td>
+                <td colSpan={4 + differ.length} className="problem">{problem}</td>
                 <td><Remove id={id} from={ids} /></td>
               </tr>
             ))}
             {there.map((trial, index) => (
               <tr key={trial.id}>
                 <td><span className={`swatch colour-${index}`} aria-hidden="true" /> <a href={link(["trials", trial.id])}>trial {trial.id}</a></td>
+                <td><a href={link(["experiments", trial.experiment])} title={nameOf(trial.experiment)}>{nameOf(trial.experiment)}</a></td>
                 <td><StateBadge state={trial.state} /></td>
                 <td className="numeric">{trial.steps_completed ?? "–"}</td>
                 <td className="numeric">{trial.best ? `${trial.best.metric} ${formatNumber(trial.best.value)}` : "–"}</td>

@@ -161,7 +161,7 @@ function MetricChart(props: ChartProps): ReactNode {
   return (
     <div>
       <Chart title={metric} lines={lines} bands={bands} marks={marks} time={axis === "time"} log={props.log} view={props.view} height={props.tall ? 380 : 240} />
-      {gaps > 0 && <p className="problem">{formatCount(gaps)} values are not finite (NaN or infinite) and shown as gaps.</p>}
+      {gaps > 0 && <p className="problem">{gaps === 1 ? "One value is not finite (NaN or infinite) and shown as a gap." : `${formatCount(gaps)} values are not finite (NaN or infinite) and shown as gaps.`}</p>}
     </div>
   );
 }

@@ -24,7 +24,7 @@ export function StoragePage(): ReactNode {
   const [sort, setSort] = useState<{ key: string; order: Order }>({ key: "bytes", order: "desc" });
   const [chosen, setChosen] = useState<string | null>(null);
   const storage = useResource("storage", (signal) => api.storage(signal), (event) => event.kind === "checkpoint" || event.kind === "experiment");
-  if (storage.error && !storage.data) return <Failure error={storage.error} retry={storage.reload} />;
+  if (storage.error && !storage.data) return <Failure page error={storage.error} retry={storage.reload} />;
   if (!storage.data) return <Waiting />;
   const { data } = storage;
   const most = Math.max(1, ...data.experiments.map((row) => row.bytes));

@@ -34,7 +34,7 @@ export function OverviewTab({ experiment, trial }: { experiment: Experiment; tri
             ["Ended", formatTime(trial.ended)],
             ["Duration", formatDuration(running)],
             ["Owner", experiment.owner],
-            ["Latest checkpoint", latest ? <a href={link(["checkpoints", latest.id])}>step {latest.steps_completed}</a> : "none yet"],
+            ["Latest checkpoint", latest ? <a href={link(["checkpoints", latest.id])}>step {latest.steps_completed}</a> : hasEnded(trial.state) ? "none" : "none yet"],
             ["Checkpoints", `${formatCount(trial.checkpoints)}, ${formatBytes(trial.checkpoint_bytes)}`],
             ["Best", trial.best ? `${trial.best.metric} ${formatNumber(trial.best.value)}` : "–"],
             ["Repository", <PathText key="r" path={trial.repository ?? experiment.storage ?? "–"} />],

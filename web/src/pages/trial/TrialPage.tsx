@@ -21,7 +21,7 @@ const TABS: [string, string][] = [
 export function TrialPage({ id, tab }: { id: string; tab: string }): ReactNode {
   const trial = useTrial(id);
   const experimentId = trial.data?.experiment;
-  if (trial.error && !trial.data) return <Failure error={trial.error} retry={trial.reload} />;
+  if (trial.error && !trial.data) return <Failure page error={trial.error} retry={trial.reload} />;
   if (!trial.data || experimentId === undefined) return <Waiting />;
   return <WithExperiment experimentId={experimentId} trial={trial.data} tab={tab} onTrial={trial.set} />;
 }
@@ -29,7 +29,7 @@ export function TrialPage({ id, tab }: { id: string; tab: string }): ReactNode {
 function WithExperiment({ experimentId, trial, tab, onTrial }: { experimentId: string; trial: Trial; tab: string; onTrial: (trial: Trial) => void }): ReactNode {
   const experiment = useResource(`experiment ${experimentId}`, (signal) => api.experiment(experimentId, signal),
     (event) => event.experiment === experimentId && event.kind === "experiment");
-  if (experiment.error && !experiment.data) return <Failure error={experiment.error} retry={experiment.reload} />;
+  if (experiment.error && !experiment.data) return <Failure page error={experiment.error} retry={experiment.reload} />;
   if (!experiment.data) return <Waiting />;
   return <TrialView experiment={experiment.data} trial={trial} tab={tab} alone={false} base={["trials", trial.id]} onTrial={onTrial} />;
 }
@@ -42,7 +42,7 @@ export function useTrial(id: string): ReturnType<typeof useResource<Trial>> {
 /** The only trial of an experiment: the experiment's page is the trial's. */
 export function OnlyTrial({ experiment, trialId, tab }: { experiment: Experiment; trialId: string; tab: string }): ReactNode {
   const trial = useTrial(trialId);
-  if (trial.error && !trial.data) return <Failure error={trial.error} retry={trial.reload} />;
+  if (trial.error && !trial.data) return <Failure page error={trial.error} retry={trial.reload} />;
   if (!trial.data) return <Waiting />;
   return <TrialView experiment={experiment} trial={trial.data} tab={tab} alone base={["experiments", experiment.id]} onTrial={trial.set} />;
 }
