@@ -26,6 +26,7 @@ from .errors import Invalid
 from .manager import Restored
 from .observe import SavedCallback
 from .row_tracked import RowTracked
+from .scope import Scope
 from .table import EmbeddingTable
 
 __all__ = [
@@ -175,6 +176,11 @@ class Trainer:
                     "save_seconds: several trainers' clocks differ, and all must save the same "
                     "step; use step_interval"
                 )
+        if isinstance(model, Scope) and model.frozen:
+            raise Invalid(
+                "model: a frozen scope (a clone for testing) cannot be trained; give the one that it "
+                "was cloned from"
+            )
         self._model = model
         self._step = step
         self._config = checkpoint_config

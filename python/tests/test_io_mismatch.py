@@ -2,10 +2,13 @@
 variable in memory may change."""
 
 import os
+import pickle
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 import cairn
 from cairn import io
@@ -218,3 +221,50 @@ def test_a_module_and_its_optimizer_are_left_as_they_were(directory, case, fresh
         io.load_persistables(directory, model, optimizer=optimizer)
     assert same(of_module(model, optimizer), before)
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def write_torch(path, state):
+    torch.save({name: torch.from_numpy(array) for name, array in state.items()}, path)
+
+
+def write_pdparams(path, state):
+    with open(path, "wb") as stream:
+        pickle.dump(state, stream, protocol=4)
+
+
+def write_onnx(path, state):
+    model = onnx.ModelProto(ir_version=8)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in state.items()
+    )
+    onnx.save(model, path)
+
+
+WRITERS = {
+    "m.pt": write_torch,
+    "m.safetensors": lambda path, state: save_file(state, path),
+    "m.pdparams": write_pdparams,
+    "m.onnx": write_onnx,
+}
+FOREIGN = ["missing", "extra", "renamed_with_equal_shape", "transposed_shape", "wider_layer"]
+FOREIGN += ["other_dtype", "file_cut_by_40_bytes", "weights_of_another_network_with_the_same_shapes"]
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+@pytest.mark.parametrize("name", WRITERS)
+def test_files_of_others_leave_a_scope_as_it_was(tmp_path, name, case):
+    stored = scope_of()
+    path = tmp_path / name
+    WRITERS[name](path, {v.name: stored[v.name].copy() for v in stored.vars()})
+    io.load_persistables(path, scope_of())  # as it is, it fits
+    if case == "file_cut_by_40_bytes":
+        os.truncate(path, os.path.getsize(path) - 40)
+    build, _, exception, _ = CASES[case]
+    scope = build()
+    for each in scope.vars():
+        scope[each.name][...] = 7
+    before = memory(scope)
+    with pytest.raises(exception):
+        io.load_persistables(path, scope)
+    assert memory(scope) == before
+    scope.initialize(1)  # nothing counts as loaded

@@ -163,6 +163,11 @@ def scope_with_a_temporary():
     return scope, step
 
 
+def test_a_frozen_scope_is_not_trained():
+    with pytest.raises(cairn.Invalid, match="frozen scope .* cannot be trained"):
+        cairn.Trainer(program().clone(for_test=True), lambda model, batch: None)
+
+
 @pytest.mark.parametrize("place", ["model", "state"])
 def test_a_trainer_ends_each_iteration_after_its_events(place):
     scope, step = scope_with_a_temporary()
