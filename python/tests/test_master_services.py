@@ -24,16 +24,22 @@ def test_servers_of_a_job_and_a_serving_process_are_shown(tmp_path):
     (tmp_path / "served").mkdir()
     with running_master(tmp_path / "master") as master:
         url = f"http://127.0.0.1:{master.port}"
-        job = PsJob(tmp_path, 4000, "--full-steps", "20", "--master", url, CAIRN_MASTER_TOKEN=master.token())
+        job = PsJob(tmp_path, 4000, "--full-steps", "20", "--incremental-steps", "5", "--master", url, CAIRN_MASTER_TOKEN=master.token())
         try:
             found = master.wait(
                 "/api/v1/cluster",
                 lambda answer: len([s for s in answer["services"] if s["kind"] == "paramserver"]) == 2
-                and all(s["facts"].get("state") == "serving" for s in answer["services"]),
+                and all(s["facts"].get("state") == "serving" for s in answer["services"])
+                and all(s["facts"]["increments"] > 0 for s in answer["services"]),
             )
             names = [service["name"] for service in found["services"]]
             assert [name.split("-")[0] for name in names] == ["ps_0", "ps_1"]
-            assert all(service["facts"]["rows"] >= 0 and service["facts"]["step"] >= 0 for service in found["services"])
+            for service in found["services"]:
+                facts = service["facts"]
+                assert facts["rows"] >= 0 and facts["step"] > 0
+                assert type(facts["increments"]) is int, "how many, not whether"
+                assert facts["cuts"] >= facts["checkpoints"] >= facts["increments"]
+                assert facts["cuts"] < 10_000, "how many, not the number of the last one"
         finally:
             job.process.send_signal(signal.SIGINT)
             job.process.communicate(timeout=60)  # reads what it prints, so that nobody waits for room

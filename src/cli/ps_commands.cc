@@ -120,19 +120,35 @@ std::string NameOf(std::string directory) {
   return directory.substr(directory.rfind('/') + 1);
 }
 
-/// What a page shows of a server: of its tables only how many rows there are.
+/// What a page shows of a server: how far it is, what it holds, and how much of that is safe. The
+/// rest of its status is for who looks into it.
 Value::Object FactsOf(const ps::Server& server) {
   const auto status = DecodeJson(server.StatusText());
   if (!status.ok() || !status->is_object()) return {};
+  static constexpr std::pair<std::string_view, std::string_view> kShown[] = {
+      {"server", "server"},
+      {"servers", "servers"},
+      {"state", "state"},
+      {"mode", "mode"},
+      {"step", "global_step"},
+      {"cuts", "cuts"},
+      {"increments", "saved_increments"},
+      {"checkpoints", "saves"},
+      {"failed_saves", "failed_saves"},
+      {"saved_step", "saved_step"},
+      {"unsaved_changes", "unsaved_changes"},
+      {"lost_changes", "lost_changes"},
+      {"restored_step", "restored_step"},
+      {"generation", "generation"}};
   Value::Object facts;
+  for (const auto& [name, of] : kShown) {
+    if (const Value* value = status->Find(of)) facts[std::string(name)] = *value;
+  }
+  const Value* tables = status->Find("tables");
+  if (tables == nullptr || tables->if_list() == nullptr) return facts;
   std::uint64_t rows = 0;
-  for (const auto& [name, value] : *status->if_object()) {
-    const auto* tables = name == "tables" ? value.if_list() : nullptr;
-    for (const Value& table : tables == nullptr ? Value::List{} : *tables) {
-      if (const Value* count = table.Find("rows"))
-        rows += static_cast<std::uint64_t>(count->AsInt());
-    }
-    if (value.is_number() || value.is_string() || value.is_bool()) facts[name] = value;
+  for (const Value& table : *tables->if_list()) {
+    if (const Value* count = table.Find("rows")) rows += static_cast<std::uint64_t>(count->AsInt());
   }
   facts["rows"] = rows;
   return facts;

@@ -442,6 +442,24 @@ TEST_F(MasterTest, RunsSurviveTheMasterAndAreFoundAgain) {
   EXPECT_EQ(log.find("begun"), log.rfind("begun")) << "no line twice";
 }
 
+TEST_F(MasterTest, WhatWaitsForSlotsIsQueuedInTheListTooAlsoAfterTheMasterWasStartedAgain) {
+  const std::string go = temp_.path() + "/go";
+  const std::string held =
+      "entrypoint: [sh, -c, 'echo begun; while [ ! -e " + go + " ]; do sleep 0.05; done']\n";
+  const std::string holder = Create(held + "resources: {slots: 2}\n");
+  AwaitLog(Await(holder, "STARTING").Text("trial"), "begun");
+  const std::string waiting = Create(held);
+  const auto queue = [&] { return Get("/api/v1/cluster").body.Find("queue")->if_list()->size(); };
+  while (queue() == 0) Clock::System()->Sleep(std::chrono::milliseconds(5));
+  Await(waiting, "QUEUED");
+  master_.reset();
+  StartMaster();
+  Await(holder, "STARTING");
+  Await(waiting, "QUEUED");
+  std::ofstream(go) << "";
+  Await(waiting, "COMPLETED");
+}
+
 TEST(SlotsTest, OnlyWhatRunsOnThisMachineHasSlotsOfIt) {
   EXPECT_TRUE(HasSlotsHere({.launcher = "local", .state = LaunchState::kRunning}));
   EXPECT_FALSE(HasSlotsHere({.launcher = "local", .state = LaunchState::kQueued}));

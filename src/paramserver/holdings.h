@@ -337,6 +337,7 @@ class Holdings {
   std::optional<std::int64_t> saved_step_ GUARDED_BY(mu_);
   std::optional<std::int64_t> restored_step_ GUARDED_BY(mu_);
   std::uint64_t saves_ GUARDED_BY(mu_) = 0;
+  std::uint64_t saved_increments_ GUARDED_BY(mu_) = 0;  // of these
   std::uint64_t failed_saves_ GUARDED_BY(mu_) = 0;
   std::uint64_t pushes_ GUARDED_BY(mu_) = 0;
   std::uint64_t repeated_ GUARDED_BY(mu_) = 0;  // pushes that came again and were not applied

@@ -42,7 +42,10 @@ void Holdings::Settle() {
   in_flight_.reset();
   if (outcome.ok()) {
     ++saves_;
-    if (outcome->kind != "full") quantization_error_ = checkpoints_->quantization_error();
+    if (outcome->kind != "full") {
+      ++saved_increments_;
+      quantization_error_ = checkpoints_->quantization_error();
+    }
     saved_step_ = outcome->step;
     changes_saved_ = changes_at_cut_;
     if (log_ == nullptr) return;
@@ -186,10 +189,12 @@ Value Holdings::Describe() {
                       {"dense", std::move(dense)},
                       {"trainers", std::move(trainers)},
                       {"saves", saves_},
+                      {"saved_increments", saved_increments_},
                       {"failed_saves", failed_saves_},
                       {"saving", in_flight_.has_value()},
                       {"save_announced", next_.number > last_cut_},
                       {"cut", last_cut_},
+                      {"cuts", last_cut_ + 1 - first_cut_},
                       {"increments", options_.incremental_secs.has_value() ||
                                          options_.incremental_steps.has_value()},
                       {"restore_seconds", restore_seconds_},

@@ -53,7 +53,8 @@ class TrialEngineTest : public ::testing::Test {
                                .join_storage = "/s",
                                .users_wait = users_wait_,
                                .submit_early = submit_early_,
-                               .on_recorded = on_recorded_};
+                               .on_recorded = on_recorded_,
+                               .on_wait = on_wait_};
     engine_ = TrialEngine::Open(options).value();
     launcher_.listener = [this](const LaunchInfo& info) { engine_->OnLaunch(info); };
     ASSERT_TRUE(engine_->Start().ok());
@@ -136,6 +137,7 @@ class TrialEngineTest : public ::testing::Test {
   bool users_wait_ = true;
   bool submit_early_ = false;
   std::function<void(const Event&)> on_recorded_;
+  std::function<void(const std::string& trial)> on_wait_;
   std::unique_ptr<TrialEngine> engine_;
 };
 

@@ -104,6 +104,16 @@ class FakeLauncher final : public Launcher {
   Status Forget(std::string_view) override { return Status::Ok(); }
   Status Close(CloseMode, std::chrono::nanoseconds) override { return Status::Ok(); }
 
+  /// What waited for slots has them.
+  void Begin(const std::string& id) {
+    LaunchInfo info;
+    {
+      MutexLock hold(&mu_);
+      launches_[id].state = LaunchState::kRunning;
+      info = launches_[id];
+    }
+    listener(info);
+  }
   void End(const std::string& id, LaunchExit exit) {
     LaunchInfo info;
     {

@@ -321,11 +321,6 @@ void TrialEngine::Submit(const std::string& trial, std::uint64_t run, const std:
     });
     return;
   }
-  const auto info = options_.launcher->Get(spec.id);
-  {
-    MutexLock hold(&mu_);
-    if (info.ok() && info->state == LaunchState::kQueued) waits_for_slots_.insert(trial);
-  }
   Enforce(trial);  // it may have been paused before it was there
 }
 
@@ -369,6 +364,7 @@ std::optional<TrialEngine::RunKey> TrialEngine::RunOfLaunch(std::string_view lau
 void TrialEngine::OnLaunch(const LaunchInfo& info) {
   std::string trial;
   std::uint64_t run = 0;
+  bool waited = false;
   {
     MutexLock hold(&mu_);
     const auto key = RunOf(info.id);
@@ -377,9 +373,10 @@ void TrialEngine::OnLaunch(const LaunchInfo& info) {
     run = key->run;
     const TrialRecord* record = Find(trial);
     if (LaunchId(*record, run) != info.id) return;  // from before; what lives is called so
-    if (info.state != LaunchState::kQueued) waits_for_slots_.erase(trial);
+    waited = info.state != LaunchState::kQueued && waits_for_slots_.erase(trial) > 0;
     if (record->core.run != run || !record->core.live) return;
   }
+  if (waited && options_.on_wait) options_.on_wait(trial);
   if (info.state != LaunchState::kEnded || !info.exit) return;
   PostStorage(trial, [this, trial, run, how = HowItEnded(*info.exit)] { Ended(trial, run, how); });
 }
@@ -442,6 +439,7 @@ void TrialEngine::Reattach(const std::string& trial, std::uint64_t run) {
 void TrialEngine::Enforce(const std::string& trial) {
   TrialCore core;
   bool detached = false;
+  bool launched = false;
   std::string id;
   std::chrono::nanoseconds grace{0};
   {
@@ -452,6 +450,20 @@ void TrialEngine::Enforce(const std::string& trial) {
     detached = record->config.detached;
     id = LaunchId(*record, core.run);
     grace = record->config.kill_grace;
+    launched = core.state == TrialState::kStarting && !detached && options_.launcher != nullptr;
+    // Before one looks whether it does: what starts meanwhile is taken out by OnLaunch.
+    if (launched) waits_for_slots_.insert(trial);
+  }
+  if (launched) {
+    // Nothing is to be done about it; but who shows it has to know that it waits for slots.
+    const auto info = options_.launcher->Get(id);
+    if (info.ok() && info->state == LaunchState::kQueued) {
+      if (options_.on_wait) options_.on_wait(trial);
+      return;
+    }
+    MutexLock hold(&mu_);
+    waits_for_slots_.erase(trial);
+    return;
   }
   const bool asked = core.state == TrialState::kPausing || core.state == TrialState::kStopping;
   if (!asked) return;

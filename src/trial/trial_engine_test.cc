@@ -281,6 +281,36 @@ TEST_F(TrialEngineTest, ATrialWaitsForStorageThatIsNotMounted) {
   EXPECT_EQ(spec.env.at("CAIRN_RESUME_MODE"), "resume");
 }
 
+TEST_F(TrialEngineTest, WhoWaitsForSlotsIsQueuedAndToldWhenThatBeginsAndEnds) {
+  Mutex mu;
+  std::vector<TrialState> told;
+  launcher_.hold_queue = true;
+  on_wait_ = [&](const std::string& trial) {
+    const TrialState state = engine_->Summary(trial).value().state;
+    MutexLock hold(&mu);
+    told.push_back(state);
+  };
+  Open();
+  const auto told_of = [&](std::size_t count) {
+    const auto now = [&] {
+      MutexLock hold(&mu);
+      return told;
+    };
+    for (int i = 0; i < 20'000 && now().size() < count; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return now();
+  };
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  EXPECT_EQ(told_of(1), std::vector{TrialState::kQueued});
+  Restart();
+  EXPECT_EQ(told_of(2), (std::vector{TrialState::kQueued, TrialState::kQueued}));
+  EXPECT_EQ(engine_->Summary("1").value().state, TrialState::kQueued);
+  launcher_.Begin("1.1");
+  EXPECT_EQ(told_of(3).back(), TrialState::kStarting);
+}
+
 TEST_F(TrialEngineTest, CheckpointsThatWereCommittedButNotReportedAreFound) {
   Open();
   engine_->Create(Config()).value();

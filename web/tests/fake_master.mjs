@@ -49,8 +49,11 @@ export class FakeMaster {
     this.services = [];
     if (this.options.experiments === 0) return;
     this.services = [
-      { name: "ctr-train", kind: "paramserver", host: "node-2", repository: "/data/ctr", facts: { step: 120_000, rows: 48_211_004, cuts: 96, increments: 91, servers: 4 }, time: NOW - 2 },
-      { name: "ctr-serve-0", kind: "serving", host: "node-3", repository: "/data/ctr", facts: { version: uuid(119_800), step: 119_800, lag_seconds: 4.2 }, time: NOW - 1 },
+      ...[12_052_751, 12_061_207, 12_040_118, 12_056_928].map((rows, server) => ({
+        name: `ps_${server}-ctr`, kind: "paramserver", host: `node-${2 + (server >> 1)}`, repository: "/data/ctr", time: NOW - 2,
+        facts: { server, servers: 4, state: "serving", mode: "sync", step: 120_000, rows, cuts: 96, increments: 91, checkpoints: 95, failed_saves: 0, saved_step: 119_800, unsaved_changes: 1_204, lost_changes: 0, generation: 2 },
+      })),
+      { name: "ctr-serve-0", kind: "serving", host: "node-3", repository: "/data/ctr", facts: { version: uuid(119_800), step: 119_800, lag_seconds: 4.2, model: "ctr", newest_step: 119_800, refused: 0, repository_reachable: true, rows: 48_211_004, updates: 91 }, time: NOW - 1 },
     ];
     this.addExperiment({ id: "1", name: "core-api-stage-2", labels: ["tutorial"] });
     this.addTrial("1", "1", { state: "RUNNING", progress: 0.6, steps: 60, hparams: { increment_by: 1 } });

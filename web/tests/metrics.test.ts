@@ -89,6 +89,24 @@ describe("metrics", () => {
     expect(page.url()).not.toContain("nonsense");
   });
 
+  it("have a mark for each checkpoint, also for one of which nothing was reported since, by steps and by time", async () => {
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    const chart = page.getByRole("figure", { name: "x" });
+    await expect.poll(() => chart.getByRole("link").count()).toBe(6);
+    const made = stage.master.addCheckpoint("1", 65);
+    made.time = Date.now() / 1000;
+    stage.master.emit("checkpoint", "1", "1", { id: made.id, state: "COMPLETED", steps_completed: 65 });
+    for (const axis of ["steps", "time"]) {
+      await page.getByLabel("X axis").selectOption(axis);
+      const mark = chart.getByRole("link", { name: /Checkpoint of step 65/ });
+      await mark.waitFor();
+      // As high as the curve ends, and inside of the chart.
+      const [at, end, over] = await Promise.all([mark.boundingBox(), chart.getByRole("link", { name: /Checkpoint of step 60/ }).boundingBox(), chart.locator(".u-over").boundingBox()]);
+      expect(Math.abs(at!.y - end!.y)).toBeLessThan(3);
+      expect(at!.x + at!.width / 2).toBeLessThanOrEqual(over!.x + over!.width + 1);
+    }
+  });
+
   it("have as much room for the numbers of their axis as these need", async () => {
     const { page } = await look("admin", "#/experiments/1/metrics");
     await page.getByRole("figure", { name: "x" }).waitFor();

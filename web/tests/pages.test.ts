@@ -424,13 +424,17 @@ describe("the cluster", () => {
     await page.getByRole("img", { name: `${used} of 8 slots are in use` }).waitFor();
     const waiting = page.getByRole("region", { name: "Queue" }).getByRole("row", { name: /^900 / });
     expect(await waiting.getByRole("cell").nth(4).textContent()).toBe("42");
-    const servers = page.getByRole("article", { name: "ctr-train" });
-    for (const text of ["Rows48,211,004", "Cuts96", "Increments91"]) await servers.getByText(text).first().waitFor();
+    // The servers of a job are one job: its rows are those of all of them.
+    const servers = page.getByRole("article", { name: "ctr", exact: true });
+    expect((await servers.locator(".figures > div").allTextContents())).toEqual(["Step120,000", "Rows48,211,004", "Cuts96", "Increments91", "Checkpoints95", "Saved step119,800"]);
+    expect(await servers.getByRole("row").count()).toBe(5);
+    await servers.getByRole("row", { name: /^ps_1 SERVING 120,000 12,061,207 96 91 1,204 node-2/ }).waitFor();
     const serving = page.getByRole("article", { name: "ctr-serve-0" });
     for (const text of ["Version0001d3f8-0000-4000-8000-00000001d3f8", "Lag4.2 s"]) await serving.getByText(text).first().waitFor();
-    (stage.master.services[0]!["facts"] as { rows: number }).rows = 50_000_000;
-    stage.master.emit("service", "", "", { name: "ctr-train" });
-    await servers.getByText("Rows50,000,000").waitFor();
+    Object.assign(stage.master.services[0]!["facts"] as object, { rows: 2_052_751, lost_changes: 12 });
+    stage.master.emit("service", "", "", { name: "ps_0-ctr" });
+    await servers.getByText("Rows38,211,004").waitFor();
+    await servers.getByText("12 changes were lost.").waitFor();
     stage.master.setState("1", "COMPLETED");
     await page.getByRole("img", { name: `${used - 1} of 8 slots are in use` }).waitFor();
   });

@@ -98,12 +98,16 @@ describe("a narrow window", () => {
   it.each([390, 1600])("of %i points has no text in a drawing that is too small or too large to read", async (width) => {
     const page = await look("admin");
     await page.setViewportSize({ width, height: 1000 });
+    for (const one of stage.master.checkpoints.values()) if (one.trial === "1") one.steps_completed += 1_200_000;
     for (const hash of ["#/experiments/2/scatter", `#/checkpoints/${[...stage.master.checkpoints.keys()][2]!}/lineage`]) {
       await go(page, hash);
       await page.locator("main svg text").first().waitFor();
       const heights = await page.locator("main svg text").evaluateAll((texts) => texts.map((text) => Math.round(text.getBoundingClientRect().height)));
       expect(Math.min(...heights), hash).toBeGreaterThanOrEqual(13);
       expect(Math.max(...heights), hash).toBeLessThanOrEqual(18);
+      // None is cut off at the left, where nothing can be scrolled to.
+      const lefts = await page.locator("main svg text").evaluateAll((texts) => texts.map((text) => text.getBoundingClientRect().left - text.closest("svg")!.getBoundingClientRect().left));
+      expect(Math.min(...lefts), hash).toBeGreaterThanOrEqual(0);
     }
   });
 });

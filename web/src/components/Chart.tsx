@@ -5,7 +5,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Band } from "../model/bands";
 import { formatMarks, formatNumber, formatTicks, formatTime } from "../model/format";
-import { thin, valueAt } from "../model/series";
+import { nearestValue, thin } from "../model/series";
 import { useTheme } from "./theme";
 import type { Range, View } from "./view";
 
@@ -62,7 +62,8 @@ function cssColour(name: string): string {
 /** More points than this in each column of the screen are drawn as a thin line: a thick one is slow to draw and shows no more. */
 const DENSE = 1.5;
 
-function extent(lines: Line[]): Range {
+/** All there is to be seen: the curves, checkpoints that are older or newer than any report, and the beginning of the newest run. */
+function extent({ lines, marks, bands }: ChartProps): Range {
   let from = Infinity;
   let to = -Infinity;
   for (const line of lines) {
@@ -70,6 +71,11 @@ function extent(lines: Line[]): Range {
     from = Math.min(from, line.x[0]!);
     to = Math.max(to, line.x[line.x.length - 1]!);
   }
+  for (const mark of marks) {
+    from = Math.min(from, mark.x);
+    to = Math.max(to, mark.x);
+  }
+  for (const band of bands) to = Math.max(to, band.from);
   if (!(to >= from)) return { from: 0, to: 1 };
   return to > from ? { from, to } : { from: from - 1, to: to + 1 };
 }
@@ -140,7 +146,7 @@ class Drawing {
   }
 
   private draw(): void {
-    this.shown = this.props.view.get() ?? extent(this.props.lines);
+    this.shown = this.props.view.get() ?? extent(this.props);
     this.plot.batch(() => {
       const data = this.data();
       const dense = data[0].length > this.box.clientWidth * DENSE;
@@ -155,7 +161,7 @@ class Drawing {
   private data(): uPlot.AlignedData {
     const { lines, log } = this.props;
     const columns = Math.max(200, Math.round(this.box.clientWidth || 600));
-    const { from, to } = this.props.view.get() ?? extent(lines);
+    const { from, to } = this.props.view.get() ?? extent(this.props);
     const thinned = lines.map((line) => {
       const points = thin(line.x, line.y, from, to, columns);
       // A logarithm has no place for zero and below.
@@ -259,7 +265,7 @@ class Drawing {
     const curve = lines.find((line) => !line.faint);
     const elements = chosen.map(({ mark, index }) => {
       const element = this.markElements[index]!;
-      const value = curve ? valueAt(curve.x, curve.y, mark.x) : NaN;
+      const value = curve ? nearestValue(curve.x, curve.y, mark.x) : NaN;
       const usable = Number.isFinite(value) && (!this.props.log || value > 0);
       element.style.left = `${this.plot.valToPos(mark.x, "x")}px`;
       element.style.top = usable ? `${this.plot.valToPos(value, "y")}px` : "100%";

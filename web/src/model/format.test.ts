@@ -29,6 +29,7 @@ describe("numbers for people", () => {
     expect(formatFact("lag_seconds", 4000)).toEqual(["Lag", "1 h 6 min"]);
     expect(formatFact("log_bytes", 2048)).toEqual(["Log", "2.00 KiB"]);
     expect(formatFact("rows", 48211004)).toEqual(["Rows", "48,211,004"]);
+    expect(formatFact("repository_reachable", true)).toEqual(["Repository reachable", "yes"]);
     expect(formatFact("first_token", "a <b>")).toEqual(["First token", "a <b>"]);
   });
   it("says how long ago", () => {

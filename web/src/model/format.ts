@@ -145,6 +145,7 @@ export function formatFact(name: string, value: Json | undefined): [string, stri
   const [, plain, unit] = /^(.+?)_(seconds|bytes)$/.exec(name) ?? [null, name, ""];
   const words = plain!.replaceAll("_", " ");
   const title = words.charAt(0).toUpperCase() + words.slice(1);
+  if (typeof value === "boolean") return [title, value ? "yes" : "no"];
   if (typeof value !== "number") return [title, formatJson(value)];
   if (unit === "bytes") return [title, formatBytes(value)];
   if (unit === "seconds") return [title, value < 60 ? `${formatNumber(value)} s` : formatDuration(value)];

@@ -66,6 +66,8 @@ export const COLUMN = 108;
 export const LANE = 84;
 /** Above the first lane: room for its name, and under that for the bows of increments. */
 const TOP = 46;
+/** How wide a letter of a label is, at most. */
+const LETTER = 7.5;
 
 export function placeLineage(lineage: { nodes: LineageNode[]; edges: (LineageEdge & { left?: number })[] }): Placed {
   const nodes = new Map(lineage.nodes.map((node) => [node.id, node]));
@@ -91,9 +93,11 @@ export function placeLineage(lineage: { nodes: LineageNode[]; edges: (LineageEdg
   for (const node of [...ordered].sort((a, b) => column.get(a.id)! - column.get(b.id)!)) {
     if (!lane.has(node.trial)) lane.set(node.trial, lane.size);
   }
+  // What stands under the first ones has its middle there.
+  const margin = Math.max(24, ...ordered.filter((node) => column.get(node.id) === 0).map((node) => (`step ${node.steps_completed}`.length * LETTER) / 2 + 4));
   const placed = ordered.map((node) => ({
     ...node,
-    x: 24 + column.get(node.id)! * COLUMN,
+    x: margin + column.get(node.id)! * COLUMN,
     y: TOP + lane.get(node.trial)! * LANE,
   }));
   const at = new Map(placed.map((node) => [node.id, node]));
@@ -105,7 +109,7 @@ export function placeLineage(lineage: { nodes: LineageNode[]; edges: (LineageEdg
       return { left: 0, ...edge, x1: from.x, y1: from.y, x2: to.x, y2: to.y };
     }),
     lanes: [...lane].map(([trial, index]) => ({ trial, y: TOP + index * LANE })),
-    width: 24 + (Math.max(0, ...column.values()) + 1) * COLUMN,
+    width: margin + (Math.max(0, ...column.values()) + 1) * COLUMN,
     height: TOP + (lane.size - 1) * LANE + 38,
   };
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { MetricReport } from "../api/types";
-import { addReports, countGaps, metricNames, pointsWithin, seriesKey, smooth, spliced, stepsWithin, thin, toSeries, valueAt } from "./series";
+import { addReports, countGaps, metricNames, nearestValue, pointsWithin, seriesKey, smooth, spliced, stepsWithin, thin, toSeries, valueAt } from "./series";
 
 const report = (step: number, values: MetricReport["values"], run = 1, group = "training"): MetricReport => ({
   group, steps_completed: step, run_id: run, time: 1000 + step, values,
@@ -118,5 +118,12 @@ describe("a finer part", () => {
     expect(stepsWithin(map, "steps", -5, 500)).toEqual({ from: 0, to: 100 });
     expect(stepsWithin(map, "steps", 101, 500)).toBeNull();
     expect(pointsWithin(map, 30, 60)).toBe(4);
+  });
+});
+
+describe("a checkpoint", () => {
+  it("is marked on the curve, also when it was saved before the first or after the last report", () => {
+    expect([0, 10, 15, 20, 25].map((x) => nearestValue([10, 20], [1, 2], x))).toEqual([1, 1, 1.5, 2, 2]);
+    expect(nearestValue([], [], 1)).toBeNaN();
   });
 });

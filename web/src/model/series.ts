@@ -222,3 +222,9 @@ export function valueAt(xs: ArrayLike<number>, ys: ArrayLike<number>, x: number)
   const share = (x - x0) / (xs[right]! - x0);
   return ys[right - 1]! * (1 - share) + ys[right]! * share;
 }
+
+/** The same, and outside of the curve that of its nearer end: of a checkpoint that was saved after the last report. */
+export function nearestValue(xs: ArrayLike<number>, ys: ArrayLike<number>, x: number): number {
+  if (xs.length === 0) return NaN;
+  return valueAt(xs, ys, Math.min(Math.max(x, xs[0]!), xs[xs.length - 1]!));
+}

@@ -73,6 +73,8 @@ export function toneOf(state: string): Tone {
   switch (state) {
     case "RUNNING":
     case "STARTING":
+    case "RESTORING":
+    case "OPENING":
       return "busy";
     case "PAUSING":
     case "STOPPING":
@@ -80,6 +82,7 @@ export function toneOf(state: string): Tone {
     case "ACTIVE":
       return "waiting";
     case "COMPLETED":
+    case "SERVING":
     case "GOOD":
       return "good";
     case "ERROR":

@@ -3,8 +3,9 @@ import { api } from "../../api/client";
 import type { ClusterEntry, JsonObject, Service } from "../../api/types";
 import { Empty, Facts, Failure, PathText, StateBadge, Waiting } from "../../components/basics";
 import { useNow, useResource, useTitle } from "../../components/hooks";
-import { formatAge, formatDuration, formatFact, numberedName } from "../../model/format";
+import { formatAge, formatCount, formatDuration, formatFact, numberedName } from "../../model/format";
 import { link } from "../../model/route";
+import { factsIn, jobsOf, type Job } from "../../model/services";
 
 const REPORTS = "One is here while it says how it does: start it with --master, and a token of yours in CAIRN_MASTER_TOKEN.";
 
@@ -43,7 +44,7 @@ export function ClusterPage(): ReactNode {
         <h2 id="servers">Parameter servers</h2>
         {servers.length === 0
           ? <Empty title="No parameter-server job reports to this master." command={`cairn ps run --master ${window.location.origin} --dir DIR --servers 2 --trainers 2 -- python3 train.py`}>{REPORTS}</Empty>
-          : <Services services={servers} now={now} first={["step", "rows", "cuts", "increments"]} />}
+          : <Jobs services={servers} now={now} />}
       </section>
       <section aria-labelledby="serving">
         <h2 id="serving">Serving</h2>
@@ -75,6 +76,53 @@ function Entries({ label, entries, now, word }: { label: string; entries: Cluste
         </tbody>
       </table>
     </div>
+  );
+}
+
+/** What is said of a job first, and of each of its servers. */
+const OF_A_JOB = ["step", "rows", "cuts", "increments"];
+
+function Jobs({ services, now }: { services: Service[]; now: number }): ReactNode {
+  const jobs = jobsOf(services);
+  return (
+    <>
+      {jobs.filter((job) => !job.alone).map((job) => <JobPanel key={`${job.name} ${job.repository}`} job={job} now={now} />)}
+      <Services services={jobs.filter((job) => job.alone).map((job) => job.servers[0]!.service)} now={now} first={OF_A_JOB} />
+    </>
+  );
+}
+
+function JobPanel({ job, now }: { job: Job; now: number }): ReactNode {
+  const count = (name: string): number => job.servers.reduce((sum, { service }) => sum + (typeof service.facts[name] === "number" ? service.facts[name] : 0), 0);
+  const problems = [["failed_saves", "saves failed"], ["lost_changes", "changes were lost"]] as const;
+  return (
+    <article className="panel job" aria-label={job.name}>
+      <h3>{job.name}</h3>
+      <dl className="figures">
+        {factsIn(job.facts, [...OF_A_JOB, "checkpoints", "saved_step"]).map(([name, value]) => {
+          const [title, text] = formatFact(name, value);
+          return <div key={name}><dt>{title}</dt><dd>{text}</dd></div>;
+        })}
+      </dl>
+      <p><PathText path={job.repository ?? "–"} /></p>
+      {problems.filter(([name]) => count(name) > 0).map(([name, words]) => <p key={name} className="problem">{formatCount(count(name))} {words}.</p>)}
+      <div className="table-box plain" tabIndex={0} role="region" aria-label={`Servers of ${job.name}`}>
+        <table>
+          <thead><tr><th scope="col">Server</th><th scope="col">State</th><th scope="col" className="numeric">Step</th><th scope="col" className="numeric">Rows</th><th scope="col" className="numeric">Cuts</th><th scope="col" className="numeric">Increments</th><th scope="col" className="numeric">Not saved yet</th><th scope="col">Host</th><th scope="col">Last heard of</th></tr></thead>
+          <tbody>
+            {job.servers.map(({ index, service }) => (
+              <tr key={index}>
+                <td>ps_{index}</td>
+                <td><StateBadge state={typeof service.facts["state"] === "string" ? service.facts["state"].toUpperCase() : "–"} /></td>
+                {[...OF_A_JOB, "unsaved_changes"].map((name) => <td key={name} className="numeric">{formatFact(name, service.facts[name])[1]}</td>)}
+                <td>{service.host ?? "–"}</td>
+                <td>{formatAge(service.time, now)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </article>
   );
 }
 
