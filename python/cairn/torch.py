@@ -309,15 +309,16 @@ class Capture(_tree.Stateful):
         return dict(self.cairn_save())
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Puts a state (from state(), or Restored.state) back into the live objects."""
+        """Puts a state (from state(), or Restored.state) back into the live objects. The state stays
+        what it is, whatever they do from then on."""
         missing = [name for name in self._parts if name not in state]
         if missing:
             raise Mismatch(f"capture: the state has no {', '.join(missing)}", missing=missing)
         for name, part in self._parts.items():
             if isinstance(part, _Module):
                 part.load(state[name])
-            else:
-                part.cairn_load(state[name])
+            else:  # optimizers and schedulers keep what they are given, and change it
+                part.cairn_load(_tree.copied(state[name]))
 
     def __repr__(self) -> str:
         return f"Capture({', '.join(self._parts)})"

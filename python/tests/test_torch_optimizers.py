@@ -307,3 +307,37 @@ def test_gradients_of_another_module_are_refused_and_nothing_is_changed(director
     assert state["epoch"] == 0 and other.weight.grad is None
     with pytest.raises(cairn.Invalid, match="not of a dict"):
         cairn.torch.Gradients({})
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, lambda p, lr: torch.optim.SGD(p, lr, 0.9)])
+def test_a_state_that_was_put_back_stays_what_it_was(directory, kind):
+    """torch's load_state_dict takes the given tensors for its own, and the next step changes them."""
+
+    def made():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = kind(model.parameters(), lr=0.1)
+        return model, optimizer, cairn.torch.capture(model=model, optimizer=optimizer, rng=False)
+
+    def step(model, optimizer):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+        return model.weight.detach().clone()
+
+    model, optimizer, train = made()
+    step(model, optimizer)
+    with cairn.CheckpointManager(directory) as m:
+        m.save(1, {"train": train}).wait()
+        state = m.restore().state["train"]
+    train.restore(state)
+    once = step(model, optimizer)
+    train.restore(state)  # back again, as one does after a loss that is NaN
+    assert torch.equal(step(model, optimizer), once)
+
+    other_model, other_optimizer, other = made()  # and from one living object into another
+    other.restore(train.state())
+    step(other_model, other_optimizer)
+    twin = {name: slot.clone() for name, slot in optimizer.state[model.weight].items()}
+    step(other_model, other_optimizer)
+    assert all(torch.equal(optimizer.state[model.weight][name], twin[name]) for name in twin)
