@@ -8,6 +8,7 @@ workers whose zygote was killed.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -48,6 +49,8 @@ class Zygote:
             self._send({"op": "failed", "error": traceback.format_exc()})
             os.read(_OWNER, 1)  # until the tuner has heard
             return 1
+        # From here on the loop looks: its workers are to end first.
+        fcntl.fcntl(_OWNER, fcntl.F_SETFL, fcntl.fcntl(_OWNER, fcntl.F_GETFL) & ~os.O_ASYNC)
         self._send({"op": "ready"})
         gc.collect()
         gc.freeze()  # pages that workers share are not touched by their collector
