@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
-from . import _output, stoppers
+from . import _output, search_space, stoppers
 from ._audience import Audience
 from ._experiment_record import (
     NOT_RECORDED,
@@ -480,6 +480,7 @@ class Tuner:
         """Takes from the record what was not given."""
         if not self._has_space:
             self._space = recorded_space(known.get("space") or {}, "param_space")
+        self._space = search_space.in_order(self._space, known.get("order"))
         recorded = known.get("run_config") or {}
         given = self._run._given
         parts = (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig))
