@@ -10,9 +10,9 @@
 
 namespace cairn::tune {
 
-/// A directory of this life alone, for what ends with it: the records of its workers, its socket. It
-/// is removed with what is in it. One that was killed leaves its directory behind: the next life on
-/// this machine removes it.
+/// A directory of this life alone, for what ends with it: the records of its workers, its socket.
+/// It is removed with what is in it. One that was killed leaves its directory behind: the next life
+/// on this machine removes it.
 class DirectoryOfThisLife {
  public:
   /// The directory is called so, with something added. Lives know each other's by it.

@@ -22,9 +22,9 @@ Status Tuner::StartService() {
   if (options_.host.empty()) {
     RETURN_IF_ERROR(socket_directory_.Make());
     const std::string listen = "unix:" + socket_directory_.path() + "/tuner";
-    ASSIGN_OR_RETURN(server_, HttpServer::Start({.listen = listen,
-                                                 .max_connections = kMaxConnections},
-                                                std::move(routes)));
+    ASSIGN_OR_RETURN(server_,
+                     HttpServer::Start({.listen = listen, .max_connections = kMaxConnections},
+                                       std::move(routes)));
     engine_->SetUrl(server_->url());
     return Status::Ok();
   }

@@ -33,7 +33,7 @@ from .master_reporter import check_master, reporter_for
 from .result_grid import ResultGrid
 from .search_policy import SearchPolicy
 from .session import HURRY
-from .trainable import is_class_trainable, name_of, resources_of, saves_on_demand
+from .trainable import can_be_reset, is_class_trainable, name_of, resources_of, saves_on_demand
 
 __all__ = ["TuneError", "Tuner"]
 
@@ -345,6 +345,7 @@ class Tuner:
             "gpus": self._gpus(),
             "chdir": bool(self._tune.chdir_to_trial_dir),
             "log_files": _output.file_names(self._run.log_to_file),
+            "reuse": bool(self._tune.reuse_actors) and can_be_reset(self._trainable),
         }
 
     def fit(self) -> ResultGrid:
