@@ -453,3 +453,17 @@ def test_notebooks_get_html():
     assert isinstance(progress.default_reporter(), CLIReporter)
     with pytest.raises(ValueError, match="max_progress_rows"):
         CLIReporter(max_progress_rows=0)
+
+
+def test_a_metric_that_comes_late_after_a_long_text(tmp_path):
+    trial = trial_in(tmp_path)
+    book = LogBook(str(tmp_path))
+    book.on_trial_start(1, [trial], trial)
+    text = "x" * 300_000  # csv itself reads fields of 128 KiB at most
+    tell(book, trial, report(1, note=text), report(2, note="y", late=3))
+    limit = csv.field_size_limit(1 << 30)
+    try:
+        assert [(row["note"], row["late"]) for row in rows(trial)] == [(text, ""), ("y", "3")]
+    finally:
+        csv.field_size_limit(limit)
+    book.on_experiment_end([trial])

@@ -196,13 +196,13 @@ def test_optuna_answers_as_when_it_is_called_directly():
     searcher = OptunaSearch(metric="loss", mode="min", seed=42)
     searcher.set_search_properties(None, None, OPTUNA_SPACE, num_samples=30)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=42), direction="minimize")
-    direct = {
-        "inner/m": categories(["[1]", "[2, 3]"]),
-        "kind": categories(["a", "b"]),
+    direct = {  # in the order of the space, which is the one that people write suggest_… in
+        "x": floats(-5, 5),
         "lr": floats(1e-5, 1e-1, log=True),
         "n": ints(1, 9),
         "q": floats(0, 1, step=0.25),
-        "x": floats(-5, 5),
+        "kind": categories(["a", "b"]),
+        "inner/m": categories(["[1]", "[2, 3]"]),
     }
     for i in range(30):
         config = searcher.suggest(str(i))

@@ -389,6 +389,7 @@ class PoolLauncher final : public Launcher {
       started_.push_back(found->second.info);
     } else if (op == "ended") {
       deaths_ = 0;
+      if (message.Find("stays") != nullptr) workers_stay_ = true;
       LaunchExit exit{.message = TextOf(message, "message")};
       exit.signal = static_cast<int>(IntOf(message, "signal"));
       exit.code = static_cast<int>(IntOf(message, "code"));
@@ -498,11 +499,15 @@ class PoolLauncher final : public Launcher {
     thread_.request_stop();
     Wake();
     if (thread_.joinable()) thread_.join();
+    bool stays = false;
     {
       MutexLock hold(&mu_);
-      if (pid_ > 0 && living_.empty()) kill(pid_, SIGKILL);  // it has nobody to wait for
+      stays = workers_stay_;
+      // It has nobody to wait for.
+      if (pid_ > 0 && living_.empty() && !stays) kill(pid_, SIGKILL);
     }
-    socket_ = OwnedFd();  // the zygote ends its workers, waits for them, and exits
+    socket_ = OwnedFd();            // the zygote ends its workers, waits for them, and exits
+    if (stays) Reap(kEndPatience);  // workers that wait for a run clean up
     owner_ = OwnedFd();
     Reap(kEndPatience);
     MutexLock hold(&mu_);
@@ -542,6 +547,7 @@ class PoolLauncher final : public Launcher {
   std::set<std::string> living_ GUARDED_BY(mu_);  // those that have not ended: few of many
   std::vector<LaunchInfo> started_ GUARDED_BY(mu_);
   std::vector<News> news_ GUARDED_BY(mu_);
+  bool workers_stay_ GUARDED_BY(mu_) = false;  // after their launches ended: for others
 
   std::jthread thread_;
 };

@@ -15,7 +15,7 @@
 #include "launch/rendezvous.h"
 #include "launch/slurm_launcher.h"
 #include "storage/open_store.h"
-#include "tune/launches_of_this_life.h"
+#include "tune/directory_of_this_life.h"
 #include "tune/run_options.h"
 #include "tune/run_worker.h"
 #include "tune/score.h"
@@ -36,7 +36,7 @@ using OpenLauncher = std::function<Result<std::unique_ptr<Launcher>>(LaunchListe
 
 /// Who starts workers.
 Result<OpenLauncher> ChooseLauncher(const Options& options, const std::string& directory,
-                                    LaunchesOfThisLife* own, TunerOptions* settings) {
+                                    DirectoryOfThisLife* own, TunerOptions* settings) {
   if (options.launcher.empty()) {
     RETURN_IF_ERROR(own->Make());
     const auto slots = static_cast<int>(settings->max_concurrent);
@@ -156,7 +156,7 @@ Result<std::vector<TrialResult>> RunTuner(const Options& options) {
                    MakeSearchPolicy(settings.policy_origin, Clock::System()));
   settings.policy = policy.get();
   // Outlives the tuner, whose workers have their records there.
-  LaunchesOfThisLife own;
+  DirectoryOfThisLife own("cairn-tune-launches-");
   const std::string directory = Absolute(options.directory);
   ASSIGN_OR_RETURN(const OpenLauncher open, ChooseLauncher(options, directory, &own, &settings));
   ASSIGN_OR_RETURN(const bool there, Tuner::Exists(options.directory));

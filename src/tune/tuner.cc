@@ -17,7 +17,6 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -74,11 +73,7 @@ void Tuner::Stop() {
   engine_.reset();  // its launcher's listener is quiet now
   server_.reset();
   launcher_.reset();
-  if (!socket_directory_.empty()) {
-    std::error_code error;
-    std::filesystem::remove_all(socket_directory_, error);
-    socket_directory_.clear();
-  }
+  socket_directory_.Remove();
 }
 
 void Tuner::Enqueue(Message message) {

@@ -25,6 +25,7 @@
 #include "trial/repository_access.h"
 #include "trial/retention_policy.h"
 #include "trial/trial_engine.h"
+#include "tune/directory_of_this_life.h"
 #include "tune/tune_policy.h"
 #include "tune/tuner_record.h"
 
@@ -227,7 +228,7 @@ class Tuner {
   std::unique_ptr<TrialEngine> engine_;
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<Launcher> launcher_;
-  std::string socket_directory_;
+  DirectoryOfThisLife socket_directory_{"cairn-tune-at-"};
 
   TunerRecord record_;
   // From Open until Start, which gives them to the engine and the policy.

@@ -1,8 +1,5 @@
 // Where workers reach the tuner.
 #include <fmt/format.h>
-#include <stdlib.h>
-
-#include <filesystem>
 
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -23,15 +20,11 @@ constexpr int kMaxConnections = 4096;
 Status Tuner::StartService() {
   std::vector<HttpRoute> routes = Routes();
   if (options_.host.empty()) {
-    std::string directory = (std::filesystem::temp_directory_path() / "cairn-tune-XXXXXX").string();
-    if (mkdtemp(directory.data()) == nullptr) {
-      return UnavailableError("no directory for a socket can be made in " +
-                              std::filesystem::temp_directory_path().string());
-    }
-    socket_directory_ = directory;
-    ASSIGN_OR_RETURN(server_, HttpServer::Start({.listen = "unix:" + directory + "/tuner",
-                                                 .max_connections = kMaxConnections},
-                                                std::move(routes)));
+    RETURN_IF_ERROR(socket_directory_.Make());
+    const std::string listen = "unix:" + socket_directory_.path() + "/tuner";
+    ASSIGN_OR_RETURN(server_,
+                     HttpServer::Start({.listen = listen, .max_connections = kMaxConnections},
+                                       std::move(routes)));
     engine_->SetUrl(server_->url());
     return Status::Ok();
   }

@@ -37,6 +37,7 @@ def describe(
         "keys": flat_keys(space),
         "prefix": prefix,
         "space": search_space.describe(space)[0],
+        "order": search_space.domain_paths(space),
         "policy": policy.describe(),
         "tune_config": {
             name: getattr(tune, name)

@@ -83,6 +83,10 @@ def send_to_files(directory: str, names: Tuple[str, str]) -> None:
         python = getattr(sys, stream)
         if python is not None:
             python.flush()
+        if isinstance(python, io.TextIOWrapper) and _leads_to_both(python):
+            os.dup2(file, descriptor)  # of the next trial in this process
+            os.close(file)
+            continue
         before = os.dup(descriptor)
         os.dup2(file, descriptor)
         os.close(file)
@@ -93,3 +97,7 @@ def send_to_files(directory: str, names: Tuple[str, str]) -> None:
             line_buffering=True,
         )
         setattr(sys, stream, text)
+
+
+def _leads_to_both(stream: io.TextIOWrapper) -> bool:
+    return isinstance(getattr(stream.buffer, "raw", None), _Both)

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -233,13 +234,13 @@ class CSVLoggerCallback(FileLogger):
         if trial.trial_id not in self._columns:
             self._columns[trial.trial_id] = []
             with contextlib.suppress(FileNotFoundError, StopIteration):
-                with open(self._file.path(trial), encoding="utf-8", newline="") as file:
+                with open(self._file.path(trial), encoding="utf-8", newline="") as file, _any_size():
                     self._columns[trial.trial_id] = next(csv.reader(file))
         return self._columns[trial.trial_id]
 
     def _rows(self, trial: Trial) -> list[dict[str, Any]]:
         self._file.close(trial)
-        with open(self._file.path(trial), encoding="utf-8", newline="") as file:
+        with open(self._file.path(trial), encoding="utf-8", newline="") as file, _any_size():
             return list(csv.DictReader(file))
 
     def _rewrite(self, trial: Trial, rows: list[dict[str, Any]]) -> None:
@@ -314,6 +315,16 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
     if _last_flat[0] is not result:
         _last_flat = (result, flatten(result))
     return _last_flat[1]
+
+
+@contextlib.contextmanager
+def _any_size() -> Iterator[None]:
+    """What was written is read again, however long: by itself csv refuses more than 128 KiB."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def params_text(trial: Trial) -> str:

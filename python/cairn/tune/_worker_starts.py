@@ -93,11 +93,17 @@ def _worker_command() -> List[str]:
 
 
 def zygote_command() -> List[str]:
-    return _python("from cairn.tune.zygote import main; main()")
+    # Imports may take long: until it listens, SIGIO ends it when the tuner does and with it descriptor 4.
+    watch = (
+        "import fcntl, os, select; fcntl.fcntl(4, fcntl.F_SETOWN, os.getpid()); "
+        "fcntl.fcntl(4, fcntl.F_SETFL, fcntl.fcntl(4, fcntl.F_GETFL) | os.O_ASYNC); "
+        "select.select([4], [], [], 0)[0] and os._exit(1)"
+    )
+    return _python("from cairn.tune.zygote import main; main()", watch)
 
 
-def _python(command: str) -> List[str]:
+def _python(command: str, first: str = "pass") -> List[str]:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     # Without the working directory, whose files may be called as Python's own: the tuner's path follows.
-    code = f"import sys; sys.path[:] = [{package!r}, *filter(None, sys.path)]; {command}"
+    code = f"{first}; import sys; sys.path[:] = [{package!r}, *filter(None, sys.path)]; {command}"
     return [sys.executable, "-c", code]

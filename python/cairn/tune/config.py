@@ -291,8 +291,10 @@ class TuneConfig:
             with_resources asks for bounds it too.
         time_budget_s: seconds after which all trials are ended.
         search_alg, scheduler: as tune.search and tune.schedulers have them.
-        reuse_actors: taken and not needed: each run is a fork, which costs milliseconds. reset_config is not
-            called.
+        reuse_actors: True: a class whose reset_config returns True keeps its object, and its process, for the
+            next trial; cleanup is called when it is not needed any more. What reset_config does not set
+            back is found by that trial. Otherwise each run is a fork of its own, as for functions and on
+            Slurm and Ray always.
         seed: of the search, when search_alg is None, and of a PBT that has none: with it everything that
             the tuner draws is the same again.
         chdir_to_trial_dir: trials work in their own directories; otherwise in the one that fit() was called
@@ -337,6 +339,8 @@ class TuneConfig:
             raise ValueError(f"mode must be 'min' or 'max', not {self.mode!r}")
         if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
             raise ValueError(f"metric must be the name of a metric, not {self.metric!r}")
+        if self.reuse_actors not in (None, True, False):
+            raise ValueError(f"reuse_actors must be True, False or None, not {self.reuse_actors!r}")
         _whole(self.num_samples, "num_samples")
         if self.num_samples < 1 and self.num_samples != -1:
             raise ValueError(f"num_samples must be positive, or -1 for ever: {self.num_samples}")

@@ -85,6 +85,8 @@ def report(
     (3, 0.3333333333333333, {'step': 2, 'w': 1.0})
     """
     session = current()
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise ValueError(f"metrics must be a dict, such as {{'loss': 0.5}}, not {metrics!r}")
     values = {**(metrics or {}), **more}
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         raise ValueError(f"checkpoint must be a Checkpoint, not {type(checkpoint).__name__}")

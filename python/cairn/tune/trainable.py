@@ -100,7 +100,9 @@ class Trainable:
         raise NotImplementedError(f"{type(self).__name__} has no load_checkpoint()")
 
     def reset_config(self, new_config: Dict[str, Any]) -> bool:
-        """Takes on other hyperparameters, to be reused for another trial; False: cannot."""
+        """Takes on other hyperparameters, to be reused for another trial (TuneConfig(reuse_actors=True)) as if
+        setup had just been called with them; trial_id and logdir are that trial's already. False: cannot,
+        and the trial has another object, in a process of its own."""
         return False
 
     def cleanup(self) -> None:
@@ -235,6 +237,10 @@ def saves_on_demand(trainable: Any) -> bool:
     return is_class_trainable(trainable) and (
         trainable.save_checkpoint is not Trainable.save_checkpoint
     )
+
+
+def can_be_reset(trainable: Any) -> bool:
+    return is_class_trainable(trainable) and trainable.reset_config is not Trainable.reset_config
 
 
 def with_parameters(trainable: Union[Callable[..., Any], type], **parameters: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .. import _location, _native
 from ..errors import Corruption, NotFound
-from . import _output, stoppers
+from . import _output, search_space, stoppers
 from ._audience import Audience
 from ._experiment_record import (
     NOT_RECORDED,
@@ -33,7 +33,7 @@ from .master_reporter import check_master, reporter_for
 from .result_grid import ResultGrid
 from .search_policy import SearchPolicy
 from .session import HURRY
-from .trainable import is_class_trainable, name_of, resources_of, saves_on_demand
+from .trainable import can_be_reset, is_class_trainable, name_of, resources_of, saves_on_demand
 
 __all__ = ["TuneError", "Tuner"]
 
@@ -345,6 +345,7 @@ class Tuner:
             "gpus": self._gpus(),
             "chdir": bool(self._tune.chdir_to_trial_dir),
             "log_files": _output.file_names(self._run.log_to_file),
+            "reuse": bool(self._tune.reuse_actors) and can_be_reset(self._trainable),
         }
 
     def fit(self) -> ResultGrid:
@@ -480,6 +481,7 @@ class Tuner:
         """Takes from the record what was not given."""
         if not self._has_space:
             self._space = recorded_space(known.get("space") or {}, "param_space")
+        self._space = search_space.in_order(self._space, known.get("order"))
         recorded = known.get("run_config") or {}
         given = self._run._given
         parts = (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig))

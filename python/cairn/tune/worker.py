@@ -13,6 +13,7 @@ from .. import _native
 from ..errors import Fenced
 from . import _output
 from . import session as sessions
+from ._reused_workers import Kept
 from ._worker_session import Session, TrialStopped
 from .checkpoint import Checkpoint
 from .result_keys import DEFAULT_METRIC, DONE, TIME_TOTAL_S, TRAINING_ITERATION
@@ -46,9 +47,65 @@ def open_client(env: Mapping[str, str]) -> Any:
     )
 
 
-def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> int:
+class NotReset(Exception):
+    """The object of another trial cannot be used for this one."""
+
+
+def begin(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> int:
+    """Runs a trial in this process, which was forked for it; returns the exit code."""
+    os.environ.update(env)
+    seed_generators(env.get("CAIRN_TRIAL_ID"))
+    return run(trainable, settings, env)
+
+
+def begin_again_and_again(
+    trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str], kept: Kept
+) -> int:
+    """The same for one trial after the other, as long as each leaves an object that the next can use."""
+    now: Optional[Mapping[str, str]] = env
+    code = 0
+    while now is not None:
+        os.environ.update(now)
+        seed_generators(now.get("CAIRN_TRIAL_ID"))
+        try:
+            code = run(trainable, settings, now, kept)
+        except NotReset:
+            kept.refuse()
+            return 0
+        sessions.set_session(None)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for name in now:
+            os.environ.pop(name, None)
+        now = kept.next_run() if code == 0 and kept.trainable is not None else None
+    last = kept.take()
+    if last is not None:
+        last.stop()
+    return code
+
+
+def run(
+    trainable: Any,
+    settings: Mapping[str, Any],
+    env: Mapping[str, str],
+    kept: Optional[Kept] = None,
+) -> int:
     """Runs the trial to its end, a pause or a failure; returns the exit code."""
     client = open_client(env)
+    try:
+        return _run(trainable, settings, env, client, kept)
+    finally:
+        if kept is not None:  # otherwise the process ends
+            client.close()
+
+
+def _run(
+    trainable: Any,
+    settings: Mapping[str, Any],
+    env: Mapping[str, str],
+    client: Any,
+    kept: Optional[Kept],
+) -> int:
     number = int(env["CAIRN_RUN_ID"])
     sessions.listen_for_hurry()
     begun = client.call("/tune/begin", {"pid": os.getpid()})
@@ -62,7 +119,7 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
         if session.stop:
             pass
         elif is_class_trainable(trainable):
-            _run_class(trainable, session, begun)
+            _run_class(trainable, session, begun, kept)
         else:
             _run_function(trainable, session, begun)
         session.close()
@@ -75,6 +132,9 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
         if session.pause:
             client.acknowledge_preemption()
         return 0
+    except NotReset:
+        session.close()
+        raise
     except Fenced:
         return 1  # another run has taken over: nothing that is said here counts
     except BaseException as error:
@@ -95,9 +155,13 @@ def run(trainable: Any, settings: Mapping[str, Any], env: Mapping[str, str]) -> 
         return 1
 
 
+_began_in: Optional[str] = None
+
+
 def _work_in(directory: str) -> None:
     """Changes to the trial's directory; what the program imports is found as before."""
-    before = os.getcwd()
+    global _began_in
+    before = _began_in = _began_in or os.getcwd()
     sys.path[:] = [os.path.join(before, one) for one in sys.path]
     os.environ["TUNE_ORIG_WORKING_DIR"] = before  # as programs know it
     os.makedirs(directory, exist_ok=True)
@@ -134,11 +198,28 @@ def _as_result(value: Any) -> Dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {DEFAULT_METRIC: value}
 
 
-def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
-    session.enter()
+def _object_for(cls: Any, session: Session, kept: Optional[Kept]) -> Any:
+    """An object of the class: a new one, or one of another trial that takes on this one's config."""
     config = copy.deepcopy(session.config)
-    trainable = make_trainable(cls, config, session.trial_id, session.directory)
+    used = kept.take() if kept is not None else None
+    session.enter()
+    if used is None:
+        made = make_trainable(cls, config, session.trial_id, session.directory)
+    else:
+        made = used
+        made.trial_id, made.logdir = session.trial_id, session.directory
+        if not made.reset(config):
+            session.leave()
+            made.stop()
+            raise NotReset
     session.leave()
+    return made
+
+
+def _run_class(
+    cls: Any, session: Session, begun: Mapping[str, Any], kept: Optional[Kept]
+) -> None:
+    trainable = _object_for(cls, session, kept)
 
     def load(checkpoint: Checkpoint) -> None:
         trainable._iteration = session.iteration
@@ -156,6 +237,7 @@ def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
         decision = session.catch_up()
     frequency = int(session.settings["checkpoint_frequency"])
     saves = bool(session.settings["saves"])
+    whole = False  # not left in the middle of a step
     try:
         while decision == "continue" and not session.pause:
             session.enter()
@@ -174,9 +256,13 @@ def _run_class(cls: Any, session: Session, begun: Mapping[str, Any]) -> None:
             _drop_staged(session)
             if result.get(DONE):
                 break
+        whole = True
     finally:
         session.leave()
-        trainable.stop()
+        if kept is not None and whole:
+            kept.trainable = trainable
+        else:
+            trainable.stop()
 
 
 def _drop_staged(session: Session) -> None:

@@ -8,6 +8,7 @@ workers whose zygote was killed.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any, Dict, List, Optional
 
 from .. import _native
 from ._gpus import VISIBLE, GpuPlaces
+from ._reused_workers import IDLE, REFUSED, Kept, ReusableWorkers
 
 _CONTROL = 3
 _OWNER = 4
@@ -39,6 +41,8 @@ class Zygote:
         self._trainable: Any = None
         self._settings: Dict[str, Any] = {}
         self._gpus: Optional[GpuPlaces] = None
+        self._reused: Optional[ReusableWorkers] = None
+        self._env: Dict[str, Dict[str, str]] = {}  # of the launches that live
         self._url = ""
 
     def main(self) -> int:
@@ -48,19 +52,23 @@ class Zygote:
             self._send({"op": "failed", "error": traceback.format_exc()})
             os.read(_OWNER, 1)  # until the tuner has heard
             return 1
+        # From here on the loop looks: its workers are to end first.
+        fcntl.fcntl(_OWNER, fcntl.F_SETFL, fcntl.fcntl(_OWNER, fcntl.F_GETFL) & ~os.O_ASYNC)
         self._send({"op": "ready"})
         gc.collect()
         gc.freeze()  # pages that workers share are not touched by their collector
         while True:
             while b"\n" in self._input:
                 self._handle(json.loads(self._line()))
-            ready, _, _ = select.select([_CONTROL, _OWNER, self._woken_read], [], [])
+            lines = self._reused.lines() if self._reused is not None else []
+            ready, _, _ = select.select([_CONTROL, _OWNER, self._woken_read, *lines], [], [])
             if self._woken_read in ready:
                 try:
                     os.read(self._woken_read, 4096)
                 except BlockingIOError:
                     pass
             self._reap()
+            self._listen()
             if _OWNER in ready:
                 return self._end()
             if _CONTROL in ready:
@@ -90,6 +98,8 @@ class Zygote:
         self._settings = given["settings"]
         if self._settings["gpus"] is not None:
             self._gpus = GpuPlaces(self._settings["gpus"]["names"], self._settings["gpus"]["each"])
+        if self._settings["reuse"]:
+            self._reused = ReusableWorkers()
         self._trainable = pickle.loads(given["trainable"])
         from . import worker  # noqa: F401  (imported before the forks)
 
@@ -133,19 +143,35 @@ class Zygote:
         self._url = env.get("CAIRN_TRIAL_URL", "")
         if self._gpus is not None:
             env = {**env, VISIBLE: self._gpus.take(id)}
+        self._env[id] = env
+        pid = self._reused.take_up(env) if self._reused is not None else None
+        if pid is None:
+            pid = self._fork(env)
+        self._ids[pid] = id
+        self._send({"op": "started", "id": id, "pid": pid})
+
+    def _fork(self, env: Dict[str, str]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
+        ours, theirs = self._reused.line() if self._reused is not None else (None, None)
         pid = os.fork()
         if pid == 0:
-            self._become_worker(env)
-        self._ids[pid] = id
+            if self._reused is None or ours is None or theirs is None:
+                self._become_worker(env, None)
+            else:
+                ours.close()
+                self._reused.forget_all()
+                self._become_worker(env, Kept(theirs))
+        if self._reused is not None and ours is not None and theirs is not None:
+            theirs.close()
+            self._reused.add(pid, ours, env)
         try:
             os.setpgid(pid, pid)
         except OSError:
             pass  # it did that itself, or is gone
-        self._send({"op": "started", "id": id, "pid": pid})
+        return pid
 
-    def _become_worker(self, env: Dict[str, str]) -> None:
+    def _become_worker(self, env: Dict[str, str], kept: Optional[Kept]) -> None:
         code = 1
         try:
             os.setpgid(0, 0)
@@ -154,17 +180,44 @@ class Zygote:
             os.close(_CONTROL)
             os.close(self._alive_write)
             _native.end_with([_OWNER, self._alive_read])
-            os.environ.update(env)
             from . import worker
 
-            worker.seed_generators(env.get("CAIRN_TRIAL_ID"))
-            code = worker.run(self._trainable, self._settings, env)
+            if kept is None:
+                code = worker.begin(self._trainable, self._settings, env)
+            else:
+                code = worker.begin_again_and_again(self._trainable, self._settings, env, kept)
             sys.stdout.flush()
             sys.stderr.flush()
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
+
+    def _listen(self) -> None:
+        """To workers that may be reused."""
+        if self._reused is None:
+            return
+        for pid, word in self._reused.with_news():
+            if word == IDLE:
+                self._reused.rest(pid)
+                self._send({"op": "ended", "id": self._leave(pid), "code": 0, "stays": True})
+            elif word == REFUSED:
+                self._go_on_in_a_fork(pid)
+
+    def _go_on_in_a_fork(self, refused: int) -> None:
+        id = self._ids.pop(refused)
+        pid = self._fork(self._env[id])
+        self._ids[pid] = id
+        self._send({"op": "started", "id": id, "pid": pid})
+
+    def _leave(self, pid: int) -> Optional[str]:
+        """The launch that a process had, which has ended."""
+        id = self._ids.pop(pid, None)
+        if id is not None:
+            self._env.pop(id, None)
+            if self._gpus is not None:
+                self._gpus.give_back(id)
+        return id
 
     def _reap(self) -> None:
         while True:
@@ -174,17 +227,20 @@ class Zygote:
                 return
             if pid == 0:
                 return
-            id: Optional[str] = self._ids.pop(pid, None)
-            if id is None:
-                continue  # something that the trainable's modules started
-            if self._gpus is not None:
-                self._gpus.give_back(id)
-            try:
-                os.killpg(pid, signal.SIGKILL)  # what it started and left behind
-            except OSError:
-                pass
-            ended: Dict[str, Any] = {"op": "ended", "id": id}
-            if os.WIFSIGNALED(status):
+            said = self._reused.said(pid) if self._reused is not None else b""
+            waited = self._reused is not None and self._reused.remove(pid)
+            if pid not in self._ids and not waited:
+                continue  # something that the trainable's modules started, or one that had refused
+            _kill_group(pid, itself=False)  # what it started and left behind
+            if waited:
+                continue
+            if said == REFUSED:
+                self._go_on_in_a_fork(pid)
+                continue
+            ended: Dict[str, Any] = {"op": "ended", "id": self._leave(pid)}
+            if said == IDLE:  # and then it was killed
+                ended["code"] = 0
+            elif os.WIFSIGNALED(status):
                 ended["signal"] = os.WTERMSIG(status)
             else:
                 ended["code"] = os.WEXITSTATUS(status)
@@ -194,6 +250,11 @@ class Zygote:
         for pid in self._ids:
             _kill_group(pid)
         left: List[int] = list(self._ids)
+        if self._reused is not None:
+            waited = self._reused.end()
+            for pid in waited:
+                _kill_group(pid)
+            left += waited
         for pid in left:
             try:
                 os.waitpid(pid, 0)
@@ -206,8 +267,8 @@ class Zygote:
         return 0
 
 
-def _kill_group(pid: int) -> None:
-    for kill in (os.killpg, os.kill):
+def _kill_group(pid: int, itself: bool = True) -> None:
+    for kill in (os.killpg, os.kill) if itself else (os.killpg,):
         try:
             kill(pid, signal.SIGKILL)
         except OSError:

@@ -401,7 +401,9 @@ class OptunaSearch(Searcher):
                 "OptunaSearch cannot optimize a sample_from: compute it in the trainable"
             )
         if self._given_space is None:
-            for path, domain in native.domains():
+            # Asked for in this order, so that draws are those of a program that asks Optuna itself.
+            order = {path: i for i, path in enumerate(search_space.domain_paths(config))}
+            for path, domain in sorted(native.domains(), key=lambda one: order.get(one[0], 0)):
                 self._distributions[path] = self._distribution(path, domain)
         elif native.domains():
             raise ValueError(

@@ -1,4 +1,4 @@
-#include "tune/launches_of_this_life.h"
+#include "tune/directory_of_this_life.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "cairn-tune-launches-";
-
 /// The directory, locked; none when a living process holds it.
 OwnedFd Hold(const std::string& path) {
   OwnedFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -27,11 +25,12 @@ OwnedFd Hold(const std::string& path) {
   return directory;
 }
 
-void RemoveThoseOfTheDead(const fs::path& parent, std::chrono::seconds unlocked_for) {
+void RemoveThoseOfTheDead(const fs::path& parent, std::string_view prefix,
+                          std::chrono::seconds unlocked_for) {
   std::vector<std::string> found;
   std::error_code error;
   for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().filename().string().starts_with(kPrefix)) found.push_back(it->path().string());
+    if (it->path().filename().string().starts_with(prefix)) found.push_back(it->path().string());
   }
   for (const std::string& path : found) {
     const OwnedFd held = Hold(path);
@@ -44,17 +43,21 @@ void RemoveThoseOfTheDead(const fs::path& parent, std::chrono::seconds unlocked_
 
 }  // namespace
 
-LaunchesOfThisLife::~LaunchesOfThisLife() {
+DirectoryOfThisLife::~DirectoryOfThisLife() { Remove(); }
+
+void DirectoryOfThisLife::Remove() {
   std::error_code error;
   if (!path_.empty()) fs::remove_all(path_, error);
+  path_.clear();
+  held_ = OwnedFd();
 }
 
-Status LaunchesOfThisLife::Make(const std::string& parent, std::chrono::seconds unlocked_for) {
+Status DirectoryOfThisLife::Make(const std::string& parent, std::chrono::seconds unlocked_for) {
   std::error_code error;
   fs::path where = parent.empty() ? fs::temp_directory_path(error) : fs::path(parent);
   if (error) where = "/tmp";
-  RemoveThoseOfTheDead(where, unlocked_for);
-  std::string made = (where / kPrefix).string() + "XXXXXX";
+  RemoveThoseOfTheDead(where, prefix_, unlocked_for);
+  std::string made = (where / prefix_).string() + "XXXXXX";
   if (mkdtemp(made.data()) == nullptr) {
     return UnavailableError("no directory can be made in " + where.string() + ": " +
                             std::strerror(errno));
