@@ -12,6 +12,7 @@
 
 #include "base/open_files.h"
 #include "base/status_macros.h"
+#include "base/stream_copy.h"
 #include "checkpoint/cheap_source.h"
 #include "checkpoint/content_hasher.h"
 #include "checkpoint/names.h"
@@ -23,6 +24,8 @@ constexpr std::uint64_t kArenaPart = ~std::uint64_t{0};  // tag of parts that ne
 constexpr std::string_view kNamesWhy = "checkpoint names";
 // Copied and hashed piece by piece, so that the hashes read the copy from the cache.
 constexpr std::size_t kFillPiece = 64u << 10;
+// Parts of at least this go to the disk from memory rather than through the page cache.
+constexpr std::size_t kPastCaches = 1u << 20;
 constexpr std::size_t kMaxOpenAhead = 64;  // two descriptors each
 constexpr std::uint64_t kMaxLinks = 8;     // rewritten after that: a rotten block must not take all
 
@@ -97,6 +100,9 @@ class Writer {
   /// Reads it into `part`, if it can be read and compared.
   Result<Left> ReadLeft(const PlannedFile& file, std::uint32_t object, std::uint64_t offset,
                         std::span<std::byte> part);
+  /// Fills and hashes (`hasher` may be null) a part of the ring in pieces of `step` bytes.
+  Status FillPart(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
+                  std::span<std::byte> part, std::uint64_t step, ContentHasher* hasher);
   Status FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
                       std::span<std::byte> into);
   /// Of the ring, whose buffers have the size of the object's parts then.
@@ -126,6 +132,7 @@ class Writer {
   std::vector<std::size_t> free_buffers_;
   bool unreadable_ = false;         // the source of a copied file failed
   std::size_t streamed_parts_ = 0;  // buffers of the ring handed out for the first time
+  std::vector<std::byte> piece_;    // see FillPart
 };
 
 Status Writer::Run() {
@@ -419,11 +426,7 @@ Result<FileHash> Writer::WriteStreamed(const PlannedFile& file, std::uint32_t ob
     ASSIGN_OR_RETURN(const Left left, ReadLeft(file, object, offset, part));
     const bool filled = left == Left::kGood;
     if (filled && hasher != nullptr) hasher->Update(part);
-    for (std::uint64_t done = 0; done < part.size() && !filled; done += fill) {
-      const auto piece = part.subspan(done, std::min<std::uint64_t>(fill, part.size() - done));
-      RETURN_IF_ERROR(FillStreamed(file, &reader, offset + done, piece));
-      if (hasher != nullptr) hasher->Update(piece);
-    }
+    if (!filled) RETURN_IF_ERROR(FillPart(file, &reader, offset, part, fill, hasher));
     if (hasher != nullptr && offset + part.size() == file.bytes) {
       hash = hasher->Finish();
       RETURN_IF_ERROR(CheckExpected(file, hash));
@@ -440,6 +443,23 @@ Result<FileHash> Writer::WriteStreamed(const PlannedFile& file, std::uint32_t ob
     }
   }
   return hash;
+}
+
+Status Writer::FillPart(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,
+                        std::span<std::byte> part, std::uint64_t step, ContentHasher* hasher) {
+  // A disk reads lines that lie changed in the caches of a processor more slowly than memory (by a
+  // tenth here). So a piece is put together and hashed in the cache, and goes past it into the
+  // part.
+  const bool past_caches = step == kFillPiece && part.size() >= kPastCaches;
+  if (past_caches) piece_.resize(kFillPiece);
+  for (std::uint64_t done = 0; done < part.size(); done += step) {
+    const auto place = part.subspan(done, std::min<std::uint64_t>(step, part.size() - done));
+    const auto piece = past_caches ? std::span(piece_).first(place.size()) : place;
+    RETURN_IF_ERROR(FillStreamed(file, reader, offset + done, piece));
+    if (hasher != nullptr) hasher->Update(piece);
+    if (past_caches) StreamCopy(place.data(), piece.data(), place.size());
+  }
+  return Status::Ok();
 }
 
 Status Writer::FillStreamed(const PlannedFile& file, UserFileReader* reader, std::uint64_t offset,

@@ -18,26 +18,28 @@ namespace cairn {
 namespace {
 
 constexpr std::size_t kPart = 4096;
+constexpr std::size_t kLargePart = 1u << 20;  // copied past the caches
 
 enum class Place { kDisk, kMemory, kBucket };
 
 class StreamedSave : public testing::TestWithParam<Place> {
  protected:
-  StreamedSave() {
+  explicit StreamedSave(std::size_t part_bytes = kPart) {
     if (GetParam() == Place::kDisk) {
       LocalStoreOptions options;
       options.fs = PosixFs();
       options.root = directory_.path();
-      options.part_bytes = kPart;
+      options.part_bytes = part_bytes;
       options.queue_depth = 2;
       store_ = LocalStore::Open(options).value();
     } else {
-      store_ =
-          MemoryStore::Open({.object_store = GetParam() == Place::kBucket, .part_bytes = kPart})
-              .value();
+      store_ = MemoryStore::Open(
+                   {.object_store = GetParam() == Place::kBucket, .part_bytes = part_bytes})
+                   .value();
     }
     // Odd sizes: parts begin and end inside of tensors, and hold several of them.
-    const std::size_t sizes[] = {300'001, 4096, 1, 0, 99'999, 17, 250'000};
+    const std::size_t unit = part_bytes / kPart;
+    const std::size_t sizes[] = {300'001 * unit, 4096, 1, 0, 99'999 * unit, 17, 250'000};
     for (std::size_t i = 0; i < std::size(sizes); ++i) bytes_.push_back(RandomBytes(sizes[i], i));
   }
 
@@ -123,18 +125,36 @@ TEST_P(StreamedSave, SurvivesAFailureOfAnyPart) {
   EXPECT_TRUE(manager->Close().ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, StreamedSave,
-                         testing::Values(Place::kDisk, Place::kMemory, Place::kBucket),
-                         [](const auto& tested) {
-                           switch (tested.param) {
-                             case Place::kDisk:
-                               return "Disk";
-                             case Place::kMemory:
-                               return "Memory";
-                             default:
-                               return "Bucket";
-                           }
-                         });
+class StreamedSaveOfLargeParts : public StreamedSave {
+ protected:
+  StreamedSaveOfLargeParts() : StreamedSave(kLargePart) {}
+};
+
+TEST_P(StreamedSaveOfLargeParts, HoldsEveryByteAndItsHash) {
+  const auto manager = Open(store_);
+  for (std::int64_t step = 1; step <= 2; ++step) {
+    Change(1);
+    ASSERT_TRUE(Save(manager.get(), step).ok());
+    ExpectRestored(manager.get(), step);
+  }
+  EXPECT_TRUE(manager->Close().ok());
+}
+
+const auto kPlaces = testing::Values(Place::kDisk, Place::kMemory, Place::kBucket);
+
+std::string NameOf(const testing::TestParamInfo<Place>& tested) {
+  switch (tested.param) {
+    case Place::kDisk:
+      return "Disk";
+    case Place::kMemory:
+      return "Memory";
+    default:
+      return "Bucket";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, StreamedSave, kPlaces, NameOf);
+INSTANTIATE_TEST_SUITE_P(Places, StreamedSaveOfLargeParts, kPlaces, NameOf);
 
 }  // namespace
 }  // namespace cairn
