@@ -72,6 +72,8 @@ class CutGate {
 
   /// Whether the calling thread is inside of a batch.
   bool InBatch() const;
+  /// Whether any thread is: a look, which may be over by the time it is told.
+  bool InUse() const;
 
   /// Calls `fn` while nobody is inside. May be nested. FailedPrecondition from inside a batch,
   /// which would wait for itself.

@@ -36,9 +36,10 @@ RowStore* StoreIn(Shard* shard, StoreKind kind) {
 
 }  // namespace
 
-CutProgress::CutProgress(TableImpl* table, const std::vector<ColumnSpec>& columns, CutStage* stage)
+CutProgress::CutProgress(TableImpl* table, const std::vector<ColumnSpec>& columns,
+                         CutGatherer* gatherer)
     : table_(table),
-      stage_(stage),
+      gatherer_(gatherer),
       readers_(table->layout().columns().size()),
       payload_passed_(table->layout().columns().size()) {
   for (const ColumnSpec& column : columns) {
@@ -72,7 +73,8 @@ ColumnSource::ColumnSource(TableImpl* table, const ColumnSpec* spec,
       counts_(counts),
       progress_(progress),
       error_(error),
-      first_(spec->store == StoreKind::kRows && spec->payload == 0 && IsPayload(*spec)) {
+      weights_(spec->store == StoreKind::kRows && spec->kind == ColumnKind::kPayload &&
+               spec->payload == 0) {
   if (IsPayload(*spec)) {
     const RowLayout::Column& column = table->layout().columns()[spec->payload];
     wanted_ = {.begin = column.offset, .end = column.offset + column.bytes};
@@ -81,6 +83,11 @@ ColumnSource::ColumnSource(TableImpl* table, const ColumnSpec* spec,
     floats_.resize(spec->payload == 0 ? table->layout().dim()
                                       : table->layout().slots()[spec->payload - 1].width);
   }
+}
+
+void ColumnSource::Abandoned() {
+  progress_->gatherer()->Stop();
+  table_->EndCopies();
 }
 
 RowStore* ColumnSource::StoreOf(Shard* shard) const { return StoreIn(shard, spec_->store); }
@@ -122,8 +129,8 @@ Result<std::size_t> ColumnSource::Produce(std::span<std::byte> out) {
     return InternalError(fmt::format("column {} of table \"{}\" has no further rows", spec_->name,
                                      table_->options().name));
   }
-  if (spec_->store == StoreKind::kRows && progress_->stage()->Gathers(shard_)) {
-    return progress_->stage()->Has(shard_) ? ReadStaged(out) : Gather(out);
+  if (spec_->store == StoreKind::kRows && progress_->gatherer()->stage().Gathers(shard_)) {
+    return ReadStaged(out);
   }
   std::array<RowStore::CutRow, kPiece> rows;
   const std::size_t want = std::min<std::size_t>(
@@ -158,70 +165,14 @@ Status ColumnSource::BeginWalk(RowStore* store) const {
   return Status::Ok();
 }
 
-std::size_t ColumnSource::ReadStaged(std::span<std::byte> out) {
+Result<std::size_t> ColumnSource::ReadStaged(std::span<std::byte> out) {
+  RETURN_IF_ERROR(progress_->gatherer()->Await(shard_, weights_));
   const std::size_t rows =
       std::min<std::size_t>(out.size() / spec_->row_bytes, counts_[shard_] - done_in_shard_);
   WriteStaged(done_in_shard_, rows, out.data());
   done_in_shard_ += static_cast<std::uint32_t>(rows);
+  if (weights_ && done_in_shard_ == counts_[shard_]) progress_->gatherer()->WeightsRead(shard_);
   return rows;
-}
-
-Status ColumnSource::BeginGather(RowStore* store) {
-  if (!progress_->stage()->Open(shard_, /*weights_too=*/!first_)) {
-    return ResourceExhaustedError(
-        fmt::format("table \"{}\": no memory for the rows of an increment (at most "
-                    "side_buffer_bytes, {})",
-                    table_->options().name, table_->options().side_buffer_bytes));
-  }
-  walked_ = false;
-  next_kept_ = 0;
-  return BeginWalk(store);
-}
-
-Result<std::size_t> ColumnSource::Gather(std::span<std::byte> out) {
-  RowStore* const store = StoreOf(table_->FindShard(shard_));
-  if (done_in_shard_ == 0) RETURN_IF_ERROR(BeginGather(store));
-  const std::size_t left = counts_[shard_] - done_in_shard_;
-  const std::size_t want = std::min({kPiece, out.size() / spec_->row_bytes, left});
-  std::array<const RowHeader*, kPiece> rows;
-  std::size_t found = 0;
-  if (!walked_) {
-    store->FetchCutRows(&cursor_, 2 * kPiece, {.begin = 0, .end = table_->layout().stride()});
-    const StripeLock lock(table_->LockOf(shard_));
-    found = store->NextUnchangedRows(&cursor_, std::span(rows).first(want));
-    PutRows(*store, std::span(rows).first(found), out.data());
-    if (found < want || found == left) {
-      kept_ = store->TakeKept();
-      walked_ = true;
-    }
-  }
-  if (walked_) store->EndWalk();
-  if (found == 0) {
-    while (found < want && next_kept_ < kept_.size()) rows[found++] = kept_.At(next_kept_++);
-    PutRows(*store, std::span(rows).first(found), out.data());
-    if (found < want) return MissingRows(left - found);
-  }
-  done_in_shard_ += static_cast<std::uint32_t>(found);
-  if (found == left) {
-    if (next_kept_ < kept_.size()) {
-      return InternalError(fmt::format("shard {} of table \"{}\" has {} rows more than at the cut",
-                                       shard_, table_->options().name, kept_.size() - next_kept_));
-    }
-    kept_.Clear();
-    progress_->stage()->Close(shard_);
-  }
-  return found;
-}
-
-void ColumnSource::PutRows(const RowStore& store, std::span<const RowHeader* const> rows,
-                           std::byte* out) {
-  progress_->stage()->Put(shard_, done_in_shard_, rows);
-  if (spec_->kind == ColumnKind::kPayload) {
-    return CopyColumn(rows, table_->layout().columns()[spec_->payload], out);
-  }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    Write(store, {.header = rows[i], .live = rows[i]}, out + i * spec_->row_bytes);
-  }
 }
 
 Status ColumnSource::MissingRows(std::size_t rows) const {
@@ -253,7 +204,7 @@ void ColumnSource::Write(const RowStore& store, const RowStore::CutRow& row, std
 }
 
 void ColumnSource::WriteStaged(std::uint32_t first, std::size_t rows, std::byte* out) {
-  const CutStage& stage = *progress_->stage();
+  const CutStage& stage = progress_->gatherer()->stage();
   const auto copy = [&](const void* from) {
     std::memcpy(out, static_cast<const std::byte*>(from) + first * spec_->row_bytes,
                 rows * spec_->row_bytes);

@@ -10,7 +10,7 @@
 #include <cairn/table.h>
 
 #include "checkpoint/cheap_source.h"
-#include "table/cut_stage.h"
+#include "table/cut_gatherer.h"
 #include "table/table_impl.h"
 
 namespace cairn::table {
@@ -42,15 +42,15 @@ struct ColumnSpec {
 /// aside; a payload column that was read gives its part back. Used by the thread that reads.
 class CutProgress {
  public:
-  /// `stage`: borrowed; the rows that need no walk.
-  CutProgress(TableImpl* table, const std::vector<ColumnSpec>& columns, CutStage* stage);
+  /// `gatherer`: borrowed; of the rows that need no walk.
+  CutProgress(TableImpl* table, const std::vector<ColumnSpec>& columns, CutGatherer* gatherer);
   /// The column was read to the end of the shard.
   void Passed(const ColumnSpec& column, std::uint32_t shard);
-  CutStage* stage() const { return stage_; }
+  CutGatherer* gatherer() const { return gatherer_; }
 
  private:
   TableImpl* const table_;
-  CutStage* const stage_;
+  CutGatherer* const gatherer_;
   std::array<std::uint32_t, 3> columns_{};            // by StoreKind
   std::vector<std::uint32_t> readers_;                // by payload column
   std::array<std::vector<std::uint32_t>, 3> passed_;  // by StoreKind, by shard
@@ -64,18 +64,14 @@ class ColumnSource final : public CheapSource {
                CutProgress* progress, TableCut::Error* error);
 
   Status Fill(std::uint64_t offset, std::span<std::byte> into) override;
-  void Abandoned() override { table_->EndCopies(); }
+  void Abandoned() override;
 
  private:
   /// Whole rows into `out`, as many as one lock gives; returns how many.
   Result<std::size_t> Produce(std::span<std::byte> out);
   Status BeginWalk(RowStore* store) const;
-  /// The same of a shard that is gathered by this column: its rows go to the stage too.
-  Result<std::size_t> Gather(std::span<std::byte> out);
-  Status BeginGather(RowStore* store);
-  void PutRows(const RowStore& store, std::span<const RowHeader* const> rows, std::byte* out);
-  /// The same of a shard that was gathered.
-  std::size_t ReadStaged(std::span<std::byte> out);
+  /// The same of a shard that is gathered.
+  Result<std::size_t> ReadStaged(std::span<std::byte> out);
   void Write(const RowStore& store, const RowStore::CutRow& row, std::byte* out);
   /// Rows of a shard that was gathered, from number `first`.
   void WriteStaged(std::uint32_t first, std::size_t rows, std::byte* out);
@@ -88,16 +84,13 @@ class ColumnSource final : public CheapSource {
   const std::span<const std::uint32_t> counts_;
   CutProgress* const progress_;
   TableCut::Error* const error_;
-  const bool first_;         // of the columns of rows, and the weights themselves
+  const bool weights_;       // of the rows, as they are
   RowStore::Wanted wanted_;  // of a record: what is fetched ahead
 
   std::uint64_t next_ = 0;  // offset
   std::uint32_t shard_ = 0;
   std::uint32_t done_in_shard_ = 0;
   RowStore::CutCursor cursor_;
-  bool walked_ = false;  // a shard that is gathered: what is left of it are the rows in …
-  KeptRows kept_;
-  std::size_t next_kept_ = 0;
   std::vector<std::byte> carry_;  // a row that did not fit, and how much of it was given out
   std::size_t carried_ = 0;
   std::vector<float> floats_;

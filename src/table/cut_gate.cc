@@ -136,6 +136,7 @@ CutGate::Batch::~Batch() {
 }
 
 bool CutGate::InBatch() const { return FindInside(this) != nullptr; }
+bool CutGate::InUse() const { return !impl_->Empty(); }
 
 Status CutGate::Exclusive(const std::function<Status()>& fn) {
   if (InBatch()) {

@@ -46,10 +46,9 @@ std::size_t CutStage::RowBytes(const RowLayout& layout, bool weights) {
 }
 
 CutStage::CutStage(const RowLayout* layout, std::span<const std::uint32_t> counts,
-                   std::uint32_t shards, bool weights, Slab* memory)
+                   std::uint32_t shards, Slab* memory)
     : layout_(layout),
       counts_(counts),
-      weights_(weights),
       payload_(layout->columns().size()),
       shards_(shards),
       memory_(memory) {
@@ -57,16 +56,16 @@ CutStage::CutStage(const RowLayout* layout, std::span<const std::uint32_t> count
     payload_[c] = row_bytes_;
     row_bytes_ += layout->columns()[c].bytes;
   }
-  if (!payload_.empty()) payload_[0] = row_bytes_;
+  payload_[0] = row_bytes_;
 }
 
-bool CutStage::Open(std::uint32_t shard, bool weights_too) {
+bool CutStage::Open(std::uint32_t shard, std::byte* weights) {
   Staged& staged = shards_[shard];
-  staged.weights = weights_ || weights_too;
-  std::size_t bytes = row_bytes_;
-  if (staged.weights && !payload_.empty()) bytes += layout_->columns()[0].bytes;
+  const std::size_t bytes = row_bytes_ + (weights == nullptr ? layout_->columns()[0].bytes : 0);
   staged.base = memory_->Allocate(counts_[shard] * bytes);
-  return staged.base != nullptr;
+  if (staged.base == nullptr) return false;
+  staged.weights = weights != nullptr ? weights : At<std::byte>(shard, payload_[0]);
+  return true;
 }
 
 void CutStage::Put(std::uint32_t shard, std::size_t number,
@@ -79,7 +78,7 @@ void CutStage::Put(std::uint32_t shard, std::size_t number,
     versions[i] = rows[i]->version;
     frequencies[i] = rows[i]->frequency;
   }
-  for (std::size_t c = shards_[shard].weights ? 0 : 1; c < payload_.size(); ++c) {
+  for (std::size_t c = 0; c < payload_.size(); ++c) {
     const RowLayout::Column& column = layout_->columns()[c];
     CopyColumn(rows, column, Payload(shard, c) + number * column.bytes);
   }

@@ -104,8 +104,9 @@ void TableCutImpl::PlanColumns() {
     add("pending_versions", StoreKind::kPending, ColumnKind::kVersion, summary_.pending);
   }
   stage_ = std::make_unique<CutStage>(&table_->layout(), counts_.rows, counts_.read_once,
-                                      StagesWeights(), table_->stage());
-  progress_ = std::make_unique<CutProgress>(table_, columns_, stage_.get());
+                                      table_->stage());
+  gatherer_ = std::make_unique<CutGatherer>(table_, stage_.get());
+  progress_ = std::make_unique<CutProgress>(table_, columns_, gatherer_.get());
 }
 
 Status TableCutImpl::Prepare() {
@@ -168,6 +169,7 @@ std::vector<Tensor> TableCutImpl::Tensors() {
 void TableCutImpl::End(bool committed) {
   if (!open_) return;
   open_ = false;
+  if (gatherer_ != nullptr) gatherer_->Stop();
   table_->EndCut(scope_, committed);
 }
 

@@ -9,6 +9,7 @@
 #include <cairn/table.h>
 
 #include "table/column_source.h"
+#include "table/cut_gatherer.h"
 #include "table/cut_member.h"
 #include "table/cut_stage.h"
 #include "table/table_impl.h"
@@ -59,6 +60,7 @@ class TableCutImpl final : public CutMember {
   std::vector<std::int64_t> offsets_;
   std::vector<ColumnSpec> columns_;
   std::unique_ptr<CutStage> stage_;
+  std::unique_ptr<CutGatherer> gatherer_;
   std::unique_ptr<CutProgress> progress_;
   std::vector<std::unique_ptr<ColumnSource>> sources_;
   std::vector<std::byte> compressed_keys_;

@@ -15,15 +15,6 @@ std::vector<std::int64_t> Sorted(std::vector<std::int64_t> keys) {
   return keys;
 }
 
-std::unique_ptr<Table> Loaded(const std::vector<std::vector<StoredTable>>& chain,
-                              TableOptions options = SmallOptions()) {
-  options.gate = std::make_shared<CutGate>();
-  auto table = SmallTable(options);
-  const Status loaded = LoadChain(table.get(), chain);
-  EXPECT_TRUE(loaded.ok()) << loaded.ToString();
-  return table;
-}
-
 TEST(TableCut, AFullHoldsEveryRowAndRestoresIt) {
   auto table = SmallTable();
   Push(table.get(), Range(-2000, 3000));

@@ -185,6 +185,16 @@ inline StoredTable SaveCut(Table* table, CutKind kind, CutRequest request = {}) 
   return stored;
 }
 
+/// Another table with what a chain holds.
+inline std::unique_ptr<Table> Loaded(const std::vector<std::vector<StoredTable>>& chain,
+                                     TableOptions options = SmallOptions()) {
+  options.gate = std::make_shared<CutGate>();
+  auto table = SmallTable(options);
+  const Status loaded = LoadChain(table.get(), chain);
+  EXPECT_TRUE(loaded.ok()) << loaded.ToString();
+  return table;
+}
+
 /// Applies the gradient `g` in all elements of each id.
 inline void Push(Table* table, const std::vector<std::int64_t>& ids, float g = 0.5F) {
   const std::vector<float> gradients(ids.size() * table->options().dim, g);
