@@ -47,7 +47,7 @@ Status RunRounds(const Options& options, const std::string& what,
         notes += fmt::format(", \"{}\": {:.6g}", name, value);
       }
       fmt::print(
-          "{{\"what\": \"{}\", \"round\": {}, \"contender\": \"{}\", \"seconds\": {:.6f}, "
+          "{{\"what\": \"{}\", \"round\": {}, \"contender\": \"{}\", \"seconds\": {:.9f}, "
           "\"bytes\": {}, \"others\": {:.3f}, \"load\": {:.2f}, \"cpu\": {:.3f}{}}}\n",
           what, round, contender.name, watch.seconds(), contender.bytes, watch.others(),
           LoadAverage(), watch.own(), notes);
