@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <string>
 #include <thread>
 
@@ -66,9 +67,7 @@ Status Train(cairn::core::Context* ctx, double seconds_a_step) {
         ctx->StorePath(Value::Object{{"steps_completed", state.steps}},
                        [&](const std::string& path) { return SaveState(state, path); });
     if (!stored.ok()) return stored.status();
-    std::printf("%lld steps, x = %lld\n", static_cast<long long>(state.steps),
-                static_cast<long long>(state.x));
-    std::fflush(stdout);
+    std::cout << state.steps << " steps, x = " << state.x << std::endl;
     if (ctx->ShouldPreempt()) return Status::Ok();
   }
   return ctx->ReportValidationMetrics(100, Value::Object{{"x", state.x}});

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <string>
 #include <thread>
 
@@ -64,9 +65,8 @@ Status Train(cairn::core::Context* ctx, double seconds_a_step) {
         [&](const std::string& path) { return WriteNumber(path + mine, x); }, {.shard = true});
     if (!stored.ok()) return stored.status();
     if (ranks.is_chief()) {
-      std::printf("%lld steps, x = %lld of %d ranks\n", static_cast<long long>(steps),
-                  static_cast<long long>(sum), ranks.size());
-      std::fflush(stdout);
+      std::cout << steps << " steps, x = " << sum << " of " << ranks.size() << " ranks"
+                << std::endl;
     }
     if (ctx->ShouldPreempt()) return Status::Ok();
   }

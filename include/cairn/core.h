@@ -139,6 +139,10 @@ struct InitOptions {
   /// CAIRN_JOIN_TOKEN) calls its trial: the same name again is the same trial. "":
   /// CAIRN_EXTERNAL_ID, or one made of host, directory and command line.
   std::string external_id;
+  /// Of such a process: what it writes to std::cout, std::cerr and std::clog while the context
+  /// lives goes to the engine as its log, too (printf's lines do not). Nothing waits for that; of
+  /// an engine that is away for long, lines get lost, and the log says how many.
+  bool send_output = true;
   /// The ranks; borrowed, and not closed. Null: DistributedContext::FromEnv().
   DistributedContext* distributed = nullptr;
   PreemptMode preempt_mode = PreemptMode::kWorkersAskChief;

@@ -16,6 +16,7 @@
 #include "src/option.h"
 #include "src/waiting.h"
 #include "trial/client_run.h"
+#include "trial/run_log.h"
 
 namespace nb = nanobind;
 
@@ -130,7 +131,22 @@ class TrialClient {
     const Value values = ToValue(body, "body");
     return FromValue(Run([&] { return client_->Call(path, values); }));
   }
+  /// From now on, what Log is given goes to the run's log.
+  void StartLog(int rank) {
+    const WithoutGil released;
+    log_ = std::make_unique<RunLog>(RunLogOptions{.client = client_.get(), .rank = rank});
+  }
+  void Log(bool from_stderr, const std::string& text) {
+    if (log_ != nullptr) log_->Write(from_stderr, text);
+  }
+  /// Sends what is left, for a moment.
+  void EndLog() {
+    auto log = std::move(log_);  // with the GIL: no other thread is in Log
+    const WithoutGil released;
+    log.reset();
+  }
   void Close() {
+    EndLog();
     const WithoutGil released;
     client_->Close();
   }
@@ -156,6 +172,7 @@ class TrialClient {
   }
 
   std::unique_ptr<RunClient> client_;
+  std::unique_ptr<RunLog> log_;
 };
 
 }  // namespace
@@ -183,6 +200,9 @@ void DefineTrial(nb::module_& module) {
       .def("acknowledge_preemption", &TrialClient::Acknowledge)
       .def("exit", &TrialClient::Exit)
       .def("call", &TrialClient::Call, nb::arg("path"), nb::arg("body"))
+      .def("start_log", &TrialClient::StartLog)
+      .def("log", &TrialClient::Log)
+      .def("end_log", &TrialClient::EndLog)
       .def("close", &TrialClient::Close);
 }
 

@@ -77,8 +77,13 @@ class Master:
         environment.pop("CAIRN_TOKEN", None)
         return environment
 
-    def start(self, *flags):
-        """Returns when it answers. The same port each time, so that living runs find it again."""
+    def start(self, *flags, patient=True, **variables):
+        """Returns when it answers. The same port each time, so that living runs find it again.
+
+        Args:
+            patient: False for one that may end before it answers.
+            variables: of its environment.
+        """
         (self.directory / "home" / "run").mkdir(parents=True, exist_ok=True)
         command = [PROGRAM, "master", "--data-dir", self.directory / "data", "--listen", f"127.0.0.1:{self.port}"]
         command += ["--slots", str(self.slots), *(["--db", self.database] if self.database else []), *flags]
@@ -87,6 +92,7 @@ class Master:
                 command += [f"--tls-{flag}", self.certificates / name]
         environment = self.environment()
         environment.pop("CAIRN_MASTER_CA", None)  # its runs hear of the authority from it alone
+        environment.update(variables)
         self.process = subprocess.Popen(
             [str(word) for word in command],
             stdout=subprocess.PIPE,
@@ -111,6 +117,8 @@ class Master:
         assert ready.wait(PATIENCE_SECONDS), "the master said nothing"
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
+            if not patient and self.process.poll() is not None:
+                return self
             assert self.process.poll() is None, "the master ended:\n" + "\n".join(self.said[-20:])
             with contextlib.suppress(OSError, Refused):
                 self.get("/healthz")

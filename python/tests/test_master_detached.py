@@ -115,3 +115,56 @@ def test_who_may_not_create_may_not_join(tmp_path):
         process = start(master, token="nonsense")
         assert process.wait(60) != 0
         assert master.get("/api/v1/trials")["total"] == 0
+
+
+CHATTY = """
+import logging, os, sys
+logging.basicConfig(format="%(levelname)s %(message)s")
+import cairn
+with cairn.core.init(send_output=os.environ.get("SEND", "1") == "1") as ctx:
+    print("hello from", ctx.info.trial.trial_id, flush=True)
+    print("odd: \\u00e9", file=sys.stderr)
+    logging.warning("a logger's")
+    if os.fork() == 0:
+        print("of a fork", flush=True)
+        os._exit(0)
+    os.wait()
+    raise ValueError("the end")
+"""
+
+
+def lines_of(master, trial):
+    page = master.get(f"/api/v1/trials/{trial}/logs?limit=1000")
+    return [(line["stream"], line["level"], line["text"]) for line in page["lines"]]
+
+
+def test_what_a_process_by_hand_writes_is_its_log(tmp_path):
+    with running_master(tmp_path) as master:
+        script = tmp_path / "chatty.py"
+        script.write_text(CHATTY)
+        process = launch(master, [sys.executable, script])
+        assert process.wait(60) == 1
+        trial = only_trial(master)
+        master.wait(f"/api/v1/trials/{trial}", lambda answer: answer["state"] != "RUNNING")
+        lines = lines_of(master, trial)
+        assert ("stdout", "INFO", f"hello from {trial}") in lines
+        assert ("stderr", "INFO", "odd: \u00e9") in lines
+        assert ("stderr", "WARNING", "WARNING a logger's") in lines
+        assert ("stderr", "ERROR", "ValueError: the end") in lines
+        assert ("stderr", "ERROR", "Traceback (most recent call last):") in lines
+        assert "of a fork" not in str(lines)
+        shown = master.cli("t", "logs", trial).stdout
+        assert f"hello from {trial}" in shown and "ValueError: the end" in shown
+
+        process = launch(master, [sys.executable, script], SEND="0")
+        assert process.wait(60) == 1
+        assert lines_of(master, trial) == lines
+
+
+def test_what_a_program_in_cpp_writes_is_its_log(tmp_path):
+    with running_master(tmp_path) as master:
+        program = os.path.join(os.path.dirname(command_line()), "core_api_checkpoints")
+        process = launch(master, [program, "0.001"])
+        assert process.wait(60) == 0
+        trial = only_trial(master)
+        assert any("100" in text for _, _, text in lines_of(master, trial)), lines_of(master, trial)

@@ -1,10 +1,11 @@
 """kill -9 of the master, of trials, of both, by a seeded script: what was acknowledged stays, and every trial ends where it should.
 
-Each kill of the master is aimed at one step of the trial protocol: what the engine wrote down last (docs/format/events.md). Which step it
-hit is read from the database that it left, and counted.
+Each kill of the master by the script is aimed at one step of the trial protocol: what the engine wrote down last (docs/format/events.md).
+Which step it hit is read from the database that it left, and counted. One round on each database; `make torture SUITE=master_kill` goes on
+for CAIRN_TORTURE_SECONDS with seeds that were not tried yet.
 
-One round on each database; `make torture SUITE=master_kill` goes on for CAIRN_TORTURE_SECONDS with seeds that were not tried yet, and wants
-every step to have been hit.
+Aimed from outside, a kill hits a step by luck. So the master is also told to end by itself at each of them (src/trial/kill_point.h): when an
+event is taken and not yet durable, and when it is durable and nobody was told.
 """
 
 import contextlib
@@ -30,6 +31,7 @@ STRIKES = 5
 PAUSES = ("pause_requested", "preempt_acknowledged", "activated")
 RESTARTS = ("run_exited", "run_started", "run_ready")
 STEPS = ("checkpoint_started", "checkpoint_completed", "report", *RESTARTS, *PAUSES)
+EVERY_STEP = ("trial_created", *STEPS, "cancel_requested", "kill_requested", "signalled")
 AIM_SECONDS = 2
 # Fewer kills than so many for each step may miss one by chance.
 ENOUGH_KILLS = 20 * len(STEPS)
@@ -167,6 +169,81 @@ def test_fault_script(tmp_path, database):
             torture(master, database)
         else:
             print(round_of(master, 11))
+
+
+class Victims:
+    """Brings about each step of the protocol in a master that ends at it."""
+
+    def __init__(self, master):
+        self.master = master
+
+    def create(self, seconds):
+        command = ("e", "create", EXAMPLES / "2_checkpoints.yaml", EXAMPLES, "--json")
+        changes = ("--config", f"entrypoint=python3 2_checkpoints.py {seconds}", "--config", "max_restarts=1000")
+        self.master.cli(*command, *changes, check=False)
+
+    def ask(self, experiment, action):
+        self.master.post(f"/api/v1/experiments/{experiment}/{action}")
+
+    def running(self):
+        """An experiment whose process trains; it takes a while."""
+        self.create(0.05)
+        experiment = self.master.get("/api/v1/experiments?limit=1&sort=id&order=desc")["experiments"][0]["id"]
+        self.master.wait_state(experiment, "RUNNING")
+        return experiment
+
+    def bring_about(self, step):
+        with contextlib.suppress(OSError, http.client.HTTPException, Refused):  # it ends meanwhile
+            if step not in (*PAUSES, "run_exited", "cancel_requested", "kill_requested", "signalled"):
+                return self.create(0.001)
+            experiment = self.running()
+            if step == "run_exited":
+                for pid in self.master.processes(self.master.trial_of(experiment)["id"]):
+                    os.kill(pid, signal.SIGKILL)
+            elif step in PAUSES:
+                self.ask(experiment, "pause")
+                self.master.wait_state(experiment, "PAUSED")
+                self.ask(experiment, "activate")
+            else:
+                self.ask(experiment, "cancel" if step == "cancel_requested" else "kill")
+
+
+def end_at(master, victims, when, step):
+    """The master ends by itself at the step, and nothing after it is on record."""
+    master.start(patient=False, CAIRN_KILL_AT=f"{when}:{step}:1")
+    helper = threading.Thread(target=victims.bring_about, args=(step,))
+    helper.start()
+    assert master.process.wait(60) == -signal.SIGKILL, "\n".join(master.said[-20:])
+    master._reader.join()
+    if when == "durable":
+        assert newest_step(master) == step
+    return helper
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_killed_at_every_step(tmp_path, database):
+    if "CAIRN_TORTURE_SECONDS" in os.environ:
+        pytest.skip("the fault script is what takes long")
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(postgresql()).url if database == "postgresql" else None
+        master = stack.enter_context(running_master(tmp_path, database=url, slots=2 * len(EVERY_STEP)))
+        master.stop()
+        victims, helpers = Victims(master), []
+        for when in ("taken", "durable"):
+            for step in EVERY_STEP:
+                helpers.append(end_at(master, victims, when, step))
+        master.start()
+        for helper in helpers:
+            helper.join()
+        experiments = master.get("/api/v1/experiments?limit=1000")["experiments"]
+        assert len(experiments) >= len(EVERY_STEP)
+        for experiment in experiments:
+            with contextlib.suppress(Refused):
+                master.post(f"/api/v1/experiments/{experiment['id']}/activate")
+        for experiment in experiments:
+            state = master.wait_state(experiment["id"], "COMPLETED", "ERROR", "CANCELED")["state"]
+            reports = master.reports(master.trial_of(experiment["id"])["id"])
+            assert state != "ERROR" and reports == (WHOLE if state == "COMPLETED" else WHOLE[: len(reports)])
 
 
 def torture(master, database):

@@ -1,15 +1,45 @@
-"""The kills of `make torture SUITE=tune`: what counts as hit, and that steps which were not are named."""
+"""Tuners that end at each step of what they do. The kills of `make torture SUITE=tune`: what counts as hit, and that steps which were not are
+named."""
 
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
 import pytest
+from test_tune_schedulers import PROGRAM, outcome, start
 from tune_kills import STEPS, last_event, never_hit, note_kill
+from tuned_program import assert_gone, children_of
 
 TORTURE = pathlib.Path(__file__).parent / "tune_torture"
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """A program, and what comes out of it when nobody disturbs it."""
+    directory = tmp_path_factory.mktemp("calm")
+    program = directory / "scheduled_program.py"
+    program.write_text(PROGRAM)
+    return program, outcome(start(program, directory, "pbt"))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_a_step_it_comes_to_the_same_end(calm, tmp_path, monkeypatch, step):
+    """At the step itself, and not by chance (src/trial/kill_point.h): when it is taken and not yet durable, and when it is durable and nobody was told."""
+    program, undisturbed = calm
+    for when in ("taken", "durable"):
+        monkeypatch.setenv("CAIRN_KILL_AT", f"{when}:{step}:1")
+        process = start(program, tmp_path, "pbt")
+        below = children_of(process.pid)
+        said = process.communicate(timeout=120)[0]
+        assert process.returncode == -signal.SIGKILL, said
+        assert_gone(below)
+        if when == "durable":
+            assert last_event(tmp_path / "pbt" / "events") == step
+    monkeypatch.delenv("CAIRN_KILL_AT")
+    assert outcome(start(program, tmp_path, "pbt")) == undisturbed
 
 
 def test_steps_are_hit_by_whoever_is_killed():

@@ -250,6 +250,7 @@ Status Connection::Connect() {
                            "PRAGMA foreign_keys=ON;\n"
                            "PRAGMA temp_store=MEMORY;\n"
                            "PRAGMA cache_size=-16000;\n"
+                           "PRAGMA wal_autocheckpoint=4000;\n"
                            "PRAGMA journal_size_limit=67108864;",
                            target_.timeout.count())));
     if (target_.max_bytes != 0) {

@@ -149,7 +149,9 @@ Status CatalogDatabase::Write(const Body& body) {
       RETURN_IF_ERROR(TakeLock(fresh.get(), /*may_fail=*/true));
       writer_ = std::move(fresh);
     }
-    status = writer_->Script(dialect() == Dialect::kSqlite ? "BEGIN IMMEDIATE" : "BEGIN");
+    // SQLite's is prepared once; PostgreSQL prepares no words of transactions.
+    status = dialect() == Dialect::kSqlite ? writer_->Run("BEGIN IMMEDIATE", {})
+                                           : writer_->Script("BEGIN");
     if (status.ok() || !writer_->lost()) break;
     writer_.reset();  // it went away while nobody used it
   }
@@ -168,7 +170,7 @@ Status CatalogDatabase::Write(const Body& body) {
   status = fenced();
   if (status.ok()) status = body(*writer);
   if (status.ok()) {
-    status = writer->Script("COMMIT");
+    status = dialect() == Dialect::kSqlite ? writer->Run("COMMIT", {}) : writer->Script("COMMIT");
     if (status.ok()) return status;
   }
   // A connection whose transaction cannot be ended is of no use: the next one is fresh.

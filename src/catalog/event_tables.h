@@ -39,7 +39,7 @@ class EventTables {
     std::string id;
     bool known = false;  // false: no such trial
     bool fresh = false;  // its row is still to be inserted
-    bool dirty = false;
+    bool dirty = false;  // more than reports came: all of its row is written
     TrialConfig config;
     Value config_value;
     TrialCore core;

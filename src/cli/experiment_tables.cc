@@ -183,12 +183,16 @@ std::string TrialText(const Value& trial, double now) {
   std::string state = Printable(TextIn(trial, "state")) + "  " + Percent(trial);
   if (const Value* deadline = trial.Find("preemption_deadline");
       deadline != nullptr && deadline->is_number()) {
-    state +=
-        fmt::format("  ({:.0f} s until it is ended)", std::max(0.0, deadline->AsDouble() - now));
+    const double left = deadline->AsDouble() - now;
+    state += left > 0 ? fmt::format("  ({:.0f} s until it is ended)", left)
+                      : "  (its time is over: it got SIGTERM, and SIGKILL follows)";
   }
   facts.Add("state", state);
+  const std::string word = TextIn(trial, "state");
   if (const Value* step = trial.Find("resumes_from_step"); step != nullptr && step->is_int()) {
     facts.Add("goes on", fmt::format("from step {}", step->AsInt()));
+  } else if (word == "PAUSING" || word == "PAUSED") {
+    facts.Add("goes on", "from the beginning: there is no checkpoint yet");
   }
   facts.Add("message", Printable(TextIn(trial, "message")));
   facts.Add("status", Printable(TextIn(trial, "status")));

@@ -51,7 +51,7 @@ void EventFeed::OnEvent(const Event& event) {
     last_ = event.seq;
     if (!subscribers_.empty()) Send(Map(event));
   });
-  changed_.NotifyAll();
+  if (queue_.size() == 1) changed_.NotifyAll();  // many come at once: they wake it once
 }
 
 void EventFeed::OnExperiment(std::int64_t experiment, Value::Object what) {

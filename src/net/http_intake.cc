@@ -12,7 +12,7 @@ ServerResponse HttpIntake::TooLarge(std::uint64_t limit) const {
   return error_(413, "too_large", fmt::format("at most {} bytes are taken here", limit));
 }
 
-HttpIntake::Verdict HttpIntake::Judge(const ServerRequest& head, std::string_view path,
+HttpIntake::Verdict HttpIntake::Judge(ServerRequest head, std::string_view path,
                                       std::optional<std::uint64_t> length) const {
   HttpRoutes::Match match = routes_->Find(head.method, path);
   if (match.route == nullptr) {
@@ -25,10 +25,9 @@ HttpIntake::Verdict HttpIntake::Judge(const ServerRequest& head, std::string_vie
   Verdict verdict{.refusal = std::nullopt,
                   .max_body_bytes = std::min(match.route->max_body_bytes, max_body_bytes_)};
   if (match.route->authorize) {
-    ServerRequest request = head;
-    DecodePercent(path, false, &request.path);
-    request.params = std::move(match.params);
-    verdict.refusal = match.route->authorize(request);
+    DecodePercent(path, false, &head.path);
+    head.params = std::move(match.params);
+    verdict.refusal = match.route->authorize(head);
   }
   // Who may not come here is not told what would fit either.
   if (!verdict.refusal && length.value_or(0) > verdict.max_body_bytes) {

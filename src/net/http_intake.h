@@ -24,7 +24,7 @@ class HttpIntake {
     std::uint64_t max_body_bytes = 0;  // of the route and of the server
   };
   /// `path` and `query` as sent; `length` is what Content-Length says, nothing for chunked bodies.
-  Verdict Judge(const ServerRequest& head, std::string_view path,
+  Verdict Judge(ServerRequest head, std::string_view path,
                 std::optional<std::uint64_t> length) const;
 
   ServerResponse TooLarge(std::uint64_t limit) const;

@@ -186,6 +186,13 @@ http_parser_settings create_parser_settings<cairn::Methods>() noexcept {
 namespace cairn {
 namespace {
 
+/// An answer that is to be sent.
+struct Answer {
+  restinio::request_handle_t request;
+  ServerResponse response;
+  bool hang_up = false;
+};
+
 /// What replies that outlive the server must not touch.
 struct Shared {
   explicit Shared(HttpErrorShape shape) : error(std::move(shape)) {}
@@ -195,6 +202,10 @@ struct Shared {
   bool stopped GUARDED_BY(mu) = false;
   int calling GUARDED_BY(mu) = 0;  // threads inside RESTinio on behalf of a reply
   int sending GUARDED_BY(mu) = 0;  // answers that are not on the wire yet
+  /// Answers of other threads than the server's, which sends them: whoever answers many at once (a
+  /// group of reports that became durable) wakes one thread, once, and goes on.
+  std::vector<Answer> outbox GUARDED_BY(mu);
+  asio::io_context* io GUARDED_BY(mu) = nullptr;  // null when the server has stopped
   std::set<HttpReply::State*> waiting GUARDED_BY(mu);
   std::set<HttpStream::State*> streams GUARDED_BY(mu);
 };
@@ -204,16 +215,19 @@ struct Shared {
 /// request of the connection inside the call.
 class Call {
  public:
+  enum Counted { kCounted };
+
   explicit Call(Shared* shared) : shared_(shared) {
     MutexLock hold(&shared_->mu);
     allowed_ = !shared_->stopped;
     if (allowed_) ++shared_->calling;
   }
+  /// Of one who was allowed and has counted himself.
+  Call(Shared* shared, Counted) : shared_(shared), allowed_(true) {}
   ~Call() {
     if (!allowed_) return;
     MutexLock hold(&shared_->mu);
-    --shared_->calling;
-    shared_->changed.NotifyAll();
+    if (--shared_->calling == 0) shared_->changed.NotifyAll();
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -223,6 +237,44 @@ class Call {
   Shared* const shared_;
   bool allowed_ = false;
 };
+
+/// The server that this thread works for.
+thread_local const Shared* serving = nullptr;
+
+void Sent(Shared* shared) {
+  MutexLock hold(&shared->mu);
+  if (--shared->sending == 0) shared->changed.NotifyAll();
+}
+
+/// Within a Call.
+void SendNow(const std::shared_ptr<Shared>& shared, Answer answer) {
+  try {
+    ServerResponse& response = answer.response;
+    auto out = answer.request->create_response(StatusLine(response.status));
+    out.append_header(restinio::http_field::content_type, response.content_type);
+    for (const HttpHeader& header : response.headers) {
+      out.append_header(header.name, header.value);
+    }
+    if (answer.hang_up || !answer.request->header().should_keep_alive()) out.connection_close();
+    out.set_body(std::move(response.body));
+    out.done([shared](const auto&) { Sent(shared.get()); });
+  } catch (const std::exception& e) {
+    Sent(shared.get());
+    LogWarning(fmt::format("http server: an answer was not sent: {}", e.what()));
+  }
+}
+
+/// On a thread of the server.
+void SendOutbox(const std::shared_ptr<Shared>& shared) {
+  std::vector<Answer> answers;
+  const Call call(shared.get());
+  {
+    MutexLock hold(&shared->mu);
+    answers.swap(shared->outbox);
+  }
+  if (!call.allowed()) return;
+  for (Answer& answer : answers) SendNow(shared, std::move(answer));
+}
 
 }  // namespace
 
@@ -262,26 +314,24 @@ class HttpReply::State {
   }
 
   void Send(ServerResponse response, bool hang_up = false) {
-    const Call call(shared_.get());
-    const restinio::request_handle_t request = Take();
-    if (request == nullptr || !call.allowed()) return;
+    Answer answer{.request = nullptr, .response = std::move(response), .hang_up = hang_up};
     {
       MutexLock hold(&shared_->mu);
+      shared_->waiting.erase(this);
+      answer.request = std::exchange(request_, nullptr);
+      if (answer.request == nullptr || shared_->stopped) return;
       ++shared_->sending;
-    }
-    try {
-      auto out = request->create_response(StatusLine(response.status));
-      out.append_header(restinio::http_field::content_type, response.content_type);
-      for (const HttpHeader& header : response.headers) {
-        out.append_header(header.name, header.value);
+      if (serving != shared_.get()) {
+        shared_->outbox.push_back(std::move(answer));
+        if (shared_->outbox.size() == 1) {
+          asio::post(*shared_->io, [shared = shared_] { SendOutbox(shared); });
+        }
+        return;
       }
-      if (hang_up || !request->header().should_keep_alive()) out.connection_close();
-      out.set_body(std::move(response.body));
-      out.done([shared = shared_](const auto&) { Sent(shared.get()); });
-    } catch (const std::exception& e) {
-      Sent(shared_.get());
-      LogWarning(fmt::format("http server: an answer was not sent: {}", e.what()));
+      ++shared_->calling;
     }
+    const Call call(shared_.get(), Call::kCounted);
+    SendNow(shared_, std::move(answer));
   }
 
   restinio::request_handle_t Take() {
@@ -297,12 +347,6 @@ class HttpReply::State {
   const std::shared_ptr<Shared>& shared() const { return shared_; }
 
  private:
-  static void Sent(Shared* shared) {
-    MutexLock hold(&shared->mu);
-    --shared->sending;
-    shared->changed.NotifyAll();
-  }
-
   const std::shared_ptr<Shared> shared_;
   restinio::request_handle_t request_;  // guarded by shared_->mu
 };
@@ -513,9 +557,14 @@ Status HttpServer::Impl::Start() {
                               : options_.listen;
   work_.emplace(io_.get_executor());
   running_ = true;
+  {
+    MutexLock hold(&shared_->mu);
+    shared_->io = &io_;
+  }
   for (int i = 0; i < options_.threads; ++i) {
     threads_.emplace_back([this] {
       intake = &intake_;
+      serving = shared_.get();
       lingerers = &lingerers_;
       handshake_timeout = options_.client_timeout;
       while (true) {
@@ -550,6 +599,7 @@ void HttpServer::Impl::Stop() {
       shared_->changed.WaitFor(&shared_->mu, std::chrono::milliseconds(20));
     }
     shared_->stopped = true;
+    shared_->io = nullptr;
     while (shared_->calling > 0) shared_->changed.Wait(&shared_->mu);
   }
   work_.reset();
@@ -561,6 +611,7 @@ void HttpServer::Impl::Stop() {
     for (HttpStream::State* stream : shared_->streams) stream->Drop();
     shared_->waiting.clear();
     shared_->streams.clear();
+    shared_->outbox.clear();
   }
   // Connections go with the operations that io_ still holds, and look into the server when they do.
   // What is posted goes last, so the server goes with it.

@@ -130,8 +130,16 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
 
   /// One request and its answer; `target` is the path below the server.
   Result<Value> Ask(const std::string& method, const std::string& target, const Value* body) {
-    Result<HttpResponse> outcome =
-        direct_ ? AskDirectly(method, target, body) : AskClient(method, target, body);
+    return Judge(direct_ ? AskDirectly(method, target, body)
+                         : AskClient(method, target, body, 0, options_.cancelled));
+  }
+  /// The same for what is not worth waiting for.
+  Result<Value> AskOnce(const std::string& target, const Value& body,
+                        const std::function<bool()>& cancelled) {
+    if (direct_) return UnimplementedError("this client has one connection, which others wait for");
+    return Judge(AskClient("POST", target, &body, 1, cancelled));
+  }
+  Result<Value> Judge(const Result<HttpResponse>& outcome) {
     if (!outcome.ok()) return outcome.status().WithContext("trial engine at " + options_.url);
     if (!outcome->Succeeded()) {
       Status refused = ErrorOf(*outcome);
@@ -159,8 +167,10 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
     }
   }
 
+  /// `attempts`: 0 for as many as the options say.
   Result<HttpResponse> AskClient(const std::string& method, const std::string& target,
-                                 const Value* body) {
+                                 const Value* body, int attempts,
+                                 const std::function<bool()>& ended) {
     struct Waiting {
       Mutex mu;
       CondVar done;
@@ -171,6 +181,7 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
     const auto waiting = std::make_shared<Waiting>();
     if (body != nullptr) waiting->body = EncodeJson(*body);
     HttpCall call;
+    call.max_attempts = attempts;
     call.prepare = [this, waiting, method, target](int) -> Result<HttpRequest> {
       return Request(method, target, waiting->body);
     };
@@ -188,7 +199,7 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
         if (!waiting->outcome.has_value()) waiting->done.WaitFor(&waiting->mu, kLook);
         if (waiting->outcome.has_value()) outcome = std::move(waiting->outcome);
       }
-      if (!outcome.has_value() && !cancelled && options_.cancelled && options_.cancelled()) {
+      if (!outcome.has_value() && !cancelled && ended && ended()) {
         cancelled = true;
         http_->Cancel(id);
       }
@@ -479,6 +490,11 @@ Status RunClient::AcknowledgePreemption() {
 
 Status RunClient::Exit(int code, std::string_view message) {
   return impl_->Tell("/exit", {{"code", code}, {"message", message}});
+}
+
+Status RunClient::SendLogs(Value::List lines, const std::function<bool()>& cancelled) {
+  const Value body = Value::Object{{"lines", std::move(lines)}};
+  return impl_->AskOnce(impl_->base() + "/logs", body, cancelled).status();
 }
 
 Result<Value> RunClient::Call(const std::string& path, const Value& body) {

@@ -122,6 +122,10 @@ class RunClient {
   /// Of a detached run: how it ended.
   Status Exit(int code, std::string_view message);
 
+  /// Lines that the run wrote ("logs" of the protocol). One attempt; `cancelled` as in the options,
+  /// in their place. Not durable.
+  Status SendLogs(Value::List lines, const std::function<bool()>& cancelled);
+
   /// POST to a path below this run that the service has beside the protocol's own ("/result").
   Result<Value> Call(const std::string& path, const Value& body);
 

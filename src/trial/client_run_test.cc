@@ -12,12 +12,14 @@
 #include "base/thread_annotations.h"
 #include "format/json.h"
 #include "net/test_http_server.h"
+#include "trial/run_log.h"
 
 namespace cairn {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// An engine that answers as each test wants, over real sockets.
 class ClientTest : public ::testing::Test {
@@ -31,6 +33,10 @@ class ClientTest : public ::testing::Test {
       return Answer(200, R"({"trial_id":"9","run_id":2,"token":"own","heartbeat_seconds":0.2})");
     }
     if (request.target.find("/preemption?") != std::string::npos) return ServePoll(request);
+    if (hang_) {
+      hung_ = true;
+      while (!released_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     MutexLock lock(&mu_);
     seen_.push_back(request.method + " " + request.target + " " + request.body);
     tokens_.push_back(std::string(request.Header("authorization")));
@@ -88,6 +94,8 @@ class ClientTest : public ::testing::Test {
   std::atomic<int> version_ = 1;
   std::atomic<int> polls_ = 0;
   std::atomic<bool> released_ = false;
+  std::atomic<bool> hang_ = false;  // whoever asks is answered at the end
+  std::atomic<bool> hung_ = false;
   TestHttpServer server_;
 };
 
@@ -241,6 +249,62 @@ TEST_F(ClientTest, AWaitThatIsCancelledEnds) {
   options.attempts = 1000;
   options.cancelled = [] { return true; };
   EXPECT_EQ(RunClient::Open(std::move(options)).status().code(), Code::kCancelled);
+}
+
+TEST_F(ClientTest, LinesWaitForAnEngineThatIsAwayAndTheOldestGo) {
+  auto client = Open();
+  ASSERT_TRUE(client.ok());
+  {
+    MutexLock lock(&mu_);
+    status_ = 503;
+    refusal_ = R"({"code":"unavailable","message":"away"})";
+  }
+  RunLog log({.client = client->get(), .rank = 2, .gather = {}, .max_bytes = 10});
+  log.Write(false, "first\n");
+  while (Seen().size() < 2) std::this_thread::yield();  // it was tried
+  log.Write(false, "second\n");
+  log.Write(true, "third");
+  log.Write(true, "!\n");
+  {
+    MutexLock lock(&mu_);
+    seen_.clear();
+    status_ = 200;
+  }
+  log.Close(std::chrono::seconds(60));
+  std::string all;
+  for (const std::string& request : Seen()) all += request;
+  EXPECT_THAT(all, Not(HasSubstr("first")));
+  EXPECT_THAT(all, HasSubstr("WARNING: here 2 lines are missing"));
+  EXPECT_THAT(all, HasSubstr(R"("rank":2,"stream":"stderr","text":"third!")"));
+  log.Write(false, "nobody's\n");
+}
+
+TEST_F(ClientTest, ARunThatWasReplacedSendsNoMoreLines) {
+  auto client = Open();
+  ASSERT_TRUE(client.ok());
+  {
+    MutexLock lock(&mu_);
+    status_ = 409;
+    refusal_ = R"({"code":"run_replaced","message":"replaced"})";
+  }
+  RunLog log({.client = client->get(), .gather = {}});
+  log.Write(false, "a line\n");
+  while (!(*client)->preempt()) std::this_thread::yield();
+  log.Write(false, "another\n");
+  log.Close(std::chrono::seconds(60));
+  for (const std::string& request : Seen()) EXPECT_THAT(request, Not(HasSubstr("another")));
+}
+
+/// A script's end does not wait for a log.
+TEST_F(ClientTest, LinesOfAnEngineThatHangsAreGivenUp) {
+  auto client = Open();
+  ASSERT_TRUE(client.ok());
+  hang_ = true;
+  RunLog log({.client = client->get(), .gather = {}});
+  log.Write(false, "a line\n");
+  while (!hung_) std::this_thread::yield();
+  log.Close(std::chrono::milliseconds(10));
+  EXPECT_TRUE(hung_);
 }
 
 }  // namespace

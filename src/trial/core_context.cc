@@ -23,6 +23,7 @@
 #include "trial/core_run.h"
 #include "trial/refuse_nuls.h"
 #include "trial/report_limits.h"
+#include "trial/run_output.h"
 
 namespace cairn::core {
 namespace {
@@ -93,6 +94,9 @@ class ContextImpl final : public Context {
     detached_ = run.detached;
     repository_ = std::make_unique<CoreRepository>(std::move(run.manager), ranks_);
     RETURN_IF_ERROR(FindBeginning());
+    if (detached_ && options.send_output) {
+      output_ = std::make_unique<RunOutput>(client_.get(), ranks_->rank());
+    }
     return client_ == nullptr ? Status::Ok() : client_->Ready(ranks_->rank(), getpid(), HostName());
   }
 
@@ -302,6 +306,7 @@ class ContextImpl final : public Context {
     }
     const bool by_signal =
         client_ != nullptr && !acknowledged_ && signals_ != nullptr && signals_->received();
+    output_.reset();  // a run that said how it ended sends no more lines
     if (client_ != nullptr && detached_ && ranks_->is_chief()) {
       if (code == 0 && !first.ok()) code = 1;
       if (code == 0 && by_signal) code = kExitTerminated;
@@ -579,6 +584,7 @@ class ContextImpl final : public Context {
   std::unique_ptr<DistributedContext> own_ranks_;
   DistributedContext* ranks_ = nullptr;
   std::unique_ptr<RunClient> client_;
+  std::unique_ptr<RunOutput> output_;  // of a run that nobody launched
   std::unique_ptr<CoreRepository> repository_;
   std::map<std::string, SaveHandle> pending_;
   std::set<std::string, std::less<>> awaiting_;  // ids whose score is still to come

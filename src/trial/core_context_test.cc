@@ -401,6 +401,40 @@ TEST_F(JoiningCoreTest, ItIsARunAndTheSameTrialWhenItIsStartedAgain) {
   EXPECT_TRUE(context->Close().ok());
 }
 
+TEST_F(JoiningCoreTest, WhatItWritesGoesToTheEngineAsWell) {
+  const auto sees = [&](auto matcher) { return testing::Value(engine_.lines(), matcher); };
+  {
+    auto context = Init().value();
+    std::cout << "a line " << 1 << std::endl;
+    while (!sees(testing::Contains("stdout: a line 1"))) std::this_thread::yield();
+    std::cerr << "ERROR of " << "mine\n";
+    std::clog << "not ended";
+    std::cout << "10 %\r20 %\r30 %\n";
+    EXPECT_TRUE(context->Close().ok());
+  }
+  std::cout << "nobody's\n";
+  EXPECT_THAT(engine_.lines(),
+              testing::UnorderedElementsAre("stdout: a line 1", "stderr: ERROR of mine",
+                                            "stderr: not ended", "stdout: 30 %"));
+  auto context = Init({.send_output = false}).value();
+  std::cout << "mine alone\n";
+  EXPECT_TRUE(context->Close().ok());
+  EXPECT_EQ(engine_.lines().size(), 4u);
+}
+
+TEST_F(JoiningCoreTest, ContextsEndInAnyOrderAndTheStreamsAreGivenBack) {
+  std::streambuf* const own = std::cout.rdbuf();
+  auto first = Init({.external_id = "first"}).value();
+  auto second = Init({.external_id = "second"}).value();
+  std::cout << "both\n";
+  EXPECT_TRUE(first->Close().ok());
+  std::cout << "one\n";
+  EXPECT_TRUE(second->Close().ok());
+  EXPECT_EQ(std::cout.rdbuf(), own);
+  EXPECT_THAT(engine_.lines(),
+              testing::UnorderedElementsAre("stdout: both", "stdout: both", "stdout: one"));
+}
+
 /// The engine's disk is away: the script waits in its call, however often the engine has to say
 /// that it is to come again, and what it reported counts once.
 TEST_F(CoreTest, AReportWaitsForTheEnginesStorageAndCountsOnce) {

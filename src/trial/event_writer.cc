@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "trial/kill_point.h"
 
 namespace cairn {
 namespace {
@@ -14,6 +15,12 @@ namespace {
 constexpr std::size_t kMaxGroup = 4096;
 constexpr auto kFirstRetry = std::chrono::milliseconds(10);
 constexpr auto kLastRetry = std::chrono::milliseconds(500);
+
+/// Of this process: it dies once.
+KillPoint& Death() {
+  static KillPoint point = KillPoint::FromEnvironment();
+  return point;
+}
 
 Status Lost(const Status& why) {
   return UnavailableError(fmt::format("the event log is another engine's now: {}", why.message()));
@@ -39,6 +46,7 @@ EventWriter::~EventWriter() {
 
 void EventWriter::Enqueue(Event event) {
   MutexLock hold(&mu_);
+  Death().Taken(event);
   queue_.push_back(std::move(event));
   if (queue_.size() >= awaited_) changed_.NotifyAll();
 }
@@ -169,6 +177,7 @@ void EventWriter::Run(const std::stop_token& stop) {
   std::vector<Event> group;
   Clock::Duration took{};  // of the last group that was written
   for (;;) {
+    bool last = false;  // this process is to end with this group
     {
       MutexLock hold(&mu_);
       while ((queue_.empty() || holders_ > 0) && !stopping_ && !poked_) changed_.Wait(&mu_);
@@ -180,6 +189,7 @@ void EventWriter::Run(const std::stop_token& stop) {
       group.assign(std::make_move_iterator(queue_.begin()),
                    std::make_move_iterator(queue_.begin() + count));
       queue_.erase(queue_.begin(), queue_.begin() + count);
+      last = Death().Cut(&group);
     }
     Clock::Duration pause = kFirstRetry;
     std::optional<Clock::Duration> failing;  // since when
@@ -215,10 +225,12 @@ void EventWriter::Run(const std::stop_token& stop) {
       Expire();
       pause = std::min<Clock::Duration>(pause * 2, kLastRetry);
     }
+    if (last) Death().Durable();
     if (options_.on_event) {
       for (const Event& event : group) options_.on_event(event);
     }
     TellDurable(group.empty() ? durable() : group.back().seq);
+    if (last) Death().Told();
   }
 }
 

@@ -1,13 +1,16 @@
 #include "trial/event_writer.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <future>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/manual_clock.h"
+#include "trial/kill_point.h"
 
 namespace cairn {
 namespace {
@@ -105,6 +108,39 @@ TEST_F(EventWriterTest, TheEndDoesNotWaitForThoseWhoDoNotComeAgain) {
   Give(1);
   writer_.reset();
   EXPECT_EQ(log_.groups(), (std::vector<std::size_t>{1, 3, 1}));
+}
+
+Event Of(std::uint64_t seq, EventKind kind, Value body = Value::Object{}) {
+  return {.seq = seq, .trial = "t", .run = 1, .kind = kind, .body = std::move(body)};
+}
+
+TEST(KillPointDeathTest, TheProcessEndsWithThatEventAndNoneAfterIt) {
+  KillPoint point("durable:report:2");
+  std::vector<Event> group = {Of(1, EventKind::kReport), Of(2, EventKind::kProgress),
+                              Of(3, EventKind::kReport), Of(4, EventKind::kReport)};
+  for (const Event& event : group) point.Taken(event);
+  std::vector<Event> earlier(group.begin(), group.begin() + 2);
+  EXPECT_FALSE(point.Cut(&earlier));
+  EXPECT_TRUE(point.Cut(&group));
+  EXPECT_EQ(group.size(), 3u);
+  point.Told();  // is not what it waits for
+  EXPECT_EXIT(point.Durable(), testing::KilledBySignal(SIGKILL), "");
+}
+
+TEST(KillPointDeathTest, NotesAreToldApartAndATakenEventIsNotDurable) {
+  KillPoint point("taken:paused:1");
+  point.Taken(Of(1, EventKind::kNote, Value::Object{{"what", "opened"}}));
+  EXPECT_EXIT(point.Taken(Of(2, EventKind::kNote, Value::Object{{"what", "paused"}})),
+              testing::KilledBySignal(SIGKILL), "");
+}
+
+TEST(KillPoint, WithoutAWordOrWithANonsenseOneNobodyDies) {
+  for (const char* text : {"", "report", "soon:report:1", "taken:report:0", "taken:report:x"}) {
+    KillPoint point(text);
+    std::vector<Event> group = {Of(1, EventKind::kReport)};
+    point.Taken(group[0]);
+    EXPECT_FALSE(point.Cut(&group)) << text;
+  }
 }
 
 }  // namespace

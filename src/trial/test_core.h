@@ -9,7 +9,9 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "base/thread_annotations.h"
 #include "trial/test_trial.h"
 #include "trial/trial_service.h"
 
@@ -44,7 +46,9 @@ class EngineToJoin {
                                  .repositories = repositories_.get(),
                                  .answer_timeout = answer_timeout,
                                  .join_token = "let me in",
-                                 .join_storage = storage})
+                                 .join_storage = storage,
+                                 .on_log = [this](const std::string&, std::uint64_t,
+                                                  const Value::List& lines) { Keep(lines); }})
                   .value();
     service_ = TrialService::Start({.engine = engine_.get()}).value();
     EXPECT_TRUE(engine_->Start().ok());
@@ -61,8 +65,22 @@ class EngineToJoin {
 
   TrialEngine* operator->() { return engine_.get(); }
   MemoryEventLog* log() { return &log_; }
+  /// What runs wrote: "stream: text".
+  std::vector<std::string> lines() {
+    MutexLock hold(&mu_);
+    return lines_;
+  }
 
  private:
+  void Keep(const Value::List& lines) {
+    MutexLock hold(&mu_);
+    for (const Value& line : lines) {
+      lines_.push_back(*line.Find("stream")->if_string() + ": " + *line.Find("text")->if_string());
+    }
+  }
+
+  Mutex mu_;
+  std::vector<std::string> lines_ GUARDED_BY(mu_);
   MemoryEventLog log_;
   std::unique_ptr<RepositoryAccess> repositories_ = RepositoryAccess::Real();
   std::unique_ptr<TrialEngine> engine_;

@@ -1,7 +1,8 @@
 // A trial engine in a process of its own, for tests that kill it: journal, launcher and socket in
 // one directory. Commands come on standard input, a line each; answers go to standard output.
 //   trial_engine_host DIR LISTEN SLOTS TRIALS WORKER ARGS…
-// Trials t1 … tTRIALS are created when they do not exist. "pause t1", "activate t1", "states".
+// Trials t1 … tTRIALS are created when they do not exist. "pause t1", "activate t1", "cancel t1",
+// "kill t1", "states". CAIRN_TEST_PREEMPTION_MS: how long new trials may take to save and exit.
 // DIR/phase says what it did last, for whoever kills it: "opens", "taken: report" (the event is not
 // durable yet), "durable: report" (it is, and nothing came since).
 
@@ -9,7 +10,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -41,6 +44,11 @@ class Phase {
  private:
   const int fd_;
 };
+
+std::chrono::milliseconds PreemptionTimeout() {
+  const char* named = std::getenv("CAIRN_TEST_PREEMPTION_MS");
+  return std::chrono::milliseconds(named == nullptr ? 60'000 : std::atol(named));
+}
 
 int Main(const std::vector<std::string>& args) {
   const std::string directory = args.at(1);
@@ -86,7 +94,7 @@ int Main(const std::vector<std::string>& args) {
                                          .argv = {args.begin() + 5, args.end()},
                                          .storage = directory + "/storage",
                                          .max_restarts = 1000000,
-                                         .preemption_timeout = std::chrono::seconds(60),
+                                         .preemption_timeout = PreemptionTimeout(),
                                          .kill_grace = std::chrono::milliseconds(500)},
                                         fmt::format("t{}", i));
     if (!made.ok() && !made.status().Is(Code::kAlreadyExists)) return 3;
@@ -104,6 +112,8 @@ int Main(const std::vector<std::string>& args) {
     }
     const Status done = verb == "pause"      ? (*engine)->Pause(trial)
                         : verb == "activate" ? (*engine)->Activate(trial)
+                        : verb == "cancel"   ? (*engine)->Cancel(trial)
+                        : verb == "kill"     ? (*engine)->Kill(trial)
                                              : InvalidArgumentError(verb);
     std::cout << (done.ok() ? "ok" : done.ToString()) << std::endl;
   }

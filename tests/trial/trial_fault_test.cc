@@ -14,6 +14,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -43,7 +44,8 @@ std::string BinDir() {
 /// directory, which nobody else takes: trials find back.
 class Host {
  public:
-  Host(const std::filesystem::path& directory, int trials, int steps) {
+  /// `kill_at`: where it is to end by itself (trial/kill_point.h); "": nowhere.
+  Host(const std::filesystem::path& directory, int trials, int steps, std::string kill_at = "") {
     int in[2];
     int out[2];
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
@@ -60,6 +62,8 @@ class Host {
     if (pid_ == 0) {
       dup2(in[0], 0);
       dup2(out[1], 1);
+      if (!kill_at.empty()) setenv("CAIRN_KILL_AT", kill_at.c_str(), 1);
+      if (steps == 0) setenv("CAIRN_TEST_PREEMPTION_MS", "2000", 1);
       std::vector<char*> argv;
       for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
       argv.push_back(nullptr);
@@ -77,6 +81,15 @@ class Host {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
     Reap();
+  }
+  /// Whether it has ended, by a SIGKILL of its own.
+  bool Died() {
+    int status = 0;
+    if (pid_ == 0) return true;
+    if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
+    pid_ = 0;
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+    return true;
   }
   /// Closes its standard input: it stops everything and exits.
   int Stop() {
@@ -237,6 +250,50 @@ std::string PhaseOfEngine(const std::filesystem::path& directory) {
   return phase;
 }
 
+/// The kind of the last event that a killed engine left. Only a copy is opened: what is to be
+/// mended is the next engine's business.
+std::string LastEvent(const std::filesystem::path& directory) {
+  kill::TempDir copy;
+  std::filesystem::copy(directory / "engine", copy.path() / "engine",
+                        std::filesystem::copy_options::recursive);
+  auto store = OpenLocalStore((copy.path() / "engine").string()).value();
+  auto log = JournalEventLog::Open({.store = store.get(), .prefix = "events"}).value();
+  std::string last;
+  const Status read = log->Replay(1, [&](const Event& event) {
+    last = EventKindName(event.kind);
+    return Status::Ok();
+  });
+  EXPECT_TRUE(read.ok()) << read.ToString();
+  return last;
+}
+
+/// Peace until all trials are done.
+void Finish(Host* host) {
+  const auto until = steady_clock::now() + seconds(120);
+  for (bool done = false; !done;) {
+    done = true;
+    for (const auto& [id, state] : host->States()) {
+      if (state == "PAUSED" || state == "PAUSING" || state == "CANCELED") {
+        host->Ask("activate " + id);
+      }
+      done = done && state == "COMPLETED";
+    }
+    ASSERT_LT(steady_clock::now(), until) << host->Ask("states");
+    if (!done) std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
+/// Stops it in good order, and looks whether everything is as it should be.
+void CheckEnd(Host* host, const std::filesystem::path& directory, int trials, int steps) {
+  EXPECT_EQ(host->Stop(), 0);
+  for (int i = 1; i <= trials; ++i) {
+    for (const pid_t pid : Ledger::Read(directory / "ledger" / fmt::format("t{}.ledger", i)).pids) {
+      EXPECT_FALSE(IsWorker(pid, directory)) << "left behind: " << pid;
+    }
+  }
+  CheckAll(directory, trials, steps);
+}
+
 /// One world: trials that take a while, `kills` disturbances, then peace until all are done.
 void RunWorld(std::uint64_t seed, int kills, std::map<std::string, int>* hits) {
   SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -283,25 +340,8 @@ void RunWorld(std::uint64_t seed, int kills, std::map<std::string, int>* hits) {
     }
     ++i;
   }
-  const auto until = steady_clock::now() + seconds(120);
-  for (;;) {
-    bool done = true;
-    for (const auto& [id, state] : host->States()) {
-      if (state == "PAUSED" || state == "PAUSING") host->Ask("activate " + id);
-      done = done && state == "COMPLETED";
-    }
-    if (done) break;
-    ASSERT_LT(steady_clock::now(), until) << host->Ask("states");
-    std::this_thread::sleep_for(milliseconds(20));
-  }
-  EXPECT_EQ(host->Stop(), 0);
-  for (int i = 1; i <= kTrials; ++i) {
-    for (const pid_t pid :
-         Ledger::Read(directory.path() / "ledger" / fmt::format("t{}.ledger", i)).pids) {
-      EXPECT_FALSE(IsWorker(pid, directory.path())) << "left behind: " << pid;
-    }
-  }
-  CheckAll(directory.path(), kTrials, steps);
+  ASSERT_NO_FATAL_FAILURE(Finish(host.get()));
+  CheckEnd(host.get(), directory.path(), kTrials, steps);
 }
 
 TEST(TrialFault, NothingAcknowledgedIsLostWhateverIsKilled) {
@@ -325,6 +365,96 @@ TEST(TrialFault, NothingAcknowledgedIsLostWhateverIsKilled) {
   for (const std::string_view phase : {"opens", "taken: report", "durable: report"}) {
     EXPECT_GT(hits[fmt::format("engine, {}", phase)], 0) << phase;
   }
+}
+
+/// An engine that is about to end by itself: everything is done to its trials until it does.
+void DisturbUntilItDies(Host* host, const std::function<bool(const std::string&)>& kill_trial) {
+  const auto until = steady_clock::now() + seconds(60);
+  const std::vector<std::string> words = {"pause",    "activate", "cancel",
+                                          "activate", "kill",     "activate"};
+  for (std::size_t i = 0; !host->Died(); ++i) {
+    ASSERT_LT(steady_clock::now(), until) << "it does not come to that";
+    if (i % 4 == 3) kill_trial("t2");
+    host->Ask(fmt::format("{} t1", words[i % words.size()]));
+    // A pause is to be seen and acknowledged before the next word.
+    for (int looks = 0; looks < 10 && !host->Died(); ++looks) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+  }
+}
+
+/// The same where trials do not hear that they are to stop, and are ended when their time is over.
+void PauseUntilItDies(Host* host) {
+  const auto until = steady_clock::now() + seconds(60);
+  for (int i = 0; !host->Died(); ++i) {
+    ASSERT_LT(steady_clock::now(), until) << "it does not come to that";
+    host->Ask(i % 2 == 0 ? "activate t2" : "pause t2");
+    for (int looks = 0; looks < (i % 2 == 0 ? 30 : 400) && !host->Died(); ++looks) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+  }
+}
+
+// Kills that land in idle time prove nothing: each step is aimed at, and must be hit.
+TEST(TrialFault, NothingIsLostAtAnyStepOfTheEngineOrATrial) {
+  signal(SIGPIPE, SIG_IGN);  // the engine dies while it is spoken to
+  constexpr int kTrials = 2;
+  constexpr int kForEver = 0;
+  kill::TempDir directory;
+  const auto ledgers = directory.path() / "ledger";
+  std::filesystem::create_directories(ledgers);
+  const auto kill_trial = [&](const std::string& id) {
+    const Ledger ledger = Ledger::Read(ledgers / (id + ".ledger"));
+    return !ledger.pids.empty() && IsWorker(ledger.pids.back(), directory.path()) &&
+           ::kill(ledger.pids.back(), SIGKILL) == 0;
+  };
+  std::map<std::string, int> hits;
+  for (const std::string kind :
+       {"trial_created", "run_started", "run_ready", "report", "checkpoint_started",
+        "checkpoint_completed", "pause_requested", "preempt_acknowledged", "run_exited",
+        "activated", "cancel_requested", "kill_requested", "signalled"}) {
+    for (const std::string when : {"taken", "durable", "told"}) {
+      SCOPED_TRACE(when + " " + kind);
+      Host host(directory.path(), kTrials, kForEver, fmt::format("{}:{}:1", when, kind));
+      host.ReadLine();  // "ready", unless what it is to die of comes before
+      if (kind == "signalled") {
+        std::ofstream(ledgers / "deaf") << "";
+        ASSERT_NO_FATAL_FAILURE(PauseUntilItDies(&host));
+      } else {
+        ASSERT_NO_FATAL_FAILURE(DisturbUntilItDies(&host, kill_trial));
+      }
+      if (when != "taken") {
+        EXPECT_EQ(LastEvent(directory.path()), kind);
+      }
+      ++hits[fmt::format("engine, {}: {}", when, kind)];
+    }
+  }
+  std::filesystem::remove(ledgers / "deaf");
+  Host host(directory.path(), kTrials, kForEver);
+  ASSERT_EQ(host.ReadLine(), "ready");
+  const auto end = steady_clock::now() + seconds(120);
+  for (const char phase : std::string("srpbwcae")) {
+    const auto order = ledgers / "t1.kill";
+    std::ofstream(order) << phase;
+    for (int i = 0; std::filesystem::exists(order); ++i) {
+      ASSERT_LT(steady_clock::now(), end) << phase;
+      host.Ask(i % 2 == 0 ? "pause t1" : "activate t1");
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    ++hits[fmt::format("trial in phase {}", phase)];
+  }
+  std::int64_t steps = 0;
+  for (const std::string id : {"t1", "t2"}) {
+    for (const auto& report : Ledger::Read(ledgers / (id + ".ledger")).reports) {
+      steps = std::max(steps, report.steps);
+    }
+  }
+  steps += 100;  // they go on while this is written
+  std::ofstream(ledgers / "steps") << steps;
+  ASSERT_NO_FATAL_FAILURE(Finish(&host));
+  CheckEnd(&host, directory.path(), kTrials, static_cast<int>(steps));
+  for (const auto& [what, count] : hits) std::cout << "  " << what << ": " << count << "\n";
+  EXPECT_EQ(hits.size(), 3u * 13 + 8);
 }
 
 TEST(TrialFault, AnOrderlyStopLeavesNoProcess) {

@@ -2,17 +2,24 @@
 // every step, saves every fifth, pauses when told. What was acknowledged to it goes into a ledger
 // that outlives everybody.
 //   trial_fault_worker LEDGER_DIR STEPS
+// STEPS 0: slowly and without end, until LEDGER_DIR/steps says how many it is to be.
+//
+// A file LEDGER_DIR/<trial>.kill with a letter in it: the process kills itself in that phase, once.
+// While LEDGER_DIR/deaf is there it does not hear that it is to stop.
 //
 // Ledger lines: "pid N", "report RUN SEQUENCE STEPS", "checkpoint ID STEPS", "double RUN" when
 // another process of the same trial lives.
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -42,7 +49,7 @@ constexpr int kStale = 7;
 class Worker {
  public:
   explicit Worker(const std::string& ledger_directory)
-      : trial_(Env("CAIRN_TRIAL_ID")), run_(Env("CAIRN_RUN_ID")) {
+      : directory_(ledger_directory), trial_(Env("CAIRN_TRIAL_ID")), run_(Env("CAIRN_RUN_ID")) {
     const std::string base = ledger_directory + "/" + trial_;
     ledger_ = open((base + ".ledger").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     phase_ = open((base + ".phase").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -54,6 +61,12 @@ class Worker {
 
   void Phase(char phase) const {
     if (pwrite(phase_, &phase, 1, 0) != 1) std::abort();
+    const std::string order = directory_ + "/" + trial_ + ".kill";
+    char aimed = 0;
+    std::ifstream(order).get(aimed);
+    if (aimed != phase) return;
+    unlink(order.c_str());
+    kill(getpid(), SIGKILL);
   }
   void Write(const std::string& line) const {
     const std::string text = line + "\n";
@@ -85,6 +98,12 @@ class Worker {
   }
 
   int Run(std::int64_t steps) {
+    const auto goal = [&] {
+      if (steps != 0) return steps;
+      std::int64_t named = 0;
+      std::ifstream(directory_ + "/steps") >> named;
+      return named != 0 ? named : std::numeric_limits<std::int64_t>::max();
+    };
     Phase('s');
     const Value info = Send("GET", "");
     auto manager = CheckpointManager::Open({.directory = *info.Find("repository")->if_string(),
@@ -103,8 +122,11 @@ class Worker {
       if (x != latest->Find("steps_completed")->AsInt(-2)) return 12;
     }
     Send("POST", "/ready", R"({"rank":0})");
-    for (std::int64_t sequence = 1; x < steps; ++sequence) {
+    for (std::int64_t sequence = 1; x < goal(); ++sequence) {
       ++x;
+      if (goal() == std::numeric_limits<std::int64_t>::max()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
       Phase('r');
       Send("POST", "/reports",
            EncodeJson(Value::Object{{"sequence", sequence},
@@ -114,8 +136,9 @@ class Worker {
       Write(fmt::format("report {} {} {}", run_, sequence, x));
       Phase('p');
       const Value told = Send("GET", "/preemption?timeout=0");
-      const bool preempt = *told.Find("preempt")->if_bool();
-      if (x % 5 == 0 || preempt || x == steps) Save(manager->get(), x);
+      const bool preempt =
+          *told.Find("preempt")->if_bool() && access((directory_ + "/deaf").c_str(), F_OK) != 0;
+      if (x % 5 == 0 || preempt || x >= goal()) Save(manager->get(), x);
       if (preempt) {
         Phase('a');
         Send("POST", "/preemption/ack");
@@ -151,6 +174,7 @@ class Worker {
     Write(fmt::format("checkpoint {} {}", saved->id, x));
   }
 
+  const std::string directory_;
   const std::string trial_;
   const std::string run_;
   int ledger_ = -1;

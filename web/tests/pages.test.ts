@@ -253,7 +253,7 @@ describe("a trial", () => {
     // Nothing it writes comes to the master, which promises none of it.
     stage.master.logs.set("1", []);
     await page.getByRole("link", { name: "Logs" }).click();
-    await page.getByText("Its lines are where it was started.").waitFor();
+    await page.getByText("It has sent no lines.").waitFor();
     expect(await page.getByText("Lines appear here").count()).toBe(0);
   });
 

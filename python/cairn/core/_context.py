@@ -15,6 +15,7 @@ from ._checkpoint import CheckpointContext
 from ._client import Run, join, run_from_env
 from ._distributed import DistributedContext
 from ._info import ClusterInfo, info_from
+from ._output import Output
 from ._preempt import PreemptContext, PreemptMode, SignalFlag
 from ._repository import Repository
 from ._train import TrainContext
@@ -82,9 +83,11 @@ class Context:
         distributed: Optional[DistributedContext],
         preempt_mode: PreemptMode,
         external_id: Optional[str],
+        send_output: bool,
         options: Dict[str, Any],
     ) -> None:
         self._signals = SignalFlag()
+        self._output: Optional[Output] = None
         self._own_distributed = distributed is None
         self._run: Optional[Run] = None
         self._closed = False
@@ -92,6 +95,8 @@ class Context:
         self._signals.install()
         try:
             self._open(storage, distributed, preempt_mode, external_id, options)
+            if send_output and self._run is not None and self._run.detached:
+                self._output = Output(self._run.client, self.distributed.rank)
         except BaseException as error:
             self._end(1, _said(error))
             raise
@@ -206,6 +211,8 @@ class Context:
                 code, message = 1, _said(error)
             raise
         finally:
+            if self._output is not None:  # a run that said how it ended sends no more lines
+                self._output.close()
             if self._run is not None:
                 self._run.close(code, message)
             if self._own_distributed and hasattr(self, "distributed"):
@@ -228,6 +235,8 @@ class Context:
             self.checkpoint.settle(wait=True)
         except Error as failure:  # the first error is the one to show
             print(f"cairn: a checkpoint failed as well: {failure}", file=sys.stderr)
+        if self._output is not None:
+            self._output.add_error(error)
         try:
             self._end(code, _said(error))
         except Error as failure:
@@ -248,6 +257,7 @@ def init(
     order: str = "max",
     keep_every: Optional[int] = None,
     external_id: Optional[str] = None,
+    send_output: bool = True,
 ) -> Context:
     """Connects a training script with what runs it. Use it as a context manager.
 
@@ -266,6 +276,9 @@ def init(
             CheckpointManager. Under a master the experiment decides.
         external_id: in detached mode, what the trial is called for its owner: the same id again is
             the same trial. None: CAIRN_EXTERNAL_ID, or a name made of the command and directory.
+        send_output: in detached mode, whether what the script writes to sys.stdout and sys.stderr
+            (and loggers write there) goes to the master as the trial's log, too. Nothing waits for
+            that: of a master that is away for long, lines get lost, and the log says how many.
 
     >>> import cairn
     >>> with cairn.core.init(storage="runs/a") as ctx:
@@ -286,6 +299,7 @@ def init(
         distributed=distributed,
         preempt_mode=mode,
         external_id=external_id,
+        send_output=bool(send_output),
         options={
             "keep_last": keep_last,
             "keep_best": keep_best,

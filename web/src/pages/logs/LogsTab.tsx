@@ -172,7 +172,7 @@ export function LogsTab({ trial, base }: { trial: Trial; base: (string | number)
           ? (filtered
             ? <Empty title="No line passes the filters."><button type="button" onClick={() => { setText(""); setLevel(""); setRank(""); }}>Show all lines</button></Empty>
             : trial.detached
-              ? <Empty title="Its lines are where it was started.">Somebody started it by hand, so that what it writes goes to that terminal or file: the master has only what it reports.</Empty>
+              ? <Empty title="It has sent no lines.">Somebody started it by hand: what it writes to its standard output and error is sent here once it has joined, unless it was told not to (send_output).</Empty>
               : <Empty title="Nothing was written yet." command={`cairn trial logs ${trial.id} -f`}>Lines appear here as they are written. The same in a terminal:</Empty>)
           : <LogLines lines={state.lines} marked={line} atEnd={atEnd} setAtEnd={setAtEnd} readOlder={readOlder} base={base} />}
     </>
