@@ -23,7 +23,7 @@ master.addContinued("242", "1");
 const checkpoint = [...master.checkpoints.keys()][3];
 const other = [...master.checkpoints.keys()][5];
 const chart = (page) => page.locator(".u-over").first().waitFor();
-/** name, address, a text to wait for, and: dark; first, what to do; whole, also what is below the window */
+/** name, address, a text to wait for, and: dark; first, what to do; whole, also what is below the window; width of the window */
 const PAGES = [
   ["experiments", "#/experiments", "in all"],
   ["selected", "#/experiments", "in all", { first: async (page) => {
@@ -36,6 +36,7 @@ const PAGES = [
     await page.getByRole("link", { name: /Checkpoint of step 40/ }).first().hover();
   } }],
   ["metrics-time", "#/experiments/1/metrics", "steps 0 to", { dark: true, first: (page) => page.getByLabel("X axis").selectOption("time") }],
+  ["narrow", "#/experiments/1/metrics", "steps 0 to", { width: 400, first: chart }],
   ["checkpoints", "#/experiments/1/checkpoints", "Which checkpoints stay", { whole: true, first: async (page) => {
     await page.getByLabel("The last n").fill("2");
     await page.getByRole("button", { name: "Preview" }).click();
@@ -58,6 +59,10 @@ const PAGES = [
   ["scatter", "#/experiments/2/scatter", "loss by", { first: async (page) => { await page.getByLabel("Hyperparameter", { exact: true }).selectOption("lr"); await page.getByLabel(/Log scale/).check(); } }],
   ["compare", "#/compare?trials=200,201,202,203", "Compare 4 trials", { whole: true, first: chart }],
   ["checkpoint", `#/checkpoints/${checkpoint}`, "What it holds"],
+  ["verifying", `#/checkpoints/${checkpoint}`, "What it holds", { first: async (page) => {
+    await page.getByRole("button", { name: "Verify all bytes" }).click();
+    await page.getByRole("progressbar", { name: "Verified" }).waitFor();
+  } }],
   ["files", `#/checkpoints/${checkpoint}/files`, "manifest.json"],
   ["tensors", `#/checkpoints/${checkpoint}/tensors`, "layers/0/weight"],
   ["metadata", `#/checkpoints/${checkpoint}/metadata`, "made by the tutorial"],
@@ -67,7 +72,7 @@ const PAGES = [
     await page.getByRole("button", { name: "Rules of experiment" }).first().click();
     await page.getByText("Which checkpoints stay").waitFor();
   } }],
-  ["cluster", "#/cluster", "lag", { whole: true }],
+  ["cluster", "#/cluster", "Lag", { whole: true }],
   ["account", "#/account", "laptop"],
   ["token", "#/account", "laptop", { first: async (page) => {
     await page.getByRole("button", { name: "New token…" }).click();
@@ -94,12 +99,13 @@ const EMPTY = [
 
 async function shoot(from, [name, hash, text, how = {}]) {
   const dark = theme === undefined ? how.dark : theme === "dark";
-  const context = await openWindow(browser, from.url, { user: how.user === undefined ? "admin" : how.user, viewport: { width: 1280, height: 800 }, colorScheme: dark ? "dark" : "light", reducedMotion: "reduce" });
+  const context = await openWindow(browser, from.url, { user: how.user === undefined ? "admin" : how.user, viewport: { width: how.width ?? 1280, height: 800 }, colorScheme: dark ? "dark" : "light", reducedMotion: "reduce" });
   const page = await context.newPage();
   await page.goto(`${from.url}/${hash}`);
   await page.getByText(text).first().waitFor();
   if (hash !== "") await page.getByText("live", { exact: true }).first().waitFor();
   await how.first?.(page);
+  await page.waitForFunction(() => [...document.images].every((image) => image.complete && image.naturalWidth > 0));
   await page.screenshot({ path: `${out}/web-${name}.png`, fullPage: how.whole ?? false });
   await context.close();
   console.log(`${out}/web-${name}.png`);
