@@ -1,12 +1,13 @@
-// Pictures of every page for docs/images, from a master of made-up data: node tests/screenshots.mjs [DIR [light|dark]]
-// With a theme all of them are in it; without, some are dark. The master is where it usually is: port 8080 has to be free.
+// Pictures of every page for docs/images, from a master of made-up data: node tests/screenshots.mjs [DIR [light|dark|mixed [NAME...]]]
+// With a theme all of them are in it; otherwise some are dark. With names, these only. The master is where it usually is: port 8080 has to be free.
 import { mkdirSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { DIST, launch, openWindow } from "./chromium.mjs";
 import { FakeMaster } from "./fake_master.mjs";
 
 const out = process.argv[2] ?? fileURLToPath(new URL("../../docs/images", import.meta.url));
-const theme = process.argv[3];
+const theme = process.argv[3] === "mixed" ? undefined : process.argv[3];
+const only = process.argv.slice(4);
 mkdirSync(out, { recursive: true });
 const PORT = 8080;
 const master = await new FakeMaster({ dist: DIST, experiments: 240 }).listen(PORT);
@@ -98,6 +99,7 @@ const EMPTY = [
 ];
 
 async function shoot(from, [name, hash, text, how = {}]) {
+  if (only.length > 0 && !only.includes(name)) return;
   const dark = theme === undefined ? how.dark : theme === "dark";
   const context = await openWindow(browser, from.url, { user: how.user === undefined ? "admin" : how.user, viewport: { width: how.width ?? 1280, height: 800 }, colorScheme: dark ? "dark" : "light", reducedMotion: "reduce" });
   const page = await context.newPage();
@@ -111,6 +113,7 @@ async function shoot(from, [name, hash, text, how = {}]) {
   console.log(`${out}/web-${name}.png`);
 }
 for (const page of PAGES) await shoot(master, page); // the last one ends the master
+if (only.length > 0) await master.stop().catch(() => {});
 const fresh = await new FakeMaster({ dist: DIST, experiments: 0 }).listen(PORT);
 for (const page of EMPTY) await shoot(fresh, page);
 await fresh.stop();
