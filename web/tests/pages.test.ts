@@ -22,6 +22,8 @@ describe("every page", () => {
     const { page } = await look(null);
     await page.getByRole("button", { name: "Log in" }).waitFor();
     expect(await violations(page)).toEqual([]);
+    // Who has neither a password nor a link is told how to get one.
+    expect(await page.locator(".command code").allTextContents()).toEqual([`cairn login-link -m ${stage.master.url}`, `cairn user change-password USER -m ${stage.master.url}`]);
     await page.getByLabel("User", { exact: true }).fill("admin");
     await page.getByLabel("Password", { exact: true }).fill("wrong");
     await page.getByRole("button", { name: "Log in" }).click();

@@ -1,12 +1,13 @@
-// Pictures of every page for docs/images, from a master of made-up data: node tests/screenshots.mjs [DIR [light|dark]]
-// With a theme all of them are in it; without, some are dark. The master is where it usually is: port 8080 has to be free.
+// Pictures of every page for docs/images, from a master of made-up data: node tests/screenshots.mjs [DIR [light|dark|mixed [NAME...]]]
+// With a theme all of them are in it; otherwise some are dark. With names, these only. The master is where it usually is: port 8080 has to be free.
 import { mkdirSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { DIST, launch, openWindow } from "./chromium.mjs";
 import { FakeMaster } from "./fake_master.mjs";
 
 const out = process.argv[2] ?? fileURLToPath(new URL("../../docs/images", import.meta.url));
-const theme = process.argv[3];
+const theme = process.argv[3] === "mixed" ? undefined : process.argv[3];
+const only = process.argv.slice(4);
 mkdirSync(out, { recursive: true });
 const PORT = 8080;
 const master = await new FakeMaster({ dist: DIST, experiments: 240 }).listen(PORT);
@@ -23,7 +24,7 @@ master.addContinued("242", "1");
 const checkpoint = [...master.checkpoints.keys()][3];
 const other = [...master.checkpoints.keys()][5];
 const chart = (page) => page.locator(".u-over").first().waitFor();
-/** name, address, a text to wait for, and: dark; first, what to do; whole, also what is below the window */
+/** name, address, a text to wait for, and: dark; first, what to do; whole, also what is below the window; width of the window */
 const PAGES = [
   ["experiments", "#/experiments", "in all"],
   ["selected", "#/experiments", "in all", { first: async (page) => {
@@ -36,6 +37,7 @@ const PAGES = [
     await page.getByRole("link", { name: /Checkpoint of step 40/ }).first().hover();
   } }],
   ["metrics-time", "#/experiments/1/metrics", "steps 0 to", { dark: true, first: (page) => page.getByLabel("X axis").selectOption("time") }],
+  ["narrow", "#/experiments/1/metrics", "steps 0 to", { width: 400, first: chart }],
   ["checkpoints", "#/experiments/1/checkpoints", "Which checkpoints stay", { whole: true, first: async (page) => {
     await page.getByLabel("The last n").fill("2");
     await page.getByRole("button", { name: "Preview" }).click();
@@ -58,6 +60,10 @@ const PAGES = [
   ["scatter", "#/experiments/2/scatter", "loss by", { first: async (page) => { await page.getByLabel("Hyperparameter", { exact: true }).selectOption("lr"); await page.getByLabel(/Log scale/).check(); } }],
   ["compare", "#/compare?trials=200,201,202,203", "Compare 4 trials", { whole: true, first: chart }],
   ["checkpoint", `#/checkpoints/${checkpoint}`, "What it holds"],
+  ["verifying", `#/checkpoints/${checkpoint}`, "What it holds", { first: async (page) => {
+    await page.getByRole("button", { name: "Verify all bytes" }).click();
+    await page.getByRole("progressbar", { name: "Verified" }).waitFor();
+  } }],
   ["files", `#/checkpoints/${checkpoint}/files`, "manifest.json"],
   ["tensors", `#/checkpoints/${checkpoint}/tensors`, "layers/0/weight"],
   ["metadata", `#/checkpoints/${checkpoint}/metadata`, "made by the tutorial"],
@@ -67,7 +73,7 @@ const PAGES = [
     await page.getByRole("button", { name: "Rules of experiment" }).first().click();
     await page.getByText("Which checkpoints stay").waitFor();
   } }],
-  ["cluster", "#/cluster", "lag", { whole: true }],
+  ["cluster", "#/cluster", "Lag", { whole: true }],
   ["account", "#/account", "laptop"],
   ["token", "#/account", "laptop", { first: async (page) => {
     await page.getByRole("button", { name: "New token…" }).click();
@@ -93,18 +99,21 @@ const EMPTY = [
 ];
 
 async function shoot(from, [name, hash, text, how = {}]) {
+  if (only.length > 0 && !only.includes(name)) return;
   const dark = theme === undefined ? how.dark : theme === "dark";
-  const context = await openWindow(browser, from.url, { user: how.user === undefined ? "admin" : how.user, viewport: { width: 1280, height: 800 }, colorScheme: dark ? "dark" : "light", reducedMotion: "reduce" });
+  const context = await openWindow(browser, from.url, { user: how.user === undefined ? "admin" : how.user, viewport: { width: how.width ?? 1280, height: 800 }, colorScheme: dark ? "dark" : "light", reducedMotion: "reduce" });
   const page = await context.newPage();
   await page.goto(`${from.url}/${hash}`);
   await page.getByText(text).first().waitFor();
   if (hash !== "") await page.getByText("live", { exact: true }).first().waitFor();
   await how.first?.(page);
+  await page.waitForFunction(() => [...document.images].every((image) => image.complete && image.naturalWidth > 0));
   await page.screenshot({ path: `${out}/web-${name}.png`, fullPage: how.whole ?? false });
   await context.close();
   console.log(`${out}/web-${name}.png`);
 }
 for (const page of PAGES) await shoot(master, page); // the last one ends the master
+if (only.length > 0) await master.stop().catch(() => {});
 const fresh = await new FakeMaster({ dist: DIST, experiments: 0 }).listen(PORT);
 for (const page of EMPTY) await shoot(fresh, page);
 await fresh.stop();

@@ -33,7 +33,9 @@ export function LoginPage({ onLogin, problem }: { onLogin: (user: User) => void;
         {error && <p role="alert" className="problem">{error}</p>}
         <button type="submit" className="primary" disabled={busy}>Log in</button>
       </form>
-      <p className="hint">The master prints a link that logs in once when it starts. On its machine, this sets a password:</p>
+      <p className="hint">On the master&apos;s machine, this prints a link that logs in once, as the master does when it starts:</p>
+      <p><Command text="cairn login-link" /></p>
+      <p className="hint">And this sets a password:</p>
       <p><Command text="cairn user change-password USER" /></p>
     </main>
   );
