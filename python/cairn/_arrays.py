@@ -99,6 +99,14 @@ def is_fillable(value: Any) -> bool:
     return isinstance(value, (np.ndarray, bytearray, _array.array, memoryview)) or is_torch(value)
 
 
+def empty_like(value: Any) -> Optional[np.ndarray]:
+    """A NumPy array as a DLPack object is; None for one that NumPy cannot read."""
+    try:
+        return np.empty_like(np.from_dlpack(value), order="C", subok=False)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+        return None
+
+
 def itemsize(stored: str) -> Optional[int]:
     """Bytes of an element by its dtype in a file; None for one that is not known."""
     if stored not in _BY_STORED:

@@ -333,8 +333,7 @@ class Plan:
             if tensor is None:
                 return self._refuse(name, node, _describe_array(array))
             if not _arrays.is_fillable(array):
-                self.allocate.add(tensor["name"])
-                return lambda: self._array(tensor)
+                return self._fill_anew(given, array, tensor, name)
             return self._fill(array, given if isinstance(given, Shard) else None, tensor, name)
         if isinstance(node, dict) and "rng" in node:
             return self._match_rng(given, node, name)
@@ -358,6 +357,20 @@ class Plan:
         self._allocate(node)
         self._loads.append(lambda: _tree.set_rng(given, _tree.build(state, self._array, name)))
         return None
+
+    def _fill_anew(self, given: Any, array: Any, tensor: Dict[str, Any], name: str) -> Recipe:
+        """For arrays that nobody may write to: another of their kind takes their place."""
+        fresh = _arrays.empty_like(array)
+        if fresh is None:  # what it is cannot be seen
+            self.allocate.add(tensor["name"])
+            return lambda: self._array(tensor)
+        before = len(self._mismatched)
+        self._fill(fresh, given if isinstance(given, Shard) else None, tensor, name)
+        if len(self._mismatched) > before:
+            return None
+        if isinstance(given, Shard):
+            return lambda: Shard(fresh, given.global_shape, given.offset)
+        return lambda: Replicated(fresh) if isinstance(given, Replicated) else fresh
 
     def _fill(
         self, array: Any, shard: Optional[Shard], tensor: Dict[str, Any], name: str

@@ -432,8 +432,10 @@ class CheckpointManager:
 
         Args:
             state: what to fill. Arrays and tensors are filled in place and stay the same objects;
-                values in dicts and lists are replaced; None stands for whatever is stored; objects
-                with load_state_dict get theirs. Without a state everything is made anew.
+                values in dicts and lists are replaced, and arrays that nobody may write to (jax,
+                all that is known by DLPack alone) by NumPy arrays; None stands for whatever is
+                stored; objects with load_state_dict get theirs. Without a state everything is
+                made anew.
             step, id, path: a certain checkpoint instead of the latest. The latest falls back to an
                 older one when it is damaged (see Restored.fallbacks); a certain one does not.
             strict: names, dtypes and shapes must match (Mismatch). False restores what matches and

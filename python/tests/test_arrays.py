@@ -272,6 +272,45 @@ def test_a_dlpack_object_in_the_state_is_replaced(directory):
     assert_same({"d": data}, given)
 
 
+@pytest.mark.parametrize("other", [np.zeros(5), np.zeros((3, 2)), np.zeros(6, np.float32)])
+def test_a_dlpack_object_of_another_shape_or_type_is_refused(directory, other):
+    with cairn.CheckpointManager(directory) as m:
+        m.save(0, {"d": OnlyDLPack(np.arange(6.0)), "n": 1}, blocking=True)
+        given = {"d": OnlyDLPack(other), "n": 0}
+        with pytest.raises(cairn.Mismatch, match=r"d: stored F64 \[6\]"):
+            m.restore(given)
+        kept = given["d"]
+        restored = m.restore(given, strict=False)
+        assert [name for name, _ in restored.skipped] == ["d"]
+        assert given["d"] is kept and given["n"] == 1
+
+
+class Immutable(OnlyDLPack):
+    """As jax's arrays are."""
+
+    @property
+    def shape(self):
+        return self._data.shape
+
+    @property
+    def dtype(self):
+        return self._data.dtype
+
+
+def test_a_piece_that_cannot_be_filled_comes_back_as_a_piece(directory):
+    whole = np.arange(12.0).reshape(4, 3)
+    with cairn.CheckpointManager(directory) as m:
+        m.save(0, {"w": whole, "r": whole[0].copy()}, blocking=True)
+        given = {
+            "w": cairn.Shard(Immutable(np.zeros((2, 3))), (4, 3), (1, 0)),
+            "r": cairn.Replicated(Immutable(np.zeros(3))),
+        }
+        m.restore(given)
+    assert isinstance(given["w"], cairn.Shard) and given["w"].offset == (1, 0)
+    np.testing.assert_array_equal(given["w"].array, whole[1:3])
+    np.testing.assert_array_equal(given["r"].array, whole[0])
+
+
 class Unreadable:
     def __dlpack__(self, **kwargs):
         raise BufferError("on another device")
