@@ -358,6 +358,16 @@ def test_a_command_that_never_joins_ends_the_job(tmp_path):
     assert "trainer_0 ended 3 times without having joined the job" in done.stderr
 
 
+def test_a_command_that_is_misspelt_ends_the_job_at_once(tmp_path):
+    command = [CAIRN, "ps", "run", "--dir", str(tmp_path / "r"), "--", "/nonexistent/python"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "cairn: trainer_0 cannot be started: cannot run '/nonexistent/python': No such file or directory"
+    )
+    assert done.stderr.count("started again") == 2, done.stderr  # of the 20 that a loss may have
+
+
 def test_a_command_that_always_fails_ends_the_job(tmp_path):
     command = [CAIRN, "ps", "run", "--dir", str(tmp_path / "r"), "--max-restarts", "2", "--"]
     command += [sys.executable, "-c", textwrap.dedent("raise SystemExit('no data')")]

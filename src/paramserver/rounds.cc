@@ -148,9 +148,11 @@ Result<HelloReply> Holdings::Hello(const HelloRequest& hello, bool* lost) {
   }
   if (hello.server != static_cast<std::uint32_t>(options_.index) ||
       hello.servers != static_cast<std::uint32_t>(options_.servers)) {
+    const bool all = hello.servers == static_cast<std::uint32_t>(options_.servers);
     return FailedPreconditionError(fmt::format(
-        "this is server {} of {}, not {} of {}: are the addresses in the servers' order?",
-        options_.index, options_.servers, hello.server, hello.servers));
+        "this is server {} of {}, not {} of {}: {}", options_.index, options_.servers, hello.server,
+        hello.servers,
+        all ? "are the addresses in the servers' order?" : "give the addresses of all servers"));
   }
   Mutex* changing = nullptr;
   {

@@ -117,7 +117,8 @@ class Job {
     bool done = false;
     bool joined = false;  // seen by the servers
     int losses = 0;       // in a row
-    int refusals = 0;     // in a row: ended with kNoUseAgain
+    int refusals = 0;     // in a row: ended with kNoUseAgain, or could not be started
+    bool ran = false;     // it could be started, once at least
     std::string words;    // its last error
     SteadyClock::time_point start_at;
   };
@@ -300,7 +301,8 @@ class Job {
       }
       Say(role,
           role.joined ? "the job went back: started again"
-                      : "ended without having joined the job: started again",
+                      : "ended without having joined the job, for which it has to make a client "
+                        "(cairn.ps.Client): started again",
           true);
       role.done = false;
       role.start_at = SteadyClock::now() + PauseAfter(role.losses);
@@ -403,11 +405,15 @@ class Job {
       settled_in_ = 0;
       return Status::Ok();
     }
+    // A command that is misspelt stays so. One that ran may be missing for a while.
+    const bool misspelt = !options_.remote && !role->ran && exit.kind == ExitKind::kNotStarted;
+    role->ran |= exit.kind != ExitKind::kNotStarted;
     const bool refused = role->server && exit.kind == ExitKind::kExited && exit.code == kNoUseAgain;
-    role->refusals = refused ? role->refusals + 1 : 0;
+    role->refusals = refused || misspelt ? role->refusals + 1 : 0;
     if (role->refusals >= kMaxRefusals) {
-      return FailedPreconditionError(role->name +
-                                     " cannot serve, however often it is started: " + role->words);
+      return FailedPreconditionError(
+          misspelt ? role->name + " cannot be started: " + DescribeExit(exit)
+                   : role->name + " cannot serve, however often it is started: " + role->words);
     }
     const bool counted = !exit.stopped && (role->server || !options_.remote || ServersRun());
     if (counted) role->losses = lived > kLivedLong ? 1 : role->losses + 1;

@@ -57,7 +57,8 @@ struct JobReport {
 /// that ended with 0 has left the job, whether it said so or not. When all have, the servers write
 /// a last checkpoint and are stopped. The processes do not outlive this one, whatever kills it.
 /// ResourceExhausted when a process was lost too often; FailedPrecondition, with a server's last
-/// words, when it ended three times in a row with kNoUseAgain.
+/// words, when it ended three times in a row with kNoUseAgain, or when the trainers' command cannot
+/// be started here.
 Result<JobReport> RunJob(const JobOptions& options);
 
 }  // namespace cairn::ps
