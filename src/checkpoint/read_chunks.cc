@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -24,6 +26,10 @@ using Delivery = ReadChunksOptions::Delivery;
 constexpr std::uint64_t kReadAlign = 4096;
 // A second thread is not worth its start for less than this.
 constexpr std::size_t kManyChunks = 8;
+// A second thread has chunks of its own in memory, so many times fewer.
+constexpr std::size_t kShareBeside = 4;
+// A chunk that comes sooner had been read before it was asked for.
+constexpr std::chrono::microseconds kNoWait{20};
 
 /// What the pipelines of one ReadChunks call share.
 struct Work {
@@ -51,8 +57,11 @@ struct Work {
 /// Several pipelines may work on one list beside each other, each with buffers of its own.
 class ChunkPipeline {
  public:
-  ChunkPipeline(Work* work, std::size_t first_buffer, std::size_t depth)
-      : work_(*work), first_buffer_(first_buffer), slots_(depth) {}
+  /// `behind`: called once, if the store is found to wait for this thread rather than this thread
+  /// for the store.
+  ChunkPipeline(Work* work, std::size_t first_buffer, std::size_t depth,
+                std::function<void()> behind = {})
+      : work_(*work), first_buffer_(first_buffer), slots_(depth), behind_(std::move(behind)) {}
 
   /// `report`: this thread is the caller's, and tells the progress.
   Status Run(Store* store, bool report) {
@@ -75,7 +84,7 @@ class ChunkPipeline {
     while (true) {
       RETURN_IF_ERROR(SubmitMore());
       if (queue_->in_flight() == 0) return Status::Ok();
-      ASSIGN_OR_RETURN(const ReadQueue::Done done, queue_->Wait());
+      ASSIGN_OR_RETURN(const ReadQueue::Done done, WaitForOne());
       Slot* slot = &slots_[done.tag];
       slot->outcome = Outcome(*slot, done);
       if (!in_order) RETURN_IF_ERROR(Deliver(slot));
@@ -84,6 +93,15 @@ class ChunkPipeline {
         return CancelledError("interrupted");
       }
     }
+  }
+
+  Result<ReadQueue::Done> WaitForOne() {
+    const auto began = std::chrono::steady_clock::now();
+    Result<ReadQueue::Done> done = queue_->Wait();
+    const bool waited = std::chrono::steady_clock::now() - began > kNoWait;
+    unawaited_ = waited ? 0 : unawaited_ + 1;
+    if (behind_ && unawaited_ == slots_.size()) std::exchange(behind_, nullptr)();
+    return done;
   }
 
   Status SubmitMore() {
@@ -159,6 +177,8 @@ class ChunkPipeline {
   const std::size_t first_buffer_;
   std::vector<Slot> slots_;
   std::size_t delivered_ = 0;
+  std::size_t unawaited_ = 0;  // chunks in a row that were there already
+  std::function<void()> behind_;
   std::unique_ptr<ReadQueue> queue_;  // last: its destructor waits for what is in flight
 };
 
@@ -176,28 +196,31 @@ Status ReadChunks(Store* store, const OpenCheckpoint& checkpoint,
   Work work{.checkpoint = checkpoint, .requests = requests, .options = options, .sink = sink};
   for (const ChunkRequest& request : requests) work.total += work.Length(request);
   const std::size_t depth = std::min(requests.size(), options.at_once);
-  checkpoint.buffers()->Reserve(depth);
+  const std::size_t depth_beside = std::max<std::size_t>(depth / kShareBeside, 1);
+  checkpoint.buffers()->Reserve(depth + depth_beside);
 
   if (options.delivery != Delivery::kConcurrent || requests.size() < kManyChunks || depth < 2) {
     return ChunkPipeline(&work, 0, depth).Run(store, /*report=*/true);
   }
-  // Two cores hash and copy faster than any disk we know reads.
+  // One thread hashes and copies faster than most disks read; then two cost more than they give.
   Status no_memory = ResourceExhaustedError("no memory to read with");
   Status status_beside;
   std::jthread beside;
-  try {
-    beside = std::jthread([&] {
-      try {
-        status_beside = ChunkPipeline(&work, depth / 2, depth - depth / 2).Run(store, false);
-      } catch (const std::bad_alloc&) {  // nobody above could catch it
-        work.failed = true;
-        status_beside = std::move(no_memory);
-      }
-    });
-  } catch (const std::system_error&) {
-    // No thread to be had: this one takes all requests.
-  }
-  const Status status = ChunkPipeline(&work, 0, depth / 2).Run(store, /*report=*/true);
+  const auto help = [&] {
+    try {
+      beside = std::jthread([&] {
+        try {
+          status_beside = ChunkPipeline(&work, depth, depth_beside).Run(store, false);
+        } catch (const std::bad_alloc&) {  // nobody above could catch it
+          work.failed = true;
+          status_beside = std::move(no_memory);
+        }
+      });
+    } catch (const std::system_error&) {
+      // No thread to be had: this one takes all requests.
+    }
+  };
+  const Status status = ChunkPipeline(&work, 0, depth, help).Run(store, /*report=*/true);
   if (beside.joinable()) beside.join();
   if (!status.ok()) return status;
   if (status_beside.ok()) options.progress(work.bytes, work.total);

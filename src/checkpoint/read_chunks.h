@@ -29,12 +29,14 @@ struct ReadChunksOptions {
   enum class Delivery {
     kAsTheyArrive,  // on the calling thread
     kInOrder,       // on the calling thread, in the order of the requests
-    kConcurrent,    // on several threads at once; hashing is spread over them too
+    kConcurrent,    // on the calling thread, and on a second one where that falls behind the reads
   };
   Delivery delivery = Delivery::kAsTheyArrive;
-  /// Chunks in memory. Sixteen of 4 MiB in flight keep a disk busy while others are hashed and
-  /// copied, also when the threads that do that have to wait for a processor.
-  std::size_t at_once = 16;
+  /// Chunks in memory (a quarter more when a second thread helps). They keep a disk busy while
+  /// others are hashed and copied, also when the thread that does that has to wait for a processor;
+  /// and 128 MiB later a buffer has left the caches, from where a disk would be slower to take it
+  /// back.
+  std::size_t at_once = 32;
   /// Called on the calling thread with the bytes handed over so far and all that were asked for.
   Progress progress = {};
 };

@@ -34,13 +34,13 @@ struct ReadRunsOptions {
   Progress progress = {};                // counts bytes of chunks
   std::function<bool()> cancelled = {};  // asked from any thread; true: Cancelled
   std::vector<bool>* touched = nullptr;  // has true for the owners whose memory was written to
-  std::size_t at_once = 16;              // chunks in memory, see ReadChunksOptions
+  std::size_t at_once = 32;              // chunks in memory, see ReadChunksOptions
 };
 
 /// Reads the chunks of the checkpoint's files that hold the runs, compares each chunk with the
 /// manifest's checksum and only then copies from it. Runs may be in any order: each chunk is read
-/// once; several are in flight, and two threads hash and copy. On Corruption the message names file
-/// and chunk; what was copied before stays. The runs' destinations must not overlap.
+/// once; several are in flight, and one or two threads hash and copy. On Corruption the message
+/// names file and chunk; what was copied before stays. The runs' destinations must not overlap.
 Status ReadRuns(Store* store, const OpenCheckpoint& checkpoint, std::span<const ByteRun> runs,
                 const ReadRunsOptions& options);
 
