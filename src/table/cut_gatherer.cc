@@ -1,6 +1,7 @@
 #include "table/cut_gatherer.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +21,12 @@ constexpr std::size_t kPiece = 32;
 constexpr std::uint32_t kAhead = 3 * kShardsPerStripe;
 // To begin a thread costs as much as to gather some thousand rows.
 constexpr std::uint64_t kRowsForTwo = 1u << 16;
+
+/// Of those that this process may use.
+bool HasSeveralCores() {
+  cpu_set_t mine;
+  return sched_getaffinity(0, sizeof mine, &mine) != 0 || CPU_COUNT(&mine) > 1;
+}
 
 }  // namespace
 
@@ -84,7 +91,7 @@ Status CutGatherer::Begin(bool weights) {
 void CutGatherer::StartHelper() {
   std::uint64_t rows = 0;
   for (std::uint32_t s = 0; s < stage_->shards(); ++s) rows += stage_->Rows(s);
-  if (rows < kRowsForTwo || std::thread::hardware_concurrency() < 2) return;
+  if (rows < kRowsForTwo || !HasSeveralCores()) return;
   try {
     helper_ = std::jthread([this] { Help(); });
   } catch (const std::system_error&) {  // no thread to be had: one does it too

@@ -45,7 +45,7 @@ bool KeptRows::Keep(const RowHeader* row) {
   const std::size_t at = rows_ % KeptRowPool::kBlockRows;
   if (at == 0) {
     try {
-      blocks_.reserve(blocks_.size() + 1);
+      if (blocks_.size() == blocks_.capacity()) blocks_.reserve(2 * blocks_.size() + 4);
       blocks_.push_back(pool_->Take());
     } catch (const std::bad_alloc&) {
       side_->Release(stride);

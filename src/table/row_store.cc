@@ -218,7 +218,7 @@ void RowStore::FetchCutRows(CutCursor* cursor, std::size_t rows, const Wanted& w
   const std::vector<RowHeader*>& list = walk_[cursor->list];
   for (; cursor->fetched < std::min(list.size(), cursor->at + rows); ++cursor->fetched) {
     const std::byte* row = RowLayout::Bytes(list[cursor->fetched]);
-    __builtin_prefetch(row);
+    if (wanted.begin > 0 || wanted.end == 0) __builtin_prefetch(row);
     for (std::size_t at = wanted.begin; at < wanted.end; at += kLine) __builtin_prefetch(row + at);
     if (wanted.end > 0) __builtin_prefetch(row + wanted.end - 1);
   }
