@@ -3,8 +3,9 @@
 
     bench/ps.py BUILD_DIR [--rounds 5] [--rows 5000000] [--only log,increment] [--json FILE]
 
-Pull: the median of single pulls, over plain connections and over gRPC, against a raw TCP echo of the same bytes, round
-by round. Rows: pull and push of
+Pull: the median of single pulls, over plain connections and over gRPC, against a raw TCP echo of the same bytes (8 out,
+64 back for each row) with the same congestion control, round by round; "paced echo" is one with the machine's default,
+which may space packets out in time. Rows: pull and push of
 batches of 4,096 with Adagrad, two trainers and two servers against the same table called by two threads. Logs: the same
 with update logs against without. Increment: the time of a batch while an increment is written against before. Recovery:
 from the start of a server to its first answered pull against reading the file into fresh memory and plain inserts.
@@ -70,6 +71,7 @@ def main():
     for count, target in ((16, 2.2), (1024, 1.8), (16384, 1.4)) if "pull" in only else ():
         pulls = run("pull", count, options.rounds)
         judge(f"pull of {count} rows", pulls, "pull", "echo", target)
+        judge(f"pull of {count} rows, paced echo", pulls, "pull", "paced_echo")
         judge(f"pull of {count} rows by gRPC", pulls, "grpc", "echo")
     if "rows" in only:
         judge("rows/s", run("rows", options.rounds), "served", "in_process", at_least=0.35)
@@ -91,11 +93,11 @@ def main():
     print(f"parameter servers, loopback, load average {load:.1f}")
     for row in rows:
         if "ratio" not in row:
-            print(f"{row['what']:<28} {row['verdict']}")
+            print(f"{row['what']:<34} {row['verdict']}")
             continue
         low, high = row["spread"]
         print(
-            f"{row['what']:<28} {row['ratio']:7.2f} ({low:.2f} … {high:.2f})  target "
+            f"{row['what']:<34} {row['ratio']:7.2f} ({low:.2f} … {high:.2f})  target "
             f"{row['target']:<8} {row['verdict']}"
         )
     if options.json:

@@ -1,7 +1,9 @@
 // What bench/ps.py measures of parameter servers; figures as JSON on standard output.
 //
 //   ps_bench pull ROWS ROUNDS            p50 of a pull, of one over gRPC, and of a raw TCP echo of
-//                                        the same bytes, by round
+//                                        the same bytes (with the same congestion control, and with
+//                                        the machine's default), by round
+//   ps_bench pulls ROWS CALLS            pulls alone, for a profiler; their p50 in microseconds
 //   ps_bench rows ROUNDS                 rows per second, servers and in-process, by round
 //   ps_bench increment ROUNDS            batch times before and while an increment is written
 //   ps_bench log ROUNDS                  rows per second without, with written and synced logs
@@ -154,11 +156,17 @@ void WriteAll(int fd, const char* from, std::size_t bytes) {
   }
 }
 
-/// A process that answers requests of a size with answers of a size.
+/// A process that answers requests of a size with answers of a size. With the congestion control
+/// that plain connections have within a machine, or (`paced`) with the machine's default, which may
+/// space packets out in time.
 class Echo {
  public:
-  Echo(std::size_t request, std::size_t answer) : request_(request), answer_(answer) {
+  Echo(std::size_t request, std::size_t answer, bool paced) : request_(request), answer_(answer) {
+    const auto unpace = [paced](int fd) {
+      if (!paced) setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+    };
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    unpace(listener);  // and so all that it accepts
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -180,6 +188,7 @@ class Echo {
     }
     close(listener);
     fd_ = socket(AF_INET, SOCK_STREAM, 0);
+    unpace(fd_);
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     if (connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) std::exit(1);
   }
@@ -210,7 +219,8 @@ std::vector<std::int64_t> RandomIds(std::size_t count, std::uint64_t range, std:
 
 int Pull(std::size_t rows, int rounds) {
   TempDirectory directory;
-  Echo echo(24 + 8 * rows, 24 + 4 * kDim * rows);
+  Echo echo(24 + 8 * rows, 24 + 4 * kDim * rows, /*paced=*/false);
+  Echo paced(24 + 8 * rows, 24 + 4 * kDim * rows, /*paced=*/true);
   ServerProcess server(directory.path(), 0, 1, 1, {"--full-secs", "0"});
   auto client = Connect(directory.path(), 1, 0, 1);
   ps::RemoteTable* table = Get(client->Table(Spec()));
@@ -232,11 +242,30 @@ int Pull(std::size_t rows, int rounds) {
     };
     const double pull = median_of([&] { Check(table->Lookup(ids, out)); });
     const double echoed = median_of([&] { echo.Call(); });
+    const double paced_echo = median_of([&] { paced.Call(); });
     const double grpc = median_of([&] { Check(over_grpc->Lookup(ids, out)); });
     if (round < 0) continue;  // warm
-    list.push_back(Value::Object{{"pull", pull}, {"grpc", grpc}, {"echo", echoed}});
+    list.push_back(Value::Object{
+        {"pull", pull}, {"grpc", grpc}, {"echo", echoed}, {"paced_echo", paced_echo}});
   }
   std::puts(EncodeJson(Value::Object{{"rounds", std::move(list)}}).c_str());
+  return 0;
+}
+
+int Pulls(std::size_t rows, int calls) {
+  TempDirectory directory;
+  ServerProcess server(directory.path(), 0, 1, 1, {"--full-secs", "0"});
+  auto client = Connect(directory.path(), 1, 0, 1);
+  ps::RemoteTable* table = Get(client->Table(Spec()));
+  const auto ids = RandomIds(rows, 100'000, 1);
+  std::vector<float> out(rows * kDim);
+  std::vector<double> times;
+  for (int i = 0; i < calls; ++i) {
+    const auto begun = Clock::now();
+    Check(table->Lookup(ids, out));
+    times.push_back(Seconds(Clock::now() - begun));
+  }
+  std::printf("%.1f\n", Median(std::move(times)) * 1e6);
   return 0;
 }
 
@@ -482,6 +511,9 @@ int main(int argc, char** argv) {
   if (what == "pull" && argc == 4) {
     return Pull(static_cast<std::size_t>(std::atoll(argv[2])), std::atoi(argv[3]));
   }
+  if (what == "pulls" && argc == 4) {
+    return Pulls(static_cast<std::size_t>(std::atoll(argv[2])), std::atoi(argv[3]));
+  }
   if (what == "rows" && argc == 3) return RowRates(std::atoi(argv[2]));
   if (what == "log" && argc == 3) return LogRates(std::atoi(argv[2]));
   if (what == "increment" && argc == 3) return Increment(std::atoi(argv[2]));
@@ -490,7 +522,7 @@ int main(int argc, char** argv) {
   }
   if (what == "repeated" && argc == 4) return Repeated(argv[2], std::atoi(argv[3]));
   std::fputs(
-      "ps_bench pull ROWS ROUNDS | rows ROUNDS | log ROUNDS | increment ROUNDS | recovery ROWS "
+      "ps_bench pull ROWS ROUNDS | pulls ROWS CALLS | rows ROUNDS | log ROUNDS | increment ROUNDS | recovery ROWS "
       "DIR | repeated RECOVERY ROUNDS\n",
       stderr);
   return 2;

@@ -17,6 +17,26 @@ bool IsAny(std::string_view host) {
   return host.empty() || host == "*" || host == "0.0.0.0" || host == "::";
 }
 
+/// Whether both ends of a connection have the same address.
+bool WithinMachine(int fd) {
+  sockaddr_storage here{};
+  sockaddr_storage there{};
+  socklen_t here_size = sizeof here;
+  socklen_t there_size = sizeof there;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) != 0 ||
+      getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0 ||
+      here.ss_family != there.ss_family) {
+    return false;
+  }
+  if (here.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(&here)->sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in*>(&there)->sin_addr.s_addr;
+  }
+  return here.ss_family == AF_INET6 &&
+         IN6_ARE_ADDR_EQUAL(&reinterpret_cast<const sockaddr_in6*>(&here)->sin6_addr,
+                            &reinterpret_cast<const sockaddr_in6*>(&there)->sin6_addr);
+}
+
 }  // namespace
 
 Result<std::vector<SocketAddress>> ResolveAddress(std::string_view address, bool listen) {
@@ -112,6 +132,12 @@ void TuneConnection(int fd) {
   set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 40'000);  // also while something waits to be sent
+  // Within a machine there is no road to share, and a congestion control that spaces packets out in
+  // time (BBR) only holds answers back. Every kernel has this one, and lets everybody use it.
+  if (WithinMachine(fd)) {
+    constexpr std::string_view kUnpaced = "reno";
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(), kUnpaced.size());
+  }
 }
 
 }  // namespace cairn::rpc

@@ -30,7 +30,8 @@ void SetPort(SocketAddress* address, int port);
 /// "ipv4:127.0.0.1:5000" or "ipv6:[::1]:5000".
 std::string Describe(const SocketAddress& address);
 
-/// Small messages leave at once, and a machine that vanished without a word is noticed.
+/// Small messages leave at once, and a machine that vanished without a word is noticed. Within a
+/// machine nothing is held back to spare the network. Of a connected socket.
 void TuneConnection(int fd);
 
 }  // namespace cairn::rpc

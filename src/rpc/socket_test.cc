@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -84,6 +85,26 @@ TEST(Addresses, AreFoundInBothForms) {
   }
   EXPECT_TRUE(ResolveAddress(":0", true).ok());
   EXPECT_EQ(ResolveAddress("no such host:1", false).status().code(), Code::kUnavailable);
+}
+
+TEST(Addresses, AConnectionWithinTheMachineIsNotPaced) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(listener, reinterpret_cast<const sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), size), 0);
+  TuneConnection(fd);
+  char control[16] = {};
+  socklen_t length = sizeof control;
+  ASSERT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &length), 0);
+  EXPECT_STREQ(control, "reno");
+  close(fd);
+  close(listener);
 }
 
 /// Two ends of one connection.
