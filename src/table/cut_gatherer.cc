@@ -16,9 +16,6 @@ namespace {
 // Rows copied under one lock. They were fetched before it was taken: two pieces, the one that is
 // copied and the one that is fetched meanwhile, stay in the first-level cache.
 constexpr std::size_t kPiece = 32;
-// Shards gathered before the reader has come to them: the rest of its stripe, one of the helper's,
-// and one that the reader begins when it has to wait.
-constexpr std::uint32_t kAhead = 3 * kShardsPerStripe;
 // To begin a thread costs as much as to gather some thousand rows.
 constexpr std::uint64_t kRowsForTwo = 1u << 16;
 
@@ -41,8 +38,12 @@ bool CutGatherer::HasRoom(std::uint32_t shard) const {
   return !weights_first_ || shard < read_ + kAhead;
 }
 
-std::byte* CutGatherer::WeightsOf(std::uint32_t shard) const {
-  return weights_first_ ? weights_ + shard % kAhead * weights_bytes_ : nullptr;
+std::byte* CutGatherer::WeightsOf(std::uint32_t shard) {
+  if (!weights_first_) return nullptr;
+  std::byte*& place = weights_[shard % kAhead];
+  // Without memory: they are asked for with the rest, which says so.
+  if (place == nullptr) place = stage_->Allocate(weights_bytes_);
+  return place;
 }
 
 bool CutGatherer::Claim(Owner owner, std::uint32_t* shard) {
@@ -74,18 +75,13 @@ bool CutGatherer::TakeForHelper(std::uint32_t* shard) {
   return !stopped_ && failed_.ok();
 }
 
-Status CutGatherer::Begin(bool weights) {
+void CutGatherer::Begin(bool weights) {
   begun_ = true;
   weights_first_ = weights;
-  if (weights) {
-    std::uint32_t most = 0;
-    for (std::uint32_t s = 0; s < stage_->shards(); ++s) most = std::max(most, stage_->Rows(s));
-    weights_bytes_ = std::size_t{most} * table_->layout().columns()[0].bytes;
-    weights_ = stage_->Allocate(kAhead * weights_bytes_);
-    if (weights_ == nullptr) return NoMemory();
-  }
+  std::uint32_t most = 0;
+  for (std::uint32_t s = 0; s < stage_->shards(); ++s) most = std::max(most, stage_->Rows(s));
+  weights_bytes_ = std::size_t{most} * table_->layout().columns()[0].bytes;
   StartHelper();
-  return Status::Ok();
 }
 
 void CutGatherer::StartHelper() {
@@ -104,7 +100,7 @@ Status CutGatherer::Await(std::uint32_t shard, bool weights) {
     std::byte* weights_of_taken = nullptr;
     {
       const MutexLock lock(&mu_);
-      if (!begun_) failed_ = Begin(weights);
+      if (!begun_) Begin(weights);
       if (weights) read_ = std::max(read_, shard);
       if (!weights && !whole_[shard]) weights_first_ = false;
       while (failed_.ok() && !whole_[shard] && !TakeForReader(shard, &taken)) changed_.Wait(&mu_);

@@ -38,10 +38,13 @@ class CutGatherer {
   void Stop() EXCLUDES(mu_);
 
  private:
+  /// Shards gathered before the reader has come to them: the rest of its stripe, one of the
+  /// helper's, and one that the reader begins when it has to wait.
+  static constexpr std::uint32_t kAhead = 3 * kShardsPerStripe;
   /// Who gathers the shards of a stripe: they share a lock.
   enum class Owner : std::uint8_t { kNobody, kReader, kHelper };
 
-  Status Begin(bool weights) REQUIRES(mu_);
+  void Begin(bool weights) REQUIRES(mu_);
   void StartHelper() REQUIRES(mu_);
   void Help() EXCLUDES(mu_);
   /// The shard that the reader, who wants this one, shall gather; false: it has to wait.
@@ -52,7 +55,7 @@ class CutGatherer {
   bool Claim(Owner owner, std::uint32_t* shard) REQUIRES(mu_);
   bool HasRoom(std::uint32_t shard) const REQUIRES(mu_);
   /// Where the weights of a shard go, nullptr: where they stay.
-  std::byte* WeightsOf(std::uint32_t shard) const REQUIRES(mu_);
+  std::byte* WeightsOf(std::uint32_t shard) REQUIRES(mu_);
   void GatherTaken(std::uint32_t shard, std::byte* weights) EXCLUDES(mu_);
   Status Gather(std::uint32_t shard, std::byte* weights) EXCLUDES(mu_);
   Status NoMemory() const;
@@ -63,8 +66,10 @@ class CutGatherer {
   Mutex mu_;
   CondVar changed_;
   bool begun_ GUARDED_BY(mu_) = false;
-  bool weights_first_ GUARDED_BY(mu_) = false;     // nothing was read before them so far
-  std::byte* weights_ GUARDED_BY(mu_) = nullptr;   // of the next few shards
+  bool weights_first_ GUARDED_BY(mu_) = false;  // nothing was read before them so far
+  // Of the next few shards. Made one by one: of what the stage kept from last time, a large one
+  // would leave most unused.
+  std::array<std::byte*, kAhead> weights_ GUARDED_BY(mu_) = {};
   std::size_t weights_bytes_ GUARDED_BY(mu_) = 0;  // of the largest shard
   bool stopped_ GUARDED_BY(mu_) = false;
   std::uint32_t claimed_ GUARDED_BY(mu_) = 0;  // so many of the first stripes
