@@ -522,7 +522,8 @@ int main(int argc, char** argv) {
   }
   if (what == "repeated" && argc == 4) return Repeated(argv[2], std::atoi(argv[3]));
   std::fputs(
-      "ps_bench pull ROWS ROUNDS | pulls ROWS CALLS | rows ROUNDS | log ROUNDS | increment ROUNDS | recovery ROWS "
+      "ps_bench pull ROWS ROUNDS | pulls ROWS CALLS | rows ROUNDS | log ROUNDS | increment ROUNDS "
+      "| recovery ROWS "
       "DIR | repeated RECOVERY ROUNDS\n",
       stderr);
   return 2;
