@@ -23,7 +23,7 @@ import threading
 import time
 
 import pytest
-from master_process import EXAMPLES, Refused, postgresql, running_master
+from master_process import EXAMPLES, PATIENCE_SECONDS, Refused, postgresql, running_master
 
 WHOLE = [(step, step) for step in range(10, 101, 10)]
 EXPERIMENTS = 3
@@ -221,7 +221,7 @@ def end_at(master, victims, when, step):
     master.start(patient=False, CAIRN_KILL_AT=f"{when}:{step}:1")
     helper = threading.Thread(target=victims.bring_about, args=(step,))
     helper.start()
-    assert master.process.wait(60) == -signal.SIGKILL, "\n".join(master.said[-20:])
+    assert master.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL, "\n".join(master.said[-20:])
     master._reader.join()
     if when == "durable":
         assert newest_step(master) == step
