@@ -458,6 +458,19 @@ class Engine:
         self.exits = []
         self.completed = []  # arguments of each: id, steps, …, awaits_score
         self.fails = ""  # the call that is refused
+        self.lines = []  # (from_stderr, text) of what was written
+        self.sends = False
+
+    def start_log(self, rank):
+        self.sends = True
+
+    def log(self, from_stderr, text):
+        assert self.sends
+        self.lines.append((from_stderr, text))
+
+    def end_log(self):
+        assert not self.exits, "a run that said how it ended sends no more lines"
+        self.sends = False
 
     def join(self, options):
         return self
@@ -510,6 +523,24 @@ def test_a_detached_run_that_ended_well_says_so(detached):
     with core.init() as ctx:
         store(ctx, 1, a="x")
     assert engine.exits == [(0, "")]
+
+
+def test_what_a_detached_run_writes_is_sent_and_the_streams_are_given_back(detached, capsys):
+    engine, streams = detached(), (sys.stdout, sys.stderr)
+    with pytest.raises(ValueError):
+        with core.init():
+            print("a line")
+            print("a warning", file=sys.stderr)
+            raise ValueError("the end")
+    assert (sys.stdout, sys.stderr) == streams
+    print("nobody's")
+    out, err = "".join(t for e, t in engine.lines if not e), "".join(t for e, t in engine.lines if e)
+    assert out == "a line\n" and err.startswith("a warning\n") and err.endswith("ValueError: the end\n")
+    assert capsys.readouterr().out == "a line\nnobody's\n", "where it always went"
+    engine = detached()
+    with core.init(send_output=False):
+        print("at home")
+    assert engine.lines == []
 
 
 def test_a_fork_leaves_the_run_to_its_parent(detached):

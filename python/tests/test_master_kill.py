@@ -23,7 +23,7 @@ import threading
 import time
 
 import pytest
-from master_process import EXAMPLES, Refused, postgresql, running_master
+from master_process import EXAMPLES, PATIENCE_SECONDS, Refused, postgresql, running_master
 
 WHOLE = [(step, step) for step in range(10, 101, 10)]
 EXPERIMENTS = 3
@@ -31,6 +31,7 @@ STRIKES = 5
 PAUSES = ("pause_requested", "preempt_acknowledged", "activated")
 RESTARTS = ("run_exited", "run_started", "run_ready")
 STEPS = ("checkpoint_started", "checkpoint_completed", "report", *RESTARTS, *PAUSES)
+DEAF = "deaf"
 EVERY_STEP = ("trial_created", *STEPS, "cancel_requested", "kill_requested", "signalled")
 AIM_SECONDS = 2
 # Fewer kills than so many for each step may miss one by chance.
@@ -177,25 +178,32 @@ class Victims:
     def __init__(self, master):
         self.master = master
 
-    def create(self, seconds):
+    def create(self, entrypoint, *changes):
         command = ("e", "create", EXAMPLES / "2_checkpoints.yaml", EXAMPLES, "--json")
-        changes = ("--config", f"entrypoint=python3 2_checkpoints.py {seconds}", "--config", "max_restarts=1000")
-        self.master.cli(*command, *changes, check=False)
+        for change in (f"entrypoint={entrypoint}", "max_restarts=1000", *changes):
+            command += ("--config", change)
+        self.master.cli(*command, check=False)
 
     def ask(self, experiment, action):
         self.master.post(f"/api/v1/experiments/{experiment}/{action}")
 
+    def newest(self):
+        return self.master.get("/api/v1/experiments?limit=1&sort=id&order=desc")["experiments"][0]["id"]
+
     def running(self):
         """An experiment whose process trains; it takes a while."""
-        self.create(0.05)
-        experiment = self.master.get("/api/v1/experiments?limit=1&sort=id&order=desc")["experiments"][0]["id"]
+        self.create("python3 2_checkpoints.py 0.05")
+        experiment = self.newest()
         self.master.wait_state(experiment, "RUNNING")
         return experiment
 
     def bring_about(self, step):
         with contextlib.suppress(OSError, http.client.HTTPException, Refused):  # it ends meanwhile
             if step not in (*PAUSES, "run_exited", "cancel_requested", "kill_requested", "signalled"):
-                return self.create(0.001)
+                return self.create("python3 2_checkpoints.py 0.001")
+            if step == "signalled":  # it does not hear that it is to stop
+                self.create("sleep 600", f"name={DEAF}", "preemption_timeout=1", "kill_grace=1")
+                return self.ask(self.newest(), "cancel")
             experiment = self.running()
             if step == "run_exited":
                 for pid in self.master.processes(self.master.trial_of(experiment)["id"]):
@@ -213,7 +221,7 @@ def end_at(master, victims, when, step):
     master.start(patient=False, CAIRN_KILL_AT=f"{when}:{step}:1")
     helper = threading.Thread(target=victims.bring_about, args=(step,))
     helper.start()
-    assert master.process.wait(60) == -signal.SIGKILL, "\n".join(master.said[-20:])
+    assert master.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL, "\n".join(master.said[-20:])
     master._reader.join()
     if when == "durable":
         assert newest_step(master) == step
@@ -236,6 +244,7 @@ def test_killed_at_every_step(tmp_path, database):
         for helper in helpers:
             helper.join()
         experiments = master.get("/api/v1/experiments?limit=1000")["experiments"]
+        experiments = [experiment for experiment in experiments if experiment["name"] != DEAF]
         assert len(experiments) >= len(EVERY_STEP)
         for experiment in experiments:
             with contextlib.suppress(Refused):

@@ -369,7 +369,7 @@ TEST(TrialFault, NothingAcknowledgedIsLostWhateverIsKilled) {
 
 /// An engine that is about to end by itself: everything is done to its trials until it does.
 void DisturbUntilItDies(Host* host, const std::function<bool(const std::string&)>& kill_trial) {
-  const auto until = steady_clock::now() + seconds(60);
+  const auto until = steady_clock::now() + seconds(120);
   const std::vector<std::string> words = {"pause",    "activate", "cancel",
                                           "activate", "kill",     "activate"};
   for (std::size_t i = 0; !host->Died(); ++i) {
@@ -385,7 +385,7 @@ void DisturbUntilItDies(Host* host, const std::function<bool(const std::string&)
 
 /// The same where trials do not hear that they are to stop, and are ended when their time is over.
 void PauseUntilItDies(Host* host) {
-  const auto until = steady_clock::now() + seconds(60);
+  const auto until = steady_clock::now() + seconds(120);
   for (int i = 0; !host->Died(); ++i) {
     ASSERT_LT(steady_clock::now(), until) << "it does not come to that";
     host->Ask(i % 2 == 0 ? "activate t2" : "pause t2");
@@ -432,7 +432,7 @@ TEST(TrialFault, NothingIsLostAtAnyStepOfTheEngineOrATrial) {
   std::filesystem::remove(ledgers / "deaf");
   Host host(directory.path(), kTrials, kForEver);
   ASSERT_EQ(host.ReadLine(), "ready");
-  const auto end = steady_clock::now() + seconds(120);
+  const auto end = steady_clock::now() + seconds(240);
   for (const char phase : std::string("srpbwcae")) {
     const auto order = ledgers / "t1.kill";
     std::ofstream(order) << phase;
