@@ -167,12 +167,12 @@ export function ExperimentsPage(): ReactNode {
       {may && selected.size > 0 && (
         <div className="selection" role="group" aria-label="What to do with the selected experiments">
           <strong>{selected.size} selected</strong>
-          {bulks.filter(([bulk]) => able(bulk).length > 0).map(([bulk, title]) => (
-            <button key={bulk} type="button" onClick={() => setAsking(bulk)}>{`${title} ${able(bulk).length}`}</button>
-          ))}
           {comparable.length >= 2 && comparable.length <= MOST_COMPARED && (
             <button type="button" onClick={() => navigate(link(["compare"], { trials: comparable.join(",") }))}>{`Compare ${comparable.length}`}</button>
           )}
+          {bulks.filter(([bulk]) => able(bulk).length > 0).map(([bulk, title]) => (
+            <button key={bulk} type="button" onClick={() => setAsking(bulk)}>{`${title} ${able(bulk).length}`}</button>
+          ))}
           <button type="button" onClick={() => setSelected(new Map())}>Select none</button>
         </div>
       )}
