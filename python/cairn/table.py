@@ -564,7 +564,7 @@ def shards_of(ids: Any) -> np.ndarray:
     >>> ids = np.arange(1000)
     >>> shards = cairn.table.shards_of(ids)
     >>> mine.lookup(ids[(begin <= shards) & (shards < end)]).shape
-    (344, 2)
+    (331, 2)
     """
     flat, shape = _ids("", ids)
     shards = np.empty(flat.shape, np.int64)
