@@ -6,7 +6,7 @@ import inspect
 import itertools
 import logging
 import time
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 from ._generators import loader_generators, put_states, states_of
 from .errors import Error, Invalid, Mismatch
@@ -29,7 +29,13 @@ class EpochReader:
                 f"reader must be an iterable or a callable that returns one, not a "
                 f"{type(reader).__name__}"
             )
-        self._wants_epoch = self._calls and _takes_argument(reader)
+        needs, takes = _arguments(reader) if self._calls else (0, False)
+        if needs > 1:
+            raise Invalid(
+                f"reader wants {needs} arguments, and is called with the epoch alone; use a lambda "
+                "or functools.partial for the others"
+            )
+        self._wants_epoch = takes
         self._current: Any = None
         self._at_end = False  # of an epoch that ended before this process began
         self._epoch_generators: Dict[str, Any] = {}  # their states when the epoch began
@@ -205,10 +211,14 @@ def _start_workers(loader: Any) -> None:
     )
 
 
-def _takes_argument(reader: Callable[..., Any]) -> bool:
+def _arguments(reader: Callable[..., Any]) -> Tuple[int, bool]:
+    """How many arguments a call must have, and whether it may have one."""
     try:
         parameters = inspect.signature(reader).parameters.values()
     except (TypeError, ValueError):
-        return False
+        return 0, False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(p.kind in kinds or p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    places = [p for p in parameters if p.kind in kinds]
+    needed = sum(p.default is inspect.Parameter.empty for p in places)
+    rest = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    return needed, bool(places) or rest

@@ -89,7 +89,8 @@ class RowTracked:
 
     @classmethod
     def partition(cls, name: str, arrays: Mapping[str, Any], pieces: int) -> List["RowTracked"]:
-        """One variable in so many pieces of about the same size; the arrays stay as they are.
+        """One variable in so many pieces of about the same size; the arrays stay as they are, and
+        those of a piece are views of them.
 
         >>> import numpy as np, cairn
         >>> [p.rows for p in cairn.RowTracked.partition("v", {"w": np.zeros((10, 2))}, 4)]
@@ -132,7 +133,16 @@ class RowTracked:
     @contextlib.contextmanager
     def changing(self, rows: Any) -> Iterator[np.ndarray]:
         """A ``with`` block that may change these rows (numbers within this piece), and that no save
-        divides. Gives their numbers."""
+        divides. Gives their numbers, which are those of the rows in :attr:`arrays`.
+
+        >>> import numpy as np, cairn
+        >>> weights = np.zeros((10, 2))
+        >>> pieces = cairn.RowTracked.partition("v", {"w": weights}, 2)
+        >>> with pieces[1].changing([0]) as rows:
+        ...     pieces[1].arrays["w"][rows] += 1
+        >>> weights[5].tolist()
+        [1.0, 1.0]
+        """
         numbers = _numbers(self.name, rows)
         with batch():
             self._native.touch(numbers)

@@ -28,6 +28,7 @@ __all__ = [
     "TableCut",
     "batch",
     "cut",
+    "shards_of",
     "tables",
 ]
 
@@ -264,7 +265,8 @@ class EmbeddingTable(RowsById):
         eviction: what :meth:`evict` removes: :class:`GlobalStepEvict`, :class:`L2WeightEvict`, or
             several.
         seed: of the initial values.
-        shards: this process's part of the 1,024 logical shards, as (begin, end).
+        shards: this process's part of the 1,024 logical shards, as (begin, end); :func:`shards_of`
+            tells which ids are in it.
         side_buffer_bytes: memory for the earlier content of rows that change while a checkpoint is
             written; when it is used up, updates wait for the writer. Up to as much again holds
             the rows of an increment while it is written, which makes it faster.
@@ -549,6 +551,25 @@ def tables() -> List[EmbeddingTable]:
     ['items']
     """
     return [table for table in (made() for made in _made) if table is not None]
+
+
+def shards_of(ids: Any) -> np.ndarray:
+    """Which of the 1,024 logical shards each id belongs to, as an array of the ids' shape: for
+    processes that have parts of one table (`shards` of :class:`EmbeddingTable`).
+
+    >>> import numpy as np, cairn
+    >>> rank, world_size = 1, 3
+    >>> begin, end = rank * 1024 // world_size, (rank + 1) * 1024 // world_size
+    >>> mine = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(), shards=(begin, end))
+    >>> ids = np.arange(1000)
+    >>> shards = cairn.table.shards_of(ids)
+    >>> mine.lookup(ids[(begin <= shards) & (shards < end)]).shape
+    (331, 2)
+    """
+    flat, shape = _ids("", ids)
+    shards = np.empty(flat.shape, np.int64)
+    _native.shards_of(flat, shards)
+    return shards.reshape(shape)
 
 
 def names_made() -> Sequence[str]:

@@ -72,6 +72,8 @@ class CheckpointConfig:
                 "CheckpointConfig: checkpoint_dir must be a path, not "
                 f"{type(self.checkpoint_dir).__name__}"
             )
+        if not os.fspath(self.checkpoint_dir):
+            raise Invalid("CheckpointConfig: checkpoint_dir is empty")
         for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
             value = getattr(self, name)
             if name == "max_num_checkpoints" and value is None:

@@ -9,6 +9,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -42,6 +43,7 @@ namespace {
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using OutInts = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::span<const std::int64_t> Span(const Ids& ids) { return {ids.data(), ids.size()}; }
 std::span<const float> Span(const Floats& rows) { return {rows.data(), rows.size()}; }
@@ -423,6 +425,10 @@ void DefineTable(nb::module_& module) {
   module.def("cut_tables", &CutAll, nb::arg("tables"), nb::arg("kind"), nb::arg("quantize"),
              nb::arg("compress_keys"), nb::arg("also").none());
   module.def("shard_of", &TableShardOf);
+  module.def("shards_of", [](const Ids& ids, const OutInts& shards) {
+    if (shards.size() != ids.size()) Raise(InvalidArgumentError("shards_of: sizes differ"));
+    Unlocked([&] { std::ranges::transform(Span(ids), shards.data(), &TableShardOf); });
+  });
 }
 
 }  // namespace cairn::python

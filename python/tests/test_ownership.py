@@ -399,3 +399,12 @@ def test_a_relative_directory_stays_where_it_was_when_the_program_goes_elsewhere
         assert m.restore().step == 2 and os.path.isdir(path)
         assert m.directory == str(tmp_path / "run")
     assert os.listdir(tmp_path / "elsewhere") == []
+
+
+def test_a_directory_that_is_moved_while_it_is_open_is_named(directory):
+    with cairn.CheckpointManager(directory) as m:
+        m.save(1, {"w": np.ones(3)}, blocking=True)
+        os.rename(directory, f"{directory}-elsewhere")
+        with pytest.raises(cairn.NotFound, match=f"{directory}.*moved or removed"):
+            m.save(2, {"w": np.ones(3)}, blocking=True).wait()
+    assert cairn.load(f"{directory}-elsewhere")["w"].sum() == 3

@@ -42,6 +42,24 @@ def test_lookup_gives_rows_in_the_shape_of_the_ids():
     assert table.size() == len(table) == 4
 
 
+def test_each_process_can_tell_which_ids_are_its_own():
+    ids = np.concatenate([np.arange(-500, 500), [2**63 - 1, -(2**63)]]).reshape(2, -1)
+    shards = cairn.table.shards_of(ids)
+    assert shards.shape == ids.shape and shards.min() >= 0 and shards.max() < 1024
+    taken = 0
+    for begin, end in [(0, 341), (341, 682), (682, 1024)]:
+        part = make(shards=(begin, end))
+        mine = (begin <= shards) & (shards < end)
+        part.lookup(ids[mine])
+        with pytest.raises(cairn.Invalid, match="shards_of"):
+            part.lookup(ids[~mine][:1])
+        taken += part.size()
+    assert taken == ids.size
+    assert cairn.table.shards_of([]).shape == (0,) and cairn.table.shards_of(7).shape == ()
+    with pytest.raises(cairn.Invalid, match="integers"):
+        cairn.table.shards_of([0.5])
+
+
 def test_lookup_without_create_makes_nothing():
     table = make(initializer=initializers.Uniform(-1, 1))
     before = table.lookup([5], create=False)

@@ -154,6 +154,17 @@ def test_events_come_in_order(directory):
     assert events[2].metrics == {"sum": 2.0}
 
 
+def test_a_reader_that_cannot_be_called_is_refused_before_anything_is_made(tmp_path):
+    config = cairn.CheckpointConfig(tmp_path / "run")
+    trainer = cairn.Trainer({"w": np.zeros(1)}, count, checkpoint_config=config)
+    with pytest.raises(cairn.Invalid, match="reader wants 2 arguments"):
+        trainer.train(1, lambda path, size: [1.0])
+    assert list(tmp_path.iterdir()) == []
+    trainer.train(1, lambda epoch, size=3: [1.0])
+    with pytest.raises(cairn.Invalid, match="checkpoint_dir is empty"):
+        cairn.CheckpointConfig("")
+
+
 def test_without_a_config_it_only_trains(tmp_path):
     model = {"w": np.zeros(1)}
     cairn.Trainer(model, count).train(2, [1.0])

@@ -262,8 +262,14 @@ Status Manager::CheckSpace(const SavePlan& plan) {
     if (!file.expect_unchanged) needed += file.bytes;
   }
   const auto available = [this]() -> Result<std::uint64_t> {
-    ASSIGN_OR_RETURN(const std::optional<std::uint64_t> free, env_.store->FreeBytes());
-    return free ? *free + committer_->pooled_bytes() : std::numeric_limits<std::uint64_t>::max();
+    const auto free = env_.store->FreeBytes();
+    if (free.status().code() == Code::kNotFound) {
+      return NotFoundError("\"" + env_.store->Describe() +
+                           "\" is gone: it was moved or removed while it was open; what was saved "
+                           "before is where the directory is now");
+    }
+    if (!free.ok()) return free.status();
+    return *free ? **free + committer_->pooled_bytes() : std::numeric_limits<std::uint64_t>::max();
   };
   ASSIGN_OR_RETURN(std::uint64_t room, available());
   // For names, records and rounding; what the file system takes for them nobody can tell exactly.

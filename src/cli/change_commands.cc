@@ -44,6 +44,17 @@ Result<Output> Export(const ExportOptions& options, Console* console) {
         "STEP|ID is empty (an unset variable?); leave it out if the latest "
         "is meant");
   }
+  if (options.words.size() == 2 && target != "latest") {
+    // "export runs/a 40" would put the latest into a directory "40": OUT was forgotten.
+    if (const auto meant = SelectIn(directory, target); meant.ok() && !target.empty()) {
+      return InvalidArgumentError(
+          fmt::format("\"{}\" is a checkpoint of \"{}\", and OUT is missing: cairn checkpoint "
+                      "export {} {} OUT (a "
+                      "directory of that name would be ./{})",
+                      Printable(target), Printable(directory), Printable(directory),
+                      Printable(target), Printable(target)));
+    }
+  }
   ASSIGN_OR_RETURN(const SelectedCheckpoint selected,
                    SelectIn(directory, options.words.size() == 3 ? options.words[1] : ""));
   if (!selected.note.empty()) console->Note("note: " + selected.note);

@@ -308,6 +308,17 @@ TEST_F(CliTest, DiffTellsWhatChanged) {
   EXPECT_TRUE(Json(same).Find("differences")->if_list()->empty());
 }
 
+TEST_F(CliTest, ExportWithoutATargetIsNotAnExportOfTheLatestIntoADirectoryOfThatName) {
+  const std::string path = Repository("a", {10, 20});
+  for (const char* word : {"10", "checkpoint_000010"}) {
+    const Finished refused = RunProgram({"checkpoint", "export", path, word});
+    EXPECT_NE(refused.code, 0) << word;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("OUT is missing"), HasSubstr(word)));
+    EXPECT_FALSE(fs::exists(word));
+  }
+  EXPECT_EQ(RunProgram({"checkpoint", "export", path, Path("10")}).code, 0);
+}
+
 TEST_F(CliTest, ExportAndImportGoRound) {
   const std::string path = Repository("a", {10, 20});
   EXPECT_EQ(RunProgram({"checkpoint", "export", path, "10", Path("out")}).code, 0);

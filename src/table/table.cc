@@ -122,7 +122,8 @@ Status TableImpl::CheckBatch(std::span<const std::int64_t> ids) const {
   for (const std::int64_t id : ids) {
     if (!options_.shards.Contains(ShardOf(id))) {
       return InvalidArgumentError(
-          fmt::format("table \"{}\": key {} is of shard {}; this part holds shards [{}, {})",
+          fmt::format("table \"{}\": key {} is of shard {}; this part holds shards [{}, {}) "
+                      "(TableShardOf, in Python cairn.table.shards_of, tells whose a key is)",
                       options_.name, id, ShardOf(id), options_.shards.begin, options_.shards.end));
     }
   }
