@@ -20,6 +20,7 @@ from cairn.tune.logger import (
     TBXLoggerCallback,
 )
 from cairn.tune.progress import CLIReporter, JupyterNotebookReporter
+from cairn.tune.result_keys import fill_result, made_here
 from cairn.tune.trial import Trial
 
 
@@ -414,6 +415,14 @@ def test_a_terminal_has_a_table_of_at_most_twenty_rows_that_stays_in_its_place(m
     now[0] = 1.0
     reporter.on_step_end(3, trials)
     assert out.getvalue()[len(first) :].startswith("\x1b[23A\x1b[J")
+
+
+def test_the_table_has_the_metrics_of_the_user_alone(tmp_path):
+    trial = trial_in(tmp_path, lr=0.1)
+    every = {"time_total_s": 1.5, "time_this_iter_s": 1.5, "time_since_restore": 1.5}
+    result = {**report(1, loss=2.0), **every, "iterations_since_restore": 1, **made_here()}
+    trial.last_result = fill_result(result, trial.trial_id, trial.config)
+    assert CLIReporter().table([trial])[0] == ["trial", "status", "lr", "iter", "time (s)", "loss"]
 
 
 def test_files_get_plain_lines():

@@ -278,8 +278,9 @@ def default_reporter() -> ProgressReporter:
 
 
 _HIDDEN = {
-    "config", "date", "done", "hostname", "iterations_since_restore", "node_ip", "pid", "time_since_restore",
-    "time_this_iter_s", "time_total_s", "timestamp", "training_iteration", "trial_id", "should_checkpoint",
+    "config", "date", "done", "experiment_tag", "hostname", "iterations_since_restore", "node_ip", "pid",
+    "should_checkpoint", "time_since_restore", "time_this_iter_s", "time_total_s", "timestamp",
+    "training_iteration", "trial_id",
 }  # fmt: skip
 
 
