@@ -25,9 +25,20 @@ def test_its_command_is_one_of_this_program(tmp_path):
     # As somebody would write them into /etc/cairn/master.env.
     flags += ["--listen", "127.0.0.1:0", "--log-days", "90", "--storage", str(tmp_path / "checkpoints")]
     master = Master(tmp_path)
-    process = subprocess.Popen([str(PROGRAM), "master", *flags], stdout=subprocess.PIPE, text=True, env=master.environment())
+    process = subprocess.Popen(
+        [str(PROGRAM), "master", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=master.environment(),
+    )
     try:
-        assert "http://127.0.0.1:" in process.stdout.readline()
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "http://127.0.0.1:" in line:
+                break
+        assert "http://127.0.0.1:" in said[-1], said
         assert (tmp_path / "data" / "token").exists()
     finally:
         process.terminate()
