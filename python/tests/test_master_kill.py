@@ -230,8 +230,6 @@ def end_at(master, victims, when, step):
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_killed_at_every_step(tmp_path, database):
-    if "CAIRN_TORTURE_SECONDS" in os.environ:
-        pytest.skip("the fault script is what takes long")
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(postgresql()).url if database == "postgresql" else None
         master = stack.enter_context(running_master(tmp_path, database=url, slots=2 * len(EVERY_STEP)))

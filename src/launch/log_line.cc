@@ -181,4 +181,17 @@ void LineCutter::Finish(const Sink& sink) {
   rest_.clear();
 }
 
+std::string_view LevelName(LineLevel level) {
+  switch (level) {
+    case LineLevel::kDebug:
+      return "DEBUG";
+    case LineLevel::kWarning:
+      return "WARNING";
+    case LineLevel::kError:
+      return "ERROR";
+    default:
+      return "INFO";
+  }
+}
+
 }  // namespace cairn

@@ -25,6 +25,9 @@ LaunchLogLine ParseLogLine(std::string_view text);
 /// the letters of glog, Python's tracebacks. Info when it says nothing.
 LineLevel GuessLevel(std::string_view text);
 
+/// As the trial protocol and the master's answers have it: DEBUG, INFO, WARNING, ERROR.
+std::string_view LevelName(LineLevel level);
+
 /// Cuts the bytes of one stream into lines. One caller at a time.
 class LineCutter {
  public:

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "format/json.h"
+#include "launch/log_line.h"
 
 namespace cairn::master {
 namespace {
@@ -14,19 +15,6 @@ namespace {
 constexpr std::uint64_t kEnoughWaits = 1u << 20;  // bytes that a client did not take yet
 constexpr auto kTick = std::chrono::seconds(1);
 constexpr auto kBusyTick = std::chrono::milliseconds(10);
-
-std::string_view LevelName(LineLevel level) {
-  switch (level) {
-    case LineLevel::kDebug:
-      return "DEBUG";
-    case LineLevel::kWarning:
-      return "WARNING";
-    case LineLevel::kError:
-      return "ERROR";
-    default:
-      return "INFO";
-  }
-}
 
 }  // namespace
 

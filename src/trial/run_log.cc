@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "launch/log_line.h"
 #include "trial/client_run.h"
 
 namespace cairn {
@@ -15,19 +16,6 @@ namespace {
 constexpr std::size_t kMaxBatchBytes = 512u << 10;
 /// Before an engine that was away is asked again.
 constexpr auto kAgain = std::chrono::milliseconds(500);
-
-std::string_view NameOf(LineLevel level) {
-  switch (level) {
-    case LineLevel::kDebug:
-      return "DEBUG";
-    case LineLevel::kWarning:
-      return "WARNING";
-    case LineLevel::kError:
-      return "ERROR";
-    default:
-      return "INFO";
-  }
-}
 
 }  // namespace
 
@@ -89,7 +77,7 @@ RunLog::Outcome RunLog::Send(const Batch& batch) {
   const auto add = [&](const Line& line) {
     list.push_back(Value::Object{{"time", static_cast<double>(line.time) * 1e-9},
                                  {"rank", options_.rank},
-                                 {"level", NameOf(GuessLevel(line.text))},
+                                 {"level", LevelName(GuessLevel(line.text))},
                                  {"stream", line.from_stderr ? "stderr" : "stdout"},
                                  {"text", line.text}});
   };
