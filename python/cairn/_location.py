@@ -75,7 +75,13 @@ def absolute(where: PathLike) -> str:
     >>> absolute("s3://bucket/runs"), absolute("file:///runs/a")
     ('s3://bucket/runs', '/runs/a')
     """
-    return text_of(where) if is_remote(where) else os.path.abspath(local_path(where))
+    if is_remote(where):
+        return text_of(where)
+    before, dots, after = local_path(where).rpartition("..")
+    # Behind a symbolic link ".." is where the link leads, as for every other program.
+    if dots and (not before or before.endswith("/")) and (not after or after.startswith("/")):
+        return os.path.abspath(os.path.realpath(before + dots) + after)
+    return os.path.abspath(before + dots + after)
 
 
 def of_user(where: PathLike) -> str:

@@ -401,6 +401,27 @@ def test_a_relative_directory_stays_where_it_was_when_the_program_goes_elsewhere
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
+def test_dots_behind_a_link_lead_where_they_lead_for_everybody(tmp_path, monkeypatch):
+    (tmp_path / "disk" / "v3").mkdir(parents=True)
+    (tmp_path / "current").symlink_to(tmp_path / "disk" / "v3")
+    monkeypatch.chdir(tmp_path)
+    for where in ("current/../runs", str(tmp_path / "current" / ".." / "runs")):
+        with cairn.CheckpointManager(where) as m:
+            m.save(1, {"x": 1}, blocking=True)
+            assert m.directory == str(tmp_path / "disk" / "runs")
+        assert (tmp_path / "disk" / "runs" / "cairn.json").is_file()
+        assert cairn.verify(where).ok
+        with cairn.CheckpointManager(tmp_path / "other") as m:
+            assert m.restore(path=f"{where}/checkpoint_000001").step == 1
+        assert cairn.load(f"{where}/checkpoint_000001") == {"x": 1}
+    assert not (tmp_path / "runs").exists()
+    for plain, found in (("a/../b", "b"), ("..x/b", "..x/b"), ("b..", "b.."), ("./b//c/.", "b/c")):
+        with cairn.CheckpointManager(plain) as m:
+            assert m.directory == str(tmp_path / found)
+    with cairn.CheckpointManager("b/..") as m:
+        assert m.directory == str(tmp_path)
+
+
 def test_a_directory_that_is_moved_while_it_is_open_is_named(directory):
     with cairn.CheckpointManager(directory) as m:
         m.save(1, {"w": np.ones(3)}, blocking=True)

@@ -1,5 +1,6 @@
 #include "checkpoint/checkpoint_path.h"
 
+#include <algorithm>
 #include <climits>
 #include <filesystem>
 #include <memory>
@@ -34,7 +35,12 @@ Result<Place> PlaceOfCheckpoint(const std::string& path) {
   if (IsRemote(path)) return SplitRemote(path);
   ASSIGN_OR_RETURN(const std::string local, LocalPath(path));
   std::error_code error;
-  std::filesystem::path clean = std::filesystem::absolute(local, error).lexically_normal();
+  std::filesystem::path clean = std::filesystem::absolute(local, error);
+  // Behind a symbolic link ".." is where the link leads.
+  const bool dots = std::find(clean.begin(), clean.end(), "..") != clean.end();
+  const std::filesystem::path real =
+      dots ? std::filesystem::weakly_canonical(clean, error) : std::filesystem::path();
+  clean = (dots && !error ? real : clean).lexically_normal();
   if (!clean.has_filename()) clean = clean.parent_path();
   return Place{clean.parent_path().string(), clean.filename().string()};
 }

@@ -395,9 +395,9 @@ Result<Manifest> Committer::CommitAlone(const SaveTask& task, const std::byte* a
     const Status status = Write(task, arena, *directory, &written, Encode(marker), prepare);
     if (status.ok()) break;
     prepared.reset();
-    CleanUp(*directory, written.created);
     // Only the claim answers so: the directory is somebody else's, or no directory at all.
     if (status.Is(Code::kAlreadyExists) && written.created.empty()) continue;
+    CleanUp(*directory, written.created);
     if (IsTakenByFile(env_, *directory)) continue;
     directories_.erase(*directory);
     return status;

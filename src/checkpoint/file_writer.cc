@@ -16,6 +16,7 @@
 #include "checkpoint/cheap_source.h"
 #include "checkpoint/content_hasher.h"
 #include "checkpoint/names.h"
+#include "checkpoint/publish_manifest.h"
 
 namespace cairn {
 namespace {
@@ -167,6 +168,9 @@ Status Writer::WriteAll() {
 
 Status Writer::Claim() {
   env_.Step("save: claim");
+  if (HoldsAnything(env_, input_.directory)) {
+    return AlreadyExistsError(input_.directory + " is somebody's");
+  }
   const std::string name = names::Path(input_.directory, names::kMarker);
   // A server's session sends what it is given beside each other: were it given the marker too, data
   // could arrive without it, and nobody would know later whose that is.

@@ -114,6 +114,11 @@ Status Generation::AdoptJob() {
     const Status published = PublishRecord(env_, std::string(names::kRepository), Encode(fresh));
     if (!published.ok() && !published.Is(Code::kAlreadyExists)) return published;
     record = reader.ReadRecord();  // another opener may have been first
+    if (published.Is(Code::kAlreadyExists) && record.status().Is(Code::kNotFound)) {
+      return FailedPreconditionError("\"" + store->Describe() +
+                                     "\": cairn.json is no file (a directory, a pipe, a link that "
+                                     "leads nowhere?); move it away, or use another directory");
+    }
   }
   if (!record.ok()) return record.status();
   if (!options_.job.empty() && record->job != options_.job) {

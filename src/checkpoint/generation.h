@@ -136,6 +136,7 @@ class Generation {
   Status Join(std::uint64_t newest);
   class OldMeetings;
   Status Sweep();
+  Status SweepPools();
   Status SweepUnfinished(RepositoryReader* reader, const RepositoryView& view,
                          const std::vector<std::string>& kept, OldMeetings* old,
                          std::set<std::string>* left);

@@ -54,15 +54,31 @@ Status DeleteTree(Store* store, const std::string& prefix, const std::set<std::s
   return Status::Ok();
 }
 
-/// True when there is no object at or below `prefix`, only empty directories.
-Result<bool> HoldsNothing(Store* store, const std::string& prefix) {
+/// With the empty directories that stay behind.
+Status DeleteWithDirectories(Store* store, const std::string& prefix,
+                             const std::set<std::string>& kept) {
+  RETURN_IF_ERROR(DeleteTree(store, prefix, kept));
+  return store->traits().directories ? store->PruneDirectories(prefix) : Status::Ok();
+}
+
+/// With something of somebody's in it, be it an empty directory, it stays.
+Status PruneIfEmpty(Store* store, const std::string& directory) {
+  if (!store->traits().directories) return Status::Ok();
+  ASSIGN_OR_RETURN(const Listing left, store->List(directory));
+  const bool empty = left.objects.empty() && left.prefixes.empty() && left.unreachable.empty();
+  return empty ? store->PruneDirectories(directory) : Status::Ok();
+}
+
+bool IsNote(std::string_view file_name) { return names::NumberOfNote(file_name).has_value(); }
+bool IsPart(std::string_view file_name) { return file_name.ends_with(".json"); }
+
+/// What else somebody put there stays (an editor's copy, what a file browser leaves everywhere).
+Status DeleteRecords(Store* store, const std::string& prefix, bool (*is_ours)(std::string_view)) {
   ASSIGN_OR_RETURN(const Listing listing, store->List(prefix));
-  if (!listing.objects.empty()) return false;
-  for (const std::string& sub : listing.prefixes) {
-    ASSIGN_OR_RETURN(const bool nothing, HoldsNothing(store, sub));
-    if (!nothing) return false;
+  for (const ObjectInfo& object : listing.objects) {
+    if (is_ours(FileName(object.name))) RETURN_IF_ERROR(DeleteIfThere(store, object.name));
   }
-  return true;
+  return PruneIfEmpty(store, prefix);
 }
 
 /// "worker_" of "worker_12".
@@ -72,14 +88,9 @@ std::string_view KindOf(std::string_view participant) {
 
 /// What is in every checkpoint, and what its participants have there.
 bool IsEngineDirectory(std::string_view name, const DoomedDirectory& doomed) {
-  if (name == names::kModel || name == names::kTables || name == names::kFiles || name == "parts") {
-    return true;
-  }
+  if (name == names::kModel || name == names::kTables || name == names::kFiles) return true;
+  if (names::IsUsualParticipant(name)) return true;  // should nothing say who took part
   const std::string_view kind = KindOf(name);
-  // Those that all jobs have, should nothing say who took part.
-  for (const std::string_view usual : {"rank_", "trainer_", "ps_"}) {
-    if (kind == usual) return true;
-  }
   return doomed.participants.contains(name) || (!kind.empty() && kind == doomed.kind);
 }
 
@@ -140,7 +151,8 @@ Result<bool> DeleteCheckpointDirectory(Store* store, DoomedDirectory doomed,
   }
   ASSIGN_OR_RETURN(const Listing listing, store->List(directory));
   const std::string parts = names::Path(directory, "parts");
-  if (std::count(listing.prefixes.begin(), listing.prefixes.end(), parts) > 0) {
+  const bool has_parts = std::ranges::count(listing.prefixes, parts) > 0;
+  if (has_parts) {
     ASSIGN_OR_RETURN(const Listing named, store->List(parts));
     for (const ObjectInfo& part : named.objects) {
       std::string_view name = FileName(part.name);
@@ -149,18 +161,20 @@ Result<bool> DeleteCheckpointDirectory(Store* store, DoomedDirectory doomed,
     }
   }
   for (const std::string& sub : listing.prefixes) {
-    if (IsEngineDirectory(FileName(sub), doomed)) RETURN_IF_ERROR(DeleteTree(store, sub, kept));
+    if (!IsEngineDirectory(FileName(sub), doomed)) continue;
+    RETURN_IF_ERROR(DeleteWithDirectories(store, sub, kept));
   }
+  if (has_parts) RETURN_IF_ERROR(DeleteRecords(store, parts, IsPart));
   RETURN_IF_ERROR(DeleteIfThere(store, names::Path(directory, names::kAbandoned)));
   const bool data_stays = std::any_of(kept.begin(), kept.end(), [&](const std::string& path) {
     return path.starts_with(directory + "/");
   });
   if (!data_stays) {
     // The marks go last: a sweep that is cut short finds the rest next time.
-    RETURN_IF_ERROR(DeleteTree(store, names::Path(directory, "notes"), kept));
+    RETURN_IF_ERROR(DeleteRecords(store, names::Path(directory, "notes"), IsNote));
     RETURN_IF_ERROR(DeleteIfThere(store, names::Path(directory, names::kMarker)));
   }
-  RETURN_IF_ERROR(store->PruneDirectories(directory));
+  RETURN_IF_ERROR(PruneIfEmpty(store, directory));
   return true;
 }
 
@@ -186,7 +200,9 @@ class Generation::OldMeetings {
     });
     for (const Result<Listing>& attempts : listed) {
       if (!attempts.ok()) return attempts.status();
-      for (const ObjectInfo& object : attempts->objects) old.attempts_.push_back(object.name);
+      for (const ObjectInfo& object : attempts->objects) {
+        if (names::NumberOfAttempt(FileName(object.name))) old.attempts_.push_back(object.name);
+      }
     }
     return old;
   }
@@ -297,14 +313,9 @@ Status Generation::SweepUnfinished(RepositoryReader* reader, const RepositoryVie
     if (!IsRetired(directory)) continue;
     if (!names::IsCheckpointDirectory(directory)) continue;  // a copy that somebody is making
     ASSIGN_OR_RETURN(const auto doomed, OldAttempt(reader, directory, old));
-    if (!doomed) {
-      // A save or a removal that ended between the directory and its marker.
-      ASSIGN_OR_RETURN(const bool empty, HoldsNothing(store, directory));
-      if (empty) {
-        RETURN_IF_ERROR(UnlessItStays(directory, store->PruneDirectories(directory)));
-      }
-      continue;
-    }
+    // Also an empty one: a save that ended between the directory and its marker may have left it,
+    // or somebody may have made it.
+    if (!doomed) continue;
     ASSIGN_OR_RETURN(const auto spared, ToBeSpared(directory));
     if (spared) {
       spared_.push_back({.directory = directory, .marker = *spared});
@@ -316,6 +327,25 @@ Status Generation::SweepUnfinished(RepositoryReader* reader, const RepositoryVie
     if (gone.ok() && *gone) left->erase(directory);
   }
   return Status::Ok();
+}
+
+Status Generation::SweepPools() {
+  Store* store = env_.store.get();
+  const std::string top(names::kPool);
+  ASSIGN_OR_RETURN(const Listing pools, store->List(top));
+  bool any = false;
+  for (const std::string& pool : pools.prefixes) {
+    if (!names::IsPool(pool) || FileName(pool) == std::to_string(number_)) continue;
+    any = true;
+    // Its owner may still be writing into what lies there, so never reuse, unlink.
+    ASSIGN_OR_RETURN(const Listing recycled, store->List(pool));
+    for (const ObjectInfo& object : recycled.objects) {
+      if (!names::IsRecycled(object.name)) continue;
+      RETURN_IF_ERROR(UnlessItStays(object.name, DeleteIfThere(store, object.name)));
+    }
+    RETURN_IF_ERROR(UnlessItStays(pool, PruneIfEmpty(store, pool)));
+  }
+  return any ? UnlessItStays(top, PruneIfEmpty(store, top)) : Status::Ok();
 }
 
 Status Generation::Sweep() {
@@ -350,16 +380,7 @@ Status Generation::Sweep() {
   std::set<std::string> left;
   RETURN_IF_ERROR(SweepUnfinished(&reader, view, kept, &old, &left));
   old.Delete(left);
-  // Pools of older generations: their owner may still be writing into them, so never reuse, unlink.
-  ASSIGN_OR_RETURN(const Listing pools, store->List(std::string(names::kPool)));
-  for (const std::string& pool : pools.prefixes) {
-    const std::string_view name = FileName(pool);
-    const bool ours = name.find_first_not_of("0123456789") == name.npos;
-    if (!ours || name == std::to_string(number_)) continue;
-    RETURN_IF_ERROR(UnlessItStays(pool, DeleteTree(store, pool, {})));
-  }
-  const std::string pool(names::kPool);
-  RETURN_IF_ERROR(UnlessItStays(pool, store->PruneDirectories(pool)));
+  RETURN_IF_ERROR(SweepPools());
   // Only readers' time depends on it.
   if (TidyEvery(store) > 0) env_.Step("open: shelves");
   TidyShelves(store, env_.ids).IgnoreError("listings fetch each manifest");

@@ -105,8 +105,10 @@ class Verifier {
       const bool shelves = prefix == names::kShelves;
       ASSIGN_OR_RETURN(const Listing records,
                        store_->List(joins || shelves ? prefix : names::Path(prefix, "attempts")));
+      if (!joins && !shelves && !names::GenerationOfDirectory(FileName(prefix))) continue;
       for (const ObjectInfo& object : records.objects) {
-        if (!object.name.ends_with(".json")) continue;
+        const std::string_view file = FileName(object.name);
+        if (joins || shelves ? !file.ends_with(".json") : !names::NumberOfAttempt(file)) continue;
         RETURN_IF_ERROR(joins     ? CheckRecord<JoinRecord>(object.name)
                         : shelves ? CheckRecord<ShelfRecord>(object.name)
                                   : CheckRecord<AttemptRecord>(object.name));
@@ -134,10 +136,12 @@ class Verifier {
   Status CheckSmallRecords(const std::string& directory) {
     ASSIGN_OR_RETURN(const Listing notes, store_->List(names::Path(directory, "notes")));
     for (const ObjectInfo& object : notes.objects) {
+      if (!names::NumberOfNote(FileName(object.name))) continue;
       RETURN_IF_ERROR(CheckRecord<NoteRecord>(object.name));
     }
     ASSIGN_OR_RETURN(const Listing parts, store_->List(names::Path(directory, "parts")));
     for (const ObjectInfo& object : parts.objects) {
+      if (!object.name.ends_with(".json")) continue;
       RETURN_IF_ERROR(CheckRecord<PartRecord>(object.name));
     }
     return Status::Ok();

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstdio>
 
+#include "base/ids.h"
+
 namespace cairn::names {
 namespace {
 
@@ -13,13 +15,17 @@ std::string Padded(std::uint64_t number) {
   return text;
 }
 
+// No repository is opened so often; a name with a greater number is somebody else's, and the one
+// after it could not be taken.
+constexpr std::uint64_t kMaxNumber = 1'000'000'000'000'000;
+
 std::optional<std::uint64_t> NumberBefore(std::string_view name, std::string_view suffix) {
   if (name.size() <= suffix.size() || !name.ends_with(suffix)) return std::nullopt;
   name.remove_suffix(suffix.size());
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value);
   if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  if (Padded(value) != name) return std::nullopt;  // one spelling per number
+  if (value > kMaxNumber || Padded(value) != name) return std::nullopt;  // one spelling per number
   return value;
 }
 
@@ -68,6 +74,28 @@ std::string Participant(std::string_view kind, int rank) {
   return std::string(kind) + "_" + std::to_string(rank);
 }
 
+bool IsUsualParticipant(std::string_view name) {
+  for (const std::string_view kind : {"rank_", "trainer_", "ps_"}) {
+    if (name.starts_with(kind) && name.size() > kind.size() &&
+        name.find_first_not_of("0123456789", kind.size()) == name.npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool IsPool(std::string_view name) {
+  const std::size_t slash = name.rfind('/');
+  if (slash == name.npos || name.substr(0, slash) != kPool) return false;
+  name.remove_prefix(slash + 1);
+  return !name.empty() && name.find_first_not_of("0123456789") == name.npos;
+}
+
+bool IsRecycled(std::string_view name) {
+  const std::size_t slash = name.rfind('/');
+  return slash != name.npos && IsPool(name.substr(0, slash)) && IsUuid(name.substr(slash + 1));
+}
+
 std::optional<std::uint64_t> GenerationOfFence(std::string_view file_name) {
   return NumberBefore(file_name, ".json");
 }
@@ -91,6 +119,19 @@ std::optional<std::uint64_t> GenerationOfStart(std::string_view file_name) {
 }
 std::optional<std::uint64_t> GenerationOfDirectory(std::string_view name) {
   return NumberBefore(name, "");
+}
+std::optional<std::uint64_t> NumberOfNote(std::string_view file_name) {
+  return NumberBefore(file_name, ".json");
+}
+std::optional<std::uint64_t> NumberOfAttempt(std::string_view file_name) {
+  constexpr std::string_view kSuffix = ".json";
+  if (!file_name.ends_with(kSuffix)) return std::nullopt;
+  file_name.remove_suffix(kSuffix.size());
+  std::uint64_t number = 0;
+  const char* const past = file_name.data() + file_name.size();
+  const auto [end, error] = std::from_chars(file_name.data(), past, number);
+  if (error != std::errc() || end != past) return std::nullopt;
+  return number;
 }
 
 std::string CheckpointDirectory(bool increment, bool serial, std::int64_t number, int copy) {

@@ -39,12 +39,24 @@ std::string Participant(std::string_view kind, int rank);  // "rank_3"
 
 std::string Path(std::string_view directory, std::string_view name);  // with a '/' between
 
+/// What participants are called unless somebody says otherwise: "rank_3", "trainer_0", "ps_1".
+bool IsUsualParticipant(std::string_view name);
+
+/// "pool/7", where a generation keeps files for its next save, and "pool/7/<uuid>", one of them.
+/// What else lies there is somebody's.
+bool IsPool(std::string_view name);
+bool IsRecycled(std::string_view name);
+
 /// The generation of a name directly under generations/, by kind; nullopt for anything else.
 std::optional<std::uint64_t> GenerationOfFence(std::string_view file_name);
 std::optional<std::uint64_t> GenerationOfSeal(std::string_view file_name);
 std::optional<std::uint64_t> GenerationOfEnd(std::string_view file_name);
 std::optional<std::uint64_t> GenerationOfStart(std::string_view file_name);  // any of them
 std::optional<std::uint64_t> GenerationOfDirectory(std::string_view name);   // what it announced
+/// The number of a note in notes/; nullopt for what somebody else put there.
+std::optional<std::uint64_t> NumberOfNote(std::string_view file_name);
+/// The same of an attempt in attempts/.
+std::optional<std::uint64_t> NumberOfAttempt(std::string_view file_name);
 
 /// "checkpoint_000040", "increment_000060"; serial naming "checkpoint_7"; copies "-2", "-3", ….
 std::string CheckpointDirectory(bool increment, bool serial, std::int64_t number, int copy);

@@ -54,11 +54,19 @@ bool IsTakenByFile(const Environment& env, const std::string& directory) {
   return env.store->traits().directories && env.store->Stat(directory).ok();
 }
 
+bool HoldsAnything(const Environment& env, const std::string& directory) {
+  if (!env.store->traits().directories) return false;
+  const auto listing = env.store->List(directory);
+  if (!listing.ok()) return false;  // the claim says what is wrong
+  return !listing->objects.empty() || !listing->prefixes.empty() || !listing->unreachable.empty();
+}
+
 Result<std::string> ClaimDirectory(const Environment& env, const MarkerRecord& marker,
                                    const std::function<std::string()>& next) {
   for (;;) {
     std::string directory = next();
     env.Step("save: claim");
+    if (HoldsAnything(env, directory)) continue;
     const Status claimed =
         PublishForTheLiving(env, names::Path(directory, names::kMarker), Encode(marker));
     if (claimed.ok()) return directory;

@@ -35,6 +35,11 @@ Result<std::unique_ptr<PreparedObject>> PrepareManifest(WriteSession* session,
 /// not ours to delete, and another name does as well. Asked only after a claim failed.
 bool IsTakenByFile(const Environment& env, const std::string& directory);
 
+/// True when something lies in the directory that a claim is about to make: somebody put it there
+/// since the opening listed the names that are taken. Only where directories can be looked into
+/// cheaply.
+bool HoldsAnything(const Environment& env, const std::string& directory);
+
 /// Makes the first of the directories that `next` names and nobody has ours, by an unsynced marker
 /// that tells a later sweep whose it is.
 Result<std::string> ClaimDirectory(const Environment& env, const MarkerRecord& marker,

@@ -29,7 +29,7 @@ Result<std::uint64_t> NextNoteNumber(Store* store, const std::string& directory)
   std::uint64_t last = 0;
   for (const ObjectInfo& object : listing.objects) {
     const auto slash = object.name.rfind('/');
-    const auto number = names::GenerationOfFence(std::string_view(object.name).substr(slash + 1));
+    const auto number = names::NumberOfNote(std::string_view(object.name).substr(slash + 1));
     if (number) last = std::max(last, *number);
   }
   return last + 1;

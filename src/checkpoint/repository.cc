@@ -51,6 +51,23 @@ Status RefuseUnread(const Status& status, const std::string& what, std::string_v
       status.reason());
 }
 
+/// Of a directory whose manifest is no manifest: whether the engine, or a copy of what it made, put
+/// anything else there.
+bool HoldsEngineNames(Store* store, const std::string& directory) {
+  const auto listing = store->List(directory);
+  if (!listing.ok()) return true;  // unknown: rather damage than nothing
+  const auto is_marker = [](const ObjectInfo& object) {
+    return FileName(object.name) == names::kMarker;
+  };
+  const auto is_engines = [](const std::string& prefix) {
+    const std::string_view name = FileName(prefix);
+    if (name == names::kModel || name == names::kTables) return true;
+    return names::IsUsualParticipant(name);
+  };
+  return std::ranges::any_of(listing->objects, is_marker) ||
+         std::ranges::any_of(listing->prefixes, is_engines);
+}
+
 constexpr std::string_view kRecordRemedy =
     "who writes here must know what it says: make it readable (its disk, its permissions), or put "
     "a copy of it in its place, and open again";
@@ -364,13 +381,18 @@ Result<std::uint64_t> RepositoryReader::NewestFence() {
 }
 
 Result<Manifest> RepositoryReader::ReadManifest(const std::string& directory) {
-  ASSIGN_OR_RETURN(const std::string bytes,
-                   store_->Get(names::Path(directory, names::kManifest), kMaxManifestBytes));
+  return ReadManifest(directory, /*ours=*/nullptr);
+}
+
+Result<Manifest> RepositoryReader::ReadManifest(const std::string& directory, bool* ours) {
+  const std::string name = names::Path(directory, names::kManifest);
+  ASSIGN_OR_RETURN(const std::string bytes, store_->Get(name, kMaxManifestBytes));
   auto manifest = DecodeManifest(bytes);
-  if (!manifest.ok()) {
-    return manifest.status().WithContext(names::Path(directory, names::kManifest));
+  if (manifest.ok()) return manifest;
+  if (ours != nullptr && manifest.status().Is(Code::kCorruption)) {
+    *ours = MayHaveBeenManifest(bytes) || HoldsEngineNames(store_, directory);
   }
-  return manifest;
+  return manifest.status().WithContext(name);
 }
 
 Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& directory) {
@@ -382,6 +404,7 @@ Result<std::vector<NoteRecord>> RepositoryReader::ReadNotes(const std::string& d
   ASSIGN_OR_RETURN(const Listing listing, store_->List(names::Path(directory, "notes")));
   std::vector<NoteRecord> notes;
   for (const ObjectInfo& object : listing.objects) {
+    if (!names::NumberOfNote(FileName(object.name))) continue;
     auto bytes = store_->Get(object.name, kMaxRecordBytes);
     if (bytes.status().Is(Code::kNotFound)) continue;  // removed together with its checkpoint
     const bool unread = unread_are_pins && bytes.status().Is(Code::kInternal);
@@ -425,8 +448,9 @@ Result<bool> RepositoryReader::HasMoved(const Listing& root,
     // This machine may have looked in while the save was under way, and remember that.
     if (names::IsCheckpointDirectory(directory)) RETURN_IF_ERROR(store_->Refresh(directory));
     const auto stat = store_->Stat(names::Path(directory, names::kManifest));
-    if (stat.ok()) return true;
-    if (!stat.status().Is(Code::kNotFound)) return stat.status();
+    // Something may have that name and be no file: a pipe, a socket.
+    if (stat.ok() && !ReadManifest(directory).status().Is(Code::kNotFound)) return true;
+    if (!stat.ok() && !stat.status().Is(Code::kNotFound)) return stat.status();
   }
   RETURN_IF_ERROR(store_->Refresh(""));
   ASSIGN_OR_RETURN(const Listing now, store_->List(""));
@@ -449,17 +473,17 @@ RepositoryReader::Found RepositoryReader::Look(const std::string& directory, Rea
     found.notes = ReadNotes(directory, lenient);
     if (!found.notes.ok()) return found;
   }
-  found.manifest = ReadManifest(directory);
+  found.manifest = ReadManifest(directory, &found.ours);
   if (found.manifest.ok() && !notes_first) found.notes = ReadNotes(directory, lenient);
   return found;
 }
 
 Status RepositoryReader::Add(const std::string& directory, Found found,
                              RepositoryView* view) const {
-  // Other programs have files of that name too: only our directories can be damaged ones. A copy of
-  // ours may have any name.
+  // Other programs have files of that name too, also in directories that are called like ours: only
+  // what was ours can be damaged. A copy of ours may have any name.
   const bool own_copy = found.manifest.ok() && found.manifest->job == view->record.job;
-  const bool ours = LooksLikeCheckpoint(directory) || own_copy;
+  const bool ours = (LooksLikeCheckpoint(directory) && found.ours) || own_copy;
   const Status& failed = found.notes.ok() ? found.manifest.status() : found.notes.status();
   if (failed.ok()) {
     Checkpoint checkpoint;
@@ -473,8 +497,9 @@ Status RepositoryReader::Add(const std::string& directory, Found found,
   } else if (failed.Is(Code::kCorruption) || failed.Is(Code::kUnimplemented)) {
     if (ours) view->damaged.push_back({directory, failed});
   } else if (ours && IsUnread(failed)) {
-    // What somebody called "checkpoint_old" need not be ours.
+    // What somebody called "checkpoint_old" need not be ours; and is not, where we may not look.
     const bool unread = own_copy || names::IsCheckpointDirectory(directory);
+    if (!unread && failed.Is(Code::kPermissionDenied)) return Status::Ok();
     view->damaged.push_back({directory, failed, unread});
   } else if (ours || failed.Is(Code::kUnavailable)) {
     return failed;

@@ -97,9 +97,12 @@ class RepositoryReader {
   /// What lies in one directory.
   struct Found {
     Result<Manifest> manifest = NotFoundError("not looked for");
+    bool ours = true;  // false: something else of that name, and nothing of the engine's beside it
     Result<std::vector<NoteRecord>> notes = std::vector<NoteRecord>();
   };
   Found Look(const std::string& directory, ReadFor purpose);
+  /// `ours`: set for one that is damaged; may be null.
+  Result<Manifest> ReadManifest(const std::string& directory, bool* ours);
   /// `unread_are_pins`: as damaged ones are.
   Result<std::vector<NoteRecord>> ReadNotes(const std::string& directory, bool unread_are_pins);
   /// Puts what lies in one directory into the view.

@@ -26,11 +26,6 @@ std::string Filler() {
   return bytes;
 }
 
-bool IsPoolOfGeneration(std::string_view pool) {
-  pool.remove_prefix(pool.rfind('/') + 1);
-  return !pool.empty() && pool.find_first_not_of("0123456789") == pool.npos;
-}
-
 /// True when anything was there to be given up.
 bool GiveUp(Store* store) {
   bool any = store->Delete(std::string(names::kReserve)).ok();
@@ -39,10 +34,12 @@ bool GiveUp(Store* store) {
   const auto pools = store->List(std::string(names::kPool));
   if (!pools.ok()) return any;
   for (const std::string& pool : pools->prefixes) {
-    if (!IsPoolOfGeneration(pool)) continue;
+    if (!names::IsPool(pool)) continue;
     const auto files = store->List(pool);
     if (!files.ok()) continue;
-    for (const ObjectInfo& file : files->objects) any = store->Delete(file.name).ok() || any;
+    for (const ObjectInfo& file : files->objects) {
+      if (names::IsRecycled(file.name)) any = store->Delete(file.name).ok() || any;
+    }
   }
   // Some file systems give blocks out again only when it is durable that they are free.
   if (any) {

@@ -176,7 +176,10 @@ TEST_F(FullDisk, AReserveThatIsNotEnoughSaysWhatToDoToo) {
 TEST_F(FullDisk, RecycledFilesAreGivenUpFirst) {
   Saved({10, 20});
   ASSERT_TRUE(disk_.Unlink("/run/" + std::string(names::kReserve)).ok());
-  ASSERT_TRUE(Env(false).store->Put("pool/1/old", std::string(50'000, 'x')).ok());
+  ASSERT_TRUE(
+      Env(false)
+          .store->Put("pool/1/0198c0de-0000-4000-8000-000000000001", std::string(50'000, 'x'))
+          .ok());
   FillUp();
   auto manager = Open(/*frees_room=*/true);
   ASSERT_TRUE(manager.ok()) << manager.status().ToString();

@@ -446,4 +446,15 @@ Result<Manifest> DecodeManifest(std::string_view bytes) {
   return manifest;
 }
 
+bool MayHaveBeenManifest(std::string_view bytes) {
+  // As EncodeManifest writes them, some at the beginning and some at the end: one is enough, for
+  // the others may be in what is damaged. Words that every format has ("id", "files", "step") tell
+  // nothing.
+  static constexpr std::string_view kOurs[] = {
+      "\"cairn\"",         "\"xxh3_128\"",           "\n  \"generation\": ", "\n  \"sequence\": ",
+      "\n  \"attempt\": ", "\n  \"participants\": ", "\n  \"lineage\": ",    "\n  \"checksum\": "};
+  return std::ranges::any_of(
+      kOurs, [&](std::string_view member) { return bytes.find(member) != bytes.npos; });
+}
+
 }  // namespace cairn

@@ -91,6 +91,11 @@ std::string EncodeManifest(const Manifest& manifest);
 /// there a text may say "NaN".
 Result<Manifest> DecodeManifest(std::string_view bytes);
 
+/// Of bytes that DecodeManifest finds damaged: whether they ever were a manifest. Other programs
+/// have files of that name too, and theirs are no damage. What is so short, or so thoroughly
+/// overwritten, that no member can be recognised is none.
+bool MayHaveBeenManifest(std::string_view bytes);
+
 /// Unimplemented, saying what to do, for a version or a required feature that this program cannot
 /// read.
 Status CheckReadable(std::int64_t version, const std::vector<std::string>& features);

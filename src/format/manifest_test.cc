@@ -280,5 +280,26 @@ TEST(Manifest, FilesAndTablesComeBackThroughValues) {
   }
 }
 
+TEST(Manifest, IsKnownForOursAlsoWhenItIsDamaged) {
+  const std::string whole = EncodeManifest(Example());
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string flipped = whole;
+    flipped[i] = static_cast<char>(flipped[i] ^ 0x20);
+    ASSERT_TRUE(MayHaveBeenManifest(flipped)) << i;
+  }
+  for (std::size_t kept = 20; kept < whole.size(); ++kept) {
+    ASSERT_TRUE(MayHaveBeenManifest(whole.substr(0, kept))) << kept;
+    ASSERT_TRUE(MayHaveBeenManifest(whole.substr(whole.size() - std::max<std::size_t>(kept, 60))))
+        << kept;
+  }
+  for (const char* others :
+       {"", "{}", "version: 3", R"({"manifest_version": 3, "name": "an extension"})",
+        R"({"name": "app", "start_url": "/", "icons": [{"src": "a.png"}]})",
+        R"({"schemaVersion": 2, "config": {"digest": "sha256:0"}, "layers": []})",
+        R"({"files": {"main.js": "/main.js"}, "checksum": "ab", "step": 3, "id": "x"})"}) {
+    EXPECT_FALSE(MayHaveBeenManifest(others)) << others;
+  }
+}
+
 }  // namespace
 }  // namespace cairn

@@ -20,6 +20,7 @@ const std::map<std::string, std::string>& ForeignObjects() {
       {"my_runs/notes.txt", "a directory of a user"},
       {"my_runs/manifest.json", "{\"version\": 7}"},
       {"checkpoint_old/data.bin", "looks like a checkpoint"},
+      {"checkpoint_web/manifest.json", "{\"name\": \"an app\", \"icons\": []}"},
       {"pool/photos/cat.jpg", "a directory that happens to be called pool"},
   };
   return objects;
@@ -219,6 +220,10 @@ std::string Recovery::CheckNoGarbage(Store* store) {
         store->Stat(names::Path(directory, names::kMarker)).ok()) {
       continue;
     }
+    // A claim or a removal that ended between the directory and its marker. It could be somebody's.
+    const auto inside = store->List(directory);
+    if (!inside.ok()) return inside.status().ToString();
+    if (inside->objects.empty() && inside->prefixes.empty()) continue;
     return "garbage was left: " + directory;
   }
   return "";
