@@ -4,7 +4,8 @@
     bench/s3.py BUILD_DIR [--bytes 1073741824] [--rounds 5] [--checkpoints 10000] [--json FILE]
 
 A versitygw is started for it (scripts/service versitygw). put and get: one object, the same part size
-and number of connections for both, round robin, medians. Peak memory: of the process that puts and gets.
+and number of connections for both, round robin, medians. Peak memory: of the process that puts and gets,
+and what a save that makes no snapshot and a restore in place take above the state, of as many bytes.
 stall: what the caller of save waits for, on a bucket and on a local disk. Run by the Python of .venv/test.
 """
 
@@ -46,6 +47,9 @@ class Bench:
 
     def put(self, name):
         return self.run("put", self.url, name, self.size, PART, CONNECTIONS)
+
+    def whole(self, what):
+        return self.run(what, self.url + "-whole", self.size, PART, CONNECTIONS)
 
     def get(self, name):
         return self.run("get", self.url, name, self.size, PART, CONNECTIONS)
@@ -145,6 +149,7 @@ def main():
                   f"boto3 {boto3.__version__}, medians of {options.rounds} rounds")  # fmt: skip
             medians, peak = transfer_rounds(bench, client, "bench", options.rounds)
             bound = CONNECTIONS * PART + 64 * MIB
+            saved, restored = bench.whole("save"), bench.whole("restore")
             s3_stall, disk_stall = stalls("s3://bench/stall", folder + "/stall", options.rounds)
             bench.run("fill", "s3://bench/many", options.checkpoints)
             listed = bench.run("list", "s3://bench/many")
@@ -156,13 +161,15 @@ def main():
         "put_ratio": medians["boto3 put"] / medians["put"],
         "get_ratio": medians["boto3 get"] / medians["get"],
         "peak_bytes": peak, "peak_bound_bytes": bound,
+        "save_peak_bytes": saved["peak_bytes"], "restore_peak_bytes": restored["peak_bytes"],
         "stall_s3": s3_stall, "stall_disk": disk_stall,
         "checkpoints": options.checkpoints, "list_names_seconds": listed["names_seconds"],
         "list_seconds": listed["seconds"], "bytes": options.bytes, "load": os.getloadavg()[0],
     }  # fmt: skip
     print(f"put   {result['put_ratio']:.2f} x boto3 (wanted: 1.2)")
     print(f"get   {result['get_ratio']:.2f} x boto3 (wanted: 1.2)")
-    print(f"peak  {peak / MIB:.0f} MiB (bound: {bound / MIB:.0f} MiB)")
+    print(f"peak  put and get {peak / MIB:.0f} MiB, a save {saved['peak_bytes'] / MIB:.0f} MiB and a restore "
+          f"{restored['peak_bytes'] / MIB:.0f} MiB above the state (bound: {bound / MIB:.0f} MiB)")  # fmt: skip
     print(
         f"stall {s3_stall * 1e3:.1f} ms on the bucket, {disk_stall * 1e3:.1f} ms on the disk (wanted: within 10 %)"
     )

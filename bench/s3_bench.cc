@@ -1,10 +1,13 @@
 // What bench/s3.py measures of the store on S3, one thing per process:
 //   s3_bench put URL NAME BYTES PART CONNECTIONS     s3_bench get URL NAME BYTES PART CONNECTIONS
+//   s3_bench save URL BYTES PART CONNECTIONS         s3_bench restore URL BYTES PART CONNECTIONS
 //   s3_bench fill URL COUNT                          s3_bench list URL
-// Prints a JSON object: seconds, and the most memory that the process has had, in bytes.
+// Prints a JSON object: seconds, and the most memory that the process has had, in bytes; of save
+// and restore what it has had above the state itself.
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +15,11 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
+
+#include <cairn/checkpoint_manager.h>
 
 #include "base/clock.h"
 #include "base/ids.h"
@@ -29,13 +36,16 @@ namespace {
 
 constexpr std::size_t kBuffers = 8;
 
-std::uint64_t PeakBytes() {
+std::uint64_t BytesOf(std::string_view field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) << 10;
+    if (line.starts_with(field)) {
+      return std::strtoull(line.c_str() + field.size(), nullptr, 10) << 10;
+    }
   }
   return 0;
 }
+std::uint64_t PeakBytes() { return BytesOf("VmHWM:"); }
 
 double Since(Clock::Duration begin) {
   return std::chrono::duration<double>(Clock::System()->Now() - begin).count();
@@ -111,6 +121,52 @@ Status Get(Store* store, const std::string& name, std::size_t part, double* seco
   return Status::Ok();
 }
 
+/// A state of 64 tensors, through the manager: saved without a snapshot, which is the caller's to
+/// pay for, or restored in place.
+Status Transfer(const std::string& url, const StorageOptions& storage, bool save,
+                std::uint64_t bytes, double* seconds, std::uint64_t* above) {
+  constexpr std::size_t kTensors = 64;
+  const std::uint64_t each = bytes / kTensors;
+  std::vector<std::vector<std::uint8_t>> tensors;
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    tensors.emplace_back(each, static_cast<std::uint8_t>(i + 1));
+  }
+  const std::uint64_t before = BytesOf("VmRSS:");
+  if (!(std::ofstream("/proc/self/clear_refs") << 5 << std::flush)) {
+    return UnavailableError("the peak of memory cannot be reset");
+  }
+  const Clock::Duration begin = Clock::System()->Now();
+  auto manager =
+      CheckpointManager::Open({.directory = url, .storage = storage, .low_memory = true});
+  if (!manager.ok()) return manager.status();
+  if (save) {
+    SaveRequest request{.step = 1};
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      request.tensors.push_back({.name = "w" + std::to_string(i),
+                                 .dtype = DType::kU8,
+                                 .shape = {each},
+                                 .data = tensors[i].data()});
+    }
+    auto handle = (*manager)->Save(std::move(request));
+    if (!handle.ok()) return handle.status();
+    if (auto info = handle->Wait(); !info.ok()) return info.status();
+  } else {
+    RestoreRequest request;
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      request.into.push_back({.name = "w" + std::to_string(i),
+                              .dtype = DType::kU8,
+                              .shape = {each},
+                              .data = tensors[i].data()});
+    }
+    auto restored = (*manager)->Restore(request);
+    if (!restored.ok()) return restored.status();
+    if (!*restored) return NotFoundError("there is nothing to restore");
+  }
+  *seconds = Since(begin);
+  *above = PeakBytes() - std::min(PeakBytes(), before);
+  return (*manager)->Close();
+}
+
 /// What a checkpoint of one process has besides its manifest.
 constexpr const char* kObjects[] = {".cairn-attempt", "__model__/model.safetensors.index.json",
                                     "__model__/rank_0-00001.safetensors", "rank_0/state.json"};
@@ -163,22 +219,29 @@ Status List(Store* store, double* names_seconds, double* seconds, std::size_t* c
 int Main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   const bool transfer = (command == "put" || command == "get") && argc == 7;
-  if (!transfer && !(command == "fill" && argc == 4) && !(command == "list" && argc == 3)) {
+  const bool whole = (command == "save" || command == "restore") && argc == 6;
+  if (!transfer && !whole && !(command == "fill" && argc == 4) &&
+      !(command == "list" && argc == 3)) {
     std::fprintf(stderr,
-                 "s3_bench put|get URL NAME BYTES PART CONNECTIONS | fill URL N | list URL\n");
+                 "s3_bench put|get URL NAME BYTES PART CONNECTIONS | save|restore URL BYTES PART "
+                 "CONNECTIONS | fill URL N | list URL\n");
     return 2;
   }
   OpenStoreOptions options;
-  if (transfer) {
-    options.storage.part_bytes = std::strtoull(argv[5], nullptr, 10);
-    options.storage.connections = std::atoi(argv[6]);
+  if (transfer || whole) {
+    options.storage.part_bytes = std::strtoull(argv[argc - 2], nullptr, 10);
+    options.storage.connections = std::atoi(argv[argc - 1]);
   }
   auto store = OpenStore(argv[2], options);
   Status status = store.status();
   double seconds = 0;
   double names_seconds = 0;
   std::size_t count = 0;
-  if (store.ok() && command == "put") {
+  std::uint64_t peak = 0;
+  if (store.ok() && whole) {
+    status = Transfer(argv[2], options.storage, command == "save",
+                      std::strtoull(argv[3], nullptr, 10), &seconds, &peak);
+  } else if (store.ok() && command == "put") {
     status = Put(store->get(), argv[3], std::strtoull(argv[4], nullptr, 10), &seconds);
   } else if (store.ok() && command == "get") {
     status = Get(store->get(), argv[3], options.storage.part_bytes, &seconds);
@@ -193,7 +256,7 @@ int Main(int argc, char** argv) {
   }
   std::printf(
       "{\"seconds\": %.6f, \"names_seconds\": %.6f, \"count\": %zu, \"peak_bytes\": %llu}\n",
-      seconds, names_seconds, count, static_cast<unsigned long long>(PeakBytes()));
+      seconds, names_seconds, count, static_cast<unsigned long long>(whole ? peak : PeakBytes()));
   return 0;
 }
 

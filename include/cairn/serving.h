@@ -144,6 +144,9 @@ struct ModelOptions {
   std::uint64_t max_row_bytes = 0;
   bool follow = true;           // false: what is there when it is opened, and Update()
   bool require_version = true;  // false: Open succeeds before the first checkpoint is there
+  /// Without require_version: the follower makes the first look, and Open waits neither for a large
+  /// checkpoint nor for a store that is silent. Until then there is no version.
+  bool look_behind = false;
   std::function<void(const UpdateEvent&)> on_update;  // on the follower's thread; quick
 };
 

@@ -288,6 +288,8 @@ def _from_plain(value: Any, name: str, dtype: Optional[str]) -> np.ndarray:
     wanted = None if dtype is None or not hasattr(np, dtype) else np.dtype(dtype)
     if wanted is None or array.dtype == wanted or array.dtype.kind not in "iuf":
         return array
+    if array.size == 0:  # NumPy takes an empty list for floats
+        return array.astype(wanted)
     if wanted.kind == "f" or (wanted.kind in "iu" and array.dtype.kind in "iu"):
         taken = array.astype(wanted)
         if wanted.kind == "f" or (taken == array).all():

@@ -9,10 +9,6 @@ from test_serve_command import Server
 from test_serving import Job as ServedJob
 
 
-def services(master, kind):
-    return lambda answer: any(service["kind"] == kind for service in answer["services"])
-
-
 def served_job(folder):
     job = ServedJob(folder / "run")
     with job.session:
@@ -48,7 +44,10 @@ def test_servers_of_a_job_and_a_serving_process_are_shown(tmp_path):
         served_job(tmp_path / "served")
         served = Server(tmp_path / "served", "--master", url)
         try:
-            found = master.wait("/api/v1/cluster", services(master, "serving"))
+            found = master.wait(
+                "/api/v1/cluster",
+                lambda answer: any("version" in s["facts"] for s in answer["services"]),
+            )
             one = next(service for service in found["services"] if service["kind"] == "serving")
             assert one["facts"]["model"] == "m" and one["repository"].endswith("run")
             assert one["facts"]["lag_seconds"] >= 0
@@ -65,7 +64,7 @@ def test_a_master_that_refuses_changes_nothing(tmp_path):
         os.environ["CAIRN_MASTER_TOKEN"] = "nonsense"
         try:
             served = Server(tmp_path / "served", "--master", f"http://127.0.0.1:{master.port}")
-            assert served.ask("/ready")[0] == 200
+            served.wait(lambda: served.ask("/ready")[0] == 200)
             served.wait(lambda: "was not told" in served.log())
             served.process.send_signal(signal.SIGINT)
             assert served.process.wait(60) == 0

@@ -3,7 +3,9 @@
 import http.client
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -22,7 +24,9 @@ import cairn
 class Server:
     """A running `cairn serve`."""
 
-    def __init__(self, tmp_path, *arguments, name="m", token="secret", model=None, cwd=None):
+    def __init__(
+        self, tmp_path, *arguments, name="m", token="secret", model=None, follow=None, cwd=None
+    ):
         self._log = open(tmp_path / "serve.log", "a+")
         environment = {**os.environ, "CAIRN_TOKEN": token}
         named = [] if name is None else ["--name", name]
@@ -33,7 +37,7 @@ class Server:
                 "--model",
                 str(tmp_path / "export") if model is None else model,
                 "--follow",
-                str(tmp_path / "run"),
+                str(tmp_path / "run") if follow is None else follow,
             ]
             + ["--listen", "127.0.0.1:0", *named, *arguments],
             stderr=self._log,
@@ -166,6 +170,9 @@ def test_every_prediction_is_of_one_version_while_the_server_is_killed(tmp_path)
                 except (OSError, http.client.HTTPException):
                     time.sleep(0.01)  # killed just now
                     continue
+                if status == 503:
+                    time.sleep(0.01)  # started just now, and still loading
+                    continue
                 if status != 200:
                     strange.append((status, answer))
                     return
@@ -251,6 +258,65 @@ def test_probes_that_cannot_be_are_refused_at_the_start(tmp_path, text, says):
         timeout=60,
     )
     assert done.returncode == 1 and says in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("scheme", ["s3", "hdfs"])
+def test_a_silent_store_holds_up_neither_the_start_nor_the_end(tmp_path, monkeypatch, scheme):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        port = silent.getsockname()[1]
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        url = "s3://bucket/run" if scheme == "s3" else f"hdfs://127.0.0.1:{port}/run"
+        server = Server(tmp_path, follow=url)
+        try:
+            silent.accept()  # it is being asked
+            assert json.loads(server.get("/v2/health/live"))["live"] is True
+            assert server.infer()[0] == 503
+        finally:
+            assert server.end() == 0  # within less than a request may be silent
+
+
+def test_more_than_a_thousand_silent_clients_hold_nobody_up(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    server = Server(tmp_path)
+    silent = []
+    try:
+        wait_for(server, 1)
+        host, port = server.url.split("/")[2].split(":")
+        while len(silent) < 1500:
+            silent.append(socket.create_connection((host, int(port)), timeout=30))
+        assert server.infer()[0] == 200
+    finally:
+        for client in silent:
+            client.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert server.end() == 0
+
+
+@pytest.mark.parametrize("place", ["s4://bucket/run", "s3://"])
+def test_a_place_that_cannot_be_is_refused_at_the_start(tmp_path, place):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+    done = subprocess.run(
+        [command_line(), "serve", "--model", str(tmp_path / "export"), "--follow", place]
+        + ["--listen", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and place in done.stderr, done.stderr
 
 
 def test_every_error_of_the_protocol_has_its_field(tmp_path):

@@ -279,6 +279,8 @@ def test_what_does_not_fit_is_named(tmp_path):
                     model.predict(wrong)
             whole = {"user": [1], "item": [2], "x": [[0.5] * model.inputs[2].shape[1]]}
             assert np.isfinite(model.predict(whole)["score"]).all()
+            none = {"user": [], "item": [], "x": np.zeros((0, DIM), np.float32)}
+            assert model.predict(none)["score"].shape == (0, DIM)
             with pytest.raises(cairn.Invalid, match="'user' is of datetime64"):
                 model.predict({**whole, "user": np.zeros(1, "datetime64[D]")})
             for wrong in (-1, 1.5, "1", True, None):

@@ -23,7 +23,8 @@ constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::uint64_t kMaxIndexBytes = 1u << 30;
 // Up to so many wanted names per file each gets a scan of the header; for more it is decoded once.
 constexpr std::size_t kMaxHeaderScans = 4;
-// First chunks that are kept: 96 MiB at most.
+// First chunks that are kept: 96 MiB at most, and on a store that is far away half of what is in
+// flight there.
 constexpr std::size_t kMaxFirstChunks = 24;
 // A shorter one is read again sooner than there is another buffer in the place of its own.
 constexpr std::size_t kWorthKeeping = 64u << 10;
@@ -189,7 +190,8 @@ Result<IndexHits> ScanIndex(std::string_view text,
 OpenCheckpoint::OpenCheckpoint() : buffers_(std::make_unique<ChunkBuffers>()) {}
 
 void OpenCheckpoint::KeepFirstChunk(std::size_t file, std::span<const std::byte> chunk) {
-  if (chunk.size() < kWorthKeeping || first_chunks_.size() >= kMaxFirstChunks) return;
+  const std::size_t most = ChunksWorthReading(*store_, 2 * kMaxFirstChunks) / 2;
+  if (chunk.size() < kWorthKeeping || first_chunks_.size() >= most) return;
   const auto [it, fresh] = first_chunks_.try_emplace(file);
   if (!fresh) return;
   it->second.pages = buffers_->Take(chunk.data());

@@ -184,6 +184,11 @@ class ChunkPipeline {
 
 }  // namespace
 
+std::size_t ChunksWorthReading(const Store& store, std::size_t at_once) {
+  const auto requests = static_cast<std::size_t>(std::max(1, store.traits().parallel_requests));
+  return requests == 1 ? at_once : std::min(at_once, requests);
+}
+
 std::uint64_t ChunkLength(std::uint64_t file_bytes, std::uint64_t chunk) {
   const std::uint64_t start = chunk * kChunkBytes;
   return start >= file_bytes ? 0 : std::min<std::uint64_t>(kChunkBytes, file_bytes - start);
@@ -195,7 +200,7 @@ Status ReadChunks(Store* store, const OpenCheckpoint& checkpoint,
   if (requests.empty()) return Status::Ok();
   Work work{.checkpoint = checkpoint, .requests = requests, .options = options, .sink = sink};
   for (const ChunkRequest& request : requests) work.total += work.Length(request);
-  const std::size_t depth = std::min(requests.size(), options.at_once);
+  const std::size_t depth = std::min(requests.size(), ChunksWorthReading(*store, options.at_once));
   const std::size_t depth_beside = std::max<std::size_t>(depth / kShareBeside, 1);
   checkpoint.buffers()->Reserve(depth + depth_beside);
 

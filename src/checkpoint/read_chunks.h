@@ -35,7 +35,8 @@ struct ReadChunksOptions {
   /// Chunks in memory (a quarter more when a second thread helps). They keep a disk busy while
   /// others are hashed and copied, also when the thread that does that has to wait for a processor;
   /// and 128 MiB later a buffer has left the caches, from where a disk would be slower to take it
-  /// back.
+  /// back. Never more than a store that is far away answers at once: the others would hold memory
+  /// and wait for their turn.
   std::size_t at_once = 32;
   /// Called on the calling thread with the bytes handed over so far and all that were asked for.
   Progress progress = {};
@@ -52,6 +53,9 @@ using ChunkSink = std::function<Status(std::size_t request, const Status& outcom
 Status ReadChunks(Store* store, const OpenCheckpoint& checkpoint,
                   const std::vector<ChunkRequest>& requests, const ReadChunksOptions& options,
                   const ChunkSink& sink);
+
+/// How many of `at_once` chunks the store reads at the same time.
+std::size_t ChunksWorthReading(const Store& store, std::size_t at_once);
 
 /// How many bytes the chunk of a file of `file_bytes` has.
 std::uint64_t ChunkLength(std::uint64_t file_bytes, std::uint64_t chunk);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -63,6 +64,26 @@ class PausingStore final : public ForwardingStore {
   const std::chrono::milliseconds pause_;
 };
 
+/// Says that it is far away, and notes how many reads were in flight at once.
+class FarStore final : public ForwardingStore {
+ public:
+  FarStore(Store* inner, int requests) : ForwardingStore(inner), requests_(requests) {}
+  StoreTraits traits() const override {
+    StoreTraits traits = inner()->traits();
+    traits.parallel_requests = requests_;
+    return traits;
+  }
+  Result<std::unique_ptr<ReadQueue>> NewReadQueue(int depth) override {
+    deepest_ = std::max(deepest_, depth);
+    return inner()->NewReadQueue(depth);
+  }
+  int deepest() const { return deepest_; }
+
+ private:
+  const int requests_;
+  int deepest_ = 0;
+};
+
 class ReadChunksTest : public testing::Test {
  protected:
   ReadChunksTest() {
@@ -103,6 +124,26 @@ class ReadChunksTest : public testing::Test {
     return threads.size();
   }
 
+  /// Reads all chunks with the default settings; how many were asked for at once.
+  int DepthOn(int parallel_requests) {
+    FarStore store(store_.get(), parallel_requests);
+    auto open = checkpoint_.Open(&store);
+    EXPECT_TRUE(open.ok()) << open.status().ToString();
+    const auto file = static_cast<std::size_t>((*open)->FindFile(kFile));
+    std::vector<ChunkRequest> requests;
+    for (std::size_t chunk = 0; chunk < kChunks; ++chunk) requests.push_back({file, chunk});
+    std::size_t delivered = 0;
+    const Status read =
+        ReadChunks(&store, **open, requests, {},
+                   [&](std::size_t, const Status& outcome, std::span<const std::byte>) {
+                     ++delivered;
+                     return outcome;
+                   });
+    EXPECT_TRUE(read.ok()) << read.ToString();
+    EXPECT_EQ(delivered, kChunks);
+    return store.deepest();
+  }
+
   std::unique_ptr<MemoryStore> store_ = NewTestStore();
   TestCheckpoint checkpoint_;
 };
@@ -113,6 +154,11 @@ TEST_F(ReadChunksTest, ASecondThreadHelpsOneThatFallsBehindTheReads) {
 
 TEST_F(ReadChunksTest, OneThreadIsEnoughForReadsThatItWaitsFor) {
   EXPECT_EQ(ThreadsThatRead(/*pause=*/std::chrono::milliseconds(2), /*work=*/{}), 1u);
+}
+
+TEST_F(ReadChunksTest, NoMoreChunksAreInMemoryThanAStoreFarAwayAnswersAtOnce) {
+  EXPECT_EQ(DepthOn(/*parallel_requests=*/3), 3);
+  EXPECT_EQ(DepthOn(/*parallel_requests=*/1), static_cast<int>(kChunks));  // a disk
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "cli/serve_command.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/open_files.h"
 #include "base/status_macros.h"
 #include "cli/service_reporter.h"
 #include "format/json.h"
@@ -32,6 +35,17 @@ namespace cairn::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Clients keep their connections, and when there are as many as there may be, nobody else is heard
+/// until one of them was silent for long. Some descriptors are left for files.
+int MostConnections() {
+  constexpr rlim_t kMost = 10'000;
+  constexpr rlim_t kFiles = 256;
+  AllowOpenFiles(kMost + kFiles);
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return HttpServerOptions{}.max_connections;
+  return static_cast<int>(std::clamp(limit.rlim_cur, 2 * kFiles, kMost + kFiles) - kFiles);
+}
 
 Result<std::string> ReadToken(const ServeOptions& options) {
   if (options.token_file.empty()) {
@@ -131,6 +145,7 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
   server.http.listen = options.listen;
   server.http.tls = {.certificate = options.tls_certificate, .key = options.tls_key};
   server.http.max_body_bytes = options.max_request_bytes;
+  server.http.max_connections = MostConnections();
   server.http.threads =
       options.threads > 0
           ? options.threads
@@ -150,6 +165,7 @@ Result<Output> Serve(const ServeOptions& options, Console* console) {
     model.probes = *std::move(probes);
   }
   model.require_version = false;  // it may be started before the training
+  model.look_behind = true;       // and is live, and ends when it is told to, while it loads
   model.on_update = [console, said = std::string()](const serving::UpdateEvent& event) mutable {
     TellUpdate(*console, event, &said);
   };

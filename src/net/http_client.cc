@@ -182,6 +182,12 @@ class HttpClient::Loop {
     curl_multi_wakeup(multi_);
   }
 
+  void CancelAll() {
+    MutexLock lock(&mu_);
+    all_cancelled_ = true;
+    curl_multi_wakeup(multi_);
+  }
+
  private:
   /// A call from Start to done. `easy` only while a request is under way.
   struct Call {
@@ -227,8 +233,10 @@ class HttpClient::Loop {
   bool TakeOrders() {
     std::vector<std::unique_ptr<Call>> added;
     std::vector<CallId> cancelled;
+    bool all_cancelled = false;
     {
       MutexLock lock(&mu_);
+      all_cancelled = all_cancelled_;
       added.swap(inbox_);
       cancelled.swap(cancelled_);
       if (stop_) {
@@ -238,6 +246,7 @@ class HttpClient::Loop {
     }
     for (auto& call : added) waiting_.emplace(nanoseconds(0), std::move(call));
     for (const CallId id : cancelled) EndById(id);
+    if (all_cancelled) EndAll();
     return true;
   }
 
@@ -573,6 +582,7 @@ class HttpClient::Loop {
 
   Mutex mu_;
   bool stop_ GUARDED_BY(mu_) = false;
+  bool all_cancelled_ GUARDED_BY(mu_) = false;
   CallId next_id_ GUARDED_BY(mu_) = 1;
   std::vector<std::unique_ptr<Call>> inbox_ GUARDED_BY(mu_);
   std::vector<CallId> cancelled_ GUARDED_BY(mu_);
@@ -608,6 +618,10 @@ HttpClient::CallId HttpClient::Start(HttpCall call) {
 }
 
 void HttpClient::Cancel(CallId id) { loop_->Cancel(id); }
+
+void HttpClient::CancelAll() {
+  if (loop_->InOwnProcess()) loop_->CancelAll();
+}
 
 Result<HttpResponse> HttpClient::Fetch(HttpCall call) {
   Mutex mu;

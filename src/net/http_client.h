@@ -82,6 +82,9 @@ class HttpClient {
   CallId Start(HttpCall call);
   /// Ends the call with Cancelled, soon, unless it is done. Unknown ids are ignored.
   void Cancel(CallId id);
+  /// The same for all calls, and for those to come: for whoever ends and must not wait for a server
+  /// that is silent.
+  void CancelAll();
 
   /// Waits for the outcome of one call (whose `done` is not used).
   Result<HttpResponse> Fetch(HttpCall call);

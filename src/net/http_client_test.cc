@@ -403,6 +403,38 @@ TEST(HttpClient, CancelEndsACallUnderWayOrWaiting) {
   release.count_down();
 }
 
+TEST(HttpClient, AllCallsCanBeCancelledAndThoseToComeToo) {
+  std::latch release(1);
+  std::latch arrived(1);
+  TestHttpServer server([&](const TestHttpRequest&) {
+    arrived.count_down();
+    release.wait();
+    return Answer(200);
+  });
+  HttpClientOptions options = Quick();
+  options.connections = 1;
+  auto client = Open(options);
+  std::latch ended(2);
+  std::atomic<int> cancelled = 0;
+  for (int i = 0; i < 2; ++i) {  // one is under way, the other waits
+    HttpCall call;
+    call.prepare = [&](int) -> Result<HttpRequest> {
+      return HttpRequest{.url = server.url() + "/"};
+    };
+    call.done = [&](Result<HttpResponse> response) {
+      if (response.status().Is(Code::kCancelled)) ++cancelled;
+      ended.count_down();
+    };
+    client->Start(std::move(call));
+  }
+  arrived.wait();
+  client->CancelAll();
+  ended.wait();
+  EXPECT_EQ(cancelled, 2);
+  EXPECT_TRUE(client->Fetch(HttpRequest{.url = server.url() + "/"}).status().Is(Code::kCancelled));
+  release.count_down();
+}
+
 TEST(HttpClient, DestructionCancelsWhatIsUnderWay) {
   std::latch release(1);
   TestHttpServer server([&](const TestHttpRequest&) {

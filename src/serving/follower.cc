@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/table_restore.h"
 #include "serving/update_sink.h"
+#include "storage/interruptible_store.h"
 #include "storage/open_store.h"
 
 namespace cairn::serving {
@@ -42,8 +43,15 @@ Result<std::unique_ptr<Follower>> Follower::Open(FollowerOptions options, Versio
     while (path.size() > 1 && path.back() == '/') path.pop_back();
   }
   ASSIGN_OR_RETURN(auto watch, DirectoryWatch::Open(std::move(path)));
-  return std::unique_ptr<Follower>(
+  std::unique_ptr<Follower> follower(
       new Follower(std::move(options), versions, dense, std::move(report), std::move(watch)));
+  if (IsRemote(follower->options_.repository) && !follower->options_.open) {
+    // A place that cannot be will not come, unlike one that is not there. Nobody is asked yet.
+    auto store = follower->OpenRepository();
+    if (store.status().Is(Code::kInvalidArgument)) return store.status();
+    if (store.ok()) follower->SetStore(*std::move(store));
+  }
+  return follower;
 }
 
 Follower::Follower(FollowerOptions options, Versions* versions, DenseLoader* dense,
@@ -61,6 +69,10 @@ Follower::Follower(FollowerOptions options, Versions* versions, DenseLoader* den
 
 Follower::~Follower() {
   stopping_ = true;
+  {
+    const MutexLock lock(&mu_);
+    if (store_ != nullptr) Interrupt(store_.get());
+  }
   if (thread_.joinable()) {
     thread_.request_stop();
     watch_->Wake();
@@ -114,15 +126,27 @@ Status Follower::LookWith(Effort effort) {
 
 Result<RepositoryView> Follower::ReadRepository() {
   if (store_ == nullptr) {
-    ASSIGN_OR_RETURN(store_, options_.open
-                                 ? options_.open()
-                                 : OpenStore(options_.repository,
-                                             {.create = false, .storage = options_.storage}));
+    ASSIGN_OR_RETURN(auto store, OpenRepository());
+    SetStore(std::move(store));
   }
   RepositoryReader reader(store_.get());
   auto view = reader.Read();
-  if (!view.ok()) store_ = nullptr;  // the directory may come back as another one
+  if (!view.ok()) SetStore(nullptr);  // the directory may come back as another one
   return view;
+}
+
+Result<std::unique_ptr<Store>> Follower::OpenRepository() const {
+  if (options_.open) return options_.open();
+  return OpenUnasked(options_.repository, options_.storage);
+}
+
+void Follower::SetStore(std::unique_ptr<Store> store) {
+  {
+    const MutexLock lock(&mu_);
+    store_.swap(store);
+    if (store_ != nullptr && stopping_) Interrupt(store_.get());
+  }
+  // The one before goes here: whatever it waits for, nobody else does.
 }
 
 /// A directory that now holds another job's repository is not what was being followed.
@@ -138,7 +162,7 @@ Status Follower::LookOnce(Effort effort, Pace* pace) {
   auto view = ReadRepository();
   Status readable = view.ok() ? CheckJob(*view) : view.status();
   if (!readable.ok()) {
-    Unreachable(readable, "");
+    if (!stopping_) Unreachable(readable, "");
     versions_->Collect();
     return state_.tip ? Status::Ok() : readable;
   }
@@ -148,6 +172,7 @@ Status Follower::LookOnce(Effort effort, Pace* pace) {
     stats_.reachable = !setbacks_.HoldsTold();
   }
   // It is reachable: the next failure is news.
+  unreachable_for_.clear();
   if (reported_.erase({UpdateReport::Kind::kUnreachable, ""}) > 0 && state_.tip) {
     LogInfo("the repository can be read again");
   }
@@ -369,6 +394,11 @@ void Follower::Unreachable(const Status& status, const std::string& id) {
   {
     const MutexLock lock(&mu_);
     stats_.reachable = false;
+  }
+  if (id.empty()) {
+    // That it is another job's by now, or that one may not look, is another thing than being gone.
+    if (!unreachable_for_.insert(status.code()).second) return;
+    reported_.erase({UpdateReport::Kind::kUnreachable, ""});
   }
   ReportOnce({.kind = UpdateReport::Kind::kUnreachable, .id = id, .message = status.ToString()});
 }

@@ -106,7 +106,7 @@ class Follower {
   static Result<std::unique_ptr<Follower>> Open(FollowerOptions options, Versions* versions,
                                                 DenseLoader* dense,
                                                 std::function<void(const UpdateReport&)> report);
-  /// Ends the thread; an update under way is given up.
+  /// Ends the thread; an update under way is given up, and so is a server that does not answer.
   ~Follower();
 
   /// One look, on the caller's thread: before Start, or without it. Tries everything now, also what
@@ -131,6 +131,9 @@ class Follower {
   Status LookWith(Effort effort);
   Status LookOnce(Effort effort, Pace* pace);
   Result<RepositoryView> ReadRepository();
+  Result<std::unique_ptr<Store>> OpenRepository() const;
+  /// Also lets go of the one before, which may be waited for no longer.
+  void SetStore(std::unique_ptr<Store> store) EXCLUDES(mu_);
   Status CheckJob(const RepositoryView& view);
   void NoteDamaged(const RepositoryView& view, Effort effort);
   /// Of what is in the view and not due yet nothing is tried.
@@ -156,12 +159,15 @@ class Follower {
   const std::function<void(const UpdateReport&)> report_;
   const std::unique_ptr<DirectoryWatch> watch_;
 
-  // The follower's thread alone.
+  /// The follower's thread alone; it is set under mu_, so that the destructor can interrupt it.
   std::unique_ptr<Store> store_;
+
+  // The follower's thread alone.
   std::string job_;
   FollowState state_;
   std::shared_ptr<const Dense> newest_dense_;  // shared with the newest version
   std::set<std::pair<UpdateReport::Kind, std::string>> reported_;
+  std::set<Code> unreachable_for_;  // the reasons that were told since it was readable last
   Setbacks setbacks_;
   std::map<std::string, Clock::Duration> damaged_since_;  // directories whose manifest is
 

@@ -92,6 +92,14 @@ TEST_F(FollowerTest, LinksThatAreMissingMeanReadingEverything) {
 
 INSTANTIATE_TEST_SUITE_P(Chains, FollowsEveryKind, ::testing::Range(0, 6));
 
+TEST_F(FollowerTest, APlaceThatCannotBeIsRefusedAndNotWaitedFor) {
+  for (const char* place : {"s4://bucket/run", "s3://", "hdfs://"}) {
+    const auto follower = Follower::Open({.repository = place}, &versions_, &dense_, {});
+    EXPECT_TRUE(follower.status().Is(Code::kInvalidArgument))
+        << place << ": " << follower.status().ToString();
+  }
+}
+
 TEST_F(FollowerTest, NothingYetIsNoErrorForLong) {
   Follow();
   EXPECT_EQ(follower_->Look().code(), Code::kNotFound);
@@ -311,6 +319,8 @@ TEST_F(FollowerTest, ARepositoryThatDisappearsAndComesBack) {
     stranger.Set({1}, 8).Full(8);
     stranger.Set({1}, 9).Full(9);  // with a place behind that of what is served
     for (int i = 0; i < 2; ++i) EXPECT_EQ(Look(), (RowMap{{-2, 1}, {1, 1}})) << "another job's";
+    EXPECT_EQ(Count(Kind::kUnreachable), 2) << "another reason is told too, once";
+    EXPECT_THAT(Last().message, ::testing::HasSubstr("belongs to the job"));
   }
   fs::remove_all(path_);
   fs::rename(path_ + ".gone", path_);

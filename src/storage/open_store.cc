@@ -4,6 +4,7 @@
 
 #include "base/status_macros.h"
 #include "net/url.h"
+#include "storage/interruptible_store.h"
 #include "storage/local/local_store.h"
 #include "storage/s3/s3_store.h"
 #include "storage/webhdfs/webhdfs_store.h"
@@ -77,10 +78,18 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& where,
                                          const OpenStoreOptions& options) {
   const std::string_view scheme = UrlScheme(where);
   if (scheme == kS3) return OpenS3Store(where, options.storage);
-  if (scheme == kHdfs) return OpenHdfsStore(where, options.create, options.storage);
+  if (scheme == kHdfs) {
+    return OpenHdfsStore({.url = where, .create = options.create, .storage = options.storage});
+  }
   if (!scheme.empty() && scheme != kFile) return UnknownScheme(where);
   ASSIGN_OR_RETURN(const std::string path, LocalPath(where));
   return OpenLocalStore(path, options.create);
+}
+
+Result<std::unique_ptr<Store>> OpenUnasked(const std::string& where,
+                                           const StorageOptions& storage) {
+  if (UrlScheme(where) != kHdfs) return OpenStore(where, {.create = false, .storage = storage});
+  return OpenHdfsStore({.url = where, .create = false, .look = false, .storage = storage});
 }
 
 }  // namespace cairn

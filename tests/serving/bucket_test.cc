@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <latch>
 #include <memory>
 #include <mutex>
@@ -246,6 +247,28 @@ TEST_F(FollowerOfABucket, SilenceRefusesNothing) {
     EXPECT_EQ(LookInTurn().at(-2), step) << Problems();
   }
   EXPECT_EQ(Count(Kind::kRefused), 0) << Problems();
+}
+
+TEST_F(FollowerOfABucket, WhoeverEndsDoesNotWaitForASilentServer) {
+  const auto writer = Writer();
+  writer->Set({1, 2}, 1).Full(1);
+  std::latch asked(1);
+  std::latch released(1);
+  std::once_flag once;
+  hold_ = [&](const TestHttpRequest&) {
+    std::call_once(once, [&] { asked.count_down(); });
+    released.wait();
+    return true;
+  };
+  FollowBucket();  // the client's clock stands still: it would wait for ever
+  follower_->Start();
+  asked.wait();
+  const auto ended = std::async(std::launch::async, [this] { follower_ = nullptr; });
+  const bool soon = ended.wait_for(seconds(20)) == std::future_status::ready;
+  released.count_down();
+  ended.wait();
+  EXPECT_TRUE(soon);
+  EXPECT_TRUE(reports_.empty()) << "that it ended is no news of the repository: " << Problems();
 }
 
 TEST_F(FollowerOfABucket, DamageInTheBucketIsFinal) {

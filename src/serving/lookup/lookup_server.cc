@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <new>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -57,7 +58,7 @@ class Server final : public LookupServer {
       auto request = stream->Receive();
       if (!request.ok()) break;
       const Clock::Duration began = options_.clock->Now();
-      auto answer = Answer(request->bytes(), &scratch);
+      auto answer = AnswerWithin(request->bytes(), &scratch);
       if (options_.on_request) {
         const std::chrono::duration<double> took = options_.clock->Now() - began;
         options_.on_request(took.count(), answer.ok());
@@ -66,6 +67,16 @@ class Server final : public LookupServer {
       if (!stream->Send(*std::move(answer)).ok()) break;
     }
     --streams_;
+  }
+
+  /// A request that there is no memory for costs its client an error, and nobody else anything.
+  Result<rpc::Message> AnswerWithin(std::span<const std::byte> request, Scratch* scratch) const {
+    try {
+      return Answer(request, scratch);
+    } catch (const std::bad_alloc&) {
+      *scratch = {};
+      return ResourceExhaustedError("the server has no memory for the answer; ask for fewer ids");
+    }
   }
 
   Result<rpc::Message> Answer(std::span<const std::byte> request, Scratch* scratch) const {

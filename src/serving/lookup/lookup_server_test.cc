@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -27,6 +28,9 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+/// A lookup that begins with this id finds no memory.
+constexpr std::int64_t kNoMemory = 404;
+
 /// Tables of which every number is the step of the version; no rows below 0.
 class NumberedModel final : public Model {
  public:
@@ -39,6 +43,7 @@ class NumberedModel final : public Model {
     Status Lookup(std::string_view table, std::span<const std::int64_t> ids,
                   std::span<float> out) const override {
       const std::size_t dim = table == "a" ? 4 : 3;
+      if (!ids.empty() && ids[0] == kNoMemory) throw std::bad_alloc();
       if (out.size() != ids.size() * dim) return InternalError("the rows do not fit");
       for (std::size_t i = 0; i < out.size(); ++i) {
         out[i] = ids[i / dim] < 0 ? 0 : static_cast<float>(step_);
@@ -167,6 +172,18 @@ TEST_F(LookupServerTest, ErrorsNameTheFieldAndTheStreamGoesOn) {
   EXPECT_TRUE(Ask(client.get(), "a", {1}).ok());
   EXPECT_EQ(answered_, 2);
   EXPECT_EQ(refused_, 3);
+}
+
+TEST_F(LookupServerTest, NoMemoryForAnAnswerIsAnErrorAndTheStreamGoesOn) {
+  Start();
+  model_.step_ = 7;
+  const auto client = Client();
+  const auto none = Ask(client.get(), "a", {kNoMemory});
+  EXPECT_TRUE(none.status().Is(Code::kResourceExhausted)) << none.status().ToString();
+  EXPECT_THAT(none.status().ToString(), HasSubstr("memory"));
+  EXPECT_TRUE(Ask(client.get(), "a", {1}).ok());
+  EXPECT_EQ(answered_, 1);
+  EXPECT_EQ(refused_, 1);
 }
 
 TEST_F(LookupServerTest, MalformedBytesGetAnErrorAndHugeOnesEndTheStream) {

@@ -137,9 +137,11 @@ class ModelImpl final : public Model {
     }
     ASSIGN_OR_RETURN(
         follower_, Follower::Open(std::move(follow), &versions_, loader_.get(), std::move(report)));
-    const Status looked = options.follow ? follower_->LookInTurn() : follower_->Look();
-    if (!looked.ok() && options.require_version) return looked;
     follows_ = options.follow;
+    if (!follows_ || options.require_version || !options.look_behind) {
+      const Status looked = follows_ ? follower_->LookInTurn() : follower_->Look();
+      if (!looked.ok() && options.require_version) return looked;
+    }
     if (follows_) follower_->Start();
     return Status::Ok();
   }

@@ -73,6 +73,7 @@ class S3Client {
   /// `done` is called once, on the client's thread: it must be quick and must not wait.
   HttpClient::CallId Start(S3Request request, std::function<void(S3Outcome)> done);
   void Cancel(HttpClient::CallId id) { http_->Cancel(id); }
+  void CancelAll() { http_->CancelAll(); }
   S3Outcome Fetch(S3Request request);
 
   /// Fetches, and makes an answer that is no success a status.

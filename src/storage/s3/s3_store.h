@@ -15,6 +15,7 @@
 #include "base/thread_annotations.h"
 #include "storage/adopting_store.h"
 #include "storage/deep_listing.h"
+#include "storage/interruptible_store.h"
 #include "storage/s3/s3_client.h"
 #include "storage/s3/s3_limits.h"
 #include "storage/store.h"
@@ -43,7 +44,10 @@ struct S3StoreOptions {
 /// May be called from several threads and processes. A failed call leaves nothing, but Put and
 /// Create may have stored the object when no answer came (DeadlineExceeded, Unavailable); sessions
 /// give up their uploads, and what a killed one leaves ListUnfinished finds.
-class S3Store final : public Store, public DeepListingStore, public AdoptingStore {
+class S3Store final : public Store,
+                      public DeepListingStore,
+                      public AdoptingStore,
+                      public InterruptibleStore {
  public:
   using Options = S3StoreOptions;
 
@@ -51,6 +55,7 @@ class S3Store final : public Store, public DeepListingStore, public AdoptingStor
 
   std::string Describe() const override { return client_->config().Describe(); }
   StoreTraits traits() const override;
+  void Interrupt() override { client_->CancelAll(); }
 
   Status Put(const std::string& name, std::string_view bytes) override;
   Status Create(const std::string& name, std::string_view bytes) override;

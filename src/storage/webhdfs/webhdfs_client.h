@@ -43,6 +43,7 @@ class WebHdfsClient {
 
   const WebHdfsConfig& config() const { return config_; }
   Clock* clock() const { return environment_.clock; }
+  void CancelAll() { http_->CancelAll(); }
 
   /// Writes the file whole, with the directories above it; replaces one of that name. On return
   /// every DataNode that holds a copy has synced it to its disk (the block's sync flag), and the

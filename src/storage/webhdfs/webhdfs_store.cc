@@ -118,10 +118,8 @@ Result<std::vector<HdfsFileStatus>> ListAll(WebHdfsClient* client, const std::st
   }
 }
 
-Result<std::unique_ptr<Store>> OpenHdfsStore(const std::string& url, bool create,
-                                             const StorageOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<WebHdfsStore> store,
-                   WebHdfsStore::Open({.url = url, .create = create, .storage = options}));
+Result<std::unique_ptr<Store>> OpenHdfsStore(WebHdfsStoreOptions options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<WebHdfsStore> store, WebHdfsStore::Open(std::move(options)));
   return std::unique_ptr<Store>(std::move(store));
 }
 
@@ -138,7 +136,7 @@ Result<std::unique_ptr<WebHdfsStore>> WebHdfsStore::Open(Options options) {
   }
   if (options.create) {
     RETURN_IF_ERROR(client->MakeDirectories(root));
-  } else {
+  } else if (options.look) {
     ASSIGN_OR_RETURN(const HdfsFileStatus there, client->Stat(root));
     if (!there.directory) {
       return InvalidArgumentError("\"" + client->config().where + "\" is not a directory");

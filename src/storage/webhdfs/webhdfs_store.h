@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "storage/adopting_store.h"
 #include "storage/append_object.h"
+#include "storage/interruptible_store.h"
 #include "storage/store.h"
 #include "storage/webhdfs/webhdfs_client.h"
 
@@ -21,6 +22,7 @@ namespace cairn {
 struct WebHdfsStoreOptions {
   std::string url;  // hdfs://host:port/path
   bool create = true;
+  bool look = true;  // whether it is there, unless it is made; false: whoever uses it finds out
   StorageOptions storage;
   WebHdfsEnvironment environment;
   IdSource* ids = IdSource::System();  // of temporary names. Borrowed.
@@ -37,7 +39,10 @@ struct WebHdfsStoreOptions {
 ///
 /// May be called from several threads and processes. A failed call may leave a temporary file: one
 /// that is a day older than the newest is deleted by ListUnfinished.
-class WebHdfsStore final : public Store, public AppendingStore, public AdoptingStore {
+class WebHdfsStore final : public Store,
+                           public AppendingStore,
+                           public AdoptingStore,
+                           public InterruptibleStore {
  public:
   using Options = WebHdfsStoreOptions;
 
@@ -45,6 +50,7 @@ class WebHdfsStore final : public Store, public AppendingStore, public AdoptingS
 
   std::string Describe() const override { return client_->config().where; }
   StoreTraits traits() const override;
+  void Interrupt() override { client_->CancelAll(); }
 
   Status Put(const std::string& name, std::string_view bytes) override;
   Status Create(const std::string& name, std::string_view bytes) override;
@@ -82,8 +88,7 @@ class WebHdfsStore final : public Store, public AppendingStore, public AdoptingS
 
 /// Opens hdfs://host:port/path with the settings of this process. Unless it may be created, a
 /// directory that is not there is NotFound.
-Result<std::unique_ptr<Store>> OpenHdfsStore(const std::string& url, bool create,
-                                             const StorageOptions& options);
+Result<std::unique_ptr<Store>> OpenHdfsStore(WebHdfsStoreOptions options);
 
 /// Where files stand before they have their names: a path in HDFS, below the store's directory.
 std::string TemporaryPath(const WebHdfsConfig& config, std::string_view name);
