@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import hashlib
 import numbers
 from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple, Union
 
@@ -26,11 +27,23 @@ class Entry:
     variable: Variable
     value: Any  # an array, or a torch tensor; for `put` the memory that is filled before it
     put: Optional[Callable[[], None]] = None  # takes the loaded value where it belongs
-    before: Optional[Callable[[], "Entry"]] = None  # as saves had it whose dtype was another
+    meaning: Optional[str] = None  # what its elements stand for, where its dtype does not say it
+    # As earlier saves had it, told by what a mismatch says of it; None: they had it so too.
+    before: Optional[Callable[[str], Optional["Entry"]]] = None
+    others: Tuple[str, ...] = ()  # more names of it, under which another program may have saved it
+    first_name: str = ""  # of the entry that this one is under one of its other names
+
+    def __post_init__(self) -> None:
+        self.first_name = self.first_name or self.name
 
     @property
     def name(self) -> str:
         return self.variable.name
+
+    def otherwise(self) -> "Entry":
+        """The same under the next of its other names."""
+        variable = dataclasses.replace(self.variable, name=self.others[0])
+        return dataclasses.replace(self, variable=variable, others=self.others[1:])
 
 
 class Program:
@@ -84,10 +97,13 @@ class TorchProgram(Program):
         self._module = module
         self._optimizer = optimizer
         self._fresh: List[FrozenSet[str]] = []  # slots not made yet, those of each parameter
+        self._names: Dict[int, str] = {}  # of parameters, by id
+        self._others: Dict[str, Tuple[str, ...]] = {}  # more names of parameters
 
     def entries(self, loading: bool) -> List[Entry]:
         stored = self._module.state_dict(keep_vars=True)
         parameters = uncompiled_names(dict(self._module.named_parameters()))
+        others = _other_names(self._module.named_parameters(remove_duplicate=False), parameters)
         out = []
         for name, tensor in parameters.items():
             if hasattr(tensor, "materialize"):  # torch.nn.Lazy…
@@ -95,12 +111,18 @@ class TorchProgram(Program):
                     f"{name!r} has no shape yet (a lazy module): call the module once before, with a "
                     "batch"
                 )
-            out.append(Entry(_variable(name, "parameter", tensor, tensor.requires_grad), tensor))
+            variable = _variable(name, "parameter", tensor, tensor.requires_grad)
+            out.append(Entry(variable, tensor, others=others.get(name, ())))
+        self._others = others
         buffers = {n: t for n, t in self._module.named_buffers() if n in stored}  # others are no state
-        for name, tensor in uncompiled_names(buffers).items():
-            out.append(Entry(_variable(name, "persistable", tensor), tensor))
+        buffers = uncompiled_names(buffers)
+        others = _other_names(self._module.named_buffers(remove_duplicate=False), buffers)
+        for name, tensor in buffers.items():
+            variable = _variable(name, "persistable", tensor)
+            out.append(Entry(variable, tensor, others=others.get(name, ())))
         if self._optimizer is not None:
-            out.extend(self._slots({id(p): n for n, p in parameters.items()}, loading))
+            self._names = {id(p): n for n, p in parameters.items()}
+            out.extend(self._slots(loading))
         return out
 
     def check_whole(self, what: str) -> None:
@@ -128,17 +150,19 @@ class TorchProgram(Program):
         # A scheduler makes it: after the load perhaps, or never again.
         groups = [] if self._optimizer is None else self._optimizer.param_groups
         key = "initial_lr"
-        made = [(f"optimizer/group_{number}/{key}", group) for number, group in enumerate(groups)]
         return [
-            _rate(name, group, key) for name, group in made if name in names and key not in group
+            self._rate(number, key)
+            for number, group in enumerate(groups)
+            if f"optimizer/group_{number}/{key}" in names and key not in group
         ]
 
-    def _slots(self, names: Dict[int, str], loading: bool) -> Iterable[Entry]:
+    def _slots(self, loading: bool) -> Iterable[Entry]:
         self._fresh = []
+        names = self._names
         for number, group in enumerate(self._optimizer.param_groups):
             for key in ("lr", "initial_lr"):
                 if key in group:
-                    yield _rate(f"optimizer/group_{number}/{key}", group, key)
+                    yield self._rate(number, key)
             for parameter in group["params"]:
                 if id(parameter) not in names:
                     raise Invalid(
@@ -151,14 +175,14 @@ class TorchProgram(Program):
         state = self._optimizer.state.get(parameter)
         if state:
             for slot in sorted(k for k, v in state.items() if v is not None):
-                yield _setting(f"optimizer/{name}/{slot}", state, slot)
+                yield self._slot(name, state, slot)
             return
         if not loading or not parameter.requires_grad:
             return
         # The optimizer has made no step: its slots are made as it would make them, and given to it
         # when they are filled.
         made = _first_state(self._optimizer, parameter)
-        entries = [_setting(f"optimizer/{name}/{slot}", made, slot) for slot in sorted(made)]
+        entries = [self._slot(name, made, slot) for slot in sorted(made)]
         self._fresh.append(frozenset(entry.name for entry in entries))
         for entry in entries:
             fill = entry.put
@@ -170,6 +194,49 @@ class TorchProgram(Program):
 
             entry.put = put
             yield entry
+
+    def _slot(self, parameter: str, state: Dict[str, Any], slot: str) -> Entry:
+        entry = _setting(f"optimizer/{parameter}/{slot}", state, slot)
+        entry.others = tuple(f"optimizer/{n}/{slot}" for n in self._others.get(parameter, ()))
+        return entry
+
+    def _rate(self, number: int, key: str) -> Entry:
+        """Groups have no names but their numbers. Where there are several, it is noted whose rate it is: in
+        another order each would get that of another one."""
+        groups = self._optimizer.param_groups
+        whose = None
+        if len(groups) > 1:
+            names = [self._names.get(id(p), "") for p in groups[number]["params"]]
+            whose = _learning_rate_of([min(name, *self._others.get(name, (name,))) for name in names])
+        return _rate(f"optimizer/group_{number}/{key}", groups[number], key, whose)
+
+
+def _learning_rate_of(parameters: Sequence[str]) -> str:
+    """What identifies a group of parameters, and names some of them.
+
+    >>> _learning_rate_of(["head.weight", "head.bias"])
+    'the learning rate of head.bias, head.weight'
+    """
+    names = sorted(parameters)
+    listed = ", ".join(names[:2])
+    if len(names) > 2:
+        digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
+        listed += f" and {len(names) - 2} more ({digest})"
+    return f"the learning rate of {listed}"
+
+
+def _other_names(
+    all_names: Iterable[Tuple[str, Any]], named: Dict[str, Any]
+) -> Dict[str, Tuple[str, ...]]:
+    """More names of what a module has in several places (weights that are tied). Which one is the first
+    depends on the order in which the module was built."""
+    first = {id(tensor): name for name, tensor in named.items()}
+    others: Dict[str, Tuple[str, ...]] = {}
+    for name, tensor in uncompiled_names(dict(all_names)).items():
+        known = first.get(id(tensor), name)
+        if known != name:
+            others[known] = (*others.get(known, ()), name)
+    return others
 
 
 def _variable(name: str, role: str, value: Any, trainable: bool = True) -> Variable:
@@ -188,7 +255,10 @@ def _setting(name: str, holder: Dict[str, Any], key: str) -> Entry:
         return Entry(_variable(name, "persistable", value), value)
     kind = type(value)
     if kind not in (int, float, bool) and not isinstance(value, np.generic):
-        raise Invalid(f"{name}: {a_type(value)} cannot be saved; numbers and tensors can")
+        raise Invalid(
+            f"{name}: {a_type(value)} cannot be saved here; numbers and tensors can. A CheckpointManager "
+            "saves such an optimizer (cairn.torch.capture)"
+        )
     memory = np.array(value)
 
     def put() -> None:
@@ -197,12 +267,16 @@ def _setting(name: str, holder: Dict[str, Any], key: str) -> Entry:
     return Entry(_variable(name, "persistable", memory), memory, put)
 
 
-def _rate(name: str, holder: Dict[str, Any], key: str) -> Entry:
+def _rate(name: str, holder: Dict[str, Any], key: str, whose: Optional[str]) -> Entry:
     """A learning rate: a tensor, or a float whatever number it was given as. A scheduler makes a
     float of the int that training began with, and the next run begins with the int again."""
     value = holder.get(key, 0.0)
     if _arrays.is_torch(value):
-        return _setting(name, holder, key)
+        tensor = _setting(name, holder, key)
+        unmarked = dataclasses.replace(tensor)
+        tensor.meaning = whose
+        tensor.before = lambda why: unmarked if why.startswith("stored plain numbers") else None
+        return tensor
     if not isinstance(value, (numbers.Real, np.bool_)):
         raise Invalid(f"{name}: {a_type(value)} is no learning rate; numbers and tensors are")
 
@@ -212,8 +286,13 @@ def _rate(name: str, holder: Dict[str, Any], key: str) -> Entry:
 
         return Entry(_variable(name, "persistable", memory), memory, put)
 
+    def before(why: str) -> Optional[Entry]:
+        if whose is not None and why.startswith("stored plain numbers"):
+            return _rate(name, holder, key, None)
+        return entry(np.zeros((), np.int64)) if why.startswith("stored I64") else None
+
     made = entry(np.array(float(value)))
-    made.before = lambda: entry(np.zeros((), np.int64))
+    made.meaning, made.before = whose, before
     return made
 
 
@@ -310,7 +389,7 @@ def sources(entries: List[Entry]) -> Tuple[List[Tuple[Any, ...]], List[Any], Dic
     meanings: Dict[str, str] = {}
     for entry in entries:
         source = _arrays.source(entry.value, entry.name)
-        meaning = _arrays.meaning(source.note)
+        meaning = entry.meaning or _arrays.meaning(source.note)
         if meaning is not None:
             meanings[entry.name] = meaning
         views.append((entry.name, entry.variable.role, source.stored, source.shape, source.address))

@@ -388,25 +388,37 @@ def _fill_matching(
         more = [e for e in made.made_when_stored(error.unexpected) if e.name not in there]
         if more:
             return _fill_matching(path, made, chosen + more, stored, options)
+        missing = [e for e in chosen if e.name in set(error.missing)]
+        otherwise = {e.name: e.otherwise() for e in missing if e.others}
+        if otherwise:
+            try:
+                again = [otherwise.get(e.name, e) for e in chosen]
+                return _fill_matching(path, made, again, stored, options)
+            except Mismatch:
+                raise error from None
         # Slots are made by the first step that has a gradient for their parameter. What had none
         # before the save has no slots there, and needs none here.
-        missing = set(error.missing)
-        unmade = set().union(*(group for group in made.made_by_loading() if group <= missing))
+        names = {e.first_name for e in missing}
+        unmade = set().union(*(group for group in made.made_by_loading() if group <= names))
         before = _as_before(chosen, error.mismatched)
-        if unmade != missing or error.unexpected or len(before) != len(error.mismatched):
+        if unmade != names or error.unexpected or len(before) != len(error.mismatched):
             raise
-        again = [before.get(e.name, e) for e in chosen if e.name not in unmade]
-        return _fill(path, made, again, stored, options)
+        if not unmade and not before:
+            raise
+        again = [before.get(e.name, e) for e in chosen if e.first_name not in unmade]
+        return _fill_matching(path, made, again, stored, options)
 
 
 def _as_before(entries: List[_program.Entry], mismatched: List[str]) -> Dict[str, _program.Entry]:
-    """Entries that do not match and that earlier saves had with another dtype, as they had it."""
-    lines = tuple(mismatched)
-    return {
-        entry.name: entry.before()
-        for entry in entries
-        if entry.before is not None and any(line.startswith(f"{entry.name}: ") for line in lines)
-    }
+    """Entries that do not match and that earlier saves had otherwise, as they had them."""
+    found = {}
+    for entry in entries:
+        start = f"{entry.name}: "
+        for line in mismatched if entry.before is not None else ():
+            before = entry.before(line[len(start) :]) if line.startswith(start) else None
+            if before is not None:
+                found[entry.name] = before
+    return found
 
 
 def _fill(
@@ -417,7 +429,7 @@ def _fill(
     options: _Options,
 ) -> LoadedVars:
     views, targets = _program.targets(entries)
-    meanings = {e.name: t.meaning for e, t in zip(entries, targets) if t.meaning is not None}
+    meanings = {e.name: e.meaning or t.meaning for e, t in zip(entries, targets)}
     found = _native.load_vars(
         path=path,
         variables=views,
@@ -428,7 +440,7 @@ def _fill(
         filename="" if options.filename is None else text_argument(options.filename, "filename"),
         format=_format(options.format),
         names=_tensor_names(options.names),
-        meanings=meanings,
+        meanings={name: meaning for name, meaning in meanings.items() if meaning is not None},
     )
     filled = set(found["names"])
     for entry, target in zip(entries, targets):

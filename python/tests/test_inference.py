@@ -67,6 +67,93 @@ def test_an_onnx_model_in_memory_and_with_external_data(directory, tmp_path, rng
     close(program.run({"x": x}), by_onnxruntime(saved.path, {"x": x}))
 
 
+# A shape, a constant in a node, one in a branch, a weight of a branch, and one without elements: none of
+# them goes into params.safetensors.
+INNER_TENSORS = '''
+<ir_version: 8, opset_import: ["": 17]>
+g (float[n, 4] x, bool c) => (float[m, 2] y)
+<float[4] w = {1, 2, 3, 4}, int64[2] shape = {-1, 2}, float[0, 2] none = {}>
+{
+    h = Mul(x, w)
+    r = Reshape(h, shape)
+    k = Constant <value = float[2] {10, 20}> ()
+    z = Add(r, k)
+    b = If (c) <
+        then_branch = yes () => (float[m, 2] p) <float[2] v = {5, 6}> { p = Mul(z, v) },
+        else_branch = no () => (float[m, 2] q) {
+            u = Constant <value = float[2] {7, 8}> ()
+            q = Mul(z, u)
+        }
+    >
+    y = Concat <axis = 0> (b, none)
+}
+'''
+
+
+def all_tensors(message):
+    """Every TensorProto inside of a message."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        repeated = not hasattr(value, "ListFields")
+        for one in value if repeated else [value]:
+            if isinstance(one, onnx.TensorProto):
+                yield one
+            yield from all_tensors(one)
+
+
+def test_nothing_in_a_saved_model_points_to_files_beside_the_one_it_came_from(
+    directory, tmp_path, rng
+):
+    model = onnx.parser.parse_model(INNER_TENSORS)
+    (tmp_path / "source").mkdir()
+    data = bytearray()
+    for tensor in all_tensors(model):
+        array = onnx.numpy_helper.to_array(tensor)
+        name, kind, dims = tensor.name, tensor.data_type, list(tensor.dims)
+        tensor.Clear()
+        tensor.name, tensor.data_type = name, kind
+        tensor.dims.extend(dims)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", "all.bin"), ("offset", len(data)), ("length", array.nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        data += array.tobytes()
+    (tmp_path / "source" / "all.bin").write_bytes(data)
+    (tmp_path / "source" / "model.onnx").write_bytes(model.SerializeToString())
+
+    saved = io.save_inference_model(directory, ["x", "c"], ["y"], tmp_path / "source" / "model.onnx")
+    assert saved.weights == ["w"]
+    kept = onnx.load(saved.path, load_external_data=False)
+    external = [t.name for t in all_tensors(kept) if t.data_location == onnx.TensorProto.EXTERNAL]
+    assert external == ["w"]
+    program, _, _ = io.load_inference_model(directory)
+    reference = onnxruntime.InferenceSession(saved.path)
+    plain = onnxruntime.InferenceSession(onnx.parser.parse_model(INNER_TENSORS).SerializeToString())
+    for c in (True, False):
+        feeds = {"x": rng.standard_normal((3, 4)).astype(np.float32), "c": np.array(c)}
+        (want,) = plain.run(None, feeds)
+        np.testing.assert_allclose(program.run(feeds)[0], want, rtol=1e-5)
+        np.testing.assert_allclose(reference.run(None, feeds)[0], want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("location", ["../all.bin", "/etc/hostname", "all.bin"])
+def test_a_constant_that_points_elsewhere_is_refused(directory, tmp_path, location):
+    model = onnx.parser.parse_model(INNER_TENSORS)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "all.bin").write_bytes(bytes(64))
+    constant = next(node for node in model.graph.node if node.op_type == "Constant").attribute[0].t
+    constant.ClearField("float_data")
+    constant.ClearField("raw_data")
+    constant.data_location = onnx.TensorProto.EXTERNAL
+    constant.external_data.add(key="location", value=location)
+    path = tmp_path / "source" / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(cairn.Error, match="all.bin|hostname"):
+        io.save_inference_model(directory, ["x", "c"], ["y"], path)
+    with pytest.raises(cairn.Error):
+        io.save_inference_model(directory, ["x", "c"], ["y"], model)
+
+
 def test_whether_dropout_trains_is_no_feed(directory, rng):
     """A training graph is often told by an input whether it trains; who predicts is not asked."""
     from onnx import TensorProto, helper
@@ -178,6 +265,56 @@ def test_wrong_feeds_are_named(directory):
         program.run({"x": np.zeros((1, 5))})
     with pytest.raises(cairn.Invalid, match=r"F32 \[1,6\]"):
         program.run({"x": np.zeros((1, 6), np.float32)})
+
+
+@pytest.mark.parametrize("rows, ids", [(2, 3), (8, 7), (3, 2), (401, 400), (2, 0)])
+def test_sizes_that_do_not_go_together_are_refused_by_the_first_run_too(directory, rows, ids):
+    """OpenVINO adds 2 rows to 3 without a word, or dies of it."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 3] x, int64[m] i) => (float[k, 3] y)
+        <float[2, 3] w = {1, 2, 3, 4, 5, 6}> { e = Gather(w, i) y = Add(e, x) }"""
+    io.save_inference_model(directory, ["x", "i"], ["y"], onnx.parser.parse_model(text))
+    program, _, _ = io.load_inference_model(directory)
+    x, i = np.ones((rows, 3), np.float32), np.zeros(ids, np.int64)
+    for _ in range(2):
+        with pytest.raises(cairn.Invalid, match=f"x .{rows}, 3., i .{ids}.: do their sizes belong"):
+            program.run({"x": x, "i": i})
+    (y,) = program.run({"x": x, "i": np.zeros(rows, np.int64)})
+    np.testing.assert_array_equal(y, x + np.array([1, 2, 3], np.float32))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_run_that_failed_does_not_spoil_those_after_it(directory, threads):
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 3] x, int64[n] i) => (float[n, 3] y)
+        <float[5, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}>
+        { e = Gather(w, i) y = Add(e, x) }"""
+    io.save_inference_model(directory, ["x", "i"], ["y"], onnx.parser.parse_model(text))
+    program, _, _ = io.load_inference_model(directory, threads=1)
+    w = np.arange(1, 16, dtype=np.float32).reshape(5, 3)
+    wrong = []
+
+    def work(seed):
+        draw = np.random.default_rng(seed)
+        for _ in range(60):
+            n = int(draw.choice([1, 2, 7, 400, 2000]))
+            x, i = draw.standard_normal((n, 3)).astype(np.float32), draw.integers(0, 5, n)
+            (y,) = program.run({"x": x, "i": i})
+            if y.shape != x.shape or not np.allclose(y, w[i] + x, rtol=1e-6):
+                wrong.append(f"{n} rows: wrong")
+            if n > 1 and draw.random() < 0.3:
+                try:
+                    program.run({"x": x, "i": np.arange(n + 1) % 5})
+                    wrong.append(f"{n} and {n + 1} rows: taken")
+                except cairn.Invalid as error:
+                    assert f"x [{n}, 3], i [{n + 1}]" in str(error)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
 
 
 @pytest.mark.parametrize(

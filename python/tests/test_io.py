@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 import cairn
-from cairn import io
+from cairn import _program, io
 
 GOLDEN = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "compat", "foreign")
 
@@ -249,6 +249,62 @@ def test_parameters_that_never_had_a_gradient_have_no_slots_and_load(directory, 
     assert len(its_optimizer.state) == len(optimizer.state)
 
 
+class Tied(torch.nn.Module):
+    """One weight and one buffer in two places each; which is the first is a matter of the order."""
+
+    def __init__(self, order):
+        super().__init__()
+        parts = {"embedding": torch.nn.Embedding(3, 3), "head": torch.nn.Linear(3, 3)}
+        for name in order:
+            self.add_module(name, parts[name])
+        parts["head"].weight = parts["embedding"].weight
+        for name in order:
+            parts[name].register_buffer("count", torch.zeros(2) if name == order[0] else None)
+            parts[name].count = parts[order[0]].count
+
+    def forward(self, x):
+        self.head.count += 1
+        return self.head(x)
+
+
+FORWARDS, BACKWARDS = ("embedding", "head"), ("head", "embedding")
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("used", [False, True], ids=["fresh_optimizer", "used_optimizer"])
+@pytest.mark.parametrize("orders", [(FORWARDS, BACKWARDS), (BACKWARDS, FORWARDS)])
+def test_tied_weights_are_loaded_in_whatever_order_the_module_was_built(
+    directory, orders, used, steps
+):
+    model = Tied(orders[0])
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    train(model, optimizer, steps)
+    io.save_persistables(directory, model, optimizer=optimizer)
+
+    again = Tied(orders[1])
+    other = OPTIMIZERS["adam"](again.parameters())
+    if used and steps:
+        train(again, other, 1)
+    io.load_persistables(directory, again, optimizer=other)
+    assert len(other.state) == len(optimizer.state)
+    assert again.head.weight is again.embedding.weight
+    for _ in range(2):
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, again.state_dict()[name]), name
+        train(model, optimizer)
+        train(again, other)
+    alone = Tied(orders[1])
+    io.load_params(directory, alone)
+
+
+def test_a_missing_tied_weight_is_missing_under_its_first_name(directory):
+    io.save_params(directory, torch.nn.Linear(3, 3))
+    model = Tied(FORWARDS)
+    with pytest.raises(cairn.Mismatch) as caught:
+        io.load_params(directory, model)
+    assert sorted(caught.value.missing) == ["embedding.weight", "head.bias"]
+
+
 def test_another_optimizers_slots_are_refused_and_can_be_dropped(directory):
     model = network()
     optimizer = OPTIMIZERS["momentum"](model.parameters())
@@ -326,6 +382,72 @@ def test_what_a_scheduler_notes_is_loaded_before_and_after_it_is_made(directory,
     io.load_persistables(directory, fresh, optimizer=again)
     assert again.param_groups[0]["lr"] == pytest.approx(0.05)
     assert again.param_groups[0]["initial_lr"] == 0.5
+
+
+def groups_of(model, order, lr=0.5):
+    rates = {0: 0.1, 2: 0.2}
+    groups = [{"params": list(model[i].parameters()), "lr": rates[i]} for i in order]
+    return torch.optim.Adam(groups, lr=lr)
+
+
+def test_learning_rates_of_groups_in_another_order_are_refused(directory):
+    model = network()
+    optimizer = groups_of(model, [0, 2])
+    train(model, optimizer)
+    io.save_persistables(directory, model, optimizer=optimizer)
+
+    again = network(seed=1)
+    same = groups_of(again, [0, 2])
+    for group in same.param_groups:
+        group["lr"] = 7.0
+    io.load_persistables(directory, again, optimizer=same)
+    assert [group["lr"] for group in same.param_groups] == [0.1, 0.2]
+
+    again = network(seed=1)
+    other = groups_of(again, [2, 0])
+    before = again[0].weight.clone()
+    with pytest.raises(cairn.Mismatch, match="learning rate of 0.bias, 0.weight") as caught:
+        io.load_persistables(directory, again, optimizer=other)
+    assert len(caught.value.mismatched) == 2
+    assert torch.equal(again[0].weight, before) and not other.state
+    swap = {"optimizer/group_0/lr": "optimizer/group_1/lr", "optimizer/group_1/lr": "optimizer/group_0/lr"}
+    io.load_persistables(directory, again, optimizer=other, rename=swap)
+    assert [group["lr"] for group in other.param_groups] == [0.2, 0.1]
+    assert torch.equal(again[0].weight, model[0].weight)
+
+
+@pytest.mark.parametrize("stored", [np.float64(0.25), np.int64(3)])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_save_that_does_not_note_whose_learning_rates_it_has_is_loaded(directory, steps, stored):
+    model = network()
+    optimizer = groups_of(model, [0, 2])
+    train(model, optimizer, steps)
+    scope = cairn.Scope()
+    for entry in _program.TorchProgram(model, optimizer).entries(loading=False):
+        value = stored if entry.name.endswith("/lr") else entry.value
+        declare = scope.parameter if entry.variable.role == "parameter" else scope.persistable
+        declare(entry.name, np.asarray(value.detach() if isinstance(value, torch.Tensor) else value))
+    io.save_persistables(directory, scope)
+    again = network(seed=1)
+    other = groups_of(again, [0, 2])
+    io.load_persistables(directory, again, optimizer=other)
+    assert [group["lr"] for group in other.param_groups] == [float(stored)] * 2
+    assert len(other.state) == len(optimizer.state)
+
+
+def test_an_optimizer_whose_state_is_no_tensors_says_who_saves_it(directory):
+    model = network()
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.arange(6.0).reshape(2, 3)).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    with pytest.raises(cairn.Invalid, match="a list cannot be saved here.*CheckpointManager"):
+        io.save_persistables(directory, model, optimizer=optimizer)
 
 
 def test_a_lazy_module_says_what_to_do(directory):

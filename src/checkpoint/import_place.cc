@@ -62,6 +62,22 @@ class LocalPlace final : public ImportPlace {
     return std::unique_ptr<ObjectReader>(
         std::make_unique<LocalFile>(path, std::move(file), stat.bytes));
   }
+  Status CheckBeside(const std::string& name, const std::string& from) const override {
+    std::error_code error;
+    const auto real = [&](const std::string& path) {
+      return fs::weakly_canonical(fs::absolute(path, error), error);
+    };
+    const fs::path target = real(PathOf(name));
+    if (error) return InvalidArgumentError("\"" + PathOf(name) + "\": " + error.message());
+    const auto within = [&](const fs::path& directory) {
+      const fs::path way = target.lexically_relative(directory);
+      return !way.empty() && *way.begin() != "..";
+    };
+    const std::string here = directory_.empty() ? "." : directory_;
+    if (within(real(here)) || within(real(PathOf(from)).parent_path())) return Status::Ok();
+    return InvalidArgumentError("it is a link to \"" + target.string() + "\", outside of \"" +
+                                here + "\"");
+  }
   Result<UserFile> AsUserFile(const std::string& name) override {
     return UserFile{.name = name, .path = PathOf(name), .bytes = ""};
   }
@@ -116,6 +132,9 @@ class StorePlace final : public ImportPlace {
   }
   Result<std::unique_ptr<ObjectReader>> Open(const std::string& name) override {
     return store_->OpenReader(name);
+  }
+  Status CheckBeside(const std::string&, const std::string&) const override {
+    return Status::Ok();  // stores have no links
   }
   Result<UserFile> AsUserFile(const std::string& name) override {
     ASSIGN_OR_RETURN(std::string bytes, store_->Get(name, kMaxUserFileBytes));

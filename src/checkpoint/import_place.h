@@ -26,6 +26,10 @@ class ImportPlace {
   /// Those directly in it: one listing, however much is below.
   virtual Result<std::vector<std::string>> FilesDirectly() = 0;
   virtual Result<std::unique_ptr<ObjectReader>> Open(const std::string& name) = 0;
+  /// InvalidArgument when links lead from `name`, which the file `from` refers to, to outside of
+  /// the place, and not to the directory that those of `from` lead to either (a cache of downloads
+  /// has all its files elsewhere).
+  virtual Status CheckBeside(const std::string& name, const std::string& from) const = 0;
   /// As a file of the new checkpoint. ResourceExhausted when it is too large to be read into
   /// memory, where that is the only way.
   virtual Result<UserFile> AsUserFile(const std::string& name) = 0;

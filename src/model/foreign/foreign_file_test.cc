@@ -102,6 +102,34 @@ TEST(ForeignFileTest, ExternalDataOutsideOfTheModelsDirectoryIsRefused) {
   EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused.ToString();
 }
 
+TEST(ForeignFileTest, ExternalDataIsNotReadThroughALinkThatLeadsOutside) {
+  namespace fs = std::filesystem;
+  TempDirectory directory;
+  const auto read = [&] { return ReadForeign({.path = directory / "model/external.onnx"}); };
+  fs::create_directory(directory / "model");
+  fs::copy(kGolden + "onnx_1/external.onnx", directory / "model");
+  fs::copy(kGolden + "onnx_1/external.data", directory / "secret");
+  fs::create_symlink("../secret", directory / "model/external.data");
+  const Status refused = read().status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused.ToString();
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("link"));
+
+  // A link to a file of the same directory …
+  fs::rename(directory / "secret", directory / "model/data");
+  fs::remove(directory / "model/external.data");
+  fs::create_symlink("data", directory / "model/external.data");
+  EXPECT_TRUE(read().ok()) << read().status().ToString();
+
+  // … and a cache whose files all lie elsewhere, the model's with them.
+  fs::create_directory(directory / "blobs");
+  fs::rename(directory / "model/external.onnx", directory / "blobs/1");
+  fs::rename(directory / "model/data", directory / "blobs/2");
+  fs::remove(directory / "model/external.data");
+  fs::create_symlink("../blobs/1", directory / "model/external.onnx");
+  fs::create_symlink("../blobs/2", directory / "model/external.data");
+  EXPECT_TRUE(read().ok()) << read().status().ToString();
+}
+
 TEST(ForeignFileTest, APickleThatCallsSomethingIsRefusedByName) {
   TempDirectory directory;
   // cos\nsystem\n(S... : what pickle.dumps gives for an object whose __reduce__ is os.system.

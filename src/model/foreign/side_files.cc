@@ -21,12 +21,19 @@ Result<std::span<const std::byte>> PlacedFiles::Open(const std::string& name) {
   if (place_ == nullptr) {
     return InvalidArgumentError("it refers to files beside it; give the model by its path");
   }
-  auto bytes = Read(name);
+  const Status beside = place_->CheckBeside(name, read_);
+  if (!beside.ok()) return beside.WithContext("\"" + name + "\"");
+  auto bytes = Bytes(name);
   if (!bytes.ok()) return bytes.status().WithContext("\"" + name + "\"");
   return bytes;
 }
 
 Result<std::span<const std::byte>> PlacedFiles::Read(const std::string& name) {
+  read_ = name;
+  return Bytes(name);
+}
+
+Result<std::span<const std::byte>> PlacedFiles::Bytes(const std::string& name) {
   const auto it = files_.find(name);
   if (it != files_.end()) return std::span<const std::byte>(it->second);
   ASSIGN_OR_RETURN(const std::unique_ptr<ObjectReader> file, place_->Open(name));

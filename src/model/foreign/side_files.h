@@ -23,14 +23,18 @@ class PlacedFiles final : public SideFiles {
   /// `place`: where names are looked for; null: nowhere, and every name is refused.
   explicit PlacedFiles(std::unique_ptr<ImportPlace> place) : place_(std::move(place)) {}
 
+  /// A file that the one read last refers to; see ImportPlace::CheckBeside.
   Result<std::span<const std::byte>> Open(const std::string& name) override;
-  /// The same, with errors that do not repeat the name.
+  /// A file that the caller named. Errors do not repeat the name.
   Result<std::span<const std::byte>> Read(const std::string& name);
   /// Of all that were read.
   std::uint64_t bytes() const;
 
  private:
+  Result<std::span<const std::byte>> Bytes(const std::string& name);
+
   const std::unique_ptr<ImportPlace> place_;
+  std::string read_;                                     // last
   std::map<std::string, std::vector<std::byte>> files_;  // a map: its values do not move
 };
 

@@ -103,6 +103,51 @@ TEST_F(InferenceModelTest, ManyThreadsGetTheirOwnAnswers) {
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
 }
 
+/// Feeds of sizes that are copied and that are not, in turn, from memory of their own or the same:
+/// a request that ran before must not answer with what it was given then.
+TEST_F(InferenceModelTest, EveryRunHasItsOwnFeedsWhateverRanBefore) {
+  const auto row = [](int i) {
+    return std::vector<float>{float(i), 0.5F, float(-i), 0.25F * float(i), 1};
+  };
+  constexpr int kRows = 7;
+  std::vector<float> expected;
+  for (int i = 0; i < kRows; ++i) expected.push_back(Floats(Run(row(i)).value()[1])[0]);
+
+  const auto wrong = [&](int first, int count, std::vector<float>* x) {
+    x->clear();
+    for (int i = 0; i < count; ++i) {
+      const std::vector<float> values = row((first + i) % kRows);
+      x->insert(x->end(), values.begin(), values.end());
+    }
+    const auto out = Run(*x);
+    if (!out.ok()) return count;
+    const std::vector<float> logits = Floats((*out)[1]);
+    if (static_cast<int>(logits.size()) != count) return count;
+    int bad = 0;
+    for (int i = 0; i < count; ++i) {
+      bad += std::abs(logits[i] - expected[(first + i) % kRows]) > 1e-5F;
+    }
+    return bad;
+  };
+  constexpr int kCounts[] = {1, 1, 3, 1, 1000, 1000, 3, 1, 0, 1, 1000, 204, 205, 204, 1};
+  std::vector<std::thread> threads;
+  std::vector<int> bad(3);
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<float> same(5000);  // the same memory with other numbers
+      for (int round = 0; round < 30; ++round) {
+        for (const int count : kCounts) {
+          bad[t] += wrong(round + t, count, &same);
+          std::vector<float> fresh;
+          bad[t] += wrong(round + t + 1, count, &fresh);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(bad, std::vector<int>(3, 0));
+}
+
 TEST_F(InferenceModelTest, NewWeightsAreReloadedAndAnotherGraphIsRefused) {
   const float before = Floats(Run({1, 1, 1, 1, 1}).value()[1])[0];
   const std::string first = model_->info().id;

@@ -90,7 +90,12 @@ void ForEachInside(const onnx::NodeProto& node,
 bool GoesIntoFile(const onnx::TensorProto& tensor) {
   if (!FromOnnx(tensor.data_type())) return false;
   std::uint64_t elements = 1;
-  for (const std::int64_t dim : tensor.dims()) elements *= static_cast<std::uint64_t>(dim);
+  for (const std::int64_t dim : tensor.dims()) {
+    // No tensor has such a shape: whoever reads it says so.
+    if (dim < 0 || __builtin_mul_overflow(elements, static_cast<std::uint64_t>(dim), &elements)) {
+      return true;
+    }
+  }
   // onnxruntime finds no place in a file for a tensor without elements.
   return elements > (IsFloat(tensor.data_type()) ? 0 : kFewElements);
 }
@@ -138,6 +143,49 @@ void ForEachNode(Nodes* graph, const std::function<void(onnx::NodeProto*)>& fn) 
       for (auto& inner : *attribute.mutable_graphs()) ForEachNode(&inner, fn);
     }
   }
+}
+
+using TensorVisitor = std::function<void(onnx::TensorProto*)>;
+
+void VisitSparse(onnx::SparseTensorProto* tensor, const TensorVisitor& fn) {
+  fn(tensor->mutable_values());
+  fn(tensor->mutable_indices());
+}
+
+/// The tensors that the attributes of nodes hold, and the weights of graphs inside of them.
+template <typename Nodes>
+void ForEachInnerTensor(Nodes* graph, const TensorVisitor& fn) {
+  ForEachNode(graph, [&](onnx::NodeProto* node) {
+    for (auto& attribute : *node->mutable_attribute()) {
+      if (attribute.has_t()) fn(attribute.mutable_t());
+      for (auto& tensor : *attribute.mutable_tensors()) fn(&tensor);
+      if (attribute.has_sparse_tensor()) VisitSparse(attribute.mutable_sparse_tensor(), fn);
+      for (auto& tensor : *attribute.mutable_sparse_tensors()) VisitSparse(&tensor, fn);
+      const auto weights = [&](onnx::GraphProto* inner) {
+        for (auto& tensor : *inner->mutable_initializer()) fn(&tensor);
+        for (auto& tensor : *inner->mutable_sparse_initializer()) VisitSparse(&tensor, fn);
+      };
+      if (attribute.has_g()) weights(attribute.mutable_g());
+      for (auto& inner : *attribute.mutable_graphs()) weights(&inner);
+    }
+  });
+}
+
+/// Puts external data into the tensor itself.
+Status TakeExternal(SideFiles* files, onnx::TensorProto* tensor) {
+  if (tensor->data_location() != onnx::TensorProto::EXTERNAL) return Status::Ok();
+  onnx::ModelProto alone;
+  onnx::TensorProto* copy = alone.mutable_graph()->add_initializer();
+  *copy = *tensor;
+  if (copy->name().empty()) copy->set_name("constant");
+  const std::string bytes = alone.SerializeAsString();
+  ASSIGN_OR_RETURN(const std::vector<ForeignTensor> decoded,
+                   DecodeOnnxInitializers(std::as_bytes(std::span(bytes)), files));
+  const std::span<const std::byte> elements = decoded.front().Bytes();
+  tensor->set_raw_data(elements.data(), elements.size());
+  tensor->clear_external_data();
+  tensor->clear_data_location();
+  return Status::Ok();
 }
 
 /// Keeps the elements of a repeated field that `keep` is true for, in order.
@@ -192,6 +240,7 @@ class Graph final : public OnnxGraph {
   }
 
   Result<std::vector<ForeignTensor>> Weights(SideFiles* files) override {
+    RETURN_IF_ERROR(TakeExternalOfGraph(files));
     // The reader of initializers understands every coding; it gets the ones that are wanted.
     onnx::ModelProto wanted;
     for (const auto& tensor : model_.graph().initializer()) {
@@ -222,6 +271,22 @@ class Graph final : public OnnxGraph {
   }
 
  private:
+  /// The files beside this model are not beside the one that is saved.
+  Status TakeExternalOfGraph(SideFiles* files) {
+    Status status;
+    const auto take = [&](onnx::TensorProto* tensor) {
+      if (status.ok()) status = TakeExternal(files, tensor);
+    };
+    onnx::GraphProto* graph = model_.mutable_graph();
+    for (auto& tensor : *graph->mutable_initializer()) {
+      if (!GoesIntoFile(tensor)) take(&tensor);
+    }
+    for (auto& tensor : *graph->mutable_sparse_initializer()) VisitSparse(&tensor, take);
+    ForEachInnerTensor(graph, take);
+    for (auto& function : *model_.mutable_functions()) ForEachInnerTensor(&function, take);
+    return status;
+  }
+
   static Status CheckNames(const std::vector<std::string>& names, std::string_view what) {
     std::set<std::string> seen;
     for (const std::string& name : names) {

@@ -40,7 +40,7 @@ class OnnxGraph {
   virtual std::set<std::string> statistics() const = 0;
 
   /// The weights that go into a file of their own, by name. Small integer constants (shapes, axes)
-  /// and types that safetensors does not have stay in the graph.
+  /// and types that safetensors does not have stay in the graph, with their elements in it.
   virtual Result<std::vector<ForeignTensor>> Weights(SideFiles* files) = 0;
   /// The model with those weights as external data: name → (offset, bytes) in `location`.
   virtual Result<std::string> Serialize(

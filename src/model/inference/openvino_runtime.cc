@@ -1,12 +1,14 @@
 // The plugin: the one file that includes OpenVINO's headers. OpenVINO throws; nothing leaves here.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <openvino/op/constant.hpp>
@@ -16,6 +18,7 @@
 #include <openvino/op/util/multi_subgraph_base.hpp>
 #include <openvino/openvino.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -89,17 +92,20 @@ std::string ShapesOf(
 }
 
 OwnedTensor CopyOut(const TensorSignature& signature, const ov::Tensor& tensor) {
-  constexpr std::align_val_t kAlign{64};
   OwnedTensor out;
   out.name = signature.name;
   out.dtype = signature.dtype;
-  const ov::Shape shape = tensor.get_shape();
+  const ov::Shape& shape = tensor.get_shape();
   out.shape.assign(shape.begin(), shape.end());
   out.bytes = tensor.get_byte_size();
-  auto* memory =
-      static_cast<std::byte*>(::operator new(std::max<std::uint64_t>(out.bytes, 1), kAlign));
-  out.data = std::shared_ptr<std::byte>(memory, [](std::byte* p) { ::operator delete(p, kAlign); });
-  if (out.bytes > 0) std::memcpy(memory, tensor.data(), out.bytes);
+  // One piece of memory for the elements and for what counts their owners.
+  constexpr std::size_t kAlign = 64;
+  std::size_t room = out.bytes + kAlign;
+  auto memory = std::make_shared_for_overwrite<std::byte[]>(room);
+  void* begin = memory.get();
+  auto* const data = static_cast<std::byte*>(std::align(kAlign, out.bytes, begin, room));
+  out.data = std::shared_ptr<std::byte>(std::move(memory), data);
+  if (out.bytes > 0) std::memcpy(data, tensor.data(), out.bytes);
   return out;
 }
 
@@ -219,50 +225,78 @@ std::optional<std::string> ConstantBeyond(const ov::Model& model) {
   return std::nullopt;
 }
 
-/// A compiled model and the requests that run it: as many as run at once.
+bool HasInnerGraphs(const ov::Model& model) {
+  const auto ops = model.get_ops();
+  return std::any_of(ops.begin(), ops.end(), [](const std::shared_ptr<ov::Node>& node) {
+    return ov::is_type<ov::op::util::MultiSubGraphOp>(node);
+  });
+}
+
+/// Whether the sizes of feeds go together, by the rules of every operator. The CPU plugin does not
+/// ask (seen in 2026.4: rows that are added to fewer rows give no rows, or a segmentation fault).
+/// May be called from many threads.
+class SizeRules {
+ public:
+  /// Of a branch that is not taken the sizes need not go together, and nobody knows before which
+  /// one that is: then there are no rules.
+  explicit SizeRules(std::shared_ptr<ov::Model> model)
+      : model_(std::move(model)), rules_(model_->is_dynamic() && !HasInnerGraphs(*model_)) {}
+
+  /// Throws ov::Exception when they do not. `ports`: the places of the inputs in the model.
+  void Check(const Runtime::Inputs& inputs, const std::vector<std::size_t>& ports) {
+    if (!rules_) return;
+    std::vector<std::uint64_t> sizes;
+    for (const auto& [signature, feed] : inputs) {
+      sizes.insert(sizes.end(), feed->shape.begin(), feed->shape.end());
+    }
+    const std::lock_guard lock(mutex_);
+    if (fitting_.contains(sizes)) return;
+    if (reshaped_ == nullptr) reshaped_ = model_->clone();
+    std::map<ov::Output<ov::Node>, ov::PartialShape> shapes;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto& shape = inputs[i].second->shape;
+      shapes[reshaped_->input(ports[i])] = ov::Shape(shape.begin(), shape.end());
+    }
+    reshaped_->reshape(shapes);
+    if (fitting_.size() >= kMostKept) fitting_.clear();
+    fitting_.insert(std::move(sizes));
+  }
+
+ private:
+  static constexpr std::size_t kMostKept = 4096;
+
+  const std::shared_ptr<ov::Model> model_;  // shared: OpenVINO's own way
+  const bool rules_;
+  std::mutex mutex_;
+  std::shared_ptr<ov::Model> reshaped_;  // guarded by mutex_; a clone: it shares the weights
+  std::set<std::vector<std::uint64_t>> fitting_;  // guarded by mutex_; all sizes of feeds in turn
+};
+
+/// A model that is compiled, and compiled anew when a run has failed. OpenVINO keeps what it knows
+/// of shapes in the compiled graph, and after a failure what it knows is wrong (seen in 2026.4:
+/// feeds that are right get wrong numbers then, by whatever request).
 class OpenVinoRuntime final : public Runtime {
  public:
   OpenVinoRuntime(std::shared_ptr<ov::Model> model, const InferenceOptions& options)
-      : model_(std::move(model)), options_(options) {
-    ov::AnyMap config = {
-        // The default computes in bf16 where the processor can, and is off by 1e-3.
-        {ov::hint::inference_precision.name(), ov::element::f32},
-        {ov::hint::performance_mode.name(), ov::hint::PerformanceMode::LATENCY},
-    };
-    if (options.threads > 0) config.emplace(ov::inference_num_threads.name(), options.threads);
-    compiled_ = Core().compile_model(model_, "CPU", config);
-    for (const auto& input : compiled_.inputs()) {
-      for (const std::string& name : input.get_names()) inputs_.emplace(name, input);
-    }
-    for (const auto& output : compiled_.outputs()) {
-      for (const std::string& name : output.get_names()) outputs_.emplace(name, output);
-    }
-  }
+      : model_(std::move(model)), options_(options), sizes_(model_), compiled_(Compile()) {}
 
   Result<std::vector<OwnedTensor>> Run(const Inputs& inputs,
                                        const std::vector<TensorSignature>& outputs) override {
     try {
-      Borrowed request(this);
-      if (Status set = SetInputs(inputs, &*request); !set.ok()) return set;
-      request->infer();
-      std::vector<OwnedTensor> out;
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        const TensorSignature& signature = outputs[i];
-        const auto port = Port(outputs_, compiled_.outputs(), signature.name, i, outputs.size());
-        if (!port) return InternalError("the runtime has no output " + signature.name);
-        const ov::Tensor tensor = request->get_tensor(*port);
-        if (tensor.get_element_type() != *ToElement(signature.dtype)) {
-          return InternalError("the runtime gives " + signature.name + " in another type");
-        }
-        out.push_back(CopyOut(signature, tensor));
+      while (true) {
+        Borrowed request(this);
+        if (Status set = SetInputs(inputs, &request); !set.ok()) return set;
+        if (!Infer(&request)) continue;
+        return TakeOutputs(outputs, request.compiled().outputs, &*request);
       }
-      return out;
     } catch (const ov::Exception& error) {
+      Renew();
       // Types and the sizes that the graph names were compared: what is left are sizes that do not
       // go together, which only the graph knows.
       return InvalidArgumentError("the graph cannot be run with " + ShapesOf(inputs) +
                                   ": do their sizes belong together? OpenVINO: " + error.what());
     } catch (const std::exception& error) {
+      Renew();
       return StatusOf(error);
     }
   }
@@ -275,9 +309,9 @@ class OpenVinoRuntime final : public Runtime {
       for (std::size_t i = 0; i < std::max<std::size_t>(at_once, 1); ++i) {
         requests.emplace_back(this);
       }
-      ov::InferRequest* const first = &*requests.front();
-      if (Status set = SetInputs(inputs, first); !set.ok()) return set;
-      first->infer();
+      Borrowed& first = requests.front();
+      if (Status set = SetInputs(inputs, &first); !set.ok()) return set;
+      Infer(&first);
       return Status::Ok();
     } catch (const std::exception& error) {
       return StatusOf(error);
@@ -318,7 +352,61 @@ class OpenVinoRuntime final : public Runtime {
   }
 
  private:
-  using Ports = std::map<std::string, ov::Output<const ov::Node>>;
+  /// Inputs or outputs of the compiled model: their places there by name.
+  struct Ports {
+    std::map<std::string, std::size_t> by_name;
+    std::size_t count = 0;
+  };
+
+  /// An input or output as a request knows it.
+  struct Port {
+    std::string name;  // "": not looked for yet
+    std::size_t index = 0;
+
+    /// Looks for it, unless that was done before. By its name or, where OpenVINO has dropped that
+    /// with an operator that does nothing (a dropout that predicts), by its place: the graph has
+    /// inputs and outputs in the signature's order.
+    bool Find(const Ports& ports, const std::string& wanted, std::size_t place, std::size_t count) {
+      if (name == wanted) return true;
+      const auto found = ports.by_name.find(wanted);
+      if (found == ports.by_name.end() && ports.count != count) return false;
+      index = found == ports.by_name.end() ? place : found->second;
+      name = wanted;
+      return true;
+    }
+  };
+
+  /// An input, with what the request was given for it last: giving it a tensor takes longer than
+  /// copying a small feed to where the one before was.
+  struct Input {
+    Port port;
+    DType dtype = DType::kF32;
+    std::vector<std::uint64_t> shape;
+    const void* data = nullptr;  // of the feed before, or `own`
+    ov::Tensor own;              // empty where the feed before was too large to be copied
+  };
+
+  struct Request {
+    ov::InferRequest infer;
+    std::vector<Input> inputs;
+    std::vector<Port> outputs;
+  };
+
+  /// One compilation, and the requests that run it: as many as run at once.
+  struct Compiled {
+    ov::CompiledModel model;
+    Ports inputs;
+    Ports outputs;
+    bool dynamic = false;  // has sizes that are known at run time
+    /// Of one run at a time where sizes are dynamic: whoever waits for one that fails must not run
+    /// after it. OpenVINO itself runs one at a time for the shortest latency.
+    std::mutex running;
+    std::atomic<bool> spoilt = false;            // a run has failed; set under `running`
+    std::vector<std::unique_ptr<Request>> idle;  // guarded by the runtime's mutex_
+  };
+
+  /// Feeds up to this size are copied.
+  static constexpr std::size_t kMostCopied = 4096;
 
   static Status StatusOf(const std::exception& error) {
     if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
@@ -327,70 +415,172 @@ class OpenVinoRuntime final : public Runtime {
     return InternalError(std::string("OpenVINO: ") + error.what());
   }
 
-  Status SetInputs(const Inputs& inputs, ov::InferRequest* request) const {
+  static Ports PortsOf(const std::vector<ov::Output<const ov::Node>>& all) {
+    Ports ports;
+    ports.count = all.size();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      for (const std::string& name : all[i].get_names()) ports.by_name.emplace(name, i);
+    }
+    return ports;
+  }
+
+  std::shared_ptr<Compiled> Compile() const {
+    ov::AnyMap config = {
+        // The default computes in bf16 where the processor can, and is off by 1e-3.
+        {ov::hint::inference_precision.name(), ov::element::f32},
+        {ov::hint::performance_mode.name(), ov::hint::PerformanceMode::LATENCY},
+    };
+    if (options_.threads > 0) config.emplace(ov::inference_num_threads.name(), options_.threads);
+    auto compiled = std::make_shared<Compiled>();
+    compiled->model = Core().compile_model(model_, "CPU", config);
+    compiled->inputs = PortsOf(compiled->model.inputs());
+    compiled->outputs = PortsOf(compiled->model.outputs());
+    compiled->dynamic = model_->is_dynamic();
+    return compiled;
+  }
+
+  /// Whoever made a run fail waits for the new compilation, so that the next one need not.
+  void Renew() {
+    try {
+      const Borrowed request(this);
+    } catch (const std::exception&) {
+      // The next run tries again, and says what is wrong.
+    }
+  }
+
+  class Borrowed;
+  /// False: another run has spoilt the compiled graph meanwhile, and nothing was computed.
+  static bool Infer(Borrowed* request) {
+    Compiled& compiled = request->compiled();
+    std::unique_lock<std::mutex> lock(compiled.running, std::defer_lock);
+    if (compiled.dynamic) lock.lock();
+    if (compiled.spoilt) return false;
+    try {
+      (*request)->infer.infer();
+    } catch (...) {
+      compiled.spoilt = true;
+      throw;
+    }
+    return true;
+  }
+
+  Status SetInputs(const Inputs& inputs, Borrowed* borrowed) {
+    Request* const request = &**borrowed;
+    request->inputs.resize(inputs.size());
+    bool all_known = true;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const auto& [signature, feed] = inputs[i];
-      const auto port = Port(inputs_, compiled_.inputs(), signature->name, i, inputs.size());
-      const auto element = ToElement(feed->dtype);
-      if (!port || !element) return InternalError("the runtime has no input " + signature->name);
-      const ov::Shape shape(feed->shape.begin(), feed->shape.end());
-      if (const auto beyond = FirstBeyond(feed->dtype, feed->data, ov::shape_size(shape))) {
+      Input& input = request->inputs[i];
+      const bool known = input.data != nullptr && input.port.name == signature->name &&
+                         input.dtype == feed->dtype && input.shape == feed->shape;
+      if (!known) input.data = nullptr;
+      all_known = all_known && known;
+      if (!ToElement(feed->dtype) ||
+          !input.port.Find(borrowed->compiled().inputs, signature->name, i, inputs.size())) {
+        return InternalError("the runtime has no input " + signature->name);
+      }
+    }
+    if (!all_known) CheckSizes(inputs, *request);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto& [signature, feed] = inputs[i];
+      std::size_t count = 1;
+      for (const std::uint64_t size : feed->shape) count *= size;
+      if (const auto beyond = FirstBeyond(feed->dtype, feed->data, count)) {
         return InvalidArgumentError("the feed \"" + signature->name + "\" has " + *beyond +
                                     ", and OpenVINO computes in 32 bits: it would take it for "
                                     "another number; run model.onnx with onnxruntime");
       }
-      // The runtime only reads inputs; its interface does not say so.
-      request->set_tensor(*port, ov::Tensor(*element, shape, const_cast<void*>(feed->data)));
+      const ov::element::Type element = *ToElement(feed->dtype);
+      SetInput(*feed, element, count * element.size(), request, &request->inputs[i]);
     }
     return Status::Ok();
   }
 
-  /// By its name or, where OpenVINO has dropped that with an operator that does nothing (a dropout
-  /// that predicts), by its place: the graph has inputs and outputs in the signature's order.
-  static std::optional<ov::Output<const ov::Node>> Port(
-      const Ports& by_name, const std::vector<ov::Output<const ov::Node>>& all,
-      const std::string& name, std::size_t place, std::size_t count) {
-    const auto found = by_name.find(name);
-    if (found != by_name.end()) return found->second;
-    if (all.size() != count) return std::nullopt;
-    return all[place];
+  void CheckSizes(const Inputs& inputs, const Request& request) {
+    std::vector<std::size_t> ports;
+    for (const Input& input : request.inputs) ports.push_back(input.port.index);
+    sizes_.Check(inputs, ports);
   }
 
-  /// A request for as long as one Run takes.
+  /// `input->data` is null where the request does not know the shape yet.
+  static void SetInput(const FeedTensor& feed, const ov::element::Type& element, std::size_t bytes,
+                       Request* request, Input* input) {
+    const bool copied = bytes <= kMostCopied;
+    const bool set =
+        input->data != nullptr && (copied ? bool(input->own) : input->data == feed.data);
+    if (!set) {
+      const ov::Shape shape(feed.shape.begin(), feed.shape.end());
+      input->data = nullptr;
+      input->own = copied ? ov::Tensor(element, shape) : ov::Tensor();
+      // The runtime only reads inputs; its interface does not say so.
+      const ov::Tensor tensor =
+          copied ? input->own : ov::Tensor(element, shape, const_cast<void*>(feed.data));
+      request->infer.set_input_tensor(input->port.index, tensor);
+      input->dtype = feed.dtype;
+      input->shape = feed.shape;
+      input->data = copied ? tensor.data() : feed.data;
+    }
+    if (copied && bytes > 0) std::memcpy(input->own.data(), feed.data, bytes);
+  }
+
+  static Result<std::vector<OwnedTensor>> TakeOutputs(const std::vector<TensorSignature>& outputs,
+                                                      const Ports& ports, Request* request) {
+    std::vector<OwnedTensor> out;
+    out.reserve(outputs.size());
+    request->outputs.resize(outputs.size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const TensorSignature& signature = outputs[i];
+      if (!request->outputs[i].Find(ports, signature.name, i, outputs.size())) {
+        return InternalError("the runtime has no output " + signature.name);
+      }
+      const ov::Tensor tensor = request->infer.get_output_tensor(request->outputs[i].index);
+      if (tensor.get_element_type() != *ToElement(signature.dtype)) {
+        return InternalError("the runtime gives " + signature.name + " in another type");
+      }
+      out.push_back(CopyOut(signature, tensor));
+    }
+    return out;
+  }
+
+  /// A request of the current compilation, for as long as one Run takes.
   class Borrowed {
    public:
     explicit Borrowed(OpenVinoRuntime* runtime) : runtime_(runtime) {
       {
         const std::lock_guard lock(runtime_->mutex_);
-        if (!runtime_->idle_.empty()) {
-          request_ = std::move(runtime_->idle_.back());
-          runtime_->idle_.pop_back();
+        if (runtime_->compiled_->spoilt) runtime_->compiled_ = runtime_->Compile();
+        compiled_ = runtime_->compiled_;
+        if (!compiled_->idle.empty()) {
+          request_ = std::move(compiled_->idle.back());
+          compiled_->idle.pop_back();
           return;
         }
       }
-      request_ = runtime_->compiled_.create_infer_request();
+      request_ = std::make_unique<Request>();
+      request_->infer = compiled_->model.create_infer_request();
     }
     ~Borrowed() {
+      if (compiled_->spoilt) return;
       const std::lock_guard lock(runtime_->mutex_);
-      runtime_->idle_.push_back(std::move(request_));
+      compiled_->idle.push_back(std::move(request_));
     }
     Borrowed(const Borrowed&) = delete;
     Borrowed& operator=(const Borrowed&) = delete;
-    ov::InferRequest* operator->() { return &request_; }
-    ov::InferRequest& operator*() { return request_; }
+    Compiled& compiled() { return *compiled_; }
+    Request* operator->() { return request_.get(); }
+    Request& operator*() { return *request_; }
 
    private:
     OpenVinoRuntime* const runtime_;
-    ov::InferRequest request_;
+    std::shared_ptr<Compiled> compiled_;  // shared: another one may take its place meanwhile
+    std::unique_ptr<Request> request_;
   };
 
   const std::shared_ptr<ov::Model> model_;  // shared: OpenVINO's own way
   const InferenceOptions options_;
-  ov::CompiledModel compiled_;
-  Ports inputs_;
-  Ports outputs_;
+  SizeRules sizes_;
   std::mutex mutex_;
-  std::vector<ov::InferRequest> idle_;  // guarded by mutex_
+  std::shared_ptr<Compiled> compiled_;  // guarded by mutex_; shared with the runs that use it
 };
 
 }  // namespace
