@@ -13,7 +13,7 @@ from ._stop_signals import StopSignals
 from ._train_events import TrainSummary
 from ._training_run import TrainingRun
 from ._wording import a_type
-from .errors import Invalid
+from .errors import Invalid, Mismatch
 from .ps import RolledBack
 from .trainer import Trainer
 
@@ -54,8 +54,16 @@ class ServerRun(TrainingRun):
             if self._first_rng is not None:
                 set_random_state(self._first_rng)
             return None
-        args: Dict[str, Any] = from_plain(state)
-        self._position = (int(args["epoch"]), int(args["step"]))
+        try:
+            args: Dict[str, Any] = from_plain(state)
+            self._position = (int(args["epoch"]), int(args["step"]))
+        except (KeyError, TypeError, ValueError):
+            raise Mismatch(
+                f"what the servers keep of trainer {trainer.client.trainer_id}, of step "
+                f"{trainer.client.step}, was left by another program than a Trainer: where that was in "
+                "its data is not known. Go on with that program, or begin a job in a directory of its "
+                "own (--load takes the parameters along)"
+            ) from None
         return args
 
     def _end_step(self) -> None:

@@ -47,7 +47,7 @@ class ServerSession:
     def _take_position(self, session: "MonitoredTrainingSession") -> None:
         session.global_step = self.client.step
         stored = self.client.state
-        if stored is None or "session" not in stored:
+        if not isinstance(stored, dict) or "session" not in stored:
             stored = {"session": self._first}
         first = None
         if self.client.step <= self._begun:

@@ -70,7 +70,7 @@ class Embedding(torch.nn.Module):
         """
         if not isinstance(ids, torch.Tensor):
             raise Invalid(f"Embedding {self.table.name!r}: ids must be a tensor, not {a_type(ids)}")
-        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        if not _are_integers(ids):
             raise Invalid(f"Embedding {self.table.name!r}: ids must be integers, not {ids.dtype}")
         ids = ids.detach().to(torch.int64)
         if self.padding_idx is not None:
@@ -94,6 +94,10 @@ class Embedding(torch.nn.Module):
         return repr(self.table)
 
 
+def _are_integers(values: torch.Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
 def module_tables(module: torch.nn.Module) -> List[EmbeddingTable]:
     """The tables of this process that a module and those inside of it look up in. Rows on parameter
     servers are not among them: the servers save them."""
@@ -111,6 +115,8 @@ class EmbeddingBag(torch.nn.Module):
     Args:
         table: the rows.
         mode: "sum", "mean" or "max".
+        include_last_offset: offsets end with one more, the number of ids.
+        padding_idx: an id that counts in no bag, and gets no gradient.
 
     >>> import torch, cairn, cairn.torch
     >>> table = cairn.EmbeddingTable("tags", 4, optimizer=cairn.optimizers.SGD(0.1))
@@ -119,9 +125,17 @@ class EmbeddingBag(torch.nn.Module):
     torch.Size([2, 4])
     """
 
-    def __init__(self, table: EmbeddingTable, mode: str = "mean") -> None:
+    def __init__(
+        self,
+        table: EmbeddingTable,
+        mode: str = "mean",
+        include_last_offset: bool = False,
+        padding_idx: Optional[int] = None,
+    ) -> None:
         super().__init__()
         self.embedding = Embedding(table)
+        self.include_last_offset = bool(include_last_offset)
+        self.padding_idx = None if padding_idx is None else whole(padding_idx, "padding_idx")
         if mode not in ("sum", "mean", "max"):
             raise Invalid(
                 f'EmbeddingBag {table.name!r}: mode is "sum", "mean" or "max", not {mode!r}'
@@ -152,7 +166,7 @@ class EmbeddingBag(torch.nn.Module):
                 raise Invalid(
                     f"EmbeddingBag {name!r}: {what} must be a tensor, not {a_type(value)}"
                 )
-        if offsets is not None and (offsets.dim() != 1 or offsets.is_floating_point()):
+        if offsets is not None and (offsets.dim() != 1 or not _are_integers(offsets)):
             raise Invalid(f"EmbeddingBag {name!r}: offsets must be integers of 1 dimension")
         if per_sample_weights is not None and per_sample_weights.numel() != ids.numel():
             raise Invalid(
@@ -166,18 +180,34 @@ class EmbeddingBag(torch.nn.Module):
             bag_of = torch.arange(bags, device=ids.device).repeat_interleave(size)
             ids = ids.reshape(-1)
         elif ids.dim() == 1 and offsets is not None:
-            bags = offsets.numel()
-            ends = torch.cat([offsets[1:], offsets.new_tensor([ids.numel()])])
-            lengths = ends - offsets
-            if bags == 0 or int(offsets[0]) != 0 or bool((lengths < 0).any()):
-                raise Invalid(f"EmbeddingBag {name!r}: offsets must begin with 0 and not fall")
-            bag_of = torch.arange(bags, device=ids.device).repeat_interleave(lengths)
+            bag_of, bags = self._bags(offsets, ids.numel())
         else:
             raise Invalid(f"EmbeddingBag {name!r}: ids of 2 dimensions, or of 1 with offsets")
+        weights = None if per_sample_weights is None else per_sample_weights.reshape(-1, 1)
+        if self.padding_idx is not None:
+            kept = ids != self.padding_idx
+            ids, bag_of = ids[kept], bag_of[kept]
+            weights = None if weights is None else weights[kept]
         rows = self.embedding(ids)
-        if per_sample_weights is not None:
-            rows = rows * per_sample_weights.reshape(-1, 1)
-        return self._pool(rows, bag_of, bags)
+        return self._pool(rows if weights is None else rows * weights, bag_of, bags)
+
+    def _bags(self, offsets: torch.Tensor, ids: int) -> Tuple[torch.Tensor, int]:
+        """Of each id the bag that it is in; and how many bags there are."""
+        name = self.embedding.table.name
+        starts = offsets.to(torch.int64)
+        if self.include_last_offset:
+            if starts.numel() == 0 or int(starts[-1]) != ids:
+                raise Invalid(
+                    f"EmbeddingBag {name!r}: include_last_offset: the last of the offsets is the "
+                    f"number of ids, {ids}"
+                )
+            starts = starts[:-1]
+        lengths = torch.cat([starts[1:], starts.new_tensor([ids])[: starts.numel()]]) - starts
+        begins = ids == 0 if starts.numel() == 0 else int(starts[0]) == 0
+        if not begins or bool((lengths < 0).any()):
+            raise Invalid(f"EmbeddingBag {name!r}: offsets must begin with 0 and not fall")
+        bags = starts.numel()
+        return torch.arange(bags, device=offsets.device).repeat_interleave(lengths), bags
 
     def _pool(self, rows: torch.Tensor, bag_of: torch.Tensor, bags: int) -> torch.Tensor:
         empty = rows.new_zeros((bags, rows.shape[1]))

@@ -28,7 +28,16 @@ from ._wording import a_type
 from .errors import Error, Invalid, Unavailable
 from .initializers import Initializer
 from .optimizers import Optimizer
-from .table import _DTYPES, CounterFilter, Evicted, RowsById, _admission, _Eviction, _eviction
+from .table import (
+    _DTYPES,
+    CounterFilter,
+    Evicted,
+    RowsById,
+    _admission,
+    _array_of,
+    _Eviction,
+    _eviction,
+)
 
 try:
     from . import _ps
@@ -147,8 +156,16 @@ class DenseVariable:
         """Its values; into `out` where given (float32, contiguous)."""
         if out is None:
             out = np.empty(self.shape, dtype=np.float32)
-        elif out.dtype != np.float32 or out.shape != self.shape or not out.flags.c_contiguous:
-            raise Invalid(f"dense variable {self.name!r}: out must be a contiguous float32 array")
+        elif (
+            not isinstance(out, np.ndarray)
+            or out.dtype != np.float32
+            or out.shape != self.shape
+            or not (out.flags.c_contiguous and out.flags.writeable)
+        ):
+            raise Invalid(
+                f"dense variable {self.name!r}: out must be a NumPy array of float32 and shape "
+                f"{list(self.shape)}, contiguous and not read-only"
+            )
         self._native.pull(out)
         return out
 
@@ -590,7 +607,7 @@ def _every(period: Any, what: str) -> Optional[float]:
 
 def _float32(values: Any, what: str) -> np.ndarray:
     """Contiguous; a copy where it was something else."""
-    given = np.asarray(values)
+    given = _array_of(values, what)
     if given.dtype.kind not in "biuf" and given.dtype.name != "bfloat16":
         raise Invalid(f"{what}: numbers are wanted, not {given.dtype}")
     return np.asarray(given, dtype=np.float32, order="C")

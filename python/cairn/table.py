@@ -446,7 +446,8 @@ class EmbeddingTable(RowsById):
 
     @property
     def learning_rate(self) -> float:
-        """Of updates from now on.
+        """Of updates from now on: the optimizer's, until another is set. What was set is part of
+        checkpoints, and comes back with them.
 
         >>> import cairn
         >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(0.5))

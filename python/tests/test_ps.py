@@ -111,6 +111,42 @@ def test_dense_variables_are_whole_again(client):
     assert number.pull() == 2.0
 
 
+def test_dense_variables_may_be_tensors_of_any_float_and_with_a_graph(client):
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(3, 2)
+    weight = client.dense("weight", layer.weight, optimizer=cairn.optimizers.SGD(0.5))
+    assert weight.shape == (2, 3)
+    first = layer.weight.detach().numpy().copy()
+    assert weight.pull().tobytes() == first.tobytes()
+    half = client.dense("half", torch.ones(3, dtype=torch.bfloat16), optimizer=ADAGRAD)
+    assert half.pull().tolist() == [1.0] * 3
+    for gradient in (
+        torch.ones(2, 3),
+        torch.ones(2, 3, requires_grad=True),
+        torch.ones(2, 3, dtype=torch.bfloat16),
+        torch.ones(2, 3, dtype=torch.float64),
+    ):
+        weight.push(gradient)
+    client.end_step()
+    np.testing.assert_allclose(weight.pull(), first - 2.0, rtol=1e-6)
+    with pytest.raises(cairn.Invalid, match="'weight': a gradient: .* no array of numbers"):
+        weight.push([[1.0], [2.0, 3.0]])
+
+
+def test_a_place_that_a_dense_variable_cannot_be_pulled_into_is_refused(client):
+    dense = client.dense("w", np.arange(3.0), optimizer=cairn.optimizers.SGD(0.5))
+    fixed = np.zeros(3, np.float32)
+    fixed.flags.writeable = False
+    torch = pytest.importorskip("torch")
+    strided = np.zeros(6, np.float32)[::2]
+    for wrong in ([0, 0, 0], np.zeros(3), np.zeros(4, np.float32), fixed, strided, torch.zeros(3)):
+        with pytest.raises(cairn.Invalid, match=r"'w': out must be a NumPy array of float32 and"):
+            dense.pull(wrong)
+    out = np.zeros(3, np.float32)
+    assert dense.pull(out) is out
+    assert out.tolist() == [0.0, 1.0, 2.0]
+
+
 def test_the_state_comes_back_after_a_restart(directory):
     never = {"full_steps": None, "incremental_steps": None}
     servers = start(directory, **never)
@@ -187,6 +223,54 @@ def test_a_client_that_was_closed_says_so(directory):
     assert client.step == 1 and client.state == {"a": 1}
     for server in servers:
         server.stop()
+
+
+def in_a_fork(work):
+    """What `work` gives, or what it raises, in a fork of this process."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            told = str(work())
+        except BaseException as error:  # told to the parent, whatever it is
+            told = f"{type(error).__name__}: {error}"
+        os.write(writer, told.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        text = told.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return text
+
+
+@pytest.mark.parametrize("transport", ["socket", "grpc"])
+def test_a_fork_does_not_speak_over_its_parents_connections(directory, monkeypatch, transport):
+    monkeypatch.setenv("CAIRN_PS_TRANSPORT", transport)
+    started = start(directory)
+    client = connect(directory)
+    counts = client.table(
+        "counts", 1, optimizer=cairn.optimizers.SGD(1.0), initializer=cairn.initializers.Constant(0)
+    )
+    ids = np.arange(20)
+    told = in_a_fork(lambda: counts.apply_gradients(ids, np.ones((20, 1))))
+    assert f"belongs to process {os.getpid()}" in told and "of its own" in told
+    assert f"belongs to process {os.getpid()}" in in_a_fork(lambda: counts.lookup(ids))
+    # The servers would have taken the parent's for a repetition of the fork's.
+    counts.apply_gradients(ids, np.ones((20, 1)))
+    client.end_step()
+    assert counts.lookup(ids).tolist() == [[-1.0]] * 20
+    assert client.rollbacks == 0
+    client.close()
+    for server in started:
+        server.stop()
+
+
+def test_a_fork_that_lets_a_client_go_leaves_the_parents_alone(directory, servers):
+    kept = {"client": connect(directory)}
+    kept["client"].end_step()
+    assert in_a_fork(kept.clear) == "None"  # waits for no thread of the parent's
+    kept["client"].end_step()
+    assert (kept["client"].step, kept["client"].rollbacks) == (2, 0)
 
 
 @pytest.mark.parametrize("transport", ["socket", "grpc", "pigeon"])
@@ -607,6 +691,17 @@ def session_trained(directory, lose_at=None, recovery="exact"):
     for server in servers:
         server.stop()
     return result, begun
+
+
+@pytest.mark.parametrize("left", [{"position": 3}, {"a": 1, "b": 2}, 3, [1], "text", {}])
+def test_a_trainer_does_not_take_another_programs_state_for_its_own(directory, client, left):
+    client.end_step(left)
+    trainer = cairn.Trainer({"w": np.zeros(2)}, lambda model, batch: None, pservers=client)
+    with pytest.raises(cairn.Mismatch, match="of trainer 0, of step 1, .* another program than a"):
+        trainer.train(1, [1, 2])
+    with cairn.train.MonitoredTrainingSession(pservers=client, state={"w": np.ones(2)}) as session:
+        session.run(lambda step: None)  # counts by its step alone
+    assert client.step == 2 and client.state["session"]
 
 
 def test_a_session_goes_back_with_its_servers(tmp_path):

@@ -16,6 +16,7 @@ import urllib.request
 import pytest
 
 import cairn
+import cairn.ps
 
 ROOT = pathlib.Path(__file__).parents[2]
 CAIRN = os.path.join(os.environ.get("CAIRN_BIN_DIR", "build/dev/bin"), "cairn")
@@ -386,6 +387,33 @@ def test_a_job_that_cannot_begin_with_what_it_was_told_to_ends(tmp_path):
     assert f'the job cannot begin with "{tmp_path / "none"}": ' in last
     # Once for each of its three starts, not once for each look.
     assert done.stderr.count("[ps_0] cairn: the job cannot begin") == 3
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--dir", "s3://"], '"s3://" names no host'),
+        (["--dir", "r", "--notify", "nowhere"], '--notify: "nowhere" is no http:// or https:// URL'),
+    ],
+    ids=["dir", "notify"],
+)
+def test_a_job_whose_servers_cannot_begin_ends_soon(tmp_path, flags, said):
+    command = [CAIRN, "ps", "run", *flags, "--", "true"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("cairn: ps_0 cannot serve, however often it is started: "), done.stderr
+    assert said in last
+    assert done.stderr.count("[ps_0] lost: exit code 3") == 2  # and not ten times
+
+
+def test_a_level_of_logs_is_refused_where_there_is_no_log(tmp_path):
+    command = [CAIRN, "ps", "run", "--dir", tmp_path / "r", "--log-level", "synced", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "log level synced is for recovery log" in done.stderr
+    with pytest.raises(cairn.Invalid, match="log level synced is for recovery log"):
+        cairn.ps.Server(tmp_path / "r", log_level="synced")
 
 
 def test_a_job_without_a_whole_checkpoint_ends_and_lists_them(tmp_path):

@@ -366,6 +366,31 @@ def test_a_save_elsewhere_takes_no_rows_from_increments(tmp_path, kind):
     assert sorted(other.rows()) == [1, 2, 3, 4]
 
 
+def test_a_learning_rate_that_was_set_comes_back_with_the_rows(tmp_path):
+    def made():
+        sgd = cairn.optimizers.SGD(0.5)
+        return cairn.EmbeddingTable("t", 2, optimizer=sgd, initializer=initializers.Constant(0.0))
+
+    table = made()
+    with cairn.CheckpointManager(tmp_path / "a", keep_last=None) as m:
+        m.save(0, {}, tables=[table]).wait()
+        table.learning_rate = 0.1
+        table.lookup([7])
+        m.save(1, {}, tables=[table], kind="cumulative").wait()
+        table.learning_rate = 0.025
+        m.save(2, {}, tables=[table]).wait()
+        for step, rate in [(0, 0.5), (1, 0.1), (2, 0.025), (0, 0.5)]:
+            m.restore({}, tables=[table], step=step)
+            assert table.learning_rate == np.float32(rate), step
+    other = made()
+    with cairn.CheckpointManager(tmp_path / "a", read_only=True) as m:
+        other.learning_rate = 2.0
+        m.restore({}, tables=[other], merge_tables=True)
+        assert other.learning_rate == 2.0  # the rows came, and nothing else changed
+        m.restore({}, tables=[other])
+    assert other.learning_rate == np.float32(0.025)
+
+
 def test_a_session_saves_a_full_one_after_a_backup_of_its_table(tmp_path):
     table = cairn.EmbeddingTable("t", 2, optimizer=cairn.optimizers.SGD(1.0))
 

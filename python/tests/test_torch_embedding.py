@@ -51,6 +51,53 @@ def test_bags_are_torchs(mode):
     np.testing.assert_allclose(table.lookup(np.arange(50)), want.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("layout", ["offsets", "last offset", "rows"])
+def test_padding_counts_in_no_bag_as_in_torchs(mode, layout):
+    table, theirs = pair()
+    settings = dict(mode=mode, padding_idx=3, include_last_offset=layout == "last offset")
+    ours = cairn.torch.EmbeddingBag(table, **settings)
+    bag = torch.nn.EmbeddingBag.from_pretrained(theirs.weight, freeze=False, **settings)
+    given = {
+        "offsets": (torch.tensor([1, 3, 3, 3, 9, 4]), torch.tensor([0, 2, 3, 3])),
+        "last offset": (torch.tensor([1, 3, 3, 3, 9, 4]), torch.tensor([0, 2, 3, 3, 6])),
+        "rows": (torch.tensor([[1, 3], [3, 3], [9, 9]]),),
+    }[layout]
+    torch.testing.assert_close(ours(*given), bag(*given))
+    ours(*given).square().sum().backward()
+    bag(*given).square().sum().backward()
+    want = bag.weight.detach() - 0.1 * bag.weight.grad
+    np.testing.assert_allclose(table.lookup(np.arange(50)), want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_padded_samples_get_no_gradient():
+    table, theirs = pair()
+    ids, offsets = torch.tensor([4, 5, 6]), torch.tensor([0, 1])
+    gradients = []
+    for module in (
+        cairn.torch.EmbeddingBag(table, mode="sum", padding_idx=5),
+        torch.nn.EmbeddingBag.from_pretrained(theirs.weight, mode="sum", padding_idx=5),
+    ):
+        weights = torch.tensor([0.5, 2.0, 1.0], requires_grad=True)
+        module(ids, offsets, per_sample_weights=weights).sum().backward()
+        gradients.append(weights.grad)
+    torch.testing.assert_close(*gradients)
+    assert gradients[0][1] == 0
+
+
+def test_a_batch_without_bags_is_empty():
+    table, _ = pair()
+    nothing = torch.zeros(0, dtype=torch.int64)
+    assert cairn.torch.EmbeddingBag(table)(nothing, nothing).shape == (0, 6)
+    bag = cairn.torch.EmbeddingBag(table, include_last_offset=True)
+    assert bag(nothing, torch.tensor([0])).shape == (0, 6)
+    for wrong in (nothing, torch.tensor([0, 1]), torch.tensor([0, 3])):
+        with pytest.raises(cairn.Invalid, match="the last of the offsets is the number of ids, 2"):
+            bag(torch.tensor([1, 2]), wrong)
+    with pytest.raises(cairn.Invalid, match="begin with 0"):
+        cairn.torch.EmbeddingBag(table)(torch.tensor([1, 2]), nothing)
+
+
 def test_weighted_sums():
     table, theirs = pair()
     weights = torch.tensor([0.5, 2.0, 1.0])

@@ -173,6 +173,18 @@ Result<std::unique_ptr<PsSaveNotifier>> StartNotifier(const PserverOptions& opti
   return PsSaveNotifier::Start(std::move(notifier));
 }
 
+/// How a server ended that did not just stop. What another start would only end with again is told
+/// as any error, with a code by which whoever starts servers knows that it is no use.
+Result<Output> Ended(const Status& why, Console* console) {
+  if (!ps::IsLasting(why)) return why;
+  console->Note("cairn: " + std::string(why.message()));
+  Output output;
+  output.json = Value::Object{
+      {"error", Value::Object{{"code", CodeName(why.code())}, {"message", why.message()}}}};
+  output.exit_code = ps::kNoUseAgain;
+  return output;
+}
+
 }  // namespace
 
 Result<Output> Pserver(const PserverOptions& options, Console* console) {
@@ -182,7 +194,9 @@ Result<Output> Pserver(const PserverOptions& options, Console* console) {
     server_options.address = host + ":0";
   }
   console->CatchInterrupts();
-  ASSIGN_OR_RETURN(const auto server, ps::Server::Start(server_options));
+  auto started = ps::Server::Start(server_options);
+  if (!started.ok()) return Ended(started.status(), console);
+  const std::unique_ptr<ps::Server> server = *std::move(started);
   console->Note("ps_" + std::to_string(server_options.index) + " listens on port " +
                 std::to_string(server->port()));
   if (server->metrics_port() != 0) {
@@ -199,24 +213,17 @@ Result<Output> Pserver(const PserverOptions& options, Console* console) {
                                            .repository = server_options.directory,
                                            .facts = [&] { return FactsOf(*server); }},
                                           console));
-  ASSIGN_OR_RETURN(auto notifier, StartNotifier(options, *server));
+  auto notifies = StartNotifier(options, *server);
+  if (!notifies.ok()) return Ended(notifies.status(), console);
+  std::unique_ptr<PsSaveNotifier> notifier = *std::move(notifies);
   auto ended = std::async(std::launch::async, [&] { return server->Wait(); });
   while (ended.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
     if (!Console::interrupted()) continue;
     notifier = nullptr;  // tells of the last save, which a stopped server knows no more
     server->Stop();
   }
-  const Status end = ended.get();
+  if (const Status end = ended.get(); !end.ok()) return Ended(end, console);
   Output output;
-  if (ps::IsLasting(end)) {
-    // As any error, with a code by which whoever starts servers knows that it is no use.
-    console->Note("cairn: " + std::string(end.message()));
-    output.json = Value::Object{
-        {"error", Value::Object{{"code", CodeName(end.code())}, {"message", end.message()}}}};
-    output.exit_code = ps::kNoUseAgain;
-    return output;
-  }
-  RETURN_IF_ERROR(end);
   output.json = Value::Object{{"stopped", true}};
   return output;
 }

@@ -40,8 +40,13 @@ bool Retried(const Status& status) {
 
 class ClientImpl final : public Client, public Exchanger {
  public:
-  explicit ClientImpl(ClientOptions options) : options_(std::move(options)), links_(&options_) {}
-  ~ClientImpl() override = default;
+  explicit ClientImpl(ClientOptions options)
+      : options_(std::move(options)), owned_links_(std::make_unique<Links>(&options_)) {}
+  ~ClientImpl() override {
+    // In a fork they are never freed: their thread is not here, and the connections are the
+    // parent's.
+    if (!links_.CheckProcess().ok()) (void)owned_links_.release();  // NOLINT: on purpose
+  }
 
   Status Open() {
     RETURN_IF_ERROR(links_.Open());
@@ -109,7 +114,8 @@ class ClientImpl final : public Client, public Exchanger {
   }
 
   const ClientOptions options_;
-  Links links_;
+  std::unique_ptr<Links> owned_links_;
+  Links& links_ = *owned_links_;
   std::int64_t step_ = 0;
   std::optional<std::string> state_;
   Marker next_;
@@ -278,6 +284,7 @@ Status ClientImpl::TryExchange(Questions* questions, std::chrono::milliseconds t
 Status ClientImpl::ExchangeParts(const RequestHead& head, bool change, std::uint32_t parts,
                                  const BuildPart& build, const TakePart& take,
                                  std::chrono::milliseconds timeout) {
+  RETURN_IF_ERROR(links_.CheckProcess());
   if (closed_) return FailedPreconditionError("this client was closed: connect a new one");
   if (timeout.count() == 0) timeout = options_.request_timeout;
   if (change || head.kind == Kind::kPull || head.kind == Kind::kEndStep) started_ = true;

@@ -1,6 +1,7 @@
 #include "paramserver/links.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -41,6 +42,15 @@ Links::~Links() {
   watch_ = {};  // joined before the streams go
 }
 
+Status Links::CheckProcess() const {
+  if (process_ == 0 || process_ == getpid()) return Status::Ok();
+  return FailedPreconditionError(
+      fmt::format("this client belongs to process {}, and this is a fork of it, which cannot speak "
+                  "over its connections: connect a client of its own here, as a trainer of its own "
+                  "or (trainer -1) as one that only looks",
+                  process_));
+}
+
 Status Links::Open() {
   std::size_t servers = options_->servers.size();
   if (servers == 0) {
@@ -58,6 +68,7 @@ Status Links::Open() {
         fmt::format("there is no trainer {} of {}", options_->trainer, options_->trainers));
   }
   incarnation_ = IdSource::System()->NewUuid();
+  process_ = getpid();
   links_.resize(servers);
   for (std::size_t i = 0; i < options_->servers.size(); ++i) {
     links_[i].address = options_->servers[i];

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -69,6 +71,10 @@ class Links {
   void Cancel() EXCLUDES(mu_);
   bool cancelled() const { return cancelled_; }
 
+  /// FailedPrecondition in a fork of the process that opened these: two processes would read each
+  /// other's answers, and number different changes alike.
+  Status CheckProcess() const;
+
   /// While one lives, what waits for an answer longer than that is cut off.
   class [[nodiscard]] Timer {
    public:
@@ -109,6 +115,7 @@ class Links {
   std::int64_t step_ = 0;
   std::uint64_t barrier_ = 0;
   std::atomic<bool> cancelled_{false};
+  pid_t process_ = 0;
 
   Mutex mu_;  // of the streams, against Cancel and the watch
   CondVar changed_;

@@ -512,6 +512,11 @@ Status ServerOptions::Validate() const {
   if (recovery != Recovery::kLog && !log_directory.empty()) {
     return InvalidArgumentError("a directory for update logs is for recovery log");
   }
+  if (recovery != Recovery::kLog && log_level == LogLevel::kSynced) {
+    return InvalidArgumentError(
+        "log level synced is for recovery log: others keep no update log, and what came after a "
+        "checkpoint is lost with its server");
+  }
   return Status::Ok();
 }
 

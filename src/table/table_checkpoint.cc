@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <new>
@@ -13,6 +14,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/save_turn.h"
+#include "format/json.h"
 #include "table/array_filler.h"
 #include "table/joined_pieces.h"
 
@@ -67,6 +69,48 @@ Status CopyDense(SaveRequest* request, std::vector<std::vector<std::byte>>* copi
     }
   } catch (const std::bad_alloc&) {
     return ResourceExhaustedError("no memory for a copy of the tensors");
+  }
+  return Status::Ok();
+}
+
+/// What this participant's tables have besides rows (docs/format/tables.md); there when there is
+/// something to say.
+constexpr char kTablesFile[] = "tables.json";
+
+/// Learning rates that the training has set: others are the optimizers'.
+std::string EncodeRates(const std::vector<Table*>& tables) {
+  Value::Object rates;
+  for (const Table* table : tables) {
+    const float rate = table->learning_rate();
+    if (rate == table->options().optimizer->learning_rate()) continue;
+    rates[table->options().name] = Value::Object{{"learning_rate", static_cast<double>(rate)}};
+  }
+  return rates.empty() ? "" : EncodeJson(rates);
+}
+
+Status RestoreRates(const std::map<std::string, std::string>& state_files,
+                    const std::vector<Table*>& tables) {
+  Value stored = Value::Object{};
+  if (const auto file = state_files.find(kTablesFile); file != state_files.end()) {
+    ASSIGN_OR_RETURN(stored, DecodeJson(file->second));
+  }
+  for (Table* table : tables) {
+    const std::string& name = table->options().name;
+    const float own = table->options().optimizer->learning_rate();
+    const float before = table->learning_rate();
+    const Value* const said = stored.Find(name);
+    const Value* const number = said == nullptr ? nullptr : said->Find("learning_rate");
+    const float rate = number == nullptr ? own : static_cast<float>(number->AsDouble(-1));
+    if (!std::isfinite(rate) || rate < 0) {
+      return CorruptionError(
+          fmt::format("{}: table \"{}\" has a learning rate that is none", kTablesFile, name));
+    }
+    table->set_learning_rate(rate);
+    if (rate == before) continue;
+    const std::string now =
+        fmt::format("table \"{}\": the learning rate is {} again, as it was saved", name, rate);
+    // Whoever has set another one here may count on it.
+    before == own ? LogInfo(now) : LogWarning(fmt::format("{}, and not {}", now, before));
   }
   return Status::Ok();
 }
@@ -448,6 +492,9 @@ Status TableCheckpoints::CutAndSave(SaveRequest* request, const std::function<St
     joined_.push_back(std::make_unique<table::JoinedPieces>(std::move(of_one)));
     add(joined_.back()->facts(), joined_.back()->Tensors());
   }
+  if (std::string rates = EncodeRates(tables_); !rates.empty()) {
+    request->state_files[kTablesFile] = std::move(rates);
+  }
   if (auto* turns = dynamic_cast<SaveTurns*>(manager_)) {
     turns->AddStall(std::chrono::steady_clock::now() - begun);
   }
@@ -486,6 +533,15 @@ Result<std::optional<Restored>> TableCheckpoints::Restore(RestoreRequest request
     skipped_.emplace_back(std::move(name), "the table was not asked for");
   }
   for (const auto& [name, why] : filler.passed_over()) skipped_.emplace_back(name, why);
+  std::vector<Table*> filled;
+  for (Table* table : tables_) {
+    const std::string& name = table->options().name;
+    if (!options.merge && !filler.passed_over().contains(name) &&
+        std::ranges::find(tables.missing, name) == tables.missing.end()) {
+      filled.push_back(table);
+    }
+  }
+  RETURN_IF_ERROR(RestoreRates(restored->state_files, filled));
   restored->skipped.insert(restored->skipped.end(), skipped_.begin(), skipped_.end());
   parent_ = restored->info.id;
   settled_ = SettledCounts();

@@ -106,6 +106,30 @@ TEST_F(TableCheckpointTest, FullAndIncrementsOfBothChainsComeBack) {
   }
 }
 
+TEST_F(TableCheckpointTest, ALearningRateThatWasSetComesBack) {
+  auto manager = OpenManager();
+  TableCheckpoints checkpoints(manager.get(), {table_.get()});
+  const float own = table_->learning_rate();
+  Saved(&checkpoints, 1, SaveKind::kFull);
+  Update(table_.get(), {1});
+  table_->set_learning_rate(0.1F * own);
+  Saved(&checkpoints, 2, SaveKind::kCumulative);
+  table_->set_learning_rate(0);
+  Saved(&checkpoints, 3, SaveKind::kFull);
+  const std::map<std::int64_t, float> rates = {{1, own}, {2, 0.1F * own}, {3, 0.0F}};
+  for (const auto& [step, rate] : rates) {
+    RestoreRequest request;
+    request.step = step;
+    ASSERT_TRUE(checkpoints.Restore(request).ok());
+    EXPECT_EQ(table_->learning_rate(), rate) << step;
+  }
+  // Rows beside those that are there bring no rate.
+  table_->set_learning_rate(2);
+  ASSERT_TRUE(checkpoints.Restore({}, {.merge = true}).ok());
+  EXPECT_EQ(table_->learning_rate(), 2);
+  ASSERT_TRUE(manager->Close().ok());
+}
+
 TEST_F(TableCheckpointTest, ADenseVariableThatIsCalledLikeATableIsRefused) {
   auto manager = OpenManager();
   TableCheckpoints checkpoints(manager.get(), {table_.get()});

@@ -351,7 +351,7 @@ TEST_F(ClusterTest, AFaultScriptOfChance) {
       script += "connections are cut off after " + std::to_string(options.drop_after) + " bytes; ";
     }
     options.recovery = seed % 2 == 0 ? "exact" : "log";
-    options.log_level = seed % 4 == 1 ? "written" : "synced";
+    options.log_level = seed % 4 == 3 ? "synced" : "written";
     options.mode = seed % 6 < 4 ? "sync" : "async";
     options.transport = seed % 5 == 3 ? "grpc" : "socket";
     const std::string name = "seed_" + std::to_string(seed);
