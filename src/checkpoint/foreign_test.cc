@@ -167,6 +167,31 @@ TEST_P(DamagedManifests, StayDamageWhenAllRecordsOfGenerationsAreLost) {
   }
 }
 
+/// Checkpoints without any record of their repository: lost, or only the directories were copied.
+TEST_P(ForeignManifests, OfAJobWithoutRecordsAreNamedBeforeANewOneBegins) {
+  std::vector<std::string> log;
+  SetLogSink([&](LogLevel, std::string_view line) { log.emplace_back(line); });
+  {
+    auto manager = Open({.job = "night"});
+    ASSERT_TRUE(Save(manager.get(), 3).ok());
+    ASSERT_TRUE(manager->Close().ok());
+  }
+  const auto lose_records = [&] {
+    for (const ObjectInfo& object : store_->List("generations").value().objects) {
+      ASSERT_TRUE(store_->Delete(object.name).ok());
+    }
+    ASSERT_TRUE(store_->Delete("cairn.json").ok());
+  };
+  lose_records();
+  log.clear();
+  EXPECT_EQ(RestoredStep(Open().get()).value(), 0);
+  EXPECT_THAT(log, testing::Contains(testing::AllOf(HasSubstr("checkpoint_000003 (step 3)"),
+                                                    HasSubstr("\"night\""),
+                                                    HasSubstr("delete cairn.json"))));
+  lose_records();
+  EXPECT_EQ(RestoredStep(Open({.job = "night"}).get()).value(), 3);
+}
+
 std::string NameOfStore(const testing::TestParamInfo<bool>& which) {
   return which.param ? "Objects" : "Links";
 }

@@ -48,6 +48,24 @@
 namespace cairn {
 namespace {
 
+/// For who is about to begin anew in a directory without records: perhaps they were lost, or left
+/// behind when somebody copied the checkpoints. They are another job's then, and are never chosen.
+void WarnOfOthersCheckpoints(Store* store, const std::string& job) {
+  const auto root = store->List("");
+  if (!root.ok()) return;
+  for (auto it = root->prefixes.rbegin(); it != root->prefixes.rend(); ++it) {
+    if (!names::IsCheckpointDirectory(*it)) continue;
+    const auto manifest = RepositoryReader(store).ReadManifest(*it);
+    if (!manifest.ok() || manifest->job == job) continue;
+    LogWarning("\"" + store->Describe() + "\" has no records of its own, and " + *it + " (step " +
+               std::to_string(manifest->step) + ") is of the job \"" + manifest->job +
+               "\": this is a new job, which does not go on from it. If it should, delete " +
+               std::string(names::kRepository) + " and " + std::string(names::kGenerations) +
+               " there and open it with that job's name");
+    return;
+  }
+}
+
 /// The newest generation of which there is a checkpoint of this job.
 std::uint64_t NewestCommit(const RepositoryView& view) {
   std::uint64_t newest = 0;
@@ -113,6 +131,7 @@ Status Generation::AdoptJob() {
     env_.Step("open: cairn.json");
     const Status published = PublishRecord(env_, std::string(names::kRepository), Encode(fresh));
     if (!published.ok() && !published.Is(Code::kAlreadyExists)) return published;
+    if (published.ok() && options_.job.empty()) WarnOfOthersCheckpoints(store, fresh.job);
     record = reader.ReadRecord();  // another opener may have been first
     if (published.Is(Code::kAlreadyExists) && record.status().Is(Code::kNotFound)) {
       return FailedPreconditionError("\"" + store->Describe() +
@@ -137,7 +156,17 @@ Status Generation::AdoptJob() {
 }
 
 Status Generation::PublishToOpen(const std::function<Status()>& publish) const {
-  return env_.frees_room ? PublishWithReserve(env_, publish) : publish();
+  if (env_.frees_room) return PublishWithReserve(env_, publish);
+  Status published = publish();
+  if (!published.Is(Code::kResourceExhausted)) return published;
+  // Rather than a want of descriptors, or of memory.
+  constexpr std::uint64_t kFull = 1u << 20;
+  const auto free = env_.store->FreeBytes();
+  if (!free.ok() || !*free || **free > kFull) return published;
+  return Status(published.code(),
+                std::string(published.message()) +
+                    "; free some room there (`cairn checkpoint rm` works on a full disk) and open "
+                    "it again");
 }
 
 Status Generation::PublishFence(std::uint64_t above) {

@@ -160,6 +160,15 @@ TEST_F(FullDisk, WithoutAReserveTheErrorSaysWhatToDo) {
   EXPECT_NE(refused.message().find("free 64 KiB"), std::string::npos) << refused.ToString();
 }
 
+TEST_F(FullDisk, ATrainingThatCannotBeginIsToldWhatToDo) {
+  Saved({10});
+  FillUp();
+  const Status refused = Open(/*frees_room=*/false).status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_NE(refused.message().find("`cairn checkpoint rm`"), std::string::npos)
+      << refused.ToString();
+}
+
 TEST_F(FullDisk, AReserveThatIsNotEnoughSaysWhatToDoToo) {
   Saved({10});
   // Of what a crash left, or of a disk whose files are counted, nothing is gained.
